@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reply: the outgoing side of one Generate, a mailbox between the engine's loop and whoever writes to the client.
+// Tokens that arrive while the writer is busy coalesce here.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "model/backend.h"
+#include "server/engine/request.h"
+
+namespace rivulet {
+
+// Consecutive tokens of one sample.
+struct ReplyDelta {
+  int sample_index = 0;
+  int64_t first_position = 0;              // of tokens[0] among the sample's generated tokens: 0 = the first
+  std::vector<int32_t> tokens;
+  std::string text;                        // of these tokens, where the model has a tokenizer
+  std::vector<float> logprobs;             // [tokens] where asked for
+  std::vector<std::vector<TokenLogprob>> top_logprobs;  // [tokens][n] where asked for
+  std::optional<Finish> finish;            // set on the sample's last delta (which may hold no tokens)
+};
+
+// The whole stream of a reply is: deltas in order per sample, then one end. Thread: any.
+class Reply {
+ public:
+  // Takes everything that has arrived, oldest first; empty where nothing has.
+  std::vector<ReplyDelta> Take();
+
+  // Set once the reply has ended and, for an OK end, every sample has its finish. After this nothing arrives.
+  struct End {
+    absl::Status status;  // OK, CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (drain, poisoned backend), ...
+    Usage usage;
+  };
+  // Nullopt while the reply is running. May be set while deltas are still untaken: Take first.
+  std::optional<End> end() const;
+
+  // Tokens that wait to be taken. The engine gives a session's row away while this exceeds its limit.
+  int64_t pending_tokens() const;
+
+  // Engine side.
+  void Append(ReplyDelta delta);  // merges with the last delta of the same sample
+  void Finish(End end);           // first call wins
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::vector<ReplyDelta> deltas_ ABSL_GUARDED_BY(mutex_);
+  int64_t pending_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<End> end_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Told, on the emitter thread, that a reply has something to take or has ended. It must not block: it starts a
+// write and returns. Calls for one reply never overlap.
+class ReplyListener {
+ public:
+  virtual ~ReplyListener() = default;
+  virtual void OnReady() = 0;
+};
+
+}  // namespace rivulet
