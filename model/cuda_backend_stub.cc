@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/base/error.h"
+#include "model/cuda_backend.h"
+
+namespace rivulet {
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model>,
+                                                           const CudaBackendOptions&) {
+  ErrorDetail detail;
+  detail.reason = "BACKEND_ABSENT";
+  detail.field = "backend";
+  return MakeError(absl::StatusCode::kUnimplemented,
+                   "backend \"cuda\" is not part of this build; use \"cpu\" or \"auto\"", detail);
+}
+
+}  // namespace rivulet
