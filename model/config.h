@@ -31,7 +31,7 @@ struct PositionConfig {
 
 struct FeatureMapConfig {
   kernels::FeatureMapKind kind = kernels::FeatureMapKind::kElu;
-  int n_dims = 0;          // as in the file; 0 where the map has none
+  int n_dims = 0;          // n_dims, or num_features of rfa, as in the file; 0 for elu
   float softmax_temp = 1;  // t
   float smoothing = 0;     // s of smoothed_random_fourier
   int columns = 0;         // columns of omega, derived

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/config.h"
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/config_json.h"
+#include "model/strict_json.h"
+#include "model/tokenizer.h"
+
+namespace rivulet {
+namespace {
+
+using kernels::FeatureMapKind;
+
+// Bounds that keep every product below in range: of two dimensions in int64, of a state's bytes in
+// uint64.
+constexpr int64_t kMaxDimension = int64_t{1} << 24;
+constexpr int64_t kMaxInt32 = INT32_MAX;
+constexpr int64_t kMaxLayers = 4096;
+constexpr uint64_t kMaxStateBytes = uint64_t{16} << 30;
+
+absl::Status ParseFormat(FieldReader* root) {
+  RIVULET_RETURN_IF_ERROR(root->GetChoice<int>("format", {{"rivulet-model", 0}}, nullptr));
+  int version = 0;
+  return root->GetInt("format_version", 1, 1, &version);
+}
+
+absl::Status ParseName(FieldReader* root, ModelConfig* config) {
+  RIVULET_RETURN_IF_ERROR(root->GetString("name", &config->name));
+  const auto is_alnum = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
+  bool good = !config->name.empty() && config->name.size() <= 64 && is_alnum(config->name[0]);
+  for (const char c : config->name) {
+    good = good && (is_alnum(c) || c == '.' || c == '_' || c == '-');
+  }
+  if (good) return absl::OkStatus();
+  return root->Bad("name", Quoted(config->name), "[a-z0-9][a-z0-9._-]{0,63}");
+}
+
+absl::Status ParseDimensions(FieldReader* root, ModelConfig* config) {
+  RIVULET_RETURN_IF_ERROR(root->GetInt("vocab_size", 1, kMaxInt32, &config->vocab_size));
+  const int64_t last_id = config->vocab_size - 1;
+  RIVULET_RETURN_IF_ERROR(root->GetOptionalInt("bos_token_id", 0, last_id, &config->bos_token_id));
+  RIVULET_RETURN_IF_ERROR(root->GetOptionalInt("eos_token_id", 0, last_id, &config->eos_token_id));
+  RIVULET_RETURN_IF_ERROR(root->GetInt("hidden_size", 1, kMaxDimension, &config->hidden_size));
+  RIVULET_RETURN_IF_ERROR(root->GetInt("num_layers", 1, kMaxLayers, &config->num_layers));
+  RIVULET_RETURN_IF_ERROR(root->GetInt("num_heads", 1, kMaxDimension, &config->num_heads));
+  RIVULET_RETURN_IF_ERROR(root->GetInt("key_dim", 1, kMaxDimension, &config->key_dim));
+  RIVULET_RETURN_IF_ERROR(root->GetInt("value_dim", 1, kMaxDimension, &config->value_dim));
+  RIVULET_RETURN_IF_ERROR(root->GetInt("ffn_size", 1, kMaxDimension, &config->ffn_size));
+  RIVULET_RETURN_IF_ERROR(root->GetChoice<Activation>(
+      "activation", {{"relu", Activation::kRelu}, {"gelu", Activation::kGelu}},
+      &config->activation));
+  RIVULET_RETURN_IF_ERROR(root->GetFloat("layer_norm_eps", false, &config->layer_norm_eps));
+  return root->GetBool("final_norm", &config->final_norm);
+}
+
+absl::Status ParsePosition(FieldReader* root, ModelConfig* config) {
+  RIVULET_ASSIGN_OR_RETURN(FieldReader object, root->GetObject("position"));
+  PositionConfig& position = config->position;
+  RIVULET_RETURN_IF_ERROR(
+      object.GetChoice<PositionType>("type",
+                                     {{"none", PositionType::kNone},
+                                      {"learned", PositionType::kLearned},
+                                      {"sinusoidal", PositionType::kSinusoidal}},
+                                     &position.type));
+  if (position.type == PositionType::kNone) return object.CheckNoOthers();
+  RIVULET_RETURN_IF_ERROR(object.GetChoice<PositionCombine>(
+      "combine", {{"add", PositionCombine::kAdd}, {"concat", PositionCombine::kConcat}},
+      &position.combine));
+  int max_length = 0;
+  RIVULET_RETURN_IF_ERROR(object.GetInt("max_length", 1, kMaxInt32, &max_length));
+  position.max_length = max_length;
+  if (position.combine == PositionCombine::kConcat && config->hidden_size % 2 != 0) {
+    return root->Bad("hidden_size", absl::StrCat(config->hidden_size),
+                     "an even number, because position.combine is \"concat\"");
+  }
+  return object.CheckNoOthers();
+}
+
+// n_dims of the maps that have it, and the columns of omega that follow from it.
+absl::Status ParseDims(FieldReader* object, FeatureMapConfig* map) {
+  const bool smoothed = map->kind == FeatureMapKind::kSmoothedRandomFourier;
+  const bool paired =
+      map->kind == FeatureMapKind::kRandomFourier || map->kind == FeatureMapKind::kFavor;
+  const int least = smoothed ? 3 : paired ? 2 : 1;
+  RIVULET_RETURN_IF_ERROR(object->GetInt("n_dims", least, kMaxDimension, &map->n_dims));
+  if (paired && map->n_dims % 2 != 0) {
+    return object->Bad("n_dims", absl::StrCat(map->n_dims), "an even number");
+  }
+  map->columns = smoothed ? (map->n_dims - 1) / 2 : paired ? map->n_dims / 2 : map->n_dims;
+  RIVULET_RETURN_IF_ERROR(object->GetFloat("softmax_temp", false, &map->softmax_temp));
+  if (smoothed) return object->GetFloat("smoothing", true, &map->smoothing);
+  if (paired) return absl::OkStatus();
+  return object->GetChoice<int>("kernel", {{"relu", 0}}, nullptr);
+}
+
+absl::Status ParseFeatureMap(FieldReader* attention, FeatureMapConfig* map) {
+  RIVULET_ASSIGN_OR_RETURN(FieldReader object, attention->GetObject("feature_map"));
+  RIVULET_RETURN_IF_ERROR(object.GetChoice<FeatureMapKind>(
+      "type",
+      {{"elu", FeatureMapKind::kElu},
+       {"random_fourier", FeatureMapKind::kRandomFourier},
+       {"smoothed_random_fourier", FeatureMapKind::kSmoothedRandomFourier},
+       {"favor", FeatureMapKind::kFavor},
+       {"generalized_random", FeatureMapKind::kGeneralizedRandomRelu},
+       {"rfa", FeatureMapKind::kRfa}},
+      &map->kind));
+  if (map->kind == FeatureMapKind::kRfa) {
+    RIVULET_RETURN_IF_ERROR(object.GetInt("num_features", 1, kMaxDimension, &map->n_dims));
+    map->columns = map->n_dims;
+  } else if (map->kind != FeatureMapKind::kElu) {
+    RIVULET_RETURN_IF_ERROR(ParseDims(&object, map));
+  }
+  return object.CheckNoOthers();
+}
+
+absl::Status ParseAttention(FieldReader* root, ModelConfig* config) {
+  RIVULET_ASSIGN_OR_RETURN(FieldReader attention, root->GetObject("attention"));
+  RIVULET_RETURN_IF_ERROR(ParseFeatureMap(&attention, &config->feature_map));
+  RIVULET_RETURN_IF_ERROR(attention.GetChoice<Gate>(
+      "gate", {{"none", Gate::kNone}, {"rfa", Gate::kRfa}}, &config->gate));
+  RIVULET_ASSIGN_OR_RETURN(FieldReader normalizer, attention.GetObject("normalizer"));
+  RIVULET_RETURN_IF_ERROR(normalizer.GetChoice<Normalizer>(
+      "type", {{"add_eps", Normalizer::kAddEps}, {"clamp_min", Normalizer::kClampMin}},
+      &config->normalizer));
+  const char* const value = config->normalizer == Normalizer::kAddEps ? "eps" : "min";
+  RIVULET_RETURN_IF_ERROR(normalizer.GetFloat(value, false, &config->normalizer_value));
+  RIVULET_RETURN_IF_ERROR(normalizer.CheckNoOthers());
+  return attention.CheckNoOthers();
+}
+
+absl::Status ParseOutput(FieldReader* root, ModelConfig* config) {
+  RIVULET_ASSIGN_OR_RETURN(FieldReader object, root->GetObject("output"));
+  OutputConfig& output = config->output;
+  RIVULET_RETURN_IF_ERROR(
+      object.GetChoice<OutputType>("type",
+                                   {{"categorical", OutputType::kCategorical},
+                                    {"mixture_of_logistics", OutputType::kMixtureOfLogistics}},
+                                   &output.type));
+  if (output.type == OutputType::kCategorical) {
+    if (config->vocab_size == 1 && config->has_bos()) {
+      return root->Bad("vocab_size", "1, and its only token is the bos, which is never sampled",
+                       "at least 2 for a categorical head with a bos");
+    }
+    return object.CheckNoOthers();
+  }
+  RIVULET_RETURN_IF_ERROR(object.GetInt("num_mixtures", 1, kMaxDimension, &output.num_mixtures));
+  RIVULET_RETURN_IF_ERROR(object.GetInt("num_levels", 2, kMaxInt32, &output.num_levels));
+  if (output.num_levels > config->vocab_size) {
+    return object.Bad(
+        "num_levels", absl::StrCat(output.num_levels),
+        absl::StrCat("an integer from 2 to vocab_size, which is ", config->vocab_size));
+  }
+  RIVULET_RETURN_IF_ERROR(object.GetChoice<MixtureScale>(
+      "scale", {{"exp", MixtureScale::kExp}, {"elu", MixtureScale::kElu}}, &output.scale));
+  return object.CheckNoOthers();
+}
+
+absl::Status ParseImage(FieldReader* object, ContentConfig* content) {
+  RIVULET_RETURN_IF_ERROR(object->GetInt("height", 1, kMaxDimension, &content->height));
+  RIVULET_RETURN_IF_ERROR(object->GetInt("width", 1, kMaxDimension, &content->width));
+  RIVULET_RETURN_IF_ERROR(object->GetInt("channels", 1, kMaxDimension, &content->channels));
+  const int64_t pixels = int64_t{content->height} * content->width;
+  if (pixels > kMaxInt32 || pixels * content->channels > kMaxInt32) {
+    return object->Bad("height",
+                       absl::StrCat(content->height, ", with width ", content->width,
+                                    " and channels ", content->channels),
+                       absl::StrCat("height * width * channels of at most ", kMaxInt32));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseText(FieldReader* object, ModelConfig* config) {
+  RIVULET_ASSIGN_OR_RETURN(FieldReader tokenizer, object->GetObject("tokenizer"));
+  RIVULET_RETURN_IF_ERROR(tokenizer.GetChoice<int>("type", {{"char", 0}}, nullptr));
+  RIVULET_RETURN_IF_ERROR(tokenizer.GetString("alphabet", &config->content.alphabet));
+  RIVULET_RETURN_IF_ERROR(tokenizer.CheckNoOthers());
+  const auto parsed = Tokenizer::CreateChar(config->content.alphabet);
+  if (!parsed.ok()) {
+    return tokenizer.Bad("alphabet", Quoted(config->content.alphabet),
+                         absl::StrCat("every code point once (", parsed.status().message(), ")"));
+  }
+  const int size = parsed->size();
+  const auto is_special = [config](int id) {
+    return id == config->bos_token_id || id == config->eos_token_id;
+  };
+  bool good = size <= config->vocab_size;
+  for (int id = size; good && id < config->vocab_size; ++id) good = is_special(id);
+  if (good) return absl::OkStatus();
+  return tokenizer.Bad("alphabet",
+                       absl::StrCat(size, " code points for a vocab_size of ", config->vocab_size),
+                       "one code point for every token id other than bos and eos");
+}
+
+absl::Status ParseContent(FieldReader* root, ModelConfig* config) {
+  RIVULET_ASSIGN_OR_RETURN(FieldReader object, root->GetObject("content"));
+  ContentConfig& content = config->content;
+  RIVULET_RETURN_IF_ERROR(object.GetChoice<ContentType>("type",
+                                                        {{"tokens", ContentType::kTokens},
+                                                         {"image", ContentType::kImage},
+                                                         {"text", ContentType::kText}},
+                                                        &content.type));
+  if (content.type == ContentType::kImage) RIVULET_RETURN_IF_ERROR(ParseImage(&object, &content));
+  if (content.type == ContentType::kText) RIVULET_RETURN_IF_ERROR(ParseText(&object, config));
+  return object.CheckNoOthers();
+}
+
+// Products of fields that are each in range.
+absl::Status CheckDerivedSizes(const FieldReader& root, const ModelConfig& config) {
+  const auto check = [&](absl::string_view field, int64_t value, absl::string_view what) {
+    if (config.num_heads * value <= kMaxDimension) return absl::OkStatus();
+    return root.Bad(field, absl::StrCat(value, ", with num_heads ", config.num_heads),
+                    absl::StrCat("num_heads * ", what, " of at most ", kMaxDimension));
+  };
+  RIVULET_RETURN_IF_ERROR(check("key_dim", config.key_dim, "key_dim"));
+  RIVULET_RETURN_IF_ERROR(check("value_dim", config.value_dim, "value_dim"));
+  RIVULET_RETURN_IF_ERROR(
+      check("attention.feature_map", int64_t{config.key_features()}, "features of a key"));
+  const kernels::StateLayout layout = config.state_layout();
+  if (layout.bytes_per_slot() <= kMaxStateBytes) return absl::OkStatus();
+  return root.Bad(
+      "num_layers",
+      absl::StrCat(layout.layers,
+                   ", which makes the state of one session num_layers * num_heads * features * "
+                   "(value_dim + 1) * 4 = ",
+                   layout.layers, " * ", layout.heads, " * ", layout.features, " * ",
+                   layout.value_dim + 1, " * 4 = ", layout.bytes_per_slot(), " bytes with padding"),
+      absl::StrCat("a state of at most ", kMaxStateBytes, " bytes"));
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json_text) {
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue json, ParseStrictJson(json_text, JsonLimits{}));
+  if (json.kind != JsonValue::Kind::kObject) {
+    return InvalidField("INVALID_CONFIG", "",
+                        absl::StrCat("the text is ", Describe(json), "; allowed: an object"));
+  }
+  FieldReader root(json, "");
+  ModelConfig config;
+  RIVULET_RETURN_IF_ERROR(ParseFormat(&root));
+  RIVULET_RETURN_IF_ERROR(ParseName(&root, &config));
+  RIVULET_RETURN_IF_ERROR(ParseDimensions(&root, &config));
+  RIVULET_RETURN_IF_ERROR(ParsePosition(&root, &config));
+  RIVULET_RETURN_IF_ERROR(ParseAttention(&root, &config));
+  RIVULET_RETURN_IF_ERROR(ParseOutput(&root, &config));
+  RIVULET_RETURN_IF_ERROR(ParseContent(&root, &config));
+  RIVULET_RETURN_IF_ERROR(root.CheckNoOthers());
+  RIVULET_RETURN_IF_ERROR(CheckDerivedSizes(root, config));
+  return config;
+}
+
+std::vector<TensorSpec> ExpectedTensors(const ModelConfig& config) {
+  std::vector<TensorSpec> out;
+  const int64_t hidden = config.hidden_size, heads = config.num_heads, ffn = config.ffn_size;
+  const int64_t keys = heads * config.key_dim, values = heads * config.value_dim;
+  const int64_t columns = config.feature_map.columns;
+  const auto add = [&out](std::string name, std::vector<int64_t> shape) {
+    out.push_back({std::move(name), std::move(shape)});
+  };
+  const auto add_linear = [&add](const std::string& name, int64_t outputs, int64_t inputs) {
+    add(name + ".weight", {outputs, inputs});
+    add(name + ".bias", {outputs});
+  };
+  const auto add_norm = [&add, hidden](const std::string& name) {
+    add(name + ".weight", {hidden});
+    add(name + ".bias", {hidden});
+  };
+
+  add("embedding.weight", {config.vocab_size, config.embedding_columns()});
+  if (config.position.type == PositionType::kLearned) {
+    add("position.weight", {config.position.max_length, config.embedding_columns()});
+  }
+  for (int i = 0; i < config.num_layers; ++i) {
+    const std::string layer = absl::StrCat("transformer.layers.", i, ".");
+    const std::string attention = layer + "attention.";
+    add_linear(attention + "query_projection", keys, hidden);
+    add_linear(attention + "key_projection", keys, hidden);
+    add_linear(attention + "value_projection", values, hidden);
+    add_linear(attention + "out_projection", hidden, values);
+    if (config.feature_map.kind == FeatureMapKind::kRfa) {
+      add(attention + "omega", {heads, config.key_dim, columns});
+      add(attention + "sigma", {heads, config.key_dim});
+    } else if (config.feature_map.kind != FeatureMapKind::kElu) {
+      add(attention + "inner_attention.feature_map.omega", {config.key_dim, columns});
+    }
+    if (config.gate == Gate::kRfa) add_linear(attention + "gate_projection", heads, hidden);
+    add_linear(layer + "linear1", ffn, hidden);
+    add_linear(layer + "linear2", hidden, ffn);
+    add_norm(layer + "norm1");
+    add_norm(layer + "norm2");
+  }
+  if (config.final_norm) add_norm("transformer.norm");
+  add_linear("predictor", config.output_size(), hidden);
+  return out;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening files that we do not trust.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace rivulet {
+
+// Opens `path` for reading if it is a regular file; never blocks, whatever it is. Returns the
+// descriptor, which the caller closes, and fills *info. Errors: NOT_FOUND, or `code` for anything
+// that is no readable regular file.
+absl::StatusOr<int> OpenRegularFile(const std::string& path, absl::StatusCode code,
+                                    struct stat* info);
+
+}  // namespace rivulet

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/model.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/file.h"
+
+namespace rivulet {
+namespace {
+
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+
+absl::Status CheckDirectory(const std::string& directory) {
+  struct stat info = {};
+  const bool exists = stat(directory.c_str(), &info) == 0;
+  if (exists && S_ISDIR(info.st_mode)) return absl::OkStatus();
+  const std::string why = exists ? "it is not a directory" : std::strerror(errno);
+  return MakeError(absl::StatusCode::kNotFound, absl::StrCat("no such model directory: ", why),
+                   {"NO_SUCH_FILE", "", {}});
+}
+
+absl::StatusOr<std::string> ReadConfigText(const std::string& path) {
+  struct stat info = {};
+  RIVULET_ASSIGN_OR_RETURN(const int fd,
+                           OpenRegularFile(path, absl::StatusCode::kInvalidArgument, &info));
+  // One byte more than is allowed, so that a file that grows meanwhile is noticed too.
+  std::string text(kMaxConfigBytes + 1, '\0');
+  size_t size = 0;
+  int error = 0;
+  while (size < text.size()) {
+    const ssize_t got = read(fd, text.data() + size, text.size() - size);
+    if (got == 0) break;
+    if (got > 0) {
+      size += static_cast<size_t>(got);
+    } else if (errno != EINTR) {
+      error = errno;
+      break;
+    }
+  }
+  close(fd);
+  if (error != 0) {
+    return InvalidField("BAD_FILE", "", absl::StrCat("cannot be read: ", std::strerror(error)));
+  }
+  if (size > kMaxConfigBytes) {
+    return InvalidField(
+        "BAD_FILE", "",
+        absl::StrCat("the file has more than the allowed ", kMaxConfigBytes, " bytes"));
+  }
+  text.resize(size);
+  return text;
+}
+
+absl::StatusOr<ModelConfig> ReadConfig(const std::string& path) {
+  RIVULET_ASSIGN_OR_RETURN(const std::string text, ReadConfigText(path));
+  return ParseModelConfig(text);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& directory) {
+  // A path may hold control characters, and a message is one line.
+  const std::string shown = absl::Utf8SafeCHexEscape(directory);
+  const absl::Status is_directory = CheckDirectory(directory);
+  if (!is_directory.ok()) return Annotate(is_directory, shown);
+  auto model = std::shared_ptr<Model>(new Model);
+  model->directory_ = directory;
+
+  auto config = ReadConfig(directory + "/config.json");
+  if (!config.ok()) {
+    return Annotate(config.status(), absl::StrCat(shown, "/config.json"));
+  }
+  model->config_ = *std::move(config);
+  if (model->config_.content.type == ContentType::kText) {
+    RIVULET_ASSIGN_OR_RETURN(model->tokenizer_,
+                             Tokenizer::CreateChar(model->config_.content.alphabet));
+  }
+
+  const std::string weights_name = absl::StrCat(shown, "/model.safetensors");
+  auto weights =
+      WeightsFile::Open(directory + "/model.safetensors", ExpectedTensors(model->config_));
+  if (!weights.ok()) return Annotate(weights.status(), weights_name);
+  model->weights_ = *std::move(weights);
+  auto sha256 = model->weights_->Sha256();
+  if (!sha256.ok()) return Annotate(sha256.status(), weights_name);
+  model->sha256_ = *std::move(sha256);
+  return std::shared_ptr<const Model>(std::move(model));
+}
+
+}  // namespace rivulet

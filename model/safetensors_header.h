@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The header of a safetensors file: the JSON text that says which tensor lies where.
+// model/FORMAT.md lists the rules.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/config.h"
+
+namespace rivulet {
+
+enum class DType : uint8_t { kF32, kF16, kBF16 };
+constexpr size_t SizeOf(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+
+inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+
+// Where one tensor lies.
+struct TensorEntry {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  uint64_t begin = 0, end = 0;  // bytes from the beginning of the data, which follows the header
+};
+using TensorEntries = std::map<std::string, TensorEntry, std::less<>>;
+
+// Checks `header` completely: its form, that the tensors are exactly `expected`, and that they fill
+// the `data_bytes` bytes behind it without gap or overlap. Takes memory in proportion to `expected`
+// and to one entry of the header. Errors: DATA_LOSS naming the tensor, or the rule where no tensor
+// is concerned.
+absl::StatusOr<TensorEntries> ParseSafetensorsHeader(absl::string_view header, uint64_t data_bytes,
+                                                     std::span<const TensorSpec> expected);
+
+}  // namespace rivulet
