@@ -14,6 +14,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/half.h"
 #include "model/base/error.h"
 #include "model/file.h"
 #include "model/strict_json.h"
@@ -34,20 +35,6 @@ int64_t MtimeNs(const struct stat& info) {
   return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
 }
 
-// binary16 to binary32: exact, as binary32 holds every value of binary16.
-float FromF16(uint16_t bits) {
-  const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
-  const uint32_t exponent = bits >> 10 & 0x1Fu, fraction = bits & 0x3FFu;
-  if (exponent == 0) {  // zero or subnormal: fraction * 2^-24
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
-    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
-  }
-  const uint32_t widened = exponent == 31 ? 255 : exponent + (127 - 15);
-  return std::bit_cast<float>(sign | widened << 23 | fraction << 13);
-}
-
-float FromBF16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-
 template <typename T>
 T Load(const char* bytes, size_t index) {
   T value;
@@ -62,10 +49,10 @@ void Decode(DType dtype, const char* bytes, size_t count, float* out) {
       std::memcpy(out, bytes, count * sizeof(float));
       return;
     case DType::kF16:
-      for (size_t i = 0; i < count; ++i) out[i] = FromF16(Load<uint16_t>(bytes, i));
+      for (size_t i = 0; i < count; ++i) out[i] = kernels::F16ToF32(Load<uint16_t>(bytes, i));
       return;
     case DType::kBF16:
-      for (size_t i = 0; i < count; ++i) out[i] = FromBF16(Load<uint16_t>(bytes, i));
+      for (size_t i = 0; i < count; ++i) out[i] = kernels::Bf16ToF32(Load<uint16_t>(bytes, i));
       return;
   }
 }
