@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/generate_reactor.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "server/grpc/convert.h"
+#include "server/grpc/status_map.h"
+
+namespace rivulet {
+namespace {
+
+uint64_t DrawSeed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+}  // namespace
+
+GenerateReactor::GenerateReactor(Engine* engine, ActiveCalls* calls)
+    : engine_(engine), calls_(calls) {
+  calls_->Enter();
+}
+
+GenerateReactor* GenerateReactor::Start(Engine* engine, const v1::GenerateRequest& request,
+                                        absl::StatusOr<GenerateSpec> spec, ActiveCalls* calls) {
+  auto* reactor = new GenerateReactor(engine, calls);
+  if (spec.ok()) {
+    reactor->Submit(request, *std::move(spec));
+  } else {
+    reactor->Finish(ToGrpc(spec.status()));
+  }
+  return reactor;
+}
+
+void GenerateReactor::Submit(const v1::GenerateRequest& request, GenerateSpec spec) {
+  absl::Status status;
+  {
+    // Held while submitting: the first OnReady may come before Generate returns and needs the
+    // ticket.
+    absl::MutexLock lock(&mutex_);
+    if (!request.sampling().has_seed()) spec.sampling.seed = DrawSeed();
+    seed_ = spec.sampling.seed;
+    holders_ = 2;
+    absl::StatusOr<Engine::Ticket> ticket = engine_->Generate(std::move(spec), this);
+    if (ticket.ok()) {
+      ticket_ = *std::move(ticket);
+      return;
+    }
+    holders_ = 1;
+    finished_ = true;
+    status = ticket.status();
+  }
+  Finish(ToGrpc(NameWireField(status, request)));
+}
+
+void GenerateReactor::OnReady() {
+  bool last = false;
+  Action action = Action::kNone;
+  {
+    absl::MutexLock lock(&mutex_);
+    // The engine ends a reply on the thread that calls OnReady, just before the last call.
+    last = ticket_.reply->end().has_value();
+    action = Advance();
+  }
+  Perform(action);
+  if (last) Release();
+}
+
+void GenerateReactor::OnWriteDone(bool ok) {
+  Action action = Action::kNone;
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    if (!ok) broken_ = true;
+    action = Advance();
+  }
+  if (!ok) engine_->Cancel(ticket_.id);
+  Perform(action);
+}
+
+void GenerateReactor::OnCancel() {
+  {
+    absl::MutexLock lock(&mutex_);
+    broken_ = true;
+    if (ticket_.reply == nullptr) return;
+  }
+  engine_->Cancel(ticket_.id);  // the reply then ends, and OnReady finishes the call
+}
+
+void GenerateReactor::OnDone() {
+  calls_->Leave();
+  Release();
+}
+
+void GenerateReactor::Release() {
+  if (holders_.fetch_sub(1) == 1) delete this;
+}
+
+GenerateReactor::Action GenerateReactor::Advance() {
+  if (writing_ || finished_) return Action::kNone;
+  if (waiting_.empty()) {
+    end_ = ticket_.reply->end();  // before Take: what is taken after the end is all there is
+    waiting_ = ticket_.reply->Take();
+    std::reverse(waiting_.begin(), waiting_.end());
+  }
+  if (broken_) waiting_.clear();
+  if (waiting_.empty() && !end_) return Action::kNone;
+  const bool ends_well = end_ && end_->status.ok() && !broken_;
+  if (waiting_.empty() && !ends_well) {
+    finished_ = true;
+    return Action::kFinish;
+  }
+  if (waiting_.empty()) {
+    message_.Clear();
+  } else {
+    ToWire(std::move(waiting_.back()), &message_);
+    waiting_.pop_back();
+  }
+  if (!std::exchange(seed_sent_, true)) message_.set_seed(seed_);
+  if (waiting_.empty() && ends_well) {
+    ToWire(end_->usage, message_.mutable_usage());
+    finished_ = true;
+    return Action::kWriteAndFinish;
+  }
+  writing_ = true;
+  return Action::kWrite;
+}
+
+void GenerateReactor::Perform(Action action) {
+  switch (action) {
+    case Action::kNone:
+      return;
+    case Action::kWrite:
+      StartWrite(&message_);
+      return;
+    case Action::kWriteAndFinish:
+      StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
+      return;
+    case Action::kFinish:
+      Finish(ToGrpc(ticket_.reply->end()->status));
+      return;
+  }
+}
+
+}  // namespace rivulet

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// GenerateReactor: one Generate call. Moves what the engine has put into the reply to the client,
+// one message in flight at a time; tokens that arrive meanwhile wait in the reply and leave
+// together (back-pressure: a reply that is not taken pauses its rows).
+#pragma once
+
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "rivulet/v1/inference.pb.h"
+#include "server/engine/engine.h"
+#include "server/engine/reply.h"
+#include "server/grpc/active_calls.h"
+
+namespace rivulet {
+
+// Owns itself: created by Start, deleted once gRPC is done with the call (OnDone) and the engine is
+// done with the listener (its last OnReady has returned), whichever comes later. Thread: OnReady on
+// the engine's emitter thread, On* on threads of gRPC.
+class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>,
+                              public ReplyListener {
+ public:
+  // Submits `spec` to `engine`. An error of `spec` or of the engine ends the call with trailers
+  // only, so that a client may retry. `request` is read during the call only. `engine` and `calls`
+  // must outlive the gRPC server.
+  static GenerateReactor* Start(Engine* engine, const v1::GenerateRequest& request,
+                                absl::StatusOr<GenerateSpec> spec, ActiveCalls* calls);
+
+  void OnReady() override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  // What is to be asked of gRPC once mutex_ is released: its reactions may come at once, on any
+  // thread.
+  enum class Action { kNone, kWrite, kWriteAndFinish, kFinish };
+
+  GenerateReactor(Engine* engine, ActiveCalls* calls);
+  ~GenerateReactor() override = default;
+
+  void Submit(const v1::GenerateRequest& request, GenerateSpec spec);
+  Action Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Perform(Action action);
+  void Release();
+
+  Engine* const engine_;
+  ActiveCalls* const calls_;
+  // Holders of this object: gRPC, and the engine from Submit to the last OnReady.
+  std::atomic<int> holders_ = 1;
+
+  absl::Mutex mutex_;
+  Engine::Ticket ticket_;  // set before any reaction can read it: by Submit, under mutex_
+  std::vector<ReplyDelta> waiting_ ABSL_GUARDED_BY(mutex_);  // taken from the reply, latest first
+  std::optional<Reply::End> end_ ABSL_GUARDED_BY(mutex_);
+  uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool seed_sent_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;   // message_ belongs to gRPC
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more may be asked of gRPC
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;    // nobody reads any more
+  v1::GenerateReply message_;  // gRPC's while writing_ or finished_, else guarded by mutex_
+};
+
+}  // namespace rivulet

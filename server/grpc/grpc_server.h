@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// GrpcServer: the gRPC side of a server: transport settings, service, health, reflection.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/grpc/inference_service.h"
+
+namespace grpc {
+class Channel;
+class Server;
+}  // namespace grpc
+
+namespace rivulet {
+
+struct GrpcServerOptions {
+  std::string listen;  // HOST:PORT; "" = no socket, in-process channels only
+  bool reflection = true;
+  int max_message_bytes =
+      4 << 20;             // of a request; without a socket 64 MiB, as the client is this process
+  int max_streams = 1000;  // requests at once on one connection
+};
+
+// Thread: any, but Shutdown and the destructor once.
+class GrpcServer {
+ public:
+  // Serves from its return on, with every model and "" SERVING. The engines must outlive this
+  // object. Errors: INVALID_ARGUMENT (address), UNAVAILABLE (address in use or not of this
+  // machine).
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const std::vector<ServedModel>& models,
+                                                            const GrpcServerOptions& options);
+  // Ends every call at once.
+  ~GrpcServer();
+
+  // What it listens on; 0 without a socket.
+  int port() const { return port_; }
+  // A channel that needs no socket. Valid while this server serves.
+  std::shared_ptr<grpc::Channel> InProcessChannel();
+
+  // grpc.health.v1 for a model's name, or "" for the server as a whole.
+  void SetServing(const std::string& service, bool serving);
+  // NOT_SERVING for all, for good.
+  void StopServing();
+
+  // Waits until no Generate or Score is on its way. False if some are at `deadline`.
+  bool WaitUntilIdle(absl::Time deadline) { return service_.calls().WaitUntilNone(deadline); }
+  // Takes no more calls, gives running ones until `deadline`, cancels the rest and waits for their
+  // end. The engines must be running.
+  void Shutdown(absl::Time deadline);
+
+ private:
+  explicit GrpcServer(const std::vector<ServedModel>& models);
+
+  InferenceService service_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+};
+
+}  // namespace rivulet

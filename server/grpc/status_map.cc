@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/status_map.h"
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+struct Mapped {
+  grpc::StatusCode code;
+  const char* reason;  // where the Status names none
+};
+
+// Exhaustive: a new code is a compiler warning here, and so an error.
+Mapped MapCode(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return {grpc::StatusCode::OK, ""};
+    case absl::StatusCode::kCancelled:
+      return {grpc::StatusCode::CANCELLED, "CANCELLED"};
+    case absl::StatusCode::kUnknown:
+      return {grpc::StatusCode::INTERNAL,
+              "UNKNOWN"};  // the wire never carries an untyped failure of ours
+    case absl::StatusCode::kInvalidArgument:
+      return {grpc::StatusCode::INVALID_ARGUMENT, "INVALID_ARGUMENT"};
+    case absl::StatusCode::kDeadlineExceeded:
+      return {grpc::StatusCode::DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED"};
+    case absl::StatusCode::kNotFound:
+      return {grpc::StatusCode::NOT_FOUND, "NOT_FOUND"};
+    case absl::StatusCode::kAlreadyExists:
+      return {grpc::StatusCode::ALREADY_EXISTS, "ALREADY_EXISTS"};
+    case absl::StatusCode::kPermissionDenied:
+      return {grpc::StatusCode::PERMISSION_DENIED, "PERMISSION_DENIED"};
+    case absl::StatusCode::kResourceExhausted:
+      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "RESOURCE_EXHAUSTED"};
+    case absl::StatusCode::kFailedPrecondition:
+      return {grpc::StatusCode::FAILED_PRECONDITION, "FAILED_PRECONDITION"};
+    case absl::StatusCode::kAborted:
+      return {grpc::StatusCode::ABORTED, "ABORTED"};
+    case absl::StatusCode::kOutOfRange:
+      return {grpc::StatusCode::OUT_OF_RANGE, "OUT_OF_RANGE"};
+    case absl::StatusCode::kUnimplemented:
+      return {grpc::StatusCode::UNIMPLEMENTED, "UNIMPLEMENTED"};
+    case absl::StatusCode::kInternal:
+      return {grpc::StatusCode::INTERNAL, "INTERNAL"};
+    case absl::StatusCode::kUnavailable:
+      return {grpc::StatusCode::UNAVAILABLE, "UNAVAILABLE"};
+    case absl::StatusCode::kDataLoss:
+      return {grpc::StatusCode::DATA_LOSS, "DATA_LOSS"};
+    case absl::StatusCode::kUnauthenticated:
+      return {grpc::StatusCode::UNAUTHENTICATED, "UNAUTHENTICATED"};
+    case absl::StatusCode::kDoNotUseReservedForFutureExpansionUseDefaultInSwitchInstead_:
+      break;
+  }
+  return {grpc::StatusCode::INTERNAL, "INTERNAL"};
+}
+
+}  // namespace
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  const Mapped mapped = MapCode(status.code());
+  const ErrorDetail detail = GetErrorDetail(status);
+  const std::string message(status.message());
+
+  google::rpc::Status wire;
+  wire.set_code(static_cast<int>(mapped.code));
+  wire.set_message(message);
+  google::rpc::ErrorInfo info;
+  info.set_reason(detail.reason.empty() ? std::string(mapped.reason) : detail.reason);
+  info.set_domain(std::string(kErrorDomain));
+  wire.add_details()->PackFrom(info);
+  if (!detail.field.empty()) {
+    google::rpc::BadRequest bad_request;
+    auto* violation = bad_request.add_field_violations();
+    violation->set_field(detail.field);
+    violation->set_description(message);
+    wire.add_details()->PackFrom(bad_request);
+  }
+  if (detail.retry_after > absl::ZeroDuration()) {
+    const int64_t microseconds = absl::ToInt64Microseconds(detail.retry_after);
+    google::rpc::RetryInfo retry;
+    retry.mutable_retry_delay()->set_seconds(microseconds / 1000000);
+    retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(microseconds % 1000000 * 1000));
+    wire.add_details()->PackFrom(retry);
+  }
+  return grpc::Status(mapped.code, message, wire.SerializeAsString());
+}
+
+}  // namespace rivulet

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one mapping from a Status of ours to what a client sees.
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace rivulet {
+
+// Domain of every ErrorInfo that this server sends.
+inline constexpr absl::string_view kErrorDomain = "rivulet";
+
+// The same code and message, and as error details a google.rpc.Status with
+//   ErrorInfo{reason, domain}   always; a Status without a reason gets one from its code, for
+//   example "CANCELLED" BadRequest{field, message}  where the Status names a field RetryInfo{delay}
+//   where the Status says when to try again
+// OK maps to OK without details. Thread: any.
+grpc::Status ToGrpc(const absl::Status& status);
+
+}  // namespace rivulet

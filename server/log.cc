@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/log.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace rivulet {
+namespace {
+
+ABSL_CONST_INIT absl::Mutex log_mutex(absl::kConstInit);
+LogMode log_mode ABSL_GUARDED_BY(log_mutex) = LogMode::kOff;
+
+// Never destroyed: threads of libraries may log while the process ends.
+std::string& HeldLines() {
+  static auto* lines = new std::string;
+  return *lines;
+}
+
+const char* Name(LogLevel level) {
+  switch (level) {
+    case LogLevel::kInfo:
+      return "info";
+    case LogLevel::kWarning:
+      return "warning";
+    case LogLevel::kError:
+      return "error";
+  }
+  return "error";
+}
+
+void Write(const std::string& lines) { std::fwrite(lines.data(), 1, lines.size(), stderr); }
+
+}  // namespace
+
+void SetLogMode(LogMode mode) {
+  absl::MutexLock lock(&log_mutex);
+  if (mode == LogMode::kOn) Write(HeldLines());
+  if (mode != LogMode::kHeld) HeldLines().clear();
+  log_mode = mode;
+}
+
+std::string FormatLogLine(absl::string_view time, LogLevel level, absl::string_view event,
+                          LogFields fields) {
+  nlohmann::ordered_json line;
+  line["ts"] = std::string(time);
+  line["level"] = Name(level);
+  line["event"] = std::string(event);
+  for (const auto& [name, value] : fields) {
+    auto& slot = line[std::string(name)];
+    std::visit([&slot](const auto& held) { slot = held; }, value);
+  }
+  return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void Log(LogLevel level, absl::string_view event, LogFields fields) {
+  absl::MutexLock lock(&log_mutex);
+  if (log_mode == LogMode::kOff) return;
+  const std::string time =
+      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+  const std::string line = absl::StrCat(FormatLogLine(time, level, event, fields), "\n");
+  if (log_mode == LogMode::kHeld) {
+    absl::StrAppend(&HeldLines(), line);
+  } else {
+    Write(line);
+  }
+}
+
+}  // namespace rivulet

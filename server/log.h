@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server's log: one JSON object a line on stderr, {"ts":..., "level":..., "event":...,
+// fields...}. Never holds prompts, replies or anything else that a client sent, but for field names
+// of bad requests.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/string_view.h"
+
+namespace rivulet {
+
+enum class LogLevel : uint8_t { kInfo, kWarning, kError };
+
+// What becomes of the lines. A process begins with kOff: only `rivulet-server` logs, never the
+// `rivulet` command with a server inside.
+enum class LogMode : uint8_t {
+  kOff,   // dropped, those held back too
+  kHeld,  // kept until the mode changes: a start that fails leaves one plain line on stderr and no
+          // log
+  kOn,    // written; changing to kOn first writes those held back
+};
+void SetLogMode(LogMode mode);
+
+using LogValue = std::variant<bool, int64_t, double, std::string>;
+using LogFields = std::initializer_list<std::pair<absl::string_view, LogValue>>;
+
+// `event` is one or two snake_case words, stable: people search for it. Thread: any.
+void Log(LogLevel level, absl::string_view event, LogFields fields = {});
+
+// The line that Log writes, without the newline, for a time already formatted.
+std::string FormatLogLine(absl::string_view time, LogLevel level, absl::string_view event,
+                          LogFields fields);
+
+}  // namespace rivulet

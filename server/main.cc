@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// rivulet-server: flags, serve, drain on SIGTERM or SIGINT. Exit codes: 0 good, 1 our bug, 2 bad
+// usage, input or model, 3 backend absent or address unavailable. On failure stderr holds one line
+// and no log.
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "server/log.h"
+#include "server/server.h"
+#include "server/server_config.h"
+
+namespace rivulet {
+namespace {
+
+int ExitCode(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kUnimplemented:
+      return 3;
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+      return 1;
+    default:
+      return 2;
+  }
+}
+
+int Fail(const absl::Status& status) {
+  std::string line(status.message());
+  for (char& c : line) {
+    if (c == '\n') c = ' ';
+  }
+  std::fprintf(stderr, "rivulet-server: %s\n", line.c_str());
+  return ExitCode(status);
+}
+
+// Blocks until a signal of `signals` comes, then drains; a second one ends the process at once.
+void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Server* server) {
+  int signal = 0;
+  sigwait(&signals, &signal);
+  Log(LogLevel::kInfo, "draining",
+      {{"signal", int64_t{signal}}, {"seconds", int64_t{config.drain_seconds}}});
+  std::atomic<bool> done = false;
+  bool all_ended = false;
+  std::thread drain([&] {
+    all_ended = server->Drain(absl::Now() + absl::Seconds(config.drain_seconds));
+    done = true;
+  });
+  const timespec period = {0, 50 * 1000 * 1000};
+  while (!done) {
+    if (sigtimedwait(&signals, nullptr, &period) > 0) {
+      Log(LogLevel::kWarning, "stopped", {{"reason", "second signal"}});
+      std::_Exit(0);
+    }
+  }
+  drain.join();
+  Log(LogLevel::kInfo, "stopped", {{"all_replies_ended", all_ended}});
+}
+
+int Main(int argc, char** argv) {
+  absl::StatusOr<ServerCommand> command = ParseServerCommand(argc, argv);
+  if (!command.ok()) return Fail(command.status());
+  if (!command->serve) {
+    std::fputs(command->output.c_str(), stdout);
+    return 0;
+  }
+  // Before any thread starts, so that all inherit the mask and the signals come here alone.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // a reader of our log that went away is no reason to end
+
+  SetLogMode(LogMode::kHeld);
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Create(command->config);
+  if (!server.ok()) {
+    SetLogMode(LogMode::kOff);
+    return Fail(server.status());
+  }
+  SetLogMode(LogMode::kOn);
+  ServeUntilSignal(signals, command->config, server->get());
+  return 0;
+}
+
+}  // namespace
+}  // namespace rivulet
+
+int main(int argc, char** argv) { return rivulet::Main(argc, argv); }

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/server.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "model/base/error.h"
+#include "model/cpu_backend.h"
+#include "model/cuda_backend.h"
+#include "model/model.h"
+#include "server/grpc/grpc_server.h"
+#include "server/log.h"
+
+namespace rivulet {
+namespace {
+
+constexpr absl::Duration kHealthPeriod = absl::Milliseconds(500);
+// What the last messages of a drained server may take to leave.
+constexpr absl::Duration kFlushTime = absl::Seconds(1);
+
+WeightPrecision ToWeightPrecision(absl::string_view name) {
+  if (name == "f32") return WeightPrecision::kF32;
+  if (name == "f16") return WeightPrecision::kF16;
+  if (name == "bf16") return WeightPrecision::kBF16;
+  return WeightPrecision::kAuto;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model> model,
+                                                    const ServerConfig& config) {
+  CudaBackendOptions options;
+  options.num_slots = config.max_sessions;
+  options.precision =
+      config.precision == "float32" ? CudaPrecision::kFloat32 : CudaPrecision::kDefault;
+  return CreateCudaBackend(std::move(model), options);
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpu(std::shared_ptr<const Model> model,
+                                                   const ServerConfig& config) {
+  CpuBackendOptions options;
+  options.num_slots = config.max_sessions;
+  options.weights = ToWeightPrecision(config.weights);
+  options.threads = config.threads;
+  options.max_rows = std::min(options.max_rows, config.max_sessions);
+  return CreateCpuBackend(std::move(model), options);
+}
+
+struct ChosenBackend {
+  std::string name;
+  std::unique_ptr<Backend> backend;
+};
+
+absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& model,
+                                            const ServerConfig& config) {
+  ChosenBackend chosen;
+  if (config.backend != "cpu") {
+    auto cuda = CreateCuda(model, config);
+    if (cuda.ok()) return ChosenBackend{"cuda", *std::move(cuda)};
+    // Only a device that is not there leads to the CPU; a device that cannot hold the model is an
+    // error.
+    const bool absent = absl::IsUnimplemented(cuda.status()) || absl::IsUnavailable(cuda.status());
+    if (config.backend == "cuda" || !absent) return cuda.status();
+    Log(LogLevel::kInfo, "backend_fallback",
+        {{"model", model->config().name},
+         {"backend", "cpu"},
+         {"reason", std::string(cuda.status().message())}});
+  }
+  RIVULET_ASSIGN_OR_RETURN(auto cpu, CreateCpu(model, config));
+  return ChosenBackend{"cpu", std::move(cpu)};
+}
+
+// Files and names are checked for all before any backend takes memory.
+absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
+    const std::vector<std::string>& directories) {
+  std::vector<std::shared_ptr<const Model>> models;
+  for (const std::string& directory : directories) {
+    auto model = Model::Load(directory);
+    if (!model.ok()) return Annotate(model.status(), directory);
+    for (const auto& other : models) {
+      if (other->config().name != (*model)->config().name) continue;
+      return InvalidField("MODEL_NAME_REPEATED", "model",
+                          absl::StrCat(other->directory(), " and ", directory,
+                                       " both hold a model named \"", other->config().name, "\""));
+    }
+    models.push_back(*std::move(model));
+  }
+  return models;
+}
+
+}  // namespace
+
+absl::StatusOr<Server::LoadedModel> Server::StartEngine(std::shared_ptr<const Model> model,
+                                                        const ServerConfig& config) {
+  RIVULET_ASSIGN_OR_RETURN(ChosenBackend chosen, ChooseBackend(model, config));
+  EngineOptions options;
+  options.max_queue = config.max_queue;
+  LoadedModel loaded;
+  loaded.name = model->config().name;
+  loaded.backend = std::move(chosen.name);
+  loaded.engine = Engine::Create(std::move(model), std::move(chosen.backend), options);
+  return loaded;
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& config) {
+  RIVULET_RETURN_IF_ERROR(ValidateServerConfig(config));
+  std::unique_ptr<Server> server(new Server);
+  RIVULET_ASSIGN_OR_RETURN(const auto models, LoadModels(config.models));
+  for (const auto& model : models) {
+    absl::StatusOr<LoadedModel> loaded = StartEngine(model, config);
+    if (!loaded.ok()) return Annotate(loaded.status(), model->directory());
+    server->models_.push_back(*std::move(loaded));
+  }
+  std::vector<ServedModel> served;
+  for (const LoadedModel& model : server->models_) {
+    served.push_back({model.engine.get(), model.backend});
+  }
+  GrpcServerOptions options;
+  options.listen = config.listen;
+  options.reflection = config.reflection;
+  options.max_message_bytes = config.max_message_mib << 20;
+  options.max_streams = config.max_streams;
+  RIVULET_ASSIGN_OR_RETURN(server->grpc_, GrpcServer::Create(served, options));
+  server->LogServing(config);
+  server->watcher_ = std::thread([raw = server.get()] { raw->Watch(); });
+  return server;
+}
+
+Server::~Server() {
+  StopWatching();
+  if (grpc_ == nullptr) return;
+  // The engines end their replies first, so that clients read UNAVAILABLE and not a bare
+  // cancellation.
+  Drain(absl::InfinitePast());
+}
+
+int Server::port() const { return grpc_->port(); }
+
+std::shared_ptr<grpc::Channel> Server::InProcessChannel() { return grpc_->InProcessChannel(); }
+
+bool Server::Drain(absl::Time deadline) {
+  grpc_->StopServing();
+  std::atomic<bool> all_ended = true;
+  std::vector<std::thread> drains;  // side by side: every engine refuses new requests from now on
+  for (LoadedModel& model : models_) {
+    drains.emplace_back([&all_ended, &model, deadline] {
+      if (!model.engine->Drain(deadline)) all_ended = false;
+    });
+  }
+  for (std::thread& drain : drains) drain.join();
+  const absl::Time flushed = std::max(deadline, absl::Now() + kFlushTime);
+  if (!grpc_->WaitUntilIdle(flushed)) all_ended = false;
+  StopWatching();
+  grpc_->Shutdown(absl::Now() + kFlushTime);
+  return all_ended;
+}
+
+void Server::LogServing(const ServerConfig& config) const {
+  for (const LoadedModel& model : models_) {
+    const BackendLimits& limits = model.engine->limits();
+    const auto slot_bytes = static_cast<int64_t>(limits.bytes_per_slot);
+    Log(LogLevel::kInfo, "model",
+        {{"model", model.name},
+         {"directory", model.engine->model().directory()},
+         {"weights_sha256", model.engine->model().weights_sha256()},
+         {"backend", model.backend},
+         {"numerics_id", limits.numerics_id},
+         {"slots", int64_t{limits.num_slots}},
+         {"rows", int64_t{limits.max_rows}},
+         {"state_bytes_per_slot", slot_bytes},
+         {"state_bytes_total", slot_bytes * limits.num_slots}});
+  }
+  if (config.listen.empty()) return;
+  const auto append_name = [](std::string* out, const LoadedModel& model) {
+    out->append(model.name);
+  };
+  Log(LogLevel::kInfo, "listening",
+      {{"address", config.listen},
+       {"port", int64_t{port()}},
+       {"models", absl::StrJoin(models_, ",", append_name)}});
+}
+
+void Server::Watch() {
+  std::vector<bool> serving(models_.size(), true);
+  absl::MutexLock lock(&mutex_);
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&stop_watching_), kHealthPeriod)) {
+    for (size_t i = 0; i < models_.size(); ++i) {
+      const absl::Status health = models_[i].engine->GetLoad().health;
+      if (health.ok() == serving[i]) continue;
+      serving[i] = health.ok();
+      grpc_->SetServing(models_[i].name, serving[i]);
+      Log(health.ok() ? LogLevel::kInfo : LogLevel::kError, "health",
+          {{"model", models_[i].name},
+           {"serving", health.ok()},
+           {"reason", std::string(health.message())}});
+    }
+    grpc_->SetServing("", std::find(serving.begin(), serving.end(), false) == serving.end());
+  }
+}
+
+void Server::StopWatching() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_watching_ = true;
+  }
+  if (watcher_.joinable()) watcher_.join();
+}
+
+}  // namespace rivulet

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Server: models, their backends and engines, and the gRPC side, as one object. `rivulet-server` is
+// a thin main around it; the `rivulet` command and the tests run one in their own process.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/engine/engine.h"
+#include "server/server_config.h"
+
+namespace grpc {
+class Channel;
+}  // namespace grpc
+
+namespace rivulet {
+
+class GrpcServer;
+
+// Thread: any, but Drain and the destructor once each, and not at the same time.
+class Server {
+ public:
+  // Loads every model, builds backends and engines, then listens: once this returns, requests are
+  // answered. Errors: INVALID_ARGUMENT (settings, configuration of a model, two models of one
+  // name), NOT_FOUND and DATA_LOSS (model; the message begins with the directory),
+  // RESOURCE_EXHAUSTED (memory), UNIMPLEMENTED or UNAVAILABLE (backend absent, address in use).
+  static absl::StatusOr<std::unique_ptr<Server>> Create(const ServerConfig& config);
+  // Ends at once: running replies end with UNAVAILABLE.
+  ~Server();
+
+  // The port that was bound; 0 where config.listen is "".
+  int port() const;
+  // A channel to this server without a socket, with no limit on the size of replies. Valid while
+  // the server lives.
+  std::shared_ptr<grpc::Channel> InProcessChannel();
+
+  // Health turns NOT_SERVING, new Generate and Score calls are refused (UNAVAILABLE), running ones
+  // go on until `deadline`; those left end with UNAVAILABLE. Returns true if all ended by
+  // themselves. Nothing is served afterwards.
+  bool Drain(absl::Time deadline);
+
+ private:
+  struct LoadedModel {
+    std::string name;
+    std::string backend;  // "cpu" or "cuda"
+    std::unique_ptr<Engine> engine;
+  };
+
+  Server() = default;
+  static absl::StatusOr<LoadedModel> StartEngine(std::shared_ptr<const Model> model,
+                                                 const ServerConfig& config);
+  void LogServing(const ServerConfig& config) const;
+  // Watches the engines and sets health from what they say, until the server ends.
+  void Watch();
+  void StopWatching();
+
+  std::vector<LoadedModel> models_;
+  std::unique_ptr<GrpcServer> grpc_;  // after models_: ends before the engines do
+
+  absl::Mutex mutex_;
+  bool stop_watching_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread watcher_;
+};
+
+}  // namespace rivulet

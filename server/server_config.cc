@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/server_config.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+using nlohmann::ordered_json;
+using Member = std::variant<std::vector<std::string> ServerConfig::*, std::string ServerConfig::*,
+                            int ServerConfig::*, bool ServerConfig::*>;
+
+// One setting: flag "--name" and JSON key "name".
+struct Setting {
+  const char* name;
+  const char* type;  // shown in --help
+  const char* help;
+  Member member;
+  std::vector<std::string> choices = {};  // for std::string; empty: free
+  int min = 0, max = 0;                   // for int
+};
+
+Setting Choice(const char* name, const char* help, std::string ServerConfig::*member,
+               std::vector<std::string> choices) {
+  return {name, "NAME", help, member, std::move(choices)};
+}
+
+Setting Number(const char* name, const char* help, int ServerConfig::*member, int min, int max) {
+  return {name, "N", help, member, {}, min, max};
+}
+
+const std::vector<Setting>& Settings() {
+  using C = ServerConfig;
+  static const auto* settings = new std::vector<Setting>{
+      {"model", "DIR", "Model directory; repeat the flag for several models", &C::models},
+      {"listen", "HOST:PORT", "Address to listen on; port 0 takes a free one", &C::listen},
+      Choice("backend", "auto (cuda where there is one, else cpu), cpu or cuda", &C::backend,
+             {"auto", "cpu", "cuda"}),
+      Choice("precision", "Matrix products on CUDA: default or float32", &C::precision,
+             {"default", "float32"}),
+      Choice("weights", "Matrix weights in memory on the CPU: auto, f32, f16 or bf16", &C::weights,
+             {"auto", "f32", "f16", "bf16"}),
+      Number("max-sessions", "Sessions of a model that hold a state at once", &C::max_sessions, 1,
+             1 << 24),
+      Number("max-queue", "Samples and scores of a model that may wait for a slot", &C::max_queue,
+             0, 1 << 24),
+      Number("drain-seconds", "How long running replies may go on after SIGTERM", &C::drain_seconds,
+             0, 86400),
+      {"reflection", "BOOL", "Serve gRPC reflection", &C::reflection},
+      Number("max-message-mib", "Largest request in MiB", &C::max_message_mib, 1, 1024),
+      Number("max-streams", "Requests at once on one connection", &C::max_streams, 1, 1 << 24),
+      Number("threads", "Threads of the CPU backend; 0: the cores this process may use",
+             &C::threads, 0, 4096),
+  };
+  return *settings;
+}
+
+absl::Status InvalidSetting(const Setting& setting, const std::string& held,
+                            const std::string& allowed) {
+  return InvalidField("CONFIG_INVALID", setting.name,
+                      absl::StrCat(setting.name, " is ", held, "; ", allowed));
+}
+
+absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
+  if (const auto* number = std::get_if<int ServerConfig::*>(&setting.member)) {
+    const int value = config.**number;
+    if (value < setting.min || value > setting.max) {
+      return InvalidSetting(setting, absl::StrCat(value),
+                            absl::StrCat("allowed: ", setting.min, " to ", setting.max));
+    }
+  }
+  if (const auto* text = std::get_if<std::string ServerConfig::*>(&setting.member)) {
+    const std::string& value = config.**text;
+    if (setting.choices.empty()) return absl::OkStatus();
+    for (const std::string& choice : setting.choices) {
+      if (value == choice) return absl::OkStatus();
+    }
+    return InvalidSetting(setting, absl::StrCat("\"", value, "\""),
+                          absl::StrCat("allowed: ", absl::StrJoin(setting.choices, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+// Puts a JSON value into the member it belongs to; false where the type is wrong. The type is
+// checked before every get: the accessors of nlohmann::json throw.
+struct JsonReader {
+  const ordered_json& json;
+  ServerConfig* config;
+
+  bool operator()(std::vector<std::string> ServerConfig::*member) const {
+    if (!json.is_array()) return false;
+    std::vector<std::string> values;
+    for (const auto& entry : json) {
+      if (!entry.is_string()) return false;
+      values.push_back(entry.get<std::string>());
+    }
+    config->*member = std::move(values);
+    return true;
+  }
+  bool operator()(std::string ServerConfig::*member) const {
+    if (!json.is_string()) return false;
+    config->*member = json.get<std::string>();
+    return true;
+  }
+  bool operator()(int ServerConfig::*member) const {
+    if (!json.is_number_integer()) return false;
+    const auto value = json.get<int64_t>();
+    if (json.is_number_unsigned() && json.get<uint64_t>() > INT32_MAX) return false;
+    if (value < INT32_MIN || value > INT32_MAX) return false;
+    config->*member = static_cast<int>(value);
+    return true;
+  }
+  bool operator()(bool ServerConfig::*member) const {
+    if (!json.is_boolean()) return false;
+    config->*member = json.get<bool>();
+    return true;
+  }
+};
+
+const char* JsonTypeName(const Member& member) {
+  constexpr const char* kNames[] = {"an array of strings", "a string", "an integer",
+                                    "true or false"};
+  return kNames[member.index()];
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (file.bad()) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  return text;
+}
+
+// The parser of the command line; what it is given lands in the arguments.
+struct Flags {
+  CLI::App app{"Serves trained linear transformers over gRPC.", "rivulet-server"};
+  std::string config_file;
+  bool print_config = false;
+
+  explicit Flags(ServerConfig* config) {
+    for (const Setting& setting : Settings()) {
+      const std::string flag = absl::StrCat("--", setting.name);
+      std::visit(
+          [&](auto member) {
+            CLI::Option* option = app.add_option(flag, config->*member, setting.help);
+            option->capture_default_str()->type_name(setting.type);
+            if constexpr (std::is_same_v<decltype(member), decltype(&ServerConfig::models)>) {
+              option->allow_extra_args(false)->default_str("");
+            }
+          },
+          setting.member);
+    }
+    app.add_option("--config", config_file, "JSON file with the same names; flags win over it")
+        ->type_name("FILE");
+    app.add_flag("--print-config", print_config, "Print the settings in force as JSON and exit");
+    app.set_version_flag("--version", std::string("rivulet-server ") + RIVULET_VERSION);
+    app.get_formatter()->column_width(34);
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view address) {
+  const auto invalid = [&](absl::string_view why) {
+    return InvalidField("CONFIG_INVALID", "listen",
+                        absl::StrCat("listen is \"", address, "\"; ", why,
+                                     ": HOST:PORT, for example 127.0.0.1:50051 or [::1]:50051"));
+  };
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos || colon == 0) return invalid("it needs a host and a port");
+  absl::string_view host = address.substr(0, colon);
+  const absl::string_view port = address.substr(colon + 1);
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
+    host = host.substr(1, host.size() - 2);
+  } else if (absl::StrContains(host, ":")) {
+    return invalid("an IPv6 address needs brackets");
+  }
+  HostPort result;
+  result.host = std::string(host);
+  if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos ||
+      !absl::SimpleAtoi(port, &result.port) || result.port > 65535) {
+    return invalid("the port must be 0 to 65535");
+  }
+  return result;
+}
+
+absl::Status ValidateServerConfig(const ServerConfig& config) {
+  if (config.models.empty()) {
+    return InvalidField("CONFIG_INVALID", "model", "no model is given; --model DIR names one");
+  }
+  for (const Setting& setting : Settings()) {
+    RIVULET_RETURN_IF_ERROR(CheckSetting(setting, config));
+  }
+  if (!config.listen.empty()) RIVULET_RETURN_IF_ERROR(ParseHostPort(config.listen).status());
+  return absl::OkStatus();
+}
+
+absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config) {
+  std::set<std::string> keys;
+  std::string repeated;
+  // nlohmann::json keeps the last of several equal keys; we refuse them.
+  const auto watch_keys = [&](int depth, ordered_json::parse_event_t event, ordered_json& parsed) {
+    if (depth == 1 && event == ordered_json::parse_event_t::key &&
+        !keys.insert(parsed.get<std::string>()).second) {
+      repeated = parsed.get<std::string>();
+    }
+    return true;
+  };
+  const ordered_json json =
+      ordered_json::parse(text.data(), text.data() + text.size(), watch_keys, false);
+  if (json.is_discarded() || !json.is_object()) {
+    return InvalidField("CONFIG_INVALID", "", "the configuration is not a JSON object");
+  }
+  if (!repeated.empty()) {
+    return InvalidField("CONFIG_INVALID", repeated,
+                        absl::StrCat("\"", repeated, "\" stands there more than once"));
+  }
+  for (const auto& [key, value] : json.items()) {
+    const Setting* found = nullptr;
+    for (const Setting& setting : Settings()) {
+      if (key == setting.name) found = &setting;
+    }
+    if (found == nullptr) {
+      const auto append_name = [](std::string* out, const Setting& s) { out->append(s.name); };
+      return InvalidField("CONFIG_INVALID", key,
+                          absl::StrCat("\"", key, "\" is not a setting; there are: ",
+                                       absl::StrJoin(Settings(), ", ", append_name)));
+    }
+    if (!std::visit(JsonReader{value, config}, found->member)) {
+      return InvalidSetting(*found,
+                            value.dump(-1, ' ', false, ordered_json::error_handler_t::replace),
+                            absl::StrCat("it must be ", JsonTypeName(found->member)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string ServerConfigToJson(const ServerConfig& config) {
+  ordered_json json;
+  for (const Setting& setting : Settings()) {
+    std::visit([&](auto member) { json[setting.name] = config.*member; }, setting.member);
+  }
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* argv) {
+  ServerCommand command;
+  ServerConfig scratch;
+  Flags first(&scratch);  // finds --config, --help, --version and every bad flag
+  try {
+    first.app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    command.serve = false;
+    command.output = first.app.help();
+    return command;
+  } catch (const CLI::CallForVersion& version) {
+    command.serve = false;
+    command.output = absl::StrCat(version.what(), "\n");
+    return command;
+  } catch (const CLI::ParseError& error) {
+    return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
+  }
+  if (!first.config_file.empty()) {
+    RIVULET_ASSIGN_OR_RETURN(const std::string text, ReadFile(first.config_file));
+    const absl::Status status = ApplyServerConfigJson(text, &command.config);
+    if (!status.ok()) return Annotate(status, first.config_file);
+  }
+  Flags second(&command.config);  // flags that are not given leave what the file has set
+  try {
+    second.app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
+  }
+  RIVULET_RETURN_IF_ERROR(ValidateServerConfig(command.config));
+  if (second.print_config) {
+    command.serve = false;
+    command.output = absl::StrCat(ServerConfigToJson(command.config), "\n");
+  }
+  return command;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// ServerConfig: everything that can be set on a server. Flags and the JSON file have the same names
+// and come from one table in server_config.cc; flags win over the file, the file over the defaults.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rivulet {
+
+struct ServerConfig {
+  // Behaviour.
+  std::vector<std::string> models;         // directories, at least one
+  std::string listen = "127.0.0.1:50051";  // HOST:PORT, port 0 = any free one; "" = in-process only
+  std::string backend = "auto";            // auto (cuda where there is one, else cpu), cpu, cuda
+  std::string precision = "default";       // of matrix products on CUDA: default, float32
+  std::string weights = "auto";  // how the CPU backend keeps matrix weights: auto, f32, f16, bf16
+  int max_sessions = 256;        // slots a model
+  int max_queue = 1024;          // samples and scores a model that may wait for a slot
+  int drain_seconds = 30;        // how long running replies may go on after SIGTERM
+  bool reflection = true;        // gRPC server reflection
+  int max_message_mib = 4;       // largest request
+  int max_streams = 1000;        // requests at once on one connection
+  // Performance.
+  int threads = 0;  // of the CPU backend; 0 = the cores this process may use
+};
+
+// OK, or INVALID_ARGUMENT naming the setting, what it holds and what is allowed.
+absl::Status ValidateServerConfig(const ServerConfig& config);
+
+// Sets what the JSON object in `text` names. Errors: INVALID_ARGUMENT naming the unknown, repeated
+// or mistyped key.
+absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config);
+
+// All settings as a JSON object that ApplyServerConfigJson reads back.
+std::string ServerConfigToJson(const ServerConfig& config);
+
+// What the command line of rivulet-server asks for.
+struct ServerCommand {
+  ServerConfig config;
+  bool serve =
+      true;  // false: print `output` on stdout and exit (--help, --version, --print-config)
+  std::string output;
+};
+
+// Errors: INVALID_ARGUMENT (flags, file content), NOT_FOUND (no such --config file). The
+// configuration is valid.
+absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* argv);
+
+// Splits "HOST:PORT" or "[IPV6]:PORT". Errors: INVALID_ARGUMENT.
+struct HostPort {
+  std::string host;
+  int port = 0;
+};
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
+
+}  // namespace rivulet
