@@ -44,9 +44,6 @@ struct EngineLoad {
   absl::Status health;                // not OK: the backend is poisoned
 };
 
-// Identifies a submitted request; never reused.
-using RequestId = uint64_t;
-
 // Thread: every public method may be called from any thread.
 class Engine {
  public:

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,8 +12,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "model/backend.h"
+#include "server/engine/mutex.h"
 #include "server/engine/request.h"
 
 namespace rivulet {
@@ -46,18 +47,31 @@ class Reply {
   int64_t pending_tokens() const;
 
   // Engine side.
-  void Append(ReplyDelta delta);  // merges with the last delta of the same sample
-  void Finish(End end);           // first call wins
+  // Merges with the untaken delta of the same sample; returns pending_tokens(). REQUIRES: delta.tokens follow the
+  // sample's earlier ones, and no finish of this sample came before.
+  int64_t Append(ReplyDelta delta);
+  // First call wins.
+  void Finish(End end);
+  // `wake` is called by each Take that finds more than `above` pending tokens, until Finish. It may lock nothing
+  // that is held while this reply is called.
+  void SetWake(int64_t above, std::function<void()> wake);
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<ReplyDelta> deltas_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> open_ ABSL_GUARDED_BY(mutex_);  // [sample] its untaken delta in deltas_, or -1
   int64_t pending_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<End> end_ ABSL_GUARDED_BY(mutex_);
+  int64_t wake_above_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Told, on the emitter thread, that a reply has something to take or has ended. It must not block: it starts a
-// write and returns. Calls for one reply never overlap.
+// write and returns. Calls for one reply never overlap. The first call may come before Engine::Generate has returned.
+//
+// The end is set on the emitter thread right before the last call. So exactly one call finds Reply::end() set when it
+// begins; no call follows it, and from its return on the listener may be destroyed. An end seen anywhere else (in a
+// write's completion, say) means that this call is about to come: wait for it.
 class ReplyListener {
  public:
   virtual ~ReplyListener() = default;

@@ -12,6 +12,9 @@
 
 namespace rivulet {
 
+// Identifies a submitted request; never reused, never 0.
+using RequestId = uint64_t;
+
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
   std::vector<int32_t> prompt;             // given tokens; the implied bos is not among them

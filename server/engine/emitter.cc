@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/emitter.h"
+
+#include <utility>
+
+namespace rivulet {
+
+Emitter::Emitter() : thread_([this] { Run(); }) {}
+
+Emitter::~Emitter() {
+  {
+    MutexLock lock(&mutex_);
+    stop_ = true;
+    filled_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void Emitter::Hand(Batch* batch) {
+  if (batch->empty()) return;
+  {
+    MutexLock lock(&mutex_);
+    ++batches_handed_;
+    if (pending_.empty()) {
+      std::swap(pending_, *batch);
+    } else {
+      // Pointers in `ready` stay good although they are told before all of `ended`: what ended in an earlier batch
+      // is never in the `ready` of a later one.
+      pending_.ready.insert(pending_.ready.end(), batch->ready.begin(), batch->ready.end());
+      for (auto& outlet : batch->ended) pending_.ended.push_back(std::move(outlet));
+    }
+    if (idle_) filled_.NotifyOne();
+  }
+  batch->ready.clear();
+  batch->ended.clear();
+}
+
+void Emitter::Flush() {
+  MutexLock lock(&mutex_);
+  const uint64_t target = batches_handed_;
+  while (batches_told_ < target) told_.Wait(&mutex_);
+}
+
+void Emitter::Run() {
+  Batch batch;
+  while (true) {
+    uint64_t taken = 0;
+    {
+      MutexLock lock(&mutex_);
+      while (pending_.empty() && !stop_) {
+        idle_ = true;
+        filled_.Wait(&mutex_);
+      }
+      idle_ = false;
+      if (pending_.empty()) return;
+      std::swap(batch, pending_);
+      taken = batches_handed_;
+    }
+    Tell(&batch);
+    MutexLock lock(&mutex_);
+    batches_told_ = taken;
+    told_.NotifyAll();
+  }
+}
+
+void Emitter::Tell(Batch* batch) {
+  for (Outlet* outlet : batch->ready) {
+    // Cleared first: what arrives during the call leads to another one.
+    outlet->ready_.exchange(false, std::memory_order_acq_rel);
+    outlet->OnReady();
+  }
+  batch->ready.clear();
+  for (auto& outlet : batch->ended) {
+    outlet->OnEnd();
+    outlet.reset();
+  }
+  batch->ended.clear();
+}
+
+}  // namespace rivulet

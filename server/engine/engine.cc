@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/engine.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "model/base/error.h"
+#include "server/engine/emitter.h"
+#include "server/engine/engine_parts.h"
+#include "server/engine/loop.h"
+#include "server/engine/request_queue.h"
+#include "server/engine/session.h"
+#include "server/engine/validate.h"
+
+namespace rivulet {
+namespace {
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(std::shared_ptr<const Model> model, ModelConfig config, const Tokenizer* tokenizer,
+             std::unique_ptr<Backend> backend, const EngineOptions& options, const Clock& clock)
+      : model_(std::move(model)),
+        config_(std::move(config)),
+        view_{&config_, tokenizer},
+        options_(options),
+        backend_(std::move(backend)),
+        limits_(backend_->limits()),
+        queue_(limits_.num_slots, options.max_queue, clock),
+        loop_(backend_.get(), options, clock, &queue_, &emitter_),
+        thread_([this] { loop_.Run(); }) {}
+
+  ~EngineImpl() override {
+    queue_.Stop();
+    thread_.join();
+  }
+
+  const Model& model() const override {
+    if (model_ == nullptr) {
+      std::fputs("Engine::model: this engine was made for a configuration alone\n", stderr);
+      std::abort();
+    }
+    return *model_;
+  }
+  const BackendLimits& limits() const override { return limits_; }
+  const EngineOptions& options() const override { return options_; }
+
+  absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) override;
+  absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) override;
+  void Cancel(RequestId id) override { queue_.Cancel(id); }
+  EngineLoad GetLoad() const override { return queue_.load(); }
+  bool Drain(absl::Time deadline) override {
+    const bool all_ended = queue_.Drain(deadline);
+    emitter_.Flush();
+    return all_ended;
+  }
+
+ private:
+  absl::StatusOr<RequestId> EndAtOnce(std::unique_ptr<Request> request);
+
+  const std::shared_ptr<const Model> model_;  // null: see CreateEngineForConfig
+  const ModelConfig config_;
+  const ModelView view_;
+  const EngineOptions options_;
+  const std::unique_ptr<Backend> backend_;  // the loop's, once it runs
+  const BackendLimits limits_;
+  RequestQueue queue_;
+  Emitter emitter_;  // destroyed before the queue, which replies wake
+  Loop loop_;
+  std::thread thread_;
+};
+
+absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyListener* listener) {
+  RIVULET_RETURN_IF_ERROR(ValidateGenerate(spec, view_, limits_, options_));
+  const int64_t max_new = MaxNewTokens(spec, view_, options_);
+  auto request = std::make_unique<GenerateRequest>(std::move(spec), max_new, view_,
+                                                   options_.max_pending_tokens, listener);
+  Ticket ticket;
+  ticket.reply = request->reply;
+  if (max_new > 0) {
+    ticket.reply->SetWake(options_.max_pending_tokens, [this] { queue_.Wake(); });
+    RIVULET_ASSIGN_OR_RETURN(ticket.id, queue_.Submit(std::move(request)));
+    return ticket;
+  }
+  for (int i = 0; i < request->num_slots; ++i) {
+    ReplyDelta delta;
+    delta.sample_index = i;
+    delta.finish.emplace();
+    ticket.reply->Append(std::move(delta));
+  }
+  RIVULET_ASSIGN_OR_RETURN(ticket.id, EndAtOnce(std::move(request)));
+  return ticket;
+}
+
+absl::StatusOr<RequestId> EngineImpl::Score(ScoreSpec spec, ScoreDone done) {
+  RIVULET_RETURN_IF_ERROR(ValidateScore(spec, view_, options_));
+  auto request = std::make_unique<ScoreRequest>(std::move(spec), view_, std::move(done));
+  if (request->num_scored == 0) return EndAtOnce(std::move(request));
+  return queue_.Submit(std::move(request));
+}
+
+// For a request with nothing to feed: no slot, no loop.
+absl::StatusOr<RequestId> EngineImpl::EndAtOnce(std::unique_ptr<Request> request) {
+  RIVULET_ASSIGN_OR_RETURN(const RequestId id, queue_.NewId());
+  Emitter::Batch batch;
+  batch.ended.push_back(std::move(request));
+  emitter_.Hand(&batch);
+  return id;
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> Engine::Create(std::shared_ptr<const Model> model,
+                                       std::unique_ptr<Backend> backend,
+                                       const EngineOptions& options) {
+  const ModelConfig& config = model->config();
+  const Tokenizer* tokenizer = model->tokenizer();
+  return std::make_unique<EngineImpl>(std::move(model), config, tokenizer, std::move(backend),
+                                      options, [] { return absl::Now(); });
+}
+
+std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenizer* tokenizer,
+                                              std::unique_ptr<Backend> backend,
+                                              const EngineOptions& options, Clock clock) {
+  return std::make_unique<EngineImpl>(nullptr, std::move(config), tokenizer, std::move(backend),
+                                      options, std::move(clock));
+}
+
+}  // namespace rivulet

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+absl::Status EndedBy(absl::StatusCode code, absl::string_view reason, absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  return MakeError(code, message, detail);
+}
+
+ScheduleOptions ScheduleOptionsOf(const EngineOptions& options) {
+  ScheduleOptions schedule;
+  schedule.prefill_tokens_busy = options.prefill_tokens_busy;
+  schedule.prefill_tokens_idle = options.prefill_tokens_idle;
+  return schedule;
+}
+
+}  // namespace
+
+Loop::Loop(Backend* backend, const EngineOptions& options, Clock clock, RequestQueue* queue,
+           Emitter* emitter)
+    : backend_(backend),
+      options_(options),
+      clock_(std::move(clock)),
+      queue_(queue),
+      emitter_(emitter),
+      pool_(backend->limits().num_slots),
+      scheduler_(backend->limits(), ScheduleOptionsOf(options)),
+      now_(clock_()) {}
+
+void Loop::Run() {
+  while (true) {
+    TakeArrivals();
+    if (arrivals_.stop) break;
+    bool ran = false;
+    if (poison_.ok()) {
+      absl::Status status = AdmitWaiting();
+      if (status.ok()) {
+        absl::StatusOr<bool> run = RunOnce();
+        status = run.status();
+        if (status.ok()) ran = *run;
+      }
+      if (!status.ok()) {
+        queue_->Poison(status);
+        poison_ = EndedBy(absl::StatusCode::kUnavailable, "BACKEND_FAILED",
+                          "The model's backend has failed.");
+      }
+    }
+    if (!poison_.ok()) EndAll(poison_);
+    if (!ran && progress_.ended == 0) queue_->WaitForArrivals(next_deadline_ - now_);
+  }
+  EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
+  if (poison_.ok()) TakeBackSlots().IgnoreError();  // nobody is left who could be told
+  TakeArrivals();                                   // hands the ends over
+}
+
+void Loop::TakeArrivals() {
+  now_ = clock_();
+  progress_.slots_used = pool_.used();
+  queue_->Exchange(now_, progress_, &arrivals_);
+  progress_ = {};
+  HandEnds();  // after Exchange: who learns of an end finds its place in the queue free
+  for (auto& arrival : arrivals_.requests) {
+    Request* request = arrival.get();
+    next_deadline_ = std::min(next_deadline_, request->deadline);
+    waiting_.push_back(request);
+    requests_.emplace(request->id, std::move(arrival));
+  }
+  for (RequestId id : arrivals_.cancelled) {
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) continue;
+    EndRequest(found->second.get(),
+               EndedBy(absl::StatusCode::kCancelled, "CANCELLED", "The request was cancelled."));
+  }
+  if (arrivals_.end_all) {
+    EndAll(EndedBy(absl::StatusCode::kUnavailable, "DRAINING",
+                   "The server stopped before the reply was complete."));
+  }
+  if (now_ >= next_deadline_) ExpireDeadlines();
+  ForgetEnded();
+}
+
+void Loop::ExpireDeadlines() {
+  std::vector<Request*> expired;
+  next_deadline_ = absl::InfiniteFuture();
+  for (auto& [id, request] : requests_) {
+    if (request->deadline <= now_) {
+      expired.push_back(request.get());
+    } else {
+      next_deadline_ = std::min(next_deadline_, request->deadline);
+    }
+  }
+  for (Request* request : expired) {
+    EndRequest(request, EndedBy(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED",
+                                "The request's deadline has passed."));
+  }
+}
+
+absl::Status Loop::AdmitWaiting() {
+  RIVULET_RETURN_IF_ERROR(TakeBackSlots());
+  if (waiting_.empty() || pool_.free() == 0) return absl::OkStatus();
+  slots_needed_.clear();
+  for (size_t i = 0; i < waiting_.size() && i < static_cast<size_t>(pool_.free()); ++i) {
+    slots_needed_.push_back(waiting_[i]->num_slots);
+  }
+  const int admitted = CountAdmissible(slots_needed_, pool_.free());
+  return admitted == 0 ? absl::OkStatus() : GiveOutSlots(admitted);
+}
+
+absl::Status Loop::GiveOutSlots(int num_requests) {
+  const size_t first = running_.size();
+  for (int i = 0; i < num_requests; ++i) {
+    Request* request = waiting_.front();
+    waiting_.pop_front();
+    request->admitted = now_;
+    request->CreateSessions();
+    for (auto& session : request->sessions) {
+      session->slot = pool_.Take();
+      to_zero_.push_back(session->slot);
+      running_.push_back(session.get());
+    }
+  }
+  RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
+  to_zero_.clear();
+  for (size_t i = first; i < running_.size(); ++i) {
+    const std::optional<SlotSampler> sampler = running_[i]->Sampler();
+    if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(running_[i]->slot, *sampler));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::TakeBackSlots() {
+  if (freed_.empty() && to_zero_.empty()) return absl::OkStatus();
+  to_zero_.insert(to_zero_.end(), freed_.begin(), freed_.end());
+  RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
+  to_zero_.clear();
+  for (Slot slot : freed_) pool_.Give(slot);
+  freed_.clear();
+  return absl::OkStatus();
+}
+
+void Loop::FreeSlot(Session* session) {
+  freed_.push_back(session->slot);
+  session->ended = true;
+  some_ended_ = true;
+  --session->request->open_sessions;
+  if (session->row >= 0) row_sessions_[static_cast<size_t>(session->row)] = nullptr;
+}
+
+void Loop::EndSession(Session* session) {
+  FreeSlot(session);
+  Request* request = session->request;
+  if (!session->status.ok() || request->open_sessions == 0) {
+    EndRequest(request, session->status);
+  }
+}
+
+void Loop::EndRequest(Request* request, const absl::Status& status) {
+  for (auto& session : request->sessions) {
+    if (!session->ended) FreeSlot(session.get());
+  }
+  if (!request->admitted) waiting_.erase(std::find(waiting_.begin(), waiting_.end(), request));
+  const absl::Time end = clock_();
+  Usage& usage = request->usage;
+  usage.queue_time = request->admitted.value_or(end) - request->arrival;
+  if (request->first_token) usage.first_token_time = *request->first_token - request->arrival;
+  usage.total_time = end - request->arrival;
+  request->status = status;
+  request->ended = true;
+  progress_.ended += request->num_slots;
+  ended_.push_back(std::move(requests_.extract(request->id).mapped()));
+}
+
+void Loop::EndAll(const absl::Status& status) {
+  while (!requests_.empty()) EndRequest(requests_.begin()->second.get(), status);
+  ForgetEnded();
+  if (poison_.ok()) return;
+  // A failed backend zeroes nothing and serves nobody: the slots go back as they are.
+  for (Slot slot : freed_) pool_.Give(slot);
+  freed_.clear();
+  to_zero_.clear();
+}
+
+void Loop::ForgetEnded() {
+  if (!some_ended_) return;
+  std::erase_if(running_, [](const Session* session) { return session->ended; });
+  some_ended_ = false;
+}
+
+void Loop::HandEnds() {
+  if (!ended_.empty()) {
+    // The end tells of the last tokens too: one message instead of two.
+    std::erase_if(batch_.ready, [](const Outlet* outlet) { return outlet->ended; });
+    batch_.ended.swap(ended_);
+  }
+  emitter_->Hand(&batch_);
+}
+
+}  // namespace rivulet

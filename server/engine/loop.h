@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loop: the engine's one thread for a model. Between two runs it takes arrivals, honours cancellations and deadlines,
+// gives slots out and takes them back; then it plans a run, submits it and turns its records into replies.
+//
+//   Exchange -> cancel, expire -> admit -> plan -> Submit -> Poll ... -> records -> emitter
+//
+// Invariants: a slot is zeroed when it is given out and when it is taken back. A request is handed to the emitter with
+// its end exactly once, after which the loop holds no pointer to it. A backend error poisons the loop: everything ends
+// with UNAVAILABLE, and so does what still comes.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "model/backend.h"
+#include "model/state_pool.h"
+#include "server/engine/emitter.h"
+#include "server/engine/engine.h"
+#include "server/engine/request_queue.h"
+#include "server/engine/scheduler.h"
+#include "server/engine/session.h"
+
+namespace rivulet {
+
+// Thread: Run() is the loop thread; nothing else is called while it runs. The arguments are borrowed and outlive it.
+class Loop {
+ public:
+  Loop(Backend* backend, const EngineOptions& options, Clock clock, RequestQueue* queue,
+       Emitter* emitter);
+
+  // Returns after RequestQueue::Stop, when every request has been handed to the emitter with its end.
+  void Run();
+
+ private:
+  // loop.cc: between runs.
+  void TakeArrivals();
+  void ExpireDeadlines();
+  absl::Status AdmitWaiting();
+  absl::Status GiveOutSlots(int num_requests);
+  absl::Status TakeBackSlots();
+  void EndSession(Session* session);
+  void FreeSlot(Session* session);
+  void EndRequest(Request* request, const absl::Status& status);
+  void EndAll(const absl::Status& status);
+  void ForgetEnded();
+  void HandEnds();
+
+  // run.cc: one run.
+  // Plans and carries out a run. False: nothing to feed.
+  absl::StatusOr<bool> RunOnce();
+  void CollectRunnable();
+  void BuildRun();
+  absl::Status PollUntilComplete();
+  void HandleRecords();
+  void Flush(Session* session);
+  absl::Status AfterRun();
+  absl::Status Fork(Session* first);
+
+  Backend* const backend_;
+  const EngineOptions options_;
+  const Clock clock_;
+  RequestQueue* const queue_;
+  Emitter* const emitter_;
+  StatePool pool_;
+  Scheduler scheduler_;
+
+  absl::Time now_;
+  absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier
+  absl::Status poison_;                                // what every request ends with once the backend has failed
+  RequestQueue::Arrivals arrivals_;
+  RequestQueue::Progress progress_;
+  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // all that have not ended
+  std::deque<Request*> waiting_;                                      // for slots, oldest first
+  std::vector<Session*> running_;                                     // hold a slot; in order of admission
+  bool some_ended_ = false;            // running_ holds ended sessions
+  std::vector<Slot> freed_;            // to be zeroed and given back
+  std::vector<Slot> to_zero_;          // to be zeroed and kept
+  Emitter::Batch batch_;
+  std::vector<std::unique_ptr<Outlet>> ended_;  // to be handed over between runs
+
+  // Of the run that is being planned or outstanding.
+  uint64_t run_number_ = 0;
+  std::vector<Session*> runnable_;
+  std::vector<SessionView> views_;     // of runnable_
+  Plan plan_;
+  rivulet::Run run_;
+  TokenBuffer tokens_;                 // what run_.rows point into
+  std::vector<Session*> row_sessions_; // [rows]; null once ended
+  std::vector<Record> records_;
+  std::vector<Session*> touched_;
+  std::vector<int> slots_needed_;      // of waiting_, for the scheduler
+};
+
+}  // namespace rivulet

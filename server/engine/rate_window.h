@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// RateWindow: how many a second, over about the last second, in a fixed and small memory.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace rivulet {
+
+// Counts in buckets of 100 ms; the rate is that of the last ten full buckets. Thread: external lock.
+class RateWindow {
+ public:
+  void Add(absl::Time now, int64_t count) {
+    const int64_t bucket = BucketOf(now);
+    Entry& entry = entries_[Index(bucket)];
+    if (entry.bucket != bucket) entry = {bucket, 0};
+    entry.count += count;
+  }
+
+  double PerSecond(absl::Time now) const {
+    const int64_t current = BucketOf(now);
+    int64_t sum = 0;
+    for (const Entry& entry : entries_) {
+      if (entry.bucket < current && entry.bucket >= current - kBuckets) sum += entry.count;
+    }
+    return static_cast<double>(sum) * kBucketsPerSecond / kBuckets;
+  }
+
+ private:
+  static constexpr int64_t kBuckets = 10, kBucketsPerSecond = 10;
+  struct Entry {
+    int64_t bucket = -1;
+    int64_t count = 0;
+  };
+  static int64_t BucketOf(absl::Time now) {
+    return absl::ToUnixMillis(now) / (1000 / kBucketsPerSecond);
+  }
+  static size_t Index(int64_t bucket) {
+    return static_cast<size_t>(static_cast<uint64_t>(bucket) % (kBuckets + 1));
+  }
+
+  std::array<Entry, kBuckets + 1> entries_;  // the full ones and the one that is filling
+};
+
+}  // namespace rivulet

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/session.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+absl::Status DataLoss(absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = "NON_FINITE_OUTPUT";
+  return MakeError(absl::StatusCode::kDataLoss, message, detail);
+}
+
+}  // namespace
+
+GenerateRequest::GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens,
+                                 const ModelView& model_view, int64_t max_pending,
+                                 ReplyListener* reply_listener)
+    : model(model_view),
+      spec(std::move(spec_in)),
+      max_new(max_new_tokens),
+      max_pending_tokens(max_pending),
+      stop_strings(spec.stop_strings),
+      listener(reply_listener) {
+  deadline = spec.deadline;
+  num_slots = spec.num_samples;
+  usage.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
+  feed.reserve(spec.prompt.size() + 1);
+  if (model.config->has_bos()) feed.push_back(*model.config->bos_token_id);
+  feed.insert(feed.end(), spec.prompt.begin(), spec.prompt.end());
+}
+
+void GenerateRequest::CreateSessions() {
+  for (int i = 0; i < num_slots; ++i) sessions.push_back(std::make_unique<SampleSession>(this, i));
+  open_sessions = num_slots;
+}
+
+bool GenerateRequest::paused() {
+  // Asked of the reply only while slow: its lock is not for every step.
+  if (reader_slow) reader_slow = reply->pending_tokens() > max_pending_tokens;
+  return reader_slow;
+}
+
+void GenerateRequest::OnEnd() {
+  reply->Finish({std::move(status), usage});
+  listener->OnReady();
+}
+
+SampleSession::SampleSession(GenerateRequest* owner, int index)
+    : Session(owner),
+      generate_(owner),
+      index_(index),
+      prefill_end_(static_cast<int64_t>(owner->feed.size()) - (owner->num_slots > 1 ? 1 : 0)),
+      matcher_(&owner->stop_strings) {
+  out_.sample_index = index;
+  if (prefill_end_ == 0) {
+    StartDecoding();
+  } else if (index > 0) {
+    phase_ = Phase::kWaitForFork;
+  }
+}
+
+void SampleSession::StartDecoding() {
+  phase_ = Phase::kDecode;
+  position_ = prefill_end_;
+  next_token_ = generate_->feed.back();
+}
+
+SessionView SampleSession::View() const {
+  SessionView view;
+  view.prefill_tokens = phase_ == Phase::kPrefill ? prefill_end_ - cursor_ : 0;
+  view.last_served = last_served;
+  view.single_step = !generate_->stop_strings.empty();
+  return view;
+}
+
+std::optional<SlotSampler> SampleSession::Sampler() const {
+  const GenerateSpec& spec = generate_->spec;
+  SlotSampler sampler;
+  sampler.params = spec.sampling;
+  sampler.sample_index = static_cast<uint32_t>(index_);
+  sampler.stop_ids = spec.stop_ids;
+  const auto& eos = generate_->model.config->eos_token_id;
+  if (eos && !spec.ignore_eos) sampler.stop_ids.push_back(*eos);
+  sampler.want_logprobs = spec.want_logprobs;
+  sampler.num_top_logprobs = spec.num_top_logprobs;
+  return sampler;
+}
+
+void SampleSession::FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) {
+  const size_t begin = buffer->size();
+  if (phase_ == Phase::kDecode) {
+    buffer->push_back(next_token_);
+    run_row->count_as_output = next_is_output_;
+    run_row->sample = true;
+  } else {
+    const auto first = generate_->feed.begin() + cursor_;
+    buffer->insert(buffer->end(), first, first + tokens);
+    cursor_ += tokens;
+    run_row->sample = cursor_ == static_cast<int64_t>(generate_->feed.size());
+  }
+  run_row->slot = slot;
+  run_row->position = position_;
+  run_row->tokens = std::span<const int32_t>(buffer->data() + begin, static_cast<size_t>(tokens));
+  if (run_row->sample) {
+    run_row->max_samples =
+        static_cast<int>(std::min<int64_t>(num_steps, generate_->max_new - drawn_));
+  }
+  position_ += tokens;
+  drawn_in_run_ = 0;
+}
+
+void SampleSession::OnRecord(Record* record) {
+  if (finished) return;
+  if (drawn_in_run_++ > 0) ++position_;  // the token drawn before it was fed within the run
+  phase_ = Phase::kDecode;
+  next_token_ = record->token;
+  next_is_output_ = true;
+  ++drawn_;
+  const bool bad_token = record->token < 0 || record->token >= generate_->model.config->vocab_size;
+  if (bad_token || (generate_->spec.want_logprobs && std::isnan(record->logprob))) {
+    finished = true;
+    status = DataLoss(absl::StrCat("the model's output for generated token ", drawn_ - 1,
+                                   " of sample ", index_, " is not finite"));
+    return;
+  }
+  if (record->stopped) {
+    out_.finish.emplace();
+    out_.finish->stop_token = record->token;
+    End(FinishReason::kStopToken);
+    return;
+  }
+  Keep({record->token, record->logprob, std::move(record->top)});
+  if (!finished && drawn_ == generate_->max_new) End(FinishReason::kLength);
+}
+
+void SampleSession::Keep(HeldToken token) {
+  if (generate_->stop_strings.empty()) {
+    Deliver(&token);
+    return;
+  }
+  const StopMatcher::Result result = matcher_.Push(generate_->model.tokenizer->Decode(token.token));
+  held_.push_back(std::move(token));
+  Release(result.release);
+  if (result.match < 0) return;
+  if (!generate_->spec.include_stop_string) held_.clear();
+  out_.finish.emplace();
+  out_.finish->stop_string = generate_->stop_strings[static_cast<size_t>(result.match)];
+  End(FinishReason::kStopString);
+}
+
+void SampleSession::Release(int count) {
+  const auto end = held_.begin() + count;
+  for (auto token = held_.begin(); token != end; ++token) Deliver(&*token);
+  held_.erase(held_.begin(), end);
+}
+
+void SampleSession::Deliver(HeldToken* token) {
+  out_.tokens.push_back(token->token);
+  if (const Tokenizer* tokenizer = generate_->model.tokenizer) {
+    const absl::string_view text = tokenizer->Decode(token->token);
+    out_.text.append(text.data(), text.size());
+  }
+  if (generate_->spec.want_logprobs) out_.logprobs.push_back(token->logprob);
+  if (generate_->spec.num_top_logprobs > 0) out_.top_logprobs.push_back(std::move(token->top));
+}
+
+void SampleSession::End(FinishReason reason) {
+  Release(static_cast<int>(held_.size()));
+  if (!out_.finish) out_.finish.emplace();
+  out_.finish->reason = reason;
+  finished = true;
+}
+
+bool SampleSession::Flush() {
+  if (out_.tokens.empty() && !out_.finish) return false;
+  const int64_t count = static_cast<int64_t>(out_.tokens.size());
+  out_.first_position = delivered_;
+  delivered_ += count;
+  generate_->usage.completion_tokens += count;
+  const int64_t pending = generate_->reply->Append(std::exchange(out_, ReplyDelta()));
+  out_.sample_index = index_;
+  generate_->reader_slow = pending > generate_->max_pending_tokens;
+  return true;
+}
+
+Session::Next SampleSession::OnRunDone() {
+  const bool fork = phase_ == Phase::kPrefill && cursor_ == prefill_end_ && !finished;
+  return fork ? Next::kFork : Next::kContinue;
+}
+
+ScoreRequest::ScoreRequest(ScoreSpec spec_in, const ModelView& model_view, Done done_in)
+    : spec(std::move(spec_in)),
+      output_size(model_view.config->output_size()),
+      done(std::move(done_in)) {
+  deadline = spec.deadline;
+  const std::optional<int32_t> bos = model_view.config->bos_token_id;
+  const int64_t given = static_cast<int64_t>(spec.tokens.size());
+  num_scored = bos ? given : std::max<int64_t>(0, given - 1);
+  window = spec.window > 0 ? std::min(spec.window, std::max<int64_t>(1, num_scored))
+                           : std::max<int64_t>(1, num_scored);
+  const size_t count = static_cast<size_t>(num_scored);
+  targets = std::span<const int32_t>(spec.tokens).last(count);
+  feed.assign(spec.tokens.begin(), spec.tokens.begin() + num_scored);
+  if (bos && count > 0) {
+    // Every window begins with the bos; the token whose place it takes here was the last of the window before, which
+    // is scored but not fed.
+    std::rotate(feed.begin(), feed.end() - 1, feed.end());
+    for (int64_t k = 0; k < num_scored; k += window) feed[static_cast<size_t>(k)] = *bos;
+  }
+  for (size_t j = 0; j < spec.output_positions.size(); ++j) {
+    wanted.emplace_back(spec.output_positions[j], j);
+  }
+  std::sort(wanted.begin(), wanted.end());
+  result.num_scored = num_scored;
+  result.outputs.resize(wanted.size());
+}
+
+void ScoreRequest::CreateSessions() {
+  sessions.push_back(std::make_unique<ScoreSession>(this));
+  open_sessions = 1;
+}
+
+void ScoreRequest::OnEnd() {
+  if (status.ok()) {
+    done(std::move(result));
+  } else {
+    done(std::move(status));
+  }
+}
+
+SessionView ScoreSession::View() const {
+  SessionView view;
+  const int64_t window_end =
+      std::min(score_->num_scored, (cursor_ / score_->window + 1) * score_->window);
+  view.prefill_tokens = window_end - cursor_;
+  view.last_served = last_served;
+  return view;
+}
+
+void ScoreSession::FillRow(int tokens, int, TokenBuffer*, RunRow* run_row) {
+  const size_t begin = static_cast<size_t>(cursor_);
+  const size_t count = static_cast<size_t>(tokens);
+  run_row->slot = slot;
+  run_row->position = cursor_ % score_->window;
+  // The request outlives the run: a score ends in OnRunDone, never before.
+  run_row->tokens = std::span<const int32_t>(score_->feed).subspan(begin, count);
+  run_row->targets = score_->targets.subspan(begin, count);
+  outputs_.clear();
+  for (; wanted_ < score_->wanted.size(); ++wanted_) {
+    const auto& [scored_token, index] = score_->wanted[wanted_];
+    if (scored_token >= cursor_ + tokens) break;
+    std::vector<float>& output = score_->result.outputs[index];
+    output.resize(static_cast<size_t>(score_->output_size));
+    outputs_.push_back({static_cast<int>(scored_token - cursor_), output.data()});
+  }
+  run_row->outputs = outputs_;
+  cursor_ += tokens;
+}
+
+void ScoreSession::OnRecord(Record* record) {
+  if (!std::isfinite(record->logprob) && status.ok()) Fail(scored_, "log-likelihood");
+  ++scored_;
+  score_->result.nll_nats -= static_cast<double>(record->logprob);
+  if (score_->spec.want_logprobs) score_->result.logprobs.push_back(record->logprob);
+}
+
+Session::Next ScoreSession::OnRunDone() {
+  const size_t first = wanted_ - outputs_.size();
+  for (size_t i = first; i < wanted_ && status.ok(); ++i) {
+    const std::vector<float>& output = score_->result.outputs[score_->wanted[i].second];
+    const bool finite =
+        std::all_of(output.begin(), output.end(), [](float x) { return std::isfinite(x); });
+    if (!finite) Fail(score_->wanted[i].first, "output");
+  }
+  if (status.ok() && scored_ != cursor_) {
+    status = absl::InternalError("the backend did not score every token of a run");
+  }
+  finished = !status.ok() || cursor_ == score_->num_scored;
+  return !finished && cursor_ % score_->window == 0 ? Next::kZero : Next::kContinue;
+}
+
+void ScoreSession::Fail(int64_t scored_token, absl::string_view what) {
+  status = DataLoss(
+      absl::StrCat("the model's ", what, " for scored token ", scored_token, " is not finite"));
+}
+
+}  // namespace rivulet

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/validate.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/sampler.h"
+
+namespace rivulet {
+namespace {
+
+std::string Element(absl::string_view field, size_t i) { return absl::StrCat(field, "[", i, "]"); }
+
+// Every id of `ids` from index `first` on is in [0, limit).
+absl::Status CheckTokens(std::span<const int32_t> ids, size_t first, int limit,
+                         absl::string_view field) {
+  for (size_t i = first; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < limit) continue;
+    const std::string name = Element(field, i);
+    return InvalidField(
+        "TOKEN_OUT_OF_RANGE", name,
+        absl::StrCat(name, " is ", ids[i], "; token ids here are 0 to ", limit - 1, "."));
+  }
+  return absl::OkStatus();
+}
+
+// `value` is in [low, high].
+absl::Status CheckRange(int64_t value, int64_t low, int64_t high, absl::string_view reason,
+                        absl::string_view field) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return InvalidField(reason, field,
+                      absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high, "."));
+}
+
+absl::Status TooLong(absl::string_view field, int64_t count, int64_t limit,
+                     absl::string_view what) {
+  ErrorDetail detail;
+  detail.reason = "TOO_MANY_TOKENS";
+  detail.field = std::string(field);
+  return MakeError(absl::StatusCode::kOutOfRange,
+                   absl::StrCat(field, " holds ", count, " tokens; ", what, " ", limit, "."),
+                   detail);
+}
+
+absl::Status CheckPrompt(const std::vector<int32_t>& prompt, const ModelConfig& config) {
+  if (prompt.empty() && !config.has_bos()) {
+    return InvalidField("PROMPT_EMPTY", "prompt",
+                        "prompt is empty; this model has no bos token, so it needs at least one.");
+  }
+  const int64_t count = static_cast<int64_t>(prompt.size());
+  if (const auto limit = config.max_tokens(); limit && count > *limit) {
+    return TooLong("prompt.tokens", count, *limit, "the model's sequences end at");
+  }
+  return CheckTokens(prompt, 0, config.vocab_size, "prompt.tokens");
+}
+
+absl::Status CheckStops(const GenerateSpec& spec, const ModelView& model,
+                        const EngineOptions& options) {
+  const size_t num_ids = spec.stop_ids.size();
+  if (num_ids > static_cast<size_t>(options.max_stop_ids)) {
+    return InvalidField("TOO_MANY_STOP_TOKENS", "stop.token_ids",
+                        absl::StrCat("stop.token_ids holds ", num_ids,
+                                     " ids; allowed: at most ", options.max_stop_ids, "."));
+  }
+  RIVULET_RETURN_IF_ERROR(
+      CheckTokens(spec.stop_ids, 0, model.config->vocab_size, "stop.token_ids"));
+  const size_t num_strings = spec.stop_strings.size();
+  if (num_strings == 0) return absl::OkStatus();
+  if (model.tokenizer == nullptr) {
+    return InvalidField("NO_TOKENIZER", "stop.strings",
+                        absl::StrCat("stop.strings holds ", num_strings,
+                                     " strings; this model's tokens are not text."));
+  }
+  if (num_strings > static_cast<size_t>(options.max_stop_strings)) {
+    return InvalidField("TOO_MANY_STOP_STRINGS", "stop.strings",
+                        absl::StrCat("stop.strings holds ", num_strings,
+                                     " strings; allowed: at most ", options.max_stop_strings, "."));
+  }
+  for (size_t i = 0; i < num_strings; ++i) {
+    const size_t bytes = spec.stop_strings[i].size();
+    if (bytes >= 1 && bytes <= static_cast<size_t>(options.max_stop_string_bytes)) continue;
+    const std::string name = Element("stop.strings", i);
+    return InvalidField("STOP_STRING_LENGTH", name,
+                        absl::StrCat(name, " is ", bytes, " bytes long; allowed: 1 to ",
+                                     options.max_stop_string_bytes, "."));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLogprobs(const GenerateSpec& spec, const ModelConfig& config,
+                           const EngineOptions& options) {
+  RIVULET_RETURN_IF_ERROR(CheckRange(
+      spec.num_top_logprobs, 0, std::min(options.max_top_logprobs, config.num_output_tokens()),
+      "TOP_LOGPROBS_OUT_OF_RANGE", "logprobs.top_n"));
+  if (spec.num_top_logprobs == 0 || spec.want_logprobs) return absl::OkStatus();
+  return InvalidField("TOP_LOGPROBS_WITHOUT_LOGPROBS", "logprobs.top_n",
+                      absl::StrCat("logprobs.top_n is ", spec.num_top_logprobs,
+                                   " but logprobs.enabled is false; allowed then: 0."));
+}
+
+}  // namespace
+
+absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
+                              const BackendLimits& limits, const EngineOptions& options) {
+  RIVULET_RETURN_IF_ERROR(CheckPrompt(spec.prompt, *model.config));
+  RIVULET_RETURN_IF_ERROR(ValidateSampling(spec.sampling, *model.config, "sampling."));
+  // 0 stands for "absent" here, so that is what the message leaves out.
+  if (spec.max_tokens != 0) {
+    RIVULET_RETURN_IF_ERROR(CheckRange(spec.max_tokens, 1, options.max_tokens_limit,
+                                       "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"));
+  }
+  RIVULET_RETURN_IF_ERROR(CheckRange(spec.num_samples, 1,
+                                     std::min(options.max_num_samples, limits.num_slots),
+                                     "NUM_SAMPLES_OUT_OF_RANGE", "num_samples"));
+  RIVULET_RETURN_IF_ERROR(CheckStops(spec, model, options));
+  return CheckLogprobs(spec, *model.config, options);
+}
+
+int64_t MaxNewTokens(const GenerateSpec& spec, const ModelView& model,
+                     const EngineOptions& options) {
+  const ModelConfig& config = *model.config;
+  const int64_t prompt = static_cast<int64_t>(spec.prompt.size());
+  int64_t max_new = spec.max_tokens;
+  const std::optional<int64_t> sequence_limit = config.max_tokens();
+  if (max_new == 0) {
+    const ContentConfig& content = config.content;
+    if (content.type == ContentType::kImage) {
+      const int64_t values = int64_t{content.height} * content.width * content.channels;
+      max_new = std::max<int64_t>(0, values - prompt);
+    } else {
+      max_new = sequence_limit ? *sequence_limit - prompt : options.default_max_tokens;
+    }
+    max_new = std::min(max_new, options.max_tokens_limit);
+  }
+  return sequence_limit ? std::min(max_new, *sequence_limit - prompt) : max_new;
+}
+
+absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,
+                           const EngineOptions& options) {
+  const ModelConfig& config = *model.config;
+  const int64_t given = static_cast<int64_t>(spec.tokens.size());
+  const int64_t unscored = config.has_bos() ? 0 : std::min<int64_t>(1, given);
+  const int64_t num_scored = given - unscored;
+  if (spec.window < 0) {
+    return InvalidField("WINDOW_OUT_OF_RANGE", "window",
+                        absl::StrCat("window is ", spec.window,
+                                     "; allowed: at least 1, or absent for one window."));
+  }
+  const bool windowed = spec.window > 0 && spec.window < num_scored;
+  const int64_t longest = (windowed ? spec.window : num_scored) + unscored;
+  if (const auto limit = config.max_tokens(); limit && longest > *limit) {
+    return windowed
+               ? TooLong("window", longest, *limit, "the model's sequences end at")
+               : TooLong("content.tokens", longest, *limit, "the model's sequences end at");
+  }
+  RIVULET_RETURN_IF_ERROR(CheckTokens(std::span(spec.tokens).first(static_cast<size_t>(unscored)),
+                                      0, config.vocab_size, "content.tokens"));
+  RIVULET_RETURN_IF_ERROR(CheckTokens(spec.tokens, static_cast<size_t>(unscored),
+                                      config.num_output_tokens(), "content.tokens"));
+  const int64_t num_outputs = static_cast<int64_t>(spec.output_positions.size());
+  if (num_outputs > options.max_score_outputs) {
+    return InvalidField("TOO_MANY_OUTPUT_POSITIONS", "output_positions",
+                        absl::StrCat("output_positions holds ", num_outputs,
+                                     " positions; allowed: at most ", options.max_score_outputs,
+                                     "."));
+  }
+  for (size_t i = 0; i < spec.output_positions.size(); ++i) {
+    const int64_t position = spec.output_positions[i];
+    if (position >= 0 && position < num_scored) continue;
+    const std::string name = Element("output_positions", i);
+    return InvalidField("OUTPUT_POSITION_OUT_OF_RANGE", name,
+                        absl::StrCat(name, " is ", position, "; positions are 0 to ",
+                                     num_scored - 1, " (", num_scored, " tokens are scored)."));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rivulet
