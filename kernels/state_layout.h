@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only definition of how a session's recurrent state lies in memory, on every backend and in snapshots.
+// The only definition of how a session's recurrent state lies in memory, on every backend and in
+// snapshots.
 //
 // One slot is one contiguous block of float32. Per layer, in order:
 //   S [heads][features][value_dim]   then   z [heads][features]
-// Each of the two arrays begins 16-byte aligned (padding floats are zero); the slot itself is padded to 64 bytes
-// so that consecutive slots start on cache lines.
+// Each of the two arrays begins 16-byte aligned (padding floats are zero); the slot itself is
+// padded to 64 bytes so that consecutive slots start on cache lines.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,9 @@ struct StateLayout {
   constexpr size_t s_floats() const { return RoundUp(size_t(heads) * s_floats_per_head(), 4); }
   constexpr size_t z_floats() const { return RoundUp(size_t(heads) * size_t(features), 4); }
   constexpr size_t floats_per_layer() const { return s_floats() + z_floats(); }
-  constexpr size_t floats_per_slot() const { return RoundUp(size_t(layers) * floats_per_layer(), 16); }
+  constexpr size_t floats_per_slot() const {
+    return RoundUp(size_t(layers) * floats_per_layer(), 16);
+  }
   constexpr size_t bytes_per_slot() const { return floats_per_slot() * sizeof(float); }
 
   // Offsets in floats from the beginning of a slot.

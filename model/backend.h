@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backend: the one seam between the engine and a device. It owns all device memory (weights, slots, scratch),
-// feeds tokens, samples where the logits are, and reports records. Implementations: CpuBackend, CudaBackend.
+// Backend: the one seam between the engine and a device. It owns all device memory (weights, slots,
+// scratch), feeds tokens, samples where the logits are, and reports records. Implementations:
+// CpuBackend, CudaBackend.
 //
-// Words: a *slot* is one session's state block; a *row* is a place in a run; a *step* feeds one token to every
-// row; a *run* is the steps that one Submit covers.
+// Words: a *slot* is one session's state block; a *row* is a place in a run; a *step* feeds one
+// token to every row; a *run* is the steps that one Submit covers.
 #pragma once
 
 #include <cstddef>
@@ -30,33 +31,39 @@ struct BackendLimits {
   int max_steps = 1;          // largest Run::num_steps
   int preferred_steps = 1;    // run length that already hides the cost of a Submit
   size_t bytes_per_slot = 0;  // state of one session
-  std::string numerics_id;    // what the bits of a session's tokens depend on beside model and request
+  std::string
+      numerics_id;  // what the bits of a session's tokens depend on beside model and request
 };
 
 // How a slot samples. Set when the slot is given to a session, kept until the slot is zeroed.
 struct SlotSampler {
-  SamplingParams params;           // validated
-  uint32_t sample_index = 0;       // second word of the Philox counter: which of num_samples this is
-  std::vector<int32_t> stop_ids;   // sampling one of these ends the row (the eos id is among them where it counts)
-  bool want_logprobs = false;      // fill Record::logprob
-  int num_top_logprobs = 0;        // fill Record::top with this many; needs want_logprobs
+  SamplingParams params;      // validated
+  uint32_t sample_index = 0;  // second word of the Philox counter: which of num_samples this is
+  std::vector<int32_t>
+      stop_ids;  // sampling one of these ends the row (the eos id is among them where it counts)
+  bool want_logprobs = false;  // fill Record::logprob
+  int num_top_logprobs = 0;    // fill Record::top with this many; needs want_logprobs
 };
 
 // Asks for the raw head outputs that follow one fed token.
 struct OutputRequest {
-  int token_index = 0;           // index into RunRow::tokens
-  float* destination = nullptr;  // [config.output_size()], host memory, written before the run is complete
+  int token_index = 0;  // index into RunRow::tokens
+  float* destination =
+      nullptr;  // [config.output_size()], host memory, written before the run is complete
 };
 
 // One row of a run. All spans are borrowed and must live until the run is complete.
 struct RunRow {
   Slot slot = kGuardSlot;
-  int64_t position = 0;               // tokens fed to this slot before this run, bos counted
-  std::span<const int32_t> tokens;    // to feed in the first step; at least 1, each in [0, vocab_size)
-  bool sample = false;                // draw a token after the last of `tokens`, feed it, draw again, ...
-  int max_samples = 0;                // ... at most this often (and at most Run::num_steps); >= 1 if `sample`
-  bool count_as_output = false;       // `tokens` were sampled by this slot before: they count for penalties as output
-  std::span<const int32_t> targets;   // score: targets[i] by the outputs after tokens[i]; empty, or tokens.size()
+  int64_t position = 0;  // tokens fed to this slot before this run, bos counted
+  std::span<const int32_t>
+      tokens;           // to feed in the first step; at least 1, each in [0, vocab_size)
+  bool sample = false;  // draw a token after the last of `tokens`, feed it, draw again, ...
+  int max_samples = 0;  // ... at most this often (and at most Run::num_steps); >= 1 if `sample`
+  bool count_as_output =
+      false;  // `tokens` were sampled by this slot before: they count for penalties as output
+  std::span<const int32_t>
+      targets;  // score: targets[i] by the outputs after tokens[i]; empty, or tokens.size()
   std::span<const OutputRequest> outputs;
 };
 
@@ -72,39 +79,44 @@ struct TokenLogprob {
 
 // One sampled token, or one scored target.
 struct Record {
-  int row = 0;                // index into Run::rows
-  int64_t position = 0;       // tokens fed when the token was drawn or scored, bos counted
+  int row = 0;           // index into Run::rows
+  int64_t position = 0;  // tokens fed when the token was drawn or scored, bos counted
   int32_t token = 0;
-  bool stopped = false;       // the token is one of the slot's stop_ids; the row ended
-  float logprob = 0;          // nats; NaN where not asked for
+  bool stopped = false;     // the token is one of the slot's stop_ids; the row ended
+  bool non_finite = false;  // the head's outputs hold a NaN or infinity: no token was drawn or
+                            // scored; the row ended
+  float logprob = 0;        // nats; NaN where not asked for
   std::vector<TokenLogprob> top;  // likeliest first; empty where not asked for
 };
 
-// Thread: called by one thread (the engine's loop). After a device error every call returns that error: the
-// backend is poisoned and the process should be restarted. Operations take effect in the order of the calls.
+// Thread: called by one thread (the engine's loop). After a device error every call returns that
+// error: the backend is poisoned and the process should be restarted. Operations take effect in the
+// order of the calls.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual const BackendLimits& limits() const = 0;
 
-  // State := 0, penalty counts := 0, sampler := default. Done when a slot is given out and when it is taken back.
+  // State := 0, penalty counts := 0, sampler := default. Done when a slot is given out and when it
+  // is taken back.
   virtual absl::Status ZeroSlots(std::span<const Slot> slots) = 0;
   // Sets how `slot` samples. Penalty counts stay.
   virtual absl::Status SetSampler(Slot slot, const SlotSampler& sampler) = 0;
   // Fork: `to` gets the state and the penalty counts of `from`, not its sampler.
   virtual absl::Status CopySlot(Slot from, Slot to) = 0;
-  // Snapshot and restore of a state block; `size` is limits().bytes_per_slot / sizeof(float). Layout:
-  // kernels/state_layout.h. Waits for submitted runs.
+  // Snapshot and restore of a state block; `size` is limits().bytes_per_slot / sizeof(float).
+  // Layout: kernels/state_layout.h. Waits for submitted runs.
   virtual absl::Status ReadSlot(Slot slot, std::span<float> out) = 0;
   virtual absl::Status WriteSlot(Slot slot, std::span<const float> in) = 0;
 
-  // Starts a run. At most one run is outstanding. A row whose sampled token is a stop id, or that reached
-  // max_samples, takes no further step. The last sampled token of a row is reported but not fed.
-  // REQUIRES: within limits(), slots distinct and not the guard, previous run complete.
+  // Starts a run. At most one run is outstanding. A row whose sampled token is a stop id, or that
+  // reached max_samples, takes no further step. The last sampled token of a row is reported but not
+  // fed. REQUIRES: within limits(), slots distinct and not the guard, previous run complete.
   virtual absl::Status Submit(const Run& run) = 0;
-  // Appends what the outstanding run has produced since the last Poll, in step order and within a step in row
-  // order. Returns true once the run is complete (or none is outstanding). Never blocks for long.
+  // Appends what the outstanding run has produced since the last Poll, in step order and within a
+  // step in row order. Returns true once the run is complete (or none is outstanding). Never blocks
+  // for long.
   virtual absl::StatusOr<bool> Poll(std::vector<Record>* records) = 0;
 };
 

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// The head of token models: logits over a vocabulary, and how a token is drawn from them.
+//
+// Order: penalties and bias (AdjustLogit), temperature, top_k, top_p, min_p. The filters need no
+// sort: the threshold of "the k largest" and of "the smallest set with mass p" is found by
+// bisection over the bits of a non-negative float, whose order is that of its bits. Kept tokens are
+// then drawn in the order of their ids, so a filter that removes nothing changes nothing.
+//
+// Inline and free of containers: the CPU and the CUDA backend compile these very lines.
+// Tested by: tests/parity/sampling_test.cc
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/philox.h"
+
+namespace rivulet::kernels {
+
+struct CategoricalParams {
+  float temperature = 1;  // 0 = argmax
+  int32_t top_k = 0;      // 0 = all
+  float top_p = 1;
+  float min_p = 0;
+  float repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
+  int32_t banned = -1;  // a token that is never sampled (the bos), -1: none
+};
+
+// Penalties on one logit, for a token that was fed as prompt (`in_prompt`) and `output_count` times
+// as output. repetition: CTRL [Keskar 2019], over both; frequency and presence: over the output.
+RIVULET_HOST_DEVICE inline float AdjustLogit(const CategoricalParams& p, float logit,
+                                             bool in_prompt, int32_t output_count) {
+  if (in_prompt || output_count > 0) {
+    logit = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
+  }
+  if (output_count > 0) {
+    logit -= p.frequency_penalty * static_cast<float>(output_count) + p.presence_penalty;
+  }
+  return logit;
+}
+
+// Index of the largest value that is not `banned`; the lowest index on ties.
+RIVULET_HOST_DEVICE inline int32_t ArgMax(const float* logits, int32_t n, int32_t banned) {
+  int32_t best = banned == 0 && n > 1 ? 1 : 0;
+  for (int32_t i = best + 1; i < n; ++i) {
+    if (i != banned && logits[i] > logits[best]) best = i;
+  }
+  return best;
+}
+
+// ln sum_i e^(logits[i]), in double.
+RIVULET_HOST_DEVICE inline double LogSumExp(const float* logits, int32_t n) {
+  const float max = logits[ArgMax(logits, n, -1)];
+  double sum = 0;
+  for (int32_t i = 0; i < n; ++i) sum += static_cast<double>(expf(logits[i] - max));
+  return static_cast<double>(max) + log(sum);
+}
+
+// Zeroes all but the smallest set of largest weights whose measure reaches `target`; measure =
+// number of weights
+// (`by_count`) or their sum. Among equal weights at the edge the lowest ids stay. weights: [n] in
+// [0, 1].
+RIVULET_HOST_DEVICE inline void KeepLargest(float* weights, int32_t n, bool by_count,
+                                            double target) {
+  uint32_t low = 0, high = 0x3F800001u;  // every weight is >= bits 0; none is above 1.0f
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    float threshold;
+    memcpy(&threshold, &middle, sizeof threshold);
+    double measure = 0;
+    for (int32_t i = 0; i < n; ++i) {
+      if (weights[i] >= threshold) measure += by_count ? 1.0 : static_cast<double>(weights[i]);
+    }
+    if (measure >= target) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  float threshold;
+  memcpy(&threshold, &low, sizeof threshold);
+  double measure = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    if (weights[i] > threshold) measure += by_count ? 1.0 : static_cast<double>(weights[i]);
+  }
+  for (int32_t i = 0; i < n; ++i) {
+    if (weights[i] > threshold) continue;
+    if (weights[i] == threshold && measure < target) {
+      measure += by_count ? 1.0 : static_cast<double>(weights[i]);
+    } else {
+      weights[i] = 0;
+    }
+  }
+}
+
+// Draws from adjusted logits [n], which are overwritten (weights relative to the likeliest token).
+// Random words 0, 1. Returns an id other than `banned` (unless n is 1).
+RIVULET_HOST_DEVICE inline int32_t SampleCategorical(const CategoricalParams& p, float* logits,
+                                                     int32_t n, PhiloxWords random) {
+  const int32_t likeliest = ArgMax(logits, n, p.banned);
+  if (p.temperature == 0) return likeliest;
+  const float max = logits[likeliest];
+  double total = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    logits[i] = i == p.banned ? 0.0f : expf((logits[i] - max) / p.temperature);
+    total += static_cast<double>(logits[i]);
+  }
+  const bool filtered = (p.top_k > 0 && p.top_k < n) || p.top_p < 1 || p.min_p > 0;
+  if (p.top_k > 0 && p.top_k < n) KeepLargest(logits, n, /*by_count=*/true, p.top_k);
+  if (p.top_p < 1) {
+    double kept = 0;
+    for (int32_t i = 0; i < n; ++i) kept += static_cast<double>(logits[i]);
+    KeepLargest(logits, n, /*by_count=*/false, static_cast<double>(p.top_p) * kept);
+  }
+  if (filtered) {
+    total = 0;
+    for (int32_t i = 0; i < n; ++i) {
+      if (logits[i] < p.min_p) logits[i] = 0;
+      total += static_cast<double>(logits[i]);
+    }
+  }
+  const double target = UniformOpen(random.word[0], random.word[1]) * total;
+  double cumulative = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    cumulative += static_cast<double>(logits[i]);
+    if (logits[i] > 0 && cumulative >= target) return i;
+  }
+  return likeliest;
+}
+
+}  // namespace rivulet::kernels

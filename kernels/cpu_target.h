@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which instruction set the `_cpu` kernels run on.
+#pragma once
+
+#include <string>
+
+namespace rivulet::kernels {
+
+// Name of the chosen target: "AVX3" (AVX-512), "AVX2", "NEON", "SCALAR", ...
+std::string CpuTargetName();
+
+// Whether the chosen target fuses multiply-adds. All targets that do give the same bits.
+bool CpuTargetFuses();
+
+// For tests: restricts the kernels to `name` ("AVX3", "AVX2" or "SCALAR"); "" lifts that. Returns
+// false where this machine or build lacks it. Thread: no kernel may be running.
+bool SetCpuTargetForTest(const std::string& name);
+
+}  // namespace rivulet::kernels

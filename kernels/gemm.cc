@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks and packing: the same for every implementation.
+#include "kernels/gemm.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "kernels/half.h"
+
+namespace rivulet::kernels {
+
+const char* CheckGemm(const GemmArgs& args) {
+  if (args.w.panels == nullptr || args.bias == nullptr) return "weights and bias must be set";
+  if (args.w.k < 1 || args.w.n < 1 || args.rows < 0) return "k, n >= 1 and rows >= 0";
+  if (args.rows > 0 && (args.x == nullptr || args.y == nullptr)) return "x and y must be set";
+  if (args.ldx < args.w.k) return "ldx >= k";
+  if (args.ldy < PaddedColumns(args.w.n)) return "ldy >= n rounded up to 32";
+  if (args.epilogue == Epilogue::kResidual && args.residual == nullptr)
+    return "residual must be set";
+  if (args.panel_begin < 0 || args.panel_end > NumPanels(args.w.n))
+    return "panels within the matrix";
+  return nullptr;
+}
+
+bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin, int total_n,
+                 void* panels) {
+  (void)total_n;  // documents the shape; panels are independent of it
+  bool finite = true;
+  for (int i = 0; i < n; ++i) {
+    const int column = column_begin + i;
+    const size_t base =
+        size_t(column / kPanelColumns) * size_t(k) * kPanelColumns + size_t(column % kPanelColumns);
+    for (int j = 0; j < k; ++j) {
+      const float value = w[size_t(i) * size_t(k) + size_t(j)];
+      const size_t at = base + size_t(j) * kPanelColumns;
+      switch (type) {
+        case WeightType::kF32:
+          static_cast<float*>(panels)[at] = value;
+          break;
+        case WeightType::kF16: {
+          const uint16_t half = F32ToF16(value);
+          finite = finite && (half & 0x7C00u) != 0x7C00u;
+          static_cast<uint16_t*>(panels)[at] = half;
+          break;
+        }
+        case WeightType::kBF16: {
+          const uint16_t half = F32ToBf16(value);
+          finite = finite && (half & 0x7F80u) != 0x7F80u;
+          static_cast<uint16_t*>(panels)[at] = half;
+          break;
+        }
+      }
+    }
+  }
+  return finite;
+}
+
+}  // namespace rivulet::kernels

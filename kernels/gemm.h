@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix product with packed weights: y = epilogue(x W^T + b).
+//
+//   y[r][c] = epilogue( b[c] + sum_k x[r][k] W[c][k] )        x [rows, k]   W [n, k] as PyTorch
+//   stores it
+//
+// Weights are packed once in panels of 32 output columns, [panel][k][32], zero padded. Every output
+// has one accumulator that starts at the bias and takes k in ascending order with fused
+// multiply-adds, so a row's bits depend on nothing but its x and the weights: not on the number of
+// rows, the row's place, the threads (they split panels), or the vector width. 16-bit weights are
+// widened in registers; the arithmetic is float32. Measured beside other libraries in
+// deploy/BENCHMARKS.md. Tested by: tests/parity/gemm_test.cc
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rivulet::kernels {
+
+inline constexpr int kPanelColumns = 32;
+constexpr int NumPanels(int n) { return (n + kPanelColumns - 1) / kPanelColumns; }
+// Width that activation buffers need so that a whole last panel can be stored: n rounded up to a
+// panel.
+constexpr int PaddedColumns(int n) { return NumPanels(n) * kPanelColumns; }
+
+enum class WeightType : uint8_t { kF32, kF16, kBF16 };
+constexpr size_t WeightBytes(WeightType type) { return type == WeightType::kF32 ? 4 : 2; }
+
+enum class Epilogue : uint8_t {
+  kNone,
+  kRelu,
+  kGelu,      // exact, with erf
+  kResidual,  // adds residual[r][c]
+};
+
+// Borrowed packed weights. Memory: PackedSize() bytes, 64-byte aligned, owned by the caller.
+struct PackedMatrix {
+  WeightType type = WeightType::kF32;
+  int k = 0, n = 0;
+  const void* panels = nullptr;  // [NumPanels(n)][k][32]
+};
+constexpr size_t PackedSize(WeightType type, int k, int n) {
+  return WeightBytes(type) * size_t(k) * size_t(PaddedColumns(n));
+}
+
+// Packs rows of `w` [n, k] float32 into columns column_begin .. column_begin + n - 1 of a packed
+// matrix [k, total_n]; call it several times to put several matrices side by side. `panels` must be
+// zero at first. Rounds to nearest even; returns false if a finite weight becomes infinite in
+// `type`.
+[[nodiscard]] bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin,
+                               int total_n, void* panels);
+
+struct GemmArgs {
+  PackedMatrix w;
+  const float* bias = nullptr;  // [PaddedColumns(n)], zero padded
+  const float* x = nullptr;     // [rows, ldx]
+  float* y = nullptr;  // [rows, ldy], ldy >= PaddedColumns(n); padding columns are written too
+  const float* residual = nullptr;  // [rows, ldy] for kResidual; may be y
+  int rows = 0, ldx = 0, ldy = 0;
+  Epilogue epilogue = Epilogue::kNone;
+  int panel_begin = 0, panel_end = 0;  // the panels to compute, 0 .. NumPanels(n)
+};
+
+// Null if the arguments are valid, else the reason. Every implementation requires it.
+const char* CheckGemm(const GemmArgs& args);
+void GemmRef(const GemmArgs& args);  // double accumulation; tests only
+// Thread: any; calls on disjoint panels or rows may run at once. Cost: 2 rows k n flop, one read of
+// the panels for every 12 rows.
+void GemmCpu(const GemmArgs& args);
+
+}  // namespace rivulet::kernels

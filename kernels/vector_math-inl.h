@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Vector functions that Highway's math library lacks. Per-target include: see Highway's `-inl.h`
+// convention.
+#if defined(RIVULET_KERNELS_VECTOR_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RIVULET_KERNELS_VECTOR_MATH_INL_H_
+#undef RIVULET_KERNELS_VECTOR_MATH_INL_H_
+#else
+#define RIVULET_KERNELS_VECTOR_MATH_INL_H_
+#endif
+
+#include <cmath>
+#include <cstddef>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace rivulet::kernels::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// At most 16 float lanes, so that 16 virtual lanes divide into whole vectors on every target.
+using FloatTag = hn::CappedTag<float, 16>;
+using FloatVec = hn::Vec<FloatTag>;
+inline constexpr size_t kVirtualLanes = 16;
+
+// One multiply-add of a scalar, rounded as the target's vector MulAdd rounds.
+HWY_INLINE float MulAdd1(float a, float b, float c) {
+#if HWY_TARGET == HWY_EMU128 || HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_SSSE3 || \
+    HWY_TARGET == HWY_SSE4
+  return a * b + c;
+#else
+  return std::fma(a, b, c);
+#endif
+}
+
+// erf(x), absolute error below 4e-7: x P(x^2) / Q(x^2) on [-4, 4], a least-maximum fit (Lawson
+// iteration); beyond 4 it is 1 in float32.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Erf(D d, V x) {
+  const V c = hn::Min(hn::Max(x, hn::Set(d, -4.0f)), hn::Set(d, 4.0f));
+  const V t = hn::Mul(c, c);
+  V p = hn::Set(d, 1.9867811913952284e-06f);
+  p = hn::MulAdd(p, t, hn::Set(d, 0.000284567397260258f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.0038833882766331445f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.05310188447522088f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.19354601314103526f));
+  p = hn::MulAdd(p, t, hn::Set(d, 1.1283791393018157f));
+  V q = hn::Set(d, 3.742024258108186e-05f);
+  q = hn::MulAdd(q, t, hn::Set(d, 0.0011855828236147386f));
+  q = hn::MulAdd(q, t, hn::Set(d, 0.015207339612282154f));
+  q = hn::MulAdd(q, t, hn::Set(d, 0.11535040445721914f));
+  q = hn::MulAdd(q, t, hn::Set(d, 0.5048582436314173f));
+  q = hn::MulAdd(q, t, hn::Set(d, 1.0f));
+  return hn::Div(hn::Mul(c, p), q);
+}
+
+// GELU with erf: x / 2 (1 + erf(x / sqrt 2))   [Hendrycks & Gimpel 2016]
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Gelu(D d, V x) {
+  const V half = hn::Mul(x, hn::Set(d, 0.5f));
+  return hn::MulAdd(half, Erf(d, hn::Mul(x, hn::Set(d, 0.70710678118654752f))), half);
+}
+
+// Sum of 16 virtual lanes in a fixed tree: (l + 8), (l + 4), (l + 2), (l + 1).
+HWY_INLINE float SumLanes(const float* HWY_RESTRICT lanes) {
+  float s[8];
+  for (int i = 0; i < 8; ++i) s[i] = lanes[i] + lanes[i + 8];
+  for (int width = 4; width >= 1; width /= 2) {
+    for (int i = 0; i < width; ++i) s[i] = s[i] + s[i + width];
+  }
+  return s[0];
+}
+
+// Adds f(block) of every whole block of 16 indices and g(i) of the rest to 16 virtual lanes: index
+// i goes to lane i % 16, so the sum is the same at every vector width.
+//   vector(i): FloatVec of addends' factors (a, b) folded as MulAdd(a, b, acc); scalar(i, acc)
+//   likewise.
+template <class VectorFn, class ScalarFn>
+HWY_INLINE float FoldLanes(size_t n, const VectorFn& vector, const ScalarFn& scalar) {
+  const FloatTag d;
+  const size_t lanes = hn::Lanes(d);
+  HWY_ALIGN float sums[kVirtualLanes];
+  const size_t whole = n / kVirtualLanes * kVirtualLanes;
+  for (size_t part = 0; part < kVirtualLanes; part += lanes) {
+    FloatVec acc = hn::Zero(d);
+    for (size_t i = part; i < whole; i += kVirtualLanes) acc = vector(i, acc);
+    hn::Store(acc, d, sums + part);
+  }
+  for (size_t i = whole; i < n; ++i) sums[i - whole] = scalar(i, sums[i - whole]);
+  return SumLanes(sums);
+}
+
+}  // namespace rivulet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cpu_backend.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu_target.h"
+#include "kernels/linear_attention.h"
+#include "model/base/error.h"
+#include "model/cpu_forward.h"
+#include "model/cpu_sampling.h"
+#include "model/cpu_weights.h"
+#include "model/thread_team.h"
+
+namespace rivulet {
+namespace {
+
+// Token rows that one pass takes: enough to run the matrix products at full rate, few enough that
+// the activations stay in the second-level cache (Solo) or nearly (Shared, where long prompts
+// come).
+constexpr int kSharedRows = 128;
+constexpr int kSoloRows = 32;
+// Rows per thread from which threads work alone instead of together: below it a step is bound by
+// reading weights, which threads should share. Measured: deploy/BENCHMARKS.md.
+constexpr int kSoloRowsPerThread = 12;
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(std::shared_ptr<const Model> model, std::unique_ptr<CpuWeights> weights,
+             AlignedBuffer slots, const BackendLimits& limits, int threads)
+      : model_(std::move(model)),
+        config_(model_->config()),
+        weights_(std::move(weights)),
+        slots_(std::move(slots)),
+        samplers_(size_t(limits.num_slots) + 1),
+        limits_(limits),
+        forward_(config_, *weights_),
+        sampling_(config_),
+        team_(threads),
+        barrier_(threads),
+        shared_(config_, kSharedRows),
+        adjusted_(size_t(threads)) {
+    for (int i = 0; i < threads; ++i) {
+      solo_.emplace_back(config_, kSoloRows);
+      shared_.features.push_back(FeatureScratch());
+      solo_.back().features.push_back(FeatureScratch());
+    }
+  }
+
+  const BackendLimits& limits() const override { return limits_; }
+
+  absl::Status ZeroSlots(std::span<const Slot> slots) override {
+    for (const Slot slot : slots) {
+      RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+      std::memset(State(slot), 0, limits_.bytes_per_slot);
+      samplers_[size_t(slot)] = {};
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override {
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    CpuSlotSampler& mine = samplers_[size_t(slot)];
+    mine.sampler = sampler;
+    if (sampler.params.has_penalties() && !mine.tracks()) {
+      mine.in_prompt.resize(size_t(config_.vocab_size));
+      mine.output_count.resize(size_t(config_.vocab_size));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CopySlot(Slot from, Slot to) override {
+    RIVULET_RETURN_IF_ERROR(CheckSlot(from));
+    RIVULET_RETURN_IF_ERROR(CheckSlot(to));
+    std::memcpy(State(to), State(from), limits_.bytes_per_slot);
+    samplers_[size_t(to)].in_prompt = samplers_[size_t(from)].in_prompt;
+    samplers_[size_t(to)].output_count = samplers_[size_t(from)].output_count;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadSlot(Slot slot, std::span<float> out) override {
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    if (out.size_bytes() != limits_.bytes_per_slot)
+      return absl::InternalError("ReadSlot: wrong size");
+    std::memcpy(out.data(), State(slot), out.size_bytes());
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteSlot(Slot slot, std::span<const float> in) override {
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    if (in.size_bytes() != limits_.bytes_per_slot)
+      return absl::InternalError("WriteSlot: wrong size");
+    std::memcpy(State(slot), in.data(), in.size_bytes());
+    return absl::OkStatus();
+  }
+
+  absl::Status Submit(const Run& run) override {
+    RIVULET_RETURN_IF_ERROR(CheckRun(run));
+    progress_.assign(run.rows.size(), Progress{});
+    for (int step = 0; step < run.num_steps; ++step) {
+      PlanStep(run, step);
+      if (segments_.empty()) break;
+      RunStep(run);
+      Advance(run);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Poll(std::vector<Record>* records) override {
+    for (Record& record : records_) records->push_back(std::move(record));
+    records_.clear();
+    return true;
+  }
+
+ private:
+  // How far a row has come in the current run.
+  struct Progress {
+    int samples = 0;
+    bool ended = false;
+    int32_t next_token = 0;  // sampled, to be fed by the next step
+    int record = -1;         // of the token this step samples, index into records_; -1: none
+  };
+  // What belongs to segments_[i] beside what the forward pass needs.
+  struct Work {
+    int row = 0;
+    int first_token = 0;  // index into RunRow::tokens of the segment's first
+    int record = 0;       // first record of the segment, index into records_
+    int output_row = 0;   // first output row within its piece
+    bool sample = false;
+  };
+  struct Piece {
+    int begin = 0, end = 0;  // of segments_
+    int output_rows = 0;
+  };
+
+  AlignedBuffer FeatureScratch() const {
+    return AlignedBuffer(kernels::LinearAttentionScratch(config_.key_features()) * sizeof(float));
+  }
+  float* State(Slot slot) const {
+    return slots_.floats() + size_t(slot) * (limits_.bytes_per_slot / sizeof(float));
+  }
+
+  absl::Status CheckSlot(Slot slot) const {
+    if (slot > kGuardSlot && slot <= limits_.num_slots) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("slot ", slot, " is not in 1..", limits_.num_slots));
+  }
+  absl::Status CheckRun(const Run& run) const;
+  void PlanStep(const Run& run, int step);
+  void AddSegments(const RunRow& row, int index, std::span<const int32_t> tokens, int64_t position,
+                   bool sample);
+  void PlanPieces();
+  void RunStep(const Run& run);
+  void Finish(const Run& run, const Piece& piece, const CpuScratch& scratch, int thread,
+              int threads);
+  void FinishOutput(const Run& run, int index, int offset, const float* outputs, int thread);
+  void Advance(const Run& run);
+
+  const std::shared_ptr<const Model> model_;
+  const ModelConfig& config_;
+  const std::unique_ptr<CpuWeights> weights_;
+  const AlignedBuffer slots_;
+  std::vector<CpuSlotSampler> samplers_;  // [num_slots + 1]
+  const BackendLimits limits_;
+  const CpuForward forward_;
+  const CpuSampling sampling_;
+  ThreadTeam team_;
+  SpinBarrier barrier_;
+  CpuScratch shared_;
+  std::vector<CpuScratch> solo_;              // [threads]
+  std::vector<std::vector<float>> adjusted_;  // [threads][vocab]
+
+  // Of the current run and step; members so that a step allocates nothing.
+  std::vector<Progress> progress_;  // [rows]
+  std::vector<CpuSegment> segments_;
+  std::vector<Work> work_;  // [segments_]
+  std::vector<Piece> pieces_;
+  bool solo_step_ = false;
+  std::vector<Record> records_;
+};
+
+absl::Status CpuBackend::CheckRun(const Run& run) const {
+  if (int(run.rows.size()) > limits_.max_rows || run.num_steps < 1 ||
+      run.num_steps > limits_.max_steps) {
+    return absl::InternalError("run exceeds the backend's limits");
+  }
+  for (const RunRow& row : run.rows) {
+    RIVULET_RETURN_IF_ERROR(CheckSlot(row.slot));
+    if (row.tokens.empty() || (!row.targets.empty() && row.targets.size() != row.tokens.size())) {
+      return absl::InternalError("a row feeds at least one token, with as many targets or none");
+    }
+    for (const int32_t token : row.tokens) {
+      if (token < 0 || token >= config_.vocab_size)
+        return absl::InternalError(absl::StrCat("token ", token));
+    }
+    for (const int32_t target : row.targets) {
+      if (target < 0 || target >= config_.num_output_tokens()) {
+        return absl::InternalError(absl::StrCat("target ", target));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Lists what this step feeds: the rows' tokens in the first step, the sampled ones later.
+void CpuBackend::PlanStep(const Run& run, int step) {
+  segments_.clear();
+  work_.clear();
+  for (int i = 0; i < int(run.rows.size()); ++i) {
+    const RunRow& row = run.rows[size_t(i)];
+    Progress& progress = progress_[size_t(i)];
+    progress.record = -1;
+    if (step == 0) {
+      for (const int32_t token : row.tokens)
+        samplers_[size_t(row.slot)].Count(token, row.count_as_output);
+      AddSegments(row, i, row.tokens, row.position, row.sample);
+    } else if (row.sample && !progress.ended && progress.samples < row.max_samples) {
+      samplers_[size_t(row.slot)].Count(progress.next_token, /*as_output=*/true);
+      AddSegments(row, i, {&progress.next_token, 1},
+                  row.position + int64_t(row.tokens.size()) + step - 1, true);
+    }
+  }
+  PlanPieces();
+}
+
+// Cuts a row's tokens into segments of at most kSharedRows: on the CPU cuts change no bit.
+void CpuBackend::AddSegments(const RunRow& row, int index, std::span<const int32_t> tokens,
+                             int64_t position, bool sample) {
+  for (size_t at = 0; at < tokens.size(); at += kSharedRows) {
+    const size_t count = std::min(tokens.size() - at, size_t{kSharedRows});
+    const bool last = at + count == tokens.size();
+    CpuSegment segment;
+    segment.state = State(row.slot);
+    segment.position = position + int64_t(at);
+    segment.tokens = tokens.subspan(at, count);
+    segment.all_outputs = !row.targets.empty() || !row.outputs.empty();
+    segment.last_output = sample && last;
+    Work work;
+    work.row = index;
+    work.first_token = int(at);
+    work.record = int(records_.size());
+    work.sample = sample && last;
+    records_.resize(records_.size() + (row.targets.empty() ? 0 : count) + (work.sample ? 1 : 0));
+    if (work.sample) progress_[size_t(index)].record = int(records_.size()) - 1;
+    segments_.push_back(segment);
+    work_.push_back(work);
+  }
+}
+
+void CpuBackend::PlanPieces() {
+  pieces_.clear();
+  const int segments = int(segments_.size());
+  const int token_rows = CpuForward::TokenRows(segments_);
+  const bool single_tokens = token_rows == segments;
+  const int threads = team_.size();
+  solo_step_ = threads > 1 && single_tokens && segments >= kSoloRowsPerThread * threads;
+  // Solo: even pieces, at least one for each thread. Otherwise as many segments as fit.
+  const int solo_pieces = std::max(threads, (segments + kSoloRows - 1) / kSoloRows);
+  Piece piece;
+  int rows = 0;
+  for (int i = 0; i < segments; ++i) {
+    const int count = int(segments_[size_t(i)].tokens.size());
+    const bool full = solo_step_
+                          ? i == int(int64_t{segments} * int64_t(pieces_.size() + 1) / solo_pieces)
+                          : rows + count > kSharedRows;
+    if (full) {
+      pieces_.push_back(piece);
+      piece = {i, i, 0};
+      rows = 0;
+    }
+    work_[size_t(i)].output_row = piece.output_rows;
+    piece.output_rows += CpuForward::OutputRows({&segments_[size_t(i)], 1});
+    piece.end = i + 1;
+    rows += count;
+  }
+  if (segments > 0) pieces_.push_back(piece);
+}
+
+void CpuBackend::RunStep(const Run& run) {
+  const auto pass = [&](const Piece& piece, CpuScratch& scratch, int thread, int threads,
+                        SpinBarrier& barrier) {
+    forward_.Pass({&segments_[size_t(piece.begin)], size_t(piece.end - piece.begin)}, scratch,
+                  thread, threads, barrier);
+  };
+  std::atomic<size_t> next{
+      0};  // pieces are taken as threads get free: a disturbed core takes fewer
+  team_.Run([&](int thread) {
+    if (solo_step_) {
+      SpinBarrier alone(1);
+      for (size_t i = next.fetch_add(1); i < pieces_.size(); i = next.fetch_add(1)) {
+        pass(pieces_[i], solo_[size_t(thread)], 0, 1, alone);
+        Finish(run, pieces_[i], solo_[size_t(thread)], thread, 1);
+      }
+      return;
+    }
+    for (const Piece& piece : pieces_) {
+      pass(piece, shared_, thread, team_.size(), barrier_);
+      Finish(run, piece, shared_, thread, team_.size());
+      barrier_.Wait();
+    }
+  });
+}
+
+// Records of one piece: thread `thread` of `threads` does its share of the output rows (all of them
+// where 1).
+void CpuBackend::Finish(const Run& run, const Piece& piece, const CpuScratch& scratch, int thread,
+                        int threads) {
+  const int begin = threads == 1 ? 0 : int(int64_t{piece.output_rows} * thread / threads);
+  const int end =
+      threads == 1 ? piece.output_rows : int(int64_t{piece.output_rows} * (thread + 1) / threads);
+  for (int i = piece.begin; i < piece.end; ++i) {
+    const Work& work = work_[size_t(i)];
+    const CpuSegment& segment = segments_[size_t(i)];
+    const int rows = CpuForward::OutputRows({&segment, 1});
+    for (int j = std::max(begin - work.output_row, 0); j < std::min(end - work.output_row, rows);
+         ++j) {
+      const int offset = segment.all_outputs ? j : int(segment.tokens.size()) - 1;
+      FinishOutput(run, i, offset, scratch.output(work.output_row + j), thread);
+    }
+  }
+}
+
+// Everything that the outputs after one token are good for: token `offset` of segment `index`.
+void CpuBackend::FinishOutput(const Run& run, int index, int offset, const float* outputs,
+                              int thread) {
+  const CpuSegment& segment = segments_[size_t(index)];
+  const Work& work = work_[size_t(index)];
+  const RunRow& row = run.rows[size_t(work.row)];
+  const int token = work.first_token + offset;
+  for (const OutputRequest& request : row.outputs) {
+    if (request.token_index == token) {
+      std::memcpy(request.destination, outputs, size_t(config_.output_size()) * sizeof(float));
+    }
+  }
+  Record record;
+  record.row = work.row;
+  record.position = segment.position + offset + 1;
+  record.logprob = std::nanf("");
+  record.non_finite = !sampling_.Finite(outputs);
+  if (!row.targets.empty()) {
+    Record& scored = records_[size_t(work.record + offset)];
+    scored = record;
+    scored.token = row.targets[size_t(token)];
+    if (!record.non_finite) sampling_.Score(outputs, scored.token, &scored);
+  }
+  if (work.sample && offset == int(segment.tokens.size()) - 1) {
+    if (!record.non_finite) {
+      sampling_.Sample(samplers_[size_t(row.slot)], outputs, &adjusted_[size_t(thread)], &record);
+    }
+    records_[size_t(progress_[size_t(work.row)].record)] = std::move(record);
+  }
+}
+
+void CpuBackend::Advance(const Run& run) {
+  for (size_t i = 0; i < run.rows.size(); ++i) {
+    Progress& progress = progress_[i];
+    if (progress.record < 0) continue;
+    const Record& record = records_[size_t(progress.record)];
+    ++progress.samples;
+    progress.next_token = record.token;
+    progress.ended = record.stopped || record.non_finite;
+  }
+}
+
+// CPUs that the control group grants, or a large number where it sets no quota.
+int QuotaCores() {
+  double quota = 0, period = 0;
+  std::string word;
+  if (std::ifstream file("/sys/fs/cgroup/cpu.max"); file >> word >> period && word != "max") {
+    quota = std::atof(word.c_str());
+  } else if (std::ifstream v1("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"); !(v1 >> quota)) {
+    quota = 0;
+  } else if (std::ifstream v1p("/sys/fs/cgroup/cpu/cpu.cfs_period_us"); !(v1p >> period)) {
+    period = 0;
+  }
+  return quota > 0 && period > 0 ? std::max(1, int(quota / period)) : 1 << 20;
+}
+
+absl::Status CheckOptions(const CpuBackendOptions& options) {
+  const auto check = [](absl::string_view field, int value, int low, int high) {
+    if (value >= low && value <= high) return absl::OkStatus();
+    return InvalidField("OPTION_OUT_OF_RANGE", field,
+                        absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high));
+  };
+  RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots, 1, 1 << 24));
+  RIVULET_RETURN_IF_ERROR(check("threads", options.threads, 0, 1024));
+  RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 1, 1 << 20));
+  return check("max_tokens", options.max_tokens, options.max_rows, 1 << 24);
+}
+
+std::string NumericsId(const CpuWeights& weights) {
+  const char* type = weights.lossless                             ? "exact"
+                     : weights.type == kernels::WeightType::kBF16 ? "bf16"
+                                                                  : "f16";
+  // One more whenever a change of the code changes bits.
+  constexpr int kNumericsVersion = 1;
+  return absl::StrCat("cpu-f32-", type, kernels::CpuTargetFuses() ? "-fma-" : "-nofma-",
+                      kNumericsVersion);
+}
+
+}  // namespace
+
+int UsableCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int affinity = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  return std::max(1, std::min(affinity, QuotaCores()));
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
+                                                          const CpuBackendOptions& options) {
+  RIVULET_RETURN_IF_ERROR(CheckOptions(options));
+  const size_t slot_bytes = model->config().state_layout().bytes_per_slot();
+  const size_t machine = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  const size_t all_slots = slot_bytes * (size_t(options.num_slots) + 1);
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuWeights> weights,
+                           CpuWeights::Load(*model, options.weights));
+  const size_t weight_bytes = weights->bytes();
+  AlignedBuffer slots =
+      weight_bytes + all_slots <= machine ? AlignedBuffer(all_slots) : AlignedBuffer();
+  if (slots.empty()) {
+    const size_t fit = machine > weight_bytes ? (machine - weight_bytes) / slot_bytes : 0;
+    ErrorDetail detail;
+    detail.reason = "OUT_OF_MEMORY";
+    detail.field = "max_sessions";
+    return MakeError(absl::StatusCode::kResourceExhausted,
+                     absl::StrCat("weights of ", weight_bytes, " bytes and ", options.num_slots,
+                                  " sessions of ", slot_bytes, " bytes exceed this machine's ",
+                                  machine, " bytes; ", fit, " sessions would fit"),
+                     detail);
+  }
+  BackendLimits limits;
+  limits.num_slots = options.num_slots;
+  limits.max_rows = options.max_rows;
+  limits.max_tokens = options.max_tokens;
+  limits.max_steps = 64;
+  limits.preferred_steps =
+      1;  // a Submit costs nothing here, and a new request waits for no run to end
+  limits.bytes_per_slot = slot_bytes;
+  limits.numerics_id = NumericsId(*weights);
+  const int threads = options.threads > 0 ? options.threads : UsableCores();
+  return std::make_unique<CpuBackend>(std::move(model), std::move(weights), std::move(slots),
+                                      limits, threads);
+}
+
+}  // namespace rivulet

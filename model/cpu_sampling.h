@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// From raw head outputs to records on the CPU: drawing, scoring, log-probabilities. The mathematics
+// is in kernels/.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/backend.h"
+#include "model/config.h"
+
+namespace rivulet {
+
+// How one slot samples, and what it has seen. Penalty counts exist once a sampler with penalties
+// was set.
+struct CpuSlotSampler {
+  SlotSampler sampler;
+  std::vector<uint8_t> in_prompt;     // [vocab]
+  std::vector<int32_t> output_count;  // [vocab]
+
+  bool tracks() const { return !in_prompt.empty(); }
+  // Counts a token that is fed.
+  void Count(int32_t token, bool as_output);
+};
+
+// Thread: const members from any thread; one `adjusted` buffer a thread.
+class CpuSampling {
+ public:
+  explicit CpuSampling(const ModelConfig& config);
+
+  // True where all `output_size` outputs are finite.
+  bool Finite(const float* outputs) const;
+
+  // Draws the token that follows `record->position` fed tokens and fills the record (row and
+  // position are the caller's).
+  void Sample(const CpuSlotSampler& slot, const float* outputs, std::vector<float>* adjusted,
+              Record* record) const;
+
+  // Fills the record for a given token: log-likelihood, and top where the slot asks for it.
+  void Score(const float* outputs, int32_t target, Record* record) const;
+
+ private:
+  float LogProb(const float* outputs, int32_t token) const;
+  void FillTop(const float* outputs, int n, Record* record) const;
+
+  const ModelConfig& config_;
+};
+
+}  // namespace rivulet

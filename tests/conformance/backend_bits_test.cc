@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// A session's bits depend on nothing but itself: not on batch mates, row order, slot, threads,
+// vector width, run length, or whether its tokens were prefilled or stepped.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "kernels/cpu_target.h"
+#include "model/cpu_backend.h"
+#include "model/model.h"
+#include "tests/support/golden.h"
+#include "tests/support/random_model.h"
+
+namespace rivulet::testing {
+namespace {
+
+using kernels::FeatureMapKind;
+
+struct Drawn {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  bool operator==(const Drawn&) const = default;
+};
+
+// What a session is: its prompt and seed.
+struct Session {
+  std::vector<int32_t> prompt;
+  uint64_t seed = 0;
+};
+
+std::vector<Session> RandomSessions(const ModelConfig& config, int count) {
+  std::mt19937 random(7);
+  std::vector<Session> sessions;
+  for (int i = 0; i < count; ++i) {
+    Session s;
+    s.seed = uint64_t(i) * 977 + 5;
+    const int prompt = 1 + int(random() % 5);
+    for (int t = 0; t < prompt; ++t)
+      s.prompt.push_back(int32_t(random() % uint32_t(config.num_output_tokens())));
+    sessions.push_back(std::move(s));
+  }
+  return sessions;
+}
+
+// Generates `length` tokens for each session in one batch. `slot_of(i)`: session i's slot; rows
+// stand in slot order.
+std::vector<Drawn> Generate(Backend& backend, const std::vector<Session>& sessions, int length,
+                            int steps_per_run, const std::vector<Slot>& slots) {
+  std::vector<Drawn> drawn(sessions.size());
+  std::vector<std::vector<int32_t>> feed(sessions.size());
+  std::vector<int64_t> position(sessions.size());
+  std::vector<size_t> order(sessions.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return slots[a] < slots[b]; });
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    SlotSampler sampler;
+    sampler.params.seed = sessions[i].seed;
+    sampler.params.temperature = 1;
+    sampler.want_logprobs = true;
+    EXPECT_TRUE(backend.ZeroSlots({&slots[i], 1}).ok());
+    EXPECT_TRUE(backend.SetSampler(slots[i], sampler).ok());
+    feed[i] = sessions[i].prompt;
+  }
+  for (int done = 0; done < length; done += steps_per_run) {
+    Run run;
+    run.num_steps = steps_per_run;
+    for (const size_t i : order) {
+      RunRow row;
+      row.slot = slots[i];
+      row.position = position[i];
+      row.tokens = feed[i];
+      row.sample = true;
+      row.max_samples = steps_per_run;
+      row.count_as_output = done > 0;
+      run.rows.push_back(row);
+    }
+    EXPECT_TRUE(backend.Submit(run).ok());
+    std::vector<Record> records;
+    EXPECT_TRUE(*backend.Poll(&records));
+    for (const size_t i : order) position[i] += int64_t(feed[i].size()) + steps_per_run - 1;
+    for (const Record& record : records) {
+      const size_t i = order[size_t(record.row)];
+      drawn[i].tokens.push_back(record.token);
+      drawn[i].logprobs.push_back(record.logprob);
+      feed[i] = {record.token};
+    }
+  }
+  return drawn;
+}
+
+std::vector<Slot> SlotsInOrder(size_t n) {
+  std::vector<Slot> slots(n);
+  std::iota(slots.begin(), slots.end(), 1);
+  return slots;
+}
+
+class BackendBitsTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    kernels::SetCpuTargetForTest("");
+    auto model = Model::Load(GetParam());
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *model;
+  }
+  void TearDown() override { kernels::SetCpuTargetForTest(""); }
+
+  std::unique_ptr<Backend> NewBackend(int threads) {
+    auto backend = CreateCpuBackend(model_, {.num_slots = 256, .threads = threads});
+    EXPECT_TRUE(backend.ok()) << backend.status();
+    return *std::move(backend);
+  }
+
+  std::shared_ptr<const Model> model_;
+};
+
+TEST_P(BackendBitsTest, TokensAreTheSameAloneAndAmong255OthersAtAnyPlaceThreadCountAndVectorWidth) {
+  constexpr int kSessions = 256, kLength = 12;
+  const std::vector<Session> sessions = RandomSessions(model_->config(), kSessions);
+  std::vector<std::vector<Drawn>> runs;
+  for (const char* target : {"", "AVX2"}) {
+    if (!kernels::SetCpuTargetForTest(target)) continue;
+    for (const int threads : {1, 2}) {
+      auto backend = NewBackend(threads);
+      runs.push_back(Generate(*backend, sessions, kLength, 1, SlotsInOrder(kSessions)));
+      std::vector<Slot> shuffled = SlotsInOrder(kSessions);
+      std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937(3));
+      runs.push_back(Generate(*backend, sessions, kLength, 4, shuffled));
+    }
+  }
+  for (const auto& other : runs) EXPECT_EQ(other, runs[0]);
+  auto backend = NewBackend(2);
+  for (const size_t i : {0, 17, 100, 255}) {
+    for (const size_t batch : {1, 2, 5, 13, 31}) {
+      std::vector<Session> few(batch, sessions[i]);
+      for (size_t j = 1; j < batch; ++j) few[j] = sessions[(i + j * 7) % kSessions];
+      EXPECT_EQ(Generate(*backend, few, kLength, 3, SlotsInOrder(batch))[0], runs[0][i])
+          << i << " of " << batch;
+    }
+  }
+}
+
+TEST_P(BackendBitsTest, PrefillEqualsStepping) {
+  std::mt19937 random(11);
+  std::vector<int32_t> tokens;
+  const int64_t limit = model_->config().max_tokens().value_or(300);
+  for (int64_t i = 0; i < std::min<int64_t>(limit, 300); ++i) {
+    tokens.push_back(int32_t(random() % uint32_t(model_->config().num_output_tokens())));
+  }
+  auto backend = NewBackend(2);
+  const BackendScore stepped = ScoreThroughBackend(*backend, model_->config(), 3, tokens, 1);
+  for (const int chunk : {2, 7, 64, 1000}) {
+    const BackendScore prefilled =
+        ScoreThroughBackend(*backend, model_->config(), 200, tokens, chunk);
+    EXPECT_EQ(prefilled.state, stepped.state) << chunk;
+    EXPECT_EQ(prefilled.outputs, stepped.outputs) << chunk;
+    EXPECT_EQ(prefilled.logprobs, stepped.logprobs) << chunk;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models, BackendBitsTest,
+    ::testing::Values(std::string(RIVULET_SOURCE_DIR) + "/model/zoo/mnist-linear",
+                      std::string(RIVULET_SOURCE_DIR) + "/model/zoo/shakespeare-rfa",
+                      std::string(RIVULET_SOURCE_DIR) + "/tests/conformance/models/tiny-favor",
+                      std::string(RIVULET_SOURCE_DIR) +
+                          "/tests/conformance/models/tiny-smoothed-random-fourier",
+                      std::string(RIVULET_SOURCE_DIR) + "/tests/conformance/models/tiny-image"),
+    [](const auto& param) {
+      std::string name = param.param.substr(param.param.rfind('/') + 1);
+      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+      return name;
+    });
+
+// Odd sizes exercise every tail: none of these divides a vector or a panel.
+TEST(BackendBitsOddSizesTest, EveryFeatureMapAndGateHasTheSameBitsOnAvx2AndAvx512) {
+  for (const auto& [kind, dims] : {std::pair{FeatureMapKind::kElu, 0},
+                                   {FeatureMapKind::kRandomFourier, 22},
+                                   {FeatureMapKind::kSmoothedRandomFourier, 20},
+                                   {FeatureMapKind::kFavor, 18},
+                                   {FeatureMapKind::kGeneralizedRandomRelu, 19},
+                                   {FeatureMapKind::kRfa, 13}}) {
+    ModelConfig config = TinyConfig();
+    config.hidden_size = 45;
+    config.num_heads = 3;
+    config.key_dim = 21;
+    config.value_dim = 23;
+    config.ffn_size = 77;
+    config.vocab_size = 51;
+    config.feature_map = MakeFeatureMap(kind, dims);
+    config.gate =
+        kind == FeatureMapKind::kRfa || kind == FeatureMapKind::kElu ? Gate::kRfa : Gate::kNone;
+    TempDir directory;
+    ASSERT_TRUE(WriteRandomModel(directory.path(), config, 5).ok());
+    auto model = Model::Load(directory.path());
+    ASSERT_TRUE(model.ok()) << model.status();
+    std::vector<int32_t> tokens(40);
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(1 + i * 7 % 50);
+    std::vector<BackendScore> scores;
+    for (const char* target : {"AVX3", "AVX2"}) {
+      if (!kernels::SetCpuTargetForTest(target)) continue;
+      auto backend = CreateCpuBackend(*model, {.num_slots = 1, .threads = 2});
+      ASSERT_TRUE(backend.ok()) << backend.status();
+      scores.push_back(ScoreThroughBackend(**backend, config, 1, tokens, 9));
+    }
+    kernels::SetCpuTargetForTest("");
+    for (const BackendScore& score : scores) {
+      EXPECT_EQ(score.outputs, scores[0].outputs) << int(kind);
+      EXPECT_EQ(score.state, scores[0].state) << int(kind);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rivulet::testing

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// golden.json of a model directory (float64 reference values), and scoring a sequence straight
+// through a Backend.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/backend.h"
+#include "model/config.h"
+
+namespace rivulet::testing {
+
+struct GoldenSequence {
+  std::vector<int32_t> tokens;  // without the implied bos
+  int64_t num_scored = 0;
+  double nll_nats = 0;
+  std::vector<std::vector<double>> outputs;  // [positions][output_size]
+};
+
+struct Golden {
+  std::vector<int64_t> positions;  // scored tokens, 0 = the first
+  std::vector<GoldenSequence> sequences;
+};
+
+// Reads DIR/golden.json; ends the test program where it cannot.
+Golden ReadGolden(const std::string& directory);
+
+// Largest absolute error of raw outputs that the project promises for a model directory in float32.
+double OutputTolerance(const std::string& directory);
+
+struct BackendScore {
+  double nll_nats = 0;
+  std::vector<float> logprobs;              // [num_scored]
+  std::vector<std::vector<float>> outputs;  // [num_scored][output_size]
+  std::vector<float> state;                 // the slot's block afterwards
+};
+
+// Feeds the sequence (bos first where the model has one) to `slot`, `chunk` tokens a run, and
+// scores every token that can be. Leaves the slot zeroed.
+BackendScore ScoreThroughBackend(Backend& backend, const ModelConfig& config, Slot slot,
+                                 std::span<const int32_t> tokens, int chunk);
+
+}  // namespace rivulet::testing
