@@ -77,15 +77,14 @@ absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
     const std::vector<std::string>& directories) {
   std::vector<std::shared_ptr<const Model>> models;
   for (const std::string& directory : directories) {
-    auto model = Model::Load(directory);
-    if (!model.ok()) return Annotate(model.status(), directory);
+    RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, Model::Load(directory));
     for (const auto& other : models) {
-      if (other->config().name != (*model)->config().name) continue;
+      if (other->config().name != model->config().name) continue;
       return InvalidField("MODEL_NAME_REPEATED", "model",
                           absl::StrCat(other->directory(), " and ", directory,
                                        " both hold a model named \"", other->config().name, "\""));
     }
-    models.push_back(*std::move(model));
+    models.push_back(std::move(model));
   }
   return models;
 }

@@ -15,12 +15,8 @@
 namespace rivulet {
 namespace {
 
-constexpr absl::string_view kEnginePromptField = "prompt.tokens";
-
-absl::Status WithField(const absl::Status& status, absl::string_view reason,
-                       absl::string_view field) {
+absl::Status WithField(const absl::Status& status, absl::string_view field) {
   ErrorDetail detail = GetErrorDetail(status);
-  if (detail.reason.empty()) detail.reason = std::string(reason);
   detail.field = std::string(field);
   return MakeError(status.code(), status.message(), detail);
 }
@@ -37,7 +33,7 @@ absl::StatusOr<std::vector<int32_t>> EncodeText(const std::string& text, const M
                                      model.config().name, "\" is not text"));
   }
   auto tokens = model.tokenizer()->Encode(text);
-  if (!tokens.ok()) return WithField(tokens.status(), "TEXT_NOT_IN_ALPHABET", field);
+  if (!tokens.ok()) return WithField(tokens.status(), field);
   return tokens;
 }
 
@@ -94,15 +90,12 @@ absl::Status CheckAtLeastOne(absl::string_view reason, absl::string_view field, 
                                    what_absent_means));
 }
 
-absl::Status RenameField(const absl::Status& status, absl::string_view name, bool keep_index) {
+// An error about `from` or `from`[i] becomes one about `to` or `to`[i].
+absl::Status RenameField(const absl::Status& status, absl::string_view from, absl::string_view to) {
   ErrorDetail detail = GetErrorDetail(status);
-  if (!absl::StartsWith(detail.field, kEnginePromptField)) return status;
-  const absl::string_view index = absl::string_view(detail.field).substr(kEnginePromptField.size());
-  const std::string field = absl::StrCat(name, keep_index ? index : "");
-  const std::string message =
-      absl::StrReplaceAll(status.message(), {{detail.field, field}, {kEnginePromptField, name}});
-  detail.field = field;
-  return MakeError(status.code(), message, detail);
+  if (!absl::StartsWith(detail.field, from)) return status;
+  detail.field = absl::StrReplaceAll(detail.field, {{from, to}});
+  return MakeError(status.code(), absl::StrReplaceAll(status.message(), {{from, to}}), detail);
 }
 
 void ToWire(absl::Duration duration, google::protobuf::Duration* wire) {
@@ -227,7 +220,7 @@ absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Mod
       spec.tokens = Ids(request.tokens());
       break;
     case v1::ScoreRequest::kText: {
-      RIVULET_ASSIGN_OR_RETURN(spec.tokens, EncodeText(request.text(), model, "text"));
+      RIVULET_ASSIGN_OR_RETURN(spec.tokens, EncodeText(request.text(), model, "content.text"));
       break;
     }
     case v1::ScoreRequest::CONTENT_NOT_SET:
@@ -246,21 +239,16 @@ absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Mod
 }
 
 absl::Status NameWireField(const absl::Status& status, const v1::GenerateRequest& request) {
-  switch (request.prompt_case()) {
-    case v1::GenerateRequest::kText:
-      return RenameField(status, "prompt.text", false);
-    case v1::GenerateRequest::kImageValues:
-      return RenameField(status, "prompt.image_values", true);
-    case v1::GenerateRequest::kTokens:
-    case v1::GenerateRequest::PROMPT_NOT_SET:
-      break;
+  if (request.has_text()) return RenameField(status, "prompt.tokens", "prompt.text");
+  if (request.has_image_values()) {
+    return RenameField(status, "prompt.tokens", "prompt.image_values");
   }
   return status;
 }
 
 absl::Status NameWireField(const absl::Status& status, const v1::ScoreRequest& request) {
-  const bool is_text = request.has_text();
-  return RenameField(status, is_text ? "text" : "tokens", !is_text);
+  if (request.has_text()) return RenameField(status, "content.tokens", "content.text");
+  return status;
 }
 
 void ToWire(ReplyDelta delta, v1::GenerateReply* reply) {
