@@ -286,6 +286,7 @@ absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* ar
     return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
   }
   RIVULET_RETURN_IF_ERROR(ValidateServerConfig(command.config));
+  RIVULET_RETURN_IF_ERROR(ParseHostPort(command.config.listen).status());  // a process needs a socket
   if (second.print_config) {
     command.serve = false;
     command.output = absl::StrCat(ServerConfigToJson(command.config), "\n");

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// FakeEngine: an Engine that records what it is asked for and answers what the test says, when the
+// test says so.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/engine/engine.h"
+
+namespace rivulet::testing {
+
+// Thread: the test calls Emit and End from one thread, which plays the emitter.
+class FakeEngine final : public Engine {
+ public:
+  explicit FakeEngine(std::shared_ptr<const Model> model) : model_(std::move(model)) {
+    limits_.num_slots = 8;
+    limits_.max_rows = 8;
+    limits_.bytes_per_slot = 4096;
+    limits_.numerics_id = "fake-1";
+  }
+
+  const Model& model() const override { return *model_; }
+  const BackendLimits& limits() const override { return limits_; }
+  const EngineOptions& options() const override { return options_; }
+
+  absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) override {
+    absl::MutexLock lock(&mutex_);
+    if (!refuse_.ok()) return refuse_;
+    const RequestId id = next_id_++;
+    auto reply = std::make_shared<Reply>();
+    last_spec_ = std::move(spec);
+    running_[id] = {reply, listener};
+    last_id_ = id;
+    return Ticket{id, std::move(reply)};
+  }
+
+  absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) override {
+    absl::MutexLock lock(&mutex_);
+    if (!refuse_.ok()) return refuse_;
+    last_score_ = std::move(spec);
+    last_id_ = next_id_++;
+    scores_[last_id_] = std::move(done);
+    return last_id_;
+  }
+
+  void Cancel(RequestId id) override {
+    absl::MutexLock lock(&mutex_);
+    cancelled_.push_back(id);
+  }
+
+  EngineLoad GetLoad() const override {
+    absl::MutexLock lock(&mutex_);
+    EngineLoad load;
+    load.slots = limits_.num_slots;
+    load.slots_used = static_cast<int>(running_.size());
+    return load;
+  }
+
+  bool Drain(absl::Time) override { return true; }
+
+  // What the next requests are answered with at once, unless OK.
+  void Refuse(absl::Status status) {
+    absl::MutexLock lock(&mutex_);
+    refuse_ = std::move(status);
+  }
+
+  // Waits until a request has come, and returns the id of the latest.
+  RequestId WaitForRequest(RequestId after = 0) {
+    absl::MutexLock lock(&mutex_);
+    const auto arrived = [this, after]()
+                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return last_id_ > after; };
+    mutex_.Await(absl::Condition(&arrived));
+    return last_id_;
+  }
+  void WaitForCancel() {
+    absl::MutexLock lock(&mutex_);
+    const auto cancelled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !cancelled_.empty();
+    };
+    mutex_.Await(absl::Condition(&cancelled));
+  }
+  GenerateSpec last_spec() const {
+    absl::MutexLock lock(&mutex_);
+    return last_spec_;
+  }
+  ScoreSpec last_score() const {
+    absl::MutexLock lock(&mutex_);
+    return last_score_;
+  }
+
+  void Emit(RequestId id, ReplyDelta delta) {
+    Running running = Get(id);
+    running.reply->Append(std::move(delta));
+    running.listener->OnReady();
+  }
+  // The reply ends; nothing of its listener is touched afterwards.
+  void End(RequestId id, absl::Status status, Usage usage = {}) {
+    Running running = Get(id);
+    {
+      absl::MutexLock lock(&mutex_);
+      running_.erase(id);
+    }
+    running.reply->Finish({std::move(status), usage});
+    running.listener->OnReady();
+  }
+  void EndScore(RequestId id, absl::StatusOr<ScoreResult> result) {
+    ScoreDone done;
+    {
+      absl::MutexLock lock(&mutex_);
+      done = std::move(scores_[id]);
+      scores_.erase(id);
+    }
+    done(std::move(result));
+  }
+
+ private:
+  struct Running {
+    std::shared_ptr<Reply> reply;
+    ReplyListener* listener = nullptr;
+  };
+  Running Get(RequestId id) {
+    absl::MutexLock lock(&mutex_);
+    return running_.at(id);
+  }
+
+  const std::shared_ptr<const Model> model_;
+  BackendLimits limits_;
+  EngineOptions options_;
+  mutable absl::Mutex mutex_;
+  absl::Status refuse_ ABSL_GUARDED_BY(mutex_);
+  RequestId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
+  RequestId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  GenerateSpec last_spec_ ABSL_GUARDED_BY(mutex_);
+  ScoreSpec last_score_ ABSL_GUARDED_BY(mutex_);
+  std::map<RequestId, Running> running_ ABSL_GUARDED_BY(mutex_);
+  std::map<RequestId, ScoreDone> scores_ ABSL_GUARDED_BY(mutex_);
+  std::vector<RequestId> cancelled_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rivulet::testing

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/server_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::StatusOr<ServerCommand> Parse(std::vector<const char*> flags) {
+  flags.insert(flags.begin(), "rivulet-server");
+  return ParseServerCommand(static_cast<int>(flags.size()), flags.data());
+}
+
+// A file that is removed with this object.
+struct TempFile {
+  explicit TempFile(const std::string& text) { std::ofstream(path) << text; }
+  ~TempFile() { std::remove(path.c_str()); }
+  const std::string path = ::testing::TempDir() + "rivulet_server_config_test.json";
+};
+
+TEST(ServerConfigTest, DefaultsListenOnLoopback) {
+  const auto command = Parse({"--model", "m"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_TRUE(command->serve);
+  EXPECT_EQ(command->config.listen, "127.0.0.1:50051");
+  EXPECT_EQ(command->config.backend, "auto");
+  EXPECT_EQ(command->config.drain_seconds, 30);
+}
+
+TEST(ServerConfigTest, ModelMayBeRepeated) {
+  const auto command = Parse({"--model", "a", "--model", "b", "--threads", "3"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_THAT(command->config.models, ElementsAre("a", "b"));
+  EXPECT_EQ(command->config.threads, 3);
+}
+
+TEST(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverDefaults) {
+  const TempFile file(
+      R"({"model": ["a", "b"], "threads": 2, "max-queue": 7, "reflection": false})");
+  const auto command = Parse({"--config", file.path.c_str(), "--threads", "5"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_THAT(command->config.models, ElementsAre("a", "b"));
+  EXPECT_EQ(command->config.threads, 5);
+  EXPECT_EQ(command->config.max_queue, 7);
+  EXPECT_FALSE(command->config.reflection);
+  EXPECT_EQ(command->config.max_sessions, 256);
+}
+
+TEST(ServerConfigTest, ModelsOfFlagsReplaceThoseOfTheFile) {
+  const TempFile file(R"({"model": ["a", "b"]})");
+  const auto command = Parse({"--config", file.path.c_str(), "--model", "c"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_THAT(command->config.models, ElementsAre("c"));
+}
+
+TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
+  ServerConfig config;
+  config.models = {"one", "two"};
+  config.listen = "[::1]:0";
+  config.weights = "bf16";
+  config.max_queue = 3;
+  config.reflection = false;
+  ServerConfig read;
+  ASSERT_TRUE(ApplyServerConfigJson(ServerConfigToJson(config), &read).ok());
+  EXPECT_EQ(ServerConfigToJson(read), ServerConfigToJson(config));
+  EXPECT_THAT(read.models, ElementsAre("one", "two"));
+  EXPECT_EQ(read.weights, "bf16");
+}
+
+TEST(ServerConfigTest, JsonErrorsNameTheKey) {
+  const struct {
+    const char* json;
+    const char* message;
+  } kCases[] = {
+      {R"({"modle": []})", "\"modle\" is not a setting"},
+      {R"({"threads": 1, "threads": 2})", "\"threads\" stands there more than once"},
+      {R"({"threads": "2"})", "threads is \"2\"; it must be an integer"},
+      {R"({"threads": 2.5})", "threads is 2.5; it must be an integer"},
+      {R"({"threads": 99999999999999999999})", "threads is"},
+      {R"({"threads": 3000000000})", "threads is 3000000000; it must be an integer"},
+      {R"({"model": "dir"})", "model is \"dir\"; it must be an array of strings"},
+      {R"({"model": [1]})", "it must be an array of strings"},
+      {R"({"reflection": 1})", "it must be true or false"},
+      {R"({"listen": null})", "it must be a string"},
+      {R"([])", "not a JSON object"},
+      {R"({"threads": 1)", "not a JSON object"},
+      {"", "not a JSON object"},
+  };
+  for (const auto& test : kCases) {
+    ServerConfig config;
+    const absl::Status status = ApplyServerConfigJson(test.json, &config);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << test.json;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.message)) << test.json;
+  }
+}
+
+TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
+  const struct {
+    std::vector<const char*> flags;
+    const char* message;
+  } kCases[] = {
+      {{}, "no model is given"},
+      {{"--model", "m", "--frob"}, "--frob"},
+      {{"--model", "m", "stray"}, "stray"},
+      {{"--model", "m", "--threads", "many"}, "--threads"},
+      {{"--model", "m", "--threads", "-1"}, "threads is -1; allowed: 0 to 4096"},
+      {{"--model", "m", "--max-sessions", "0"}, "max-sessions is 0; allowed: 1 to"},
+      {{"--model", "m", "--backend", "tpu"}, "backend is \"tpu\"; allowed: auto, cpu, cuda"},
+      {{"--model", "m", "--precision", "float16"}, "allowed: default, float32"},
+      {{"--model", "m", "--weights", "int8"}, "allowed: auto, f32, f16, bf16"},
+      {{"--model", "m", "--listen", "localhost"}, "it needs a host and a port"},
+      {{"--model", "m", "--listen", ""}, "it needs a host and a port"},
+      {{"--model", "m", "--listen", "::1:80"}, "an IPv6 address needs brackets"},
+      {{"--model", "m", "--listen", "localhost:99999"}, "the port must be 0 to 65535"},
+      {{"--model", "m", "--listen", "localhost:http"}, "the port must be 0 to 65535"},
+      {{"--model"}, "--model"},
+  };
+  for (const auto& test : kCases) {
+    const auto command = Parse(test.flags);
+    ASSERT_EQ(command.status().code(), absl::StatusCode::kInvalidArgument) << test.message;
+    const std::string message(command.status().message());
+    EXPECT_THAT(message, HasSubstr(test.message));
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+TEST(ServerConfigTest, AMissingFileIsNotFound) {
+  const auto command = Parse({"--config", "/no/such/file.json"});
+  EXPECT_EQ(command.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(command.status().message()), HasSubstr("/no/such/file.json"));
+}
+
+TEST(ServerConfigTest, ErrorsInAFileNameIt) {
+  const TempFile file(R"({"modle": []})");
+  const auto command = Parse({"--config", file.path.c_str()});
+  EXPECT_THAT(std::string(command.status().message()), HasSubstr(file.path + ": \"modle\""));
+}
+
+TEST(ServerConfigTest, HelpShowsDefaultsAndNeedsNoModel) {
+  const auto command = Parse({"--help"});
+  ASSERT_TRUE(command.ok());
+  EXPECT_FALSE(command->serve);
+  EXPECT_THAT(command->output, HasSubstr("127.0.0.1:50051"));
+  EXPECT_THAT(command->output, HasSubstr("--drain-seconds"));
+}
+
+TEST(ServerConfigTest, VersionAndPrintConfigDoNotServe) {
+  const auto version = Parse({"--version"});
+  ASSERT_TRUE(version.ok());
+  EXPECT_FALSE(version->serve);
+  EXPECT_THAT(version->output, HasSubstr("rivulet-server "));
+  const auto print = Parse({"--model", "m", "--print-config"});
+  ASSERT_TRUE(print.ok());
+  EXPECT_FALSE(print->serve);
+  EXPECT_THAT(print->output, HasSubstr("\"model\": ["));
+}
+
+TEST(HostPortTest, SplitsNamesAndBracketedAddresses) {
+  const auto name = ParseHostPort("localhost:80");
+  ASSERT_TRUE(name.ok());
+  EXPECT_EQ(name->host, "localhost");
+  EXPECT_EQ(name->port, 80);
+  const auto ipv6 = ParseHostPort("[::1]:0");
+  ASSERT_TRUE(ipv6.ok());
+  EXPECT_EQ(ipv6->host, "::1");
+  EXPECT_EQ(ipv6->port, 0);
+}
+
+}  // namespace
+}  // namespace rivulet

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/status_map.h"
+
+#include <gtest/gtest.h>
+
+#include "model/base/error.h"
+#include "tests/unit/server/wire_error.h"
+
+namespace rivulet {
+namespace {
+
+using testing::Unpack;
+using testing::WireError;
+
+TEST(StatusMapTest, KeepsEveryCodeAndGivesItAReason) {
+  // The numbers of absl::StatusCode and grpc::StatusCode are the same, but UNKNOWN never leaves
+  // this server.
+  for (int code = 1; code <= 16; ++code) {
+    const auto from = static_cast<absl::StatusCode>(code);
+    const WireError error = Unpack(ToGrpc(absl::Status(from, "what happened")));
+    const bool unknown = from == absl::StatusCode::kUnknown;
+    EXPECT_EQ(error.code,
+              unknown ? grpc::StatusCode::INTERNAL : static_cast<grpc::StatusCode>(code));
+    EXPECT_EQ(error.message, "what happened");
+    EXPECT_EQ(error.domain, "rivulet");
+    EXPECT_EQ(error.reason, absl::StatusCodeToString(from));
+    EXPECT_EQ(error.field, "");
+    EXPECT_EQ(error.retry_seconds, 0);
+    EXPECT_TRUE(error.details_agree);
+  }
+}
+
+TEST(StatusMapTest, OkHasNoDetails) {
+  const grpc::Status status = ToGrpc(absl::OkStatus());
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(status.error_details(), "");
+}
+
+TEST(StatusMapTest, NamesReasonAndField) {
+  const WireError error =
+      Unpack(ToGrpc(InvalidField("TOP_P", "sampling.top_p", "sampling.top_p is 2")));
+  EXPECT_EQ(error.code, grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(error.reason, "TOP_P");
+  EXPECT_EQ(error.field, "sampling.top_p");
+}
+
+TEST(StatusMapTest, SaysWhenToTryAgain) {
+  ErrorDetail detail;
+  detail.reason = "QUEUE_FULL";
+  detail.retry_after = absl::Milliseconds(1250);
+  const WireError error =
+      Unpack(ToGrpc(MakeError(absl::StatusCode::kResourceExhausted, "full", detail)));
+  EXPECT_EQ(error.code, grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(error.reason, "QUEUE_FULL");
+  EXPECT_DOUBLE_EQ(error.retry_seconds, 1.25);
+}
+
+}  // namespace
+}  // namespace rivulet
