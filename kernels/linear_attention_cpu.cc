@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/linear_attention.h"
 #include "kernels/vector_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {
+
+inline constexpr size_t kCacheLineFloats = 16;
 
 // One token's gate: g multiplies the old state, a the new key.
 struct GateFactors {
@@ -70,9 +73,17 @@ HWY_INLINE void UpdateColumns(const LinearAttentionArgs& args, const float* q, c
       acc[j] = hn::MulAdd(vq, state, acc[j]);
     }
   };
+  const float* ahead = args.next_s == nullptr ? args.s : args.next_s;
+  const auto fetch = [&](size_t i) HWY_ATTR {
+    for (size_t j = 0; j < size_t(kVecs) * lanes; j += kCacheLineFloats) {
+      hwy::Prefetch(ahead + i * value_dim + column + j);
+    }
+  };
   size_t f = 0;
   for (; f + 2 <= features; f += 2) {
+    fetch(f);
     feature(f, even);
+    fetch(f + 1);
     feature(f + 1, odd);
   }
   if (f < features) feature(f, even);

@@ -20,6 +20,8 @@ class AlignedBuffer {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return;
+    // States are visited at random: with small pages every visit misses the translation cache too.
+    madvise(p, bytes, MADV_HUGEPAGE);
     pointer_ = p;
     bytes_ = bytes;
   }

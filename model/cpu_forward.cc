@@ -162,6 +162,11 @@ void CpuForward::Attention(const Part& p, const CpuLayer& layer, int layer_index
       args.out = s.attention + size_t(row) * args.ld_out + size_t(h * value_dim);
       args.s = segment.state + layout.s_offset(layer_index, h);
       args.z = segment.state + layout.z_offset(layer_index, h);
+      const bool last_head = h + 1 == heads;
+      const CpuSegment* after = i + 1 < int(p.piece.size()) ? &segment + 1 : nullptr;
+      args.next_s = !last_head         ? args.s + layout.s_floats_per_head()
+                    : after == nullptr ? nullptr
+                                       : after->state + layout.s_offset(layer_index, 0);
       kernels::LinearAttentionCpu(args);
     }
     row += args.tokens;
