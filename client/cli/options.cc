@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/options.h"
+
+#include <cmath>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/cli/text.h"
+
+namespace rivulet {
+namespace {
+
+// What CLI11 does not parse into its final form, or not strictly (it wraps a negative seed).
+struct RawValues {
+  std::optional<std::string> seed, tokens, values, stop_tokens, outputs;
+  std::vector<std::string> logit_bias;
+};
+
+void AddTarget(CLI::App* app, TargetOptions* target) {
+  CLI::Option* const remote =
+      app->add_option("--target", target->target, "A running server, HOST:PORT");
+  CLI::Option* const local =
+      app->add_option("--model", target->model_dir, "A model directory, served in this process");
+  remote->excludes(local);
+  app->add_option("--model-name", target->model_name, "Which of the server's models")
+      ->needs(remote);
+  app->add_flag("--tls", target->tls, "Connect with TLS")->needs(remote);
+  app->add_option("--tls-ca", target->tls_ca,
+                  "Who signs the server's certificate, PEM (implies --tls)")
+      ->needs(remote);
+  app->add_option("--backend", target->backend, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->needs(local);
+  app->add_option("--precision", target->precision, "CUDA: default or float32")
+      ->check(CLI::IsMember({"default", "float32"}))
+      ->needs(local);
+  app->add_option("--weights", target->weights, "Weights in memory: auto, f32, f16 or bf16")
+      ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}))
+      ->needs(local);
+  app->add_option("--threads", target->threads, "CPU threads; 0: every core")
+      ->check(CLI::Range(0, 1024))
+      ->needs(local);
+}
+
+void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw) {
+  app->add_option("--temperature", sampling->temperature, "0: the likeliest; default 1");
+  app->add_option("--top-k", sampling->top_k, "Keep the k likeliest; 0: all");
+  app->add_option("--top-p", sampling->top_p, "Keep the likeliest with this probability together");
+  app->add_option("--min-p", sampling->min_p, "Drop what is below this share of the likeliest");
+  app->add_option("--repetition-penalty", sampling->repetition_penalty, "1: none");
+  app->add_option("--frequency-penalty", sampling->frequency_penalty, "-2 to 2");
+  app->add_option("--presence-penalty", sampling->presence_penalty, "-2 to 2");
+  app->add_option("--logit-bias", raw->logit_bias, "ID:BIAS, added to a token's logit; repeatable")
+      ->expected(1)
+      ->take_all();
+  app->add_option("--seed", raw->seed, "Equal seeds give equal tokens; default: drawn");
+}
+
+void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
+  AddTarget(app, &options->target);
+  CLI::Option_group* const prompt = app->add_option_group("Prompt", "What to continue");
+  prompt->add_option("--prompt", options->prompt, "Text");
+  prompt->add_option("--tokens", raw->tokens, "Token ids: 1,2,3");
+  prompt->add_option("--values", raw->values, "First values of an image: 0,12,...");
+  prompt->add_option("--values-file", options->values_file,
+                     "First values of an image, one byte each");
+  prompt->require_option(0, 1);
+  AddSampling(app, &options->sampling, raw);
+  app->add_option("--num-samples", options->num_samples, "Continuations of the prompt");
+  app->add_option("--max-tokens", options->max_tokens, "Most tokens of a continuation");
+  app->add_option("--stop", options->stop, "End where the output would hold this text; repeatable")
+      ->expected(1)
+      ->take_all();
+  app->add_option("--stop-token", raw->stop_tokens, "End at one of these ids: 1,2,3");
+  app->add_flag("--ignore-eos", options->ignore_eos, "Go on past the model's end token");
+  CLI::Option* const json = app->add_flag("--json", options->json, "One JSON line for each part");
+  CLI::Option* const logprobs =
+      app->add_flag("--logprobs", options->logprobs, "Log-probability of each token")->needs(json);
+  app->add_option("--top-logprobs", options->top_logprobs, "And of the N likeliest")
+      ->needs(logprobs);
+  app->add_option("--deadline", options->deadline_seconds, "Seconds that the call may take")
+      ->check(CLI::PositiveNumber);
+  CLI::Option* const out =
+      app->add_option("--out", options->out, "Image models: a PNG file of --count images")
+          ->excludes(json);
+  app->add_option("--count", options->count, "Images to draw; default 1")
+      ->check(CLI::Range(1, 65536))
+      ->needs(out);
+  app->add_option("--columns", options->columns, "Images in a row of the PNG; default 8")
+      ->check(CLI::Range(1, 65536))
+      ->needs(out);
+  app->get_option("--num-samples")->excludes(out);
+}
+
+void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
+  AddTarget(app, &options->target);
+  CLI::Option_group* const input = app->add_option_group("Input", "What to score");
+  input->add_option("--input", options->input,
+                    R"(Lines of {"tokens":[...]} or {"text":"..."}; -: stdin)");
+  CLI::Option* const idx =
+      input->add_option("--idx", options->idx, "Images in MNIST's IDX format, gzip or not");
+  CLI::Option* const text = input->add_option("--text", options->text, "A text file, as one line");
+  input->require_option(1);
+  app->add_option("--limit", options->limit, "Only the first N images")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->needs(idx);
+  app->add_option("--tail", options->tail,
+                  "Only this last fraction of the text, above 0, at most 1")
+      ->needs(text);
+  app->add_option("--outputs", raw->outputs,
+                  "Print the raw outputs that predict these scored tokens: 0,1,...");
+  app->add_option("--window", options->window,
+                  "Score windows of N tokens, each from an empty state")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+}
+
+absl::Status Usage(absl::string_view message) {
+  return absl::InvalidArgumentError(OneLine(message));
+}
+
+absl::Status CheckTarget(TargetOptions* target) {
+  if (target->target.empty() == target->model_dir.empty()) {
+    return Usage("--target HOST:PORT or --model DIR is needed");
+  }
+  if (!target->tls_ca.empty()) target->tls = true;
+  if (!target->target.empty()) {
+    const size_t colon = target->target.rfind(':');
+    uint32_t port = 0;
+    if (colon == std::string::npos || colon == 0 ||
+        !absl::SimpleAtoi(absl::string_view(target->target).substr(colon + 1), &port) ||
+        port == 0 || port > 65535) {
+      return Usage(absl::StrCat("--target: \"", target->target,
+                                "\"; HOST:PORT is needed, with a port from 1 to 65535"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckUtf8(absl::string_view option, absl::string_view text) {
+  const size_t bad = FirstInvalidUtf8(text);
+  if (bad == text.size()) return absl::OkStatus();
+  return Usage(absl::StrCat(option, ": not UTF-8 at byte ", bad));
+}
+
+absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
+  if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
+  if (absl::Status status = CheckUtf8("--prompt", options->prompt.value_or("")); !status.ok()) {
+    return status;
+  }
+  for (const std::string& stop : options->stop) {
+    if (absl::Status status = CheckUtf8("--stop", stop); !status.ok()) return status;
+  }
+  if (raw.tokens.has_value()) {
+    auto ids = ParseIds(*raw.tokens, "--tokens");
+    if (!ids.ok()) return ids.status();
+    options->tokens = *std::move(ids);
+  }
+  if (raw.values.has_value()) {
+    auto values = ParseIntegers(*raw.values, "--values", 0, 255);
+    if (!values.ok()) return values.status();
+    options->values.emplace();
+    for (const int64_t value : *values) options->values->push_back(static_cast<char>(value));
+  }
+  if (raw.stop_tokens.has_value()) {
+    auto ids = ParseIds(*raw.stop_tokens, "--stop-token");
+    if (!ids.ok()) return ids.status();
+    options->stop_tokens = *std::move(ids);
+  }
+  if (raw.seed.has_value() && !absl::SimpleAtoi(*raw.seed, &options->sampling.seed.emplace())) {
+    return Usage(
+        absl::StrCat("--seed: \"", *raw.seed, "\"; an integer from 0 to 2^64 - 1 is needed"));
+  }
+  for (const std::string& entry : raw.logit_bias) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(absl::string_view(entry), absl::MaxSplits(':', 1));
+    int32_t id = 0;
+    float bias = 0;
+    if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
+      return Usage(absl::StrCat("--logit-bias: \"", entry, "\"; ID:BIAS is needed"));
+    }
+    options->sampling.logit_bias.emplace_back(id, bias);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FinishScore(ScoreOptions* options, const RawValues& raw) {
+  if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
+  if (raw.outputs.has_value()) {
+    auto outputs = ParseIntegers(*raw.outputs, "--outputs", 0, int64_t{1} << 40);
+    if (!outputs.ok()) return outputs.status();
+    options->outputs = *std::move(outputs);
+  }
+  if (options->tail.has_value() && !(*options->tail > 0 && *options->tail <= 1)) {
+    return Usage(absl::StrCat("--tail: ", *options->tail, "; above 0 and at most 1 is allowed"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
+  CLI::App app("Streams text, tokens and pixels from trained linear transformers.", "rivulet");
+  app.set_version_flag("--version", "rivulet " RIVULET_VERSION);
+  app.require_subcommand(1);
+  GenerateOptions generate;
+  ScoreOptions score;
+  ModelsOptions models;
+  HealthOptions health;
+  RawValues raw;
+  CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
+  CLI::App* const on_score = app.add_subcommand("score", "Log-likelihood of given tokens");
+  CLI::App* const on_models = app.add_subcommand("models", "The models of a server");
+  CLI::App* const on_health = app.add_subcommand("health", "Exit code 0 if the server is serving");
+  AddGenerate(on_generate, &generate, &raw);
+  AddScore(on_score, &score, &raw);
+  AddTarget(on_models, &models.target);
+  on_models->add_flag("--json", models.json, "One JSON line for each model");
+  AddTarget(on_health, &health.target);
+  on_health->add_option("--deadline", health.deadline_seconds, "Seconds to wait; default 5")
+      ->check(CLI::PositiveNumber);
+  try {
+    // CLI11 takes the arguments from the end.
+    app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
+  } catch (const CLI::CallForHelp&) {
+    for (const CLI::App* const sub : app.get_subcommands()) return ShowText{sub->help("rivulet")};
+    return ShowText{app.help()};
+  } catch (const CLI::CallForVersion& version) {
+    return ShowText{absl::StrCat(version.what(), "\n")};
+  } catch (const CLI::Error& error) {
+    return Usage(absl::StrCat(error.what(), " (rivulet --help shows what is)"));
+  }
+  absl::Status status;
+  if (on_generate->parsed()) {
+    status = FinishGenerate(&generate, raw);
+    if (status.ok()) return generate;
+  } else if (on_score->parsed()) {
+    status = FinishScore(&score, raw);
+    if (status.ok()) return score;
+  } else if (on_models->parsed()) {
+    status = CheckTarget(&models.target);
+    if (status.ok()) return models;
+  } else {
+    status = CheckTarget(&health.target);
+    if (status.ok()) return health;
+  }
+  return status;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of `rivulet`, parsed and checked for form. What needs a model or a server is
+// checked later.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace rivulet {
+
+// Where the model runs: exactly one of `target` and `model_dir` is set.
+struct TargetOptions {
+  std::string target;      // HOST:PORT
+  std::string model_name;  // of the server's models; empty where it serves one
+  bool tls = false;
+  std::string tls_ca;     // PEM file; empty: the system's roots
+  std::string model_dir;  // a model directory, served in this process
+  std::string backend = "auto";
+  std::string precision = "default";
+  std::string weights = "auto";
+  int threads = 0;  // 0: every core
+};
+
+struct SamplingOptions {
+  std::optional<float> temperature, top_p, min_p;
+  std::optional<float> repetition_penalty, frequency_penalty, presence_penalty;
+  std::optional<int32_t> top_k;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  std::optional<uint64_t> seed;
+};
+
+struct GenerateOptions {
+  TargetOptions target;
+  // At most one of these four; none: an empty prompt.
+  std::optional<std::string> prompt;
+  std::optional<std::vector<int32_t>> tokens;
+  std::optional<std::string> values;  // image values, one byte each
+  std::string values_file;
+  SamplingOptions sampling;
+  std::optional<int32_t> num_samples;
+  std::optional<int64_t> max_tokens;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_tokens;
+  bool ignore_eos = false;
+  bool logprobs = false;
+  int32_t top_logprobs = 0;
+  bool json = false;
+  std::optional<double> deadline_seconds;
+  std::optional<int> count;  // with `out`: images to draw
+  std::string out;           // PNG file
+  int columns = 8;
+};
+
+struct ScoreOptions {
+  TargetOptions target;
+  // Exactly one of these three.
+  std::string input;             // JSON lines, "-" for stdin
+  std::string idx;               // images in MNIST's format
+  std::string text;              // a text file, scored as one line
+  std::optional<int64_t> limit;  // images of `idx`
+  std::optional<double> tail;    // last fraction of `text`
+  std::vector<int64_t> outputs;
+  std::optional<int64_t> window;
+};
+
+struct ModelsOptions {
+  TargetOptions target;
+  bool json = false;
+};
+
+struct HealthOptions {
+  TargetOptions target;
+  double deadline_seconds = 5;
+};
+
+// Text that was asked for (--help, --version): printed to stdout, exit code 0.
+struct ShowText {
+  std::string text;
+};
+
+using Command = std::variant<ShowText, GenerateOptions, ScoreOptions, ModelsOptions, HealthOptions>;
+
+// `args` without the program's name. Errors: INVALID_ARGUMENT, one line that names the option.
+absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args);
+
+}  // namespace rivulet

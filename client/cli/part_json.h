@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// A part of a reply as a line of JSON, for `rivulet generate --json`.
+#pragma once
+
+#include <string>
+
+#include "rivulet/v1/inference.pb.h"
+
+namespace rivulet {
+
+// One line with the field names of the proto, without those that are not set; ends with a newline.
+std::string PartJson(const v1::GenerateReply& part);
+
+}  // namespace rivulet

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images of a model as one PNG file.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace rivulet {
+
+// Shape of every image; values are 0 to num_levels - 1 in raster order, channels interleaved.
+struct ImageShape {
+  int height = 0, width = 0, channels = 0;
+  int num_levels = 0;
+
+  int64_t values() const { return int64_t{height} * width * channels; }
+};
+
+// Eight bits of a value: 0 is black, num_levels - 1 white; what lies outside is clipped.
+uint8_t ToByte(int32_t value, int num_levels);
+
+// OK if images of this shape can be in a PNG: 1 channel is gray, 3 are RGB. Errors:
+// INVALID_ARGUMENT.
+absl::Status CheckPngShape(const ImageShape& shape);
+
+// OK if a file can be written at `path`; leaves nothing behind. Errors: INVALID_ARGUMENT.
+absl::Status CheckWritable(const std::string& path);
+
+// Writes `images`, each [shape.values()], row by row in a grid of `columns`, one pixel between
+// neighbours. The file appears whole or not at all. REQUIRES: CheckPngShape(shape) is OK. Errors:
+// INVALID_ARGUMENT (cannot be written).
+absl::Status WritePngGrid(std::span<const std::vector<int32_t>> images, const ImageShape& shape,
+                          int columns, const std::string& path);
+
+}  // namespace rivulet

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where `rivulet score` reads from: JSON lines, IDX images, a text file. One item at a time,
+// whatever the size of the input.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/cli/options.h"
+#include "client/cli/score_line.h"
+#include "rivulet/v1/model.pb.h"
+
+namespace rivulet {
+
+struct ScoreItem {
+  ScoreContent content;
+  std::string where;  // "FILE:N", for messages
+};
+
+// Thread: one.
+class ScoreInput {
+ public:
+  virtual ~ScoreInput() = default;
+
+  // The next item; nullopt at the end. Errors: INVALID_ARGUMENT with the place.
+  virtual absl::StatusOr<std::optional<ScoreItem>> Next() = 0;
+
+  // Items in all, where that is known beforehand.
+  virtual std::optional<int64_t> total() const { return std::nullopt; }
+};
+
+// Opens what `options` name. Errors: NOT_FOUND (cannot be opened), INVALID_ARGUMENT (not in the
+// format, or images of another shape than `content`).
+absl::StatusOr<std::unique_ptr<ScoreInput>> OpenScoreInput(const ScoreOptions& options,
+                                                           const v1::ModelContent& content);
+
+}  // namespace rivulet

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// One line of `rivulet score --input`: {"tokens":[...]} or {"text":"..."}.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rivulet {
+
+using ScoreContent = std::variant<std::vector<int32_t>, std::string>;  // token ids, or text
+
+// Errors: INVALID_ARGUMENT for an empty line, bad JSON, an unknown or repeated key, both keys or
+// none, a wrong type, an id outside int32; the message begins with the field ("tokens[3]") where
+// there is one.
+absl::StatusOr<ScoreContent> ParseScoreLine(absl::string_view line);
+
+}  // namespace rivulet

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a command's calls go: a running server, or one in this process.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/cli/options.h"
+#include "rivulet/client.h"
+
+namespace rivulet {
+
+class Server;
+
+// Keeps the server in this process, if any, until after the client.
+class Target {
+ public:
+  Target(std::unique_ptr<Server> server, Client client, std::string model_name);
+  Target(Target&&) noexcept;
+  Target& operator=(Target&&) = delete;
+  ~Target();
+
+  const Client& client() const { return client_; }
+  const std::string& model_name() const { return model_name_; }  // empty: the only one
+
+ private:
+  std::unique_ptr<Server> server_;
+  Client client_;
+  std::string model_name_;
+};
+
+// Loads the model into a server in this process, or prepares the connection (made by the first
+// call). Errors: those of Server::Create (bad model, backend absent) or of Client::Connect.
+absl::StatusOr<Target> OpenTarget(const TargetOptions& options);
+
+}  // namespace rivulet

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rivulet/client.h"
+
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cpp/client_error.h"
+#include "google/protobuf/wrappers.pb.h"
+#include "grpcpp/create_channel.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/support/channel_arguments.h"
+#include "rivulet/v1/inference.grpc.pb.h"
+
+namespace rivulet {
+namespace {
+
+// Two messages of grpc.health.v1 have one field each, with the numbers and types of these wrappers.
+// A generated copy of health.proto would clash with that of a program which links both.
+using HealthStub =
+    grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::Int32Value>;
+
+// A call's context with deadline and cancellation; lives until the call has ended.
+class Call {
+ public:
+  explicit Call(const CallOptions& options, bool wait_for_ready)
+      : on_stop_(options.stop, Cancel{&context_}) {
+    if (options.deadline != absl::InfiniteFuture()) {
+      context_.set_deadline(absl::ToChronoTime(options.deadline));
+    }
+    context_.set_wait_for_ready(wait_for_ready);
+  }
+  grpc::ClientContext* context() { return &context_; }
+
+ private:
+  struct Cancel {
+    grpc::ClientContext* context;
+    void operator()() const { context->TryCancel(); }
+  };
+  grpc::ClientContext context_;
+  std::stop_callback<Cancel> on_stop_;
+};
+
+absl::StatusOr<std::string> ReadPem(const std::string& path, absl::string_view what) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file || text.str().empty()) {
+    return absl::NotFoundError(absl::StrCat(what, " ", path, ": cannot be read or is empty"));
+  }
+  return text.str();
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
+    const ClientOptions& options) {
+  if (!options.tls.has_value()) return grpc::InsecureChannelCredentials();
+  const TlsOptions& tls = *options.tls;
+  if (tls.client_cert_file.empty() != tls.client_key_file.empty()) {
+    return absl::InvalidArgumentError(
+        "tls: client_cert_file and client_key_file are given together or not at all");
+  }
+  grpc::SslCredentialsOptions ssl;
+  for (auto& [target, path, what] :
+       {std::make_tuple(&ssl.pem_root_certs, &tls.root_certs_file, "tls.root_certs_file"),
+        std::make_tuple(&ssl.pem_cert_chain, &tls.client_cert_file, "tls.client_cert_file"),
+        std::make_tuple(&ssl.pem_private_key, &tls.client_key_file, "tls.client_key_file")}) {
+    absl::StatusOr<std::string> pem = ReadPem(*path, what);
+    if (!pem.ok()) return pem.status();
+    *target = *std::move(pem);
+  }
+  return grpc::SslCredentials(ssl);
+}
+
+std::string ServiceConfig(int max_attempts) {
+  if (max_attempts == 1) return "{}";
+  return absl::StrFormat(
+      R"({"methodConfig":[{"name":[{"service":"rivulet.v1.InferenceService"}],)"
+      R"("retryPolicy":{"maxAttempts":%d,"initialBackoff":"0.1s","maxBackoff":"2s",)"
+      R"("backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}],)"
+      R"("retryThrottling":{"maxTokens":10,"tokenRatio":0.1}})",
+      max_attempts);
+}
+
+grpc::ChannelArguments ChannelArgs(const ClientOptions& options) {
+  grpc::ChannelArguments args;
+  args.SetServiceConfigJSON(ServiceConfig(options.max_attempts));
+  args.SetMaxReceiveMessageSize(options.max_receive_bytes);
+  args.SetUserAgentPrefix("rivulet-cpp/0.1");
+  const int connect_ms = static_cast<int>(absl::ToInt64Milliseconds(options.connect_timeout));
+  // gRPC takes this as the least time that it gives a connection attempt.
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, connect_ms);
+  // A peer that has vanished is noticed within 80 s while a call runs; the server allows a ping
+  // every 30 s.
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  if (options.tls.has_value() && !options.tls->server_name.empty()) {
+    args.SetSslTargetNameOverride(options.tls->server_name);
+  }
+  return args;
+}
+
+}  // namespace
+
+struct Client::Connection {
+  Connection(const std::shared_ptr<grpc::Channel>& channel, bool wait)
+      : inference(v1::InferenceService::NewStub(channel)), health(channel), wait_for_ready(wait) {}
+
+  std::unique_ptr<v1::InferenceService::Stub> inference;
+  mutable HealthStub health;
+  bool wait_for_ready;
+};
+
+absl::StatusOr<Client> Client::Connect(absl::string_view target, const ClientOptions& options) {
+  if (target.empty()) return absl::InvalidArgumentError("target: empty; HOST:PORT is needed");
+  if (options.max_attempts < 1 || options.max_attempts > 5) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_attempts: ", options.max_attempts, "; 1 to 5 is allowed"));
+  }
+  if (options.connect_timeout < absl::Milliseconds(1) || options.connect_timeout > absl::Hours(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("connect_timeout: ", absl::FormatDuration(options.connect_timeout),
+                     "; 1 ms to 1 h is allowed"));
+  }
+  auto credentials = Credentials(options);
+  if (!credentials.ok()) return credentials.status();
+  return Client(std::make_shared<Connection>(
+      grpc::CreateCustomChannel(std::string(target), *credentials, ChannelArgs(options)),
+      options.wait_for_ready));
+}
+
+Client Client::FromChannel(std::shared_ptr<grpc::Channel> channel) {
+  return Client(std::make_shared<Connection>(std::move(channel), false));
+}
+
+Client::Client(std::shared_ptr<const Connection> connection) : connection_(std::move(connection)) {}
+Client::Client(const Client&) = default;
+Client& Client::operator=(const Client&) = default;
+Client::Client(Client&&) noexcept = default;
+Client& Client::operator=(Client&&) noexcept = default;
+Client::~Client() = default;
+
+absl::Status Client::Generate(const v1::GenerateRequest& request, OnPart on_part,
+                              const CallOptions& options) const {
+  Call call(options, connection_->wait_for_ready);
+  const auto reader = connection_->inference->Generate(call.context(), request);
+  v1::GenerateReply part;
+  bool stopped = false;
+  while (reader->Read(&part)) {
+    if (!stopped && !on_part(part)) {
+      stopped = true;  // the parts that are on their way are read and dropped
+      call.context()->TryCancel();
+    }
+  }
+  absl::Status status = FromGrpcStatus(reader->Finish());
+  if (stopped && status.ok()) return absl::CancelledError("the caller ended the reply");
+  return status;
+}
+
+absl::StatusOr<v1::ScoreReply> Client::Score(const v1::ScoreRequest& request,
+                                             const CallOptions& options) const {
+  Call call(options, connection_->wait_for_ready);
+  v1::ScoreReply reply;
+  absl::Status status =
+      FromGrpcStatus(connection_->inference->Score(call.context(), request, &reply));
+  if (!status.ok()) return status;
+  return reply;
+}
+
+void Client::ScoreAsync(v1::ScoreRequest request, ScoreDone done,
+                        const CallOptions& options) const {
+  struct Pending {
+    Pending(v1::ScoreRequest r, ScoreDone d, const CallOptions& o, bool wait)
+        : request(std::move(r)), done(std::move(d)), call(o, wait) {}
+    v1::ScoreRequest request;
+    v1::ScoreReply reply;
+    ScoreDone done;
+    Call call;
+  };
+  auto pending = std::make_shared<Pending>(std::move(request), std::move(done), options,
+                                           connection_->wait_for_ready);
+  connection_->inference->async()->Score(pending->call.context(), &pending->request,
+                                         &pending->reply,
+                                         [pending](const grpc::Status& grpc_status) {
+                                           absl::Status status = FromGrpcStatus(grpc_status);
+                                           if (status.ok()) {
+                                             pending->done(std::move(pending->reply));
+                                           } else {
+                                             pending->done(std::move(status));
+                                           }
+                                         });
+}
+
+absl::StatusOr<v1::ListModelsReply> Client::ListModels(const CallOptions& options) const {
+  Call call(options, connection_->wait_for_ready);
+  v1::ListModelsReply reply;
+  absl::Status status = FromGrpcStatus(
+      connection_->inference->ListModels(call.context(), v1::ListModelsRequest(), &reply));
+  if (!status.ok()) return status;
+  return reply;
+}
+
+absl::StatusOr<v1::GetModelReply> Client::GetModel(absl::string_view model,
+                                                   const CallOptions& options) const {
+  Call call(options, connection_->wait_for_ready);
+  v1::GetModelRequest request;
+  request.set_model(std::string(model));
+  v1::GetModelReply reply;
+  absl::Status status =
+      FromGrpcStatus(connection_->inference->GetModel(call.context(), request, &reply));
+  if (!status.ok()) return status;
+  return reply;
+}
+
+absl::StatusOr<v1::GetLoadReply> Client::GetLoad(absl::string_view model,
+                                                 const CallOptions& options) const {
+  Call call(options, connection_->wait_for_ready);
+  v1::GetLoadRequest request;
+  request.set_model(std::string(model));
+  v1::GetLoadReply reply;
+  absl::Status status =
+      FromGrpcStatus(connection_->inference->GetLoad(call.context(), request, &reply));
+  if (!status.ok()) return status;
+  return reply;
+}
+
+absl::StatusOr<HealthStatus> Client::Health(absl::string_view service,
+                                            const CallOptions& options) const {
+  Call call(options, connection_->wait_for_ready);
+  google::protobuf::StringValue request;
+  request.set_value(std::string(service));
+  google::protobuf::Int32Value reply;
+  grpc::CompletionQueue queue;
+  const auto reader = connection_->health.PrepareUnaryCall(
+      call.context(), "/grpc.health.v1.Health/Check", request, &queue);
+  grpc::Status grpc_status;
+  reader->StartCall();
+  reader->Finish(&reply, &grpc_status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  absl::Status status = FromGrpcStatus(grpc_status);
+  if (!status.ok()) return status;
+  switch (reply.value()) {
+    case 1:
+      return HealthStatus::kServing;
+    case 2:
+      return HealthStatus::kNotServing;
+    default:
+      return HealthStatus::kUnknown;
+  }
+}
+
+}  // namespace rivulet

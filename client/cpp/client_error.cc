@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cpp/client_error.h"
+
+#include <string>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+#include "rivulet/client.h"
+
+namespace rivulet {
+namespace {
+
+constexpr absl::string_view kStatusUrl = "type.googleapis.com/google.rpc.Status";
+
+}  // namespace
+
+absl::Status FromGrpcStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  // The numbers of grpc::StatusCode and absl::StatusCode are those of google.rpc.Code; absl maps
+  // what it does not know to UNKNOWN.
+  absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  if (!status.error_details().empty()) {
+    result.SetPayload(kStatusUrl, absl::Cord(status.error_details()));
+  }
+  return result;
+}
+
+ErrorInfo GetErrorInfo(const absl::Status& status) {
+  ErrorInfo info;
+  const absl::optional<absl::Cord> payload = status.GetPayload(kStatusUrl);
+  google::rpc::Status details;
+  if (!payload.has_value() || !details.ParseFromString(std::string(*payload))) return info;
+  for (const google::protobuf::Any& any : details.details()) {
+    google::rpc::ErrorInfo error_info;
+    google::rpc::BadRequest bad_request;
+    google::rpc::RetryInfo retry_info;
+    if (any.UnpackTo(&error_info)) {
+      info.reason = error_info.reason();
+    } else if (any.UnpackTo(&bad_request) && bad_request.field_violations_size() > 0) {
+      info.field = bad_request.field_violations(0).field();
+    } else if (any.UnpackTo(&retry_info)) {
+      info.retry_delay = absl::Seconds(retry_info.retry_delay().seconds()) +
+                         absl::Nanoseconds(retry_info.retry_delay().nanos());
+    }
+  }
+  return info;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// gRPC's errors as absl::Status.
+#pragma once
+
+#include "absl/status/status.h"
+#include "grpcpp/support/status.h"
+
+namespace rivulet {
+
+// Code and message as they are; the google.rpc.Status that the server attached, if any, becomes a
+// payload that GetErrorInfo() of rivulet/client.h reads.
+absl::Status FromGrpcStatus(const grpc::Status& status);
+
+}  // namespace rivulet

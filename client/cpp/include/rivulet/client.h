@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C++ client of a Rivulet server. Requests and replies are the messages of
+// rivulet/v1/inference.proto, whose comments are the documentation of every field; this library
+// adds connecting, deadlines, cancellation, retries and typed errors.
+//
+//   absl::StatusOr<rivulet::Client> client = rivulet::Client::Connect("127.0.0.1:50051");
+//   rivulet::v1::GenerateRequest request;
+//   request.set_text("ROMEO:");
+//   absl::Status status = client->Generate(request, [](const rivulet::v1::GenerateReply& part) {
+//     std::cout << part.text() << std::flush;
+//     return true;
+//   });
+//   if (!status.ok()) std::cerr << status.message() << " (" << rivulet::GetErrorInfo(status).reason
+//   << ")\n";
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "rivulet/v1/inference.pb.h"
+
+namespace grpc {
+class Channel;
+}
+
+namespace rivulet {
+
+// Files are PEM. Empty strings: not used.
+struct TlsOptions {
+  std::string
+      root_certs_file;  // who may have signed the server's certificate; empty: the system's roots
+  std::string client_cert_file;  // with client_key_file: what this client shows (mutual TLS)
+  std::string client_key_file;
+  std::string server_name;  // name expected in the certificate where it is not the target's host
+};
+
+struct ClientOptions {
+  // Absent: plaintext, for loopback and networks that are protected otherwise.
+  std::optional<TlsOptions> tls;
+  // A connection attempt that takes longer has failed, and calls that wait for it end with
+  // UNAVAILABLE.
+  absl::Duration connect_timeout = absl::Seconds(5);
+  // Calls wait for the server to come up until their deadline, instead of ending with UNAVAILABLE.
+  bool wait_for_ready = false;
+  // Attempts of one call, 1 to 5. Only UNAVAILABLE before the first message of a reply is tried
+  // again, after 0.1 s to 2 s; a reply that has begun is never begun again behind the caller's
+  // back.
+  int max_attempts = 4;
+  // Largest message accepted from the server.
+  int max_receive_bytes = 256 << 20;
+};
+
+struct CallOptions {
+  absl::Time deadline = absl::InfiniteFuture();  // past it: DEADLINE_EXCEEDED
+  std::stop_token stop = {};  // once requested: CANCELLED, and the server frees the session
+};
+
+// What an error says beyond code and message; empty where it says nothing.
+struct ErrorInfo {
+  std::string reason;  // UPPER_SNAKE_CASE, stable: switch on it, for example "TOKEN_OUT_OF_RANGE"
+  std::string
+      field;  // path of the offending field in the request, for example "sampling.temperature"
+  absl::Duration retry_delay = absl::ZeroDuration();  // > 0: when it makes sense to try again
+};
+
+// What the server attached to an error that a Client returned.
+ErrorInfo GetErrorInfo(const absl::Status& status);
+
+enum class HealthStatus : uint8_t { kUnknown, kServing, kNotServing };
+
+// Every call that fails returns the server's code and message, or UNAVAILABLE where the target
+// cannot be reached. Thread: any thread, also at the same time. A copy shares the connection.
+class Client {
+ public:
+  // Checks the options and begins to use the server at `target`, "HOST:PORT" or any gRPC name such
+  // as "dns:///HOST:PORT" or "unix:PATH". Connects with the first call. Errors: INVALID_ARGUMENT
+  // (options), NOT_FOUND (a certificate file cannot be read).
+  static absl::StatusOr<Client> Connect(absl::string_view target,
+                                        const ClientOptions& options = {});
+
+  // Uses a channel that exists, for example that of a server in the same process.
+  static Client FromChannel(std::shared_ptr<grpc::Channel> channel);
+
+  Client(const Client&);
+  Client& operator=(const Client&);
+  Client(Client&&) noexcept;
+  Client& operator=(Client&&) noexcept;
+  ~Client();
+
+  // Streams what the model generates. `on_part` is called on this thread for every part, in order;
+  // false ends the call with CANCELLED. Returns when the last part has been seen.
+  using OnPart = absl::FunctionRef<bool(const v1::GenerateReply&)>;
+  absl::Status Generate(const v1::GenerateRequest& request, OnPart on_part,
+                        const CallOptions& options = {}) const;
+
+  absl::StatusOr<v1::ScoreReply> Score(const v1::ScoreRequest& request,
+                                       const CallOptions& options = {}) const;
+
+  // The same without waiting: `done` is called exactly once, on a thread of the library, and must
+  // not block. The process must not end before it has been called.
+  using ScoreDone = std::function<void(absl::StatusOr<v1::ScoreReply>)>;
+  void ScoreAsync(v1::ScoreRequest request, ScoreDone done, const CallOptions& options = {}) const;
+
+  absl::StatusOr<v1::ListModelsReply> ListModels(const CallOptions& options = {}) const;
+
+  // `model` may be empty where the server serves exactly one.
+  absl::StatusOr<v1::GetModelReply> GetModel(absl::string_view model,
+                                             const CallOptions& options = {}) const;
+
+  // `model` empty: every model.
+  absl::StatusOr<v1::GetLoadReply> GetLoad(absl::string_view model,
+                                           const CallOptions& options = {}) const;
+
+  // grpc.health.v1: `service` is a model's name, or "" for the server as a whole. Errors: NOT_FOUND
+  // (no such service).
+  absl::StatusOr<HealthStatus> Health(absl::string_view service,
+                                      const CallOptions& options = {}) const;
+
+ private:
+  struct Connection;
+  explicit Client(std::shared_ptr<const Connection> connection);
+
+  std::shared_ptr<const Connection> connection_;
+};
+
+}  // namespace rivulet

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace rivulet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+absl::StatusOr<Command> Parse(std::vector<std::string> args) { return ParseCommandLine(args); }
+
+template <typename T>
+T Expect(std::vector<std::string> args) {
+  absl::StatusOr<Command> command = Parse(std::move(args));
+  EXPECT_TRUE(command.ok()) << command.status();
+  if (!command.ok() || !std::holds_alternative<T>(*command)) {
+    ADD_FAILURE() << "another command";
+    return T();
+  }
+  return std::get<T>(*std::move(command));
+}
+
+// The one line of a command that must be refused.
+std::string Refusal(std::vector<std::string> args) {
+  const absl::StatusOr<Command> command = Parse(std::move(args));
+  if (command.ok()) return "accepted";
+  EXPECT_EQ(command.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(command.status().message()), Not(HasSubstr("\n")));
+  return std::string(command.status().message());
+}
+
+TEST(OptionsTest, ReadsAWholeGenerateCommand) {
+  const auto options = Expect<GenerateOptions>({"generate",
+                                                "--target",
+                                                "localhost:50051",
+                                                "--model-name",
+                                                "m",
+                                                "--prompt",
+                                                "ROMEO:",
+                                                "--temperature",
+                                                "0.8",
+                                                "--top-k",
+                                                "40",
+                                                "--top-p",
+                                                "0.9",
+                                                "--min-p",
+                                                "0.1",
+                                                "--repetition-penalty",
+                                                "1.1",
+                                                "--frequency-penalty",
+                                                "-0.5",
+                                                "--presence-penalty",
+                                                "-1",
+                                                "--logit-bias",
+                                                "3:-1.5",
+                                                "--logit-bias",
+                                                "4:2",
+                                                "--seed",
+                                                "18446744073709551615",
+                                                "--num-samples",
+                                                "3",
+                                                "--max-tokens",
+                                                "10",
+                                                "--stop",
+                                                "a,b",
+                                                "--stop",
+                                                "c",
+                                                "--stop-token",
+                                                "1,2",
+                                                "--json",
+                                                "--logprobs",
+                                                "--top-logprobs",
+                                                "5",
+                                                "--deadline",
+                                                "1.5"});
+  EXPECT_EQ(options.target.target, "localhost:50051");
+  EXPECT_EQ(options.target.model_name, "m");
+  EXPECT_EQ(options.prompt, "ROMEO:");
+  EXPECT_FLOAT_EQ(*options.sampling.temperature, 0.8f);
+  EXPECT_EQ(options.sampling.top_k, 40);
+  EXPECT_FLOAT_EQ(*options.sampling.frequency_penalty, -0.5f);
+  EXPECT_FLOAT_EQ(*options.sampling.presence_penalty, -1.0f);
+  EXPECT_THAT(options.sampling.logit_bias, ElementsAre(std::pair(3, -1.5f), std::pair(4, 2.0f)));
+  EXPECT_EQ(options.sampling.seed, UINT64_MAX);
+  EXPECT_EQ(options.num_samples, 3);
+  EXPECT_EQ(options.max_tokens, 10);
+  EXPECT_THAT(options.stop, ElementsAre("a,b", "c"));
+  EXPECT_THAT(options.stop_tokens, ElementsAre(1, 2));
+  EXPECT_TRUE(options.json && options.logprobs);
+  EXPECT_EQ(options.top_logprobs, 5);
+  EXPECT_DOUBLE_EQ(*options.deadline_seconds, 1.5);
+}
+
+TEST(OptionsTest, TellsAnEmptyPromptFromNone) {
+  EXPECT_EQ(Expect<GenerateOptions>({"generate", "--model", "d", "--prompt", ""}).prompt, "");
+  EXPECT_FALSE(Expect<GenerateOptions>({"generate", "--model", "d"}).prompt.has_value());
+  const auto empty = Expect<GenerateOptions>({"generate", "--model", "d", "--tokens", ""});
+  ASSERT_TRUE(empty.tokens.has_value());
+  EXPECT_TRUE(empty.tokens->empty());
+}
+
+TEST(OptionsTest, ReadsImageValuesAsBytes) {
+  const auto options = Expect<GenerateOptions>(
+      {"generate", "--model", "d", "--values", "0, 255", "--out", "x.png", "--count", "64"});
+  EXPECT_EQ(options.values, std::string("\0\xff", 2));
+  EXPECT_EQ(options.count, 64);
+  EXPECT_EQ(options.columns, 8);
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--values", "256"}), HasSubstr("--values"));
+}
+
+TEST(OptionsTest, ReadsAScoreCommand) {
+  const auto options =
+      Expect<ScoreOptions>({"score", "--model", "d", "--input", "-", "--outputs", "0,5", "--window",
+                            "512", "--backend", "cpu", "--precision", "float32", "--threads", "2"});
+  EXPECT_EQ(options.input, "-");
+  EXPECT_THAT(options.outputs, ElementsAre(0, 5));
+  EXPECT_EQ(options.window, 512);
+  EXPECT_EQ(options.target.backend, "cpu");
+  EXPECT_EQ(options.target.precision, "float32");
+  EXPECT_EQ(options.target.threads, 2);
+}
+
+TEST(OptionsTest, NeedsOneTarget) {
+  for (const char* const command : {"generate", "models", "health"}) {
+    EXPECT_THAT(Refusal({command}), HasSubstr("--target HOST:PORT or --model DIR"));
+    EXPECT_THAT(Refusal({command, "--target", "a:1", "--model", "d"}), HasSubstr("--model"));
+    EXPECT_THAT(Refusal({command, "--model", "d", "--model-name", "m"}), HasSubstr("--target"));
+    EXPECT_THAT(Refusal({command, "--target", "a:1", "--backend", "cpu"}), HasSubstr("--model"));
+  }
+}
+
+TEST(OptionsTest, NeedsAPortInTheTarget) {
+  for (const char* const target : {"localhost", "localhost:", ":1", "a:0", "a:65536", "a:x"}) {
+    EXPECT_THAT(Refusal({"models", "--target", target}), HasSubstr("HOST:PORT")) << target;
+  }
+  EXPECT_EQ(Expect<ModelsOptions>({"models", "--target", "[::1]:50051"}).target.target,
+            "[::1]:50051");
+}
+
+TEST(OptionsTest, NeedsExactlyOneInputToScore) {
+  EXPECT_NE(Refusal({"score", "--model", "d"}), "accepted");
+  EXPECT_NE(Refusal({"score", "--model", "d", "--input", "a", "--idx", "b"}), "accepted");
+  EXPECT_NE(Refusal({"score", "--model", "d", "--input", "a", "--limit", "2"}), "accepted");
+  EXPECT_NE(Refusal({"score", "--model", "d", "--input", "a", "--tail", "0.1"}), "accepted");
+}
+
+TEST(OptionsTest, NamesTheOptionThatIsWrong) {
+  const std::vector<std::string> score = {"score", "--model", "d", "--input", "-"};
+  const auto with = [&](std::string option, std::string value) {
+    std::vector<std::string> args = score;
+    args.push_back(std::move(option));
+    args.push_back(std::move(value));
+    return Refusal(args);
+  };
+  EXPECT_THAT(with("--window", "0"), HasSubstr("--window"));
+  EXPECT_THAT(with("--window", "1.5"), HasSubstr("--window"));
+  EXPECT_THAT(with("--outputs", "1,-1"), HasSubstr("--outputs"));
+  EXPECT_THAT(with("--outputs", "1,,2"), HasSubstr("--outputs"));
+  EXPECT_THAT(with("--backend", "tpu"), HasSubstr("--backend"));
+  EXPECT_THAT(with("--precision", "half"), HasSubstr("--precision"));
+  EXPECT_THAT(with("--nonsense", "1"), HasSubstr("--nonsense"));
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--seed", "-1"}), HasSubstr("--seed"));
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--logit-bias", "3"}),
+              HasSubstr("--logit-bias"));
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--prompt", "\xff"}), HasSubstr("--prompt"));
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--count", "3"}), HasSubstr("--out"));
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--logprobs"}), HasSubstr("--json"));
+}
+
+TEST(OptionsTest, RefusesWhatIsNoCommand) {
+  EXPECT_NE(Refusal({}), "accepted");
+  EXPECT_THAT(Refusal({"bogus"}), HasSubstr("subcommand"));
+  EXPECT_THAT(Refusal({"models", "--target", "a:1", "surplus"}), HasSubstr("surplus"));
+  EXPECT_NE(Refusal({"models", "health", "--target", "a:1"}), "accepted");
+}
+
+TEST(OptionsTest, ShowsHelpAndVersion) {
+  EXPECT_THAT(Expect<ShowText>({"--help"}).text, HasSubstr("score"));
+  EXPECT_THAT(Expect<ShowText>({"score", "--help"}).text, HasSubstr("--window"));
+  EXPECT_THAT(Expect<ShowText>({"--version"}).text, HasSubstr("rivulet "));
+}
+
+}  // namespace
+}  // namespace rivulet
