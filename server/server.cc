@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "model/cuda_backend.h"
 #include "model/model.h"
 #include "server/grpc/grpc_server.h"
+#include "server/health_watch.h"
 #include "server/log.h"
 
 namespace rivulet {
@@ -123,12 +125,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   options.max_streams = config.max_streams;
   RIVULET_ASSIGN_OR_RETURN(server->grpc_, GrpcServer::Create(served, options));
   server->LogServing(config);
-  server->watcher_ = std::thread([raw = server.get()] { raw->Watch(); });
+  std::vector<const Engine*> engines;
+  for (const LoadedModel& model : server->models_) engines.push_back(model.engine.get());
+  server->health_watch_ =
+      std::make_unique<HealthWatch>(std::move(engines), server->grpc_.get(), kHealthPeriod);
   return server;
 }
 
 Server::~Server() {
-  StopWatching();
   if (grpc_ == nullptr) return;
   // The engines end their replies first, so that clients read UNAVAILABLE and not a bare
   // cancellation.
@@ -151,7 +155,7 @@ bool Server::Drain(absl::Time deadline) {
   for (std::thread& drain : drains) drain.join();
   const absl::Time flushed = std::max(deadline, absl::Now() + kFlushTime);
   if (!grpc_->WaitUntilIdle(flushed)) all_ended = false;
-  StopWatching();
+  health_watch_.reset();
   grpc_->Shutdown(absl::Now() + kFlushTime);
   return all_ended;
 }
@@ -179,32 +183,6 @@ void Server::LogServing(const ServerConfig& config) const {
       {{"address", config.listen},
        {"port", int64_t{port()}},
        {"models", absl::StrJoin(models_, ",", append_name)}});
-}
-
-void Server::Watch() {
-  std::vector<bool> serving(models_.size(), true);
-  absl::MutexLock lock(&mutex_);
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&stop_watching_), kHealthPeriod)) {
-    for (size_t i = 0; i < models_.size(); ++i) {
-      const absl::Status health = models_[i].engine->GetLoad().health;
-      if (health.ok() == serving[i]) continue;
-      serving[i] = health.ok();
-      grpc_->SetServing(models_[i].name, serving[i]);
-      Log(health.ok() ? LogLevel::kInfo : LogLevel::kError, "health",
-          {{"model", models_[i].name},
-           {"serving", health.ok()},
-           {"reason", std::string(health.message())}});
-    }
-    grpc_->SetServing("", std::find(serving.begin(), serving.end(), false) == serving.end());
-  }
-}
-
-void Server::StopWatching() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stop_watching_ = true;
-  }
-  if (watcher_.joinable()) watcher_.join();
 }
 
 }  // namespace rivulet

@@ -5,12 +5,9 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/engine/engine.h"
 #include "server/server_config.h"
@@ -22,6 +19,7 @@ class Channel;
 namespace rivulet {
 
 class GrpcServer;
+class HealthWatch;
 
 // Thread: any, but Drain and the destructor once each, and not at the same time.
 class Server {
@@ -56,16 +54,10 @@ class Server {
   static absl::StatusOr<LoadedModel> StartEngine(std::shared_ptr<const Model> model,
                                                  const ServerConfig& config);
   void LogServing(const ServerConfig& config) const;
-  // Watches the engines and sets health from what they say, until the server ends.
-  void Watch();
-  void StopWatching();
 
   std::vector<LoadedModel> models_;
   std::unique_ptr<GrpcServer> grpc_;  // after models_: ends before the engines do
-
-  absl::Mutex mutex_;
-  bool stop_watching_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread watcher_;
+  std::unique_ptr<HealthWatch> health_watch_;
 };
 
 }  // namespace rivulet

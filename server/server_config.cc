@@ -161,6 +161,9 @@ struct Flags {
             if constexpr (std::is_same_v<decltype(member), decltype(&ServerConfig::models)>) {
               option->allow_extra_args(false)->default_str("");
             }
+            if constexpr (std::is_same_v<decltype(member), bool ServerConfig::*>) {
+              option->default_str(config->*member ? "true" : "false");
+            }
           },
           setting.member);
     }
@@ -286,7 +289,8 @@ absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* ar
     return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
   }
   RIVULET_RETURN_IF_ERROR(ValidateServerConfig(command.config));
-  RIVULET_RETURN_IF_ERROR(ParseHostPort(command.config.listen).status());  // a process needs a socket
+  RIVULET_RETURN_IF_ERROR(
+      ParseHostPort(command.config.listen).status());  // a process needs a socket
   if (second.print_config) {
     command.serve = false;
     command.output = absl::StrCat(ServerConfigToJson(command.config), "\n");

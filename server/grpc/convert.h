@@ -18,8 +18,9 @@ namespace rivulet {
 absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, const Model& model);
 absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Model& model);
 
-// An error of the engine, which knows every prompt as "prompt.tokens" and what is scored as "content.tokens", about
-// what this request holds: "prompt.text", "prompt.image_values", "content.text".
+// An error of the engine, which knows every prompt as "prompt.tokens" and what is scored as
+// "content.tokens", about what this request holds: "prompt.text", "prompt.image_values",
+// "content.text".
 absl::Status NameWireField(const absl::Status& status, const v1::GenerateRequest& request);
 absl::Status NameWireField(const absl::Status& status, const v1::ScoreRequest& request);
 

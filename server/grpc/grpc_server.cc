@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -37,14 +38,22 @@ void SetUpProcess() {
   });
 }
 
-// Reflection for this server alone: the library's own initializer would turn it on for every server
-// of the process.
+// Linking the reflection library turns it on for every server of the process; this says so for one.
 class ReflectionOption final : public grpc::ServerBuilderOption {
  public:
+  explicit ReflectionOption(bool on) : on_(on) {}
   void UpdateArguments(grpc::ChannelArguments*) override {}
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
+    auto reflection = std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>();
+    const std::string name = reflection->name();
+    plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
+                                  [&name](const auto& plugin) { return plugin->name() == name; }),
+                   plugins->end());
+    if (on_) plugins->push_back(std::move(reflection));
   }
+
+ private:
+  const bool on_;
 };
 
 void SetTransport(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
@@ -107,7 +116,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(
     RIVULET_ASSIGN_OR_RETURN(address, ParseHostPort(options.listen));
     builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &result->port_);
   }
-  if (options.reflection) builder.SetOption(std::make_unique<ReflectionOption>());
+  builder.SetOption(std::make_unique<ReflectionOption>(options.reflection));
   builder.RegisterService(&result->service_);
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr || (!options.listen.empty() && result->port_ == 0)) {

@@ -58,6 +58,7 @@ class FakeEngine final : public Engine {
     EngineLoad load;
     load.slots = limits_.num_slots;
     load.slots_used = static_cast<int>(running_.size());
+    load.health = health_;
     return load;
   }
 
@@ -67,6 +68,11 @@ class FakeEngine final : public Engine {
   void Refuse(absl::Status status) {
     absl::MutexLock lock(&mutex_);
     refuse_ = std::move(status);
+  }
+
+  void SetHealth(absl::Status health) {
+    absl::MutexLock lock(&mutex_);
+    health_ = std::move(health);
   }
 
   // Waits until a request has come, and returns the id of the latest.
@@ -133,6 +139,7 @@ class FakeEngine final : public Engine {
   EngineOptions options_;
   mutable absl::Mutex mutex_;
   absl::Status refuse_ ABSL_GUARDED_BY(mutex_);
+  absl::Status health_ ABSL_GUARDED_BY(mutex_);
   RequestId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   RequestId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   GenerateSpec last_spec_ ABSL_GUARDED_BY(mutex_);

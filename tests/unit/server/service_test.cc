@@ -15,8 +15,8 @@
 #include "model/base/error.h"
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "server/grpc/grpc_server.h"
+#include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
-#include "tests/unit/server/wire_error.h"
 
 namespace rivulet {
 namespace {

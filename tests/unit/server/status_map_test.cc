@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "model/base/error.h"
-#include "tests/unit/server/wire_error.h"
+#include "tests/support/wire_error.h"
 
 namespace rivulet {
 namespace {

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/health_watch.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "absl/time/clock.h"
+#include "server/grpc/grpc_server.h"
+#include "tests/support/raw_rpc.h"
+#include "tests/unit/server/fake_engine.h"
+
+namespace rivulet {
+namespace {
+
+using testing::FakeEngine;
+using testing::Health;
+
+std::shared_ptr<const Model> LoadTiny(const std::string& name) {
+  auto model = Model::Load(RIVULET_SOURCE_DIR "/tests/conformance/models/" + name);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *std::move(model);
+}
+
+// Asks until the answer is `expected`; a test that never sees it fails by its time limit.
+void AwaitHealth(const std::shared_ptr<grpc::Channel>& channel, const std::string& service,
+                 const std::string& expected) {
+  while (Health(channel, service) != expected) absl::SleepFor(absl::Milliseconds(1));
+}
+
+TEST(HealthWatchTest, AFailedEngineTurnsItsModelAndTheServerNotServing) {
+  FakeEngine good(LoadTiny("tiny-elu-relu")), failing(LoadTiny("tiny-image"));
+  auto server = GrpcServer::Create({{&good, "cpu"}, {&failing, "cpu"}}, GrpcServerOptions());
+  ASSERT_TRUE(server.ok()) << server.status();
+  const HealthWatch watch({&good, &failing}, server->get(), absl::Milliseconds(1));
+  const auto channel = (*server)->InProcessChannel();
+  for (const char* service : {"", "tiny-elu-relu", "tiny-image"}) {
+    EXPECT_EQ(Health(channel, service), "SERVING");
+  }
+  EXPECT_EQ(Health(channel, "another"), "NOT_FOUND");
+
+  failing.SetHealth(absl::InternalError("device lost"));
+  AwaitHealth(channel, "tiny-image", "NOT_SERVING");
+  AwaitHealth(channel, "", "NOT_SERVING");
+  EXPECT_EQ(Health(channel, "tiny-elu-relu"), "SERVING");
+
+  failing.SetHealth(absl::OkStatus());
+  AwaitHealth(channel, "tiny-image", "SERVING");
+  AwaitHealth(channel, "", "SERVING");
+}
+
+TEST(HealthWatchTest, NothingTurnsAStoppingServerServingAgain) {
+  FakeEngine engine(LoadTiny("tiny-elu-relu"));
+  auto server = GrpcServer::Create({{&engine, "cpu"}}, GrpcServerOptions());
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto channel = (*server)->InProcessChannel();
+  (*server)->StopServing();
+  (*server)->SetServing("tiny-elu-relu", true);
+  EXPECT_EQ(Health(channel, "tiny-elu-relu"), "NOT_SERVING");
+  EXPECT_EQ(Health(channel, ""), "NOT_SERVING");
+}
+
+}  // namespace
+}  // namespace rivulet
