@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/gemm.h"
+
+#include <map>
+
+#include "tests/support/kernel_arrays.h"
+
+namespace rivulet::kernels {
+namespace {
+
+using rivulet::testing::ForEachCpuTarget;
+using rivulet::testing::GuardedFloats;
+using rivulet::testing::RandomFloats;
+using rivulet::testing::SameBits;
+
+// A packed random matrix and its bias.
+struct Matrix {
+  Matrix(WeightType type, int k, int n)
+      : panels(PackedSize(type, k, n) / sizeof(float) + 1), bias(size_t(PaddedColumns(n))) {
+    std::fill_n(panels.data(), PackedSize(type, k, n) / sizeof(float) + 1, 0.0f);
+    const std::vector<float> w = RandomFloats(size_t(n) * size_t(k), 1, -0.2f, 0.2f);
+    EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, n, panels.data()));
+    const std::vector<float> b = RandomFloats(size_t(n), 2);
+    std::copy(b.begin(), b.end(), bias.begin());
+    packed = {type, k, n, panels.data()};
+  }
+  GuardedFloats panels;
+  std::vector<float> bias;
+  PackedMatrix packed;
+};
+
+GemmArgs Args(const Matrix& m, const std::vector<float>& x, int rows, float* y, Epilogue epilogue) {
+  GemmArgs args;
+  args.w = m.packed;
+  args.bias = m.bias.data();
+  args.x = x.data();
+  args.y = y;
+  args.residual = y;
+  args.rows = rows;
+  args.ldx = m.packed.k;
+  args.ldy = PaddedColumns(m.packed.n);
+  args.epilogue = epilogue;
+  args.panel_end = NumPanels(m.packed.n);
+  return args;
+}
+
+TEST(GemmTest, EveryShapeTypeAndEpilogueMatchesTheReference) {
+  ForEachCpuTarget([](const std::string& target) {
+    for (const auto& [k, n] :
+         {std::pair{1, 1}, {7, 31}, {16, 32}, {33, 65}, {100, 77}, {256, 160}, {45, 256}}) {
+      for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16}) {
+        const Matrix m(type, k, n);
+        for (const Epilogue epilogue :
+             {Epilogue::kNone, Epilogue::kRelu, Epilogue::kGelu, Epilogue::kResidual}) {
+          for (const int rows : {1, 2, 3, 4, 5, 12, 13, 31}) {
+            const std::vector<float> x = RandomFloats(size_t(rows) * size_t(k), 3);
+            const std::vector<float> before =
+                RandomFloats(size_t(rows) * size_t(PaddedColumns(n)), 4);
+            GuardedFloats y(before.size());
+            std::copy(before.begin(), before.end(), y.data());
+            std::vector<float> expected = before;
+            const GemmArgs args = Args(m, x, rows, y.data(), epilogue);
+            ASSERT_EQ(CheckGemm(args), nullptr);
+            GemmCpu(args);
+            GemmRef(Args(m, x, rows, expected.data(), epilogue));
+            ASSERT_TRUE(y.Intact()) << target;
+            for (int r = 0; r < rows; ++r) {
+              for (int c = 0; c < n; ++c) {
+                const size_t at = size_t(r) * size_t(PaddedColumns(n)) + size_t(c);
+                ASSERT_NEAR(y[at], expected[at], 4e-6 * (1 + std::sqrt(double(k))))
+                    << target << " k " << k << " n " << n << " rows " << rows << " at " << r << ","
+                    << c;
+              }
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(GemmTest, ARowHasTheSameBitsAtEveryRowCountPlacePanelSplitAndVectorWidth) {
+  constexpr int kK = 100, kN = 160, kRows = 256;
+  const std::vector<float> x = RandomFloats(size_t(kRows) * kK, 5);
+  for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16}) {
+    const Matrix m(type, kK, kN);
+    std::vector<float> reference;
+    ForEachCpuTarget([&](const std::string& target) {
+      if (!CpuTargetFuses()) return;  // rounds every product: another numerics id
+      std::vector<float> all(size_t(kRows) * kN);
+      GemmCpu(Args(m, x, kRows, all.data(), Epilogue::kGelu));
+      if (reference.empty()) reference = all;
+      ASSERT_TRUE(SameBits(all, reference)) << target;
+      for (int rows = 1; rows < kRows; rows += rows < 40 ? 1 : 37) {
+        for (const int first : {0, kRows - rows}) {
+          const std::vector<float> part(x.begin() + first * kK, x.begin() + (first + rows) * kK);
+          std::vector<float> y(size_t(rows) * kN);
+          for (int panel = 0; panel < NumPanels(kN); panel += 2) {  // as two threads would split
+            GemmArgs args = Args(m, part, rows, y.data(), Epilogue::kGelu);
+            args.panel_begin = panel;
+            args.panel_end = std::min(panel + 2, NumPanels(kN));
+            GemmCpu(args);
+          }
+          const std::vector<float> expected(reference.begin() + first * kN,
+                                            reference.begin() + (first + rows) * kN);
+          ASSERT_TRUE(SameBits(y, expected)) << target << " rows " << rows << " from " << first;
+        }
+      }
+    });
+  }
+}
+
+TEST(GemmTest, SeveralMatricesSideBySideEqualEachAlone) {
+  constexpr int kK = 20;
+  const std::vector<float> x = RandomFloats(kK, 6);
+  const std::vector<float> w = RandomFloats(size_t(50) * kK, 7);
+  std::vector<float> panels(PackedSize(WeightType::kF32, kK, 50) / sizeof(float)), bias(64), y(64);
+  ASSERT_TRUE(PackWeights(WeightType::kF32, w.data(), 17, kK, 0, 50, panels.data()));
+  ASSERT_TRUE(PackWeights(WeightType::kF32, w.data() + 17 * kK, 33, kK, 17, 50, panels.data()));
+  GemmArgs args;
+  args.w = {WeightType::kF32, kK, 50, panels.data()};
+  args.bias = bias.data();
+  args.x = x.data();
+  args.y = y.data();
+  args.rows = 1;
+  args.ldx = kK;
+  args.ldy = 64;
+  args.panel_end = 2;
+  GemmRef(args);
+  for (int c = 0; c < 50; ++c) {
+    double sum = 0;
+    for (int i = 0; i < kK; ++i) sum += double{x[size_t(i)]} * double{w[size_t(c * kK + i)]};
+    EXPECT_NEAR(y[size_t(c)], sum, 1e-5);
+  }
+}
+
+TEST(GemmTest, PackingSaysWhenAWeightDoesNotFitSixteenBits) {
+  std::vector<float> panels(32);
+  const float large = 70000.0f;
+  EXPECT_FALSE(PackWeights(WeightType::kF16, &large, 1, 1, 0, 1, panels.data()));
+  EXPECT_TRUE(PackWeights(WeightType::kBF16, &large, 1, 1, 0, 1, panels.data()));
+}
+
+TEST(GemmTest, CheckNamesWhatIsWrong) {
+  const Matrix m(WeightType::kF32, 4, 4);
+  const std::vector<float> x(4);
+  std::vector<float> y(32);
+  GemmArgs args = Args(m, x, 1, y.data(), Epilogue::kNone);
+  EXPECT_EQ(CheckGemm(args), nullptr);
+  args.ldy = 4;
+  EXPECT_STREQ(CheckGemm(args), "ldy >= n rounded up to 32");
+  args = Args(m, x, 1, y.data(), Epilogue::kResidual);
+  args.residual = nullptr;
+  EXPECT_STREQ(CheckGemm(args), "residual must be set");
+}
+
+}  // namespace
+}  // namespace rivulet::kernels
