@@ -181,18 +181,19 @@ void Client::ScoreAsync(v1::ScoreRequest request, ScoreDone done,
     ScoreDone done;
     Call call;
   };
-  auto pending = std::make_shared<Pending>(std::move(request), std::move(done), options,
-                                           connection_->wait_for_ready);
-  connection_->inference->async()->Score(pending->call.context(), &pending->request,
-                                         &pending->reply,
-                                         [pending](const grpc::Status& grpc_status) {
-                                           absl::Status status = FromGrpcStatus(grpc_status);
-                                           if (status.ok()) {
-                                             pending->done(std::move(pending->reply));
-                                           } else {
-                                             pending->done(std::move(status));
-                                           }
-                                         });
+  auto* const pending =
+      new Pending(std::move(request), std::move(done), options, connection_->wait_for_ready);
+  connection_->inference->async()->Score(
+      pending->call.context(), &pending->request, &pending->reply,
+      [pending](const grpc::Status& grpc_status) {
+        absl::StatusOr<v1::ScoreReply> result = std::move(pending->reply);
+        if (!grpc_status.ok()) result = FromGrpcStatus(grpc_status);
+        const ScoreDone on_done = std::move(pending->done);
+        // The context shares the channel. Were it the last to let go, the channel would end on this
+        // thread, which gRPC's channel waits for when it ends.
+        delete pending;
+        on_done(std::move(result));
+      });
 }
 
 absl::StatusOr<v1::ListModelsReply> Client::ListModels(const CallOptions& options) const {

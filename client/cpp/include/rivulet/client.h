@@ -105,8 +105,8 @@ class Client {
   absl::StatusOr<v1::ScoreReply> Score(const v1::ScoreRequest& request,
                                        const CallOptions& options = {}) const;
 
-  // The same without waiting: `done` is called exactly once, on a thread of the library, and must
-  // not block. The process must not end before it has been called.
+  // The same without waiting: `done` is called exactly once, on a thread of the library. It must
+  // not block, and the last copy of this Client must live until it has begun (and not end in it).
   using ScoreDone = std::function<void(absl::StatusOr<v1::ScoreReply>)>;
   void ScoreAsync(v1::ScoreRequest request, ScoreDone done, const CallOptions& options = {}) const;
 
