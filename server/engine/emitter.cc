@@ -24,8 +24,8 @@ void Emitter::Hand(Batch* batch) {
     if (pending_.empty()) {
       std::swap(pending_, *batch);
     } else {
-      // Pointers in `ready` stay good although they are told before all of `ended`: what ended in an earlier batch
-      // is never in the `ready` of a later one.
+      // Pointers in `ready` stay good although they are told before all of `ended`: what ended in
+      // an earlier batch is never in the `ready` of a later one.
       pending_.ready.insert(pending_.ready.end(), batch->ready.begin(), batch->ready.end());
       for (auto& outlet : batch->ended) pending_.ended.push_back(std::move(outlet));
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Emitter: the thread that calls listeners, so that the loop never waits for a gRPC write. The loop hands it one batch
-// per poll of the backend: one lock, at most one wake-up.
+// Emitter: the thread that calls listeners, so that the loop never waits for a gRPC write. The loop
+// hands it one batch per poll of the backend: one lock, at most one wake-up.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ class Outlet {
 class Emitter {
  public:
   struct Batch {
-    std::vector<Outlet*> ready;                  // marked by MarkReady; alive until their end was handed over
+    std::vector<Outlet*> ready;  // marked by MarkReady; alive until their end was handed over
     std::vector<std::unique_ptr<Outlet>> ended;  // told, then destroyed, on the emitter thread
     bool empty() const { return ready.empty() && ended.empty(); }
   };
@@ -43,7 +43,8 @@ class Emitter {
   Emitter();
   ~Emitter();  // calls everything handed over, then joins
 
-  // Takes the contents of `batch`, which is empty afterwards but keeps its memory. Batches are told in order.
+  // Takes the contents of `batch`, which is empty afterwards but keeps its memory. Batches are told
+  // in order.
   void Hand(Batch* batch);
   // Returns once everything handed over before has been called.
   void Flush();

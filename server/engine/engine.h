@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engine: continuous batching for one model. One loop thread plans (Scheduler), submits runs to the backend and
-// turns records into replies; one emitter thread tells listeners. No gRPC here.
+// Engine: continuous batching for one model. One loop thread plans (Scheduler), submits runs to the
+// backend and turns records into replies; one emitter thread tells listeners. No gRPC here.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,11 @@ namespace rivulet {
 
 struct EngineOptions {
   // Behaviour.
-  int max_queue = 1024;               // samples and scores that may wait for a slot; beyond: RESOURCE_EXHAUSTED
-  int64_t max_tokens_limit = 1 << 20; // largest GenerateSpec::max_tokens
-  int64_t default_max_tokens = 256;   // where the request names none and the model has no natural length
-  int max_num_samples = 64;           // also at most the number of slots
+  int max_queue = 1024;  // samples and scores that may wait for a slot; beyond: RESOURCE_EXHAUSTED
+  int64_t max_tokens_limit = 1 << 20;  // largest GenerateSpec::max_tokens
+  int64_t default_max_tokens =
+      256;                   // where the request names none and the model has no natural length
+  int max_num_samples = 64;  // also at most the number of slots
   int max_stop_ids = 64;
   int max_stop_strings = 16;
   int max_stop_string_bytes = 256;
@@ -36,12 +37,12 @@ struct EngineOptions {
 
 struct EngineLoad {
   int slots = 0, slots_used = 0;
-  int running = 0;                    // samples and scores that hold a slot
-  int queued = 0, max_queue = 0;      // ... that wait for one
-  double tokens_per_second = 0;       // sampled and fed, over about the last second
-  int64_t tokens_total = 0;           // sampled, since start
+  int running = 0;                // samples and scores that hold a slot
+  int queued = 0, max_queue = 0;  // ... that wait for one
+  double tokens_per_second = 0;   // sampled and fed, over about the last second
+  int64_t tokens_total = 0;       // sampled, since start
   bool draining = false;
-  absl::Status health;                // not OK: the backend is poisoned
+  absl::Status health;  // not OK: the backend is poisoned
 };
 
 // Thread: every public method may be called from any thread.
@@ -57,12 +58,13 @@ class Engine {
   virtual const BackendLimits& limits() const = 0;
   virtual const EngineOptions& options() const = 0;
 
-  // Checks `spec` against model and limits, then queues it. Errors (before anything is queued): INVALID_ARGUMENT or
-  // OUT_OF_RANGE naming the field as in the proto ("prompt.tokens[3]", "sampling.top_k", "max_tokens", ...),
-  // RESOURCE_EXHAUSTED with retry_after (queue full), UNAVAILABLE (draining or poisoned).
-  // Natural length where max_tokens is 0: for images height * width * channels minus the prompt; else what is left of
-  // the model's max_length; else options().default_max_tokens. A sample always ends at max_length.
-  // `listener` must live until Reply::end() is set and its last OnReady has returned; OnReady is called at least once after
+  // Checks `spec` against model and limits, then queues it. Errors (before anything is queued):
+  // INVALID_ARGUMENT or OUT_OF_RANGE naming the field as in the proto ("prompt.tokens[3]",
+  // "sampling.top_k", "max_tokens", ...), RESOURCE_EXHAUSTED with retry_after (queue full),
+  // UNAVAILABLE (draining or poisoned). Natural length where max_tokens is 0: for images height *
+  // width * channels minus the prompt; else what is left of the model's max_length; else
+  // options().default_max_tokens. A sample always ends at max_length. `listener` must live until
+  // Reply::end() is set and its last OnReady has returned; OnReady is called at least once after
   // the end is set. The reply is shared so that a late cancel finds a live object.
   struct Ticket {
     RequestId id = 0;
@@ -70,17 +72,19 @@ class Engine {
   };
   virtual absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) = 0;
 
-  // Queues a Score. `done` is called exactly once, on the emitter thread, unless Score itself returns an error.
+  // Queues a Score. `done` is called exactly once, on the emitter thread, unless Score itself
+  // returns an error.
   using ScoreDone = std::function<void(absl::StatusOr<ScoreResult>)>;
   virtual absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) = 0;
 
-  // Ends a request with CANCELLED within a step or two and frees its slots. Unknown or ended: no effect.
+  // Ends a request with CANCELLED within a step or two and frees its slots. Unknown or ended: no
+  // effect.
   virtual void Cancel(RequestId id) = 0;
 
   virtual EngineLoad GetLoad() const = 0;
 
-  // Refuses new requests (UNAVAILABLE) and waits until the running ones end, or `deadline`; then ends the rest with
-  // UNAVAILABLE. Returns true if all ended by themselves.
+  // Refuses new requests (UNAVAILABLE) and waits until the running ones end, or `deadline`; then
+  // ends the rest with UNAVAILABLE. Returns true if all ended by themselves.
   virtual bool Drain(absl::Time deadline) = 0;
 };
 

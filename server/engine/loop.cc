@@ -41,12 +41,7 @@ void Loop::Run() {
     if (arrivals_.stop) break;
     bool ran = false;
     if (poison_.ok()) {
-      absl::Status status = AdmitWaiting();
-      if (status.ok()) {
-        absl::StatusOr<bool> run = RunOnce();
-        status = run.status();
-        if (status.ok()) ran = *run;
-      }
+      const absl::Status status = RunWhatCanRun(&ran);
       if (!status.ok()) {
         queue_->Poison(status);
         poison_ = EndedBy(absl::StatusCode::kUnavailable, "BACKEND_FAILED",
@@ -54,11 +49,19 @@ void Loop::Run() {
       }
     }
     if (!poison_.ok()) EndAll(poison_);
-    if (!ran && progress_.ended == 0) queue_->WaitForArrivals(next_deadline_ - now_);
+    if (!ran && ended_.empty()) queue_->WaitForArrivals(next_deadline_ - now_);
   }
   EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
   if (poison_.ok()) TakeBackSlots().IgnoreError();  // nobody is left who could be told
-  TakeArrivals();                                   // hands the ends over
+  PublishEnds();
+}
+
+absl::Status Loop::RunWhatCanRun(bool* ran) {
+  RIVULET_RETURN_IF_ERROR(TakeBackSlots());
+  PublishEnds();
+  RIVULET_RETURN_IF_ERROR(AdmitWaiting());
+  RIVULET_ASSIGN_OR_RETURN(*ran, RunOnce());
+  return absl::OkStatus();
 }
 
 void Loop::TakeArrivals() {
@@ -66,7 +69,7 @@ void Loop::TakeArrivals() {
   progress_.slots_used = pool_.used();
   queue_->Exchange(now_, progress_, &arrivals_);
   progress_ = {};
-  HandEnds();  // after Exchange: who learns of an end finds its place in the queue free
+  Hand();  // after Exchange: who learns of an end finds its place in the queue free
   for (auto& arrival : arrivals_.requests) {
     Request* request = arrival.get();
     next_deadline_ = std::min(next_deadline_, request->deadline);
@@ -104,7 +107,6 @@ void Loop::ExpireDeadlines() {
 }
 
 absl::Status Loop::AdmitWaiting() {
-  RIVULET_RETURN_IF_ERROR(TakeBackSlots());
   if (waiting_.empty() || pool_.free() == 0) return absl::OkStatus();
   slots_needed_.clear();
   for (size_t i = 0; i < waiting_.size() && i < static_cast<size_t>(pool_.free()); ++i) {
@@ -194,7 +196,15 @@ void Loop::ForgetEnded() {
   some_ended_ = false;
 }
 
-void Loop::HandEnds() {
+void Loop::PublishEnds() {
+  if (ended_.empty()) return;
+  progress_.slots_used = pool_.used();
+  queue_->Note(now_, progress_);
+  progress_ = {};
+  Hand();
+}
+
+void Loop::Hand() {
   if (!ended_.empty()) {
     // The end tells of the last tokens too: one message instead of two.
     std::erase_if(batch_.ready, [](const Outlet* outlet) { return outlet->ended; });

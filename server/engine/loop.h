@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loop: the engine's one thread for a model. Between two runs it takes arrivals, honours cancellations and deadlines,
-// gives slots out and takes them back; then it plans a run, submits it and turns its records into replies.
+// Loop: the engine's one thread for a model. Between two runs it takes arrivals, honours
+// cancellations and deadlines, gives slots out and takes them back; then it plans a run, submits it
+// and turns its records into replies.
 //
 //   Exchange -> cancel, expire -> admit -> plan -> Submit -> Poll ... -> records -> emitter
 //
-// Invariants: a slot is zeroed when it is given out and when it is taken back. A request is handed to the emitter with
-// its end exactly once, after which the loop holds no pointer to it. A backend error poisons the loop: everything ends
-// with UNAVAILABLE, and so does what still comes.
+// Invariants: a slot is zeroed when it is given out and when it is taken back. A request is handed
+// to the emitter with its end exactly once, after which the loop holds no pointer to it. A backend
+// error poisons the loop: everything ends with UNAVAILABLE, and so does what still comes.
 #pragma once
 
 #include <cstdint>
@@ -27,18 +28,21 @@
 
 namespace rivulet {
 
-// Thread: Run() is the loop thread; nothing else is called while it runs. The arguments are borrowed and outlive it.
+// Thread: Run() is the loop thread; nothing else is called while it runs. The arguments are
+// borrowed and outlive it.
 class Loop {
  public:
   Loop(Backend* backend, const EngineOptions& options, Clock clock, RequestQueue* queue,
        Emitter* emitter);
 
-  // Returns after RequestQueue::Stop, when every request has been handed to the emitter with its end.
+  // Returns after RequestQueue::Stop, when every request has been handed to the emitter with its
+  // end.
   void Run();
 
  private:
   // loop.cc: between runs.
   void TakeArrivals();
+  absl::Status RunWhatCanRun(bool* ran);
   void ExpireDeadlines();
   absl::Status AdmitWaiting();
   absl::Status GiveOutSlots(int num_requests);
@@ -48,7 +52,8 @@ class Loop {
   void EndRequest(Request* request, const absl::Status& status);
   void EndAll(const absl::Status& status);
   void ForgetEnded();
-  void HandEnds();
+  void PublishEnds();
+  void Hand();
 
   // run.cc: one run.
   // Plans and carries out a run. False: nothing to feed.
@@ -71,29 +76,29 @@ class Loop {
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier
-  absl::Status poison_;                                // what every request ends with once the backend has failed
+  absl::Status poison_;  // what every request ends with once the backend has failed
   RequestQueue::Arrivals arrivals_;
   RequestQueue::Progress progress_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // all that have not ended
   std::deque<Request*> waiting_;                                      // for slots, oldest first
-  std::vector<Session*> running_;                                     // hold a slot; in order of admission
-  bool some_ended_ = false;            // running_ holds ended sessions
-  std::vector<Slot> freed_;            // to be zeroed and given back
-  std::vector<Slot> to_zero_;          // to be zeroed and kept
+  std::vector<Session*> running_;  // hold a slot; in order of admission
+  bool some_ended_ = false;        // running_ holds ended sessions
+  std::vector<Slot> freed_;        // to be zeroed and given back
+  std::vector<Slot> to_zero_;      // to be zeroed and kept
   Emitter::Batch batch_;
   std::vector<std::unique_ptr<Outlet>> ended_;  // to be handed over between runs
 
   // Of the run that is being planned or outstanding.
   uint64_t run_number_ = 0;
   std::vector<Session*> runnable_;
-  std::vector<SessionView> views_;     // of runnable_
+  std::vector<SessionView> views_;  // of runnable_
   Plan plan_;
   rivulet::Run run_;
-  TokenBuffer tokens_;                 // what run_.rows point into
-  std::vector<Session*> row_sessions_; // [rows]; null once ended
+  TokenBuffer tokens_;                  // what run_.rows point into
+  std::vector<Session*> row_sessions_;  // [rows]; null once ended
   std::vector<Record> records_;
   std::vector<Session*> touched_;
-  std::vector<int> slots_needed_;      // of waiting_, for the scheduler
+  std::vector<int> slots_needed_;  // of waiting_, for the scheduler
 };
 
 }  // namespace rivulet

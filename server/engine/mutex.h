@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's lock: std::mutex with clang's thread-safety annotations. It is not absl::Mutex because Debian's Abseil
-// is not instrumented: ThreadSanitizer cannot see what that orders and reports races that are none. What it sees here
-// is pthread, which it knows.
+// The engine's lock: std::mutex with clang's thread-safety annotations. It is not absl::Mutex
+// because Debian's Abseil is not instrumented: ThreadSanitizer cannot see what that orders and
+// reports races that are none. What it sees here is pthread, which it knows.
 #pragma once
 
 #include <algorithm>

@@ -9,7 +9,8 @@
 
 namespace rivulet {
 
-// Counts in buckets of 100 ms; the rate is that of the last ten full buckets. Thread: external lock.
+// Counts in buckets of 100 ms; the rate is that of the last ten full buckets. Thread: external
+// lock.
 class RateWindow {
  public:
   void Add(absl::Time now, int64_t count) {

@@ -10,8 +10,7 @@ namespace {
 
 template <typename T>
 void MoveBack(std::vector<T>&& from, std::vector<T>* to) {
-  to->insert(to->end(), std::make_move_iterator(from.begin()),
-             std::make_move_iterator(from.end()));
+  to->insert(to->end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reply: the outgoing side of one Generate, a mailbox between the engine's loop and whoever writes to the client.
-// Tokens that arrive while the writer is busy coalesce here.
+// Reply: the outgoing side of one Generate, a mailbox between the engine's loop and whoever writes
+// to the client. Tokens that arrive while the writer is busy coalesce here.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@ namespace rivulet {
 // Consecutive tokens of one sample.
 struct ReplyDelta {
   int sample_index = 0;
-  int64_t first_position = 0;              // of tokens[0] among the sample's generated tokens: 0 = the first
+  int64_t first_position = 0;  // of tokens[0] among the sample's generated tokens: 0 = the first
   std::vector<int32_t> tokens;
-  std::string text;                        // of these tokens, where the model has a tokenizer
-  std::vector<float> logprobs;             // [tokens] where asked for
+  std::string text;             // of these tokens, where the model has a tokenizer
+  std::vector<float> logprobs;  // [tokens] where asked for
   std::vector<std::vector<TokenLogprob>> top_logprobs;  // [tokens][n] where asked for
-  std::optional<Finish> finish;            // set on the sample's last delta (which may hold no tokens)
+  std::optional<Finish> finish;  // set on the sample's last delta (which may hold no tokens)
 };
 
 // The whole stream of a reply is: deltas in order per sample, then one end. Thread: any.
@@ -35,25 +35,28 @@ class Reply {
   // Takes everything that has arrived, oldest first; empty where nothing has.
   std::vector<ReplyDelta> Take();
 
-  // Set once the reply has ended and, for an OK end, every sample has its finish. After this nothing arrives.
+  // Set once the reply has ended and, for an OK end, every sample has its finish. After this
+  // nothing arrives.
   struct End {
-    absl::Status status;  // OK, CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (drain, poisoned backend), ...
+    absl::Status
+        status;  // OK, CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE (drain, poisoned backend), ...
     Usage usage;
   };
   // Nullopt while the reply is running. May be set while deltas are still untaken: Take first.
   std::optional<End> end() const;
 
-  // Tokens that wait to be taken. The engine gives a session's row away while this exceeds its limit.
+  // Tokens that wait to be taken. The engine gives a session's row away while this exceeds its
+  // limit.
   int64_t pending_tokens() const;
 
   // Engine side.
-  // Merges with the untaken delta of the same sample; returns pending_tokens(). REQUIRES: delta.tokens follow the
-  // sample's earlier ones, and no finish of this sample came before.
+  // Merges with the untaken delta of the same sample; returns pending_tokens(). REQUIRES:
+  // delta.tokens follow the sample's earlier ones, and no finish of this sample came before.
   int64_t Append(ReplyDelta delta);
   // First call wins.
   void Finish(End end);
-  // `wake` is called by each Take that finds more than `above` pending tokens, until Finish. It may lock nothing
-  // that is held while this reply is called.
+  // `wake` is called by each Take that finds more than `above` pending tokens, until Finish. It may
+  // lock nothing that is held while this reply is called.
   void SetWake(int64_t above, std::function<void()> wake);
 
  private:
@@ -66,12 +69,14 @@ class Reply {
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Told, on the emitter thread, that a reply has something to take or has ended. It must not block: it starts a
-// write and returns. Calls for one reply never overlap. The first call may come before Engine::Generate has returned.
+// Told, on the emitter thread, that a reply has something to take or has ended. It must not block:
+// it starts a write and returns. Calls for one reply never overlap. The first call may come before
+// Engine::Generate has returned.
 //
-// The end is set on the emitter thread right before the last call. So exactly one call finds Reply::end() set when it
-// begins; no call follows it, and from its return on the listener may be destroyed. An end seen anywhere else (in a
-// write's completion, say) means that this call is about to come: wait for it.
+// The end is set on the emitter thread right before the last call. So exactly one call finds
+// Reply::end() set when it begins; no call follows it, and from its return on the listener may be
+// destroyed. An end seen anywhere else (in a write's completion, say) means that this call is about
+// to come: wait for it.
 class ReplyListener {
  public:
   virtual ~ReplyListener() = default;

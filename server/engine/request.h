@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine is asked for, in its own words: no wire types, no sockets. server/grpc converts and validates
-// form; the engine validates against the model.
+// What the engine is asked for, in its own words: no wire types, no sockets. server/grpc converts
+// and validates form; the engine validates against the model.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@ using RequestId = uint64_t;
 
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
-  std::vector<int32_t> prompt;             // given tokens; the implied bos is not among them
+  std::vector<int32_t> prompt;  // given tokens; the implied bos is not among them
   SamplingParams sampling;
-  int num_samples = 1;                     // continuations of the same prompt, sample index 0..num_samples-1
-  int64_t max_tokens = 0;                  // per sample; 0 = the model's natural length (see Engine::Generate)
-  std::vector<int32_t> stop_ids;           // beside the model's eos
+  int num_samples = 1;     // continuations of the same prompt, sample index 0..num_samples-1
+  int64_t max_tokens = 0;  // per sample; 0 = the model's natural length (see Engine::Generate)
+  std::vector<int32_t> stop_ids;  // beside the model's eos
   bool ignore_eos = false;
-  std::vector<std::string> stop_strings;   // needs a model with a tokenizer
-  bool include_stop_string = false;        // keep the matched stop string in text and tokens
+  std::vector<std::string> stop_strings;  // needs a model with a tokenizer
+  bool include_stop_string = false;       // keep the matched stop string in text and tokens
   bool want_logprobs = false;
   int num_top_logprobs = 0;
   absl::Time deadline = absl::InfiniteFuture();
@@ -32,18 +32,20 @@ struct GenerateSpec {
 
 // Score: log-likelihood of given tokens.
 struct ScoreSpec {
-  std::vector<int32_t> tokens;             // given tokens; the implied bos is not among them
-  int64_t window = 0;                      // 0 = one sequence; N = windows of N scored tokens, each from an empty state
-  std::vector<int64_t> output_positions;   // scored tokens (0 = the first) whose raw outputs are wanted, any order
-  bool want_logprobs = false;              // per-token log-likelihoods
+  std::vector<int32_t> tokens;  // given tokens; the implied bos is not among them
+  int64_t window = 0;  // 0 = one sequence; N = windows of N scored tokens, each from an empty state
+  std::vector<int64_t>
+      output_positions;  // scored tokens (0 = the first) whose raw outputs are wanted, any order
+  bool want_logprobs = false;  // per-token log-likelihoods
   absl::Time deadline = absl::InfiniteFuture();
 };
 
 struct ScoreResult {
-  double nll_nats = 0;                      // sum over the scored tokens
+  double nll_nats = 0;  // sum over the scored tokens
   int64_t num_scored = 0;
-  std::vector<std::vector<float>> outputs;  // outputs[j] belongs to output_positions[j]: [config.output_size()]
-  std::vector<float> logprobs;              // [num_scored] where asked for
+  std::vector<std::vector<float>>
+      outputs;                  // outputs[j] belongs to output_positions[j]: [config.output_size()]
+  std::vector<float> logprobs;  // [num_scored] where asked for
 };
 
 enum class FinishReason : uint8_t { kLength, kStopToken, kStopString };
@@ -56,9 +58,9 @@ struct Finish {
 };
 
 struct Usage {
-  int64_t prompt_tokens = 0;      // given tokens, the implied bos not counted
-  int64_t completion_tokens = 0;  // over all samples
-  absl::Duration queue_time = absl::ZeroDuration();        // admission - arrival
+  int64_t prompt_tokens = 0;                         // given tokens, the implied bos not counted
+  int64_t completion_tokens = 0;                     // over all samples
+  absl::Duration queue_time = absl::ZeroDuration();  // admission - arrival
   absl::Duration first_token_time = absl::ZeroDuration();  // first token - arrival
   absl::Duration total_time = absl::ZeroDuration();
 };

@@ -62,7 +62,7 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
 
 void RequestQueue::Cancel(RequestId id) {
   MutexLock lock(&mutex_);
-  arrivals_.cancelled.push_back(id);
+  if (id != 0 && id <= last_id_) arrivals_.cancelled.push_back(id);
   NotifyLoop();
 }
 
@@ -109,6 +109,15 @@ void RequestQueue::Exchange(absl::Time now, const Progress& progress, Arrivals* 
   arrivals->cancelled.swap(arrivals_.cancelled);
   arrivals->end_all = arrivals_.end_all;
   arrivals->stop = arrivals_.stop;
+  NoteLocked(now, progress);
+}
+
+void RequestQueue::Note(absl::Time now, const Progress& progress) {
+  MutexLock lock(&mutex_);
+  NoteLocked(now, progress);
+}
+
+void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
   load_.slots_used = load_.running = progress.slots_used;
   load_.tokens_total += progress.sampled;
   if (progress.sampled + progress.fed > 0) rate_.Add(now, progress.sampled + progress.fed);
@@ -120,7 +129,8 @@ void RequestQueue::WaitForArrivals(absl::Duration timeout) {
   MutexLock lock(&mutex_);
   if (woken_) return;
   waiting_ = true;
-  arrived_.WaitFor(&mutex_, timeout);  // woken early by chance, the loop finds nothing and comes back
+  arrived_.WaitFor(&mutex_,
+                   timeout);  // woken early by chance, the loop finds nothing and comes back
   waiting_ = false;
 }
 

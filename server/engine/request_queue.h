@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// RequestQueue: the door between the engine's callers and its loop. Callers leave requests and cancellations, the loop
-// takes them all between two runs with one lock and leaves what GetLoad shows.
+// RequestQueue: the door between the engine's callers and its loop. Callers leave requests and
+// cancellations, the loop takes them all between two runs with one lock and leaves what GetLoad
+// shows.
 //
-// Admission is arithmetic: samples and scores that were accepted and have not ended are never more than the slots
-// plus max_queue, whether or not the loop has already found them a slot.
+// Admission is arithmetic: samples and scores that were accepted and have not ended are never more
+// than the slots plus max_queue, whether or not the loop has already found them a slot.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +29,17 @@ class RequestQueue {
  public:
   RequestQueue(int slots, int max_queue, Clock clock);
 
-  // An id for a request that needs no slot. Errors: UNAVAILABLE (draining, stopped, backend failed).
+  // An id for a request that needs no slot. Errors: UNAVAILABLE (draining, stopped, backend
+  // failed).
   absl::StatusOr<RequestId> NewId();
-  // Gives the request its id and arrival time and queues it. Errors as NewId, or RESOURCE_EXHAUSTED (full).
+  // Gives the request its id and arrival time and queues it. Errors as NewId, or RESOURCE_EXHAUSTED
+  // (full).
   absl::StatusOr<RequestId> Submit(std::unique_ptr<Request> request);
   void Cancel(RequestId id);
   // Makes the loop look again at what it can run.
   void Wake();
-  // Refuses new requests from now on and waits until all have ended; at `deadline` has the loop end the rest. True if
-  // all ended by themselves.
+  // Refuses new requests from now on and waits until all have ended; at `deadline` has the loop end
+  // the rest. True if all ended by themselves.
   bool Drain(absl::Time deadline);
   // Has the loop end everything and return.
   void Stop();
@@ -50,12 +53,14 @@ class RequestQueue {
     bool stop = false;
   };
   struct Progress {
-    int ended = 0;       // samples and scores that ended since the last Exchange
+    int ended = 0;  // samples and scores that ended since the last Exchange
     int slots_used = 0;
     int64_t sampled = 0;  // tokens since the last Exchange
     int64_t fed = 0;      // prompt and scored tokens, likewise
   };
-  // Takes what has arrived (replacing the contents of `arrivals`) and notes the progress. Never waits.
+  // For load() and Drain. Never waits.
+  void Note(absl::Time now, const Progress& progress);
+  // Note, and takes what has arrived (replacing the contents of `arrivals`). Never waits.
   void Exchange(absl::Time now, const Progress& progress, Arrivals* arrivals);
   // Waits until there is something new for Exchange, or `timeout` has passed.
   void WaitForArrivals(absl::Duration timeout);
@@ -63,6 +68,7 @@ class RequestQueue {
   void Poison(const absl::Status& health);
 
  private:
+  void NoteLocked(absl::Time now, const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

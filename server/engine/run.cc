@@ -12,8 +12,8 @@ namespace {
 
 // A request this close to its deadline is looked at after each step.
 constexpr absl::Duration kNearDeadline = absl::Milliseconds(100);
-// How often an unfinished run is polled without sleeping, and how long a sleep is: a bounded spin, because an
-// unbounded one starves a neighbour on the same core.
+// How often an unfinished run is polled without sleeping, and how long a sleep is: a bounded spin,
+// because an unbounded one starves a neighbour on the same core.
 constexpr int kPollsBeforeSleep = 200;
 constexpr std::chrono::microseconds kPollSleep(20);
 

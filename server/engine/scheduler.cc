@@ -31,8 +31,8 @@ void Scheduler::PlanRun(std::span<const SessionView> sessions, bool waiting, Pla
   }
   plan->num_steps = single_step ? 1 : long_run_;
 
-  // At least one, or decoding rows that use up the backend's tokens would starve the prompts; the rows are then cut
-  // below to max_rows_, each with one token.
+  // At least one, or decoding rows that use up the backend's tokens would starve the prompts; the
+  // rows are then cut below to max_rows_, each with one token.
   const int64_t room = int64_t{max_tokens_} - static_cast<int64_t>(decoding);
   int64_t budget = decoding > 0 ? options_.prefill_tokens_busy : options_.prefill_tokens_idle;
   budget = std::max<int64_t>(1, std::min(budget, room));

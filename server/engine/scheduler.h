@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scheduler: who gets a slot, and what the next run holds. Pure functions of what they are given: no clock, no
-// threads, no backend.
+// Scheduler: who gets a slot, and what the next run holds. Pure functions of what they are given:
+// no clock, no threads, no backend.
 //
-// Admission is first in, first out: a request that needs n slots waits at the head until n are free, and nothing
-// overtakes it, so a large request cannot starve.
+// Admission is first in, first out: a request that needs n slots waits at the head until n are
+// free, and nothing overtakes it, so a large request cannot starve.
 //
-// A run holds every session that can decode, one token each. Prompt tokens share a budget per run, dealt in order of
-// admission, so that a long prompt delays the running replies by a bounded time. Where more sessions want a row than
-// the backend has, the ones served longest ago go first; with equal age, the ones admitted first.
+// A run holds every session that can decode, one token each. Prompt tokens share a budget per run,
+// dealt in order of admission, so that a long prompt delays the running replies by a bounded time.
+// Where more sessions want a row than the backend has, the ones served longest ago go first; with
+// equal age, the ones admitted first.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +25,15 @@ int CountAdmissible(std::span<const int> slots_needed, int free_slots);
 
 // What the scheduler knows about a session that has something to feed. In order of admission.
 struct SessionView {
-  int64_t prefill_tokens = 0;  // prompt or scored tokens still to feed; 0: it decodes, one token a step
-  uint64_t last_served = 0;    // number of the last run it had a row in; 0: none yet
-  bool single_step = false;    // has stop strings or a near deadline: look at it after each step
+  int64_t prefill_tokens =
+      0;  // prompt or scored tokens still to feed; 0: it decodes, one token a step
+  uint64_t last_served = 0;  // number of the last run it had a row in; 0: none yet
+  bool single_step = false;  // has stop strings or a near deadline: look at it after each step
 };
 
 struct ScheduleOptions {
-  int prefill_tokens_busy = 64;   // prompt tokens a run while at least one session decodes; at least 1
+  int prefill_tokens_busy =
+      64;  // prompt tokens a run while at least one session decodes; at least 1
   int prefill_tokens_idle = 256;  // ... while none does
 };
 
@@ -50,15 +53,16 @@ class Scheduler {
   // REQUIRES: max_rows, max_tokens, max_steps >= 1.
   Scheduler(const BackendLimits& limits, const ScheduleOptions& options);
 
-  // Fills `plan` (its memory is reused). `waiting`: requests wait for a slot, so the run must be short.
+  // Fills `plan` (its memory is reused). `waiting`: requests wait for a slot, so the run must be
+  // short.
   void PlanRun(std::span<const SessionView> sessions, bool waiting, Plan* plan);
 
  private:
   void KeepOldestServed(std::span<const SessionView> sessions, size_t max_rows, Plan* plan);
 
-  const int max_rows_;    // also bounded by max_tokens: a row feeds at least one
+  const int max_rows_;  // also bounded by max_tokens: a row feeds at least one
   const int max_tokens_;
-  const int long_run_;    // steps of a run that nobody waits for
+  const int long_run_;  // steps of a run that nobody waits for
   const ScheduleOptions options_;
 };
 

@@ -208,8 +208,8 @@ ScoreRequest::ScoreRequest(ScoreSpec spec_in, const ModelView& model_view, Done 
   targets = std::span<const int32_t>(spec.tokens).last(count);
   feed.assign(spec.tokens.begin(), spec.tokens.begin() + num_scored);
   if (bos && count > 0) {
-    // Every window begins with the bos; the token whose place it takes here was the last of the window before, which
-    // is scored but not fed.
+    // Every window begins with the bos; the token whose place it takes here was the last of the
+    // window before, which is scored but not fed.
     std::rotate(feed.begin(), feed.end() - 1, feed.end());
     for (int64_t k = 0; k < num_scored; k += window) feed[static_cast<size_t>(k)] = *bos;
   }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Session: one sample of a Generate, or a Score, while it holds a slot. Request: the RPC that its sessions belong to.
-// The loop asks a session what it can feed, lets it fill its row of a run, and gives it the run's records.
+// Session: one sample of a Generate, or a Score, while it holds a slot. Request: the RPC that its
+// sessions belong to. The loop asks a session what it can feed, lets it fill its row of a run, and
+// gives it the run's records.
 //
-// Life of a sample: prefill (feeds the prompt, the implied bos first, and draws at its end), then decode (feeds what it
-// drew). With several samples, sample 0 feeds all but the last prompt token, its state is copied to the others, and
-// then every sample feeds that last token itself and draws with its own sample index.
+// Life of a sample: prefill (feeds the prompt, the implied bos first, and draws at its end), then
+// decode (feeds what it drew). With several samples, sample 0 feeds all but the last prompt token,
+// its state is copied to the others, and then every sample feeds that last token itself and draws
+// with its own sample index.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +40,10 @@ class Request : public Outlet {
   absl::Time arrival, deadline;
   std::optional<absl::Time> admitted, first_token;
   int num_slots = 1;
-  int open_sessions = 0;  // sessions that have not ended
+  int open_sessions = 0;                           // sessions that have not ended
   std::vector<std::unique_ptr<Session>> sessions;  // [num_slots] from admission on
-  absl::Status status;    // how it ended; set before the end is handed over
-  Usage usage;            // likewise
+  absl::Status status;  // how it ended; set before the end is handed over
+  Usage usage;          // likewise
 
   // Fills `sessions`.
   virtual void CreateSessions() = 0;
@@ -78,7 +80,8 @@ class Session {
   virtual bool Flush() { return false; }
 
   // What must happen after a run in which it had a row.
-  //   kFork: copy its slot to the request's other sessions, then tell all of them; kZero: zero its slot
+  //   kFork: copy its slot to the request's other sessions, then tell all of them; kZero: zero its
+  //   slot
   enum class Next : uint8_t { kContinue, kFork, kZero };
   virtual Next OnRunDone() = 0;
   // Its slot now holds the state of all but the last prompt token.
@@ -145,17 +148,17 @@ class SampleSession final : public Session {
   GenerateRequest* const generate_;
   const int index_;
   enum class Phase : uint8_t { kPrefill, kWaitForFork, kDecode } phase_ = Phase::kPrefill;
-  const int64_t prefill_end_;     // feed[0, prefill_end_) is fed by prefill
-  int64_t cursor_ = 0;            // next of feed
-  int64_t position_ = 0;          // tokens fed to the slot, once the outstanding run is complete
-  int32_t next_token_ = 0;        // decode: to feed next ...
-  bool next_is_output_ = false;   // ... and whether it was drawn (else it is the last prompt token)
+  const int64_t prefill_end_;    // feed[0, prefill_end_) is fed by prefill
+  int64_t cursor_ = 0;           // next of feed
+  int64_t position_ = 0;         // tokens fed to the slot, once the outstanding run is complete
+  int32_t next_token_ = 0;       // decode: to feed next ...
+  bool next_is_output_ = false;  // ... and whether it was drawn (else it is the last prompt token)
   int drawn_in_run_ = 0;
   int64_t drawn_ = 0;
   int64_t delivered_ = 0;
   StopMatcher matcher_;
-  std::vector<HeldToken> held_;   // kept from the reply by matcher_
-  ReplyDelta out_;                // to go to the reply with the next Flush
+  std::vector<HeldToken> held_;  // kept from the reply by matcher_
+  ReplyDelta out_;               // to go to the reply with the next Flush
 };
 
 class ScoreRequest final : public Request {
@@ -172,10 +175,11 @@ class ScoreRequest final : public Request {
   const int output_size;
   const Done done;
   int64_t num_scored = 0;
-  int64_t window = 0;             // scored tokens between zeroings; at least 1
-  std::vector<int32_t> feed;      // [num_scored] feed[k] is fed right before token k is scored
+  int64_t window = 0;                // scored tokens between zeroings; at least 1
+  std::vector<int32_t> feed;         // [num_scored] feed[k] is fed right before token k is scored
   std::span<const int32_t> targets;  // [num_scored] into spec.tokens
-  std::vector<std::pair<int64_t, size_t>> wanted;  // (scored token, index into result.outputs), sorted
+  std::vector<std::pair<int64_t, size_t>>
+      wanted;  // (scored token, index into result.outputs), sorted
   ScoreResult result;
 };
 
@@ -192,9 +196,9 @@ class ScoreSession final : public Session {
   void Fail(int64_t scored_token, absl::string_view what);
 
   ScoreRequest* const score_;
-  int64_t cursor_ = 0;   // next of feed
-  int64_t scored_ = 0;   // records so far
-  size_t wanted_ = 0;    // next of wanted
+  int64_t cursor_ = 0;                  // next of feed
+  int64_t scored_ = 0;                  // records so far
+  size_t wanted_ = 0;                   // next of wanted
   std::vector<OutputRequest> outputs_;  // of the outstanding run
 };
 

@@ -40,9 +40,9 @@ StopMatcher::Result StopMatcher::Push(absl::string_view text) {
       if (matched < size) continue;
       // The first occurrence of a string is also its earliest.
       const int64_t begin = length_ + static_cast<int64_t>(at + 1) - static_cast<int64_t>(size);
-      const bool better = result.match < 0 || begin < match_begin ||
-                          (begin == match_begin &&
-                           size > (*strings_)[static_cast<size_t>(result.match)].size());
+      const bool better =
+          result.match < 0 || begin < match_begin ||
+          (begin == match_begin && size > (*strings_)[static_cast<size_t>(result.match)].size());
       if (better) {
         result.match = static_cast<int>(i);
         match_begin = begin;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// StopMatcher: finds stop strings in a sample's text as its tokens arrive, and says which tokens must be held back
-// because their text may be the beginning of one.
+// StopMatcher: finds stop strings in a sample's text as its tokens arrive, and says which tokens
+// must be held back because their text may be the beginning of one.
 //
-// A sample ends at the first token with which its text contains a stop string. If that token completes several, the
-// one that begins earliest counts, and of those that begin together the longest. One KMP automaton per string: the
-// work is proportional to text times strings whatever the text, and the longest matched prefix is exactly what must be
-// held back.
+// A sample ends at the first token with which its text contains a stop string. If that token
+// completes several, the one that begins earliest counts, and of those that begin together the
+// longest. One KMP automaton per string: the work is proportional to text times strings whatever
+// the text, and the longest matched prefix is exactly what must be held back.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,14 @@ class StopStrings {
   size_t size() const { return strings_.size(); }
   const std::string& operator[](size_t i) const { return strings_[i]; }
 
-  // Bytes of string `i` matched after `byte`, where `matched` were before. REQUIRES: matched < length of string i.
+  // Bytes of string `i` matched after `byte`, where `matched` were before. REQUIRES: matched <
+  // length of string i.
   size_t Advance(size_t i, size_t matched, char byte) const;
 
  private:
   std::vector<std::string> strings_;
-  std::vector<std::vector<uint16_t>> fallback_;  // [string][n]: longest proper border of its first n bytes
+  std::vector<std::vector<uint16_t>>
+      fallback_;  // [string][n]: longest proper border of its first n bytes
 };
 
 // One sample's text. Thread: one.
@@ -54,8 +56,8 @@ class StopMatcher {
 
   const StopStrings* strings_;
   std::vector<size_t> matched_;  // [string] bytes
-  std::vector<int64_t> ends_;    // per held token: where its text ends, in bytes of the sample's text
-  int64_t length_ = 0;           // bytes of the sample's text
+  std::vector<int64_t> ends_;  // per held token: where its text ends, in bytes of the sample's text
+  int64_t length_ = 0;         // bytes of the sample's text
 };
 
 }  // namespace rivulet

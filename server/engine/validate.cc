@@ -63,8 +63,8 @@ absl::Status CheckStops(const GenerateSpec& spec, const ModelView& model,
   const size_t num_ids = spec.stop_ids.size();
   if (num_ids > static_cast<size_t>(options.max_stop_ids)) {
     return InvalidField("TOO_MANY_STOP_TOKENS", "stop.token_ids",
-                        absl::StrCat("stop.token_ids holds ", num_ids,
-                                     " ids; allowed: at most ", options.max_stop_ids, "."));
+                        absl::StrCat("stop.token_ids holds ", num_ids, " ids; allowed: at most ",
+                                     options.max_stop_ids, "."));
   }
   RIVULET_RETURN_IF_ERROR(
       CheckTokens(spec.stop_ids, 0, model.config->vocab_size, "stop.token_ids"));
@@ -93,9 +93,9 @@ absl::Status CheckStops(const GenerateSpec& spec, const ModelView& model,
 
 absl::Status CheckLogprobs(const GenerateSpec& spec, const ModelConfig& config,
                            const EngineOptions& options) {
-  RIVULET_RETURN_IF_ERROR(CheckRange(
-      spec.num_top_logprobs, 0, std::min(options.max_top_logprobs, config.num_output_tokens()),
-      "TOP_LOGPROBS_OUT_OF_RANGE", "logprobs.top_n"));
+  RIVULET_RETURN_IF_ERROR(CheckRange(spec.num_top_logprobs, 0,
+                                     std::min(options.max_top_logprobs, config.num_output_tokens()),
+                                     "TOP_LOGPROBS_OUT_OF_RANGE", "logprobs.top_n"));
   if (spec.num_top_logprobs == 0 || spec.want_logprobs) return absl::OkStatus();
   return InvalidField("TOP_LOGPROBS_WITHOUT_LOGPROBS", "logprobs.top_n",
                       absl::StrCat("logprobs.top_n is ", spec.num_top_logprobs,
@@ -153,9 +153,8 @@ absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,
   const bool windowed = spec.window > 0 && spec.window < num_scored;
   const int64_t longest = (windowed ? spec.window : num_scored) + unscored;
   if (const auto limit = config.max_tokens(); limit && longest > *limit) {
-    return windowed
-               ? TooLong("window", longest, *limit, "the model's sequences end at")
-               : TooLong("content.tokens", longest, *limit, "the model's sequences end at");
+    return windowed ? TooLong("window", longest, *limit, "the model's sequences end at")
+                    : TooLong("content.tokens", longest, *limit, "the model's sequences end at");
   }
   RIVULET_RETURN_IF_ERROR(CheckTokens(std::span(spec.tokens).first(static_cast<size_t>(unscored)),
                                       0, config.vocab_size, "content.tokens"));
@@ -163,10 +162,10 @@ absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,
                                       config.num_output_tokens(), "content.tokens"));
   const int64_t num_outputs = static_cast<int64_t>(spec.output_positions.size());
   if (num_outputs > options.max_score_outputs) {
-    return InvalidField("TOO_MANY_OUTPUT_POSITIONS", "output_positions",
-                        absl::StrCat("output_positions holds ", num_outputs,
-                                     " positions; allowed: at most ", options.max_score_outputs,
-                                     "."));
+    return InvalidField(
+        "TOO_MANY_OUTPUT_POSITIONS", "output_positions",
+        absl::StrCat("output_positions holds ", num_outputs, " positions; allowed: at most ",
+                     options.max_score_outputs, "."));
   }
   for (size_t i = 0; i < spec.output_positions.size(); ++i) {
     const int64_t position = spec.output_positions[i];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of what a request asks for against the model, the backend's limits and the engine's options. Every error
-// names the field, what it held and what is allowed; README.md lists the reasons.
+// Checks of what a request asks for against the model, the backend's limits and the engine's
+// options. Every error names the field, what it held and what is allowed; README.md lists the
+// reasons.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ namespace rivulet {
 absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
                               const BackendLimits& limits, const EngineOptions& options);
 
-// Tokens each sample may draw, see Engine::Generate; 0: nothing can follow the prompt. REQUIRES: `spec` is valid.
+// Tokens each sample may draw, see Engine::Generate; 0: nothing can follow the prompt. REQUIRES:
+// `spec` is valid.
 int64_t MaxNewTokens(const GenerateSpec& spec, const ModelView& model,
                      const EngineOptions& options);
 

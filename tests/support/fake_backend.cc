@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/fake_backend.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rivulet {
+namespace {
+
+// SplitMix64's finaliser.
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+void FakeHistory::Feed(int32_t token, bool as_output) {
+  hash = Mix(hash ^ (static_cast<uint64_t>(token) << 1) ^ (as_output ? 1 : 0));
+  ++count;
+}
+
+float FakeHistory::Logprob(int32_t token) const {
+  return -static_cast<float>(Mix(hash + static_cast<uint64_t>(token)) % 1024) / 1024;
+}
+
+int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const FakeHistory& history,
+                 const SlotSampler& sampler) {
+  if (script) return script(sampler.sample_index, history.count);
+  uint64_t hash = Mix(history.hash ^ Mix(sampler.params.seed));
+  hash = Mix(hash ^
+             Mix((uint64_t{sampler.sample_index} << 40) ^ static_cast<uint64_t>(history.count)));
+  const uint64_t choices = static_cast<uint64_t>(config.num_output_tokens());
+  const auto token = static_cast<int32_t>(hash % choices);
+  const bool is_bos = config.bos_token_id && token == *config.bos_token_id;
+  return is_bos ? static_cast<int32_t>((static_cast<uint64_t>(token) + 1) % choices) : token;
+}
+
+std::vector<int32_t> FakeSolo(const ModelConfig& config, const FakeScript& script,
+                              const std::vector<int32_t>& feed, const SlotSampler& sampler,
+                              int64_t max_new) {
+  FakeHistory history;
+  for (int32_t token : feed) history.Feed(token, false);
+  std::vector<int32_t> drawn;
+  while (static_cast<int64_t>(drawn.size()) < max_new) {
+    if (!drawn.empty()) history.Feed(drawn.back(), true);
+    drawn.push_back(FakeDraw(config, script, history, sampler));
+    const auto& stops = sampler.stop_ids;
+    if (std::find(stops.begin(), stops.end(), drawn.back()) != stops.end()) break;
+  }
+  return drawn;
+}
+
+void FakeProbe::AllowRuns(int64_t runs) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  permits_ = std::max<int64_t>(permits_, 0) + runs;
+}
+
+void FakeProbe::AllowAll() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  permits_ = -1;
+}
+
+bool FakeProbe::TakePermit() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (permits_ > 0)
+    --permits_;
+  else if (permits_ == 0)
+    return false;
+  return true;
+}
+
+int64_t FakeProbe::calls() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return calls_;
+}
+
+int64_t FakeProbe::zeroed() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return zeroed_;
+}
+
+int64_t FakeProbe::copied() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return copied_;
+}
+
+int FakeProbe::dirty_slots() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int>(std::count(dirty_.begin(), dirty_.end(), true));
+}
+
+std::vector<FakeRun> FakeProbe::runs() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return runs_;
+}
+
+int64_t FakeProbe::num_runs() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return num_runs_;
+}
+
+std::vector<std::string> FakeProbe::violations() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return violations_;
+}
+
+FakeBackend::FakeBackend(const ModelConfig& config, const FakeBackendOptions& options,
+                         std::shared_ptr<FakeProbe> probe)
+    : config_(config),
+      options_(options),
+      probe_(std::move(probe)),
+      slots_(static_cast<size_t>(options.limits.num_slots) + 1) {
+  std::lock_guard<std::mutex> lock(probe_->mutex_);
+  probe_->dirty_.assign(slots_.size(), false);
+}
+
+absl::Status FakeBackend::CountCall() {
+  std::lock_guard<std::mutex> lock(probe_->mutex_);
+  if (probe_->calls_++ == options_.fail_at_call && failed_.ok()) {
+    failed_ = absl::InternalError("fake device error");
+  }
+  return failed_;
+}
+
+absl::Status FakeBackend::Violation(const std::string& what) {
+  std::lock_guard<std::mutex> lock(probe_->mutex_);
+  probe_->violations_.push_back(what);
+  if (failed_.ok()) failed_ = absl::InternalError(what);
+  return failed_;
+}
+
+absl::Status FakeBackend::CheckSlot(Slot slot) {
+  if (slot > kGuardSlot && slot <= options_.limits.num_slots) return absl::OkStatus();
+  return Violation(absl::StrCat("slot ", slot, " is the guard or does not exist"));
+}
+
+absl::Status FakeBackend::ZeroSlots(std::span<const Slot> slots) {
+  if (absl::Status status = CountCall(); !status.ok()) return status;
+  if (slots.empty()) return Violation("ZeroSlots without slots");
+  for (Slot slot : slots) {
+    if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
+    state(slot) = SlotState();
+    state(slot).history = FakeHistory();
+    state(slot).zeroed = true;
+    std::lock_guard<std::mutex> lock(probe_->mutex_);
+    ++probe_->zeroed_;
+    probe_->dirty_[static_cast<size_t>(slot)] = false;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeBackend::SetSampler(Slot slot, const SlotSampler& sampler) {
+  if (absl::Status status = CountCall(); !status.ok()) return status;
+  if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
+  state(slot).sampler = sampler;
+  state(slot).has_sampler = true;
+  return absl::OkStatus();
+}
+
+absl::Status FakeBackend::CopySlot(Slot from, Slot to) {
+  if (absl::Status status = CountCall(); !status.ok()) return status;
+  if (absl::Status status = CheckSlot(from); !status.ok()) return status;
+  if (absl::Status status = CheckSlot(to); !status.ok()) return status;
+  if (from == to) return Violation("CopySlot to itself");
+  state(to).history = state(from).history;
+  state(to).zeroed = state(from).zeroed;
+  std::lock_guard<std::mutex> lock(probe_->mutex_);
+  ++probe_->copied_;
+  probe_->dirty_[static_cast<size_t>(to)] = true;
+  return absl::OkStatus();
+}
+
+absl::Status FakeBackend::ReadSlot(Slot, std::span<float>) {
+  return absl::UnimplementedError("FakeBackend has no state block");
+}
+
+absl::Status FakeBackend::WriteSlot(Slot, std::span<const float>) {
+  return absl::UnimplementedError("FakeBackend has no state block");
+}
+
+absl::Status FakeBackend::CheckRow(const RunRow& row) {
+  if (absl::Status status = CheckSlot(row.slot); !status.ok()) return status;
+  const SlotState& slot = state(row.slot);
+  auto fail = [&](const std::string& what) {
+    return Violation(absl::StrCat("row of slot ", row.slot, ": ", what));
+  };
+  if (!slot.zeroed) return fail("the slot was never zeroed");
+  if (row.position != slot.history.count) {
+    return fail(absl::StrCat("position ", row.position, " after ", slot.history.count, " tokens"));
+  }
+  if (row.tokens.empty()) return fail("no tokens");
+  for (int32_t token : row.tokens) {
+    if (token < 0 || token >= config_.vocab_size) return fail(absl::StrCat("token ", token));
+  }
+  const int64_t fed = row.position + static_cast<int64_t>(row.tokens.size()) +
+                      (row.sample ? std::min(run_.num_steps, row.max_samples) - 1 : 0);
+  if (config_.position.type != PositionType::kNone && fed > config_.position.max_length) {
+    return fail(absl::StrCat("feeds ", fed, " tokens, past max_length"));
+  }
+  if (row.sample && (row.max_samples < 1 || !slot.has_sampler)) return fail("cannot sample");
+  if (!row.targets.empty() && row.targets.size() != row.tokens.size()) return fail("targets");
+  for (int32_t target : row.targets) {
+    if (target < 0 || target >= config_.num_output_tokens()) return fail("target out of range");
+  }
+  for (const OutputRequest& output : row.outputs) {
+    if (output.token_index < 0 || output.token_index >= static_cast<int>(row.tokens.size())) {
+      return fail("output of a token that is not fed");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeBackend::Submit(const Run& run) {
+  if (absl::Status status = CountCall(); !status.ok()) return status;
+  const BackendLimits& limits = options_.limits;
+  if (outstanding_) return Violation("Submit while a run is outstanding");
+  if (run.rows.empty() || run.rows.size() > static_cast<size_t>(limits.max_rows)) {
+    return Violation(absl::StrCat(run.rows.size(), " rows"));
+  }
+  if (run.num_steps < 1 || run.num_steps > limits.max_steps) {
+    return Violation(absl::StrCat(run.num_steps, " steps"));
+  }
+  run_ = run;
+  FakeRun log;
+  log.num_steps = run.num_steps;
+  std::set<Slot> seen;
+  size_t tokens = 0;
+  for (const RunRow& row : run.rows) {
+    if (absl::Status status = CheckRow(row); !status.ok()) return status;
+    if (!seen.insert(row.slot).second) return Violation("a slot has two rows");
+    tokens += row.tokens.size();
+    log.rows.push_back({row.slot, static_cast<int>(row.tokens.size()), row.position, row.sample,
+                        !row.targets.empty()});
+  }
+  if (tokens > static_cast<size_t>(limits.max_tokens)) {
+    return Violation(absl::StrCat(tokens, " tokens in a run"));
+  }
+  records_.clear();
+  outputs_.clear();
+  left_.assign(run.rows.size(), 0);
+  last_.assign(run.rows.size(), 0);
+  for (size_t i = 0; i < run.rows.size(); ++i) FirstStep(static_cast<int>(i), run.rows[i]);
+  for (int step = 1; step < run.num_steps; ++step) {
+    for (size_t i = 0; i < run.rows.size(); ++i) {
+      if (left_[i] == 0) continue;
+      state(run.rows[i].slot).history.Feed(last_[i], true);
+      Draw(static_cast<int>(i));
+    }
+  }
+  outstanding_ = true;
+  has_permit_ = false;
+  next_record_ = 0;
+  const auto polls = static_cast<size_t>(std::max(1, options_.polls_per_run));
+  records_per_poll_ = records_.size() / polls + 1;
+  std::lock_guard<std::mutex> lock(probe_->mutex_);
+  ++probe_->num_runs_;
+  for (const RunRow& row : run.rows) probe_->dirty_[static_cast<size_t>(row.slot)] = true;
+  if (probe_->runs_.size() < 10000) probe_->runs_.push_back(std::move(log));
+  return absl::OkStatus();
+}
+
+void FakeBackend::FirstStep(int index, const RunRow& row) {
+  FakeHistory& history = state(row.slot).history;
+  for (size_t t = 0; t < row.tokens.size(); ++t) {
+    history.Feed(row.tokens[t], row.count_as_output);
+    for (const OutputRequest& output : row.outputs) {
+      if (output.token_index != static_cast<int>(t)) continue;
+      for (int i = 0; i < config_.output_size(); ++i) {
+        const bool bad = history.count == options_.nan_output_position && i > 0;
+        outputs_.emplace_back(output.destination + i,
+                              bad ? std::numeric_limits<float>::infinity() : history.Logprob(i));
+      }
+    }
+    if (row.targets.empty()) continue;
+    Record record;
+    record.row = index;
+    record.position = history.count;
+    record.token = row.targets[t];
+    record.logprob = history.count == options_.nan_score_position
+                         ? std::numeric_limits<float>::quiet_NaN()
+                         : history.Logprob(record.token);
+    records_.push_back(std::move(record));
+  }
+  if (!row.sample) return;
+  left_[static_cast<size_t>(index)] = row.max_samples;
+  Draw(index);
+}
+
+void FakeBackend::Draw(int index) {
+  const auto i = static_cast<size_t>(index);
+  const SlotState& slot = state(run_.rows[i].slot);
+  Record record;
+  record.row = index;
+  record.position = slot.history.count;
+  record.token = FakeDraw(config_, options_.script, slot.history, slot.sampler);
+  const auto& stops = slot.sampler.stop_ids;
+  record.stopped = std::find(stops.begin(), stops.end(), record.token) != stops.end();
+  record.logprob = slot.sampler.want_logprobs ? slot.history.Logprob(record.token)
+                                              : std::numeric_limits<float>::quiet_NaN();
+  for (int32_t n = 0; n < slot.sampler.num_top_logprobs; ++n) {
+    record.top.push_back({n, slot.history.Logprob(n)});
+  }
+  last_[i] = record.token;
+  left_[i] = record.stopped ? 0 : left_[i] - 1;
+  records_.push_back(std::move(record));
+}
+
+absl::StatusOr<bool> FakeBackend::Poll(std::vector<Record>* records) {
+  if (absl::Status status = CountCall(); !status.ok()) return status;
+  if (!outstanding_) return true;
+  if (!has_permit_) has_permit_ = probe_->TakePermit();
+  if (!has_permit_) return false;
+  const size_t end = std::min(records_.size(), next_record_ + records_per_poll_);
+  for (; next_record_ < end; ++next_record_) {
+    records->push_back(std::move(records_[next_record_]));
+  }
+  if (next_record_ < records_.size()) return false;
+  // What the rows borrow must live until here: look at it once more.
+  for (const RunRow& row : run_.rows) {
+    for (int32_t token : row.tokens) {
+      if (token < 0 || token >= config_.vocab_size) return Violation("tokens died during the run");
+    }
+  }
+  for (auto& [destination, value] : outputs_) *destination = value;
+  outstanding_ = false;
+  return true;
+}
+
+ModelConfig FakeConfig(int vocab_size, bool with_bos) {
+  ModelConfig config;
+  config.name = "fake";
+  config.vocab_size = vocab_size;
+  if (with_bos) config.bos_token_id = vocab_size - 1;
+  config.hidden_size = 8;
+  config.num_layers = config.num_heads = 1;
+  config.key_dim = config.value_dim = 8;
+  config.ffn_size = 8;
+  return config;
+}
+
+}  // namespace rivulet

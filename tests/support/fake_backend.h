@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// FakeBackend: a Backend without a model. The next token is a hash of everything that was fed to
+// the slot, of the sampler and of the position, so that any mix-up of slots, rows or order, a
+// missing zeroing, stale state or double feeding changes tokens. It checks what Backend requires of
+// its caller, can fail at a chosen call, and can spread a run's records over many polls.
+//
+// The backend belongs to the engine; a test talks to it through a FakeProbe that both share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/backend.h"
+#include "model/config.h"
+
+namespace rivulet {
+
+// What the outputs of a slot depend on.
+struct FakeHistory {
+  uint64_t hash = 1;
+  int64_t count = 0;  // tokens fed
+
+  void Feed(int32_t token, bool as_output);
+  // Of a target, or of the drawn token: in (-1, 0].
+  float Logprob(int32_t token) const;
+};
+
+// Stands for the hash where a test needs certain tokens: the token that is drawn after `position`
+// fed tokens.
+using FakeScript = std::function<int32_t(uint32_t sample_index, int64_t position)>;
+
+struct FakeBackendOptions {
+  BackendLimits limits = {.num_slots = 4,
+                          .max_rows = 4,
+                          .max_tokens = 256,
+                          .max_steps = 1,
+                          .preferred_steps = 1,
+                          .bytes_per_slot = 64,
+                          .numerics_id = "fake"};
+  int polls_per_run = 1;             // > 1: records come in so many parts, as from a device
+  int64_t fail_at_call = -1;         // this call and all after it fail; 0 = the first, -1 = none
+  int64_t nan_score_position = -1;   // the target scored after so many fed tokens gets NaN
+  int64_t nan_output_position = -1;  // raw outputs after so many fed tokens hold an infinity
+  FakeScript script;                 // null: the hash
+};
+
+// The token drawn after `history` for `sampler`.
+int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const FakeHistory& history,
+                 const SlotSampler& sampler);
+
+// What a lone session must draw after being fed `feed` (bos included): at most `max_new` tokens; a
+// stop id is the last.
+std::vector<int32_t> FakeSolo(const ModelConfig& config, const FakeScript& script,
+                              const std::vector<int32_t>& feed, const SlotSampler& sampler,
+                              int64_t max_new);
+
+// A run as it was submitted.
+struct FakeRun {
+  struct Row {
+    Slot slot;
+    int tokens;
+    int64_t position;
+    bool sample, score;
+  };
+  std::vector<Row> rows;
+  int num_steps;
+};
+
+// Thread: any.
+class FakeProbe {
+ public:
+  // Lets `runs` further runs complete, then holds the next one in Poll. Without a call nothing is
+  // held.
+  void AllowRuns(int64_t runs);
+  void AllowAll();
+
+  int64_t calls() const;              // of any method that can fail
+  int64_t zeroed() const;             // slots zeroed
+  int64_t copied() const;             // CopySlot calls
+  int dirty_slots() const;            // slots that were fed and not zeroed since
+  std::vector<FakeRun> runs() const;  // the first 10,000
+  int64_t num_runs() const;
+  std::vector<std::string> violations() const;  // of what Backend requires
+
+ private:
+  friend class FakeBackend;
+  bool TakePermit();
+
+  mutable std::mutex mutex_;
+  int64_t permits_ = -1;  // -1: no limit
+  int64_t calls_ = 0, zeroed_ = 0, copied_ = 0, num_runs_ = 0;
+  std::vector<bool> dirty_;
+  std::vector<FakeRun> runs_;
+  std::vector<std::string> violations_;
+};
+
+class FakeBackend final : public Backend {
+ public:
+  FakeBackend(const ModelConfig& config, const FakeBackendOptions& options,
+              std::shared_ptr<FakeProbe> probe);
+
+  const BackendLimits& limits() const override { return options_.limits; }
+  absl::Status ZeroSlots(std::span<const Slot> slots) override;
+  absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override;
+  absl::Status CopySlot(Slot from, Slot to) override;
+  absl::Status ReadSlot(Slot slot, std::span<float> out) override;
+  absl::Status WriteSlot(Slot slot, std::span<const float> in) override;
+  absl::Status Submit(const Run& run) override;
+  absl::StatusOr<bool> Poll(std::vector<Record>* records) override;
+
+ private:
+  struct SlotState {
+    FakeHistory history{0xbadbadbad, 777};  // what a slot holds that nobody has zeroed
+    bool zeroed = false, has_sampler = false;
+    SlotSampler sampler;
+  };
+  absl::Status CountCall();
+  absl::Status Violation(const std::string& what);
+  absl::Status CheckSlot(Slot slot);
+  absl::Status CheckRow(const RunRow& row);
+  void FirstStep(int index, const RunRow& row);
+  void Draw(int index);
+  SlotState& state(Slot slot) { return slots_[static_cast<size_t>(slot)]; }
+
+  const ModelConfig config_;
+  const FakeBackendOptions options_;
+  const std::shared_ptr<FakeProbe> probe_;
+  std::vector<SlotState> slots_;
+  absl::Status failed_;
+
+  // The outstanding run.
+  bool outstanding_ = false, has_permit_ = false;
+  Run run_;
+  std::vector<int> left_;                          // [rows] samples still to draw
+  std::vector<int32_t> last_;                      // [rows] token drawn last
+  std::vector<std::pair<float*, float>> outputs_;  // to be filled on completion
+  std::vector<Record> records_;
+  size_t next_record_ = 0, records_per_poll_ = 0;
+};
+
+// A small valid configuration without files: categorical, tokens, no positions.
+ModelConfig FakeConfig(int vocab_size, bool with_bos);
+
+}  // namespace rivulet

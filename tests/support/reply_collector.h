@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// ReplyCollector: a client of the engine that keeps what it is told and checks the rules of a
+// reply's stream.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/engine/engine.h"
+
+namespace rivulet {
+
+// One sample as the client saw it.
+struct CollectedSample {
+  std::vector<int32_t> tokens;
+  std::string text;
+  std::vector<float> logprobs;
+  std::vector<std::vector<TokenLogprob>> top_logprobs;
+  std::optional<Finish> finish;
+};
+
+// Thread: any. Must outlive the reply's last OnReady: Wait() sees to that.
+class ReplyCollector final : public ReplyListener {
+ public:
+  enum class Reading { kEager, kOnlyWhenAsked };
+  explicit ReplyCollector(Reading reading = Reading::kEager) : reading_(reading) {}
+
+  // The engine's answer; the reply then arrives by itself.
+  absl::Status Start(Engine* engine, GenerateSpec spec) {
+    std::lock_guard<std::mutex> lock(mutex_);  // OnReady waits until the ticket is here
+    const int num_samples = spec.num_samples;
+    absl::StatusOr<Engine::Ticket> ticket = engine->Generate(std::move(spec), this);
+    if (!ticket.ok()) return ticket.status();
+    ticket_ = *std::move(ticket);
+    samples_.resize(static_cast<size_t>(num_samples));
+    return absl::OkStatus();
+  }
+
+  // Waits for the last OnReady; returns how the reply ended.
+  absl::Status Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return end_.has_value(); });
+    Take();
+    return end_->status;
+  }
+  // Waits until sample 0 has `count` tokens or the reply has ended.
+  void WaitForTokens(size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return end_ || samples_[0].tokens.size() >= count; });
+  }
+  void TakeNow() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Take();
+  }
+
+  RequestId id() const { return ticket_.id; }
+  Reply& reply() const { return *ticket_.reply; }
+  // After Wait.
+  const CollectedSample& sample(size_t i = 0) const { return samples_[i]; }
+  const Usage& usage() const { return end_->usage; }
+  int calls() const { return calls_; }
+  // What broke the rules of the stream; empty if nothing did.
+  const std::string& violation() const { return violation_; }
+
+  void OnReady() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ++calls_;
+    if (end_) violation_ = "OnReady after the end";
+    std::optional<Reply::End> end = ticket_.reply->end();
+    if (reading_ == Reading::kEager || end) Take();
+    if (end) end_ = std::move(end);
+    changed_.notify_all();
+  }
+
+ private:
+  void Take() {
+    for (ReplyDelta& delta : ticket_.reply->Take()) {
+      CollectedSample& sample = samples_[static_cast<size_t>(delta.sample_index)];
+      if (delta.first_position != static_cast<int64_t>(sample.tokens.size())) violation_ = "gap";
+      if (sample.finish) violation_ = "delta after the finish";
+      sample.tokens.insert(sample.tokens.end(), delta.tokens.begin(), delta.tokens.end());
+      sample.text += delta.text;
+      sample.logprobs.insert(sample.logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
+      for (auto& top : delta.top_logprobs) sample.top_logprobs.push_back(std::move(top));
+      sample.finish = delta.finish;
+    }
+  }
+
+  const Reading reading_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Engine::Ticket ticket_;
+  std::vector<CollectedSample> samples_;
+  std::optional<Reply::End> end_;
+  int calls_ = 0;
+  std::string violation_;
+};
+
+}  // namespace rivulet
