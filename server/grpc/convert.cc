@@ -205,11 +205,6 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request,
   spec.ignore_eos = stop.ignore_eos();
   spec.want_logprobs = request.logprobs().enabled();
   spec.num_top_logprobs = request.logprobs().top_n();
-  if (spec.num_top_logprobs != 0 && !spec.want_logprobs) {
-    return InvalidField(
-        "TOP_N_WITHOUT_LOGPROBS", "logprobs.top_n",
-        absl::StrCat("logprobs.top_n is ", spec.num_top_logprobs, "; it needs logprobs.enabled"));
-  }
   return spec;
 }
 

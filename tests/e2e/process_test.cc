@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program rivulet-server: flags, log, signals, exit codes.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "tests/e2e/test_server.h"
+#include "tests/support/raw_rpc.h"
+#include "tests/support/wire_error.h"
+
+extern char** environ;
+
+namespace rivulet::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kModels[] = RIVULET_SOURCE_DIR "/tests/conformance/models/";
+
+// A running rivulet-server; killed with this object.
+class Process {
+ public:
+  explicit Process(const std::vector<std::string>& flags) {
+    std::vector<std::string> words = {RIVULET_BIN_DIR "/rivulet-server"};
+    words.insert(words.end(), flags.begin(), flags.end());
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    const int flags_of_file = O_WRONLY | O_CREAT | O_TRUNC;
+    posix_spawn_file_actions_addopen(&files, 1, out_.c_str(), flags_of_file, 0600);
+    posix_spawn_file_actions_addopen(&files, 2, err_.c_str(), flags_of_file, 0600);
+    EXPECT_EQ(posix_spawn(&pid_, argv[0], &files, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&files);
+  }
+  ~Process() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+  void Signal(int signal) { kill(pid_, signal); }
+  // Waits for the end; the exit code, or minus the signal that ended it.
+  int Wait() {
+    int status = 0;
+    waitpid(std::exchange(pid_, 0), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  std::string out() const { return Read(out_); }
+  std::string err() const { return Read(err_); }
+
+  // Waits for a log line of this event; null if the process ends without one.
+  nlohmann::json AwaitEvent(const std::string& event) const {
+    while (true) {
+      siginfo_t info{};
+      const bool over =
+          waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+          info.si_pid != 0;
+      for (absl::string_view line : absl::StrSplit(err(), '\n')) {
+        const auto json = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
+        if (json.is_object() && json.value("event", "") == event) return json;
+      }
+      if (over) return nullptr;
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+  }
+  // A connection to the port that the log names.
+  std::shared_ptr<grpc::Channel> Connect() const {
+    const nlohmann::json listening = AwaitEvent("listening");
+    EXPECT_TRUE(listening.is_object()) << err();
+    if (!listening.is_object()) return nullptr;
+    return grpc::CreateChannel("127.0.0.1:" + std::to_string(listening["port"].get<int>()),
+                               grpc::InsecureChannelCredentials());
+  }
+
+ private:
+  static std::string Read(const std::string& path) {
+    std::stringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    return text.str();
+  }
+
+  TempDir directory_;
+  const std::string out_ = directory_.File("out");
+  const std::string err_ = directory_.File("err");
+  pid_t pid_ = 0;
+};
+
+std::vector<std::string> Flags(std::vector<std::string> more = {}) {
+  std::vector<std::string> flags = {
+      "--model", kModels + std::string(kStream), "--listen", "127.0.0.1:0", "--backend", "cpu"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+TEST(ProcessTest, SigtermLetsRunningRepliesEndAndExitsWithZero) {
+  Process process(Flags({"--model", kModels + std::string(kImage)}));
+  const auto channel = process.Connect();
+  ASSERT_NE(channel, nullptr);
+  auto stub = v1::InferenceService::NewStub(channel);
+  const Collected alone = Generate(*stub, Request(kStream, 1, 20000));
+  std::vector<Collected> replies(4);
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateReply>>> readers;
+  for (Collected& reply : replies) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    readers.push_back(stub->Generate(contexts.back().get(), Request(kStream, 1, 20000)));
+    v1::GenerateReply first;
+    ASSERT_TRUE(readers.back()->Read(&first));
+    Add(first, &reply);
+  }
+  process.Signal(SIGTERM);
+  for (size_t i = 0; i < replies.size(); ++i) {
+    Collect(readers[i].get(), &replies[i]);
+    EXPECT_TRUE(replies[i].status.ok()) << replies[i].status.error_message();
+    EXPECT_EQ(replies[i].tokens, alone.tokens);
+  }
+  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_EQ(process.out(), "");
+  std::vector<std::string> events;
+  for (absl::string_view line : absl::StrSplit(process.err(), '\n', absl::SkipEmpty())) {
+    const auto json = nlohmann::json::parse(line.begin(), line.end(), nullptr, false);
+    ASSERT_TRUE(json.is_object()) << line;
+    EXPECT_TRUE(json.contains("ts") && json.contains("level")) << line;
+    events.push_back(json.value("event", ""));
+  }
+  EXPECT_THAT(events, ::testing::ElementsAre("model", "model", "listening", "draining", "stopped"));
+}
+
+TEST(ProcessTest, TheDrainTimeIsKept) {
+  Process process(Flags({"--drain-seconds", "0"}));
+  const auto channel = process.Connect();
+  ASSERT_NE(channel, nullptr);
+  auto stub = v1::InferenceService::NewStub(channel);
+  grpc::ClientContext context;
+  auto reader = stub->Generate(&context, Request(kStream, 1, 1 << 20));
+  Collected reply;
+  v1::GenerateReply first;
+  ASSERT_TRUE(reader->Read(&first));
+  process.Signal(SIGINT);
+  Collect(reader.get(), &reply);
+  EXPECT_EQ(Unpack(reply.status).reason, "DRAINING");
+  EXPECT_EQ(process.Wait(), 0);
+}
+
+TEST(ProcessTest, ASecondSignalEndsAtOnce) {
+  Process process(Flags({"--drain-seconds", "86400"}));
+  const auto channel = process.Connect();
+  ASSERT_NE(channel, nullptr);
+  auto stub = v1::InferenceService::NewStub(channel);
+  grpc::ClientContext context;
+  auto reader = stub->Generate(&context, Request(kStream, 1, 1 << 20));
+  v1::GenerateReply first;
+  ASSERT_TRUE(reader->Read(&first));
+  process.Signal(SIGTERM);
+  ASSERT_TRUE(process.AwaitEvent("draining").is_object());
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+  Collected rest;
+  Collect(reader.get(), &rest);
+  EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(ProcessTest, AFailureIsOneLineThatSaysWhatAndWhere) {
+  Process other(Flags());
+  const nlohmann::json listening = other.AwaitEvent("listening");
+  ASSERT_TRUE(listening.is_object());
+  const std::string taken = "127.0.0.1:" + std::to_string(listening["port"].get<int>());
+  TempDir directory;
+  ASSERT_TRUE(WriteRandomModel(directory.File("cut"), TinyConfig(), 1).ok());
+  ASSERT_TRUE(WriteFile(directory.File("cut/model.safetensors"), "short").ok());
+  ASSERT_TRUE(WriteFile(directory.File("bad.json"), R"({"modle": []})").ok());
+  const std::string stream = kModels + std::string(kStream);
+  const struct {
+    std::vector<std::string> flags;
+    int code;
+    std::string message;
+  } kCases[] = {
+      {{}, 2, "no model is given"},
+      {Flags({"--frob"}), 2, "--frob"},
+      {Flags({"--max-sessions", "0"}), 2, "max-sessions is 0"},
+      {{"--config", directory.File("bad.json")}, 2, "bad.json: \"modle\" is not a setting"},
+      {{"--config", "/no/such.json"}, 2, "/no/such.json"},
+      {{"--model", "/no/such/model"}, 2, "/no/such/model"},
+      {{"--model", directory.File("cut")}, 2, "cut/model.safetensors"},
+      {{"--model", stream, "--model", stream}, 2, "both hold a model named"},
+      {{"--model", stream, "--listen", taken}, 3, taken + ": Address already in use"},
+      {{"--model", stream, "--listen", "192.0.2.1:1"}, 3, "192.0.2.1:1"},
+      {{"--model", stream, "--listen", "nonsense"}, 2, "listen is \"nonsense\""},
+  };
+  for (const auto& test : kCases) {
+    Process process(test.flags);
+    EXPECT_EQ(process.Wait(), test.code) << test.message;
+    const std::string err = process.err();
+    EXPECT_THAT(err, HasSubstr(test.message));
+    EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+    EXPECT_EQ(process.out(), "");
+  }
+}
+
+TEST(ProcessTest, HelpVersionAndPrintConfigGoToStdout) {
+  for (const char* flag : {"--help", "--version", "--print-config"}) {
+    Process process(Flags({flag}));
+    EXPECT_EQ(process.Wait(), 0);
+    EXPECT_NE(process.out(), "") << flag;
+    EXPECT_EQ(process.err(), "") << flag;
+  }
+}
+
+}  // namespace
+}  // namespace rivulet::testing
