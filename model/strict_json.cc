@@ -14,6 +14,7 @@ namespace rivulet {
 namespace {
 
 constexpr size_t kMaxShownBytes = 80;
+constexpr size_t kMaxTokenBytes = size_t{1} << 20;
 
 // Receives nlohmann's events, builds JsonValues and enforces what the library does not: unique
 // keys, bounds, paths. Every callback returns false to end the parse; status() then says why.
@@ -178,6 +179,29 @@ class StrictHandler : public nlohmann::json_sax<nlohmann::json> {
   absl::Status status_;
 };
 
+// The library copies a token several times before it hands it over, so long ones are found first.
+absl::Status CheckTokenLengths(absl::string_view text) {
+  size_t begin = 0;  // of the token being passed
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\\' && in_string) {
+      ++i;
+    } else if (c == '"') {
+      begin = in_string ? i + 1 : i;
+      in_string = !in_string;
+    } else if (!in_string && std::strchr(" \t\r\n,:[]{}", c) != nullptr) {
+      begin = i + 1;
+    }
+    if (i >= begin + kMaxTokenBytes) {
+      return InvalidField("INVALID_JSON", "",
+                          absl::StrCat("the text holds a string or number of more than ",
+                                       kMaxTokenBytes, " bytes, at byte ", begin));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Parse(absl::string_view text, StrictHandler* handler) {
   // The library would skip a byte order mark and take a NUL byte for the end of the text.
   if (text.substr(0, 3) == "\xEF\xBB\xBF") {
@@ -189,6 +213,7 @@ absl::Status Parse(absl::string_view text, StrictHandler* handler) {
     return InvalidField("INVALID_JSON", "",
                         absl::StrCat("the text holds a NUL byte at byte ", nul));
   }
+  RIVULET_RETURN_IF_ERROR(CheckTokenLengths(text));
   const bool done = nlohmann::json::sax_parse(text.data(), text.data() + text.size(), handler,
                                               nlohmann::json::input_format_t::json,
                                               /*strict=*/true, /*ignore_comments=*/false);

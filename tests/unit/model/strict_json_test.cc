@@ -75,6 +75,23 @@ TEST(StrictJsonTest, BoundsTheNumberOfValues) {
   EXPECT_TRUE(absl::StrContains(many.status().message(), "more than 4096")) << many.status();
 }
 
+TEST(StrictJsonTest, BoundsTheLengthOfStringsAndNumbers) {
+  const size_t limit = 1 << 20;
+  const std::string long_text(limit, 'x');
+  EXPECT_TRUE(Parse(absl::StrCat("[\"", long_text.substr(2), "\"]")).ok());
+  for (const std::string& token : {absl::StrCat("\"", long_text, "\""),
+                                   absl::StrCat("\"", long_text), absl::StrCat("\"\\\"", long_text),
+                                   std::string(limit + 1, '1'), absl::StrCat("x", long_text)}) {
+    const auto json = Parse(absl::StrCat("[1, ", token, "]"));
+    EXPECT_TRUE(absl::StrContains(json.status().message(), "more than 1048576 bytes, at byte 4"))
+        << json.status();
+  }
+  // Not one long token: white space, and many short ones.
+  std::string many = absl::StrCat("[", std::string(2 * limit, ' '), "0");
+  for (int i = 0; i < 4000; ++i) absl::StrAppend(&many, ",\"", long_text.substr(0, 500), "\"");
+  EXPECT_TRUE(Parse(absl::StrCat(many, "]")).ok());
+}
+
 TEST(StrictJsonTest, RejectsWhatIsNotJson) {
   const std::string bad[] = {"",
                              " ",
@@ -143,7 +160,7 @@ TEST(StrictJsonTest, HandsOverTopLevelMembersOneByOne) {
 
 TEST(StrictJsonTest, QuotesOnOneLineAndCutsLongTexts) {
   EXPECT_EQ(Quoted("a\n\"\xC3\xA4\x01"), R"("a\n\"\xc3\xa4\x01")");
-  EXPECT_EQ(Quoted(std::string(81, 'x')), "\"" + std::string(80, 'x') + "...\"");
+  EXPECT_EQ(Quoted(std::string(81, 'x')), absl::StrCat("\"", std::string(80, 'x'), "...\""));
 }
 
 }  // namespace
