@@ -205,12 +205,14 @@ void Loop::PublishEnds() {
 }
 
 void Loop::Hand() {
-  if (!ended_.empty()) {
+  const bool ends = !ended_.empty();
+  if (ends) {
     // The end tells of the last tokens too: one message instead of two.
     std::erase_if(batch_.ready, [](const Outlet* outlet) { return outlet->ended; });
     batch_.ended.swap(ended_);
   }
   emitter_->Hand(&batch_);
+  if (ends) queue_->EndsHanded();
 }
 
 }  // namespace rivulet

@@ -74,15 +74,15 @@ void RequestQueue::Wake() {
 bool RequestQueue::Drain(absl::Time deadline) {
   MutexLock lock(&mutex_);
   load_.draining = true;
-  while (accepted_ > 0) {
+  while (accepted_ > 0 || handing_) {
     const absl::Duration left = deadline - clock_();
     if (left <= absl::ZeroDuration()) break;
     ended_.WaitFor(&mutex_, left);
   }
-  if (accepted_ == 0) return true;
+  if (accepted_ == 0 && !handing_) return true;
   arrivals_.end_all = true;
   NotifyLoop();
-  while (accepted_ > 0) ended_.Wait(&mutex_);
+  while (accepted_ > 0 || handing_) ended_.Wait(&mutex_);
   return false;
 }
 
@@ -122,7 +122,13 @@ void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
   load_.tokens_total += progress.sampled;
   if (progress.sampled + progress.fed > 0) rate_.Add(now, progress.sampled + progress.fed);
   accepted_ -= progress.ended;
-  if (progress.ended > 0 && load_.draining) ended_.NotifyAll();
+  if (progress.ended > 0) handing_ = true;
+}
+
+void RequestQueue::EndsHanded() {
+  MutexLock lock(&mutex_);
+  handing_ = false;
+  if (load_.draining) ended_.NotifyAll();
 }
 
 void RequestQueue::WaitForArrivals(absl::Duration timeout) {

@@ -62,6 +62,8 @@ class RequestQueue {
   void Note(absl::Time now, const Progress& progress);
   // Note, and takes what has arrived (replacing the contents of `arrivals`). Never waits.
   void Exchange(absl::Time now, const Progress& progress, Arrivals* arrivals);
+  // The ends that were noted have been handed to the emitter: what Drain waits for.
+  void EndsHanded();
   // Waits until there is something new for Exchange, or `timeout` has passed.
   void WaitForArrivals(absl::Duration timeout);
   // The backend failed: no request is taken any more, load().health says why.
@@ -81,6 +83,7 @@ class RequestQueue {
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // the loop sleeps
   RequestId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   int accepted_ ABSL_GUARDED_BY(mutex_) = 0;  // samples and scores taken and not ended
+  bool handing_ ABSL_GUARDED_BY(mutex_) = false;  // ends are noted and not yet handed over
   EngineLoad load_ ABSL_GUARDED_BY(mutex_);   // queued and tokens_per_second are filled when asked
   RateWindow rate_ ABSL_GUARDED_BY(mutex_);
 };
