@@ -21,8 +21,10 @@ namespace rivulet {
 namespace {
 
 constexpr absl::Duration kHealthPeriod = absl::Milliseconds(500);
-// What the last messages of a drained server may take to leave.
+// What the last messages of a drained server may take to leave, and after them the answers to small
+// calls. Idle connections are cut then: their clients may never look at the server's farewell.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
+constexpr absl::Duration kFarewellTime = absl::Milliseconds(100);
 
 WeightPrecision ToWeightPrecision(absl::string_view name) {
   if (name == "f32") return WeightPrecision::kF32;
@@ -156,7 +158,7 @@ bool Server::Drain(absl::Time deadline) {
   const absl::Time flushed = std::max(deadline, absl::Now() + kFlushTime);
   if (!grpc_->WaitUntilIdle(flushed)) all_ended = false;
   health_watch_.reset();
-  grpc_->Shutdown(absl::Now() + kFlushTime);
+  grpc_->Shutdown(absl::Now() + kFarewellTime);
   return all_ended;
 }
 

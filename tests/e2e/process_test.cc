@@ -101,8 +101,10 @@ class Process {
 };
 
 std::vector<std::string> Flags(std::vector<std::string> more = {}) {
-  std::vector<std::string> flags = {
-      "--model", kModels + std::string(kStream), "--listen", "127.0.0.1:0", "--backend", "cpu"};
+  std::vector<std::string> flags = {"--model",   kModels + std::string(kStream),
+                                    "--listen",  "127.0.0.1:0",
+                                    "--backend", "cpu",
+                                    "--threads", "1"};
   flags.insert(flags.end(), more.begin(), more.end());
   return flags;
 }
