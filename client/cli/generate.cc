@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <vector>
 
@@ -78,16 +79,14 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
 // Prints samples as they come: sample 0 at once, each later one when those before it are complete.
 class SamplePrinter {
  public:
-  SamplePrinter(bool is_text, int num_samples)
-      : is_text_(is_text), samples_(static_cast<size_t>(num_samples)) {}
+  SamplePrinter(bool is_text, int32_t num_samples) : is_text_(is_text), num_samples_(num_samples) {}
 
   absl::Status Add(const v1::GenerateReply& part) {
-    const auto index = static_cast<size_t>(part.sample_index());
-    if (part.sample_index() < 0 || index >= samples_.size()) {
+    if (part.sample_index() < 0 || part.sample_index() >= num_samples_) {
       return absl::InternalError(
-          absl::StrCat("the server sent sample ", part.sample_index(), " of ", samples_.size()));
+          absl::StrCat("the server sent sample ", part.sample_index(), " of ", num_samples_));
     }
-    Sample& sample = samples_[index];
+    Sample& sample = samples_[part.sample_index()];
     if (is_text_) {
       sample.text += part.text();
     } else {
@@ -109,9 +108,9 @@ class SamplePrinter {
 
   absl::Status Print() {
     std::string out;
-    while (current_ < samples_.size()) {
+    while (current_ < num_samples_) {
       Sample& sample = samples_[current_];
-      if (!header_ && samples_.size() > 1) absl::StrAppend(&out, "=== sample ", current_, " ===\n");
+      if (!header_ && num_samples_ > 1) absl::StrAppend(&out, "=== sample ", current_, " ===\n");
       header_ = true;
       if (!sample.text.empty()) ends_line_ = sample.text.back() == '\n';
       out += sample.text;
@@ -126,8 +125,9 @@ class SamplePrinter {
   }
 
   const bool is_text_;
-  std::vector<Sample> samples_;
-  size_t current_ = 0;
+  const int32_t num_samples_;
+  std::map<int32_t, Sample> samples_;  // those that have begun
+  int32_t current_ = 0;
   bool header_ = false;
   bool ends_line_ = false;
 };
@@ -139,8 +139,7 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
   if (options.deadline_seconds.has_value()) {
     call.deadline = absl::Now() + absl::Seconds(*options.deadline_seconds);
   }
-  // The server refuses num_samples below 1; the printer only has to bear it.
-  SamplePrinter printer(model.content().has_text(), std::max(options.num_samples.value_or(1), 1));
+  SamplePrinter printer(model.content().has_text(), options.num_samples.value_or(1));
   uint64_t seed = 0;
   v1::Usage usage;
   absl::Status printed;

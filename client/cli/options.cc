@@ -5,6 +5,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -202,6 +203,14 @@ absl::Status FinishScore(ScoreOptions* options, const RawValues& raw) {
 }  // namespace
 
 absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
+  // CLI11 would not say what is wrong with the first word.
+  const std::string first = args.empty() ? "" : args[0];
+  if (!absl::StartsWith(first, "-") && first != "generate" && first != "score" &&
+      first != "models" && first != "health") {
+    return Usage(absl::StrCat("\"", first,
+                              "\" is no command; generate, score, models or health is needed; "
+                              "see rivulet --help"));
+  }
   CLI::App app("Streams text, tokens and pixels from trained linear transformers.", "rivulet");
   app.set_version_flag("--version", "rivulet " RIVULET_VERSION);
   app.require_subcommand(1);
@@ -230,7 +239,7 @@ absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
   } catch (const CLI::CallForVersion& version) {
     return ShowText{absl::StrCat(version.what(), "\n")};
   } catch (const CLI::Error& error) {
-    return Usage(absl::StrCat(error.what(), " (rivulet --help shows what is)"));
+    return Usage(absl::StrCat(error.what(), "; see rivulet --help"));
   }
   absl::Status status;
   if (on_generate->parsed()) {

@@ -173,7 +173,7 @@ TEST(OptionsTest, NamesTheOptionThatIsWrong) {
 
 TEST(OptionsTest, RefusesWhatIsNoCommand) {
   EXPECT_NE(Refusal({}), "accepted");
-  EXPECT_THAT(Refusal({"bogus"}), HasSubstr("subcommand"));
+  EXPECT_THAT(Refusal({"bogus"}), HasSubstr("\"bogus\" is no command"));
   EXPECT_THAT(Refusal({"models", "--target", "a:1", "surplus"}), HasSubstr("surplus"));
   EXPECT_NE(Refusal({"models", "health", "--target", "a:1"}), "accepted");
 }

@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of the `rivulet` command: exit codes, one line on stderr on failure, results alone on stdout."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from command import BIN_DIR, CONFORMANCE, ZOO, CommandTest, Server, rivulet, token_lines
+
+RFA = CONFORMANCE / "tiny-rfa"  # tokens, bos 0, no limit
+CONCAT = CONFORMANCE / "tiny-elu-learned-concat"  # tokens, no bos, 48 positions
+IMAGE = CONFORMANCE / "tiny-image"  # 4 x 11 gray, no bos
+SHAKESPEARE = ZOO / "shakespeare-rfa"
+MNIST = ZOO / "mnist-linear"
+NOBODY = "127.0.0.1:1"  # nothing listens there
+
+
+class UsageTest(CommandTest):
+    def test_bad_usage_is_exit_code_2(self):
+        for args in (
+            [],
+            ["bogus"],
+            ["sessions"],
+            ["models"],
+            ["models", "--model"],
+            ["models", "--model", RFA, "--target", NOBODY],
+            ["models", "--model", RFA, "surplus"],
+            ["models", "--target", "localhost"],
+            ["models", "--target", "localhost:99999"],
+            ["score", "--model", RFA],
+            ["score", "--model", RFA, "--input", "-", "--window", "0"],
+            ["score", "--model", RFA, "--input", "-", "--window", "-3"],
+            ["score", "--model", RFA, "--input", "-", "--outputs", "0,x"],
+            ["score", "--model", RFA, "--input", "-", "--precision", "half"],
+            ["score", "--model", RFA, "--input", "-", "--backend", "tpu"],
+            ["score", "--target", NOBODY, "--input", "-", "--backend", "cpu"],
+            ["generate", "--model", RFA, "--temperature", "warm"],
+            ["generate", "--model", RFA, "--tokens", "1,two"],
+            ["generate", "--model", RFA, "--tokens", "1", "--prompt", "a"],
+            ["generate", "--model", RFA, "--seed", "-1"],
+            ["generate", "--model", RFA, "--deadline", "0"],
+        ):
+            with self.subTest(args=args):
+                self.fails(rivulet(*args), 2)
+
+    def test_help_goes_to_stdout(self):
+        for args in (["--help"], ["score", "--help"], ["--version"]):
+            result = self.succeeds(rivulet(*args))
+            self.assertIn("rivulet", result.out)
+            self.assertEqual(result.err, "")
+        self.assertIn("--window", rivulet("score", "--help").out)
+
+    def test_a_full_stdout_is_said(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [BIN_DIR / "rivulet", "models", "--model", RFA], stdout=full, stderr=subprocess.PIPE
+            )
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(b"stdout", done.stderr)
+        self.assertEqual(done.stderr.count(b"\n"), 1)
+
+
+class ScoreTest(CommandTest):
+    def score(self, model, sequences, *args):
+        result = self.succeeds(
+            rivulet("score", "--model", model, "--input", "-", *args, stdin=token_lines(sequences))
+        )
+        return result.lines()
+
+    def test_results_come_in_the_order_of_the_lines(self):
+        # Lines of very different length, more than are ever in flight.
+        sequences = [[i % 37] * (1 + (i * 37) % 200) for i in range(150)]
+        lines = self.score(RFA, sequences)
+        self.assertEqual([line["num_scored"] for line in lines], [len(s) for s in sequences])
+        for index in (0, 17, 149):
+            self.assertEqual(lines[index], self.score(RFA, [sequences[index]])[0])
+
+    def test_empty_sequences_score_nothing(self):
+        nothing = {"nll_nats": 0, "num_scored": 0, "outputs": []}
+        self.assertEqual(self.score(RFA, [[]]), [nothing])
+        self.assertEqual(self.score(CONCAT, [[], [5]]), [nothing, nothing])
+        self.assertEqual(self.score(RFA, [[5]])[0]["num_scored"], 1)
+
+    def test_outputs_are_raw_and_in_the_order_asked_for(self):
+        (line,) = self.score(RFA, [[3, 1, 4, 1, 5]], "--outputs", "4,0,4")
+        self.assertEqual([len(row) for row in line["outputs"]], [37] * 3)
+        self.assertEqual(line["outputs"][0], line["outputs"][2])
+        (first,) = self.score(RFA, [[3]], "--outputs", "0")
+        self.assertEqual(line["outputs"][1], first["outputs"][0])
+
+    def test_windows_are_scored_as_if_alone(self):
+        tokens = [(7 * i) % 37 for i in range(23)]
+        # With a bos window i is tokens iN to (i+1)N-1; without, neighbours share a token.
+        for model, pieces in (
+            (RFA, [tokens[i : i + 5] for i in range(0, 23, 5)]),
+            (CONCAT, [tokens[i : i + 6] for i in range(0, 22, 5)]),
+        ):
+            with self.subTest(model.name):
+                (whole,) = self.score(model, [tokens], "--window", "5", "--outputs", "0,5,21")
+                parts = self.score(model, pieces)
+                self.assertEqual(whole["num_scored"], sum(part["num_scored"] for part in parts))
+                self.assertAlmostEqual(
+                    whole["nll_nats"], sum(part["nll_nats"] for part in parts), delta=1e-9
+                )
+                # Positions count over the whole line: 5 is the first scored token of the second window.
+                (second,) = self.score(model, [pieces[1]], "--outputs", "0")
+                self.assertEqual(whole["outputs"][1], second["outputs"][0])
+                (once,) = self.score(model, [tokens])
+                self.assertNotAlmostEqual(whole["nll_nats"], once["nll_nats"], delta=1e-3)
+
+    def test_a_window_lifts_the_limit_on_positions(self):
+        long = [1] * 200
+        result = rivulet("score", "--model", CONCAT, "--input", "-", stdin=token_lines([long]))
+        self.fails(result, 2, "-:1")
+        (line,) = self.score(CONCAT, [long], "--window", "48")
+        self.assertEqual(line["num_scored"], 199)
+
+    def test_numbers_read_back_unchanged(self):
+        result = rivulet(
+            "score", "--model", RFA, "--input", "-", "--outputs", "0,1", stdin=token_lines([[1, 2]])
+        )
+        text = result.out.strip()
+        again = json.dumps(json.loads(text), separators=(",", ":"))
+        self.assertEqual(json.loads(text), json.loads(again))
+        # Shortest forms: no number carries digits that it does not need as a float32.
+        for number in text.split('"outputs":[[')[1].split("]")[0].split(","):
+            self.assertLessEqual(len(number.lstrip("-").split("e")[0].replace(".", "").lstrip("0")), 9, number)
+
+    def test_a_bad_line_is_named_after_the_good_ones_are_printed(self):
+        good = '{"tokens":[1,2]}\n'
+        for bad, mention in (
+            ("", "empty"),
+            ("{", "JSON"),
+            ("[1]", "needed"),
+            ('{"tokens":[1,37]}', "tokens[1]"),
+            ('{"tokens":[1,-1]}', "tokens[1]"),
+            ('{"tokens":[2147483648]}', "tokens[0]"),
+            ('{"tokens":[1.5]}', "tokens[0]"),
+            ('{"tokens":1}', "tokens"),
+            ('{"tokens":[1],"text":"a"}', "both"),
+            ('{"tokens":[1],"extra":1}', "extra"),
+            ('{"tokens":[1],"tokens":[1]}', "twice"),
+            ('{"text":"no text model"}', "text"),
+            ("{}", "needed"),
+        ):
+            with self.subTest(bad=bad), tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / "lines.jsonl"
+                path.write_text(good * 3 + bad + "\n" + good)
+                result = rivulet("score", "--model", RFA, "--input", path)
+                self.fails(result, 2, f"{path}:4: ", mention, out=None)
+                self.assertEqual([line["num_scored"] for line in result.lines()], [2, 2, 2])
+
+    def test_an_output_position_past_the_end_is_bad_input(self):
+        result = rivulet(
+            "score", "--model", RFA, "--input", "-", "--outputs", "2", stdin=token_lines([[1, 2, 3], [1, 2]])
+        )
+        self.fails(result, 2, "-:2", "output_positions[0]", out=None)
+        self.assertEqual(len(result.lines()), 1)
+
+    def test_an_input_that_cannot_be_read_is_exit_code_2(self):
+        self.fails(rivulet("score", "--model", RFA, "--input", "/nonexistent"), 2, "/nonexistent")
+        self.fails(rivulet("score", "--model", RFA, "--input", CONFORMANCE), 2, str(CONFORMANCE))
+        self.fails(rivulet("score", "--model", RFA, "--idx", "/nonexistent"), 2, "--idx")
+        self.fails(rivulet("score", "--model", RFA, "--text", "/nonexistent"), 2, "--text")
+
+    def test_images_and_texts_have_their_own_inputs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            idx = pathlib.Path(folder) / "images.idx"
+            values = [bytes((i * j) % 256 for j in range(44)) for i in range(3)]
+            idx.write_bytes(b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (3, 4, 11)) + b"".join(values))
+            result = self.succeeds(rivulet("score", "--model", IMAGE, "--idx", idx, "--limit", "2"))
+            self.assertEqual(result.lines(), self.score(IMAGE, [list(v) for v in values[:2]]))
+            self.assertIn("bits/dim", result.err)
+            text = pathlib.Path(folder) / "text.txt"
+            text.write_text("First Citizen: " * 10)
+            tail = self.succeeds(rivulet("score", "--model", SHAKESPEARE, "--text", text, "--tail", "0.1"))
+            line = self.succeeds(
+                rivulet("score", "--model", SHAKESPEARE, "--input", "-", stdin='{"text":"First Citizen: "}\n')
+            )
+            self.assertEqual(tail.out, line.out)
+            self.assertIn("nats/token", tail.err)
+            text.write_text("naïve")
+            self.fails(rivulet("score", "--model", SHAKESPEARE, "--text", text), 2, str(text), "U+00EF")
+
+
+class GenerateTest(CommandTest):
+    def tokens(self, *args):
+        """Token ids of each sample."""
+        result = self.succeeds(rivulet("generate", "--json", *args))
+        samples = {}
+        for part in result.lines():
+            sample = samples.setdefault(part["sample_index"], [])
+            if part["tokens"]:
+                self.assertEqual(part["first_position"], len(sample))
+            sample += part["tokens"]
+        return [samples[i] for i in range(len(samples))]
+
+    def test_equal_seeds_give_equal_tokens(self):
+        args = ["--model", RFA, "--tokens", "3,4", "--max-tokens", "40"]
+        self.assertEqual(self.tokens(*args, "--seed", "7"), self.tokens(*args, "--seed", "7"))
+        self.assertNotEqual(self.tokens(*args, "--seed", "7"), self.tokens(*args, "--seed", "8"))
+
+    def test_a_drawn_seed_is_told_and_can_be_repeated(self):
+        args = ["generate", "--model", RFA, "--max-tokens", "20"]
+        first = self.succeeds(rivulet(*args))
+        seed = first.err.strip().rsplit("seed ", 1)[1]
+        self.assertEqual(self.succeeds(rivulet(*args, "--seed", seed)).out, first.out)
+
+    def test_more_samples_begin_with_the_same_ones(self):
+        args = ["--model", RFA, "--max-tokens", "10", "--seed", "5"]
+        three, five = self.tokens(*args, "--num-samples", "3"), self.tokens(*args, "--num-samples", "5")
+        self.assertEqual(five[:3], three)
+        self.assertEqual(len({tuple(sample) for sample in five}), 5)
+
+    def test_temperature_0_needs_no_seed(self):
+        args = ["--model", RFA, "--max-tokens", "10", "--temperature", "0"]
+        self.assertEqual(self.tokens(*args, "--seed", "1"), self.tokens(*args, "--seed", "2"))
+
+    def test_plain_output_is_the_ids_or_the_text(self):
+        args = ["--max-tokens", "12", "--seed", "3"]
+        (ids,) = self.tokens("--model", RFA, *args)
+        plain = self.succeeds(rivulet("generate", "--model", RFA, *args))
+        self.assertEqual(plain.out, " ".join(map(str, ids)) + "\n")
+        prompt = ["--model", SHAKESPEARE, "--prompt", "ROMEO:\n", *args]
+        parts = self.succeeds(rivulet("generate", "--json", *prompt)).lines()
+        plain = self.succeeds(rivulet("generate", *prompt))
+        text = "".join(part.get("text", "") for part in parts)
+        self.assertEqual(len(text), 12)
+        self.assertEqual(plain.out, text if text.endswith("\n") else text + "\n")
+
+    def test_text_arrives_before_the_end(self):
+        process = subprocess.Popen(
+            [BIN_DIR / "rivulet", "generate", "--model", SHAKESPEARE, "--prompt", "A", "--max-tokens", "1000000"],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )
+        try:
+            self.assertEqual(len(process.stdout.read(30)), 30)
+            self.assertIsNone(process.poll())
+        finally:
+            process.kill()
+            process.communicate()
+
+    def test_an_interrupted_command_ends(self):
+        process = subprocess.Popen(
+            [BIN_DIR / "rivulet", "generate", "--model", SHAKESPEARE, "--prompt", "A", "--max-tokens", "1000000"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        self.assertNotEqual(process.returncode, 0)
+        self.assertEqual(err, b"")
+
+    def test_stop_conditions_end_the_output(self):
+        parts = self.succeeds(
+            rivulet(
+                "generate", "--model", SHAKESPEARE, "--prompt", "ROMEO:", "--seed", "1", "--stop", "e",
+                "--max-tokens", "2000", "--json",
+            )
+        ).lines()
+        self.assertEqual(parts[-1]["finish"], {"reason": "stop_string", "stop_string": "e"})
+        self.assertNotIn("e", "".join(part.get("text", "") for part in parts))
+        (free,) = self.tokens("--model", RFA, "--seed", "1", "--max-tokens", "50")
+        (cut,) = self.tokens("--model", RFA, "--seed", "1", "--max-tokens", "50", "--stop-token", str(free[9]))
+        self.assertEqual(cut, free[: free.index(free[9])])
+
+    def test_logprobs_are_given_for_each_token(self):
+        result = self.succeeds(
+            rivulet(
+                "generate", "--model", RFA, "--max-tokens", "5", "--seed", "1", "--json", "--logprobs",
+                "--top-logprobs", "3",
+            )
+        )
+        for part in result.lines():
+            self.assertEqual(len(part["logprobs"]), len(part["tokens"]))
+            for token, logprob, top in zip(part["tokens"], part["logprobs"], part["top_logprobs"]):
+                self.assertEqual(len(top["token_ids"]), 3)
+                if token in top["token_ids"]:
+                    self.assertEqual(top["logprobs"][top["token_ids"].index(token)], logprob)
+
+    def test_a_bad_request_is_exit_code_2_and_names_the_field(self):
+        for args, mention in (
+            (["--temperature", "nan"], "temperature"),
+            (["--temperature", "-1"], "temperature"),
+            (["--top-p", "0"], "top_p"),
+            (["--top-k", "-1"], "top_k"),
+            (["--min-p", "2"], "min_p"),
+            (["--repetition-penalty", "0"], "repetition_penalty"),
+            (["--frequency-penalty", "3"], "frequency_penalty"),
+            (["--presence-penalty", "-3"], "presence_penalty"),
+            (["--logit-bias", "99:1"], "logit_bias"),
+            (["--logit-bias", "1:1000"], "logit_bias"),
+            (["--max-tokens", "0"], "max_tokens"),
+            (["--max-tokens", "-1"], "max_tokens"),
+            (["--max-tokens", "9223372036854775807"], "max_tokens"),
+            (["--num-samples", "0"], "num_samples"),
+            (["--num-samples", "2147483647"], "num_samples"),
+            (["--tokens", "37"], "tokens[0]"),
+            (["--prompt", "text"], "text"),
+            (["--values", "1"], "image_values"),
+            (["--stop", "a"], "stop.strings"),
+            (["--stop-token", "99"], "stop.token_ids"),
+            (["--json", "--logprobs", "--top-logprobs", "21"], "top_n"),
+        ):
+            with self.subTest(args=args):
+                self.fails(rivulet("generate", "--model", RFA, *args), 2, mention)
+        self.fails(rivulet("generate", "--model", CONCAT), 2, "prompt")
+        self.fails(rivulet("generate", "--model", CONCAT, "--tokens", ",".join(["1"] * 50)), 2, "tokens")
+
+
+class TargetTest(CommandTest):
+    def test_an_unreachable_target_is_exit_code_3(self):
+        for command in (["models"], ["health"], ["generate"], ["score", "--input", "-"]):
+            with self.subTest(command=command):
+                self.fails(rivulet(*command, "--target", NOBODY, stdin=token_lines([[1]])), 3)
+        self.fails(rivulet("models", "--target", "no-such-host.invalid:50051"), 3)
+
+    def test_an_absent_backend_is_exit_code_3(self):
+        if pathlib.Path("/dev/nvidia0").exists():
+            self.skipTest("this machine may have the backend")
+        for command in (["models"], ["health"], ["generate"], ["score", "--input", "-"]):
+            with self.subTest(command=command):
+                self.fails(rivulet(*command, "--model", RFA, "--backend", "cuda"), 3, "cuda")
+
+    def test_a_server_gives_what_the_own_process_gives(self):
+        lines = token_lines([[1, 2, 3], [4] * 40])
+        generate = ["generate", "--max-tokens", "30", "--seed", "9", "--tokens", "5"]
+        with Server(RFA, IMAGE) as server:
+            remote = ["--target", server.target, "--model-name", "tiny-rfa"]
+            for command in (["score", "--input", "-", "--outputs", "0,2"], generate):
+                with self.subTest(command=command):
+                    there = self.succeeds(rivulet(*command, *remote, stdin=lines))
+                    here = self.succeeds(rivulet(*command, "--model", RFA, stdin=lines))
+                    self.assertEqual(there.out, here.out)
+
+    def test_a_server_of_two_models_needs_a_name(self):
+        with Server(RFA, IMAGE) as server:
+            target = ["--target", server.target]
+            self.fails(rivulet("generate", *target), 2, "model")
+            self.fails(rivulet("generate", *target, "--model-name", "absent"), 2, "absent")
+            table = self.succeeds(rivulet("models", *target)).out.splitlines()
+            self.assertEqual([row.split()[0] for row in table], ["NAME", "tiny-rfa", "tiny-image"])
+            models = self.succeeds(rivulet("models", *target, "--json")).lines()
+            self.assertEqual([model["name"] for model in models], ["tiny-rfa", "tiny-image"])
+            (one,) = self.succeeds(rivulet("models", *target, "--model-name", "tiny-image", "--json")).lines()
+            self.assertEqual(one["content"], "image 4x11x1")
+
+    def test_health_is_exit_code_0_while_serving(self):
+        with Server(RFA, IMAGE) as server:
+            result = self.succeeds(rivulet("health", "--target", server.target))
+            self.assertEqual(
+                [row.split() for row in result.out.splitlines()],
+                [["server", "SERVING"], ["tiny-rfa", "SERVING"], ["tiny-image", "SERVING"]],
+            )
+            self.assertEqual(result.err, "")
+            self.succeeds(rivulet("health", "--target", server.target, "--model-name", "tiny-rfa"))
+            self.fails(rivulet("health", "--target", server.target, "--model-name", "absent"), 2)
+        self.fails(rivulet("health", "--target", server.target), 3)
+
+    def test_a_deadline_is_exit_code_3(self):
+        with Server(SHAKESPEARE) as server:
+            result = rivulet(
+                "generate", "--target", server.target, "--prompt", "A", "--max-tokens", "1000000",
+                "--deadline", "0.5",
+            )
+            self.fails(result, 3, out=None)
+
+    def test_a_server_that_drains_ends_running_replies(self):
+        with Server(SHAKESPEARE, args=["--drain-seconds", "0"]) as server:
+            process = subprocess.Popen(
+                [
+                    BIN_DIR / "rivulet", "generate", "--target", server.target, "--prompt", "A",
+                    "--max-tokens", "1000000",
+                ],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            )
+            self.assertEqual(len(process.stdout.read(5)), 5)
+            server.process.terminate()
+            _, err = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 3, err)
+            self.assertEqual(err.count(b"\n"), 1, err)
+
+    def test_a_request_past_the_message_limit_is_bad_input(self):
+        with Server(RFA) as server:
+            result = rivulet(
+                "score", "--target", server.target, "--input", "-", stdin=token_lines([[1] * (5 << 20)])
+            )
+            self.fails(result, 2, "-:1", str(4 << 20))
+
+    def test_tls_options_are_checked(self):
+        self.fails(rivulet("models", "--target", NOBODY, "--tls-ca", "/nonexistent.pem"), 2, "/nonexistent.pem")
+        with Server(RFA) as server:
+            self.fails(rivulet("models", "--target", server.target, "--tls"), 3)
+
+
+if __name__ == "__main__":
+    unittest.main()

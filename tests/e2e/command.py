@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the programs under test. RIVULET_BIN_DIR names the folder of the binaries, RIVULET_SOURCE_DIR the tree."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import unittest
+
+SOURCE_DIR = pathlib.Path(os.environ.get("RIVULET_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+BIN_DIR = pathlib.Path(os.environ.get("RIVULET_BIN_DIR", SOURCE_DIR / "build/release/bin"))
+CONFORMANCE = SOURCE_DIR / "tests/conformance/models"
+ZOO = SOURCE_DIR / "model/zoo"
+
+
+class Result:
+    """Exit code, stdout and stderr (bytes decoded as UTF-8) of one command."""
+
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    def lines(self):
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def __repr__(self):
+        return f"exit code {self.code}\nstdout: {self.out[:2000]!r}\nstderr: {self.err[:2000]!r}"
+
+
+def rivulet(*args, stdin="", timeout=120):
+    """Runs `rivulet` to its end; a command that hangs is a failure of the test."""
+    if isinstance(stdin, str):
+        stdin = stdin.encode()
+    done = subprocess.run(
+        [BIN_DIR / "rivulet", *map(str, args)], input=stdin, capture_output=True, timeout=timeout
+    )
+    return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def token_lines(sequences):
+    """Input of `rivulet score` for lists of token ids."""
+    return "".join(json.dumps({"tokens": tokens}) + "\n" for tokens in sequences)
+
+
+class Server:
+    """A `rivulet-server` on a free port of loopback, for a `with` statement."""
+
+    def __init__(self, *models, args=()):
+        flags = [flag for model in models for flag in ("--model", str(model))]
+        self.command = [BIN_DIR / "rivulet-server", *flags, "--listen", "127.0.0.1:0", *args]
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        log = b""
+        for line in self.process.stderr:
+            log += line
+            found = re.search(rb'"event":"listening".*"port":(\d+)', line)
+            if found:
+                self.target = f"127.0.0.1:{int(found.group(1))}"
+                return self
+        raise RuntimeError(f"the server did not start: {log.decode()}")
+
+    def __exit__(self, *exception):
+        self.process.terminate()
+        self.process.communicate(timeout=60)
+
+
+class CommandTest(unittest.TestCase):
+    """Assertions about a command's end."""
+
+    def succeeds(self, result):
+        self.assertEqual(result.code, 0, result)
+        return result
+
+    def fails(self, result, code, *mentions, out=""):
+        """Exit code `code`, one line on stderr that holds every one of `mentions`, `out` on stdout."""
+        self.assertEqual(result.code, code, result)
+        self.assertEqual(result.err.count("\n"), 1, result)
+        self.assertTrue(result.err.startswith("rivulet: ") and result.err.endswith("\n"), result)
+        for mention in mentions:
+            self.assertIn(mention, result.err, result)
+        if out is not None:
+            self.assertEqual(result.out, out, result)
+        return result

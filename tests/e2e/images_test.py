@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images drawn by `rivulet generate --count N --out FILE.png`: the file decodes, and image i depends on the seed alone."""
+
+import os
+import pathlib
+import pty
+import struct
+import subprocess
+import tempfile
+import unittest
+import zlib
+
+from command import BIN_DIR, CONFORMANCE, ZOO, CommandTest, rivulet
+
+IMAGE = CONFORMANCE / "tiny-image"  # 4 x 11 gray, no bos: its first value must be given
+HEIGHT, WIDTH = 4, 11
+MNIST = ZOO / "mnist-linear"
+GAP = 64
+
+
+def decode_png(data):
+    """Rows of pixels of an 8-bit gray PNG, checked chunk by chunk."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n", "no PNG"
+    at, compressed, header = 8, b"", None
+    while at < len(data):
+        size, kind = struct.unpack(">I4s", data[at : at + 8])
+        body = data[at + 8 : at + 8 + size]
+        (crc,) = struct.unpack(">I", data[at + 8 + size : at + 12 + size])
+        assert crc == zlib.crc32(kind + body), kind
+        if kind == b"IHDR":
+            header = struct.unpack(">IIBBBBB", body)
+        elif kind == b"IDAT":
+            compressed += body
+        at += 12 + size
+    width, height, depth, colour, *rest = header
+    assert (depth, colour, rest) == (8, 0, [0, 0, 0]), header
+    raw = zlib.decompress(compressed)
+    rows, before = [], bytes(width)
+    for y in range(height):
+        kind, line = raw[y * (width + 1)], bytearray(raw[y * (width + 1) + 1 : (y + 1) * (width + 1)])
+        for x in range(width):
+            left, up = line[x - 1] if x else 0, before[x]
+            corner = before[x - 1] if x else 0
+            # The five filters of the PNG specification; the last is Paeth's.
+            estimate = left + up - corner
+            nearest = min((left, up, corner), key=lambda value: abs(estimate - value))
+            line[x] = (line[x] + (0, left, up, (left + up) // 2, nearest)[kind]) & 255
+        rows.append(bytes(line))
+        before = line
+    return rows
+
+
+def images_of(rows, height, width, columns, count):
+    """The images of a grid; checks that what lies between them is the gap."""
+    images = []
+    for i in range(count):
+        top, left = i // columns * (height + 1), i % columns * (width + 1)
+        images.append(b"".join(rows[top + y][left : left + width] for y in range(height)))
+        if left:
+            assert all(rows[top + y][left - 1] == GAP for y in range(height))
+    return images
+
+
+class ImagesTest(CommandTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.out = self.folder / "images.png"
+
+    def draw(self, count, *args, columns=8):
+        self.succeeds(
+            rivulet(
+                "generate", "--model", IMAGE, "--values", "3", "--count", count, "--out", self.out,
+                "--columns", columns, *args,
+            )
+        )
+        self.assertEqual(os.listdir(self.folder), ["images.png"])
+        rows = decode_png(self.out.read_bytes())
+        across = min(columns, count)
+        down = -(-count // across)
+        self.assertEqual(len(rows), down * (HEIGHT + 1) - 1)
+        self.assertEqual(len(rows[0]), across * (WIDTH + 1) - 1)
+        return images_of(rows, HEIGHT, WIDTH, across, count)
+
+    def test_an_image_depends_on_the_seed_and_its_number_alone(self):
+        few = self.draw(3, "--seed", "5")
+        # More than one request holds, and another shape of grid.
+        many = self.draw(70, "--seed", "5", columns=7)
+        self.assertEqual(many[:3], few)
+        self.assertEqual(len(set(many)), 70)
+        self.assertNotEqual(self.draw(3, "--seed", "6"), few)
+
+    def test_the_png_holds_the_values_that_were_generated(self):
+        (image,) = self.draw(1, "--seed", "5")
+        result = self.succeeds(
+            rivulet("generate", "--model", IMAGE, "--values", "3", "--seed", "5")
+        )
+        self.assertEqual(list(image), [3] + [int(value) for value in result.out.split()])
+
+    def test_an_image_goes_on_from_given_values(self):
+        whole = self.draw(1, "--seed", "5")[0]
+        begun = self.folder / "begun"
+        begun.write_bytes(whole[:20])
+        result = self.succeeds(
+            rivulet("generate", "--model", IMAGE, "--values-file", begun, "--max-tokens", "4", "--seed", "5")
+        )
+        # Random numbers belong to positions: the same seed goes on as if it had not been interrupted.
+        self.assertEqual([int(value) for value in result.out.split()], list(whole[20:24]))
+
+    def test_digits_are_drawn(self):
+        self.succeeds(
+            rivulet("generate", "--model", MNIST, "--count", "4", "--seed", "1", "--out", self.out)
+        )
+        for image in images_of(decode_png(self.out.read_bytes()), 28, 28, 4, 4):
+            ink = sum(value > 127 for value in image)
+            self.assertTrue(20 < ink < 400, f"{ink} of 784 pixels are white: no digit")
+
+    def test_what_cannot_be_drawn_is_exit_code_2(self):
+        draw = ["generate", "--out", self.out, "--count", "2"]
+        self.fails(rivulet(*draw, "--model", CONFORMANCE / "tiny-rfa"), 2, "--out")
+        self.fails(rivulet(*draw, "--model", IMAGE), 2, "prompt")
+        self.fails(rivulet(*draw, "--model", IMAGE, "--values", ",".join(["1"] * 45)), 2, "prompt")
+        self.fails(rivulet(*draw, "--model", IMAGE, "--count", "0"), 2, "--count")
+        self.fails(rivulet(*draw, "--model", IMAGE, "--columns", "0"), 2, "--columns")
+        self.assertEqual(os.listdir(self.folder), [])
+        nowhere = self.folder / "absent" / "x.png"
+        self.fails(rivulet("generate", "--model", MNIST, "--out", nowhere), 2, str(nowhere))
+
+    def on_terminal(self, *args):
+        """Exit code and what a terminal of 80 columns got on stderr."""
+        master, slave = pty.openpty()
+        process = subprocess.Popen(
+            [BIN_DIR / "rivulet", *map(str, args)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=slave, env={**os.environ, "TERM": "xterm"},
+        )
+        os.close(slave)
+        seen = b""
+        while True:
+            try:
+                chunk = os.read(master, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not chunk:
+                break
+            seen += chunk
+        os.close(master)
+        self.assertEqual(process.stdout.read(), b"")
+        process.stdout.close()
+        return process.wait(timeout=60), seen.decode()
+
+    def test_progress_is_shown_on_a_terminal_and_erased(self):
+        draw = ["generate", "--model", MNIST, "--count", "8", "--out", self.out]
+        code, seen = self.on_terminal(*draw)
+        self.assertEqual(code, 0, seen)
+        self.assertIn(" pixels ", seen)
+        self.assertIn("▀", seen)
+        after = seen.rsplit("\x1b[J", 1)[1]
+        self.assertTrue(after.startswith("8 images in "), after)
+        self.assertEqual(after.count("\n"), 1)
+        code, seen = self.on_terminal(*draw, "--temperature", "-1")
+        self.assertEqual(code, 2)
+        self.assertTrue(seen.startswith("rivulet: "), seen)
+
+
+if __name__ == "__main__":
+    unittest.main()
