@@ -28,8 +28,8 @@ server=$!
 trap 'kill "$server" 2>/dev/null || true; wait "$server" 2>/dev/null || true' EXIT
 target=
 for ((i = 0; i < 300; ++i)); do
-  target=$(sed -n 's/.*"event":"listening".*"address":"\([^"]*\)".*/\1/p' "$server_log" | head -n 1)
-  [[ -n $target ]] && break
+  port=$(sed -n 's/.*"event":"listening".*"port":\([0-9]*\).*/\1/p' "$server_log" | head -n 1)
+  [[ -n $port ]] && target=127.0.0.1:$port && break
   kill -0 "$server" 2>/dev/null || { cat "$server_log" >&2; exit 1; }
   sleep 0.1
 done

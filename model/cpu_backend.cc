@@ -29,7 +29,7 @@ namespace {
 // the activations stay in the second-level cache (Solo) or nearly (Shared, where long prompts
 // come).
 constexpr int kSharedRows = 128;
-constexpr int kSoloRows = 32;
+constexpr int kSoloRows = 16;
 // Rows per thread from which threads work alone instead of together: below it a step is bound by
 // reading weights, which threads should share. Measured: deploy/BENCHMARKS.md.
 constexpr int kSoloRowsPerThread = 12;

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// What reaches gRPC clients of what the engine makes. Starts `rivulet-server --threads N` on
+// loopback, keeps `streams` Generate calls of mnist-linear open (a new one begins when one ends),
+// and prints one JSON line: tokens/s received by the clients, messages/s, time to first token of a
+// lone call (median, worst, over --lone calls, first, on the idle server) and the server's memory.
+// Beside it the engine's own rate on as many threads: bench_engine.
+//
+//   bench_serve [--streams 64] [--seconds 5] [--threads 1] [--lone 20] [--pin]
+// --pin: the server's engine has one core and everything else the other (two cores: the client is
+// bound to the last).
+#include <grpcpp/grpcpp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rivulet/v1/inference.grpc.pb.h"
+
+namespace rivulet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using v1::InferenceService;
+
+struct Options {
+  int streams = 64, threads = 1, lone = 20;
+  double seconds = 5;
+  bool pin = false;
+  std::string weights = "auto";
+};
+
+// A server process of its own, ended with SIGTERM.
+class ServerProcess {
+ public:
+  explicit ServerProcess(const Options& options) {
+    int log[2];
+    if (pipe(log) != 0) std::abort();
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(log[1], STDERR_FILENO);
+      close(log[0]);
+      const std::string threads = std::to_string(options.threads);
+      execl(RIVULET_BIN_DIR "/rivulet-server", "rivulet-server", "--model",
+            RIVULET_SOURCE_DIR "/model/zoo/mnist-linear", "--listen", "127.0.0.1:0", "--threads",
+            threads.c_str(), "--weights", options.weights.c_str(), nullptr);
+      _exit(127);
+    }
+    close(log[1]);
+    FILE* lines = fdopen(log[0], "r");
+    char line[4096];
+    while (target_.empty() && fgets(line, sizeof line, lines) != nullptr) {
+      const std::string text = line, key = "\"event\":\"listening\"", port = "\"port\":";
+      const size_t at = text.find(port);
+      if (text.find(key) == std::string::npos || at == std::string::npos) continue;
+      target_ = "127.0.0.1:" + std::to_string(std::atoi(text.c_str() + at + port.size()));
+    }
+    drain_ = std::thread([lines] {
+      char rest[4096];
+      while (fgets(rest, sizeof rest, lines) != nullptr) {
+      }
+      fclose(lines);
+    });
+  }
+  ~ServerProcess() {
+    kill(pid_, SIGTERM);
+    waitpid(pid_, nullptr, 0);
+    drain_.join();
+  }
+  const std::string& target() const { return target_; }
+  // VmRSS in MiB.
+  int64_t MemoryMib() const {
+    std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
+    for (std::string word; status >> word;) {
+      int64_t kib = 0;
+      if (word == "VmRSS:" && status >> kib) return kib / 1024;
+    }
+    return -1;
+  }
+
+ private:
+  pid_t pid_;
+  std::string target_;
+  std::thread drain_;
+};
+
+struct Counters {
+  std::atomic<int64_t> tokens{0}, messages{0}, errors{0};
+  std::atomic<int> open{0};
+  std::atomic<bool> stop{false};
+};
+
+// One Generate call after another, until told to stop.
+class Stream : public grpc::ClientReadReactor<v1::GenerateReply> {
+ public:
+  static void Begin(InferenceService::Stub* stub, uint64_t seed, Counters* counters) {
+    auto* stream = new Stream(stub, seed, counters);  // deletes itself in OnDone
+    stream->request_.mutable_sampling()->set_seed(seed);
+    stream->request_.mutable_tokens();
+    stub->async()->Generate(&stream->context_, &stream->request_, stream);
+    stream->StartRead(&stream->reply_);
+    stream->StartCall();
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    counters_->tokens += reply_.tokens_size();
+    ++counters_->messages;
+    if (counters_->stop) context_.TryCancel();
+    StartRead(&reply_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    if (!status.ok() && !counters_->stop && counters_->errors++ == 0) {
+      std::fprintf(stderr, "%s\n", status.error_message().c_str());
+    }
+    if (counters_->stop) {
+      --counters_->open;
+    } else {
+      Begin(stub_, seed_ + 1, counters_);
+    }
+    delete this;
+  }
+
+ private:
+  Stream(InferenceService::Stub* stub, uint64_t seed, Counters* counters)
+      : stub_(stub), seed_(seed), counters_(counters) {}
+  InferenceService::Stub* stub_;
+  uint64_t seed_;
+  Counters* counters_;
+  grpc::ClientContext context_;
+  v1::GenerateRequest request_;
+  v1::GenerateReply reply_;
+};
+
+// Milliseconds from the call to its first message, one call at a time.
+std::vector<double> FirstTokenTimes(InferenceService::Stub* stub, int calls) {
+  std::vector<double> times;
+  for (int i = 0; i < calls; ++i) {
+    grpc::ClientContext context;
+    v1::GenerateRequest request;
+    request.mutable_tokens();
+    request.set_max_tokens(4);
+    v1::GenerateReply reply;
+    const auto begin = Clock::now();
+    auto reader = stub->Generate(&context, request);
+    if (reader->Read(&reply))
+      times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+    while (reader->Read(&reply)) {
+    }
+    (void)reader->Finish();
+  }
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+void PinToLastCore() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(int(std::thread::hardware_concurrency()) - 1, &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) std::perror("sched_setaffinity");
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Tokens that reach gRPC clients");
+  app.add_option("--streams", options.streams);
+  app.add_option("--seconds", options.seconds);
+  app.add_option("--threads", options.threads);
+  app.add_option("--lone", options.lone);
+  app.add_option("--weights", options.weights);
+  app.add_flag("--pin", options.pin);
+  CLI11_PARSE(app, argc, argv);
+
+  ServerProcess server(options);
+  if (options.pin) PinToLastCore();
+  auto stub = InferenceService::NewStub(
+      grpc::CreateChannel(server.target(), grpc::InsecureChannelCredentials()));
+  FirstTokenTimes(stub.get(), 3);  // connects
+  const std::vector<double> first = FirstTokenTimes(stub.get(), options.lone);
+  const int64_t idle_mib = server.MemoryMib();
+
+  Counters counters;
+  counters.open = options.streams;
+  for (int i = 0; i < options.streams; ++i) Stream::Begin(stub.get(), uint64_t(i) << 32, &counters);
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  const int64_t tokens = counters.tokens, messages = counters.messages;
+  const auto begin = Clock::now();
+  std::this_thread::sleep_for(std::chrono::duration<double>(options.seconds));
+  const double elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
+  const double token_rate = double(counters.tokens - tokens) / elapsed;
+  const double message_rate = double(counters.messages - messages) / elapsed;
+  const int64_t busy_mib = server.MemoryMib();
+  counters.stop = true;
+  while (counters.open > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::printf(
+      "{\"streams\":%d,\"threads\":%d,\"tokens_per_second\":%.0f,\"messages_per_second\":%.0f,"
+      "\"errors\":%lld,"
+      "\"first_token_ms_median\":%.2f,\"first_token_ms_worst\":%.2f,\"idle_mib\":%lld,\"busy_mib\":"
+      "%lld}\n",
+      options.streams, options.threads, token_rate, message_rate,
+      static_cast<long long>(counters.errors), first.empty() ? -1 : first[first.size() / 2],
+      first.empty() ? -1 : first.back(), static_cast<long long>(idle_mib),
+      static_cast<long long>(busy_mib));
+  return counters.errors == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace rivulet
+
+int main(int argc, char** argv) { return rivulet::Main(argc, argv); }
