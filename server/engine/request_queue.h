@@ -82,9 +82,9 @@ class RequestQueue {
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;    // something new since the last Exchange
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // the loop sleeps
   RequestId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  int accepted_ ABSL_GUARDED_BY(mutex_) = 0;  // samples and scores taken and not ended
+  int accepted_ ABSL_GUARDED_BY(mutex_) = 0;      // samples and scores taken and not ended
   bool handing_ ABSL_GUARDED_BY(mutex_) = false;  // ends are noted and not yet handed over
-  EngineLoad load_ ABSL_GUARDED_BY(mutex_);   // queued and tokens_per_second are filled when asked
+  EngineLoad load_ ABSL_GUARDED_BY(mutex_);  // queued and tokens_per_second are filled when asked
   RateWindow rate_ ABSL_GUARDED_BY(mutex_);
 };
 
