@@ -359,6 +359,18 @@ TEST(WeightsFileTest, NoticesAFileThatChangedAfterItWasOpened) {
     EXPECT_TRUE(absl::StrContains(status.message(), "changed")) << status;
     EXPECT_TRUE(absl::IsDataLoss((*file)->Sha256().status()));
   }
+  {
+    const TempDir dir;
+    const std::string path = dir.File("w");
+    const auto file = OpenBytes(dir, good);
+    struct stat info = {};
+    ASSERT_EQ(stat(path.c_str(), &info), 0);
+    ASSERT_EQ(truncate(path.c_str(), static_cast<off_t>(good.size() + 4)), 0);
+    const timespec times[2] = {info.st_atim, info.st_mtim};  // other size, same time of change
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+    EXPECT_TRUE(absl::IsDataLoss((*file)->Read("a", out)));
+    EXPECT_TRUE(absl::IsDataLoss((*file)->Sha256().status()));
+  }
 }
 
 }  // namespace
