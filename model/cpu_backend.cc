@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cpu_backend.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,20 +17,12 @@
 #include "model/base/error.h"
 #include "model/cpu_forward.h"
 #include "model/cpu_sampling.h"
+#include "model/cpu_step_plan.h"
 #include "model/cpu_weights.h"
 #include "model/thread_team.h"
 
 namespace rivulet {
 namespace {
-
-// Token rows that one pass takes: enough to run the matrix products at full rate, few enough that
-// the activations stay in the second-level cache (Solo) or nearly (Shared, where long prompts
-// come).
-constexpr int kSharedRows = 128;
-constexpr int kSoloRows = 16;
-// Rows per thread from which threads work alone instead of together: below it a step is bound by
-// reading weights, which threads should share. Measured: deploy/BENCHMARKS.md.
-constexpr int kSoloRowsPerThread = 12;
 
 class CpuBackend final : public Backend {
  public:
@@ -109,7 +99,7 @@ class CpuBackend final : public Backend {
     progress_.assign(run.rows.size(), Progress{});
     for (int step = 0; step < run.num_steps; ++step) {
       PlanStep(run, step);
-      if (segments_.empty()) break;
+      if (plan_.empty()) break;
       RunStep(run);
       Advance(run);
     }
@@ -130,19 +120,6 @@ class CpuBackend final : public Backend {
     int32_t next_token = 0;  // sampled, to be fed by the next step
     int record = -1;         // of the token this step samples, index into records_; -1: none
   };
-  // What belongs to segments_[i] beside what the forward pass needs.
-  struct Work {
-    int row = 0;
-    int first_token = 0;  // index into RunRow::tokens of the segment's first
-    int record = 0;       // first record of the segment, index into records_
-    int output_row = 0;   // first output row within its piece
-    bool sample = false;
-  };
-  struct Piece {
-    int begin = 0, end = 0;  // of segments_
-    int output_rows = 0;
-  };
-
   AlignedBuffer FeatureScratch() const {
     return AlignedBuffer(kernels::LinearAttentionScratch(config_.key_features()) * sizeof(float));
   }
@@ -156,12 +133,9 @@ class CpuBackend final : public Backend {
   }
   absl::Status CheckRun(const Run& run) const;
   void PlanStep(const Run& run, int step);
-  void AddSegments(const RunRow& row, int index, std::span<const int32_t> tokens, int64_t position,
-                   bool sample);
-  void PlanPieces();
   void RunStep(const Run& run);
-  void Finish(const Run& run, const Piece& piece, const CpuScratch& scratch, int thread,
-              int threads);
+  void Finish(const Run& run, const CpuPiece& piece, const CpuScratch& scratch, int part, int parts,
+              int thread);
   void FinishOutput(const Run& run, int index, int offset, const float* outputs, int thread);
   void Advance(const Run& run);
 
@@ -181,10 +155,7 @@ class CpuBackend final : public Backend {
 
   // Of the current run and step; members so that a step allocates nothing.
   std::vector<Progress> progress_;  // [rows]
-  std::vector<CpuSegment> segments_;
-  std::vector<Work> work_;  // [segments_]
-  std::vector<Piece> pieces_;
-  bool solo_step_ = false;
+  CpuStepPlan plan_;
   std::vector<Record> records_;
 };
 
@@ -213,118 +184,63 @@ absl::Status CpuBackend::CheckRun(const Run& run) const {
 
 // Lists what this step feeds: the rows' tokens in the first step, the sampled ones later.
 void CpuBackend::PlanStep(const Run& run, int step) {
-  segments_.clear();
-  work_.clear();
+  plan_.Clear();
+  int num_records = int(records_.size());
   for (int i = 0; i < int(run.rows.size()); ++i) {
     const RunRow& row = run.rows[size_t(i)];
     Progress& progress = progress_[size_t(i)];
+    CpuSlotSampler& sampler = samplers_[size_t(row.slot)];
     progress.record = -1;
     if (step == 0) {
-      for (const int32_t token : row.tokens)
-        samplers_[size_t(row.slot)].Count(token, row.count_as_output);
-      AddSegments(row, i, row.tokens, row.position, row.sample);
+      for (const int32_t token : row.tokens) sampler.Count(token, row.count_as_output);
+      plan_.Add(row, i, State(row.slot), row.tokens, row.position, row.sample, &num_records);
+      if (row.sample) progress.record = num_records - 1;
     } else if (row.sample && !progress.ended && progress.samples < row.max_samples) {
-      samplers_[size_t(row.slot)].Count(progress.next_token, /*as_output=*/true);
-      AddSegments(row, i, {&progress.next_token, 1},
-                  row.position + int64_t(row.tokens.size()) + step - 1, true);
+      sampler.Count(progress.next_token, /*as_output=*/true);
+      const int64_t position = row.position + int64_t(row.tokens.size()) + step - 1;
+      RunRow next = row;  // later steps score nothing
+      next.targets = {};
+      next.outputs = {};
+      plan_.Add(next, i, State(row.slot), {&progress.next_token, 1}, position, true, &num_records);
+      progress.record = num_records - 1;
     }
   }
-  PlanPieces();
-}
-
-// Cuts a row's tokens into segments of at most kSharedRows: on the CPU cuts change no bit.
-void CpuBackend::AddSegments(const RunRow& row, int index, std::span<const int32_t> tokens,
-                             int64_t position, bool sample) {
-  for (size_t at = 0; at < tokens.size(); at += kSharedRows) {
-    const size_t count = std::min(tokens.size() - at, size_t{kSharedRows});
-    const bool last = at + count == tokens.size();
-    CpuSegment segment;
-    segment.state = State(row.slot);
-    segment.position = position + int64_t(at);
-    segment.tokens = tokens.subspan(at, count);
-    segment.all_outputs = !row.targets.empty() || !row.outputs.empty();
-    segment.last_output = sample && last;
-    Work work;
-    work.row = index;
-    work.first_token = int(at);
-    work.record = int(records_.size());
-    work.sample = sample && last;
-    records_.resize(records_.size() + (row.targets.empty() ? 0 : count) + (work.sample ? 1 : 0));
-    if (work.sample) progress_[size_t(index)].record = int(records_.size()) - 1;
-    segments_.push_back(segment);
-    work_.push_back(work);
-  }
-}
-
-void CpuBackend::PlanPieces() {
-  pieces_.clear();
-  const int segments = int(segments_.size());
-  const int token_rows = CpuForward::TokenRows(segments_);
-  const bool single_tokens = token_rows == segments;
-  const int threads = team_.size();
-  solo_step_ = threads > 1 && single_tokens && segments >= kSoloRowsPerThread * threads;
-  // Solo: even pieces, at least one for each thread. Otherwise as many segments as fit.
-  const int solo_pieces = std::max(threads, (segments + kSoloRows - 1) / kSoloRows);
-  Piece piece;
-  int rows = 0;
-  for (int i = 0; i < segments; ++i) {
-    const int count = int(segments_[size_t(i)].tokens.size());
-    const bool full = solo_step_
-                          ? i == int(int64_t{segments} * int64_t(pieces_.size() + 1) / solo_pieces)
-                          : rows + count > kSharedRows;
-    if (full) {
-      pieces_.push_back(piece);
-      piece = {i, i, 0};
-      rows = 0;
-    }
-    work_[size_t(i)].output_row = piece.output_rows;
-    piece.output_rows += CpuForward::OutputRows({&segments_[size_t(i)], 1});
-    piece.end = i + 1;
-    rows += count;
-  }
-  if (segments > 0) pieces_.push_back(piece);
+  records_.resize(size_t(num_records));
+  plan_.CutPieces(team_.size());
 }
 
 void CpuBackend::RunStep(const Run& run) {
-  const auto pass = [&](const Piece& piece, CpuScratch& scratch, int thread, int threads,
-                        SpinBarrier& barrier) {
-    forward_.Pass({&segments_[size_t(piece.begin)], size_t(piece.end - piece.begin)}, scratch,
-                  thread, threads, barrier);
-  };
-  std::atomic<size_t> next{
-      0};  // pieces are taken as threads get free: a disturbed core takes fewer
+  std::atomic<size_t> next{0};  // pieces go to whoever is free: a disturbed core takes fewer
   team_.Run([&](int thread) {
-    if (solo_step_) {
+    if (plan_.solo) {
+      CpuScratch& scratch = solo_[size_t(thread)];
       SpinBarrier alone(1);
-      for (size_t i = next.fetch_add(1); i < pieces_.size(); i = next.fetch_add(1)) {
-        pass(pieces_[i], solo_[size_t(thread)], 0, 1, alone);
-        Finish(run, pieces_[i], solo_[size_t(thread)], thread, 1);
+      for (size_t i = next.fetch_add(1); i < plan_.pieces.size(); i = next.fetch_add(1)) {
+        forward_.Pass(plan_.segments_of(plan_.pieces[i]), scratch, 0, 1, alone);
+        Finish(run, plan_.pieces[i], scratch, 0, 1, thread);
       }
       return;
     }
-    for (const Piece& piece : pieces_) {
-      pass(piece, shared_, thread, team_.size(), barrier_);
-      Finish(run, piece, shared_, thread, team_.size());
+    for (const CpuPiece& piece : plan_.pieces) {
+      forward_.Pass(plan_.segments_of(piece), shared_, thread, team_.size(), barrier_);
+      Finish(run, piece, shared_, thread, team_.size(), thread);
       barrier_.Wait();
     }
   });
 }
 
-// Records of one piece: thread `thread` of `threads` does its share of the output rows (all of them
-// where 1).
-void CpuBackend::Finish(const Run& run, const Piece& piece, const CpuScratch& scratch, int thread,
-                        int threads) {
-  const int begin = threads == 1 ? 0 : int(int64_t{piece.output_rows} * thread / threads);
-  const int end =
-      threads == 1 ? piece.output_rows : int(int64_t{piece.output_rows} * (thread + 1) / threads);
+// Records of one piece: part `part` of `parts` of its output rows, on thread `thread`.
+void CpuBackend::Finish(const Run& run, const CpuPiece& piece, const CpuScratch& scratch, int part,
+                        int parts, int thread) {
+  const int begin = int(int64_t{piece.output_rows} * part / parts);
+  const int end = int(int64_t{piece.output_rows} * (part + 1) / parts);
   for (int i = piece.begin; i < piece.end; ++i) {
-    const Work& work = work_[size_t(i)];
-    const CpuSegment& segment = segments_[size_t(i)];
+    const CpuSegment& segment = plan_.segments[size_t(i)];
+    const int first_row = plan_.work[size_t(i)].output_row;
     const int rows = CpuForward::OutputRows({&segment, 1});
-    for (int j = std::max(begin - work.output_row, 0); j < std::min(end - work.output_row, rows);
-         ++j) {
+    for (int j = std::max(begin - first_row, 0); j < std::min(end - first_row, rows); ++j) {
       const int offset = segment.all_outputs ? j : int(segment.tokens.size()) - 1;
-      FinishOutput(run, i, offset, scratch.output(work.output_row + j), thread);
+      FinishOutput(run, i, offset, scratch.output(first_row + j), thread);
     }
   }
 }
@@ -332,12 +248,12 @@ void CpuBackend::Finish(const Run& run, const Piece& piece, const CpuScratch& sc
 // Everything that the outputs after one token are good for: token `offset` of segment `index`.
 void CpuBackend::FinishOutput(const Run& run, int index, int offset, const float* outputs,
                               int thread) {
-  const CpuSegment& segment = segments_[size_t(index)];
-  const Work& work = work_[size_t(index)];
+  const CpuSegment& segment = plan_.segments[size_t(index)];
+  const CpuWork& work = plan_.work[size_t(index)];
   const RunRow& row = run.rows[size_t(work.row)];
   const int token = work.first_token + offset;
   for (const OutputRequest& request : row.outputs) {
-    if (request.token_index == token) {
+    if (segment.all_outputs && request.token_index == token) {
       std::memcpy(request.destination, outputs, size_t(config_.output_size()) * sizeof(float));
     }
   }
@@ -346,7 +262,7 @@ void CpuBackend::FinishOutput(const Run& run, int index, int offset, const float
   record.position = segment.position + offset + 1;
   record.logprob = std::nanf("");
   record.non_finite = !sampling_.Finite(outputs);
-  if (!row.targets.empty()) {
+  if (segment.all_outputs && !row.targets.empty()) {  // later steps score nothing
     Record& scored = records_[size_t(work.record + offset)];
     scored = record;
     scored.token = row.targets[size_t(token)];
@@ -369,20 +285,6 @@ void CpuBackend::Advance(const Run& run) {
     progress.next_token = record.token;
     progress.ended = record.stopped || record.non_finite;
   }
-}
-
-// CPUs that the control group grants, or a large number where it sets no quota.
-int QuotaCores() {
-  double quota = 0, period = 0;
-  std::string word;
-  if (std::ifstream file("/sys/fs/cgroup/cpu.max"); file >> word >> period && word != "max") {
-    quota = std::atof(word.c_str());
-  } else if (std::ifstream v1("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"); !(v1 >> quota)) {
-    quota = 0;
-  } else if (std::ifstream v1p("/sys/fs/cgroup/cpu/cpu.cfs_period_us"); !(v1p >> period)) {
-    period = 0;
-  }
-  return quota > 0 && period > 0 ? std::max(1, int(quota / period)) : 1 << 20;
 }
 
 absl::Status CheckOptions(const CpuBackendOptions& options) {
@@ -408,13 +310,6 @@ std::string NumericsId(const CpuWeights& weights) {
 }
 
 }  // namespace
-
-int UsableCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int affinity = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::max(1, std::min(affinity, QuotaCores()));
-}
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
                                                           const CpuBackendOptions& options) {

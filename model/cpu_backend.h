@@ -29,7 +29,7 @@ struct CpuBackendOptions {
   int num_slots = 256;  // sessions that fit
   WeightPrecision weights = WeightPrecision::kAuto;
   // Performance.
-  int threads = 0;        // 0: the cores this process may use (affinity and CPU quota)
+  int threads = 0;        // 0: UsableCores() of model/thread_team.h
   int max_rows = 256;     // rows of one run
   int max_tokens = 1024;  // tokens fed by one run, over all rows
 };
@@ -39,8 +39,5 @@ struct CpuBackendOptions {
 // (weights, slots, memory).
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
                                                           const CpuBackendOptions& options);
-
-// The number of threads that `threads = 0` means on this machine: at least 1.
-int UsableCores();
 
 }  // namespace rivulet

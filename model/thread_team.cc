@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/thread_team.h"
 
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
 namespace rivulet {
 namespace {
 
@@ -16,7 +23,28 @@ void Pause() {
 #endif
 }
 
+// CPUs that the control group grants, or a large number where it sets no quota.
+int QuotaCores() {
+  double quota = 0, period = 0;
+  std::string word;
+  if (std::ifstream file("/sys/fs/cgroup/cpu.max"); file >> word >> period && word != "max") {
+    quota = std::atof(word.c_str());
+  } else if (std::ifstream v1("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"); !(v1 >> quota)) {
+    quota = 0;
+  } else if (std::ifstream v1p("/sys/fs/cgroup/cpu/cpu.cfs_period_us"); !(v1p >> period)) {
+    period = 0;
+  }
+  return quota > 0 && period > 0 ? std::max(1, int(quota / period)) : 1 << 20;
+}
+
 }  // namespace
+
+int UsableCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int affinity = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  return std::max(1, std::min(affinity, QuotaCores()));
+}
 
 void SpinThenWait(const std::atomic<uint32_t>& word, uint32_t old) {
   for (int i = 0; i < kSpins; ++i) {

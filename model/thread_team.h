@@ -14,6 +14,10 @@
 
 namespace rivulet {
 
+// The cores that this process may use: at most its CPU affinity and its control group's CPU quota;
+// at least 1.
+int UsableCores();
+
 // Waits until `word` differs from `old`: bounded spin, then sleep. Whoever changes the word calls
 // notify_all.
 void SpinThenWait(const std::atomic<uint32_t>& word, uint32_t old);

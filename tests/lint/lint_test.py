@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Rules of the house that a compiler does not check. Each rule is proved on a small bad example before it judges the tree."""
+import pathlib
+import re
+import shutil
+import subprocess
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDERS = ("kernels", "model", "server", "client", "proto", "tests", "deploy")
+CODE = (".h", ".cc", ".cu", ".py", ".sh", ".proto")
+
+
+def tracked():
+    """Files of the tree: what git tracks, or, in a copy without git, everything outside build folders."""
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        out = subprocess.run(["git", "-c", f"safe.directory={ROOT}", "ls-files", "-co", "--exclude-standard"], cwd=ROOT,
+                             check=True, capture_output=True, text=True).stdout
+        return [ROOT / line for line in out.splitlines() if (ROOT / line).is_file()]
+    return [p for f in FOLDERS for p in (ROOT / f).rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+
+
+FILES = tracked()
+SOURCES = [p for p in FILES if p.suffix in CODE]
+TEXTS = {p: p.read_text(encoding="utf-8") for p in SOURCES}
+
+
+def relative(path):
+    return str(path.relative_to(ROOT))
+
+
+# The longest prefix decides. Each folder may include itself and what is listed; * stands for the C++ standard library and POSIX.
+LAYERS = {
+    "kernels/": ["kernels/"],
+    "model/": ["model/", "kernels/"],
+    "server/engine/": ["server/engine/", "model/", "kernels/"],
+    "server/grpc/": ["server/", "model/", "rivulet/v1/", "google/rpc/", "grpcpp/", "google/protobuf/"],
+    "server/": ["server/", "model/", "grpcpp/"],
+    "client/cpp/": ["client/cpp/", "rivulet/", "google/rpc/", "grpcpp/", "google/protobuf/"],
+    "client/cli/": ["client/", "rivulet/", "server/server.h", "server/server_config.h", "server/log.h", "grpcpp/",
+                    "model/base/error.h", "google/protobuf/"],
+}
+OURS = re.compile(r"^(kernels|model|server|client|tests|rivulet|google|grpcpp)/")
+
+
+def layering_errors(name, text):
+    """Includes of ours that the arrows of the design do not allow."""
+    rule = next((LAYERS[k] for k in sorted(LAYERS, key=len, reverse=True) if name.startswith(k)), None)
+    errors = []
+    for include in re.findall(r'^\s*#include\s+[<"]([^>"]+)[>"]', text, re.M):
+        if rule is not None and OURS.match(include) and not any(include.startswith(a) for a in rule):
+            errors.append(f"{name} includes {include}")
+        if rule is None:
+            continue
+        if include.startswith("nlohmann/") and name.startswith(("kernels/", "server/engine/")):
+            errors.append(f"{name} includes {include}")
+        if include.startswith("hwy/") and not re.search(r"kernels/.*(_cpu\.cc|-inl\.h|cpu_target\.cc)$", name):
+            errors.append(f"{name} includes {include}: only the _cpu kernels know Highway")
+        if include.startswith("absl/") and name.startswith("kernels/"):
+            errors.append(f"{name} includes {include}: kernels know the standard library alone")
+        if re.match(r"cu(da|blas)", include) and not re.search(r"_cuda\.cu$|model/cuda_", name):
+            errors.append(f"{name} includes {include}: only _cuda files know CUDA")
+    return errors
+
+
+def function_lengths(text):
+    """(first line, length) of function bodies as clang-format lays them out: `) ... {` at indent 0 or 2 to its closing brace."""
+    lines, found = text.split("\n"), []
+    start = None
+    for i, line in enumerate(lines):
+        if start is None:
+            match = re.match(r"^( {0,2})\S.*\)[^;]*\{$", line)
+            if match and not re.match(r"^\s*(namespace|class|struct|enum|if|for|while|switch|TEST)", line):
+                start, indent = i, match.group(1)
+        elif line == indent + "}":
+            found.append((start + 1, i - start + 1))
+            start = None
+    return found
+
+
+class LintTest(unittest.TestCase):
+    def test_layers(self):
+        self.assertTrue(layering_errors("kernels/a.h", '#include "model/config.h"\n'))
+        self.assertTrue(layering_errors("model/a.cc", "#include <grpcpp/grpcpp.h>\n"))
+        self.assertTrue(layering_errors("server/engine/a.cc", '#include "server/grpc/convert.h"\n'))
+        self.assertTrue(layering_errors("kernels/gemm.h", "#include <hwy/highway.h>\n"))
+        self.assertFalse(layering_errors("model/a.cc", '#include "kernels/gemm.h"\n#include <vector>\n'))
+        errors = [e for p, t in TEXTS.items() if p.suffix in (".h", ".cc", ".cu") for e in layering_errors(relative(p), t)]
+        self.assertEqual(errors, [])
+
+    def test_files_and_functions_stay_small(self):
+        self.assertEqual(function_lengths("int F() {\n  x;\n}\n"), [(1, 3)])
+        errors = []
+        for path, text in TEXTS.items():
+            name, lines = relative(path), text.count("\n")
+            limit = {".h": 200, ".cu": 350}.get(path.suffix, 400)
+            if path.suffix == ".proto":
+                limit = 400
+            if lines > limit:
+                errors.append(f"{name}: {lines} lines, at most {limit}")
+            if path.suffix == ".cc" and not name.startswith("tests/"):
+                errors += [f"{name}:{at}: a function of {n} lines, at most 60" for at, n in function_lengths(text) if n > 60]
+        self.assertEqual(errors, [])
+
+    def test_every_source_names_its_licence(self):
+        missing = [relative(p) for p, t in TEXTS.items() if p.suffix != ".sh" and "SPDX-License-Identifier: Apache-2.0" not in t[:300]]
+        self.assertEqual(missing, [])
+
+    def test_every_source_is_built(self):
+        lists = "\n".join(p.read_text() for p in FILES if p.name == "CMakeLists.txt")
+        orphans = []
+        for path in SOURCES:
+            stem = path.stem if relative(path).startswith("tests/") else path.name
+            # find_package/ is a project of its own, built by a test
+            if path.suffix in (".cc", ".cu") and not re.search(rf"\b{re.escape(stem)}\b", lists):
+                orphans.append(relative(path))
+        self.assertEqual(orphans, [])
+
+    def test_one_word_one_meaning(self):
+        banned = re.compile(r"(?i)(^|[_/])(util|utils|helper|helpers|manager|misc)([_./]|$)")
+        self.assertTrue(banned.search("server/slot_manager.h"))
+        self.assertEqual([relative(p) for p in FILES if banned.search(relative(p))], [])
+
+    def test_no_backend_by_preprocessor_and_no_exceptions_of_ours(self):
+        errors = []
+        for path, text in TEXTS.items():
+            name = relative(path)
+            if path.suffix not in (".h", ".cc") or name.startswith("tests/"):
+                continue
+            if re.search(r"#\s*if(def)?\s.*(RIVULET_CUDA|CUDA_ENABLED)", text):
+                errors.append(f"{name}: chooses a backend with the preprocessor")
+            if re.search(r"^\s*throw\b", text, re.M):
+                errors.append(f"{name}: throws")
+        self.assertEqual(errors, [])
+
+    def test_nothing_names_the_machine_it_was_written_on(self):
+        needle = re.compile(r"/work/|/root/|\.\./shared|/tmp/build")
+        texts = {p: p.read_text(encoding="utf-8") for p in FILES if p.suffix in CODE + (".md", ".txt", ".json") and
+                 p != pathlib.Path(__file__) and p.name != "golden.json"}
+        self.assertEqual([relative(p) for p, t in texts.items() if needle.search(t)], [])
+
+    def test_tracked_data_is_below_40_mib(self):
+        self.assertLess(sum(p.stat().st_size for p in FILES), 40 << 20)
+
+    def test_markdown_links_lead_somewhere(self):
+        errors = []
+        for path in FILES:
+            if path.suffix != ".md":
+                continue
+            for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", path.read_text(encoding="utf-8")):
+                if not (path.parent / link).exists():
+                    errors.append(f"{relative(path)}: {link}")
+        self.assertEqual(errors, [])
+
+    @unittest.skipUnless(shutil.which("clang-format-14"), "clang-format-14 is not installed")
+    def test_format(self):
+        files = [str(p) for p in SOURCES if p.suffix in (".h", ".cc", ".cu")]
+        result = subprocess.run(["clang-format-14", "--dry-run", "-Werror", "--ferror-limit=1", *files], cwd=ROOT,
+                                capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stderr[:2000])
+
+    @unittest.skipUnless(shutil.which("shellcheck"), "shellcheck is not installed")
+    def test_shell(self):
+        files = [str(p) for p in SOURCES if p.suffix == ".sh"] + [str(ROOT / ".ci" / "run")]
+        result = subprocess.run(["shellcheck", *files], cwd=ROOT, capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
