@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`rivulet score`: order, windows, outputs, numbers, and the line that a bad input is named by."""
+
+import json
+import pathlib
+import tempfile
+import unittest
+
+from command import CONFORMANCE, ZOO, CommandTest, rivulet, token_lines
+
+RFA = CONFORMANCE / "tiny-rfa"  # tokens, bos 0, no limit
+CONCAT = CONFORMANCE / "tiny-elu-learned-concat"  # tokens, no bos, 48 positions
+IMAGE = CONFORMANCE / "tiny-image"  # 4 x 11 gray, no bos
+SHAKESPEARE = ZOO / "shakespeare-rfa"
+
+
+class ScoreTest(CommandTest):
+    def score(self, model, sequences, *args):
+        result = self.succeeds(
+            rivulet("score", "--model", model, "--input", "-", *args, stdin=token_lines(sequences))
+        )
+        return result.lines()
+
+    def test_results_come_in_the_order_of_the_lines(self):
+        # Lines of very different length, more than are ever in flight.
+        sequences = [[i % 37] * (1 + (i * 37) % 200) for i in range(150)]
+        lines = self.score(RFA, sequences)
+        self.assertEqual([line["num_scored"] for line in lines], [len(s) for s in sequences])
+        for index in (0, 17, 149):
+            self.assertEqual(lines[index], self.score(RFA, [sequences[index]])[0])
+
+    def test_empty_sequences_score_nothing(self):
+        nothing = {"nll_nats": 0, "num_scored": 0, "outputs": []}
+        self.assertEqual(self.score(RFA, [[]]), [nothing])
+        self.assertEqual(self.score(CONCAT, [[], [5]]), [nothing, nothing])
+        self.assertEqual(self.score(RFA, [[5]])[0]["num_scored"], 1)
+
+    def test_outputs_are_raw_and_in_the_order_asked_for(self):
+        (line,) = self.score(RFA, [[3, 1, 4, 1, 5]], "--outputs", "4,0,4")
+        self.assertEqual([len(row) for row in line["outputs"]], [37] * 3)
+        self.assertEqual(line["outputs"][0], line["outputs"][2])
+        (first,) = self.score(RFA, [[3]], "--outputs", "0")
+        self.assertEqual(line["outputs"][1], first["outputs"][0])
+
+    def test_windows_are_scored_as_if_alone(self):
+        tokens = [(7 * i) % 37 for i in range(23)]
+        # With a bos window i is tokens iN to (i+1)N-1; without, neighbours share a token.
+        for model, pieces in (
+            (RFA, [tokens[i : i + 5] for i in range(0, 23, 5)]),
+            (CONCAT, [tokens[i : i + 6] for i in range(0, 22, 5)]),
+        ):
+            with self.subTest(model.name):
+                (whole,) = self.score(model, [tokens], "--window", "5", "--outputs", "0,5,21")
+                parts = self.score(model, pieces)
+                self.assertEqual(whole["num_scored"], sum(part["num_scored"] for part in parts))
+                self.assertAlmostEqual(
+                    whole["nll_nats"], sum(part["nll_nats"] for part in parts), delta=1e-9
+                )
+                # Positions count over the whole line: 5 is the first scored token of the second window.
+                (second,) = self.score(model, [pieces[1]], "--outputs", "0")
+                self.assertEqual(whole["outputs"][1], second["outputs"][0])
+                (once,) = self.score(model, [tokens])
+                self.assertNotAlmostEqual(whole["nll_nats"], once["nll_nats"], delta=1e-3)
+
+    def test_a_window_lifts_the_limit_on_positions(self):
+        long = [1] * 200
+        result = rivulet("score", "--model", CONCAT, "--input", "-", stdin=token_lines([long]))
+        self.fails(result, 2, "-:1")
+        (line,) = self.score(CONCAT, [long], "--window", "48")
+        self.assertEqual(line["num_scored"], 199)
+
+    def test_numbers_read_back_unchanged(self):
+        result = rivulet(
+            "score", "--model", RFA, "--input", "-", "--outputs", "0,1", stdin=token_lines([[1, 2]])
+        )
+        text = result.out.strip()
+        again = json.dumps(json.loads(text), separators=(",", ":"))
+        self.assertEqual(json.loads(text), json.loads(again))
+        # Shortest forms: no number carries digits that it does not need as a float32.
+        for number in text.split('"outputs":[[')[1].split("]")[0].split(","):
+            self.assertLessEqual(len(number.lstrip("-").split("e")[0].replace(".", "").lstrip("0")), 9, number)
+
+    def test_a_bad_line_is_named_after_the_good_ones_are_printed(self):
+        good = '{"tokens":[1,2]}\n'
+        for bad, mention in (
+            ("", "empty"),
+            ("{", "JSON"),
+            ("[1]", "needed"),
+            ('{"tokens":[1,37]}', "tokens[1]"),
+            ('{"tokens":[1,-1]}', "tokens[1]"),
+            ('{"tokens":[2147483648]}', "tokens[0]"),
+            ('{"tokens":[1.5]}', "tokens[0]"),
+            ('{"tokens":1}', "tokens"),
+            ('{"tokens":[1],"text":"a"}', "both"),
+            ('{"tokens":[1],"extra":1}', "extra"),
+            ('{"tokens":[1],"tokens":[1]}', "twice"),
+            ('{"text":"no text model"}', "text"),
+            ("{}", "needed"),
+        ):
+            with self.subTest(bad=bad), tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / "lines.jsonl"
+                path.write_text(good * 3 + bad + "\n" + good)
+                result = rivulet("score", "--model", RFA, "--input", path)
+                self.fails(result, 2, f"{path}:4: ", mention, out=None)
+                self.assertEqual([line["num_scored"] for line in result.lines()], [2, 2, 2])
+
+    def test_an_output_position_past_the_end_is_bad_input(self):
+        result = rivulet(
+            "score", "--model", RFA, "--input", "-", "--outputs", "2", stdin=token_lines([[1, 2, 3], [1, 2]])
+        )
+        self.fails(result, 2, "-:2", "output_positions[0]", out=None)
+        self.assertEqual(len(result.lines()), 1)
+
+    def test_an_input_that_cannot_be_read_is_exit_code_2(self):
+        self.fails(rivulet("score", "--model", RFA, "--input", "/nonexistent"), 2, "/nonexistent")
+        self.fails(rivulet("score", "--model", RFA, "--input", CONFORMANCE), 2, str(CONFORMANCE))
+        self.fails(rivulet("score", "--model", RFA, "--idx", "/nonexistent"), 2, "--idx")
+        self.fails(rivulet("score", "--model", RFA, "--text", "/nonexistent"), 2, "--text")
+
+    def test_images_and_texts_have_their_own_inputs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            idx = pathlib.Path(folder) / "images.idx"
+            values = [bytes((i * j) % 256 for j in range(44)) for i in range(3)]
+            idx.write_bytes(b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (3, 4, 11)) + b"".join(values))
+            result = self.succeeds(rivulet("score", "--model", IMAGE, "--idx", idx, "--limit", "2"))
+            self.assertEqual(result.lines(), self.score(IMAGE, [list(v) for v in values[:2]]))
+            self.assertIn("bits/dim", result.err)
+            text = pathlib.Path(folder) / "text.txt"
+            text.write_text("First Citizen: " * 10)
+            tail = self.succeeds(rivulet("score", "--model", SHAKESPEARE, "--text", text, "--tail", "0.1"))
+            line = self.succeeds(
+                rivulet("score", "--model", SHAKESPEARE, "--input", "-", stdin='{"text":"First Citizen: "}\n')
+            )
+            self.assertEqual(tail.out, line.out)
+            self.assertIn("nats/token", tail.err)
+            text.write_text("naïve")
+            self.fails(rivulet("score", "--model", SHAKESPEARE, "--text", text), 2, str(text), "U+00EF")
+
+
+if __name__ == "__main__":
+    unittest.main()
