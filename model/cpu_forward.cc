@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/embed.h"
 #include "kernels/gemm.h"
@@ -30,21 +31,26 @@ Range Share(int n, int thread, int threads) {
 struct CpuForward::Part {
   std::span<const CpuSegment> piece;
   CpuScratch& scratch;
-  int rows, thread, threads;
+  int thread, threads;
   SpinBarrier& barrier;
+  // The rows in work: all token rows, from the middle of the last layer on those whose outputs are
+  // wanted.
+  int rows;
+  float* x;
+  float* attention;
 
-  // This thread's panels of y = epilogue(x W + b) over `rows` rows.
-  void Gemm(const CpuMatrix& m, const float* x, int ldx, float* y, int ldy, int gemm_rows,
+  // This thread's panels of y = epilogue(input W + b).
+  void Gemm(const CpuMatrix& m, const float* input, int ld_input, float* y, int ldy,
             Epilogue epilogue) const {
     const Range panels = Share(kernels::NumPanels(m.packed.n), thread, threads);
     kernels::GemmArgs args;
     args.w = m.packed;
     args.bias = m.bias.data();
-    args.x = x;
+    args.x = input;
     args.y = y;
     args.residual = y;
-    args.rows = gemm_rows;
-    args.ldx = ldx;
+    args.rows = rows;
+    args.ldx = ld_input;
     args.ldy = ldy;
     args.epilogue = epilogue;
     args.panel_begin = panels.begin;
@@ -52,19 +58,18 @@ struct CpuForward::Part {
     kernels::GemmCpu(args);
   }
 
-  // This thread's rows of y = LayerNorm(x).
-  void Norm(const CpuNorm& norm, float eps, const float* x, float* y, int norm_rows, int n,
-            int ld) const {
-    const Range range = Share(norm_rows, thread, threads);
+  // This thread's rows of x = LayerNorm(x).
+  void Norm(const CpuNorm& norm, const ModelConfig& config) const {
+    const Range range = Share(rows, thread, threads);
     kernels::LayerNormArgs args;
-    args.x = x + size_t(range.begin) * size_t(ld);
-    args.y = y + size_t(range.begin) * size_t(ld);
+    args.y = x + size_t(range.begin) * size_t(scratch.ld_x);
+    args.x = args.y;
     args.weight = norm.weight.data();
     args.bias = norm.bias.data();
     args.rows = range.end - range.begin;
-    args.n = n;
-    args.ld = ld;
-    args.eps = eps;
+    args.n = config.hidden_size;
+    args.ld = scratch.ld_x;
+    args.eps = config.layer_norm_eps;
     kernels::LayerNormCpu(args);
   }
 };
@@ -76,16 +81,22 @@ CpuScratch::CpuScratch(const ModelConfig& config, int rows)
       ld_attention(PaddedColumns(config.num_heads * config.value_dim)),
       ld_ffn(PaddedColumns(config.ffn_size)),
       ld_outputs(PaddedColumns(config.output_size())) {
-  const size_t n = size_t(rows);
-  const size_t floats = n * (2 * size_t(ld_x) + size_t(ld_qkv) + size_t(ld_attention) +
-                             size_t(ld_ffn) + size_t(ld_outputs));
+  // One list, walked twice: to add up the sizes, then to place the arrays.
+  const std::pair<float**, int> arrays[] = {{&x, ld_x},
+                                            {&qkv, ld_qkv},
+                                            {&attention, ld_attention},
+                                            {&ffn, ld_ffn},
+                                            {&kept_x, ld_x},
+                                            {&kept_attention, ld_attention},
+                                            {&outputs, ld_outputs}};
+  size_t floats = 0;
+  for (const auto& array : arrays) floats += size_t(rows) * size_t(array.second);
   memory_ = AlignedBuffer(floats * sizeof(float));
-  x = memory_.floats();
-  qkv = x + n * size_t(ld_x);
-  attention = qkv + n * size_t(ld_qkv);
-  ffn = attention + n * size_t(ld_attention);
-  gathered = ffn + n * size_t(ld_ffn);
-  outputs = gathered + n * size_t(ld_x);
+  float* next = memory_.floats();
+  for (const auto& array : arrays) {
+    *array.first = next;
+    next += size_t(rows) * size_t(array.second);
+  }
 }
 
 int CpuForward::TokenRows(std::span<const CpuSegment> piece) {
@@ -174,59 +185,72 @@ void CpuForward::Attention(const Part& p, const CpuLayer& layer, int layer_index
 }
 
 // Post-norm: x = norm1(x + attention(x)); x = norm2(x + linear2(act(linear1(x)))).
-void CpuForward::Layer(const Part& p, int layer_index) const {
+void CpuForward::Layer(Part& p, int layer_index) const {
   const CpuLayer& layer = weights_.layers[size_t(layer_index)];
   CpuScratch& s = p.scratch;
-  const int hidden = config_.hidden_size;
-  const float eps = config_.layer_norm_eps;
   const Epilogue activation =
       config_.activation == Activation::kGelu ? Epilogue::kGelu : Epilogue::kRelu;
-  p.Gemm(layer.qkv, s.x, s.ld_x, s.qkv, s.ld_qkv, p.rows, Epilogue::kNone);
+  p.Gemm(layer.qkv, p.x, s.ld_x, s.qkv, s.ld_qkv, Epilogue::kNone);
   p.barrier.Wait();
   Attention(p, layer, layer_index);
   p.barrier.Wait();
-  p.Gemm(layer.out, s.attention, s.ld_attention, s.x, s.ld_x, p.rows, Epilogue::kResidual);
+  if (layer_index + 1 == config_.num_layers) KeepOutputRows(p);
+  if (p.rows == 0) return;
+  p.Gemm(layer.out, p.attention, s.ld_attention, p.x, s.ld_x, Epilogue::kResidual);
   p.barrier.Wait();
-  p.Norm(layer.norm1, eps, s.x, s.x, p.rows, hidden, s.ld_x);
+  p.Norm(layer.norm1, config_);
   p.barrier.Wait();
-  p.Gemm(layer.ffn1, s.x, s.ld_x, s.ffn, s.ld_ffn, p.rows, activation);
+  p.Gemm(layer.ffn1, p.x, s.ld_x, s.ffn, s.ld_ffn, activation);
   p.barrier.Wait();
-  p.Gemm(layer.ffn2, s.ffn, s.ld_ffn, s.x, s.ld_x, p.rows, Epilogue::kResidual);
+  p.Gemm(layer.ffn2, s.ffn, s.ld_ffn, p.x, s.ld_x, Epilogue::kResidual);
   p.barrier.Wait();
-  p.Norm(layer.norm2, eps, s.x, s.x, p.rows, hidden, s.ld_x);
+  p.Norm(layer.norm2, config_);
   p.barrier.Wait();
 }
 
-// Gathers the rows that want outputs, then final norm and head over them alone.
-void CpuForward::Head(const Part& p) const {
+// After the last state update only the rows whose outputs are wanted matter: one of a whole prompt.
+void CpuForward::KeepOutputRows(Part& p) const {
   CpuScratch& s = p.scratch;
   const int outputs = OutputRows(p.piece);
-  if (outputs == 0) return;
+  if (outputs == p.rows) return;
   const Range range = Share(outputs, p.thread, p.threads);
+  const auto copy = [&](float* to, const float* from, int ld, int row, int output) {
+    std::memcpy(to + size_t(output) * size_t(ld), from + size_t(row) * size_t(ld),
+                size_t(ld) * sizeof(float));
+  };
   int row = 0, output = 0;
   for (const CpuSegment& segment : p.piece) {
     const size_t last = segment.tokens.size() - 1;
     for (size_t t = 0; t <= last; ++t, ++row) {
       if (!segment.all_outputs && !(segment.last_output && t == last)) continue;
       if (output >= range.begin && output < range.end) {
-        std::memcpy(s.gathered + size_t(output) * size_t(s.ld_x),
-                    s.x + size_t(row) * size_t(s.ld_x), size_t(s.ld_x) * sizeof(float));
+        copy(s.kept_x, p.x, s.ld_x, row, output);
+        copy(s.kept_attention, p.attention, s.ld_attention, row, output);
       }
       ++output;
     }
   }
-  if (config_.final_norm) {
-    p.Norm(weights_.final_norm, config_.layer_norm_eps, s.gathered, s.gathered, outputs,
-           config_.hidden_size, s.ld_x);
-  }
+  p.rows = outputs;
+  p.x = s.kept_x;
+  p.attention = s.kept_attention;
   p.barrier.Wait();
-  p.Gemm(weights_.head, s.gathered, s.ld_x, s.outputs, s.ld_outputs, outputs, Epilogue::kNone);
+}
+
+void CpuForward::Head(Part& p) const {
+  CpuScratch& s = p.scratch;
+  if (p.rows == 0) return;
+  if (config_.final_norm) {
+    p.Norm(weights_.final_norm, config_);
+    p.barrier.Wait();
+  }
+  p.Gemm(weights_.head, p.x, s.ld_x, s.outputs, s.ld_outputs, Epilogue::kNone);
   p.barrier.Wait();
 }
 
 void CpuForward::Pass(std::span<const CpuSegment> piece, CpuScratch& scratch, int thread,
                       int threads, SpinBarrier& barrier) const {
-  const Part part{piece, scratch, TokenRows(piece), thread, threads, barrier};
+  Part part{piece,   scratch,          thread,    threads,
+            barrier, TokenRows(piece), scratch.x, scratch.attention};
   Embed(part);
   barrier.Wait();
   for (int i = 0; i < config_.num_layers; ++i) Layer(part, i);

@@ -40,7 +40,7 @@ class CpuScratch {
 
   int max_rows;
   int ld_x, ld_qkv, ld_attention, ld_ffn, ld_outputs;
-  float *x, *qkv, *attention, *ffn, *gathered, *outputs;
+  float *x, *qkv, *attention, *ffn, *kept_x, *kept_attention, *outputs;
   std::vector<AlignedBuffer> features;  // per thread: linear attention's scratch
 
  private:
@@ -67,8 +67,9 @@ class CpuForward {
   struct Part;  // one thread's view of a pass
   void Embed(const Part& p) const;
   void Attention(const Part& p, const CpuLayer& layer, int layer_index) const;
-  void Layer(const Part& p, int layer_index) const;
-  void Head(const Part& p) const;
+  void Layer(Part& p, int layer_index) const;
+  void KeepOutputRows(Part& p) const;
+  void Head(Part& p) const;
 
   const ModelConfig& config_;
   const CpuWeights& weights_;
