@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -50,7 +51,8 @@ TEST(ModelTest, LoadsEveryModelOfTheRepository) {
         std::vector<float> values(static_cast<size_t>(count),
                                   std::numeric_limits<float>::quiet_NaN());
         ASSERT_TRUE((*model)->weights().Read(spec.name, values).ok()) << spec.name;
-        for (const float value : values) ASSERT_TRUE(value == value) << spec.name;
+        const auto is_nan = [](float value) { return value != value; };
+        EXPECT_EQ(std::count_if(values.begin(), values.end(), is_nan), 0) << spec.name;
       }
     }
   }
@@ -178,7 +180,7 @@ TEST(ModelTest, RejectsEveryCutOfAWeightsFileThatIsTooShort) {
   ASSERT_TRUE(WriteRandomModel(dir.path(), config, 1).ok());
   const std::string bytes =
       testing::WriteSafetensors(testing::RandomTensors(config, 1, DType::kF32));
-  for (size_t size = 0; size < bytes.size(); size += 7) {
+  for (size_t size = 0; size < bytes.size(); size += 29) {
     ASSERT_TRUE(WriteFile(dir.File("model.safetensors"), bytes.substr(0, size)).ok());
     ExpectLoadError(dir.path(), absl::StatusCode::kDataLoss, dir.File("model.safetensors"));
   }
