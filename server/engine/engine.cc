@@ -11,6 +11,7 @@
 #include "server/engine/engine_parts.h"
 #include "server/engine/loop.h"
 #include "server/engine/request_queue.h"
+#include "server/engine/score_session.h"
 #include "server/engine/session.h"
 #include "server/engine/validate.h"
 

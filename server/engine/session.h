@@ -10,15 +10,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <span>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "model/backend.h"
 #include "model/config.h"
@@ -92,6 +89,9 @@ class Session {
   absl::Status status;
 };
 
+// DATA_LOSS for what the backend computed but nobody can use.
+absl::Status NonFiniteError(absl::string_view message);
+
 // What the engine knows about the model; borrowed.
 struct ModelView {
   const ModelConfig* config = nullptr;
@@ -159,47 +159,6 @@ class SampleSession final : public Session {
   StopMatcher matcher_;
   std::vector<HeldToken> held_;  // kept from the reply by matcher_
   ReplyDelta out_;               // to go to the reply with the next Flush
-};
-
-class ScoreRequest final : public Request {
- public:
-  using Done = std::function<void(absl::StatusOr<ScoreResult>)>;
-  // REQUIRES: `spec_in` is valid (validate.h).
-  ScoreRequest(ScoreSpec spec_in, const ModelView& model_view, Done done_in);
-
-  void CreateSessions() override;
-  void OnReady() override {}
-  void OnEnd() override;
-
-  ScoreSpec spec;
-  const int output_size;
-  const Done done;
-  int64_t num_scored = 0;
-  int64_t window = 0;                // scored tokens between zeroings; at least 1
-  std::vector<int32_t> feed;         // [num_scored] feed[k] is fed right before token k is scored
-  std::span<const int32_t> targets;  // [num_scored] into spec.tokens
-  std::vector<std::pair<int64_t, size_t>>
-      wanted;  // (scored token, index into result.outputs), sorted
-  ScoreResult result;
-};
-
-class ScoreSession final : public Session {
- public:
-  explicit ScoreSession(ScoreRequest* owner) : Session(owner), score_(owner) {}
-
-  SessionView View() const override;
-  void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) override;
-  void OnRecord(Record* record) override;
-  Next OnRunDone() override;
-
- private:
-  void Fail(int64_t scored_token, absl::string_view what);
-
-  ScoreRequest* const score_;
-  int64_t cursor_ = 0;                  // next of feed
-  int64_t scored_ = 0;                  // records so far
-  size_t wanted_ = 0;                   // next of wanted
-  std::vector<OutputRequest> outputs_;  // of the outstanding run
 };
 
 }  // namespace rivulet
