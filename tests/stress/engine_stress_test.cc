@@ -214,7 +214,7 @@ class Client {
       const absl::Status started = request->collector.Start(storm_.engine, request->spec);
       if (started.ok()) break;
       ++tally_->refused;
-      EXPECT_EQ(started.code(), absl::StatusCode::kResourceExhausted) << started;
+      ASSERT_EQ(started.code(), absl::StatusCode::kResourceExhausted) << started;
       if (in_flight_.empty())
         std::this_thread::yield();
       else
