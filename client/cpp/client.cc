@@ -133,8 +133,8 @@ absl::StatusOr<Client> Client::Connect(absl::string_view target, const ClientOpt
       options.wait_for_ready));
 }
 
-Client Client::FromChannel(std::shared_ptr<grpc::Channel> channel) {
-  return Client(std::make_shared<Connection>(std::move(channel), false));
+Client Client::FromChannel(const std::shared_ptr<grpc::Channel>& channel) {
+  return Client(std::make_shared<Connection>(channel, false));
 }
 
 Client::Client(std::shared_ptr<const Connection> connection) : connection_(std::move(connection)) {}

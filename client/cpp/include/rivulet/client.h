@@ -88,7 +88,7 @@ class Client {
                                         const ClientOptions& options = {});
 
   // Uses a channel that exists, for example that of a server in the same process.
-  static Client FromChannel(std::shared_ptr<grpc::Channel> channel);
+  static Client FromChannel(const std::shared_ptr<grpc::Channel>& channel);
 
   Client(const Client&);
   Client& operator=(const Client&);
