@@ -47,7 +47,7 @@ struct OutputConfig {
 struct ContentConfig {
   ContentType type = ContentType::kTokens;
   int height = 0, width = 0, channels = 0;  // image
-  std::string alphabet;                     // text, char tokenizer: UTF-8; id = index of the code point
+  std::string alphabet;  // text, char tokenizer: UTF-8; id = index of the code point
 };
 
 // Immutable once parsed. Every dimension is at least 1 and every derived size fits its type.
@@ -97,8 +97,9 @@ struct ModelConfig {
   }
 };
 
-// Parses and validates the text of a config.json. Errors: INVALID_ARGUMENT with the field's path, what it held
-// and what is allowed (unknown, missing, duplicate or mistyped fields, impossible values). Throws nothing.
+// Parses and validates the text of a config.json. Errors: INVALID_ARGUMENT with the field's path,
+// what it held and what is allowed (unknown, missing, duplicate or mistyped fields, impossible
+// values). Throws nothing.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json_text);
 
 // A tensor that model.safetensors must hold, and nothing else may stand in the file.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaBackend: the Backend on one NVIDIA GPU. This build holds a stub; CMake chooses which source is compiled.
+// CudaBackend: the Backend on one NVIDIA GPU. This build holds a stub; CMake chooses which source
+// is compiled.
 #pragma once
 
 #include <cstdint>

@@ -16,16 +16,18 @@ namespace rivulet {
 // Thread: immutable, any thread. Shared by backend, engine and service.
 class Model {
  public:
-  // Loads DIR/config.json, then opens DIR/model.safetensors and hashes it. Errors name file, field or tensor:
-  // NOT_FOUND (no such directory or file), INVALID_ARGUMENT (config), DATA_LOSS (weights).
-  // The weights are decoded later, by the backend.
+  // Loads DIR/config.json, then opens DIR/model.safetensors and hashes it. Errors name file, field
+  // or tensor: NOT_FOUND (no such directory or file), INVALID_ARGUMENT (config), DATA_LOSS
+  // (weights). The weights are decoded later, by the backend.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory);
 
   const ModelConfig& config() const { return config_; }
   const WeightsFile& weights() const { return *weights_; }
   const std::string& weights_sha256() const { return sha256_; }  // lower-case hex
   const std::string& directory() const { return directory_; }    // for logs; never sent to clients
-  const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }  // null: content is not text
+  const Tokenizer* tokenizer() const {
+    return tokenizer_ ? &*tokenizer_ : nullptr;
+  }  // null: content is not text
 
  private:
   Model() = default;

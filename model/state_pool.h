@@ -16,7 +16,8 @@ class StatePool {
  public:
   explicit StatePool(int num_slots);
 
-  // A free slot, the one freed longest ago first; kGuardSlot where none is free. The caller zeroes it.
+  // A free slot, the one freed longest ago first; kGuardSlot where none is free. The caller zeroes
+  // it.
   Slot Take();
   // Gives a slot back. REQUIRES: it is used. The caller has zeroed it.
   void Give(Slot slot);
@@ -26,9 +27,9 @@ class StatePool {
   int used() const { return num_used_; }
 
  private:
-  std::vector<bool> used_;    // [slots + 1]
-  std::vector<Slot> queue_;   // ring of free slots
-  size_t head_ = 0;           // next to hand out
+  std::vector<bool> used_;   // [slots + 1]
+  std::vector<Slot> queue_;  // ring of free slots
+  size_t head_ = 0;          // next to hand out
   int num_used_ = 0;
 };
 

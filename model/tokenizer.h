@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizer: text to token ids and back, for models whose content is text. Version 1 of the format has one kind,
-// `char`: id = index of the Unicode code point in the alphabet.
+// Tokenizer: text to token ids and back, for models whose content is text. Version 1 of the format
+// has one kind, `char`: id = index of the Unicode code point in the alphabet.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ namespace rivulet {
 // Thread: immutable, any thread.
 class Tokenizer {
  public:
-  // `alphabet`: UTF-8, every code point once. Errors: INVALID_ARGUMENT (bad UTF-8, duplicate, empty).
+  // `alphabet`: UTF-8, every code point once. Errors: INVALID_ARGUMENT (bad UTF-8, duplicate,
+  // empty).
   static absl::StatusOr<Tokenizer> CreateChar(absl::string_view alphabet);
 
-  // Ids of `text`. Errors: INVALID_ARGUMENT naming the first code point (and its byte offset) that is not in the
-  // alphabet, or the byte offset of bad UTF-8.
+  // Ids of `text`. Errors: INVALID_ARGUMENT naming the first code point (and its byte offset) that
+  // is not in the alphabet, or the byte offset of bad UTF-8.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const;
 
   // UTF-8 of one token; "" for an id outside the alphabet (bos, eos).

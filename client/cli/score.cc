@@ -28,7 +28,7 @@ constexpr size_t kUsualMessageBytes = 4 << 20;  // what a server takes unless co
 struct Totals {
   double nll_nats = 0;
   int64_t num_scored = 0;
-  int64_t items = 0;
+  int64_t results = 0;
 };
 
 // {"nll_nats":x,"num_scored":n,"outputs":[[...],...]} and a newline.
@@ -60,7 +60,7 @@ class Scoring {
         model_name_(model_name),
         options_(options),
         input_(*input),
-        progress_(input->total().value_or(0), input->total() == 1 ? "texts" : "items") {}
+        progress_(input->total().value_or(0), "items") {}
   // No call may outlive the client.
   ~Scoring() {
     stop_.request_stop();
@@ -88,6 +88,7 @@ class Scoring {
  private:
   struct Pending {
     std::string where;
+    bool continues = false;
     size_t request_bytes = 0;
     std::future<absl::StatusOr<v1::ScoreReply>> reply;
   };
@@ -105,7 +106,8 @@ class Scoring {
     if (options_.window.has_value()) request.set_window(*options_.window);
     // std::function needs what can be copied.
     auto promise = std::make_shared<std::promise<absl::StatusOr<v1::ScoreReply>>>();
-    pending_.push_back({std::move(item.where), request.ByteSizeLong(), promise->get_future()});
+    pending_.push_back(
+        {std::move(item.where), item.continues, request.ByteSizeLong(), promise->get_future()});
     client_.ScoreAsync(
         std::move(request),
         [promise](absl::StatusOr<v1::ScoreReply> reply) { promise->set_value(std::move(reply)); },
@@ -115,16 +117,20 @@ class Scoring {
   absl::Status PrintOldest() {
     Pending pending = std::move(pending_.front());
     pending_.pop_front();
-    const absl::StatusOr<v1::ScoreReply> reply = pending.reply.get();
+    absl::StatusOr<v1::ScoreReply> reply = pending.reply.get();
     if (!reply.ok()) return Explain(reply.status(), pending);
+    progress_.Update(++items_done_);
+    nll_nats_ += reply->nll_nats();
+    num_scored_ += reply->num_scored();
+    if (pending.continues) return absl::OkStatus();
+    reply->set_nll_nats(std::exchange(nll_nats_, 0));
+    reply->set_num_scored(std::exchange(num_scored_, 0));
     absl::StatusOr<std::string> line = ResultLine(*reply);
     if (!line.ok()) return Explain(line.status(), pending);
     totals_.nll_nats += reply->nll_nats();
     totals_.num_scored += reply->num_scored();
-    ++totals_.items;
-    if (absl::Status status = WriteOut(*line); !status.ok()) return status;
-    progress_.Update(totals_.items);
-    return absl::OkStatus();
+    ++totals_.results;
+    return WriteOut(*line);
   }
 
   // `status` with the place in the input.
@@ -148,13 +154,16 @@ class Scoring {
   ScoreInput& input_;
   Progress progress_;
   Totals totals_;
+  int64_t items_done_ = 0;
+  double nll_nats_ = 0;  // of the items before that belong to the same result
+  int64_t num_scored_ = 0;
   std::stop_source stop_;
   std::deque<Pending> pending_;
 };
 
 std::string Summary(const Totals& totals, const v1::ModelContent& content, absl::Duration elapsed) {
   const double scored = static_cast<double>(totals.num_scored);
-  std::string summary = absl::StrFormat("%d items, %d tokens", totals.items, totals.num_scored);
+  std::string summary = absl::StrFormat("%d items, %d tokens", totals.results, totals.num_scored);
   if (totals.num_scored > 0) {
     const double nats = totals.nll_nats / scored;
     if (content.has_image()) {
@@ -175,7 +184,7 @@ absl::StatusOr<std::string> RunScore(const ScoreOptions& options) {
   if (!target.ok()) return target.status();
   const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());
   if (!model.ok()) return model.status();
-  absl::StatusOr<std::unique_ptr<ScoreInput>> input = OpenScoreInput(options, model->content());
+  absl::StatusOr<std::unique_ptr<ScoreInput>> input = OpenScoreInput(options, *model);
   if (!input.ok()) return input.status();
   const absl::Time start = absl::Now();
   Scoring scoring(options, *target, model->summary().name(), input->get());

@@ -3,6 +3,7 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -112,20 +113,42 @@ class IdxImages : public ScoreInput {
 
 class WholeText : public ScoreInput {
  public:
-  explicit WholeText(ScoreItem item) : item_(std::move(item)) {}
-  absl::StatusOr<MaybeItem> Next() override { return std::exchange(item_, std::nullopt); }
-  std::optional<int64_t> total() const override { return 1; }
+  explicit WholeText(std::vector<ScoreItem> items) : items_(std::move(items)) {}
+  absl::StatusOr<MaybeItem> Next() override {
+    if (next_ == items_.size()) return MaybeItem();
+    return MaybeItem(std::move(items_[next_++]));
+  }
+  std::optional<int64_t> total() const override { return static_cast<int64_t>(items_.size()); }
 
  private:
-  MaybeItem item_;
+  std::vector<ScoreItem> items_;
+  size_t next_ = 0;
 };
 
 absl::Status CannotOpen(const std::string& path) {
   return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
 }
 
-absl::StatusOr<std::unique_ptr<ScoreInput>> OpenText(const std::string& path,
-                                                     std::optional<double> tail) {
+// Items of whole windows, about kItemTokens each. Without a bos neighbouring windows share a token.
+std::vector<ScoreItem> Cut(const std::string& text, int64_t window, bool has_bos,
+                           const std::string& path) {
+  constexpr int64_t kItemTokens = 8192;
+  const std::vector<size_t> offsets = CodePointOffsets(text);
+  const int64_t code_points = static_cast<int64_t>(offsets.size()) - 1;
+  const int64_t shared = has_bos ? 0 : 1;
+  const int64_t step = std::max<int64_t>(1, kItemTokens / window) * window;
+  std::vector<ScoreItem> items;
+  for (int64_t begin = 0; items.empty() || begin < code_points - shared; begin += step) {
+    const int64_t end = std::min(begin + step + shared, code_points);
+    const size_t from = offsets[static_cast<size_t>(begin)];
+    const size_t bytes = offsets[static_cast<size_t>(end)] - from;
+    items.push_back({text.substr(from, bytes), path, /*continues=*/true});
+  }
+  items.back().continues = false;
+  return items;
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path, std::optional<double> tail) {
   std::ifstream file(path, std::ios::binary);
   if (!file.is_open()) return CannotOpen(path);
   std::ostringstream stream;
@@ -144,7 +167,25 @@ absl::StatusOr<std::unique_ptr<ScoreInput>> OpenText(const std::string& path,
     const double code_points = static_cast<double>(offsets.size() - 1);
     text.erase(0, offsets[static_cast<size_t>((1 - *tail) * code_points)]);
   }
-  return std::make_unique<WholeText>(ScoreItem{std::move(text), path});
+  return text;
+}
+
+absl::StatusOr<std::unique_ptr<ScoreInput>> OpenText(const ScoreOptions& options,
+                                                     const v1::GetModelReply& model) {
+  if (!model.content().has_text()) {
+    return absl::InvalidArgumentError("--text: the model's content is not text");
+  }
+  absl::StatusOr<std::string> text = ReadText(options.text, options.tail);
+  if (!text.ok()) return text.status();
+  std::vector<ScoreItem> items;
+  // An alphabet says that a code point is a token.
+  if (options.window.has_value() && options.outputs.empty() &&
+      !model.content().text().alphabet().empty()) {
+    items = Cut(*text, *options.window, model.architecture().has_bos_token_id(), options.text);
+  } else {
+    items.push_back({*std::move(text), options.text});
+  }
+  return std::make_unique<WholeText>(std::move(items));
 }
 
 absl::StatusOr<std::unique_ptr<ScoreInput>> OpenIdx(const ScoreOptions& options,
@@ -163,14 +204,9 @@ absl::StatusOr<std::unique_ptr<ScoreInput>> OpenIdx(const ScoreOptions& options,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ScoreInput>> OpenScoreInput(const ScoreOptions& options,
-                                                           const v1::ModelContent& content) {
-  if (!options.text.empty()) {
-    if (!content.has_text()) {
-      return absl::InvalidArgumentError("--text: the model's content is not text");
-    }
-    return OpenText(options.text, options.tail);
-  }
-  if (!options.idx.empty()) return OpenIdx(options, content);
+                                                           const v1::GetModelReply& model) {
+  if (!options.text.empty()) return OpenText(options, model);
+  if (!options.idx.empty()) return OpenIdx(options, model.content());
   auto input = std::make_unique<JsonLines>(options.input);
   if (!input->is_open()) return CannotOpen(options.input);
   return input;

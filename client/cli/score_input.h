@@ -11,13 +11,15 @@
 #include "absl/status/statusor.h"
 #include "client/cli/options.h"
 #include "client/cli/score_line.h"
-#include "rivulet/v1/model.pb.h"
+#include "rivulet/v1/inference.pb.h"
 
 namespace rivulet {
 
 struct ScoreItem {
   ScoreContent content;
   std::string where;  // "FILE:N", for messages
+  // The next item belongs to the same result: their log-likelihoods and counts are added.
+  bool continues = false;
 };
 
 // Thread: one.
@@ -32,9 +34,11 @@ class ScoreInput {
   virtual std::optional<int64_t> total() const { return std::nullopt; }
 };
 
-// Opens what `options` name. Errors: NOT_FOUND (cannot be opened), INVALID_ARGUMENT (not in the
-// format, or images of another shape than `content`).
+// Opens what `options` name. A text of more than a few windows becomes several items where a code
+// point is a token, no window is cut and no outputs are asked for: progress can be shown, and no
+// message is too long. Errors: NOT_FOUND (cannot be opened), INVALID_ARGUMENT (not in the format,
+// or images of another shape than the model's).
 absl::StatusOr<std::unique_ptr<ScoreInput>> OpenScoreInput(const ScoreOptions& options,
-                                                           const v1::ModelContent& content);
+                                                           const v1::GetModelReply& model);
 
 }  // namespace rivulet

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors that name what was wrong. A Status of ours carries, beside code and message, a machine-readable reason
-// and the field concerned; server/grpc/status_map.cc turns them into google.rpc.ErrorInfo and BadRequest, and
-// nothing else in the project maps errors.
+// Errors that name what was wrong. A Status of ours carries, beside code and message, a
+// machine-readable reason and the field concerned; server/grpc/status_map.cc turns them into
+// google.rpc.ErrorInfo and BadRequest, and nothing else in the project maps errors.
 #pragma once
 
 #include <string>
@@ -16,17 +16,21 @@ namespace rivulet {
 
 // What a Status of ours says beyond code and message. Empty strings where it says nothing.
 struct ErrorDetail {
-  std::string reason;  // UPPER_SNAKE_CASE, stable: clients switch on it, for example "TOKEN_OUT_OF_RANGE"
-  std::string field;   // path of the offending field, for example "sampling.temperature" or "prompt.tokens[3]"
+  std::string
+      reason;  // UPPER_SNAKE_CASE, stable: clients switch on it, for example "TOKEN_OUT_OF_RANGE"
+  std::string field;  // path of the offending field, for example "sampling.temperature" or
+                      // "prompt.tokens[3]"
   absl::Duration retry_after = absl::ZeroDuration();  // > 0: when it makes sense to try again
 };
 
-// A Status with `detail` attached. `message` is a full sentence for a person: what the field held, what is allowed.
-// It never holds a path, pointer or secret of the server when the error can reach a client.
+// A Status with `detail` attached. `message` is a full sentence for a person: what the field held,
+// what is allowed. It never holds a path, pointer or secret of the server when the error can reach
+// a client.
 absl::Status MakeError(absl::StatusCode code, absl::string_view message, const ErrorDetail& detail);
 
 // INVALID_ARGUMENT about one field.
-absl::Status InvalidField(absl::string_view reason, absl::string_view field, absl::string_view message);
+absl::Status InvalidField(absl::string_view reason, absl::string_view field,
+                          absl::string_view message);
 
 // The detail attached to `status`; empty where there is none.
 ErrorDetail GetErrorDetail(const absl::Status& status);
@@ -37,8 +41,8 @@ absl::Status Annotate(const absl::Status& status, absl::string_view prefix);
 }  // namespace rivulet
 
 // Returns the Status of an expression from the current function if it is not OK.
-#define RIVULET_RETURN_IF_ERROR(expr)              \
-  do {                                             \
+#define RIVULET_RETURN_IF_ERROR(expr)                                                         \
+  do {                                                                                        \
     if (absl::Status rivulet_status_ = (expr); !rivulet_status_.ok()) return rivulet_status_; \
   } while (false)
 

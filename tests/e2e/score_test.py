@@ -136,6 +136,18 @@ class ScoreTest(CommandTest):
             text.write_text("naïve")
             self.fails(rivulet("score", "--model", SHAKESPEARE, "--text", text), 2, str(text), "U+00EF")
 
+    def test_a_long_text_is_scored_as_one_line_whatever_is_sent_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            text = pathlib.Path(folder) / "text.txt"
+            text.write_text("".join("KING HENRY:\nSo %s we.\n" % ("a" * (i % 7)) for i in range(450)))
+            self.assertGreater(len(text.read_text()), 8192)
+            score = ["score", "--model", SHAKESPEARE, "--window", "500"]
+            (pieces,) = self.succeeds(rivulet(*score, "--text", text)).lines()
+            line = json.dumps({"text": text.read_text()}) + "\n"
+            (whole,) = self.succeeds(rivulet(*score, "--input", "-", stdin=line)).lines()
+            self.assertEqual(pieces["num_scored"], whole["num_scored"])
+            self.assertAlmostEqual(pieces["nll_nats"], whole["nll_nats"], delta=1e-6)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inline sampling mathematics of kernels/ compiled for the GPU, against the same lines on the host: Philox bit
-// for bit, likelihoods within float32, draws equal but for the few that an ulp of expf moves over an edge.
+// The inline sampling mathematics of kernels/ compiled for the GPU, against the same lines on the
+// host: Philox bit for bit, likelihoods within float32, draws equal but for the few that an ulp of
+// expf moves over an edge.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -61,8 +62,9 @@ int Compare(const Results& host, const Results& device) {
   for (int i = 0; i < kLevels; ++i) {
     worst = fmax(worst, fabs(static_cast<double>(host.log_prob[i] - device.log_prob[i])));
   }
-  printf("philox differences %d, levels %d, tokens %d of %d draws; worst log-likelihood error %.2g\n", philox, levels,
-         tokens, kDraws, worst);
+  printf(
+      "philox differences %d, levels %d, tokens %d of %d draws; worst log-likelihood error %.2g\n",
+      philox, levels, tokens, kDraws, worst);
   const bool good = philox == 0 && levels < kDraws / 1000 && tokens < kDraws / 1000 && worst < 1e-3;
   return good ? 0 : 1;
 }
@@ -70,22 +72,27 @@ int Compare(const Results& host, const Results& device) {
 int Main() {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    printf("SKIPPED: no CUDA device; the kernels' shared mathematics was compiled for it, not run\n");
+    printf(
+        "SKIPPED: no CUDA device; the kernels' shared mathematics was compiled for it, not run\n");
     return kSkip;
   }
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(-1, 1);
   std::vector<float> inputs(3 * kMixtures + kVocab);
   for (float& v : inputs) v = uniform(random);
-  for (int k = 0; k < kMixtures; ++k) inputs[static_cast<size_t>(2 * kMixtures + k)] -= 3;  // narrow components
+  for (int k = 0; k < kMixtures; ++k)
+    inputs[static_cast<size_t>(2 * kMixtures + k)] -= 3;  // narrow components
   float* device_inputs = nullptr;
   Results* device_results = nullptr;
-  if (auto e = cudaMalloc(&device_inputs, inputs.size() * sizeof(float))) return Fail("cudaMalloc", e);
+  if (auto e = cudaMalloc(&device_inputs, inputs.size() * sizeof(float)))
+    return Fail("cudaMalloc", e);
   if (auto e = cudaMalloc(&device_results, sizeof(Results))) return Fail("cudaMalloc", e);
-  if (auto e = cudaMemcpy(device_inputs, inputs.data(), inputs.size() * sizeof(float), cudaMemcpyHostToDevice)) {
+  if (auto e = cudaMemcpy(device_inputs, inputs.data(), inputs.size() * sizeof(float),
+                          cudaMemcpyHostToDevice)) {
     return Fail("cudaMemcpy", e);
   }
-  DrawAll<<<(kDraws + 127) / 128, 128>>>(device_inputs, device_inputs + 3 * kMixtures, device_results);
+  DrawAll<<<(kDraws + 127) / 128, 128>>>(device_inputs, device_inputs + 3 * kMixtures,
+                                         device_results);
   if (auto e = cudaGetLastError()) return Fail("launch", e);
   std::vector<Results> host(1), device(1);
   if (auto e = cudaMemcpy(device.data(), device_results, sizeof(Results), cudaMemcpyDeviceToHost)) {

@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "client/cli/text.h"
+
 namespace rivulet {
 namespace {
 
@@ -21,10 +23,11 @@ class ScoreInputTest : public ::testing::Test {
                  ::testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::create_directories(directory_);
     path_ = (directory_ / "input").string();
-    image_.mutable_image()->set_height(2);
-    image_.mutable_image()->set_width(2);
-    image_.mutable_image()->set_channels(1);
-    text_.mutable_text()->set_alphabet("ab");
+    v1::ImageContent* const image = image_.mutable_content()->mutable_image();
+    image->set_height(2);
+    image->set_width(2);
+    image->set_channels(1);
+    text_.mutable_content()->mutable_text()->set_alphabet("ab");
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
@@ -35,9 +38,9 @@ class ScoreInputTest : public ::testing::Test {
     std::vector<ScoreItem> items;
     absl::Status status;
   };
-  static Read ReadAll(const ScoreOptions& options, const v1::ModelContent& content) {
+  static Read ReadAll(const ScoreOptions& options, const v1::GetModelReply& model) {
     Read read;
-    auto input = OpenScoreInput(options, content);
+    auto input = OpenScoreInput(options, model);
     read.status = input.status();
     while (read.status.ok()) {
       auto item = (*input)->Next();
@@ -71,7 +74,7 @@ class ScoreInputTest : public ::testing::Test {
 
   std::filesystem::path directory_;
   std::string path_;
-  v1::ModelContent image_, text_;
+  v1::GetModelReply image_, text_;
 };
 
 const std::string kIdxHeader("\0\0\x08\x03\0\0\0\x02\0\0\0\x02\0\0\0\x02", 16);
@@ -150,6 +153,53 @@ TEST_F(ScoreInputTest, TakesTheTailOfATextInCodePoints) {
   EXPECT_EQ(text("abcdefghijk", 0.1), "jk");  // int(0.9 * 11) = 9 stay out
   EXPECT_EQ(text("\u00e9\u00e8\u20ac\U0001f600", 0.5), "\u20ac\U0001f600");
   EXPECT_EQ(text("abc", 1.0), "abc");
+}
+
+// The pieces must be whole windows: what is scored in each from an empty state is what one request
+// would score.
+TEST_F(ScoreInputTest, CutsALongTextBetweenWindows) {
+  std::string bytes;
+  for (int i = 0; i < 20000; ++i) bytes += i % 3 == 0 ? "\u00e9" : "b";
+  Write(bytes);
+  ScoreOptions options;
+  options.text = path_;
+  options.window = 3000;
+  const auto code_points = [](const ScoreItem& item) {
+    return CodePointOffsets(std::get<std::string>(item.content)).size() - 1;
+  };
+  for (const bool has_bos : {true, false}) {
+    if (has_bos) text_.mutable_architecture()->set_bos_token_id(2);
+    if (!has_bos) text_.mutable_architecture()->clear_bos_token_id();
+    const Read read = ReadAll(options, text_);
+    ASSERT_TRUE(read.status.ok()) << read.status;
+    ASSERT_EQ(read.items.size(), 4u);
+    EXPECT_EQ(code_points(read.items[0]), has_bos ? 6000u : 6001u);
+    EXPECT_EQ(code_points(read.items[3]), 2000u);
+    EXPECT_TRUE(read.items[0].continues && read.items[2].continues);
+    EXPECT_FALSE(read.items[3].continues);
+    std::string again;
+    for (const ScoreItem& item : read.items) {
+      const std::string& piece = std::get<std::string>(item.content);
+      // Without a bos the first code point was the last of the piece before.
+      again += piece.substr(has_bos || again.empty() ? 0 : CodePointOffsets(piece)[1]);
+    }
+    EXPECT_EQ(again, bytes);
+  }
+  options.outputs = {0};  // positions count over the whole text
+  EXPECT_EQ(ReadAll(options, text_).items.size(), 1u);
+}
+
+TEST_F(ScoreInputTest, KeepsAShortTextInOnePiece) {
+  ScoreOptions options;
+  options.text = path_;
+  options.window = 1;
+  for (const char* const bytes : {"a", "ab", "abc"}) {
+    Write(bytes);
+    const Read read = ReadAll(options, text_);
+    ASSERT_EQ(read.items.size(), 1u) << bytes;
+    EXPECT_EQ(std::get<std::string>(read.items[0].content), bytes);
+    EXPECT_FALSE(read.items[0].continues);
+  }
 }
 
 TEST_F(ScoreInputTest, RefusesTextThatIsNotUtf8) {
