@@ -62,16 +62,17 @@ void Progress::Update(int64_t done, const std::vector<std::string>& above) {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
   lines_ = static_cast<int>(above.size());
+  shown_ = true;
   drawn_ = absl::Now();
 }
 
 void Progress::Erase() {
-  if (drawn_ == absl::InfinitePast()) return;
+  if (!shown_) return;
   // To the start of the first line drawn, then clear to the end of the screen.
   if (lines_ > 0) std::fprintf(stderr, "\x1b[%dA", lines_);
   std::fputs("\r\x1b[J", stderr);
   std::fflush(stderr);
-  lines_ = 0;
+  shown_ = false;
 }
 
 }  // namespace rivulet

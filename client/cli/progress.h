@@ -31,16 +31,17 @@ class Progress {
   bool due() const;
   // Draws `above` (lines of a picture, may be empty) and the bar under it.
   void Update(int64_t done, const std::vector<std::string>& above = {});
+  // Clears what was drawn: before anything else is written to the same terminal.
+  void Erase();
   int columns() const { return columns_; }
 
  private:
-  void Erase();
-
   const int64_t total_;
   const std::string unit_;
   const absl::Time start_;
   bool visible_ = false;
   int columns_ = 80;
+  bool shown_ = false;
   int lines_ = 0;  // drawn above the bar's line
   absl::Time drawn_ = absl::InfinitePast();
 };

@@ -119,17 +119,27 @@ class Scoring {
     pending_.pop_front();
     absl::StatusOr<v1::ScoreReply> reply = pending.reply.get();
     if (!reply.ok()) return Explain(reply.status(), pending);
-    progress_.Update(++items_done_);
+    ++items_done_;
     nll_nats_ += reply->nll_nats();
     num_scored_ += reply->num_scored();
-    if (pending.continues) return absl::OkStatus();
-    reply->set_nll_nats(std::exchange(nll_nats_, 0));
-    reply->set_num_scored(std::exchange(num_scored_, 0));
-    absl::StatusOr<std::string> line = ResultLine(*reply);
+    if (!pending.continues) {
+      if (absl::Status status = PrintResult(*std::move(reply), pending); !status.ok())
+        return status;
+    }
+    progress_.Update(items_done_);
+    return absl::OkStatus();
+  }
+
+  // Prints what has been added up, with the outputs of `last`.
+  absl::Status PrintResult(v1::ScoreReply last, const Pending& pending) {
+    last.set_nll_nats(std::exchange(nll_nats_, 0));
+    last.set_num_scored(std::exchange(num_scored_, 0));
+    absl::StatusOr<std::string> line = ResultLine(last);
     if (!line.ok()) return Explain(line.status(), pending);
-    totals_.nll_nats += reply->nll_nats();
-    totals_.num_scored += reply->num_scored();
+    totals_.nll_nats += last.nll_nats();
+    totals_.num_scored += last.num_scored();
     ++totals_.results;
+    progress_.Erase();  // stdout may be the same terminal
     return WriteOut(*line);
   }
 
