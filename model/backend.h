@@ -31,6 +31,7 @@ struct BackendLimits {
   int max_steps = 1;          // largest Run::num_steps
   int preferred_steps = 1;    // run length that already hides the cost of a Submit
   size_t bytes_per_slot = 0;  // state of one session
+  size_t weight_bytes = 0;    // weights as this backend keeps them
   std::string
       numerics_id;  // what the bits of a session's tokens depend on beside model and request
 };

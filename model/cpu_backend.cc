@@ -36,6 +36,7 @@ class CpuBackend final : public Backend {
         limits_(limits),
         forward_(config_, *weights_),
         sampling_(config_),
+        multiply_adds_(weights_->multiply_adds()),
         team_(threads),
         barrier_(threads),
         shared_(config_, kSharedRows),
@@ -147,6 +148,7 @@ class CpuBackend final : public Backend {
   const BackendLimits limits_;
   const CpuForward forward_;
   const CpuSampling sampling_;
+  const int64_t multiply_adds_;  // for one token row
   ThreadTeam team_;
   SpinBarrier barrier_;
   CpuScratch shared_;
@@ -206,15 +208,23 @@ void CpuBackend::PlanStep(const Run& run, int step) {
     }
   }
   records_.resize(size_t(num_records));
-  plan_.CutPieces(team_.size());
+  plan_.CutPieces(team_.size(), multiply_adds_);
 }
 
 void CpuBackend::RunStep(const Run& run) {
-  std::atomic<size_t> next{0};  // pieces go to whoever is free: a disturbed core takes fewer
+  using Mode = CpuStepPlan::Mode;
+  SpinBarrier alone(1);
+  if (plan_.mode == Mode::kAlone) {
+    for (const CpuPiece& piece : plan_.pieces) {
+      forward_.Pass(plan_.segments_of(piece), shared_, 0, 1, alone);
+      Finish(run, piece, shared_, 0, 1, 0);
+    }
+    return;
+  }
+  std::atomic<size_t> next{0};  // Solo pieces go to whoever is free: a disturbed core takes fewer
   team_.Run([&](int thread) {
-    if (plan_.solo) {
+    if (plan_.mode == Mode::kSolo) {
       CpuScratch& scratch = solo_[size_t(thread)];
-      SpinBarrier alone(1);
       for (size_t i = next.fetch_add(1); i < plan_.pieces.size(); i = next.fetch_add(1)) {
         forward_.Pass(plan_.segments_of(plan_.pieces[i]), scratch, 0, 1, alone);
         Finish(run, plan_.pieces[i], scratch, 0, 1, thread);
@@ -341,6 +351,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   limits.preferred_steps =
       1;  // a Submit costs nothing here, and a new request waits for no run to end
   limits.bytes_per_slot = slot_bytes;
+  limits.weight_bytes = weight_bytes;
   limits.numerics_id = NumericsId(*weights);
   const int threads = options.threads > 0 ? options.threads : UsableCores();
   return std::make_unique<CpuBackend>(std::move(model), std::move(weights), std::move(slots),

@@ -10,6 +10,10 @@ namespace {
 // they should share.
 constexpr int kSoloRowsPerThread = 12;
 
+// Multiply-adds of a step below which one thread does it: waking another and waiting for it costs
+// as much, and a great deal more where a neighbour wants the core.
+constexpr int64_t kMinSharedWork = 1 << 20;
+
 }  // namespace
 
 void CpuStepPlan::Clear() {
@@ -40,11 +44,17 @@ void CpuStepPlan::Add(const RunRow& row, int index, float* state, std::span<cons
   }
 }
 
-void CpuStepPlan::CutPieces(int threads) {
+void CpuStepPlan::CutPieces(int threads, int64_t multiply_adds) {
   const int count = int(segments.size());
-  const bool single_tokens = CpuForward::TokenRows(segments) == count;
-  solo = threads > 1 && single_tokens && count >= kSoloRowsPerThread * threads;
-  // Solo: even pieces, at least one for each thread. Shared: as many segments as fit.
+  const int rows_in_all = CpuForward::TokenRows(segments);
+  const bool single_tokens = rows_in_all == count;
+  if (threads == 1 || rows_in_all * multiply_adds < kMinSharedWork) {
+    mode = Mode::kAlone;
+  } else {
+    mode = single_tokens && count >= kSoloRowsPerThread * threads ? Mode::kSolo : Mode::kShared;
+  }
+  // Solo: even pieces, at least one for each thread. Else: as many segments as fit.
+  const bool solo = mode == Mode::kSolo;
   const int solo_pieces = std::max(threads, (count + kSoloRows - 1) / kSoloRows);
   CpuPiece piece;
   int rows = 0;

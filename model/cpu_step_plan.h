@@ -43,9 +43,9 @@ class CpuStepPlan {
   void Add(const RunRow& row, int index, float* state, std::span<const int32_t> tokens,
            int64_t position, bool sample, int* num_records);
 
-  // Cuts pieces once all segments are added, and decides whether threads work alone (Solo) or
-  // together (Shared).
-  void CutPieces(int threads);
+  // Cuts pieces once all segments are added, and decides how threads share them.
+  // `multiply_adds`: of the model's matrix products for one token row.
+  void CutPieces(int threads, int64_t multiply_adds);
 
   bool empty() const { return segments.empty(); }
   std::span<const CpuSegment> segments_of(const CpuPiece& piece) const {
@@ -55,7 +55,9 @@ class CpuStepPlan {
   std::vector<CpuSegment> segments;
   std::vector<CpuWork> work;  // [segments]
   std::vector<CpuPiece> pieces;
-  bool solo = false;
+  // Alone: the calling thread does everything. Solo: threads take whole pieces. Else: Shared.
+  enum class Mode : uint8_t { kAlone, kSolo, kShared };
+  Mode mode = Mode::kAlone;
 };
 
 }  // namespace rivulet

@@ -204,6 +204,13 @@ size_t CpuWeights::bytes() const {
   return total;
 }
 
+int64_t CpuWeights::multiply_adds() const {
+  const auto of = [](const CpuMatrix& m) { return int64_t{m.packed.k} * m.packed.n; };
+  int64_t total = of(head);
+  for (const CpuLayer& l : layers) total += of(l.qkv) + of(l.out) + of(l.ffn1) + of(l.ffn2);
+  return total;
+}
+
 absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Load(const Model& model,
                                                              WeightPrecision precision) {
   auto weights = std::make_unique<CpuWeights>();

@@ -51,6 +51,8 @@ struct CpuWeights {
 
   // Bytes of all of the above.
   size_t bytes() const;
+  // Multiply-adds of all matrix products for one token row.
+  int64_t multiply_adds() const;
 
   // Decodes and packs. Errors: DATA_LOSS (file), INVALID_ARGUMENT (a weight too large for
   // `precision`, named).

@@ -148,11 +148,11 @@ absl::Status CheckContiguous(const TensorEntries& entries, uint64_t data_bytes) 
   for (const auto* named : order) {
     const TensorEntry& entry = named->second;
     if (entry.begin != filled) {
-      return BadTensor(
-          named->first,
-          absl::StrCat("data_offsets [", entry.begin, ", ", entry.end, "] leave a ",
-                       entry.begin < filled ? "overlap with the tensor before it" : "gap before it",
-                       "; the tensor must begin at ", filled));
+      return BadTensor(named->first,
+                       absl::StrCat("data_offsets [", entry.begin, ", ", entry.end, "] leave ",
+                                    entry.begin < filled ? "an overlap with the tensor before"
+                                                         : "a gap before it",
+                                    "; the tensor must begin at ", filled));
     }
     filled = entry.end;
   }

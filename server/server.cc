@@ -172,6 +172,7 @@ void Server::LogServing(const ServerConfig& config) const {
          {"weights_sha256", model.engine->model().weights_sha256()},
          {"backend", model.backend},
          {"numerics_id", limits.numerics_id},
+         {"weight_bytes", static_cast<int64_t>(limits.weight_bytes)},
          {"slots", int64_t{limits.num_slots}},
          {"rows", int64_t{limits.max_rows}},
          {"state_bytes_per_slot", slot_bytes},
@@ -181,8 +182,10 @@ void Server::LogServing(const ServerConfig& config) const {
   const auto append_name = [](std::string* out, const LoadedModel& model) {
     out->append(model.name);
   };
+  // With the port that was bound: "HOST:0" asks for any.
+  const std::string host = config.listen.substr(0, config.listen.rfind(':'));
   Log(LogLevel::kInfo, "listening",
-      {{"address", config.listen},
+      {{"address", absl::StrCat(host, ":", port())},
        {"port", int64_t{port()}},
        {"models", absl::StrJoin(models_, ",", append_name)}});
 }

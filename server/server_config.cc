@@ -6,7 +6,6 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 #include <variant>
 
@@ -16,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "model/base/error.h"
+#include "model/strict_json.h"
 
 namespace rivulet {
 namespace {
@@ -95,38 +95,35 @@ absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
   return absl::OkStatus();
 }
 
-// Puts a JSON value into the member it belongs to; false where the type is wrong. The type is
-// checked before every get: the accessors of nlohmann::json throw.
+// Puts a JSON value into the member it belongs to; false where the type is wrong.
 struct JsonReader {
-  const ordered_json& json;
+  const JsonValue& json;
   ServerConfig* config;
 
   bool operator()(std::vector<std::string> ServerConfig::*member) const {
-    if (!json.is_array()) return false;
+    if (json.kind != JsonValue::Kind::kArray) return false;
     std::vector<std::string> values;
-    for (const auto& entry : json) {
-      if (!entry.is_string()) return false;
-      values.push_back(entry.get<std::string>());
+    for (const JsonValue& entry : json.items) {
+      if (entry.kind != JsonValue::Kind::kString) return false;
+      values.push_back(entry.text);
     }
     config->*member = std::move(values);
     return true;
   }
   bool operator()(std::string ServerConfig::*member) const {
-    if (!json.is_string()) return false;
-    config->*member = json.get<std::string>();
+    if (json.kind != JsonValue::Kind::kString) return false;
+    config->*member = json.text;
     return true;
   }
   bool operator()(int ServerConfig::*member) const {
-    if (!json.is_number_integer()) return false;
-    const auto value = json.get<int64_t>();
-    if (json.is_number_unsigned() && json.get<uint64_t>() > INT32_MAX) return false;
-    if (value < INT32_MIN || value > INT32_MAX) return false;
-    config->*member = static_cast<int>(value);
+    if (json.kind != JsonValue::Kind::kInteger) return false;
+    if (json.integer < INT32_MIN || json.integer > INT32_MAX) return false;
+    config->*member = static_cast<int>(json.integer);
     return true;
   }
   bool operator()(bool ServerConfig::*member) const {
-    if (!json.is_boolean()) return false;
-    config->*member = json.get<bool>();
+    if (json.kind != JsonValue::Kind::kBool) return false;
+    config->*member = json.boolean;
     return true;
   }
 };
@@ -213,26 +210,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
 }
 
 absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config) {
-  std::set<std::string> keys;
-  std::string repeated;
-  // nlohmann::json keeps the last of several equal keys; we refuse them.
-  const auto watch_keys = [&](int depth, ordered_json::parse_event_t event, ordered_json& parsed) {
-    if (depth == 1 && event == ordered_json::parse_event_t::key &&
-        !keys.insert(parsed.get<std::string>()).second) {
-      repeated = parsed.get<std::string>();
-    }
-    return true;
-  };
-  const ordered_json json =
-      ordered_json::parse(text.data(), text.data() + text.size(), watch_keys, false);
-  if (json.is_discarded() || !json.is_object()) {
-    return InvalidField("CONFIG_INVALID", "", "the configuration is not a JSON object");
-  }
-  if (!repeated.empty()) {
-    return InvalidField("CONFIG_INVALID", repeated,
-                        absl::StrCat("\"", repeated, "\" stands there more than once"));
-  }
-  for (const auto& [key, value] : json.items()) {
+  const auto apply = [config](const std::string& key, const JsonValue& value) -> absl::Status {
     const Setting* found = nullptr;
     for (const Setting& setting : Settings()) {
       if (key == setting.name) found = &setting;
@@ -240,16 +218,16 @@ absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config)
     if (found == nullptr) {
       const auto append_name = [](std::string* out, const Setting& s) { out->append(s.name); };
       return InvalidField("CONFIG_INVALID", key,
-                          absl::StrCat("\"", key, "\" is not a setting; there are: ",
+                          absl::StrCat(Quoted(key), " is not a setting; there are: ",
                                        absl::StrJoin(Settings(), ", ", append_name)));
     }
     if (!std::visit(JsonReader{value, config}, found->member)) {
-      return InvalidSetting(*found,
-                            value.dump(-1, ' ', false, ordered_json::error_handler_t::replace),
+      return InvalidSetting(*found, Describe(value),
                             absl::StrCat("it must be ", JsonTypeName(found->member)));
     }
-  }
-  return absl::OkStatus();
+    return absl::OkStatus();
+  };
+  return ParseStrictJsonMembers(text, JsonLimits(), apply);
 }
 
 std::string ServerConfigToJson(const ServerConfig& config) {

@@ -28,7 +28,8 @@ struct EngineOptions {
   int max_stop_strings = 16;
   int max_stop_string_bytes = 256;
   int max_top_logprobs = 20;
-  int64_t max_score_outputs = 16384;  // output_positions of one Score
+  int64_t max_score_outputs = 16384;          // output_positions of one Score, ...
+  int64_t max_score_output_values = 1 << 24;  // ... and the floats that they hold together
   // Performance.
   int prefill_tokens_busy = 64;       // prompt tokens fed per run while other replies are running
   int prefill_tokens_idle = 256;      // ... while none is
@@ -64,8 +65,9 @@ class Engine {
   // UNAVAILABLE (draining or poisoned). Natural length where max_tokens is 0: for images height *
   // width * channels minus the prompt; else what is left of the model's max_length; else
   // options().default_max_tokens. A sample always ends at max_length. `listener` must live until
-  // Reply::end() is set and its last OnReady has returned; OnReady is called at least once after
-  // the end is set. The reply is shared so that a late cancel finds a live object.
+  // the last OnReady has returned: exactly one OnReady begins with Reply::end() set, and it is the
+  // last. The first may come before Generate returns. The reply is shared so that a late cancel
+  // finds a live object.
   struct Ticket {
     RequestId id = 0;
     std::shared_ptr<Reply> reply;

@@ -174,7 +174,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   usage.queue_time = request->admitted.value_or(end) - request->arrival;
   if (request->first_token) usage.first_token_time = *request->first_token - request->arrival;
   usage.total_time = end - request->arrival;
-  request->status = status;
+  request->status = Unshared(status);
   request->ended = true;
   progress_.ended += request->num_slots;
   ended_.push_back(std::move(requests_.extract(request->id).mapped()));

@@ -79,7 +79,8 @@ void ScoreSession::FillRow(int tokens, int, TokenBuffer*, RunRow* run_row) {
 }
 
 void ScoreSession::OnRecord(Record* record) {
-  if (!std::isfinite(record->logprob) && status.ok()) Fail(scored_, "log-likelihood");
+  const bool finite = !record->non_finite && std::isfinite(record->logprob);
+  if (!finite && status.ok()) Fail(scored_, "log-likelihood");
   ++scored_;
   score_->result.nll_nats -= static_cast<double>(record->logprob);
   if (score_->spec.want_logprobs) score_->result.logprobs.push_back(record->logprob);

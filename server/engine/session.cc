@@ -120,7 +120,7 @@ void SampleSession::OnRecord(Record* record) {
   next_is_output_ = true;
   ++drawn_;
   const bool bad_token = record->token < 0 || record->token >= generate_->model.config->vocab_size;
-  if (bad_token || (generate_->spec.want_logprobs && std::isnan(record->logprob))) {
+  if (record->non_finite || bad_token) {
     finished = true;
     status = NonFiniteError(absl::StrCat("the model's output for generated token ", drawn_ - 1,
                                          " of sample ", index_, " is not finite"));

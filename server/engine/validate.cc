@@ -161,21 +161,26 @@ absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,
   RIVULET_RETURN_IF_ERROR(CheckTokens(spec.tokens, static_cast<size_t>(unscored),
                                       config.num_output_tokens(), "content.tokens"));
   const int64_t num_outputs = static_cast<int64_t>(spec.output_positions.size());
-  if (num_outputs > options.max_score_outputs) {
-    return InvalidField(
-        "TOO_MANY_OUTPUT_POSITIONS", "output_positions",
-        absl::StrCat("output_positions holds ", num_outputs, " positions; allowed: at most ",
-                     options.max_score_outputs, "."));
+  const int64_t most = MaxScoreOutputs(options, config);
+  if (num_outputs > most) {
+    return InvalidField("TOO_MANY_OUTPUT_POSITIONS", "output_positions",
+                        absl::StrCat("output_positions holds ", num_outputs,
+                                     " positions; allowed: at most ", most, "."));
   }
   for (size_t i = 0; i < spec.output_positions.size(); ++i) {
     const int64_t position = spec.output_positions[i];
     if (position >= 0 && position < num_scored) continue;
     const std::string name = Element("output_positions", i);
     return InvalidField("OUTPUT_POSITION_OUT_OF_RANGE", name,
-                        absl::StrCat(name, " is ", position, "; positions are 0 to ",
-                                     num_scored - 1, " (", num_scored, " tokens are scored)."));
+                        absl::StrCat(name, " is ", position, "; allowed: at least 0 and below ",
+                                     num_scored, ", the number of scored tokens."));
   }
   return absl::OkStatus();
+}
+
+int64_t MaxScoreOutputs(const EngineOptions& options, const ModelConfig& config) {
+  return std::min(options.max_score_outputs,
+                  options.max_score_output_values / config.output_size());
 }
 
 }  // namespace rivulet

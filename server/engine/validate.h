@@ -25,4 +25,7 @@ int64_t MaxNewTokens(const GenerateSpec& spec, const ModelView& model,
 absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,
                            const EngineOptions& options);
 
+// Most output_positions of one Score: what the options allow, at this width of the head.
+int64_t MaxScoreOutputs(const EngineOptions& options, const ModelConfig& config);
+
 }  // namespace rivulet

@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "model/base/error.h"
+#include "server/engine/validate.h"
 
 namespace rivulet {
 namespace {
@@ -313,7 +314,7 @@ v1::GetModelReply DescribeModel(const Engine& engine, absl::string_view backend)
   limits->set_max_num_samples(
       std::min(engine.options().max_num_samples, engine.limits().num_slots));
   limits->set_slots(engine.limits().num_slots);
-  limits->set_max_score_outputs(engine.options().max_score_outputs);
+  limits->set_max_score_outputs(MaxScoreOutputs(engine.options(), engine.model().config()));
   reply.set_numerics_id(engine.limits().numerics_id);
   return reply;
 }

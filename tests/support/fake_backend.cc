@@ -307,8 +307,9 @@ void FakeBackend::Draw(int index) {
   for (int32_t n = 0; n < slot.sampler.num_top_logprobs; ++n) {
     record.top.push_back({n, slot.history.Logprob(n)});
   }
+  record.non_finite = record.position == options_.non_finite_draw_position;
   last_[i] = record.token;
-  left_[i] = record.stopped ? 0 : left_[i] - 1;
+  left_[i] = record.stopped || record.non_finite ? 0 : left_[i] - 1;
   records_.push_back(std::move(record));
 }
 

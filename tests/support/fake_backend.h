@@ -47,7 +47,9 @@ struct FakeBackendOptions {
   int64_t fail_at_call = -1;         // this call and all after it fail; 0 = the first, -1 = none
   int64_t nan_score_position = -1;   // the target scored after so many fed tokens gets NaN
   int64_t nan_output_position = -1;  // raw outputs after so many fed tokens hold an infinity
-  FakeScript script;                 // null: the hash
+  int64_t non_finite_draw_position =
+      -1;             // the draw after so many fed tokens finds no finite outputs
+  FakeScript script;  // null: the hash
 };
 
 // The token drawn after `history` for `sampler`.

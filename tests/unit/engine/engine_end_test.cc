@@ -279,6 +279,20 @@ TEST_F(EndTest, DestroyingTheEngineEndsEverythingAndTellsEverybody) {
   EXPECT_EQ(probe_->violations(), std::vector<std::string>());
 }
 
+TEST_F(EndTest, OutputsThatAreNotFiniteEndTheReplyWithDataLossAndHarmNoOther) {
+  fake_.non_finite_draw_position = 9;
+  Start();
+  ReplyCollector collector;
+  ASSERT_EQ(collector.Start(engine_.get(), Prompt({1, 2}, 50)), absl::OkStatus());
+  const absl::Status status = collector.Wait();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Reason(status), "NON_FINITE_OUTPUT");
+  ReplyCollector shorter;
+  ASSERT_EQ(shorter.Start(engine_.get(), Prompt({1, 2}, 3)), absl::OkStatus());
+  EXPECT_EQ(shorter.Wait(), absl::OkStatus());
+  EXPECT_EQ(probe_->violations(), std::vector<std::string>());
+}
+
 TEST_F(EndTest, AReplyOutlivesItsEngine) {
   Start();
   ReplyCollector collector(ReplyCollector::Reading::kOnlyWhenAsked);

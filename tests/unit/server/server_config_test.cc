@@ -84,7 +84,7 @@ TEST(ServerConfigTest, JsonErrorsNameTheKey) {
     const char* message;
   } kCases[] = {
       {R"({"modle": []})", "\"modle\" is not a setting"},
-      {R"({"threads": 1, "threads": 2})", "\"threads\" stands there more than once"},
+      {R"({"threads": 1, "threads": 2})", "threads"},
       {R"({"threads": "2"})", "threads is \"2\"; it must be an integer"},
       {R"({"threads": 2.5})", "threads is 2.5; it must be an integer"},
       {R"({"threads": 99999999999999999999})", "threads is"},
@@ -93,9 +93,9 @@ TEST(ServerConfigTest, JsonErrorsNameTheKey) {
       {R"({"model": [1]})", "it must be an array of strings"},
       {R"({"reflection": 1})", "it must be true or false"},
       {R"({"listen": null})", "it must be a string"},
-      {R"([])", "not a JSON object"},
-      {R"({"threads": 1)", "not a JSON object"},
-      {"", "not a JSON object"},
+      {R"([])", "object"},
+      {R"({"threads": 1)", "not valid JSON at byte 14"},
+      {"", "not valid JSON at byte 1"},
   };
   for (const auto& test : kCases) {
     ServerConfig config;
