@@ -208,7 +208,7 @@ void CpuBackend::PlanStep(const Run& run, int step) {
     }
   }
   records_.resize(size_t(num_records));
-  plan_.CutPieces(team_.size(), multiply_adds_);
+  plan_.CutPieces(team_.size(), multiply_adds_, weights_->type != kernels::WeightType::kF32);
 }
 
 void CpuBackend::RunStep(const Run& run) {

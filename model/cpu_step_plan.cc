@@ -7,7 +7,8 @@ namespace rivulet {
 namespace {
 
 // Rows a thread from which threads work alone: below it a step is bound by reading weights, which
-// they should share.
+// they should share. With float32 weights it is at every row count: 28 k against 25 k tokens/s at
+// 256 rows (deploy/BENCHMARKS.md).
 constexpr int kSoloRowsPerThread = 12;
 
 // Multiply-adds of a step below which one thread does it: waking another and waiting for it costs
@@ -44,14 +45,15 @@ void CpuStepPlan::Add(const RunRow& row, int index, float* state, std::span<cons
   }
 }
 
-void CpuStepPlan::CutPieces(int threads, int64_t multiply_adds) {
+void CpuStepPlan::CutPieces(int threads, int64_t multiply_adds, bool short_weights) {
   const int count = int(segments.size());
   const int rows_in_all = CpuForward::TokenRows(segments);
   const bool single_tokens = rows_in_all == count;
   if (threads == 1 || rows_in_all * multiply_adds < kMinSharedWork) {
     mode = Mode::kAlone;
   } else {
-    mode = single_tokens && count >= kSoloRowsPerThread * threads ? Mode::kSolo : Mode::kShared;
+    const bool many = single_tokens && count >= kSoloRowsPerThread * threads;
+    mode = many && short_weights ? Mode::kSolo : Mode::kShared;
   }
   // Solo: even pieces, at least one for each thread. Else: as many segments as fit.
   const bool solo = mode == Mode::kSolo;

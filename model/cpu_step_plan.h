@@ -44,8 +44,9 @@ class CpuStepPlan {
            int64_t position, bool sample, int* num_records);
 
   // Cuts pieces once all segments are added, and decides how threads share them.
-  // `multiply_adds`: of the model's matrix products for one token row.
-  void CutPieces(int threads, int64_t multiply_adds);
+  // `multiply_adds`: of the model's matrix products for one token row. `short_weights`: weights of
+  // 16 bits.
+  void CutPieces(int threads, int64_t multiply_adds, bool short_weights);
 
   bool empty() const { return segments.empty(); }
   std::span<const CpuSegment> segments_of(const CpuPiece& piece) const {
