@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Packs the server and the command with the shared libraries that they need into one relocatable folder, for machines
+# with glibc 2.36 or newer and without our packages (Debian 12, Ubuntu 24.04).
+# Usage: deploy/bundle.sh [--models] [OUTPUT.tar.gz]     default output: build/rivulet-bundle.tar.gz
+#   --models   also the bundled models
+# Unpack anywhere, run rivulet-bundle/bin/rivulet-server.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+models=false
+output=build/rivulet-bundle.tar.gz
+for argument in "$@"; do
+  case "$argument" in
+    --models) models=true ;;
+    -*) echo "bundle.sh: unknown option '$argument'" >&2; exit 2 ;;
+    *) output=$argument ;;
+  esac
+done
+bin=build/release/bin
+for program in rivulet rivulet-server; do
+  [[ -x $bin/$program ]] || { echo "bundle.sh: $bin/$program is not built; run deploy/demo.sh or deploy/test.sh first" >&2; exit 2; }
+done
+
+staging=$(mktemp -d)
+trap 'rm -rf "$staging"' EXIT
+bundle=$staging/rivulet-bundle
+mkdir -p "$bundle/bin" "$bundle/lib"
+for program in rivulet rivulet-server; do
+  cp "$bin/$program" "$bundle/bin/"
+  strip "$bundle/bin/$program"
+  # The C library and its loader must be those of the machine that runs it.
+  ldd "$bin/$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' |
+    grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv))\.so' |
+    while read -r library; do cp -nL "$library" "$bundle/lib/"; done
+done
+cp LICENSE "$bundle/"
+if $models; then cp -r model/zoo "$bundle/models"; fi
+
+# The programs look beside themselves first (RPATH $ORIGIN/../lib, CMakeLists.txt): nothing may come from elsewhere.
+outside=$(ldd "$bundle/bin/rivulet" "$bundle/bin/rivulet-server" |
+  awk '/not found/ || ($2 == "=>" && $3 ~ /^\//) {print $1, $3}' |
+  grep -vE "$bundle/bin/\.\./lib/|^(ld-linux|lib(c|m|dl|rt|pthread|resolv)\.so)" || true)
+if [[ -n $outside ]]; then
+  echo "bundle.sh: these libraries are not in the bundle: $outside" >&2
+  exit 1
+fi
+"$bundle/bin/rivulet" --version >/dev/null
+mkdir -p "$(dirname "$output")"
+tar -C "$staging" -czf "$output" rivulet-bundle
+echo "$output: $(du -h "$output" | cut -f1)"
