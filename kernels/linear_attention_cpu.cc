@@ -21,9 +21,12 @@ struct GateFactors {
   float g = 1, a = 1;
 };
 
+// g = sigmoid(x), a = 1 - g = sigmoid(-x): each from the exponential, for 1 - g has no digits left
+// where g is near 1.
 HWY_INLINE GateFactors Sigmoid(float x) {
-  const float g = 1.0f / (1.0f + std::exp(-x));
-  return {g, 1.0f - g};
+  const float small = std::exp(-std::fabs(x));  // at most 1
+  const float near = 1.0f / (1.0f + small), far = small / (1.0f + small);
+  return x > 0 ? GateFactors{near, far} : GateFactors{far, near};
 }
 
 // z <- g z + k, then q . z. `k` already carries the factor a.

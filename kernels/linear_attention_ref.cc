@@ -15,7 +15,7 @@ void LinearAttentionRef(const LinearAttentionArgs& args) {
     FeatureMapRef(args.map, args.query + t * args.ld, q.data());
     FeatureMapRef(args.map, args.key + t * args.ld, k.data());
     const double g = args.gate ? 1 / (1 + std::exp(-double{args.gate[t * args.ld]})) : 1;
-    const double a = args.gate ? 1 - g : 1;
+    const double a = args.gate ? 1 / (1 + std::exp(double{args.gate[t * args.ld]})) : 1;
     double dot = 0;
     for (size_t f = 0; f < features; ++f) {
       z[f] = g * z[f] + a * k[f];

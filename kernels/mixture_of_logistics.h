@@ -52,18 +52,20 @@ RIVULET_HOST_DEVICE inline float LogisticBinLogProb(float mean, float log_scale,
 // ln p(level) under the mixture; `head` = [3K] raw outputs.
 RIVULET_HOST_DEVICE inline float MixtureLogProb(const MixtureHead& m, const float* head,
                                                 int level) {
-  // Both sums stream with a running maximum: sum_k e^(logit_k) and sum_k e^(logit_k + ln p_k).
-  float max_logit = -INFINITY, max_joint = -INFINITY, sum_logit = 0, sum_joint = 0;
+  // Logits are taken relative to the largest before anything is added to them: a large common part
+  // would swallow the digits of ln p_k. The sum of the joint terms streams with a running maximum.
+  float max_logit = head[0];
+  for (int k = 1; k < m.mixtures; ++k) max_logit = head[k] > max_logit ? head[k] : max_logit;
+  float sum_logit = 0, max_joint = -INFINITY, sum_joint = 0;
   for (int k = 0; k < m.mixtures; ++k) {
-    const float logit = head[k];
+    const float logit = head[k] - max_logit;
+    sum_logit += expf(logit);
     const float joint =
         logit + LogisticBinLogProb(head[m.mixtures + k], head[2 * m.mixtures + k], level, m.levels);
-    if (logit > max_logit) sum_logit *= expf(max_logit - logit), max_logit = logit;
-    sum_logit += expf(logit - max_logit);
     if (joint > max_joint) sum_joint *= expf(max_joint - joint), max_joint = joint;
     sum_joint += expf(joint - max_joint);
   }
-  return max_joint + logf(sum_joint) - max_logit - logf(sum_logit);
+  return max_joint + logf(sum_joint) - logf(sum_logit);
 }
 
 // Component k of the draw u in (0, 1): the first whose cumulative weight reaches u; weights

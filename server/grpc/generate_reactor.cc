@@ -100,6 +100,7 @@ void GenerateReactor::Release() {
 
 GenerateReactor::Action GenerateReactor::Advance() {
   if (writing_ || finished_) return Action::kNone;
+  if (broken_) waiting_.clear();  // first: parts that nobody can read must not hide the end
   if (waiting_.empty()) {
     end_ = ticket_.reply->end();  // before Take: what is taken after the end is all there is
     waiting_ = ticket_.reply->Take();

@@ -143,6 +143,16 @@ TEST(LinearAttentionTest, BitsAreTheSameAtEveryChunkSizeAndFusingTarget) {
   }
 }
 
+TEST(LinearAttentionTest, AGateNearOneKeepsTheDigitsOfWhatItLetsIn) {
+  Case c(16, 16, 200, true);
+  for (int t = 0; t < c.tokens; ++t) c.rows[size_t(t * c.ld + c.ld - 1)] = 14 + float(t % 7);
+  // Far below the clamp the divisor is a constant, and every digit of 1 - g shows in the output.
+  const Result result = RunCpu(c, 1);
+  std::vector<float> out(result.out.size()), s(result.s.size()), z(result.z.size());
+  LinearAttentionRef(c.Args(0, c.tokens, out.data(), s.data(), z.data(), nullptr));
+  for (size_t i = 0; i < z.size(); ++i) EXPECT_NEAR(result.z[i] / z[i], 1, 1e-5);
+}
+
 TEST(LinearAttentionTest, TenThousandTokensDriftNoFurtherThanFloat32Sums) {
   const Case c(16, 16, 10000, false);
   const Result result = RunCpu(c, 64);

@@ -203,6 +203,17 @@ TEST(MixtureTest, LikelihoodMatchesItsDefinitionOnEveryLevelAndFarTail) {
   }
 }
 
+TEST(MixtureTest, AConstantAddedToEveryLogitChangesNoLikelihood) {
+  std::vector<float> head = {0.5f, -1.25f, 0.25f, 0.1f, -0.4f, 0.7f, -3, -2, -4};
+  std::vector<float> shifted = head;
+  for (int k = 0; k < 3; ++k) shifted[size_t(k)] += 65536;  // the quarters above stay exact
+  for (int level = 0; level < 256; ++level) {
+    EXPECT_EQ(MixtureLogProb({3, 256}, shifted.data(), level),
+              MixtureLogProb({3, 256}, head.data(), level))
+        << level;
+  }
+}
+
 TEST(MixtureTest, SamplesFollowTheLikelihood) {
   // Two separate components with scales wide enough that no bin takes the density rule.
   const std::vector<float> head = {0.5f, -0.5f, -0.6f, 0.5f, -2.0f, -1.5f};

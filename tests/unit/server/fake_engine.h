@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "server/engine/engine.h"
 
 namespace rivulet::testing {
@@ -103,6 +104,10 @@ class FakeEngine final : public Engine {
     Running running = Get(id);
     running.reply->Append(std::move(delta));
     running.listener->OnReady();
+  }
+  // Waits until the listener has taken all that was emitted.
+  void WaitUntilTaken(RequestId id) {
+    while (Get(id).reply->pending_tokens() > 0) absl::SleepFor(absl::Milliseconds(1));
   }
   // The reply ends; nothing of its listener is touched afterwards.
   void End(RequestId id, absl::Status status, Usage usage = {}) {

@@ -222,6 +222,20 @@ TEST_F(ServiceTest, ACancelBehindAFullPipeEndsTheCall) {
   EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Seconds(30)));
 }
 
+TEST_F(ServiceTest, ACancelWhilePartsOfSeveralSamplesWaitEndsTheCall) {
+  auto reader = StartGenerate();
+  for (int sample = 0; sample < 3; ++sample) engine_.Emit(id_, Tokens(0, {sample}, sample));
+  ASSERT_TRUE(reader->Read(&reply_));
+  // Now the reactor writes the second part, which nobody reads, and holds the third.
+  engine_.WaitUntilTaken(id_);
+  engine_.End(id_, absl::CancelledError("ended"));
+  context_.TryCancel();
+  while (reader->Read(&reply_)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Seconds(30)));
+}
+
 TEST_F(ServiceTest, TheDeadlineReachesTheEngine) {
   const absl::Time deadline = absl::Now() + absl::Hours(1);
   context_.set_deadline(absl::ToChronoTime(deadline));
