@@ -44,4 +44,35 @@ absl::StatusOr<int> OpenRegularFile(const std::string& path, absl::StatusCode co
   return fd;
 }
 
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t max_bytes) {
+  struct stat info = {};
+  RIVULET_ASSIGN_OR_RETURN(const int fd,
+                           OpenRegularFile(path, absl::StatusCode::kInvalidArgument, &info));
+  // One byte more than is allowed, so that a file that grows meanwhile is noticed too.
+  std::string text(max_bytes + 1, '\0');
+  size_t size = 0;
+  int error = 0;
+  while (size < text.size()) {
+    const ssize_t got = read(fd, text.data() + size, text.size() - size);
+    if (got == 0) break;
+    if (got > 0) {
+      size += static_cast<size_t>(got);
+    } else if (errno != EINTR) {
+      error = errno;
+      break;
+    }
+  }
+  close(fd);
+  if (error != 0) {
+    return BadFile(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat("cannot be read: ", std::strerror(error)));
+  }
+  if (size > max_bytes) {
+    return BadFile(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat("the file has more than the allowed ", max_bytes, " bytes"));
+  }
+  text.resize(size);
+  return text;
+}
+
 }  // namespace rivulet

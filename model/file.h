@@ -17,4 +17,8 @@ namespace rivulet {
 absl::StatusOr<int> OpenRegularFile(const std::string& path, absl::StatusCode code,
                                     struct stat* info);
 
+// The bytes of a regular file of at most `max_bytes`. Errors: NOT_FOUND, or INVALID_ARGUMENT (no
+// regular file, larger, unreadable).
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t max_bytes);
+
 }  // namespace rivulet

@@ -27,42 +27,6 @@ absl::Status CheckDirectory(const std::string& directory) {
                    {"NO_SUCH_FILE", "", {}});
 }
 
-absl::StatusOr<std::string> ReadConfigText(const std::string& path) {
-  struct stat info = {};
-  RIVULET_ASSIGN_OR_RETURN(const int fd,
-                           OpenRegularFile(path, absl::StatusCode::kInvalidArgument, &info));
-  // One byte more than is allowed, so that a file that grows meanwhile is noticed too.
-  std::string text(kMaxConfigBytes + 1, '\0');
-  size_t size = 0;
-  int error = 0;
-  while (size < text.size()) {
-    const ssize_t got = read(fd, text.data() + size, text.size() - size);
-    if (got == 0) break;
-    if (got > 0) {
-      size += static_cast<size_t>(got);
-    } else if (errno != EINTR) {
-      error = errno;
-      break;
-    }
-  }
-  close(fd);
-  if (error != 0) {
-    return InvalidField("BAD_FILE", "", absl::StrCat("cannot be read: ", std::strerror(error)));
-  }
-  if (size > kMaxConfigBytes) {
-    return InvalidField(
-        "BAD_FILE", "",
-        absl::StrCat("the file has more than the allowed ", kMaxConfigBytes, " bytes"));
-  }
-  text.resize(size);
-  return text;
-}
-
-absl::StatusOr<ModelConfig> ReadConfig(const std::string& path) {
-  RIVULET_ASSIGN_OR_RETURN(const std::string text, ReadConfigText(path));
-  return ParseModelConfig(text);
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& directory) {
@@ -73,10 +37,12 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& dire
   auto model = std::shared_ptr<Model>(new Model);
   model->directory_ = directory;
 
-  auto config = ReadConfig(directory + "/config.json");
-  if (!config.ok()) {
-    return Annotate(config.status(), absl::StrCat(shown, "/config.json"));
-  }
+  const std::string config_name = absl::StrCat(shown, "/config.json");
+  auto text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
+  if (!text.ok()) return Annotate(text.status(), config_name);
+  auto config = ParseModelConfig(*text);
+  if (!config.ok()) return Annotate(config.status(), config_name);
+  model->config_text_ = *std::move(text);
   model->config_ = *std::move(config);
   if (model->config_.content.type == ContentType::kText) {
     RIVULET_ASSIGN_OR_RETURN(model->tokenizer_,

@@ -22,6 +22,7 @@ class Model {
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory);
 
   const ModelConfig& config() const { return config_; }
+  const std::string& config_text() const { return config_text_; }  // config.json as it stands there
   const WeightsFile& weights() const { return *weights_; }
   const std::string& weights_sha256() const { return sha256_; }  // lower-case hex
   const std::string& directory() const { return directory_; }    // for logs; never sent to clients
@@ -32,6 +33,7 @@ class Model {
  private:
   Model() = default;
   std::string directory_;
+  std::string config_text_;
   ModelConfig config_;
   std::unique_ptr<WeightsFile> weights_;
   std::string sha256_;

@@ -69,8 +69,9 @@ int Main(int argc, char** argv) {
   absl::StatusOr<ServerCommand> command = ParseServerCommand(argc, argv);
   if (!command.ok()) return Fail(command.status());
   if (!command->serve) {
-    std::fputs(command->output.c_str(), stdout);
-    return 0;
+    const bool written =
+        std::fputs(command->output.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+    return written ? 0 : Fail(absl::InvalidArgumentError("stdout cannot be written"));
   }
   // Before any thread starts, so that all inherit the mask and the signals come here alone.
   sigset_t signals;

@@ -3,8 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <variant>
@@ -15,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "model/base/error.h"
+#include "model/file.h"
 #include "model/strict_json.h"
 
 namespace rivulet {
@@ -134,13 +133,7 @@ const char* JsonTypeName(const Member& member) {
   return kNames[member.index()];
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  return text;
-}
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 // The parser of the command line; what it is given lands in the arguments.
 struct Flags {
@@ -256,8 +249,9 @@ absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* ar
     return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
   }
   if (!first.config_file.empty()) {
-    RIVULET_ASSIGN_OR_RETURN(const std::string text, ReadFile(first.config_file));
-    const absl::Status status = ApplyServerConfigJson(text, &command.config);
+    const auto text = ReadSmallFile(first.config_file, kMaxConfigBytes);
+    const absl::Status status =
+        text.ok() ? ApplyServerConfigJson(*text, &command.config) : text.status();
     if (!status.ok()) return Annotate(status, first.config_file);
   }
   Flags second(&command.config);  // flags that are not given leave what the file has set

@@ -28,7 +28,7 @@ class EngineImpl final : public Engine {
         options_(options),
         backend_(std::move(backend)),
         limits_(backend_->limits()),
-        queue_(limits_.num_slots, options.max_queue, clock),
+        queue_(limits_.num_slots, options.max_queue, options.max_queue_tokens, clock),
         loop_(backend_.get(), options, clock, &queue_, &emitter_),
         thread_([this] { loop_.Run(); }) {}
 

@@ -20,6 +20,7 @@ namespace rivulet {
 struct EngineOptions {
   // Behaviour.
   int max_queue = 1024;  // samples and scores that may wait for a slot; beyond: RESOURCE_EXHAUSTED
+  int64_t max_queue_tokens = 1 << 24;  // given tokens of all accepted requests together, likewise
   int64_t max_tokens_limit = 1 << 20;  // largest GenerateSpec::max_tokens
   int64_t default_max_tokens =
       256;                   // where the request names none and the model has no natural length

@@ -177,6 +177,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   request->status = Unshared(status);
   request->ended = true;
   progress_.ended += request->num_slots;
+  progress_.ended_tokens += request->num_tokens;
   ended_.push_back(std::move(requests_.extract(request->id).mapped()));
 }
 

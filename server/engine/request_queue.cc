@@ -16,10 +16,19 @@ absl::Status Unavailable(absl::string_view reason, absl::string_view message) {
   return MakeError(absl::StatusCode::kUnavailable, message, detail);
 }
 
+absl::Status QueueFull(absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = "QUEUE_FULL";
+  detail.retry_after = absl::Seconds(1);
+  return MakeError(absl::StatusCode::kResourceExhausted, message, detail);
+}
+
 }  // namespace
 
-RequestQueue::RequestQueue(int slots, int max_queue, Clock clock)
-    : max_accepted_(int64_t{slots} + max_queue), clock_(std::move(clock)) {
+RequestQueue::RequestQueue(int slots, int max_queue, int64_t max_queue_tokens, Clock clock)
+    : max_accepted_(int64_t{slots} + max_queue),
+      max_accepted_tokens_(max_queue_tokens),
+      clock_(std::move(clock)) {
   MutexLock lock(&mutex_);
   load_.slots = slots;
   load_.max_queue = max_queue;
@@ -44,15 +53,17 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
   MutexLock lock(&mutex_);
   RIVULET_RETURN_IF_ERROR(CheckOpen());
   if (accepted_ + request->num_slots > max_accepted_) {
-    ErrorDetail detail;
-    detail.reason = "QUEUE_FULL";
-    detail.retry_after = absl::Seconds(1);
-    return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("The queue is full: ", accepted_, " running or waiting, ",
-                                  request->num_slots, " asked for, ", max_accepted_, " allowed."),
-                     detail);
+    return QueueFull(absl::StrCat("The queue is full: ", accepted_, " running or waiting, ",
+                                  request->num_slots, " asked for, ", max_accepted_, " allowed."));
+  }
+  // One request alone is bounded by the size of a message; many of them are bounded here.
+  if (accepted_tokens_ > 0 && accepted_tokens_ + request->num_tokens > max_accepted_tokens_) {
+    return QueueFull(absl::StrCat("The queue is full: requests with ", accepted_tokens_,
+                                  " given tokens are running or waiting, ", request->num_tokens,
+                                  " more are asked for, ", max_accepted_tokens_, " allowed."));
   }
   accepted_ += request->num_slots;
+  accepted_tokens_ += request->num_tokens;
   request->id = ++last_id_;
   request->arrival = clock_();
   arrivals_.requests.push_back(std::move(request));
@@ -122,6 +133,7 @@ void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
   load_.tokens_total += progress.sampled;
   if (progress.sampled + progress.fed > 0) rate_.Add(now, progress.sampled + progress.fed);
   accepted_ -= progress.ended;
+  accepted_tokens_ -= progress.ended_tokens;
   if (progress.ended > 0) handing_ = true;
 }
 

@@ -27,7 +27,7 @@ using Clock = std::function<absl::Time()>;
 // Thread: any, but for the loop's own part.
 class RequestQueue {
  public:
-  RequestQueue(int slots, int max_queue, Clock clock);
+  RequestQueue(int slots, int max_queue, int64_t max_queue_tokens, Clock clock);
 
   // An id for a request that needs no slot. Errors: UNAVAILABLE (draining, stopped, backend
   // failed).
@@ -53,7 +53,8 @@ class RequestQueue {
     bool stop = false;
   };
   struct Progress {
-    int ended = 0;  // samples and scores that ended since the last Exchange
+    int ended = 0;             // samples and scores that ended since the last Exchange
+    int64_t ended_tokens = 0;  // given tokens of requests that ended, likewise
     int slots_used = 0;
     int64_t sampled = 0;  // tokens since the last Exchange
     int64_t fed = 0;      // prompt and scored tokens, likewise
@@ -75,6 +76,7 @@ class RequestQueue {
   void NotifyLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t max_accepted_;  // slots + max_queue
+  const int64_t max_accepted_tokens_;
   const Clock clock_;
   mutable Mutex mutex_;
   CondVar arrived_, ended_;
@@ -82,8 +84,9 @@ class RequestQueue {
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;    // something new since the last Exchange
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // the loop sleeps
   RequestId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  int accepted_ ABSL_GUARDED_BY(mutex_) = 0;      // samples and scores taken and not ended
-  bool handing_ ABSL_GUARDED_BY(mutex_) = false;  // ends are noted and not yet handed over
+  int accepted_ ABSL_GUARDED_BY(mutex_) = 0;             // samples and scores taken and not ended
+  int64_t accepted_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // given tokens of those requests
+  bool handing_ ABSL_GUARDED_BY(mutex_) = false;         // ends are noted and not yet handed over
   EngineLoad load_ ABSL_GUARDED_BY(mutex_);  // queued and tokens_per_second are filled when asked
   RateWindow rate_ ABSL_GUARDED_BY(mutex_);
 };

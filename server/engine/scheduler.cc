@@ -36,17 +36,41 @@ void Scheduler::PlanRun(std::span<const SessionView> sessions, bool waiting, Pla
   const int64_t room = int64_t{max_tokens_} - static_cast<int64_t>(decoding);
   int64_t budget = decoding > 0 ? options_.prefill_tokens_busy : options_.prefill_tokens_idle;
   budget = std::max<int64_t>(1, std::min(budget, room));
+  SharePrefill(sessions, budget);
   for (size_t i = 0; i < sessions.size(); ++i) {
-    const int64_t left = sessions[i].prefill_tokens;
-    int64_t tokens = 1;
-    if (left > 0) {
-      if (budget == 0) continue;
-      tokens = std::min(left, budget);
-      budget -= tokens;
-    }
-    plan->rows.push_back({static_cast<int>(i), static_cast<int>(tokens)});
+    const int64_t tokens = sessions[i].prefill_tokens == 0 ? 1 : share_[i];
+    if (tokens > 0) plan->rows.push_back({static_cast<int>(i), static_cast<int>(tokens)});
   }
   KeepOldestServed(sessions, static_cast<size_t>(max_rows_), plan);
+}
+
+void Scheduler::SharePrefill(std::span<const SessionView> sessions, int64_t budget) {
+  share_.assign(sessions.size(), 0);
+  prefilling_.clear();
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    if (sessions[i].prefill_tokens > 0) prefilling_.push_back(i);
+  }
+  if (static_cast<int64_t>(prefilling_.size()) > budget) {
+    const auto served_earlier = [sessions](size_t a, size_t b) {
+      return sessions[a].last_served != sessions[b].last_served
+                 ? sessions[a].last_served < sessions[b].last_served
+                 : a < b;
+    };
+    std::sort(prefilling_.begin(), prefilling_.end(), served_earlier);
+    prefilling_.resize(static_cast<size_t>(budget));
+  }
+  const auto shorter = [sessions](size_t a, size_t b) {
+    return sessions[a].prefill_tokens != sessions[b].prefill_tokens
+               ? sessions[a].prefill_tokens < sessions[b].prefill_tokens
+               : a < b;
+  };
+  std::sort(prefilling_.begin(), prefilling_.end(), shorter);
+  for (size_t k = 0; k < prefilling_.size(); ++k) {
+    const size_t i = prefilling_[k];
+    const int64_t equal = budget / static_cast<int64_t>(prefilling_.size() - k);
+    share_[i] = std::min(sessions[i].prefill_tokens, equal);
+    budget -= share_[i];
+  }
 }
 
 void Scheduler::KeepOldestServed(std::span<const SessionView> sessions, size_t max_rows,

@@ -58,12 +58,18 @@ class Scheduler {
   void PlanRun(std::span<const SessionView> sessions, bool waiting, Plan* plan);
 
  private:
+  // Fills share_: the budget in equal parts, and what a short prompt leaves of its part goes to the
+  // longer ones, so that nobody waits behind a long prompt (max-min fairness). With more prompts
+  // than budget, those served longest ago get one token each.
+  void SharePrefill(std::span<const SessionView> sessions, int64_t budget);
   void KeepOldestServed(std::span<const SessionView> sessions, size_t max_rows, Plan* plan);
 
   const int max_rows_;  // also bounded by max_tokens: a row feeds at least one
   const int max_tokens_;
   const int long_run_;  // steps of a run that nobody waits for
   const ScheduleOptions options_;
+  std::vector<int64_t> share_;      // [sessions]
+  std::vector<size_t> prefilling_;  // working memory of SharePrefill
 };
 
 }  // namespace rivulet

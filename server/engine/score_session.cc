@@ -14,6 +14,7 @@ ScoreRequest::ScoreRequest(ScoreSpec spec_in, const ModelView& model_view, Done 
       output_size(model_view.config->output_size()),
       done(std::move(done_in)) {
   deadline = spec.deadline;
+  num_tokens = static_cast<int64_t>(spec.tokens.size());
   const std::optional<int32_t> bos = model_view.config->bos_token_id;
   const int64_t given = static_cast<int64_t>(spec.tokens.size());
   num_scored = bos ? given : std::max<int64_t>(0, given - 1);

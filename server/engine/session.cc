@@ -24,6 +24,7 @@ GenerateRequest::GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens,
       max_pending_tokens(max_pending),
       stop_strings(spec.stop_strings),
       listener(reply_listener) {
+  num_tokens = static_cast<int64_t>(spec.prompt.size());
   deadline = spec.deadline;
   num_slots = spec.num_samples;
   usage.prompt_tokens = static_cast<int64_t>(spec.prompt.size());

@@ -37,6 +37,7 @@ class Request : public Outlet {
   absl::Time arrival, deadline;
   std::optional<absl::Time> admitted, first_token;
   int num_slots = 1;
+  int64_t num_tokens = 0;                          // given tokens: what it costs to keep
   int open_sessions = 0;                           // sessions that have not ended
   std::vector<std::unique_ptr<Session>> sessions;  // [num_slots] from admission on
   absl::Status status;  // how it ended; set before the end is handed over

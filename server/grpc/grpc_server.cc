@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/grpc_server.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
@@ -23,13 +24,15 @@
 namespace rivulet {
 namespace {
 
-constexpr int kInProcessMessageBytes = 64 << 20;
+constexpr int kInProcessMessageBytes = 1 << 30;
 
 // gRPC has one log function and one health default for the whole process.
 void SetUpProcess() {
   static absl::once_flag once;
   absl::call_once(once, [] {
     grpc::EnableDefaultHealthCheckService(true);
+    // libprotobuf would print a line of its own for text that is not UTF-8; gRPC answers it.
+    google::protobuf::SetLogHandler(nullptr);
     gpr_set_log_function([](gpr_log_func_args* args) {
       const LogLevel level =
           args->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kInfo;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "model/base/error.h"
+#include "model/strict_json.h"
 #include "server/grpc/convert.h"
 #include "server/grpc/generate_reactor.h"
 #include "server/grpc/status_map.h"
@@ -98,7 +99,7 @@ absl::StatusOr<const InferenceService::Entry*> InferenceService::Find(
   detail.field = "model";
   return MakeError(
       absl::StatusCode::kNotFound,
-      absl::StrCat("model \"", name, "\" is not served here; this server has ", ServedNames()),
+      absl::StrCat("model ", Quoted(name), " is not served here; this server has ", ServedNames()),
       detail);
 }
 

@@ -137,6 +137,22 @@ TEST_F(SharingTest, AFullQueueRefusesWithARetryHint) {
   EXPECT_EQ(later.Wait(), absl::OkStatus());
 }
 
+TEST_F(SharingTest, TheGivenTokensOfAllRequestsTogetherAreBoundedButOneAloneIsTaken) {
+  options_.max_queue_tokens = 10;
+  Start();
+  probe_->AllowRuns(0);
+  ReplyCollector large, small, refused, later;
+  ASSERT_EQ(large.Start(engine_.get(), Prompt({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 2)),
+            absl::OkStatus());
+  EXPECT_EQ(GetErrorDetail(refused.Start(engine_.get(), Prompt({1}, 2))).reason, "QUEUE_FULL");
+  probe_->AllowAll();
+  EXPECT_EQ(large.Wait(), absl::OkStatus());
+  EXPECT_EQ(small.Start(engine_.get(), Prompt({1, 2, 3}, 2)), absl::OkStatus());
+  EXPECT_EQ(later.Start(engine_.get(), Prompt({1, 2, 3}, 2)), absl::OkStatus());
+  EXPECT_EQ(small.Wait(), absl::OkStatus());
+  EXPECT_EQ(later.Wait(), absl::OkStatus());
+}
+
 TEST_F(SharingTest, WhoeverSawAnEndFindsItsPlaceFree) {
   fake_.limits.num_slots = 1;
   options_.max_queue = 0;

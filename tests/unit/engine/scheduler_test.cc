@@ -63,15 +63,30 @@ TEST(SchedulerTest, PlansByTable) {
   EXPECT_EQ(PlanOf(wide, {}), "steps 4:");
   EXPECT_EQ(PlanOf(wide, {Decode(), Decode()}), "steps 4: 0x1 1x1");
   EXPECT_EQ(PlanOf(wide, {Decode()}, /*waiting=*/true), "steps 1: 0x1");
-  // A lone prompt gets the idle budget, in the order of admission.
+  // A lone prompt gets the idle budget, several share it evenly.
   EXPECT_EQ(PlanOf(wide, {Prefill(100)}), "steps 1: 0x32");
-  EXPECT_EQ(PlanOf(wide, {Prefill(20), Prefill(20), Prefill(20)}), "steps 1: 0x20 1x12");
+  EXPECT_EQ(PlanOf(wide, {Prefill(20), Prefill(20), Prefill(20)}), "steps 1: 0x10 1x11 2x11");
   // Beside a reply, prompts share the busy budget.
   EXPECT_EQ(PlanOf(wide, {Prefill(100), Decode()}), "steps 1: 0x8 1x1");
   EXPECT_EQ(PlanOf(wide, {Prefill(3), Decode(), Prefill(9)}), "steps 1: 0x3 1x1 2x5");
   // The backend's token limit holds.
   EXPECT_EQ(PlanOf(Limits(8, 6), {Prefill(100)}), "steps 1: 0x6");
   EXPECT_EQ(PlanOf(Limits(8, 6), {Decode(), Decode(), Prefill(100)}), "steps 1: 0x1 1x1 2x4");
+}
+
+TEST(SchedulerTest, AShortPromptDoesNotWaitBehindALongOne) {
+  EXPECT_EQ(PlanOf(Limits(8, 64), {Prefill(1'000'000), Prefill(2)}), "steps 1: 0x30 1x2");
+  EXPECT_EQ(PlanOf(Limits(8, 64), {Prefill(1'000'000), Decode(), Prefill(2)}),
+            "steps 1: 0x6 1x1 2x2");
+  EXPECT_EQ(PlanOf(Limits(8, 64), {Prefill(9, 7), Prefill(90, 7), Prefill(12, 7)}),
+            "steps 1: 0x9 1x12 2x11");
+}
+
+TEST(SchedulerTest, MorePromptsThanBudgetTakeTurns) {
+  std::vector<SessionView> sessions = {Decode()};
+  for (uint64_t i = 0; i < 10; ++i)
+    sessions.push_back(Prefill(5, 20 - i));  // the last served longest ago
+  EXPECT_EQ(PlanOf(Limits(16, 64), sessions), "steps 1: 0x1 3x1 4x1 5x1 6x1 7x1 8x1 9x1 10x1");
 }
 
 TEST(SchedulerTest, LooksAfterEachStepWhereARowNeedsIt) {

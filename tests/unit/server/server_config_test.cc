@@ -105,6 +105,14 @@ TEST(ServerConfigTest, JsonErrorsNameTheKey) {
   }
 }
 
+TEST(ServerConfigTest, AConfigThatIsNoRegularFileIsAnError) {
+  const auto status = Parse({"--model", "m", "--config", "/"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/: must be a regular file"));
+  EXPECT_EQ(Parse({"--model", "m", "--config", "/no/such/file"}).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
 TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
   const struct {
     std::vector<const char*> flags;

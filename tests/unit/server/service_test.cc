@@ -306,6 +306,16 @@ TEST_F(ServiceTest, ModelsAreFoundByNameOrNamedInTheError) {
     request.set_model("tiny-image");
     EXPECT_TRUE(stub_->GetModel(&context, request, &model).ok());
     EXPECT_EQ(model.summary().name(), "tiny-image");
+    EXPECT_THAT(model.config_json(), HasSubstr("\"layer_norm_eps\""));
+  }
+  {
+    grpc::ClientContext context;
+    v1::GetModelRequest request;
+    request.set_model(std::string(5000, 'x'));  // the error travels in headers of at most 8 KiB
+    const WireError error = Unpack(stub_->GetModel(&context, request, &model));
+    EXPECT_EQ(error.code, grpc::StatusCode::NOT_FOUND);
+    EXPECT_EQ(error.reason, "MODEL_NOT_FOUND");
+    EXPECT_LT(error.message.size(), 500u);
   }
   {
     grpc::ClientContext context;
