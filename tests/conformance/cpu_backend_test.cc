@@ -177,6 +177,24 @@ TEST_F(CpuBackendTest, PenaltiesSeePromptAndOutputAtAnyRunLength) {
   EXPECT_LT(vocab, 64) << "the bounds above hold for small logits";
 }
 
+TEST_F(CpuBackendTest, PenaltyCountsGoAlongWithAForkAndAreGoneWithTheSlot) {
+  Start(TinyConfig());
+  SlotSampler sampler = Seeded(4);
+  sampler.params.frequency_penalty = 2;
+  sampler.params.repetition_penalty = 1.5f;
+  Sampler(1, sampler);
+  const std::vector<int32_t> all = TokensOf(Draw(1, 0, {0, 7, 7}, 30));
+  Zero(1);
+  Sampler(1, sampler);
+  EXPECT_EQ(TokensOf(Draw(1, 0, {0, 7, 7}, 15)),
+            std::vector<int32_t>(all.begin(), all.begin() + 15))
+      << "nothing is left of the counts before";
+  ASSERT_TRUE(backend_->CopySlot(1, 2).ok());
+  Sampler(2, sampler);
+  EXPECT_EQ(TokensOf(Draw(2, 17, {all[14]}, 15, true)),
+            std::vector<int32_t>(all.begin() + 15, all.end()));
+}
+
 TEST_F(CpuBackendTest, LogprobsAreOfTheModelsOwnDistributionWhateverTheSampler) {
   Start(TinyConfig());
   const int vocab = model_->config().vocab_size;
