@@ -70,6 +70,10 @@ class Scoring {
   // Everything before the first item that fails has been printed when this returns.
   absl::Status Run() {
     while (true) {
+      // Whoever writes the next line may be waiting for these results.
+      while (!pending_.empty() && !input_.ready()) {
+        if (absl::Status status = PrintOldest(); !status.ok()) return status;
+      }
       absl::StatusOr<std::optional<ScoreItem>> item = input_.Next();
       if (!item.ok() || !item->has_value()) {
         while (!pending_.empty()) {

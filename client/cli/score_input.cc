@@ -7,13 +7,13 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iostream>
 #include <sstream>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/line_reader.h"
 #include "client/cli/text.h"
 
 namespace rivulet {
@@ -23,30 +23,25 @@ using MaybeItem = std::optional<ScoreItem>;
 
 class JsonLines : public ScoreInput {
  public:
-  explicit JsonLines(const std::string& path) : path_(path) {
-    if (path != "-") file_.open(path, std::ios::binary);
-  }
-  bool is_open() const { return path_ == "-" || file_.is_open(); }
+  explicit JsonLines(const std::string& path) : path_(path), lines_(path) {}
+  bool is_open() const { return lines_.is_open(); }
 
   absl::StatusOr<MaybeItem> Next() override {
-    std::istream& stream = path_ == "-" ? std::cin : file_;
-    if (!std::getline(stream, line_)) {
-      // A directory opens, but cannot be read.
-      if (stream.bad()) return absl::InvalidArgumentError(absl::StrCat(path_, ": cannot be read"));
-      return MaybeItem();
-    }
+    const auto line = lines_.Next();
+    if (!line.ok()) return line.status();
+    if (!line->has_value()) return MaybeItem();
     const std::string where = absl::StrCat(path_, ":", ++number_);
-    absl::StatusOr<ScoreContent> content = ParseScoreLine(line_);
+    absl::StatusOr<ScoreContent> content = ParseScoreLine(**line);
     if (!content.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": ", content.status().message()));
     }
     return MaybeItem(ScoreItem{*std::move(content), where});
   }
+  bool ready() override { return lines_.ready(); }
 
  private:
   const std::string path_;
-  std::ifstream file_;
-  std::string line_;
+  LineReader lines_;
   int64_t number_ = 0;
 };
 

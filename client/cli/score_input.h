@@ -30,6 +30,9 @@ class ScoreInput {
   // The next item; nullopt at the end. Errors: INVALID_ARGUMENT with the place.
   virtual absl::StatusOr<std::optional<ScoreItem>> Next() = 0;
 
+  // Whether Next() returns without waiting for whoever writes the input.
+  virtual bool ready() { return true; }
+
   // Items in all, where that is known beforehand.
   virtual std::optional<int64_t> total() const { return std::nullopt; }
 };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/cli/text.h"
@@ -118,6 +119,15 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
 absl::StatusOr<ScoreContent> ParseScoreLine(absl::string_view line) {
   if (absl::StripAsciiWhitespace(line).empty()) {
     return absl::InvalidArgumentError(absl::StrCat("the line is empty; ", kExpected));
+  }
+  // The parser would pass over the one and end at the other.
+  if (absl::StartsWith(line, "\xEF\xBB\xBF")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a byte order mark begins the line; ", kExpected));
+  }
+  if (const size_t nul = line.find('\0'); nul != absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("byte ", nul + 1, " of the line is NUL; ", kExpected));
   }
   LineHandler handler;
   if (!nlohmann::json::sax_parse(line.begin(), line.end(), &handler)) {

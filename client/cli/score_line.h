@@ -14,9 +14,9 @@ namespace rivulet {
 
 using ScoreContent = std::variant<std::vector<int32_t>, std::string>;  // token ids, or text
 
-// Errors: INVALID_ARGUMENT for an empty line, bad JSON, an unknown or repeated key, both keys or
-// none, a wrong type, an id outside int32; the message begins with the field ("tokens[3]") where
-// there is one.
+// Errors: INVALID_ARGUMENT for an empty line, a byte order mark, a NUL byte, bad JSON, an unknown
+// or repeated key, both keys or none, a wrong type, an id outside int32; the message begins with
+// the field ("tokens[3]") where there is one.
 absl::StatusOr<ScoreContent> ParseScoreLine(absl::string_view line);
 
 }  // namespace rivulet

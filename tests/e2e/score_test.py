@@ -3,10 +3,12 @@
 
 import json
 import pathlib
+import select
+import subprocess
 import tempfile
 import unittest
 
-from command import CONFORMANCE, ZOO, CommandTest, rivulet, token_lines
+from command import BIN_DIR, CONFORMANCE, ZOO, CommandTest, rivulet, token_lines
 
 RFA = CONFORMANCE / "tiny-rfa"  # tokens, bos 0, no limit
 CONCAT = CONFORMANCE / "tiny-elu-learned-concat"  # tokens, no bos, 48 positions
@@ -96,6 +98,8 @@ class ScoreTest(CommandTest):
             ('{"tokens":[1],"tokens":[1]}', "twice"),
             ('{"text":"no text model"}', "text"),
             ("{}", "needed"),
+            ('\ufeff{"tokens":[1]}', "byte order mark"),
+            ('{"tokens":[1]}\0', "NUL"),
         ):
             with self.subTest(bad=bad), tempfile.TemporaryDirectory() as folder:
                 path = pathlib.Path(folder) / "lines.jsonl"
@@ -103,6 +107,26 @@ class ScoreTest(CommandTest):
                 result = rivulet("score", "--model", RFA, "--input", path)
                 self.fails(result, 2, f"{path}:4: ", mention, out=None)
                 self.assertEqual([line["num_scored"] for line in result.lines()], [2, 2, 2])
+
+    def test_a_line_is_answered_before_the_next_one_is_written(self):
+        process = subprocess.Popen(
+            [BIN_DIR / "rivulet", "score", "--model", RFA, "--input", "-"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        try:
+            for length in (1, 3, 2):
+                process.stdin.write(token_lines([[1] * length]).encode())
+                process.stdin.flush()
+                self.assertTrue(select.select([process.stdout], [], [], 60)[0], "no answer within 60 s")
+                self.assertEqual(json.loads(process.stdout.readline())["num_scored"], length)
+            # So is one that fails, here only at the server.
+            process.stdin.write(token_lines([[37]]).encode())
+            process.stdin.flush()
+            self.assertEqual(process.wait(timeout=60), 2)
+            self.assertIn(b"-:4: ", process.stderr.read())
+        finally:
+            process.kill()
+            process.communicate()
 
     def test_an_output_position_past_the_end_is_bad_input(self):
         result = rivulet(

@@ -85,6 +85,14 @@ TEST(ScoreLineTest, SaysWhereTheJsonIsBroken) {
   EXPECT_THAT(Refusal(std::string(100000, '[')), HasSubstr("needed"));
 }
 
+TEST(ScoreLineTest, RefusesWhatTheJsonParserWouldPassOver) {
+  EXPECT_THAT(Refusal("\xEF\xBB\xBF{\"tokens\":[1]}"), HasSubstr("byte order mark"));
+  EXPECT_THAT(Refusal(std::string("{\"tokens\":[1]}\0x", 16)),
+              HasSubstr("byte 15 of the line is NUL"));
+  EXPECT_THAT(Refusal(std::string("{\"tokens\":[1]}\0", 15)), HasSubstr("NUL"));
+  EXPECT_THAT(Refusal(std::string("\0", 1)), HasSubstr("NUL"));
+}
+
 TEST(ScoreLineTest, EchoesLongInputShortly) {
   EXPECT_LT(Refusal("{\"" + std::string(100000, 'k') + "\":1}").size(), 200u);
 }
