@@ -175,12 +175,15 @@ absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target
   absl::StatusOr<ImageShape> shape = Shape(model);
   if (!shape.ok()) return shape.status();
   if (absl::Status status = CheckWritable(options.out); !status.ok()) return status;
+  const int count = options.count.value_or(1);
+  if (absl::Status status = CheckPngGrid(*shape, count, options.columns); !status.ok()) {
+    return status;
+  }
   if (!request.sampling().has_seed()) {
     std::random_device random;
     request.mutable_sampling()->set_seed(random());
   }
   const uint64_t seed = request.sampling().seed();
-  const int count = options.count.value_or(1);
   const int size = std::clamp(model.limits().max_num_samples(), 1, kMostSamples);
   const std::vector<int32_t> prompt = PromptValues(request);
   if (static_cast<int64_t>(prompt.size()) > shape->values()) {

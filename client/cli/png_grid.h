@@ -26,12 +26,16 @@ uint8_t ToByte(int32_t value, int num_levels);
 // INVALID_ARGUMENT.
 absl::Status CheckPngShape(const ImageShape& shape);
 
-// OK if a file can be written at `path`; leaves nothing behind. Errors: INVALID_ARGUMENT.
+// OK if `images` of this shape fit into a grid of `columns`. Errors: INVALID_ARGUMENT.
+absl::Status CheckPngGrid(const ImageShape& shape, int64_t images, int columns);
+
+// OK if WritePngGrid may write at `path`: nothing is there, or a regular file that may be written,
+// or a symlink to one. Leaves nothing behind. Errors: INVALID_ARGUMENT.
 absl::Status CheckWritable(const std::string& path);
 
 // Writes `images`, each [shape.values()], row by row in a grid of `columns`, one pixel between
-// neighbours. The file appears whole or not at all. REQUIRES: CheckPngShape(shape) is OK. Errors:
-// INVALID_ARGUMENT (cannot be written).
+// neighbours. The file appears whole or not at all; a symlink stays and its target is replaced.
+// REQUIRES: CheckPngShape(shape) is OK. Errors: those of CheckPngGrid and CheckWritable.
 absl::Status WritePngGrid(std::span<const std::vector<int32_t>> images, const ImageShape& shape,
                           int columns, const std::string& path);
 

@@ -127,6 +127,26 @@ class ImagesTest(CommandTest):
         nowhere = self.folder / "absent" / "x.png"
         self.fails(rivulet("generate", "--model", MNIST, "--out", nowhere), 2, str(nowhere))
 
+    def test_what_is_no_regular_file_is_left_alone(self):
+        draw = ["generate", "--model", IMAGE, "--values", "3", "--out"]
+        fifo = self.folder / "fifo"
+        os.mkfifo(fifo)
+        self.fails(rivulet(*draw, fifo), 2, f"{fifo}: cannot be written: not a regular file")
+        self.assertTrue(fifo.is_fifo())
+        self.fails(rivulet(*draw, self.folder), 2, f"{self.folder}: cannot be written: a directory")
+        link = self.folder / "link"
+        link.symlink_to(self.out)
+        self.out.write_bytes(b"old")
+        self.succeeds(rivulet(*draw, link))
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(len(decode_png(self.out.read_bytes())), HEIGHT)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["fifo", "images.png", "link"])
+
+    def test_a_grid_that_is_too_large_is_refused_before_it_is_drawn(self):
+        # 65536 images of mnist-linear would take most of an hour.
+        draw = ["generate", "--model", MNIST, "--out", self.out, "--count", "65536"]
+        self.fails(rivulet(*draw, "--columns", "1", timeout=60), 2, "--columns")
+
     def on_terminal(self, *args):
         """Exit code and what a terminal of 80 columns got on stderr."""
         master, slave = pty.openpty()

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <png.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 
 namespace rivulet {
 namespace {
@@ -95,6 +97,61 @@ TEST_F(PngGridTest, LeavesTheOldFileWhereTheNewOneCannotBe) {
   EXPECT_EQ(WritePngGrid(images, {1, 1, 1, 256}, 1, "/nonexistent/x.png").code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(CheckWritable("/nonexistent/x.png").code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(PngGridTest, LeavesWhatIsNoRegularFileAlone) {
+  const std::vector<std::vector<int32_t>> images = {{0}};
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  const std::string link = (directory_ / "link").string();
+  std::filesystem::create_symlink("grid.png", link);
+  for (const std::string& out : {path_, link}) {
+    for (const absl::Status& status :
+         {CheckWritable(out), WritePngGrid(images, {1, 1, 1, 256}, 1, out)}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()), HasSubstr("not a regular file"));
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_fifo(path_));
+  EXPECT_THAT(std::string(CheckWritable(directory_.string()).message()), HasSubstr("a directory"));
+  EXPECT_EQ(FilesThere(), 2);
+}
+
+TEST_F(PngGridTest, ReplacesTheTargetOfASymlink) {
+  const std::vector<std::vector<int32_t>> images = {{7}};
+  const std::string link = (directory_ / "link").string();
+  std::filesystem::create_symlink("grid.png", link);
+  EXPECT_THAT(std::string(CheckWritable(link).message()), HasSubstr("symlink to nothing"));
+  EXPECT_FALSE(WritePngGrid(images, {1, 1, 1, 256}, 1, link).ok());
+  std::ofstream(path_) << "old";
+  ASSERT_EQ(chmod(path_.c_str(), 0640), 0);
+  EXPECT_TRUE(CheckWritable(link).ok());
+  EXPECT_TRUE(WritePngGrid(images, {1, 1, 1, 256}, 1, link).ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  struct stat found = {};
+  ASSERT_EQ(stat(path_.c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777, 0640u);
+  int64_t width = 0, height = 0;
+  EXPECT_THAT(Read(PNG_FORMAT_GRAY, &width, &height), ElementsAre(7));
+  EXPECT_EQ(FilesThere(), 2);
+}
+
+TEST_F(PngGridTest, KeepsAFileThatMayNotBeWritten) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everything";
+  std::ofstream(path_) << "old";
+  ASSERT_EQ(chmod(path_.c_str(), 0440), 0);
+  EXPECT_EQ(CheckWritable(path_).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(WritePngGrid(std::vector<std::vector<int32_t>>{{0}}, {1, 1, 1, 256}, 1, path_).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(PngGridTest, LimitsTheSizeOfTheGrid) {
+  EXPECT_TRUE(CheckPngGrid({28, 28, 1, 256}, 65536, 256).ok());
+  EXPECT_THAT(std::string(CheckPngGrid({28, 28, 1, 256}, 65536, 65536).message()),
+              HasSubstr("1900543 x 28 pixels"));
+  EXPECT_THAT(std::string(CheckPngGrid({28, 28, 1, 256}, 65536, 1).message()),
+              HasSubstr("choose other --columns"));
+  EXPECT_THAT(std::string(CheckPngGrid({255, 255, 3, 256}, 65536, 256).message()),
+              HasSubstr("--count"));
 }
 
 TEST_F(PngGridTest, ChecksThatAFileCanBeWrittenWithoutLeavingOne) {
