@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `rivulet` command. Results go to stdout. stderr gets the summary of a command that succeeds,
 // or the one line of one that fails.
+#include <fcntl.h>
+
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -13,6 +16,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/options.h"
+#include "google/protobuf/stubs/logging.h"
 
 namespace rivulet {
 namespace {
@@ -47,8 +51,26 @@ absl::StatusOr<std::string> Run(const std::vector<std::string>& args) {
   }
 }
 
+// A descriptor of gRPC's would else take the place of a standard one that the caller has closed,
+// and be read or written as if it were that. What stands in cannot be read (stdin) or written
+// (stdout), so that a command which needs it fails.
+void OpenStandardFds() {
+  constexpr int kModes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
+  for (int fd = 0; fd < 3; ++fd) {
+    // open() takes the lowest number that is free.
+    if (fcntl(fd, F_GETFD) == -1 && errno == EBADF && open("/dev/null", kModes[fd]) != fd) {
+      std::_Exit(kExitBadInput);
+    }
+  }
+}
+
+// Runs before the initializers of the libraries: gRPC's already open descriptors.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const open_standard_fds)() = OpenStandardFds;
+
 int Main(const std::vector<std::string>& args) {
-  // gRPC's own log would stand beside the one line; whoever sets the variable wants it.
+  // protobuf's own log would stand beside the one line, and so would gRPC's; whoever sets the
+  // variable wants that.
+  google::protobuf::SetLogHandler(nullptr);
   setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   const absl::StatusOr<std::string> summary = Run(args);
   if (!summary.ok()) {

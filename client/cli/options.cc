@@ -14,11 +14,18 @@
 namespace rivulet {
 namespace {
 
-// What CLI11 does not parse into its final form, or not strictly (it wraps a negative seed).
+// What CLI11 does not parse into its final form, or not strictly: it wraps a negative seed, takes
+// the nearest integer for one of more than 64 bits, and knows inf and nan.
 struct RawValues {
-  std::optional<std::string> seed, tokens, values, stop_tokens, outputs;
+  std::optional<std::string> seed, max_tokens, deadline, tokens, values, stop_tokens, outputs;
   std::vector<std::string> logit_bias;
 };
+
+// An empty path mostly is a variable of the shell that is not set.
+CLI::Validator PathGiven() {
+  return CLI::Validator(
+      [](const std::string& path) { return path.empty() ? "empty; a path is needed" : ""; }, "");
+}
 
 void AddTarget(CLI::App* app, TargetOptions* target) {
   CLI::Option* const remote =
@@ -31,6 +38,7 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
   app->add_flag("--tls", target->tls, "Connect with TLS")->needs(remote);
   app->add_option("--tls-ca", target->tls_ca,
                   "Who signs the server's certificate, PEM (implies --tls)")
+      ->check(PathGiven())
       ->needs(remote);
   app->add_option("--backend", target->backend, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
@@ -66,12 +74,13 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
   prompt->add_option("--prompt", options->prompt, "Text");
   prompt->add_option("--tokens", raw->tokens, "Token ids: 1,2,3");
   prompt->add_option("--values", raw->values, "First values of an image: 0,12,...");
-  prompt->add_option("--values-file", options->values_file,
-                     "First values of an image, one byte each");
+  prompt
+      ->add_option("--values-file", options->values_file, "First values of an image, one byte each")
+      ->check(PathGiven());
   prompt->require_option(0, 1);
   AddSampling(app, &options->sampling, raw);
   app->add_option("--num-samples", options->num_samples, "Continuations of the prompt");
-  app->add_option("--max-tokens", options->max_tokens, "Most tokens of a continuation");
+  app->add_option("--max-tokens", raw->max_tokens, "Most tokens of a continuation");
   app->add_option("--stop", options->stop, "End where the output would hold this text; repeatable")
       ->expected(1)
       ->take_all();
@@ -82,10 +91,10 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
       app->add_flag("--logprobs", options->logprobs, "Log-probability of each token")->needs(json);
   app->add_option("--top-logprobs", options->top_logprobs, "And of the N likeliest")
       ->needs(logprobs);
-  app->add_option("--deadline", options->deadline_seconds, "Seconds that the call may take")
-      ->check(CLI::PositiveNumber);
+  app->add_option("--deadline", raw->deadline, "Seconds that the call may take");
   CLI::Option* const out =
       app->add_option("--out", options->out, "Image models: a PNG file of --count images")
+          ->check(PathGiven())
           ->excludes(json);
   app->add_option("--count", options->count, "Images to draw; default 1")
       ->check(CLI::Range(1, 65536))
@@ -93,17 +102,23 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
   app->add_option("--columns", options->columns, "Images in a row of the PNG; default 8")
       ->check(CLI::Range(1, 65536))
       ->needs(out);
-  app->get_option("--num-samples")->excludes(out);
+  for (const char* const name : {"--num-samples", "--max-tokens", "--stop", "--stop-token"}) {
+    app->get_option(name)->excludes(out);
+  }
 }
 
 void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
   CLI::Option_group* const input = app->add_option_group("Input", "What to score");
-  input->add_option("--input", options->input,
-                    R"(Lines of {"tokens":[...]} or {"text":"..."}; -: stdin)");
+  input
+      ->add_option("--input", options->input,
+                   R"(Lines of {"tokens":[...]} or {"text":"..."}; -: stdin)")
+      ->check(PathGiven());
   CLI::Option* const idx =
-      input->add_option("--idx", options->idx, "Images in MNIST's IDX format, gzip or not");
-  CLI::Option* const text = input->add_option("--text", options->text, "A text file, as one line");
+      input->add_option("--idx", options->idx, "Images in MNIST's IDX format, gzip or not")
+          ->check(PathGiven());
+  CLI::Option* const text =
+      input->add_option("--text", options->text, "A text file, as one line")->check(PathGiven());
   input->require_option(1);
   app->add_option("--limit", options->limit, "Only the first N images")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
@@ -122,7 +137,17 @@ absl::Status Usage(absl::string_view message) {
   return absl::InvalidArgumentError(OneLine(message));
 }
 
+absl::Status CheckUtf8(absl::string_view option, absl::string_view text) {
+  const size_t bad = FirstInvalidUtf8(text);
+  if (bad == text.size()) return absl::OkStatus();
+  return Usage(absl::StrCat(option, ": not UTF-8 at byte ", bad));
+}
+
 absl::Status CheckTarget(TargetOptions* target) {
+  if (absl::Status status = CheckUtf8("--target", target->target); !status.ok()) return status;
+  if (absl::Status status = CheckUtf8("--model-name", target->model_name); !status.ok()) {
+    return status;
+  }
   if (target->target.empty() == target->model_dir.empty()) {
     return Usage("--target HOST:PORT or --model DIR is needed");
   }
@@ -140,10 +165,29 @@ absl::Status CheckTarget(TargetOptions* target) {
   return absl::OkStatus();
 }
 
-absl::Status CheckUtf8(absl::string_view option, absl::string_view text) {
-  const size_t bad = FirstInvalidUtf8(text);
-  if (bad == text.size()) return absl::OkStatus();
-  return Usage(absl::StrCat(option, ": not UTF-8 at byte ", bad));
+absl::StatusOr<double> ParseDeadline(const std::string& text) {
+  double seconds = 0;
+  // No more than 1e9, so that now and the deadline can be added.
+  if (absl::SimpleAtod(text, &seconds) && seconds > 0 && seconds <= 1e9) return seconds;
+  return Usage(
+      absl::StrCat("--deadline: \"", text, "\"; seconds above 0, at most 1e9, are needed"));
+}
+
+absl::Status SetLogitBias(const std::vector<std::string>& entries, SamplingOptions* sampling) {
+  for (const std::string& entry : entries) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(absl::string_view(entry), absl::MaxSplits(':', 1));
+    int32_t id = 0;
+    float bias = 0;
+    if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
+      return Usage(absl::StrCat("--logit-bias: \"", entry, "\"; ID:BIAS is needed"));
+    }
+    for (const auto& [other, other_bias] : sampling->logit_bias) {
+      if (other == id) return Usage(absl::StrCat("--logit-bias: token ", id, " is given twice"));
+    }
+    sampling->logit_bias.emplace_back(id, bias);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
@@ -174,16 +218,25 @@ absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
     return Usage(
         absl::StrCat("--seed: \"", *raw.seed, "\"; an integer from 0 to 2^64 - 1 is needed"));
   }
-  for (const std::string& entry : raw.logit_bias) {
-    const std::pair<absl::string_view, absl::string_view> parts =
-        absl::StrSplit(absl::string_view(entry), absl::MaxSplits(':', 1));
-    int32_t id = 0;
-    float bias = 0;
-    if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
-      return Usage(absl::StrCat("--logit-bias: \"", entry, "\"; ID:BIAS is needed"));
-    }
-    options->sampling.logit_bias.emplace_back(id, bias);
+  if (raw.max_tokens.has_value() &&
+      !absl::SimpleAtoi(*raw.max_tokens, &options->max_tokens.emplace())) {
+    return Usage(
+        absl::StrCat("--max-tokens: \"", *raw.max_tokens, "\"; an integer of 64 bits is needed"));
   }
+  if (raw.deadline.has_value()) {
+    const absl::StatusOr<double> seconds = ParseDeadline(*raw.deadline);
+    if (!seconds.ok()) return seconds.status();
+    options->deadline_seconds = *seconds;
+  }
+  return SetLogitBias(raw.logit_bias, &options->sampling);
+}
+
+absl::Status FinishHealth(HealthOptions* options, const RawValues& raw) {
+  if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
+  if (!raw.deadline.has_value()) return absl::OkStatus();
+  const absl::StatusOr<double> seconds = ParseDeadline(*raw.deadline);
+  if (!seconds.ok()) return seconds.status();
+  options->deadline_seconds = *seconds;
   return absl::OkStatus();
 }
 
@@ -228,8 +281,7 @@ absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
   AddTarget(on_models, &models.target);
   on_models->add_flag("--json", models.json, "One JSON line for each model");
   AddTarget(on_health, &health.target);
-  on_health->add_option("--deadline", health.deadline_seconds, "Seconds to wait; default 5")
-      ->check(CLI::PositiveNumber);
+  on_health->add_option("--deadline", raw.deadline, "Seconds to wait; default 5");
   try {
     // CLI11 takes the arguments from the end.
     app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
@@ -252,7 +304,7 @@ absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
     status = CheckTarget(&models.target);
     if (status.ok()) return models;
   } else {
-    status = CheckTarget(&health.target);
+    status = FinishHealth(&health, raw);
     if (status.ok()) return health;
   }
   return status;

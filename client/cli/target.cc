@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "model/base/error.h"
 #include "server/server.h"
 #include "server/server_config.h"
 
@@ -12,6 +13,20 @@ Target::Target(std::unique_ptr<Server> server, Client client, std::string model_
     : server_(std::move(server)), client_(std::move(client)), model_name_(std::move(model_name)) {}
 Target::Target(Target&&) noexcept = default;
 Target::~Target() = default;
+
+namespace {
+
+// A model too large for this machine is bad input, which no later attempt changes; a server that is
+// full has the same code.
+absl::Status LoadError(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kResourceExhausted &&
+      GetErrorDetail(status).reason == "OUT_OF_MEMORY") {
+    return absl::FailedPreconditionError(status.message());
+  }
+  return status;
+}
+
+}  // namespace
 
 absl::StatusOr<Target> OpenTarget(const TargetOptions& options) {
   if (options.model_dir.empty()) {
@@ -31,10 +46,10 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options) {
   config.precision = options.precision;
   config.weights = options.weights;
   config.threads = options.threads;
-  // The limit on messages protects a server from its clients; here they are one.
-  config.max_message_mib = 1024;
+  // As many as a request of ours asks for; each holds a state from the start.
+  config.max_sessions = 64;
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Create(config);
-  if (!server.ok()) return server.status();
+  if (!server.ok()) return LoadError(server.status());
   Client client = Client::FromChannel((*server)->InProcessChannel());
   return Target(*std::move(server), std::move(client), "");
 }

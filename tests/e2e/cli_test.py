@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of the `rivulet` command: exit codes, one line on stderr on failure, results alone on stdout."""
 
+import math
+import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 import unittest
 
-from command import BIN_DIR, CONFORMANCE, ZOO, CommandTest, Server, rivulet, token_lines
+from command import BIN_DIR, CONFORMANCE, ZOO, CommandTest, Result, Server, rivulet, token_lines
+from model_files import Model
 
 RFA = CONFORMANCE / "tiny-rfa"  # tokens, bos 0, no limit
 CONCAT = CONFORMANCE / "tiny-elu-learned-concat"  # tokens, no bos, 48 positions
@@ -39,6 +43,8 @@ class UsageTest(CommandTest):
             ["generate", "--model", RFA, "--tokens", "1", "--prompt", "a"],
             ["generate", "--model", RFA, "--seed", "-1"],
             ["generate", "--model", RFA, "--deadline", "0"],
+            ["generate", "--model", RFA, "--deadline", "inf"],
+            ["generate", "--model", RFA, "--out", ""],
         ):
             with self.subTest(args=args):
                 self.fails(rivulet(*args), 2)
@@ -51,13 +57,42 @@ class UsageTest(CommandTest):
         self.assertIn("--window", rivulet("score", "--help").out)
 
     def test_a_full_stdout_is_said(self):
-        with open("/dev/full", "wb") as full:
-            done = subprocess.run(
-                [BIN_DIR / "rivulet", "models", "--model", RFA], stdout=full, stderr=subprocess.PIPE
-            )
-        self.assertEqual(done.returncode, 2)
-        self.assertIn(b"stdout", done.stderr)
-        self.assertEqual(done.stderr.count(b"\n"), 1)
+        for args in (["models", "--model", RFA], ["--help"], ["--version"]):
+            with self.subTest(args=args), open("/dev/full", "wb") as full:
+                done = subprocess.run(
+                    [BIN_DIR / "rivulet", *args], stdout=full, stderr=subprocess.PIPE
+                )
+                self.fails(Result(done.returncode, "", done.stderr.decode()), 2, "stdout")
+
+    def test_a_closed_standard_stream_is_never_another_file(self):
+        score = ["score", "--model", RFA, "--input", "-"]
+        for args, closed, mention in (
+            (["models", "--model", RFA], ">&-", "stdout"),
+            (["generate", "--model", RFA, "--max-tokens", "3"], ">&-", "stdout"),
+            (["--help"], ">&-", "stdout"),
+            (score, ">&-", "stdout"),
+            (score, "<&-", "-: cannot be read"),
+        ):
+            with self.subTest(args=args, closed=closed):
+                done = subprocess.run(
+                    ["sh", "-c", f'exec "$0" "$@" {closed}', BIN_DIR / "rivulet", *args],
+                    input=token_lines([[1]]).encode(), capture_output=True, timeout=120,
+                )
+                self.fails(Result(done.returncode, done.stdout.decode(), done.stderr.decode()), 2, mention)
+        # Without stderr there is no line; nor may there be one in a file of the model.
+        done = subprocess.run(
+            ["sh", "-c", 'exec "$0" "$@" 2>&-', BIN_DIR / "rivulet", *score], input=b"{}\n", capture_output=True
+        )
+        self.assertEqual((done.returncode, done.stdout), (2, b""))
+
+    def test_text_that_is_not_utf8_is_one_line_that_names_the_option(self):
+        with Server(RFA) as server:
+            target = ["--target", server.target]
+            for command in (["models"], ["health"], ["generate"], ["score", "--input", "-"]):
+                with self.subTest(command=command):
+                    self.fails(rivulet(*command, *target, b"--model-name=a\xff"), 2, "--model-name: not UTF-8")
+            self.fails(rivulet("generate", *target, b"--prompt=\xc0"), 2, "--prompt: not UTF-8")
+            self.fails(rivulet("generate", *target, b"--stop=\xc0"), 2, "--stop: not UTF-8")
 
 
 class GenerateTest(CommandTest):
@@ -201,6 +236,36 @@ class TargetTest(CommandTest):
         for command in (["models"], ["health"], ["generate"], ["score", "--input", "-"]):
             with self.subTest(command=command):
                 self.fails(rivulet(*command, "--model", RFA, "--backend", "cuda"), 3, "cuda")
+
+    def test_a_model_too_large_for_this_machine_is_exit_code_2(self):
+        model = Model("tiny-elu-relu")
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        # States of 2 layers and 2 heads in float32: 64 of them do not fit, and the weights are small.
+        dim = 8 * (math.isqrt(memory // (64 * 16)) // 8 + 2)
+        for name in ("key_dim", "value_dim"):
+            model.config[name] = dim
+
+        def widen(name, entry, chunk):
+            if ".attention." not in name or name.endswith("out_projection.bias"):
+                return chunk
+            wide = 1 if "out_projection" in name else 0
+            entry["shape"] = [2 * dim if i == wide else n for i, n in enumerate(entry["shape"])]
+            return bytes(4 * math.prod(entry["shape"]))
+
+        model.rebuild(widen)
+        with tempfile.TemporaryDirectory() as folder:
+            model.write(pathlib.Path(folder))
+            self.fails(rivulet("models", "--model", folder, "--weights", "f32"), 2, "64 sessions")
+
+    def test_the_own_process_keeps_the_sessions_that_it_can_use(self):
+        (model,) = self.succeeds(rivulet("models", "--model", RFA, "--json")).lines()
+        self.assertEqual(model["limits"]["slots"], 64)
+        self.assertEqual(model["limits"]["max_num_samples"], 64)
+
+    def test_the_own_process_takes_long_lines(self):
+        line = token_lines([[1] * 200])
+        long = '{"tokens":[' + "1," * (5 << 20) + "37]}\n"  # more than a server's 4 MiB; refused for its last id
+        self.fails(rivulet("score", "--model", RFA, "--input", "-", stdin=line + long), 2, "-:2", f"tokens[{5 << 20}]", out=None)
 
     def test_a_server_gives_what_the_own_process_gives(self):
         lines = token_lines([[1, 2, 3], [4] * 40])

@@ -32,7 +32,7 @@ def rivulet(*args, stdin="", timeout=120):
     if isinstance(stdin, str):
         stdin = stdin.encode()
     done = subprocess.run(
-        [BIN_DIR / "rivulet", *map(str, args)], input=stdin, capture_output=True, timeout=timeout
+        [BIN_DIR / "rivulet", *(arg if isinstance(arg, bytes) else str(arg) for arg in args)], input=stdin, capture_output=True, timeout=timeout
     )
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 

@@ -4,9 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace rivulet {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -169,6 +172,61 @@ TEST(OptionsTest, NamesTheOptionThatIsWrong) {
   EXPECT_THAT(Refusal({"generate", "--model", "d", "--prompt", "\xff"}), HasSubstr("--prompt"));
   EXPECT_THAT(Refusal({"generate", "--model", "d", "--count", "3"}), HasSubstr("--out"));
   EXPECT_THAT(Refusal({"generate", "--model", "d", "--logprobs"}), HasSubstr("--json"));
+}
+
+TEST(OptionsTest, RefusesTextThatIsNotUtf8) {
+  EXPECT_THAT(Refusal({"generate", "--target", "a:1", "--model-name", "a\xff"}),
+              HasSubstr("--model-name: not UTF-8 at byte 1"));
+  EXPECT_THAT(Refusal({"models", "--target", "\xff:1"}), HasSubstr("--target: not UTF-8"));
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--stop", "a", "--stop", "\xc0"}),
+              HasSubstr("--stop: not UTF-8"));
+}
+
+TEST(OptionsTest, ShowsNumbersThatAreTooLargeAsGiven) {
+  const std::string large = "99999999999999999999999";
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--max-tokens", large}),
+              HasSubstr("--max-tokens: \"" + large + "\""));
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--seed", large}),
+              HasSubstr("--seed: \"" + large + "\""));
+}
+
+TEST(OptionsTest, NeedsADeadlineThatEnds) {
+  for (const char* const seconds : {"0", "-1", "inf", "nan", "1e10", "1e999", "soon", ""}) {
+    EXPECT_EQ(
+        Refusal({"generate", "--model", "d", "--deadline", seconds}),
+        absl::StrCat("--deadline: \"", seconds, "\"; seconds above 0, at most 1e9, are needed"));
+    EXPECT_THAT(Refusal({"health", "--model", "d", "--deadline", seconds}),
+                HasSubstr("--deadline: "));
+  }
+  EXPECT_EQ(
+      Expect<GenerateOptions>({"generate", "--model", "d", "--deadline", "1e9"}).deadline_seconds,
+      1e9);
+  EXPECT_EQ(Expect<HealthOptions>({"health", "--model", "d", "--deadline", "0.5"}).deadline_seconds,
+            0.5);
+}
+
+TEST(OptionsTest, RefusesTwoBiasesOfOneToken) {
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--logit-bias", "3:1", "--logit-bias", "4:1",
+                       "--logit-bias", "3:2"}),
+              HasSubstr("--logit-bias: token 3"));
+}
+
+TEST(OptionsTest, RefusesAnEmptyPath) {
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--out", ""}), HasSubstr("--out: empty"));
+  EXPECT_THAT(Refusal({"generate", "--model", "d", "--values-file", ""}),
+              HasSubstr("--values-file: empty"));
+  EXPECT_THAT(Refusal({"models", "--target", "a:1", "--tls-ca", ""}), HasSubstr("--tls-ca: empty"));
+  for (const char* const input : {"--input", "--idx", "--text"}) {
+    EXPECT_THAT(Refusal({"score", "--model", "d", input, ""}),
+                HasSubstr(absl::StrCat(input, ": empty")));
+  }
+}
+
+TEST(OptionsTest, RefusesWhatAnImageHasNoUseFor) {
+  for (const char* const option : {"--max-tokens", "--stop", "--stop-token", "--num-samples"}) {
+    EXPECT_THAT(Refusal({"generate", "--model", "d", "--out", "x.png", option, "1"}),
+                AllOf(HasSubstr(option), HasSubstr("--out")));
+  }
 }
 
 TEST(OptionsTest, RefusesWhatIsNoCommand) {
