@@ -21,7 +21,7 @@ struct GrpcServerOptions {
   std::string listen;  // HOST:PORT; "" = no socket, in-process channels only
   bool reflection = true;
   int max_message_bytes =
-      4 << 20;             // of a request; without a socket 64 MiB, as the client is this process
+      4 << 20;             // of a request; without a socket 1 GiB, as the client is this process
   int max_streams = 1000;  // requests at once on one connection
 };
 
