@@ -50,6 +50,7 @@ absl::Status Unshared(const absl::Status& status);
     if (absl::Status rivulet_status_ = (expr); !rivulet_status_.ok()) return rivulet_status_; \
   } while (false)
 
+// NOLINTBEGIN(bugprone-macro-parentheses): `lhs` may be a declaration.
 #define RIVULET_CONCAT_INNER_(a, b) a##b
 #define RIVULET_CONCAT_(a, b) RIVULET_CONCAT_INNER_(a, b)
 // RIVULET_ASSIGN_OR_RETURN(auto x, F()): x = *F(), or returns F()'s Status.
@@ -59,3 +60,4 @@ absl::Status Unshared(const absl::Status& status);
   auto tmp = (expr);                                   \
   if (!tmp.ok()) return std::move(tmp).status();       \
   lhs = *std::move(tmp)
+// NOLINTEND(bugprone-macro-parentheses)
