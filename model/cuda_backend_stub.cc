@@ -4,6 +4,7 @@
 
 namespace rivulet {
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the real backend keeps the model
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model>,
                                                            const CudaBackendOptions&) {
   ErrorDetail detail;

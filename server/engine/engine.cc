@@ -123,9 +123,9 @@ std::unique_ptr<Engine> Engine::Create(std::shared_ptr<const Model> model,
 
 std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
-                                              const EngineOptions& options, Clock clock) {
+                                              const EngineOptions& options, const Clock& clock) {
   return std::make_unique<EngineImpl>(nullptr, std::move(config), tokenizer, std::move(backend),
-                                      options, std::move(clock));
+                                      options, clock);
 }
 
 }  // namespace rivulet

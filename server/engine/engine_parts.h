@@ -18,6 +18,6 @@ namespace rivulet {
 // call of the engine.
 std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
-                                              const EngineOptions& options, Clock clock);
+                                              const EngineOptions& options, const Clock& clock);
 
 }  // namespace rivulet

@@ -25,6 +25,7 @@ namespace rivulet {
 // Owns itself: created by Start, deleted once gRPC is done with the call (OnDone) and the engine is
 // done with the listener (its last OnReady has returned), whichever comes later. Thread: OnReady on
 // the engine's emitter thread, On* on threads of gRPC.
+// NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): it deletes itself, nobody else may
 class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>,
                               public ReplyListener {
  public:
