@@ -106,9 +106,11 @@ void BM_Step(benchmark::State& state, const std::string& name, WeightPrecision p
 }
 
 // Feeding a prompt of 784 tokens to one session, in runs of 256.
-void BM_Prefill(benchmark::State& state, const std::string& name, int chunk) {
+void BM_Prefill(benchmark::State& state, const std::string& name, int chunk,
+                WeightPrecision precision) {
   const auto model = Load(name);
-  auto backend = *CreateCpuBackend(model, {.num_slots = 1, .threads = int(state.range(0))});
+  auto backend = *CreateCpuBackend(
+      model, {.num_slots = 1, .weights = precision, .threads = int(state.range(0))});
   std::vector<int32_t> tokens(784, 7);
   const Slot slot = 1;
   for (auto _ : state) {
@@ -154,13 +156,29 @@ BENCHMARK_CAPTURE(BM_Step, shakespeare_rfa_f16, "shakespeare-rfa", WeightPrecisi
     ->ArgNames({"rows", "threads"})
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_at_once, "mnist-linear", 256)
+BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_at_once_f16, "mnist-linear", 256,
+                  WeightPrecision::kAuto)
     ->Arg(1)
     ->Arg(2)
     ->ArgNames({"threads"})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_stepped, "mnist-linear", 1)
+BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_stepped_f16, "mnist-linear", 1,
+                  WeightPrecision::kAuto)
+    ->Arg(1)
+    ->Arg(2)
+    ->ArgNames({"threads"})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_at_once_f32, "mnist-linear", 256,
+                  WeightPrecision::kF32)
+    ->Arg(1)
+    ->Arg(2)
+    ->ArgNames({"threads"})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_stepped_f32, "mnist-linear", 1,
+                  WeightPrecision::kF32)
     ->Arg(1)
     ->Arg(2)
     ->ArgNames({"threads"})
