@@ -22,9 +22,7 @@ const char* CheckGemm(const GemmArgs& args) {
   return nullptr;
 }
 
-bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin, int total_n,
-                 void* panels) {
-  (void)total_n;  // documents the shape; panels are independent of it
+bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin, void* panels) {
   bool finite = true;
   for (int i = 0; i < n; ++i) {
     const int column = column_begin + i;

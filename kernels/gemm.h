@@ -44,11 +44,11 @@ constexpr size_t PackedSize(WeightType type, int k, int n) {
 }
 
 // Packs rows of `w` [n, k] float32 into columns column_begin .. column_begin + n - 1 of a packed
-// matrix [k, total_n]; call it several times to put several matrices side by side. `panels` must be
+// matrix of any width; call it several times to put several matrices side by side. `panels` must be
 // zero at first. Rounds to nearest even; returns false if a finite weight becomes infinite in
 // `type`.
 [[nodiscard]] bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin,
-                               int total_n, void* panels);
+                               void* panels);
 
 struct GemmArgs {
   PackedMatrix w;

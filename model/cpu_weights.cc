@@ -69,7 +69,7 @@ class Loader {
       const std::string weight = part.name + ".weight";
       RIVULET_ASSIGN_OR_RETURN(const std::vector<float> values,
                                Read(weight, size_t(part.rows) * size_t(k)));
-      if (!kernels::PackWeights(type_, values.data(), part.rows, k, column, n, m->panels.data())) {
+      if (!kernels::PackWeights(type_, values.data(), part.rows, k, column, m->panels.data())) {
         return InvalidField(
             "WEIGHT_TOO_LARGE", "weights",
             absl::StrCat("a value of tensor ", weight, " is too large for 16-bit weights"));

@@ -129,61 +129,30 @@ void BM_Prefill(benchmark::State& state, const std::string& name, int chunk,
       benchmark::Counter(double(state.iterations() * 784), benchmark::Counter::kIsRate);
 }
 
-const std::vector<std::vector<int64_t>> kSizes = {{1, 8, 64, 256}, {1, 2}};
+void RowsAndThreads(benchmark::internal::Benchmark* b) {
+  b->ArgsProduct({{1, 8, 64, 256}, {1, 2}})->ArgNames({"rows", "threads"});
+  b->UseRealTime()->Unit(benchmark::kMicrosecond);
+}
 
-BENCHMARK_CAPTURE(BM_MatrixProducts, mnist_f32, "mnist-linear", WeightPrecision::kF32)
-    ->ArgsProduct(kSizes)
-    ->ArgNames({"rows", "threads"})
-    ->UseRealTime()
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(BM_Step, mnist_f32, "mnist-linear", WeightPrecision::kF32)
-    ->ArgsProduct(kSizes)
-    ->ArgNames({"rows", "threads"})
-    ->UseRealTime()
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(BM_MatrixProducts, mnist_f16, "mnist-linear", WeightPrecision::kAuto)
-    ->ArgsProduct(kSizes)
-    ->ArgNames({"rows", "threads"})
-    ->UseRealTime()
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(BM_Step, mnist_f16, "mnist-linear", WeightPrecision::kAuto)
-    ->ArgsProduct(kSizes)
-    ->ArgNames({"rows", "threads"})
-    ->UseRealTime()
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(BM_Step, shakespeare_rfa_f16, "shakespeare-rfa", WeightPrecision::kAuto)
-    ->ArgsProduct(kSizes)
-    ->ArgNames({"rows", "threads"})
-    ->UseRealTime()
-    ->Unit(benchmark::kMicrosecond);
-BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_at_once_f16, "mnist-linear", 256,
-                  WeightPrecision::kAuto)
-    ->Arg(1)
-    ->Arg(2)
-    ->ArgNames({"threads"})
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_stepped_f16, "mnist-linear", 1,
-                  WeightPrecision::kAuto)
-    ->Arg(1)
-    ->Arg(2)
-    ->ArgNames({"threads"})
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_at_once_f32, "mnist-linear", 256,
-                  WeightPrecision::kF32)
-    ->Arg(1)
-    ->Arg(2)
-    ->ArgNames({"threads"})
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_stepped_f32, "mnist-linear", 1,
-                  WeightPrecision::kF32)
-    ->Arg(1)
-    ->Arg(2)
-    ->ArgNames({"threads"})
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
+void Threads(benchmark::internal::Benchmark* b) {
+  b->Arg(1)->Arg(2)->ArgNames({"threads"})->UseRealTime()->Unit(benchmark::kMillisecond);
+}
+
+constexpr WeightPrecision kF32 = WeightPrecision::kF32,
+                          kF16 = WeightPrecision::kAuto;  // both files are F16
+BENCHMARK_CAPTURE(BM_MatrixProducts, mnist_f32, "mnist-linear", kF32)->Apply(RowsAndThreads);
+BENCHMARK_CAPTURE(BM_Step, mnist_f32, "mnist-linear", kF32)->Apply(RowsAndThreads);
+BENCHMARK_CAPTURE(BM_MatrixProducts, mnist_f16, "mnist-linear", kF16)->Apply(RowsAndThreads);
+BENCHMARK_CAPTURE(BM_Step, mnist_f16, "mnist-linear", kF16)->Apply(RowsAndThreads);
+BENCHMARK_CAPTURE(BM_Step, shakespeare_rfa_f16, "shakespeare-rfa", kF16)->Apply(RowsAndThreads);
+BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_at_once_f16, "mnist-linear", 256, kF16)
+    ->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_stepped_f16, "mnist-linear", 1, kF16)
+    ->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_at_once_f32, "mnist-linear", 256, kF32)
+    ->Apply(Threads);
+BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_stepped_f32, "mnist-linear", 1, kF32)
+    ->Apply(Threads);
 
 }  // namespace
 }  // namespace rivulet

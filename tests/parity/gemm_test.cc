@@ -19,7 +19,7 @@ struct Matrix {
       : panels(PackedSize(type, k, n) / sizeof(float) + 1), bias(size_t(PaddedColumns(n))) {
     std::fill_n(panels.data(), PackedSize(type, k, n) / sizeof(float) + 1, 0.0f);
     const std::vector<float> w = RandomFloats(size_t(n) * size_t(k), 1, -0.2f, 0.2f);
-    EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, n, panels.data()));
+    EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, panels.data()));
     const std::vector<float> b = RandomFloats(size_t(n), 2);
     std::copy(b.begin(), b.end(), bias.begin());
     packed = {type, k, n, panels.data()};
@@ -115,8 +115,8 @@ TEST(GemmTest, SeveralMatricesSideBySideEqualEachAlone) {
   const std::vector<float> x = RandomFloats(kK, 6);
   const std::vector<float> w = RandomFloats(size_t(50) * kK, 7);
   std::vector<float> panels(PackedSize(WeightType::kF32, kK, 50) / sizeof(float)), bias(64), y(64);
-  ASSERT_TRUE(PackWeights(WeightType::kF32, w.data(), 17, kK, 0, 50, panels.data()));
-  ASSERT_TRUE(PackWeights(WeightType::kF32, w.data() + 17 * kK, 33, kK, 17, 50, panels.data()));
+  ASSERT_TRUE(PackWeights(WeightType::kF32, w.data(), 17, kK, 0, panels.data()));
+  ASSERT_TRUE(PackWeights(WeightType::kF32, w.data() + 17 * kK, 33, kK, 17, panels.data()));
   GemmArgs args;
   args.w = {WeightType::kF32, kK, 50, panels.data()};
   args.bias = bias.data();
@@ -137,8 +137,8 @@ TEST(GemmTest, SeveralMatricesSideBySideEqualEachAlone) {
 TEST(GemmTest, PackingSaysWhenAWeightDoesNotFitSixteenBits) {
   std::vector<float> panels(32);
   const float large = 70000.0f;
-  EXPECT_FALSE(PackWeights(WeightType::kF16, &large, 1, 1, 0, 1, panels.data()));
-  EXPECT_TRUE(PackWeights(WeightType::kBF16, &large, 1, 1, 0, 1, panels.data()));
+  EXPECT_FALSE(PackWeights(WeightType::kF16, &large, 1, 1, 0, panels.data()));
+  EXPECT_TRUE(PackWeights(WeightType::kBF16, &large, 1, 1, 0, panels.data()));
 }
 
 TEST(GemmTest, CheckNamesWhatIsWrong) {
