@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Installs what a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--tests]
 # Without an option: what building the server and the command needs. --tests: also what deploy/test.sh needs.
+# --tests also makes build/venv (tests/requirements.txt).
 # Does nothing where everything is there; otherwise needs root, or sudo.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 packages=(
   ca-certificates g++ make cmake ninja-build ccache pkg-config
@@ -11,33 +13,61 @@ packages=(
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
-  clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev python3 shellcheck
+  clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev python3 python3-venv shellcheck
+  haproxy buildah debootstrap
 )
 
 case "${1:-}" in
   "") ;;
-  --tests) packages+=("${test_packages[@]}") ;;
+  --tests)
+    packages+=("${test_packages[@]}")
+    # Any Node.js will do: Debian's packages clash with those of its makers.
+    command -v npm >/dev/null || packages+=(nodejs npm)
+    ;;
   *) echo "setup.sh: unknown option '$1'; usage: deploy/setup.sh [--tests]" >&2; exit 2 ;;
 esac
 
-missing=()
-for package in "${packages[@]}"; do
-  status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
-  [[ $status == installed ]] || missing+=("$package")
-done
-if ((${#missing[@]} == 0)); then exit 0; fi
-
-echo "setup: installing ${#missing[@]} packages: ${missing[*]}" >&2
-root=()
-if ((EUID != 0)); then
-  command -v sudo >/dev/null || { echo "setup.sh: installing packages needs root or sudo" >&2; exit 2; }
-  root=(sudo)
-fi
-export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if ! { "${root[@]}" apt-get update && "${root[@]}" apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
-  tail -n 20 "$log" >&2
-  echo "setup.sh: apt-get failed, see above" >&2
-  exit 1
+# logged <command...>: says nothing unless the command fails.
+logged() {
+  if ! "$@" >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "setup.sh: failed: $*" >&2
+    exit 1
+  fi
+}
+
+install_packages() {
+  local missing=() root=() package status
+  for package in "${packages[@]}"; do
+    status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+    [[ $status == installed ]] || missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+  echo "setup: installing ${#missing[@]} packages: ${missing[*]}" >&2
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || { echo "setup.sh: installing packages needs root or sudo" >&2; exit 2; }
+    root=(sudo)
+  fi
+  export DEBIAN_FRONTEND=noninteractive
+  logged "${root[@]}" apt-get update
+  logged "${root[@]}" apt-get install -y --no-install-recommends "${missing[@]}"
+}
+
+# unchanged <stamp> <file...>: the files are those that the stamp was made of.
+unchanged() { sha256sum "${@:2}" | cmp -s - "$1"; }
+
+install_venv() {
+  local requirements=tests/requirements.txt venv=build/venv
+  ! unchanged "$venv/stamp" "$requirements" || return 0
+  echo "setup: Python packages of $requirements into $venv" >&2
+  logged python3 -m venv --clear "$venv"
+  logged "$venv/bin/pip" install --disable-pip-version-check -r "$requirements"
+  sha256sum "$requirements" >"$venv/stamp"
+}
+
+install_packages
+if [[ ${1:-} == --tests ]]; then
+  install_venv
 fi
