@@ -42,10 +42,24 @@ int Fail(const absl::Status& status) {
   return ExitCode(status);
 }
 
-// Blocks until a signal of `signals` comes, then drains; a second one ends the process at once.
+// Waits for `duration`; a signal of `signals` meanwhile ends the process at once.
+void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration) {
+  const timespec timeout = absl::ToTimespec(duration);
+  if (sigtimedwait(&signals, nullptr, &timeout) <= 0) return;
+  Log(LogLevel::kWarning, "stopped", {{"reason", "second signal"}});
+  std::_Exit(0);
+}
+
+// Blocks until a signal of `signals` comes, then announces the drain, and drains.
 void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Server* server) {
   int signal = 0;
   sigwait(&signals, &signal);
+  if (config.drain_delay_seconds > 0) {
+    Log(LogLevel::kInfo, "leaving",
+        {{"signal", int64_t{signal}}, {"seconds", int64_t{config.drain_delay_seconds}}});
+    server->AnnounceDrain();
+    WaitUnlessSignal(signals, absl::Seconds(config.drain_delay_seconds));
+  }
   Log(LogLevel::kInfo, "draining",
       {{"signal", int64_t{signal}}, {"seconds", int64_t{config.drain_seconds}}});
   std::atomic<bool> done = false;
@@ -54,13 +68,7 @@ void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Serve
     all_ended = server->Drain(absl::Now() + absl::Seconds(config.drain_seconds));
     done = true;
   });
-  const timespec period = {0, 50 * 1000 * 1000};
-  while (!done) {
-    if (sigtimedwait(&signals, nullptr, &period) > 0) {
-      Log(LogLevel::kWarning, "stopped", {{"reason", "second signal"}});
-      std::_Exit(0);
-    }
-  }
+  while (!done) WaitUnlessSignal(signals, absl::Milliseconds(50));
   drain.join();
   Log(LogLevel::kInfo, "stopped", {{"all_replies_ended", all_ended}});
 }

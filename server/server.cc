@@ -145,6 +145,8 @@ int Server::port() const { return grpc_->port(); }
 
 std::shared_ptr<grpc::Channel> Server::InProcessChannel() { return grpc_->InProcessChannel(); }
 
+void Server::AnnounceDrain() { grpc_->StopServing(); }
+
 bool Server::Drain(absl::Time deadline) {
   grpc_->StopServing();
   std::atomic<bool> all_ended = true;

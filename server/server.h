@@ -38,6 +38,10 @@ class Server {
   // the server lives.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
+  // Health turns NOT_SERVING, for good; requests are still taken. A balancer that looks at health
+  // stops sending here before Drain refuses anything.
+  void AnnounceDrain();
+
   // Health turns NOT_SERVING, new Generate and Score calls are refused (UNAVAILABLE), running ones
   // go on until `deadline`; those left end with UNAVAILABLE. Returns true if all ended by
   // themselves. Nothing is served afterwards.

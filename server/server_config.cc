@@ -57,8 +57,14 @@ const std::vector<Setting>& Settings() {
              1 << 24),
       Number("max-queue", "Samples and scores of a model that may wait for a slot", &C::max_queue,
              0, 1 << 24),
-      Number("drain-seconds", "How long running replies may go on after SIGTERM", &C::drain_seconds,
-             0, 86400),
+      Number("drain-delay-seconds",
+             "After SIGTERM: how long health is NOT_SERVING but requests are still taken, so that "
+             "balancers look elsewhere",
+             &C::drain_delay_seconds, 0, 86400),
+      Number("drain-seconds",
+             "After SIGTERM and that delay: how long running replies may go on; new requests are "
+             "refused",
+             &C::drain_seconds, 0, 86400),
       {"reflection", "BOOL", "Serve gRPC reflection", &C::reflection},
       Number("max-message-mib", "Largest request in MiB", &C::max_message_mib, 1, 1024),
       Number("max-streams", "Requests at once on one connection", &C::max_streams, 1, 1 << 24),

@@ -118,6 +118,20 @@ TEST(LifecycleTest, ADrainLetsRunningRepliesEndAndRefusesNewOnes) {
   EXPECT_TRUE(all_ended);
 }
 
+TEST(LifecycleTest, AnAnnouncedDrainIsSeenBeforeAnythingIsRefused) {
+  TestServer server({kStream, kBounded});
+  const Collected before = Generate(server.stub(), Request(kStream, 3, 100));
+  server.server().AnnounceDrain();
+  for (const char* service : {"", kStream, kBounded}) {
+    EXPECT_EQ(Health(server.channel(), service), "NOT_SERVING") << service;
+  }
+  EXPECT_FALSE(server.Load(kStream).draining());
+  const Collected meanwhile = Generate(server.stub(), Request(kStream, 3, 100));
+  EXPECT_TRUE(meanwhile.status.ok()) << meanwhile.status.error_message();
+  EXPECT_EQ(meanwhile.tokens, before.tokens);
+  EXPECT_TRUE(server.server().Drain(absl::Now() + absl::Minutes(1)));
+}
+
 TEST(LifecycleTest, ADrainEndsWhatIsLeftAtItsDeadline) {
   TestServer server({kStream});
   Begun reply(server.stub(), Request(kStream, 1, kEndless));

@@ -159,22 +159,46 @@ TEST(ProcessTest, TheDrainTimeIsKept) {
   EXPECT_EQ(process.Wait(), 0);
 }
 
-TEST(ProcessTest, ASecondSignalEndsAtOnce) {
-  Process process(Flags({"--drain-seconds", "86400"}));
+TEST(ProcessTest, TheDrainDelayTakesRequestsAndThenTheDrainBegins) {
+  Process process(Flags({"--drain-delay-seconds", "2", "--drain-seconds", "60"}));
   const auto channel = process.Connect();
   ASSERT_NE(channel, nullptr);
   auto stub = v1::InferenceService::NewStub(channel);
-  grpc::ClientContext context;
-  auto reader = stub->Generate(&context, Request(kStream, 1, 1 << 20));
-  v1::GenerateReply first;
-  ASSERT_TRUE(reader->Read(&first));
+  const Collected before = Generate(*stub, Request(kStream, 1, 100));
   process.Signal(SIGTERM);
-  ASSERT_TRUE(process.AwaitEvent("draining").is_object());
-  process.Signal(SIGTERM);
+  EXPECT_EQ(process.AwaitEvent("leaving").value("seconds", 0), 2);
+  while (Health(channel, "") != "NOT_SERVING") absl::SleepFor(absl::Milliseconds(1));
+  const Collected meanwhile = Generate(*stub, Request(kStream, 1, 100));
+  EXPECT_TRUE(meanwhile.status.ok()) << meanwhile.status.error_message();
+  EXPECT_EQ(meanwhile.tokens, before.tokens);
+  EXPECT_EQ(process.err().find("\"draining\""), std::string::npos);
+  EXPECT_EQ(process.AwaitEvent("draining").value("seconds", 0), 60);
   EXPECT_EQ(process.Wait(), 0);
-  Collected rest;
-  Collect(reader.get(), &rest);
-  EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST(ProcessTest, ASecondSignalEndsAtOnce) {
+  const struct {
+    std::vector<std::string> flags;
+    std::string event;
+  } kCases[] = {{{"--drain-seconds", "86400"}, "draining"},
+                {{"--drain-delay-seconds", "86400"}, "leaving"}};
+  for (const auto& test : kCases) {
+    Process process(Flags(test.flags));
+    const auto channel = process.Connect();
+    ASSERT_NE(channel, nullptr);
+    auto stub = v1::InferenceService::NewStub(channel);
+    grpc::ClientContext context;
+    auto reader = stub->Generate(&context, Request(kStream, 1, 1 << 20));
+    v1::GenerateReply first;
+    ASSERT_TRUE(reader->Read(&first));
+    process.Signal(SIGTERM);
+    ASSERT_TRUE(process.AwaitEvent(test.event).is_object());
+    process.Signal(SIGTERM);
+    EXPECT_EQ(process.Wait(), 0);
+    Collected rest;
+    Collect(reader.get(), &rest);
+    EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  }
 }
 
 TEST(ProcessTest, AFailureIsOneLineThatSaysWhatAndWhere) {

@@ -35,6 +35,7 @@ TEST(ServerConfigTest, DefaultsListenOnLoopback) {
   EXPECT_TRUE(command->serve);
   EXPECT_EQ(command->config.listen, "127.0.0.1:50051");
   EXPECT_EQ(command->config.backend, "auto");
+  EXPECT_EQ(command->config.drain_delay_seconds, 0);
   EXPECT_EQ(command->config.drain_seconds, 30);
 }
 
