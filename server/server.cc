@@ -125,6 +125,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   options.reflection = config.reflection;
   options.max_message_bytes = config.max_message_mib << 20;
   options.max_streams = config.max_streams;
+  options.max_connection_age = config.max_connection_age_seconds == 0
+                                   ? absl::InfiniteDuration()
+                                   : absl::Seconds(config.max_connection_age_seconds);
   RIVULET_ASSIGN_OR_RETURN(server->grpc_, GrpcServer::Create(served, options));
   server->LogServing(config);
   std::vector<const Engine*> engines;

@@ -68,6 +68,10 @@ const std::vector<Setting>& Settings() {
       {"reflection", "BOOL", "Serve gRPC reflection", &C::reflection},
       Number("max-message-mib", "Largest request in MiB", &C::max_message_mib, 1, 1024),
       Number("max-streams", "Requests at once on one connection", &C::max_streams, 1, 1 << 24),
+      Number("max-connection-age-seconds",
+             "Send a connection GOAWAY after about this long, so that its client looks for new "
+             "replicas; running replies go on; 0: never",
+             &C::max_connection_age_seconds, 0, 86400),
       Number("threads", "Threads of the CPU backend; 0: the cores this process may use",
              &C::threads, 0, 4096),
   };

@@ -26,6 +26,7 @@ struct ServerConfig {
   bool reflection = true;        // gRPC server reflection
   int max_message_mib = 4;       // largest request
   int max_streams = 1000;        // requests at once on one connection
+  int max_connection_age_seconds = 0;  // then GOAWAY, running replies go on; 0 = never
   // Performance.
   int threads = 0;  // of the CPU backend; 0 = the cores this process may use
 };

@@ -64,6 +64,12 @@ void SetTransport(const GrpcServerOptions& options, grpc::ServerBuilder* builder
                                                            : options.max_message_bytes);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
+  if (options.max_connection_age != absl::InfiniteDuration()) {
+    // The grace time stays gRPC's default, without end: no reply is cut.
+    builder->AddChannelArgument(
+        GRPC_ARG_MAX_CONNECTION_AGE_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(options.max_connection_age)));
+  }
   // A second server on the same port must fail, not share it.
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // A vanished client is noticed within 40 s. Clients may ping as often as that themselves.

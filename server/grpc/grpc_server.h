@@ -23,6 +23,7 @@ struct GrpcServerOptions {
   int max_message_bytes =
       4 << 20;             // of a request; without a socket 1 GiB, as the client is this process
   int max_streams = 1000;  // requests at once on one connection
+  absl::Duration max_connection_age = absl::InfiniteDuration();  // then GOAWAY; replies go on
 };
 
 // Thread: any, but Shutdown and the destructor once.

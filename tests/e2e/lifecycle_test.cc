@@ -132,6 +132,21 @@ TEST(LifecycleTest, AnAnnouncedDrainIsSeenBeforeAnythingIsRefused) {
   EXPECT_TRUE(server.server().Drain(absl::Now() + absl::Minutes(1)));
 }
 
+TEST(LifecycleTest, AnOldConnectionIsSentAwayAndItsReplyGoesOn) {
+  ServerConfig config;
+  config.max_connection_age_seconds = 1;
+  TestServer server({kStream}, config);
+  Begun reply(server.stub(), Request(kStream, 1, kEndless));
+  EXPECT_TRUE(server.channel()->WaitForStateChange(
+      GRPC_CHANNEL_READY, absl::ToChronoTime(absl::Now() + absl::Minutes(1))));
+  v1::GenerateReply next;
+  EXPECT_TRUE(reply.reader->Read(&next));
+  EXPECT_TRUE(Generate(server.stub(), Request(kStream, 2, 10)).status.ok());
+  EXPECT_TRUE(reply.reader->Read(&next));
+  reply.context.TryCancel();
+  EXPECT_EQ(reply.Rest().status.error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST(LifecycleTest, ADrainEndsWhatIsLeftAtItsDeadline) {
   TestServer server({kStream});
   Begun reply(server.stub(), Request(kStream, 1, kEndless));

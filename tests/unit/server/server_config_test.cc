@@ -37,6 +37,7 @@ TEST(ServerConfigTest, DefaultsListenOnLoopback) {
   EXPECT_EQ(command->config.backend, "auto");
   EXPECT_EQ(command->config.drain_delay_seconds, 0);
   EXPECT_EQ(command->config.drain_seconds, 30);
+  EXPECT_EQ(command->config.max_connection_age_seconds, 0);
 }
 
 TEST(ServerConfigTest, ModelMayBeRepeated) {
@@ -125,6 +126,7 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "--threads", "many"}, "--threads"},
       {{"--model", "m", "--threads", "-1"}, "threads is -1; allowed: 0 to 4096"},
       {{"--model", "m", "--max-sessions", "0"}, "max-sessions is 0; allowed: 1 to"},
+      {{"--model", "m", "--drain-delay-seconds", "-1"}, "drain-delay-seconds is -1; allowed: 0 to"},
       {{"--model", "m", "--backend", "tpu"}, "backend is \"tpu\"; allowed: auto, cpu, cuda"},
       {{"--model", "m", "--precision", "float16"}, "allowed: default, float32"},
       {{"--model", "m", "--weights", "int8"}, "allowed: auto, f32, f16, bf16"},
