@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A session's bits depend on nothing but itself: not on batch mates, row order, slot, threads,
-// vector width, run length, or whether its tokens were prefilled or stepped.
+// vector width, limits, run length, or whether its tokens were prefilled or stepped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,9 +8,8 @@
 #include <numeric>
 #include <random>
 
-#include "kernels/cpu_target.h"
-#include "model/cpu_backend.h"
 #include "model/model.h"
+#include "tests/conformance/tested_backend.h"
 #include "tests/support/golden.h"
 #include "tests/support/random_model.h"
 
@@ -78,8 +77,7 @@ std::vector<Drawn> Generate(Backend& backend, const std::vector<Session>& sessio
       run.rows.push_back(row);
     }
     EXPECT_TRUE(backend.Submit(run).ok());
-    std::vector<Record> records;
-    EXPECT_TRUE(*backend.Poll(&records));
+    const std::vector<Record> records = PollAll(backend);
     for (const size_t i : order) position[i] += int64_t(feed[i].size()) + steps_per_run - 1;
     for (const Record& record : records) {
       const size_t i = order[size_t(record.row)];
@@ -97,47 +95,43 @@ std::vector<Slot> SlotsInOrder(size_t n) {
   return slots;
 }
 
-class BackendBitsTest : public ::testing::TestWithParam<std::string> {
+class BackendBitsTest : public ::testing::TestWithParam<std::tuple<std::string, TestedBackend>> {
  protected:
   void SetUp() override {
-    kernels::SetCpuTargetForTest("");
-    auto model = Model::Load(GetParam());
+    auto model = Model::Load(SourceDir() + std::get<0>(GetParam()));
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = *model;
   }
-  void TearDown() override { kernels::SetCpuTargetForTest(""); }
-
-  std::unique_ptr<Backend> NewBackend(int threads) {
-    auto backend = CreateCpuBackend(model_, {.num_slots = 256, .threads = threads});
+  const std::vector<BackendFactory>& factories() const { return std::get<1>(GetParam()).same_bits; }
+  std::unique_ptr<Backend> NewBackend(const BackendFactory& factory) {
+    auto backend = factory(model_, kSessions);
     EXPECT_TRUE(backend.ok()) << backend.status();
     return *std::move(backend);
   }
 
+  const int kSessions = BundledModelsAreTooLarge() ? 19 : StepsAreSlow() ? 40 : 256;
   std::shared_ptr<const Model> model_;
 };
 
-TEST_P(BackendBitsTest, TokensAreTheSameAloneAndAmong255OthersAtAnyPlaceThreadCountAndVectorWidth) {
-  constexpr int kSessions = RIVULET_SANITIZED ? 40 : 256, kLength = 12;
+TEST_P(BackendBitsTest, TokensAreTheSameAloneAndAmongOthersAtAnyPlaceRunLengthAndMakeOfTheBackend) {
+  const int length = BundledModelsAreTooLarge() ? 8 : 12;
   const std::vector<Session> sessions = RandomSessions(model_->config(), kSessions);
   std::vector<std::vector<Drawn>> runs;
-  for (const char* target : {"", "AVX2"}) {
-    if (!kernels::SetCpuTargetForTest(target)) continue;
-    for (const int threads : {2, 1}) {
-      if (RIVULET_SANITIZED && threads == 1) continue;
-      auto backend = NewBackend(threads);
-      runs.push_back(Generate(*backend, sessions, kLength, 1, SlotsInOrder(kSessions)));
-      std::vector<Slot> shuffled = SlotsInOrder(kSessions);
-      std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937(3));
-      runs.push_back(Generate(*backend, sessions, kLength, 4, shuffled));
-    }
+  for (const BackendFactory& factory : factories()) {
+    auto backend = NewBackend(factory);
+    runs.push_back(Generate(*backend, sessions, length, 1, SlotsInOrder(size_t(kSessions))));
+    std::vector<Slot> shuffled = SlotsInOrder(size_t(kSessions));
+    std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937(3));
+    runs.push_back(Generate(*backend, sessions, length, 4, shuffled));
   }
   for (const auto& other : runs) EXPECT_EQ(other, runs[0]);
-  auto backend = NewBackend(2);
-  for (const size_t i : {size_t{0}, size_t{17}, size_t{kSessions} - 1}) {
+  auto backend = NewBackend(factories()[0]);
+  for (const size_t i : {size_t{0}, size_t{17}, size_t(kSessions) - 1}) {
     for (const size_t batch : {1, 2, 5, 13, 31}) {
+      if (batch > size_t(kSessions)) continue;
       std::vector<Session> few(batch, sessions[i]);
-      for (size_t j = 1; j < batch; ++j) few[j] = sessions[(i + j * 7) % kSessions];
-      EXPECT_EQ(Generate(*backend, few, kLength, 3, SlotsInOrder(batch))[0], runs[0][i])
+      for (size_t j = 1; j < batch; ++j) few[j] = sessions[(i + j * 7) % size_t(kSessions)];
+      EXPECT_EQ(Generate(*backend, few, length, 4, SlotsInOrder(batch))[0], runs[0][i])
           << i << " of " << batch;
     }
   }
@@ -147,36 +141,43 @@ TEST_P(BackendBitsTest, PrefillEqualsStepping) {
   std::mt19937 random(11);
   std::vector<int32_t> tokens;
   const int64_t limit = model_->config().max_tokens().value_or(1000);
-  for (int64_t i = 0; i < std::min<int64_t>(limit, RIVULET_SANITIZED ? 140 : 300); ++i) {
+  const int64_t wanted = BundledModelsAreTooLarge() ? 70 : StepsAreSlow() ? 140 : 300;
+  for (int64_t i = 0; i < std::min(limit, wanted); ++i) {
     tokens.push_back(int32_t(random() % uint32_t(model_->config().num_output_tokens())));
   }
-  auto backend = NewBackend(2);
+  auto backend = NewBackend(factories()[0]);
   const BackendScore stepped = ScoreThroughBackend(*backend, model_->config(), 3, tokens, 1);
   for (const int chunk : {2, 7, 64, 1000}) {
     const BackendScore prefilled =
-        ScoreThroughBackend(*backend, model_->config(), 200, tokens, chunk);
+        ScoreThroughBackend(*backend, model_->config(), kSessions, tokens, chunk);
     EXPECT_EQ(prefilled.state, stepped.state) << chunk;
     EXPECT_EQ(prefilled.outputs, stepped.outputs) << chunk;
     EXPECT_EQ(prefilled.logprobs, stepped.logprobs) << chunk;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Models, BackendBitsTest,
-    ::testing::Values(std::string(RIVULET_SOURCE_DIR) + "/model/zoo/mnist-linear",
-                      std::string(RIVULET_SOURCE_DIR) + "/model/zoo/shakespeare-rfa",
-                      std::string(RIVULET_SOURCE_DIR) + "/tests/conformance/models/tiny-favor",
-                      std::string(RIVULET_SOURCE_DIR) +
-                          "/tests/conformance/models/tiny-smoothed-random-fourier",
-                      std::string(RIVULET_SOURCE_DIR) + "/tests/conformance/models/tiny-image"),
-    [](const auto& param) {
-      std::string name = param.param.substr(param.param.rfind('/') + 1);
-      for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-      return name;
-    });
+std::vector<std::string> BitsModels() {
+  std::vector<std::string> models = {"/tests/conformance/models/tiny-favor",
+                                     "/tests/conformance/models/tiny-smoothed-random-fourier",
+                                     "/tests/conformance/models/tiny-image"};
+  if (!BundledModelsAreTooLarge()) {
+    models.push_back("/model/zoo/mnist-linear");
+    models.push_back("/model/zoo/shakespeare-rfa");
+  }
+  return models;
+}
 
-// Odd sizes exercise every tail: none of these divides a vector or a panel.
-TEST(BackendBitsOddSizesTest, EveryFeatureMapAndGateHasTheSameBitsOnAvx2AndAvx512) {
+INSTANTIATE_TEST_SUITE_P(Models, BackendBitsTest,
+                         ::testing::Combine(::testing::ValuesIn(BitsModels()),
+                                            ::testing::ValuesIn(TestedBackends())),
+                         [](const auto& param) {
+                           return TestName(std::get<0>(param.param), std::get<1>(param.param).name);
+                         });
+
+// Odd sizes exercise every tail: none of these divides a vector, a warp or a panel.
+class BackendBitsOddSizesTest : public ::testing::TestWithParam<TestedBackend> {};
+
+TEST_P(BackendBitsOddSizesTest, EveryFeatureMapAndGateHasTheSameBitsInEveryMakeOfTheBackend) {
   for (const auto& [kind, dims] : {std::pair{FeatureMapKind::kElu, 0},
                                    {FeatureMapKind::kRandomFourier, 22},
                                    {FeatureMapKind::kSmoothedRandomFourier, 20},
@@ -200,19 +201,21 @@ TEST(BackendBitsOddSizesTest, EveryFeatureMapAndGateHasTheSameBitsOnAvx2AndAvx51
     std::vector<int32_t> tokens(40);
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(1 + i * 7 % 50);
     std::vector<BackendScore> scores;
-    for (const char* target : {"AVX3", "AVX2"}) {
-      if (!kernels::SetCpuTargetForTest(target)) continue;
-      auto backend = CreateCpuBackend(*model, {.num_slots = 1, .threads = 2});
+    for (const BackendFactory& factory : GetParam().same_bits) {
+      auto backend = factory(*model, 1);
       ASSERT_TRUE(backend.ok()) << backend.status();
       scores.push_back(ScoreThroughBackend(**backend, config, 1, tokens, 9));
+      scores.push_back(ScoreThroughBackend(**backend, config, 1, tokens, 1));
     }
-    kernels::SetCpuTargetForTest("");
     for (const BackendScore& score : scores) {
       EXPECT_EQ(score.outputs, scores[0].outputs) << int(kind);
       EXPECT_EQ(score.state, scores[0].state) << int(kind);
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(All, BackendBitsOddSizesTest, ::testing::ValuesIn(TestedBackends()),
+                         [](const auto& param) { return param.param.name; });
 
 }  // namespace
 }  // namespace rivulet::testing

@@ -1,41 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole models against their float64 goldens, straight through the CPU backend.
+// Whole models against their float64 goldens, straight through a backend.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
 
-#include "model/cpu_backend.h"
 #include "model/model.h"
+#include "tests/conformance/tested_backend.h"
 #include "tests/support/golden.h"
 
 namespace rivulet::testing {
 namespace {
 
-std::vector<std::string> GoldenDirectories() {
-  std::vector<std::string> directories;
-  for (const char* parent : {"/tests/conformance/models", "/model/zoo"}) {
-    for (const auto& entry :
-         std::filesystem::directory_iterator(std::string(RIVULET_SOURCE_DIR) + parent)) {
-      if (entry.is_directory()) directories.push_back(entry.path().string());
-    }
-  }
-  std::sort(directories.begin(), directories.end());
-  return directories;
-}
-
-class BackendGoldenTest : public ::testing::TestWithParam<std::string> {};
+class BackendGoldenTest : public ::testing::TestWithParam<std::tuple<std::string, TestedBackend>> {
+};
 
 TEST_P(BackendGoldenTest, OutputsAndLikelihoodMatchFloat64) {
-  const std::string& directory = GetParam();
+  const auto& [directory, tested] = GetParam();
   auto model = Model::Load(directory);
   ASSERT_TRUE(model.ok()) << model.status();
-  auto backend = CreateCpuBackend(*model, {.num_slots = 2});
+  auto backend = tested.same_bits[0](*model, 2);
   ASSERT_TRUE(backend.ok()) << backend.status();
   const Golden golden = ReadGolden(directory);
   ASSERT_FALSE(golden.sequences.empty());
-  const double tolerance = OutputTolerance(directory);
+  const double tolerance = std::max(OutputTolerance(directory), tested.least_output_tolerance);
   for (const GoldenSequence& sequence : golden.sequences) {
     const BackendScore score =
         ScoreThroughBackend(**backend, (*model)->config(), 1, sequence.tokens, 1024);
@@ -56,12 +44,11 @@ TEST_P(BackendGoldenTest, OutputsAndLikelihoodMatchFloat64) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BackendGoldenTest, ::testing::ValuesIn(GoldenDirectories()),
+INSTANTIATE_TEST_SUITE_P(All, BackendGoldenTest,
+                         ::testing::Combine(::testing::ValuesIn(GoldenDirectories()),
+                                            ::testing::ValuesIn(TestedBackends())),
                          [](const auto& param) {
-                           std::string name = param.param.substr(param.param.rfind('/') + 1);
-                           for (char& c : name)
-                             c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-                           return name;
+                           return TestName(std::get<0>(param.param), std::get<1>(param.param).name);
                          });
 
 }  // namespace

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/conformance/tested_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+
+namespace rivulet::testing {
+
+std::string SourceDir() {
+  const char* given = std::getenv("RIVULET_SOURCE_DIR");
+  return given != nullptr ? given : RIVULET_SOURCE_DIR;
+}
+
+std::vector<std::string> GoldenDirectories() {
+  std::vector<std::string> parents = {SourceDir() + "/tests/conformance/models"};
+  if (!BundledModelsAreTooLarge()) parents.push_back(SourceDir() + "/model/zoo");
+  std::vector<std::string> directories;
+  for (const std::string& parent : parents) {
+    for (const auto& entry : std::filesystem::directory_iterator(parent)) {
+      if (entry.is_directory()) directories.push_back(entry.path().string());
+    }
+  }
+  std::sort(directories.begin(), directories.end());
+  return directories;
+}
+
+std::string TestName(const std::string& path, const std::string& suffix) {
+  std::string name = path.substr(path.rfind('/') + 1) + "_" + suffix;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+std::vector<Record> PollAll(Backend& backend) {
+  std::vector<Record> records;
+  while (true) {
+    const absl::StatusOr<bool> complete = backend.Poll(&records);
+    if (!complete.ok()) {
+      ADD_FAILURE() << complete.status();
+      return records;
+    }
+    if (*complete) return records;
+  }
+}
+
+}  // namespace rivulet::testing

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which backend a conformance program tests. The tests of the seam are written once; each program
+// links them with one of tested_cpu.cc and cuda_tested.cc.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "model/backend.h"
+#include "model/model.h"
+
+namespace rivulet::testing {
+
+using BackendFactory = std::function<absl::StatusOr<std::unique_ptr<Backend>>(
+    std::shared_ptr<const Model> model, int num_slots)>;
+
+// Ways to make a backend whose sessions have the same bits: thread counts, vector widths, row
+// limits. A backend is used and destroyed before the next factory is called.
+struct TestedBackend {
+  std::string name;
+  double least_output_tolerance = 0;  // where it is not the one of OutputTolerance()
+  std::vector<BackendFactory> same_bits;
+};
+
+std::vector<TestedBackend> TestedBackends();
+
+// True where every step takes milliseconds (emulated, or under a sanitizer): sweeps shrink, and the
+// bundled models are left out where `BundledModelsAreTooLarge`.
+bool StepsAreSlow();
+bool BundledModelsAreTooLarge();
+
+// The folder that holds tests/ and model/: environment variable RIVULET_SOURCE_DIR, or where this
+// was compiled.
+std::string SourceDir();
+// Directories with a golden.json: those of the tests and the bundled ones.
+std::vector<std::string> GoldenDirectories();
+
+// `path`'s last part and `suffix`, as a name for a test.
+std::string TestName(const std::string& path, const std::string& suffix);
+
+// Polls until the outstanding run is complete; test failures where it ends in an error.
+std::vector<Record> PollAll(Backend& backend);
+
+}  // namespace rivulet::testing
