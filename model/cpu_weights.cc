@@ -2,179 +2,74 @@
 #include "model/cpu_weights.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "kernels/embed.h"
 #include "model/base/error.h"
+#include "model/decoded_weights.h"
 
 namespace rivulet {
 namespace {
 
-using kernels::FeatureMapKind;
 using kernels::WeightType;
-
-// A sinusoidal table up to this size is built when loading; positions behind it are computed as
-// they come.
-constexpr size_t kMaxPositionTableFloats = size_t{16} << 20;
 
 size_t Bytes(const std::vector<float>& v) { return v.size() * sizeof(float); }
 size_t Bytes(const CpuMatrix& m) { return m.panels.bytes() + Bytes(m.bias); }
 size_t Bytes(const CpuNorm& n) { return Bytes(n.weight) + Bytes(n.bias); }
 
-// Reads tensors of one model into their places.
-class Loader {
- public:
-  Loader(const Model& model, WeightType type)
-      : model_(model), config_(model.config()), type_(type) {}
-
-  absl::Status Load(CpuWeights* w) {
-    const size_t columns = size_t(config_.embedding_columns());
-    RIVULET_ASSIGN_OR_RETURN(w->embedding,
-                             Read("embedding.weight", size_t(config_.vocab_size) * columns));
-    RIVULET_RETURN_IF_ERROR(LoadPositions(w));
-    w->layers.resize(size_t(config_.num_layers));
-    for (int i = 0; i < config_.num_layers; ++i) {
-      RIVULET_RETURN_IF_ERROR(
-          LoadLayer(absl::StrCat("transformer.layers.", i, "."), &w->layers[size_t(i)]));
+absl::Status Pack(const DecodedMatrix& decoded, WeightType type, CpuMatrix* m) {
+  m->panels = AlignedBuffer(kernels::PackedSize(type, decoded.k, decoded.n));
+  if (m->panels.empty()) return absl::ResourceExhaustedError("no memory for the weights");
+  m->bias = decoded.bias;
+  m->bias.resize(size_t(kernels::PaddedColumns(decoded.n)));
+  m->packed = {type, decoded.k, decoded.n, m->panels.data()};
+  for (const DecodedMatrix::Part& part : decoded.parts) {
+    const float* rows = decoded.weight.data() + size_t(part.first_row) * size_t(decoded.k);
+    if (!kernels::PackWeights(type, rows, part.rows, decoded.k, part.first_row, m->panels.data())) {
+      return WeightTooLarge(part.name);
     }
-    if (config_.final_norm) RIVULET_RETURN_IF_ERROR(LoadNorm("transformer.norm", &w->final_norm));
-    RIVULET_RETURN_IF_ERROR(
-        LoadMatrix({{"predictor", config_.output_size()}}, config_.hidden_size, &w->head));
-    return absl::OkStatus();
   }
+  return absl::OkStatus();
+}
 
- private:
-  struct Part {
-    std::string name;  // tensors name.weight and name.bias
-    int rows;          // outputs
-  };
+CpuNorm ToNorm(DecodedNorm decoded) { return {std::move(decoded.weight), std::move(decoded.bias)}; }
 
-  absl::StatusOr<std::vector<float>> Read(const std::string& name, size_t count) const {
-    std::vector<float> values(count);
-    RIVULET_RETURN_IF_ERROR(model_.weights().Read(name, values));
-    return values;
+absl::Status LoadLayer(const Model& model, int index, WeightType type, CpuLayer* layer) {
+  const ModelConfig& config = model.config();
+  RIVULET_ASSIGN_OR_RETURN(DecodedLayer decoded, DecodeLayer(model, index));
+  RIVULET_RETURN_IF_ERROR(Pack(decoded.qkv, type, &layer->qkv));
+  RIVULET_RETURN_IF_ERROR(Pack(decoded.out, type, &layer->out));
+  RIVULET_RETURN_IF_ERROR(Pack(decoded.ffn1, type, &layer->ffn1));
+  RIVULET_RETURN_IF_ERROR(Pack(decoded.ffn2, type, &layer->ffn2));
+  layer->norm1 = ToNorm(std::move(decoded.norm1));
+  layer->norm2 = ToNorm(std::move(decoded.norm2));
+  layer->omega = std::move(decoded.omega);
+  kernels::FeatureMapArgs args = FeatureMapOf(config);
+  const size_t per_head = args.kind == kernels::FeatureMapKind::kRfa
+                              ? size_t(config.key_dim) * size_t(args.columns)
+                              : 0;
+  for (int h = 0; h < config.num_heads; ++h) {
+    args.omega = layer->omega.data() + size_t(h) * per_head;
+    layer->maps.push_back(args);
   }
+  return absl::OkStatus();
+}
 
-  // Several matrices of the same input, side by side in one packed matrix.
-  absl::Status LoadMatrix(const std::vector<Part>& parts, int k, CpuMatrix* m) const {
-    int n = 0;
-    for (const Part& part : parts) n += part.rows;
-    m->panels = AlignedBuffer(kernels::PackedSize(type_, k, n));
-    if (m->panels.empty()) return absl::ResourceExhaustedError("no memory for the weights");
-    m->bias.assign(size_t(kernels::PaddedColumns(n)), 0.0f);
-    m->packed = {type_, k, n, m->panels.data()};
-    int column = 0;
-    for (const Part& part : parts) {
-      const std::string weight = part.name + ".weight";
-      RIVULET_ASSIGN_OR_RETURN(const std::vector<float> values,
-                               Read(weight, size_t(part.rows) * size_t(k)));
-      if (!kernels::PackWeights(type_, values.data(), part.rows, k, column, m->panels.data())) {
-        return InvalidField(
-            "WEIGHT_TOO_LARGE", "weights",
-            absl::StrCat("a value of tensor ", weight, " is too large for 16-bit weights"));
-      }
-      RIVULET_ASSIGN_OR_RETURN(const std::vector<float> bias,
-                               Read(part.name + ".bias", size_t(part.rows)));
-      std::copy(bias.begin(), bias.end(), m->bias.begin() + column);
-      column += part.rows;
-    }
-    return absl::OkStatus();
+absl::Status LoadAll(const Model& model, WeightType type, CpuWeights* w) {
+  RIVULET_ASSIGN_OR_RETURN(DecodedTables tables, DecodeTables(model));
+  w->embedding = std::move(tables.embedding);
+  w->positions = std::move(tables.positions);
+  w->position_rows = tables.position_rows;
+  w->layers.resize(size_t(model.config().num_layers));
+  for (int i = 0; i < model.config().num_layers; ++i) {
+    RIVULET_RETURN_IF_ERROR(LoadLayer(model, i, type, &w->layers[size_t(i)]));
   }
-
-  absl::Status LoadNorm(const std::string& name, CpuNorm* norm) const {
-    RIVULET_ASSIGN_OR_RETURN(norm->weight, Read(name + ".weight", size_t(config_.hidden_size)));
-    RIVULET_ASSIGN_OR_RETURN(norm->bias, Read(name + ".bias", size_t(config_.hidden_size)));
-    return absl::OkStatus();
+  if (model.config().final_norm) {
+    RIVULET_ASSIGN_OR_RETURN(DecodedNorm norm, DecodeFinalNorm(model));
+    w->final_norm = ToNorm(std::move(norm));
   }
-
-  absl::Status LoadPositions(CpuWeights* w) const {
-    if (config_.position.type == PositionType::kNone) return absl::OkStatus();
-    const size_t columns = size_t(config_.embedding_columns());
-    if (config_.position.type == PositionType::kLearned) {
-      w->position_rows = config_.position.max_length;
-      RIVULET_ASSIGN_OR_RETURN(w->positions,
-                               Read("position.weight", size_t(w->position_rows) * columns));
-      return absl::OkStatus();
-    }
-    w->position_rows =
-        std::min(config_.position.max_length, int64_t(kMaxPositionTableFloats / columns));
-    w->positions.resize(size_t(w->position_rows) * columns);
-    for (int64_t p = 0; p < w->position_rows; ++p) {
-      kernels::SinusoidalPosition(p, int(columns), &w->positions[size_t(p) * columns]);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status LoadLayer(const std::string& prefix, CpuLayer* layer) const {
-    const int queries = config_.num_heads * config_.key_dim;
-    const int values = config_.num_heads * config_.value_dim;
-    const std::string attention = prefix + "attention.";
-    std::vector<Part> qkv = {{attention + "query_projection", queries},
-                             {attention + "key_projection", queries},
-                             {attention + "value_projection", values}};
-    if (config_.gate == Gate::kRfa)
-      qkv.push_back({attention + "gate_projection", config_.num_heads});
-    RIVULET_RETURN_IF_ERROR(LoadMatrix(qkv, config_.hidden_size, &layer->qkv));
-    RIVULET_RETURN_IF_ERROR(
-        LoadMatrix({{attention + "out_projection", config_.hidden_size}}, values, &layer->out));
-    RIVULET_RETURN_IF_ERROR(
-        LoadMatrix({{prefix + "linear1", config_.ffn_size}}, config_.hidden_size, &layer->ffn1));
-    RIVULET_RETURN_IF_ERROR(
-        LoadMatrix({{prefix + "linear2", config_.hidden_size}}, config_.ffn_size, &layer->ffn2));
-    RIVULET_RETURN_IF_ERROR(LoadNorm(prefix + "norm1", &layer->norm1));
-    RIVULET_RETURN_IF_ERROR(LoadNorm(prefix + "norm2", &layer->norm2));
-    return LoadFeatureMap(attention, layer);
-  }
-
-  absl::Status LoadFeatureMap(const std::string& attention, CpuLayer* layer) const {
-    const FeatureMapConfig& map = config_.feature_map;
-    const size_t per_head = size_t(config_.key_dim) * size_t(map.columns);
-    kernels::FeatureMapArgs args;
-    args.kind = map.kind;
-    args.key_dim = config_.key_dim;
-    args.columns = map.columns;
-    args.x_scale = std::sqrt(map.softmax_temp);
-    args.smoothing = map.smoothing;
-    switch (map.kind) {
-      case FeatureMapKind::kElu:
-      case FeatureMapKind::kGeneralizedRandomRelu:
-        break;
-      case FeatureMapKind::kRandomFourier:
-        args.out_scale = float(std::sqrt(2.0 / map.n_dims));
-        break;
-      case FeatureMapKind::kSmoothedRandomFourier:
-        args.out_scale = float(std::sqrt(2.0 / (map.n_dims - 1)));
-        break;
-      case FeatureMapKind::kFavor:
-        args.out_scale = float(std::log(double(map.n_dims)) / 2);
-        break;
-      case FeatureMapKind::kRfa:
-        args.out_scale = float(1 / std::sqrt(double(map.columns)));
-        break;
-    }
-    if (map.kind == FeatureMapKind::kRfa) {
-      const size_t heads = size_t(config_.num_heads), columns = size_t(map.columns);
-      RIVULET_ASSIGN_OR_RETURN(layer->omega, Read(attention + "omega", heads * per_head));
-      RIVULET_ASSIGN_OR_RETURN(const std::vector<float> sigma,
-                               Read(attention + "sigma", heads * size_t(config_.key_dim)));
-      for (size_t i = 0; i < layer->omega.size(); ++i) layer->omega[i] *= sigma[i / columns];
-    } else if (map.kind != FeatureMapKind::kElu) {
-      RIVULET_ASSIGN_OR_RETURN(layer->omega,
-                               Read(attention + "inner_attention.feature_map.omega", per_head));
-    }
-    for (int h = 0; h < config_.num_heads; ++h) {
-      args.omega =
-          layer->omega.data() + (map.kind == FeatureMapKind::kRfa ? size_t(h) * per_head : 0);
-      layer->maps.push_back(args);
-    }
-    return absl::OkStatus();
-  }
-
-  const Model& model_;
-  const ModelConfig& config_;
-  const WeightType type_;
-};
+  RIVULET_ASSIGN_OR_RETURN(const DecodedMatrix head, DecodeHead(model));
+  return Pack(head, type, &w->head);
+}
 
 // The dtypes of the tensors that become packed matrices.
 std::vector<DType> MatrixTypes(const Model& model) {
@@ -233,7 +128,7 @@ absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Load(const Model& model,
       weights->lossless = AllAre(types, DType::kBF16);
       break;
   }
-  RIVULET_RETURN_IF_ERROR(Loader(model, weights->type).Load(weights.get()));
+  RIVULET_RETURN_IF_ERROR(LoadAll(model, weights->type, weights.get()));
   return weights;
 }
 
