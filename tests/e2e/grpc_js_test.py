@@ -20,7 +20,7 @@ MODULES = SOURCE_DIR / "build/node/node_modules"
 
 class GrpcJsTest(unittest.TestCase):
     def test_a_client_on_node_passes_its_tests(self):
-        tests = len(re.findall(r"^test\(", SCRIPT.read_text(), re.M))
+        tests = len(re.findall(r"^test\b", SCRIPT.read_text(), re.M))
         self.assertGreater(tests, 0)
         with tempfile.TemporaryDirectory() as folder, Server(MODEL, ZOO / "shakespeare-rfa") as server:
             digits = pathlib.Path(folder) / "digits.json"
