@@ -14,6 +14,7 @@ namespace rivulet {
 
 absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options);
 absl::StatusOr<std::string> RunScore(const ScoreOptions& options);
+absl::StatusOr<std::string> RunBench(const BenchOptions& options);
 absl::StatusOr<std::string> RunModels(const ModelsOptions& options);
 absl::StatusOr<std::string> RunHealth(const HealthOptions& options);
 

@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/commands.h"
 #include "client/cli/half_blocks.h"
+#include "client/cli/output_file.h"
 #include "client/cli/png_grid.h"
 #include "client/cli/progress.h"
 #include "client/cli/text.h"

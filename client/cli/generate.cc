@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/commands.h"
 #include "client/cli/part_json.h"
+#include "client/cli/request.h"
 #include "client/cli/text.h"
 
 namespace rivulet {
@@ -38,24 +39,6 @@ absl::Status SetPrompt(const GenerateOptions& options, v1::GenerateRequest* requ
     for (const int32_t id : options.tokens.value_or(std::vector<int32_t>())) tokens->add_ids(id);
   }
   return absl::OkStatus();
-}
-
-void SetSampling(const SamplingOptions& options, v1::SamplingParams* sampling) {
-  if (options.temperature.has_value()) sampling->set_temperature(*options.temperature);
-  if (options.top_k.has_value()) sampling->set_top_k(*options.top_k);
-  if (options.top_p.has_value()) sampling->set_top_p(*options.top_p);
-  if (options.min_p.has_value()) sampling->set_min_p(*options.min_p);
-  if (options.repetition_penalty.has_value()) {
-    sampling->set_repetition_penalty(*options.repetition_penalty);
-  }
-  if (options.frequency_penalty.has_value()) {
-    sampling->set_frequency_penalty(*options.frequency_penalty);
-  }
-  if (options.presence_penalty.has_value()) {
-    sampling->set_presence_penalty(*options.presence_penalty);
-  }
-  for (const auto& [id, bias] : options.logit_bias) (*sampling->mutable_logit_bias())[id] = bias;
-  if (options.seed.has_value()) sampling->set_seed(*options.seed);
 }
 
 absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,

@@ -32,6 +32,9 @@ struct Runner {
   absl::StatusOr<std::string> operator()(const ScoreOptions& options) const {
     return RunScore(options);
   }
+  absl::StatusOr<std::string> operator()(const BenchOptions& options) const {
+    return RunBench(options);
+  }
   absl::StatusOr<std::string> operator()(const ModelsOptions& options) const {
     return RunModels(options);
   }

@@ -1,72 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/options.h"
 
-#include <cmath>
-
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "client/cli/option_parts.h"
 #include "client/cli/text.h"
 
 namespace rivulet {
 namespace {
-
-// What CLI11 does not parse into its final form, or not strictly: it wraps a negative seed, takes
-// the nearest integer for one of more than 64 bits, and knows inf and nan.
-struct RawValues {
-  std::optional<std::string> seed, max_tokens, deadline, tokens, values, stop_tokens, outputs;
-  std::vector<std::string> logit_bias;
-};
-
-// An empty path mostly is a variable of the shell that is not set.
-CLI::Validator PathGiven() {
-  return CLI::Validator(
-      [](const std::string& path) { return path.empty() ? "empty; a path is needed" : ""; }, "");
-}
-
-void AddTarget(CLI::App* app, TargetOptions* target) {
-  CLI::Option* const remote =
-      app->add_option("--target", target->target, "A running server, HOST:PORT");
-  CLI::Option* const local =
-      app->add_option("--model", target->model_dir, "A model directory, served in this process");
-  remote->excludes(local);
-  app->add_option("--model-name", target->model_name, "Which of the server's models")
-      ->needs(remote);
-  app->add_flag("--tls", target->tls, "Connect with TLS")->needs(remote);
-  app->add_option("--tls-ca", target->tls_ca,
-                  "Who signs the server's certificate, PEM (implies --tls)")
-      ->check(PathGiven())
-      ->needs(remote);
-  app->add_option("--backend", target->backend, "auto, cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
-      ->needs(local);
-  app->add_option("--precision", target->precision, "CUDA: default or float32")
-      ->check(CLI::IsMember({"default", "float32"}))
-      ->needs(local);
-  app->add_option("--weights", target->weights, "Weights in memory: auto, f32, f16 or bf16")
-      ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}))
-      ->needs(local);
-  app->add_option("--threads", target->threads, "CPU threads; 0: every core")
-      ->check(CLI::Range(0, 1024))
-      ->needs(local);
-}
-
-void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw) {
-  app->add_option("--temperature", sampling->temperature, "0: the likeliest; default 1");
-  app->add_option("--top-k", sampling->top_k, "Keep the k likeliest; 0: all");
-  app->add_option("--top-p", sampling->top_p, "Keep the likeliest with this probability together");
-  app->add_option("--min-p", sampling->min_p, "Drop what is below this share of the likeliest");
-  app->add_option("--repetition-penalty", sampling->repetition_penalty, "1: none");
-  app->add_option("--frequency-penalty", sampling->frequency_penalty, "-2 to 2");
-  app->add_option("--presence-penalty", sampling->presence_penalty, "-2 to 2");
-  app->add_option("--logit-bias", raw->logit_bias, "ID:BIAS, added to a token's logit; repeatable")
-      ->expected(1)
-      ->take_all();
-  app->add_option("--seed", raw->seed, "Equal seeds give equal tokens; default: drawn");
-}
 
 void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
@@ -133,63 +76,6 @@ void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
 }
 
-absl::Status Usage(absl::string_view message) {
-  return absl::InvalidArgumentError(OneLine(message));
-}
-
-absl::Status CheckUtf8(absl::string_view option, absl::string_view text) {
-  const size_t bad = FirstInvalidUtf8(text);
-  if (bad == text.size()) return absl::OkStatus();
-  return Usage(absl::StrCat(option, ": not UTF-8 at byte ", bad));
-}
-
-absl::Status CheckTarget(TargetOptions* target) {
-  if (absl::Status status = CheckUtf8("--target", target->target); !status.ok()) return status;
-  if (absl::Status status = CheckUtf8("--model-name", target->model_name); !status.ok()) {
-    return status;
-  }
-  if (target->target.empty() == target->model_dir.empty()) {
-    return Usage("--target HOST:PORT or --model DIR is needed");
-  }
-  if (!target->tls_ca.empty()) target->tls = true;
-  if (!target->target.empty()) {
-    const size_t colon = target->target.rfind(':');
-    uint32_t port = 0;
-    if (colon == std::string::npos || colon == 0 ||
-        !absl::SimpleAtoi(absl::string_view(target->target).substr(colon + 1), &port) ||
-        port == 0 || port > 65535) {
-      return Usage(absl::StrCat("--target: \"", target->target,
-                                "\"; HOST:PORT is needed, with a port from 1 to 65535"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<double> ParseDeadline(const std::string& text) {
-  double seconds = 0;
-  // No more than 1e9, so that now and the deadline can be added.
-  if (absl::SimpleAtod(text, &seconds) && seconds > 0 && seconds <= 1e9) return seconds;
-  return Usage(
-      absl::StrCat("--deadline: \"", text, "\"; seconds above 0, at most 1e9, are needed"));
-}
-
-absl::Status SetLogitBias(const std::vector<std::string>& entries, SamplingOptions* sampling) {
-  for (const std::string& entry : entries) {
-    const std::pair<absl::string_view, absl::string_view> parts =
-        absl::StrSplit(absl::string_view(entry), absl::MaxSplits(':', 1));
-    int32_t id = 0;
-    float bias = 0;
-    if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
-      return Usage(absl::StrCat("--logit-bias: \"", entry, "\"; ID:BIAS is needed"));
-    }
-    for (const auto& [other, other_bias] : sampling->logit_bias) {
-      if (other == id) return Usage(absl::StrCat("--logit-bias: token ", id, " is given twice"));
-    }
-    sampling->logit_bias.emplace_back(id, bias);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
   if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
   if (absl::Status status = CheckUtf8("--prompt", options->prompt.value_or("")); !status.ok()) {
@@ -214,27 +100,19 @@ absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
     if (!ids.ok()) return ids.status();
     options->stop_tokens = *std::move(ids);
   }
-  if (raw.seed.has_value() && !absl::SimpleAtoi(*raw.seed, &options->sampling.seed.emplace())) {
-    return Usage(
-        absl::StrCat("--seed: \"", *raw.seed, "\"; an integer from 0 to 2^64 - 1 is needed"));
-  }
-  if (raw.max_tokens.has_value() &&
-      !absl::SimpleAtoi(*raw.max_tokens, &options->max_tokens.emplace())) {
-    return Usage(
-        absl::StrCat("--max-tokens: \"", *raw.max_tokens, "\"; an integer of 64 bits is needed"));
-  }
+  if (absl::Status status = ParseMaxTokens(raw, &options->max_tokens); !status.ok()) return status;
   if (raw.deadline.has_value()) {
-    const absl::StatusOr<double> seconds = ParseDeadline(*raw.deadline);
+    const absl::StatusOr<double> seconds = ParseSeconds(*raw.deadline, "--deadline");
     if (!seconds.ok()) return seconds.status();
     options->deadline_seconds = *seconds;
   }
-  return SetLogitBias(raw.logit_bias, &options->sampling);
+  return FinishSampling(raw, &options->sampling);
 }
 
 absl::Status FinishHealth(HealthOptions* options, const RawValues& raw) {
   if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
   if (!raw.deadline.has_value()) return absl::OkStatus();
-  const absl::StatusOr<double> seconds = ParseDeadline(*raw.deadline);
+  const absl::StatusOr<double> seconds = ParseSeconds(*raw.deadline, "--deadline");
   if (!seconds.ok()) return seconds.status();
   options->deadline_seconds = *seconds;
   return absl::OkStatus();
@@ -259,25 +137,28 @@ absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
   // CLI11 would not say what is wrong with the first word.
   const std::string first = args.empty() ? "" : args[0];
   if (!absl::StartsWith(first, "-") && first != "generate" && first != "score" &&
-      first != "models" && first != "health") {
+      first != "bench" && first != "models" && first != "health") {
     return Usage(absl::StrCat("\"", first,
-                              "\" is no command; generate, score, models or health is needed; "
-                              "see rivulet --help"));
+                              "\" is no command; generate, score, bench, models or health is "
+                              "needed; see rivulet --help"));
   }
   CLI::App app("Streams text, tokens and pixels from trained linear transformers.", "rivulet");
   app.set_version_flag("--version", "rivulet " RIVULET_VERSION);
   app.require_subcommand(1);
   GenerateOptions generate;
   ScoreOptions score;
+  BenchOptions bench;
   ModelsOptions models;
   HealthOptions health;
   RawValues raw;
   CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
   CLI::App* const on_score = app.add_subcommand("score", "Log-likelihood of given tokens");
+  CLI::App* const on_bench = app.add_subcommand("bench", "Load a server and measure its latency");
   CLI::App* const on_models = app.add_subcommand("models", "The models of a server");
   CLI::App* const on_health = app.add_subcommand("health", "Exit code 0 if the server is serving");
   AddGenerate(on_generate, &generate, &raw);
   AddScore(on_score, &score, &raw);
+  AddBench(on_bench, &bench, &raw);
   AddTarget(on_models, &models.target);
   on_models->add_flag("--json", models.json, "One JSON line for each model");
   AddTarget(on_health, &health.target);
@@ -300,6 +181,9 @@ absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
   } else if (on_score->parsed()) {
     status = FinishScore(&score, raw);
     if (status.ok()) return score;
+  } else if (on_bench->parsed()) {
+    status = FinishBench(raw, &bench);
+    if (status.ok()) return bench;
   } else if (on_models->parsed()) {
     status = CheckTarget(&models.target);
     if (status.ok()) return models;

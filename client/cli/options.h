@@ -70,6 +70,36 @@ struct ScoreOptions {
   std::optional<int64_t> window;
 };
 
+struct BenchOptions {
+  TargetOptions target;
+  // Above 0: open loop, requests/s whatever the answers take. 0: closed loop of `concurrency`
+  // workers, each sending when its last request has ended and `think_seconds` have passed.
+  double rate = 0;
+  bool poisson = true;  // open loop: exponential gaps between requests; else equal ones
+  int64_t max_in_flight = 10000;
+  int64_t concurrency = 1;
+  double think_seconds = 0;
+  // The run ends at whichever comes first; at least one is set. Neither counts the warm-up.
+  std::optional<int64_t> requests;
+  std::optional<double> duration_seconds;
+  // Sent but not measured; at most one is above 0.
+  double warmup_seconds = 0;
+  int64_t warmup_requests = 0;
+  bool score = false;  // Score instead of Generate
+  // At most one of these three; none: an empty prompt.
+  std::optional<std::string> prompt;
+  std::optional<std::vector<int32_t>> tokens;
+  int64_t prompt_length = 0;  // > 0: as many random tokens, others for each request
+  SamplingOptions sampling;   // `seed` is set; request i has seed + i
+  std::optional<int64_t> max_tokens;
+  bool ignore_eos = false;
+  int connections = 1;
+  std::optional<double> deadline_seconds;
+  std::string json;     // file, "-" for stdout; empty: none
+  std::string picture;  // SVG file; empty: none
+  bool fail_on_error = false;
+};
+
 struct ModelsOptions {
   TargetOptions target;
   bool json = false;
@@ -85,7 +115,8 @@ struct ShowText {
   std::string text;
 };
 
-using Command = std::variant<ShowText, GenerateOptions, ScoreOptions, ModelsOptions, HealthOptions>;
+using Command = std::variant<ShowText, GenerateOptions, ScoreOptions, BenchOptions, ModelsOptions,
+                             HealthOptions>;
 
 // `args` without the program's name. Errors: INVALID_ARGUMENT, one line that names the option.
 absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args);

@@ -29,10 +29,6 @@ absl::Status CheckPngShape(const ImageShape& shape);
 // OK if `images` of this shape fit into a grid of `columns`. Errors: INVALID_ARGUMENT.
 absl::Status CheckPngGrid(const ImageShape& shape, int64_t images, int columns);
 
-// OK if WritePngGrid may write at `path`: nothing is there, or a regular file that may be written,
-// or a symlink to one. Leaves nothing behind. Errors: INVALID_ARGUMENT.
-absl::Status CheckWritable(const std::string& path);
-
 // Writes `images`, each [shape.values()], row by row in a grid of `columns`, one pixel between
 // neighbours. The file appears whole or not at all; a symlink stays and its target is replaced.
 // REQUIRES: CheckPngShape(shape) is OK. Errors: those of CheckPngGrid and CheckWritable.

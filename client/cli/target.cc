@@ -28,9 +28,8 @@ absl::Status LoadError(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<Target> OpenTarget(const TargetOptions& options) {
+absl::StatusOr<Target> OpenTarget(const TargetOptions& options, ClientOptions client_options) {
   if (options.model_dir.empty()) {
-    ClientOptions client_options;
     if (options.tls) {
       client_options.tls.emplace();
       client_options.tls->root_certs_file = options.tls_ca;

@@ -31,8 +31,9 @@ class Target {
 };
 
 // Loads the model into a server in this process, or prepares the connection (made by the first
-// call). Errors: those of Server::Create (bad model, backend absent), with
-// FAILED_PRECONDITION for a model that does not fit into memory, or of Client::Connect.
-absl::StatusOr<Target> OpenTarget(const TargetOptions& options);
+// call) with `client_options`, whose `tls` comes from `options`. Errors: those of Server::Create
+// (bad model, backend absent), with FAILED_PRECONDITION for a model that does not fit into memory,
+// or of Client::Connect.
+absl::StatusOr<Target> OpenTarget(const TargetOptions& options, ClientOptions client_options = {});
 
 }  // namespace rivulet

@@ -98,11 +98,54 @@ grpc::ChannelArguments ChannelArgs(const ClientOptions& options) {
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  if (options.own_connection) args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   if (options.tls.has_value() && !options.tls->server_name.empty()) {
     args.SetSslTargetNameOverride(options.tls->server_name);
   }
   return args;
 }
+
+// One Generate without a thread of its own. Deletes itself when the call has ended.
+class AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateReply> {
+ public:
+  AsyncGenerate(v1::GenerateRequest request, Client::OnPartAsync on_part, Client::GenerateDone done,
+                const CallOptions& options, bool wait_for_ready)
+      : request_(std::move(request)),
+        on_part_(std::move(on_part)),
+        done_(std::move(done)),
+        call_(options, wait_for_ready) {}
+
+  void Start(v1::InferenceService::Stub* stub) {
+    stub->async()->Generate(call_.context(), &request_, this);
+    StartRead(&part_);
+    StartCall();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (!stopped_ && !on_part_(part_)) {
+      stopped_ = true;  // the parts that are on their way are read and dropped
+      call_.context()->TryCancel();
+    }
+    StartRead(&part_);
+  }
+
+  void OnDone(const grpc::Status& grpc_status) override {
+    absl::Status status = FromGrpcStatus(grpc_status);
+    if (stopped_ && status.ok()) status = absl::CancelledError("the caller ended the reply");
+    const Client::GenerateDone done = std::move(done_);
+    delete this;  // lets go of the channel before the caller may: see Client::ScoreAsync
+    done(std::move(status));
+  }
+
+ private:
+  const v1::GenerateRequest request_;
+  const Client::OnPartAsync on_part_;
+  Client::GenerateDone done_;
+  v1::GenerateReply part_;
+  bool stopped_ = false;
+  Call call_;
+};
 
 }  // namespace
 
@@ -159,6 +202,13 @@ absl::Status Client::Generate(const v1::GenerateRequest& request, OnPart on_part
   absl::Status status = FromGrpcStatus(reader->Finish());
   if (stopped && status.ok()) return absl::CancelledError("the caller ended the reply");
   return status;
+}
+
+void Client::GenerateAsync(v1::GenerateRequest request, OnPartAsync on_part, GenerateDone done,
+                           const CallOptions& options) const {
+  (new AsyncGenerate(std::move(request), std::move(on_part), std::move(done), options,
+                     connection_->wait_for_ready))
+      ->Start(connection_->inference.get());
 }
 
 absl::StatusOr<v1::ScoreReply> Client::Score(const v1::ScoreRequest& request,

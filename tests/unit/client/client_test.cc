@@ -64,6 +64,34 @@ TEST(ClientTest, EndsAtTheDeadline) {
             absl::StatusCode::kDeadlineExceeded);
 }
 
+TEST(ClientTest, AnswersUnavailableWithoutWaitingToo) {
+  absl::StatusOr<Client> client = Client::Connect("127.0.0.1:1");
+  ASSERT_TRUE(client.ok());
+  std::promise<absl::Status> ended;
+  client->GenerateAsync(
+      {},
+      [](const v1::GenerateReply&) {
+        ADD_FAILURE() << "a part of nothing";
+        return true;
+      },
+      [&](absl::Status status) { ended.set_value(std::move(status)); });
+  EXPECT_EQ(ended.get_future().get().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(ClientTest, EndsAReplyThatNobodyWaitsForOnceStopIsRequested) {
+  ClientOptions options;
+  options.wait_for_ready = true;  // so that the call would wait for ever
+  absl::StatusOr<Client> client = Client::Connect("127.0.0.1:1", options);
+  ASSERT_TRUE(client.ok());
+  std::stop_source stop;
+  std::promise<absl::Status> ended;
+  client->GenerateAsync(
+      {}, [](const v1::GenerateReply&) { return true; },
+      [&](absl::Status status) { ended.set_value(std::move(status)); }, {.stop = stop.get_token()});
+  stop.request_stop();
+  EXPECT_EQ(ended.get_future().get().code(), absl::StatusCode::kCancelled);
+}
+
 TEST(ClientTest, LetsGoOfTheChannelBeforeACallReports) {
   // A call's context shares the channel. If it outlived the callback, the channel could end on a
   // thread that gRPC waits for when a channel ends: the process would hang or crash now and then.
@@ -77,6 +105,11 @@ TEST(ClientTest, LetsGoOfTheChannelBeforeACallReports) {
     owners_then.set_value(channel.use_count());
   });
   EXPECT_EQ(owners_then.get_future().get(), owners);
+  std::promise<int64_t> owners_after_reply;
+  client.GenerateAsync(
+      {}, [](const v1::GenerateReply&) { return true; },
+      [&](const absl::Status&) { owners_after_reply.set_value(channel.use_count()); });
+  EXPECT_EQ(owners_after_reply.get_future().get(), owners);
 }
 
 }  // namespace

@@ -242,5 +242,78 @@ TEST(OptionsTest, ShowsHelpAndVersion) {
   EXPECT_THAT(Expect<ShowText>({"--version"}).text, HasSubstr("rivulet "));
 }
 
+TEST(BenchOptionsTest, DefaultsToAClosedLoopOfOneForTenSeconds) {
+  const auto options = Expect<BenchOptions>({"bench", "--target", "h:1"});
+  EXPECT_EQ(options.rate, 0);
+  EXPECT_EQ(options.concurrency, 1);
+  EXPECT_EQ(options.duration_seconds, 10);
+  EXPECT_FALSE(options.requests.has_value());
+  EXPECT_EQ(options.connections, 1);
+  EXPECT_EQ(options.sampling.seed, 1u);
+  EXPECT_FALSE(
+      Expect<BenchOptions>({"bench", "--target", "h:1", "--requests", "5"}).duration_seconds);
+}
+
+TEST(BenchOptionsTest, ReadsAnOpenLoop) {
+  const auto options = Expect<BenchOptions>(
+      {"bench",    "--target",        "h:1",   "--rate",     "12.5", "--arrivals",
+       "constant", "--kind",          "score", "--duration", "0.5",  "--warmup",
+       "2",        "--seed",          "9",     "--json",     "-",    "--picture",
+       "p.svg",    "--prompt-length", "7",     "--deadline", "3",    "--max-in-flight",
+       "2500",     "--fail-on-error"});
+  EXPECT_EQ(options.rate, 12.5);
+  EXPECT_FALSE(options.poisson);
+  EXPECT_TRUE(options.score);
+  EXPECT_EQ(options.duration_seconds, 0.5);
+  EXPECT_EQ(options.warmup_seconds, 2);
+  EXPECT_EQ(options.sampling.seed, 9u);
+  EXPECT_EQ(options.json, "-");
+  EXPECT_EQ(options.picture, "p.svg");
+  EXPECT_EQ(options.prompt_length, 7);
+  EXPECT_EQ(options.deadline_seconds, 3);
+  EXPECT_EQ(options.connections, 3);  // 1000 in flight on each
+  EXPECT_TRUE(options.fail_on_error);
+}
+
+TEST(BenchOptionsTest, RefusesWhatCannotBeNamingOptionAndValue) {
+  const std::vector<std::pair<std::vector<std::string>, std::vector<std::string>>> cases = {
+      {{"--rate", "0"}, {"--rate", "\"0\""}},
+      {{"--rate", "nan"}, {"--rate", "\"nan\""}},
+      {{"--rate", "1e7"}, {"--rate", "\"1e7\""}},
+      {{"--rate", "fast"}, {"--rate", "\"fast\""}},
+      {{"--rate", "1", "--concurrency", "2"}, {"--rate", "--concurrency"}},
+      {{"--rate", "1", "--think-ms", "2"}, {"--think-ms"}},
+      {{"--concurrency", "0"}, {"--concurrency", "0"}},
+      {{"--think-ms", "-1"}, {"--think-ms", "\"-1\""}},
+      {{"--arrivals", "constant"}, {"--arrivals"}},
+      {{"--rate", "1", "--arrivals", "bursty"}, {"--arrivals", "bursty"}},
+      {{"--max-in-flight", "5"}, {"--max-in-flight"}},
+      {{"--duration", "0"}, {"--duration", "\"0\""}},
+      {{"--duration", "inf"}, {"--duration", "\"inf\""}},
+      {{"--warmup", "-2"}, {"--warmup", "\"-2\""}},
+      {{"--warmup", "1", "--warmup-requests", "1"}, {"--warmup"}},
+      {{"--requests", "0"}, {"--requests", "0"}},
+      {{"--connections", "0"}, {"--connections", "0"}},
+      {{"--deadline", "0"}, {"--deadline", "\"0\""}},
+      {{"--kind", "chat"}, {"--kind", "chat"}},
+      {{"--kind", "score"}, {"--kind score", "--prompt-length"}},
+      {{"--kind", "score", "--tokens", "1", "--temperature", "1"}, {"--temperature"}},
+      {{"--kind", "score", "--tokens", "1", "--max-tokens", "1"}, {"--max-tokens"}},
+      {{"--tokens", "1,x"}, {"--tokens", "\"x\""}},
+      {{"--tokens", "1", "--prompt-length", "3"}, {"--"}},
+      {{"--prompt-length", "0"}, {"--prompt-length", "0"}},
+      {{"--seed", "-1"}, {"--seed", "\"-1\""}},
+      {{"--json", ""}, {"--json", "empty"}},
+      {{"--picture", ""}, {"--picture", "empty"}},
+  };
+  for (const auto& [args, mentions] : cases) {
+    std::vector<std::string> command = {"bench", "--target", "h:1"};
+    command.insert(command.end(), args.begin(), args.end());
+    const std::string refusal = Refusal(command);
+    for (const std::string& mention : mentions) EXPECT_THAT(refusal, HasSubstr(mention));
+  }
+  EXPECT_THAT(Refusal({"bench", "--model", "d", "--connections", "2"}), HasSubstr("--connections"));
+}
+
 }  // namespace
 }  // namespace rivulet

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "client/cli/output_file.h"
+
 namespace rivulet {
 namespace {
 

@@ -57,6 +57,9 @@ struct ClientOptions {
   int max_attempts = 4;
   // Largest message accepted from the server.
   int max_receive_bytes = 256 << 20;
+  // Its own connection. Otherwise all clients of this process with equal options and the same
+  // target share one, and the server's limit of streams for a connection holds for all together.
+  bool own_connection = false;
 };
 
 struct CallOptions {
@@ -101,6 +104,14 @@ class Client {
   using OnPart = absl::FunctionRef<bool(const v1::GenerateReply&)>;
   absl::Status Generate(const v1::GenerateRequest& request, OnPart on_part,
                         const CallOptions& options = {}) const;
+
+  // The same without waiting, for thousands of calls at once: threads of the library call `on_part`
+  // for every part, in order and one at a time, then `done` exactly once. Neither may block, and
+  // the last copy of this Client must live until `done` has begun (and not end in it).
+  using OnPartAsync = std::function<bool(const v1::GenerateReply&)>;
+  using GenerateDone = std::function<void(absl::Status)>;
+  void GenerateAsync(v1::GenerateRequest request, OnPartAsync on_part, GenerateDone done,
+                     const CallOptions& options = {}) const;
 
   absl::StatusOr<v1::ScoreReply> Score(const v1::ScoreRequest& request,
                                        const CallOptions& options = {}) const;

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the commands' parsers share (options.cc), and the parser of `bench` (bench_options.cc).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/options.h"
+
+namespace rivulet {
+
+// What CLI11 does not parse into its final form, or not strictly: it wraps a negative seed, takes
+// the nearest integer for one of more than 64 bits, and knows inf and nan.
+struct RawValues {
+  std::optional<std::string> seed, max_tokens, deadline, tokens, values, stop_tokens, outputs;
+  std::optional<std::string> rate, think, duration, warmup;
+  std::vector<std::string> logit_bias;
+};
+
+// Refuses the empty path.
+CLI::Validator PathGiven();
+
+void AddTarget(CLI::App* app, TargetOptions* target);
+void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw);
+void AddBench(CLI::App* app, BenchOptions* options, RawValues* raw);
+
+// The error of a command line, on one line. INVALID_ARGUMENT.
+absl::Status Usage(absl::string_view message);
+
+// Each checks its part after CLI11. Errors: INVALID_ARGUMENT naming option and value.
+absl::Status CheckUtf8(absl::string_view option, absl::string_view text);
+absl::Status CheckTarget(TargetOptions* target);
+absl::StatusOr<double> ParseSeconds(const std::string& text, absl::string_view option);
+absl::Status ParseMaxTokens(const RawValues& raw, std::optional<int64_t>* max_tokens);
+absl::Status FinishSampling(const RawValues& raw, SamplingOptions* sampling);
+absl::Status FinishBench(const RawValues& raw, BenchOptions* options);
+
+}  // namespace rivulet
