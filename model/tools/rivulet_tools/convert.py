@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rivulet-convert: a checkpoint of pytorch-fast-transformers becomes a model directory, and the result is checked.
+
+Exit codes: 0 converted and checked (or --no-check); 1 the check found differences beyond the limits; 2 bad input; 3 something is absent
+that the check needs (the directory is kept) or that reading needs.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from rivulet_tools import check
+from rivulet_tools.checkpoint import read_checkpoint
+from rivulet_tools.encoder_layout import MAPS
+from rivulet_tools.errors import Absent, BadInput
+from rivulet_tools.layout import make_plan
+from rivulet_tools.library import Reference, import_library, import_torch, in_library
+from rivulet_tools.model_directory import DTYPES, ModelFiles, refuse_existing
+from rivulet_tools.plan import Plan, Settings
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def positive_number(text: str) -> float:
+    """A finite number above 0, for argparse."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError
+    return value
+
+
+def number_from_zero(text: str) -> float:
+    """A finite number of at least 0, for argparse."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError
+    return value
+
+
+for _type, _words in ((positive, "positive integer"), (positive_number, "positive number"), (number_from_zero, "number from 0")):
+    _type.__name__ = _words  # argparse names it: "invalid positive integer value: '0'"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rivulet-convert",
+        description="Turns a checkpoint of pytorch-fast-transformers into a Rivulet model directory and checks the result. What shapes "
+        "do not tell is guessed, and said so, where the library has a default; else a flag is asked for.",
+    )
+    parser.add_argument("checkpoint", type=pathlib.Path, help="a PyTorch (.pt .pth .bin .ckpt) or .safetensors file")
+    parser.add_argument("directory", type=pathlib.Path, help="the model directory to write")
+    parser.add_argument("--dtype", choices=DTYPES, default="keep", help="element type of the weights (default: as in the checkpoint)")
+    parser.add_argument("--force", action="store_true", help="replace the model directory where it exists")
+    parser.add_argument("--ignore-unused", action="store_true", help="leave out tensors that look like weights but have no place")
+    names = parser.add_argument_group("names of tensors (found by themselves where there is one choice)")
+    names.add_argument("--prefix", help="what stands before layers.N, where there is more than one encoder")
+    names.add_argument("--embedding", metavar="NAME")
+    names.add_argument("--position", metavar="NAME")
+    names.add_argument("--predictor", metavar="NAME")
+    _add_encoder_flags(parser.add_argument_group("the encoder"))
+    _add_model_flags(parser.add_argument_group("the model"))
+    _add_check_flags(parser.add_argument_group("the check: rivulet score against the library in float64"))
+    return parser
+
+
+def _add_encoder_flags(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--num-heads", type=positive)
+    group.add_argument("--feature-map", choices=MAPS)
+    group.add_argument("--n-dims", type=positive, help="of smoothed_random_fourier, where two fit")
+    group.add_argument("--softmax-temp", type=positive_number, help="default: 1/sqrt(key_dim), 1 for generalized_random")
+    group.add_argument("--smoothing", type=number_from_zero, help="default: 1")
+    group.add_argument("--stabilize", action="store_true", help="say so if Favor had it: then this ends with an error")
+    group.add_argument("--activation", choices=("relu", "gelu"), help="default: relu")
+    group.add_argument("--layer-norm-eps", type=positive_number, help="default: 1e-5")
+    group.add_argument("--eps", type=positive_number, help="of the normalizer; default: 1e-6")
+    group.add_argument("--clamp-min", type=positive_number, help="normalizer max(q.z, MIN); default for rfa: 0.01")
+
+
+def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--name", help="default: the directory's name")
+    group.add_argument("--position-type", choices=("none", "learned", "sinusoidal"))
+    group.add_argument("--max-length", type=positive, help="of sinusoidal positions that the checkpoint does not hold; else to shorten")
+    group.add_argument("--bos", metavar="ID|none")
+    group.add_argument("--eos", metavar="ID|none")
+    group.add_argument("--output", choices=("categorical", "mixture"))
+    group.add_argument("--num-levels", type=positive, help="of a mixture; default: 256 for 256 or 257 tokens")
+    group.add_argument("--scale", choices=("exp", "elu"), help="how a mixture samples; default: elu for the paper's ImageGenerator")
+    group.add_argument("--content", choices=("tokens", "image", "text"))
+    group.add_argument("--height", type=positive)
+    group.add_argument("--width", type=positive)
+    group.add_argument("--channels", type=positive)
+    group.add_argument("--alphabet", type=pathlib.Path, metavar="FILE", help="the characters in the order of their ids, UTF-8, nothing else")
+
+
+def _add_check_flags(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--no-check", action="store_true")
+    group.add_argument("--library", type=pathlib.Path, metavar="DIR", help="folder that holds fast_transformers, where it is not installed")
+    group.add_argument("--rivulet", type=pathlib.Path, metavar="PATH", help="the command (default: from PATH)")
+    group.add_argument("--check-tokens", type=pathlib.Path, metavar="FILE", help='lines {"tokens":[...]} (default: random ones)')
+    group.add_argument("--check-length", type=positive, default=128, help="how many random tokens (default: 128)")
+    group.add_argument("--seed", type=int, default=1, help="of the random tokens")
+    group.add_argument("--expect", type=pathlib.Path, metavar="FILE", help="a golden.json from your own code, instead of the library's answers")
+    group.add_argument("--limit", type=positive_number, help="of raw outputs, absolute (default: 2e-3, 5e-3 for random_fourier)")
+    group.add_argument("--golden", action="store_true", help="write the library's answers to golden.json in the directory")
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """The flags that concern the plan. Raises BadInput for an alphabet that cannot be read."""
+    values = {field.name: getattr(args, field.name) for field in dataclasses.fields(Settings)}
+    if args.alphabet is not None:
+        try:
+            values["alphabet"] = args.alphabet.read_bytes().decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"--alphabet {args.alphabet}: {error}") from error
+    return Settings(**values)
+
+
+class Conversion:
+    """One run of the command, from flags to an exit code."""
+
+    def __init__(self, args: argparse.Namespace):
+        self.args = args
+
+    def run(self) -> int:
+        """Raises BadInput and Absent; a check that lacks something is not raised but told, as the directory is there."""
+        args = self.args
+        if args.golden and (args.no_check or args.expect):
+            raise BadInput("--golden writes the library's answers, so it needs the check against the library: no --no-check, no --expect")
+        refuse_existing(args.directory, args.force)
+        source = read_checkpoint(args.checkpoint)
+        plan = make_plan(source, settings_of(args), args.directory.resolve().name)
+        print(f"{args.checkpoint}: {len(source)} tensors, encoder under {plan.prefix!r}")
+        print(plan.report(), flush=True)
+        files = ModelFiles(plan.config, plan.tensors, args.dtype)
+        want, absent = None, None
+        if not args.no_check:
+            try:
+                want = self.wanted(plan, files)
+            except Absent as error:
+                absent = str(error)
+        files.write(args.directory, force=args.force, golden=want if args.golden else None)
+        print(f"wrote {args.directory}")
+        if args.no_check:
+            return 0
+        try:
+            if absent is not None or want is None:
+                raise Absent(absent or "")
+            return self.compare(plan, want)
+        except Absent as error:
+            check.say_not_checked(str(error))
+            return error.exit_code
+
+    def wanted(self, plan: Plan, files: ModelFiles) -> dict:
+        """What the model must answer: from --expect, or from the library with the checkpoint's tensors, as they are written."""
+        args = self.args
+        if args.expect is not None:
+            return check.read_golden(args.expect)
+        if in_library(plan.config):
+            import_library(args.library)
+        else:
+            import_torch()
+        sequences = [check.random_tokens(plan.config, args.check_length, args.seed)]
+        if args.check_tokens is not None:
+            sequences = check.read_tokens(args.check_tokens)
+        want = check.golden(Reference(plan.config, plan.tensors, plan.position_table), sequences)
+        rounded = any(
+            files.weights[name].dtype in ("F16", "BF16") and not np.array_equal(files.weights[name].values, tensor.values)
+            for name, tensor in plan.tensors.items()
+        )
+        if rounded:
+            table = None if plan.config["position"]["type"] == "learned" else plan.position_table
+            exact, want = want, check.golden(Reference(plan.config, files.weights, table), sequences)
+            effect = check.difference(exact, want["sequences"])
+            print(f"rounding to {args.dtype} changes raw outputs by up to {effect.outputs:.2e}, nll by {effect.nll:.2e} (relative)")
+        return want
+
+    def compare(self, plan: Plan, want: dict) -> int:
+        args = self.args
+        against = "the library in float64" if in_library(plan.config) else "rivulet_tools.network in float64 (the library lacks this attention)"
+        against = f"{args.expect}" if args.expect is not None else against
+        found = check.difference(want, check.rivulet_score(check.find_rivulet(args.rivulet), args.directory, want))
+        limit = args.limit or check.output_limit(plan.config)
+        return 0 if check.print_difference(found, limit, against, want) else 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. argv: flags without the program's name."""
+    args = make_parser().parse_args(argv)
+    try:
+        return Conversion(args).run()
+    except (BadInput, Absent) as error:
+        print(f"rivulet-convert: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"rivulet-convert: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
