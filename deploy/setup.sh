@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--tests]
 # Without an option: what building the server and the command needs. --tests: also what deploy/test.sh needs.
-# --tests also makes build/venv (tests/requirements.txt).
+# --tests also makes build/venv (tests/requirements.txt) and build/node (tests/e2e/grpc_js).
 # Does nothing where everything is there; otherwise needs root, or sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -67,7 +67,18 @@ install_venv() {
   sha256sum "$requirements" >"$venv/stamp"
 }
 
+install_node() {
+  local source=tests/e2e/grpc_js node=build/node
+  ! unchanged "$node/stamp" "$source"/package.json "$source"/package-lock.json || return 0
+  echo "setup: npm packages of $source into $node" >&2
+  mkdir -p "$node"
+  cp "$source"/package.json "$source"/package-lock.json "$source"/.npmrc "$node/"
+  logged npm ci --prefix "$node" --ignore-scripts --no-audit --no-fund
+  sha256sum "$source"/package.json "$source"/package-lock.json >"$node/stamp"
+}
+
 install_packages
 if [[ ${1:-} == --tests ]]; then
   install_venv
+  install_node
 fi
