@@ -4,6 +4,7 @@
 // and BM_MatrixProducts of bench_step.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -11,9 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "model/cpu_backend.h"
-#include "model/model.h"
 #include "server/engine/engine.h"
+#include "tests/bench/backend_choice.h"
 
 namespace rivulet {
 namespace {
@@ -47,14 +47,15 @@ class EndlessSession : public ReplyListener {
   Engine::Ticket ticket_;
 };
 
-void BM_Engine(benchmark::State& state, WeightPrecision precision) {
-  const int rows = int(state.range(0)), threads = int(state.range(1));
-  auto model = *Model::Load(std::string(RIVULET_SOURCE_DIR) + "/model/zoo/mnist-linear");
+void BM_Engine(benchmark::State& state, const bench::Choice& choice, WeightPrecision precision) {
+  const int rows = int(state.range(0)), threads = choice.cuda ? 0 : int(state.range(1));
+  auto model = bench::LoadShape(choice, "mnist-linear");
   std::atomic<int64_t> tokens{0};
   std::vector<std::unique_ptr<EndlessSession>> sessions;
-  std::unique_ptr<Engine> engine = Engine::Create(
-      model,
-      *CreateCpuBackend(model, {.num_slots = rows, .weights = precision, .threads = threads}), {});
+  EngineOptions options;
+  options.max_queue = std::max(options.max_queue, rows);
+  std::unique_ptr<Engine> engine =
+      Engine::Create(model, bench::NewBackend(choice, model, rows, precision, threads), options);
   for (int i = 0; i < rows; ++i) {
     sessions.push_back(std::make_unique<EndlessSession>(engine.get(), uint64_t(i) << 32, &tokens));
   }
@@ -72,19 +73,32 @@ void BM_Engine(benchmark::State& state, WeightPrecision precision) {
   engine.reset();
 }
 
-const std::vector<std::vector<int64_t>> kSizes = {{1, 8, 64, 256}, {1, 2}};
-BENCHMARK_CAPTURE(BM_Engine, mnist_f32, WeightPrecision::kF32)
-    ->ArgsProduct(kSizes)
-    ->ArgNames({"rows", "threads"})
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(BM_Engine, mnist_f16, WeightPrecision::kAuto)
-    ->ArgsProduct(kSizes)
-    ->ArgNames({"rows", "threads"})
-    ->UseRealTime()
-    ->Unit(benchmark::kMillisecond);
+void Register(const bench::Choice& choice) {
+  const auto add = [&](const char* name, WeightPrecision precision) {
+    auto* b = benchmark::RegisterBenchmark(name, [choice, precision](benchmark::State& state) {
+      BM_Engine(state, choice, precision);
+    });
+    return b->UseRealTime()->Unit(benchmark::kMillisecond);
+  };
+  if (choice.cuda) {
+    auto* b = add("BM_Engine/mnist-linear", WeightPrecision::kAuto)->ArgName("rows");
+    b->Arg(1)->Arg(64)->Arg(1024)->Arg(4096);
+    return;
+  }
+  for (const auto& [name, precision] : {std::pair{"BM_Engine/mnist_f32", WeightPrecision::kF32},
+                                        {"BM_Engine/mnist_f16", WeightPrecision::kAuto}}) {
+    add(name, precision)->ArgsProduct({{1, 8, 64, 256}, {1, 2}})->ArgNames({"rows", "threads"});
+  }
+}
 
 }  // namespace
 }  // namespace rivulet
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  const rivulet::bench::Choice choice = rivulet::bench::ParseChoice(&argc, argv);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  rivulet::Register(choice);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

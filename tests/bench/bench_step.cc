@@ -1,37 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps of the CPU backend, and the limit they are measured against: the model's matrix products
-// alone, with the same kernel and threads. Counters: tokens/s, and for steps the share of the limit
-// of the same row count.
+// Steps and prefill of a backend (--backend=cpu|cuda, backend_choice.h). On the CPU beside the
+// limit that they are measured against: the model's matrix products alone, with the same kernel and
+// threads.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/gemm.h"
-#include "model/cpu_backend.h"
 #include "model/cpu_weights.h"
-#include "model/model.h"
 #include "model/thread_team.h"
+#include "tests/bench/backend_choice.h"
 
 namespace rivulet {
 namespace {
 
-const std::string kZoo = std::string(RIVULET_SOURCE_DIR) + "/model/zoo/";
-
-std::shared_ptr<const Model> Load(const std::string& name) {
-  auto model = Model::Load(kZoo + name);
-  if (!model.ok()) {
-    fprintf(stderr, "%s\n", model.status().ToString().c_str());
-    exit(1);
-  }
-  return *model;
-}
+using bench::Choice;
+using bench::LoadShape;
+using bench::NewBackend;
 
 // All matrix products of one step, columns split over the threads, a barrier after each.
-void BM_MatrixProducts(benchmark::State& state, const std::string& name,
+void BM_MatrixProducts(benchmark::State& state, const Choice& choice, const std::string& name,
                        WeightPrecision precision) {
-  const auto model = Load(name);
+  const auto model = LoadShape(choice, name);
   const int rows = int(state.range(0)), threads = int(state.range(1));
   const auto weights = *CpuWeights::Load(*model, precision);
   std::vector<const CpuMatrix*> matrices;
@@ -67,66 +63,115 @@ void BM_MatrixProducts(benchmark::State& state, const std::string& name,
       benchmark::Counter(double(state.iterations() * rows), benchmark::Counter::kIsRate);
 }
 
-// One decode step of `rows` sessions, sampling included.
-void BM_Step(benchmark::State& state, const std::string& name, WeightPrecision precision) {
-  const auto model = Load(name);
-  const int rows = int(state.range(0)), threads = int(state.range(1));
-  auto backend =
-      *CreateCpuBackend(model, {.num_slots = rows, .weights = precision, .threads = threads});
-  const int64_t length = model->config().max_tokens().value_or(1 << 20);
-  std::vector<int32_t> tokens(size_t(rows), model->config().bos_token_id.value_or(0));
-  for (int i = 0; i < rows; ++i) {
-    SlotSampler sampler;
-    sampler.params.seed = uint64_t(i);
-    (void)backend->SetSampler(i + 1, sampler);
-  }
-  Run run;
-  run.rows.resize(size_t(rows));
-  std::vector<Record> records;
-  int64_t position = 0;
-  const auto step = [&] {
+// Sessions 1..rows of a backend, generating for ever, in runs of the length that it prefers.
+class Generation {
+ public:
+  Generation(Backend* backend, const ModelConfig& config, int rows)
+      : backend_(backend),
+        length_(config.max_tokens().value_or(1 << 20)),
+        tokens_(size_t(rows), config.bos_token_id.value_or(0)) {
+    run_.rows.resize(size_t(rows));
+    run_.num_steps = backend->limits().preferred_steps;
     for (int i = 0; i < rows; ++i) {
-      RunRow& row = run.rows[size_t(i)];
-      row.slot = i + 1;
-      row.position = position % length;
-      row.tokens = {&tokens[size_t(i)], 1};
-      row.sample = true;
-      row.max_samples = 1;
+      SlotSampler sampler;
+      sampler.params.seed = uint64_t(i);
+      Require(backend->SetSampler(i + 1, sampler));
     }
-    (void)backend->Submit(run);
-    records.clear();
-    (void)backend->Poll(&records);
-    for (const Record& record : records) tokens[size_t(record.row)] = record.token;
-    ++position;
-  };
-  for (int i = 0; i < 3; ++i) step();  // the first touch of a slot takes its pages
-  for (auto _ : state) step();
-  state.counters["tok/s"] =
-      benchmark::Counter(double(state.iterations() * rows), benchmark::Counter::kIsRate);
+  }
+
+  int steps() const { return run_.num_steps; }
+
+  void Run() {
+    if (position_ + run_.num_steps > length_) position_ = 0;
+    for (size_t i = 0; i < run_.rows.size(); ++i) {
+      RunRow& row = run_.rows[i];
+      row.slot = Slot(i) + 1;
+      row.position = position_;
+      row.tokens = {&tokens_[i], 1};
+      row.sample = true;
+      row.max_samples = run_.num_steps;
+    }
+    Require(backend_->Submit(run_));
+    records_.clear();
+    while (true) {
+      const absl::StatusOr<bool> complete = backend_->Poll(&records_);
+      Require(complete.status());
+      if (*complete) break;
+    }
+    for (const Record& record : records_) tokens_[size_t(record.row)] = record.token;
+    position_ += run_.num_steps;
+  }
+
+  static void Require(const absl::Status& status) {
+    if (status.ok()) return;
+    fprintf(stderr, "%s\n", status.ToString().c_str());
+    exit(1);
+  }
+
+ private:
+  Backend* backend_;
+  const int64_t length_;
+  std::vector<int32_t> tokens_;
+  rivulet::Run run_;
+  std::vector<Record> records_;
+  int64_t position_ = 0;
+};
+
+// Decode steps of `rows` sessions, sampling included. Counters: us a step; GB/s of weights and
+// states, each state read and written once a step; and, where the copy rate of the device is known,
+// the share of it.
+void BM_Step(benchmark::State& state, const Choice& choice, const std::string& name,
+             WeightPrecision precision) {
+  const auto model = LoadShape(choice, name);
+  const int rows = int(state.range(0)), threads = choice.cuda ? 0 : int(state.range(1));
+  auto backend = NewBackend(choice, model, rows, precision, threads);
+  Generation generation(backend.get(), model->config(), rows);
+  for (int i = 0; i < 3; ++i) generation.Run();  // the first touch of a slot takes its pages
+  const auto begin = std::chrono::steady_clock::now();
+  for (auto _ : state) generation.Run();
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  const double step = time.count() / (double(state.iterations()) * generation.steps());
+  const BackendLimits& limits = backend->limits();
+  const double bytes =
+      double(limits.weight_bytes) + 2.0 * double(rows) * double(limits.bytes_per_slot);
+  state.counters["tok/s"] = rows / step;
+  state.counters["us/step"] = step * 1e6;
+  state.counters["GB/s"] = bytes / step / 1e9;
+  if (choice.copy_gb_per_s > 0) {
+    state.counters["share"] = bytes / step / 1e9 / choice.copy_gb_per_s;
+  }
 }
 
-// Feeding a prompt of 784 tokens to one session, in runs of 256.
-void BM_Prefill(benchmark::State& state, const std::string& name, int chunk,
+// Feeding a prompt of 784 tokens to each of `sessions`, `chunk` tokens of each a run.
+void BM_Prefill(benchmark::State& state, const Choice& choice, const std::string& name, int chunk,
                 WeightPrecision precision) {
-  const auto model = Load(name);
-  auto backend = *CreateCpuBackend(
-      model, {.num_slots = 1, .weights = precision, .threads = int(state.range(0))});
-  std::vector<int32_t> tokens(784, 7);
-  const Slot slot = 1;
+  const auto model = LoadShape(choice, name);
+  const int sessions = choice.cuda ? int(state.range(0)) : 1;
+  auto backend =
+      NewBackend(choice, model, sessions, precision, choice.cuda ? 0 : int(state.range(0)));
+  const std::vector<int32_t> tokens(784, 7);
+  std::vector<Slot> slots;
+  for (Slot slot = 1; slot <= sessions; ++slot) slots.push_back(slot);
+  std::vector<Record> records;
+  const size_t at_once = std::min(size_t(chunk), size_t(backend->limits().max_tokens / sessions));
   for (auto _ : state) {
-    (void)backend->ZeroSlots({&slot, 1});
-    for (size_t at = 0; at < tokens.size(); at += size_t(chunk)) {
+    Generation::Require(backend->ZeroSlots(slots));
+    for (size_t at = 0; at < tokens.size(); at += at_once) {
       Run run;
-      RunRow row;
-      row.slot = slot;
-      row.position = int64_t(at);
-      row.tokens = std::span(tokens).subspan(at, std::min(size_t(chunk), tokens.size() - at));
-      run.rows.push_back(row);
-      (void)backend->Submit(run);
+      for (const Slot slot : slots) {
+        RunRow row;
+        row.slot = slot;
+        row.position = int64_t(at);
+        row.tokens = std::span(tokens).subspan(at, std::min(at_once, tokens.size() - at));
+        run.rows.push_back(row);
+      }
+      Generation::Require(backend->Submit(run));
+      while (!*backend->Poll(&records)) {
+      }
     }
   }
-  state.counters["tok/s"] =
-      benchmark::Counter(double(state.iterations() * 784), benchmark::Counter::kIsRate);
+  state.counters["tok/s"] = benchmark::Counter(double(state.iterations()) * 784 * double(sessions),
+                                               benchmark::Counter::kIsRate);
 }
 
 void RowsAndThreads(benchmark::internal::Benchmark* b) {
@@ -138,23 +183,53 @@ void Threads(benchmark::internal::Benchmark* b) {
   b->Arg(1)->Arg(2)->ArgNames({"threads"})->UseRealTime()->Unit(benchmark::kMillisecond);
 }
 
-constexpr WeightPrecision kF32 = WeightPrecision::kF32,
-                          kF16 = WeightPrecision::kAuto;  // both files are F16
-BENCHMARK_CAPTURE(BM_MatrixProducts, mnist_f32, "mnist-linear", kF32)->Apply(RowsAndThreads);
-BENCHMARK_CAPTURE(BM_Step, mnist_f32, "mnist-linear", kF32)->Apply(RowsAndThreads);
-BENCHMARK_CAPTURE(BM_MatrixProducts, mnist_f16, "mnist-linear", kF16)->Apply(RowsAndThreads);
-BENCHMARK_CAPTURE(BM_Step, mnist_f16, "mnist-linear", kF16)->Apply(RowsAndThreads);
-BENCHMARK_CAPTURE(BM_Step, shakespeare_rfa_f16, "shakespeare-rfa", kF16)->Apply(RowsAndThreads);
-BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_at_once_f16, "mnist-linear", 256, kF16)
-    ->Apply(Threads);
-BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_stepped_f16, "mnist-linear", 1, kF16)
-    ->Apply(Threads);
-BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_at_once_f32, "mnist-linear", 256, kF32)
-    ->Apply(Threads);
-BENCHMARK_CAPTURE(BM_Prefill, mnist_784_tokens_stepped_f32, "mnist-linear", 1, kF32)
-    ->Apply(Threads);
+void RegisterCpu(const Choice& choice) {
+  constexpr WeightPrecision kF32 = WeightPrecision::kF32,
+                            kF16 = WeightPrecision::kAuto;  // both files are F16
+  const auto add = [&](const char* name, auto function, auto... args) {
+    return benchmark::RegisterBenchmark(
+        name, [=](benchmark::State& state) { function(state, choice, args...); });
+  };
+  const char *mnist = "mnist-linear", *shakespeare = "shakespeare-rfa";
+  RowsAndThreads(add("BM_MatrixProducts/mnist_f32", BM_MatrixProducts, mnist, kF32));
+  RowsAndThreads(add("BM_Step/mnist_f32", BM_Step, mnist, kF32));
+  RowsAndThreads(add("BM_MatrixProducts/mnist_f16", BM_MatrixProducts, mnist, kF16));
+  RowsAndThreads(add("BM_Step/mnist_f16", BM_Step, mnist, kF16));
+  RowsAndThreads(add("BM_Step/shakespeare_rfa_f16", BM_Step, shakespeare, kF16));
+  Threads(add("BM_Prefill/mnist_784_tokens_at_once_f16", BM_Prefill, mnist, 256, kF16));
+  Threads(add("BM_Prefill/mnist_784_tokens_stepped_f16", BM_Prefill, mnist, 1, kF16));
+  Threads(add("BM_Prefill/mnist_784_tokens_at_once_f32", BM_Prefill, mnist, 256, kF32));
+  Threads(add("BM_Prefill/mnist_784_tokens_stepped_f32", BM_Prefill, mnist, 1, kF32));
+}
+
+void RegisterCuda(const Choice& choice) {
+  for (const std::string name : {"mnist-linear", "shakespeare-rfa", "cifar-10", "110m"}) {
+    auto* step = benchmark::RegisterBenchmark(
+        ("BM_Step/" + name).c_str(), [choice, name](benchmark::State& state) {
+          BM_Step(state, choice, name, WeightPrecision::kAuto);
+        });
+    step->ArgName("rows")->UseRealTime()->Unit(benchmark::kMicrosecond);
+    if (name == "110m") {
+      step->Arg(1)->Arg(16)->Arg(64);
+    } else {
+      step->Arg(1)->Arg(64)->Arg(1024)->Arg(4096);
+    }
+  }
+  auto* prefill = benchmark::RegisterBenchmark(
+      "BM_Prefill/mnist-linear_784_tokens", [choice](benchmark::State& state) {
+        BM_Prefill(state, choice, "mnist-linear", 784, WeightPrecision::kAuto);
+      });
+  prefill->Arg(1)->Arg(64)->ArgName("sessions")->UseRealTime()->Unit(benchmark::kMicrosecond);
+}
 
 }  // namespace
 }  // namespace rivulet
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  const rivulet::bench::Choice choice = rivulet::bench::ParseChoice(&argc, argv);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  choice.cuda ? rivulet::RegisterCuda(choice) : rivulet::RegisterCpu(choice);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a benchmark measures: one backend, chosen on the command line, and models of known shapes.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "model/backend.h"
+#include "model/cpu_backend.h"
+#include "model/cuda_backend.h"
+#include "model/model.h"
+
+namespace rivulet::bench {
+
+struct Choice {
+  bool cuda = false;                                  // --backend=cpu|cuda
+  CudaPrecision precision = CudaPrecision::kDefault;  // --precision=default|float32, of CUDA
+  int device = 0;                                     // --device=N
+  double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device
+  std::string models;        // --models=DIR: the bundled models
+};
+
+// Takes our flags out of the command line; ends the program where one is wrong.
+Choice ParseChoice(int* argc, char** argv);
+
+// `threads` concerns the CPU alone. Ends the program where the backend cannot be made; with exit
+// code 77 where it is absent.
+std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const Model> model,
+                                    int num_slots, WeightPrecision weights, int threads);
+
+// "mnist-linear" and "shakespeare-rfa" are the bundled models; "cifar-10" (16 layers, hidden 256,
+// 3072 positions) and "110m" (12 layers, hidden 768, 12 heads x 64) have random weights in F16.
+std::shared_ptr<const Model> LoadShape(const Choice& choice, const std::string& name);
+
+}  // namespace rivulet::bench
