@@ -59,7 +59,7 @@ def layering_errors(name, text):
             errors.append(f"{name} includes {include}: only the _cpu kernels know Highway")
         if include.startswith("absl/") and name.startswith("kernels/"):
             errors.append(f"{name} includes {include}: kernels know the standard library alone")
-        if re.match(r"cu(da|blas)", include) and not re.search(r"_cuda\.cu$|model/cuda_", name):
+        if re.match(r"cu(da|blas)", include) and not re.search(r"_cuda\.(cu|h)$|model/cuda_", name):
             errors.append(f"{name} includes {include}: only _cuda files know CUDA")
     return errors
 
@@ -85,6 +85,9 @@ class LintTest(unittest.TestCase):
         self.assertTrue(layering_errors("model/a.cc", "#include <grpcpp/grpcpp.h>\n"))
         self.assertTrue(layering_errors("server/engine/a.cc", '#include "server/grpc/convert.h"\n'))
         self.assertTrue(layering_errors("kernels/gemm.h", "#include <hwy/highway.h>\n"))
+        self.assertTrue(layering_errors("kernels/gemm.h", "#include <cuda_runtime.h>\n"))
+        self.assertTrue(layering_errors("model/a.cc", "#include <cuda_runtime_api.h>\n"))
+        self.assertFalse(layering_errors("kernels/gemm_cuda.h", "#include <cuda_runtime_api.h>\n"))
         self.assertFalse(layering_errors("model/a.cc", '#include "kernels/gemm.h"\n#include <vector>\n'))
         errors = [e for p, t in TEXTS.items() if p.suffix in (".h", ".cc", ".cu") for e in layering_errors(relative(p), t)]
         self.assertEqual(errors, [])

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/cuda_emulator/block.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "cuda_runtime.h"
+#include "tests/support/cuda_emulator/fiber.h"
+#include "tests/support/cuda_emulator/runtime.h"
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+namespace rivulet::cuda_emulator {
+namespace {
+
+constexpr int kWarp = 32;
+constexpr size_t kGuardBytes = 256;
+constexpr unsigned char kGuard = 0xA5;
+
+enum class State : uint8_t { kReady, kAtBarrier, kAtWarp, kDone };
+
+struct Thread {
+  Fiber fiber;
+  State state = State::kReady;
+  int index = 0;
+  uint3 at = {};
+  Site site;            // where it waits
+  const char* op = "";  // for what
+  unsigned mask = 0;
+  bool vote = false;
+  unsigned char given[kPayloadBytes];
+  unsigned char shown[kPayloadBytes];  // of the last completed exchange
+};
+
+// The block in work. One at a time: kernels run under the runtime's lock.
+struct Block {
+  const Launch* launch = nullptr;
+  std::vector<std::unique_ptr<Thread>> threads;  // grows, never shrinks
+  int count = 0, live = 0, at_barrier = 0;
+  int votes = 0, last_votes = 0;
+  std::vector<int> ready;
+  size_t next_ready = 0;
+  uint64_t random = 0;
+  Thread* current = nullptr;
+  std::vector<unsigned char> shared;
+  unsigned char* shared_begin = nullptr;
+} block;
+
+uint64_t Random() {
+  block.random = block.random * 6364136223846793005u + 1442695040888963407u;
+  return block.random >> 33;
+}
+
+void Wait(State state, const char* op, Site site) {
+  Thread& me = *block.current;
+  me.state = state;
+  me.op = op;
+  me.site = site;
+  me.fiber.Yield();
+}
+
+void Wake(Thread& thread) {
+  thread.state = State::kReady;
+  block.ready.push_back(thread.index);
+}
+
+// Every thread that exists has arrived at the barrier: all go on.
+void ReleaseBarrier() {
+  block.last_votes = block.votes;
+  block.votes = block.at_barrier = 0;
+  for (int i = 0; i < block.count; ++i) Wake(*block.threads[static_cast<size_t>(i)]);
+}
+
+// Completes the exchange that `last` waits in, if all lanes of its mask wait in it.
+void TryWarp(Thread& last) {
+  const int first = last.index / kWarp * kWarp;
+  for (int lane = 0; lane < kWarp; ++lane) {
+    if ((last.mask >> lane & 1u) == 0) continue;
+    if (first + lane >= block.count) {
+      Die("%s names lane %d, which the block does not have (%s:%d)", last.op, lane, last.site.file,
+          last.site.line);
+    }
+    const Thread& other = *block.threads[static_cast<size_t>(first + lane)];
+    if (other.state == State::kDone) {
+      Die("%s names lane %d, which has exited (%s:%d)", last.op, lane, last.site.file,
+          last.site.line);
+    }
+    if (other.state != State::kAtWarp) return;
+    if (other.mask != last.mask || other.site.line != last.site.line ||
+        strcmp(other.op, last.op) != 0) {
+      return;  // it may yet come; if not, the block stops and all are listed
+    }
+  }
+  for (int lane = 0; lane < kWarp; ++lane) {
+    if ((last.mask >> lane & 1u) == 0) continue;
+    Thread& other = *block.threads[static_cast<size_t>(first + lane)];
+    memcpy(other.shown, other.given, kPayloadBytes);
+    Wake(other);
+  }
+}
+
+void ThreadMain() {
+  block.launch->body();
+  Thread& me = *block.current;
+  me.state = State::kDone;
+  --block.live;
+  me.fiber.Yield();
+  abort();  // a finished thread is not resumed
+}
+
+[[noreturn]] void DieStuck() {
+  char list[900];
+  int used = 0, listed = 0;
+  for (int i = 0; i < block.count && listed < 4; ++i) {
+    const Thread& t = *block.threads[static_cast<size_t>(i)];
+    if (t.state == State::kDone) continue;
+    bool repeated = false;  // one line for each place
+    for (int j = 0; j < i && !repeated; ++j) {
+      const Thread& o = *block.threads[static_cast<size_t>(j)];
+      repeated = o.state == t.state && o.site.line == t.site.line;
+    }
+    if (repeated) continue;
+    used += snprintf(list + used, sizeof list - static_cast<size_t>(used),
+                     "; thread %d waits in %s (%.100s:%d)", i, t.op, t.site.file, t.site.line);
+    ++listed;
+  }
+  const int exited = block.count - block.live;
+  Die("a barrier or warp exchange is not reached by all its threads: %d of %d have exited%s",
+      exited, block.count, list);
+}
+
+// The next thread to run: any of the ready ones (seeded), or the longest waiting.
+Thread* Pick() {
+  std::vector<int>& ready = block.ready;
+  if (block.next_ready == ready.size()) {
+    ready.clear();
+    block.next_ready = 0;
+    return nullptr;
+  }
+  if (block.random != 0) {
+    const size_t left = ready.size() - block.next_ready;
+    std::swap(ready[block.next_ready], ready[block.next_ready + Random() % left]);
+  }
+  return block.threads[static_cast<size_t>(ready[block.next_ready++])].get();
+}
+
+void PrepareShared(size_t bytes) {
+  // Ends exactly at the guard, begins on 128 bytes.
+  block.shared.resize(bytes + 2 * kGuardBytes + 128);
+  std::fill(block.shared.begin(), block.shared.end(), kGuard);
+  auto begin = reinterpret_cast<uintptr_t>(block.shared.data()) + kGuardBytes;
+  begin = (begin + 127) / 128 * 128;
+  block.shared_begin = reinterpret_cast<unsigned char*>(begin);
+  memset(block.shared_begin, 0xFF, bytes);  // NaN, and -1
+}
+
+void CheckShared(size_t bytes) {
+  const unsigned char* data = block.shared.data();
+  const auto begin = static_cast<size_t>(block.shared_begin - data), end = begin + bytes;
+  for (size_t i = 0; i < block.shared.size(); i = i + 1 == begin ? end : i + 1) {
+    if (data[i] != kGuard) {
+      Die("a write outside the %zu bytes of dynamic shared memory, at offset %td", bytes,
+          static_cast<ptrdiff_t>(i) - static_cast<ptrdiff_t>(begin));
+    }
+  }
+}
+
+void RunBlock() {
+  block.live = block.count;
+  block.at_barrier = block.votes = 0;
+  block.ready.clear();
+  block.next_ready = 0;
+  for (int i = 0; i < block.count; ++i) {
+    Thread& t = *block.threads[static_cast<size_t>(i)];
+    t.fiber.Prepare(ThreadMain);
+    const unsigned u = static_cast<unsigned>(i);
+    t.at = {u % blockDim.x, u / blockDim.x % blockDim.y, u / blockDim.x / blockDim.y};
+    Wake(t);
+  }
+  PrepareShared(block.launch->shared_bytes);
+  while (block.live > 0) {
+    Thread* t = Pick();
+    if (t == nullptr) DieStuck();
+    block.current = t;
+    threadIdx = t->at;
+    t->fiber.Resume();
+  }
+  block.current = nullptr;
+  CheckShared(block.launch->shared_bytes);
+}
+
+}  // namespace
+
+int Lane() { return block.current->index % kWarp; }
+
+int BlockBarrier(Site site, bool vote) {
+  block.votes += vote ? 1 : 0;
+  if (++block.at_barrier == block.count) {
+    for (int i = 0; i < block.count; ++i) {
+      const Thread& t = *block.threads[static_cast<size_t>(i)];
+      if (&t != block.current && t.site.line != site.line) {
+        Die("threads meet at different barriers: thread %d at line %d, thread %d at %s:%d", i,
+            t.site.line, block.current->index, site.file, site.line);
+      }
+    }
+    block.current->state = State::kAtBarrier;
+    ReleaseBarrier();
+    block.current->fiber.Yield();
+  } else {
+    Wait(State::kAtBarrier, "__syncthreads", site);
+  }
+  return block.last_votes;
+}
+
+void WarpCollective(const char* op, unsigned mask, const void* payload, size_t bytes, Site site) {
+  Thread& me = *block.current;
+  if ((mask >> Lane() & 1u) == 0) {
+    Die("%s is called by lane %d, which its mask leaves out (%s:%d)", op, Lane(), site.file,
+        site.line);
+  }
+  if (bytes > 0) memcpy(me.given, payload, bytes);
+  me.mask = mask;
+  me.state = State::kAtWarp;
+  me.op = op;
+  me.site = site;
+  TryWarp(me);
+  me.fiber.Yield();
+}
+
+const void* LanePayload(int lane, unsigned mask, const char* op, Site site) {
+  if (lane < 0 || lane >= kWarp || (mask >> lane & 1u) == 0) {
+    Die("%s reads lane %d, which takes no part (%s:%d)", op, lane, site.file, site.line);
+  }
+  return block.threads[static_cast<size_t>(block.current->index / kWarp * kWarp + lane)]->shown;
+}
+
+unsigned Ballot(unsigned mask, bool predicate, Site site) {
+  WarpCollective("__ballot_sync", mask, &predicate, sizeof predicate, site);
+  unsigned bits = 0;
+  for (int lane = 0; lane < kWarp; ++lane) {
+    if ((mask >> lane & 1u) == 0) continue;
+    if (*static_cast<const bool*>(LanePayload(lane, mask, "__ballot_sync", site))) {
+      bits |= 1u << lane;
+    }
+  }
+  return bits;
+}
+
+void* SharedMemory() { return block.shared_begin; }
+
+void RunKernel(const Launch& launch, uint64_t seed) {
+  block.launch = &launch;
+  block.count = static_cast<int>(launch.block.x * launch.block.y * launch.block.z);
+  block.random = seed;
+  while (static_cast<int>(block.threads.size()) < block.count) {
+    block.threads.push_back(std::make_unique<Thread>());
+    block.threads.back()->index = static_cast<int>(block.threads.size()) - 1;
+  }
+  gridDim = launch.grid;
+  blockDim = launch.block;
+  // Blocks in an order of its own, too: i -> (i stride + offset) mod n.
+  const uint64_t n = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
+  uint64_t stride = seed == 0 ? 1 : 1 + Random() % n, offset = seed == 0 ? 0 : Random() % n;
+  while (std::gcd(stride, n) != 1) ++stride;
+  for (uint64_t i = 0; i < n; ++i) {
+    const uint64_t b = (i * stride + offset) % n;
+    blockIdx = {static_cast<unsigned>(b % launch.grid.x),
+                static_cast<unsigned>(b / launch.grid.x % launch.grid.y),
+                static_cast<unsigned>(b / launch.grid.x / launch.grid.y)};
+    RunBlock();
+  }
+  Runtime::Get().memory.CheckGuards();
+  block.launch = nullptr;
+}
+
+const char* RunningKernel() {
+  static char text[300];
+  if (block.launch == nullptr) return "";
+  snprintf(text, sizeof text, " in kernel (%.120s) launched at %.80s:%d, block %u,%u,%u thread %d",
+           block.launch->text, block.launch->site.file, block.launch->site.line, blockIdx.x,
+           blockIdx.y, blockIdx.z, block.current == nullptr ? -1 : block.current->index);
+  return text;
+}
+
+void Die(const char* format, ...) {
+  fprintf(stderr, "cuda emulator: ");
+  va_list args;
+  va_start(args, format);
+  vfprintf(stderr, format, args);
+  va_end(args);
+  fprintf(stderr, "%s\n", RunningKernel());
+  fflush(stderr);
+  abort();
+}
+
+}  // namespace rivulet::cuda_emulator

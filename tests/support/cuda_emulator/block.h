@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the emulator runs a kernel: blocks one after another, each thread of a block a fiber that
+// runs until its next barrier or warp exchange. Order of blocks and of ready threads: by seed
+// (cuda_emulator.h). Whoever waits for threads that cannot come is told, and the process aborts.
+// Thread: one kernel at a time, under the runtime's lock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "cuda_runtime_api.h"
+
+namespace rivulet::cuda_emulator {
+
+struct Site {
+  const char* file = "";
+  int line = 0;
+};
+
+inline constexpr size_t kPayloadBytes = 64;
+
+// Called by kernels, on a fiber.
+int Lane();
+int BlockBarrier(Site site, bool vote = false);  // returns the number of votes
+// Waits until all lanes of `mask` are here; then LanePayload() reads what each of them gave.
+void WarpCollective(const char* op, unsigned mask, const void* payload, size_t bytes, Site site);
+const void* LanePayload(int lane, unsigned mask, const char* op, Site site);
+unsigned Ballot(unsigned mask, bool predicate, Site site);
+void* SharedMemory();  // the block's dynamic shared memory; poisoned, between guard zones
+
+// One launch.
+struct Launch {
+  dim3 grid, block;
+  size_t shared_bytes = 0;
+  const char* text = "";  // what stands between the parentheses of the launch
+  Site site;
+  std::function<void()> body;  // runs one thread
+};
+void RunKernel(const Launch& launch, uint64_t seed);
+
+// What runs right now, for messages; empty outside kernels.
+const char* RunningKernel();
+
+// Checks, as the driver does, and queues on the stream.
+cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function, const char* text,
+                         Site site, std::function<void()> body);
+
+// Prints "cuda emulator: ..." with what runs, and aborts.
+[[noreturn]] void Die(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+}  // namespace rivulet::cuda_emulator

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fibers: stacks between which one operating system thread switches. Thread: one at a time.
+#pragma once
+
+#include <cstddef>
+
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+namespace rivulet::cuda_emulator {
+
+class Fiber {
+ public:
+  static constexpr size_t kStackBytes = size_t{64} << 10;
+
+  Fiber();  // maps a stack with an inaccessible page below
+  ~Fiber();
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // Makes the next Resume() start `entry`, which must never return (it ends with a last Yield).
+  void Prepare(void (*entry)());
+  // Runs the fiber until it yields.
+  void Resume();
+  // On the fiber: back to whoever resumed it.
+  void Yield();
+
+ private:
+  char* memory_;
+#if defined(__x86_64__)
+  void* stack_pointer_ = nullptr;
+  void* caller_ = nullptr;
+#else
+  ucontext_t context_, caller_;
+#endif
+};
+
+}  // namespace rivulet::cuda_emulator

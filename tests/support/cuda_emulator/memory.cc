@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/cuda_emulator/memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "tests/support/cuda_emulator/block.h"
+
+namespace rivulet::cuda_emulator {
+namespace {
+
+constexpr ptrdiff_t kAlignment = 256;  // of cudaMalloc
+constexpr unsigned char kGuard = 0xA5;
+
+size_t Pages(size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
+}
+
+}  // namespace
+
+void* DeviceMemory::Allocate(size_t bytes, int device) {
+  const size_t page = Pages(1);
+  constexpr size_t kStep{kAlignment};
+  const size_t rounded = (bytes + kStep - 1) / kStep * kStep;
+  const size_t body = Pages(rounded);
+  void* p =
+      mmap(nullptr, body + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  char* map = static_cast<char*>(p);
+  mprotect(map + page, body, PROT_READ | PROT_WRITE);
+  memset(map + page, kGuard, body);
+  char* data = map + page + (body - rounded);
+  memset(data, 0xFF, bytes);  // NaN, and -1
+  blocks_[reinterpret_cast<uintptr_t>(data)] = {map, body + 2 * page, bytes, device, false};
+  allocated_[device] += bytes;
+  return data;
+}
+
+bool DeviceMemory::Free(void* pointer) {
+  const auto it = blocks_.find(reinterpret_cast<uintptr_t>(pointer));
+  if (it == blocks_.end() || it->second.freed) return false;
+  CheckGuards();
+  Block& b = it->second;
+  b.freed = true;
+  allocated_[b.device] -= b.bytes;
+  // The pages go back, the addresses stay taken: a later access faults.
+  mmap(b.map, b.map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+       0);
+  return true;
+}
+
+const DeviceMemory::Block* DeviceMemory::Find(const void* p) const {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  for (const auto& [first, b] : blocks_) {
+    const auto map = reinterpret_cast<uintptr_t>(b.map);
+    if (address >= map && address < map + b.map_bytes) return &b;
+  }
+  return nullptr;
+}
+
+bool DeviceMemory::Holds(const void* p, size_t bytes) const {
+  auto it = blocks_.upper_bound(reinterpret_cast<uintptr_t>(p));
+  if (it == blocks_.begin()) return false;
+  --it;
+  return !it->second.freed &&
+         reinterpret_cast<uintptr_t>(p) + bytes <= it->first + it->second.bytes;
+}
+
+bool DeviceMemory::Touches(const void* p) const { return Find(p) != nullptr; }
+
+void DeviceMemory::CheckGuards() const {
+  const size_t page = Pages(1);
+  for (const auto& [first, b] : blocks_) {
+    if (b.freed) continue;
+    const auto* data = reinterpret_cast<const unsigned char*>(first);
+    const auto* begin = reinterpret_cast<const unsigned char*>(b.map) + page;
+    const auto* end = reinterpret_cast<const unsigned char*>(b.map) + b.map_bytes - page;
+    const auto check = [&](const unsigned char* from, const unsigned char* to) {
+      for (const auto* p = from; p < to; ++p) {
+        if (*p == kGuard) continue;
+        Die("a write %td bytes from the beginning of an allocation of %zu bytes",
+            static_cast<ptrdiff_t>(p - data), b.bytes);
+      }
+    };
+    check(data - begin > kAlignment ? data - kAlignment : begin, data);
+    check(data + b.bytes, end);
+  }
+}
+
+size_t DeviceMemory::allocated(int device) const { return allocated_[device]; }
+
+const char* DeviceMemory::Explain(const void* p) const {
+  static char text[160];
+  const Block* b = Find(p);
+  if (b == nullptr) {
+    snprintf(text, sizeof text, "an access to address %p, which is no device memory", p);
+  } else if (b->freed) {
+    snprintf(text, sizeof text, "a use of freed memory: %zu bytes", b->bytes);
+  } else {
+    snprintf(text, sizeof text, "an access outside an allocation of %zu bytes", b->bytes);
+  }
+  return text;
+}
+
+}  // namespace rivulet::cuda_emulator
