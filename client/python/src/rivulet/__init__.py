@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Client of Rivulet, a gRPC server for linear transformers.
+
+    import rivulet
+
+    with rivulet.Client("127.0.0.1:50051") as client:
+        for part in client.generate("ROMEO:", model="shakespeare-rfa", max_tokens=200):
+            print(part.text, end="", flush=True)
+
+Client is for programs with threads, AsyncClient for asyncio; both have the same methods. What they return are the dataclasses
+of rivulet.replies, what they raise the exceptions of rivulet.errors. rivulet.v1 holds the messages of the protocol.
+"""
+
+from importlib.metadata import version as _version
+
+from rivulet import draw
+from rivulet.aio import AsyncClient, AsyncGenerateStream
+from rivulet.client import Client, GenerateStream
+from rivulet.connection import TlsOptions
+from rivulet.errors import (
+    Aborted, AlreadyExists, Cancelled, Code, DataLoss, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound,
+    OutOfRange, PermissionDenied, ResourceExhausted, RivuletError, Unauthenticated, Unavailable, Unimplemented, Unknown,
+)  # fmt: skip
+from rivulet.images import Snapshot
+from rivulet.replies import (
+    Architecture, Finish, FinishReason, Generation, HealthStatus, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary,
+    Part, Sample, Score, TextContent, TokenContent, TopLogprobs, Usage,
+)  # fmt: skip
+from rivulet.requests import CallOptions, GenerateOptions, ImageOptions, Metadata, Prompt
+
+__version__ = _version("rivulet-client")
+
+__all__ = [
+    "Aborted", "AlreadyExists", "Architecture", "AsyncClient", "AsyncGenerateStream", "CallOptions", "Cancelled", "Client",
+    "Code", "DataLoss", "DeadlineExceeded", "FailedPrecondition", "Finish", "FinishReason", "GenerateOptions", "GenerateStream",
+    "Generation", "HealthStatus", "ImageContent", "ImageOptions", "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture",
+    "Model", "ModelLoad", "ModelSummary", "NotFound", "OutOfRange", "Part", "PermissionDenied", "Prompt", "ResourceExhausted",
+    "RivuletError", "Sample", "Score", "Snapshot", "TextContent", "TlsOptions", "TokenContent", "TopLogprobs", "Unauthenticated",
+    "Unavailable", "Unimplemented", "Unknown", "Usage", "draw",
+]  # fmt: skip

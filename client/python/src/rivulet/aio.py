@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client for asyncio. The same methods, arguments and errors as those of Client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import numpy as np
+from google.protobuf import wrappers_pb2
+from numpy.typing import NDArray
+
+from rivulet import errors, images, replies, requests
+from rivulet.connection import ConnectOptions, Methods, TlsOptions
+from rivulet.v1 import inference_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+
+def _task_is_cancelled() -> bool:
+    """Whether the task that runs is being cancelled, as opposed to a call that ended with the status CANCELLED. Python 3.10
+    does not tell: there, it is taken to be."""
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)
+    return cancelling is None or cancelling() > 0
+
+
+class AsyncGenerateStream(AsyncIterator[replies.Part]):
+    """The parts of a reply as they arrive, for `async for`. Ends the call when it is closed, left (`async with`) or dropped
+    (`break` out of a loop over it), and when the task that waits for a part is cancelled: the server then frees the session
+    within a step or two.
+
+    Thread: that of the event loop. close() by another task lets the iteration end with Cancelled. Errors: as GenerateStream.
+    """
+
+    def __init__(self, call: Any, request: inference_pb2.GenerateRequest) -> None:
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        self._messages = call.__aiter__()
+        self._reader = replies.Reader(request)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed in force; None before the first part."""
+        return self._reader.seed
+
+    @property
+    def usage(self) -> replies.Usage | None:
+        """What the reply cost; None before its end."""
+        return self._reader.usage
+
+    async def __anext__(self) -> replies.Part:
+        while True:
+            try:
+                message = await self._messages.__anext__()
+            except grpc.RpcError as error:
+                raise errors.from_call(error) from None
+            except asyncio.CancelledError:
+                if not self._closed and _task_is_cancelled():
+                    raise
+                details = await self._call.details()
+                raise errors.Cancelled(details or "the call was cancelled") from None
+            part = self._reader.read(message)
+            if part is not None:
+                return part
+
+    async def collect(self) -> replies.Generation:
+        """Waits for the end and returns the whole. For a stream of which nothing was taken yet."""
+        return self._reader.collect([part async for part in self])
+
+    def close(self) -> None:
+        """Ends the call. Harmless where it has ended."""
+        self._closed = True
+        self._call.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._loop.is_closed() and not self._call.done():
+            self._loop.call_soon_threadsafe(self._call.cancel)  # the garbage collector may run in any thread
+
+
+class AsyncClient:
+    """A connection to the Rivulet server at `target`, for one event loop: make it in a coroutine. Arguments and errors: as
+    Client. A cancelled task ends its call. Thread: that of the event loop."""
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        tls: TlsOptions | None = None,
+        connect_timeout: float = 5.0,
+        wait_for_ready: bool = False,
+        max_attempts: int = 4,
+        max_receive_bytes: int = 256 << 20,
+        metadata: requests.Metadata = (),
+    ) -> None:
+        self._options = ConnectOptions(
+            target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata
+        )
+        asyncio.get_running_loop()  # RuntimeError outside a coroutine
+        self._channel = self._options.open(grpc.aio)
+        self._methods: Methods | None = Methods(self._channel)
+
+    async def close(self) -> None:
+        """Closes the connection. Calls that run end with Cancelled; later ones raise ValueError."""
+        self._methods = None
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def _start(self, method: str, message: Any, options: requests.CallOptions) -> Any:
+        arguments = self._options.call_arguments(method, options)
+        if self._methods is None:
+            raise ValueError("the client is closed")
+        return getattr(self._methods, method)(message, **arguments)
+
+    async def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any:
+        call = self._start(method, message, options)
+        try:
+            return await call
+        except grpc.RpcError as error:
+            raise errors.from_call(error) from None
+        except asyncio.CancelledError:
+            if _task_is_cancelled():
+                raise
+            raise errors.Cancelled(await call.details() or "the call was cancelled") from None
+
+    def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.GenerateOptions]) -> AsyncGenerateStream:
+        """Streams what the model generates: `async for part in client.generate("ROMEO:", max_tokens=100): ...`, or
+        `await client.generate(...).collect()` for the whole. Arguments and errors: as Client.generate()."""
+        request = requests.generate(prompt, options)
+        return AsyncGenerateStream(self._start("generate", request, requests.call_options(options)), request)
+
+    async def score(
+        self,
+        content: str | Sequence[int] | NDArray[np.integer[Any]],
+        *,
+        model: str = "",
+        window: int | None = None,
+        output_positions: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        logprobs: bool = False,
+        **options: Unpack[requests.CallOptions],
+    ) -> replies.Score:
+        """How likely a text or a sequence of token ids [n] is. Arguments and errors: as Client.score()."""
+        request = requests.score(content, model, window, output_positions, logprobs)
+        return replies.score(await self._call("score", request, options), logprobs, output_positions is not None)
+
+    async def models(self, **options: Unpack[requests.CallOptions]) -> tuple[replies.ModelSummary, ...]:
+        """The models that the server serves."""
+        reply = await self._call("list_models", inference_pb2.ListModelsRequest(), options)
+        return tuple(replies.summary(model) for model in reply.models)
+
+    async def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> replies.Model:
+        """Everything about one model; the name may be empty where the server serves exactly one. Errors: NotFound."""
+        request = inference_pb2.GetModelRequest(model=requests.text("model", model))
+        return replies.model(await self._call("get_model", request, options))
+
+    async def load(self, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.ModelLoad, ...]:
+        """Capacity and load now, of every model where the name is empty. Errors: NotFound."""
+        request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
+        return tuple(replies.load(entry) for entry in (await self._call("get_load", request, options)).models)
+
+    async def health(self, service: str = "", **options: Unpack[requests.CallOptions]) -> replies.HealthStatus:
+        """grpc.health.v1: of a model by its name, or of the server as a whole. Errors: NotFound (no such service)."""
+        request = wrappers_pb2.StringValue(value=requests.text("service", service))
+        return replies.HealthStatus((await self._call("health", request, options)).value)
+
+    def stream_images(
+        self, count: int = 1, *, seed: int | None = None, **options: Unpack[requests.ImageOptions]
+    ) -> AsyncGenerator[images.Snapshot, None]:
+        """Draws `count` images and yields them as they become, for `async for`. Arguments and errors: as Client.stream_images();
+        what the server says about the model is raised while iterating."""
+        return self._snapshots(images.Order("stream_images", count, seed, options))
+
+    async def _snapshots(self, order: images.Order) -> AsyncGenerator[images.Snapshot, None]:
+        canvas = images.Canvas(order, await self.model(order.model, **order.call_options()))
+        left = canvas.plan()[::-1]
+
+        async def work() -> None:
+            while left:
+                request = left.pop()
+                prompt, options = canvas.generate_arguments(request)
+                async with self.generate(prompt, **options) as parts:
+                    async for part in parts:
+                        canvas.add(request, part)
+
+        tasks = {asyncio.create_task(work()) for _ in range(min(len(left), images.REQUESTS_AT_ONCE))}
+        running = tasks
+        try:
+            while running:
+                done, running = await asyncio.wait(running, timeout=order.interval)
+                for task in done:
+                    task.result()
+                if not done or not running:
+                    yield canvas.snapshot()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def generate_images(
+        self,
+        count: int = 1,
+        *,
+        seed: int | None = None,
+        on_progress: Callable[[images.Snapshot], object] | None = None,
+        **options: Unpack[requests.ImageOptions],
+    ) -> NDArray[np.uint8]:
+        """Draws `count` images: uint8 [count, height, width], or [count, height, width, channels] where there are several.
+        Arguments and errors: as Client.generate_images(); `on_progress` must not block."""
+        async for snapshot in self.stream_images(count, seed=seed, **options):
+            if on_progress is not None:
+                on_progress(snapshot)
+        return snapshot.images

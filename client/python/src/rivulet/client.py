@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client for programs with threads. aio.py has the same for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+from google.protobuf import wrappers_pb2
+from numpy.typing import NDArray
+
+from rivulet import errors, images, replies, requests
+from rivulet.connection import ConnectOptions, Methods, TlsOptions
+from rivulet.drawing import Drawing
+from rivulet.v1 import inference_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+
+class GenerateStream(Iterator[replies.Part]):
+    """The parts of a reply as they arrive. Ends the call when it is closed, left (`with`) or dropped (`break` out of a loop
+    over it): the server then frees the session within a step or two.
+
+    Thread: one at a time iterates; close() may come from any, and lets the iteration end with Cancelled.
+    Errors while iterating: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded, Cancelled,
+    Internal. A reply that has begun is never begun again: Unavailable after the first part is for the caller to deal with.
+    """
+
+    def __init__(self, call: Any, request: inference_pb2.GenerateRequest) -> None:
+        self._call = call
+        self._reader = replies.Reader(request)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed in force; None before the first part."""
+        return self._reader.seed
+
+    @property
+    def usage(self) -> replies.Usage | None:
+        """What the reply cost; None before its end."""
+        return self._reader.usage
+
+    def __next__(self) -> replies.Part:
+        while True:
+            try:
+                message = next(self._call)
+            except grpc.RpcError:
+                raise errors.from_call(self._call) from None
+            part = self._reader.read(message)
+            if part is not None:
+                return part
+
+    def collect(self) -> replies.Generation:
+        """Waits for the end and returns the whole. For a stream of which nothing was taken yet."""
+        return self._reader.collect(list(self))
+
+    def close(self) -> None:
+        """Ends the call. Harmless where it has ended."""
+        self._call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Client:
+    """A connection to the Rivulet server at `target`: "HOST:PORT" or any gRPC name such as "dns:///HOST:PORT" or "unix:PATH".
+    Connects with the first call.
+
+    tls: absent: plaintext, for loopback and networks that are protected otherwise.
+    connect_timeout: seconds, 0.001 to 3600. A connection attempt that takes longer has failed; calls that wait for it raise
+      Unavailable.
+    wait_for_ready: calls wait for the server to come up until their timeout, instead of raising Unavailable.
+    max_attempts: of one call, 1 to 5. Only UNAVAILABLE before the first message of a reply is tried again, after 0.1 s to 2 s;
+      a reply that has begun is never begun again behind the caller's back.
+    max_receive_bytes: largest message accepted from the server.
+    metadata: sent with every call, for example {"authorization": "Bearer ..."}.
+
+    Every call takes `timeout` (seconds for the whole of it) and `metadata`. Thread: any, also at the same time.
+    Errors: TypeError, ValueError (arguments), OSError (a certificate file cannot be read); calls raise rivulet.RivuletError.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        tls: TlsOptions | None = None,
+        connect_timeout: float = 5.0,
+        wait_for_ready: bool = False,
+        max_attempts: int = 4,
+        max_receive_bytes: int = 256 << 20,
+        metadata: requests.Metadata = (),
+    ) -> None:
+        self._options = ConnectOptions(
+            target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata
+        )
+        self._channel = self._options.open(grpc)
+        self._methods: Methods | None = Methods(self._channel)
+
+    def close(self) -> None:
+        """Closes the connection. Calls that run end with Cancelled; later ones raise ValueError."""
+        self._methods = None
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any:
+        """The reply, or the call of a streaming method."""
+        arguments = self._options.call_arguments(method, options)
+        if self._methods is None:
+            raise ValueError("the client is closed")
+        try:
+            return getattr(self._methods, method)(message, **arguments)
+        except grpc.RpcError as error:
+            raise errors.from_call(error) from None
+
+    def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.GenerateOptions]) -> GenerateStream:
+        """Streams what the model generates: `for part in client.generate("ROMEO:", max_tokens=100): ...`, or
+        `client.generate(...).collect()` for the whole.
+
+        prompt: text (str), token ids (a sequence or array of integers, [n]), or the first values of an image (bytes, or a numpy
+          array of uint8, [n]). May be empty for a model with a bos.
+        options: model, max_tokens, num_samples, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
+          presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
+          timeout, metadata: see rivulet.GenerateOptions.
+        Errors: TypeError, ValueError (arguments); those of GenerateStream while iterating.
+        """
+        request = requests.generate(prompt, options)
+        return GenerateStream(self._call("generate", request, requests.call_options(options)), request)
+
+    def score(
+        self,
+        content: str | Sequence[int] | NDArray[np.integer[Any]],
+        *,
+        model: str = "",
+        window: int | None = None,
+        output_positions: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        logprobs: bool = False,
+        **options: Unpack[requests.CallOptions],
+    ) -> replies.Score:
+        """How likely a text or a sequence of token ids [n] is. With a bos every token is scored, without one all but the first.
+
+        window: cuts a long sequence into windows of this many scored tokens, each scored from an empty state.
+        output_positions: scored tokens (0 = the first) whose raw head outputs are wanted.
+        logprobs: the log-likelihood of each scored token is wanted.
+        Errors: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded.
+        """
+        request = requests.score(content, model, window, output_positions, logprobs)
+        return replies.score(self._call("score", request, options), logprobs, output_positions is not None)
+
+    def models(self, **options: Unpack[requests.CallOptions]) -> tuple[replies.ModelSummary, ...]:
+        """The models that the server serves."""
+        reply = self._call("list_models", inference_pb2.ListModelsRequest(), options)
+        return tuple(replies.summary(model) for model in reply.models)
+
+    def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> replies.Model:
+        """Everything about one model; the name may be empty where the server serves exactly one. Errors: NotFound."""
+        request = inference_pb2.GetModelRequest(model=requests.text("model", model))
+        return replies.model(self._call("get_model", request, options))
+
+    def load(self, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.ModelLoad, ...]:
+        """Capacity and load now, of every model where the name is empty. Errors: NotFound."""
+        request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
+        return tuple(replies.load(entry) for entry in self._call("get_load", request, options).models)
+
+    def health(self, service: str = "", **options: Unpack[requests.CallOptions]) -> replies.HealthStatus:
+        """grpc.health.v1: of a model by its name, or of the server as a whole. Errors: NotFound (no such service)."""
+        request = wrappers_pb2.StringValue(value=requests.text("service", service))
+        return replies.HealthStatus(self._call("health", request, options).value)
+
+    def stream_images(
+        self, count: int = 1, *, seed: int | None = None, **options: Unpack[requests.ImageOptions]
+    ) -> Generator[images.Snapshot, None, None]:
+        """Draws `count` images and yields them as they become: a snapshot every `interval` seconds, the last one whole. Closing
+        or dropping the generator ends the calls.
+
+        seed: image i is a function of model, prompt, temperature, seed and i; absent: a random one (Snapshot.seed tells).
+        options: model, temperature, prompt, interval, timeout (seconds for the whole), metadata: see rivulet.ImageOptions.
+        Errors: ValueError (a model that makes no images, ...), TypeError; while iterating those of GenerateStream.
+        """
+        order = images.Order("stream_images", count, seed, options)
+        canvas = images.Canvas(order, self.model(order.model, **order.call_options()))
+        return Drawing(self.generate, canvas).snapshots(order.interval)
+
+    def generate_images(
+        self,
+        count: int = 1,
+        *,
+        seed: int | None = None,
+        on_progress: Callable[[images.Snapshot], object] | None = None,
+        **options: Unpack[requests.ImageOptions],
+    ) -> NDArray[np.uint8]:
+        """Draws `count` images: uint8 [count, height, width], or [count, height, width, channels] where there are several;
+        values 0 to num_levels - 1. Arguments and errors: stream_images(). `on_progress` is called on this thread with every
+        snapshot, the last one included, for example with rivulet.draw.live()."""
+        for snapshot in self.stream_images(count, seed=seed, **options):
+            if on_progress is not None:
+                on_progress(snapshot)
+        return snapshot.images

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Channels: targets, TLS, retries, keepalive, the methods of the service. The same settings as those of the C++ client."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import grpc
+from google.protobuf import wrappers_pb2
+
+from rivulet import requests
+from rivulet.v1 import inference_pb2
+
+
+@dataclass(frozen=True)
+class TlsOptions:
+    """How to trust and to be trusted. Files are PEM.
+
+    root_certs_file: who may have signed the server's certificate; None: the roots that gRPC brings along.
+    client_cert_file, client_key_file: what this client shows (mutual TLS); given together or not at all.
+    server_name: name expected in the certificate where it is not the target's host.
+    """
+
+    root_certs_file: str | PathLike[str] | None = None
+    client_cert_file: str | PathLike[str] | None = None
+    client_key_file: str | PathLike[str] | None = None
+    server_name: str | None = None
+
+    def credentials(self) -> Any:
+        """Reads the files. Errors: ValueError (half a pair, an empty file), OSError (a file that cannot be read)."""
+        if (self.client_cert_file is None) != (self.client_key_file is None):
+            raise ValueError("tls: client_cert_file and client_key_file are given together or not at all")
+        return grpc.ssl_channel_credentials(
+            *(self._read(name) for name in ("root_certs_file", "client_key_file", "client_cert_file"))
+        )
+
+    def _read(self, name: str) -> bytes | None:
+        path = getattr(self, name)
+        if path is None:
+            return None
+        try:
+            pem = Path(path).read_bytes()
+        except OSError as error:
+            error.strerror = f"tls.{name}: {error.strerror}"
+            raise
+        if not pem.strip():
+            raise ValueError(f"tls.{name}: {path} is empty")
+        return pem
+
+
+@dataclass(frozen=True)
+class ConnectOptions:
+    """The arguments of Client and AsyncClient, checked."""
+
+    target: str
+    tls: TlsOptions | None
+    connect_timeout: float
+    wait_for_ready: bool
+    max_attempts: int
+    max_receive_bytes: int
+    metadata: requests.Metadata
+
+    def __post_init__(self) -> None:
+        if not requests.text("target", self.target):
+            raise ValueError("target: empty; HOST:PORT is needed")
+        if self.tls is not None and not isinstance(self.tls, TlsOptions):
+            raise TypeError(f"tls: {self.tls!r} is no TlsOptions")
+        if not 0.001 <= requests.real("connect_timeout", self.connect_timeout) <= 3600:
+            raise ValueError(f"connect_timeout: {self.connect_timeout}; 0.001 to 3600 seconds are allowed")
+        requests.boolean("wait_for_ready", self.wait_for_ready)
+        if not 1 <= requests.int32("max_attempts", self.max_attempts) <= 5:
+            raise ValueError(f"max_attempts: {self.max_attempts}; 1 to 5 is allowed")
+        requests.count("max_receive_bytes", self.max_receive_bytes)
+        object.__setattr__(self, "metadata", requests.metadata(self.metadata))
+
+    def open(self, library: Any) -> Any:
+        """A channel of `library`: grpc or grpc.aio."""
+        arguments = self._arguments()
+        if self.tls is None:
+            return library.insecure_channel(self.target, options=arguments)
+        return library.secure_channel(self.target, self.tls.credentials(), options=arguments)
+
+    def _arguments(self) -> list[tuple[str, Any]]:
+        arguments: list[tuple[str, Any]] = [
+            ("grpc.service_config", service_config(self.max_attempts)),
+            ("grpc.max_receive_message_length", self.max_receive_bytes),
+            ("grpc.primary_user_agent", "rivulet-python/0.1"),
+            # gRPC takes this as the least time that it gives a connection attempt.
+            ("grpc.min_reconnect_backoff_ms", int(self.connect_timeout * 1000)),
+            # A peer that has vanished is noticed within 80 s while a call runs; the server allows a ping every 30 s.
+            ("grpc.keepalive_time_ms", 60_000),
+            ("grpc.keepalive_timeout_ms", 20_000),
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
+        if self.tls is not None and self.tls.server_name is not None:
+            arguments.append(("grpc.ssl_target_name_override", self.tls.server_name))
+        return arguments
+
+    def call_arguments(self, method: str, call: requests.CallOptions) -> dict[str, Any]:
+        """What a call of gRPC takes beside its message. Errors: TypeError, ValueError."""
+        requests.refuse_unknown(method, call, requests.CallOptions)
+        return {
+            "timeout": requests.timeout(call.get("timeout")),
+            "metadata": (*self.metadata, *requests.metadata(call.get("metadata", ()))),
+            "wait_for_ready": self.wait_for_ready,
+        }
+
+
+def service_config(max_attempts: int) -> str:
+    """Only UNAVAILABLE before the first message of a reply is tried again."""
+    if max_attempts == 1:
+        return "{}"
+    retry = {
+        "maxAttempts": max_attempts, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    }  # fmt: skip
+    return json.dumps({
+        "methodConfig": [{"name": [{"service": "rivulet.v1.InferenceService"}], "retryPolicy": retry}],
+        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
+    })  # fmt: skip
+
+
+class Methods:
+    """The calls of a channel, sync or asyncio.
+
+    Two messages of grpc.health.v1 have one field each, with the numbers and types of the wrappers used here: no further
+    package is needed, and none can clash.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        def unary(name: str, request: Any, reply: Any, service: str = "rivulet.v1.InferenceService") -> Any:
+            return channel.unary_unary(
+                f"/{service}/{name}", request_serializer=request.SerializeToString, response_deserializer=reply.FromString
+            )
+
+        self.generate = channel.unary_stream(
+            "/rivulet.v1.InferenceService/Generate",
+            request_serializer=inference_pb2.GenerateRequest.SerializeToString,
+            response_deserializer=inference_pb2.GenerateReply.FromString,
+        )
+        self.score = unary("Score", inference_pb2.ScoreRequest, inference_pb2.ScoreReply)
+        self.list_models = unary("ListModels", inference_pb2.ListModelsRequest, inference_pb2.ListModelsReply)
+        self.get_model = unary("GetModel", inference_pb2.GetModelRequest, inference_pb2.GetModelReply)
+        self.get_load = unary("GetLoad", inference_pb2.GetLoadRequest, inference_pb2.GetLoadReply)
+        self.health = unary("Check", wrappers_pb2.StringValue, wrappers_pb2.Int32Value, "grpc.health.v1.Health")

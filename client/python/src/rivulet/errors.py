@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call may raise: one exception for each gRPC status, all below RivuletError.
+
+A mistake that can be seen without the server (a wrong type, a number that does not fit) raises TypeError or ValueError
+instead, before anything is sent; its message begins with the argument's name.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, ClassVar
+
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+__all__ = [
+    "Code", "RivuletError", "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "FailedPrecondition",
+    "Internal", "InvalidArgument", "NotFound", "OutOfRange", "PermissionDenied", "ResourceExhausted", "Unauthenticated",
+    "Unavailable", "Unimplemented", "Unknown",
+]  # fmt: skip
+
+
+class Code(enum.IntEnum):
+    """The codes of gRPC, by their numbers."""
+
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class RivuletError(Exception):
+    """A call that failed.
+
+    message: for people; may change from release to release.
+    reason: UPPER_SNAKE_CASE and stable: switch on it, for example "TOKEN_OUT_OF_RANGE"; "" where the server says none (and
+      where no server answered).
+    field: path of the offending field in the request, a oneof being a level of its own: "prompt.tokens[3]",
+      "sampling.top_p"; "" where none is at fault.
+    retry_delay: seconds after which it makes sense to try again; None where the server says nothing.
+    """
+
+    code: ClassVar[Code] = Code.UNKNOWN
+
+    def __init__(self, message: str, reason: str = "", field: str = "", retry_delay: float | None = None) -> None:
+        super().__init__(message, reason, field, retry_delay)
+        self.message = message
+        self.reason = reason
+        self.field = field
+        self.retry_delay = retry_delay
+
+    def __str__(self) -> str:
+        said = [text for text in (self.reason, self.field) if text]
+        return f"{self.message} ({', '.join(said)})" if said else self.message
+
+
+class Cancelled(RivuletError):
+    """The caller ended the call (close() in another thread), or the server did."""
+
+    code = Code.CANCELLED
+
+
+class Unknown(RivuletError):
+    """An error without a code of its own: a bug of the server, or of something on the way."""
+
+    code = Code.UNKNOWN
+
+
+class InvalidArgument(RivuletError):
+    """A field of the request is bad; `field` names it."""
+
+    code = Code.INVALID_ARGUMENT
+
+
+class DeadlineExceeded(RivuletError):
+    """`timeout` seconds were over before the call was."""
+
+    code = Code.DEADLINE_EXCEEDED
+
+
+class NotFound(RivuletError):
+    """No such model."""
+
+    code = Code.NOT_FOUND
+
+
+class AlreadyExists(RivuletError):
+    """What should be made is there already."""
+
+    code = Code.ALREADY_EXISTS
+
+
+class PermissionDenied(RivuletError):
+    """The caller is known and may not do this."""
+
+    code = Code.PERMISSION_DENIED
+
+
+class ResourceExhausted(RivuletError):
+    """The queue is full (`retry_delay` says when to come back), or a message is above a size limit."""
+
+    code = Code.RESOURCE_EXHAUSTED
+
+
+class FailedPrecondition(RivuletError):
+    """The request does not fit the state of what it speaks of."""
+
+    code = Code.FAILED_PRECONDITION
+
+
+class Aborted(RivuletError):
+    """Somebody else was first."""
+
+    code = Code.ABORTED
+
+
+class OutOfRange(RivuletError):
+    """Longer than the model's positions; `field` names what is."""
+
+    code = Code.OUT_OF_RANGE
+
+
+class Unimplemented(RivuletError):
+    """The server does not know this call: it is older than this client, or no Rivulet server."""
+
+    code = Code.UNIMPLEMENTED
+
+
+class Internal(RivuletError):
+    """A bug of the server, or a reply that breaks the API's promises."""
+
+    code = Code.INTERNAL
+
+
+class Unavailable(RivuletError):
+    """The target cannot be reached, drains (reason "DRAINING"), or has lost its backend. It makes sense to try again."""
+
+    code = Code.UNAVAILABLE
+
+
+class DataLoss(RivuletError):
+    """Something that was stored is damaged."""
+
+    code = Code.DATA_LOSS
+
+
+class Unauthenticated(RivuletError):
+    """Credentials are missing or bad."""
+
+    code = Code.UNAUTHENTICATED
+
+
+_CLASSES: dict[int, type[RivuletError]] = {cls.code: cls for cls in RivuletError.__subclasses__()}
+
+
+def from_status(code: int, message: str, metadata: Any) -> RivuletError:
+    """The exception of a gRPC status and its trailing metadata (pairs of key and value, or None)."""
+    reason, field, retry_delay = "", "", None
+    details = status_pb2.Status()
+    for key, value in metadata or ():
+        if key == "grpc-status-details-bin":
+            try:
+                details.ParseFromString(value)
+            except DecodeError:  # something on the way wrote its own; code and message still hold
+                details.Clear()
+    info, request, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+    for detail in details.details:
+        if detail.Unpack(info):
+            reason = info.reason
+        elif detail.Unpack(request) and request.field_violations:
+            field = request.field_violations[0].field
+        elif detail.Unpack(retry):
+            retry_delay = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+    return _CLASSES.get(code, Unknown)(message, reason, field, retry_delay)
+
+
+def from_call(call: Any) -> RivuletError:
+    """The exception of a grpc.RpcError, or of anything else that has code(), details() and trailing_metadata()."""
+    return from_status(call.code().value[0], call.details() or "", call.trailing_metadata())

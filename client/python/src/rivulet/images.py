@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many images by few requests. Image i is sample i % size of the request with seed `seed + i // size`, size being 64 or the
+server's max_num_samples where that is less: the same rule as that of `rivulet generate --count N --out FILE`, so the same
+seed draws the same images."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rivulet import requests
+from rivulet.errors import Internal
+from rivulet.replies import ImageContent, Model, Part
+
+REQUESTS_AT_ONCE = 4
+_MOST_SAMPLES = 64  # of a request
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Images as far as they are drawn.
+
+    images: uint8 [count, height, width], or [count, height, width, channels] where there are several; values are 0 to
+      num_levels - 1, and 0 where nothing is drawn yet. The caller's own copy.
+    done, total: values drawn and to draw, given ones included. seed: draws the same images again.
+    """
+
+    images: NDArray[np.uint8]
+    done: int
+    total: int
+    seed: int
+    num_levels: int
+
+
+class Order:
+    """What to draw: the arguments of a call, checked before anything is sent. Errors: TypeError, ValueError."""
+
+    def __init__(self, call: str, count: int, seed: int | None, options: requests.ImageOptions) -> None:
+        requests.refuse_unknown(call, options, requests.ImageOptions)
+        self.count = requests.count("count", count)
+        self.seed = secrets.randbits(32) if seed is None else requests.uint64("seed", seed)
+        self.model = requests.text("model", options.get("model", ""))
+        temperature = options.get("temperature")
+        self.temperature = None if temperature is None else requests.real("temperature", temperature)
+        self.prompt: Any = options.get("prompt", ())
+        self.interval = requests.real("interval", options.get("interval", 0.1))
+        if not 0.001 <= self.interval <= 3600:
+            raise ValueError(f"interval: {self.interval}; 0.001 to 3600 seconds are allowed")
+        timeout = requests.timeout(options.get("timeout"))
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._metadata = requests.metadata(options.get("metadata", ()))
+
+    def call_options(self) -> requests.CallOptions:
+        """Of a call that begins now: what is left of the timeout."""
+        left = None if self._deadline is None else max(self._deadline - time.monotonic(), 1e-6)
+        return {"timeout": left, "metadata": self._metadata}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of a drawing, for images first to first + size - 1."""
+
+    first: int
+    size: int
+    seed: int
+
+
+class Canvas:
+    """The images of one order as far as they are drawn. Thread: one at a time; who shares it locks it."""
+
+    def __init__(self, order: Order, model: Model) -> None:
+        """Errors: ValueError (a model that makes no images or has too many levels, a prompt that does not fit)."""
+        self._order = order
+        self._name = model.summary.name
+        if not isinstance(model.content, ImageContent):
+            raise ValueError(f"model: {self._name} does not make images")
+        self._shape = (model.content.height, model.content.width, model.content.channels)
+        self._num_levels = _num_levels(model)
+        self._size = max(1, min(model.limits.max_num_samples, _MOST_SAMPLES))
+        self._given = _given(order.prompt, self._shape)
+        self._values = np.zeros((order.count, math.prod(self._shape)), np.uint8)
+        self._values[:, : len(self._given)] = np.frombuffer(self._given, np.uint8)
+        self._done = order.count * len(self._given)
+
+    def plan(self) -> list[Request]:
+        """The requests that draw all images."""
+        count, size = self._order.count, self._size
+        return [
+            Request(first, min(size, count - first), (self._order.seed + first // size) % 2**64)
+            for first in range(0, count, size)
+        ]
+
+    def generate_arguments(self, request: Request) -> tuple[bytes | tuple[()], requests.GenerateOptions]:
+        """Prompt and options of generate() for a request that begins now."""
+        call = self._order.call_options()
+        options: requests.GenerateOptions = {
+            "model": self._name, "num_samples": request.size, "seed": request.seed, "temperature": self._order.temperature,
+            "timeout": call["timeout"], "metadata": call["metadata"],
+        }  # fmt: skip
+        return self._given or (), options
+
+    def add(self, request: Request, part: Part) -> None:
+        """Draws a part of the reply to `request`. Errors: Internal (values that belong nowhere)."""
+        begin = len(self._given) + part.first_position
+        end = begin + part.tokens.size
+        if not (0 <= part.sample_index < request.size and len(self._given) <= begin <= end <= self._values.shape[1]):
+            raise Internal(f"the server sent values {begin} to {end} of sample {part.sample_index} of {request.size}")
+        if part.tokens.size and not 0 <= part.tokens.min() <= part.tokens.max() < self._num_levels:
+            raise Internal(f"the server sent a value outside 0 to {self._num_levels - 1}")
+        self._values[request.first + part.sample_index, begin:end] = part.tokens
+        self._done += part.tokens.size
+
+    def snapshot(self) -> Snapshot:
+        shape = self._shape[:2] if self._shape[2] == 1 else self._shape
+        images = self._values.copy().reshape(self._order.count, *shape)
+        return Snapshot(images, self._done, self._values.size, self._order.seed, self._num_levels)
+
+
+def _num_levels(model: Model) -> int:
+    size = model.architecture
+    if size.mixture is not None:
+        levels = size.mixture.num_levels
+    else:
+        levels = size.vocab_size - (size.bos_token_id == size.vocab_size - 1)  # a bos is no level
+    if levels > 256:
+        raise ValueError(f"model: {model.summary.name} has {levels} levels; 256 fit a uint8: use generate()")
+    return levels
+
+
+def _given(prompt: Any, shape: tuple[int, int, int]) -> bytes:
+    """The values that every image begins with: [n], or whole rows, [rows, width] or [rows, width, channels]."""
+    if isinstance(prompt, np.ndarray) and prompt.ndim > 1:
+        _, width, channels = shape
+        row = (width,) if channels == 1 else (width, channels)
+        if prompt.shape[1:] != row and prompt.shape[1:] != (width, channels):
+            raise ValueError(f"prompt: an array of shape {list(prompt.shape)}; rows of this model are {list(row)}")
+        prompt = prompt.reshape(-1)
+    values = requests.image_values("prompt", prompt)
+    if values is None:
+        values = bytes(requests.integers("prompt", prompt, lambda name, value: requests.integer(name, value, 0, 255)))
+    if len(values) >= math.prod(shape):
+        raise ValueError(f"prompt: {len(values)} values; an image has {math.prod(shape)}, and at least one is to be drawn")
+    return values

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From Python values to the messages of rivulet.v1. Checks types, and that numbers fit the wire; what they may be is the
+server's to say. Errors: TypeError and ValueError that begin with the argument's name and tell the value."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypedDict, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rivulet.v1 import inference_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeAlias
+
+Prompt: TypeAlias = Union[str, bytes, Sequence[int], NDArray[np.integer[Any]]]
+"""What to continue. str: text. bytes, or a numpy array of uint8, [n]: the first n values of an image in raster order,
+channels interleaved. Any other sequence or array of integers, [n]: token ids. Possibly empty, for a model with a bos."""
+
+Metadata: TypeAlias = Union[Mapping[str, Union[str, bytes]], Sequence[tuple[str, Union[str, bytes]]]]
+"""Headers of a call: lower-case keys; a key that ends in "-bin" has bytes."""
+
+
+class CallOptions(TypedDict, total=False):
+    """What every call takes."""
+
+    timeout: float | None  # seconds for the whole call, streaming included; past it: DeadlineExceeded. None: no limit
+    metadata: Metadata  # sent after the client's own
+
+
+class ImageOptions(CallOptions, total=False):
+    """What a call that draws images takes."""
+
+    model: str  # may be absent where the server serves exactly one
+    temperature: float | None  # >= 0; 1 where absent. 0: the likeliest value
+    prompt: NDArray[np.uint8] | bytes | Sequence[int]  # values that every image begins with
+    interval: float  # seconds between snapshots, 0.1 where absent
+
+
+class GenerateOptions(CallOptions, total=False):
+    """What generate() takes beside the prompt. None is as good as absent: the server's default."""
+
+    model: str  # may be absent where the server serves exactly one
+    max_tokens: int | None  # per sample, 1 to limits.max_tokens
+    num_samples: int | None  # independent continuations, 1 to limits.max_num_samples
+    temperature: float | None  # >= 0; 1 where absent. 0: the likeliest token
+    top_k: int | None  # >= 0; 0: all tokens
+    top_p: float | None  # (0, 1]
+    min_p: float | None  # [0, 1]
+    repetition_penalty: float | None  # > 0, over prompt and output
+    frequency_penalty: float | None  # [-2, 2], per occurrence in the output
+    presence_penalty: float | None  # [-2, 2], once if in the output
+    logit_bias: Mapping[int, float] | None  # token id to a bias in [-100, 100]
+    seed: int | None  # 0 to 2^64 - 1; absent: the server draws one, see GenerateStream.seed
+    stop: str | Sequence[str] | None  # end where the text would contain one of these
+    stop_token_ids: Sequence[int] | None  # end after one of these
+    include_stop_string: bool  # keep the matched stop string in the output
+    ignore_eos: bool  # do not end at the model's eos
+    logprobs: bool  # the log-probability of every token
+    top_logprobs: int  # also those of the likeliest n, 0 to 20; needs logprobs
+
+
+def integer(name: str, value: Any, low: int, high: int) -> int:
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}: {value!r} is no integer")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: {value!r} is no integer") from None
+    if not low <= number <= high:
+        raise ValueError(f"{name}: {number}; {low} to {high} is what fits")
+    return number
+
+
+def int32(name: str, value: Any) -> int:
+    return integer(name, value, -(2**31), 2**31 - 1)
+
+
+def int64(name: str, value: Any) -> int:
+    return integer(name, value, -(2**63), 2**63 - 1)
+
+
+def uint64(name: str, value: Any) -> int:
+    return integer(name, value, 0, 2**64 - 1)
+
+
+def count(name: str, value: Any, high: int = 2**31 - 1) -> int:
+    return integer(name, value, 1, high)
+
+
+def real(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name}: {value!r} is no number")
+    return float(value)
+
+
+def boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}: {value!r} is neither True nor False")
+    return bool(value)
+
+
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: {value!r} is no str")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name}: {value!r} is no text: {error}") from None
+    return value
+
+
+def integers(name: str, value: Any, check: Callable[[str, Any], int] = int32) -> list[int]:
+    """[n] integers of a sequence or array."""
+    if isinstance(value, np.ndarray):
+        if value.ndim != 1 or (value.size and not np.issubdtype(value.dtype, np.integer)):
+            raise TypeError(f"{name}: an array of shape {list(value.shape)} and type {value.dtype}; integers [n] are needed")
+        value = value.tolist()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name}: {value!r} is no sequence of integers")
+    return [check(f"{name}[{index}]", item) for index, item in enumerate(value)]
+
+
+def image_values(name: str, value: Any) -> bytes | None:
+    """The bytes of image values; None for what is none."""
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
+        return None
+    if value.ndim != 1:
+        raise TypeError(f"{name}: an array of shape {list(value.shape)} and type uint8; image values [n] are needed")
+    return value.tobytes()
+
+
+def timeout(value: Any) -> float | None:
+    if value is None:
+        return None
+    seconds = real("timeout", value)
+    if not (isfinite(seconds) and seconds > 0):
+        raise ValueError(f"timeout: {value!r}; seconds above 0, or None, are needed")
+    return seconds
+
+
+def metadata(value: Any) -> tuple[tuple[str, str | bytes], ...]:
+    pairs = tuple(value.items() if isinstance(value, Mapping) else value)
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError(f"metadata: {pair!r} is no pair of a key and a value")
+        key, content = pair
+        if not re.fullmatch(r"[0-9a-z_.-]+", key) or key.startswith("grpc-"):
+            raise ValueError(f"metadata: key {key!r}; digits, lower-case letters, - _ and . are allowed, and no grpc- first")
+        if not isinstance(content, bytes if key.endswith("-bin") else str):
+            raise TypeError(f"metadata: {key}: {content!r}; a key that ends in -bin has bytes, any other a str")
+        if isinstance(content, str) and not re.fullmatch(r"[ -~]*", content):
+            raise ValueError(f"metadata: {key}: {content!r} is not printable ASCII")
+    return pairs
+
+
+def refuse_unknown(call: str, options: Mapping[str, Any], allowed: type) -> None:
+    """What Python does for named parameters. Errors: TypeError."""
+    unknown = sorted(set(options) - allowed.__annotations__.keys())
+    if unknown:
+        raise TypeError(f"{call}() got an unexpected keyword argument {unknown[0]!r}")
+
+
+def call_options(options: CallOptions | GenerateOptions | ImageOptions) -> CallOptions:
+    """What of `options` is for the call, not for the request."""
+    return {"timeout": options.get("timeout"), "metadata": options.get("metadata", ())}
+
+
+_SAMPLING: dict[str, Callable[[str, Any], Any]] = {
+    "temperature": real, "top_k": int32, "top_p": real, "min_p": real, "repetition_penalty": real, "frequency_penalty": real,
+    "presence_penalty": real, "seed": uint64,
+}  # fmt: skip
+_REQUEST: dict[str, Callable[[str, Any], Any]] = {"max_tokens": int64, "num_samples": int32}
+
+
+def generate(prompt: Prompt, options: GenerateOptions) -> inference_pb2.GenerateRequest:
+    """The message of generate(); timeout and metadata are left to the call."""
+    refuse_unknown("generate", options, GenerateOptions)
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    request = inference_pb2.GenerateRequest(model=text("model", given.get("model", "")))
+    values = image_values("prompt", prompt)
+    if isinstance(prompt, str):
+        request.text = text("prompt", prompt)
+    elif values is not None:
+        request.image_values = values
+    else:
+        request.tokens.SetInParent()
+        request.tokens.ids.extend(integers("prompt", prompt))
+    for table, message in ((_REQUEST, request), (_SAMPLING, request.sampling)):
+        for name, check in table.items():
+            if name in given:
+                setattr(message, name, check(name, given[name]))
+    if not isinstance(given.get("logit_bias", {}), Mapping):
+        raise TypeError(f"logit_bias: {given['logit_bias']!r} is no mapping of token ids to numbers")
+    for token, bias in given.get("logit_bias", {}).items():
+        request.sampling.logit_bias[int32("logit_bias", token)] = real(f"logit_bias[{token}]", bias)
+    stop = given.get("stop", ())
+    if not isinstance(stop, (str, Sequence)) or isinstance(stop, bytes):
+        raise TypeError(f"stop: {stop!r} is neither a str nor a sequence of them")
+    strings = [stop] if isinstance(stop, str) else stop
+    request.stop.strings.extend(text(f"stop[{index}]", string) for index, string in enumerate(strings))
+    request.stop.token_ids.extend(integers("stop_token_ids", given.get("stop_token_ids", ())))
+    request.stop.include_string = boolean("include_stop_string", given.get("include_stop_string", False))
+    request.stop.ignore_eos = boolean("ignore_eos", given.get("ignore_eos", False))
+    request.logprobs.enabled = boolean("logprobs", given.get("logprobs", False))
+    request.logprobs.top_n = int32("top_logprobs", given.get("top_logprobs", 0))
+    return request
+
+
+def score(
+    content: str | Sequence[int] | NDArray[np.integer[Any]],
+    model: str,
+    window: int | None,
+    output_positions: Sequence[int] | NDArray[np.integer[Any]] | None,
+    logprobs: bool,
+) -> inference_pb2.ScoreRequest:
+    """The message of score()."""
+    request = inference_pb2.ScoreRequest(model=text("model", model), logprobs=boolean("logprobs", logprobs))
+    if isinstance(content, str):
+        request.text = text("content", content)
+    else:
+        request.tokens.SetInParent()
+        request.tokens.ids.extend(integers("content", content))
+    if window is not None:
+        request.window = int64("window", window)
+    if output_positions is not None:
+        request.output_positions.extend(integers("output_positions", output_positions, int64))
+    return request

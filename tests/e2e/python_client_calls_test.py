@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python client against the real server: every call, every error, cancellation. Client and AsyncClient by the same tests."""
+
+import asyncio
+import copy
+import json
+import pickle
+import tempfile
+import unittest
+from pathlib import Path
+
+from rivulet_wheel import await_idle  # makes rivulet what is imported below
+
+import numpy as np
+
+import rivulet
+from command import CONFORMANCE, Server, rivulet as command, token_lines
+from model_files import Model
+
+STREAM, BOUNDED, NO_BOS, IMAGE = "tiny-elu-relu", "tiny-elu-sinusoidal", "tiny-elu-learned-concat", "tiny-image"
+TEXT = "tiny-text"  # 37 characters, 48 positions, no bos
+ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 "
+NAN = float("nan")
+ENDLESS = 1 << 19  # tokens of a reply that no test waits for
+
+
+def write_text_model(folder):
+    model = Model(NO_BOS)
+    model.config["name"] = TEXT
+    model.config["content"] = {"type": "text", "tokenizer": {"type": "char", "alphabet": ALPHABET}}
+    model.write(folder)
+    return folder
+
+
+class ServerTest(unittest.TestCase):
+    """A server for all tests of a class, and a Client of it."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        models = [CONFORMANCE / name for name in (STREAM, BOUNDED, NO_BOS, IMAGE)] + [write_text_model(Path(folder))]
+        cls.server = cls.enterClassContext(Server(*models, args=("--max-sessions", "64", "--threads", "1")))
+        cls.client = cls.enterClassContext(rivulet.Client(cls.server.target))
+
+
+class SyncCalls:
+    """Runs a call, which gets a client and returns a result."""
+
+    def call(self, function):
+        return function(self.client)
+
+
+class AsyncCalls:
+    """The same for an AsyncClient, of which the result is awaited."""
+
+    def call(self, function):
+        async def run():
+            async with rivulet.AsyncClient(self.server.target) as client:
+                return await function(client)
+
+        return asyncio.run(run())
+
+
+class CallTests:
+    def test_collected_tokens_are_those_of_the_command(self):
+        generation = self.call(lambda c: c.generate([1, 2, 3], model=STREAM, max_tokens=50, seed=7, num_samples=3).collect())
+        result = command(
+            "generate", "--target", self.server.target, "--model-name", STREAM, "--tokens", "1,2,3", "--max-tokens", "50", "--seed", "7"
+        )
+        self.assertEqual([int(token) for token in result.out.split()], generation.tokens.tolist())
+        self.assertEqual(generation.tokens.dtype, np.int32)
+        self.assertEqual([sample.tokens.shape for sample in generation.samples], [(50,)] * 3)
+        self.assertNotEqual(generation.samples[1].tokens.tolist(), generation.tokens.tolist())
+        self.assertEqual(generation.seed, 7)
+        self.assertEqual((generation.usage.prompt_tokens, generation.usage.completion_tokens), (3, 150))
+        times = generation.usage
+        self.assertTrue(0 <= times.queue_seconds <= times.first_token_seconds <= times.total_seconds < 60, times)
+        self.assertEqual(generation.samples[2].finish, rivulet.Finish(rivulet.FinishReason.LENGTH))
+        self.assertIsNone(generation.samples[0].logprobs)
+        self.assertIsNone(generation.samples[0].top_logprobs)
+
+    def test_prompts_of_every_kind(self):
+        def tokens(prompt, model=STREAM):
+            return self.call(lambda c: c.generate(prompt, model=model, max_tokens=8, seed=1).collect()).tokens.tolist()
+
+        expected = tokens([4, 5])
+        for prompt in ((4, 5), range(4, 6), np.array([4, 5]), np.array([4, 5], np.uint16), [np.int64(4), np.int32(5)]):
+            self.assertEqual(tokens(prompt), expected, prompt)
+        self.assertNotEqual(tokens(()), expected)
+        self.assertEqual(tokens("abc", TEXT), tokens([0, 1, 2], TEXT))
+        image = tokens(bytes([9, 200]), IMAGE)
+        self.assertEqual(tokens(np.array([9, 200], np.uint8), IMAGE), image)
+        self.assertEqual(tokens([9, 200], IMAGE), image)
+        generation = self.call(lambda c: c.generate("abc", model=TEXT, max_tokens=8, seed=1).collect())
+        self.assertEqual(generation.text, "".join(ALPHABET[token] for token in generation.tokens))
+
+    def test_logprobs_and_stops_arrive(self):
+        sample = self.call(
+            lambda c: c.generate([1], model=STREAM, max_tokens=20, seed=3, logprobs=True, top_logprobs=4).collect()
+        ).samples[0]
+        self.assertEqual((sample.logprobs.shape, sample.logprobs.dtype, len(sample.top_logprobs)), ((20,), np.float32, 20))
+        for token, logprob, top in zip(sample.tokens, sample.logprobs, sample.top_logprobs):
+            self.assertEqual((top.token_ids.shape, top.logprobs.shape), ((4,), (4,)))
+            self.assertTrue(all(np.diff(top.logprobs) <= 0))
+            if token in top.token_ids:
+                self.assertEqual(top.logprobs[list(top.token_ids).index(token)], logprob)
+        stop = int(sample.tokens[5])
+        length = sample.tokens.tolist().index(stop)
+        ended = self.call(lambda c: c.generate([1], model=STREAM, max_tokens=20, seed=3, stop_token_ids=[stop]).collect()).samples[0]
+        self.assertEqual(ended.tokens.tolist(), sample.tokens[:length].tolist())
+        self.assertEqual(ended.finish, rivulet.Finish(rivulet.FinishReason.STOP_TOKEN, stop_token_id=stop))
+        whole = self.call(lambda c: c.generate("a", model=TEXT, seed=3).collect()).text
+        string = whole[7:9]
+        for include in (False, True):
+            sample = self.call(
+                lambda c: c.generate("a", model=TEXT, seed=3, stop=string, include_stop_string=include).collect()
+            ).samples[0]
+            self.assertEqual(sample.text, whole.partition(string)[0] + string * include)
+            self.assertEqual(sample.finish, rivulet.Finish(rivulet.FinishReason.STOP_STRING, stop_string=string))
+
+    def test_score_is_that_of_the_command(self):
+        ids = list(range(30))
+        score = self.call(lambda c: c.score(ids, model=BOUNDED, output_positions=[0, 29], logprobs=True))
+        result = command(
+            "score", "--target", self.server.target, "--model-name", BOUNDED, "--input", "-", "--outputs", "0,29", stdin=token_lines([ids])
+        )
+        (line,) = result.lines()
+        self.assertEqual((score.nll_nats, score.num_scored), (line["nll_nats"], line["num_scored"]))
+        self.assertEqual((score.outputs.shape, score.outputs.dtype), ((2, 37), np.float32))
+        self.assertEqual(score.outputs.tolist(), np.array(line["outputs"], np.float32).tolist())
+        self.assertEqual(score.logprobs.shape, (30,))
+        self.assertAlmostEqual(-float(score.logprobs.sum()), score.nll_nats, delta=1e-4 * score.nll_nats)
+        plain = self.call(lambda c: c.score(np.array(ids), model=BOUNDED, window=10))
+        self.assertEqual((plain.logprobs, plain.outputs, plain.num_scored), (None, None, 30))
+        self.assertNotEqual(plain.nll_nats, score.nll_nats)
+        self.assertEqual(self.call(lambda c: c.score("abc", model=TEXT)).num_scored, 2)
+
+    def test_models_load_and_health(self):
+        names = [model.name for model in self.call(lambda c: c.models())]
+        self.assertEqual(sorted(names), sorted([STREAM, BOUNDED, NO_BOS, IMAGE, TEXT]))
+        model = self.call(lambda c: c.model(BOUNDED))
+        self.assertEqual((model.summary.name, model.summary.backend, len(model.summary.weights_sha256)), (BOUNDED, "cpu", 64))
+        size = model.architecture
+        self.assertEqual((size.vocab_size, size.bos_token_id, size.eos_token_id, size.mixture), (37, 0, None, None))
+        self.assertEqual((size.max_sequence_tokens, size.feature_map), (48, "elu"))
+        self.assertEqual(model.config, json.loads((CONFORMANCE / BOUNDED / "config.json").read_text()))
+        self.assertEqual((model.content, model.limits.slots), (rivulet.TokenContent(), 64))
+        self.assertTrue(model.numerics_id)
+        image = self.call(lambda c: c.model(IMAGE))
+        self.assertEqual(image.content, rivulet.ImageContent(4, 11, 1))
+        self.assertEqual(image.architecture.mixture, rivulet.Mixture(10, 256))
+        self.assertIsNone(image.architecture.bos_token_id)
+        self.assertEqual(self.call(lambda c: c.model(TEXT)).content, rivulet.TextContent(ALPHABET))
+        (load,) = self.call(lambda c: c.load(BOUNDED))
+        self.assertEqual((load.model, load.slots, load.draining), (BOUNDED, 64, False))
+        self.assertEqual(len(self.call(lambda c: c.load())), 5)
+        for service in ("", IMAGE):
+            self.assertEqual(self.call(lambda c: c.health(service)), rivulet.HealthStatus.SERVING)
+
+    def test_every_error_of_the_server_is_typed(self):
+        def generate(prompt, model=STREAM, **options):
+            return lambda c: c.generate(prompt, model=model, **options).collect()
+
+        def score(content, model=STREAM, **options):
+            return lambda c: c.score(content, model=model, **options)
+
+        invalid, out_of_range, not_found = rivulet.InvalidArgument, rivulet.OutOfRange, rivulet.NotFound
+        sampling = [
+            ("temperature", -1), ("temperature", NAN), ("top_k", -1), ("top_p", 0), ("top_p", 1.5), ("min_p", -0.5),
+            ("repetition_penalty", 0), ("frequency_penalty", 2.5), ("presence_penalty", NAN),
+        ]  # fmt: skip
+        cases = [
+            (generate([1], STREAM, max_tokens=2, **{name: value}), invalid, "INVALID_SAMPLING", f"sampling.{name}")
+            for name, value in sampling
+        ] + [
+            (generate([1], ""), invalid, "MODEL_NAME_MISSING", "model"),
+            (generate([1], "gpt-2"), not_found, "MODEL_NOT_FOUND", "model"),
+            (generate([1, 37]), invalid, "TOKEN_OUT_OF_RANGE", "prompt.tokens[1]"),
+            (generate([], NO_BOS), invalid, "PROMPT_EMPTY", "prompt"),
+            (generate(b"", IMAGE), invalid, "PROMPT_EMPTY", "prompt"),
+            (generate([1] * 49, BOUNDED), out_of_range, "TOO_MANY_TOKENS", "prompt.tokens"),
+            (generate(b"x" * 50, IMAGE), out_of_range, "TOO_MANY_TOKENS", "prompt.image_values"),
+            (generate("a" * 50, TEXT), out_of_range, "TOO_MANY_TOKENS", "prompt.text"),
+            (generate("ab!", TEXT), invalid, "TEXT_NOT_IN_ALPHABET", "prompt.text"),
+            (generate("a"), invalid, "TEXT_NOT_SUPPORTED", "prompt.text"),
+            (generate(b"a", TEXT), invalid, "IMAGE_VALUES_NOT_SUPPORTED", "prompt.image_values"),
+            (generate([1], max_tokens=0), invalid, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"),
+            (generate([1], num_samples=65), invalid, "NUM_SAMPLES_OUT_OF_RANGE", "num_samples"),
+            (generate([1], logprobs=True, top_logprobs=21), invalid, "TOP_LOGPROBS_OUT_OF_RANGE", "logprobs.top_n"),
+            (generate([1], top_logprobs=3), invalid, "TOP_LOGPROBS_WITHOUT_LOGPROBS", "logprobs.top_n"),
+            (generate([1], logit_bias={3: 101}), invalid, "INVALID_SAMPLING", "sampling.logit_bias[3]"),
+            (generate([1], logit_bias={37: 1}), invalid, "INVALID_SAMPLING", "sampling.logit_bias"),
+            (generate(b"a", IMAGE, top_k=5), invalid, "INVALID_SAMPLING", "sampling.top_k"),
+            (generate("a", TEXT, stop=["a", "b" * 257]), invalid, "STOP_STRING_LENGTH", "stop.strings[1]"),
+            (generate("a", TEXT, stop=["a"] * 17), invalid, "TOO_MANY_STOP_STRINGS", "stop.strings"),
+            (generate([1], stop="a"), invalid, "NO_TOKENIZER", "stop.strings"),
+            (generate([1], stop_token_ids=[37]), invalid, "TOKEN_OUT_OF_RANGE", "stop.token_ids[0]"),
+            (generate([1], stop_token_ids=[1] * 65), invalid, "TOO_MANY_STOP_TOKENS", "stop.token_ids"),
+            (score([1], "gpt-2"), not_found, "MODEL_NOT_FOUND", "model"),
+            (score([37, 37]), invalid, "TOKEN_OUT_OF_RANGE", "content.tokens[0]"),
+            (score("a"), invalid, "TEXT_NOT_SUPPORTED", "content.text"),
+            (score("!", TEXT), invalid, "TEXT_NOT_IN_ALPHABET", "content.text"),
+            (score([1] * 49, BOUNDED), out_of_range, "TOO_MANY_TOKENS", "content.tokens"),
+            (score([1] * 200, BOUNDED, window=49), out_of_range, "TOO_MANY_TOKENS", "window"),
+            (score([1, 1], window=0), invalid, "WINDOW_OUT_OF_RANGE", "window"),
+            (score([1, 1], output_positions=[1, 2]), invalid, "OUTPUT_POSITION_OUT_OF_RANGE", "output_positions[1]"),
+            (score([1, 1], output_positions=[0] * 16385), invalid, "TOO_MANY_OUTPUT_POSITIONS", "output_positions"),
+            (lambda c: c.model("gpt-2"), not_found, "MODEL_NOT_FOUND", "model"),
+            (lambda c: c.load("gpt-2"), not_found, "MODEL_NOT_FOUND", "model"),
+            (lambda c: c.health("gpt-2"), not_found, "", ""),
+            (score([1] * (5 << 20)), rivulet.ResourceExhausted, "", ""),  # above the server's max-message-mib
+        ]
+        for function, error_type, reason, field in cases:
+            with self.subTest(reason=reason, field=field), self.assertRaises(rivulet.RivuletError) as caught:
+                self.call(function)
+            error = caught.exception
+            self.assertEqual((type(error), error.reason, error.field), (error_type, reason, field), error)
+            self.assertEqual((error.code, error.retry_delay), (error_type.code, None))
+            self.assertTrue(reason == "" or (error.message and reason in str(error) and field in str(error)), error)
+
+    def test_mistakes_of_the_caller_are_found_before_anything_is_sent(self):
+        nobody = rivulet.Client("127.0.0.1:1")  # would be Unavailable
+        self.addCleanup(nobody.close)
+        cases = [
+            ({"prompt": 1.5}, TypeError, "prompt: 1.5"),
+            ({"prompt": [1, 2.5]}, TypeError, "prompt[1]: 2.5"),
+            ({"prompt": [True]}, TypeError, "prompt[0]: True"),
+            ({"prompt": ["a"]}, TypeError, "prompt[0]: 'a'"),
+            ({"prompt": None}, TypeError, "prompt: None"),
+            ({"prompt": [2**31]}, ValueError, "prompt[0]: 2147483648"),
+            ({"prompt": np.array([0.5])}, TypeError, "float64"),
+            ({"prompt": np.zeros((2, 2), np.uint8)}, TypeError, "[2, 2]"),
+            ({"prompt": np.zeros((2, 2), np.int32)}, TypeError, "[2, 2]"),
+            ({"prompt": "\ud800"}, ValueError, "prompt: '\\ud800'"),
+            ({"model": 3}, TypeError, "model: 3"),
+            ({"max_tokens": 2**63}, ValueError, "max_tokens: 9223372036854775808"),
+            ({"max_tokens": 1.0}, TypeError, "max_tokens: 1.0"),
+            ({"num_samples": "1"}, TypeError, "num_samples: '1'"),
+            ({"temperature": "hot"}, TypeError, "temperature: 'hot'"),
+            ({"top_k": 2**40}, ValueError, "top_k: 1099511627776"),
+            ({"seed": -1}, ValueError, "seed: -1"),
+            ({"seed": 2**64}, ValueError, "seed: 18446744073709551616"),
+            ({"logit_bias": [1]}, TypeError, "logit_bias: [1]"),
+            ({"logit_bias": {1: "a"}}, TypeError, "logit_bias[1]: 'a'"),
+            ({"stop": 3}, TypeError, "stop: 3"),
+            ({"stop": ["a", 3]}, TypeError, "stop[1]: 3"),
+            ({"stop_token_ids": [0.5]}, TypeError, "stop_token_ids[0]: 0.5"),
+            ({"ignore_eos": 1}, TypeError, "ignore_eos: 1"),
+            ({"logprobs": 5}, TypeError, "logprobs: 5"),
+            ({"timeout": 0}, ValueError, "timeout: 0"),
+            ({"timeout": float("inf")}, ValueError, "timeout: inf"),
+            ({"timeout": "1"}, TypeError, "timeout: '1'"),
+            ({"metadata": {"Key": "a"}}, ValueError, "metadata: key 'Key'"),
+            ({"metadata": {"key": 3}}, TypeError, "metadata: key: 3"),
+            ({"metadata": {"key-bin": "a"}}, TypeError, "metadata: key-bin: 'a'"),
+            ({"metadata": [("key", "\n")]}, ValueError, "metadata: key: '\\n'"),
+            ({"temprature": 1}, TypeError, "'temprature'"),
+        ]
+        for options, error_type, mention in cases:
+            with self.subTest(options=options), self.assertRaises(error_type) as caught:
+                self.call(lambda c: (c if isinstance(c, rivulet.AsyncClient) else nobody).generate(**options).collect())
+            self.assertIn(mention, str(caught.exception))
+        for options, error_type, mention in (
+            ({"content": 3}, TypeError, "content: 3"),
+            ({"content": [1], "window": "a"}, TypeError, "window: 'a'"),
+            ({"content": [1], "output_positions": 3}, TypeError, "output_positions: 3"),
+            ({"content": [1], "timout": 3}, TypeError, "timout"),
+        ):
+            with self.subTest(options=options), self.assertRaises(error_type) as caught:
+                self.call(lambda c: c.score(**options))
+            self.assertIn(mention, str(caught.exception))
+
+    def test_a_timeout_ends_the_call_and_frees_the_session(self):
+        with self.assertRaises(rivulet.DeadlineExceeded) as caught:
+            self.call(lambda c: c.generate([1], model=STREAM, max_tokens=ENDLESS, num_samples=8, timeout=0.3).collect())
+        self.assertEqual(caught.exception.code, rivulet.Code.DEADLINE_EXCEEDED)
+        self.assertTrue(await_idle(self.client, STREAM))
+
+    def test_errors_survive_pickling(self):
+        with self.assertRaises(rivulet.InvalidArgument) as caught:
+            self.call(lambda c: c.generate([99], model=STREAM).collect())
+        for error in (pickle.loads(pickle.dumps(caught.exception)), copy.copy(caught.exception)):
+            self.assertEqual((type(error), str(error)), (rivulet.InvalidArgument, str(caught.exception)))
+
+
+
+class SyncCallTest(SyncCalls, CallTests, ServerTest):
+    pass
+
+
+class AsyncCallTest(AsyncCalls, CallTests, ServerTest):
+    pass
+
+
+if __name__ == "__main__":
+    unittest.main()

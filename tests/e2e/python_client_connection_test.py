@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python client's connection, against a server made for each case: retries, statuses, TLS, metadata, sizes, a full queue."""
+
+import asyncio
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import unittest
+from concurrent import futures
+from pathlib import Path
+
+import rivulet_wheel  # noqa: F401: makes rivulet what is imported below
+
+import grpc
+
+import rivulet
+from command import CONFORMANCE, Server
+from rivulet.v1 import inference_pb2
+
+SERVICE = "rivulet.v1.InferenceService"
+OPENSSL = shutil.which("openssl")
+
+
+def part(**fields):
+    return inference_pb2.GenerateReply(**fields)
+
+
+WHOLE = [
+    part(seed=3, tokens=[1]),
+    part(first_position=1, tokens=[2], finish={"reason": "FINISH_REASON_LENGTH"}, usage={"completion_tokens": 2}),
+]
+
+
+class FakeServer:
+    """Answers Generate with what `generate(request, context)` yields and Score with what `score` returns; notes the metadata of
+    each attempt."""
+
+    def __init__(self, generate=None, score=None, credentials=None, port=0):
+        self.attempts = []
+        options = [("grpc.so_reuseport", 0), ("grpc.max_send_message_length", -1)]
+        self.server = grpc.server(futures.ThreadPoolExecutor(4), options=options)
+        handlers = {
+            "Generate": grpc.unary_stream_rpc_method_handler(
+                self.noted(generate, stream=True), inference_pb2.GenerateRequest.FromString, inference_pb2.GenerateReply.SerializeToString
+            ),
+            "Score": grpc.unary_unary_rpc_method_handler(
+                self.noted(score), inference_pb2.ScoreRequest.FromString, inference_pb2.ScoreReply.SerializeToString
+            ),
+        }
+        self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
+        if credentials is None:
+            self.port = self.server.add_insecure_port(f"127.0.0.1:{port}")
+        else:
+            self.port = self.server.add_secure_port(f"127.0.0.1:{port}", credentials)
+        self.target = f"127.0.0.1:{self.port}"
+
+    def noted(self, answer, stream=False):
+        def handle(request, context):
+            self.attempts.append(dict(context.invocation_metadata()))
+            return answer(request, context)
+
+        def handle_stream(request, context):
+            yield from handle(request, context)
+
+        return handle_stream if stream else handle
+
+    def __enter__(self):
+        self.server.start()
+        return self
+
+    def __exit__(self, *exception):
+        self.server.stop(None).wait()
+
+
+class Sync:
+    def call(self, target, function, **options):
+        with rivulet.Client(target, **options) as client:
+            return function(client)
+
+
+class Async:
+    def call(self, target, function, **options):
+        async def run():
+            async with rivulet.AsyncClient(target, **options) as client:
+                return await function(client)
+
+        return asyncio.run(run())
+
+
+def collect(client):
+    return client.generate([1]).collect()
+
+
+class ConnectionTests:
+    def failing(self, times, code=grpc.StatusCode.UNAVAILABLE):
+        """A Generate that fails so often before its first message, then answers."""
+
+        def generate(request, context):
+            if len(server.attempts) <= times:
+                context.abort(code, "not now")
+            yield from WHOLE
+
+        server = FakeServer(generate)
+        return server
+
+    def test_unavailable_is_tried_again_until_there_is_an_answer(self):
+        with self.failing(2) as server:
+            self.assertEqual(self.call(server.target, collect).tokens.tolist(), [1, 2])
+            self.assertEqual([attempt.get("grpc-previous-rpc-attempts") for attempt in server.attempts], [None, "1", "2"])
+
+    def test_four_attempts_are_made_and_no_more(self):
+        with self.failing(99) as server:
+            with self.assertRaises(rivulet.Unavailable) as caught:
+                self.call(server.target, collect)
+            self.assertEqual((len(server.attempts), caught.exception.message), (4, "not now"))
+
+    def test_max_attempts_one_does_not_try_again(self):
+        with self.failing(1) as server:
+            with self.assertRaises(rivulet.Unavailable):
+                self.call(server.target, collect, max_attempts=1)
+            self.assertEqual(len(server.attempts), 1)
+
+    def test_other_codes_are_not_tried_again(self):
+        for code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL):
+            with self.failing(1, code) as server:
+                with self.assertRaises(rivulet.RivuletError) as caught:
+                    self.call(server.target, collect)
+                self.assertEqual((len(server.attempts), caught.exception.code), (1, code.value[0]))
+
+    def test_a_reply_that_has_begun_is_not_begun_again(self):
+        def generate(request, context):
+            yield WHOLE[0]
+            context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+
+        with FakeServer(generate) as server:
+            with self.assertRaises(rivulet.Unavailable) as caught:
+                self.call(server.target, collect)
+            self.assertEqual((len(server.attempts), caught.exception.message), (1, "gone"))
+
+    def test_every_status_is_an_exception_of_its_own(self):
+        def score(request, context):
+            context.abort(next(code for code in grpc.StatusCode if code.value[0] == request.tokens.ids[0]), "so it is")
+
+        classes = set()
+        with FakeServer(score=score) as server:
+            for code in rivulet.Code:
+                with self.assertRaises(rivulet.RivuletError) as caught:
+                    self.call(server.target, lambda c: c.score([code]), max_attempts=1)
+                self.assertEqual((caught.exception.code, caught.exception.message), (code, "so it is"))
+                self.assertEqual(type(caught.exception).__name__.lower(), code.name.replace("_", "").lower())
+                classes.add(type(caught.exception))
+        self.assertEqual(len(classes), 16)
+
+    def test_a_reply_that_breaks_its_promises_is_internal(self):
+        usage = {"completion_tokens": 1}
+        end = {"reason": "FINISH_REASON_LENGTH"}
+        for messages, mention in (
+            ([part(seed=1, tokens=[1], finish=end)], "without seed or usage"),
+            ([part(seed=1, tokens=[1]), part(usage=usage)], "sample 0"),
+            ([part(seed=1, tokens=[1]), part(first_position=2, tokens=[1], finish=end, usage=usage)], "position 2 instead of 1"),
+            ([part(seed=1, tokens=[1], finish=end), part(sample_index=5, tokens=[1], usage=usage)], "sample 5 of 1"),
+        ):
+            with FakeServer(lambda request, context: iter(messages)) as server:
+                with self.assertRaises(rivulet.Internal) as caught:
+                    self.call(server.target, collect)
+                self.assertIn(mention, str(caught.exception))
+
+    def test_large_replies_are_taken_up_to_the_limit(self):
+        reply = inference_pb2.ScoreReply(num_scored=1 << 22, logprobs=[-1.5] * (1 << 22))  # 16 MiB
+        with FakeServer(score=lambda request, context: reply) as server:
+            score = self.call(server.target, lambda c: c.score([1], logprobs=True))
+            self.assertEqual((score.logprobs.size, score.logprobs[-1]), (1 << 22, -1.5))
+            with self.assertRaises(rivulet.ResourceExhausted):
+                self.call(server.target, lambda c: c.score([1], logprobs=True), max_receive_bytes=1 << 20)
+
+    def test_metadata_of_client_and_call_and_the_name_of_the_client_are_sent(self):
+        with FakeServer(lambda request, context: iter(WHOLE)) as server:
+            self.call(
+                server.target, lambda c: c.generate([1], metadata=[("trace-bin", b"\0\xff"), ("x", "2")]).collect(),
+                metadata={"authorization": "Bearer me"},
+            )
+            (seen,) = server.attempts
+        self.assertEqual((seen["authorization"], seen["trace-bin"], seen["x"]), ("Bearer me", b"\0\xff", "2"))
+        self.assertTrue(seen["user-agent"].startswith("rivulet-python/"), seen)
+
+    def test_nobody_there_is_unavailable_and_wait_for_ready_waits(self):
+        with socket.socket() as reserved:
+            reserved.bind(("127.0.0.1", 0))
+            port = reserved.getsockname()[1]
+        with self.assertRaises(rivulet.Unavailable):
+            self.call(f"127.0.0.1:{port}", collect)
+        late = FakeServer(lambda request, context: iter(WHOLE), port=port)
+        threading.Timer(0.5, late.__enter__).start()
+        self.addCleanup(late.__exit__)
+        self.assertEqual(self.call(late.target, collect, wait_for_ready=True).tokens.tolist(), [1, 2])
+        with self.assertRaises(rivulet.DeadlineExceeded):
+            self.call("127.0.0.1:1", lambda c: c.generate([1], timeout=0.3).collect(), wait_for_ready=True)
+
+    def test_a_server_that_never_speaks_is_given_up(self):
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            with self.assertRaises(rivulet.Unavailable):
+                self.call("127.0.0.1:%d" % mute.getsockname()[1], collect, connect_timeout=0.3, max_attempts=1)
+
+    def test_a_full_queue_says_when_to_come_back(self):
+        endless = {"model": "tiny-rfa", "max_tokens": 1 << 19}
+        with Server(CONFORMANCE / "tiny-rfa", args=("--max-sessions", "1", "--max-queue", "1")) as server:
+            with rivulet.Client(server.target) as client, client.generate([1], **endless) as first:
+                next(first)
+                with client.generate([1], **endless):
+                    while client.load()[0].queued == 0:
+                        pass
+                    with self.assertRaises(rivulet.ResourceExhausted) as caught:
+                        self.call(server.target, lambda c: c.generate([1], **endless).collect())
+        self.assertEqual(caught.exception.reason, "QUEUE_FULL")
+        self.assertGreater(caught.exception.retry_delay, 0)
+
+    def test_bad_options_are_named(self):
+        for options, error_type, mention in (
+            ({"target": ""}, ValueError, "target: empty"),
+            ({"target": 5}, TypeError, "target: 5"),
+            ({"tls": True}, TypeError, "tls: True"),
+            ({"connect_timeout": 0}, ValueError, "connect_timeout: 0"),
+            ({"connect_timeout": "1"}, TypeError, "connect_timeout: '1'"),
+            ({"max_attempts": 6}, ValueError, "max_attempts: 6"),
+            ({"max_receive_bytes": 0}, ValueError, "max_receive_bytes: 0"),
+            ({"wait_for_ready": 1}, TypeError, "wait_for_ready: 1"),
+            ({"metadata": {"A": "b"}}, ValueError, "metadata: key 'A'"),
+            ({"tls": rivulet.TlsOptions(client_cert_file="a.pem")}, ValueError, "client_key_file"),
+            ({"tls": rivulet.TlsOptions(root_certs_file="/absent/ca.pem")}, FileNotFoundError, "tls.root_certs_file"),
+            ({"tls": rivulet.TlsOptions(root_certs_file="/dev/null")}, ValueError, "tls.root_certs_file: /dev/null is empty"),
+        ):
+            with self.subTest(options=options), self.assertRaises(error_type) as caught:
+                self.call(**{"target": "127.0.0.1:1", "function": collect, **options})
+            self.assertIn(mention, str(caught.exception))
+
+
+@unittest.skipUnless(OPENSSL, "openssl is absent")
+class TlsTests:
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        for name in ("server", "client"):
+            subprocess.run(
+                [OPENSSL, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                 "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}.test",
+                 "-keyout", cls.folder / f"{name}.key", "-out", cls.folder / f"{name}.pem"],
+                check=True, capture_output=True,
+            )  # fmt: skip
+
+    def server(self, mutual=False):
+        pair = [((self.folder / "server.key").read_bytes(), (self.folder / "server.pem").read_bytes())]
+        roots = (self.folder / "client.pem").read_bytes() if mutual else None
+        return FakeServer(lambda request, context: iter(WHOLE), credentials=grpc.ssl_server_credentials(pair, roots, mutual))
+
+    def options(self, **changed):
+        return rivulet.TlsOptions(**{"root_certs_file": self.folder / "server.pem", "server_name": "server.test", **changed})
+
+    def test_a_server_that_the_roots_vouch_for_is_trusted(self):
+        with self.server() as server:
+            self.assertEqual(self.call(server.target, collect, tls=self.options()).tokens.tolist(), [1, 2])
+
+    def test_another_name_other_roots_and_plaintext_are_unavailable(self):
+        with self.server() as server:
+            for tls in (
+                self.options(server_name="other.test"), self.options(server_name=None), rivulet.TlsOptions(server_name="server.test"), None
+            ):
+                with self.subTest(tls=tls), self.assertRaises(rivulet.Unavailable):
+                    self.call(server.target, collect, tls=tls, max_attempts=1)
+            self.assertEqual(server.attempts, [])
+
+    def test_a_client_shows_its_own_certificate(self):
+        pair = {"client_cert_file": str(self.folder / "client.pem"), "client_key_file": self.folder / "client.key"}
+        with self.server(mutual=True) as server:
+            self.assertEqual(self.call(server.target, collect, tls=self.options(**pair)).tokens.tolist(), [1, 2])
+            with self.assertRaises(rivulet.Unavailable):
+                self.call(server.target, collect, tls=self.options(), max_attempts=1)
+
+
+class SyncConnectionTest(Sync, ConnectionTests, unittest.TestCase):
+    pass
+
+
+class AsyncConnectionTest(Async, ConnectionTests, unittest.TestCase):
+    pass
+
+
+class SyncTlsTest(Sync, TlsTests, unittest.TestCase):
+    pass
+
+
+class AsyncTlsTest(Async, TlsTests, unittest.TestCase):
+    pass
+
+
+if __name__ == "__main__":
+    unittest.main()

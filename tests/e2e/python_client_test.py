@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel of client/python: what it holds, its types, its README and its examples."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import rivulet_wheel
+from command import SOURCE_DIR, ZOO, Server
+from rivulet_wheel import CLIENT, FOLDER, WHEEL, run
+
+README = (CLIENT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
+EXAMPLES = sorted((CLIENT / "examples").glob("*.py"))
+MODELS = (ZOO / "mnist-linear", ZOO / "shakespeare-rfa")
+
+TYPED = """
+from typing_extensions import assert_type
+import numpy as np
+import rivulet
+from numpy.typing import NDArray
+from rivulet.v1 import inference_pb2
+
+def use(client: rivulet.Client) -> None:
+    with client.generate("a", model="m", temperature=0.5, stop=["b"], logit_bias={3: 1.0}, timeout=2) as stream:
+        for part in stream:
+            assert_type(part, rivulet.Part)
+            assert_type(part.tokens, NDArray[np.int32])
+            assert_type(part.proto, inference_pb2.GenerateReply)
+            assert_type(part.proto.first_position, int)
+    assert_type(client.generate(np.array([1, 2])).collect(), rivulet.Generation)
+    assert_type(client.score([1, 2], window=3).nll_nats, float)
+    assert_type(client.generate_images(3, on_progress=rivulet.draw.live()), NDArray[np.uint8])
+    assert_type(client.health(), rivulet.HealthStatus)
+
+async def use_async(client: rivulet.AsyncClient) -> None:
+    async for part in client.generate(b"12"):
+        assert_type(part.text, str)
+    async for snapshot in client.stream_images(2):
+        assert_type(snapshot.images, NDArray[np.uint8])
+    assert_type(await client.generate().collect(), rivulet.Generation)
+    assert_type(await client.load(), tuple[rivulet.ModelLoad, ...])
+"""
+
+
+class PackageTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def test_the_wheel_holds_package_messages_and_types_and_is_what_is_imported(self):
+        import rivulet
+
+        self.assertTrue(Path(rivulet.__file__).is_relative_to(FOLDER), rivulet.__file__)
+        with zipfile.ZipFile(WHEEL) as wheel:
+            names = set(wheel.namelist())
+            (metadata,) = (wheel.read(name).decode() for name in names if name.endswith("METADATA"))
+        for module in ("v1/inference_pb2", "v1/model_pb2"):
+            self.assertLessEqual({f"rivulet/{module}.py", f"rivulet/{module}.pyi"}, names)
+        sources = {f"rivulet/{path.name}" for path in (CLIENT / "src/rivulet").glob("*") if path.is_file()}
+        self.assertLessEqual(sources | {"rivulet/py.typed", "rivulet/LICENSE"}, names)
+        self.assertIn("Requires-Python: >=3.10", metadata)
+        self.assertIn(f"Version: {rivulet.__version__}\n", metadata)
+        print(f"{WHEEL.name}: {WHEEL.stat().st_size} bytes", file=sys.stderr)
+
+    @unittest.skipUnless(find_spec("build"), "the package build is absent")
+    def test_an_sdist_holds_what_its_wheel_is_made_of(self):
+        command = [sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", self.folder, CLIENT]
+        done = subprocess.run(command, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        (sdist,) = self.folder.glob("*.tar.gz")
+        # pip unpacks it elsewhere, where no ../../proto is.
+        with zipfile.ZipFile(rivulet_wheel.build(sdist, self.folder)) as wheel, zipfile.ZipFile(WHEEL) as expected:
+            package = [name for name in expected.namelist() if name.startswith("rivulet/")]
+            self.assertGreater(len(package), 10)
+            for name in package:
+                self.assertEqual(wheel.read(name), expected.read(name), name)
+
+    def mypy(self, *files):
+        return run(
+            "-m", "mypy", "--strict", "--config-file", CLIENT / "pyproject.toml", "--cache-dir", FOLDER / "mypy", *files, cwd=self.folder
+        )
+
+    @unittest.skipUnless(find_spec("mypy"), "mypy is absent")
+    def test_types_are_complete_and_reach_whoever_installs_the_wheel(self):
+        files = [self.folder / "typed.py", *EXAMPLES]
+        files[0].write_text(TYPED)
+        for number, block in enumerate(BLOCKS):
+            files.append(self.folder / f"readme_{number}.py")
+            files[-1].write_text(block)
+        code, out, err = self.mypy("-p", "rivulet")
+        self.assertEqual(code, 0, out + err)
+        for file in files:
+            code, out, err = self.mypy(file)
+            self.assertEqual(code, 0, out + err)
+
+    @unittest.skipUnless(find_spec("mypy"), "mypy is absent")
+    def test_types_find_mistakes(self):
+        bad = self.folder / "bad.py"
+        for line, mention in (
+            ('client.generate("a", temprature=1.0)', "temprature"),
+            ("client.generate(1.5)", "float"),
+            ('client.score("a").nll', "nll"),
+            ("client.stream_images(2, prompt='a')", "prompt"),
+        ):
+            bad.write_text(f"import rivulet\ndef use(client: rivulet.Client) -> None:\n    {line}\n")
+            code, out, err = self.mypy(bad)
+            self.assertEqual(code, 1, line + out + err)
+            self.assertIn(mention, out)
+
+    def test_the_quick_start_of_the_readme_runs(self):
+        self.assertEqual(len(BLOCKS), 2)
+        with Server(*MODELS) as server:
+            outputs = []
+            for block in BLOCKS:
+                script = self.folder / "quick_start.py"
+                self.assertIn('"127.0.0.1:50051"', block)
+                script.write_text(block.replace("127.0.0.1:50051", server.target))
+                code, out, err = run(script, cwd=self.folder)
+                self.assertEqual((code, err), (0, ""), out)
+                outputs.append(out)
+        self.assertIn("(4, 28, 28) uint8\nINVALID_SAMPLING sampling.temperature\n", outputs[0])
+        self.assertEqual(outputs[0].count("' LENGTH\n"), 2, outputs[0])
+        self.assertRegex(outputs[0], r"\n40 characters in \d")
+        self.assertIn("['mnist-linear', 'shakespeare-rfa']\n(2, 28, 28) ", outputs[1])
+        self.assertEqual((self.folder / "digits.png").read_bytes()[:4], b"\x89PNG")
+
+    def test_the_server_of_the_readme_serves_what_the_quick_start_asks_for(self):
+        (command,) = re.findall(r"```sh\n(build/release/bin/rivulet-server .*)\n```", README)
+        for model in re.findall(r"--model (\S+)", command):
+            self.assertTrue((SOURCE_DIR / model / "config.json").is_file(), model)
+            self.assertIn(f'model="{Path(model).name}"', BLOCKS[0])
+        self.assertIn("--listen 127.0.0.1:50051", command)
+
+    def test_the_examples_run(self):
+        chat, digits = EXAMPLES
+        with Server(*MODELS) as server:
+            at = ("--target", server.target, "--model")
+            code, out, err = run(chat, *at, "shakespeare-rfa", "--max-tokens", "30", "--seed", "1", "ROMEO:")
+            self.assertEqual((code, err), (0, ""))
+            self.assertTrue(out.startswith("ROMEO:"))
+            self.assertEqual(len(out), len("ROMEO:") + 30 + 1)
+            code, out, err = run(chat, *at, "shakespeare-rfa", "\u00e9")
+            self.assertEqual((code, out), (1, ""))
+            self.assertIn("TEXT_NOT_IN_ALPHABET, prompt.text", err)
+            png = self.folder / "finished.png"
+            code, out, err = run(digits, *at, "mnist-linear", "--count", "3", "--out", png)
+            self.assertEqual((code, out, err), (0, "3 different endings of one digit\n", ""))
+            self.assertEqual(png.read_bytes()[:4], b"\x89PNG")
+
+    def test_an_editable_install_finds_the_messages(self):
+        # What the hook writes into src for `pip install -e`, without writing into the tree that is tested.
+        copy = self.folder / "project"
+        shutil.copytree(CLIENT, copy / "client/python", ignore=shutil.ignore_patterns("v1"))
+        shutil.copytree(SOURCE_DIR / "proto", copy / "proto")
+        (copy / "LICENSE").write_text("")
+        target = self.folder / "target"
+        rivulet_wheel.pip("install", "--no-build-isolation", "--no-deps", "--no-index", "--target", target, "-e", copy / "client/python")
+        program = f"""
+            import site; site.addsitedir({str(target)!r})
+            import sys; sys.path.remove({str(rivulet_wheel.SITE)!r})
+            import rivulet, rivulet.v1.inference_pb2
+            print(rivulet.__file__)
+        """
+        code, out, err = run("-c", textwrap.dedent(program))
+        self.assertEqual((code, out.strip()), (0, str(copy / "client/python/src/rivulet/__init__.py")), err)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Importing this builds the wheel of client/python, installs it into an environment of its own, and makes `import rivulet` that
+wheel. Ends the script with code 77 where the tools for it are absent."""
+
+import atexit
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+
+from command import SOURCE_DIR
+
+CLIENT = SOURCE_DIR / "client/python"
+
+for _needed in ("grpc", "grpc_tools", "hatchling", "numpy", "pip", "google.rpc"):
+    try:
+        _absent = importlib.util.find_spec(_needed) is None
+    except ModuleNotFoundError:
+        _absent = True
+    if _absent:
+        print(f"skipped: {sys.executable} has no {_needed} (deploy/setup.sh --tests)", file=sys.stderr)
+        sys.exit(77)
+
+
+def pip(*args):
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{command}: {done.stdout}{done.stderr}")
+
+
+def build(source, folder):
+    """The wheel of `source`, built into `folder` without a network."""
+    pip("wheel", "--no-build-isolation", "--no-deps", "--no-index", "-w", folder, source)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+_scratch = tempfile.TemporaryDirectory(prefix="rivulet-wheel-")
+atexit.register(_scratch.cleanup)
+FOLDER = pathlib.Path(_scratch.name)
+WHEEL = build(CLIENT, FOLDER)
+venv.create(FOLDER / "venv")
+PYTHON = FOLDER / "venv/bin/python"  # has rivulet, and what the interpreter of the tests has
+SITE = pathlib.Path(sysconfig.get_path("purelib", "venv", {"base": str(FOLDER / "venv")}))
+(SITE / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n")
+pip("install", "--no-deps", "--no-index", "--target", SITE, WHEEL)
+sys.path.insert(0, str(SITE))
+
+
+def run(*command, cwd=None, timeout=300):
+    """Runs the environment's Python; its exit code, stdout and stderr."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [PYTHON, *map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def await_idle(client, model, seconds=30):
+    """Waits until no session of `model` holds a slot or waits for one; False where that does not come."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        (load,) = client.load(model)
+        if load.slots_used == 0 and load.queued == 0:
+            return True
+        time.sleep(0.01)
+    return False
