@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where and how the CUDA operations run. All of them return what the launch returned, and never
+// wait: an error inside a kernel shows at the next synchronize or query of the stream. Pointers in
+// their arguments are device pointers unless said otherwise; arguments are copied at the launch, so
+// launches can be captured into graphs.
+//
+// Overlap: with it a kernel may be on its way while the one before it in the stream still runs
+// (programmatic dependent launch, compute capability 9). Every kernel here then waits for the end
+// of its predecessor before it reads or writes anything but weights, and every block does, so
+// "ended" holds for all kernels before, too. Weights must have been uploaded two launches earlier
+// at least.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace rivulet::kernels {
+
+struct CudaLaunch {
+  cudaStream_t stream = nullptr;
+  bool overlap = false;     // only on compute capability 9 and later; launches fail elsewhere
+  int multiprocessors = 1;  // of the device; decides tile shapes, never bits
+};
+
+// Consecutive token rows of one slot: what one pass feeds to it. A pass has at most one segment a
+// slot.
+struct CudaSegment {
+  int32_t slot = 0;       // the guard slot where nothing is fed
+  int32_t first_row = 0;  // of the pass's token rows
+  int32_t num_rows = 0;   // 0: inactive; slot and rows are not touched
+  int32_t row = 0;        // index into the run's rows
+};
+
+}  // namespace rivulet::kernels
