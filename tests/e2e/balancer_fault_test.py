@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two replicas behind HAProxy under fault: roll-outs under load, a killed replica, one that is not serving, silence."""
+
+import collections
+import subprocess
+import threading
+import time
+import unittest
+
+from balancer import (
+    ENDLESS,
+    LIMIT,
+    NO_RETRIES,
+    SHORT,
+    Balancer,
+    Replica,
+    await_true,
+    generate,
+    grpc,
+    outcome,
+    request,
+    stub,
+    tokens,
+    two_replicas,
+)
+from command import BIN_DIR, CommandTest
+
+
+class Load:
+    """Clients that generate without a pause: some with the command, some over one connection that never retries.
+
+    A `with` statement runs them; `wrong` then holds every reply that was not the expected one, `done` their number.
+    """
+
+    LENGTHS = (SHORT, 5000)  # tokens
+
+    def __init__(self, target, expected):
+        self.target, self.expected = target, expected  # HOST:PORT, {(seed, max_tokens): tokens}
+        self.wrong, self.done, self.stop = [], collections.Counter(), threading.Event()
+        self.channel = grpc.insecure_channel(target, options=(NO_RETRIES,))
+        self.threads = [threading.Thread(target=self.run, args=(ask, i)) for ask in (self.command, self.call) for i in range(3)]
+
+    def command(self, seed, max_tokens):
+        result = generate(self.target, seed, max_tokens)
+        return [int(token) for token in result.out.split()], result.code and result
+
+    def call(self, seed, max_tokens):
+        return outcome(stub(self.channel).Generate(request(seed, max_tokens), timeout=LIMIT))
+
+    def run(self, ask, i):
+        while not self.stop.is_set():
+            key = (i, self.LENGTHS[self.done[ask.__name__] % 2])
+            got, error = ask(*key)
+            self.done[ask.__name__] += 1
+            if error or got != self.expected[key]:
+                self.wrong.append((ask.__name__, key, len(got), error))
+
+    def __enter__(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+        self.channel.close()
+
+
+class BalancerTest(CommandTest):
+    def expected(self, replica, keys):
+        with grpc.insecure_channel(replica.target) as channel:
+            return {key: tokens(stub(channel).Generate(request(*key), timeout=LIMIT)) for key in keys}
+
+    def load(self, replica, target):
+        return Load(target, self.expected(replica, [(i, n) for i in range(3) for n in Load.LENGTHS]))
+
+    def nothing_failed(self, load):
+        self.assertEqual(load.wrong, [])
+        self.assertGreater(min(load.done["command"], load.done["call"]), 20)
+
+    def nothing_was_retried(self, balancer):
+        bad = [s for s in balancer.streams() if s["http"] != 200 or s["grpc_status"] != "-" or s["end"] != "--"]
+        self.assertEqual(bad, [])
+
+
+class RollOutTest(BalancerTest):
+    """Replicas and HAProxy itself are replaced under load, and no client notices."""
+
+    FLAGS = ("--drain-delay-seconds", "3", "--drain-seconds", "30")
+
+    def test_each_replica_in_turn_stops_and_comes_back(self):
+        with two_replicas(*self.FLAGS) as (first, second, balancer):
+            with self.load(first, balancer.target) as load:
+                for name, replica in (("replica-1", first), ("replica-2", second), ("replica-1", first)):
+                    self.restart(name, replica, balancer)
+            self.nothing_failed(load)
+            self.nothing_was_retried(balancer)
+
+    def restart(self, name, replica, balancer):
+        replica.terminate()
+        await_true(f"{name} drains", lambda: balancer.state(name).startswith("NOLB"))
+        _, log = replica.process.communicate(timeout=LIMIT)
+        self.assertEqual(replica.process.returncode, 0)
+        self.assertIn(b'"all_replies_ended":true', log)
+        await_true(f"{name} is seen to be gone", lambda: balancer.state(name) == "DOWN")
+        replica.start()
+        await_true(f"{name} is back", lambda: balancer.state(name) == "UP")
+        done = replica.load().tokens_total
+        await_true(f"{name} gets streams again", lambda: replica.load().tokens_total > done)
+
+    def test_a_replica_that_sends_its_clients_away_fails_none_of_them(self):
+        with Replica("--max-connection-age-seconds", "1") as replica:
+            with self.load(replica, replica.target) as load:
+                time.sleep(4)
+            self.nothing_failed(load)
+
+    def test_haproxy_itself_is_replaced(self):
+        with two_replicas() as (first, _, balancer):
+            with self.load(first, balancer.target) as load:
+                held = stub(load.channel).Generate(request(7))
+                read = [*next(held).tokens]
+                old, balancer.process = balancer.process, balancer.spawn("-sf", str(balancer.process.pid))
+                self.addCleanup(old.kill)
+                time.sleep(2)
+                self.assertIsNone(old.poll(), "the old process left a stream that runs")
+                while len(read) < 100000:
+                    read += next(held).tokens
+                held.cancel()
+                self.assertEqual(old.wait(LIMIT), 0)
+            self.nothing_failed(load)
+            self.assertEqual(read[:SHORT], self.expected(first, [(7, SHORT)])[7, SHORT])
+
+
+class LossTest(BalancerTest):
+    """What becomes of the streams of a replica that ends without a word, and of one that must not be used."""
+
+    def test_streams_of_a_killed_replica_end_and_a_retry_gets_the_same_tokens(self):
+        with two_replicas() as (first, second, balancer), balancer.channel(NO_RETRIES) as channel:
+            calls = {seed: stub(channel).Generate(request(seed), timeout=LIMIT) for seed in range(8)}
+            got = {seed: list(next(call).tokens) for seed, call in calls.items()}
+            self.assertEqual([first.load().slots_used, second.load().slots_used], [4, 4])
+            first.kill()
+            # Nothing of a call that was never begun is lost: connections that fail are tried on the other replica.
+            for seed in range(20):
+                self.succeeds(generate(balancer.target, seed))
+            await_true("the replica is seen to be gone", lambda: balancer.state("replica-1") == "DOWN")
+            lost = {}
+            while len(lost) < 4:
+                for seed in set(calls) - set(lost):
+                    try:
+                        got[seed] += next(calls[seed]).tokens
+                    except grpc.RpcError as error:
+                        lost[seed] = error
+            for seed, error in lost.items():
+                self.is_lost(error)
+                again = tokens(stub(channel).Generate(request(seed, len(got[seed])), timeout=LIMIT))
+                self.assertEqual(again, got[seed])
+            for seed in set(calls) - set(lost):
+                next(calls[seed])
+                calls[seed].cancel()
+
+    def is_lost(self, error):
+        """HAProxy 2.6 ends such a stream without a status, which gRPC calls UNKNOWN. Replicas attach details to every error."""
+        self.assertIn(error.code(), (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN), error)
+        self.assertNotIn("grpc-status-details-bin", dict(error.trailing_metadata() or ()))
+
+    def test_the_command_fails_where_its_replica_is_killed_and_succeeds_when_run_again(self):
+        with two_replicas() as (first, second, balancer):
+            command = [BIN_DIR / "rivulet", "generate", "--target", balancer.target, "--tokens", "1", "--seed", "3"]
+            with subprocess.Popen([*command, "--max-tokens", str(ENDLESS)], stdout=-1, stderr=-1, text=True) as process:
+                begun = process.stdout.read(1000)  # what nobody reads stops the reply, so it cannot end before the kill
+                (replica,) = [replica for replica in (first, second) if replica.load().slots_used]
+                replica.kill()
+                rest, error = process.stdout.read(), process.stderr.read()
+            self.assertIn(process.returncode, (1, 3))
+            self.assertEqual(error.count("\n"), 1, error)
+            words = (begun + rest).split()[:-1]  # the last may be cut
+            again = self.succeeds(generate(balancer.target, 3, len(words)))
+            self.assertEqual(again.out.split(), words)
+
+    def test_without_a_replica_calls_end_in_unavailable(self):
+        with Replica() as only, Balancer(only.target) as balancer, balancer.channel(NO_RETRIES) as channel:
+            only.kill()
+            for _ in range(2):  # before and after HAProxy knows
+                _, error = outcome(stub(channel).Generate(request(1), timeout=LIMIT))
+                self.assertEqual(error.code(), grpc.StatusCode.UNAVAILABLE)
+                self.assertIn("balancer: no replica is available", error.details())
+                await_true("the replica is seen to be gone", lambda: balancer.state("replica-1") == "DOWN")
+            self.fails(generate(balancer.target, 1), 3, "no replica is available")
+
+    def test_a_replica_that_is_not_serving_keeps_its_streams_and_gets_no_more(self):
+        with two_replicas("--drain-delay-seconds", "600") as (first, second, balancer), balancer.channel(NO_RETRIES) as channel:
+            calls = [stub(channel).Generate(request(seed)) for seed in range(2)]
+            begun = [list(next(call).tokens) for call in calls]
+            first.terminate()
+            await_true("it gets no more", lambda: balancer.state("replica-1").startswith("NOLB"))
+            total = second.load().tokens_total
+            for seed in range(20):
+                tokens(stub(channel).Generate(request(seed, SHORT), timeout=LIMIT))
+            self.assertEqual(second.load().tokens_total - total >= 20 * SHORT, True)
+            self.assertEqual(first.load().slots_used, 1)
+            self.assertEqual(len(tokens(self.direct(first, 99))), SHORT)  # it would have answered
+            for seed, call in enumerate(calls):
+                while len(begun[seed]) < 20000:
+                    begun[seed] += next(call).tokens
+                call.cancel()
+                self.assertEqual(begun[seed][:SHORT], tokens(self.direct(second, seed)))
+
+    def direct(self, replica, seed):
+        channel = grpc.insecure_channel(replica.target)
+        self.addCleanup(channel.close)
+        return stub(channel).Generate(request(seed, SHORT), timeout=LIMIT)
+
+
+class SilenceTest(BalancerTest):
+    """A stream on which nothing moves lives as long as RIVULET_STREAM_TIMEOUT allows, whatever the other times are."""
+
+    SECONDS = 3  # of silence
+
+    def unread(self, **variables):
+        """The tokens and the error of a stream that nobody reads for a while."""
+        with Replica() as replica, Balancer(replica.target, **variables) as balancer, balancer.channel(NO_RETRIES) as channel:
+            stream = stub(channel).Generate(request(1, bulky=True), timeout=60)
+            read = [*next(stream).tokens]
+            self.silence(replica)
+            try:
+                while len(read) < 50000:
+                    read += next(stream).tokens
+            except grpc.RpcError as error:
+                return read, error
+            stream.cancel()
+            return read, None
+
+    def waiting(self, **variables):
+        """The tokens and the error of a stream that waits for its first token, and the tokens that it is to get."""
+        with Replica("--max-sessions", "1") as replica, Balancer(replica.target, **variables) as balancer:
+            with balancer.channel(NO_RETRIES) as channel, grpc.insecure_channel(replica.target) as direct:
+                holder = stub(direct).Generate(request(1, bulky=True), timeout=60)
+                next(holder)
+                stream = stub(channel).Generate(request(2, SHORT), timeout=60)
+                await_true("it waits for a slot", lambda: replica.load().queued)
+                self.silence(replica)
+                holder.cancel()
+                got, error = outcome(stream)
+                return got, error, tokens(stub(direct).Generate(request(2, SHORT), timeout=60))
+
+    def silence(self, replica):
+        def pauses():
+            before = replica.load().tokens_total
+            time.sleep(0.2)
+            return replica.load().tokens_total == before
+
+        await_true("the replica pauses the reply that nobody reads", pauses)
+        time.sleep(self.SECONDS)
+
+    def test_silence_does_not_cut_a_stream(self):
+        variables = {"RIVULET_TIMEOUT": "1s", "RIVULET_IDLE_TIMEOUT": "1s"}
+        read, error = self.unread(**variables)
+        self.assertIsNone(error)
+        self.assertGreaterEqual(len(read), 50000)
+        got, error, expected = self.waiting(**variables)
+        self.assertEqual((got, error), (expected, None))
+
+    def test_the_time_that_a_stream_may_be_silent_is_the_one_that_is_set(self):
+        read, error = self.unread(RIVULET_STREAM_TIMEOUT="1s")
+        self.assertIsNotNone(error)
+        self.assertLess(len(read), 50000)
+        _, error, _ = self.waiting(RIVULET_STREAM_TIMEOUT="1s")
+        self.assertEqual(error.code(), grpc.StatusCode.UNAVAILABLE)
+        self.assertIn("balancer: the replica was silent for too long", error.details())
+
+
+if __name__ == "__main__":
+    unittest.main()
