@@ -17,38 +17,11 @@ from rivulet_tools import check
 from rivulet_tools.checkpoint import read_checkpoint
 from rivulet_tools.encoder_layout import MAPS
 from rivulet_tools.errors import Absent, BadInput
+from rivulet_tools.flags import number_from_zero, positive, positive_number
 from rivulet_tools.layout import make_plan
 from rivulet_tools.library import Reference, import_library, import_torch, in_library
 from rivulet_tools.model_directory import DTYPES, ModelFiles, refuse_existing
 from rivulet_tools.plan import Plan, Settings
-
-
-def positive(text: str) -> int:
-    """An integer of at least 1, for argparse."""
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
-def positive_number(text: str) -> float:
-    """A finite number above 0, for argparse."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError
-    return value
-
-
-def number_from_zero(text: str) -> float:
-    """A finite number of at least 0, for argparse."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError
-    return value
-
-
-for _type, _words in ((positive, "positive integer"), (positive_number, "positive number"), (number_from_zero, "number from 0")):
-    _type.__name__ = _words  # argparse names it: "invalid positive integer value: '0'"
 
 
 def make_parser() -> argparse.ArgumentParser:
