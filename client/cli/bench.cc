@@ -113,11 +113,12 @@ absl::Status CheckOutputs(const BenchOptions& options) {
 
 absl::StatusOr<std::vector<Target>> OpenTargets(const BenchOptions& options) {
   std::vector<Target> targets;
-  ClientOptions client_options;
-  client_options.own_connection = true;
-  client_options.max_attempts = 1;  // what fails is counted, not hidden
+  TargetUse use;
+  use.client.own_connection = true;
+  use.client.max_attempts = 1;  // what fails is counted, not hidden
+  use.over_socket = true;  // gRPC's in-process transport would lose messages: Client::GenerateAsync
   for (int i = 0; i < options.connections; ++i) {
-    absl::StatusOr<Target> target = OpenTarget(options.target, client_options);
+    absl::StatusOr<Target> target = OpenTarget(options.target, use);
     if (!target.ok()) return target.status();
     targets.push_back(*std::move(target));
   }

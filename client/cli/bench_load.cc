@@ -12,6 +12,7 @@
 #include <stop_token>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "client/cli/bench_schedule.h"
@@ -62,6 +63,7 @@ class Load {
     bool is_measured;
     int64_t first = 0, last = 0;  // messages with tokens; 0: none yet
     int64_t tokens = 0;
+    int64_t promised = -1;  // tokens that the server says it sent
   };
 
   void RunOpen();
@@ -73,6 +75,11 @@ class Load {
   // Sends one request, unless the run sends no more.
   void Send(int64_t intended);
   std::unique_ptr<Request> Claim(int64_t intended);
+  // A reply that says OK is not believed unchecked.
+  static absl::Status Incomplete(const Request& request) {
+    return absl::InternalError(absl::StrCat("a reply held ", request.tokens, " tokens where ",
+                                            request.promised, " were sent"));
+  }
   bool OnPart(Request* request, const v1::GenerateReply& part);
   void OnEnd(std::unique_ptr<Request> request, const absl::Status& status);
   void Count(const Request& request, const absl::Status& status, int64_t now)
@@ -221,7 +228,8 @@ void Load::Send(int64_t intended) {
       workload_.Generate(request->index),
       [this, request](const v1::GenerateReply& part) { return OnPart(request, part); },
       [this, request](const absl::Status& status) {
-        OnEnd(std::unique_ptr<Request>(request), status);
+        const bool whole = !status.ok() || request->tokens == request->promised;
+        OnEnd(std::unique_ptr<Request>(request), whole ? status : Incomplete(*request));
       },
       call);
 }
@@ -260,6 +268,7 @@ std::unique_ptr<Load::Request> Load::Claim(int64_t intended) {
 }
 
 bool Load::OnPart(Request* request, const v1::GenerateReply& part) {
+  if (part.has_usage()) request->promised = part.usage().completion_tokens();
   if (part.tokens_size() == 0) return true;
   const int64_t now = Now();
   if (InWindow(now)) {

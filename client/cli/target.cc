@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "server/server.h"
 #include "server/server_config.h"
@@ -28,8 +29,9 @@ absl::Status LoadError(const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<Target> OpenTarget(const TargetOptions& options, ClientOptions client_options) {
+absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse& use) {
   if (options.model_dir.empty()) {
+    ClientOptions client_options = use.client;
     if (options.tls) {
       client_options.tls.emplace();
       client_options.tls->root_certs_file = options.tls_ca;
@@ -40,17 +42,27 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options, ClientOptions cl
   }
   ServerConfig config;
   config.models = {options.model_dir};
-  config.listen.clear();
   config.backend = options.backend;
   config.precision = options.precision;
   config.weights = options.weights;
   config.threads = options.threads;
-  // As many as a request of ours asks for; each holds a state from the start.
-  config.max_sessions = 64;
+  if (use.over_socket) {
+    config.listen = "127.0.0.1:0";
+  } else {
+    config.listen.clear();
+    // As many as a request of ours asks for; each holds a state from the start.
+    config.max_sessions = 64;
+  }
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Create(config);
   if (!server.ok()) return LoadError(server.status());
-  Client client = Client::FromChannel((*server)->InProcessChannel());
-  return Target(*std::move(server), std::move(client), "");
+  if (!use.over_socket) {
+    Client client = Client::FromChannel((*server)->InProcessChannel());
+    return Target(*std::move(server), std::move(client), "");
+  }
+  absl::StatusOr<Client> client =
+      Client::Connect(absl::StrCat("127.0.0.1:", (*server)->port()), use.client);
+  if (!client.ok()) return client.status();
+  return Target(*std::move(server), *std::move(client), "");
 }
 
 }  // namespace rivulet

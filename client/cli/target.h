@@ -30,10 +30,17 @@ class Target {
   std::string model_name_;
 };
 
+// How a command uses its target.
+struct TargetUse {
+  ClientOptions client = {};  // but for `tls`, which comes from the command line
+  // A server in this process has the limits of rivulet-server and is called through a free port of
+  // loopback. Else it has as many sessions as a request of ours asks for, and no socket.
+  bool over_socket = false;
+};
+
 // Loads the model into a server in this process, or prepares the connection (made by the first
-// call) with `client_options`, whose `tls` comes from `options`. Errors: those of Server::Create
-// (bad model, backend absent), with FAILED_PRECONDITION for a model that does not fit into memory,
-// or of Client::Connect.
-absl::StatusOr<Target> OpenTarget(const TargetOptions& options, ClientOptions client_options = {});
+// call). Errors: those of Server::Create (bad model, backend absent), with
+// FAILED_PRECONDITION for a model that does not fit into memory, or of Client::Connect.
+absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse& use = {});
 
 }  // namespace rivulet
