@@ -17,7 +17,7 @@ struct CudaEmbedArgs {
   int64_t position_rows = 0;
   const double* frequencies = nullptr;  // [columns] of CudaFrequencies(); null: every position is
                                         // in the table
-  int columns = 0;  // of the token part; of the position part, too
+  int columns = 0;                      // of the token part; of the position part, too
   bool has_positions = false;
   bool concat = false;              // [token ; position], else their sum
   const int32_t* tokens = nullptr;  // [rows], each in the table, of inactive rows, too

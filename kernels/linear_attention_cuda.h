@@ -38,12 +38,12 @@ struct CudaAttentionArgs {
   float normalizer = 0;
 };
 
-// Whether a kernel for this shape exists on a device with `max_shared_bytes` of (opt-in) shared
-// memory a block. Beyond about 5000 features there is none. Null, or the reason.
-const char* CheckAttentionCuda(const StateLayout& layout, const FeatureMapArgs& map,
-                               int max_shared_bytes);
-// Once a device, before the first launch there: lets the kernels use its shared memory.
-cudaError_t PrepareAttentionCuda(int max_shared_bytes);
+// Null if a kernel for this shape exists, else the reason: beyond about 4900 features there is
+// none.
+const char* CheckAttentionCuda(const StateLayout& layout, const FeatureMapArgs& map);
+// Once a device, before the first launch there: lets the kernels use more shared memory than 48
+// KiB.
+cudaError_t PrepareAttentionCuda();
 cudaError_t AttentionCuda(const CudaLaunch& launch, const CudaAttentionArgs& args);
 
 }  // namespace rivulet::kernels
