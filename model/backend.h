@@ -36,6 +36,14 @@ struct BackendLimits {
       numerics_id;  // what the bits of a session's tokens depend on beside model and request
 };
 
+// What the penalties know of a token that was fed before: it was among the prompt, and how often it
+// was generated.
+struct TokenCount {
+  int32_t token = 0;
+  bool in_prompt = false;
+  int32_t output_count = 0;
+};
+
 // How a slot samples. Set when the slot is given to a session, kept until the slot is zeroed.
 struct SlotSampler {
   SamplingParams params;      // validated
@@ -44,6 +52,9 @@ struct SlotSampler {
       stop_ids;  // sampling one of these ends the row (the eos id is among them where it counts)
   bool want_logprobs = false;  // fill Record::logprob
   int num_top_logprobs = 0;    // fill Record::top with this many; needs want_logprobs
+  // What was fed to reach the state that was written into the slot (WriteSlot): one entry a token.
+  // Empty: nothing, or the sampler has no penalties.
+  std::vector<TokenCount> history;
 };
 
 // Asks for the raw head outputs that follow one fed token.
@@ -102,7 +113,7 @@ class Backend {
   // State := 0, penalty counts := 0, sampler := default. Done when a slot is given out and when it
   // is taken back.
   virtual absl::Status ZeroSlots(std::span<const Slot> slots) = 0;
-  // Sets how `slot` samples. Penalty counts stay.
+  // Sets how `slot` samples. Penalty counts stay, with sampler.history added to them.
   virtual absl::Status SetSampler(Slot slot, const SlotSampler& sampler) = 0;
   // Fork: `to` gets the state and the penalty counts of `from`, not its sampler.
   virtual absl::Status CopySlot(Slot from, Slot to) = 0;

@@ -67,6 +67,7 @@ class CpuBackend final : public Backend {
       mine.in_prompt.resize(size_t(config_.vocab_size));
       mine.output_count.resize(size_t(config_.vocab_size));
     }
+    mine.Add(sampler.history);
     return absl::OkStatus();
   }
 

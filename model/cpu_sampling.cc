@@ -38,6 +38,14 @@ void CpuSlotSampler::Count(int32_t token, bool as_output) {
   }
 }
 
+void CpuSlotSampler::Add(std::span<const TokenCount> history) {
+  if (!tracks()) return;
+  for (const TokenCount& count : history) {
+    if (count.in_prompt) in_prompt[size_t(count.token)] = 1;
+    output_count[size_t(count.token)] += count.output_count;
+  }
+}
+
 CpuSampling::CpuSampling(const ModelConfig& config) : config_(config) {}
 
 bool CpuSampling::Finite(const float* outputs) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "model/backend.h"
@@ -21,6 +22,8 @@ struct CpuSlotSampler {
   bool tracks() const { return !in_prompt.empty(); }
   // Counts a token that is fed.
   void Count(int32_t token, bool as_output);
+  // Counts what was fed before.
+  void Add(std::span<const TokenCount> history);
 };
 
 // Thread: const members from any thread; one `adjusted` buffer a thread.

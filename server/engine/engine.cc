@@ -13,6 +13,7 @@
 #include "server/engine/request_queue.h"
 #include "server/engine/score_session.h"
 #include "server/engine/session.h"
+#include "server/engine/session_request.h"
 #include "server/engine/validate.h"
 
 namespace rivulet {
@@ -29,7 +30,7 @@ class EngineImpl final : public Engine {
         backend_(std::move(backend)),
         limits_(backend_->limits()),
         queue_(limits_.num_slots, options.max_queue, options.max_queue_tokens, clock),
-        loop_(backend_.get(), options, clock, &queue_, &emitter_),
+        loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_),
         thread_([this] { loop_.Run(); }) {}
 
   ~EngineImpl() override {
@@ -49,6 +50,10 @@ class EngineImpl final : public Engine {
 
   absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) override;
   absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) override;
+  absl::StatusOr<RequestId> Append(AppendSpec spec, ScoreDone done) override;
+  absl::StatusOr<RequestId> Call(SessionCall call) override {
+    return queue_.Submit(std::make_unique<SessionCommand>(std::move(call)));
+  }
   void Cancel(RequestId id) override { queue_.Cancel(id); }
   EngineLoad GetLoad() const override { return queue_.load(); }
   bool Drain(absl::Time deadline) override {
@@ -74,12 +79,14 @@ class EngineImpl final : public Engine {
 
 absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyListener* listener) {
   RIVULET_RETURN_IF_ERROR(ValidateGenerate(spec, view_, limits_, options_));
-  const int64_t max_new = MaxNewTokens(spec, view_, options_);
-  auto request = std::make_unique<GenerateRequest>(std::move(spec), max_new, view_,
-                                                   options_.max_pending_tokens, listener);
+  const bool in_session = spec.session.has_value();
+  const int64_t max_new =
+      MaxNewTokens(spec, static_cast<int64_t>(spec.prompt.size()), view_, options_);
+  auto request =
+      std::make_unique<GenerateRequest>(std::move(spec), max_new, view_, options_, listener);
   Ticket ticket;
   ticket.reply = request->reply;
-  if (max_new > 0) {
+  if (max_new > 0 || in_session) {
     ticket.reply->SetWake(options_.max_pending_tokens, [this] { queue_.Wake(); });
     RIVULET_ASSIGN_OR_RETURN(ticket.id, queue_.Submit(std::move(request)));
     return ticket;
@@ -97,8 +104,13 @@ absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyList
 absl::StatusOr<RequestId> EngineImpl::Score(ScoreSpec spec, ScoreDone done) {
   RIVULET_RETURN_IF_ERROR(ValidateScore(spec, view_, options_));
   auto request = std::make_unique<ScoreRequest>(std::move(spec), view_, std::move(done));
-  if (request->num_scored == 0) return EndAtOnce(std::move(request));
+  if (request->feed.empty()) return EndAtOnce(std::move(request));
   return queue_.Submit(std::move(request));
+}
+
+absl::StatusOr<RequestId> EngineImpl::Append(AppendSpec spec, ScoreDone done) {
+  RIVULET_RETURN_IF_ERROR(ValidateAppend(spec, view_, options_));
+  return queue_.Submit(std::make_unique<AppendRequest>(std::move(spec), view_, std::move(done)));
 }
 
 // For a request with nothing to feed: no slot, no loop.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,6 +15,7 @@
 #include "model/model.h"
 #include "server/engine/reply.h"
 #include "server/engine/request.h"
+#include "server/engine/session_table.h"
 
 namespace rivulet {
 
@@ -31,6 +33,7 @@ struct EngineOptions {
   int max_top_logprobs = 20;
   int64_t max_score_outputs = 16384;          // output_positions of one Score, ...
   int64_t max_score_output_values = 1 << 24;  // ... and the floats that they hold together
+  SessionLimits sessions;                     // of client sessions
   // Performance.
   int prefill_tokens_busy = 64;       // prompt tokens fed per run while other replies are running
   int prefill_tokens_idle = 256;      // ... while none is
@@ -39,12 +42,26 @@ struct EngineOptions {
 
 struct EngineLoad {
   int slots = 0, slots_used = 0;
-  int running = 0;                // samples and scores that hold a slot
-  int queued = 0, max_queue = 0;  // ... that wait for one
-  double tokens_per_second = 0;   // sampled and fed, over about the last second
-  int64_t tokens_total = 0;       // sampled, since start
+  int running = 0;                  // samples and scores that hold a slot
+  int queued = 0, max_queue = 0;    // ... that wait for one
+  double tokens_per_second = 0;     // sampled and fed, over about the last second
+  int64_t tokens_total = 0;         // sampled, since start
+  int client_sessions = 0;          // open ones
+  int64_t session_state_bytes = 0;  // of their checkpoints
   bool draining = false;
   absl::Status health;  // not OK: the backend is poisoned
+};
+
+// Something done to client sessions, or to one, between two runs. session_calls.h has those that
+// there are.
+struct SessionCall {
+  std::optional<SessionRef> session;  // absent: `act` gets null
+  bool close = false;                 // ends what is running on the session, and the session
+  absl::Time deadline = absl::InfiniteFuture();
+  // On the loop's thread, once the requests of the session that came before have ended. An error
+  // must have changed nothing. Null: nothing to do.
+  std::function<absl::Status(SessionTable* table, ClientSession* session, absl::Time now)> act;
+  std::function<void(absl::Status)> done;  // on the emitter thread, exactly once
 };
 
 // Thread: every public method may be called from any thread.
@@ -79,6 +96,13 @@ class Engine {
   // returns an error.
   using ScoreDone = std::function<void(absl::StatusOr<ScoreResult>)>;
   virtual absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) = 0;
+
+  // Feeds tokens to a client session. As Score; further errors come with `done`: NOT_FOUND
+  // (SESSION_NOT_FOUND), and those of ExtendSession (session_request.h).
+  virtual absl::StatusOr<RequestId> Append(AppendSpec spec, ScoreDone done) = 0;
+
+  // Errors as Score, before `done` is ever called.
+  virtual absl::StatusOr<RequestId> Call(SessionCall call) = 0;
 
   // Ends a request with CANCELLED within a step or two and frees its slots. Unknown or ended: no
   // effect.

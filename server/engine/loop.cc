@@ -24,8 +24,8 @@ ScheduleOptions ScheduleOptionsOf(const EngineOptions& options) {
 
 }  // namespace
 
-Loop::Loop(Backend* backend, const EngineOptions& options, Clock clock, RequestQueue* queue,
-           Emitter* emitter)
+Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
+           RequestQueue* queue, Emitter* emitter)
     : backend_(backend),
       options_(options),
       clock_(std::move(clock)),
@@ -33,6 +33,7 @@ Loop::Loop(Backend* backend, const EngineOptions& options, Clock clock, RequestQ
       emitter_(emitter),
       pool_(backend->limits().num_slots),
       scheduler_(backend->limits(), ScheduleOptionsOf(options)),
+      sessions_(options.sessions, with_bos),
       now_(clock_()) {}
 
 void Loop::Run() {
@@ -49,7 +50,9 @@ void Loop::Run() {
       }
     }
     if (!poison_.ok()) EndAll(poison_);
-    if (!ran && ended_.empty()) queue_->WaitForArrivals(next_deadline_ - now_);
+    if (!ran && ended_.empty()) {
+      queue_->WaitForArrivals(std::min(next_deadline_, sessions_.next_expiry()) - now_);
+    }
   }
   EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
   if (poison_.ok()) TakeBackSlots().IgnoreError();  // nobody is left who could be told
@@ -66,15 +69,16 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
 
 void Loop::TakeArrivals() {
   now_ = clock_();
-  progress_.slots_used = pool_.used();
+  sessions_.Expire(now_);
+  NoteProgress();
   queue_->Exchange(now_, progress_, &arrivals_);
   progress_ = {};
   Hand();  // after Exchange: who learns of an end finds its place in the queue free
   for (auto& arrival : arrivals_.requests) {
     Request* request = arrival.get();
     next_deadline_ = std::min(next_deadline_, request->deadline);
-    waiting_.push_back(request);
     requests_.emplace(request->id, std::move(arrival));
+    Enter(request);
   }
   for (RequestId id : arrivals_.cancelled) {
     const auto found = requests_.find(id);
@@ -90,6 +94,12 @@ void Loop::TakeArrivals() {
   ForgetEnded();
 }
 
+void Loop::NoteProgress() {
+  progress_.slots_used = pool_.used();
+  progress_.client_sessions = sessions_.size();
+  progress_.session_state_bytes = sessions_.state_bytes();
+}
+
 void Loop::ExpireDeadlines() {
   std::vector<Request*> expired;
   next_deadline_ = absl::InfiniteFuture();
@@ -101,6 +111,7 @@ void Loop::ExpireDeadlines() {
     }
   }
   for (Request* request : expired) {
+    if (request->ended) continue;  // by the end of one before it
     EndRequest(request, EndedBy(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED",
                                 "The request's deadline has passed."));
   }
@@ -121,6 +132,7 @@ absl::Status Loop::GiveOutSlots(int num_requests) {
   for (int i = 0; i < num_requests; ++i) {
     Request* request = waiting_.front();
     waiting_.pop_front();
+    request->waits_for_slots = false;
     request->admitted = now_;
     request->CreateSessions();
     for (auto& session : request->sessions) {
@@ -132,6 +144,10 @@ absl::Status Loop::GiveOutSlots(int num_requests) {
   RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
   to_zero_.clear();
   for (size_t i = first; i < running_.size(); ++i) {
+    const Checkpoint start = running_[i]->start();
+    if (start.state != nullptr) {
+      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(running_[i]->slot, start.state->values()));
+    }
     const std::optional<SlotSampler> sampler = running_[i]->Sampler();
     if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(running_[i]->slot, *sampler));
   }
@@ -140,6 +156,7 @@ absl::Status Loop::GiveOutSlots(int num_requests) {
 
 absl::Status Loop::TakeBackSlots() {
   if (freed_.empty() && to_zero_.empty()) return absl::OkStatus();
+  RIVULET_RETURN_IF_ERROR(SaveStates());
   to_zero_.insert(to_zero_.end(), freed_.begin(), freed_.end());
   RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
   to_zero_.clear();
@@ -153,6 +170,9 @@ void Loop::FreeSlot(Session* session) {
   session->ended = true;
   some_ended_ = true;
   --session->request->open_sessions;
+  if (ClientSession* const client = session->request->session) {
+    saving_.push_back({session->slot, client, session->start().fed, session->fed()});
+  }
   if (session->row >= 0) row_sessions_[static_cast<size_t>(session->row)] = nullptr;
 }
 
@@ -168,7 +188,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   for (auto& session : request->sessions) {
     if (!session->ended) FreeSlot(session.get());
   }
-  if (!request->admitted) waiting_.erase(std::find(waiting_.begin(), waiting_.end(), request));
+  LeaveQueues(request);
   const absl::Time end = clock_();
   Usage& usage = request->usage;
   usage.queue_time = request->admitted.value_or(end) - request->arrival;
@@ -176,9 +196,10 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   usage.total_time = end - request->arrival;
   request->status = Unshared(status);
   request->ended = true;
-  progress_.ended += request->num_slots;
+  progress_.ended += request->places;
   progress_.ended_tokens += request->num_tokens;
   ended_.push_back(std::move(requests_.extract(request->id).mapped()));
+  LeaveClientSession(request, status);
 }
 
 void Loop::EndAll(const absl::Status& status) {
@@ -189,6 +210,7 @@ void Loop::EndAll(const absl::Status& status) {
   for (Slot slot : freed_) pool_.Give(slot);
   freed_.clear();
   to_zero_.clear();
+  for (const Saving& saving : std::exchange(saving_, {})) Release(saving.session);
 }
 
 void Loop::ForgetEnded() {
@@ -199,7 +221,7 @@ void Loop::ForgetEnded() {
 
 void Loop::PublishEnds() {
   if (ended_.empty()) return;
-  progress_.slots_used = pool_.used();
+  NoteProgress();
   queue_->Note(now_, progress_);
   progress_ = {};
   Hand();

@@ -25,6 +25,7 @@
 #include "server/engine/request_queue.h"
 #include "server/engine/scheduler.h"
 #include "server/engine/session.h"
+#include "server/engine/session_table.h"
 
 namespace rivulet {
 
@@ -32,8 +33,8 @@ namespace rivulet {
 // borrowed and outlive it.
 class Loop {
  public:
-  Loop(Backend* backend, const EngineOptions& options, Clock clock, RequestQueue* queue,
-       Emitter* emitter);
+  Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
+       RequestQueue* queue, Emitter* emitter);
 
   // Returns after RequestQueue::Stop, when every request has been handed to the emitter with its
   // end.
@@ -42,6 +43,7 @@ class Loop {
  private:
   // loop.cc: between runs.
   void TakeArrivals();
+  void NoteProgress();
   absl::Status RunWhatCanRun(bool* ran);
   void ExpireDeadlines();
   absl::Status AdmitWaiting();
@@ -66,6 +68,18 @@ class Loop {
   absl::Status AfterRun();
   absl::Status Fork(Session* first);
 
+  // loop_sessions.cc: client sessions.
+  // A request arrives at its client session, if it has one, and begins when its turn comes.
+  void Enter(Request* request);
+  void Begin(Request* request);
+  void CloseSession(Request* closing);
+  void LeaveQueues(Request* request);
+  void LeaveClientSession(Request* request, const absl::Status& end);
+  // Gives a client session to the next that waits for it.
+  void Release(ClientSession* session);
+  // Reads what saving_ names out of the slots.
+  absl::Status SaveStates();
+
   Backend* const backend_;
   const EngineOptions options_;
   const Clock clock_;
@@ -73,6 +87,7 @@ class Loop {
   Emitter* const emitter_;
   StatePool pool_;
   Scheduler scheduler_;
+  SessionTable sessions_;
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier
@@ -83,8 +98,15 @@ class Loop {
   std::deque<Request*> waiting_;                                      // for slots, oldest first
   std::vector<Session*> running_;  // hold a slot; in order of admission
   bool some_ended_ = false;        // running_ holds ended sessions
-  std::vector<Slot> freed_;        // to be zeroed and given back
-  std::vector<Slot> to_zero_;      // to be zeroed and kept
+  // Slots that hold the state of a client session, which is released once it is saved.
+  struct Saving {
+    Slot slot;
+    ClientSession* session;
+    int64_t start, fed;  // tokens fed before the request and now
+  };
+  std::vector<Saving> saving_;  // a part of freed_
+  std::vector<Slot> freed_;     // to be zeroed and given back
+  std::vector<Slot> to_zero_;   // to be zeroed and kept
   Emitter::Batch batch_;
   std::vector<std::unique_ptr<Outlet>> ended_;  // to be handed over between runs
 

@@ -51,6 +51,7 @@ int64_t Reply::Append(ReplyDelta delta) {
   MoveBack(std::move(delta.logprobs), &last.logprobs);
   MoveBack(std::move(delta.top_logprobs), &last.top_logprobs);
   if (delta.finish) last.finish = std::move(delta.finish);
+  last.session = delta.session;
   return pending_tokens_;
 }
 

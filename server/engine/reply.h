@@ -27,6 +27,7 @@ struct ReplyDelta {
   std::vector<float> logprobs;  // [tokens] where asked for
   std::vector<std::vector<TokenLogprob>> top_logprobs;  // [tokens][n] where asked for
   std::optional<Finish> finish;  // set on the sample's last delta (which may hold no tokens)
+  std::optional<SessionProgress> session;  // after these tokens, where the request has a session
 };
 
 // The whole stream of a reply is: deltas in order per sample, then one end. Thread: any.

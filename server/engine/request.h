@@ -4,20 +4,43 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "model/sampler.h"
+#include "server/engine/client_session.h"
 
 namespace rivulet {
 
 // Identifies a submitted request; never reused, never 0.
 using RequestId = uint64_t;
 
+// The session that a request goes on with. Requests of one session take effect one after another,
+// in the order of their arrival.
+struct SessionRef {
+  SessionId id;
+  std::string tenant;  // a session of another tenant is not found
+  // Where to go on; absent: at the session's end. Before it: generated tokens from there on are
+  // dropped and computed again, so that a client which lost a reply asks again from the last
+  // position that it saw and gets the same tokens.
+  std::optional<int64_t> position;
+  std::string mark;  // name for the position after the request; empty: none
+};
+
+// Where a session is after the tokens of a delta, and of the whole reply after the last.
+struct SessionProgress {
+  int64_t position = 0;
+  uint64_t hash = 0;  // Sequence::hash
+  uint64_t seed = 0;  // in force for this request
+};
+
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
-  std::vector<int32_t> prompt;  // given tokens; the implied bos is not among them
+  std::optional<SessionRef> session;  // absent: from an empty state. With one, num_samples is 1
+  bool session_seed = false;          // sampling.seed is that of the session
+  std::vector<int32_t> prompt;        // given tokens; the implied bos is not among them
   SamplingParams sampling;
   int num_samples = 1;     // continuations of the same prompt, sample index 0..num_samples-1
   int64_t max_tokens = 0;  // per sample; 0 = the model's natural length (see Engine::Generate)
@@ -40,12 +63,24 @@ struct ScoreSpec {
   absl::Time deadline = absl::InfiniteFuture();
 };
 
+// Append: feed tokens to a session without generating. With log-likelihoods or outputs asked for,
+// they are what predicts the appended tokens: all of them but the first of a model without bos.
+struct AppendSpec {
+  SessionRef session;
+  std::vector<int32_t> tokens;            // may be empty: then only the mark is set
+  bool score = false;                     // fill nll_nats and num_scored
+  std::vector<int64_t> output_positions;  // as in ScoreSpec, 0 = the first scored; needs `score`
+  bool want_logprobs = false;             // needs `score`
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
 struct ScoreResult {
   double nll_nats = 0;  // sum over the scored tokens
   int64_t num_scored = 0;
   std::vector<std::vector<float>>
       outputs;                  // outputs[j] belongs to output_positions[j]: [config.output_size()]
   std::vector<float> logprobs;  // [num_scored] where asked for
+  std::optional<SessionProgress> session;  // of an Append
 };
 
 enum class FinishReason : uint8_t { kLength, kStopToken, kStopString };

@@ -52,9 +52,10 @@ absl::StatusOr<RequestId> RequestQueue::NewId() {
 absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request) {
   MutexLock lock(&mutex_);
   RIVULET_RETURN_IF_ERROR(CheckOpen());
-  if (accepted_ + request->num_slots > max_accepted_) {
+  request->places = std::max(1, request->num_slots);
+  if (accepted_ + request->places > max_accepted_) {
     return QueueFull(absl::StrCat("The queue is full: ", accepted_, " running or waiting, ",
-                                  request->num_slots, " asked for, ", max_accepted_, " allowed."));
+                                  request->places, " asked for, ", max_accepted_, " allowed."));
   }
   // One request alone is bounded by the size of a message; many of them are bounded here.
   if (accepted_tokens_ > 0 && accepted_tokens_ + request->num_tokens > max_accepted_tokens_) {
@@ -62,7 +63,7 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
                                   " given tokens are running or waiting, ", request->num_tokens,
                                   " more are asked for, ", max_accepted_tokens_, " allowed."));
   }
-  accepted_ += request->num_slots;
+  accepted_ += request->places;
   accepted_tokens_ += request->num_tokens;
   request->id = ++last_id_;
   request->arrival = clock_();
@@ -130,6 +131,8 @@ void RequestQueue::Note(absl::Time now, const Progress& progress) {
 
 void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
   load_.slots_used = load_.running = progress.slots_used;
+  load_.client_sessions = progress.client_sessions;
+  load_.session_state_bytes = progress.session_state_bytes;
   load_.tokens_total += progress.sampled;
   if (progress.sampled + progress.fed > 0) rate_.Add(now, progress.sampled + progress.fed);
   accepted_ -= progress.ended;

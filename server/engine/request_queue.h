@@ -56,6 +56,8 @@ class RequestQueue {
     int ended = 0;             // samples and scores that ended since the last Exchange
     int64_t ended_tokens = 0;  // given tokens of requests that ended, likewise
     int slots_used = 0;
+    int client_sessions = 0;
+    int64_t session_state_bytes = 0;
     int64_t sampled = 0;  // tokens since the last Exchange
     int64_t fed = 0;      // prompt and scored tokens, likewise
   };

@@ -6,34 +6,38 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "server/engine/session_request.h"
 
 namespace rivulet {
 
-ScoreRequest::ScoreRequest(ScoreSpec spec_in, const ModelView& model_view, Done done_in)
-    : spec(std::move(spec_in)),
-      output_size(model_view.config->output_size()),
-      done(std::move(done_in)) {
+ScoreRequest::ScoreRequest(const ModelView& model_view, Done done_in)
+    : output_size(model_view.config->output_size()), done(std::move(done_in)) {}
+
+ScoreRequest::ScoreRequest(ScoreSpec spec, const ModelView& model_view, Done done_in)
+    : ScoreRequest(model_view, std::move(done_in)) {
   deadline = spec.deadline;
+  want_logprobs = spec.want_logprobs;
   num_tokens = static_cast<int64_t>(spec.tokens.size());
   const std::optional<int32_t> bos = model_view.config->bos_token_id;
-  const int64_t given = static_cast<int64_t>(spec.tokens.size());
-  num_scored = bos ? given : std::max<int64_t>(0, given - 1);
+  const int64_t num_scored = bos ? num_tokens : std::max<int64_t>(0, num_tokens - 1);
   window = spec.window > 0 ? std::min(spec.window, std::max<int64_t>(1, num_scored))
                            : std::max<int64_t>(1, num_scored);
-  const size_t count = static_cast<size_t>(num_scored);
-  targets = std::span<const int32_t>(spec.tokens).last(count);
   feed.assign(spec.tokens.begin(), spec.tokens.begin() + num_scored);
-  if (bos && count > 0) {
+  targets.assign(spec.tokens.end() - num_scored, spec.tokens.end());
+  if (bos && num_scored > 0) {
     // Every window begins with the bos; the token whose place it takes here was the last of the
     // window before, which is scored but not fed.
     std::rotate(feed.begin(), feed.end() - 1, feed.end());
     for (int64_t k = 0; k < num_scored; k += window) feed[static_cast<size_t>(k)] = *bos;
   }
-  for (size_t j = 0; j < spec.output_positions.size(); ++j) {
-    wanted.emplace_back(spec.output_positions[j], j);
-  }
-  std::sort(wanted.begin(), wanted.end());
   result.num_scored = num_scored;
+  Want(spec.output_positions);
+}
+
+void ScoreRequest::Want(std::span<const int64_t> positions) {
+  for (size_t j = 0; j < positions.size(); ++j) wanted.emplace_back(first_scored + positions[j], j);
+  std::sort(wanted.begin(), wanted.end());
   result.outputs.resize(wanted.size());
 }
 
@@ -50,11 +54,59 @@ void ScoreRequest::OnEnd() {
   }
 }
 
+AppendRequest::AppendRequest(AppendSpec spec_in, const ModelView& model_view, Done done_in)
+    : ScoreRequest(model_view, std::move(done_in)),
+      spec_(std::move(spec_in)),
+      config_(*model_view.config) {
+  deadline = spec_.deadline;
+  want_logprobs = spec_.want_logprobs;
+  num_tokens = static_cast<int64_t>(spec_.tokens.size());
+  session_ref = spec_.session;
+}
+
+absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
+  const int64_t bos = config_.has_bos() ? 1 : 0;
+  // The sequence before the appended tokens; the first token of all is scored after a bos only.
+  const int64_t before = bos + session_ref->position.value_or(session->position());
+  const int64_t unscored = before == 0 ? std::min<int64_t>(1, num_tokens) : 0;
+  const int64_t num_scored = spec_.score ? num_tokens - unscored : 0;
+  for (const int64_t position : spec_.output_positions) {
+    if (position < num_scored) continue;
+    return InvalidField(
+        "OUTPUT_POSITION_OUT_OF_RANGE", "output_positions",
+        absl::StrCat("output_positions holds ", position, "; allowed: at least 0 and below ",
+                     num_scored, ", the number of scored tokens."));
+  }
+  RIVULET_RETURN_IF_ERROR(
+      ExtendSession(*session_ref, spec_.tokens, config_, table->limits(), session));
+  // All but the last token is fed: the last one is what the next request begins with.
+  const int64_t end = std::max<int64_t>(0, session->total() - 1);
+  start = session->From(num_scored > 0 ? before + unscored - 1 : end);
+  feed = FedTokens(*session, config_, start.fed, end);
+  window = static_cast<int64_t>(feed.size());
+  if (num_scored > 0) {
+    targets = FedTokens(*session, config_, start.fed + 1, end + 1);
+    first_scored = window - num_scored;
+    result.num_scored = num_scored;
+    Want(spec_.output_positions);
+  }
+  if (feed.empty()) num_slots = 0;
+  return absl::OkStatus();
+}
+
+void AppendRequest::Settle(const absl::Status& end) {
+  if (!end.ok()) {
+    session->Rewind(session->position() - num_tokens);
+    return;
+  }
+  if (!session_ref->mark.empty()) session->Mark(session_ref->mark);
+  result.session = {session->position(), session->sequence.hash(), session->seed};
+}
+
 SessionView ScoreSession::View() const {
   SessionView view;
-  const int64_t window_end =
-      std::min(score_->num_scored, (cursor_ / score_->window + 1) * score_->window);
-  view.prefill_tokens = window_end - cursor_;
+  const int64_t end = static_cast<int64_t>(score_->feed.size());
+  view.prefill_tokens = std::min(end, (cursor_ / score_->window + 1) * score_->window) - cursor_;
   view.last_served = last_served;
   return view;
 }
@@ -63,28 +115,31 @@ void ScoreSession::FillRow(int tokens, int, TokenBuffer*, RunRow* run_row) {
   const size_t begin = static_cast<size_t>(cursor_);
   const size_t count = static_cast<size_t>(tokens);
   run_row->slot = slot;
-  run_row->position = cursor_ % score_->window;
+  run_row->position = score_->start.fed + cursor_ % score_->window;
   // The request outlives the run: a score ends in OnRunDone, never before.
   run_row->tokens = std::span<const int32_t>(score_->feed).subspan(begin, count);
-  run_row->targets = score_->targets.subspan(begin, count);
+  if (!score_->targets.empty()) {
+    run_row->targets = std::span<const int32_t>(score_->targets).subspan(begin, count);
+  }
   outputs_.clear();
   for (; wanted_ < score_->wanted.size(); ++wanted_) {
-    const auto& [scored_token, index] = score_->wanted[wanted_];
-    if (scored_token >= cursor_ + tokens) break;
-    std::vector<float>& output = score_->result.outputs[index];
+    const auto& [index, output_index] = score_->wanted[wanted_];
+    if (index >= cursor_ + tokens) break;
+    std::vector<float>& output = score_->result.outputs[output_index];
     output.resize(static_cast<size_t>(score_->output_size));
-    outputs_.push_back({static_cast<int>(scored_token - cursor_), output.data()});
+    outputs_.push_back({static_cast<int>(index - cursor_), output.data()});
   }
   run_row->outputs = outputs_;
   cursor_ += tokens;
 }
 
 void ScoreSession::OnRecord(Record* record) {
+  const int64_t index = scored_++;
+  if (index < score_->first_scored) return;
   const bool finite = !record->non_finite && std::isfinite(record->logprob);
-  if (!finite && status.ok()) Fail(scored_, "log-likelihood");
-  ++scored_;
+  if (!finite && status.ok()) Fail(index, "log-likelihood");
   score_->result.nll_nats -= static_cast<double>(record->logprob);
-  if (score_->spec.want_logprobs) score_->result.logprobs.push_back(record->logprob);
+  if (score_->want_logprobs) score_->result.logprobs.push_back(record->logprob);
 }
 
 Session::Next ScoreSession::OnRunDone() {
@@ -95,16 +150,16 @@ Session::Next ScoreSession::OnRunDone() {
         std::all_of(output.begin(), output.end(), [](float x) { return std::isfinite(x); });
     if (!finite) Fail(score_->wanted[i].first, "output");
   }
-  if (status.ok() && scored_ != cursor_) {
+  if (status.ok() && !score_->targets.empty() && scored_ != cursor_) {
     status = absl::InternalError("the backend did not score every token of a run");
   }
-  finished = !status.ok() || cursor_ == score_->num_scored;
+  finished = !status.ok() || cursor_ == static_cast<int64_t>(score_->feed.size());
   return !finished && cursor_ % score_->window == 0 ? Next::kZero : Next::kContinue;
 }
 
-void ScoreSession::Fail(int64_t scored_token, absl::string_view what) {
-  status = NonFiniteError(
-      absl::StrCat("the model's ", what, " for scored token ", scored_token, " is not finite"));
+void ScoreSession::Fail(int64_t index, absl::string_view what) {
+  status = NonFiniteError(absl::StrCat("the model's ", what, " for scored token ",
+                                       index - score_->first_scored, " is not finite"));
 }
 
 }  // namespace rivulet

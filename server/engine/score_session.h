@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Score while it holds a slot: feeds each window's tokens with the token that follows as target,
-// the slot zeroed between windows, and sums what the backend says of the targets.
+// A Score, or an Append to a client session, while it holds a slot: feeds each window's tokens with
+// the token that follows as target, the slot zeroed between windows, and sums what the backend says
+// of the targets.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace rivulet {
 
-class ScoreRequest final : public Request {
+class ScoreRequest : public Request {
  public:
   using Done = std::function<void(absl::StatusOr<ScoreResult>)>;
   // REQUIRES: `spec_in` is valid (validate.h).
@@ -25,16 +26,37 @@ class ScoreRequest final : public Request {
   void OnReady() override {}
   void OnEnd() override;
 
-  ScoreSpec spec;
   const int output_size;
   const Done done;
-  int64_t num_scored = 0;
-  int64_t window = 0;                // scored tokens between zeroings; at least 1
-  std::vector<int32_t> feed;         // [num_scored] feed[k] is fed right before token k is scored
-  std::span<const int32_t> targets;  // [num_scored] into spec.tokens
+  Checkpoint start;              // what `feed` goes on from
+  int64_t window = 0;            // tokens fed between zeroings; at least 1
+  std::vector<int32_t> feed;     // feed[k] is fed right before targets[k] is scored
+  std::vector<int32_t> targets;  // [feed]; empty: nothing is scored
+  int64_t first_scored = 0;      // of feed: what is scored before it was not asked for
   std::vector<std::pair<int64_t, size_t>>
-      wanted;  // (scored token, index into result.outputs), sorted
+      wanted;  // (index into feed, index into result.outputs), sorted
+  bool want_logprobs = false;
   ScoreResult result;
+
+ protected:
+  ScoreRequest(const ModelView& model_view, Done done_in);
+  // Fills `wanted` and makes room for the outputs. `positions`: scored tokens, 0 = the first asked
+  // for.
+  void Want(std::span<const int64_t> positions);
+};
+
+// An Append: the same without windows, from a client session's state.
+class AppendRequest final : public ScoreRequest {
+ public:
+  // REQUIRES: `spec_in` is valid (validate.h).
+  AppendRequest(AppendSpec spec_in, const ModelView& model_view, Done done_in);
+
+  absl::Status Begin(SessionTable* table, absl::Time now) override;
+  void Settle(const absl::Status& end) override;
+
+ private:
+  const AppendSpec spec_;
+  const ModelConfig& config_;
 };
 
 class ScoreSession final : public Session {
@@ -45,6 +67,8 @@ class ScoreSession final : public Session {
   void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) override;
   void OnRecord(Record* record) override;
   Next OnRunDone() override;
+  Checkpoint start() const override { return score_->start; }
+  int64_t fed() const override { return score_->start.fed + cursor_; }
 
  private:
   void Fail(int64_t scored_token, absl::string_view what);

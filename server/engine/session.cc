@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "server/engine/session_request.h"
+#include "server/engine/validate.h"
 
 namespace rivulet {
 
@@ -16,21 +18,66 @@ absl::Status NonFiniteError(absl::string_view message) {
 }
 
 GenerateRequest::GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens,
-                                 const ModelView& model_view, int64_t max_pending,
+                                 const ModelView& model_view, const EngineOptions& engine_options,
                                  ReplyListener* reply_listener)
     : model(model_view),
+      options(engine_options),
       spec(std::move(spec_in)),
       max_new(max_new_tokens),
-      max_pending_tokens(max_pending),
       stop_strings(spec.stop_strings),
       listener(reply_listener) {
   num_tokens = static_cast<int64_t>(spec.prompt.size());
   deadline = spec.deadline;
   num_slots = spec.num_samples;
+  session_ref = spec.session;
   usage.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
+  if (session_ref) return;
   feed.reserve(spec.prompt.size() + 1);
   if (model.config->has_bos()) feed.push_back(*model.config->bos_token_id);
   feed.insert(feed.end(), spec.prompt.begin(), spec.prompt.end());
+}
+
+absl::Status GenerateRequest::Begin(SessionTable* table, absl::Time /*now*/) {
+  if (session == nullptr) return absl::OkStatus();
+  RIVULET_RETURN_IF_ERROR(
+      ExtendSession(*session_ref, spec.prompt, *model.config, table->limits(), session));
+  if (session->total() == 0) return EmptyPrompt();
+  prompt_end_ = session->position();
+  if (spec.session_seed) spec.sampling.seed = session->seed;
+  max_new = std::min(MaxNewTokens(spec, session->position(), model, options),
+                     table->limits().max_tokens - session->position());
+  if (max_new <= 0) {
+    ReplyDelta nothing;
+    nothing.finish.emplace();
+    nothing.session = Progress();
+    reply->Append(std::move(nothing));
+    num_slots = 0;
+    return absl::OkStatus();
+  }
+  start = session->From(session->total() - 1);
+  feed = FedTokens(*session, *model.config, start.fed, session->total());
+  const int64_t bos = session->total() - session->position();
+  for (size_t i = 0; i < feed.size(); ++i) {
+    const int64_t index = start.fed + static_cast<int64_t>(i) - bos;
+    feed_output.push_back(index >= 0 && session->sequence.generated(index));
+  }
+  if (spec.sampling.has_penalties()) history = CountTokens(*session, *model.config, start.fed);
+  return absl::OkStatus();
+}
+
+std::optional<SessionProgress> GenerateRequest::Progress() const {
+  if (session == nullptr) return std::nullopt;
+  return SessionProgress{session->position(), session->sequence.hash(), spec.sampling.seed};
+}
+
+void GenerateRequest::Settle(const absl::Status& end) {
+  if (session == nullptr) return;
+  if (end.ok() && !session_ref->mark.empty()) session->Mark(session_ref->mark);
+  // What was generated stays, so that the client can go on where it lost the reply. Without a token
+  // of ours the prompt goes too: the request had no effect.
+  if (!end.ok() && session->position() == prompt_end_) {
+    session->Rewind(prompt_end_ - usage.prompt_tokens);
+  }
 }
 
 void GenerateRequest::CreateSessions() {
@@ -40,7 +87,7 @@ void GenerateRequest::CreateSessions() {
 
 bool GenerateRequest::paused() {
   // Asked of the reply only while slow: its lock is not for every step.
-  if (reader_slow) reader_slow = reply->pending_tokens() > max_pending_tokens;
+  if (reader_slow) reader_slow = reply->pending_tokens() > options.max_pending_tokens;
   return reader_slow;
 }
 
@@ -54,6 +101,7 @@ SampleSession::SampleSession(GenerateRequest* owner, int index)
       generate_(owner),
       index_(index),
       prefill_end_(static_cast<int64_t>(owner->feed.size()) - (owner->num_slots > 1 ? 1 : 0)),
+      position_(owner->start.fed),
       matcher_(&owner->stop_strings) {
   out_.sample_index = index;
   if (prefill_end_ == 0) {
@@ -65,13 +113,26 @@ SampleSession::SampleSession(GenerateRequest* owner, int index)
 
 void SampleSession::StartDecoding() {
   phase_ = Phase::kDecode;
-  position_ = prefill_end_;
+  position_ = generate_->start.fed + prefill_end_;
   next_token_ = generate_->feed.back();
+}
+
+bool SampleSession::FedAsOutput(int64_t i) const {
+  return !generate_->feed_output.empty() && generate_->feed_output[static_cast<size_t>(i)];
 }
 
 SessionView SampleSession::View() const {
   SessionView view;
-  view.prefill_tokens = phase_ == Phase::kPrefill ? prefill_end_ - cursor_ : 0;
+  if (phase_ == Phase::kPrefill) {
+    int64_t end = prefill_end_;
+    if (generate_->spec.sampling.has_penalties()) {
+      // They count prompt and output apart, and a row's tokens are all of one kind.
+      for (end = cursor_ + 1; end < prefill_end_; ++end) {
+        if (FedAsOutput(end) != FedAsOutput(cursor_)) break;
+      }
+    }
+    view.prefill_tokens = end - cursor_;
+  }
   view.last_served = last_served;
   view.single_step = !generate_->stop_strings.empty();
   return view;
@@ -87,6 +148,7 @@ std::optional<SlotSampler> SampleSession::Sampler() const {
   if (eos && !spec.ignore_eos) sampler.stop_ids.push_back(*eos);
   sampler.want_logprobs = spec.want_logprobs;
   sampler.num_top_logprobs = spec.num_top_logprobs;
+  sampler.history = generate_->history;
   return sampler;
 }
 
@@ -99,6 +161,7 @@ void SampleSession::FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunR
   } else {
     const auto first = generate_->feed.begin() + cursor_;
     buffer->insert(buffer->end(), first, first + tokens);
+    run_row->count_as_output = FedAsOutput(cursor_);
     cursor_ += tokens;
     run_row->sample = cursor_ == static_cast<int64_t>(generate_->feed.size());
   }
@@ -160,6 +223,7 @@ void SampleSession::Release(int count) {
 
 void SampleSession::Deliver(HeldToken* token) {
   out_.tokens.push_back(token->token);
+  if (generate_->session != nullptr) generate_->session->sequence.Append(token->token, true);
   if (const Tokenizer* tokenizer = generate_->model.tokenizer) {
     const absl::string_view text = tokenizer->Decode(token->token);
     out_.text.append(text.data(), text.size());
@@ -179,11 +243,12 @@ bool SampleSession::Flush() {
   if (out_.tokens.empty() && !out_.finish) return false;
   const int64_t count = static_cast<int64_t>(out_.tokens.size());
   out_.first_position = delivered_;
+  out_.session = generate_->Progress();
   delivered_ += count;
   generate_->usage.completion_tokens += count;
   const int64_t pending = generate_->reply->Append(std::exchange(out_, ReplyDelta()));
   out_.sample_index = index_;
-  generate_->reader_slow = pending > generate_->max_pending_tokens;
+  generate_->reader_slow = pending > generate_->options.max_pending_tokens;
   return true;
 }
 

@@ -20,6 +20,7 @@
 #include "model/backend.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
+#include "server/engine/client_session.h"
 #include "server/engine/emitter.h"
 #include "server/engine/reply.h"
 #include "server/engine/request.h"
@@ -29,6 +30,8 @@
 namespace rivulet {
 
 class Session;
+class SessionTable;
+struct EngineOptions;
 
 // Thread: built by the caller of the engine, then the loop's; handed to the emitter with its end.
 class Request : public Outlet {
@@ -36,15 +39,27 @@ class Request : public Outlet {
   RequestId id = 0;
   absl::Time arrival, deadline;
   std::optional<absl::Time> admitted, first_token;
-  int num_slots = 1;
-  int64_t num_tokens = 0;                          // given tokens: what it costs to keep
+  int num_slots = 1;                      // 0: it is carried out as soon as its turn comes
+  int places = 1;                         // in the queue, from Submit on
+  int64_t num_tokens = 0;                 // given tokens: what it costs to keep
+  std::optional<SessionRef> session_ref;  // the client session that it goes on with
+  bool closes_session = false;            // it does not wait for its turn
+  ClientSession* session = nullptr;       // set when it is found
+  bool waits_for_slots = false, begun = false;
   int open_sessions = 0;                           // sessions that have not ended
   std::vector<std::unique_ptr<Session>> sessions;  // [num_slots] from admission on
   absl::Status status;  // how it ended; set before the end is handed over
   Usage usage;          // likewise
 
+  // Its turn has come: what it needs to know of its client session is known. May set num_slots to 0
+  // where nothing has to be fed. An error ends it, and has changed nothing.
+  virtual absl::Status Begin(SessionTable* /*table*/, absl::Time /*now*/) {
+    return absl::OkStatus();
+  }
   // Fills `sessions`.
   virtual void CreateSessions() = 0;
+  // It ends so after a Begin that was OK; the client session is still its own.
+  virtual void Settle(const absl::Status& /*end*/) {}
   // Its reader is slow: no rows until it has taken what waits.
   virtual bool paused() { return false; }
 };
@@ -72,6 +87,10 @@ class Session {
   virtual std::optional<SlotSampler> Sampler() const { return std::nullopt; }
   // Fills `row` to feed `tokens` tokens. `buffer` has room for them without reallocation.
   virtual void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) = 0;
+  // The state that its slot begins with.
+  virtual Checkpoint start() const { return {}; }
+  // Tokens fed to its slot, those of `start` included, once the outstanding run is complete.
+  virtual int64_t fed() const { return 0; }
   // One record of its row. May take things from `record`.
   virtual void OnRecord(Record* record) = 0;
   // Hands what the records brought to the reply; false if that is nothing.
@@ -102,23 +121,36 @@ struct ModelView {
 class GenerateRequest final : public Request {
  public:
   // REQUIRES: `spec_in` is valid (validate.h); max_new >= 1 tokens to draw at most, per sample.
+  // With a client session max_new is known only in Begin.
   GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens, const ModelView& model_view,
-                  int64_t max_pending, ReplyListener* reply_listener);
+                  const EngineOptions& engine_options, ReplyListener* reply_listener);
 
+  absl::Status Begin(SessionTable* table, absl::Time now) override;
   void CreateSessions() override;
+  void Settle(const absl::Status& end) override;
   bool paused() override;
   void OnReady() override { listener->OnReady(); }
   void OnEnd() override;
 
   const ModelView model;
-  const GenerateSpec spec;
-  const int64_t max_new;
-  const int64_t max_pending_tokens;
+  const EngineOptions& options;
+  GenerateSpec spec;
+  int64_t max_new;
   const StopStrings stop_strings;
-  std::vector<int32_t> feed;  // the implied bos, then the prompt
+  Checkpoint start;  // what `feed` goes on from
+  std::vector<int32_t>
+      feed;  // the implied bos, then the prompt; of a client session: what follows `start`
+  std::vector<bool> feed_output;    // [feed] was generated; empty: none was
+  std::vector<TokenCount> history;  // of what was fed before `feed`
   const std::shared_ptr<Reply> reply = std::make_shared<Reply>();
   ReplyListener* const listener;
   bool reader_slow = false;
+
+ private:
+  friend class SampleSession;
+  std::optional<SessionProgress> Progress() const;
+
+  int64_t prompt_end_ = 0;  // position of the client session after the prompt
 };
 
 class SampleSession final : public Session {
@@ -133,6 +165,8 @@ class SampleSession final : public Session {
   bool Flush() override;
   Next OnRunDone() override;
   void OnForked() override { StartDecoding(); }
+  Checkpoint start() const override { return generate_->start; }
+  int64_t fed() const override { return position_; }
 
  private:
   struct HeldToken {
@@ -141,6 +175,7 @@ class SampleSession final : public Session {
     std::vector<TokenLogprob> top;
   };
   void StartDecoding();
+  bool FedAsOutput(int64_t i) const;
   void Keep(HeldToken token);
   void Release(int count);
   void Deliver(HeldToken* token);

@@ -46,11 +46,10 @@ absl::Status TooLong(absl::string_view field, int64_t count, int64_t limit,
                    detail);
 }
 
-absl::Status CheckPrompt(const std::vector<int32_t>& prompt, const ModelConfig& config) {
-  if (prompt.empty() && !config.has_bos()) {
-    return InvalidField("PROMPT_EMPTY", "prompt",
-                        "prompt is empty; this model has no bos token, so it needs at least one.");
-  }
+absl::Status CheckPrompt(const GenerateSpec& spec, const ModelConfig& config) {
+  const std::vector<int32_t>& prompt = spec.prompt;
+  // What a client session holds is looked at when its turn comes.
+  if (prompt.empty() && !config.has_bos() && !spec.session) return EmptyPrompt();
   const int64_t count = static_cast<int64_t>(prompt.size());
   if (const auto limit = config.max_tokens(); limit && count > *limit) {
     return TooLong("prompt.tokens", count, *limit, "the model's sequences end at");
@@ -102,41 +101,65 @@ absl::Status CheckLogprobs(const GenerateSpec& spec, const ModelConfig& config,
                                    " but logprobs.enabled is false; allowed then: 0."));
 }
 
+absl::Status CheckOutputPositions(const std::vector<int64_t>& positions, int64_t num_scored,
+                                  const ModelConfig& config, const EngineOptions& options) {
+  const int64_t num_outputs = static_cast<int64_t>(positions.size());
+  const int64_t most = MaxScoreOutputs(options, config);
+  if (num_outputs > most) {
+    return InvalidField("TOO_MANY_OUTPUT_POSITIONS", "output_positions",
+                        absl::StrCat("output_positions holds ", num_outputs,
+                                     " positions; allowed: at most ", most, "."));
+  }
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const int64_t position = positions[i];
+    if (position >= 0 && position < num_scored) continue;
+    const std::string name = Element("output_positions", i);
+    return InvalidField("OUTPUT_POSITION_OUT_OF_RANGE", name,
+                        absl::StrCat(name, " is ", position, "; allowed: at least 0 and below ",
+                                     num_scored, ", the number of scored tokens."));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
                               const BackendLimits& limits, const EngineOptions& options) {
-  RIVULET_RETURN_IF_ERROR(CheckPrompt(spec.prompt, *model.config));
+  RIVULET_RETURN_IF_ERROR(CheckPrompt(spec, *model.config));
   RIVULET_RETURN_IF_ERROR(ValidateSampling(spec.sampling, *model.config, "sampling."));
   // 0 stands for "absent" here, so that is what the message leaves out.
   if (spec.max_tokens != 0) {
     RIVULET_RETURN_IF_ERROR(CheckRange(spec.max_tokens, 1, options.max_tokens_limit,
                                        "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"));
   }
-  RIVULET_RETURN_IF_ERROR(CheckRange(spec.num_samples, 1,
-                                     std::min(options.max_num_samples, limits.num_slots),
-                                     "NUM_SAMPLES_OUT_OF_RANGE", "num_samples"));
+  const int max_samples = spec.session ? 1 : std::min(options.max_num_samples, limits.num_slots);
+  RIVULET_RETURN_IF_ERROR(
+      CheckRange(spec.num_samples, 1, max_samples, "NUM_SAMPLES_OUT_OF_RANGE", "num_samples"));
   RIVULET_RETURN_IF_ERROR(CheckStops(spec, model, options));
   return CheckLogprobs(spec, *model.config, options);
 }
 
-int64_t MaxNewTokens(const GenerateSpec& spec, const ModelView& model,
+absl::Status EmptyPrompt() {
+  return InvalidField("PROMPT_EMPTY", "prompt",
+                      "prompt is empty; this model has no bos token, so it needs at least one.");
+}
+
+int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& model,
                      const EngineOptions& options) {
   const ModelConfig& config = *model.config;
-  const int64_t prompt = static_cast<int64_t>(spec.prompt.size());
   int64_t max_new = spec.max_tokens;
   const std::optional<int64_t> sequence_limit = config.max_tokens();
   if (max_new == 0) {
     const ContentConfig& content = config.content;
     if (content.type == ContentType::kImage) {
       const int64_t values = int64_t{content.height} * content.width * content.channels;
-      max_new = std::max<int64_t>(0, values - prompt);
+      max_new = std::max<int64_t>(0, values - given);
     } else {
-      max_new = sequence_limit ? *sequence_limit - prompt : options.default_max_tokens;
+      max_new = sequence_limit ? *sequence_limit - given : options.default_max_tokens;
     }
     max_new = std::min(max_new, options.max_tokens_limit);
   }
-  return sequence_limit ? std::min(max_new, *sequence_limit - prompt) : max_new;
+  return sequence_limit ? std::min(max_new, *sequence_limit - given) : max_new;
 }
 
 absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,
@@ -160,22 +183,17 @@ absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,
                                       0, config.vocab_size, "content.tokens"));
   RIVULET_RETURN_IF_ERROR(CheckTokens(spec.tokens, static_cast<size_t>(unscored),
                                       config.num_output_tokens(), "content.tokens"));
-  const int64_t num_outputs = static_cast<int64_t>(spec.output_positions.size());
-  const int64_t most = MaxScoreOutputs(options, config);
-  if (num_outputs > most) {
-    return InvalidField("TOO_MANY_OUTPUT_POSITIONS", "output_positions",
-                        absl::StrCat("output_positions holds ", num_outputs,
-                                     " positions; allowed: at most ", most, "."));
-  }
-  for (size_t i = 0; i < spec.output_positions.size(); ++i) {
-    const int64_t position = spec.output_positions[i];
-    if (position >= 0 && position < num_scored) continue;
-    const std::string name = Element("output_positions", i);
-    return InvalidField("OUTPUT_POSITION_OUT_OF_RANGE", name,
-                        absl::StrCat(name, " is ", position, "; allowed: at least 0 and below ",
-                                     num_scored, ", the number of scored tokens."));
-  }
-  return absl::OkStatus();
+  return CheckOutputPositions(spec.output_positions, num_scored, config, options);
+}
+
+absl::Status ValidateAppend(const AppendSpec& spec, const ModelView& model,
+                            const EngineOptions& options) {
+  const int limit = spec.score ? model.config->num_output_tokens() : model.config->vocab_size;
+  RIVULET_RETURN_IF_ERROR(CheckTokens(spec.tokens, 0, limit, "content.tokens"));
+  // Without a bos the first token of an empty session is not scored; that is known only when its
+  // turn comes.
+  return CheckOutputPositions(spec.output_positions, static_cast<int64_t>(spec.tokens.size()),
+                              *model.config, options);
 }
 
 int64_t MaxScoreOutputs(const EngineOptions& options, const ModelConfig& config) {

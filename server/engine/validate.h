@@ -17,10 +17,16 @@ namespace rivulet {
 absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
                               const BackendLimits& limits, const EngineOptions& options);
 
-// Tokens each sample may draw, see Engine::Generate; 0: nothing can follow the prompt. REQUIRES:
-// `spec` is valid.
-int64_t MaxNewTokens(const GenerateSpec& spec, const ModelView& model,
+// Tokens each sample may draw after `given` tokens of the sequence, see Engine::Generate; 0:
+// nothing can follow. REQUIRES: `spec` is valid.
+int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& model,
                      const EngineOptions& options);
+
+// A model without bos has nothing to begin with.
+absl::Status EmptyPrompt();
+
+absl::Status ValidateAppend(const AppendSpec& spec, const ModelView& model,
+                            const EngineOptions& options);
 
 absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,
                            const EngineOptions& options);

@@ -74,6 +74,7 @@ GenerateSpec RandomSpec(const Storm& storm, Random* random) {
   spec.max_tokens = random->OneIn(20) ? 400 : 1 + random->Below(30);
   spec.num_samples = random->OneIn(6) ? 1 + random->Below(4) : 1;
   spec.sampling.seed = random->Seed();
+  if (random->OneIn(2)) spec.sampling.repetition_penalty = 2;  // so that counts matter
   spec.ignore_eos = random->OneIn(2);
   if (random->OneIn(4)) spec.stop_ids = {random->Below(26)};
   if (random->OneIn(4)) {

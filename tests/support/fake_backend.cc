@@ -22,8 +22,24 @@ uint64_t Mix(uint64_t x) {
 }  // namespace
 
 void FakeHistory::Feed(int32_t token, bool as_output) {
-  hash = Mix(hash ^ (static_cast<uint64_t>(token) << 1) ^ (as_output ? 1 : 0));
+  hash = Mix(hash ^ (static_cast<uint64_t>(token) << 1));
   ++count;
+  Count({token, !as_output, as_output ? 1 : 0});
+}
+
+void FakeHistory::Count(const TokenCount& seen) {
+  auto& [in_prompt, output_count] = counts[seen.token];
+  in_prompt |= seen.in_prompt;
+  output_count += seen.output_count;
+}
+
+uint64_t FakeHistory::CountsHash() const {
+  uint64_t all = 0;
+  for (const auto& [token, seen] : counts) {
+    all = Mix(all ^ static_cast<uint64_t>(token));
+    all = Mix(all ^ (static_cast<uint64_t>(seen.second) << 1) ^ (seen.first ? 1 : 0));
+  }
+  return all;
 }
 
 float FakeHistory::Logprob(int32_t token) const {
@@ -34,6 +50,7 @@ int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const Fake
                  const SlotSampler& sampler) {
   if (script) return script(sampler.sample_index, history.count);
   uint64_t hash = Mix(history.hash ^ Mix(sampler.params.seed));
+  if (sampler.params.has_penalties()) hash = Mix(hash ^ history.CountsHash());
   hash = Mix(hash ^
              Mix((uint64_t{sampler.sample_index} << 40) ^ static_cast<uint64_t>(history.count)));
   const uint64_t choices = static_cast<uint64_t>(config.num_output_tokens());
@@ -161,6 +178,7 @@ absl::Status FakeBackend::SetSampler(Slot slot, const SlotSampler& sampler) {
   if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
   state(slot).sampler = sampler;
   state(slot).has_sampler = true;
+  for (const TokenCount& seen : sampler.history) state(slot).history.Count(seen);
   return absl::OkStatus();
 }
 
@@ -177,12 +195,35 @@ absl::Status FakeBackend::CopySlot(Slot from, Slot to) {
   return absl::OkStatus();
 }
 
-absl::Status FakeBackend::ReadSlot(Slot, std::span<float>) {
-  return absl::UnimplementedError("FakeBackend has no state block");
+absl::Status FakeBackend::ReadSlot(Slot slot, std::span<float> out) {
+  if (absl::Status status = CountCall(); !status.ok()) return status;
+  if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
+  if (out.size_bytes() != options_.limits.bytes_per_slot) return Violation("ReadSlot: wrong size");
+  const FakeHistory& history = state(slot).history;
+  std::fill(out.begin(), out.end(), 0.0f);
+  for (size_t i = 0; i < 4; ++i) {  // 16 bits a float: finite and exact
+    out[i] = static_cast<float>(history.hash >> (16 * i) & 0xffff);
+    out[4 + i] = static_cast<float>(static_cast<uint64_t>(history.count) >> (16 * i) & 0xffff);
+  }
+  return absl::OkStatus();
 }
 
-absl::Status FakeBackend::WriteSlot(Slot, std::span<const float>) {
-  return absl::UnimplementedError("FakeBackend has no state block");
+absl::Status FakeBackend::WriteSlot(Slot slot, std::span<const float> in) {
+  if (absl::Status status = CountCall(); !status.ok()) return status;
+  if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
+  if (in.size_bytes() != options_.limits.bytes_per_slot) return Violation("WriteSlot: wrong size");
+  if (!state(slot).zeroed || state(slot).history.count != 0) {
+    return Violation("WriteSlot to a slot that is in use");
+  }
+  FakeHistory& history = state(slot).history;
+  history.hash = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    history.hash |= static_cast<uint64_t>(in[i]) << (16 * i);
+    history.count |= static_cast<int64_t>(in[4 + i]) << (16 * i);
+  }
+  std::lock_guard<std::mutex> lock(probe_->mutex_);
+  probe_->dirty_[static_cast<size_t>(slot)] = true;
+  return absl::OkStatus();
 }
 
 absl::Status FakeBackend::CheckRow(const RunRow& row) {

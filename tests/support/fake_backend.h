@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // FakeBackend: a Backend without a model. The next token is a hash of everything that was fed to
-// the slot, of the sampler and of the position, so that any mix-up of slots, rows or order, a
-// missing zeroing, stale state or double feeding changes tokens. It checks what Backend requires of
-// its caller, can fail at a chosen call, and can spread a run's records over many polls.
+// the slot, of the sampler (with penalties: also of what was prompt and what output) and of the
+// position, so that any mix-up of slots, rows or order, a missing zeroing, stale state or double
+// feeding changes tokens. It checks what Backend requires of its caller, can fail at a chosen call,
+// and can spread a run's records over many polls.
 //
 // The backend belongs to the engine; a test talks to it through a FakeProbe that both share.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,10 +26,16 @@ namespace rivulet {
 
 // What the outputs of a slot depend on.
 struct FakeHistory {
+  // Stands for the recurrent state: what ReadSlot and WriteSlot carry.
   uint64_t hash = 1;
   int64_t count = 0;  // tokens fed
+  // What the penalties see: by token, whether it was prompt and how often output.
+  std::map<int32_t, std::pair<bool, int32_t>> counts;
 
   void Feed(int32_t token, bool as_output);
+  void Count(const TokenCount& seen);
+  // Of `counts`.
+  uint64_t CountsHash() const;
   // Of a target, or of the drawn token: in (-1, 0].
   float Logprob(int32_t token) const;
 };
@@ -118,7 +127,7 @@ class FakeBackend final : public Backend {
 
  private:
   struct SlotState {
-    FakeHistory history{0xbadbadbad, 777};  // what a slot holds that nobody has zeroed
+    FakeHistory history{0xbadbadbad, 777, {}};  // what a slot holds that nobody has zeroed
     bool zeroed = false, has_sampler = false;
     SlotSampler sampler;
   };

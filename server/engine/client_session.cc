@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/client_session.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
+
+namespace rivulet {
+namespace {
+
+// Checkpoints that no mark needs: enough to go back to before the last calls without feeding the
+// whole sequence again.
+constexpr size_t kRecentCheckpoints = 4;
+
+constexpr uint64_t kFnvPrime = 0x100000001b3;
+
+uint64_t HashToken(uint64_t hash, int32_t token) {
+  for (int byte = 0; byte < 4; ++byte) {
+    hash = (hash ^ ((static_cast<uint32_t>(token) >> (8 * byte)) & 0xffu)) * kFnvPrime;
+  }
+  return hash;
+}
+
+std::optional<uint64_t> ParseHex(absl::string_view digits) {
+  uint64_t value = 0;
+  for (const char c : digits) {
+    if (!absl::ascii_isxdigit(static_cast<unsigned char>(c)) || absl::ascii_isupper(c)) return {};
+    value = value * 16 + static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
+  }
+  return value;
+}
+
+}  // namespace
+
+SessionId SessionId::Random() {
+  std::random_device device;
+  const auto word = [&device] { return uint64_t{device()} << 32 | device(); };
+  SessionId id;
+  while (id == SessionId()) id = {word(), word()};
+  return id;
+}
+
+std::optional<SessionId> SessionId::Parse(absl::string_view text) {
+  if (text.size() != 32) return std::nullopt;
+  const auto high = ParseHex(text.substr(0, 16)), low = ParseHex(text.substr(16));
+  if (!high || !low || (*high == 0 && *low == 0)) return std::nullopt;
+  return SessionId{*high, *low};
+}
+
+std::string SessionId::ToString() const { return absl::StrFormat("%016x%016x", high, low); }
+
+void Sequence::Append(int32_t token, bool generated) {
+  tokens_.push_back(token);
+  generated_.push_back(generated);
+  hash_ = HashToken(hash_, token);
+}
+
+void Sequence::Truncate(int64_t size) {
+  if (size == this->size()) return;
+  tokens_.resize(static_cast<size_t>(size));
+  generated_.resize(static_cast<size_t>(size));
+  hash_ = kEmptyHash;
+  for (const int32_t token : tokens_) hash_ = HashToken(hash_, token);
+}
+
+StateBlob::StateBlob(std::vector<float> values, Meter meter)
+    : values_(std::move(values)), meter_(std::move(meter)) {
+  *meter_ += static_cast<int64_t>(values_.size() * sizeof(float));
+}
+
+StateBlob::~StateBlob() { *meter_ -= static_cast<int64_t>(values_.size() * sizeof(float)); }
+
+Checkpoint ClientSession::From(int64_t most) const {
+  for (auto checkpoint = checkpoints_.rbegin(); checkpoint != checkpoints_.rend(); ++checkpoint) {
+    if (checkpoint->fed <= most) return *checkpoint;
+  }
+  return {};
+}
+
+bool ClientSession::NeededByMark(int64_t fed) const {
+  // Going on from a mark feeds its last token again, so the state before that token serves it.
+  return std::any_of(marks_.begin(), marks_.end(), [&](const auto& mark) {
+    return fed == bos_ + mark.second - 1 || fed == bos_ + mark.second;
+  });
+}
+
+void ClientSession::Keep(Checkpoint checkpoint) {
+  if (checkpoint.fed == 0) return;
+  const auto place =
+      std::lower_bound(checkpoints_.begin(), checkpoints_.end(), checkpoint.fed,
+                       [](const Checkpoint& kept, int64_t fed) { return kept.fed < fed; });
+  if (place != checkpoints_.end() && place->fed == checkpoint.fed) return;
+  checkpoints_.insert(place, std::move(checkpoint));
+  size_t recent = 0;
+  for (auto i = checkpoints_.size(); i-- > 0;) {
+    if (NeededByMark(checkpoints_[i].fed) || ++recent <= kRecentCheckpoints) continue;
+    checkpoints_.erase(checkpoints_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+void ClientSession::Rewind(int64_t position) {
+  sequence.Truncate(position);
+  std::erase_if(marks_, [position](const auto& mark) { return mark.second > position; });
+  std::erase_if(checkpoints_, [this](const Checkpoint& kept) { return kept.fed > total(); });
+}
+
+void ClientSession::CopyFrom(const ClientSession& other) {
+  sequence = other.sequence;
+  marks_ = other.marks_;
+  checkpoints_ = other.checkpoints_;
+}
+
+void ClientSession::Restore(Sequence restored, std::map<std::string, int64_t> marks) {
+  sequence = std::move(restored);
+  marks_ = std::move(marks);
+  checkpoints_.clear();
+}
+
+SessionInfo ClientSession::Info(absl::Time now) const {
+  SessionInfo info;
+  info.id = id;
+  info.position = position();
+  info.hash = sequence.hash();
+  info.seed = seed;
+  info.marks = marks_;
+  info.idle_timeout = idle_timeout;
+  info.busy = active != nullptr;
+  info.idle = info.busy ? absl::ZeroDuration() : now - last_used;
+  for (const Checkpoint& kept : checkpoints_) {
+    info.state_bytes += static_cast<int64_t>(kept.state->values().size_bytes());
+  }
+  return info;
+}
+
+}  // namespace rivulet

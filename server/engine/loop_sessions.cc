@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Client sessions between two runs: whose turn it is, and where their states go.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "server/engine/loop.h"
+
+namespace rivulet {
+namespace {
+
+absl::Status SessionClosed() {
+  ErrorDetail detail;
+  detail.reason = "SESSION_CLOSED";
+  return MakeError(absl::StatusCode::kCancelled, "The session was closed.", detail);
+}
+
+absl::Status SessionBusy(size_t waiting) {
+  ErrorDetail detail;
+  detail.reason = "SESSION_BUSY";
+  detail.field = "session_id";
+  detail.retry_after = absl::Seconds(1);
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat(waiting, " requests wait for this session already."), detail);
+}
+
+}  // namespace
+
+void Loop::Enter(Request* request) {
+  if (request->session_ref) {
+    const absl::StatusOr<ClientSession*> found =
+        sessions_.Find(request->session_ref->id, request->session_ref->tenant);
+    if (!found.ok()) return EndRequest(request, found.status());
+    request->session = *found;
+    if (request->closes_session) return CloseSession(request);
+    auto& waiters = request->session->waiters;
+    if (request->session->active != nullptr) {
+      if (waiters.size() >= static_cast<size_t>(sessions_.limits().max_waiting)) {
+        return EndRequest(request, SessionBusy(waiters.size()));
+      }
+      waiters.push_back(request);
+      return;
+    }
+  }
+  Begin(request);
+}
+
+void Loop::Begin(Request* request) {
+  if (request->session != nullptr) request->session->active = request;
+  const absl::Status status = request->Begin(&sessions_, now_);
+  request->begun = status.ok();
+  if (!status.ok() || request->num_slots == 0) return EndRequest(request, status);
+  request->waits_for_slots = true;
+  waiting_.push_back(request);
+}
+
+void Loop::CloseSession(Request* closing) {
+  ClientSession* const session = std::exchange(closing->session, nullptr);
+  session->closed = true;
+  while (!session->waiters.empty()) EndRequest(session->waiters.front(), SessionClosed());
+  if (session->active != nullptr) {
+    EndRequest(session->active, SessionClosed());
+  } else {
+    sessions_.Erase(session);
+  }
+  EndRequest(closing, absl::OkStatus());
+}
+
+void Loop::LeaveQueues(Request* request) {
+  if (std::exchange(request->waits_for_slots, false)) {
+    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), request));
+  }
+  if (request->session != nullptr) std::erase(request->session->waiters, request);
+}
+
+void Loop::LeaveClientSession(Request* request, const absl::Status& end) {
+  ClientSession* const session = request->session;
+  if (session == nullptr || session->active != request) return;
+  if (request->begun) request->Settle(end);
+  const bool saved_first = std::any_of(saving_.begin(), saving_.end(), [&](const Saving& saving) {
+    return saving.session == session;
+  });
+  if (!saved_first) Release(session);
+}
+
+void Loop::Release(ClientSession* session) {
+  session->active = nullptr;
+  if (session->closed) return sessions_.Erase(session);
+  sessions_.Touch(session, now_);
+  if (session->waiters.empty()) return;
+  Request* const next = session->waiters.front();
+  session->waiters.pop_front();
+  Begin(next);
+}
+
+absl::Status Loop::SaveStates() {
+  for (const Saving& saving : saving_) {
+    // What was drawn and then dropped (a stop string) may have been fed: such a state is of no use.
+    const bool fits = saving.fed > saving.start && saving.fed <= saving.session->total();
+    if (saving.session->closed || !fits) continue;
+    std::vector<float> values(backend_->limits().bytes_per_slot / sizeof(float));
+    RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(saving.slot, values));
+    saving.session->Keep({saving.fed, sessions_.NewState(std::move(values))});
+  }
+  sessions_.FitStates();
+  for (const Saving& saving : std::exchange(saving_, {})) Release(saving.session);
+  return absl::OkStatus();
+}
+
+}  // namespace rivulet

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/session_calls.h"
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+uint64_t DrawSeed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+absl::Status CheckIdle(const std::optional<absl::Duration>& idle, const SessionLimits& limits) {
+  if (!idle || (*idle >= absl::Seconds(1) && *idle <= limits.max_idle)) return absl::OkStatus();
+  return InvalidField(
+      "IDLE_TIMEOUT_OUT_OF_RANGE", "idle_timeout",
+      absl::StrCat("idle_timeout is ", absl::FormatDuration(*idle), "; allowed: 1s to ",
+                   absl::FormatDuration(limits.max_idle), "."));
+}
+
+absl::Status PositionError(int64_t position, int64_t end) {
+  ErrorDetail detail;
+  detail.reason = "POSITION_OUT_OF_RANGE";
+  detail.field = "position";
+  return MakeError(absl::StatusCode::kOutOfRange,
+                   absl::StrCat("position is ", position, "; this session's are 0 to ", end, "."),
+                   detail);
+}
+
+// Submits a call whose action yields a Result for `done`.
+template <typename Result>
+absl::StatusOr<RequestId> Submit(
+    Engine* engine, std::optional<SessionRef> session, absl::Time deadline,
+    std::function<absl::Status(SessionTable*, ClientSession*, absl::Time, Result*)> act,
+    std::function<void(absl::StatusOr<Result>)> done) {
+  const auto result = std::make_shared<Result>();
+  SessionCall call;
+  call.session = std::move(session);
+  call.deadline = deadline;
+  call.act = [result, act = std::move(act)](SessionTable* table, ClientSession* client,
+                                            absl::Time now) {
+    return act(table, client, now, result.get());
+  };
+  call.done = [result, done = std::move(done)](const absl::Status& status) {
+    if (status.ok()) {
+      done(std::move(*result));
+    } else {
+      done(status);
+    }
+  };
+  return engine->Call(std::move(call));
+}
+
+}  // namespace
+
+absl::StatusOr<RequestId> OpenSession(Engine* engine, OpenSpec spec, SessionDone done) {
+  RIVULET_RETURN_IF_ERROR(CheckIdle(spec.idle_timeout, engine->options().sessions));
+  const uint64_t seed = spec.seed ? *spec.seed : DrawSeed();
+  return Submit<SessionInfo>(
+      engine, std::nullopt, spec.deadline,
+      [spec, seed](SessionTable* table, ClientSession*, absl::Time now, SessionInfo* info) {
+        RIVULET_ASSIGN_OR_RETURN(
+            ClientSession* const opened,
+            table->Open(spec.tenant, spec.idle_timeout.value_or(table->limits().default_idle),
+                        now));
+        opened->seed = seed;
+        *info = opened->Info(now);
+        return absl::OkStatus();
+      },
+      std::move(done));
+}
+
+absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDone done) {
+  const int max_forks = engine->options().sessions.max_forks;
+  if (spec.count < 1 || spec.count > max_forks) {
+    return InvalidField("FORK_COUNT_OUT_OF_RANGE", "count",
+                        absl::StrCat("count is ", spec.count, "; allowed: 1 to ", max_forks, "."));
+  }
+  const uint64_t seed = spec.seed ? *spec.seed : DrawSeed();
+  return Submit<std::vector<SessionInfo>>(
+      engine, spec.session, spec.deadline,
+      [spec, seed](SessionTable* table, ClientSession* parent, absl::Time now,
+                   std::vector<SessionInfo>* forks) {
+        const int64_t position = spec.session.position.value_or(parent->position());
+        if (position < 0 || position > parent->position()) {
+          return PositionError(position, parent->position());
+        }
+        RIVULET_RETURN_IF_ERROR(table->CheckRoom(spec.count));
+        for (int i = 0; i < spec.count; ++i) {
+          RIVULET_ASSIGN_OR_RETURN(ClientSession* const fork,
+                                   table->Open(parent->tenant, parent->idle_timeout, now));
+          fork->CopyFrom(*parent);
+          fork->Rewind(position);
+          fork->seed = seed + static_cast<uint64_t>(i);
+          forks->push_back(fork->Info(now));
+        }
+        return absl::OkStatus();
+      },
+      std::move(done));
+}
+
+absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef session, absl::Time deadline,
+                                        SessionDone done) {
+  if (session.position.has_value() == !session.mark.empty()) {
+    return InvalidField("POSITION_OR_MARK", "position",
+                        "position and mark: exactly one of them must be given.");
+  }
+  SessionRef ref = session;
+  return Submit<SessionInfo>(
+      engine, std::move(session), deadline,
+      [ref](SessionTable*, ClientSession* client, absl::Time now, SessionInfo* info) {
+        int64_t position = ref.position.value_or(0);
+        if (!ref.mark.empty()) {
+          const auto mark = client->marks().find(ref.mark);
+          if (mark == client->marks().end()) {
+            ErrorDetail detail;
+            detail.reason = "MARK_NOT_FOUND";
+            detail.field = "mark";
+            return MakeError(absl::StatusCode::kNotFound, "mark names none of the session's marks.",
+                             detail);
+          }
+          position = mark->second;
+        }
+        if (position < 0 || position > client->position()) {
+          return PositionError(position, client->position());
+        }
+        client->Rewind(position);
+        *info = client->Info(now);
+        return absl::OkStatus();
+      },
+      std::move(done));
+}
+
+absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef session,
+                                       std::function<void(absl::Status)> done) {
+  SessionCall call;
+  call.session = std::move(session);
+  call.close = true;
+  call.done = std::move(done);
+  return engine->Call(std::move(call));
+}
+
+absl::StatusOr<RequestId> ListSessions(Engine* engine, std::string tenant, absl::Time deadline,
+                                       SessionsDone done) {
+  return Submit<std::vector<SessionInfo>>(
+      engine, std::nullopt, deadline,
+      [tenant = std::move(tenant)](SessionTable* table, ClientSession*, absl::Time now,
+                                   std::vector<SessionInfo>* sessions) {
+        for (const ClientSession* client : table->Of(tenant)) {
+          sessions->push_back(client->Info(now));
+        }
+        return absl::OkStatus();
+      },
+      std::move(done));
+}
+
+absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, absl::Time deadline,
+                                          ImageDone done) {
+  return Submit<SessionImage>(
+      engine, std::move(session), deadline,
+      [](SessionTable*, ClientSession* client, absl::Time, SessionImage* image) {
+        image->tenant = client->tenant;
+        image->seed = client->seed;
+        image->sequence = client->sequence;
+        image->marks = client->marks();
+        image->state = client->From(std::max<int64_t>(0, client->total() - 1));
+        return absl::OkStatus();
+      },
+      std::move(done));
+}
+
+absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, SessionDone done) {
+  const SessionLimits& limits = engine->options().sessions;
+  RIVULET_RETURN_IF_ERROR(CheckIdle(spec.idle_timeout, limits));
+  if (spec.sequence.size() > limits.max_tokens) {
+    ErrorDetail detail;
+    detail.reason = "TOO_MANY_TOKENS";
+    return MakeError(absl::StatusCode::kOutOfRange,
+                     absl::StrCat("the snapshot holds ", spec.sequence.size(),
+                                  " tokens; a session here holds at most ", limits.max_tokens, "."),
+                     detail);
+  }
+  const auto shared = std::make_shared<RestoreSpec>(std::move(spec));
+  return Submit<SessionInfo>(
+      engine, std::nullopt, shared->deadline,
+      [shared](SessionTable* table, ClientSession*, absl::Time now, SessionInfo* info) {
+        RIVULET_ASSIGN_OR_RETURN(
+            ClientSession* const client,
+            table->Open(shared->tenant, shared->idle_timeout.value_or(table->limits().default_idle),
+                        now));
+        client->Restore(std::move(shared->sequence), std::move(shared->marks));
+        client->seed = shared->seed;
+        if (!shared->state.empty()) {
+          client->Keep({shared->fed, table->NewState(std::move(shared->state))});
+          table->FitStates();
+        }
+        *info = client->Info(now);
+        return absl::OkStatus();
+      },
+      std::move(done));
+}
+
+}  // namespace rivulet

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What can be done to client sessions beside generating and appending. Each of these becomes one
+// SessionCall: it waits for the requests of its session that came before, holds no slot and submits
+// no run.
+//
+// Every `done` is called exactly once, on the engine's emitter thread, unless the function itself
+// returns an error (as Engine::Call). Errors that come with `done`: NOT_FOUND (SESSION_NOT_FOUND),
+// and those named below. Thread: any.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/engine/engine.h"
+
+namespace rivulet {
+
+using SessionDone = std::function<void(absl::StatusOr<SessionInfo>)>;
+using SessionsDone = std::function<void(absl::StatusOr<std::vector<SessionInfo>>)>;
+
+struct OpenSpec {
+  std::string tenant;
+  std::optional<uint64_t> seed;                // absent: drawn
+  std::optional<absl::Duration> idle_timeout;  // absent: the engine's default
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+// A new session without tokens. Errors: INVALID_ARGUMENT (IDLE_TIMEOUT_OUT_OF_RANGE),
+// RESOURCE_EXHAUSTED (SESSION_LIMIT).
+absl::StatusOr<RequestId> OpenSession(Engine* engine, OpenSpec spec, SessionDone done);
+
+struct ForkSpec {
+  SessionRef session;  // its position: where to fork, absent: at the end. Its mark is not used
+  int count = 1;
+  std::optional<uint64_t> seed;  // fork i gets seed + i; absent: drawn
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+// `count` new sessions with the sequence, marks and idle time-out of this one, which stays as it
+// is. All or none. Errors: INVALID_ARGUMENT (FORK_COUNT_OUT_OF_RANGE), OUT_OF_RANGE
+// (POSITION_OUT_OF_RANGE), RESOURCE_EXHAUSTED (SESSION_LIMIT).
+absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDone done);
+
+// Drops what follows the position of `session`, or of the mark that it names. Errors: OUT_OF_RANGE
+// (POSITION_OUT_OF_RANGE), NOT_FOUND (MARK_NOT_FOUND), INVALID_ARGUMENT (POSITION_OR_MARK: exactly
+// one is given).
+absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef session, absl::Time deadline,
+                                        SessionDone done);
+
+// Ends what is running or waiting on it with CANCELLED (SESSION_CLOSED), and the session.
+absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef session,
+                                       std::function<void(absl::Status)> done);
+
+// The tenant's sessions, the one used longest ago first.
+absl::StatusOr<RequestId> ListSessions(Engine* engine, std::string tenant, absl::Time deadline,
+                                       SessionsDone done);
+
+// All of a session that influences its tokens; what a snapshot holds. Immutable states are shared.
+struct SessionImage {
+  std::string tenant;
+  uint64_t seed = 0;
+  Sequence sequence;
+  std::map<std::string, int64_t> marks;
+  Checkpoint state;  // its latest, with all but the last token fed or fewer; `state` null: none
+};
+using ImageDone = std::function<void(absl::StatusOr<SessionImage>)>;
+absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, absl::Time deadline,
+                                          ImageDone done);
+
+// A new session from an image whose parts were checked against the model: tokens in the vocabulary,
+// a finite state of the right size. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT), OUT_OF_RANGE
+// (TOO_MANY_TOKENS).
+struct RestoreSpec {
+  std::string tenant;
+  Sequence sequence;
+  uint64_t seed = 0;
+  std::map<std::string, int64_t> marks;
+  int64_t fed = 0;           // of `state`
+  std::vector<float> state;  // [bytes_per_slot / 4]; empty: none, it is computed again
+  std::optional<absl::Duration> idle_timeout;
+  absl::Time deadline = absl::InfiniteFuture();
+};
+absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, SessionDone done);
+
+}  // namespace rivulet

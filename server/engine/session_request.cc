@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/session_request.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+absl::Status Refuse(absl::StatusCode code, absl::string_view reason, absl::string_view field,
+                    absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  detail.field = std::string(field);
+  return MakeError(code, message, detail);
+}
+
+absl::Status CheckPosition(int64_t position, const ClientSession& session) {
+  if (position < 0 || position > session.position()) {
+    return Refuse(absl::StatusCode::kOutOfRange, "POSITION_OUT_OF_RANGE", "position",
+                  absl::StrCat("position is ", position, "; this session's are 0 to ",
+                               session.position(), "."));
+  }
+  for (int64_t i = position; i < session.position(); ++i) {
+    if (session.sequence.generated(i)) continue;
+    return Refuse(absl::StatusCode::kFailedPrecondition, "GIVEN_TOKENS_BEYOND_POSITION", "position",
+                  absl::StrCat("position is ", position, ", but token ", i,
+                               " was given, not generated; RewindSession drops given tokens."));
+  }
+  return absl::OkStatus();
+}
+
+// Exactly these tokens were given at `position` before: the request is asked again.
+bool Holds(const ClientSession& session, int64_t position, std::span<const int32_t> tokens) {
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  if (position < 0 || position + count > session.position()) return false;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = position + i;
+    if (session.sequence.generated(at) ||
+        session.sequence.token(at) != tokens[static_cast<size_t>(i)])
+      return false;
+  }
+  return true;
+}
+
+absl::Status CheckLength(int64_t count, const ModelConfig& config, const SessionLimits& limits) {
+  const int64_t limit =
+      std::min(config.max_tokens().value_or(limits.max_tokens), limits.max_tokens);
+  if (count <= limit) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kOutOfRange, "TOO_MANY_TOKENS", "tokens",
+                absl::StrCat("with these tokens the session would hold ", count,
+                             "; its sequence ends at ", limit, "."));
+}
+
+}  // namespace
+
+absl::Status ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
+                           const ModelConfig& config, const SessionLimits& limits,
+                           ClientSession* session) {
+  int64_t position = ref.position.value_or(session->position());
+  if (Holds(*session, position, tokens)) {
+    position += static_cast<int64_t>(tokens.size());
+    tokens = {};
+  }
+  RIVULET_RETURN_IF_ERROR(CheckPosition(position, *session));
+  RIVULET_RETURN_IF_ERROR(
+      CheckLength(position + static_cast<int64_t>(tokens.size()), config, limits));
+  const auto& marks = session->marks();
+  if (!ref.mark.empty() && !marks.contains(ref.mark) &&
+      marks.size() >= static_cast<size_t>(limits.max_marks)) {
+    return Refuse(absl::StatusCode::kResourceExhausted, "MARK_LIMIT", "mark",
+                  absl::StrCat("the session has ", marks.size(), " marks; allowed: at most ",
+                               limits.max_marks, "."));
+  }
+  session->Rewind(position);
+  for (const int32_t token : tokens) session->sequence.Append(token, /*generated=*/false);
+  return absl::OkStatus();
+}
+
+std::vector<int32_t> FedTokens(const ClientSession& session, const ModelConfig& config,
+                               int64_t begin, int64_t end) {
+  std::vector<int32_t> fed;
+  fed.reserve(static_cast<size_t>(end - begin) +
+              1);  // FillRow counts on no reallocation of its own
+  const int64_t bos = config.has_bos() ? 1 : 0;
+  if (begin < bos && begin < end) fed.push_back(*config.bos_token_id);
+  for (int64_t i = std::max(begin, bos); i < end; ++i)
+    fed.push_back(session.sequence.token(i - bos));
+  return fed;
+}
+
+std::vector<TokenCount> CountTokens(const ClientSession& session, const ModelConfig& config,
+                                    int64_t fed) {
+  absl::flat_hash_map<int32_t, TokenCount> counts;
+  const int64_t bos = config.has_bos() ? 1 : 0;
+  if (bos == 1 && fed > 0) counts[*config.bos_token_id] = {*config.bos_token_id, true, 0};
+  for (int64_t i = 0; i < fed - bos; ++i) {
+    const int32_t token = session.sequence.token(i);
+    TokenCount& count = counts[token];
+    count.token = token;
+    if (session.sequence.generated(i)) {
+      ++count.output_count;
+    } else {
+      count.in_prompt = true;
+    }
+  }
+  std::vector<TokenCount> all;
+  all.reserve(counts.size());
+  for (const auto& [token, count] : counts) all.push_back(count);
+  return all;
+}
+
+SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
+  num_slots = 0;
+  session_ref = call_.session;
+  closes_session = call_.close;
+  deadline = call_.deadline;
+}
+
+absl::Status SessionCommand::Begin(SessionTable* table, absl::Time now) {
+  return call_.act == nullptr ? absl::OkStatus() : call_.act(table, session, now);
+}
+
+void SessionCommand::OnEnd() { call_.done(std::move(status)); }
+
+}  // namespace rivulet

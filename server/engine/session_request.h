@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What requests do with a client session, and the requests that only look at or change one: open,
+// fork, rewind, close, list, snapshot, restore (session_calls.h says what they mean).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/config.h"
+#include "server/engine/client_session.h"
+#include "server/engine/engine.h"
+#include "server/engine/session.h"
+#include "server/engine/session_table.h"
+
+namespace rivulet {
+
+// Goes to ref.position and appends `tokens` there, unless exactly they were given there before: so
+// a request that is asked again changes nothing. Errors, which change nothing: OUT_OF_RANGE
+// (POSITION_OUT_OF_RANGE, TOO_MANY_TOKENS), FAILED_PRECONDITION (GIVEN_TOKENS_BEYOND_POSITION: only
+// RewindSession drops what the client gave), RESOURCE_EXHAUSTED (MARK_LIMIT). REQUIRES: `tokens`
+// are ids of the model.
+absl::Status ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
+                           const ModelConfig& config, const SessionLimits& limits,
+                           ClientSession* session);
+
+// Tokens [begin, end) of what the sequence feeds; index 0 is the implied bos, where there is one.
+std::vector<int32_t> FedTokens(const ClientSession& session, const ModelConfig& config,
+                               int64_t begin, int64_t end);
+
+// The first `fed` of them, counted.
+std::vector<TokenCount> CountTokens(const ClientSession& session, const ModelConfig& config,
+                                    int64_t fed);
+
+// Needs no slot: carried out by the loop between two runs, when its session's turn comes.
+class SessionCommand final : public Request {
+ public:
+  explicit SessionCommand(SessionCall call);
+
+  absl::Status Begin(SessionTable* table, absl::Time now) override;
+  void CreateSessions() override {}
+  void OnReady() override {}
+  void OnEnd() override;
+
+ private:
+  const SessionCall call_;
+};
+
+}  // namespace rivulet

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/client_session.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "server/engine/session_table.h"
+
+namespace rivulet {
+namespace {
+
+SessionLimits SmallLimits() {
+  SessionLimits limits;
+  limits.max_sessions = 3;
+  limits.max_state_bytes = 4 * 4 * 2;  // two states of four floats
+  return limits;
+}
+
+TEST(SessionIdTest, TextFormIsThirtyTwoLowerCaseHexadecimalDigits) {
+  const SessionId id{0x0123456789abcdef, 0xfedcba9876543210};
+  EXPECT_EQ(id.ToString(), "0123456789abcdeffedcba9876543210");
+  EXPECT_EQ(SessionId::Parse(id.ToString()), id);
+  for (const char* bad :
+       {"", "0123", "0123456789ABCDEFFEDCBA9876543210", "0123456789abcdeffedcba987654321g",
+        "0123456789abcdeffedcba98765432100", "00000000000000000000000000000000"}) {
+    EXPECT_EQ(SessionId::Parse(bad), std::nullopt) << bad;
+  }
+}
+
+TEST(SessionIdTest, RandomIdsDiffer) {
+  std::set<std::string> seen;
+  for (int i = 0; i < 1000; ++i) seen.insert(SessionId::Random().ToString());
+  EXPECT_EQ(seen.size(), 1000u);
+}
+
+TEST(SequenceTest, HashIsFnv1aOverFourBytesOfEachIdAndFollowsTruncation) {
+  Sequence sequence;
+  EXPECT_EQ(sequence.hash(), 0xcbf29ce484222325u);
+  sequence.Append(97, false);
+  // FNV-1a of the bytes 61 00 00 00, computed by hand from the published constants.
+  uint64_t want = 0xcbf29ce484222325u;
+  for (const uint64_t byte : {0x61u, 0u, 0u, 0u}) want = (want ^ byte) * 0x100000001b3u;
+  EXPECT_EQ(sequence.hash(), want);
+  sequence.Append(300, true);
+  EXPECT_NE(sequence.hash(), want);
+  sequence.Truncate(1);
+  EXPECT_EQ(sequence.hash(), want);
+  EXPECT_FALSE(sequence.generated(0));
+}
+
+class SessionTableTest : public testing::Test {
+ protected:
+  SessionTable table_{SmallLimits(), /*with_bos=*/true};
+  const absl::Time start_ = absl::FromUnixSeconds(1000);
+
+  ClientSession* Open(const std::string& tenant = "a") {
+    return *table_.Open(tenant, absl::Seconds(10), start_);
+  }
+  Checkpoint State(int64_t fed) const { return {fed, table_.NewState({1, 2, 3, 4})}; }
+};
+
+TEST_F(SessionTableTest, FindsASessionForItsTenantOnly) {
+  const ClientSession* session = Open("a");
+  EXPECT_EQ(*table_.Find(session->id, "a"), session);
+  for (const absl::StatusOr<ClientSession*>& none :
+       {table_.Find(session->id, "b"), table_.Find(session->id, ""), table_.Find({1, 2}, "a")}) {
+    EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
+  }
+  EXPECT_EQ(table_.Of("a").size(), 1u);
+  EXPECT_TRUE(table_.Of("b").empty());
+}
+
+TEST_F(SessionTableTest, RefusesMoreThanItsLimitAndCountsErasedOnesNoMore) {
+  ClientSession* first = Open();
+  Open();
+  Open();
+  EXPECT_EQ(table_.Open("a", absl::Seconds(1), start_).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  table_.Erase(first);
+  EXPECT_TRUE(table_.Open("a", absl::Seconds(1), start_).ok());
+}
+
+TEST_F(SessionTableTest, ErasesWhatWasIdleForTooLongButNothingBusy) {
+  ClientSession* idle = Open();
+  ClientSession* used = Open();
+  ClientSession* busy = Open();
+  int request = 0;
+  busy->active = reinterpret_cast<Request*>(&request);
+  table_.Expire(start_ + absl::Seconds(9));
+  EXPECT_EQ(table_.size(), 3);
+  table_.Touch(used, start_ + absl::Seconds(5));
+  EXPECT_LE(table_.next_expiry(), start_ + absl::Seconds(10));
+  table_.Expire(start_ + absl::Seconds(10));
+  EXPECT_EQ(table_.size(), 2);
+  EXPECT_EQ(table_.Of("a").front(), busy);
+  EXPECT_LE(table_.next_expiry(), start_ + absl::Seconds(15));
+  busy->active = nullptr;
+  table_.Expire(start_ + absl::Seconds(30));
+  EXPECT_EQ(table_.size(), 0);
+  EXPECT_EQ(table_.next_expiry(), absl::InfiniteFuture());
+  (void)idle;
+}
+
+TEST_F(SessionTableTest, ForgetsStatesOfTheSessionUsedLongestAgo) {
+  ClientSession* first = Open();
+  ClientSession* second = Open();
+  first->Keep(State(1));
+  second->Keep(State(1));
+  table_.FitStates();
+  EXPECT_EQ(table_.state_bytes(), 32);
+  table_.Touch(first, start_ + absl::Seconds(1));
+  first->sequence.Append(1, false);
+  first->sequence.Append(2, false);
+  first->Keep(State(2));
+  table_.FitStates();
+  EXPECT_FALSE(second->has_states());
+  EXPECT_TRUE(first->has_states());
+  EXPECT_EQ(table_.state_bytes(), 32);
+}
+
+TEST_F(SessionTableTest, AStateSharedByForksIsCountedOnce) {
+  ClientSession* parent = Open();
+  parent->Keep(State(1));
+  Open()->CopyFrom(*parent);
+  EXPECT_EQ(table_.state_bytes(), 16);
+  table_.Erase(parent);
+  EXPECT_EQ(table_.state_bytes(), 16);
+}
+
+TEST_F(SessionTableTest, GoesOnFromTheLatestCheckpointThatFits) {
+  ClientSession* session = Open();
+  for (int i = 0; i < 10; ++i) session->sequence.Append(i, false);
+  session->Keep(State(3));
+  session->Keep(State(8));
+  EXPECT_EQ(session->From(7).fed, 3);
+  EXPECT_EQ(session->From(8).fed, 8);
+  EXPECT_EQ(session->From(2).fed, 0);
+  EXPECT_EQ(session->From(2).state, nullptr);
+  session->Rewind(6);  // seven fed tokens, the bos counted
+  EXPECT_EQ(session->From(100).fed, 3);
+}
+
+TEST_F(SessionTableTest, KeepsFewCheckpointsButThoseThatMarksNeed) {
+  ClientSession* session = Open();
+  for (int i = 0; i < 40; ++i) {
+    session->sequence.Append(i, false);
+    if (i == 4) session->Mark("early");  // position 5: six fed tokens, five before the last
+    session->Keep(State(session->total() - 1));
+  }
+  EXPECT_EQ(session->From(39).fed, 39);
+  EXPECT_EQ(session->From(30).fed, 6);
+  EXPECT_EQ(session->From(5).fed, 5);
+  EXPECT_EQ(session->From(4).fed, 0);
+  session->Rewind(4);
+  EXPECT_TRUE(session->marks().empty());
+}
+
+}  // namespace
+}  // namespace rivulet
