@@ -191,17 +191,22 @@ class ConnectionTests:
             port = reserved.getsockname()[1]
         with self.assertRaises(rivulet.Unavailable):
             self.call(f"127.0.0.1:{port}", collect)
-        late = FakeServer(lambda request, context: iter(WHOLE), port=port)
-        threading.Timer(0.5, late.__enter__).start()
-        self.addCleanup(late.__exit__)
-        self.assertEqual(self.call(late.target, collect, wait_for_ready=True).tokens.tolist(), [1, 2])
+        late = []
+        timer = threading.Timer(0.7, lambda: late.append(FakeServer(lambda request, context: iter(WHOLE), port=port).__enter__()))
+        timer.start()
+        patient = {"wait_for_ready": True, "max_attempts": 1}
+        self.assertEqual(self.call(f"127.0.0.1:{port}", collect, **patient).tokens.tolist(), [1, 2])
+        timer.join()
+        late[0].__exit__()
         with self.assertRaises(rivulet.DeadlineExceeded):
-            self.call("127.0.0.1:1", lambda c: c.generate([1], timeout=0.3).collect(), wait_for_ready=True)
+            self.call(f"127.0.0.1:{port}", lambda c: c.generate([1], timeout=0.3).collect(), **patient)
 
     def test_a_server_that_never_speaks_is_given_up(self):
         with socket.create_server(("127.0.0.1", 0)) as mute:
+            target = "127.0.0.1:%d" % mute.getsockname()[1]
+            # gRPC itself would give it 20 s.
             with self.assertRaises(rivulet.Unavailable):
-                self.call("127.0.0.1:%d" % mute.getsockname()[1], collect, connect_timeout=0.3, max_attempts=1)
+                self.call(target, lambda c: c.generate([1], timeout=15).collect(), connect_timeout=0.3, max_attempts=1)
 
     def test_a_full_queue_says_when_to_come_back(self):
         endless = {"model": "tiny-rfa", "max_tokens": 1 << 19}
@@ -278,12 +283,62 @@ class TlsTests:
                 self.call(server.target, collect, tls=self.options(), max_attempts=1)
 
 
+class Waiting:
+    """A Score that waits until its call has ended."""
+
+    def __enter__(self):
+        self.arrived = threading.Event()
+        ended = threading.Event()
+
+        def score(request, context):
+            context.add_callback(ended.set)
+            self.arrived.set()
+            ended.wait(60)
+
+        self.server = FakeServer(score=score)
+        return self.server.__enter__()
+
+    def __exit__(self, *exception):
+        self.server.__exit__()
+
+
 class SyncConnectionTest(Sync, ConnectionTests, unittest.TestCase):
-    pass
+    def test_closing_the_client_ends_a_call_that_waits(self):
+        waiting = Waiting()
+        with waiting as server, futures.ThreadPoolExecutor(1) as pool:
+            client = rivulet.Client(server.target)
+            score = pool.submit(client.score, [1])
+            self.assertTrue(waiting.arrived.wait(30))
+            client.close()
+            with self.assertRaises(rivulet.Cancelled):
+                score.result(30)
 
 
 class AsyncConnectionTest(Async, ConnectionTests, unittest.TestCase):
-    pass
+    def wait_for_score(self, end):
+        """Runs `end` of client and task while the task waits for a score, then awaits the task."""
+        waiting = Waiting()
+
+        async def run(server):
+            async with rivulet.AsyncClient(server.target) as client:
+                task = asyncio.create_task(client.score([1]))
+                self.assertTrue(await asyncio.to_thread(waiting.arrived.wait, 30))
+                await end(client, task)
+                await task
+
+        with waiting as server:
+            asyncio.run(run(server))
+
+    def test_closing_the_client_ends_a_call_that_waits(self):
+        with self.assertRaises(rivulet.Cancelled):
+            self.wait_for_score(lambda client, task: client.close())
+
+    def test_cancelling_the_task_ends_a_call_that_waits(self):
+        async def end(client, task):
+            task.cancel()
+
+        with self.assertRaises(asyncio.CancelledError):
+            self.wait_for_score(end)
 
 
 class SyncTlsTest(Sync, TlsTests, unittest.TestCase):

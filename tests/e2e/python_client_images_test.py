@@ -167,7 +167,7 @@ class ImageTests:
             ({"seed": -1}, ValueError, "seed: -1"),
             ({"interval": 0}, ValueError, "interval: 0"),
             ({"columns": 3}, TypeError, "'columns'"),
-            ({"model": MNIST, "count": 300, "timeout": 0.2}, rivulet.DeadlineExceeded, ""),
+            ({"model": MNIST, "count": 4000, "timeout": 0.2}, rivulet.DeadlineExceeded, ""),
         ):
             with self.subTest(options=options), self.assertRaises(error_type) as caught:
                 self.draw(**options)
@@ -177,7 +177,7 @@ class ImageTests:
 
 class SyncImageTest(Sync, ImageTests, ImageServerTest):
     def test_leaving_the_snapshots_ends_the_calls(self):
-        for snapshot in self.client.stream_images(300, model=MNIST, interval=0.05):
+        for snapshot in self.client.stream_images(4000, model=MNIST, interval=0.05):
             self.assertLess(snapshot.done, snapshot.total)
             break
         self.assertTrue(await_idle(self.client, MNIST))
@@ -186,12 +186,12 @@ class SyncImageTest(Sync, ImageTests, ImageServerTest):
 class AsyncImageTest(Async, ImageTests, ImageServerTest):
     def test_leaving_the_snapshots_or_cancelling_the_task_ends_the_calls(self):
         async def leave(client):
-            async for snapshot in client.stream_images(300, model=MNIST, interval=0.05):
+            async for snapshot in client.stream_images(4000, model=MNIST, interval=0.05):
                 self.assertLess(snapshot.done, snapshot.total)
                 break
             self.assertTrue(await asyncio.to_thread(await_idle, self.client, MNIST))
             with self.assertRaises(asyncio.TimeoutError):
-                await asyncio.wait_for(client.generate_images(300, model=MNIST), 0.3)
+                await asyncio.wait_for(client.generate_images(4000, model=MNIST), 0.3)
             self.assertTrue(await asyncio.to_thread(await_idle, self.client, MNIST))
 
         self.run_async(leave)

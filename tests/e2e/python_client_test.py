@@ -128,7 +128,7 @@ class PackageTest(unittest.TestCase):
                 self.assertEqual((code, err), (0, ""), out)
                 outputs.append(out)
         self.assertIn("(4, 28, 28) uint8\nINVALID_SAMPLING sampling.temperature\n", outputs[0])
-        self.assertEqual(outputs[0].count("' LENGTH\n"), 2, outputs[0])
+        self.assertEqual(outputs[0].count(" LENGTH\n"), 2, outputs[0])
         self.assertRegex(outputs[0], r"\n40 characters in \d")
         self.assertIn("['mnist-linear', 'shakespeare-rfa']\n(2, 28, 28) ", outputs[1])
         self.assertEqual((self.folder / "digits.png").read_bytes()[:4], b"\x89PNG")

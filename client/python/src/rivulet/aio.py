@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,6 @@ class AsyncGenerateStream(AsyncIterator[replies.Part]):
 
     def __init__(self, call: Any, request: inference_pb2.GenerateRequest) -> None:
         self._call = call
-        self._loop = asyncio.get_running_loop()
         self._closed = False
         self._messages = call.__aiter__()
         self._reader = replies.Reader(request)
@@ -62,8 +62,7 @@ class AsyncGenerateStream(AsyncIterator[replies.Part]):
             except asyncio.CancelledError:
                 if not self._closed and _task_is_cancelled():
                     raise
-                details = await self._call.details()
-                raise errors.Cancelled(details or "the call was cancelled") from None
+                raise errors.Cancelled(await self._call.details() or "the call was cancelled") from None
             part = self._reader.read(message)
             if part is not None:
                 return part
@@ -82,10 +81,6 @@ class AsyncGenerateStream(AsyncIterator[replies.Part]):
 
     async def __aexit__(self, *exception: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if not self._loop.is_closed() and not self._call.done():
-            self._loop.call_soon_threadsafe(self._call.cancel)  # the garbage collector may run in any thread
 
 
 class AsyncClient:
@@ -109,10 +104,13 @@ class AsyncClient:
         asyncio.get_running_loop()  # RuntimeError outside a coroutine
         self._channel = self._options.open(grpc.aio)
         self._methods: Methods | None = Methods(self._channel)
+        self._running: weakref.WeakSet[Any] = weakref.WeakSet()
 
     async def close(self) -> None:
         """Closes the connection. Calls that run end with Cancelled; later ones raise ValueError."""
         self._methods = None
+        for call in tuple(self._running):  # not every release of gRPC does so itself
+            call.cancel()
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -125,7 +123,9 @@ class AsyncClient:
         arguments = self._options.call_arguments(method, options)
         if self._methods is None:
             raise ValueError("the client is closed")
-        return getattr(self._methods, method)(message, **arguments)
+        call = getattr(self._methods, method)(message, **arguments)
+        self._running.add(call)
+        return call
 
     async def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any:
         call = self._start(method, message, options)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 class GenerateStream(Iterator[replies.Part]):
     """The parts of a reply as they arrive. Ends the call when it is closed, left (`with`) or dropped (`break` out of a loop
-    over it): the server then frees the session within a step or two.
+    over it, where gRPC's own call ends with its last reference): the server then frees the session within a step or two.
 
     Thread: one at a time iterates; close() may come from any, and lets the iteration end with Cancelled.
     Errors while iterating: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded, Cancelled,
@@ -67,17 +67,14 @@ class GenerateStream(Iterator[replies.Part]):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
-
 
 class Client:
     """A connection to the Rivulet server at `target`: "HOST:PORT" or any gRPC name such as "dns:///HOST:PORT" or "unix:PATH".
     Connects with the first call.
 
     tls: absent: plaintext, for loopback and networks that are protected otherwise.
-    connect_timeout: seconds, 0.001 to 3600. A connection attempt that takes longer has failed; calls that wait for it raise
-      Unavailable.
+    connect_timeout: seconds, 0.001 to 3600; gRPC gives an attempt about one at least. A connection attempt that takes longer has
+      failed; calls that wait for it raise Unavailable.
     wait_for_ready: calls wait for the server to come up until their timeout, instead of raising Unavailable.
     max_attempts: of one call, 1 to 5. Only UNAVAILABLE before the first message of a reply is tried again, after 0.1 s to 2 s;
       a reply that has begun is never begun again behind the caller's back.

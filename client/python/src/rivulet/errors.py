@@ -55,7 +55,7 @@ class RivuletError(Exception):
     code: ClassVar[Code] = Code.UNKNOWN
 
     def __init__(self, message: str, reason: str = "", field: str = "", retry_delay: float | None = None) -> None:
-        super().__init__(message, reason, field, retry_delay)
+        super().__init__(message)
         self.message = message
         self.reason = reason
         self.field = field
