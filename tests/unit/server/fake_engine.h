@@ -49,6 +49,13 @@ class FakeEngine final : public Engine {
     return last_id_;
   }
 
+  absl::StatusOr<RequestId> Append(AppendSpec, ScoreDone) override {
+    return absl::UnimplementedError("FakeEngine has no client sessions");
+  }
+  absl::StatusOr<RequestId> Call(SessionCall) override {
+    return absl::UnimplementedError("FakeEngine has no client sessions");
+  }
+
   void Cancel(RequestId id) override {
     absl::MutexLock lock(&mutex_);
     cancelled_.push_back(id);
