@@ -165,6 +165,17 @@ class CommittedCheckpointsTest(ConvertTest):
             "--expect", CHECKPOINTS / "elu-learned.golden.json", says="good",
         )  # fmt: skip
 
+    def test_one_of_two_copies_can_be_chosen(self) -> None:
+        def add_average(tensors: dict) -> None:
+            tensors.update({name.replace("module.", "ema."): 0 * value for name, value in tensors.items()})
+
+        checkpoint, case = self.changed("elu-learned", add_average), BY_NAME["elu-learned"]
+        self.refused(checkpoint, *case.flags, says=("'ema.transformer.', 'module.transformer.'", "--prefix"))
+        self.refused(checkpoint, *case.flags, "--prefix", "other.", says=("--prefix 'other.'", "'ema.transformer.'"))
+        flags = (*case.flags, "--prefix", "module.transformer.")
+        self.refused(checkpoint, *flags, says=("ema.", "--ignore-unused"))
+        self.convert(checkpoint, *flags, "--ignore-unused", "--expect", CHECKPOINTS / "elu-learned.golden.json", "--limit", "1e-4", says="good")
+
     def test_a_head_without_bias_gets_zeros(self) -> None:
         checkpoint = self.changed("favor", lambda t: t.pop("predictor.bias"))
         self.convert(checkpoint, "--no-check", *BY_NAME["favor"].flags, says="predictor.bias = zeros")

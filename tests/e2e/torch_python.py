@@ -6,7 +6,6 @@ the sources of pytorch-fast-transformers (else it must be importable there).
 """
 
 import os
-import pathlib
 import subprocess
 import sys
 
@@ -17,12 +16,12 @@ LIBRARY = os.environ.get("RIVULET_FAST_TRANSFORMERS")
 TOOLS = SOURCE_DIR / "model" / "tools"
 
 
-def module(name: str, *args: object, python: str = sys.executable, cwd: pathlib.Path | None = None, timeout: float = 600, path: str | None = None) -> Result:
+def module(name: str, *args: object, python: str = sys.executable, timeout: float = 600, path: str | None = None) -> Result:
     """Runs `python -m rivulet_tools.NAME` with the binaries under test first on PATH (or `path` as PATH)."""
     environment = os.environ | {"PYTHONPATH": str(TOOLS), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     environment["PATH"] = path if path is not None else f"{BIN_DIR}:{os.environ.get('PATH', '')}"
     command = [python, "-m", f"rivulet_tools.{name}", *map(str, args)]
-    done = subprocess.run(command, capture_output=True, env=environment, cwd=cwd, timeout=timeout)
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=timeout)
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

@@ -21,8 +21,8 @@ from command import SOURCE_DIR, CommandTest, Result, rivulet
 from torch_python import TOOLS, TORCH_PYTHON, missing_torch, module
 
 TINY = ("--layers", 2, "--heads", 2, "--key-dim", 8, "--ffn", 32, "--threads", 1, "--warmup", 5, "--log-every", 5)
-TEXT = TINY + ("--length", 24, "--features", 8, "--batch", 8, "--lr", "5e-3", "--steps", 40)
-IMAGES = TINY + ("--batch", 4, "--lr", "1e-2", "--steps", 40, "--mixtures", 3)
+TEXT = (*TINY, "--length", 24, "--features", 8, "--batch", 8, "--lr", "5e-3", "--steps", 40)
+IMAGES = (*TINY, "--batch", 4, "--lr", "1e-2", "--steps", 40, "--mixtures", 3)
 
 
 def write_text(path: pathlib.Path) -> pathlib.Path:

@@ -87,7 +87,7 @@ def golden(reference: Reference, sequences: Sequence[Sequence[int]]) -> dict[str
                 "nll_nats": float(a.nll.sum()),
                 "outputs": a.outputs[positions].tolist(),
             }
-            for tokens, a in zip(sequences, answers)
+            for tokens, a in zip(sequences, answers, strict=True)
         ],
     }
 
@@ -113,8 +113,9 @@ def read_golden(path: pathlib.Path) -> dict[str, Any]:
 def rivulet_score(rivulet: str, directory: pathlib.Path, want: dict[str, Any]) -> list[dict[str, Any]]:
     """What `rivulet score` answers for the sequences of `want`. Raises BadInput with its words where it refuses the directory."""
     lines = "".join(json.dumps({"tokens": s["tokens"]}) + "\n" for s in want["sequences"])
-    positions = ",".join(map(str, want["positions"]))
-    command = [rivulet, "score", "--model", str(directory), "--input", "-", "--backend", "cpu", "--outputs", positions]
+    command = [rivulet, "score", "--model", str(directory), "--input", "-", "--backend", "cpu"]
+    if want["positions"]:
+        command += ["--outputs", ",".join(map(str, want["positions"]))]
     done = subprocess.run(command, input=lines, capture_output=True, text=True)
     if done.returncode != 0:
         raise BadInput(f"{directory}: rivulet score does not take it: {done.stderr.strip() or f'exit code {done.returncode}'}")
@@ -138,10 +139,10 @@ def difference(want: dict[str, Any], got: Sequence[dict[str, Any]]) -> Differenc
     if len(got) != len(want["sequences"]):
         raise BadInput(f"{len(got)} answers for {len(want['sequences'])} sequences")
     outputs = nll = 0.0
-    for w, g in zip(want["sequences"], got):
+    for w, g in zip(want["sequences"], got, strict=True):
         if [len(row) for row in w["outputs"]] != [len(row) for row in g["outputs"]]:
-            raise BadInput(f"rows of {len(w['outputs'][0])} outputs are wanted, the model gives {len(g['outputs'][0])}")
-        pairs = [abs(a - b) for x, y in zip(w["outputs"], g["outputs"]) for a, b in zip(x, y)]
+            raise BadInput(f"rows of {[len(r) for r in w['outputs']]} outputs are wanted, the model gives {[len(r) for r in g['outputs']]}")
+        pairs = [abs(a - b) for x, y in zip(w["outputs"], g["outputs"], strict=True) for a, b in zip(x, y, strict=True)]
         relative = abs(w["nll_nats"] - g["nll_nats"]) / max(abs(w["nll_nats"]), 1.0)
         outputs, nll = _larger(outputs, *pairs), _larger(nll, relative)
     return Difference(outputs, nll)

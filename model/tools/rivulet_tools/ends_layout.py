@@ -72,7 +72,12 @@ class EndsLayout:
             for name, tensor in self.outside.items()
             if name not in besides and len(tensor.shape) == 2 and tensor.shape[1] in widths and not _POSITION.search(name.lower())
         ]
+        fitting = self.near(fitting)
         return [name for name in fitting if pattern.search(name.removeprefix(self.container()).lower())], fitting
+
+    def near(self, names: list[str]) -> list[str]:
+        """Those beside the encoder, where there are any: not those of another copy of the model, such as an average of its weights."""
+        return [name for name in names if name.startswith(self.container())] or names
 
     def container(self) -> str:
         """The part of the encoder's prefix that its neighbours share, such as 'model_state.' or 'module.'."""
@@ -101,6 +106,7 @@ class EndsLayout:
             for name, tensor in self.outside.items()
             if _POSITION.search(name.lower()) and len(squeezed(tensor)) == 2 and squeezed(tensor)[1] in (self.hidden, self.hidden / 2)
         ]
+        found = self.near(found)
         if len(found) > 1:
             raise BadInput(f"--position is needed, which tensor holds the positions? {', '.join(map(repr, found))} fit")
         return found[0] if found else None
@@ -199,7 +205,8 @@ class EndsLayout:
         kind = self.settings.output
         fitting = [name for name, fits in (("categorical", outputs == vocab_size), ("mixture", outputs % 3 == 0)) if fits]
         if kind is not None and kind not in fitting:
-            raise BadInput(f"--output {kind}: the head has {outputs} outputs, the embedding {vocab_size} rows; {' or '.join(fitting) or 'nothing'} fits")
+            allowed = " or ".join(fitting) or "nothing"
+            raise BadInput(f"--output {kind}: the head has {outputs} outputs, the embedding {vocab_size} rows; {allowed} fits")
         # Three outputs a logistic: a number that many a head has by chance, so that alone is no ground for a guess.
         if not fitting or (kind is None and fitting == ["mixture"] and vocab_size not in (256, 257)):
             mixture = f"{outputs // 3} logistics: say --output mixture if so" if outputs % 3 == 0 else "3 for each logistic"

@@ -7,6 +7,7 @@ does not have (the rfa map, the gate, clamp_min) is answered by rivulet_tools.ne
 
 import dataclasses
 import importlib
+import importlib.abc
 import importlib.machinery
 import pathlib
 import sys
@@ -24,13 +25,21 @@ from rivulet_tools.plan import Config
 
 _COMPILED = tuple(
     f"{name}_{device}"
-    for name in ("causal_product", "hash", "local_product", "aggregate", "cluster", "sparse_product", "clustered_sparse_product",
-                 "clustered_aggregate")  # fmt: skip
+    for name in (
+        "causal_product",
+        "hash",
+        "local_product",
+        "aggregate",
+        "clustered_aggregate",
+        "cluster",
+        "sparse_product",
+        "clustered_sparse_product",
+    )
     for device in ("cpu", "cuda")
 )
 
 
-class _EmptyModules:
+class _EmptyModules(importlib.abc.Loader):
     """A meta path finder that answers for the library's compiled modules where nothing else does."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
@@ -168,7 +177,7 @@ class Reference:
         fed = ([bos] if bos is not None else []) + list(tokens[:-1])
         scored = list(tokens if bos is not None else tokens[1:])
         limit = config["output"].get("num_levels", config["vocab_size"])
-        if len(scored) < 1 or self.position is not None and len(fed) > len(self.position):
+        if len(scored) < 1 or (self.position is not None and len(fed) > len(self.position)):
             raise BadInput(f"a sequence of {len(tokens)} tokens: at least one must be scored, and positions must not end before")
         if bad := [t for t in scored if not 0 <= t < limit] or [t for t in fed if not 0 <= t < config["vocab_size"]]:
             raise BadInput(f"token {bad[0]}: 0 to {limit - 1} is allowed")

@@ -53,7 +53,7 @@ def expected_tensors(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         for name, rows in (("query", keys), ("key", keys), ("value", values)):
             linear(f"{layer}.attention.{name}_projection", rows, hidden)
         linear(f"{layer}.attention.out_projection", hidden, values)
-        if feature_map["type"] == "rfa":
+        if omega is not None and feature_map["type"] == "rfa":
             shapes[f"{layer}.attention.omega"] = (heads, config["key_dim"], omega)
             shapes[f"{layer}.attention.sigma"] = (heads, config["key_dim"])
         elif omega is not None:

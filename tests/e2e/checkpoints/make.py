@@ -132,8 +132,8 @@ class Checkpoint:
     def answer(self, tokens: list[int]) -> dict:
         """The sequence's entry in golden.json."""
         case, bos, state, nats, rows = self.case, self.case.bos, None, 0.0, []
-        fed, scored = ([bos] + tokens[:-1], tokens) if bos is not None else (tokens[:-1], tokens[1:])
-        for t, (token, following) in enumerate(zip(fed, scored)):
+        fed, scored = ([bos, *tokens[:-1]], tokens) if bos is not None else (tokens[:-1], tokens[1:])
+        for t, (token, following) in enumerate(zip(fed, scored, strict=True)):
             x = self.embedding[token].double()
             if case.position != "none":
                 row = self.table[t].double()
