@@ -12,9 +12,11 @@ import pathlib
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -96,8 +98,8 @@ def outcome(replies) -> tuple[list[int], grpc.RpcError | None]:
 class Replica:
     """A rivulet-server on a port of its own, which a restart keeps. For a `with` statement."""
 
-    def __init__(self, *flags: str):
-        self.target = f"127.0.0.1:{free_port()}"
+    def __init__(self, *flags: str, target: str = ""):
+        self.target = target or f"127.0.0.1:{free_port()}"
         self.command = [str(BIN_DIR / "rivulet-server"), "--model", str(MODEL), "--listen", self.target]
         self.command += ["--backend", "cpu", "--threads", "1", *flags]
 
@@ -132,6 +134,39 @@ class Replica:
             self.kill()
 
 
+class NameServer:
+    """A DNS server that knows one set of IPv4 addresses, `addresses`, under every name. For a `with` statement."""
+
+    def __init__(self, *addresses: str):
+        self.addresses = list(addresses)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.target = f"127.0.0.1:{self.socket.getsockname()[1]}"
+        self.thread = threading.Thread(target=self.serve)
+
+    def serve(self) -> None:
+        while True:
+            query, client = self.socket.recvfrom(4096)
+            if not query:
+                return
+            end = query.index(b"\0", 12) + 5  # of the question: name, type, class
+            kind = int.from_bytes(query[end - 4 : end - 2], "big")
+            addresses = self.addresses if kind == 1 else []  # of kind A
+            header = query[:2] + struct.pack(">HHHHH", 0x8180, 1, len(addresses), 0, 0)
+            # Each answer: a pointer to the name at byte 12, kind A, class IN, time to live 1 s, four bytes.
+            answers = [struct.pack(">HHHIH", 0xC00C, 1, 1, 1, 4) + socket.inet_aton(address) for address in addresses]
+            self.socket.sendto(header + query[12:end] + b"".join(answers), client)
+
+    def __enter__(self) -> "NameServer":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.socket.sendto(b"", self.socket.getsockname())
+        self.thread.join()
+        self.socket.close()
+
+
 class Balancer:
     """HAProxy with the committed configuration in front of `replicas` (HOST:PORT). For a `with` statement."""
 
@@ -161,21 +196,24 @@ class Balancer:
             )
 
     def rows(self) -> list[dict[str, str]]:
-        """HAProxy's statistics: one row for each frontend, backend and server. Errors: OSError while it is not up."""
-        with urllib.request.urlopen(f"http://{self.statistics}/;csv", timeout=LIMIT) as page:
-            return list(csv.DictReader(page.read().decode().removeprefix("# ").splitlines()))
+        """HAProxy's statistics: one row for each frontend, backend and server; none while it is not up."""
+        try:
+            with urllib.request.urlopen(f"http://{self.statistics}/;csv", timeout=LIMIT) as page:
+                return list(csv.DictReader(page.read().decode().removeprefix("# ").splitlines()))
+        except OSError:
+            return []
+
+    def servers(self) -> dict[str, dict[str, str]]:
+        """The rows of the replicas by name."""
+        return {row["svname"]: row for row in self.rows() if row["pxname"] == "replicas" and row["svname"] != "BACKEND"}
 
     def state(self, name: str) -> str:
         """Of a replica: "UP", "UP 1/2" while it is going down, "NOLB" while it drains, "DOWN"; "" without HAProxy."""
-        with contextlib.suppress(OSError):
-            return next(row["status"] for row in self.rows() if row["svname"] == name)
-        return ""
+        return self.servers().get(name, {}).get("status", "")
 
     def checked(self, name: str) -> bool:
-        """Whether a health check of this replica has passed, or found it draining, since HAProxy started."""
-        with contextlib.suppress(OSError):
-            return next(row["check_status"] for row in self.rows() if row["svname"] == name) in ("L7OK", "L7OKC")
-        return False
+        """Whether the last health check of this replica has passed, or found it draining; no without a check."""
+        return self.servers().get(name, {}).get("check_status") in ("L7OK", "L7OKC")
 
     def streams(self) -> list[dict]:
         """The log lines of streams that have ended, in order."""

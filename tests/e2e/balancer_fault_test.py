@@ -2,10 +2,13 @@
 """Two replicas behind HAProxy under fault: roll-outs under load, a killed replica, one that is not serving, silence."""
 
 import collections
+import re
 import subprocess
 import threading
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 from balancer import (
     ENDLESS,
@@ -13,8 +16,10 @@ from balancer import (
     NO_RETRIES,
     SHORT,
     Balancer,
+    NameServer,
     Replica,
     await_true,
+    free_port,
     generate,
     grpc,
     outcome,
@@ -23,7 +28,7 @@ from balancer import (
     tokens,
     two_replicas,
 )
-from command import BIN_DIR, CommandTest
+from command import BIN_DIR, SOURCE_DIR, CommandTest
 
 
 class Load:
@@ -34,10 +39,10 @@ class Load:
 
     LENGTHS = (SHORT, 5000)  # tokens
 
-    def __init__(self, target, expected):
+    def __init__(self, target, expected, options=(NO_RETRIES,)):
         self.target, self.expected = target, expected  # HOST:PORT, {(seed, max_tokens): tokens}
         self.wrong, self.done, self.stop = [], collections.Counter(), threading.Event()
-        self.channel = grpc.insecure_channel(target, options=(NO_RETRIES,))
+        self.channel = grpc.insecure_channel(target, options=options)
         self.threads = [threading.Thread(target=self.run, args=(ask, i)) for ask in (self.command, self.call) for i in range(3)]
 
     def command(self, seed, max_tokens):
@@ -72,8 +77,8 @@ class BalancerTest(CommandTest):
         with grpc.insecure_channel(replica.target) as channel:
             return {key: tokens(stub(channel).Generate(request(*key), timeout=LIMIT)) for key in keys}
 
-    def load(self, replica, target):
-        return Load(target, self.expected(replica, [(i, n) for i in range(3) for n in Load.LENGTHS]))
+    def load(self, replica, target, *options):
+        return Load(target, self.expected(replica, [(i, n) for i in range(3) for n in Load.LENGTHS]), *options)
 
     def nothing_failed(self, load):
         self.assertEqual(load.wrong, [])
@@ -115,6 +120,18 @@ class RollOutTest(BalancerTest):
                 time.sleep(4)
             self.nothing_failed(load)
 
+    def test_clients_that_balance_by_themselves_see_a_replica_leave(self):
+        """With the service config of deploy/k8s/README.md, and no retries."""
+        found = re.search(r'^ *(\{"loadBalancingConfig".*\})$', (SOURCE_DIR / "deploy/k8s/README.md").read_text(), re.M)
+        options = (NO_RETRIES, ("grpc.service_config", found.group(1)))
+        with Replica(*self.FLAGS) as first, Replica(*self.FLAGS) as second:
+            target = f"ipv4:{first.target},{second.target}"
+            with self.load(first, target, options) as load:
+                await_true("both get calls", lambda: min(r.load().tokens_total for r in (first, second)) > 20000)
+                second.terminate()
+                second.process.communicate(timeout=LIMIT)
+            self.assertEqual(load.wrong, [])
+
     def test_haproxy_itself_is_replaced(self):
         with two_replicas() as (first, _, balancer):
             with self.load(first, balancer.target) as load:
@@ -130,6 +147,36 @@ class RollOutTest(BalancerTest):
                 self.assertEqual(old.wait(LIMIT), 0)
             self.nothing_failed(load)
             self.assertEqual(read[:SHORT], self.expected(first, [(7, SHORT)])[7, SHORT])
+
+
+class NameTest(BalancerTest):
+    """Replicas come and go by the addresses of a DNS name, as those of a headless Service do."""
+
+    def test_a_name_leads_to_every_replica_and_an_address_that_goes_takes_no_stream_along(self):
+        port = free_port()
+        first, second = (Replica(target=f"127.0.0.{i}:{port}") for i in (1, 2))
+        with first, second, NameServer("127.0.0.1", "127.0.0.2") as names:
+            with Balancer(RIVULET_REPLICAS=f"replicas.test:{port}", RIVULET_DNS=names.target) as balancer:
+                await_true("both replicas are up", lambda: self.up(balancer) == 2)
+                with balancer.channel(NO_RETRIES) as channel:
+                    calls = [stub(channel).Generate(request(seed)) for seed in range(2)]
+                    read = [[*next(call).tokens] for call in calls]
+                    self.assertEqual([first.load().slots_used, second.load().slots_used], [1, 1])
+                    names.addresses = ["127.0.0.2"]
+                    await_true("the address is gone", lambda: self.up(balancer) == 1)
+                    total = first.load().tokens_total
+                    for call, got in zip(calls, read, strict=True):
+                        while len(got) < 20000:
+                            got += next(call).tokens
+                    for seed in range(10):
+                        tokens(stub(channel).Generate(request(seed, SHORT), timeout=LIMIT))
+                    self.assertEqual([first.load().slots_used, second.load().slots_used], [1, 1])
+                    self.assertLess(total, first.load().tokens_total)
+                    names.addresses = ["127.0.0.1", "127.0.0.2"]
+                    await_true("it is back", lambda: self.up(balancer) == 2)
+
+    def up(self, balancer):
+        return sum(row["status"] == "UP" for row in balancer.servers().values())
 
 
 class LossTest(BalancerTest):
@@ -188,6 +235,17 @@ class LossTest(BalancerTest):
                 self.assertIn("balancer: no replica is available", error.details())
                 await_true("the replica is seen to be gone", lambda: balancer.state("replica-1") == "DOWN")
             self.fails(generate(balancer.target, 1), 3, "no replica is available")
+            self.assertEqual(self.healthz(balancer), 503)
+            only.start()
+            await_true("the replica is back", lambda: self.healthz(balancer) == 200)
+            self.succeeds(generate(balancer.target, 1))
+
+    def healthz(self, balancer):
+        try:
+            with urllib.request.urlopen(f"http://{balancer.statistics}/healthz", timeout=LIMIT) as page:
+                return page.status
+        except urllib.error.HTTPError as error:
+            return error.code
 
     def test_a_replica_that_is_not_serving_keeps_its_streams_and_gets_no_more(self):
         with two_replicas("--drain-delay-seconds", "600") as (first, second, balancer), balancer.channel(NO_RETRIES) as channel:

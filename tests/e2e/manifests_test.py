@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""deploy/compose.yaml and deploy/k8s against their schemas, and what their values must have to do with each other."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import unittest
+
+from command import BIN_DIR, SOURCE_DIR
+
+try:
+    import jsonschema
+    import kubernetes_validate
+    import yaml
+except ImportError as error:
+    print(f"skipped: {error}; deploy/setup.sh --tests installs it into build/venv")
+    sys.exit(77)
+
+# The schema of the Compose Specification, of which the npm package dclint holds a copy.
+COMPOSE_SCHEMA = pathlib.Path(
+    os.environ.get("RIVULET_COMPOSE_SCHEMA", SOURCE_DIR / "build/node/node_modules/dclint/schemas/compose.schema.json")
+)
+KUBERNETES = (1, 30)  # the oldest that k8s/README.md promises
+DEPLOY = SOURCE_DIR / "deploy"
+DOCKERFILE = (SOURCE_DIR / "Dockerfile").read_text()
+HAPROXY = (DEPLOY / "haproxy/haproxy.cfg").read_text()
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+MANIFESTS = {
+    name: list(yaml.safe_load_all((DEPLOY / f"k8s/{name}.yaml").read_text())) for name in ("replicas", "balancer")
+}
+MARGIN = 5  # seconds that are left when all that was planned for an end has taken its full time
+
+
+def of_kind(name: str, kind: str) -> dict:
+    (found,) = [manifest for manifest in MANIFESTS[name] if manifest["kind"] == kind]
+    return found
+
+
+def pod(name: str) -> dict:
+    return of_kind(name, "Deployment")["spec"]["template"]["spec"]
+
+
+def container(name: str) -> dict:
+    (only,) = pod(name)["containers"]
+    return only
+
+
+def dockerfile(instruction: str) -> str:
+    (value,) = set(re.findall(rf"^{instruction} (\S+)$", DOCKERFILE, re.M))
+    return value
+
+
+def haproxy_default(variable: str) -> str:
+    (value,) = re.findall(rf"^\s*presetenv {variable}\s+(\S+)$", HAPROXY, re.M)
+    return value
+
+
+def seconds(text: str) -> int:
+    """Of "90s" or "2m"."""
+    number, unit = re.fullmatch(r"(\d+)([sm])", text).groups()
+    return int(number) * {"s": 1, "m": 60}[unit]
+
+
+def settings(arguments: list[str]) -> dict:
+    """What rivulet-server makes of them. Errors: AssertionError with what it says about a bad one."""
+    command = [BIN_DIR / "rivulet-server", "--config", DEPLOY / "image/server.json", *arguments, "--print-config"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def interpolated(text: str) -> str:
+    """With the default of every ${NAME:-default}."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+class KubernetesTest(unittest.TestCase):
+    def test_every_manifest_keeps_to_the_schema_of_every_version(self):
+        versions = [v for v in kubernetes_validate.utils.all_versions() if tuple(map(int, v.split(".")[:2])) >= KUBERNETES]
+        self.assertGreater(len(versions), 3)
+        for manifest in MANIFESTS["replicas"] + MANIFESTS["balancer"]:
+            for version in versions:
+                with self.subTest(kind=manifest["kind"], name=manifest["metadata"]["name"], version=version):
+                    kubernetes_validate.validate(manifest, version, strict=True)
+
+    def test_selectors_find_their_pods(self):
+        for name in MANIFESTS:
+            labels = of_kind(name, "Deployment")["spec"]["template"]["metadata"]["labels"]
+            self.assertEqual(of_kind(name, "Deployment")["spec"]["selector"]["matchLabels"], labels)
+            self.assertEqual(of_kind(name, "Service")["spec"]["selector"], labels)
+            self.assertEqual(of_kind(name, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"], labels)
+        policy = of_kind("replicas", "NetworkPolicy")["spec"]
+        self.assertEqual(policy["podSelector"]["matchLabels"], of_kind("replicas", "Service")["spec"]["selector"])
+        (rule,) = policy["ingress"]
+        (source,) = rule["from"]
+        self.assertEqual(source["podSelector"]["matchLabels"], of_kind("balancer", "Service")["spec"]["selector"])
+        self.assertEqual([p["port"] for p in rule["ports"]], [int(dockerfile("EXPOSE"))])
+
+    def test_a_pod_gets_the_time_that_its_end_may_take(self):
+        server = settings(container("replicas")["args"])
+        ends = {
+            "replicas": server["drain-delay-seconds"] + server["drain-seconds"],
+            "balancer": seconds(self.environment()["RIVULET_HARD_STOP"]),
+        }
+        for name, end in ends.items():
+            pre_stop = container(name)["lifecycle"]["preStop"]["sleep"]["seconds"]
+            self.assertGreaterEqual(pod(name)["terminationGracePeriodSeconds"], pre_stop + end + MARGIN, name)
+            # Long enough for a name server's answer to be forgotten and asked for again.
+            self.assertGreaterEqual(pre_stop, 5, name)
+        self.assertGreaterEqual(ends["balancer"], server["drain-seconds"])
+
+    def test_haproxy_sees_that_a_replica_leaves_before_it_refuses(self):
+        check = seconds(haproxy_default("RIVULET_CHECK_INTERVAL")) + seconds(haproxy_default("RIVULET_TIMEOUT"))
+        self.assertGreater(settings(container("replicas")["args"])["drain-delay-seconds"], check)
+
+    def test_ports_agree(self):
+        exposed = int(dockerfile("EXPOSE"))
+        self.assertEqual(port(settings(container("replicas")["args"])["listen"]), exposed)
+        self.assertEqual(port(self.environment()["RIVULET_REPLICAS"]), exposed)
+        for name, expected in (("replicas", exposed), ("balancer", port(self.environment()["RIVULET_LISTEN"]))):
+            (declared,) = container(name)["ports"]
+            self.assertEqual(declared["containerPort"], expected)
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                (action,) = [value for value in container(name)[probe].values() if isinstance(value, dict)]
+                self.assertEqual(action["port"], expected, probe)
+            (service,) = of_kind(name, "Service")["spec"]["ports"]
+            self.assertEqual((service["port"], service["targetPort"]), (expected, declared["name"]))
+
+    def test_probes_ask_for_the_service_that_haproxy_asks_for_and_have_their_own_pace(self):
+        probes = container("replicas")
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            self.assertEqual(probes[probe]["grpc"]["service"], "", probe)
+        pace = {p: probes[p]["periodSeconds"] * probes[p]["failureThreshold"] for p in probes if p.endswith("Probe")}
+        self.assertLessEqual(pace["readinessProbe"], container("replicas")["lifecycle"]["preStop"]["sleep"]["seconds"])
+        self.assertGreaterEqual(pace["livenessProbe"], 10 * pace["readinessProbe"])
+        self.assertGreaterEqual(pace["startupProbe"], 300)
+        self.assertNotIn("grpc", container("balancer")["livenessProbe"])
+
+    def test_a_roll_out_always_leaves_as_many_as_before(self):
+        for name in MANIFESTS:
+            spec = of_kind(name, "Deployment")["spec"]
+            self.assertGreaterEqual(spec["replicas"], 2)
+            self.assertEqual(spec["strategy"]["rollingUpdate"], {"maxUnavailable": 0, "maxSurge": 1})
+            self.assertEqual(of_kind(name, "PodDisruptionBudget")["spec"]["maxUnavailable"], 1)
+
+    def test_containers_have_no_rights(self):
+        for name in MANIFESTS:
+            self.assertEqual(pod(name)["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
+            self.assertIs(pod(name)["securityContext"]["runAsNonRoot"], True)
+            self.assertIs(pod(name)["automountServiceAccountToken"], False)
+            expected = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+            self.assertEqual(container(name)["securityContext"], expected)
+            self.assertTrue(all(mount["readOnly"] for mount in container(name)["volumeMounts"]))
+            self.assertIn("memory", container(name)["resources"]["limits"])
+        context = pod("replicas")["securityContext"]
+        self.assertEqual(f"{context['runAsUser']}:{context['runAsGroup']}", dockerfile("USER"))
+
+    def test_threads_are_the_cpus_that_are_asked_for(self):
+        resources = container("replicas")["resources"]
+        self.assertEqual(settings(container("replicas")["args"])["threads"], int(resources["requests"]["cpu"]))
+        self.assertNotIn("cpu", resources["limits"])
+
+    def test_models_and_configuration_are_where_they_are_looked_for(self):
+        (models,) = container("replicas")["volumeMounts"]
+        self.assertEqual([models["mountPath"]], settings(container("replicas")["args"])["model"])
+        (volume,) = pod("balancer")["volumes"]
+        readme = (DEPLOY / "k8s/README.md").read_text()
+        self.assertIn(f"create configmap {volume['configMap']['name']} --from-file=deploy/haproxy/haproxy.cfg", readme)
+        self.assertIn(pod("replicas")["volumes"][0]["persistentVolumeClaim"]["claimName"], readme)
+
+    def environment(self):
+        return {variable["name"]: variable.get("value") for variable in container("balancer")["env"]}
+
+    def test_haproxy_knows_every_variable_that_it_is_given(self):
+        for variables in (self.environment(), COMPOSE["services"]["balancer"]["environment"]):
+            for name in variables:
+                self.assertTrue(name in HAPROXY or name == "NAMESPACE", name)
+        service = of_kind("replicas", "Service")["metadata"]["name"]
+        self.assertTrue(self.environment()["RIVULET_REPLICAS"].startswith(f"{service}.$(NAMESPACE).svc."))
+
+
+class ComposeTest(unittest.TestCase):
+    def replicas(self):
+        return {name: service for name, service in COMPOSE["services"].items() if name != "balancer"}
+
+    def test_the_file_keeps_to_the_schema_of_the_compose_specification(self):
+        if not COMPOSE_SCHEMA.exists():
+            self.skipTest(f"no {COMPOSE_SCHEMA}; deploy/setup.sh --tests installs it")
+        schema = json.loads(COMPOSE_SCHEMA.read_text())
+        self.assertEqual(schema["title"], "Compose Specification")
+        checker = jsonschema.Draft7Validator(schema)
+        self.assertEqual([f"{list(error.path)}: {error.message}" for error in checker.iter_errors(COMPOSE)], [])
+        self.assertFalse(checker.is_valid({"services": {"a": {"image": "x", "reed_only": True}}}))
+
+    def test_two_replicas_stand_behind_the_balancer(self):
+        balancer = COMPOSE["services"]["balancer"]
+        targets = [v for k, v in balancer["environment"].items() if k.startswith("RIVULET_REPLICA_")]
+        self.assertEqual(targets, [f"{name}:{dockerfile('EXPOSE')}" for name in self.replicas()])
+        self.assertEqual(len(targets), 2)
+        self.assertEqual(set(balancer["depends_on"]), set(self.replicas()))
+        (published,) = [interpolated(entry) for entry in balancer["ports"]]
+        self.assertEqual(port(published), port(balancer["environment"]["RIVULET_LISTEN"]))
+        self.assertTrue(published.startswith("127.0.0.1:"), "published beyond loopback unless told so")
+        for name, replica in self.replicas().items():
+            self.assertNotIn("ports", replica, name)
+            self.assertTrue(all(COMPOSE["networks"][network]["internal"] for network in replica["networks"]), name)
+
+    def test_a_container_gets_the_time_that_its_end_may_take(self):
+        balancer = COMPOSE["services"]["balancer"]
+        hard_stop = seconds(balancer["environment"]["RIVULET_HARD_STOP"])
+        self.assertEqual(balancer["stop_signal"], "SIGUSR1")
+        self.assertGreaterEqual(seconds(balancer["stop_grace_period"]), hard_stop + MARGIN)
+        for replica in self.replicas().values():
+            server = settings(replica["command"])
+            end = server["drain-delay-seconds"] + server["drain-seconds"]
+            self.assertEqual(replica["stop_signal"], dockerfile("STOPSIGNAL"))
+            self.assertGreaterEqual(seconds(replica["stop_grace_period"]), end + MARGIN)
+            self.assertGreaterEqual(hard_stop, server["drain-seconds"])
+
+    def test_containers_have_no_rights(self):
+        for name, service in COMPOSE["services"].items():
+            self.assertIs(service["read_only"], True, name)
+            self.assertEqual(service["cap_drop"], ["ALL"], name)
+            self.assertEqual(service["security_opt"], ["no-new-privileges:true"], name)
+            for mount in service["volumes"]:
+                self.assertIs(mount["read_only"], True, name)
+                self.assertTrue((DEPLOY / interpolated(mount["source"])).exists(), mount)
+
+    def test_the_image_and_the_commands_exist(self):
+        for replica in self.replicas().values():
+            self.assertEqual((DEPLOY / replica["build"]["context"] / "Dockerfile").resolve(), SOURCE_DIR / "Dockerfile")
+            self.assertEqual(settings(replica["command"])["model"], [replica["volumes"][0]["target"]])
+            program, *arguments = replica["healthcheck"]["test"][1:]
+            self.assertEqual((program, port(arguments[-1])), ("rivulet", int(dockerfile("EXPOSE"))))
+            done = subprocess.run([BIN_DIR / program, *arguments[:-1], "127.0.0.1:1"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 3, done.stderr)  # good usage, and nobody there
+        url = COMPOSE["services"]["balancer"]["healthcheck"]["test"][-1]
+        self.assertEqual(url.split("/")[2], haproxy_default("RIVULET_STATS"))
+        self.assertIn(f"monitor-uri /{url.split('/')[3]}\n", HAPROXY)
+
+
+if __name__ == "__main__":
+    result = unittest.main(exit=False).result
+    sys.exit(1 if not result.wasSuccessful() else 77 if result.skipped else 0)
