@@ -57,7 +57,6 @@ void Fiber::Prepare(void (*entry)()) {
   auto* top = reinterpret_cast<uintptr_t*>(memory_ + PageBytes() + kStackBytes);
   // At a function's first instruction the stack pointer is 8 below a multiple of 16.
   *--top = 0;
-  *--top = 0;
   *--top = reinterpret_cast<uintptr_t>(entry);
   for (int i = 0; i < 6; ++i) *--top = 0;
   stack_pointer_ = top;

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/gemm_cuda.h"
+#include "kernels/half.h"
+#include "kernels/layer_norm_cuda.h"
+#include "tests/support/cuda_arrays.h"
+#include "tests/support/kernel_arrays.h"
+
+namespace rivulet::kernels {
+namespace {
+
+using rivulet::testing::DeviceArray;
+using rivulet::testing::ForEachOrder;
+using rivulet::testing::RandomFloats;
+using rivulet::testing::SameBits;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+int RoundUp4(int n) { return (n + 3) / 4 * 4; }
+
+// A random matrix, packed on the device, and what it is made of.
+struct Matrix {
+  Matrix(WeightType weight_type, int keys, int columns)
+      : type(weight_type),
+        k(keys),
+        n(columns),
+        w(RandomFloats(size_t(n) * size_t(k), 1, -0.3f, 0.3f)),
+        bias(RandomFloats(size_t(n), 2)),
+        packed(Packed()),
+        device_bias(bias) {}
+  CudaMatrix device() const { return {type, k, n, packed.data(), device_bias.data()}; }
+  double Weight(int column, int key) const {
+    const float v = w[size_t(column) * size_t(k) + size_t(key)];
+    return double{type == WeightType::kF16 ? F16ToF32(F32ToF16(v)) : v};
+  }
+  std::vector<uint8_t> Packed() const {
+    std::vector<uint8_t> bytes(CudaPackedSize(type, k, n));
+    EXPECT_TRUE(PackCudaMatrix(type, w.data(), n, k, 0, bytes.data()));
+    return bytes;
+  }
+
+  WeightType type;
+  int k, n;
+  std::vector<float> w, bias;
+  DeviceArray<uint8_t> packed;
+  DeviceArray<float> device_bias;
+};
+
+// Rows [rows, ld], NaN in the padding.
+struct Rows {
+  Rows(int count, int width, int stride, uint32_t seed)
+      : rows(count), n(width), ld(stride), values(size_t(count) * size_t(stride), kNan) {
+    const std::vector<float> random = RandomFloats(size_t(rows) * size_t(n), seed);
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < n; ++c) at(r, c) = random[size_t(r) * size_t(n) + size_t(c)];
+    }
+  }
+  float& at(int r, int c) { return values[size_t(r) * size_t(ld) + size_t(c)]; }
+  float at(int r, int c) const { return values[size_t(r) * size_t(ld) + size_t(c)]; }
+  int rows, n, ld;
+  std::vector<float> values;
+};
+
+CudaGemmArgs Args(const Matrix& m, const Rows& a, const DeviceArray<float>& device_a,
+                  const DeviceArray<float>& out, int ld_out) {
+  CudaGemmArgs args;
+  args.w = m.device();
+  args.a = device_a.data();
+  args.lda = a.ld;
+  args.rows = a.rows;
+  args.out = out.data();
+  args.ld_out = ld_out;
+  return args;
+}
+
+double Expected(const Matrix& m, const Rows& a, int r, int c, Epilogue epilogue, float residual) {
+  double sum = double{m.bias[size_t(c)]};
+  for (int k = 0; k < m.k; ++k) {
+    const float x = a.at(r, k);
+    sum += double{m.type == WeightType::kF16 ? F16ToF32(F32ToF16(x)) : x} * m.Weight(c, k);
+  }
+  switch (epilogue) {
+    case Epilogue::kNone:
+      return sum;
+    case Epilogue::kRelu:
+      return std::max(sum, 0.0);
+    case Epilogue::kGelu:
+      return 0.5 * sum * (1 + std::erf(sum / std::sqrt(2.0)));
+    case Epilogue::kResidual:
+      return sum + double{residual};
+  }
+  return 0;
+}
+
+class TileGuard {
+ public:
+  ~TileGuard() { SetCudaGemmTileForTest(-1); }
+};
+
+void CheckShape(WeightType type, int k, int n, int rows, int tile) {
+  const Matrix m(type, k, n);
+  const Rows a(rows, k, RoundUp4(k) + 4, 3);
+  const int ld_out = n + 3;
+  const Rows residual(rows, n, ld_out, 4);
+  const DeviceArray<float> device_a(a.values), device_residual(residual.values);
+  const TileGuard guard;
+  SetCudaGemmTileForTest(tile);
+  ForEachOrder([&](const CudaLaunch& launch) {
+    for (const Epilogue epilogue :
+         {Epilogue::kNone, Epilogue::kRelu, Epilogue::kGelu, Epilogue::kResidual}) {
+      const DeviceArray<float> out(residual.values.size());
+      CudaGemmArgs args = Args(m, a, device_a, out, ld_out);
+      args.epilogue = epilogue;
+      args.residual = device_residual.data();
+      args.ld_residual = ld_out;
+      ASSERT_EQ(CheckGemmCuda(args), nullptr);
+      ASSERT_EQ(GemmCuda(launch, args), cudaSuccess);
+      const std::vector<float> y = out.Copy();
+      for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < ld_out; ++c) {
+          const float v = y[size_t(r) * size_t(ld_out) + size_t(c)];
+          if (c >= n) {
+            ASSERT_TRUE(std::isnan(v)) << "a column past n was written";
+            continue;
+          }
+          ASSERT_NEAR(v, Expected(m, a, r, c, epilogue, residual.at(r, c)),
+                      4e-6 * (1 + std::sqrt(double(k))))
+              << "k " << k << " n " << n << " rows " << rows << " tile " << tile << " at " << r
+              << "," << c;
+        }
+      }
+    }
+  });
+}
+
+TEST(CudaGemmTest, EveryShapeTypeTileAndEpilogueMatchesDouble) {
+  for (const WeightType type : {WeightType::kF32, WeightType::kF16}) {
+    for (int tile = 0; tile < kCudaGemmTiles; ++tile) {
+      CheckShape(type, 1, 1, 1, tile);
+      CheckShape(type, 3, 5, 2, tile);
+      CheckShape(type, 7, 31, 5, tile);
+      CheckShape(type, 16, 48, 17, tile);
+      CheckShape(type, 33, 65, 3, tile);
+      CheckShape(type, 100, 130, 66, tile);
+      CheckShape(type, 257, 40, 4, tile);   // one past the chunk of the smallest tile
+      CheckShape(type, 600, 24, 18, tile);  // several chunks in every tile
+    }
+  }
+}
+
+TEST(CudaGemmTest, ARowHasTheSameBitsAtEveryRowCountPlaceAndTile) {
+  constexpr int kK = 300, kN = 72, kRows = 70;
+  const TileGuard guard;
+  for (const WeightType type : {WeightType::kF32, WeightType::kF16}) {
+    const Matrix m(type, kK, kN);
+    const Rows a(kRows, kK, kK, 5);
+    std::vector<float> reference;
+    ForEachOrder([&](const CudaLaunch& launch) {
+      for (int tile = -1; tile < kCudaGemmTiles; ++tile) {
+        SetCudaGemmTileForTest(tile);
+        for (const int rows : {kRows, 1, 2, 15, 33, 64}) {
+          for (const int first : {0, kRows - rows}) {
+            const Rows all = a;
+            const std::vector<float> part(all.values.begin() + first * kK,
+                                          all.values.begin() + (first + rows) * kK);
+            const DeviceArray<float> device_a(part), out(size_t(rows) * kN);
+            CudaGemmArgs args = Args(m, a, device_a, out, kN);
+            args.rows = rows;
+            args.epilogue = Epilogue::kGelu;
+            ASSERT_EQ(GemmCuda(launch, args), cudaSuccess);
+            const std::vector<float> y = out.Copy();
+            if (reference.empty()) reference = y;
+            const std::vector<float> expected(reference.begin() + first * kN,
+                                              reference.begin() + (first + rows) * kN);
+            ASSERT_TRUE(SameBits(y, expected)) << "tile " << tile << " rows " << rows;
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(CudaGemmTest, Float32ProductsHaveTheBitsOfTheCpu) {
+  for (const auto& [k, n] : {std::pair{7, 33}, {256, 96}, {130, 30}}) {
+    constexpr int kRows = 5;
+    const Matrix m(WeightType::kF32, k, n);
+    const Rows a(kRows, k, RoundUp4(k), 6);
+    testing::GuardedFloats panels(PackedSize(WeightType::kF32, k, n) / sizeof(float));
+    std::fill_n(panels.data(), PackedSize(WeightType::kF32, k, n) / sizeof(float), 0.0f);
+    ASSERT_TRUE(PackWeights(WeightType::kF32, m.w.data(), n, k, 0, panels.data()));
+    std::vector<float> bias(size_t(PaddedColumns(n)));
+    std::copy(m.bias.begin(), m.bias.end(), bias.begin());
+    std::vector<float> cpu(size_t(kRows) * size_t(PaddedColumns(n)));
+    GemmArgs on_cpu;
+    on_cpu.w = {WeightType::kF32, k, n, panels.data()};
+    on_cpu.bias = bias.data();
+    on_cpu.x = a.values.data();
+    on_cpu.y = cpu.data();
+    on_cpu.rows = kRows;
+    on_cpu.ldx = a.ld;
+    on_cpu.ldy = PaddedColumns(n);
+    on_cpu.epilogue = Epilogue::kRelu;
+    on_cpu.panel_end = NumPanels(n);
+    GemmCpu(on_cpu);
+    const DeviceArray<float> device_a(a.values);
+    ForEachOrder([&](const CudaLaunch& launch) {
+      const DeviceArray<float> out(size_t(kRows) * size_t(n));
+      CudaGemmArgs args = Args(m, a, device_a, out, n);
+      args.epilogue = Epilogue::kRelu;
+      ASSERT_EQ(GemmCuda(launch, args), cudaSuccess);
+      const std::vector<float> y = out.Copy();
+      for (int r = 0; r < kRows; ++r) {
+        for (int c = 0; c < n; ++c) {
+          ASSERT_EQ(y[size_t(r * n + c)], cpu[size_t(r * PaddedColumns(n) + c)]) << r << "," << c;
+        }
+      }
+    });
+  }
+}
+
+TEST(CudaGemmTest, NormAndGatherInsideTheProductGiveTheBitsOfSeparateKernels) {
+  const TileGuard guard;
+  for (const WeightType type : {WeightType::kF32, WeightType::kF16}) {
+    for (const auto& [k, n] : {std::pair{45, 20}, {256, 72}, {301, 9}}) {
+      const Matrix m(type, k, n);
+      const Rows a(40, k, RoundUp4(k), 7), residual(40, n, RoundUp4(n), 8);
+      const DeviceArray<float> device_a(a.values), device_residual(residual.values);
+      const DeviceArray<float> weight(RandomFloats(size_t(k), 9, 0.5f, 1.5f)),
+          bias(RandomFloats(size_t(k), 10));
+      const std::vector<int32_t> gather = {39, 0,  7,  7,  21, 3,  38, 11, 2, 1, 0,
+                                           30, 31, 32, 33, 34, 35, 36, 37, 5, 6, 8};
+      const DeviceArray<int32_t> device_gather(gather);
+      const int rows = int(gather.size());
+      ForEachOrder([&](const CudaLaunch& launch) {
+        // Separately: gathered rows, normalised, multiplied.
+        std::vector<float> picked, picked_residual;
+        for (const int r : gather) {
+          picked.insert(picked.end(), a.values.begin() + r * a.ld,
+                        a.values.begin() + (r + 1) * a.ld);
+          picked_residual.insert(picked_residual.end(), residual.values.begin() + r * residual.ld,
+                                 residual.values.begin() + (r + 1) * residual.ld);
+        }
+        const DeviceArray<float> device_picked(picked), device_picked_residual(picked_residual);
+        const DeviceArray<float> normed(picked.size());
+        LayerNormArgs norm{
+            device_picked.data(), normed.data(), weight.data(), bias.data(), rows, k, a.ld, 1e-5f};
+        ASSERT_EQ(LayerNormCuda(launch, norm), cudaSuccess);
+        const DeviceArray<float> expected(size_t(rows) * size_t(n));
+        CudaGemmArgs args = Args(m, a, normed, expected, n);
+        args.rows = rows;
+        args.epilogue = Epilogue::kResidual;
+        args.residual = device_picked_residual.data();
+        args.ld_residual = residual.ld;
+        ASSERT_EQ(GemmCuda(launch, args), cudaSuccess);
+        const std::vector<float> normed_rows = normed.Copy();
+
+        for (int tile = 0; tile < kCudaGemmTiles; ++tile) {
+          SetCudaGemmTileForTest(tile);
+          const DeviceArray<float> out(size_t(rows) * size_t(n)), norm_out(picked.size());
+          args = Args(m, a, device_a, out, n);
+          args.rows = rows;
+          args.gather = device_gather.data();
+          args.epilogue = Epilogue::kResidual;
+          args.residual = device_residual.data();
+          args.ld_residual = residual.ld;
+          args.norm_weight = weight.data();
+          args.norm_bias = bias.data();
+          args.norm_eps = 1e-5f;
+          args.norm_out = norm_out.data();
+          args.ld_norm_out = a.ld;
+          ASSERT_EQ(CheckGemmCuda(args), nullptr);
+          ASSERT_EQ(GemmCuda(launch, args), cudaSuccess);
+          ASSERT_TRUE(SameBits(out.Copy(), expected.Copy())) << "k " << k << " tile " << tile;
+          const std::vector<float> fused = norm_out.Copy();
+          for (int r = 0; r < rows; ++r) {
+            for (int c = 0; c < k; ++c) {
+              ASSERT_EQ(fused[size_t(r * a.ld + c)], normed_rows[size_t(r * a.ld + c)]);
+            }
+            for (int c = k; c < a.ld; ++c) ASSERT_TRUE(std::isnan(fused[size_t(r * a.ld + c)]));
+          }
+        }
+        SetCudaGemmTileForTest(-1);
+      });
+    }
+  }
+}
+
+TEST(CudaGemmTest, MoreRowsThanAGridIsHighAreComputed) {
+  constexpr int kRows = 70000;
+  for (const WeightType type : {WeightType::kF32, WeightType::kF16}) {
+    const Matrix m(type, 4, 3);
+    const Rows a(kRows, 4, 4, 11);
+    const DeviceArray<float> device_a(a.values), out(size_t(kRows) * 3);
+    CudaLaunch launch;
+    launch.multiprocessors = 132;
+    ASSERT_EQ(GemmCuda(launch, Args(m, a, device_a, out, 3)), cudaSuccess);
+    const std::vector<float> y = out.Copy();
+    for (const int r : {0, 1, 65535, 65536, kRows - 1}) {
+      for (int c = 0; c < 3; ++c) {
+        EXPECT_NEAR(y[size_t(r) * 3 + size_t(c)], Expected(m, a, r, c, Epilogue::kNone, 0), 1e-5);
+      }
+    }
+  }
+}
+
+TEST(CudaGemmTest, SeveralMatricesSideBySideEqualOne) {
+  constexpr int kK = 20;
+  const std::vector<float> w = RandomFloats(size_t(50) * kK, 7);
+  for (const WeightType type : {WeightType::kF32, WeightType::kF16}) {
+    std::vector<uint8_t> whole(CudaPackedSize(type, kK, 50)), parts(whole.size());
+    ASSERT_TRUE(PackCudaMatrix(type, w.data(), 50, kK, 0, whole.data()));
+    ASSERT_TRUE(PackCudaMatrix(type, w.data(), 17, kK, 0, parts.data()));
+    ASSERT_TRUE(PackCudaMatrix(type, w.data() + 17 * kK, 33, kK, 17, parts.data()));
+    EXPECT_EQ(whole, parts);
+  }
+}
+
+TEST(CudaGemmTest, PackingSaysWhenAWeightDoesNotFitSixteenBits) {
+  std::vector<uint8_t> packed(CudaPackedSize(WeightType::kF16, 1, 1));
+  const float large = 70000.0f;
+  EXPECT_FALSE(PackCudaMatrix(WeightType::kF16, &large, 1, 1, 0, packed.data()));
+  EXPECT_TRUE(PackCudaMatrix(WeightType::kF32, &large, 1, 1, 0, packed.data()));
+}
+
+TEST(CudaGemmTest, CheckNamesWhatIsWrong) {
+  const Matrix m(WeightType::kF32, 4, 4);
+  const Rows a(1, 4, 4, 12);
+  const DeviceArray<float> device_a(a.values), out(4);
+  CudaGemmArgs args = Args(m, a, device_a, out, 4);
+  EXPECT_EQ(CheckGemmCuda(args), nullptr);
+  args.a = device_a.data() + 1;
+  EXPECT_STREQ(CheckGemmCuda(args), "a is 16-byte aligned and lda a multiple of 4");
+  EXPECT_EQ(GemmCuda({}, args), cudaErrorInvalidValue);
+  args = Args(m, a, device_a, out, 4);
+  args.epilogue = Epilogue::kResidual;
+  EXPECT_STREQ(CheckGemmCuda(args), "residual [.., n] must be set");
+  args = Args(m, a, device_a, out, 3);
+  EXPECT_STREQ(CheckGemmCuda(args), "lda >= k and ld_out >= n");
+  args = Args(m, a, device_a, out, 4);
+  args.rows = 0;
+  EXPECT_EQ(GemmCuda({}, args), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace rivulet::kernels
