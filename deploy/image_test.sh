@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Builds the images of the Dockerfile with buildah, on a Debian base made with debootstrap, and tests them by running
+# them: tests/e2e/image_test.py. Usage: deploy/image_test.sh       Exit code 77: not tested, the last line says why.
+# Needs root, buildah, debootstrap and an apt source of Debian bookworm. Base, layers and compiler cache stay in
+# build/image; beside that buildah notes names of layers in /var/lib/containers/cache. The network serves apt alone: the
+# images run in a network of their own that has only loopback.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+suite=bookworm
+base=localhost/debian:$suite-slim  # what the Dockerfile's default, debian:bookworm-slim, finds before any registry
+path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+work=$PWD/build/image
+bin=${RIVULET_BIN_DIR:-$PWD/build/release/bin}
+
+skip() {
+  echo "image_test.sh: skipped: $*" >&2
+  exit 77
+}
+((EUID == 0)) || skip "needs root"
+for tool in buildah debootstrap unshare nsenter setpriv python3; do
+  command -v "$tool" >/dev/null || skip "$tool is not installed"
+done
+unshare --mount --net --pid --ipc --uts --fork true 2>/dev/null || skip "this machine does not let root make namespaces"
+# Where this machine gets its Debian packages, one "URI suite" a line.
+# shellcheck disable=SC2016 # apt-get's own variables
+sources=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' | sort -u |
+  grep -E " $suite(-updates|-security)?\$" || true)
+mirror=$(awk -v suite="$suite" '$2 == suite {print $1; exit}' <<<"$sources")
+[[ -n $mirror ]] || skip "apt has no source of Debian $suite"
+[[ -x $bin/rivulet ]] || { echo "image_test.sh: $bin/rivulet is not built; run deploy/demo.sh first" >&2; exit 2; }
+
+mkdir -p "$work/tmp"
+export TMPDIR=$work/tmp # buildah keeps the Dockerfile's compiler cache there
+exec 9>"$work/lock"
+flock 9
+# vfs works everywhere and copies the whole root for every step; overlay copies nothing, where the kernel lets it.
+for driver in overlay vfs; do
+  store=(--root "$work/$driver" --runroot "$work/run-$driver" --storage-driver "$driver")
+  buildah "${store[@]}" images >/dev/null 2>&1 && break
+done
+trap 'buildah "${store[@]}" rm --all >/dev/null 2>&1 || true' EXIT
+
+# quietly <log> <command...>: the command's output goes to the log, its end to the terminal if it fails.
+quietly() {
+  local log=$1
+  shift
+  if ! "$@" >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    echo "image_test.sh: failed: $*; whole output in $log" >&2
+    return 1
+  fi
+}
+
+make_base() {
+  local rootfs=$work/rootfs container
+  rm -rf "$rootfs"
+  quietly "$work/debootstrap.log" debootstrap --variant=minbase "$suite" "$rootfs" "$mirror"
+  awk '{print "deb", $1, $2, "main"}' <<<"$sources" >"$rootfs/etc/apt/sources.list"
+  # Like Debian's own slim image: of the documentation only the licences.
+  printf 'path-exclude /usr/share/doc/*\npath-include /usr/share/doc/*/copyright\n' >"$rootfs/etc/dpkg/dpkg.cfg.d/slim"
+  find "$rootfs/usr/share/doc" -type f ! -name copyright -delete
+  find "$rootfs/dev" "$rootfs/var/lib/apt/lists" "$rootfs/var/cache/apt" -mindepth 1 -delete
+  container=$(buildah "${store[@]}" from scratch)
+  buildah "${store[@]}" add --quiet "$container" "$rootfs" / >/dev/null
+  buildah "${store[@]}" config --cmd bash --env PATH="$path" "$container"
+  buildah "${store[@]}" commit --quiet --rm "$container" "$base" >/dev/null
+  rm -rf "$rootfs"
+}
+if [[ -z $(buildah "${store[@]}" images --quiet --filter "reference=$base" 2>/dev/null) ]]; then
+  echo "image_test.sh: making $base" >&2
+  make_base
+fi
+
+# build <name> <buildah option...>: one image of the Dockerfile. RUN steps see how this machine's apt reaches its
+# sources (a proxy, say); the image does not.
+apt-config dump --format '%f "%v";%n' Acquire >"$work/apt.conf"
+build() {
+  local name=$1 begin=$SECONDS
+  shift
+  quietly "$work/$name.log" buildah "${store[@]}" bud --isolation chroot --format docker --layers --pull-never \
+    --volume "$work/apt.conf:/etc/apt/apt.conf.d/99machine:ro" --tag "localhost/$name" "$@" .
+  echo "image_test.sh: built $name in $((SECONDS - begin)) s" >&2
+}
+build rivulet
+build rivulet-mnist --target with-model --build-arg MODEL=model/zoo/mnist-linear
+
+# The build stage with CUDA=ON, which fails without a working nvcc: the base with this machine's toolkit mounted where
+# CUDA base images hold theirs. What those images are beside that, and their runtime halves, stay untested.
+toolkit=/usr/local/cuda
+if [[ -x $toolkit/bin/nvcc ]]; then
+  container=$(buildah "${store[@]}" from --pull-never "$base")
+  buildah "${store[@]}" config --env PATH="$toolkit/bin:$path" "$container"
+  buildah "${store[@]}" commit --quiet --rm "$container" localhost/cuda-devel >/dev/null
+  build rivulet-cuda --target build --build-arg CUDA=ON --build-arg BASE=localhost/cuda-devel \
+    --volume "$(readlink -f "$toolkit"):$toolkit:ro"
+else
+  echo "image_test.sh: CUDA=ON not built: no $toolkit/bin/nvcc" >&2
+fi
+
+export RIVULET_IMAGE_BASE=$base RIVULET_IMAGE=localhost/rivulet RIVULET_IMAGE_WITH_MODEL=localhost/rivulet-mnist
+RIVULET_IMAGE_BUILDAH="buildah ${store[*]}" RIVULET_BIN_DIR=$bin RIVULET_SOURCE_DIR=$PWD \
+  PYTHONDONTWRITEBYTECODE=1 unshare --net -- python3 tests/e2e/image_test.py
