@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 packages=(
   ca-certificates g++ make cmake ninja-build ccache pkg-config
   libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
-  libabsl-dev nlohmann-json3-dev libssl-dev libhwy-dev libpng-dev zlib1g-dev libcli11-dev
+  libabsl-dev nlohmann-json3-dev libssl-dev libhwy-dev libisal-dev libpng-dev zlib1g-dev libcli11-dev
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev

@@ -15,15 +15,6 @@ namespace {
 // whole sequence again.
 constexpr size_t kRecentCheckpoints = 4;
 
-constexpr uint64_t kFnvPrime = 0x100000001b3;
-
-uint64_t HashToken(uint64_t hash, int32_t token) {
-  for (int byte = 0; byte < 4; ++byte) {
-    hash = (hash ^ ((static_cast<uint32_t>(token) >> (8 * byte)) & 0xffu)) * kFnvPrime;
-  }
-  return hash;
-}
-
 std::optional<uint64_t> ParseHex(absl::string_view digits) {
   uint64_t value = 0;
   for (const char c : digits) {
@@ -62,8 +53,7 @@ void Sequence::Truncate(int64_t size) {
   if (size == this->size()) return;
   tokens_.resize(static_cast<size_t>(size));
   generated_.resize(static_cast<size_t>(size));
-  hash_ = kEmptyHash;
-  for (const int32_t token : tokens_) hash_ = HashToken(hash_, token);
+  hash_ = HashTokens(kEmptySequenceHash, tokens_);
 }
 
 StateBlob::StateBlob(std::vector<float> values, Meter meter)

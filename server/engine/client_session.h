@@ -24,6 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "model/backend.h"
+#include "model/sequence_hash.h"
 
 namespace rivulet {
 
@@ -50,8 +51,8 @@ class Sequence {
   int32_t token(int64_t i) const { return tokens_[static_cast<size_t>(i)]; }
   bool generated(int64_t i) const { return generated_[static_cast<size_t>(i)]; }
   std::span<const int32_t> tokens() const { return tokens_; }
-  // Of all tokens: FNV-1a, 64 bits, over their ids as 4 bytes each, lowest first. A client that
-  // computes it over the tokens that it saw knows whether it saw them all.
+  // Of all tokens. A client that computes it over the tokens that it saw knows whether it saw them
+  // all.
   uint64_t hash() const { return hash_; }
 
   void Append(int32_t token, bool generated);
@@ -61,8 +62,7 @@ class Sequence {
  private:
   std::vector<int32_t> tokens_;
   std::vector<bool> generated_;
-  static constexpr uint64_t kEmptyHash = 0xcbf29ce484222325;
-  uint64_t hash_ = kEmptyHash;
+  uint64_t hash_ = kEmptySequenceHash;
 };
 
 // One slot's state block, kernels/state_layout.h. Immutable once shared; counts its bytes while it
