@@ -11,7 +11,7 @@ import unittest
 from concurrent import futures
 from pathlib import Path
 
-import rivulet_wheel  # noqa: F401: makes rivulet what is imported below
+import rivulet_wheel  # makes rivulet what is imported below
 
 import grpc
 

@@ -24,6 +24,7 @@ from model_files import Model
 
 MNIST, IMAGE, COLOUR, WIDE = "mnist-linear", "tiny-image", "tiny-colour", "tiny-wide"
 HEIGHT, WIDTH = 4, 11  # of tiny-image
+FOUR_REQUESTS = 4 * 64 * 784  # values of the requests that run at once
 HAS_PILLOW = find_spec("PIL") is not None
 
 
@@ -70,7 +71,7 @@ class ImageServerTest(CommandTest):
         cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         colour = write_model(cls.folder, COLOUR, content={"height": 3, "width": 5, "channels": 3}, output={"num_levels": 100})
         models = (ZOO / MNIST, CONFORMANCE / IMAGE, CONFORMANCE / "tiny-rfa", colour)
-        cls.server = cls.enterClassContext(Server(*models))
+        cls.server = cls.enterClassContext(Server(*models, args=("--backend", "cpu")))
         cls.client = cls.enterClassContext(rivulet.Client(cls.server.target))
 
     def command_draws(self, model, count, seed, columns, *args):
@@ -129,19 +130,19 @@ class ImageTests:
         self.assertTrue(np.array_equal(self.draw(1, model=COLOUR, seed=4, prompt=prompt)[0, :1], prompt))
 
     def test_snapshots_grow_to_the_whole(self):
-        snapshots = self.snapshots(70, model=MNIST, seed=9, interval=0.02)
+        snapshots = self.snapshots(30, model=MNIST, seed=9, interval=0.02)
         self.assertGreater(len(snapshots), 3)
         done = [snapshot.done for snapshot in snapshots]
         self.assertEqual((done, done[-1]), (sorted(done), snapshots[-1].total))
         self.assertLess(done[0], snapshots[-1].total)
         last = snapshots[-1]
-        self.assertEqual((last.images.shape, last.total, last.seed, last.num_levels), ((70, 28, 28), 70 * 784, 9, 256))
+        self.assertEqual((last.images.shape, last.total, last.seed, last.num_levels), ((30, 28, 28), 30 * 784, 9, 256))
         for snapshot in snapshots:
             drawn = snapshot.images != 0
             self.assertTrue(np.array_equal(snapshot.images[drawn], last.images[drawn]))
             self.assertLessEqual(drawn.sum(), snapshot.done)
         seen = []
-        images = self.draw(70, model=MNIST, seed=9, interval=0.02, on_progress=seen.append)
+        images = self.draw(30, model=MNIST, seed=9, interval=0.02, on_progress=seen.append)
         self.assertTrue(np.array_equal(images, last.images))
         self.assertGreater(len(seen), 3)
         self.assertTrue(np.array_equal(seen[-1].images, images))
@@ -177,15 +178,18 @@ class ImageTests:
 
 class SyncImageTest(Sync, ImageTests, ImageServerTest):
     def test_leaving_the_snapshots_ends_the_calls(self):
+        before = self.client.load(MNIST)[0].tokens_total
         for snapshot in self.client.stream_images(4000, model=MNIST, interval=0.05):
             self.assertLess(snapshot.done, snapshot.total)
             break
         self.assertTrue(await_idle(self.client, MNIST))
+        self.assertLess(self.client.load(MNIST)[0].tokens_total - before, FOUR_REQUESTS)
 
 
 class AsyncImageTest(Async, ImageTests, ImageServerTest):
     def test_leaving_the_snapshots_or_cancelling_the_task_ends_the_calls(self):
         async def leave(client):
+            before = self.client.load(MNIST)[0].tokens_total
             async for snapshot in client.stream_images(4000, model=MNIST, interval=0.05):
                 self.assertLess(snapshot.done, snapshot.total)
                 break
@@ -193,6 +197,7 @@ class AsyncImageTest(Async, ImageTests, ImageServerTest):
             with self.assertRaises(asyncio.TimeoutError):
                 await asyncio.wait_for(client.generate_images(4000, model=MNIST), 0.3)
             self.assertTrue(await asyncio.to_thread(await_idle, self.client, MNIST))
+            self.assertLess(self.client.load(MNIST)[0].tokens_total - before, FOUR_REQUESTS)
 
         self.run_async(leave)
 

@@ -22,11 +22,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 
-def _task_is_cancelled() -> bool:
-    """Whether the task that runs is being cancelled, as opposed to a call that ended with the status CANCELLED. Python 3.10
-    does not tell: there, it is taken to be."""
+_ended: weakref.WeakSet[Any] = weakref.WeakSet()  # the calls that a close() has ended
+
+
+def _end(call: Any) -> None:
+    _ended.add(call)
+    call.cancel()
+
+
+def _task_is_cancelled(call: Any) -> bool:
+    """Whether a CancelledError out of `call` is for the task that waits for it, as opposed to a call that ended with the status
+    CANCELLED. Python 3.10 does not tell: there it is, unless close() has ended the call."""
     cancelling = getattr(asyncio.current_task(), "cancelling", None)
-    return cancelling is None or cancelling() > 0
+    return call not in _ended if cancelling is None else cancelling() > 0
 
 
 class AsyncGenerateStream(AsyncIterator[replies.Part]):
@@ -39,7 +47,6 @@ class AsyncGenerateStream(AsyncIterator[replies.Part]):
 
     def __init__(self, call: Any, request: inference_pb2.GenerateRequest) -> None:
         self._call = call
-        self._closed = False
         self._messages = call.__aiter__()
         self._reader = replies.Reader(request)
 
@@ -60,7 +67,7 @@ class AsyncGenerateStream(AsyncIterator[replies.Part]):
             except grpc.RpcError as error:
                 raise errors.from_call(error) from None
             except asyncio.CancelledError:
-                if not self._closed and _task_is_cancelled():
+                if _task_is_cancelled(self._call):
                     raise
                 raise errors.Cancelled(await self._call.details() or "the call was cancelled") from None
             part = self._reader.read(message)
@@ -73,8 +80,7 @@ class AsyncGenerateStream(AsyncIterator[replies.Part]):
 
     def close(self) -> None:
         """Ends the call. Harmless where it has ended."""
-        self._closed = True
-        self._call.cancel()
+        _end(self._call)
 
     async def __aenter__(self) -> Self:
         return self
@@ -110,7 +116,7 @@ class AsyncClient:
         """Closes the connection. Calls that run end with Cancelled; later ones raise ValueError."""
         self._methods = None
         for call in tuple(self._running):  # not every release of gRPC does so itself
-            call.cancel()
+            _end(call)
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -134,7 +140,7 @@ class AsyncClient:
         except grpc.RpcError as error:
             raise errors.from_call(error) from None
         except asyncio.CancelledError:
-            if _task_is_cancelled():
+            if _task_is_cancelled(call):
                 raise
             raise errors.Cancelled(await call.details() or "the call was cancelled") from None
 
