@@ -117,10 +117,12 @@ class BenchTest(CommandTest):
 
     def start(self, server, *args):
         """A run in the background, with JSON to stdout."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [BIN_DIR / "rivulet", "bench", "--target", server.target, "--json", "-", *map(str, args)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
+        self.addCleanup(process.kill)  # of a run that a failed test left behind
+        return process
 
     def end(self, process):
         out, err = process.communicate(timeout=120)
