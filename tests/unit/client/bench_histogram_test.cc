@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <latch>
 #include <limits>
 #include <random>
 #include <thread>
@@ -84,9 +85,11 @@ TEST(HistogramTest, LosesNothingToThreadsThatRecordAtOnce) {
   // Few values, so that the threads meet in the same buckets.
   constexpr int kThreads = 4, kEach = 400'000;
   Histogram histogram;
+  std::latch start(kThreads);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&histogram] {
+    threads.emplace_back([&] {
+      start.arrive_and_wait();
       for (int i = 0; i < kEach; ++i) histogram.Record(1 + i % 4);
     });
   }
