@@ -173,7 +173,7 @@ class KubernetesTest(unittest.TestCase):
         (volume,) = pod("balancer")["volumes"]
         readme = (DEPLOY / "k8s/README.md").read_text()
         self.assertIn(f"create configmap {volume['configMap']['name']} --from-file=deploy/haproxy/haproxy.cfg", readme)
-        self.assertIn(pod("replicas")["volumes"][0]["persistentVolumeClaim"]["claimName"], readme)
+        self.assertIn(f"`{pod('replicas')['volumes'][0]['persistentVolumeClaim']['claimName']}`", readme)
 
     def environment(self):
         return {variable["name"]: variable.get("value") for variable in container("balancer")["env"]}
