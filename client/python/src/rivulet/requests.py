@@ -28,42 +28,73 @@ Metadata: TypeAlias = Union[Mapping[str, Union[str, bytes]], Sequence[tuple[str,
 
 
 class CallOptions(TypedDict, total=False):
-    """What every call takes."""
+    """What every call takes.
 
-    timeout: float | None  # seconds for the whole call, streaming included; past it: DeadlineExceeded. None: no limit
-    metadata: Metadata  # sent after the client's own
+    timeout: seconds for the whole call, streaming included; past it: DeadlineExceeded. None: no limit
+    metadata: sent after the client's own
+    """
+
+    timeout: float | None
+    metadata: Metadata
 
 
 class ImageOptions(CallOptions, total=False):
-    """What a call that draws images takes."""
+    """What a call that draws images takes, beside what every call takes (CallOptions).
 
-    model: str  # may be absent where the server serves exactly one
-    temperature: float | None  # >= 0; 1 where absent. 0: the likeliest value
-    prompt: NDArray[np.uint8] | bytes | Sequence[int]  # values that every image begins with
-    interval: float  # seconds between snapshots, 0.1 where absent
+    model: may be absent where the server serves exactly one
+    temperature: >= 0; 1 where absent. 0: the likeliest value
+    prompt: values that every image begins with: [n], or whole rows, [rows, width] or [rows, width, channels]
+    interval: seconds between snapshots, 0.1 where absent
+    """
+
+    model: str
+    temperature: float | None
+    prompt: NDArray[np.uint8] | bytes | Sequence[int]
+    interval: float
 
 
 class GenerateOptions(CallOptions, total=False):
-    """What generate() takes beside the prompt. None is as good as absent: the server's default."""
+    """What generate() takes beside the prompt and what every call takes (CallOptions). None is as good as absent: the
+    server's default.
 
-    model: str  # may be absent where the server serves exactly one
-    max_tokens: int | None  # per sample, 1 to limits.max_tokens
-    num_samples: int | None  # independent continuations, 1 to limits.max_num_samples
-    temperature: float | None  # >= 0; 1 where absent. 0: the likeliest token
-    top_k: int | None  # >= 0; 0: all tokens
-    top_p: float | None  # (0, 1]
-    min_p: float | None  # [0, 1]
-    repetition_penalty: float | None  # > 0, over prompt and output
-    frequency_penalty: float | None  # [-2, 2], per occurrence in the output
-    presence_penalty: float | None  # [-2, 2], once if in the output
-    logit_bias: Mapping[int, float] | None  # token id to a bias in [-100, 100]
-    seed: int | None  # 0 to 2^64 - 1; absent: the server draws one, see GenerateStream.seed
-    stop: str | Sequence[str] | None  # end where the text would contain one of these
-    stop_token_ids: Sequence[int] | None  # end after one of these
-    include_stop_string: bool  # keep the matched stop string in the output
-    ignore_eos: bool  # do not end at the model's eos
-    logprobs: bool  # the log-probability of every token
-    top_logprobs: int  # also those of the likeliest n, 0 to 20; needs logprobs
+    model: may be absent where the server serves exactly one
+    max_tokens: per sample, 1 to limits.max_tokens
+    num_samples: independent continuations, 1 to limits.max_num_samples
+    temperature: >= 0; 1 where absent. 0: the likeliest token
+    top_k: >= 0; 0: all tokens
+    top_p: (0, 1]
+    min_p: [0, 1]
+    repetition_penalty: > 0, over prompt and output
+    frequency_penalty: [-2, 2], per occurrence in the output
+    presence_penalty: [-2, 2], once if in the output
+    logit_bias: token id to a bias in [-100, 100]
+    seed: 0 to 2^64 - 1; absent: the server draws one, see GenerateStream.seed
+    stop: end where the text would contain one of these
+    stop_token_ids: end after one of these
+    include_stop_string: keep the matched stop string in the output
+    ignore_eos: do not end at the model's eos
+    logprobs: the log-probability of every token
+    top_logprobs: also those of the likeliest n, 0 to 20; needs logprobs
+    """
+
+    model: str
+    max_tokens: int | None
+    num_samples: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    seed: int | None
+    stop: str | Sequence[str] | None
+    stop_token_ids: Sequence[int] | None
+    include_stop_string: bool
+    ignore_eos: bool
+    logprobs: bool
+    top_logprobs: int
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
