@@ -41,7 +41,7 @@ cudaError_t ZeroSlotsCuda(const CudaLaunch& launch, float* states, size_t floats
                           const int32_t* slots, int count) {
   if (floats == 0 || floats % 16 != 0 || count < 0) return cudaErrorInvalidValue;
   if (count == 0) return cudaSuccess;
-  constexpr int kMaxGridY = 65535;
+  constexpr int kMaxGridY = 4096;  // CUDA allows 65535; a block takes several slots beyond this
   const dim3 grid(BlocksFor(floats / 4),
                   static_cast<unsigned>(count < kMaxGridY ? count : kMaxGridY));
   const KernelConfig config(launch, grid, kThreads, 0);

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/embed.h"
+#include "kernels/embed_cuda.h"
+#include "tests/support/cuda_arrays.h"
+#include "tests/support/kernel_arrays.h"
+
+namespace rivulet::kernels {
+namespace {
+
+using rivulet::testing::DeviceArray;
+using rivulet::testing::ForEachOrder;
+using rivulet::testing::RandomFloats;
+
+constexpr int kVocab = 11, kTableRows = 20;
+
+TEST(CudaEmbedTest, EveryKindOfPositionEqualsTheCpu) {
+  const std::vector<int32_t> tokens = {0, 10, 3, 3, 7};
+  const std::vector<int64_t> at = {0, 19, 20, 5, 1000003};  // two behind the table
+  const int rows = int(tokens.size());
+  for (const int columns : {1, 3, 8, 130}) {
+    const std::vector<float> table = RandomFloats(size_t(kVocab * columns), 1);
+    std::vector<float> positions(size_t(kTableRows * columns));
+    for (int p = 0; p < kTableRows; ++p) {
+      SinusoidalPosition(p, columns, &positions[size_t(p * columns)]);
+    }
+    std::vector<double> frequencies(static_cast<size_t>(columns));
+    CudaFrequencies(columns, frequencies.data());
+    const DeviceArray<float> device_table(table), device_positions(positions);
+    const DeviceArray<double> device_frequencies(frequencies);
+    const DeviceArray<int32_t> device_tokens(tokens);
+    const DeviceArray<int64_t> device_at(at);
+    for (const bool has_positions : {false, true}) {
+      for (const bool concat : {false, true}) {
+        const int ld = 2 * columns + 3;
+        ForEachOrder([&](const CudaLaunch& launch) {
+          const DeviceArray<float> out(size_t(rows * ld));
+          CudaEmbedArgs args;
+          args.table = device_table.data();
+          args.positions = device_positions.data();
+          args.position_rows = kTableRows;
+          args.frequencies = device_frequencies.data();
+          args.columns = columns;
+          args.has_positions = has_positions;
+          args.concat = concat;
+          args.tokens = device_tokens.data();
+          args.at = has_positions ? device_at.data() : nullptr;
+          args.out = out.data();
+          args.rows = rows;
+          args.ld = ld;
+          ASSERT_EQ(EmbedCuda(launch, args), cudaSuccess);
+          const std::vector<float> y = out.Copy();
+          std::vector<float> position(static_cast<size_t>(columns)),
+              expected(static_cast<size_t>(ld));
+          for (int r = 0; r < rows; ++r) {
+            SinusoidalPosition(at[size_t(r)], columns, position.data());
+            EmbedArgs cpu{table.data(), has_positions ? position.data() : nullptr,
+                          columns,      columns,
+                          concat,       ld};
+            EmbedCpu(cpu, tokens[size_t(r)], expected.data());
+            for (int i = 0; i < ld; ++i) {
+              ASSERT_NEAR(y[size_t(r * ld + i)], expected[size_t(i)], 2e-7)
+                  << "columns " << columns << " row " << r << " at " << i;
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(CudaEmbedTest, WrongShapesAreRefused) {
+  const DeviceArray<float> table(8);
+  CudaEmbedArgs args;
+  args.table = table.data();
+  args.columns = 8;
+  args.rows = 1;
+  args.ld = 7;
+  EXPECT_EQ(EmbedCuda({}, args), cudaErrorInvalidValue);
+  args.ld = 8;
+  args.has_positions = true;  // and none given
+  EXPECT_EQ(EmbedCuda({}, args), cudaErrorInvalidValue);
+}
+
+}  // namespace
+}  // namespace rivulet::kernels

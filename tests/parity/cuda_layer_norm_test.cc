@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/layer_norm_cuda.h"
+#include "tests/support/cuda_arrays.h"
+#include "tests/support/kernel_arrays.h"
+
+namespace rivulet::kernels {
+namespace {
+
+using rivulet::testing::DeviceArray;
+using rivulet::testing::ForEachOrder;
+using rivulet::testing::RandomFloats;
+using rivulet::testing::SameBits;
+
+TEST(CudaLayerNormTest, MatchesTheReferenceClearsThePaddingAndWorksInPlace) {
+  for (const int n : {1, 2, 3, 5, 31, 45, 127, 128, 129, 256, 384, 1000}) {
+    const int ld = (n + 3) / 4 * 4 + 4, rows = 7;
+    const std::vector<float> x = RandomFloats(size_t(rows * ld), 1, -3, 5);
+    const std::vector<float> weight = RandomFloats(size_t(n), 2, 0.5f, 1.5f),
+                             bias = RandomFloats(size_t(n), 3);
+    std::vector<float> expected(x.size());
+    LayerNormRef({x.data(), expected.data(), weight.data(), bias.data(), rows, n, ld, 1e-5f});
+    const DeviceArray<float> device_x(x), device_weight(weight), device_bias(bias);
+    ForEachOrder([&](const CudaLaunch& launch) {
+      const DeviceArray<float> y(x.size()), in_place(x);
+      LayerNormArgs args{
+          device_x.data(), y.data(), device_weight.data(), device_bias.data(), rows, n, ld, 1e-5f};
+      ASSERT_EQ(LayerNormCuda(launch, args), cudaSuccess);
+      const std::vector<float> got = y.Copy();
+      for (size_t i = 0; i < x.size(); ++i) ASSERT_NEAR(got[i], expected[i], 1e-5) << "n " << n;
+      args.x = args.y = in_place.data();
+      ASSERT_EQ(LayerNormCuda(launch, args), cudaSuccess);
+      ASSERT_TRUE(SameBits(in_place.Copy(), got));
+    });
+  }
+}
+
+TEST(CudaLayerNormTest, AConstantRowBecomesTheBias) {
+  const DeviceArray<float> x(std::vector<float>(20, 3.0f)), weight(std::vector<float>(20, 2.0f)),
+      bias(std::vector<float>(20, 0.25f)), y(20);
+  ASSERT_EQ(LayerNormCuda({}, {x.data(), y.data(), weight.data(), bias.data(), 1, 20, 20, 1e-5f}),
+            cudaSuccess);
+  for (const float v : y.Copy()) EXPECT_EQ(v, 0.25f);
+}
+
+TEST(CudaLayerNormTest, MisalignedRowsAreRefused) {
+  const DeviceArray<float> x(64);
+  EXPECT_EQ(LayerNormCuda({}, {x.data(), x.data(), x.data(), x.data(), 1, 5, 5, 1e-5f}),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(LayerNormCuda({}, {x.data() + 1, x.data(), x.data(), x.data(), 1, 5, 8, 1e-5f}),
+            cudaErrorInvalidValue);
+}
+
+}  // namespace
+}  // namespace rivulet::kernels

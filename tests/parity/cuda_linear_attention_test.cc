@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/linear_attention.h"
+#include "kernels/linear_attention_cuda.h"
+#include "tests/support/cuda_arrays.h"
+#include "tests/support/kernel_arrays.h"
+
+namespace rivulet::kernels {
+namespace {
+
+using rivulet::testing::DeviceArray;
+using rivulet::testing::ForEachOrder;
+using rivulet::testing::RandomFloats;
+using rivulet::testing::SameBits;
+
+struct Shape {
+  FeatureMapKind kind = FeatureMapKind::kElu;
+  int heads = 1, key_dim = 1, value_dim = 1, columns = 0;
+  bool gated = false;
+  uint32_t seed = 1;
+};
+
+// A model's attention layer, with inputs for some token rows.
+struct Case {
+  Case(const Shape& shape, int token_rows) : s(shape), rows(token_rows) {
+    map.kind = s.kind;
+    map.key_dim = s.key_dim;
+    map.columns = s.columns;
+    const int n = std::max(2 * s.columns, 1);
+    if (s.kind == FeatureMapKind::kRandomFourier) map.out_scale = std::sqrt(2.0f / float(n));
+    if (s.kind == FeatureMapKind::kSmoothedRandomFourier) {
+      map.out_scale = std::sqrt(2.0f / float(n));
+      map.smoothing = 1;
+    }
+    if (s.kind == FeatureMapKind::kFavor) map.out_scale = std::log(float(n)) / 2;
+    if (s.kind == FeatureMapKind::kRfa) map.out_scale = 1 / std::sqrt(float(s.columns));
+    map.x_scale = s.kind == FeatureMapKind::kElu || s.kind == FeatureMapKind::kRfa ? 1 : 0.6f;
+    layout = {2, s.heads, KeyFeatures(s.kind, s.key_dim, s.columns), s.value_dim};
+    omega =
+        RandomFloats(size_t(s.heads * s.key_dim * std::max(s.columns, 1)), s.seed + 1, -1.5f, 1.5f);
+    const int width = s.heads * (2 * s.key_dim + s.value_dim + 1);
+    ld = (width + 3) / 4 * 4;
+    qkv = RandomFloats(size_t(rows * ld), s.seed + 2, -2, 2);
+  }
+
+  // Omega of one head: its own for rfa, else the first.
+  size_t OmegaAt(int head) const {
+    return s.kind == FeatureMapKind::kRfa ? size_t(head * s.key_dim * s.columns) : 0;
+  }
+
+  CudaAttentionArgs Args(const DeviceArray<CudaSegment>& segments, const DeviceArray<float>& in,
+                         const DeviceArray<float>& om, const DeviceArray<float>& states,
+                         const DeviceArray<float>& out) const {
+    CudaAttentionArgs args;
+    args.segments = segments.data();
+    args.num_segments = int(segments.size());
+    args.qkv = in.data();
+    args.out = out.data();
+    args.ld_qkv = ld;
+    args.ld_out = LdOut();
+    args.states = states.data();
+    args.layout = layout;
+    args.layer = 1;
+    args.map = map;
+    args.map.omega = om.data();
+    args.omega_per_head = OmegaAt(1);
+    args.gated = s.gated;
+    args.clamp = s.gated;
+    args.normalizer = s.gated ? 0.01f : 1e-6f;
+    return args;
+  }
+  int LdOut() const { return (s.heads * s.value_dim + 3) / 4 * 4 + 4; }
+
+  // The reference's outputs and states for the same segments; untouched rows stay as they are.
+  void Reference(const std::vector<CudaSegment>& segments, std::vector<float>* states,
+                 std::vector<float>* out) const {
+    for (const CudaSegment& segment : segments) {
+      for (int h = 0; h < s.heads && segment.num_rows > 0; ++h) {
+        LinearAttentionArgs args;
+        args.map = map;
+        args.map.omega = omega.data() + OmegaAt(h);
+        const float* row = qkv.data() + segment.first_row * ld;
+        args.query = row + h * s.key_dim;
+        args.key = row + (s.heads + h) * s.key_dim;
+        args.value = row + 2 * s.heads * s.key_dim + h * s.value_dim;
+        args.gate = s.gated ? row + s.heads * (2 * s.key_dim + s.value_dim) + h : nullptr;
+        args.out = out->data() + segment.first_row * LdOut() + h * s.value_dim;
+        float* slot = states->data() + size_t(segment.slot) * layout.floats_per_slot();
+        args.s = slot + layout.s_offset(1, h);
+        args.z = slot + layout.z_offset(1, h);
+        args.ld = size_t(ld);
+        args.ld_out = size_t(LdOut());
+        args.tokens = segment.num_rows;
+        args.features = layout.features;
+        args.value_dim = s.value_dim;
+        args.clamp = s.gated;
+        args.normalizer = s.gated ? 0.01f : 1e-6f;
+        LinearAttentionRef(args);
+      }
+    }
+  }
+
+  Shape s;
+  int rows, ld;
+  FeatureMapArgs map;
+  StateLayout layout;
+  std::vector<float> omega, qkv;
+};
+
+constexpr int kSlots = 6;
+
+// States as a session has them after a while.
+std::vector<float> StatesOf(const Case& c) {
+  std::vector<float> states = RandomFloats(kSlots * c.layout.floats_per_slot(), 9, 0, 1);
+  for (int slot = 0; slot < kSlots; ++slot) {
+    for (int h = 0; h < c.s.heads; ++h) {  // z well above zero
+      float* z = &states[size_t(slot) * c.layout.floats_per_slot() + c.layout.z_offset(1, h)];
+      for (int f = 0; f < c.layout.features; ++f) z[f] += 1;
+    }
+  }
+  return states;
+}
+
+const std::vector<Shape>& Shapes() {
+  using K = FeatureMapKind;
+  static const std::vector<Shape> shapes = {
+      {K::kElu, 3, 32, 32, 0, false, 1},
+      {K::kElu, 2, 64, 64, 0, false, 2},
+      {K::kRfa, 2, 64, 64, 64, true, 3},
+      {K::kRfa, 3, 32, 32, 32, true, 4},
+      {K::kElu, 2, 8, 8, 0, false, 5},
+      {K::kElu, 3, 3, 5, 0, true, 6},
+      {K::kElu, 1, 1, 1, 0, false, 7},
+      {K::kRandomFourier, 2, 8, 8, 8, false, 8},
+      {K::kSmoothedRandomFourier, 2, 7, 9, 8, false, 9},
+      {K::kFavor, 2, 8, 8, 8, false, 10},
+      {K::kGeneralizedRandomRelu, 2, 8, 8, 12, false, 11},
+      {K::kGeneralizedRandomRelu, 2, 6, 32, 32, true, 12},  // 32 x 32 from another map
+      {K::kFavor, 3, 3, 32, 16, false, 13},                 // 32 x 32 with odd offsets: generic
+      {K::kElu, 1, 130, 200, 0, false, 14},                 // several blocks of columns
+      {K::kRandomFourier, 1, 40, 33, 150, false, 15},
+  };
+  return shapes;
+}
+
+bool IsTrigonometric(FeatureMapKind kind) {
+  return kind == FeatureMapKind::kRandomFourier || kind == FeatureMapKind::kSmoothedRandomFourier ||
+         kind == FeatureMapKind::kRfa;
+}
+
+TEST(CudaLinearAttentionTest, EveryShapeMapGateAndNormalizerMatchesTheReference) {
+  // Slot 3: five tokens; slot 1: one; slot 5: nothing; slot 2: seven.
+  const std::vector<CudaSegment> segments = {
+      {3, 0, 5, 0}, {1, 5, 1, 1}, {5, 6, 0, 2}, {2, 7, 7, 3}};
+  for (const Shape& shape : Shapes()) {
+    const Case c(shape, 14);
+    ASSERT_EQ(CheckAttentionCuda(c.layout, c.map), nullptr);
+    ASSERT_EQ(PrepareAttentionCuda(), cudaSuccess);
+    const std::vector<float> before = StatesOf(c);
+    const std::vector<float> untouched(size_t(c.rows * c.LdOut()), 7.0f);
+    std::vector<float> expected_states = before, expected = untouched;
+    c.Reference(segments, &expected_states, &expected);
+    const DeviceArray<CudaSegment> device_segments(segments);
+    const DeviceArray<float> in(c.qkv), omega(c.omega);
+    ForEachOrder([&](const CudaLaunch& launch) {
+      const DeviceArray<float> states(before), out(untouched);
+      const CudaAttentionArgs args = c.Args(device_segments, in, omega, states, out);
+      ASSERT_EQ(AttentionCuda(launch, args), cudaSuccess);
+      const std::vector<float> y = out.Copy(), s = states.Copy();
+      // A sum of cosines may come near zero; then the ratio keeps few digits.
+      const double tolerance = IsTrigonometric(shape.kind) ? 2e-3 : 2e-5;
+      for (size_t i = 0; i < y.size(); ++i) {
+        ASSERT_NEAR(y[i], expected[i], tolerance * (1 + std::fabs(expected[i])))
+            << "seed " << shape.seed << " at " << i / size_t(c.LdOut()) << ","
+            << i % size_t(c.LdOut());
+      }
+      for (size_t i = 0; i < s.size(); ++i) {
+        ASSERT_NEAR(s[i], expected_states[i], 1e-5 * (1 + std::fabs(expected_states[i])))
+            << "seed " << shape.seed << " state " << i;
+      }
+    });
+  }
+}
+
+TEST(CudaLinearAttentionTest, ATokenHasTheSameBitsHoweverItsSegmentIsCutAndInAnyCompany) {
+  constexpr int kTokens = 11;
+  for (const Shape& shape : Shapes()) {
+    const Case c(shape, 2 * kTokens);
+    const std::vector<float> before = StatesOf(c);
+    const DeviceArray<float> in(c.qkv), omega(c.omega);
+    std::vector<float> reference, reference_states;
+    ForEachOrder([&](const CudaLaunch& launch) {
+      for (const int cut : {kTokens, 1, 4, 5}) {
+        const DeviceArray<float> states(before), out(size_t(c.rows * c.LdOut()));
+        for (int t = 0; t < kTokens; t += cut) {
+          const int count = std::min(cut, kTokens - t);
+          // A neighbour in another slot feeds as much, before or after it in the list.
+          std::vector<CudaSegment> segments = {{4, t, count, 0}, {2, kTokens + t, count, 1}};
+          if (cut % 2 == 0) std::swap(segments[0], segments[1]);
+          if (cut == 1) segments.insert(segments.begin(), {0, 0, 0, 2});
+          const DeviceArray<CudaSegment> device_segments(segments);
+          ASSERT_EQ(AttentionCuda(launch, c.Args(device_segments, in, omega, states, out)),
+                    cudaSuccess);
+          ASSERT_EQ(cudaStreamSynchronize(launch.stream), cudaSuccess);
+        }
+        const std::vector<float> y = out.Copy(), s = states.Copy();
+        if (reference.empty()) reference = y, reference_states = s;
+        ASSERT_TRUE(SameBits(y, reference)) << "seed " << shape.seed << " cut " << cut;
+        ASSERT_TRUE(SameBits(s, reference_states)) << "seed " << shape.seed << " cut " << cut;
+      }
+    });
+  }
+}
+
+TEST(CudaLinearAttentionTest, LargeArgumentsOfSineAndCosineKeepTheirPrecision) {
+  Case c({FeatureMapKind::kRandomFourier, 1, 4, 4, 16, false, 20}, 3);
+  for (int t = 0; t < 3; ++t) {
+    for (int i = 0; i < 8; ++i) c.qkv[size_t(t * c.ld + i)] *= t == 0 ? 1.0f : t == 1 ? 2e3f : 3e5f;
+  }
+  // One token each on its own empty state: S = phi(k) v^T, so S shows the features themselves.
+  const std::vector<CudaSegment> segments = {{1, 0, 1, 0}, {2, 1, 1, 1}, {3, 2, 1, 2}};
+  const DeviceArray<CudaSegment> device_segments(segments);
+  const DeviceArray<float> in(c.qkv), omega(c.omega);
+  ForEachOrder([&](const CudaLaunch& launch) {
+    const DeviceArray<float> states(std::vector<float>(kSlots * c.layout.floats_per_slot()));
+    const DeviceArray<float> out(size_t(c.rows * c.LdOut()));
+    ASSERT_EQ(AttentionCuda(launch, c.Args(device_segments, in, omega, states, out)), cudaSuccess);
+    const std::vector<float> s = states.Copy();
+    for (int t = 0; t < 3; ++t) {
+      const float* z = &s[size_t(t + 1) * c.layout.floats_per_slot() + c.layout.z_offset(1, 0)];
+      for (int column = 0; column < 16; ++column) {
+        float u = 0;  // the kernel's own argument, rounded as it rounds
+        for (int k = 0; k < 4; ++k) {
+          u = std::fmaf(c.qkv[size_t(t * c.ld + 4 + k)], c.omega[size_t(k * 16 + column)], u);
+        }
+        const double x = double{u * c.map.x_scale};
+        ASSERT_NEAR(z[column], std::cos(x) * double{c.map.out_scale}, 1e-7) << x;
+        ASSERT_NEAR(z[16 + column], std::sin(x) * double{c.map.out_scale}, 1e-7) << x;
+      }
+    }
+  });
+}
+
+TEST(CudaLinearAttentionTest, ANotANumberStaysInItsRowAndItsSlot) {
+  for (const Shape& shape : Shapes()) {
+    Case c(shape, 2);
+    std::fill_n(c.qkv.begin(), c.ld, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<CudaSegment> segments = {{1, 0, 1, 0}, {2, 1, 1, 1}};
+    const DeviceArray<CudaSegment> device_segments(segments);
+    const DeviceArray<float> in(c.qkv), omega(c.omega), states(StatesOf(c)),
+        out(size_t(c.rows * c.LdOut()));
+    ASSERT_EQ(AttentionCuda({}, c.Args(device_segments, in, omega, states, out)), cudaSuccess);
+    const std::vector<float> y = out.Copy();
+    for (int i = 0; i < c.s.heads * c.s.value_dim; ++i) {
+      ASSERT_TRUE(std::isnan(y[size_t(i)])) << "seed " << shape.seed;
+      ASSERT_FALSE(std::isnan(y[size_t(c.LdOut() + i)])) << "seed " << shape.seed;
+    }
+  }
+}
+
+TEST(CudaLinearAttentionTest, ShapesWithoutAKernelAreNamed) {
+  FeatureMapArgs map;
+  map.key_dim = 6000;
+  EXPECT_NE(CheckAttentionCuda({1, 1, 6000, 8}, map), nullptr);
+  map.key_dim = 3000;
+  EXPECT_EQ(CheckAttentionCuda({1, 1, 3000, 8}, map), nullptr);
+  const Case c({FeatureMapKind::kElu, 1, 8, 8, 0, false, 1}, 1);
+  const DeviceArray<CudaSegment> segments(std::vector<CudaSegment>{{1, 0, 1, 0}});
+  const DeviceArray<float> in(c.qkv), omega(c.omega), states(StatesOf(c)), out(size_t(c.LdOut()));
+  CudaAttentionArgs args = c.Args(segments, in, omega, states, out);
+  args.ld_qkv = 20;
+  EXPECT_EQ(AttentionCuda({}, args), cudaErrorInvalidValue);
+}
+
+}  // namespace
+}  // namespace rivulet::kernels

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/sample_cuda.h"
+#include "tests/support/cuda_arrays.h"
+#include "tests/support/cuda_sampling.h"
+#include "tests/support/kernel_arrays.h"
+
+namespace rivulet::kernels {
+namespace {
+
+using rivulet::testing::ForEachOrder;
+using rivulet::testing::RandomFloats;
+
+// One kernel call over rows of outputs [rows, n], row i with slot i mod slots.
+struct Call {
+  Call(const SampledHead& h, int count)
+      : head(h), rows(count), ld(h.num_outputs + 2), work(size_t(count)) {}
+
+  void Run(const CudaLaunch& launch, const DeviceSlots& slots) {
+    const DeviceArray<float> device_outputs(outputs);
+    const int ld_scratch = head.tokens() + 1;
+    const DeviceArray<float> scratch(size_t(rows) * size_t(ld_scratch));
+    const DeviceArray<CudaOutputWork> device_work(work);
+    const DeviceArray<CudaRecord> device_records(size_t(rows) * 2);
+    const DeviceArray<CudaTopLogprob> device_top(size_t(rows) * 2 * kTopStride);
+    CudaSampleArgs args;
+    args.outputs = device_outputs.data();
+    args.rows = rows;
+    args.num_outputs = head.num_outputs;
+    args.ld_outputs = ld;
+    args.mixture = head.mixture;
+    args.work = device_work.data();
+    args.samplers = slots.data();
+    args.scratch = scratch.data();
+    args.ld_scratch = ld_scratch;
+    args.records = device_records.data();
+    args.top = device_top.data();
+    args.top_stride = kTopStride;
+    ASSERT_EQ(SampleCuda(launch, args), cudaSuccess);
+    records = device_records.Copy();
+    top = device_top.Copy();
+  }
+
+  SampledHead head;
+  int rows, ld;
+  std::vector<float> outputs;
+  std::vector<CudaOutputWork> work;
+  std::vector<CudaRecord> records;
+  std::vector<CudaTopLogprob> top;
+};
+
+void CompareDraw(const Call& call, int row, const ExpectedDraw& e, int* differences) {
+  const CudaRecord& r = call.records[size_t(call.work[size_t(row)].draw_record)];
+  ASSERT_EQ(r.sequence, e.record.sequence);
+  ASSERT_EQ(r.position, e.record.position);
+  ASSERT_EQ(r.row, e.record.row);
+  if (r.token != e.record.token) {
+    ++*differences;
+    return;
+  }
+  ASSERT_EQ(r.flags, e.record.flags) << "row " << row;
+  ASSERT_EQ(std::isnan(r.logprob), std::isnan(e.record.logprob));
+  if (!std::isnan(r.logprob)) {
+    ASSERT_NEAR(r.logprob, e.record.logprob, 1e-4);
+  }
+  ASSERT_EQ(r.num_top, e.record.num_top);
+  for (size_t i = 0; i < e.top.size(); ++i) {
+    const CudaTopLogprob& t = call.top[size_t(call.work[size_t(row)].draw_record) * kTopStride + i];
+    ASSERT_NEAR(t.logprob, e.top[i].logprob, 1e-4) << "row " << row << " rank " << i;
+    if (t.token != e.top[i].token) ++*differences;
+  }
+}
+
+// Rows that draw, score, or both, in turn, against the host.
+void CheckHead(const SampledHead& head, const std::vector<SampledSlot>& slots, int rows,
+               float spread) {
+  ForEachOrder([&](const CudaLaunch& launch) {
+    Call call(head, rows);
+    call.outputs = RandomFloats(size_t(rows) * size_t(call.ld), 3, -spread, spread);
+    for (int i = 0; i < rows; ++i) {
+      CudaOutputWork& w = call.work[size_t(i)];
+      w.position = 1000 + i * 7;
+      w.slot = i % int(slots.size());
+      w.row = i * 2;
+      w.target = i % 3 == 1 ? -1 : (i * 13) % head.tokens();
+      w.target_record = 2 * i;
+      w.draws_left = i % 3 == 2 ? 0 : 1;
+      w.draw_record = 2 * i + 1;
+      w.sequence = 9;
+    }
+    const DeviceSlots device(slots, head.tokens());
+    call.Run(launch, device);
+    int differences = 0;
+    for (int i = 0; i < rows; ++i) {
+      const CudaOutputWork& w = call.work[size_t(i)];
+      const float* outputs = call.outputs.data() + size_t(i) * size_t(call.ld);
+      const CudaRecord& scored = call.records[size_t(w.target_record)];
+      if (w.target < 0) {
+        ASSERT_EQ(scored.sequence, ~0u) << "a record nobody asked for";
+      } else {
+        ASSERT_EQ(scored.sequence, 9u);
+        ASSERT_EQ(scored.token, w.target);
+        ASSERT_EQ(scored.flags, kRecordScored);
+        ASSERT_EQ(scored.position, w.position);
+        ASSERT_NEAR(scored.logprob, head.LogProb(outputs, w.target), 1e-4);
+      }
+      if (w.draws_left == 0) {
+        ASSERT_EQ(call.records[size_t(w.draw_record)].sequence, ~0u);
+      } else {
+        CompareDraw(call, i, head.Draw(slots[size_t(w.slot)], outputs, w), &differences);
+      }
+    }
+    ASSERT_LE(differences, AllowedDifferences(rows)) << "tokens " << head.tokens();
+  });
+}
+
+TEST(CudaSampleTest, CategoricalDrawsAndScoresAreThoseOfTheHost) {
+  for (const int vocab : {1, 2, 5, 37, 65, 128, 129, 257}) {
+    CheckHead({vocab, {}}, SlotsFor(vocab), vocab > 200 ? 28 : 84, 3);
+  }
+}
+
+TEST(CudaSampleTest, ALargeVocabularyIsSampledAsOnTheHost) {
+  CheckHead({50257, {}}, SlotsFor(50257), 14, 6);
+}
+
+TEST(CudaSampleTest, TiesAndEqualLogitsAreCutById) {
+  for (const int vocab : {64, 300}) {
+    std::vector<SampledSlot> slots = SlotsFor(vocab);
+    CheckHead({vocab, {}}, slots, 28, 0);  // all logits zero
+  }
+}
+
+TEST(CudaSampleTest, MixtureDrawsAndScoresAreThoseOfTheHost) {
+  for (const bool elu : {false, true}) {
+    for (const int mixtures : {1, 10}) {
+      std::vector<SampledSlot> slots(6);
+      for (size_t i = 0; i < slots.size(); ++i) {
+        slots[i].seed = 5 + i;
+        slots[i].params.temperature = i == 0 ? 0.0f : i == 1 ? 0.6f : 1.0f;
+        slots[i].want_logprobs = i >= 2;
+        slots[i].num_top = i == 3 ? 5 : i == 4 ? 1 : 0;
+        slots[i].stop_ids = {255, 0};
+      }
+      CheckHead({3 * mixtures, {mixtures, 256, elu, 128}}, slots, 60, 2);
+    }
+  }
+}
+
+TEST(CudaSampleTest, StrangeOutputsEndTheRowAndAreNotSampled) {
+  const SampledHead head{37, {}};
+  const std::vector<SampledSlot> slots(1);
+  ForEachOrder([&](const CudaLaunch& launch) {
+    Call call(head, 3);
+    call.outputs = RandomFloats(size_t(3 * call.ld), 4);
+    call.outputs[36] = std::numeric_limits<float>::quiet_NaN();
+    call.outputs[size_t(call.ld) + 2] = std::numeric_limits<float>::infinity();
+    for (int i = 0; i < 3; ++i) {
+      call.work[size_t(i)].draws_left = 4;
+      call.work[size_t(i)].target = 1;
+      call.work[size_t(i)].target_record = 2 * i;
+      call.work[size_t(i)].draw_record = 2 * i + 1;
+    }
+    call.Run(launch, DeviceSlots(slots, 37));
+    for (int i = 0; i < 3; ++i) {
+      const uint32_t strange = i < 2 ? kRecordNonFinite : 0;
+      EXPECT_EQ(call.records[size_t(2 * i)].flags, kRecordScored | strange);
+      EXPECT_EQ(call.records[size_t(2 * i + 1)].flags, strange);
+      EXPECT_EQ(std::isnan(call.records[size_t(2 * i)].logprob), i < 2);
+    }
+  });
+}
+
+TEST(CudaSampleTest, ARowDrawsTheSameInAnyCompany) {
+  const SampledHead head{300, {}};
+  const std::vector<SampledSlot> slots = SlotsFor(300);
+  std::vector<float> outputs = RandomFloats(size_t(5 * 302), 8, -4, 4);
+  std::vector<CudaRecord> alone;
+  ForEachOrder([&](const CudaLaunch& launch) {
+    for (int rows : {1, 5}) {
+      Call call(head, rows);
+      // The row in question comes last.
+      call.outputs.assign(outputs.end() - rows * call.ld, outputs.end());
+      for (int i = 0; i < rows; ++i) {
+        const bool mine = i == rows - 1;
+        call.work[size_t(i)] = {50, mine ? 6 : i, 0, -1, 0, 1, mine ? 0 : 1 + i, 0, 0, 5, 0};
+      }
+      const DeviceSlots device(slots, 300);
+      call.Run(launch, device);
+      alone.push_back(call.records[0]);
+      ASSERT_EQ(std::memcmp(&alone.front(), &alone.back(), sizeof(CudaRecord)), 0);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace rivulet::kernels
