@@ -154,7 +154,10 @@ void Reset(const Options& options) {
   r.call_fault = r.kernel_fault = {};
   r.hang_countdown = 0;
   r.launch_seed = options.seed;
-  for (Stream* s : r.streams) s->hung = false;
+  for (Stream* s : r.streams) {
+    s->hung = false;
+    delete std::exchange(s->capture, nullptr);  // left open where every call failed
+  }
 }
 
 void FailCall(int n, cudaError_t error, bool sticky) { FailCallOf("", n, error, sticky); }

@@ -166,6 +166,7 @@ inline double cospi(double x) { return std::cos((x - 2 * std::rint(x / 2)) * M_P
 namespace rivulet::cuda_emulator {
 
 struct LaunchSite {
+  LaunchSite(const char* launch, const char* file, int line) : text(launch), site{file, line} {}
   const char* text;
   Site site;
 
@@ -181,4 +182,4 @@ struct LaunchSite {
 }  // namespace rivulet::cuda_emulator
 
 #define cudaLaunchKernelEx(...) \
-  ::rivulet::cuda_emulator::LaunchSite{#__VA_ARGS__, {__FILE__, __LINE__}}.Launch(__VA_ARGS__)
+  ::rivulet::cuda_emulator::LaunchSite(#__VA_ARGS__, __FILE__, __LINE__).Launch(__VA_ARGS__)
