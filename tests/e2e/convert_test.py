@@ -343,7 +343,7 @@ class WithoutTorchTest(ConvertTest):
         path = self.folder / "weights.pt"
         path.write_bytes(b"PK\x03\x04")
         result = self.convert(path, code=3)
-        self.assertIn("needs torch", result.err)
+        self.assertIn("needs PyTorch", result.err)
         self.assertIn(".safetensors", result.err)
 
 

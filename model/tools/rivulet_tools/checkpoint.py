@@ -84,8 +84,8 @@ def _read_pytorch(path: pathlib.Path) -> dict[str, Tensor]:
         import torch
     except ImportError as error:
         raise Absent(
-            f"{path}: reading a PyTorch file needs torch (pip install torch), which {error.name or 'is'} not found; "
-            "a .safetensors file needs none"
+            f"{path}: reading a PyTorch file needs PyTorch, which is not importable ({error}): pip install torch; a .safetensors file "
+            "does not need it"
         ) from error
     import pickle
 

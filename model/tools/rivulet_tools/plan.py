@@ -124,7 +124,7 @@ class Plan:
         width = max((len(name) for name, _, _ in self.mapped), default=0)
         lines += [f"  {name:<{width}}  ->  {target}  {list(t.shape)} {t.dtype}" for name, target, t in self.mapped]
         lines.append(f"guessed ({len(self.guessed)} settings)")
-        lines += [f"  {setting} = {value}: {why}" for setting, value, why in self.guessed]
+        lines += [f"  {setting} = {'none' if value is None else value}: {why}" for setting, value, why in self.guessed]
         unused = self.unused()
         lines.append(f"not used ({len(unused)} tensors)")
         lines += [f"  {name}  {list(t.shape)} {t.dtype}" for name, t, _ in unused]
