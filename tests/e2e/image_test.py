@@ -131,7 +131,7 @@ class Container:
     def stop(self) -> tuple[int, str]:
         """The configured signal to process 1; exit code and log."""
         os.kill(self.pid, getattr(signal, self.image.config["StopSignal"]))
-        return self.process.wait(timeout=60), self.log.read_text()
+        return self.process.wait(timeout=300), self.log.read_text()
 
     def __exit__(self, *exception) -> None:
         if self.process.poll() is None:
@@ -173,7 +173,7 @@ class ImageTest(unittest.TestCase):
         cls.files, cls.base_files = cls.image.files(), base.files()
 
     def succeeds(self, process: subprocess.Popen) -> str:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 0, err)
         return out
 
@@ -256,15 +256,17 @@ class ImageTest(unittest.TestCase):
             self.assertEqual(container.stop()[0], 0)
 
     def test_a_reply_goes_on_to_its_end_after_the_stop_signal(self):
-        request = ("generate", "--model-name", "shakespeare-rfa", "--prompt", "A", "--max-tokens", "4000", "--seed=1")
-        with Container(self.image, ZOO / "shakespeare-rfa") as container:
+        request = ("generate", "--model-name", "shakespeare-rfa", "--prompt", "A", "--max-tokens", "1000", "--seed=1")
+        # However busy this machine is, the reply must not outlast the drain.
+        args = ["--model", "/models", "--threads", "1", "--drain-seconds", "300"]
+        with Container(self.image, ZOO / "shakespeare-rfa", args) as container:
             whole = self.succeeds(rivulet(*request))
             reply = rivulet(*request)
             first = reply.stdout.read(1)
             code, log = container.stop()
             self.assertEqual(code, 0, log)
             self.assertEqual(first + self.succeeds(reply), whole)
-            self.assertGreater(len(whole), 3900)
+            self.assertGreater(len(whole), 900)
             self.assertLess(log.index('"event":"draining"'), log.index('"event":"stopped"'))
 
     def test_the_health_check_fails_where_the_server_does_not_serve(self):
