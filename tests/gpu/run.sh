@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Everything that needs a GPU, in one command: tests of kernels and of the backend on the device, the same under
+# compute-sanitizer, and the figures of deploy/BENCHMARKS.md as a Markdown table.
+# Usage: tests/gpu/run.sh [--device N] [--no-bench] [--no-sanitizer] [OUTPUT.md]     default output: ./gpu-results.md
+# Runs from the source tree after a build with CUDA (build/release), or from a folder that deploy/bundle.sh made.
+# Exit code: 0 all of it ran and passed, 1 something failed, 2 bad usage, 77 nothing failed but something was skipped
+# (no GPU, no compute-sanitizer, a program that is not here); each is named.
+set -euo pipefail
+
+device=0
+bench=true
+sanitizer=true
+output="gpu-results.md"
+while (($#)); do
+  case "$1" in
+    --device)
+      [[ ${2-} =~ ^[0-9]+$ ]] || { echo "run.sh: --device takes a number" >&2; exit 2; }
+      device=$2
+      shift
+      ;;
+    --no-bench) bench=false ;;
+    --no-sanitizer) sanitizer=false ;;
+    -*) echo "run.sh: unknown option '$1'" >&2; exit 2 ;;
+    *) output=$1 ;;
+  esac
+  shift
+done
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+tests=$root/build/release/tests
+bin=$root/build/release/bin
+if [[ ! -d $tests ]]; then  # a bundle: all programs in one folder
+  tests=$root/bin
+  bin=$root/bin
+fi
+export RIVULET_SOURCE_DIR=$root       # where tests find models
+export CUDA_VISIBLE_DEVICES=$device   # every program sees this one as device 0
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+failed=()
+skipped=()
+note() { printf '%s\n' "$*"; }
+
+# check NAME COMMAND...: runs it, and remembers a failure or a skip (exit code 77) under NAME.
+check() {
+  local name=$1 code=0
+  shift
+  local log="$logs/${name//[^A-Za-z0-9_]/_}.log"
+  "$@" >"$log" 2>&1 || code=$?
+  case $code in
+    0) note "passed   $name" ;;
+    77)
+      note "skipped  $name: $(tail -n 1 "$log")"
+      skipped+=("$name")
+      ;;
+    *)
+      note "FAILED   $name (exit code $code)"
+      tail -n 40 "$log" | sed 's/^/    /'
+      failed+=("$name")
+      ;;
+  esac
+}
+
+skip() {
+  note "skipped  $1: $2"
+  skipped+=("$1")
+}
+
+finish() {
+  note "failed: ${#failed[@]}, skipped: ${#skipped[@]}"
+  if ((${#failed[@]})); then
+    printf '  failed %s\n' "${failed[@]}"
+    exit 1
+  fi
+  if ((${#skipped[@]})); then
+    printf '  skipped %s\n' "${skipped[@]}"
+    exit 77
+  fi
+  exit 0
+}
+
+if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -i "$device" >/dev/null 2>&1; then
+  skip "everything" "no NVIDIA GPU $device on this machine (nvidia-smi does not show it)"
+  finish
+fi
+gpu=$(nvidia-smi -i "$device" --query-gpu=name,driver_version,clocks.max.sm --format=csv,noheader)
+note "device $device: $gpu"
+
+# Programs whose names end in _cuda_test run on the device, and skip themselves where they cannot.
+programs=("$tests"/*_cuda_test)
+if [[ ! -x ${programs[0]} ]]; then
+  skip "tests" "no *_cuda_test in $tests; build with RIVULET_CUDA=ON"
+  programs=()
+fi
+for program in "${programs[@]}"; do
+  check "$(basename "$program")" "$program"
+done
+
+# Sanitizers slow a kernel a hundred times: kernels on their small shapes, the backend on tiny models.
+if $sanitizer; then
+  tool=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+  if [[ -x $tool ]]; then
+    for program in "${programs[@]}"; do
+      filter='*'
+      case "$(basename "$program")" in
+        backend_bits_cuda_test) filter='BackendBitsOddSizesTest.*/*' ;;
+        backend_golden_cuda_test) filter='*tiny*' ;;
+        shared_math_cuda_test) continue ;;  # one arithmetic kernel on 65536 draws
+      esac
+      for kind in memcheck racecheck initcheck synccheck; do
+        check "$kind $(basename "$program")" env RIVULET_TESTS_SMALL=1 \
+          "$tool" --tool "$kind" --error-exitcode 1 --kill yes "$program" --gtest_filter="*Small*:$filter"
+      done
+    done
+  else
+    skip "compute-sanitizer" "it is not installed"
+  fi
+fi
+
+# table NAME CSV: the rows of a benchmark's CSV as Markdown.
+table() {
+  awk -F, -v title="$1" '
+    $1 == "name" {
+      for (i = 1; i <= NF; ++i) { gsub(/"/, "", $i); column[$i] = i }
+      printf "\n### %s\n\n| benchmark | us | us/step | thousand tok/s | GB/s | share of the copy rate |\n", title
+      print "| --- | --- | --- | --- | --- | --- |"
+      seen = 1
+      next
+    }
+    seen && /^"/ {
+      name = $1
+      gsub(/"/, "", name)
+      sub(/\/real_time$/, "", name)
+      step = $column["us/step"]
+      rate = $column["GB/s"]
+      share = $column["share"]
+      unit = $column["time_unit"] == "ms" ? 1000 : 1
+      printf "| %s | %.1f | %s | %.1f | %s | %s |\n", name, $column["real_time"] * unit,
+        step == "" ? "" : sprintf("%.1f", step), $column["tok/s"] / 1000,
+        rate == "" ? "" : sprintf("%.0f", rate), share == "" ? "" : sprintf("%.0f %%", 100 * share)
+    }' "$2"
+}
+
+if $bench; then
+  if [[ -x $bin/bench_step && -x $bin/bench_engine && -x $bin/copy_rate_cuda ]]; then
+    check "copy rate" "$bin/copy_rate_cuda"
+    rate=$(tail -n 1 "$logs/copy_rate.log")
+    [[ $rate =~ ^[0-9.]+$ ]] || rate=0
+    {
+      echo "# GPU results"
+      echo
+      echo "$gpu; $(date -u +%F). Copy rate, read and written: $rate GB/s. Bytes of a step: all weights once, every state"
+      echo "read and written once; above 100 % the caches answered. One run after another on whatever else the machine does."
+    } >"$output"
+    for precision in default float32; do
+      common=("--backend=cuda" "--precision=$precision" "--copy-gb-per-s=$rate" "--models=$root/model/zoo"
+        "--benchmark_out_format=csv")
+      for program in bench_step bench_engine; do
+        csv=$logs/$program-$precision.csv
+        check "$program $precision" "$bin/$program" "${common[@]}" "--benchmark_out=$csv"
+        if [[ -s $csv ]]; then table "$program, precision $precision" "$csv" >>"$output"; fi
+      done
+    done
+    note "figures: $output"
+  else
+    skip "benchmarks" "bench_step, bench_engine or copy_rate_cuda is not in $bin"
+  fi
+fi
+finish
