@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from command import SOURCE_DIR, CommandTest, Result, rivulet
+from command import CommandTest, Result, rivulet
 from torch_python import TOOLS, TORCH_PYTHON, missing_torch, module
 
 TINY = ("--layers", 2, "--heads", 2, "--key-dim", 8, "--ffn", 32, "--threads", 1, "--warmup", 5, "--log-every", 5)
@@ -239,6 +239,6 @@ class NetworkTest(unittest.TestCase):
 if __name__ == "__main__":
     reason = missing_torch()
     if reason is not None:
-        print(f"skipped: training needs PyTorch, numpy, safetensors and tqdm: {reason}; RIVULET_TORCH_PYTHON names an interpreter ({SOURCE_DIR})")
+        print(f"skipped: training needs PyTorch, numpy, safetensors and tqdm: {reason}; RIVULET_TORCH_PYTHON names an interpreter that has them")
         sys.exit(77)
     unittest.main()
