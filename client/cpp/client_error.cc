@@ -4,6 +4,8 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "google/rpc/error_details.pb.h"
@@ -15,10 +17,25 @@ namespace {
 
 constexpr absl::string_view kStatusUrl = "type.googleapis.com/google.rpc.Status";
 
+// A server of ours attaches details to each of its errors and never ends a call with UNKNOWN. What
+// comes without them was made up on the way: a balancer whose replica died in mid-reply ends the
+// stream without a status, or resets it.
+bool IsLostStream(const grpc::Status& status) {
+  if (!status.error_details().empty()) return false;
+  if (status.error_code() == grpc::StatusCode::UNKNOWN) return true;
+  return status.error_code() == grpc::StatusCode::INTERNAL &&
+         absl::StrContains(status.error_message(), "RST_STREAM");
+}
+
 }  // namespace
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
+  if (IsLostStream(status)) {
+    return absl::UnavailableError(
+        absl::StrCat("the call ended without a status of the server, which may be gone: ",
+                     status.error_message()));
+  }
   // The numbers of grpc::StatusCode and absl::StatusCode are those of google.rpc.Code; absl maps
   // what it does not know to UNKNOWN.
   absl::Status result(static_cast<absl::StatusCode>(status.error_code()), status.error_message());

@@ -17,6 +17,7 @@ import grpc
 
 import rivulet
 from command import CONFORMANCE, Server
+from google.rpc import status_pb2
 from rivulet.v1 import inference_pb2
 
 SERVICE = "rivulet.v1.InferenceService"
@@ -141,6 +142,8 @@ class ConnectionTests:
 
     def test_every_status_is_an_exception_of_its_own(self):
         def score(request, context):
+            # As a server of ours: there are details.
+            context.set_trailing_metadata((("grpc-status-details-bin", status_pb2.Status().SerializeToString()),))
             context.abort(next(code for code in grpc.StatusCode if code.value[0] == request.tokens.ids[0]), "so it is")
 
         classes = set()
@@ -152,6 +155,19 @@ class ConnectionTests:
                 self.assertEqual(type(caught.exception).__name__.lower(), code.name.replace("_", "").lower())
                 classes.add(type(caught.exception))
         self.assertEqual(len(classes), 16)
+
+    def test_a_stream_that_ends_without_a_status_of_the_server_is_unavailable(self):
+        """What a balancer makes of a replica that died in mid-reply, as clients see it."""
+        for code, message in ((grpc.StatusCode.UNKNOWN, "Stream removed"), (grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2")):
+
+            def generate(request, context, code=code, message=message):
+                yield WHOLE[0]
+                context.abort(code, message)
+
+            with FakeServer(generate) as server:
+                with self.assertRaises(rivulet.Unavailable) as caught:
+                    self.call(server.target, collect)
+                self.assertIn(message, caught.exception.message)
 
     def test_a_reply_that_breaks_its_promises_is_internal(self):
         usage = {"completion_tokens": 1}

@@ -40,6 +40,21 @@ TEST(ClientErrorTest, ReadsReasonFieldAndRetryDelayFromTheDetails) {
   EXPECT_EQ(info.retry_delay, absl::Milliseconds(2500));
 }
 
+TEST(ClientErrorTest, AStreamThatEndsWithoutAStatusOfTheServerIsUnavailable) {
+  for (const grpc::Status& lost :
+       {grpc::Status(grpc::StatusCode::UNKNOWN, "Stream removed"),
+        grpc::Status(grpc::StatusCode::INTERNAL, "Received RST_STREAM with error code 2")}) {
+    const absl::Status status = FromGrpcStatus(lost);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_NE(status.message().find(lost.error_message()), absl::string_view::npos) << status;
+  }
+  EXPECT_EQ(FromGrpcStatus(grpc::Status(grpc::StatusCode::INTERNAL, "a bug")).code(),
+            absl::StatusCode::kInternal);
+  EXPECT_EQ(
+      FromGrpcStatus(grpc::Status(grpc::StatusCode::UNKNOWN, "ours", "details are there")).code(),
+      absl::StatusCode::kUnknown);
+}
+
 TEST(ClientErrorTest, BearsDetailsThatAreAbsentOrGarbage) {
   EXPECT_EQ(GetErrorInfo(absl::InternalError("x")).reason, "");
   EXPECT_EQ(GetErrorInfo(absl::OkStatus()).reason, "");

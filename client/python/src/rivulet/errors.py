@@ -73,7 +73,7 @@ class Cancelled(RivuletError):
 
 
 class Unknown(RivuletError):
-    """An error without a code of its own: a bug of the server, or of something on the way."""
+    """An error with details but without a code of its own: a bug of the server."""
 
     code = Code.UNKNOWN
 
@@ -162,15 +162,22 @@ class Unauthenticated(RivuletError):
     code = Code.UNAUTHENTICATED
 
 
+def _is_lost_stream(code: int, message: str) -> bool:
+    """What an error without details means: a server of ours attaches them to each of its errors and never says UNKNOWN, so a
+    balancer whose replica died in mid-reply made it up: it ended the stream without a status, or reset it."""
+    return code == Code.UNKNOWN or (code == Code.INTERNAL and "RST_STREAM" in message)
+
+
 _CLASSES: dict[int, type[RivuletError]] = {cls.code: cls for cls in RivuletError.__subclasses__()}
 
 
 def from_status(code: int, message: str, metadata: Any) -> RivuletError:
     """The exception of a gRPC status and its trailing metadata (pairs of key and value, or None)."""
     reason, field, retry_delay = "", "", None
-    details = status_pb2.Status()
+    details, attached = status_pb2.Status(), False
     for key, value in metadata or ():
         if key == "grpc-status-details-bin":
+            attached = True
             try:
                 details.ParseFromString(value)
             except DecodeError:  # something on the way wrote its own; code and message still hold
@@ -183,6 +190,8 @@ def from_status(code: int, message: str, metadata: Any) -> RivuletError:
             field = request.field_violations[0].field
         elif detail.Unpack(retry):
             retry_delay = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+    if not attached and _is_lost_stream(code, message):
+        return Unavailable(f"the call ended without a status of the server, which may be gone: {message}")
     return _CLASSES.get(code, Unknown)(message, reason, field, retry_delay)
 
 
