@@ -1,29 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaBackend: the Backend on one NVIDIA GPU. This build holds a stub; CMake chooses which source
-// is compiled.
+// CudaBackend: the Backend on one NVIDIA GPU. Submit queues a run and returns; steps go on without
+// the host. Where a build has no CUDA, CMake puts a stub in its place.
+//
+// A row's bits depend on model, precision, fed tokens and sampler alone: never on the other rows,
+// its place, the bucket that a step was captured for, or how tokens are split over runs.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "model/backend.h"
 #include "model/model.h"
 
 namespace rivulet {
 
 enum class CudaPrecision : uint8_t {
-  kDefault,  // matrix products may run in fp16; state, norms, feature maps and head in float32
+  kDefault,  // matrix products of the layers in fp16, summed in float32; all else float32
   kFloat32,
 };
 
 struct CudaBackendOptions {
+  // Behaviour.
   int num_slots = 1024;
   CudaPrecision precision = CudaPrecision::kDefault;
-  int device = 0;
+  int device = 0;  // as CUDA counts them
+  // The device is taken for hung, and the backend poisoned, when it makes no progress for so long.
+  absl::Duration patience = absl::Seconds(10);
+  // Performance.
+  int max_rows = 0;         // rows of one run; 0: num_slots, but at most 4096
+  int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 2048
+  int max_steps = 32;       // steps of one run
+  int preferred_steps = 8;  // run length that hides the host
 };
 
-// UNIMPLEMENTED (reason BACKEND_ABSENT) where this build has no CUDA backend.
+// Uploads the weights, reserves the slots, captures a step for every bucket of row counts and runs
+// each once, so that nothing is allocated or loaded later. Errors: UNIMPLEMENTED (reason
+// BACKEND_ABSENT: this build has none), UNAVAILABLE (BACKEND_ABSENT: no driver or no usable device;
+// CUDA_ERROR), INVALID_ARGUMENT (options, a device that is not there, a weight too large for fp16),
+// RESOURCE_EXHAUSTED naming the arithmetic (weights, slots, free memory), DATA_LOSS (weights).
+//
+// A CUDA error or a hung device poisons the backend: every later call returns UNAVAILABLE with
+// reason CUDA_ERROR or CUDA_HANG. After a hang the destructor leaves the device's memory to the end
+// of the process, as giving it back would wait for ever.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model> model,
                                                            const CudaBackendOptions& options);
 

@@ -77,19 +77,30 @@ absl::StatusOr<std::vector<float>> DecodeOmega(const Model& model, const std::st
 
 }  // namespace
 
+int64_t PositionTableRows(const ModelConfig& config) {
+  switch (config.position.type) {
+    case PositionType::kNone:
+      return 0;
+    case PositionType::kLearned:
+      return config.position.max_length;
+    case PositionType::kSinusoidal:
+      return std::min(config.position.max_length,
+                      int64_t(kMaxPositionTableFloats / size_t(config.embedding_columns())));
+  }
+  return 0;
+}
+
 absl::StatusOr<DecodedTables> DecodeTables(const Model& model) {
   const ModelConfig& config = model.config();
   const auto columns = size_t(config.embedding_columns());
   DecodedTables tables;
   RIVULET_ASSIGN_OR_RETURN(tables.embedding,
                            Read(model, "embedding.weight", size_t(config.vocab_size) * columns));
+  tables.position_rows = PositionTableRows(config);
   if (config.position.type == PositionType::kLearned) {
-    tables.position_rows = config.position.max_length;
     RIVULET_ASSIGN_OR_RETURN(
         tables.positions, Read(model, "position.weight", size_t(tables.position_rows) * columns));
   } else if (config.position.type == PositionType::kSinusoidal) {
-    tables.position_rows =
-        std::min(config.position.max_length, int64_t(kMaxPositionTableFloats / columns));
     tables.positions.resize(size_t(tables.position_rows) * columns);
     for (int64_t p = 0; p < tables.position_rows; ++p) {
       kernels::SinusoidalPosition(p, int(columns), &tables.positions[size_t(p) * columns]);

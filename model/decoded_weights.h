@@ -47,6 +47,9 @@ struct DecodedTables {
   int64_t position_rows = 0;  // of the table; later sinusoidal positions are computed when needed
 };
 
+// Rows that the table of positions has: all learned ones, the first sinusoidal ones.
+int64_t PositionTableRows(const ModelConfig& config);
+
 // Errors of all: DATA_LOSS (file).
 absl::StatusOr<DecodedTables> DecodeTables(const Model& model);
 absl::StatusOr<DecodedLayer> DecodeLayer(const Model& model, int layer);

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/linear_attention_cuda.h"
+#include "model/base/error.h"
+#include "model/cuda_device.h"
+#include "model/cuda_forward.h"
+#include "model/cuda_queue.h"
+#include "model/cuda_records.h"
+#include "model/cuda_run_block.h"
+#include "model/cuda_run_plan.h"
+#include "model/cuda_slots.h"
+#include "model/cuda_weights.h"
+
+namespace rivulet {
+namespace {
+
+// All that lies on the device. Abandoned as a whole where the device hangs.
+struct OnDevice {
+  CudaQueue queue;
+  CudaWeights weights;
+  CudaSlots slots;
+  CudaRecords records;
+  CudaScratch scratch;
+  CudaMemory block;               // where runs arrive
+  std::vector<CudaGraph> graphs;  // one step, by bucket
+  CudaEvent end;                  // of the outstanding run
+};
+
+// Waits for what is in flight and gives everything back; after a hang nothing is, as that would
+// wait for ever.
+void GiveBack(std::unique_ptr<OnDevice> state, absl::Status status) {
+  if (!IsCudaHang(status)) status = state->queue.AwaitAll();
+  if (IsCudaHang(status)) (void)state.release();
+}
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(std::shared_ptr<const Model> model, const CudaDevice& device,
+              const BackendLimits& limits)
+      : model_(std::move(model)),
+        config_(model_->config()),
+        device_(device),
+        limits_(limits),
+        buckets_(CudaBuckets(limits.max_rows)),
+        state_(std::make_unique<OnDevice>()),
+        forward_(config_, state_->weights, state_->slots, state_->records, state_->scratch),
+        plan_(limits),
+        order_(limits.max_rows) {
+    run_.rows.reserve(size_t(limits.max_rows));
+  }
+  ~CudaBackend() override {
+    (void)device_.MakeCurrent();
+    GiveBack(std::move(state_), poison_);
+  }
+
+  // Everything before the first run.
+  absl::Status Start(const CudaBackendOptions& options) {
+    const absl::Status status = Prepare(options);
+    return Poisoning(status);
+  }
+
+  const BackendLimits& limits() const override { return limits_; }
+
+  absl::Status ZeroSlots(std::span<const Slot> slots) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    for (const Slot slot : slots) RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    return Poisoning(state_->slots.Zero(slots, state_->queue));
+  }
+
+  absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    return Poisoning(state_->slots.SetSampler(slot, sampler, state_->queue));
+  }
+
+  absl::Status CopySlot(Slot from, Slot to) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    RIVULET_RETURN_IF_ERROR(CheckSlot(from));
+    RIVULET_RETURN_IF_ERROR(CheckSlot(to));
+    return Poisoning(state_->slots.Copy(from, to, state_->queue));
+  }
+
+  absl::Status ReadSlot(Slot slot, std::span<float> out) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    if (out.size_bytes() != limits_.bytes_per_slot)
+      return absl::InternalError("ReadSlot: wrong size");
+    return Poisoning(state_->slots.Read(slot, out, state_->queue));
+  }
+
+  absl::Status WriteSlot(Slot slot, std::span<const float> in) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    if (in.size_bytes() != limits_.bytes_per_slot)
+      return absl::InternalError("WriteSlot: wrong size");
+    return Poisoning(state_->slots.Write(slot, in, state_->queue));
+  }
+
+  absl::Status Submit(const Run& run) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    if (outstanding_) return absl::InternalError("Submit while a run is outstanding");
+    RIVULET_RETURN_IF_ERROR(CheckCudaRun(run, limits_, config_));
+    return Poisoning(QueueRun(run));
+  }
+
+  absl::StatusOr<bool> Poll(std::vector<Record>* records) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    if (!outstanding_) return true;
+    absl::StatusOr<bool> complete = TakeRecords(records);
+    if (!complete.ok()) return Poisoning(complete.status());
+    outstanding_ = !*complete;
+    return complete;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Comes first in every call: the poison, and the device of the calling thread.
+  absl::Status Enter() {
+    RIVULET_RETURN_IF_ERROR(poison_);
+    if (thread_ == std::this_thread::get_id()) return absl::OkStatus();
+    thread_ = std::this_thread::get_id();
+    return Poisoning(device_.MakeCurrent());
+  }
+  // Whatever fails on the device fails for good; a refused argument does not.
+  absl::Status Poisoning(const absl::Status& status) {
+    if (!status.ok() && !absl::IsInvalidArgument(status)) poison_ = status;
+    return status;
+  }
+  absl::Status CheckSlot(Slot slot) const {
+    if (slot > kGuardSlot && slot <= limits_.num_slots) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("slot ", slot, " is not in 1..", limits_.num_slots));
+  }
+
+  absl::Status Prepare(const CudaBackendOptions& options);
+  absl::Status CaptureSteps();
+  absl::Status WarmUp();
+  absl::Status QueueRun(const Run& run);
+  absl::StatusOr<bool> TakeRecords(std::vector<Record>* records);
+  bool TakeArrived(std::vector<Record>* records);
+
+  const std::shared_ptr<const Model> model_;
+  const ModelConfig& config_;
+  const CudaDevice device_;
+  const BackendLimits limits_;
+  const std::vector<int> buckets_;
+  std::unique_ptr<OnDevice> state_;
+  const CudaForward forward_;
+  absl::Status poison_;
+  std::thread::id thread_;  // that called last
+
+  // The outstanding run.
+  bool outstanding_ = false;
+  Run run_;
+  CudaRunPlan plan_;
+  CudaRecordOrder order_;
+  Clock::time_point last_progress_;
+};
+
+absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
+  OnDevice& d = *state_;
+  // A piece of readback holds a row of outputs, and many of a small head.
+  constexpr size_t kReadbackBytes = size_t{4} << 20, kStagingBytes = size_t{1} << 20;
+  const size_t readback = std::max(kReadbackBytes, size_t(config_.output_size()) * sizeof(float));
+  RIVULET_ASSIGN_OR_RETURN(
+      d.queue, CudaQueue::Create(device_, std::max(kStagingBytes, CudaRunBlock::MaxBytes(limits_)),
+                                 readback, options.patience));
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareAttentionCuda());
+  RIVULET_ASSIGN_OR_RETURN(d.weights, CudaWeights::Load(*model_, options.precision, d.queue));
+  RIVULET_ASSIGN_OR_RETURN(d.slots, CudaSlots::Create(config_, limits_.num_slots, d.queue));
+  RIVULET_ASSIGN_OR_RETURN(d.records, CudaRecords::Create(limits_, kCudaMaxTop));
+  RIVULET_ASSIGN_OR_RETURN(d.scratch, CudaScratch::Create(config_, limits_, d.queue.stream()));
+  RIVULET_ASSIGN_OR_RETURN(d.block, CudaMemory::OnDevice(CudaRunBlock::MaxBytes(limits_)));
+  RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
+  RIVULET_RETURN_IF_ERROR(CaptureSteps());
+  RIVULET_RETURN_IF_ERROR(WarmUp());
+  return d.queue.AwaitAll();
+}
+
+// Captures a step for every bucket and runs it once, with rows of nobody: what the device loads or
+// reserves at a first launch it does now.
+absl::Status CudaBackend::CaptureSteps() {
+  OnDevice& d = *state_;
+  for (const int bucket : buckets_) {
+    const CudaRunBlock block = CudaRunBlock::PlacePlain(d.block.data(), bucket);
+    RIVULET_ASSIGN_OR_RETURN(CudaGraph graph, CudaGraph::Capture(d.queue.stream(), [&] {
+                               return forward_.Step(d.queue.launch(), block, bucket);
+                             }));
+    d.graphs.push_back(std::move(graph));
+    RIVULET_ASSIGN_OR_RETURN(void* const room, d.queue.Stage(block.bytes));
+    FillIdleCudaRunBlock(bucket, CudaRunBlock::PlacePlain(room, bucket));
+    RIVULET_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(d.block.data(), room, block.bytes,
+                                                 cudaMemcpyHostToDevice, d.queue.stream()));
+    RIVULET_RETURN_IF_ERROR(d.graphs.back().Launch(d.queue.stream()));
+  }
+  return absl::OkStatus();
+}
+
+// The same for a first step that is not plain, with as many tokens as one can have.
+absl::Status CudaBackend::WarmUp() {
+  OnDevice& d = *state_;
+  const std::vector<int32_t> tokens(size_t(limits_.max_tokens));
+  Run run;
+  run.rows.resize(1);
+  run.rows[0].tokens = tokens;
+  run.rows[0].sample = true;
+  run.rows[0].max_samples = 1;
+  plan_.Build(run);
+  plan_.plain = false;
+  RIVULET_RETURN_IF_ERROR(d.slots.Ready(kGuardSlot, d.queue));
+  CudaRunBlock block = CudaRunBlock::Place(d.block.data(), buckets_[0], plan_);
+  RIVULET_ASSIGN_OR_RETURN(void* const room, d.queue.Stage(block.bytes));
+  const CudaRunBlock host = CudaRunBlock::Place(room, buckets_[0], plan_);
+  FillCudaRunBlock(run, plan_, buckets_[0], d.records.NextSequence(), host);
+  host.segments[0].num_rows = 0;  // no state moves
+  std::fill_n(host.positions, plan_.token_rows(), int64_t{0});
+  RIVULET_CUDA_RETURN_IF_ERROR(
+      cudaMemcpyAsync(d.block.data(), room, block.bytes, cudaMemcpyHostToDevice, d.queue.stream()));
+  return forward_.First(d.queue, block, plan_, /*count=*/true);
+}
+
+absl::Status CudaBackend::QueueRun(const Run& run) {
+  OnDevice& d = *state_;
+  run_ = run;
+  plan_.Build(run_);
+  bool count = false;
+  int draws = 0;
+  for (const RunRow& row : run_.rows) {
+    RIVULET_RETURN_IF_ERROR(d.slots.Ready(row.slot, d.queue));
+    const bool counts = d.slots.counts(row.slot);
+    count |= counts;
+    // A step counts what it feeds as output.
+    if (counts && !row.count_as_output) plan_.plain = false;
+    if (row.sample) draws = std::max(draws, std::min(row.max_samples, run_.num_steps));
+  }
+  const auto bucket = size_t(CudaBucketFor(buckets_, plan_.rows));
+  const CudaRunBlock block = CudaRunBlock::Place(d.block.data(), buckets_[bucket], plan_);
+  RIVULET_ASSIGN_OR_RETURN(void* const room, d.queue.Stage(block.bytes));
+  FillCudaRunBlock(run_, plan_, buckets_[bucket], d.records.NextSequence(),
+                   CudaRunBlock::Place(room, buckets_[bucket], plan_));
+  RIVULET_CUDA_RETURN_IF_ERROR(
+      cudaMemcpyAsync(d.block.data(), room, block.bytes, cudaMemcpyHostToDevice, d.queue.stream()));
+  if (!plan_.plain) RIVULET_RETURN_IF_ERROR(forward_.First(d.queue, block, plan_, count));
+  for (int step = plan_.plain ? 0 : 1; step < draws; ++step) {
+    RIVULET_RETURN_IF_ERROR(d.graphs[bucket].Launch(d.queue.stream()));
+  }
+  RIVULET_RETURN_IF_ERROR(d.end.Record(d.queue.stream()));
+  order_.Start(run_, plan_);
+  outstanding_ = true;
+  last_progress_ = Clock::now();
+  return absl::OkStatus();
+}
+
+// Appends the records that have come, in their order. Returns whether there was any.
+bool CudaBackend::TakeArrived(std::vector<Record>* records) {
+  bool any = false;
+  for (Record record; !order_.done() && state_->records.Take(order_.next(), &record); any = true) {
+    order_.Take(record.stopped || record.non_finite);
+    records->push_back(std::move(record));
+  }
+  return any;
+}
+
+absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
+  OnDevice& d = *state_;
+  if (TakeArrived(records)) {
+    // A run that has told all needs no question to the device.
+    if (order_.done() && !d.queue.copies_wait()) return true;
+    last_progress_ = Clock::now();
+    return false;
+  }
+  RIVULET_ASSIGN_OR_RETURN(const bool passed, d.end.Passed());
+  if (!passed) {
+    if (Clock::now() - last_progress_ > absl::ToChronoNanoseconds(d.queue.patience())) {
+      return CudaHangStatus("the next record of a run", d.queue.patience());
+    }
+    return false;
+  }
+  TakeArrived(records);  // between the look above and the answer
+  if (!order_.done()) {
+    return MakeError(absl::StatusCode::kUnavailable, "a CUDA run ended without its records",
+                     {"CUDA_ERROR", "", {}});
+  }
+  d.queue.Deliver();
+  return true;
+}
+
+absl::Status CheckOptions(const CudaBackendOptions& options) {
+  const auto check = [](absl::string_view field, int value, int low, int high) {
+    if (value >= low && value <= high) return absl::OkStatus();
+    return InvalidField("OPTION_OUT_OF_RANGE", field,
+                        absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high));
+  };
+  RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots, 1, 1 << 24));
+  RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 0, 1 << 16));
+  RIVULET_RETURN_IF_ERROR(check("max_tokens", options.max_tokens, 0, 1 << 20));
+  RIVULET_RETURN_IF_ERROR(check("max_steps", options.max_steps, 1, 1 << 10));
+  RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));
+  if (options.patience > absl::ZeroDuration()) return absl::OkStatus();
+  return InvalidField("OPTION_OUT_OF_RANGE", "patience",
+                      absl::StrCat("patience is ", absl::FormatDuration(options.patience),
+                                   "; allowed: more than 0"));
+}
+
+BackendLimits LimitsOf(const ModelConfig& config, const CudaBackendOptions& options,
+                       const CudaDevice& device) {
+  constexpr int kMostRows = 4096, kLeastTokens = 2048;
+  BackendLimits limits;
+  limits.num_slots = options.num_slots;
+  limits.max_rows =
+      options.max_rows > 0 ? options.max_rows : std::min(options.num_slots, kMostRows);
+  limits.max_tokens =
+      std::max(options.max_tokens > 0 ? options.max_tokens : kLeastTokens, limits.max_rows);
+  limits.max_steps = options.max_steps;
+  limits.preferred_steps = options.preferred_steps;
+  limits.bytes_per_slot = config.state_layout().bytes_per_slot();
+  limits.weight_bytes = CudaWeights::Bytes(config, options.precision);
+  // One more whenever a change of the code changes bits.
+  constexpr int kNumericsVersion = 1;
+  limits.numerics_id =
+      absl::StrCat("cuda-", options.precision == CudaPrecision::kFloat32 ? "float32" : "default",
+                   "-graph-sm", device.sm, "-", kNumericsVersion);
+  return limits;
+}
+
+// What a backend takes of a device's memory, in bytes.
+struct Need {
+  size_t free = 0, total = 0;  // the device's, before
+  size_t weights = 0, slot = 0, work = 0;
+  int num_slots = 0;
+
+  size_t sum() const { return weights + work + slot * (size_t(num_slots) + 1); }
+  // The runtime itself needs some for graphs and kernels.
+  size_t usable() const { return free - std::min(free, total / 64); }
+  absl::Status OutOfMemory() const {
+    const size_t other = weights + work + slot;  // with the guard slot
+    const size_t fit = usable() > other ? (usable() - other) / slot : 0;
+    return MakeError(
+        absl::StatusCode::kResourceExhausted,
+        absl::StrCat("weights of ", weights, " bytes, ", num_slots, " sessions of ", slot,
+                     " bytes and work space of ", work, " bytes exceed the ", usable(),
+                     " bytes free of ", total, " on the CUDA device; ", fit, " sessions would fit"),
+        {"OUT_OF_MEMORY", "max_sessions", {}});
+  }
+};
+
+absl::StatusOr<Need> MeasureNeed(const ModelConfig& config, const BackendLimits& limits) {
+  Need need;
+  RIVULET_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&need.free, &need.total));
+  need.weights = limits.weight_bytes;
+  need.slot = CudaSlots::BytesPerSlot(config);
+  need.work = CudaScratch::Bytes(config, limits) + CudaRunBlock::MaxBytes(limits);
+  need.num_slots = limits.num_slots;
+  return need;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model> model,
+                                                           const CudaBackendOptions& options) {
+  RIVULET_RETURN_IF_ERROR(CheckOptions(options));
+  RIVULET_ASSIGN_OR_RETURN(const CudaDevice device, CudaDevice::Open(options.device));
+  const ModelConfig& config = model->config();
+  RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
+  const BackendLimits limits = LimitsOf(config, options, device);
+  RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits));
+  if (need.sum() > need.usable()) return need.OutOfMemory();
+  auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits);
+  const absl::Status started = backend->Start(options);
+  // Memory is cut in pieces, and neighbours on the device take some, too.
+  if (absl::IsResourceExhausted(started)) return need.OutOfMemory();
+  if (!started.ok()) return started;
+  return backend;
+}
+
+}  // namespace rivulet

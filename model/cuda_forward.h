@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass on the device: token rows in, records out, states advanced. Launches only; the
+// same launches are queued directly (a first step) or captured (a step).
+//
+//   embed -> per layer [ norm of the layer before + qkv | attention | out + residual |
+//                        norm + ffn1 + activation | ffn2 + residual ] -> norm(s) + head -> sample
+// Norms are prologues of the products that read them. Head outputs are made and consumed in pieces
+// of rows, so that a large vocabulary needs no more memory than a small one.
+#pragma once
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/backend.h"
+#include "model/config.h"
+#include "model/cuda_device.h"
+#include "model/cuda_queue.h"
+#include "model/cuda_records.h"
+#include "model/cuda_run_block.h"
+#include "model/cuda_slots.h"
+#include "model/cuda_weights.h"
+
+namespace rivulet {
+
+// Activations. All pointers are device memory, rows [.., ld].
+class CudaScratch {
+ public:
+  static size_t Bytes(const ModelConfig& config, const BackendLimits& limits);
+  static absl::StatusOr<CudaScratch> Create(const ModelConfig& config, const BackendLimits& limits,
+                                            cudaStream_t stream);
+
+  float *x, *y, *qkv, *attention, *ffn;  // [max_tokens]
+  float *outputs, *adjusted;             // [head_rows]
+  int ld_x, ld_qkv, ld_attention, ld_ffn, ld_outputs, ld_adjusted;
+  int head_rows;  // head outputs of one piece
+
+ private:
+  struct Array;
+  static std::vector<Array> Arrays(const ModelConfig& config, const BackendLimits& limits,
+                                   CudaScratch* scratch);
+  std::vector<CudaMemory> memory_;
+};
+
+// Thread: one. References must outlive it.
+class CudaForward {
+ public:
+  CudaForward(const ModelConfig& config, const CudaWeights& weights, const CudaSlots& slots,
+              const CudaRecords& records, const CudaScratch& scratch)
+      : config_(config), weights_(weights), slots_(slots), records_(records), scratch_(scratch) {}
+
+  // OK, or UNIMPLEMENTED saying why no kernel runs `config`.
+  static absl::Status Check(const ModelConfig& config);
+
+  // One step of `bucket` rows of `block.step`, which it turns into the next step's.
+  absl::Status Step(const kernels::CudaLaunch& launch, const CudaRunBlock& block, int bucket) const;
+
+  // The first step of a run that is not plain. `plan.raw` is copied out through `queue`. `count`:
+  // some row counts its tokens.
+  absl::Status First(CudaQueue& queue, const CudaRunBlock& block, const CudaRunPlan& plan,
+                     bool count) const;
+
+ private:
+  // Token rows of one pass and what is wanted of them.
+  struct Pass {
+    const int32_t* tokens;
+    const int64_t* positions;
+    const kernels::CudaSegment* segments;
+    int rows, num_segments;
+    const int32_t* gather;  // token rows whose outputs are wanted; null: all
+    int num_outputs;
+    const kernels::CudaOutputWork* work;  // [num_outputs]
+    const int32_t* fed;                   // see CudaSampleArgs
+    kernels::CudaStepRows next;
+  };
+  absl::Status Layers(const kernels::CudaLaunch& launch, const Pass& pass) const;
+  absl::Status Embed(const kernels::CudaLaunch& launch, const Pass& pass) const;
+  absl::Status Attention(const kernels::CudaLaunch& launch, const Pass& pass, int index) const;
+  absl::Status FeedForward(const kernels::CudaLaunch& launch, const CudaLayer& layer,
+                           int rows) const;
+  absl::Status FinalNorm(const kernels::CudaLaunch& launch, int rows) const;
+  absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const;
+  absl::Status Sample(const kernels::CudaLaunch& launch, const Pass& pass, int first,
+                      int rows) const;
+
+  const ModelConfig& config_;
+  const CudaWeights& weights_;
+  const CudaSlots& slots_;
+  const CudaRecords& records_;
+  const CudaScratch& scratch_;
+};
+
+}  // namespace rivulet

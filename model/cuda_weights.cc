@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda_weights.h"
+
+#include "kernels/embed_cuda.h"
+
+namespace rivulet {
+namespace {
+
+using kernels::CudaMatrix;
+using kernels::WeightType;
+
+WeightType LayerType(CudaPrecision precision) {
+  return precision == CudaPrecision::kFloat32 ? WeightType::kF32 : WeightType::kF16;
+}
+
+size_t MatrixBytes(WeightType type, int k, int n) {
+  return kernels::CudaPackedSize(type, k, n) + size_t(n) * sizeof(float);
+}
+
+bool HasLatePositions(const ModelConfig& config) {
+  return config.position.type == PositionType::kSinusoidal &&
+         PositionTableRows(config) < config.position.max_length;
+}
+
+}  // namespace
+
+size_t CudaWeights::Bytes(const ModelConfig& config, CudaPrecision precision) {
+  const WeightType type = LayerType(precision);
+  const int hidden = config.hidden_size, heads = config.num_heads;
+  const auto columns = size_t(config.embedding_columns());
+  const size_t norm = 2 * size_t(hidden) * sizeof(float);
+  const int gates = config.gate == Gate::kRfa ? heads : 0;
+  const bool per_head = config.feature_map.kind == kernels::FeatureMapKind::kRfa;
+  const size_t omega = size_t(config.key_dim) * size_t(config.feature_map.columns) *
+                       size_t(per_head ? heads : 1) * sizeof(float);
+  const size_t layer =
+      MatrixBytes(type, hidden, heads * (2 * config.key_dim + config.value_dim) + gates) +
+      MatrixBytes(type, heads * config.value_dim, hidden) +
+      MatrixBytes(type, hidden, config.ffn_size) + MatrixBytes(type, config.ffn_size, hidden) +
+      2 * norm + omega;
+  const auto positions = size_t(PositionTableRows(config));
+  return size_t(config.num_layers) * layer +
+         (size_t(config.vocab_size) + positions) * columns * sizeof(float) +
+         (HasLatePositions(config) ? columns * sizeof(double) : 0) +
+         (config.final_norm ? norm : 0) +
+         MatrixBytes(WeightType::kF32, hidden, config.output_size());
+}
+
+// Fills one CudaWeights.
+class CudaWeightsLoader {
+ public:
+  CudaWeightsLoader(const Model& model, WeightType type, CudaQueue& queue, CudaWeights* weights)
+      : model_(model), type_(type), queue_(queue), weights_(*weights) {}
+
+  absl::Status Load() {
+    const ModelConfig& config = model_.config();
+    RIVULET_RETURN_IF_ERROR(LoadTables());
+    for (int i = 0; i < config.num_layers; ++i) RIVULET_RETURN_IF_ERROR(LoadLayer(i));
+    if (config.final_norm) {
+      RIVULET_ASSIGN_OR_RETURN(const DecodedNorm norm, DecodeFinalNorm(model_));
+      RIVULET_RETURN_IF_ERROR(Upload(norm, &weights_.final_norm));
+    }
+    RIVULET_ASSIGN_OR_RETURN(const DecodedMatrix head, DecodeHead(model_));
+    return Upload(head, WeightType::kF32, &weights_.head);
+  }
+
+ private:
+  template <typename T>
+  absl::Status Upload(const std::vector<T>& values, const T** device) {
+    if (values.empty()) return absl::OkStatus();
+    RIVULET_ASSIGN_OR_RETURN(void* const memory, Upload(values.data(), values.size() * sizeof(T)));
+    *device = static_cast<const T*>(memory);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<void*> Upload(const void* from, size_t bytes) {
+    RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(bytes));
+    RIVULET_RETURN_IF_ERROR(queue_.CopyIn(memory.data(), from, bytes));
+    weights_.memory_.push_back(std::move(memory));
+    return weights_.memory_.back().data();
+  }
+  absl::Status Upload(const DecodedNorm& norm, CudaNorm* device) {
+    RIVULET_RETURN_IF_ERROR(Upload(norm.weight, &device->weight));
+    return Upload(norm.bias, &device->bias);
+  }
+  absl::Status Upload(const DecodedMatrix& m, WeightType type, CudaMatrix* device) {
+    std::vector<char> packed(kernels::CudaPackedSize(type, m.k, m.n));
+    for (const DecodedMatrix::Part& part : m.parts) {
+      const float* rows = m.weight.data() + size_t(part.first_row) * size_t(m.k);
+      if (!kernels::PackCudaMatrix(type, rows, part.rows, m.k, part.first_row, packed.data())) {
+        return Annotate(WeightTooLarge(part.name), "precision \"default\"");
+      }
+    }
+    device->type = type;
+    device->k = m.k;
+    device->n = m.n;
+    RIVULET_ASSIGN_OR_RETURN(device->packed, Upload(packed.data(), packed.size()));
+    return Upload(m.bias, &device->bias);
+  }
+
+  absl::Status LoadTables() {
+    const ModelConfig& config = model_.config();
+    RIVULET_ASSIGN_OR_RETURN(const DecodedTables tables, DecodeTables(model_));
+    RIVULET_RETURN_IF_ERROR(Upload(tables.embedding, &weights_.embedding));
+    RIVULET_RETURN_IF_ERROR(Upload(tables.positions, &weights_.positions));
+    weights_.position_rows = tables.position_rows;
+    if (!HasLatePositions(config)) return absl::OkStatus();
+    std::vector<double> late(size_t(config.embedding_columns()));
+    kernels::CudaFrequencies(config.embedding_columns(), late.data());
+    return Upload(late, &weights_.frequencies);
+  }
+
+  absl::Status LoadLayer(int index) {
+    RIVULET_ASSIGN_OR_RETURN(const DecodedLayer decoded, DecodeLayer(model_, index));
+    CudaLayer layer;
+    RIVULET_RETURN_IF_ERROR(Upload(decoded.qkv, type_, &layer.qkv));
+    RIVULET_RETURN_IF_ERROR(Upload(decoded.out, type_, &layer.out));
+    RIVULET_RETURN_IF_ERROR(Upload(decoded.ffn1, type_, &layer.ffn1));
+    RIVULET_RETURN_IF_ERROR(Upload(decoded.ffn2, type_, &layer.ffn2));
+    RIVULET_RETURN_IF_ERROR(Upload(decoded.norm1, &layer.norm1));
+    RIVULET_RETURN_IF_ERROR(Upload(decoded.norm2, &layer.norm2));
+    RIVULET_RETURN_IF_ERROR(Upload(decoded.omega, &layer.omega));
+    weights_.layers.push_back(layer);
+    return absl::OkStatus();
+  }
+
+  const Model& model_;
+  const WeightType type_;
+  CudaQueue& queue_;
+  CudaWeights& weights_;
+};
+
+absl::StatusOr<CudaWeights> CudaWeights::Load(const Model& model, CudaPrecision precision,
+                                              CudaQueue& queue) {
+  CudaWeights weights;
+  CudaWeightsLoader loader(model, LayerType(precision), queue, &weights);
+  RIVULET_RETURN_IF_ERROR(loader.Load());
+  return weights;
+}
+
+}  // namespace rivulet
