@@ -73,7 +73,8 @@ make_base() {
   buildah "${store[@]}" commit --quiet --rm "$container" "$base" >/dev/null
   umount "$rootfs"
 }
-if [[ -z $(buildah "${store[@]}" images --quiet --filter "reference=$base" 2>/dev/null) ]]; then
+has() { buildah "${store[@]}" inspect --type image "$1" >/dev/null 2>&1; }
+if ! has "$base"; then
   echo "image_test.sh: making $base" >&2
   make_base
 fi
@@ -95,9 +96,11 @@ build rivulet-mnist --target with-model --build-arg MODEL=model/zoo/mnist-linear
 # CUDA base images hold theirs. What those images are beside that, and their runtime halves, stay untested.
 toolkit=/usr/local/cuda
 if [[ -x $toolkit/bin/nvcc ]]; then
-  container=$(buildah "${store[@]}" from --pull-never "$base")
-  buildah "${store[@]}" config --env PATH="$toolkit/bin:$path" "$container"
-  buildah "${store[@]}" commit --quiet --rm "$container" localhost/cuda-devel >/dev/null
+  if ! has localhost/cuda-devel; then
+    container=$(buildah "${store[@]}" from --pull-never "$base")
+    buildah "${store[@]}" config --env PATH="$toolkit/bin:$path" "$container"
+    buildah "${store[@]}" commit --quiet --rm "$container" localhost/cuda-devel >/dev/null
+  fi
   build rivulet-cuda --target build --build-arg CUDA=ON --build-arg BASE=localhost/cuda-devel \
     --volume "$(readlink -f "$toolkit"):$toolkit:ro"
 else
