@@ -97,7 +97,7 @@ __device__ void Token(const CudaAttentionArgs& p, const Parts& part, int row, in
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 6)
     GenericAttention(CudaAttentionArgs p, int columns_at_once) {
   WaitForPredecessor();
   const CudaSegment segment = p.segments[static_cast<int>(blockIdx.x) / p.layout.heads];

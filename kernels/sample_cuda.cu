@@ -113,7 +113,7 @@ __device__ void WriteNext(const CudaStepRows& next, const CudaOutputWork& work, 
   next.positions[work.row] = work.position;
 }
 
-__global__ void __launch_bounds__(kRowThreads) Sample(CudaSampleArgs p) {
+__global__ void __launch_bounds__(kRowThreads, 6) Sample(CudaSampleArgs p) {
   WaitForPredecessor();
   RowShared& shared = *static_cast<RowShared*>(SharedMemory());
   const int row = static_cast<int>(blockIdx.x);
