@@ -22,7 +22,7 @@ __device__ __forceinline__ SineCosine SinCos(float x) {
   float n = rintf(x * kTwoOverPi), r;
   int quadrant;
   if (fabsf(x) < 8192.0f) {
-    // pi / 2 in three parts; n < 2^13 times the first two is exact.
+    // pi / 2 in three parts; fused multiply-adds lose nothing of the products.
     r = fmaf(n, -1.57079601e+00f, x);
     r = fmaf(n, -3.13916473e-07f, r);
     r = fmaf(n, -5.39030253e-15f, r);

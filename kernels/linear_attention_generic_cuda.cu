@@ -37,8 +37,10 @@ struct Parts {
   }
 };
 
-// One token for `columns` columns of S from `column` on. Every buffer is written again only after a
-// barrier that follows its last reading.
+// One token for `columns` columns of S from `column` on, which the caller loaded. Every buffer is
+// written again only after a barrier that follows its last reading: the next token's x, phi and
+// value after the last barrier here, its sums and dot after its own first one. S and z are first
+// read after that one, too (z by the threads that loaded it).
 __device__ void Token(const CudaAttentionArgs& p, const Parts& part, int row, int head, int column,
                       int columns) {
   const int thread = static_cast<int>(threadIdx.x), warp = WarpIndex();
@@ -118,10 +120,9 @@ __global__ void __launch_bounds__(kThreads, 6)
       part.s[i] = s[At(i / columns, value_dim, column + i % columns)];
     }
     for (int t = 0; t < segment.num_rows; ++t) {
-      __syncthreads();  // S and z are there; the token before has left its buffers
       Token(p, part, segment.first_row + t, head, column, columns);
     }
-    __syncthreads();
+    __syncthreads();  // S is final
     for (int i = thread; i < features * columns; i += kThreads) {
       s[At(i / columns, value_dim, column + i % columns)] = part.s[i];
     }

@@ -151,9 +151,9 @@ bool IsTrigonometric(FeatureMapKind kind) {
 }
 
 TEST(CudaLinearAttentionTest, EveryShapeMapGateAndNormalizerMatchesTheReference) {
-  // Slot 3: five tokens; slot 1: one; slot 5: nothing; slot 2: seven.
+  // Slot 3: five tokens; slot 1: one; nothing for a slot that does not exist; slot 2: seven.
   const std::vector<CudaSegment> segments = {
-      {3, 0, 5, 0}, {1, 5, 1, 1}, {5, 6, 0, 2}, {2, 7, 7, 3}};
+      {3, 0, 5, 0}, {1, 5, 1, 1}, {1 << 20, 6, 0, 2}, {2, 7, 7, 3}};
   for (const Shape& shape : Shapes()) {
     const Case c(shape, 14);
     ASSERT_EQ(CheckAttentionCuda(c.layout, c.map), nullptr);
@@ -217,7 +217,7 @@ TEST(CudaLinearAttentionTest, ATokenHasTheSameBitsHoweverItsSegmentIsCutAndInAny
 TEST(CudaLinearAttentionTest, LargeArgumentsOfSineAndCosineKeepTheirPrecision) {
   Case c({FeatureMapKind::kRandomFourier, 1, 4, 4, 16, false, 20}, 3);
   for (int t = 0; t < 3; ++t) {
-    for (int i = 0; i < 8; ++i) c.qkv[size_t(t * c.ld + i)] *= t == 0 ? 1.0f : t == 1 ? 2e3f : 3e5f;
+    for (int i = 0; i < 8; ++i) c.qkv[size_t(t * c.ld + i)] *= t == 0 ? 1.0f : t == 1 ? 2e3f : 1e7f;
   }
   // One token each on its own empty state: S = phi(k) v^T, so S shows the features themselves.
   const std::vector<CudaSegment> segments = {{1, 0, 1, 0}, {2, 1, 1, 1}, {3, 2, 1, 2}};
@@ -246,7 +246,9 @@ TEST(CudaLinearAttentionTest, LargeArgumentsOfSineAndCosineKeepTheirPrecision) {
 TEST(CudaLinearAttentionTest, ANotANumberStaysInItsRowAndItsSlot) {
   for (const Shape& shape : Shapes()) {
     Case c(shape, 2);
-    std::fill_n(c.qkv.begin(), c.ld, std::numeric_limits<float>::quiet_NaN());
+    // Queries and keys alone: no feature map may hide it.
+    std::fill_n(c.qkv.begin(), 2 * c.s.heads * c.s.key_dim,
+                std::numeric_limits<float>::quiet_NaN());
     const std::vector<CudaSegment> segments = {{1, 0, 1, 0}, {2, 1, 1, 1}};
     const DeviceArray<CudaSegment> device_segments(segments);
     const DeviceArray<float> in(c.qkv), omega(c.omega), states(StatesOf(c)),

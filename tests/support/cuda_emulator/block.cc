@@ -45,8 +45,11 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> threads;  // grows, never shrinks
   int count = 0, live = 0, at_barrier = 0;
   int votes = 0, last_votes = 0;
-  std::vector<int> ready;
-  size_t next_ready = 0;
+  std::vector<std::vector<int>> ready;  // by warp
+  int num_ready = 0;
+  size_t warp = 0;         // that ran last
+  bool one_ahead = false;  // this block lets a warp run as far as it can
+  bool shuffled = false;
   uint64_t random = 0;
   Thread* current = nullptr;
   std::vector<unsigned char> shared;
@@ -68,7 +71,8 @@ void Wait(State state, const char* op, Site site) {
 
 void Wake(Thread& thread) {
   thread.state = State::kReady;
-  block.ready.push_back(thread.index);
+  block.ready[static_cast<size_t>(thread.index / kWarp)].push_back(thread.index);
+  ++block.num_ready;
 }
 
 // Every thread that exists has arrived at the barrier: all go on.
@@ -136,19 +140,26 @@ void ThreadMain() {
       exited, block.count, list);
 }
 
-// The next thread to run: any of the ready ones (seeded), or the longest waiting.
+// The next thread to run, null if none can. In order: warp by warp, by index. Shuffled: any thread
+// of any warp, or, in every other block, of one warp until all of it waits for others.
 Thread* Pick() {
-  std::vector<int>& ready = block.ready;
-  if (block.next_ready == ready.size()) {
-    ready.clear();
-    block.next_ready = 0;
-    return nullptr;
+  if (block.num_ready == 0) return nullptr;
+  const size_t warps = block.ready.size();
+  if (block.shuffled && !(block.one_ahead && !block.ready[block.warp].empty())) {
+    block.warp = Random() % warps;
   }
-  if (block.random != 0) {
-    const size_t left = ready.size() - block.next_ready;
-    std::swap(ready[block.next_ready], ready[block.next_ready + Random() % left]);
+  while (block.ready[block.warp].empty()) block.warp = (block.warp + 1) % warps;
+  std::vector<int>& ready = block.ready[block.warp];
+  const size_t at = block.shuffled ? Random() % ready.size() : 0;
+  const int index = ready[at];
+  if (block.shuffled) {
+    ready[at] = ready.back();
+    ready.pop_back();
+  } else {
+    ready.erase(ready.begin());
   }
-  return block.threads[static_cast<size_t>(ready[block.next_ready++])].get();
+  --block.num_ready;
+  return block.threads[static_cast<size_t>(index)].get();
 }
 
 void PrepareShared(size_t bytes) {
@@ -175,8 +186,10 @@ void CheckShared(size_t bytes) {
 void RunBlock() {
   block.live = block.count;
   block.at_barrier = block.votes = 0;
-  block.ready.clear();
-  block.next_ready = 0;
+  block.ready.assign(static_cast<size_t>((block.count + kWarp - 1) / kWarp), {});
+  block.num_ready = 0;
+  block.warp = 0;
+  block.one_ahead = block.shuffled && Random() % 2 == 0;
   for (int i = 0; i < block.count; ++i) {
     Thread& t = *block.threads[static_cast<size_t>(i)];
     t.fiber.Prepare(ThreadMain);
@@ -259,6 +272,7 @@ void RunKernel(const Launch& launch, uint64_t seed) {
   block.launch = &launch;
   block.count = static_cast<int>(launch.block.x * launch.block.y * launch.block.z);
   block.random = seed;
+  block.shuffled = seed != 0;
   while (static_cast<int>(block.threads.size()) < block.count) {
     block.threads.push_back(std::make_unique<Thread>());
     block.threads.back()->index = static_cast<int>(block.threads.size()) - 1;
