@@ -12,7 +12,7 @@ packages=(
   libabsl-dev nlohmann-json3-dev libssl-dev libhwy-dev libisal-dev libpng-dev zlib1g-dev libcli11-dev
 )
 test_packages=(
-  libgtest-dev libgmock-dev libbenchmark-dev
+  libgtest-dev libgmock-dev openssl libbenchmark-dev
   clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev python3 python3-venv shellcheck
   haproxy buildah debootstrap
 )
