@@ -178,7 +178,8 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_ASSIGN_OR_RETURN(d.weights, CudaWeights::Load(*model_, options.precision, d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.slots, CudaSlots::Create(config_, limits_.num_slots, d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.records, CudaRecords::Create(limits_, kCudaMaxTop));
-  RIVULET_ASSIGN_OR_RETURN(d.scratch, CudaScratch::Create(config_, limits_, d.queue.stream()));
+  RIVULET_ASSIGN_OR_RETURN(
+      d.scratch, CudaScratch::Create(config_, limits_, options.head_rows, d.queue.stream()));
   RIVULET_ASSIGN_OR_RETURN(d.block, CudaMemory::OnDevice(CudaRunBlock::MaxBytes(limits_)));
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
   RIVULET_RETURN_IF_ERROR(CaptureSteps());
@@ -304,6 +305,7 @@ absl::Status CheckOptions(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 0, 1 << 16));
   RIVULET_RETURN_IF_ERROR(check("max_tokens", options.max_tokens, 0, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("max_steps", options.max_steps, 1, 1 << 10));
+  RIVULET_RETURN_IF_ERROR(check("head_rows", options.head_rows, 0, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));
   if (options.patience > absl::ZeroDuration()) return absl::OkStatus();
   return InvalidField("OPTION_OUT_OF_RANGE", "patience",
@@ -353,12 +355,13 @@ struct Need {
   }
 };
 
-absl::StatusOr<Need> MeasureNeed(const ModelConfig& config, const BackendLimits& limits) {
+absl::StatusOr<Need> MeasureNeed(const ModelConfig& config, const BackendLimits& limits,
+                                 int head_rows) {
   Need need;
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&need.free, &need.total));
   need.weights = limits.weight_bytes;
   need.slot = CudaSlots::BytesPerSlot(config);
-  need.work = CudaScratch::Bytes(config, limits) + CudaRunBlock::MaxBytes(limits);
+  need.work = CudaScratch::Bytes(config, limits, head_rows) + CudaRunBlock::MaxBytes(limits);
   need.num_slots = limits.num_slots;
   return need;
 }
@@ -372,7 +375,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   const ModelConfig& config = model->config();
   RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
   const BackendLimits limits = LimitsOf(config, options, device);
-  RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits));
+  RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits, options.head_rows));
   if (need.sum() > need.usable()) return need.OutOfMemory();
   auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits);
   const absl::Status started = backend->Start(options);

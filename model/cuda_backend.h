@@ -33,6 +33,7 @@ struct CudaBackendOptions {
   int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 2048
   int max_steps = 32;       // steps of one run
   int preferred_steps = 8;  // run length that hides the host
+  int head_rows = 0;        // rows whose head outputs are made at a time; 0: what 32 MiB hold
 };
 
 // Uploads the weights, reserves the slots, captures a step for every bucket of row counts and runs

@@ -61,7 +61,8 @@ struct CudaScratch::Array {
 };
 
 std::vector<CudaScratch::Array> CudaScratch::Arrays(const ModelConfig& config,
-                                                    const BackendLimits& limits, CudaScratch* s) {
+                                                    const BackendLimits& limits, int head,
+                                                    CudaScratch* s) {
   s->ld_x = Padded(config.hidden_size);
   s->ld_qkv = Padded(config.num_heads * (2 * config.key_dim + config.value_dim + 1));
   s->ld_attention = Padded(config.num_heads * config.value_dim);
@@ -70,7 +71,8 @@ std::vector<CudaScratch::Array> CudaScratch::Arrays(const ModelConfig& config,
   s->ld_adjusted = Padded(config.num_output_tokens());
   const auto tokens = size_t(limits.max_tokens);
   const auto widest = size_t(std::max(s->ld_outputs, s->ld_adjusted));
-  s->head_rows = int(std::min(tokens, std::max(kLeastHeadRows, kHeadFloats / widest)));
+  s->head_rows = int(
+      std::min(tokens, head > 0 ? size_t(head) : std::max(kLeastHeadRows, kHeadFloats / widest)));
   const auto head_rows = size_t(s->head_rows);
   return {{&s->x, tokens, s->ld_x},
           {&s->y, tokens, s->ld_x},
@@ -81,19 +83,20 @@ std::vector<CudaScratch::Array> CudaScratch::Arrays(const ModelConfig& config,
           {&s->adjusted, head_rows, s->ld_adjusted}};
 }
 
-size_t CudaScratch::Bytes(const ModelConfig& config, const BackendLimits& limits) {
+size_t CudaScratch::Bytes(const ModelConfig& config, const BackendLimits& limits, int head) {
   CudaScratch scratch;
   size_t bytes = 0;
-  for (const Array& a : Arrays(config, limits, &scratch)) {
+  for (const Array& a : Arrays(config, limits, head, &scratch)) {
     bytes += a.rows * size_t(a.ld) * sizeof(float);
   }
   return bytes;
 }
 
 absl::StatusOr<CudaScratch> CudaScratch::Create(const ModelConfig& config,
-                                                const BackendLimits& limits, cudaStream_t stream) {
+                                                const BackendLimits& limits, int head,
+                                                cudaStream_t stream) {
   CudaScratch scratch;
-  for (const Array& a : Arrays(config, limits, &scratch)) {
+  for (const Array& a : Arrays(config, limits, head, &scratch)) {
     RIVULET_ASSIGN_OR_RETURN(CudaMemory memory,
                              CudaMemory::OnDevice(a.rows * size_t(a.ld) * sizeof(float)));
     *a.place = static_cast<float*>(memory.data());

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -26,9 +27,10 @@ namespace rivulet {
 // Activations. All pointers are device memory, rows [.., ld].
 class CudaScratch {
  public:
-  static size_t Bytes(const ModelConfig& config, const BackendLimits& limits);
+  // `head_rows`: 0, or the rows of a piece of head outputs.
+  static size_t Bytes(const ModelConfig& config, const BackendLimits& limits, int head_rows);
   static absl::StatusOr<CudaScratch> Create(const ModelConfig& config, const BackendLimits& limits,
-                                            cudaStream_t stream);
+                                            int head_rows, cudaStream_t stream);
 
   float *x, *y, *qkv, *attention, *ffn;  // [max_tokens]
   float *outputs, *adjusted;             // [head_rows]
@@ -38,7 +40,7 @@ class CudaScratch {
  private:
   struct Array;
   static std::vector<Array> Arrays(const ModelConfig& config, const BackendLimits& limits,
-                                   CudaScratch* scratch);
+                                   int head_rows, CudaScratch* scratch);
   std::vector<CudaMemory> memory_;
 };
 

@@ -18,20 +18,21 @@ constexpr int kTokens = 128, kOtherTokens = 97, kOtherRows = 33;
 constexpr int kTokens = 0, kOtherTokens = 1100, kOtherRows = 300;
 #endif
 
-BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens) {
+BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, int head_rows) {
   return [=](std::shared_ptr<const Model> model, int num_slots) {
     CudaBackendOptions options;
     options.num_slots = num_slots;
     options.precision = precision;
     options.max_rows = max_rows;
     options.max_tokens = max_tokens;
+    options.head_rows = head_rows;
     return CreateCudaBackend(std::move(model), options);
   };
 }
 
 }  // namespace
 
-// Limits of rows and tokens choose other buckets and tiles, with the same bits.
+// Limits of rows and tokens choose other buckets, tiles and pieces, with the same bits.
 std::vector<TestedBackend> TestedBackends() {
   int devices = 0;
   const cudaError_t counted = cudaGetDeviceCount(&devices);
@@ -45,8 +46,8 @@ std::vector<TestedBackend> TestedBackends() {
   tested[1].least_output_tolerance = 1e-2;
   const CudaPrecision precisions[] = {CudaPrecision::kFloat32, CudaPrecision::kDefault};
   for (int i = 0; i < 2; ++i) {
-    tested[size_t(i)].same_bits = {Factory(precisions[i], 0, kTokens),
-                                   Factory(precisions[i], kOtherRows, kOtherTokens)};
+    tested[size_t(i)].same_bits = {Factory(precisions[i], 0, kTokens, 0),
+                                   Factory(precisions[i], kOtherRows, kOtherTokens, 5)};
   }
   return tested;
 }
