@@ -114,7 +114,6 @@ __global__ void __launch_bounds__(kThreads, 6)
   for (int f = thread; f < features; f += kThreads) part.z_first[f] = z[f];
   for (int column = 0; column < value_dim; column += columns_at_once) {
     const int left = value_dim - column, columns = left < columns_at_once ? left : columns_at_once;
-    __syncthreads();  // the columns before are written back, z_first is complete
     for (int f = thread; f < features; f += kThreads) part.z[f] = part.z_first[f];
     for (int i = thread; i < features * columns; i += kThreads) {
       part.s[i] = s[At(i / columns, value_dim, column + i % columns)];

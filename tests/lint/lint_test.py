@@ -131,8 +131,10 @@ class LintTest(unittest.TestCase):
             name = relative(path)
             if path.suffix not in (".h", ".cc") or name.startswith("tests/"):
                 continue
-            if re.search(r"#\s*if(def)?\s.*(RIVULET_CUDA|CUDA_ENABLED)", text):
+            if re.search(r"#\s*if(def)?\s.*(RIVULET_CUDA\b|CUDA_ENABLED)", text):
                 errors.append(f"{name}: chooses a backend with the preprocessor")
+            if "RIVULET_CUDA_EMULATED" in text and name != "kernels/device_cuda.h":
+                errors.append(f"{name}: knows the emulator; device_cuda.h alone does")
             if re.search(r"^\s*throw\b", text, re.M):
                 errors.append(f"{name}: throws")
         self.assertEqual(errors, [])
