@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "kernels/categorical.h"
 #include "kernels/device_cuda.h"
@@ -122,11 +121,7 @@ __device__ inline void RowKeepLargest(float* weights, int n, bool by_count, doub
     for (int i = ids.begin; i < ids.end; ++i) {
       if (weights[i] >= threshold) measure += by_count ? 1.0 : static_cast<double>(weights[i]);
     }
-    if (SumInTree(measure, shared) >= target) {
-      low = middle;
-    } else {
-      high = middle;
-    }
+    (SumInTree(measure, shared) >= target ? low : high) = middle;
   }
   const float threshold = __uint_as_float(low);
   double above = 0;
@@ -142,8 +137,7 @@ __device__ inline void RowKeepLargest(float* weights, int n, bool by_count, doub
   int32_t before = 0;
   for (int t = 0; t < static_cast<int>(threadIdx.x); ++t) before += shared.counts[t];
   const double each = by_count ? 1.0 : static_cast<double>(threshold);
-  // A threshold of 0: those weights are 0 anyway.
-  double keep = each > 0 ? ceil((target - above) / each) : 0;
+  double keep = each > 0 ? ceil((target - above) / each) : 0;  // (weights of 0 are 0 either way)
   if (keep > 0 && above + (keep - 1) * each >= target) keep -= 1;
   if (above + keep * each < target) keep += 1;
   for (int i = ids.begin; i < ids.end; ++i) {
