@@ -77,8 +77,8 @@ absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
         absl::StrCat("output_positions holds ", position, "; allowed: at least 0 and below ",
                      num_scored, ", the number of scored tokens."));
   }
-  RIVULET_RETURN_IF_ERROR(
-      ExtendSession(*session_ref, spec_.tokens, config_, table->limits(), session));
+  RIVULET_ASSIGN_OR_RETURN(
+      appended_, ExtendSession(*session_ref, spec_.tokens, config_, table->limits(), session));
   // All but the last token is fed: the last one is what the next request begins with.
   const int64_t end = std::max<int64_t>(0, session->total() - 1);
   start = session->From(num_scored > 0 ? before + unscored - 1 : end);
@@ -96,7 +96,7 @@ absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
 
 void AppendRequest::Settle(const absl::Status& end) {
   if (!end.ok()) {
-    session->Rewind(session->position() - num_tokens);
+    session->Rewind(session->position() - appended_);
     return;
   }
   if (!session_ref->mark.empty()) session->Mark(session_ref->mark);

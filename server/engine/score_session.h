@@ -57,6 +57,7 @@ class AppendRequest final : public ScoreRequest {
  private:
   const AppendSpec spec_;
   const ModelConfig& config_;
+  int64_t appended_ = 0;  // tokens that the client session did not hold already
 };
 
 class ScoreSession final : public Session {

@@ -39,8 +39,8 @@ GenerateRequest::GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens,
 
 absl::Status GenerateRequest::Begin(SessionTable* table, absl::Time /*now*/) {
   if (session == nullptr) return absl::OkStatus();
-  RIVULET_RETURN_IF_ERROR(
-      ExtendSession(*session_ref, spec.prompt, *model.config, table->limits(), session));
+  RIVULET_ASSIGN_OR_RETURN(
+      appended_, ExtendSession(*session_ref, spec.prompt, *model.config, table->limits(), session));
   if (session->total() == 0) return EmptyPrompt();
   prompt_end_ = session->position();
   if (spec.session_seed) spec.sampling.seed = session->seed;
@@ -74,10 +74,8 @@ void GenerateRequest::Settle(const absl::Status& end) {
   if (session == nullptr) return;
   if (end.ok() && !session_ref->mark.empty()) session->Mark(session_ref->mark);
   // What was generated stays, so that the client can go on where it lost the reply. Without a token
-  // of ours the prompt goes too: the request had no effect.
-  if (!end.ok() && session->position() == prompt_end_) {
-    session->Rewind(prompt_end_ - usage.prompt_tokens);
-  }
+  // of ours the prompt goes too, unless it was given before: the request had no effect.
+  if (!end.ok() && session->position() == prompt_end_) session->Rewind(prompt_end_ - appended_);
 }
 
 void GenerateRequest::CreateSessions() {

@@ -150,6 +150,7 @@ class GenerateRequest final : public Request {
   friend class SampleSession;
   std::optional<SessionProgress> Progress() const;
 
+  int64_t appended_ = 0;    // tokens of the prompt that the client session did not hold already
   int64_t prompt_end_ = 0;  // position of the client session after the prompt
 };
 

@@ -133,6 +133,7 @@ absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef session, absl
         }
         client->Rewind(position);
         *info = client->Info(now);
+        info->busy = false;  // with this call alone, which ends now
         return absl::OkStatus();
       },
       std::move(done));

@@ -59,9 +59,9 @@ absl::Status CheckLength(int64_t count, const ModelConfig& config, const Session
 
 }  // namespace
 
-absl::Status ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
-                           const ModelConfig& config, const SessionLimits& limits,
-                           ClientSession* session) {
+absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
+                                      const ModelConfig& config, const SessionLimits& limits,
+                                      ClientSession* session) {
   int64_t position = ref.position.value_or(session->position());
   if (Holds(*session, position, tokens)) {
     position += static_cast<int64_t>(tokens.size());
@@ -73,13 +73,13 @@ absl::Status ExtendSession(const SessionRef& ref, std::span<const int32_t> token
   const auto& marks = session->marks();
   if (!ref.mark.empty() && !marks.contains(ref.mark) &&
       marks.size() >= static_cast<size_t>(limits.max_marks)) {
-    return Refuse(absl::StatusCode::kResourceExhausted, "MARK_LIMIT", "mark",
+    return Refuse(absl::StatusCode::kFailedPrecondition, "MARK_LIMIT", "mark",
                   absl::StrCat("the session has ", marks.size(), " marks; allowed: at most ",
                                limits.max_marks, "."));
   }
   session->Rewind(position);
   for (const int32_t token : tokens) session->sequence.Append(token, /*generated=*/false);
-  return absl::OkStatus();
+  return static_cast<int64_t>(tokens.size());
 }
 
 std::vector<int32_t> FedTokens(const ClientSession& session, const ModelConfig& config,

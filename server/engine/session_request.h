@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "model/config.h"
 #include "server/engine/client_session.h"
 #include "server/engine/engine.h"
@@ -17,13 +18,13 @@
 namespace rivulet {
 
 // Goes to ref.position and appends `tokens` there, unless exactly they were given there before: so
-// a request that is asked again changes nothing. Errors, which change nothing: OUT_OF_RANGE
-// (POSITION_OUT_OF_RANGE, TOO_MANY_TOKENS), FAILED_PRECONDITION (GIVEN_TOKENS_BEYOND_POSITION: only
-// RewindSession drops what the client gave), RESOURCE_EXHAUSTED (MARK_LIMIT). REQUIRES: `tokens`
-// are ids of the model.
-absl::Status ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
-                           const ModelConfig& config, const SessionLimits& limits,
-                           ClientSession* session);
+// a request that is asked again changes nothing. Returns how many were appended, all or 0. Errors,
+// which change nothing: OUT_OF_RANGE (POSITION_OUT_OF_RANGE, TOO_MANY_TOKENS), FAILED_PRECONDITION
+// (GIVEN_TOKENS_BEYOND_POSITION: only RewindSession drops what the client gave; MARK_LIMIT).
+// REQUIRES: `tokens` are ids of the model.
+absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
+                                      const ModelConfig& config, const SessionLimits& limits,
+                                      ClientSession* session);
 
 // Tokens [begin, end) of what the sequence feeds; index 0 is the implied bos, where there is one.
 std::vector<int32_t> FedTokens(const ClientSession& session, const ModelConfig& config,

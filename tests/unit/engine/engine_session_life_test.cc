@@ -59,6 +59,39 @@ TEST_F(EngineSessionTest, ACancelledReplyLeavesWhatItGenerated) {
   ExpectAtRest();
 }
 
+TEST_F(EngineSessionTest, ARepeatedRequestThatIsCancelledTakesNothingBack) {
+  options_.sessions.max_state_bytes = 0;  // so that the repeated one has tokens to feed, ...
+  options_.prefill_tokens_idle = 1;       // ... each in a run of its own
+  Start();
+  SessionRef session = Open();
+  session.position = 0;
+  ASSERT_TRUE(Append(session, {5, 6, 7}).ok());
+  ReplyCollector reply;
+  probe_->AllowRuns(1);
+  ASSERT_TRUE(reply.Start(engine_.get(), SpecOf(session, 5, {5, 6, 7})).ok());
+  ASSERT_TRUE(Eventually([&] { return engine_->GetLoad().running == 1; }));
+  engine_->Cancel(reply.id());
+  probe_->AllowAll();
+  EXPECT_EQ(reply.Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(Rewind(session, 3)->position, 3);
+
+  AppendSpec again;
+  again.session = session;
+  again.tokens = {5, 6, 7};
+  probe_->AllowRuns(1);
+  std::promise<absl::Status> ended;
+  const auto id = engine_->Append(
+      again, [&](const absl::StatusOr<ScoreResult>& result) { ended.set_value(result.status()); });
+  ASSERT_TRUE(id.ok());
+  ASSERT_TRUE(Eventually([&] { return engine_->GetLoad().running == 1; }));
+  engine_->Cancel(*id);
+  probe_->AllowAll();
+  EXPECT_EQ(ended.get_future().get().code(), absl::StatusCode::kCancelled);
+  session.position = std::nullopt;
+  EXPECT_EQ(Generate(SpecOf(session, 8)), Alone({5, 6, 7}, 8));
+  ExpectAtRest();
+}
+
 TEST_F(EngineSessionTest, CloseEndsWhatRunsAndWhatWaits) {
   options_.sessions.max_waiting = 1;
   Start();

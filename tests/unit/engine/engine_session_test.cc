@@ -110,6 +110,7 @@ TEST_F(EngineSessionTest, GivenTokensAreDroppedByRewindAlone) {
   const auto rewound = Rewind(session, 1);
   ASSERT_TRUE(rewound.ok());
   EXPECT_EQ(rewound->position, 1);
+  EXPECT_FALSE(rewound->busy);
   EXPECT_EQ(Generate(SpecOf(session, 8)), Alone({5}, 8));
   EXPECT_EQ(ReasonOf(Rewind(session, 100).status()), "POSITION_OUT_OF_RANGE");
   EXPECT_EQ(ReasonOf(Rewind(session, std::nullopt).status()), "POSITION_OR_MARK");
