@@ -96,9 +96,8 @@ class Session {
   // Hands what the records brought to the reply; false if that is nothing.
   virtual bool Flush() { return false; }
 
-  // What must happen after a run in which it had a row.
-  //   kFork: copy its slot to the request's other sessions, then tell all of them; kZero: zero its
-  //   slot
+  // What must happen after a run in which it had a row. kFork: copy its slot to the request's other
+  // sessions, then tell all of them; kZero: zero its slot.
   enum class Next : uint8_t { kContinue, kFork, kZero };
   virtual Next OnRunDone() = 0;
   // Its slot now holds the state of all but the last prompt token.
