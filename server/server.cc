@@ -6,12 +6,14 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/cpu_backend.h"
 #include "model/cuda_backend.h"
+#include "model/file.h"
 #include "model/model.h"
 #include "server/grpc/grpc_server.h"
 #include "server/health_watch.h"
@@ -93,6 +95,18 @@ absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
   return models;
 }
 
+// The bytes of the file but for white space at its end; "" for no file.
+absl::StatusOr<std::string> ReadSnapshotKey(const std::string& path) {
+  if (path.empty()) return std::string();
+  constexpr size_t kLeast = 16, kMost = 4096;
+  RIVULET_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, kMost));
+  const absl::string_view key = absl::StripTrailingAsciiWhitespace(text);
+  if (key.size() >= kLeast) return std::string(key);
+  return InvalidField("CONFIG_INVALID", "snapshot-key-file",
+                      absl::StrCat("snapshot-key-file ", path, " holds a key of ", key.size(),
+                                   " bytes; it needs at least ", kLeast));
+}
+
 }  // namespace
 
 absl::StatusOr<Server::LoadedModel> Server::StartEngine(std::shared_ptr<const Model> model,
@@ -100,6 +114,8 @@ absl::StatusOr<Server::LoadedModel> Server::StartEngine(std::shared_ptr<const Mo
   RIVULET_ASSIGN_OR_RETURN(ChosenBackend chosen, ChooseBackend(model, config));
   EngineOptions options;
   options.max_queue = config.max_queue;
+  options.sessions.max_sessions = config.max_client_sessions;
+  options.sessions.max_state_bytes = int64_t{config.session_state_mib} << 20;
   LoadedModel loaded;
   loaded.name = model->config().name;
   loaded.backend = std::move(chosen.name);
@@ -109,6 +125,7 @@ absl::StatusOr<Server::LoadedModel> Server::StartEngine(std::shared_ptr<const Mo
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& config) {
   RIVULET_RETURN_IF_ERROR(ValidateServerConfig(config));
+  RIVULET_ASSIGN_OR_RETURN(std::string snapshot_key, ReadSnapshotKey(config.snapshot_key_file));
   std::unique_ptr<Server> server(new Server);
   RIVULET_ASSIGN_OR_RETURN(const auto models, LoadModels(config.models));
   for (const auto& model : models) {
@@ -125,6 +142,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   options.reflection = config.reflection;
   options.max_message_bytes = config.max_message_mib << 20;
   options.max_streams = config.max_streams;
+  options.snapshot_key = std::move(snapshot_key);
   options.max_connection_age = config.max_connection_age_seconds == 0
                                    ? absl::InfiniteDuration()
                                    : absl::Seconds(config.max_connection_age_seconds);

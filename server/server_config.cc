@@ -57,6 +57,17 @@ const std::vector<Setting>& Settings() {
              1 << 24),
       Number("max-queue", "Samples and scores of a model that may wait for a slot", &C::max_queue,
              0, 1 << 24),
+      Number("max-client-sessions", "Client sessions of a model that may be open at once",
+             &C::max_client_sessions, 0, 1 << 24),
+      Number(
+          "session-state-mib",
+          "Memory for the states of a model's client sessions; beyond it the states used longest "
+          "ago are forgotten and computed again when they are needed",
+          &C::session_state_mib, 0, 1 << 24),
+      {"snapshot-key-file", "FILE",
+       "Key that signs snapshots of sessions, at least 16 bytes; without its signature none is "
+       "restored",
+       &C::snapshot_key_file},
       Number("drain-delay-seconds",
              "After SIGTERM: how long health is NOT_SERVING but requests are still taken, so that "
              "balancers look elsewhere",

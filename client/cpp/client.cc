@@ -1,48 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rivulet/client.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cpp/client_error.h"
-#include "google/protobuf/wrappers.pb.h"
+#include "client/cpp/connection.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/channel_arguments.h"
-#include "rivulet/v1/inference.grpc.pb.h"
 
 namespace rivulet {
 namespace {
-
-// Two messages of grpc.health.v1 have one field each, with the numbers and types of these wrappers.
-// A generated copy of health.proto would clash with that of a program which links both.
-using HealthStub =
-    grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::Int32Value>;
-
-// A call's context with deadline and cancellation; lives until the call has ended.
-class Call {
- public:
-  explicit Call(const CallOptions& options, bool wait_for_ready)
-      : on_stop_(options.stop, Cancel{&context_}) {
-    if (options.deadline != absl::InfiniteFuture()) {
-      context_.set_deadline(absl::ToChronoTime(options.deadline));
-    }
-    context_.set_wait_for_ready(wait_for_ready);
-  }
-  grpc::ClientContext* context() { return &context_; }
-
- private:
-  struct Cancel {
-    grpc::ClientContext* context;
-    void operator()() const { context->TryCancel(); }
-  };
-  grpc::ClientContext context_;
-  std::stop_callback<Cancel> on_stop_;
-};
 
 absl::StatusOr<std::string> ReadPem(const std::string& path, absl::string_view what) {
   if (path.empty()) return std::string();
@@ -105,15 +79,17 @@ grpc::ChannelArguments ChannelArgs(const ClientOptions& options) {
   return args;
 }
 
+}  // namespace
+
 // One Generate without a thread of its own. Deletes itself when the call has ended.
-class AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateReply> {
+class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateReply> {
  public:
-  AsyncGenerate(v1::GenerateRequest request, Client::OnPartAsync on_part, Client::GenerateDone done,
-                const CallOptions& options, bool wait_for_ready)
+  AsyncGenerate(const Connection& connection, v1::GenerateRequest request, OnPartAsync on_part,
+                GenerateDone done, const CallOptions& options)
       : request_(std::move(request)),
         on_part_(std::move(on_part)),
         done_(std::move(done)),
-        call_(options, wait_for_ready) {}
+        call_(connection, options) {}
 
   void Start(v1::InferenceService::Stub* stub) {
     stub->async()->Generate(call_.context(), &request_, this);
@@ -133,29 +109,18 @@ class AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateReply> {
   void OnDone(const grpc::Status& grpc_status) override {
     absl::Status status = FromGrpcStatus(grpc_status);
     if (stopped_ && status.ok()) status = absl::CancelledError("the caller ended the reply");
-    const Client::GenerateDone done = std::move(done_);
+    const GenerateDone done = std::move(done_);
     delete this;  // lets go of the channel before the caller may: see Client::ScoreAsync
     done(std::move(status));
   }
 
  private:
   const v1::GenerateRequest request_;
-  const Client::OnPartAsync on_part_;
-  Client::GenerateDone done_;
+  const OnPartAsync on_part_;
+  GenerateDone done_;
   v1::GenerateReply part_;
   bool stopped_ = false;
   Call call_;
-};
-
-}  // namespace
-
-struct Client::Connection {
-  Connection(const std::shared_ptr<grpc::Channel>& channel, bool wait)
-      : inference(v1::InferenceService::NewStub(channel)), health(channel), wait_for_ready(wait) {}
-
-  std::unique_ptr<v1::InferenceService::Stub> inference;
-  mutable HealthStub health;
-  bool wait_for_ready;
 };
 
 absl::StatusOr<Client> Client::Connect(absl::string_view target, const ClientOptions& options) {
@@ -169,15 +134,21 @@ absl::StatusOr<Client> Client::Connect(absl::string_view target, const ClientOpt
         absl::StrCat("connect_timeout: ", absl::FormatDuration(options.connect_timeout),
                      "; 1 ms to 1 h is allowed"));
   }
+  // More than this gRPC would not send; what a tenant's name may be is the server's to say.
+  const auto printable = [](unsigned char c) { return c > ' ' && c <= '~'; };
+  if (!std::all_of(options.tenant.begin(), options.tenant.end(), printable)) {
+    return absl::InvalidArgumentError(absl::StrCat("tenant: \"", absl::CHexEscape(options.tenant),
+                                                   "\"; only printable ASCII can be sent"));
+  }
   auto credentials = Credentials(options);
   if (!credentials.ok()) return credentials.status();
   return Client(std::make_shared<Connection>(
       grpc::CreateCustomChannel(std::string(target), *credentials, ChannelArgs(options)),
-      options.wait_for_ready));
+      options.wait_for_ready, options.tenant));
 }
 
 Client Client::FromChannel(const std::shared_ptr<grpc::Channel>& channel) {
-  return Client(std::make_shared<Connection>(channel, false));
+  return Client(std::make_shared<Connection>(channel, false, ""));
 }
 
 Client::Client(std::shared_ptr<const Connection> connection) : connection_(std::move(connection)) {}
@@ -189,7 +160,7 @@ Client::~Client() = default;
 
 absl::Status Client::Generate(const v1::GenerateRequest& request, OnPart on_part,
                               const CallOptions& options) const {
-  Call call(options, connection_->wait_for_ready);
+  Call call(*connection_, options);
   const auto reader = connection_->inference->Generate(call.context(), request);
   v1::GenerateReply part;
   bool stopped = false;
@@ -206,33 +177,28 @@ absl::Status Client::Generate(const v1::GenerateRequest& request, OnPart on_part
 
 void Client::GenerateAsync(v1::GenerateRequest request, OnPartAsync on_part, GenerateDone done,
                            const CallOptions& options) const {
-  (new AsyncGenerate(std::move(request), std::move(on_part), std::move(done), options,
-                     connection_->wait_for_ready))
+  (new AsyncGenerate(*connection_, std::move(request), std::move(on_part), std::move(done),
+                     options))
       ->Start(connection_->inference.get());
 }
 
 absl::StatusOr<v1::ScoreReply> Client::Score(const v1::ScoreRequest& request,
                                              const CallOptions& options) const {
-  Call call(options, connection_->wait_for_ready);
-  v1::ScoreReply reply;
-  absl::Status status =
-      FromGrpcStatus(connection_->inference->Score(call.context(), request, &reply));
-  if (!status.ok()) return status;
-  return reply;
+  return connection_->Unary(*connection_->inference, &v1::InferenceService::Stub::Score, request,
+                            options);
 }
 
 void Client::ScoreAsync(v1::ScoreRequest request, ScoreDone done,
                         const CallOptions& options) const {
   struct Pending {
-    Pending(v1::ScoreRequest r, ScoreDone d, const CallOptions& o, bool wait)
-        : request(std::move(r)), done(std::move(d)), call(o, wait) {}
+    Pending(const Connection& c, v1::ScoreRequest r, ScoreDone d, const CallOptions& o)
+        : request(std::move(r)), done(std::move(d)), call(c, o) {}
     v1::ScoreRequest request;
     v1::ScoreReply reply;
     ScoreDone done;
     Call call;
   };
-  auto* const pending =
-      new Pending(std::move(request), std::move(done), options, connection_->wait_for_ready);
+  auto* const pending = new Pending(*connection_, std::move(request), std::move(done), options);
   connection_->inference->async()->Score(
       pending->call.context(), &pending->request, &pending->reply,
       [pending](const grpc::Status& grpc_status) {
@@ -247,41 +213,29 @@ void Client::ScoreAsync(v1::ScoreRequest request, ScoreDone done,
 }
 
 absl::StatusOr<v1::ListModelsReply> Client::ListModels(const CallOptions& options) const {
-  Call call(options, connection_->wait_for_ready);
-  v1::ListModelsReply reply;
-  absl::Status status = FromGrpcStatus(
-      connection_->inference->ListModels(call.context(), v1::ListModelsRequest(), &reply));
-  if (!status.ok()) return status;
-  return reply;
+  return connection_->Unary(*connection_->inference, &v1::InferenceService::Stub::ListModels,
+                            v1::ListModelsRequest(), options);
 }
 
 absl::StatusOr<v1::GetModelReply> Client::GetModel(absl::string_view model,
                                                    const CallOptions& options) const {
-  Call call(options, connection_->wait_for_ready);
   v1::GetModelRequest request;
   request.set_model(std::string(model));
-  v1::GetModelReply reply;
-  absl::Status status =
-      FromGrpcStatus(connection_->inference->GetModel(call.context(), request, &reply));
-  if (!status.ok()) return status;
-  return reply;
+  return connection_->Unary(*connection_->inference, &v1::InferenceService::Stub::GetModel, request,
+                            options);
 }
 
 absl::StatusOr<v1::GetLoadReply> Client::GetLoad(absl::string_view model,
                                                  const CallOptions& options) const {
-  Call call(options, connection_->wait_for_ready);
   v1::GetLoadRequest request;
   request.set_model(std::string(model));
-  v1::GetLoadReply reply;
-  absl::Status status =
-      FromGrpcStatus(connection_->inference->GetLoad(call.context(), request, &reply));
-  if (!status.ok()) return status;
-  return reply;
+  return connection_->Unary(*connection_->inference, &v1::InferenceService::Stub::GetLoad, request,
+                            options);
 }
 
 absl::StatusOr<HealthStatus> Client::Health(absl::string_view service,
                                             const CallOptions& options) const {
-  Call call(options, connection_->wait_for_ready);
+  Call call(*connection_, options);
   google::protobuf::StringValue request;
   request.set_value(std::string(service));
   google::protobuf::Int32Value reply;

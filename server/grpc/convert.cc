@@ -5,13 +5,11 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "model/base/error.h"
 #include "server/engine/validate.h"
+#include "server/grpc/convert_session.h"
 
 namespace rivulet {
 namespace {
@@ -38,33 +36,28 @@ absl::StatusOr<std::vector<int32_t>> EncodeText(const std::string& text, const M
   return tokens;
 }
 
-absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& request,
-                                                  const Model& model) {
-  switch (request.prompt_case()) {
-    case v1::GenerateRequest::kTokens:
-      return Ids(request.tokens());
-    case v1::GenerateRequest::kText:
-      return EncodeText(request.text(), model, "prompt.text");
-    case v1::GenerateRequest::kImageValues: {
-      if (model.config().content.type != ContentType::kImage) {
-        return InvalidField(
-            "IMAGE_VALUES_NOT_SUPPORTED", "prompt.image_values",
-            absl::StrCat("prompt.image_values is given, but the content of model \"",
-                         model.config().name, "\" is not an image"));
-      }
-      std::vector<int32_t> tokens;
-      tokens.reserve(request.image_values().size());
-      for (const char value : request.image_values()) {
-        tokens.push_back(static_cast<unsigned char>(value));
-      }
-      return tokens;
-    }
-    case v1::GenerateRequest::PROMPT_NOT_SET:
-      break;
+absl::StatusOr<std::vector<int32_t>> ImageTokens(const std::string& values, const Model& model,
+                                                 absl::string_view field) {
+  if (model.config().content.type != ContentType::kImage) {
+    return InvalidField("IMAGE_VALUES_NOT_SUPPORTED", field,
+                        absl::StrCat(field, " is given, but the content of model \"",
+                                     model.config().name, "\" is not an image"));
   }
-  return InvalidField("PROMPT_MISSING", "prompt",
-                      "prompt is required: one of tokens, text or image_values (which may be empty "
-                      "for a model with a bos)");
+  std::vector<int32_t> tokens;
+  tokens.reserve(values.size());
+  for (const char value : values) tokens.push_back(static_cast<unsigned char>(value));
+  return tokens;
+}
+
+// The tokens of a oneof with tokens, text and image_values; none where it is not set.
+template <typename Request>
+absl::StatusOr<std::vector<int32_t>> GivenTokens(const Request& request, const Model& model,
+                                                 absl::string_view oneof) {
+  if (request.has_text()) return EncodeText(request.text(), model, absl::StrCat(oneof, ".text"));
+  if (request.has_image_values()) {
+    return ImageTokens(request.image_values(), model, absl::StrCat(oneof, ".image_values"));
+  }
+  return Ids(request.tokens());
 }
 
 SamplingParams ToSampling(const v1::SamplingParams& wire) {
@@ -91,18 +84,15 @@ absl::Status CheckAtLeastOne(absl::string_view reason, absl::string_view field, 
                                    what_absent_means));
 }
 
-// An error about `from` or `from`[i] becomes one about `to` or `to`[i].
-absl::Status RenameField(const absl::Status& status, absl::string_view from, absl::string_view to) {
-  ErrorDetail detail = GetErrorDetail(status);
-  if (!absl::StartsWith(detail.field, from)) return status;
-  detail.field = absl::StrReplaceAll(detail.field, {{from, to}});
-  return MakeError(status.code(), absl::StrReplaceAll(status.message(), {{from, to}}), detail);
-}
-
-void ToWire(absl::Duration duration, google::protobuf::Duration* wire) {
-  const int64_t microseconds = absl::ToInt64Microseconds(duration);
-  wire->set_seconds(microseconds / 1000000);
-  wire->set_nanos(static_cast<int32_t>(microseconds % 1000000 * 1000));
+// The fields that ScoreReply and AppendReply share.
+template <typename Reply>
+void ScoresToWire(const ScoreResult& result, Reply* reply) {
+  reply->set_nll_nats(result.nll_nats);
+  reply->set_num_scored(result.num_scored);
+  for (const auto& outputs : result.outputs) {
+    reply->add_outputs()->mutable_values()->Add(outputs.begin(), outputs.end());
+  }
+  reply->mutable_logprobs()->Add(result.logprobs.begin(), result.logprobs.end());
 }
 
 v1::FinishReason ToWire(FinishReason reason) {
@@ -187,7 +177,15 @@ int64_t CountParameters(const ModelConfig& config) {
 absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request,
                                             const Model& model) {
   GenerateSpec spec;
-  RIVULET_ASSIGN_OR_RETURN(spec.prompt, PromptTokens(request, model));
+  if (request.has_session()) {
+    RIVULET_ASSIGN_OR_RETURN(spec.session, ToSessionRef(request.session()));
+    spec.session_seed = !request.sampling().has_seed();
+  } else if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET) {
+    return InvalidField("PROMPT_MISSING", "prompt",
+                        "prompt is required: one of tokens, text or image_values (which may be "
+                        "empty for a model with a bos)");
+  }
+  RIVULET_ASSIGN_OR_RETURN(spec.prompt, GivenTokens(request, model, "prompt"));
   spec.sampling = ToSampling(request.sampling());
   if (request.has_num_samples()) {
     RIVULET_RETURN_IF_ERROR(
@@ -234,17 +232,20 @@ absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Mod
   return spec;
 }
 
-absl::Status NameWireField(const absl::Status& status, const v1::GenerateRequest& request) {
-  if (request.has_text()) return RenameField(status, "prompt.tokens", "prompt.text");
-  if (request.has_image_values()) {
-    return RenameField(status, "prompt.tokens", "prompt.image_values");
+absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const Model& model) {
+  AppendSpec spec;
+  RIVULET_ASSIGN_OR_RETURN(spec.session, RequiredSession(request));
+  RIVULET_ASSIGN_OR_RETURN(spec.tokens, GivenTokens(request, model, "content"));
+  if (!request.score() && (request.logprobs() || request.output_positions_size() > 0)) {
+    const absl::string_view field = request.logprobs() ? "logprobs" : "output_positions";
+    return InvalidField("NEEDS_SCORE", field,
+                        absl::StrCat(field, " is set, but score is false; it must be true then"));
   }
-  return status;
-}
-
-absl::Status NameWireField(const absl::Status& status, const v1::ScoreRequest& request) {
-  if (request.has_text()) return RenameField(status, "content.tokens", "content.text");
-  return status;
+  spec.score = request.score();
+  spec.output_positions.assign(request.output_positions().begin(),
+                               request.output_positions().end());
+  spec.want_logprobs = request.logprobs();
+  return spec;
 }
 
 void ToWire(ReplyDelta delta, v1::GenerateReply* reply) {
@@ -261,6 +262,7 @@ void ToWire(ReplyDelta delta, v1::GenerateReply* reply) {
       wire->add_logprobs(entry.logprob);
     }
   }
+  if (delta.session) ToWire(*delta.session, reply->mutable_session());
   if (!delta.finish) return;
   v1::Finish* finish = reply->mutable_finish();
   finish->set_reason(ToWire(delta.finish->reason));
@@ -278,13 +280,11 @@ void ToWire(const Usage& usage, v1::Usage* wire) {
   ToWire(usage.total_time, wire->mutable_total_time());
 }
 
-void ToWire(const ScoreResult& result, v1::ScoreReply* reply) {
-  reply->set_nll_nats(result.nll_nats);
-  reply->set_num_scored(result.num_scored);
-  for (const auto& outputs : result.outputs) {
-    reply->add_outputs()->mutable_values()->Add(outputs.begin(), outputs.end());
-  }
-  reply->mutable_logprobs()->Add(result.logprobs.begin(), result.logprobs.end());
+void ToWire(const ScoreResult& result, v1::ScoreReply* reply) { ScoresToWire(result, reply); }
+
+void ToWire(const ScoreResult& result, v1::AppendReply* reply) {
+  if (result.session) ToWire(*result.session, reply->mutable_progress());
+  ScoresToWire(result, reply);
 }
 
 void ToWire(const EngineLoad& load, v1::ModelLoad* wire) {
@@ -294,6 +294,8 @@ void ToWire(const EngineLoad& load, v1::ModelLoad* wire) {
   wire->set_max_queue(load.max_queue);
   wire->set_tokens_per_second(load.tokens_per_second);
   wire->set_tokens_total(load.tokens_total);
+  wire->set_sessions(load.client_sessions);
+  wire->set_session_state_bytes(load.session_state_bytes);
   wire->set_draining(load.draining);
 }
 

@@ -7,27 +7,25 @@
 #include "absl/status/statusor.h"
 #include "model/model.h"
 #include "rivulet/v1/inference.pb.h"
+#include "rivulet/v1/session_service.pb.h"
 #include "server/engine/engine.h"
 #include "server/engine/reply.h"
 #include "server/engine/request.h"
 
 namespace rivulet {
 
-// The request in the engine's words; deadline and, where the request names none, seed are left to
-// the caller. Errors: INVALID_ARGUMENT naming the field by its path, for example "prompt.text".
+// The request in the engine's words; deadline, tenant and, where the request names none, seed are
+// left to the caller. Errors: INVALID_ARGUMENT naming the field by its path, for example
+// "prompt.text".
 absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, const Model& model);
 absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Model& model);
-
-// An error of the engine, which knows every prompt as "prompt.tokens" and what is scored as
-// "content.tokens", about what this request holds: "prompt.text", "prompt.image_values",
-// "content.text".
-absl::Status NameWireField(const absl::Status& status, const v1::GenerateRequest& request);
-absl::Status NameWireField(const absl::Status& status, const v1::ScoreRequest& request);
+absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const Model& model);
 
 // `delta` becomes the content of `reply`, which holds nothing of an earlier message afterwards.
 void ToWire(ReplyDelta delta, v1::GenerateReply* reply);
 void ToWire(const Usage& usage, v1::Usage* wire);
 void ToWire(const ScoreResult& result, v1::ScoreReply* reply);
+void ToWire(const ScoreResult& result, v1::AppendReply* reply);
 void ToWire(const EngineLoad& load, v1::ModelLoad* wire);
 
 // What GetModel answers; `backend` is "cpu" or "cuda". Constant while the server runs.

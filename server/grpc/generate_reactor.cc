@@ -7,6 +7,7 @@
 
 #include "server/grpc/convert.h"
 #include "server/grpc/status_map.h"
+#include "server/grpc/wire_field.h"
 
 namespace rivulet {
 namespace {
@@ -18,29 +19,30 @@ uint64_t DrawSeed() {
 
 }  // namespace
 
-GenerateReactor::GenerateReactor(Engine* engine, ActiveCalls* calls)
-    : engine_(engine), calls_(calls) {
+GenerateReactor::GenerateReactor(Engine* engine, const v1::GenerateRequest* request,
+                                 ActiveCalls* calls)
+    : engine_(engine), request_(request), calls_(calls) {
   calls_->Enter();
 }
 
 GenerateReactor* GenerateReactor::Start(Engine* engine, const v1::GenerateRequest& request,
                                         absl::StatusOr<GenerateSpec> spec, ActiveCalls* calls) {
-  auto* reactor = new GenerateReactor(engine, calls);
+  auto* reactor = new GenerateReactor(engine, &request, calls);
   if (spec.ok()) {
-    reactor->Submit(request, *std::move(spec));
+    reactor->Submit(*std::move(spec));
   } else {
     reactor->Finish(ToGrpc(spec.status()));
   }
   return reactor;
 }
 
-void GenerateReactor::Submit(const v1::GenerateRequest& request, GenerateSpec spec) {
+void GenerateReactor::Submit(GenerateSpec spec) {
   absl::Status status;
   {
     // Held while submitting: the first OnReady may come before Generate returns and needs the
     // ticket.
     absl::MutexLock lock(&mutex_);
-    if (!request.sampling().has_seed()) spec.sampling.seed = DrawSeed();
+    if (!request_->sampling().has_seed() && !spec.session_seed) spec.sampling.seed = DrawSeed();
     seed_ = spec.sampling.seed;
     holders_ = 2;
     absl::StatusOr<Engine::Ticket> ticket = engine_->Generate(std::move(spec), this);
@@ -52,7 +54,7 @@ void GenerateReactor::Submit(const v1::GenerateRequest& request, GenerateSpec sp
     finished_ = true;
     status = ticket.status();
   }
-  Finish(ToGrpc(NameWireField(status, request)));
+  Finish(ToGrpc(NameWireField(status, *request_)));
 }
 
 void GenerateReactor::OnReady() {
@@ -116,6 +118,7 @@ GenerateReactor::Action GenerateReactor::Advance() {
   if (waiting_.empty()) {
     message_.Clear();
   } else {
+    if (waiting_.back().session) seed_ = waiting_.back().session->seed;
     ToWire(std::move(waiting_.back()), &message_);
     waiting_.pop_back();
   }
@@ -140,7 +143,7 @@ void GenerateReactor::Perform(Action action) {
       StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
       return;
     case Action::kFinish:
-      Finish(ToGrpc(ticket_.reply->end()->status));
+      Finish(ToGrpc(NameWireField(ticket_.reply->end()->status, *request_)));
       return;
   }
 }

@@ -30,8 +30,8 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
                               public ReplyListener {
  public:
   // Submits `spec` to `engine`. An error of `spec` or of the engine ends the call with trailers
-  // only, so that a client may retry. `request` is read during the call only. `engine` and `calls`
-  // must outlive the gRPC server.
+  // only, so that a client may retry. `request` is gRPC's and lives as long as the call; `engine`
+  // and `calls` must outlive the gRPC server.
   static GenerateReactor* Start(Engine* engine, const v1::GenerateRequest& request,
                                 absl::StatusOr<GenerateSpec> spec, ActiveCalls* calls);
 
@@ -45,15 +45,16 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   // thread.
   enum class Action { kNone, kWrite, kWriteAndFinish, kFinish };
 
-  GenerateReactor(Engine* engine, ActiveCalls* calls);
+  GenerateReactor(Engine* engine, const v1::GenerateRequest* request, ActiveCalls* calls);
   ~GenerateReactor() override = default;
 
-  void Submit(const v1::GenerateRequest& request, GenerateSpec spec);
+  void Submit(GenerateSpec spec);
   Action Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Action action);
   void Release();
 
   Engine* const engine_;
+  const v1::GenerateRequest* const request_;  // not read once gRPC is asked to finish
   ActiveCalls* const calls_;
   // Holders of this object: gRPC, and the engine from Submit to the last OnReady.
   std::atomic<int> holders_ = 1;

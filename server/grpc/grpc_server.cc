@@ -112,12 +112,15 @@ std::string WhyNotListening(const HostPort& address) {
 
 }  // namespace
 
-GrpcServer::GrpcServer(const std::vector<ServedModel>& models) : service_(models) {}
+GrpcServer::GrpcServer(const std::vector<ServedModel>& models, const GrpcServerOptions& options)
+    : models_(models),
+      inference_(&models_, &calls_),
+      sessions_(&models_, options.snapshot_key, &calls_) {}
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(
     const std::vector<ServedModel>& models, const GrpcServerOptions& options) {
   SetUpProcess();
-  std::unique_ptr<GrpcServer> result(new GrpcServer(models));
+  std::unique_ptr<GrpcServer> result(new GrpcServer(models, options));
   HostPort address;
   grpc::ServerBuilder builder;
   SetTransport(options, &builder);
@@ -126,7 +129,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(
     builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &result->port_);
   }
   builder.SetOption(std::make_unique<ReflectionOption>(options.reflection));
-  builder.RegisterService(&result->service_);
+  builder.RegisterService(&result->inference_);
+  builder.RegisterService(&result->sessions_);
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr || (!options.listen.empty() && result->port_ == 0)) {
     ErrorDetail detail;

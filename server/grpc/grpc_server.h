@@ -8,7 +8,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/grpc/active_calls.h"
 #include "server/grpc/inference_service.h"
+#include "server/grpc/served_models.h"
+#include "server/grpc/session_service.h"
 
 namespace grpc {
 class Channel;
@@ -24,6 +27,7 @@ struct GrpcServerOptions {
       4 << 20;             // of a request; without a socket 1 GiB, as the client is this process
   int max_streams = 1000;  // requests at once on one connection
   absl::Duration max_connection_age = absl::InfiniteDuration();  // then GOAWAY; replies go on
+  std::string snapshot_key;  // of the HMAC of snapshots; empty: none
 };
 
 // Thread: any, but Shutdown and the destructor once.
@@ -47,16 +51,20 @@ class GrpcServer {
   // NOT_SERVING for all, for good.
   void StopServing();
 
-  // Waits until no Generate or Score is on its way. False if some are at `deadline`.
-  bool WaitUntilIdle(absl::Time deadline) { return service_.calls().WaitUntilNone(deadline); }
+  // Waits until no Generate, Score or call of SessionService is on its way. False if some are at
+  // `deadline`.
+  bool WaitUntilIdle(absl::Time deadline) { return calls_.WaitUntilNone(deadline); }
   // Takes no more calls, gives running ones until `deadline`, cancels the rest and waits for their
   // end. The engines must be running.
   void Shutdown(absl::Time deadline);
 
  private:
-  explicit GrpcServer(const std::vector<ServedModel>& models);
+  GrpcServer(const std::vector<ServedModel>& models, const GrpcServerOptions& options);
 
-  InferenceService service_;
+  const ServedModels models_;
+  ActiveCalls calls_;
+  InferenceService inference_;
+  SessionService sessions_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
 };

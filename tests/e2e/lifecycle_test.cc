@@ -245,7 +245,7 @@ TEST(LifecycleTest, HealthKnowsTheServerAndEveryModel) {
   EXPECT_EQ(Health(server.channel(), "gpt-2"), "NOT_FOUND");
 }
 
-TEST(LifecycleTest, ReflectionListsTheServiceUnlessItIsOff) {
+TEST(LifecycleTest, ReflectionListsTheServicesUnlessItIsOff) {
   const std::string method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
   for (const bool on : {true, false}) {
     ServerConfig config;
@@ -256,6 +256,7 @@ TEST(LifecycleTest, ReflectionListsTheServiceUnlessItIsOff) {
     if (on) {
       EXPECT_TRUE(status.ok()) << status.error_message();
       EXPECT_THAT(response, HasSubstr("rivulet.v1.InferenceService"));
+      EXPECT_THAT(response, HasSubstr("rivulet.v1.SessionService"));
     } else {
       EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
     }

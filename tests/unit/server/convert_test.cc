@@ -7,6 +7,7 @@
 #include <string>
 
 #include "model/base/error.h"
+#include "server/grpc/wire_field.h"
 #include "tests/unit/server/fake_engine.h"
 
 namespace rivulet {

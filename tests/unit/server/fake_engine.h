@@ -49,11 +49,20 @@ class FakeEngine final : public Engine {
     return last_id_;
   }
 
-  absl::StatusOr<RequestId> Append(AppendSpec, ScoreDone) override {
-    return absl::UnimplementedError("FakeEngine has no client sessions");
+  absl::StatusOr<RequestId> Append(AppendSpec spec, ScoreDone done) override {
+    absl::MutexLock lock(&mutex_);
+    if (!refuse_.ok()) return refuse_;
+    last_append_ = std::move(spec);
+    last_id_ = next_id_++;
+    scores_[last_id_] = std::move(done);
+    return last_id_;
   }
-  absl::StatusOr<RequestId> Call(SessionCall) override {
-    return absl::UnimplementedError("FakeEngine has no client sessions");
+  absl::StatusOr<RequestId> Call(SessionCall call) override {
+    absl::MutexLock lock(&mutex_);
+    if (!refuse_.ok()) return refuse_;
+    last_call_ = std::move(call);
+    last_id_ = next_id_++;
+    return last_id_;
   }
 
   void Cancel(RequestId id) override {
@@ -106,6 +115,15 @@ class FakeEngine final : public Engine {
     absl::MutexLock lock(&mutex_);
     return last_score_;
   }
+  AppendSpec last_append() const {
+    absl::MutexLock lock(&mutex_);
+    return last_append_;
+  }
+  // Its `done` is the test's to call; it may call `act` with a table of its own before.
+  SessionCall last_call() const {
+    absl::MutexLock lock(&mutex_);
+    return last_call_;
+  }
 
   void Emit(RequestId id, ReplyDelta delta) {
     Running running = Get(id);
@@ -126,6 +144,7 @@ class FakeEngine final : public Engine {
     running.reply->Finish({std::move(status), usage});
     running.listener->OnReady();
   }
+  // A Score, or an Append.
   void EndScore(RequestId id, absl::StatusOr<ScoreResult> result) {
     ScoreDone done;
     {
@@ -156,6 +175,8 @@ class FakeEngine final : public Engine {
   RequestId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   GenerateSpec last_spec_ ABSL_GUARDED_BY(mutex_);
   ScoreSpec last_score_ ABSL_GUARDED_BY(mutex_);
+  AppendSpec last_append_ ABSL_GUARDED_BY(mutex_);
+  SessionCall last_call_ ABSL_GUARDED_BY(mutex_);
   std::map<RequestId, Running> running_ ABSL_GUARDED_BY(mutex_);
   std::map<RequestId, ScoreDone> scores_ ABSL_GUARDED_BY(mutex_);
   std::vector<RequestId> cancelled_ ABSL_GUARDED_BY(mutex_);

@@ -72,12 +72,18 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   config.listen = "[::1]:0";
   config.weights = "bf16";
   config.max_queue = 3;
+  config.max_client_sessions = 5;
+  config.session_state_mib = 7;
+  config.snapshot_key_file = "key";
   config.reflection = false;
   ServerConfig read;
   ASSERT_TRUE(ApplyServerConfigJson(ServerConfigToJson(config), &read).ok());
   EXPECT_EQ(ServerConfigToJson(read), ServerConfigToJson(config));
   EXPECT_THAT(read.models, ElementsAre("one", "two"));
   EXPECT_EQ(read.weights, "bf16");
+  EXPECT_EQ(read.max_client_sessions, 5);
+  EXPECT_EQ(read.session_state_mib, 7);
+  EXPECT_EQ(read.snapshot_key_file, "key");
 }
 
 TEST(ServerConfigTest, JsonErrorsNameTheKey) {
@@ -126,6 +132,8 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "--threads", "many"}, "--threads"},
       {{"--model", "m", "--threads", "-1"}, "threads is -1; allowed: 0 to 4096"},
       {{"--model", "m", "--max-sessions", "0"}, "max-sessions is 0; allowed: 1 to"},
+      {{"--model", "m", "--max-client-sessions", "-1"}, "max-client-sessions is -1; allowed: 0 to"},
+      {{"--model", "m", "--session-state-mib", "-1"}, "session-state-mib is -1; allowed: 0 to"},
       {{"--model", "m", "--drain-delay-seconds", "-1"}, "drain-delay-seconds is -1; allowed: 0 to"},
       {{"--model", "m", "--backend", "tpu"}, "backend is \"tpu\"; allowed: auto, cpu, cuda"},
       {{"--model", "m", "--precision", "float16"}, "allowed: default, float32"},

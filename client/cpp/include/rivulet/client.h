@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C++ client of a Rivulet server. Requests and replies are the messages of
-// rivulet/v1/inference.proto, whose comments are the documentation of every field; this library
-// adds connecting, deadlines, cancellation, retries and typed errors.
+// rivulet/v1/inference.proto and session_service.proto, whose comments are the documentation of
+// every field; this library adds connecting, deadlines, cancellation, retries and typed errors.
 //
 //   absl::StatusOr<rivulet::Client> client = rivulet::Client::Connect("127.0.0.1:50051");
 //   rivulet::v1::GenerateRequest request;
@@ -27,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "rivulet/v1/inference.pb.h"
+#include "rivulet/v1/session_service.pb.h"
 
 namespace grpc {
 class Channel;
@@ -60,6 +61,9 @@ struct ClientOptions {
   // Its own connection. Otherwise all clients of this process with equal options and the same
   // target share one, and the server's limit of streams for a connection holds for all together.
   bool own_connection = false;
+  // Whose sessions the calls are about, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata
+  // "rivulet-tenant". Leave it empty where a proxy sets that.
+  std::string tenant;
 };
 
 struct CallOptions {
@@ -131,6 +135,29 @@ class Client {
   absl::StatusOr<v1::GetLoadReply> GetLoad(absl::string_view model,
                                            const CallOptions& options = {}) const;
 
+  // Sessions that outlive a request: rivulet/v1/session_service.proto says what each does. Generate
+  // goes on with one where request.session names it. Calls that change a session are never tried
+  // again behind the caller's back: to repeat one, name the position.
+  absl::StatusOr<v1::OpenSessionReply> OpenSession(const v1::OpenSessionRequest& request,
+                                                   const CallOptions& options = {}) const;
+  absl::StatusOr<v1::AppendReply> Append(const v1::AppendRequest& request,
+                                         const CallOptions& options = {}) const;
+  absl::StatusOr<v1::ForkSessionReply> ForkSession(const v1::ForkSessionRequest& request,
+                                                   const CallOptions& options = {}) const;
+  absl::StatusOr<v1::RewindSessionReply> RewindSession(const v1::RewindSessionRequest& request,
+                                                       const CallOptions& options = {}) const;
+  absl::Status CloseSession(const v1::CloseSessionRequest& request,
+                            const CallOptions& options = {}) const;
+  absl::StatusOr<v1::ListSessionsReply> ListSessions(const v1::ListSessionsRequest& request,
+                                                     const CallOptions& options = {}) const;
+  // The whole snapshot.
+  absl::StatusOr<std::string> SnapshotSession(const v1::SnapshotSessionRequest& request,
+                                              const CallOptions& options = {}) const;
+  // A new session from the bytes of `snapshot`, which is sent in pieces; request.chunk is not used.
+  absl::StatusOr<v1::RestoreSessionReply> RestoreSession(v1::RestoreSessionRequest request,
+                                                         absl::string_view snapshot,
+                                                         const CallOptions& options = {}) const;
+
   // grpc.health.v1: `service` is a model's name, or "" for the server as a whole. Errors: NOT_FOUND
   // (no such service).
   absl::StatusOr<HealthStatus> Health(absl::string_view service,
@@ -138,6 +165,8 @@ class Client {
 
  private:
   struct Connection;
+  class Call;
+  class AsyncGenerate;
   explicit Client(std::shared_ptr<const Connection> connection);
 
   std::shared_ptr<const Connection> connection_;

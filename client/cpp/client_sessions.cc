@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls of SessionService.
+#include <algorithm>
+#include <utility>
+
+#include "client/cpp/connection.h"
+#include "rivulet/client.h"
+
+namespace rivulet {
+namespace {
+
+using Stub = v1::SessionService::Stub;
+
+// Of one message of RestoreSession.
+constexpr size_t kChunkBytes = size_t{1} << 20;
+
+}  // namespace
+
+absl::StatusOr<v1::OpenSessionReply> Client::OpenSession(const v1::OpenSessionRequest& request,
+                                                         const CallOptions& options) const {
+  return connection_->Unary(*connection_->sessions, &Stub::OpenSession, request, options);
+}
+
+absl::StatusOr<v1::AppendReply> Client::Append(const v1::AppendRequest& request,
+                                               const CallOptions& options) const {
+  return connection_->Unary(*connection_->sessions, &Stub::Append, request, options);
+}
+
+absl::StatusOr<v1::ForkSessionReply> Client::ForkSession(const v1::ForkSessionRequest& request,
+                                                         const CallOptions& options) const {
+  return connection_->Unary(*connection_->sessions, &Stub::ForkSession, request, options);
+}
+
+absl::StatusOr<v1::RewindSessionReply> Client::RewindSession(
+    const v1::RewindSessionRequest& request, const CallOptions& options) const {
+  return connection_->Unary(*connection_->sessions, &Stub::RewindSession, request, options);
+}
+
+absl::Status Client::CloseSession(const v1::CloseSessionRequest& request,
+                                  const CallOptions& options) const {
+  return connection_->Unary(*connection_->sessions, &Stub::CloseSession, request, options).status();
+}
+
+absl::StatusOr<v1::ListSessionsReply> Client::ListSessions(const v1::ListSessionsRequest& request,
+                                                           const CallOptions& options) const {
+  return connection_->Unary(*connection_->sessions, &Stub::ListSessions, request, options);
+}
+
+absl::StatusOr<std::string> Client::SnapshotSession(const v1::SnapshotSessionRequest& request,
+                                                    const CallOptions& options) const {
+  Call call(*connection_, options);
+  const auto reader = connection_->sessions->SnapshotSession(call.context(), request);
+  v1::SnapshotSessionReply part;
+  std::string snapshot;
+  while (reader->Read(&part)) snapshot += part.chunk();
+  absl::Status status = FromGrpcStatus(reader->Finish());
+  if (!status.ok()) return status;
+  return snapshot;
+}
+
+absl::StatusOr<v1::RestoreSessionReply> Client::RestoreSession(v1::RestoreSessionRequest request,
+                                                               absl::string_view snapshot,
+                                                               const CallOptions& options) const {
+  Call call(*connection_, options);
+  v1::RestoreSessionReply reply;
+  const auto writer = connection_->sessions->RestoreSession(call.context(), &reply);
+  // One message also where there are no bytes: it names the model.
+  do {
+    request.set_chunk(std::string(snapshot.substr(0, kChunkBytes)));
+    snapshot.remove_prefix(std::min(snapshot.size(), kChunkBytes));
+    if (!writer->Write(request)) break;  // the server has ended the call; Finish says why
+    request.Clear();
+  } while (!snapshot.empty());
+  writer->WritesDone();
+  absl::Status status = FromGrpcStatus(writer->Finish());
+  if (!status.ok()) return status;
+  return reply;
+}
+
+}  // namespace rivulet

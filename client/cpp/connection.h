@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the calls of a Client share: stubs, and a context with deadline, tenant and cancellation.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/cpp/client_error.h"
+#include "google/protobuf/wrappers.pb.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "rivulet/client.h"
+#include "rivulet/v1/inference.grpc.pb.h"
+#include "rivulet/v1/session_service.grpc.pb.h"
+
+namespace rivulet {
+
+// Two messages of grpc.health.v1 have one field each, with the numbers and types of these wrappers.
+// A generated copy of health.proto would clash with that of a program which links both.
+using HealthStub =
+    grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::Int32Value>;
+
+struct Client::Connection {
+  Connection(const std::shared_ptr<grpc::Channel>& channel, bool wait, std::string calls_tenant)
+      : inference(v1::InferenceService::NewStub(channel)),
+        sessions(v1::SessionService::NewStub(channel)),
+        health(channel),
+        wait_for_ready(wait),
+        tenant(std::move(calls_tenant)) {}
+
+  template <typename Stub, typename Request, typename Reply>
+  using Method = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Reply*);
+
+  // A unary call of `stub`, for example (*inference, &v1::InferenceService::Stub::Score, ...).
+  template <typename Stub, typename Request, typename Reply>
+  absl::StatusOr<Reply> Unary(Stub& stub, Method<Stub, Request, Reply> method,
+                              const Request& request, const CallOptions& options) const;
+
+  std::unique_ptr<v1::InferenceService::Stub> inference;
+  std::unique_ptr<v1::SessionService::Stub> sessions;
+  mutable HealthStub health;
+  const bool wait_for_ready;
+  const std::string tenant;
+};
+
+// A call's context with deadline, tenant and cancellation; lives until the call has ended.
+class Client::Call {
+ public:
+  Call(const Connection& connection, const CallOptions& options)
+      : on_stop_(options.stop, Cancel{&context_}) {
+    if (options.deadline != absl::InfiniteFuture()) {
+      context_.set_deadline(absl::ToChronoTime(options.deadline));
+    }
+    context_.set_wait_for_ready(connection.wait_for_ready);
+    if (!connection.tenant.empty()) context_.AddMetadata("rivulet-tenant", connection.tenant);
+  }
+  grpc::ClientContext* context() { return &context_; }
+
+ private:
+  struct Cancel {
+    grpc::ClientContext* context;
+    void operator()() const { context->TryCancel(); }
+  };
+  grpc::ClientContext context_;
+  std::stop_callback<Cancel> on_stop_;
+};
+
+template <typename Stub, typename Request, typename Reply>
+absl::StatusOr<Reply> Client::Connection::Unary(Stub& stub, Method<Stub, Request, Reply> method,
+                                                const Request& request,
+                                                const CallOptions& options) const {
+  Call call(*this, options);
+  Reply reply;
+  absl::Status status = FromGrpcStatus((stub.*method)(call.context(), request, &reply));
+  if (!status.ok()) return status;
+  return reply;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/caller.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "model/base/error.h"
+#include "model/strict_json.h"
+
+namespace rivulet {
+namespace {
+
+constexpr size_t kMaxTenantBytes = 64;
+
+absl::Status TenantMalformed(absl::string_view what) {
+  return InvalidField(
+      "TENANT_MALFORMED", kTenantKey,
+      absl::StrCat("the metadata ", kTenantKey, " ", what, "; allowed: one, of 1 to ",
+                   kMaxTenantBytes, " of A-Z a-z 0-9 . _ -"));
+}
+
+bool IsTenantByte(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+}
+
+}  // namespace
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+  const std::chrono::system_clock::time_point deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
+  return absl::FromChrono(deadline);
+}
+
+absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context) {
+  const auto [begin, end] = context.client_metadata().equal_range(kTenantKey);
+  if (begin == end) return std::string();
+  if (std::next(begin) != end) return TenantMalformed("is given more than once");
+  const absl::string_view tenant(begin->second.data(), begin->second.size());
+  if (tenant.empty() || tenant.size() > kMaxTenantBytes ||
+      !std::all_of(tenant.begin(), tenant.end(), IsTenantByte)) {
+    return TenantMalformed(absl::StrCat("is ", Quoted(tenant)));
+  }
+  return std::string(tenant);
+}
+
+bool IsRepeated(const grpc::CallbackServerContext& context) {
+  return context.client_metadata().contains("grpc-previous-rpc-attempts");
+}
+
+}  // namespace rivulet

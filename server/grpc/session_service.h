@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// SessionService: its RPCs, for the models of one server.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "rivulet/v1/session_service.grpc.pb.h"
+#include "server/grpc/active_calls.h"
+#include "server/grpc/served_models.h"
+#include "server/grpc/session_streams.h"
+
+namespace rivulet {
+
+// Thread: any; gRPC calls it from its own threads. Nothing here waits, as in InferenceService.
+class SessionService final : public v1::SessionService::CallbackService {
+ public:
+  // `calls` counts every call. `snapshot_key` is that of EncodeSnapshot; empty: none. What is
+  // borrowed must outlive the gRPC server that this service is registered with.
+  SessionService(const ServedModels* models, std::string snapshot_key, ActiveCalls* calls)
+      : models_(models), snapshot_key_(std::move(snapshot_key)), calls_(calls) {}
+
+  grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext* context,
+                                        const v1::OpenSessionRequest* request,
+                                        v1::OpenSessionReply* reply) override;
+  grpc::ServerUnaryReactor* Append(grpc::CallbackServerContext* context,
+                                   const v1::AppendRequest* request,
+                                   v1::AppendReply* reply) override;
+  grpc::ServerUnaryReactor* ForkSession(grpc::CallbackServerContext* context,
+                                        const v1::ForkSessionRequest* request,
+                                        v1::ForkSessionReply* reply) override;
+  grpc::ServerUnaryReactor* RewindSession(grpc::CallbackServerContext* context,
+                                          const v1::RewindSessionRequest* request,
+                                          v1::RewindSessionReply* reply) override;
+  grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SnapshotSession(
+      grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request) override;
+  grpc::ServerReadReactor<v1::RestoreSessionRequest>* RestoreSession(
+      grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply) override;
+  grpc::ServerUnaryReactor* CloseSession(grpc::CallbackServerContext* context,
+                                         const v1::CloseSessionRequest* request,
+                                         v1::CloseSessionReply* reply) override;
+  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
+                                         const v1::ListSessionsRequest* request,
+                                         v1::ListSessionsReply* reply) override;
+
+ private:
+  template <typename Request, typename Reply, typename Submit>
+  grpc::ServerUnaryReactor* Run(grpc::CallbackServerContext* context, const Request* request,
+                                Reply* reply, const Submit& submit);
+
+  const ServedModels* const models_;
+  const std::string snapshot_key_;
+  ActiveCalls* const calls_;
+  RestoreBudget restore_budget_;
+};
+
+}  // namespace rivulet

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two calls of SessionService that stream: a snapshot out, a snapshot in. Coding and checking
+// run on threads of gRPC, never on one of an engine.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "rivulet/v1/session_service.pb.h"
+#include "server/engine/session_calls.h"
+#include "server/grpc/active_calls.h"
+#include "server/grpc/served_models.h"
+
+namespace rivulet {
+
+// Largest piece of a snapshot in one message, either way.
+inline constexpr size_t kSnapshotChunkBytes = size_t{1} << 20;
+
+// One SnapshotSession call. Owns itself, as EngineCall does.
+class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessionReply> {
+ public:
+  // `key` and `calls` are borrowed and outlive the gRPC server.
+  SnapshotReactor(const std::string& key, ActiveCalls* calls);
+
+  // Asks `engine` for the image of `session`. After an error the caller calls Finish.
+  absl::Status Submit(Engine* engine, SessionRef session, absl::Time deadline);
+
+  void OnSendInitialMetadataDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  void OnImage(absl::StatusOr<SessionImage> image);
+  void WriteNext();
+
+  const std::string& key_;
+  ActiveCalls* const calls_;
+  Engine* engine_ = nullptr;
+  RequestId id_ = 0;
+  SessionImage image_;
+  std::string bytes_;
+  size_t sent_ = 0;
+  v1::SnapshotSessionReply message_;
+};
+
+// What the snapshots that are on their way in may take together. Thread: any.
+class RestoreBudget {
+ public:
+  // False: they would take too much.
+  bool Take(int64_t bytes) {
+    if (taken_.fetch_add(bytes) + bytes <= kBytes) return true;
+    taken_.fetch_sub(bytes);
+    return false;
+  }
+  void Give(int64_t bytes) { taken_.fetch_sub(bytes); }
+
+ private:
+  static constexpr int64_t kBytes = int64_t{512} << 20;
+  std::atomic<int64_t> taken_ = 0;
+};
+
+// One RestoreSession call. Owns itself.
+class RestoreReactor final : public grpc::ServerReadReactor<v1::RestoreSessionRequest> {
+ public:
+  // All is borrowed: `context` and `reply` for the call, the others outlive the gRPC server.
+  RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
+                 const ServedModels* models, const std::string& key, RestoreBudget* budget,
+                 ActiveCalls* calls);
+
+  void OnReadDone(bool ok) override;
+  void OnDone() override;
+
+ private:
+  absl::Status Begin();
+  absl::Status TakeChunk();
+  // Decodes, checks and submits what has come.
+  absl::Status Submit();
+
+  grpc::CallbackServerContext* const context_;
+  v1::RestoreSessionReply* const reply_;
+  const ServedModels* const models_;
+  const std::string& key_;
+  RestoreBudget* const budget_;
+  ActiveCalls* const calls_;
+  v1::RestoreSessionRequest message_;
+  const ServedModels::Entry* model_ = nullptr;  // from the first message on
+  std::optional<absl::Duration> idle_timeout_;
+  std::string tenant_;
+  size_t max_bytes_ = 0;
+  std::string bytes_;
+};
+
+}  // namespace rivulet
