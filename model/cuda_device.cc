@@ -9,9 +9,10 @@ namespace rivulet {
 namespace {
 
 absl::Status NoDevice(absl::string_view why) {
-  return MakeError(absl::StatusCode::kUnavailable,
-                   absl::StrCat("no CUDA device: ", why, "; use \"cpu\" or \"auto\""),
-                   {"BACKEND_ABSENT", "backend", {}});
+  return MakeError(
+      absl::StatusCode::kUnavailable,
+      absl::StrCat("backend \"cuda\" finds no CUDA device: ", why, "; use \"cpu\" or \"auto\""),
+      {"BACKEND_ABSENT", "backend", {}});
 }
 
 // cudaErrorMemoryAllocation is an answer, not a broken device: nothing stays behind.

@@ -128,6 +128,7 @@ absl::Status CudaQueue::Await(const CudaEvent& event) const {
 }
 
 absl::Status CudaQueue::AwaitAll() const {
+  if (stream() == nullptr) return absl::OkStatus();  // never created: nothing was queued
   return AwaitTrue([&]() -> absl::StatusOr<bool> {
     const cudaError_t error = cudaStreamQuery(stream());
     if (error == cudaErrorNotReady) return false;

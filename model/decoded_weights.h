@@ -31,8 +31,8 @@ struct DecodedNorm {
 };
 
 struct DecodedLayer {
-  DecodedMatrix qkv;  // hidden -> [query heads*key_dim | key heads*key_dim | value heads*value_dim
-                      // | gate heads]
+  DecodedMatrix qkv;   // hidden -> [query heads*key_dim | key heads*key_dim | value heads*value_dim
+                       // | gate heads]
   DecodedMatrix out;   // heads*value_dim -> hidden
   DecodedMatrix ffn1;  // hidden -> ffn
   DecodedMatrix ffn2;  // ffn -> hidden
