@@ -77,8 +77,9 @@ struct CudaTopLogprob {
   float logprob;
 };
 
-// What the rows of the next step feed and want; entry i belongs to row i of the run. All may be the
-// arrays that this very step reads. Null tokens: nothing follows.
+// What the rows of the next step feed and want; entry i belongs to row i of the run. They may be
+// the arrays that this very step reads, if its i-th row of outputs is row i of the run. Null
+// tokens: nothing follows.
 struct CudaStepRows {
   int32_t* tokens = nullptr;
   int64_t* positions = nullptr;     // of the fed tokens

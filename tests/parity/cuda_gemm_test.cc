@@ -182,7 +182,8 @@ TEST(CudaGemmTest, ARowHasTheSameBitsAtEveryRowCountPlaceAndTile) {
 }
 
 TEST(CudaGemmTest, Float32ProductsHaveTheBitsOfTheCpu) {
-  for (const auto& [k, n] : {std::pair{7, 33}, {256, 96}, {130, 30}}) {
+  for (const auto& shape : {std::pair{7, 33}, {256, 96}, {130, 30}}) {
+    const int k = shape.first, n = shape.second;
     constexpr int kRows = 5;
     const Matrix m(WeightType::kF32, k, n);
     const Rows a(kRows, k, RoundUp4(k), 6);
@@ -222,7 +223,8 @@ TEST(CudaGemmTest, Float32ProductsHaveTheBitsOfTheCpu) {
 TEST(CudaGemmTest, NormAndGatherInsideTheProductGiveTheBitsOfSeparateKernels) {
   const TileGuard guard;
   for (const WeightType type : {WeightType::kF32, WeightType::kF16}) {
-    for (const auto& [k, n] : {std::pair{45, 20}, {256, 72}, {301, 9}}) {
+    for (const auto& shape : {std::pair{45, 20}, {256, 72}, {301, 9}}) {
+      const int k = shape.first, n = shape.second;
       const Matrix m(type, k, n);
       const Rows a(40, k, RoundUp4(k), 7), residual(40, n, RoundUp4(n), 8);
       const DeviceArray<float> device_a(a.values), device_residual(residual.values);

@@ -113,7 +113,7 @@ TEST(CudaSampleStepsTest, TokensOfSegmentsAreCounted) {
                              device.data()};
     ASSERT_EQ(CountTokensCuda(launch, args), cudaSuccess);
     std::vector<uint32_t> prompt(kVocab), output(kVocab);
-    for (const size_t t : {3, 19, 0}) prompt[t] = kSeenInPrompt;
+    for (const size_t t : {size_t{3}, size_t{19}, size_t{0}}) prompt[t] = kSeenInPrompt;
     output[7] = 3, output[2] = 1;
     EXPECT_EQ(device.Seen(0), prompt);
     EXPECT_EQ(device.Seen(1), std::vector<uint32_t>(kVocab));

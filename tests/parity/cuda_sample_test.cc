@@ -63,12 +63,12 @@ void CompareDraw(const Call& call, int row, const ExpectedDraw& e, int* differen
   ASSERT_EQ(r.flags, e.record.flags) << "row " << row;
   ASSERT_EQ(std::isnan(r.logprob), std::isnan(e.record.logprob));
   if (!std::isnan(r.logprob)) {
-    ASSERT_NEAR(r.logprob, e.record.logprob, 1e-4);
+    ASSERT_NEAR(r.logprob, e.record.logprob, kLogprobTolerance);
   }
   ASSERT_EQ(r.num_top, e.record.num_top);
   for (size_t i = 0; i < e.top.size(); ++i) {
     const CudaTopLogprob& t = call.top[size_t(call.work[size_t(row)].draw_record) * kTopStride + i];
-    ASSERT_NEAR(t.logprob, e.top[i].logprob, 1e-4) << "row " << row << " rank " << i;
+    ASSERT_NEAR(t.logprob, e.top[i].logprob, kLogprobTolerance) << "row " << row << " rank " << i;
     if (t.token != e.top[i].token) ++*differences;
   }
 }
@@ -104,7 +104,7 @@ void CheckHead(const SampledHead& head, const std::vector<SampledSlot>& slots, i
         ASSERT_EQ(scored.token, w.target);
         ASSERT_EQ(scored.flags, kRecordScored);
         ASSERT_EQ(scored.position, w.position);
-        ASSERT_NEAR(scored.logprob, head.LogProb(outputs, w.target), 1e-4);
+        ASSERT_NEAR(scored.logprob, head.LogProb(outputs, w.target), kLogprobTolerance);
       }
       if (w.draws_left == 0) {
         ASSERT_EQ(call.records[size_t(w.draw_record)].sequence, ~0u);

@@ -20,7 +20,7 @@ TEST(CudaSlotTest, ZeroesTheListedSlotsAndNoOther) {
       const DeviceArray<float> device(states);
       ASSERT_EQ(ZeroSlotsCuda(launch, device.data(), floats, slots.data(), 3), cudaSuccess);
       std::vector<float> expected = states;
-      for (const size_t slot : {5, 1, 6}) {
+      for (const size_t slot : {size_t{5}, size_t{1}, size_t{6}}) {
         std::fill_n(expected.begin() + ptrdiff_t(slot * floats), floats, 0.0f);
       }
       ASSERT_TRUE(SameBits(device.Copy(), expected));

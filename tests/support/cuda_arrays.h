@@ -58,6 +58,7 @@ class DeviceArray {
   }
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) { Set(values); }
   ~DeviceArray() {
+    RIVULET_EXPECT_CUDA(cudaDeviceSynchronize());
     std::vector<unsigned char> all(2 * kZone + Bytes());
     RIVULET_EXPECT_CUDA(cudaMemcpy(all.data(), memory_, all.size(), cudaMemcpyDeviceToHost));
     bool intact = true;
@@ -76,6 +77,8 @@ class DeviceArray {
     EXPECT_EQ(values.size(), n_);
     if (n_ == 0) return;
     RIVULET_EXPECT_CUDA(cudaMemcpy(data(), values.data(), Bytes(), cudaMemcpyHostToDevice));
+    // A copy from pageable memory may return before it has arrived.
+    RIVULET_EXPECT_CUDA(cudaDeviceSynchronize());
   }
   // Waits for all that was launched.
   std::vector<T> Copy() const {

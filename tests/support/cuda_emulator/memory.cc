@@ -74,9 +74,10 @@ bool DeviceMemory::Touches(const void* p) const { return Find(p) != nullptr; }
 
 void DeviceMemory::CheckGuards() const {
   const size_t page = Pages(1);
-  for (const auto& [first, b] : blocks_) {
+  for (const auto& entry : blocks_) {
+    const Block& b = entry.second;
     if (b.freed) continue;
-    const auto* data = reinterpret_cast<const unsigned char*>(first);
+    const auto* data = reinterpret_cast<const unsigned char*>(entry.first);
     const auto* begin = reinterpret_cast<const unsigned char*>(b.map) + page;
     const auto* end = reinterpret_cast<const unsigned char*>(b.map) + b.map_bytes - page;
     const auto check = [&](const unsigned char* from, const unsigned char* to) {
