@@ -56,6 +56,8 @@ __device__ __forceinline__ void WaitForPredecessor() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#elif defined(RIVULET_CUDA_EMULATED)
+  cuda_emulator::WaitForPredecessor();
 #endif
 }
 

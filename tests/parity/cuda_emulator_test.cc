@@ -206,6 +206,24 @@ TEST_F(CudaEmulatorTest, ThreadsThatNeverComeAreCaught) {
   EXPECT_DEATH(run(SomeShuffle, 31, device_), "__shfl_xor_sync names lane|not reached by all");
 }
 
+TEST_F(CudaEmulatorTest, AKernelThatOverlapsMustWaitForItsPredecessor) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config_.attrs = &attribute;
+  config_.numAttrs = 1;
+  EXPECT_DEATH(
+      {
+        EXPECT_EQ(cudaLaunchKernelEx(&config_, Add, device_, 1.0f), cudaSuccess);
+        cudaDeviceSynchronize();
+      },
+      "0 of 64 threads waited for the predecessor.*Add");
+  Options options;
+  options.major = 8;
+  Reset(options);
+  EXPECT_EQ(cudaLaunchKernelEx(&config_, Add, device_, 1.0f), cudaErrorNotSupported);
+}
+
 TEST_F(CudaEmulatorTest, WarpExchangesGiveWhatTheManualSays) {
   ASSERT_EQ(cudaLaunchKernelEx(&config_, Sums, device_), cudaSuccess);
   EXPECT_EQ(Copy(), std::vector<float>(kThreads, 1.0f));

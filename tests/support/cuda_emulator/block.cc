@@ -45,6 +45,7 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> threads;  // grows, never shrinks
   int count = 0, live = 0, at_barrier = 0;
   int votes = 0, last_votes = 0;
+  int waited = 0;                       // for the predecessor
   std::vector<std::vector<int>> ready;  // by warp
   int num_ready = 0;
   size_t warp = 0;         // that ran last
@@ -185,7 +186,7 @@ void CheckShared(size_t bytes) {
 
 void RunBlock() {
   block.live = block.count;
-  block.at_barrier = block.votes = 0;
+  block.at_barrier = block.votes = block.waited = 0;
   block.ready.assign(static_cast<size_t>((block.count + kWarp - 1) / kWarp), {});
   block.num_ready = 0;
   block.warp = 0;
@@ -206,6 +207,10 @@ void RunBlock() {
     t->fiber.Resume();
   }
   block.current = nullptr;
+  if (block.launch->overlap && block.waited != block.count) {
+    Die("launched to overlap, but %d of %d threads waited for the predecessor", block.waited,
+        block.count);
+  }
   CheckShared(block.launch->shared_bytes);
 }
 
@@ -265,6 +270,8 @@ unsigned Ballot(unsigned mask, bool predicate, Site site) {
   }
   return bits;
 }
+
+void WaitForPredecessor() { ++block.waited; }
 
 void* SharedMemory() { return block.shared_begin; }
 

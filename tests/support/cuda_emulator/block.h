@@ -27,12 +27,14 @@ int BlockBarrier(Site site, bool vote = false);  // returns the number of votes
 void WarpCollective(const char* op, unsigned mask, const void* payload, size_t bytes, Site site);
 const void* LanePayload(int lane, unsigned mask, const char* op, Site site);
 unsigned Ballot(unsigned mask, bool predicate, Site site);
-void* SharedMemory();  // the block's dynamic shared memory; poisoned, between guard zones
+void WaitForPredecessor();  // counts: with overlap every thread must have called it
+void* SharedMemory();       // the block's dynamic shared memory; poisoned, between guard zones
 
 // One launch.
 struct Launch {
   dim3 grid, block;
   size_t shared_bytes = 0;
+  bool overlap = false;   // may start before its predecessor ends
   const char* text = "";  // what stands between the parentheses of the launch
   Site site;
   std::function<void()> body;  // runs one thread

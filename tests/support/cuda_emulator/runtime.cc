@@ -210,15 +210,15 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
   const size_t shared_limit = it == r.shared_limits.end() ? 48 << 10 : size_t(it->second);
   if (!grid_fits || !block_fits) return r.Remember(cudaErrorInvalidConfiguration);
   if (config.dynamicSmemBytes > shared_limit) return r.Remember(cudaErrorInvalidValue);
+  bool overlap = false;
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& a = config.attrs[i];
-    // Overlapping launches need compute capability 9.
-    if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization &&
-        a.val.programmaticStreamSerializationAllowed != 0 && r.options.major < 9) {
-      return r.Remember(cudaErrorNotSupported);
-    }
+    overlap |= a.id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+               a.val.programmaticStreamSerializationAllowed != 0;
   }
-  Launch launch{g, b, config.dynamicSmemBytes, text, site, std::move(body)};
+  // Needs compute capability 9.
+  if (overlap && r.options.major < 9) return r.Remember(cudaErrorNotSupported);
+  Launch launch{g, b, config.dynamicSmemBytes, overlap, text, site, std::move(body)};
   Item item;
   item.is_kernel = true;
   item.run = [launch = std::move(launch), &r] {
