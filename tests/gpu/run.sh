@@ -89,11 +89,13 @@ fi
 gpu=$(nvidia-smi -i "$device" --query-gpu=name,driver_version,clocks.max.sm --format=csv,noheader)
 note "device $device: $gpu"
 
-# Programs whose names end in _cuda_test run on the device, and skip themselves where they cannot.
-programs=("$tests"/*_cuda_test)
-if [[ ! -x ${programs[0]} ]]; then
-  skip "tests" "no *_cuda_test in $tests; build with RIVULET_CUDA=ON"
-  programs=()
+# gpu_*_test: kernels against their references. *_cuda_test: the backend under the seam's tests. Each skips itself where it
+# cannot run.
+shopt -s nullglob
+programs=("$tests"/gpu_*_test "$tests"/*_cuda_test)
+shopt -u nullglob
+if ((${#programs[@]} == 0)); then
+  skip "tests" "no gpu_*_test or *_cuda_test in $tests; build with RIVULET_CUDA=ON"
 fi
 for program in "${programs[@]}"; do
   check "$(basename "$program")" "$program"
