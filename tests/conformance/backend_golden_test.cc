@@ -31,7 +31,8 @@ TEST_P(BackendGoldenTest, OutputsAndLikelihoodMatchFloat64) {
   const double nll_tolerance = growth * 1e-4;
   for (const GoldenSequence& sequence : golden.sequences) {
     const BackendScore score =
-        ScoreThroughBackend(**backend, (*model)->config(), 1, sequence.tokens, 1024);
+        ScoreThroughBackend(**backend, (*model)->config(), 1, sequence.tokens,
+                            std::min(1024, (*backend)->limits().max_tokens));
     ASSERT_EQ(int64_t(score.logprobs.size()), sequence.num_scored);
     EXPECT_NEAR(score.nll_nats, sequence.nll_nats, nll_tolerance * sequence.nll_nats);
     double worst = 0;

@@ -125,6 +125,7 @@ fi
 # table NAME CSV: the rows of a benchmark's CSV as Markdown.
 table() {
   awk -F, -v title="$1" '
+    function value(name) { return name in column ? $column[name] : "" }
     $1 == "name" {
       for (i = 1; i <= NF; ++i) { gsub(/"/, "", $i); column[$i] = i }
       printf "\n### %s\n\n| benchmark | us | us/step | thousand tok/s | GB/s | share of the copy rate |\n", title
@@ -136,9 +137,9 @@ table() {
       name = $1
       gsub(/"/, "", name)
       sub(/\/real_time$/, "", name)
-      step = $column["us/step"]
-      rate = $column["GB/s"]
-      share = $column["share"]
+      step = value("us/step")
+      rate = value("GB/s")
+      share = value("share")
       unit = $column["time_unit"] == "ms" ? 1000 : 1
       printf "| %s | %.1f | %s | %.1f | %s | %s |\n", name, $column["real_time"] * unit,
         step == "" ? "" : sprintf("%.1f", step), $column["tok/s"] / 1000,
