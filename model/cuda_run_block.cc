@@ -12,7 +12,7 @@ using kernels::CudaSegment;
 // Hands out arrays one behind the other.
 class Cursor {
  public:
-  explicit Cursor(void* base) : base_(static_cast<char*>(base)) {}
+  explicit Cursor(void* base) : base_(reinterpret_cast<uintptr_t>(base)) {}
 
   template <typename T>
   void Place(T** array, size_t count) {
@@ -24,7 +24,7 @@ class Cursor {
   size_t used() const { return used_; }
 
  private:
-  char* base_;
+  uintptr_t base_;
   size_t used_ = 0;
 };
 

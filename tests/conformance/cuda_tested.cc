@@ -26,6 +26,7 @@ BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, in
     options.max_rows = max_rows;
     options.max_tokens = max_tokens;
     options.head_rows = head_rows;
+    options.patience = absl::Minutes(10);  // the emulator is slow, not hung
     return CreateCudaBackend(std::move(model), options);
   };
 }
