@@ -182,13 +182,13 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
       d.scratch, CudaScratch::Create(config_, limits_, options.head_rows, d.queue.stream()));
   RIVULET_ASSIGN_OR_RETURN(d.block, CudaMemory::OnDevice(CudaRunBlock::MaxBytes(limits_)));
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
-  RIVULET_RETURN_IF_ERROR(CaptureSteps());
   RIVULET_RETURN_IF_ERROR(WarmUp());
+  RIVULET_RETURN_IF_ERROR(CaptureSteps());
   return d.queue.AwaitAll();
 }
 
-// Captures a step for every bucket and runs it once, with rows of nobody: what the device loads or
-// reserves at a first launch it does now.
+// Captures a step for every bucket and runs it once, with rows of nobody: what the device reserves
+// at a first launch it does now.
 absl::Status CudaBackend::CaptureSteps() {
   OnDevice& d = *state_;
   for (const int bucket : buckets_) {
@@ -206,7 +206,7 @@ absl::Status CudaBackend::CaptureSteps() {
   return absl::OkStatus();
 }
 
-// The same for a first step that is not plain, with as many tokens as one can have.
+// Runs a first step with as many tokens as one can have, of nobody: most kernels are loaded now.
 absl::Status CudaBackend::WarmUp() {
   OnDevice& d = *state_;
   const std::vector<int32_t> tokens(size_t(limits_.max_tokens));

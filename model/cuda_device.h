@@ -100,10 +100,11 @@ class CudaGraph {
   CudaGraph(CudaGraph&& other) noexcept { std::swap(exec_, other.exec_); }
   CudaGraph& operator=(CudaGraph&& other) noexcept;
 
-  // Captures what `launch` (returning a Status) puts into `stream`.
+  // Captures what `launch` (returning a Status) puts into `stream`. Relaxed, as a kernel may be
+  // loaded at its first launch.
   template <typename Launch>
   static absl::StatusOr<CudaGraph> Capture(cudaStream_t stream, const Launch& launch) {
-    RIVULET_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    RIVULET_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
     return EndCapture(stream, launch());
   }
   absl::Status Launch(cudaStream_t stream) const;

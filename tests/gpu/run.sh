@@ -49,7 +49,7 @@ check() {
   local name=$1 code=0
   shift
   local log="$logs/${name//[^A-Za-z0-9_]/_}.log"
-  "$@" >"$log" 2>&1 || code=$?
+  timeout 3600 "$@" >"$log" 2>&1 || code=$?  # 124: it hangs
   case $code in
     0) note "passed   $name" ;;
     77)
