@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -127,8 +126,6 @@ class CudaBackend final : public Backend {
   // Comes first in every call: the poison, and the device of the calling thread.
   absl::Status Enter() {
     RIVULET_RETURN_IF_ERROR(poison_);
-    if (thread_ == std::this_thread::get_id()) return absl::OkStatus();
-    thread_ = std::this_thread::get_id();
     return Poisoning(device_.MakeCurrent());
   }
   // Whatever fails on the device fails for good; a refused argument does not.
@@ -156,7 +153,6 @@ class CudaBackend final : public Backend {
   std::unique_ptr<OnDevice> state_;
   const CudaForward forward_;
   absl::Status poison_;
-  std::thread::id thread_;  // that called last
 
   // The outstanding run.
   bool outstanding_ = false;
