@@ -39,6 +39,13 @@ def use(client: rivulet.Client) -> None:
     assert_type(client.score([1, 2], window=3).nll_nats, float)
     assert_type(client.generate_images(3, on_progress=rivulet.draw.live()), NDArray[np.uint8])
     assert_type(client.health(), rivulet.HealthStatus)
+    with client.open_session(model="m", seed=1, idle_timeout=2.5) as session:
+        assert_type(session.append("a", score=True).nll_nats, float)
+        for part in session.generate(max_tokens=3, retries=2, mark="m"):
+            assert_type(part, rivulet.Part)
+        assert_type(session.fork(2), list[rivulet.Session])
+        assert_type(client.restore_session([session.snapshot()]).same_numerics, bool | None)
+    assert_type(client.sessions(), tuple[rivulet.SessionInfo, ...])
 
 async def use_async(client: rivulet.AsyncClient) -> None:
     async for part in client.generate(b"12"):
@@ -46,6 +53,9 @@ async def use_async(client: rivulet.AsyncClient) -> None:
     async for snapshot in client.stream_images(2):
         assert_type(snapshot.images, NDArray[np.uint8])
     assert_type(await client.generate().collect(), rivulet.Generation)
+    async with await client.session("id") as session:
+        assert_type(await session.generate([1], position=0).collect(), rivulet.Generation)
+        assert_type(await session.fork(), list[rivulet.AsyncSession])
     assert_type(await client.load(), tuple[rivulet.ModelLoad, ...])
 """
 
@@ -108,6 +118,7 @@ class PackageTest(unittest.TestCase):
         for line, mention in (
             ('client.generate("a", temprature=1.0)', "temprature"),
             ("client.generate(1.5)", "float"),
+            ("client.open_session().generate(num_samples=2)", "num_samples"),
             ('client.score("a").nll', "nll"),
             ("client.stream_images(2, prompt='a')", "prompt"),
         ):
@@ -117,7 +128,7 @@ class PackageTest(unittest.TestCase):
             self.assertIn(mention, out)
 
     def test_the_quick_start_of_the_readme_runs(self):
-        self.assertEqual(len(BLOCKS), 2)
+        self.assertEqual(len(BLOCKS), 3)
         with Server(*MODELS) as server:
             outputs = []
             for block in BLOCKS:
@@ -131,6 +142,7 @@ class PackageTest(unittest.TestCase):
         self.assertEqual(outputs[0].count(" LENGTH\n"), 2, outputs[0])
         self.assertRegex(outputs[0], r"\n40 characters in \d")
         self.assertIn("['mnist-linear', 'shakespeare-rfa']\n(2, 28, 28) ", outputs[1])
+        self.assertRegex(outputs[2], r"(?s)at 46, marks \{'begin': 6\}\n(\d+ '.{20,}?'\n){3}.*\n46 True \['[0-9a-f]{32}'\]\n$")
         self.assertEqual((self.folder / "digits.png").read_bytes()[:4], b"\x89PNG")
 
     def test_the_server_of_the_readme_serves_what_the_quick_start_asks_for(self):
@@ -141,7 +153,7 @@ class PackageTest(unittest.TestCase):
         self.assertIn("--listen 127.0.0.1:50051", command)
 
     def test_the_examples_run(self):
-        chat, digits = EXAMPLES
+        chat, digits = (CLIENT / "examples" / name for name in ("chat.py", "digits.py"))
         with Server(*MODELS) as server:
             at = ("--target", server.target, "--model")
             code, out, err = run(chat, *at, "shakespeare-rfa", "--max-tokens", "30", "--seed", "1", "ROMEO:")

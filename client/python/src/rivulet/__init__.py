@@ -14,8 +14,10 @@ of rivulet.replies, what they raise the exceptions of rivulet.errors. rivulet.v1
 from importlib.metadata import version as _version
 
 from rivulet import draw
-from rivulet.aio import AsyncClient, AsyncGenerateStream
-from rivulet.client import Client, GenerateStream
+from rivulet.aio import AsyncClient
+from rivulet.aio_session import AsyncSession
+from rivulet.aio_streams import AsyncGenerateStream, AsyncSessionStream
+from rivulet.client import Client
 from rivulet.connection import TlsOptions
 from rivulet.errors import (
     Aborted, AlreadyExists, Cancelled, Code, DataLoss, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound,
@@ -24,17 +26,20 @@ from rivulet.errors import (
 from rivulet.images import Snapshot
 from rivulet.replies import (
     Architecture, Finish, FinishReason, Generation, HealthStatus, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary,
-    Part, Sample, Score, TextContent, TokenContent, TopLogprobs, Usage,
+    Part, Sample, Score, SessionInfo, TextContent, TokenContent, TopLogprobs, Usage,
 )  # fmt: skip
-from rivulet.requests import CallOptions, GenerateOptions, ImageOptions, Metadata, Prompt
+from rivulet.requests import CallOptions, GenerateOptions, ImageOptions, Metadata, Prompt, SamplingOptions, SessionGenerateOptions
+from rivulet.session import Session
+from rivulet.streams import GenerateStream, SessionStream
 
 __version__ = _version("rivulet-client")
 
 __all__ = [
-    "Aborted", "AlreadyExists", "Architecture", "AsyncClient", "AsyncGenerateStream", "CallOptions", "Cancelled", "Client",
-    "Code", "DataLoss", "DeadlineExceeded", "FailedPrecondition", "Finish", "FinishReason", "GenerateOptions", "GenerateStream",
-    "Generation", "HealthStatus", "ImageContent", "ImageOptions", "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture",
-    "Model", "ModelLoad", "ModelSummary", "NotFound", "OutOfRange", "Part", "PermissionDenied", "Prompt", "ResourceExhausted",
-    "RivuletError", "Sample", "Score", "Snapshot", "TextContent", "TlsOptions", "TokenContent", "TopLogprobs", "Unauthenticated",
-    "Unavailable", "Unimplemented", "Unknown", "Usage", "draw",
+    "Aborted", "AlreadyExists", "Architecture", "AsyncClient", "AsyncGenerateStream", "AsyncSession", "AsyncSessionStream",
+    "CallOptions", "Cancelled", "Client", "Code", "DataLoss", "DeadlineExceeded", "FailedPrecondition", "Finish",
+    "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
+    "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "NotFound",
+    "OutOfRange", "Part", "PermissionDenied", "Prompt", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
+    "Score", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "TextContent", "TlsOptions",
+    "TokenContent", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown", "Usage", "draw",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -14,79 +14,14 @@ import numpy as np
 from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
-from rivulet import errors, images, replies, requests
+from rivulet import errors, images, replies, requests, session_core
+from rivulet.aio_session import AsyncSession
+from rivulet.aio_streams import AsyncGenerateStream, cancelled, end
 from rivulet.connection import ConnectOptions, Methods, TlsOptions
-from rivulet.v1 import inference_pb2
+from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
-
-
-_ended: weakref.WeakSet[Any] = weakref.WeakSet()  # the calls that a close() has ended
-
-
-def _end(call: Any) -> None:
-    _ended.add(call)
-    call.cancel()
-
-
-def _task_is_cancelled(call: Any) -> bool:
-    """Whether a CancelledError out of `call` is for the task that waits for it, as opposed to a call that ended with the status
-    CANCELLED. Python 3.10 does not tell: there it is, unless close() has ended the call."""
-    cancelling = getattr(asyncio.current_task(), "cancelling", None)
-    return call not in _ended if cancelling is None else cancelling() > 0
-
-
-class AsyncGenerateStream(AsyncIterator[replies.Part]):
-    """The parts of a reply as they arrive, for `async for`. Ends the call when it is closed, left (`async with`) or dropped
-    (`break` out of a loop over it), and when the task that waits for a part is cancelled: the server then frees the session
-    within a step or two.
-
-    Thread: that of the event loop. close() by another task lets the iteration end with Cancelled. Errors: as GenerateStream.
-    """
-
-    def __init__(self, call: Any, request: inference_pb2.GenerateRequest) -> None:
-        self._call = call
-        self._messages = call.__aiter__()
-        self._reader = replies.Reader(request)
-
-    @property
-    def seed(self) -> int | None:
-        """The seed in force; None before the first part."""
-        return self._reader.seed
-
-    @property
-    def usage(self) -> replies.Usage | None:
-        """What the reply cost; None before its end."""
-        return self._reader.usage
-
-    async def __anext__(self) -> replies.Part:
-        while True:
-            try:
-                message = await self._messages.__anext__()
-            except grpc.RpcError as error:
-                raise errors.from_call(error) from None
-            except asyncio.CancelledError:
-                if _task_is_cancelled(self._call):
-                    raise
-                raise errors.Cancelled(await self._call.details() or "the call was cancelled") from None
-            part = self._reader.read(message)
-            if part is not None:
-                return part
-
-    async def collect(self) -> replies.Generation:
-        """Waits for the end and returns the whole. For a stream of which nothing was taken yet."""
-        return self._reader.collect([part async for part in self])
-
-    def close(self) -> None:
-        """Ends the call. Harmless where it has ended."""
-        _end(self._call)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        self.close()
 
 
 class AsyncClient:
@@ -103,9 +38,10 @@ class AsyncClient:
         max_attempts: int = 4,
         max_receive_bytes: int = 256 << 20,
         metadata: requests.Metadata = (),
+        tenant: str = "",
     ) -> None:
         self._options = ConnectOptions(
-            target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata
+            target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata, tenant
         )
         asyncio.get_running_loop()  # RuntimeError outside a coroutine
         self._channel = self._options.open(grpc.aio)
@@ -116,7 +52,7 @@ class AsyncClient:
         """Closes the connection. Calls that run end with Cancelled; later ones raise ValueError."""
         self._methods = None
         for call in tuple(self._running):  # not every release of gRPC does so itself
-            _end(call)
+            end(call)
         await self._channel.close()
 
     async def __aenter__(self) -> Self:
@@ -140,15 +76,57 @@ class AsyncClient:
         except grpc.RpcError as error:
             raise errors.from_call(error) from None
         except asyncio.CancelledError:
-            if _task_is_cancelled(call):
-                raise
-            raise errors.Cancelled(await call.details() or "the call was cancelled") from None
+            raise await cancelled(call) from None
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.GenerateOptions]) -> AsyncGenerateStream:
         """Streams what the model generates: `async for part in client.generate("ROMEO:", max_tokens=100): ...`, or
         `await client.generate(...).collect()` for the whole. Arguments and errors: as Client.generate()."""
         request = requests.generate(prompt, options)
-        return AsyncGenerateStream(self._start("generate", request, requests.call_options(options)), request)
+        call = self._start("generate", request, requests.call_options(options))
+        return AsyncGenerateStream(call, replies.Reader(request))
+
+    async def open_session(
+        self,
+        *,
+        model: str = "",
+        seed: int | None = None,
+        idle_timeout: float | None = None,
+        **options: Unpack[requests.CallOptions],
+    ) -> AsyncSession:
+        """A new session without tokens, for `async with await client.open_session(): ...`. Arguments and errors: as
+        Client.open_session()."""
+        request = session_core.open_request(model, seed, idle_timeout)
+        return AsyncSession(self, replies.session((await self._call("open_session", request, options)).session))
+
+    async def session(self, id: str, *, model: str = "", **options: Unpack[requests.CallOptions]) -> AsyncSession:
+        """The session with this id, where it is now. Errors: as Client.session()."""
+        request = session_service_pb2.ListSessionsRequest(model=requests.text("model", model))
+        return AsyncSession(self, session_core.find_session(id, await self._call("list_sessions", request, options)))
+
+    async def sessions(self, *, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.SessionInfo, ...]:
+        """The tenant's sessions, the one used longest ago first."""
+        request = session_service_pb2.ListSessionsRequest(model=requests.text("model", model))
+        return tuple(replies.session(entry) for entry in (await self._call("list_sessions", request, options)).sessions)
+
+    async def restore_session(
+        self,
+        snapshot: bytes | Iterable[bytes] | AsyncIterable[bytes],
+        *,
+        model: str = "",
+        idle_timeout: float | None = None,
+        **options: Unpack[requests.CallOptions],
+    ) -> AsyncSession:
+        """A new session from what AsyncSession.snapshot() gave. Arguments and errors: as Client.restore_session()."""
+        if isinstance(snapshot, AsyncIterable):
+            snapshot = [chunk async for chunk in snapshot]
+        messages = session_core.RestoreMessages(snapshot, model, idle_timeout)
+        try:
+            reply = await self._call("restore_session", messages, options)
+        except errors.RivuletError:
+            if messages.error is not None:
+                raise messages.error from None
+            raise
+        return AsyncSession(self, replies.session(reply.session), same_numerics=reply.same_numerics)
 
     async def score(
         self,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -11,61 +11,15 @@ import numpy as np
 from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
-from rivulet import errors, images, replies, requests
+from rivulet import errors, images, replies, requests, session_core
 from rivulet.connection import ConnectOptions, Methods, TlsOptions
 from rivulet.drawing import Drawing
-from rivulet.v1 import inference_pb2
+from rivulet.session import Session
+from rivulet.streams import GenerateStream
+from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
-
-
-class GenerateStream(Iterator[replies.Part]):
-    """The parts of a reply as they arrive. Ends the call when it is closed, left (`with`) or dropped (`break` out of a loop
-    over it, where gRPC's own call ends with its last reference): the server then frees the session within a step or two.
-
-    Thread: one at a time iterates; close() may come from any, and lets the iteration end with Cancelled.
-    Errors while iterating: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded, Cancelled,
-    Internal. A reply that has begun is never begun again: Unavailable after the first part is for the caller to deal with.
-    """
-
-    def __init__(self, call: Any, request: inference_pb2.GenerateRequest) -> None:
-        self._call = call
-        self._reader = replies.Reader(request)
-
-    @property
-    def seed(self) -> int | None:
-        """The seed in force; None before the first part."""
-        return self._reader.seed
-
-    @property
-    def usage(self) -> replies.Usage | None:
-        """What the reply cost; None before its end."""
-        return self._reader.usage
-
-    def __next__(self) -> replies.Part:
-        while True:
-            try:
-                message = next(self._call)
-            except grpc.RpcError:
-                raise errors.from_call(self._call) from None
-            part = self._reader.read(message)
-            if part is not None:
-                return part
-
-    def collect(self) -> replies.Generation:
-        """Waits for the end and returns the whole. For a stream of which nothing was taken yet."""
-        return self._reader.collect(list(self))
-
-    def close(self) -> None:
-        """Ends the call. Harmless where it has ended."""
-        self._call.cancel()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 class Client:
@@ -80,6 +34,8 @@ class Client:
       a reply that has begun is never begun again behind the caller's back.
     max_receive_bytes: largest message accepted from the server.
     metadata: sent with every call, for example {"authorization": "Bearer ..."}.
+    tenant: whose sessions the calls are about, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata "rivulet-tenant". Leave it empty
+      where a proxy sets that.
 
     Every call takes `timeout` (seconds for the whole of it) and `metadata`. Thread: any, also at the same time.
     Errors: TypeError, ValueError (arguments), OSError (a certificate file cannot be read); calls raise rivulet.RivuletError.
@@ -95,9 +51,10 @@ class Client:
         max_attempts: int = 4,
         max_receive_bytes: int = 256 << 20,
         metadata: requests.Metadata = (),
+        tenant: str = "",
     ) -> None:
         self._options = ConnectOptions(
-            target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata
+            target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata, tenant
         )
         self._channel = self._options.open(grpc)
         self._methods: Methods | None = Methods(self._channel)
@@ -135,7 +92,61 @@ class Client:
         Errors: TypeError, ValueError (arguments); those of GenerateStream while iterating.
         """
         request = requests.generate(prompt, options)
-        return GenerateStream(self._call("generate", request, requests.call_options(options)), request)
+        call = self._call("generate", request, requests.call_options(options))
+        return GenerateStream(call, replies.Reader(request))
+
+    def open_session(
+        self,
+        *,
+        model: str = "",
+        seed: int | None = None,
+        idle_timeout: float | None = None,
+        **options: Unpack[requests.CallOptions],
+    ) -> Session:
+        """A new session without tokens: tokens are fed once, and any position can be gone on from, forked or rewound to. Leaving
+        its `with` block closes it.
+
+        seed: what a generate() that names none draws with; absent: the server draws one.
+        idle_timeout: seconds, 1 to 86400, without a call after which the server closes it; absent: the server's default.
+        Errors: InvalidArgument, NotFound, ResourceExhausted (SESSION_LIMIT), Unavailable, DeadlineExceeded.
+        """
+        request = session_core.open_request(model, seed, idle_timeout)
+        return Session(self, replies.session(self._call("open_session", request, options).session))
+
+    def session(self, id: str, *, model: str = "", **options: Unpack[requests.CallOptions]) -> Session:
+        """The session with this id, where it is now: to go on with it in another program. One Session at a time may use it.
+        Errors: NotFound (SESSION_NOT_FOUND: unknown, closed, idle for too long, or another tenant's)."""
+        request = session_service_pb2.ListSessionsRequest(model=requests.text("model", model))
+        return Session(self, session_core.find_session(id, self._call("list_sessions", request, options)))
+
+    def sessions(self, *, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.SessionInfo, ...]:
+        """The tenant's sessions, the one used longest ago first."""
+        request = session_service_pb2.ListSessionsRequest(model=requests.text("model", model))
+        return tuple(replies.session(entry) for entry in self._call("list_sessions", request, options).sessions)
+
+    def restore_session(
+        self,
+        snapshot: bytes | Iterable[bytes],
+        *,
+        model: str = "",
+        idle_timeout: float | None = None,
+        **options: Unpack[requests.CallOptions],
+    ) -> Session:
+        """A new session from what Session.snapshot() gave, on this server or another; `same_numerics` of it tells whether its
+        tokens go on bit for bit.
+
+        snapshot: its bytes, whole or in pieces of any size.
+        Errors: DataLoss (damaged), FailedPrecondition (another model, version or key), PermissionDenied (another tenant's),
+          OutOfRange (longer than any of this model), ResourceExhausted (SESSION_LIMIT, RESTORE_MEMORY); what `snapshot` raises.
+        """
+        messages = session_core.RestoreMessages(snapshot, model, idle_timeout)
+        try:
+            reply = self._call("restore_session", messages, options)
+        except errors.RivuletError:
+            if messages.error is not None:
+                raise messages.error from None
+            raise
+        return Session(self, replies.session(reply.session), same_numerics=reply.same_numerics)
 
     def score(
         self,

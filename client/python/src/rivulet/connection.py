@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,7 +14,7 @@ import grpc
 from google.protobuf import wrappers_pb2
 
 from rivulet import requests
-from rivulet.v1 import inference_pb2
+from rivulet.v1 import inference_pb2, session_service_pb2
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class ConnectOptions:
     max_attempts: int
     max_receive_bytes: int
     metadata: requests.Metadata
+    tenant: str
 
     def __post_init__(self) -> None:
         if not requests.text("target", self.target):
@@ -75,7 +77,10 @@ class ConnectOptions:
         if not 1 <= requests.int32("max_attempts", self.max_attempts) <= 5:
             raise ValueError(f"max_attempts: {self.max_attempts}; 1 to 5 is allowed")
         requests.count("max_receive_bytes", self.max_receive_bytes)
-        object.__setattr__(self, "metadata", requests.metadata(self.metadata))
+        if not re.fullmatch(r"[!-~]*", requests.text("tenant", self.tenant)):
+            raise ValueError(f"tenant: {self.tenant!r}; only printable ASCII without spaces can be sent")
+        tenant = (("rivulet-tenant", self.tenant),) if self.tenant else ()
+        object.__setattr__(self, "metadata", (*tenant, *requests.metadata(self.metadata)))
 
     def open(self, library: Any) -> Any:
         """A channel of `library`: grpc or grpc.aio."""
@@ -110,17 +115,22 @@ class ConnectOptions:
         }
 
 
+# Session names the position in each of these, so that a repetition changes nothing.
+_REPEATABLE = ("Append", "RewindSession", "SnapshotSession", "CloseSession", "ListSessions")
+
+
 def service_config(max_attempts: int) -> str:
-    """Only UNAVAILABLE before the first message of a reply is tried again."""
+    """Only UNAVAILABLE before the first message of a reply is tried again, and no call that makes a session: it could make two."""
     if max_attempts == 1:
         return "{}"
     retry = {
         "maxAttempts": max_attempts, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
         "retryableStatusCodes": ["UNAVAILABLE"],
     }  # fmt: skip
+    names = [{"service": "rivulet.v1.InferenceService"}]
+    names += [{"service": "rivulet.v1.SessionService", "method": method} for method in _REPEATABLE]
     return json.dumps({
-        "methodConfig": [{"name": [{"service": "rivulet.v1.InferenceService"}], "retryPolicy": retry}],
-        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
+        "methodConfig": [{"name": names, "retryPolicy": retry}], "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
     })  # fmt: skip
 
 
@@ -137,6 +147,13 @@ class Methods:
                 f"/{service}/{name}", request_serializer=request.SerializeToString, response_deserializer=reply.FromString
             )
 
+        def session(name: str, kind: Any = channel.unary_unary) -> Any:
+            request, reply = (getattr(session_service_pb2, name + end) for end in ("Request", "Reply"))
+            return kind(
+                f"/rivulet.v1.SessionService/{name}",
+                request_serializer=request.SerializeToString, response_deserializer=reply.FromString,
+            )  # fmt: skip
+
         self.generate = channel.unary_stream(
             "/rivulet.v1.InferenceService/Generate",
             request_serializer=inference_pb2.GenerateRequest.SerializeToString,
@@ -147,3 +164,11 @@ class Methods:
         self.get_model = unary("GetModel", inference_pb2.GetModelRequest, inference_pb2.GetModelReply)
         self.get_load = unary("GetLoad", inference_pb2.GetLoadRequest, inference_pb2.GetLoadReply)
         self.health = unary("Check", wrappers_pb2.StringValue, wrappers_pb2.Int32Value, "grpc.health.v1.Health")
+        self.open_session = session("OpenSession")
+        self.append = session("Append")
+        self.fork_session = session("ForkSession")
+        self.rewind_session = session("RewindSession")
+        self.snapshot_session = session("SnapshotSession", channel.unary_stream)
+        self.restore_session = session("RestoreSession", channel.stream_unary)
+        self.close_session = session("CloseSession")
+        self.list_sessions = session("ListSessions")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rivulet import images
 
 if TYPE_CHECKING:
-    from rivulet.client import GenerateStream
+    from rivulet.streams import GenerateStream
 
 
 class Drawing:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rivulet.errors import Internal
-from rivulet.v1 import inference_pb2, model_pb2
+from rivulet.v1 import inference_pb2, model_pb2, session_pb2, session_service_pb2
 
 
 class FinishReason(enum.Enum):
@@ -138,7 +138,7 @@ class Score:
     num_scored: int
     logprobs: NDArray[np.float32] | None
     outputs: NDArray[np.float32] | None
-    proto: inference_pb2.ScoreReply = field(repr=False)
+    proto: inference_pb2.ScoreReply | session_service_pb2.AppendReply = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -228,8 +228,9 @@ class Model:
 
 @dataclass(frozen=True)
 class ModelLoad:
-    """Load of a model now. slots: sessions that fit; slots_used: that hold one; queued: wait for one, at most max_queue.
-    tokens_per_second: over about the last second; tokens_total: since the server's start. draining: takes no new requests."""
+    """Load of a model now. slots: requests that fit at once; slots_used: that hold one; queued: wait for one, at most max_queue.
+    tokens_per_second: over about the last second; tokens_total: since the server's start. draining: takes no new requests.
+    sessions: client sessions that are open; session_state_bytes: memory of their states."""
 
     model: str
     slots: int
@@ -239,6 +240,31 @@ class ModelLoad:
     tokens_per_second: float
     tokens_total: int
     draining: bool
+    sessions: int
+    session_state_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class SessionInfo:
+    """What a server says about a session.
+
+    id: 32 lower-case hexadecimal digits. position: tokens given and generated. sequence_hash: FNV-1a, 64 bits, over them.
+    seed: what a generate() that names none draws with. marks: name to position.
+    idle_timeout, idle_seconds: seconds; it is closed once it has been idle for so long.
+    state_bytes: memory of its states; those that forks share are counted by each. busy: a request runs on it.
+    """
+
+    id: str
+    model: str
+    position: int
+    sequence_hash: int
+    seed: int
+    marks: Mapping[str, int]
+    idle_timeout: float
+    idle_seconds: float
+    state_bytes: int
+    busy: bool
+    proto: session_pb2.Session = field(repr=False)
 
 
 def _fields(message: Any, *names: str) -> dict[str, Any]:
@@ -249,9 +275,13 @@ def _optional(message: Any, name: str) -> Any:
     return getattr(message, name) if message.HasField(name) else None
 
 
+def _seconds(duration: Any) -> float:
+    return float(duration.seconds + duration.nanos / 1e9)
+
+
 def usage(message: inference_pb2.Usage) -> Usage:
     times = (message.queue_time, message.first_token_time, message.total_time)
-    return Usage(message.prompt_tokens, message.completion_tokens, *(t.seconds + t.nanos / 1e9 for t in times))
+    return Usage(message.prompt_tokens, message.completion_tokens, *map(_seconds, times))
 
 
 def part(message: inference_pb2.GenerateReply, logprobs: bool, top_logprobs: bool) -> Part:
@@ -319,7 +349,7 @@ def _sample(index: int, parts: list[Part]) -> Sample:
     )
 
 
-def score(message: inference_pb2.ScoreReply, logprobs: bool, outputs: bool) -> Score:
+def score(message: inference_pb2.ScoreReply | session_service_pb2.AppendReply, logprobs: bool, outputs: bool) -> Score:
     """A reply to a request in which `logprobs` and `outputs` were asked for."""
     return Score(
         message.nll_nats, message.num_scored, np.array(message.logprobs, np.float32) if logprobs else None,
@@ -356,5 +386,14 @@ def model(message: inference_pb2.GetModelReply) -> Model:
 
 def load(message: inference_pb2.ModelLoad) -> ModelLoad:
     return ModelLoad(
-        **_fields(message, "model", "slots", "slots_used", "queued", "max_queue", "tokens_per_second", "tokens_total", "draining")
-    )
+        **_fields(message, "model", "slots", "slots_used", "queued", "max_queue", "tokens_per_second", "tokens_total", "draining",
+                  "sessions", "session_state_bytes")
+    )  # fmt: skip
+
+
+def session(message: session_pb2.Session) -> SessionInfo:
+    return SessionInfo(
+        id=message.session_id, **_fields(message.progress, "position", "sequence_hash"), marks=dict(message.marks),
+        **_fields(message, "model", "seed", "state_bytes", "busy"), idle_timeout=_seconds(message.idle_timeout),
+        idle_seconds=_seconds(message.idle), proto=message,
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from rivulet.v1 import inference_pb2
+from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import TypeAlias
@@ -53,13 +53,11 @@ class ImageOptions(CallOptions, total=False):
     interval: float
 
 
-class GenerateOptions(CallOptions, total=False):
-    """What generate() takes beside the prompt and what every call takes (CallOptions). None is as good as absent: the
+class SamplingOptions(CallOptions, total=False):
+    """What any generate() takes beside the prompt and what every call takes (CallOptions). None is as good as absent: the
     server's default.
 
-    model: may be absent where the server serves exactly one
     max_tokens: per sample, 1 to limits.max_tokens
-    num_samples: independent continuations, 1 to limits.max_num_samples
     temperature: >= 0; 1 where absent. 0: the likeliest token
     top_k: >= 0; 0: all tokens
     top_p: (0, 1]
@@ -68,7 +66,7 @@ class GenerateOptions(CallOptions, total=False):
     frequency_penalty: [-2, 2], per occurrence in the output
     presence_penalty: [-2, 2], once if in the output
     logit_bias: token id to a bias in [-100, 100]
-    seed: 0 to 2^64 - 1; absent: the server draws one, see GenerateStream.seed
+    seed: 0 to 2^64 - 1; absent: that of the session, where there is one, else the server draws one, see GenerateStream.seed
     stop: end where the text would contain one of these
     stop_token_ids: end after one of these
     include_stop_string: keep the matched stop string in the output
@@ -77,9 +75,7 @@ class GenerateOptions(CallOptions, total=False):
     top_logprobs: also those of the likeliest n, 0 to 20; needs logprobs
     """
 
-    model: str
     max_tokens: int | None
-    num_samples: int | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
@@ -95,6 +91,32 @@ class GenerateOptions(CallOptions, total=False):
     ignore_eos: bool
     logprobs: bool
     top_logprobs: int
+
+
+class GenerateOptions(SamplingOptions, total=False):
+    """What generate() of a client takes beside the prompt and SamplingOptions.
+
+    model: may be absent where the server serves exactly one
+    num_samples: independent continuations, 1 to limits.max_num_samples
+    """
+
+    model: str
+    num_samples: int | None
+
+
+class SessionGenerateOptions(SamplingOptions, total=False):
+    """What generate() of a session takes beside the prompt and SamplingOptions.
+
+    position: where to go on, 0 to the session's position, its end where absent; generated tokens after it are dropped. Given
+      ones are dropped by rewind() alone: FailedPrecondition (GIVEN_TOKENS_BEYOND_POSITION)
+    mark: name for the position after the reply, at most 64 bytes
+    retries: how often a reply that ends with Unavailable is gone on with, from the last part that came, so that the iterator
+      goes on without a gap or a repetition; 0 where absent
+    """
+
+    position: int | None
+    mark: str | None
+    retries: int
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
@@ -200,7 +222,7 @@ def refuse_unknown(call: str, options: Mapping[str, Any], allowed: type) -> None
         raise TypeError(f"{call}() got an unexpected keyword argument {unknown[0]!r}")
 
 
-def call_options(options: CallOptions | GenerateOptions | ImageOptions) -> CallOptions:
+def call_options(options: CallOptions | SamplingOptions | ImageOptions) -> CallOptions:
     """What of `options` is for the call, not for the request."""
     return {"timeout": options.get("timeout"), "metadata": options.get("metadata", ())}
 
@@ -212,19 +234,34 @@ _SAMPLING: dict[str, Callable[[str, Any], Any]] = {
 _REQUEST: dict[str, Callable[[str, Any], Any]] = {"max_tokens": int64, "num_samples": int32}
 
 
+def _give(name: str, value: Prompt, message: inference_pb2.GenerateRequest | session_service_pb2.AppendRequest) -> None:
+    """Sets the oneof of text, image values and tokens."""
+    values = image_values(name, value)
+    if isinstance(value, str):
+        message.text = text(name, value)
+    elif values is not None:
+        message.image_values = values
+    else:
+        message.tokens.SetInParent()
+        message.tokens.ids.extend(integers(name, value))
+
+
 def generate(prompt: Prompt, options: GenerateOptions) -> inference_pb2.GenerateRequest:
-    """The message of generate(); timeout and metadata are left to the call."""
+    """The message of generate() of a client; timeout and metadata are left to the call."""
     refuse_unknown("generate", options, GenerateOptions)
+    return _generate(prompt, options)
+
+
+def session_generate(prompt: Prompt, options: SessionGenerateOptions) -> inference_pb2.GenerateRequest:
+    """The message of generate() of a session, but for model and session; timeout and metadata are left to the call."""
+    refuse_unknown("generate", options, SessionGenerateOptions)
+    return _generate(prompt, options)
+
+
+def _generate(prompt: Prompt, options: SamplingOptions) -> inference_pb2.GenerateRequest:
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     request = inference_pb2.GenerateRequest(model=text("model", given.get("model", "")))
-    values = image_values("prompt", prompt)
-    if isinstance(prompt, str):
-        request.text = text("prompt", prompt)
-    elif values is not None:
-        request.image_values = values
-    else:
-        request.tokens.SetInParent()
-        request.tokens.ids.extend(integers("prompt", prompt))
+    _give("prompt", prompt, request)
     for table, message in ((_REQUEST, request), (_SAMPLING, request.sampling)):
         for name, check in table.items():
             if name in given:
@@ -243,6 +280,17 @@ def generate(prompt: Prompt, options: GenerateOptions) -> inference_pb2.Generate
     request.stop.ignore_eos = boolean("ignore_eos", given.get("ignore_eos", False))
     request.logprobs.enabled = boolean("logprobs", given.get("logprobs", False))
     request.logprobs.top_n = int32("top_logprobs", given.get("top_logprobs", 0))
+    return request
+
+
+def append(
+    content: Prompt, score: bool, output_positions: Sequence[int] | NDArray[np.integer[Any]] | None, logprobs: bool
+) -> session_service_pb2.AppendRequest:
+    """The message of append(), but for model and session."""
+    request = session_service_pb2.AppendRequest(score=boolean("score", score), logprobs=boolean("logprobs", logprobs))
+    _give("content", content, request)
+    if output_positions is not None:
+        request.output_positions.extend(integers("output_positions", output_positions, int64))
     return request
 
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes on from a text, marks the place, goes on, rewinds to the mark and goes on differently:
+python rewind_text.py [--target HOST:PORT] [--model NAME] [TEXT]"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import rivulet
+
+
+def write(session: rivulet.Session, title: str, length: int, seed: int | None = None) -> None:
+    print(f"--- {title}, from position {session.position}")
+    for part in session.generate(max_tokens=length, seed=seed, temperature=0.8, retries=5):
+        print(part.text, end="", flush=True)
+    print()
+
+
+def tell(client: rivulet.Client, model: str, text: str, length: int, seed: int) -> None:
+    with client.open_session(model=model, seed=seed) as session:
+        session.append(text)
+        write(session, text, length)
+        session.append(mark="fork in the road")
+        write(session, "one way", length)
+        session.rewind(mark="fork in the road")
+        write(session, "another way", length, seed + 1)
+        session.rewind(mark="fork in the road")
+        write(session, "the first way again", length)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Goes on with a text, rewinds, and goes on with it differently.")
+    parser.add_argument("text", nargs="?", default="ROMEO:")
+    parser.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT")
+    parser.add_argument("--model", default="", help="may be absent where the server serves exactly one")
+    parser.add_argument("--length", type=int, default=120, help="characters of each part")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    try:
+        with rivulet.Client(arguments.target) as client:
+            tell(client, arguments.model, arguments.text, arguments.length, arguments.seed)
+    except rivulet.RivuletError as error:
+        print(f"rewind_text: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions for asyncio. The same methods, arguments and errors as those of Session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from rivulet import errors, replies, requests
+from rivulet.aio_streams import AsyncSessionStream, cancelled
+from rivulet.session_core import SessionCore
+from rivulet.v1 import inference_pb2, session_service_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from rivulet.aio import AsyncClient
+
+
+class AsyncSession(SessionCore):
+    """A conversation with a model, of AsyncClient.open_session(), session(), restore_session() or fork(). As Session;
+    `async with` closes it at the end, unless keep() was called. Thread: that of the event loop; one task at a time."""
+
+    _client: AsyncClient
+
+    def __init__(self, client: AsyncClient, info: replies.SessionInfo, **known: Any) -> None:
+        """For the client."""
+        super().__init__(info, **known)
+        self._client = client
+
+    async def _begin(self, options: requests.CallOptions) -> None:
+        self._end_reply()
+        if self._ahead:
+            await self._rewind(self.position, None, options)
+
+    async def append(
+        self,
+        content: requests.Prompt = (),
+        *,
+        score: bool = False,
+        output_positions: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+        logprobs: bool = False,
+        mark: str | None = None,
+        **options: Unpack[requests.CallOptions],
+    ) -> replies.Score:
+        """Feeds tokens without generating. Arguments and errors: as Session.append()."""
+        await self._begin(options)
+        request = self._append_request(content, score, output_positions, logprobs, mark)
+        with self._changing():
+            reply = await self._client._call("append", request, options)
+        return self._appended(request, reply)
+
+    def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.SessionGenerateOptions]) -> AsyncSessionStream:
+        """Appends the prompt, if there is one, and streams what the model generates, for `async for`. Arguments and errors: as
+        Session.generate(). After a reply that was left early or lost, the call begins when its first part is asked for."""
+        reader = self._reader(prompt, options)
+        self._end_reply()
+
+        def start(request: inference_pb2.GenerateRequest) -> Any:
+            return self._client._start("generate", request, reader.call_options())
+
+        async def prepare() -> None:
+            await self._rewind(reader.core.position, None, reader.call_options())
+            self._ahead = True
+
+        stream = AsyncSessionStream(
+            start, reader, lambda: self._client.model(self.model, **reader.call_options()), prepare if self._ahead else None
+        )
+        self._watch(stream)
+        return stream
+
+    async def fork(
+        self, count: int = 1, *, seed: int | None = None, position: int | None = None, **options: Unpack[requests.CallOptions]
+    ) -> list[AsyncSession]:
+        """`count` new sessions that go on from this one. Arguments and errors: as Session.fork()."""
+        await self._begin(options)
+        reply = await self._client._call("fork_session", self._fork_request(count, seed, position), options)
+        infos = [replies.session(message) for message in reply.sessions]
+        return [AsyncSession(self._client, info, sequence=self._sequence.copy(info.position)) for info in infos]
+
+    async def rewind(
+        self, *, position: int | None = None, mark: str | None = None, **options: Unpack[requests.CallOptions]
+    ) -> None:
+        """Drops what follows a position or a mark. Arguments and errors: as Session.rewind()."""
+        self._end_reply()
+        await self._rewind(position, mark, options)
+
+    async def _rewind(self, position: int | None, mark: str | None, options: requests.CallOptions) -> None:
+        request = self._rewind_request(position, mark)
+        with self._changing():
+            reply = await self._client._call("rewind_session", request, options)
+        self._rewound(reply)
+
+    async def snapshot(self, **options: Unpack[requests.CallOptions]) -> bytes:
+        """The session as bytes for AsyncClient.restore_session(), which outlive the server."""
+        await self._begin(options)
+        request = session_service_pb2.SnapshotSessionRequest(model=self.model, session_id=self.id)
+        call = self._client._start("snapshot_session", request, options)
+        try:
+            return b"".join([message.chunk async for message in call])
+        except grpc.RpcError as error:
+            raise errors.from_call(error) from None
+        except asyncio.CancelledError:
+            raise await cancelled(call) from None
+
+    async def close(self, **options: Unpack[requests.CallOptions]) -> None:
+        """Ends the session and what runs on it. Harmless where it has ended."""
+        self._end_reply()
+        request = session_service_pb2.CloseSessionRequest(model=self.model, session_id=self.id)
+        try:
+            await self._client._call("close_session", request, options)
+        except errors.NotFound as error:
+            if error.reason != "SESSION_NOT_FOUND":
+                raise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, exception_type: object, *exception: object) -> None:
+        if self._keep:
+            return
+        try:
+            await self.close()
+        except Exception:
+            if exception_type is None:  # else that one is the one to tell
+                raise

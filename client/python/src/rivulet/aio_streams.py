@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replies that stream, for asyncio. The same as in streams.py."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from rivulet import errors, replies
+from rivulet.session_core import SessionReader
+from rivulet.v1 import inference_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+_ended: weakref.WeakSet[Any] = weakref.WeakSet()  # the calls that a close() has ended
+
+
+def end(call: Any) -> None:
+    _ended.add(call)
+    call.cancel()
+
+
+def _task_is_cancelled(call: Any) -> bool:
+    """Whether a CancelledError out of `call` is for the task that waits for it, as opposed to a call that ended with the status
+    CANCELLED. Python 3.10 does not tell: there it is, unless close() has ended the call."""
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)
+    return call not in _ended if cancelling is None else cancelling() > 0
+
+
+async def cancelled(call: Any) -> BaseException:
+    """What a CancelledError out of `call` means: that again where it is for the task, else Cancelled."""
+    if _task_is_cancelled(call):
+        return asyncio.CancelledError()
+    return errors.Cancelled(await call.details() or "the call was cancelled")
+
+
+class AsyncGenerateStream(AsyncIterator[replies.Part]):
+    """The parts of a reply as they arrive, for `async for`. Ends the call when it is closed, left (`async with`) or dropped
+    (`break` out of a loop over it), and when the task that waits for a part is cancelled: the server then frees the session
+    within a step or two.
+
+    Thread: that of the event loop. close() by another task lets the iteration end with Cancelled. Errors: as GenerateStream.
+    """
+
+    def __init__(self, call: Any, reader: replies.Reader) -> None:
+        self._call = call
+        self._messages = call.__aiter__()
+        self._reader = reader
+
+    @property
+    def seed(self) -> int | None:
+        """The seed in force; None before the first part."""
+        return self._reader.seed
+
+    @property
+    def usage(self) -> replies.Usage | None:
+        """What the reply cost; None before its end."""
+        return self._reader.usage
+
+    async def __anext__(self) -> replies.Part:
+        while True:
+            try:
+                message = await self._messages.__anext__()
+            except grpc.RpcError as error:
+                raise errors.from_call(error) from None
+            except asyncio.CancelledError:
+                raise await cancelled(self._call) from None
+            part = self._reader.read(message)
+            if part is not None:
+                return part
+
+    async def collect(self) -> replies.Generation:
+        """Waits for the end and returns the whole. For a stream of which nothing was taken yet."""
+        return self._reader.collect([part async for part in self])
+
+    def close(self) -> None:
+        """Ends the call. Harmless where it has ended."""
+        end(self._call)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self.close()
+
+
+class AsyncSessionStream(AsyncGenerateStream):
+    """A reply on a session, for `async for`. As SessionStream."""
+
+    def __init__(
+        self,
+        start: Callable[[inference_pb2.GenerateRequest], Any],
+        reader: SessionReader,
+        get_model: Callable[[], Awaitable[replies.Model]],
+        prepare: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        """prepare: what comes before the first call, which then waits until somebody iterates."""
+        self._start = start
+        self._session_reader = reader
+        self._get_model = get_model
+        self._prepare = prepare
+        self._lost = prepare is not None  # there is to be a call
+        self._closed = asyncio.Event()
+        self._call: Any = None
+        if prepare is None:
+            super().__init__(start(reader.request()), reader)
+        else:
+            self._reader = reader
+
+    async def __anext__(self) -> replies.Part:
+        while True:
+            try:
+                if self._lost and not self._closed.is_set():
+                    await self._call_again()
+                if self._closed.is_set() and self.usage is None:
+                    raise errors.Cancelled("the reply was closed")
+                return await super().__anext__()
+            except errors.Unavailable as error:
+                if self._session_reader.end_without_usage():
+                    raise StopAsyncIteration from None
+                wait = self._session_reader.wait(error)
+                self._lost = True
+            except errors.RivuletError as error:
+                self._session_reader.failed(error)
+                self.close()
+                raise
+            try:
+                await asyncio.wait_for(self._closed.wait(), wait)
+            except asyncio.TimeoutError:
+                pass
+
+    async def _call_again(self) -> None:
+        if self._prepare is not None:
+            await self._prepare()
+            self._prepare = None
+        if self._session_reader.needs_model:
+            self._session_reader.set_max_tokens(await self._get_model())
+        if not self._closed.is_set():
+            self._call = self._start(self._session_reader.request())
+            self._messages = self._call.__aiter__()
+        self._lost = False
+
+    def close(self) -> None:
+        """Ends the call. Harmless where it has ended. The session goes on after the last part that was taken."""
+        self._closed.set()
+        if self._call is not None:
+            end(self._call)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The running hash over a session's tokens, as the server computes it: FNV-1a, 64 bits, over each id as 4 bytes, lowest first."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+from rivulet.errors import DataLoss
+
+EMPTY_HASH = 0xCBF29CE484222325
+_PRIME = 0x100000001B3
+_UNKNOWN = 0  # no token was seen there; that 0 is also a hash costs one check in 2^64
+
+
+def hash_tokens(tokens: Iterable[int], begin: int = EMPTY_HASH) -> int:
+    """The hash after more tokens (int32)."""
+    value = begin
+    for token in tokens:
+        for byte in int(token).to_bytes(4, "little", signed=True):
+            value = (value ^ byte) * _PRIME % 2**64
+    return value
+
+
+class Sequence:
+    """The hash after each position of a session, as far as this client can know it: it does not where it never saw the tokens
+    (text that the server turned into tokens, what was there before it came). 8 bytes a position. Thread: one at a time."""
+
+    def __init__(self) -> None:
+        self._hashes = array("Q", [EMPTY_HASH])
+
+    @property
+    def position(self) -> int:
+        return len(self._hashes) - 1
+
+    def copy(self, position: int) -> Sequence:
+        """The first `position` tokens of this; unknown ones after its end."""
+        copy = Sequence()
+        copy._hashes = self._hashes[: position + 1]
+        copy.skip(position - copy.position)
+        return copy
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Adds tokens."""
+        value = self._hashes[-1]
+        for token in tokens:
+            value = _UNKNOWN if value == _UNKNOWN else hash_tokens((token,), value)
+            self._hashes.append(value)
+
+    def skip(self, count: int) -> None:
+        """Adds tokens that are not known."""
+        self._hashes.extend(array("Q", [_UNKNOWN]) * max(count, 0))
+
+    def check(self, position: int, sequence_hash: int) -> None:
+        """What the server says about the end of this; taken over where the hash is not known. Errors: DataLoss."""
+        if position != self.position:
+            raise DataLoss(f"the server is at position {position} of the session, its replies end at {self.position}")
+        if self._hashes[-1] not in (_UNKNOWN, sequence_hash):
+            raise DataLoss(
+                f"the server's tokens up to position {position} hash to {sequence_hash:016x}, "
+                f"those that were given and received to {self._hashes[-1]:016x}"
+            )
+        self._hashes[-1] = sequence_hash

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Session and AsyncSession have in common: where the session is, its messages, and replies that can be gone on with. No
+input or output."""
+
+from __future__ import annotations
+
+import random
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from rivulet import errors, replies, requests
+from rivulet.sequence import Sequence
+from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
+
+CHUNK_BYTES = 1 << 20  # of a snapshot in one message, at most
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0  # seconds before a reply is gone on with, doubling
+
+# The server says these before it has changed anything.
+_UNCHANGED = (
+    errors.InvalidArgument, errors.NotFound, errors.OutOfRange, errors.FailedPrecondition, errors.ResourceExhausted,
+    errors.PermissionDenied, errors.Unauthenticated, errors.Aborted,
+)  # fmt: skip
+
+
+class SessionCore:
+    """Where a session is, as this object knows it: the tokens that it has given and received, and no others. Thread: one at a
+    time."""
+
+    def __init__(self, info: replies.SessionInfo, sequence: Sequence | None = None, same_numerics: bool | None = None) -> None:
+        self._id = info.id
+        self._model = info.model
+        self._seed = info.seed
+        self._idle_timeout = info.idle_timeout
+        self._same_numerics = same_numerics
+        self._sequence = sequence or Sequence().copy(info.position)
+        self._stream: weakref.ref[Any] | None = None  # the latest reply
+        self._ahead = False  # the server may hold tokens that this object never saw
+        self._keep = False
+        self._settle(info)
+
+    @property
+    def id(self) -> str:
+        """32 lower-case hexadecimal digits, for Client.session()."""
+        return self._id
+
+    @property
+    def model(self) -> str:
+        return self._model
+
+    @property
+    def position(self) -> int:
+        """Tokens given and received so far."""
+        return self._sequence.position
+
+    @property
+    def sequence_hash(self) -> int:
+        """FNV-1a, 64 bits, over the tokens up to `position`."""
+        return self._hash
+
+    @property
+    def seed(self) -> int:
+        """What a generate() that names none draws with."""
+        return self._seed
+
+    @property
+    def marks(self) -> Mapping[str, int]:
+        """Position of each mark."""
+        return MappingProxyType(self._marks)
+
+    @property
+    def idle_timeout(self) -> float:
+        """Seconds without a call after which the server closes the session."""
+        return self._idle_timeout
+
+    @property
+    def same_numerics(self) -> bool | None:
+        """Of a restored session: the snapshot's state was computed with this server's numerics id, so its tokens go on bit for
+        bit; else within the tolerance between the two ids (Model.numerics_id). None of any other session."""
+        return self._same_numerics
+
+    def keep(self) -> None:
+        """Leaving the `with` block does not close the session; it ends with its idle time-out, or with close()."""
+        self._keep = True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._id} of {self._model} at {self.position}>"
+
+    def _settle(self, info: replies.SessionInfo) -> None:
+        """Takes over what the server says right after a call that set the position."""
+        self._sequence.check(info.position, info.sequence_hash)
+        self._hash = info.sequence_hash
+        self._marks = dict(info.marks)
+
+    def _moved(self, progress: session_pb2.SessionProgress) -> None:
+        self._sequence.check(progress.position, progress.sequence_hash)
+        self._hash = progress.sequence_hash
+
+    def _drop_marks(self, position: int) -> None:
+        """Those that follow a position from which the session goes on."""
+        self._marks = {name: at for name, at in self._marks.items() if at <= position}
+
+    def _end_reply(self) -> None:
+        """A reply that nobody reads on would hold up every other call."""
+        stream = None if self._stream is None else self._stream()
+        if stream is not None:
+            stream.close()
+        self._stream = None
+
+    def _watch(self, stream: Any) -> None:
+        """A reply begins: what the server holds is not known until it has ended well."""
+        self._ahead = True
+        self._stream = weakref.ref(stream)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Around a call that changes the session: notes whether what became of it is known."""
+        try:
+            yield
+        except errors.RivuletError as error:
+            self._ahead = self._ahead or not isinstance(error, _UNCHANGED)
+            raise
+        except BaseException:
+            self._ahead = True
+            raise
+        self._ahead = False
+
+    def _ref(self, position: int | None = None, mark: str | None = None) -> session_pb2.SessionRef:
+        at = self.position if position is None else requests.int64("position", position)
+        return session_pb2.SessionRef(session_id=self._id, position=at, mark=requests.text("mark", mark or ""))
+
+    def _append_request(
+        self, content: requests.Prompt, score: bool, output_positions: Any, logprobs: bool, mark: str | None
+    ) -> session_service_pb2.AppendRequest:
+        request = requests.append(content, score, output_positions, logprobs)
+        request.model = self._model
+        request.session.CopyFrom(self._ref(mark=mark))
+        return request
+
+    def _appended(
+        self, request: session_service_pb2.AppendRequest, reply: session_service_pb2.AppendReply
+    ) -> replies.Score:
+        begin, tokens = request.session.position, _given(request, "content")
+        sequence = self._sequence.copy(begin)
+        if tokens is None:
+            sequence.skip(reply.progress.position - begin)
+        else:
+            sequence.extend(tokens)
+        self._sequence = sequence
+        self._moved(reply.progress)
+        if request.session.mark:
+            self._marks[request.session.mark] = self.position
+        return replies.score(reply, request.logprobs, len(request.output_positions) > 0)
+
+    def _reader(self, prompt: requests.Prompt, options: requests.SessionGenerateOptions) -> SessionReader:
+        request = requests.session_generate(prompt, options)
+        request.model = self._model
+        request.session.CopyFrom(self._ref(options.get("position"), options.get("mark")))
+        if not request.sampling.HasField("seed"):
+            request.sampling.seed = self._seed
+        retries = requests.integer("retries", options.get("retries", 0), 0, 2**31 - 1)
+        return SessionReader(self, request, retries, requests.call_options(options))
+
+    def _fork_request(
+        self, count: int, seed: int | None, position: int | None
+    ) -> session_service_pb2.ForkSessionRequest:
+        request = session_service_pb2.ForkSessionRequest(model=self._model, count=requests.int32("count", count))
+        request.session.CopyFrom(self._ref(position))
+        if seed is not None:
+            request.seed = requests.uint64("seed", seed)
+        return request
+
+    def _rewind_request(self, position: int | None, mark: str | None) -> session_service_pb2.RewindSessionRequest:
+        if (position is None) == (mark is None):
+            raise ValueError(f"position, mark: {position!r} and {mark!r}; exactly one of them is needed")
+        request = session_service_pb2.RewindSessionRequest(model=self._model, session_id=self._id)
+        if mark is not None:
+            request.mark = requests.text("mark", mark)
+        elif position is not None:
+            request.position = requests.int64("position", position)
+        return request
+
+    def _rewound(self, reply: session_service_pb2.RewindSessionReply) -> None:
+        self._sequence = self._sequence.copy(reply.session.progress.position)
+        self._settle(replies.session(reply.session))
+
+
+def open_request(model: str, seed: int | None, idle_timeout: float | None) -> session_service_pb2.OpenSessionRequest:
+    request = session_service_pb2.OpenSessionRequest(model=requests.text("model", model))
+    if seed is not None:
+        request.seed = requests.uint64("seed", seed)
+    _set_idle_timeout(request, idle_timeout)
+    return request
+
+
+def _set_idle_timeout(request: Any, seconds: float | None) -> None:
+    if seconds is None:
+        return
+    value = requests.real("idle_timeout", seconds)
+    if not abs(value) <= 1e9:
+        raise ValueError(f"idle_timeout: {seconds!r}; seconds are needed")
+    request.idle_timeout.FromNanoseconds(round(value * 1e9))
+
+
+class RestoreMessages(Iterator[session_service_pb2.RestoreSessionRequest]):
+    """The messages of a snapshot, whole or in pieces. `error`: what its iteration raised, of which gRPC only says that there was
+    something. Errors: TypeError."""
+
+    def __init__(self, snapshot: bytes | Iterable[bytes], model: str, idle_timeout: float | None) -> None:
+        if isinstance(snapshot, str) or not isinstance(snapshot, Iterable):
+            raise TypeError(f"snapshot: {snapshot!r} is neither bytes nor pieces of them")
+        self._chunks = (snapshot,) if isinstance(snapshot, (bytes, bytearray, memoryview)) else snapshot
+        self._messages = self._make(restore_request(model, idle_timeout))
+        self.error: Exception | None = None
+
+    def _make(
+        self, message: session_service_pb2.RestoreSessionRequest
+    ) -> Iterator[session_service_pb2.RestoreSessionRequest]:
+        yield message  # names the model, also where there are no bytes
+        for chunk in self._chunks:
+            yield from restore_chunks(chunk)
+
+    def __next__(self) -> session_service_pb2.RestoreSessionRequest:
+        try:
+            return next(self._messages)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def restore_request(model: str, idle_timeout: float | None) -> session_service_pb2.RestoreSessionRequest:
+    """The first message, without bytes."""
+    request = session_service_pb2.RestoreSessionRequest(model=requests.text("model", model))
+    _set_idle_timeout(request, idle_timeout)
+    return request
+
+
+def restore_chunks(chunk: Any) -> Iterator[session_service_pb2.RestoreSessionRequest]:
+    """Messages with the bytes of a piece of a snapshot. Errors: TypeError."""
+    if not isinstance(chunk, (bytes, bytearray, memoryview)):
+        raise TypeError(f"snapshot: a piece is {chunk!r}, no bytes")
+    data = bytes(chunk)
+    for begin in range(0, len(data), CHUNK_BYTES):
+        yield session_service_pb2.RestoreSessionRequest(chunk=data[begin : begin + CHUNK_BYTES])
+
+
+def find_session(id: str, reply: session_service_pb2.ListSessionsReply) -> replies.SessionInfo:
+    """Errors: NotFound."""
+    for message in reply.sessions:
+        if message.session_id == requests.text("id", id):
+            return replies.session(message)
+    raise errors.NotFound(f"session {id!r} is unknown, closed, or another tenant's", "SESSION_NOT_FOUND", "id")
+
+
+def _given(message: Any, oneof: str) -> list[int] | bytes | None:
+    """The tokens of a request; None of text, which the server turns into them."""
+    kind = message.WhichOneof(oneof)
+    if kind == "text":
+        return [] if not message.text else None
+    return bytes(message.image_values) if kind == "image_values" else list(message.tokens.ids)
+
+
+class SessionReader(replies.Reader):
+    """Reads the messages of a reply on a session, over several calls where one is lost, and checks the hash of each."""
+
+    def __init__(
+        self, core: SessionCore, request: inference_pb2.GenerateRequest, retries: int, options: requests.CallOptions
+    ) -> None:
+        super().__init__(request)
+        self.core = core
+        self.metadata = options["metadata"]
+        timeout = requests.timeout(options["timeout"])
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._begin: int | None = None  # the session's position at the first generated token; None before the first part
+        self._tokens = 0  # generated tokens seen
+        self._earlier = 0  # of these, by calls before this one
+        self._finished = False
+        self._retries = retries
+        self._tries = 0
+
+    def call_options(self) -> requests.CallOptions:
+        """Of a call that begins now: what is left of the timeout."""
+        left = None if self._deadline is None else max(self._deadline - time.monotonic(), 1e-6)
+        return {"timeout": left, "metadata": self.metadata}
+
+    def read(self, message: inference_pb2.GenerateReply) -> replies.Part | None:
+        """Errors: DataLoss (the hash disagrees), Internal (a gap)."""
+        if message.HasField("session"):
+            message.first_position += self._earlier
+            self._advance(message)
+        elif message.tokens or message.HasField("finish"):
+            raise errors.Internal("the server sent a part that does not say where the session is")
+        if message.HasField("usage"):
+            self._count(message.usage)
+            core = self.core
+            core._ahead = False
+            mark = self._request.session.mark
+            if mark:
+                core._marks[mark] = core.position
+        return super().read(message)
+
+    def _advance(self, message: inference_pb2.GenerateReply) -> None:
+        core, progress, count = self.core, message.session, len(message.tokens)
+        if message.first_position != self._tokens and count:
+            raise errors.Internal(f"the server sent token {message.first_position} of the reply instead of {self._tokens}")
+        before, position, begin = core._sequence, core.position, self._begin
+        if begin is None:
+            start, prompt = self._request.session.position, _given(self._request, "prompt")
+            core._sequence = core._sequence.copy(start)
+            core._drop_marks(start)
+            if prompt is None:
+                core._sequence.skip(progress.position - start - count)
+            else:
+                core._sequence.extend(prompt)
+            begin = core.position
+        core._sequence.extend(message.tokens)
+        try:
+            core._moved(progress)
+        except errors.DataLoss:
+            core._sequence = before.copy(position)
+            raise
+        self._begin = begin
+        self._tokens += count
+        self._finished = self._finished or message.HasField("finish")
+
+    def _count(self, usage: inference_pb2.Usage) -> None:
+        """The server counts one call; the application made one request."""
+        if self._tries and self._begin is not None:
+            usage.prompt_tokens = self._begin - self._request.session.position
+            usage.completion_tokens = self._tokens
+
+    def failed(self, error: errors.RivuletError) -> None:
+        """The call has ended with an error."""
+        if self._begin is None and not self._tries and isinstance(error, _UNCHANGED):
+            self.core._ahead = False
+
+    def wait(self, error: errors.Unavailable) -> float:
+        """Seconds after which to call again. Errors: `error`, where that is not to be; DeadlineExceeded."""
+        if self._tries >= self._retries or self._finished:
+            raise error
+        self._tries += 1
+        wait = error.retry_delay
+        if wait is None:
+            wait = min(_FIRST_WAIT * 2 ** min(self._tries - 1, 10), _LONGEST_WAIT) * random.uniform(0.8, 1.2)
+        if self._deadline is not None and time.monotonic() + wait >= self._deadline:
+            raise errors.DeadlineExceeded(f"the timeout comes before another try after: {error.message}") from error
+        return wait
+
+    def end_without_usage(self) -> bool:
+        """Whether the reply is whole but for its usage, which is then made up of what is known."""
+        if not (self._finished and self._retries and self._begin is not None):
+            return False
+        empty = inference_pb2.Usage()
+        self._tries += 1
+        self._count(empty)
+        self.usage = replies.usage(empty)
+        return True
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether request() must know how many tokens the server generates where none are asked for."""
+        return self._begin is not None and not self._request.HasField("max_tokens")
+
+    def set_max_tokens(self, model: replies.Model) -> None:
+        """The server's rule for a request that does not say how many: GenerateRequest.max_tokens."""
+        assert self._begin is not None
+        content, limits = model.content, model.limits
+        if isinstance(content, replies.ImageContent):
+            most = content.height * content.width * content.channels - self._begin
+        elif model.architecture.max_sequence_tokens is not None:
+            most = model.architecture.max_sequence_tokens - self._begin
+        else:
+            most = limits.default_max_tokens
+        self._request.max_tokens = min(most, limits.max_tokens)
+
+    def request(self) -> inference_pb2.GenerateRequest:
+        """The request of the next call: goes on after the last part that came."""
+        if self._begin is None:
+            return self._request
+        request = inference_pb2.GenerateRequest()
+        request.CopyFrom(self._request)
+        request.ClearField(request.WhichOneof("prompt") or "tokens")
+        request.session.position = self._begin + self._tokens
+        request.max_tokens -= self._tokens
+        self._earlier = self._tokens
+        return request

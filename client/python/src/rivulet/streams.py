@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replies that stream, for programs with threads. aio_streams.py has the same for asyncio."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from rivulet import errors, replies
+from rivulet.session_core import SessionReader
+from rivulet.v1 import inference_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class GenerateStream(Iterator[replies.Part]):
+    """The parts of a reply as they arrive. Ends the call when it is closed, left (`with`) or dropped (`break` out of a loop
+    over it, where gRPC's own call ends with its last reference): the server then frees the session within a step or two.
+
+    Thread: one at a time iterates; close() may come from any, and lets the iteration end with Cancelled.
+    Errors while iterating: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded, Cancelled,
+    Internal. A reply that has begun is never begun again: Unavailable after the first part is for the caller to deal with. (Replies on
+    sessions can be gone on with: SessionStream.)
+    """
+
+    def __init__(self, call: Any, reader: replies.Reader) -> None:
+        self._call = call
+        self._reader = reader
+
+    @property
+    def seed(self) -> int | None:
+        """The seed in force; None before the first part."""
+        return self._reader.seed
+
+    @property
+    def usage(self) -> replies.Usage | None:
+        """What the reply cost; None before its end."""
+        return self._reader.usage
+
+    def __next__(self) -> replies.Part:
+        while True:
+            try:
+                message = next(self._call)
+            except grpc.RpcError:
+                raise errors.from_call(self._call) from None
+            part = self._reader.read(message)
+            if part is not None:
+                return part
+
+    def collect(self) -> replies.Generation:
+        """Waits for the end and returns the whole. For a stream of which nothing was taken yet."""
+        return self._reader.collect(list(self))
+
+    def close(self) -> None:
+        """Ends the call. Harmless where it has ended."""
+        self._call.cancel()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class SessionStream(GenerateStream):
+    """A reply on a session. As GenerateStream; each part is checked against the session's running hash, and with `retries` a
+    call that is lost (Unavailable) is made again where the last part ended.
+
+    After a lost call, `usage` counts the whole reply, but its times are those of the last call (0 where only the usage was lost).
+    Errors while iterating: also DataLoss (the server's session holds other tokens than this client has given and received), and
+    Cancelled where the session has gone on with another call.
+    """
+
+    def __init__(
+        self, start: Callable[[inference_pb2.GenerateRequest], Any], reader: SessionReader, get_model: Callable[[], replies.Model]
+    ) -> None:
+        self._start = start
+        self._session_reader = reader
+        self._get_model = get_model
+        self._lost = False  # there is to be another call
+        self._lock = threading.Lock()  # of _call being replaced and closed
+        self._closed = threading.Event()
+        super().__init__(start(reader.request()), reader)
+
+    def __next__(self) -> replies.Part:
+        while True:
+            try:
+                if self._lost:
+                    self._call_again()
+                if self._closed.is_set() and self.usage is None:
+                    raise errors.Cancelled("the reply was closed")
+                return super().__next__()
+            except errors.Unavailable as error:
+                if self._session_reader.end_without_usage():
+                    raise StopIteration from None
+                self._closed.wait(self._session_reader.wait(error))
+                self._lost = True
+            except errors.RivuletError as error:
+                self._session_reader.failed(error)
+                self.close()
+                raise
+
+    def _call_again(self) -> None:
+        if self._session_reader.needs_model:
+            self._session_reader.set_max_tokens(self._get_model())
+        with self._lock:
+            if not self._closed.is_set():
+                self._call = self._start(self._session_reader.request())
+        self._lost = False
+
+    def close(self) -> None:
+        """Ends the call. Harmless where it has ended. The session goes on after the last part that was taken."""
+        self._closed.set()
+        with self._lock:
+            self._call.cancel()

@@ -1,0 +1,530 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of the Python client against the real server, which a proxy cuts off from time to time. Client and AsyncClient by the
+same tests; python_session_fake_test.py has what a real server does not do."""
+
+import asyncio
+import logging
+import re
+import socket
+import struct
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+import rivulet_wheel  # makes rivulet what is imported below
+
+import numpy as np
+
+import rivulet
+from command import CONFORMANCE, ZOO, Server
+from python_client_calls_test import ALPHABET, ENDLESS, IMAGE, NO_BOS, STREAM, TEXT, write_text_model
+
+logging.getLogger("grpc").setLevel(logging.CRITICAL)  # which also writes of what an iterator of ours raises
+EXAMPLES = rivulet_wheel.CLIENT / "examples"
+LONG = 24000  # tokens of a reply that is cut
+
+
+class Awaited:
+    """A Client or Session with methods that can be awaited."""
+
+    def __init__(self, of):
+        self.of = of
+
+    def __getattr__(self, name):
+        value = getattr(self.of, name)
+        if not callable(value) or name == "keep":
+            return value
+        if name == "generate":
+            return lambda *arguments, **options: AwaitedStream(value(*arguments, **options))
+
+        async def call(*arguments, **options):
+            return self.wrap(value(*arguments, **options))
+
+        return call
+
+    def wrap(self, result):
+        if isinstance(result, list):
+            return [self.wrap(entry) for entry in result]
+        return Awaited(result) if isinstance(result, rivulet.Session) else result
+
+    async def __aenter__(self):
+        self.of.__enter__()
+        return self
+
+    async def __aexit__(self, *exception):
+        self.of.__exit__(*exception)
+
+
+class AwaitedStream:
+    def __init__(self, of):
+        self.of = of
+
+    def __getattr__(self, name):
+        return getattr(self.of, name)
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        try:
+            return next(self.of)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    async def collect(self):
+        return self.of.collect()
+
+
+class Sync:
+    def client(self, target, **options):
+        return Awaited(rivulet.Client(target, **options))
+
+
+class Async:
+    def client(self, target, **options):
+        return rivulet.AsyncClient(target, **options)
+
+
+class CutProxy:
+    """Passes connections on to `target`. While `left` is above 0, only PASSED bytes from there come through on a connection, more
+    than any part of a reply has; then it waits for cut(), or, with `at_once`, cuts itself. Each cut takes one off `left`."""
+
+    PASSED = 6000
+
+    def __init__(self, target):
+        host, port = target.split(":")
+        self.address = (host, int(port))
+        self.lock = threading.Lock()
+        self.left = 0
+        self.at_once = False
+        self.ends = []  # the sockets of the connections that are open
+
+    def __enter__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.target = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *exception):
+        self.listener.close()
+        self.cut()
+
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self.address)
+            with self.lock:
+                self.ends += [near, far]
+            threading.Thread(target=self.pass_on, args=(near, far), daemon=True).start()
+            threading.Thread(target=self.pass_on, args=(far, near), daemon=True).start()
+
+    def cut(self):
+        """Ends all connections."""
+        with self.lock:
+            for end in self.ends:
+                try:
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass  # its peer was first
+                end.close()
+            self.left -= bool(self.ends)
+            self.ends = []
+
+    def pass_on(self, source, sink):
+        passed = 0
+        try:
+            while data := source.recv(64):
+                sink.sendall(data)
+                passed += len(data)
+                if passed >= self.PASSED and source.getpeername() == self.address and self.left > 0:
+                    if self.at_once:
+                        self.cut()
+                    return
+        except OSError:
+            return
+
+
+def fnv1a(tokens):
+    """What session.proto says."""
+    value = 14695981039346656037
+    for byte in b"".join(struct.pack("<i", token) for token in tokens):
+        value = ((value ^ byte) * 1099511628211) % 2**64
+    return value
+
+
+async def tokens_of(stream):
+    return [int(token) async for part in stream for token in part.tokens]
+
+
+class SessionTests:
+    @classmethod
+    def setUpClass(cls):
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        models = [CONFORMANCE / name for name in (STREAM, NO_BOS, IMAGE)] + [write_text_model(Path(folder))]
+        cls.server = cls.enterClassContext(Server(*models, args=("--threads", "1", "--backend", "cpu")))
+        cls.plain = cls.enterClassContext(rivulet.Client(cls.server.target))
+
+    def use(self, function, target=None, **options):
+        """Runs a coroutine function of a client."""
+
+        async def run():
+            async with self.client(target or self.server.target, **options) as client:
+                await function(client)
+
+        asyncio.run(run())
+
+    def alone(self, prompt, count, seed=5, model=STREAM, **options):
+        return self.plain.generate(prompt, model=model, max_tokens=count, seed=seed, **options).collect().tokens.tolist()
+
+    def test_what_is_appended_and_generated_in_pieces_equals_one_reply(self):
+        async def run(client):
+            for model in (STREAM, NO_BOS):
+                async with await client.open_session(model=model, seed=5) as session:
+                    self.assertEqual((session.position, session.seed, session.model), (0, 5, model))
+                    self.assertRegex(session.id, "^[0-9a-f]{32}$")
+                    self.assertEqual(session.sequence_hash, fnv1a([]))
+                    await session.append([3, 1])
+                    seen = [3, 1, 4]
+                    seen += await tokens_of(session.generate(np.array([4]), max_tokens=11))
+                    seen += await tokens_of(session.generate(max_tokens=9))
+                    self.assertEqual(seen, [3, 1, 4, *self.alone([3, 1, 4], 20, model=model)])
+                    self.assertEqual((session.position, session.sequence_hash), (23, fnv1a(seen)))
+
+        self.use(run)
+
+    def test_text_and_image_values_are_given_too(self):
+        async def run(client):
+            async with await client.open_session(model=TEXT, seed=5) as session:
+                await session.append("ab")
+                generation = await session.generate("cd", max_tokens=6).collect()
+                expected = self.alone("abcd", 6, model=TEXT)
+                self.assertEqual(generation.text, "".join(ALPHABET[token] for token in expected))
+                self.assertEqual((session.position, session.sequence_hash), (10, fnv1a([0, 1, 2, 3, *expected])))
+            async with await client.open_session(model=IMAGE, seed=5) as session:
+                await session.append(bytes([128, 255]))
+                generation = await session.generate(np.array([7], np.uint8)).collect()  # what is left of the image
+                self.assertEqual(generation.tokens.tolist(), self.alone(bytes([128, 255, 7]), 41, model=IMAGE))
+
+        self.use(run)
+
+    def test_append_scores_as_score_does(self):
+        async def run(client):
+            async with await client.open_session(model=STREAM) as session:
+                self.assertEqual((await session.append([1, 2])).num_scored, 0)
+                score = await session.append([3, 4, 5], score=True, logprobs=True, output_positions=[2])
+                whole = self.plain.score([1, 2, 3, 4, 5], model=STREAM, logprobs=True, output_positions=[4])
+                self.assertEqual((score.num_scored, score.logprobs.tolist()), (3, whole.logprobs[2:].tolist()))
+                self.assertEqual(score.outputs.tolist(), whole.outputs.tolist())
+
+        self.use(run)
+
+    def test_rewinds_to_marks_and_positions_and_goes_on_from_earlier_ones(self):
+        async def run(client):
+            async with await client.open_session(model=STREAM, seed=5) as session:
+                await session.append([9, 8], mark="given")
+                first = await tokens_of(session.generate(max_tokens=10, mark="ten"))
+                more = await tokens_of(session.generate(max_tokens=10))
+                self.assertEqual(session.marks, {"given": 2, "ten": 12})
+                await session.rewind(mark="ten")
+                self.assertEqual((session.position, session.sequence_hash), (12, fnv1a([9, 8, *first])))
+                self.assertEqual(await tokens_of(session.generate(max_tokens=10)), more)
+                self.assertEqual(await tokens_of(session.generate(max_tokens=10, position=12)), more)
+                await session.rewind(mark="ten")
+                other = await tokens_of(session.generate(max_tokens=10, seed=6))
+                self.assertNotEqual(other, more)
+                self.assertEqual(await tokens_of(session.generate(max_tokens=10, position=2)), first)
+                self.assertEqual(session.marks, {"given": 2})
+                await session.rewind(position=1)
+                self.assertEqual((session.position, session.marks), (1, {}))
+                self.assertEqual(await tokens_of(session.generate(max_tokens=10)), self.alone([9], 10))
+                with self.assertRaises(rivulet.NotFound) as caught:
+                    await session.rewind(mark="ten")
+                self.assertEqual((caught.exception.reason, session.position), ("MARK_NOT_FOUND", 11))
+                with self.assertRaises(rivulet.FailedPrecondition) as caught:
+                    await tokens_of(session.generate(max_tokens=1, position=0))
+                self.assertEqual(caught.exception.reason, "GIVEN_TOKENS_BEYOND_POSITION")
+                self.assertEqual(session.position, 11)
+
+        self.use(run)
+
+    def test_forks_go_on_each_in_its_own_way(self):
+        async def run(client):
+            async with await client.open_session(model=STREAM, seed=5) as session:
+                await session.append([1, 2])
+                forks = await session.fork(3, seed=50)
+                self.assertEqual([fork.seed for fork in forks], [50, 51, 52])
+                for fork in forks:
+                    async with fork:
+                        self.assertEqual((fork.position, fork.sequence_hash), (2, fnv1a([1, 2])))
+                        self.assertEqual(await tokens_of(fork.generate(max_tokens=9)), self.alone([1, 2], 9, fork.seed))
+                self.assertEqual(await tokens_of(session.generate(max_tokens=9)), self.alone([1, 2], 9))
+                (fork,) = await session.fork(position=1)
+                self.assertEqual((fork.position, fork.sequence_hash), (1, fnv1a([1])))
+                self.assertNotEqual(fork.seed, session.seed)
+
+        self.use(run)
+
+    def test_a_snapshot_is_restored_whole_or_in_pieces(self):
+        async def run(client):
+            async with await client.open_session(model=STREAM, seed=5) as session:
+                await session.append([4, 4], mark="begin")
+                snapshot = await session.snapshot()
+                rest = await tokens_of(session.generate(max_tokens=9))
+                for pieces in (snapshot, (snapshot[:7], b"", snapshot[7:])):
+                    restored = await client.restore_session(pieces, model=STREAM, idle_timeout=30)
+                    self.assertIs(restored.same_numerics, True)
+                    self.assertEqual((restored.position, restored.marks, restored.seed), (2, {"begin": 2}, 5))
+                    self.assertEqual(restored.idle_timeout, 30)
+                    self.assertNotEqual(restored.id, session.id)
+                    self.assertEqual(await tokens_of(restored.generate(max_tokens=9)), rest)
+                self.assertIsNone(session.same_numerics)
+                open_sessions = len(await client.sessions(model=STREAM))
+                damaged = bytearray(snapshot)
+                damaged[len(damaged) // 2] ^= 1
+                for bad in (damaged, snapshot[:-1], b""):
+                    with self.assertRaises(rivulet.DataLoss):
+                        await client.restore_session(bad, model=STREAM)
+
+                def stops():
+                    yield snapshot[:9]
+                    raise OSError("the disk is gone")
+
+                with self.assertRaisesRegex(OSError, "the disk is gone"):
+                    await client.restore_session(stops(), model=STREAM)
+                self.assertEqual(len(await client.sessions(model=STREAM)), open_sessions)
+
+        self.use(run)
+
+    def test_a_snapshot_of_several_messages_comes_back(self):
+        async def run(client):
+            async with await client.open_session(model=STREAM) as session:
+                await session.append([7] * 600_000)
+                snapshot = await session.snapshot()
+                self.assertGreater(len(snapshot), 2 << 20)
+                restored = await client.restore_session(snapshot, model=STREAM)
+                self.assertEqual((restored.position, restored.sequence_hash), (session.position, session.sequence_hash))
+                await restored.close()
+
+        self.use(run)
+
+    def test_a_reply_that_is_left_early_is_gone_on_with_after_what_was_seen(self):
+        async def run(client):
+            async with await client.open_session(model=STREAM, seed=5) as session:
+                seen = []
+                async for part in session.generate([1, 2], max_tokens=ENDLESS):
+                    seen += part.tokens.tolist()
+                    break
+                self.assertEqual(session.position, 2 + len(seen))
+                self.assertLess(len(seen), ENDLESS)
+                (fork,) = await session.fork(seed=5)
+                self.assertEqual(fork.position, session.position)
+                seen += await tokens_of(session.generate(max_tokens=50))
+                expected = self.alone([1, 2], len(seen))
+                self.assertEqual(seen, expected)
+                session.generate([3], max_tokens=LONG).close()  # whose prompt the server may have or not
+                self.assertEqual(session.position, 2 + len(seen))
+                await session.append([8])
+                self.assertEqual(session.sequence_hash, fnv1a([1, 2, *expected, 8]))
+
+        self.use(run)
+
+    def test_a_call_ends_the_reply_that_runs(self):
+        async def run(client):
+            async with await client.open_session(model=STREAM, seed=5) as session:
+                running = session.generate([1], max_tokens=ENDLESS)
+                seen = [1, *(await running.__anext__()).tokens.tolist()]
+                await session.append([2], timeout=60)
+                self.assertEqual(session.sequence_hash, fnv1a([*seen, 2]))
+                with self.assertRaises(rivulet.Cancelled):
+                    await tokens_of(running)
+                self.assertEqual(session.sequence_hash, fnv1a([*seen, 2]))
+
+        self.use(run)
+
+    def test_with_closes_keep_keeps_and_another_client_goes_on(self):
+        async def run(client):
+            async with await client.open_session(model=STREAM, seed=5, idle_timeout=77.5) as session:
+                await session.append([1], mark="one")
+                (info,) = [info for info in await client.sessions(model=STREAM) if info.id == session.id]
+                self.assertEqual((info.position, info.sequence_hash, info.seed), (1, fnv1a([1]), 5))
+                self.assertEqual((info.marks, info.idle_timeout, info.busy), ({"one": 1}, 77.5, False))
+                self.assertTrue(0 <= info.idle_seconds < 60 and info.model == STREAM)
+                session.keep()
+            again = await client.session(session.id, model=STREAM)
+            self.assertEqual((again.position, again.marks, again.idle_timeout), (1, {"one": 1}, 77.5))
+            async with again:
+                self.assertEqual(await tokens_of(again.generate(max_tokens=5)), self.alone([1], 5))
+            await again.close()
+            for call in (again.append([1]), client.session(again.id, model=STREAM)):
+                with self.assertRaises(rivulet.NotFound) as caught:
+                    await call
+                self.assertEqual(caught.exception.reason, "SESSION_NOT_FOUND")
+
+        self.use(run)
+
+    def test_an_exception_in_the_with_block_is_not_hidden_by_closing(self):
+        async def run(client):
+            with self.assertRaises(KeyError):
+                async with await client.open_session(model=STREAM) as session:
+                    await client.close()
+                    raise KeyError(session.id)
+
+        self.use(run)
+
+    def test_a_session_is_its_tenants_alone(self):
+        async def run(client):
+            async with await client.open_session(model=STREAM) as session:
+                self.assertEqual([info.id for info in await client.sessions(model=STREAM)], [session.id])
+                with rivulet.Client(self.server.target, tenant="b") as other:
+                    self.assertEqual(other.sessions(model=STREAM), ())
+                    with self.assertRaises(rivulet.NotFound):
+                        other.session(session.id, model=STREAM)
+                await session.append([1])
+                await tokens_of(session.generate(max_tokens=2))
+
+        self.use(run, tenant="a")
+
+    def test_what_the_server_refuses_leaves_the_session_as_it_was(self):
+        async def run(client):
+            async with await client.open_session(model=STREAM, seed=5) as session:
+                await session.append([1])
+                for content, field in (([-1], "content.tokens[0]"), ("text", "content.text")):
+                    with self.assertRaises(rivulet.InvalidArgument) as caught:
+                        await session.append(content)
+                    self.assertEqual(caught.exception.field, field)
+                with self.assertRaises(rivulet.InvalidArgument):
+                    await tokens_of(session.generate([2], temperature=-1.0))
+                self.assertEqual((session.position, await tokens_of(session.generate(max_tokens=5))), (1, self.alone([1], 5)))
+
+        self.use(run)
+
+    def test_bad_arguments_are_named_before_anything_is_sent(self):
+        async def run(client):
+            async with await client.open_session(model=STREAM) as session:
+                for call, error, mention in (
+                    (lambda: client.open_session(seed=-1), ValueError, "seed: -1"),
+                    (lambda: client.open_session(idle_timeout="1"), TypeError, "idle_timeout: '1'"),
+                    (lambda: client.open_session(idle_timeout=float("nan")), ValueError, "idle_timeout: nan"),
+                    (lambda: client.restore_session("abc"), TypeError, "snapshot: 'abc'"),
+                    (lambda: session.append(1.5), TypeError, "content: 1.5"),
+                    (lambda: session.append([1], mark=3), TypeError, "mark: 3"),
+                    (lambda: session.fork(1.5), TypeError, "count: 1.5"),
+                    (lambda: session.rewind(), ValueError, "position, mark"),
+                    (lambda: session.rewind(position=1, mark="a"), ValueError, "position, mark"),
+                    (lambda: tokens_of(session.generate([1], retries=-1)), ValueError, "retries: -1"),
+                    (lambda: tokens_of(session.generate([1], num_samples=2)), TypeError, "'num_samples'"),
+                    (lambda: tokens_of(session.generate([1], position="a")), TypeError, "position: 'a'"),
+                ):
+                    with self.assertRaises(error) as caught:
+                        await call()
+                    self.assertIn(mention, str(caught.exception))
+                self.assertEqual(session.position, 0)
+            with self.assertRaisesRegex(ValueError, "tenant: 'a b'"):
+                self.client(self.server.target, tenant="a b")
+
+        self.use(run)
+
+    def behind_proxy(self, function, cuts, at_once=False):
+        """`function` of a session and of a proxy that is to be cut so often."""
+        with CutProxy(self.server.target) as proxy:
+
+            async def run(client):
+                async with await client.open_session(model=STREAM, seed=5) as session:
+                    proxy.left, proxy.at_once = cuts, at_once
+                    await function(session, proxy)
+                    self.assertLessEqual(proxy.left, 0)
+
+            self.use(run, proxy.target)
+
+    def test_a_reply_that_is_cut_goes_on_without_gap_or_repetition(self):
+        async def run(session, proxy):
+            stream = session.generate([6, 5], max_tokens=LONG, retries=20)
+            parts = []
+            async for part in stream:
+                parts.append(part)
+                if proxy.left > 0:
+                    proxy.cut()
+            position = 0
+            for part in parts:
+                self.assertEqual(part.first_position, position)
+                position += part.tokens.size
+            self.assertEqual(np.concatenate([part.tokens for part in parts]).tolist(), self.alone([6, 5], LONG))
+            self.assertEqual((session.position, stream.seed), (LONG + 2, 5))
+            self.assertEqual((stream.usage.prompt_tokens, stream.usage.completion_tokens), (2, LONG))
+
+        self.behind_proxy(run, 3)
+
+    def test_without_max_tokens_a_reply_that_is_cut_has_its_length(self):
+        async def run(session, proxy):
+            stream = session.generate([6, 5], retries=20, top_logprobs=20, logprobs=True)  # about 200 bytes a token
+            length = self.plain.model(STREAM).limits.default_max_tokens
+            self.assertEqual((await stream.collect()).tokens.tolist(), self.alone([6, 5], length))
+
+        self.behind_proxy(run, 2, at_once=True)
+
+    def test_without_retries_the_user_asks_again_and_gets_the_rest(self):
+        async def run(session, proxy):
+            await session.append([6, 5])
+            seen = []
+            with self.assertRaises(rivulet.Unavailable):
+                async for part in session.generate(max_tokens=LONG):
+                    seen += part.tokens.tolist()
+                    proxy.cut()
+            self.assertEqual(session.position, 2 + len(seen))
+            self.assertTrue(0 < len(seen) < LONG)
+            seen += await tokens_of(session.generate(max_tokens=LONG - len(seen)))
+            self.assertEqual(seen, self.alone([6, 5], LONG))
+
+        self.behind_proxy(run, 1)
+
+
+class SyncSessionTest(Sync, SessionTests, unittest.TestCase):
+    pass
+
+
+class AsyncSessionTest(Async, SessionTests, unittest.TestCase):
+    pass
+
+
+class ExampleTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(Server(ZOO / "mnist-linear", ZOO / "shakespeare-rfa"))
+
+    def run_example(self, name, model, *arguments):
+        return rivulet_wheel.run(EXAMPLES / f"{name}.py", "--target", self.server.target, "--model", model, *arguments)
+
+    def test_one_half_drawn_digit_has_several_endings(self):
+        from PIL import Image
+
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "digits.png"
+            code, out, err = self.run_example("fork_digit", "mnist-linear", "--count", "4", "--out", file)
+            self.assertEqual((code, out, err), (0, "4 different endings of one digit\n", ""))
+            picture = np.array(Image.open(file))
+        self.assertEqual(picture.shape, (28, 4 * 29 - 1))
+        digits = [picture[:, begin : begin + 28] for begin in range(0, 4 * 29, 29)]
+        for digit in digits:
+            self.assertEqual(digit[:14].tolist(), digits[0][:14].tolist())
+            self.assertGreater(digit[:14].max(), 128)
+        with rivulet.Client(self.server.target) as client:
+            self.assertEqual(client.sessions(model="mnist-linear"), ())
+
+    def test_the_rewound_text_goes_on_differently_and_as_before(self):
+        code, out, err = self.run_example("rewind_text", "shakespeare-rfa", "--length", "30", "JULIET:")
+        self.assertEqual((code, err), (0, ""))
+        _, begin, one, other, again = re.split(r"--- .*, from position (?:7|37)\n", out)
+        self.assertEqual([len(text) for text in (begin, one, other, again)], [31] * 4)
+        self.assertNotEqual(one, other)
+        self.assertEqual(one, again)
+        code, out, err = self.run_example("rewind_text", "shakespeare-rfa", "\u00e9")
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("TEXT_NOT_IN_ALPHABET, content.text", err)
+
+
+if __name__ == "__main__":
+    unittest.main()
