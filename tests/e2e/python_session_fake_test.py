@@ -11,7 +11,7 @@ import grpc
 
 import rivulet
 from google.rpc import status_pb2
-from python_session_test import Async, Sync, fnv1a, tokens_of
+from python_sessions import Async, Sync, fnv1a, tokens_of
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 ID = "0123456789abcdef" * 2

@@ -5,10 +5,7 @@ same tests; python_session_fake_test.py has what a real server does not do."""
 import asyncio
 import logging
 import re
-import socket
-import struct
 import tempfile
-import threading
 import unittest
 from pathlib import Path
 
@@ -19,145 +16,11 @@ import numpy as np
 import rivulet
 from command import CONFORMANCE, ZOO, Server
 from python_client_calls_test import ALPHABET, ENDLESS, IMAGE, NO_BOS, STREAM, TEXT, write_text_model
+from python_sessions import Async, CutProxy, Sync, fnv1a, tokens_of
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)  # which also writes of what an iterator of ours raises
 EXAMPLES = rivulet_wheel.CLIENT / "examples"
 LONG = 24000  # tokens of a reply that is cut
-
-
-class Awaited:
-    """A Client or Session with methods that can be awaited."""
-
-    def __init__(self, of):
-        self.of = of
-
-    def __getattr__(self, name):
-        value = getattr(self.of, name)
-        if not callable(value) or name == "keep":
-            return value
-        if name == "generate":
-            return lambda *arguments, **options: AwaitedStream(value(*arguments, **options))
-
-        async def call(*arguments, **options):
-            return self.wrap(value(*arguments, **options))
-
-        return call
-
-    def wrap(self, result):
-        if isinstance(result, list):
-            return [self.wrap(entry) for entry in result]
-        return Awaited(result) if isinstance(result, rivulet.Session) else result
-
-    async def __aenter__(self):
-        self.of.__enter__()
-        return self
-
-    async def __aexit__(self, *exception):
-        self.of.__exit__(*exception)
-
-
-class AwaitedStream:
-    def __init__(self, of):
-        self.of = of
-
-    def __getattr__(self, name):
-        return getattr(self.of, name)
-
-    def __aiter__(self):
-        return self
-
-    async def __anext__(self):
-        try:
-            return next(self.of)
-        except StopIteration:
-            raise StopAsyncIteration from None
-
-    async def collect(self):
-        return self.of.collect()
-
-
-class Sync:
-    def client(self, target, **options):
-        return Awaited(rivulet.Client(target, **options))
-
-
-class Async:
-    def client(self, target, **options):
-        return rivulet.AsyncClient(target, **options)
-
-
-class CutProxy:
-    """Passes connections on to `target`. While `left` is above 0, only PASSED bytes from there come through on a connection, more
-    than any part of a reply has; then it waits for cut(), or, with `at_once`, cuts itself. Each cut takes one off `left`."""
-
-    PASSED = 6000
-
-    def __init__(self, target):
-        host, port = target.split(":")
-        self.address = (host, int(port))
-        self.lock = threading.Lock()
-        self.left = 0
-        self.at_once = False
-        self.ends = []  # the sockets of the connections that are open
-
-    def __enter__(self):
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.target = "127.0.0.1:%d" % self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *exception):
-        self.listener.close()
-        self.cut()
-
-    def accept(self):
-        while True:
-            try:
-                near, _ = self.listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self.address)
-            with self.lock:
-                self.ends += [near, far]
-            threading.Thread(target=self.pass_on, args=(near, far), daemon=True).start()
-            threading.Thread(target=self.pass_on, args=(far, near), daemon=True).start()
-
-    def cut(self):
-        """Ends all connections."""
-        with self.lock:
-            for end in self.ends:
-                try:
-                    end.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass  # its peer was first
-                end.close()
-            self.left -= bool(self.ends)
-            self.ends = []
-
-    def pass_on(self, source, sink):
-        passed = 0
-        try:
-            while data := source.recv(64):
-                sink.sendall(data)
-                passed += len(data)
-                if passed >= self.PASSED and source.getpeername() == self.address and self.left > 0:
-                    if self.at_once:
-                        self.cut()
-                    return
-        except OSError:
-            return
-
-
-def fnv1a(tokens):
-    """What session.proto says."""
-    value = 14695981039346656037
-    for byte in b"".join(struct.pack("<i", token) for token in tokens):
-        value = ((value ^ byte) * 1099511628211) % 2**64
-    return value
-
-
-async def tokens_of(stream):
-    return [int(token) async for part in stream for token in part.tokens]
 
 
 class SessionTests:
