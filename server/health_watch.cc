@@ -46,6 +46,7 @@ void HealthWatch::LookOnce() {
     server_->SetServing("", std::find(serving_.begin(), serving_.end(), false) == serving_.end());
     Log(health.ok() ? LogLevel::kInfo : LogLevel::kError, "health",
         {{"model", name}, {"serving", health.ok()}, {"reason", std::string(health.message())}});
+    if (!health.ok()) failed_ = true;  // last: who sees it finds health NOT_SERVING
   }
 }
 

@@ -3,6 +3,7 @@
 // and "" with it.
 #pragma once
 
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -22,6 +23,10 @@ class HealthWatch {
   HealthWatch(std::vector<const Engine*> engines, GrpcServer* server, absl::Duration period);
   ~HealthWatch();
 
+  // True once an engine has been seen to have failed: only a new process can serve its model.
+  // Thread: any.
+  bool failed() const { return failed_; }
+
  private:
   void Run();
   void LookOnce();
@@ -30,6 +35,7 @@ class HealthWatch {
   GrpcServer* const server_;
   const absl::Duration period_;
   std::vector<bool> serving_;  // [engines], of the watching thread
+  std::atomic<bool> failed_ = false;
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: everything above exists when it starts

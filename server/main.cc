@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rivulet-server: flags, serve, drain on SIGTERM or SIGINT. Exit codes: 0 good, 1 our bug, 2 bad
-// usage, input or model, 3 backend absent or address unavailable. On failure stderr holds one line
-// and no log.
+// usage, input or model, 3 backend absent or failed, or address unavailable. On failure to start
+// stderr holds one line and no log.
 #include <pthread.h>
 #include <signal.h>
 
@@ -19,6 +19,8 @@
 
 namespace rivulet {
 namespace {
+
+constexpr int kFailedExitCode = 3;
 
 int ExitCode(const absl::Status& status) {
   switch (status.code()) {
@@ -50,10 +52,25 @@ void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration) {
   std::_Exit(0);
 }
 
-// Blocks until a signal of `signals` comes, then announces the drain, and drains.
+// Ends the process, for whoever started it to start another: a device that has failed or hangs
+// takes nothing back, so destructors are not waited for.
+[[noreturn]] void EndFailed(Server* server) {
+  // Time for clients and balancers to see what health says and how their replies ended.
+  constexpr absl::Duration kFarewell = absl::Seconds(2);
+  Log(LogLevel::kError, "failed", {{"exit_code", int64_t{kFailedExitCode}}});
+  std::thread([server] { server->Drain(absl::Now() + kFarewell); }).detach();
+  absl::SleepFor(2 * kFarewell);
+  std::_Exit(kFailedExitCode);
+}
+
+// Blocks until a signal of `signals` comes, then announces the drain, and drains. Does not return
+// once a backend has failed.
 void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Server* server) {
-  int signal = 0;
-  sigwait(&signals, &signal);
+  constexpr timespec kLookEvery = {0, 200'000'000};
+  int signal = -1;
+  while ((signal = sigtimedwait(&signals, nullptr, &kLookEvery)) <= 0) {
+    if (server->failed()) EndFailed(server);
+  }
   if (config.drain_delay_seconds > 0) {
     Log(LogLevel::kInfo, "leaving",
         {{"signal", int64_t{signal}}, {"seconds", int64_t{config.drain_delay_seconds}}});

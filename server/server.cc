@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
   options.num_slots = config.max_sessions;
   options.precision =
       config.precision == "float32" ? CudaPrecision::kFloat32 : CudaPrecision::kDefault;
+  options.device = config.device;
   return CreateCudaBackend(std::move(model), options);
 }
 
@@ -165,6 +166,8 @@ Server::~Server() {
 int Server::port() const { return grpc_->port(); }
 
 std::shared_ptr<grpc::Channel> Server::InProcessChannel() { return grpc_->InProcessChannel(); }
+
+bool Server::failed() const { return health_watch_ != nullptr && health_watch_->failed(); }
 
 void Server::AnnounceDrain() { grpc_->StopServing(); }
 

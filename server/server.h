@@ -38,6 +38,10 @@ class Server {
   // the server lives.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
+  // A backend has failed, and health says NOT_SERVING: its model is served again only by a new
+  // process.
+  bool failed() const;
+
   // Health turns NOT_SERVING, for good; requests are still taken. A balancer that looks at health
   // stops sending here before Drain refuses anything.
   void AnnounceDrain();

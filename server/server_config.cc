@@ -83,6 +83,7 @@ const std::vector<Setting>& Settings() {
              "Send a connection GOAWAY after about this long, so that its client looks for new "
              "replicas; running replies go on; 0: never",
              &C::max_connection_age_seconds, 0, 86400),
+      Number("device", "GPU of the CUDA backend, as CUDA counts them", &C::device, 0, 1023),
       Number("threads", "Threads of the CPU backend; 0: the cores this process may use",
              &C::threads, 0, 4096),
   };

@@ -31,6 +31,7 @@ struct ServerConfig {
   int max_streams = 1000;              // requests at once on one connection
   int max_connection_age_seconds = 0;  // then GOAWAY, running replies go on; 0 = never
   // Performance.
+  int device = 0;   // of the CUDA backend, as CUDA counts them
   int threads = 0;  // of the CPU backend; 0 = the cores this process may use
 };
 

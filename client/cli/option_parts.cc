@@ -58,6 +58,9 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
   app->add_option("--weights", target->weights, "Weights in memory: auto, f32, f16 or bf16")
       ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}))
       ->needs(local);
+  app->add_option("--device", target->device, "CUDA: which GPU")
+      ->check(CLI::Range(0, 1023))
+      ->needs(local);
   app->add_option("--threads", target->threads, "CPU threads; 0: every core")
       ->check(CLI::Range(0, 1024))
       ->needs(local);

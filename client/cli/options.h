@@ -25,6 +25,7 @@ struct TargetOptions {
   std::string backend = "auto";
   std::string precision = "default";
   std::string weights = "auto";
+  int device = 0;   // GPU, as CUDA counts them
   int threads = 0;  // 0: every core
 };
 

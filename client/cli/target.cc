@@ -44,6 +44,7 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse&
   config.models = {options.model_dir};
   config.backend = options.backend;
   config.precision = options.precision;
+  config.device = options.device;
   config.weights = options.weights;
   config.threads = options.threads;
   if (use.over_socket) {

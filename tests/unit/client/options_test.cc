@@ -116,14 +116,15 @@ TEST(OptionsTest, ReadsImageValuesAsBytes) {
 }
 
 TEST(OptionsTest, ReadsAScoreCommand) {
-  const auto options =
-      Expect<ScoreOptions>({"score", "--model", "d", "--input", "-", "--outputs", "0,5", "--window",
-                            "512", "--backend", "cpu", "--precision", "float32", "--threads", "2"});
+  const auto options = Expect<ScoreOptions>(
+      {"score", "--model", "d", "--input", "-", "--outputs", "0,5", "--window", "512", "--backend",
+       "cpu", "--precision", "float32", "--device", "1", "--threads", "2"});
   EXPECT_EQ(options.input, "-");
   EXPECT_THAT(options.outputs, ElementsAre(0, 5));
   EXPECT_EQ(options.window, 512);
   EXPECT_EQ(options.target.backend, "cpu");
   EXPECT_EQ(options.target.precision, "float32");
+  EXPECT_EQ(options.target.device, 1);
   EXPECT_EQ(options.target.threads, 2);
 }
 

@@ -37,11 +37,13 @@ TEST(HealthWatchTest, AFailedEngineTurnsItsModelAndTheServerNotServing) {
     EXPECT_EQ(Health(channel, service), "SERVING");
   }
   EXPECT_EQ(Health(channel, "another"), "NOT_FOUND");
+  EXPECT_FALSE(watch.failed());
 
   failing.SetHealth(absl::InternalError("device lost"));
   AwaitHealth(channel, "tiny-image", "NOT_SERVING");
   AwaitHealth(channel, "", "NOT_SERVING");
   EXPECT_EQ(Health(channel, "tiny-elu-relu"), "SERVING");
+  while (!watch.failed()) absl::SleepFor(absl::Milliseconds(1));
 
   failing.SetHealth(absl::OkStatus());
   AwaitHealth(channel, "tiny-image", "SERVING");

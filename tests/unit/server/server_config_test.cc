@@ -41,9 +41,10 @@ TEST(ServerConfigTest, DefaultsListenOnLoopback) {
 }
 
 TEST(ServerConfigTest, ModelMayBeRepeated) {
-  const auto command = Parse({"--model", "a", "--model", "b", "--threads", "3"});
+  const auto command = Parse({"--model", "a", "--model", "b", "--device", "1", "--threads", "3"});
   ASSERT_TRUE(command.ok()) << command.status();
   EXPECT_THAT(command->config.models, ElementsAre("a", "b"));
+  EXPECT_EQ(command->config.device, 1);
   EXPECT_EQ(command->config.threads, 3);
 }
 
