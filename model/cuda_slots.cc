@@ -113,8 +113,22 @@ absl::Status CudaSlots::SetSampler(Slot slot, const SlotSampler& sampler, CudaQu
     device.seen = seen(slot);
     RIVULET_CUDA_RETURN_IF_ERROR(
         cudaMemsetAsync(device.seen, 0, size_t(num_tokens_) * sizeof(uint32_t), queue.stream()));
+    RIVULET_RETURN_IF_ERROR(SetHistory(slot, sampler.history, queue));
   }
   return SetLists(slot, sampler, queue);
+}
+
+// It comes with a slot that has counted nothing yet, so it is all that the slot has seen.
+absl::Status CudaSlots::SetHistory(Slot slot, std::span<const TokenCount> history,
+                                   CudaQueue& queue) {
+  if (history.empty()) return absl::OkStatus();
+  history_.assign(size_t(num_tokens_), 0);
+  for (const TokenCount& count : history) {
+    if (count.token < 0 || count.token >= num_tokens_) continue;
+    history_[size_t(count.token)] =
+        uint32_t(count.output_count) | (count.in_prompt ? kernels::kSeenInPrompt : 0);
+  }
+  return queue.CopyIn(seen(slot), history_.data(), history_.size() * sizeof(uint32_t));
 }
 
 absl::Status CudaSlots::SetLists(Slot slot, const SlotSampler& sampler, CudaQueue& queue) {

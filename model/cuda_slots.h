@@ -59,6 +59,7 @@ class CudaSlots {
   kernels::CudaLogitBias* bias(Slot slot) const;
   int32_t* stop_ids(Slot slot) const;
   kernels::CudaSampler Default() const;
+  absl::Status SetHistory(Slot slot, std::span<const TokenCount> history, CudaQueue& queue);
   absl::Status SetLists(Slot slot, const SlotSampler& sampler, CudaQueue& queue);
 
   size_t floats_ = 0;  // of a state
@@ -68,6 +69,7 @@ class CudaSlots {
   CudaMemory states_, samplers_, seen_, bias_, stop_ids_;
   std::vector<Mine> mine_;  // [num_slots + 1]
   std::vector<int32_t> stops_;
+  std::vector<uint32_t> history_;
   std::vector<kernels::CudaLogitBias> biases_;
 };
 

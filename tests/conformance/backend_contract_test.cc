@@ -192,6 +192,29 @@ TEST_P(BackendContractTest, PenaltyCountsGoAlongWithAForkAndAreGoneWithTheSlot) 
             std::vector<int32_t>(all.begin() + 15, all.end()));
 }
 
+TEST_P(BackendContractTest, AHistoryStandsForWhatWasFedToReachAWrittenState) {
+  Start(TinyConfig());
+  SlotSampler sampler = Seeded(4);
+  sampler.params.frequency_penalty = 2;
+  sampler.params.repetition_penalty = 1.5f;
+  Sampler(1, sampler);
+  const std::vector<int32_t> all = TokensOf(Draw(1, 0, {0, 7, 7}, 30));
+  Zero(1);
+  Sampler(1, sampler);
+  Draw(1, 0, {0, 7, 7}, 15);  // feeds the first 14 of what it draws
+  ASSERT_TRUE(backend_->WriteSlot(2, State(1)).ok());
+  std::map<int32_t, TokenCount> counts = {{0, {0, true, 0}}, {7, {7, true, 0}}};
+  for (int i = 0; i < 14; ++i) {
+    TokenCount& count = counts[all[size_t(i)]];
+    count.token = all[size_t(i)];
+    ++count.output_count;
+  }
+  for (const auto& [token, count] : counts) sampler.history.push_back(count);
+  Sampler(2, sampler);
+  EXPECT_EQ(TokensOf(Draw(2, 17, {all[14]}, 15, true)),
+            std::vector<int32_t>(all.begin() + 15, all.end()));
+}
+
 TEST_P(BackendContractTest, LogprobsAreOfTheModelsOwnDistributionWhateverTheSampler) {
   Start(TinyConfig());
   const int vocab = model_->config().vocab_size;
