@@ -11,8 +11,8 @@ namespace {
 
 using Stub = v1::SessionService::Stub;
 
-// Of one message of RestoreSession.
-constexpr size_t kChunkBytes = size_t{1} << 20;
+// Of one message of RestoreSession: with the rest of it below any limit that a server may set.
+constexpr size_t kChunkBytes = size_t{512} << 10;
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "rivulet/client.h"
 #include "tests/e2e/test_server.h"
 
@@ -146,7 +147,8 @@ class Sessions {
     v1::CloseSessionRequest request;
     request.set_model(model_);
     request.set_session_id(session.session_id());
-    return client_.CloseSession(request);
+    // It waits for nothing; a test that is wrong about that must not wait for ever.
+    return client_.CloseSession(request, {.deadline = absl::Now() + absl::Minutes(1)});
   }
 
   std::vector<v1::Session> List() const {

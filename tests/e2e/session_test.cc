@@ -199,6 +199,7 @@ TEST_F(SessionTest, AppendScoresAsScoreDoes) {
   const auto whole = client_.Score(score);
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_EQ(appended->num_scored(), 3);
+  ASSERT_EQ(whole->logprobs_size(), 5);
   EXPECT_THAT(appended->logprobs(),
               ElementsAre(whole->logprobs(2), whole->logprobs(3), whole->logprobs(4)));
   ASSERT_EQ(appended->outputs_size(), 1);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
+#include "model/snapshot.h"
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/grpc/grpc_server.h"
@@ -133,8 +134,11 @@ TEST_F(SessionServiceTest, ASnapshotThatIsCancelledEnds) {
 TEST_F(SessionServiceTest, ARestoreThatIsCancelledOpensNothing) {
   v1::RestoreSessionReply reply;
   const auto writer = stub_->RestoreSession(&context_, &reply);
+  Snapshot snapshot;  // a good one, of an empty session
+  SetFingerprint(engine_.model(), &snapshot);
+  snapshot.sequence_hash = Sequence().hash();
   v1::RestoreSessionRequest request;
-  request.set_chunk("R");
+  request.set_chunk(EncodeSnapshot(snapshot, ""));
   ASSERT_TRUE(writer->Write(request));
   context_.TryCancel();
   EXPECT_EQ(writer->Finish().error_code(), grpc::StatusCode::CANCELLED);
@@ -150,6 +154,7 @@ TEST_F(SessionServiceTest, ABadTenantIsRefusedByEveryCallThatUsesIt) {
     EXPECT_EQ(error.field, "rivulet-tenant");
     EXPECT_THAT(error.message, HasSubstr(held));
   };
+  engine_.Refuse(absl::InternalError("it came to the engine"));
   for (const std::string& tenant :
        {std::string("a b"), std::string("a/b"), std::string(65, 't'), std::string()}) {
     grpc::ClientContext context;
@@ -184,10 +189,12 @@ TEST_F(SessionServiceTest, OnlyAGenerateAtAPositionMayBeRepeatedByALibrary) {
   v1::GenerateRequest request;
   request.mutable_session()->set_session_id(kId);
   context_.AddMetadata("grpc-previous-rpc-attempts", "1");
+  engine_.Refuse(absl::InternalError("it came to the engine"));
   const WireError error = Unpack(inference->Generate(&context_, request)->Finish());
   EXPECT_EQ(error.code, grpc::StatusCode::ABORTED);
   EXPECT_EQ(error.reason, "POSITION_NEEDED");
   EXPECT_EQ(error.field, "session.position");
+  engine_.Refuse(absl::OkStatus());
   request.mutable_session()->set_position(0);
   grpc::ClientContext again;
   again.AddMetadata("grpc-previous-rpc-attempts", "1");
