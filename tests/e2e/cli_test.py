@@ -235,7 +235,7 @@ class TargetTest(CommandTest):
             self.skipTest("this machine may have the backend")
         for command in (["models"], ["health"], ["generate"], ["score", "--input", "-"]):
             with self.subTest(command=command):
-                self.fails(rivulet(*command, "--model", RFA, "--backend", "cuda"), 3, "cuda")
+                self.fails(rivulet(*command, "--model", RFA, "--backend", "cuda"), 3, "use \"cpu\" or \"auto\"")
 
     def test_a_model_too_large_for_this_machine_is_exit_code_2(self):
         model = Model("tiny-elu-relu")
