@@ -180,6 +180,8 @@ absl::Status DecodeMeta(absl::string_view payload, Snapshot* s, uint64_t* num_to
     if (position < 0 || static_cast<uint64_t>(position) > *num_tokens) {
       return Damaged("a mark lies outside the sequence");
     }
+    // It goes out as text, which the wire cannot carry otherwise.
+    if (!IsUtf8(name)) return Damaged("a mark's name is not UTF-8");
     if (!s->marks.emplace(std::move(name), position).second) return Damaged("a mark stands twice");
   }
   if (!meta.ok() || !meta.at_end()) return Damaged("its first section has another length");

@@ -38,6 +38,16 @@ absl::Status BadUtf8(size_t offset) {
 
 }  // namespace
 
+bool IsUtf8(absl::string_view text) {
+  while (!text.empty()) {
+    uint32_t code_point = 0;
+    const size_t length = DecodeUtf8(text, &code_point);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 absl::StatusOr<Tokenizer> Tokenizer::CreateChar(absl::string_view alphabet) {
   Tokenizer tokenizer;
   for (size_t offset = 0; offset < alphabet.size();) {

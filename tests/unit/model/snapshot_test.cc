@@ -144,6 +144,9 @@ TEST_F(SnapshotTest, ValuesThatCannotBeAreRefusedThoughTheirChecksumsMatch) {
   bad.marks["beyond"] = 11;
   EXPECT_TRUE(refused(bad)) << "mark";
   bad = snapshot_;
+  bad.marks["\xff"] = 1;
+  EXPECT_TRUE(refused(bad)) << "mark's name";
+  bad = snapshot_;
   bad.sequence_hash ^= 1;
   EXPECT_TRUE(refused(bad)) << "hash";
   bad = snapshot_;
