@@ -193,9 +193,9 @@ class FakeTests:
     def test_tokens_that_differ_from_the_servers_are_data_loss(self):
         good = part(0, [3], [1, 2, 3], seed=7)
         self.fails(rivulet.DataLoss, [part(0, [3], [1, 9, 3], seed=7)], mention="hash", position=0)
-        self.fails(rivulet.DataLoss, [part(0, [3], [1, 2, 3, 4], seed=7)], mention="position 4", position=0)
+        self.fails(rivulet.DataLoss, [part(0, [3], [1, 2, 3, 4], seed=7)], mention="server is at position 4", position=0)
         self.fails(rivulet.DataLoss, [good, part(1, [4], [1, 2, 3, 5])], mention="hash", position=3)
-        self.fails(rivulet.DataLoss, [good, part(1, [4], [1, 2, 3, 3, 4])], mention="position 5", position=3)
+        self.fails(rivulet.DataLoss, [good, part(1, [4], [1, 2, 3, 3, 4])], mention="server is at position 5", position=3)
         # What a server gives that draws other tokens when it is asked again.
         self.fails(rivulet.DataLoss, [good, UNAVAILABLE], [part(0, [4], [1, 2, 8, 4], seed=7)], mention="hash", position=3, retries=1)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -82,6 +83,13 @@ class AsyncGenerateStream(AsyncIterator[replies.Part]):
     def close(self) -> None:
         """Ends the call. Harmless where it has ended."""
         end(self._call)
+
+    def __del__(self) -> None:
+        # gRPC's own call does not always end with its last reference.
+        call = getattr(self, "_call", None)
+        if call is not None and not call.done():
+            with suppress(RuntimeError):  # the loop is closed, and with it the call
+                call.cancel()
 
     async def __aenter__(self) -> Self:
         return self
