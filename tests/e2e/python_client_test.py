@@ -142,7 +142,7 @@ class PackageTest(unittest.TestCase):
         self.assertEqual(outputs[0].count(" LENGTH\n"), 2, outputs[0])
         self.assertRegex(outputs[0], r"\n40 characters in \d")
         self.assertIn("['mnist-linear', 'shakespeare-rfa']\n(2, 28, 28) ", outputs[1])
-        self.assertRegex(outputs[2], r"(?s)at 46, marks \{'begin': 6\}\n(\d+ '.{20,}?'\n){3}.*\n46 True \['[0-9a-f]{32}'\]\n$")
+        self.assertRegex(outputs[2], r"(?s)at 46, marks \{'begin': 6\}\n(\d+ (['\"]).{20,}?\2\n){3}.*\n46 True \['[0-9a-f]{32}'\]\n$")
         self.assertEqual((self.folder / "digits.png").read_bytes()[:4], b"\x89PNG")
 
     def test_the_server_of_the_readme_serves_what_the_quick_start_asks_for(self):
