@@ -56,7 +56,7 @@ void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration) {
 // takes nothing back, so destructors are not waited for.
 [[noreturn]] void EndFailed(Server* server) {
   // Time for clients and balancers to see what health says and how their replies ended.
-  constexpr absl::Duration kFarewell = absl::Seconds(2);
+  static constexpr absl::Duration kFarewell = absl::Seconds(2);
   Log(LogLevel::kError, "failed", {{"exit_code", int64_t{kFailedExitCode}}});
   std::thread([server] { server->Drain(absl::Now() + kFarewell); }).detach();
   absl::SleepFor(2 * kFarewell);

@@ -5,7 +5,6 @@
 #include <random>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 
 namespace rivulet {
@@ -18,8 +17,9 @@ constexpr size_t kRecentCheckpoints = 4;
 std::optional<uint64_t> ParseHex(absl::string_view digits) {
   uint64_t value = 0;
   for (const char c : digits) {
-    if (!absl::ascii_isxdigit(static_cast<unsigned char>(c)) || absl::ascii_isupper(c)) return {};
-    value = value * 16 + static_cast<uint64_t>(c <= '9' ? c - '0' : c - 'a' + 10);
+    const bool digit = c >= '0' && c <= '9';
+    if (!digit && (c < 'a' || c > 'f')) return std::nullopt;
+    value = value * 16 + static_cast<uint64_t>(digit ? c - '0' : c - 'a' + 10);
   }
   return value;
 }
