@@ -152,14 +152,25 @@ TEST_F(EngineSessionTest, GoesOnAfterAStopTokenAndAfterADroppedStopString) {
   EXPECT_EQ(Join(before, Generate(stop)), all);
 
   GenerateSpec string = SpecOf(Open(), 40, {1});
-  string.stop_strings = {
+  const std::vector<std::string> stops = {
       std::string({static_cast<char>('a' + all[20]), static_cast<char>('a' + all[21])})};
+  string.stop_strings = stops;
   const std::vector<int32_t> cut = Generate(string);
   ASSERT_LT(cut.size(), 40u);
   string.stop_strings = {};
   string.prompt = {};
   string.max_tokens = 40 - static_cast<int64_t>(cut.size());
   EXPECT_EQ(Join(cut, Generate(string)), all);
+
+  // The state that had seen the dropped tokens is of no use to a sequence that goes on otherwise.
+  string.session = Open();
+  string.stop_strings = stops;
+  string.prompt = {1};
+  string.max_tokens = 40;
+  ASSERT_EQ(Generate(string), cut);
+  const std::vector<int32_t> others(6, all[cut.size()] == 0 ? 1 : 0);
+  ASSERT_TRUE(Append(*string.session, others).ok());
+  EXPECT_EQ(Generate(SpecOf(*string.session, 5)), Alone(Join(Join({1}, cut), others), 5));
   ExpectAtRest();
 }
 
