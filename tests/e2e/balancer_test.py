@@ -118,7 +118,7 @@ class TlsTest(CommandTest):
             certificate = make_certificate(folder)
             port = free_port()
             with two_replicas(RIVULET_TLS_LISTEN=f"127.0.0.1:{port}", RIVULET_TLS_CERT=certificate) as (first, _, _):
-                secure, ca = f"localhost:{port}", f"{folder}/ca.pem"
+                secure, ca = f"127.0.0.1:{port}", f"{folder}/ca.pem"  # no name: looking one up leaks 10 bytes of c-ares
                 through = self.succeeds(generate(secure, 5, SHORT, "--tls", "--tls-ca", ca))
                 self.assertEqual(through.out, generate(first.target, 5).out)
                 self.fails(generate(secure, 5, SHORT, "--tls"), 3)
@@ -147,7 +147,7 @@ def make_certificate(folder):
     """A self-signed certificate of localhost with its key; returns the path of the PEM file that holds both."""
     path = f"{folder}/localhost.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", path, "-out", f"{folder}/ca.pem"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", path, "-out", f"{folder}/ca.pem"]
     subprocess.run(command, check=True, capture_output=True)
     with open(path, "a") as both, open(f"{folder}/ca.pem") as certificate:
         both.write(certificate.read())
