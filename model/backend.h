@@ -113,7 +113,9 @@ class Backend {
   // State := 0, penalty counts := 0, sampler := default. Done when a slot is given out and when it
   // is taken back.
   virtual absl::Status ZeroSlots(std::span<const Slot> slots) = 0;
-  // Sets how `slot` samples. Penalty counts stay, with sampler.history added to them.
+  // Sets how `slot` samples. Penalty counts stay. REQUIRES: sampler.history is empty, unless the
+  // slot has fed nothing and had no other sampler since it was zeroed: then the counts begin with
+  // it.
   virtual absl::Status SetSampler(Slot slot, const SlotSampler& sampler) = 0;
   // Fork: `to` gets the state and the penalty counts of `from`, not its sampler.
   virtual absl::Status CopySlot(Slot from, Slot to) = 0;

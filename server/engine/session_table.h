@@ -41,7 +41,7 @@ class SessionTable {
   // A new session without tokens. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT).
   absl::StatusOr<ClientSession*> Open(absl::string_view tenant, absl::Duration idle_timeout,
                                       absl::Time now);
-  // True where `count` more sessions may be opened.
+  // OK where `count` more sessions may be opened. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT).
   absl::Status CheckRoom(int count) const;
   // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign ones.
   absl::StatusOr<ClientSession*> Find(const SessionId& id, absl::string_view tenant);

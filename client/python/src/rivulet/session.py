@@ -67,7 +67,7 @@ class Session(SessionCore):
           it, num_scored of the result is 0.
         output_positions, logprobs: as Client.score(), of the scored tokens; they need `score`.
         mark: name for the position after it, at most 64 bytes.
-        Errors: OutOfRange (TOO_MANY_TOKENS), ResourceExhausted (MARK_LIMIT).
+        Errors: OutOfRange (TOO_MANY_TOKENS), FailedPrecondition (MARK_LIMIT).
         """
         self._begin(options)
         request = self._append_request(content, score, output_positions, logprobs, mark)
