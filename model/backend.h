@@ -25,11 +25,13 @@ using Slot = int32_t;
 inline constexpr Slot kGuardSlot = 0;  // padding rows use it; no session ever gets it
 
 struct BackendLimits {
-  int num_slots = 0;          // sessions that fit: slots 1..num_slots
-  int max_rows = 0;           // rows of one run
-  int max_tokens = 0;         // tokens fed by the first step of one run, over all rows
-  int max_steps = 1;          // largest Run::num_steps
-  int preferred_steps = 1;    // run length that already hides the cost of a Submit
+  int num_slots = 0;        // sessions that fit: slots 1..num_slots
+  int max_rows = 0;         // rows of one run
+  int max_tokens = 0;       // tokens fed by the first step of one run, over all rows
+  int max_steps = 1;        // largest Run::num_steps
+  int preferred_steps = 1;  // run length that already hides the cost of a Submit
+  // Prompt tokens of one run that keep the device busy; more make others wait and gain little.
+  int preferred_prefill_tokens = 256;
   size_t bytes_per_slot = 0;  // state of one session
   size_t weight_bytes = 0;    // weights as this backend keeps them
   std::string

@@ -35,8 +35,10 @@ struct EngineOptions {
   int64_t max_score_output_values = 1 << 24;  // ... and the floats that they hold together
   SessionLimits sessions;                     // of client sessions
   // Performance.
-  int prefill_tokens_busy = 64;       // prompt tokens fed per run while other replies are running
-  int prefill_tokens_idle = 256;      // ... while none is
+  // Prompt tokens fed per run while no other reply is running (0: what the backend prefers), and
+  // while some are (0: a quarter of that).
+  int prefill_tokens_idle = 0;
+  int prefill_tokens_busy = 0;
   int64_t max_pending_tokens = 4096;  // untaken tokens of a reply before its rows pause
 };
 

@@ -15,10 +15,13 @@ absl::Status EndedBy(absl::StatusCode code, absl::string_view reason, absl::stri
   return MakeError(code, message, detail);
 }
 
-ScheduleOptions ScheduleOptionsOf(const EngineOptions& options) {
+ScheduleOptions ScheduleOptionsOf(const EngineOptions& options, const BackendLimits& limits) {
   ScheduleOptions schedule;
-  schedule.prefill_tokens_busy = options.prefill_tokens_busy;
-  schedule.prefill_tokens_idle = options.prefill_tokens_idle;
+  schedule.prefill_tokens_idle = options.prefill_tokens_idle > 0 ? options.prefill_tokens_idle
+                                                                 : limits.preferred_prefill_tokens;
+  schedule.prefill_tokens_busy = options.prefill_tokens_busy > 0
+                                     ? options.prefill_tokens_busy
+                                     : std::max(1, schedule.prefill_tokens_idle / 4);
   return schedule;
 }
 
@@ -32,7 +35,7 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       queue_(queue),
       emitter_(emitter),
       pool_(backend->limits().num_slots),
-      scheduler_(backend->limits(), ScheduleOptionsOf(options)),
+      scheduler_(backend->limits(), ScheduleOptionsOf(options, backend->limits())),
       sessions_(options.sessions, with_bos),
       now_(clock_()) {}
 

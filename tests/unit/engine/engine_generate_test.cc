@@ -78,6 +78,15 @@ TEST_F(GenerateTest, CutsALongPromptToTheBudget) {
   EXPECT_TRUE(probe_->runs()[5].rows[0].sample);
 }
 
+TEST_F(GenerateTest, APromptIsCutAsTheBackendPrefersWhereNothingElseIsSaid) {
+  fake_.limits.preferred_prefill_tokens = 12;
+  const GenerateSpec spec = Prompt(std::vector<int32_t>(40, 3), 2);
+  Generate(spec);
+  EXPECT_EQ(sample().tokens, Solo(spec));
+  EXPECT_EQ(probe_->runs()[0].rows[0].tokens, 12);
+  EXPECT_EQ(probe_->runs()[3].rows[0].tokens, 5) << "bos and 40 tokens: the last piece";
+}
+
 TEST_F(GenerateTest, LongRunsAndSlowPollsChangeNoToken) {
   fake_.limits.max_steps = 8;
   fake_.limits.preferred_steps = 4;

@@ -54,7 +54,7 @@ TEST_F(SharingTest, TokensAreThoseOfALoneSessionAtAnyArrivalOrder) {
 }
 
 TEST_F(SharingTest, AReplyKeepsRunningWhileALongPromptIsFed) {
-  options_.prefill_tokens_busy = 10;
+  fake_.limits.preferred_prefill_tokens = 40;  // a quarter of it beside running replies
   Start();
   probe_->AllowRuns(1);
   ReplyCollector reply, prompt;
