@@ -5,9 +5,15 @@
 
 namespace rivulet {
 
-Emitter::Emitter() : thread_([this] { Run(); }) {}
+Emitter::Emitter(Threads threads) {
+  if (threads == Threads::kOwn) thread_ = std::thread([this] { Run(); });
+}
 
 Emitter::~Emitter() {
+  if (!thread_.joinable()) {
+    Tell();
+    return;
+  }
   {
     MutexLock lock(&mutex_);
     stop_ = true;
@@ -36,9 +42,19 @@ void Emitter::Hand(Batch* batch) {
 }
 
 void Emitter::Flush() {
+  if (!thread_.joinable()) return Tell();
   MutexLock lock(&mutex_);
   const uint64_t target = batches_handed_;
   while (batches_told_ < target) told_.Wait(&mutex_);
+}
+
+void Emitter::Tell() {
+  Batch batch;
+  {
+    MutexLock lock(&mutex_);
+    std::swap(batch, pending_);
+  }
+  TellBatch(&batch);
 }
 
 void Emitter::Run() {
@@ -56,14 +72,14 @@ void Emitter::Run() {
       std::swap(batch, pending_);
       taken = batches_handed_;
     }
-    Tell(&batch);
+    TellBatch(&batch);
     MutexLock lock(&mutex_);
     batches_told_ = taken;
     told_.NotifyAll();
   }
 }
 
-void Emitter::Tell(Batch* batch) {
+void Emitter::TellBatch(Batch* batch) {
   for (Outlet* outlet : batch->ready) {
     // Cleared first: what arrives during the call leads to another one.
     outlet->ready_.exchange(false, std::memory_order_acq_rel);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Emitter: the thread that calls listeners, so that the loop never waits for a gRPC write. The loop
-// hands it one batch per poll of the backend: one lock, at most one wake-up.
+// hands it one batch per poll of the backend: one lock, at most one wake-up. A test that replays a
+// schedule has no such thread and calls Tell itself.
 #pragma once
 
 #include <atomic>
@@ -31,7 +32,7 @@ class Outlet {
   std::atomic<bool> ready_{false};
 };
 
-// Thread: Hand and Flush from any thread but the emitter's own.
+// Thread: Hand and Flush from any thread but the emitter's own, Tell from one.
 class Emitter {
  public:
   struct Batch {
@@ -40,7 +41,8 @@ class Emitter {
     bool empty() const { return ready.empty() && ended.empty(); }
   };
 
-  Emitter();
+  enum class Threads : uint8_t { kOwn, kNone };
+  explicit Emitter(Threads threads = Threads::kOwn);
   ~Emitter();  // calls everything handed over, then joins
 
   // Takes the contents of `batch`, which is empty afterwards but keeps its memory. Batches are told
@@ -48,10 +50,12 @@ class Emitter {
   void Hand(Batch* batch);
   // Returns once everything handed over before has been called.
   void Flush();
+  // Without a thread of its own: calls everything handed over before.
+  void Tell();
 
  private:
   void Run();
-  void Tell(Batch* batch);
+  static void TellBatch(Batch* batch);
 
   Mutex mutex_;
   CondVar filled_, told_;
@@ -60,7 +64,7 @@ class Emitter {
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t batches_handed_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t batches_told_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::thread thread_;  // last: everything above exists when it starts
+  std::thread thread_;  // last: everything above exists when it starts. None: Threads::kNone
 };
 
 }  // namespace rivulet

@@ -19,23 +19,31 @@
 namespace rivulet {
 namespace {
 
-class EngineImpl final : public Engine {
+class EngineImpl final : public SteppedEngine {
  public:
   EngineImpl(std::shared_ptr<const Model> model, ModelConfig config, const Tokenizer* tokenizer,
-             std::unique_ptr<Backend> backend, const EngineOptions& options, const Clock& clock)
+             std::unique_ptr<Backend> backend, const EngineOptions& options, const Clock& clock,
+             Emitter::Threads threads)
       : model_(std::move(model)),
         config_(std::move(config)),
         view_{&config_, tokenizer},
         options_(options),
+        clock_(clock),
         backend_(std::move(backend)),
         limits_(backend_->limits()),
         queue_(limits_.num_slots, options.max_queue, options.max_queue_tokens, clock),
-        loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_),
-        thread_([this] { loop_.Run(); }) {}
+        emitter_(threads),
+        loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_) {
+    if (threads == Emitter::Threads::kOwn) thread_ = std::thread([this] { loop_.Run(); });
+  }
 
   ~EngineImpl() override {
     queue_.Stop();
-    thread_.join();
+    if (thread_.joinable()) {
+      thread_.join();
+    } else {
+      loop_.Run();
+    }
   }
 
   const Model& model() const override {
@@ -57,10 +65,13 @@ class EngineImpl final : public Engine {
   void Cancel(RequestId id) override { queue_.Cancel(id); }
   EngineLoad GetLoad() const override { return queue_.load(); }
   bool Drain(absl::Time deadline) override {
+    if (!thread_.joinable()) return queue_.StartDrain(deadline <= clock_());
     const bool all_ended = queue_.Drain(deadline);
     emitter_.Flush();
     return all_ended;
   }
+  bool Turn() override { return loop_.Turn() == Loop::Outcome::kBusy; }
+  void Emit() override { emitter_.Tell(); }
 
  private:
   absl::StatusOr<RequestId> EndAtOnce(std::unique_ptr<Request> request);
@@ -69,12 +80,13 @@ class EngineImpl final : public Engine {
   const ModelConfig config_;
   const ModelView view_;
   const EngineOptions options_;
+  const Clock clock_;
   const std::unique_ptr<Backend> backend_;  // the loop's, once it runs
   const BackendLimits limits_;
   RequestQueue queue_;
   Emitter emitter_;  // destroyed before the queue, which replies wake
   Loop loop_;
-  std::thread thread_;
+  std::thread thread_;  // none: a SteppedEngine
 };
 
 absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyListener* listener) {
@@ -129,15 +141,24 @@ std::unique_ptr<Engine> Engine::Create(std::shared_ptr<const Model> model,
                                        const EngineOptions& options) {
   const ModelConfig& config = model->config();
   const Tokenizer* tokenizer = model->tokenizer();
-  return std::make_unique<EngineImpl>(std::move(model), config, tokenizer, std::move(backend),
-                                      options, [] { return absl::Now(); });
+  return std::make_unique<EngineImpl>(
+      std::move(model), config, tokenizer, std::move(backend), options, [] { return absl::Now(); },
+      Emitter::Threads::kOwn);
 }
 
 std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
                                               const EngineOptions& options, const Clock& clock) {
   return std::make_unique<EngineImpl>(nullptr, std::move(config), tokenizer, std::move(backend),
-                                      options, clock);
+                                      options, clock, Emitter::Threads::kOwn);
+}
+
+std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config, const Tokenizer* tokenizer,
+                                                   std::unique_ptr<Backend> backend,
+                                                   const EngineOptions& options,
+                                                   const Clock& clock) {
+  return std::make_unique<EngineImpl>(nullptr, std::move(config), tokenizer, std::move(backend),
+                                      options, clock, Emitter::Threads::kNone);
 }
 
 }  // namespace rivulet

@@ -20,4 +20,23 @@ std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenize
                                               std::unique_ptr<Backend> backend,
                                               const EngineOptions& options, const Clock& clock);
 
+// The same engine without threads: whoever holds it is its loop and its emitter, one step after the
+// other, so that a schedule can be repeated. Drain never waits: it refuses new requests from now
+// on, has the next turns end the rest if `deadline` is past, and says whether none is left. Thread:
+// one. It may call the engine (but for Turn) while the engine calls the backend or the clock, as
+// other threads do.
+class SteppedEngine : public Engine {
+ public:
+  // Takes what has arrived, then carries out at most one run. False: nothing can happen until
+  // something arrives or the clock moves.
+  virtual bool Turn() = 0;
+  // Calls the listeners that there is something for. Not to be called by a listener.
+  virtual void Emit() = 0;
+};
+
+std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config, const Tokenizer* tokenizer,
+                                                   std::unique_ptr<Backend> backend,
+                                                   const EngineOptions& options,
+                                                   const Clock& clock);
+
 }  // namespace rivulet

@@ -40,23 +40,32 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       now_(clock_()) {}
 
 void Loop::Run() {
-  while (true) {
-    TakeArrivals();
-    if (arrivals_.stop) break;
-    bool ran = false;
-    if (poison_.ok()) {
-      const absl::Status status = RunWhatCanRun(&ran);
-      if (!status.ok()) {
-        queue_->Poison(status);
-        poison_ = EndedBy(absl::StatusCode::kUnavailable, "BACKEND_FAILED",
-                          "The model's backend has failed.");
-      }
-    }
-    if (!poison_.ok()) EndAll(poison_);
-    if (!ran && ended_.empty()) {
-      queue_->WaitForArrivals(std::min(next_deadline_, sessions_.next_expiry()) - now_);
+  for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {
+    if (outcome == Outcome::kBusy) continue;
+    queue_->WaitForArrivals(std::min(next_deadline_, sessions_.next_expiry()) - now_);
+  }
+}
+
+Loop::Outcome Loop::Turn() {
+  TakeArrivals();
+  if (arrivals_.stop) {
+    Shutdown();
+    return Outcome::kStopped;
+  }
+  bool ran = false;
+  if (poison_.ok()) {
+    const absl::Status status = RunWhatCanRun(&ran);
+    if (!status.ok()) {
+      queue_->Poison(status);
+      poison_ = EndedBy(absl::StatusCode::kUnavailable, "BACKEND_FAILED",
+                        "The model's backend has failed.");
     }
   }
+  if (!poison_.ok()) EndAll(poison_);
+  return ran || !ended_.empty() ? Outcome::kBusy : Outcome::kIdle;
+}
+
+void Loop::Shutdown() {
   EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
   if (poison_.ok()) TakeBackSlots().IgnoreError();  // nobody is left who could be told
   PublishEnds();

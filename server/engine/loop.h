@@ -29,8 +29,8 @@
 
 namespace rivulet {
 
-// Thread: Run() is the loop thread; nothing else is called while it runs. The arguments are
-// borrowed and outlive it.
+// Thread: Run() is the loop thread, or one thread calls Turn() in its place; nothing else is called
+// meanwhile. The arguments are borrowed and outlive it.
 class Loop {
  public:
   Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
@@ -40,11 +40,18 @@ class Loop {
   // end.
   void Run();
 
+  // One round of what Run repeats: takes what has arrived, then carries out at most one run. kIdle:
+  // nothing can happen until something arrives or time passes (Run waits then). kStopped: as for
+  // Run; not to be called again.
+  enum class Outcome : uint8_t { kBusy, kIdle, kStopped };
+  Outcome Turn();
+
  private:
   // loop.cc: between runs.
   void TakeArrivals();
   void NoteProgress();
   absl::Status RunWhatCanRun(bool* ran);
+  void Shutdown();
   void ExpireDeadlines();
   absl::Status AdmitWaiting();
   absl::Status GiveOutSlots(int num_requests);

@@ -83,9 +83,18 @@ void RequestQueue::Wake() {
   NotifyLoop();
 }
 
-bool RequestQueue::Drain(absl::Time deadline) {
+bool RequestQueue::StartDrain(bool end_rest) {
   MutexLock lock(&mutex_);
   load_.draining = true;
+  if (accepted_ == 0 && !handing_) return true;
+  arrivals_.end_all |= end_rest;
+  NotifyLoop();
+  return false;
+}
+
+bool RequestQueue::Drain(absl::Time deadline) {
+  StartDrain(false);
+  MutexLock lock(&mutex_);
   while (accepted_ > 0 || handing_) {
     const absl::Duration left = deadline - clock_();
     if (left <= absl::ZeroDuration()) break;

@@ -41,6 +41,8 @@ class RequestQueue {
   // Refuses new requests from now on and waits until all have ended; at `deadline` has the loop end
   // the rest. True if all ended by themselves.
   bool Drain(absl::Time deadline);
+  // As Drain, without waiting: `end_rest` as if the deadline had passed. True if none is left.
+  bool StartDrain(bool end_rest);
   // Has the loop end everything and return.
   void Stop();
   EngineLoad load() const;
