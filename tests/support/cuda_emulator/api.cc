@@ -103,8 +103,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   snprintf(properties->name, sizeof properties->name, "Emulated device %d", device);
   properties->totalGlobalMem = r.options.memory_bytes;
   properties->sharedMemPerBlock = 48 << 10;
-  properties->sharedMemPerBlockOptin = 227 << 10;
-  properties->sharedMemPerMultiprocessor = 228 << 10;
+  properties->sharedMemPerBlockOptin = r.options.shared_bytes;
+  properties->sharedMemPerMultiprocessor = r.options.shared_bytes + (1 << 10);
   properties->major = r.options.major;
   properties->minor = r.options.minor;
   properties->multiProcessorCount = r.options.multiprocessors;
@@ -130,7 +130,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = r.options.minor;
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = 227 << 10;
+      *value = static_cast<int>(r.options.shared_bytes);
+      return cudaSuccess;
+    case cudaDevAttrCooperativeLaunch:
+      *value = r.options.cooperative ? 1 : 0;
       return cudaSuccess;
   }
   return r.Remember(cudaErrorInvalidValue);
@@ -226,7 +229,17 @@ cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* host_pointer, 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   RIVULET_ENTER("cudaFuncSetAttribute");
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-  if (value < 0 || value > 227 << 10) return r.Remember(cudaErrorInvalidValue);
+  if (value < 0 || static_cast<size_t>(value) > r.options.shared_bytes)
+    return r.Remember(cudaErrorInvalidValue);
   r.shared_limits[function] = value;
+  return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads,
+                                                          size_t shared_bytes) {
+  RIVULET_ENTER("cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  if (threads < 1 || threads > 1024) return r.Remember(cudaErrorInvalidValue);
+  *blocks = rivulet::cuda_emulator::BlocksPerMultiprocessor(
+      r.options, static_cast<uint64_t>(threads), shared_bytes);
   return cudaSuccess;
 }

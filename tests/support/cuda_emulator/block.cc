@@ -24,7 +24,7 @@ constexpr int kWarp = 32;
 constexpr size_t kGuardBytes = 256;
 constexpr unsigned char kGuard = 0xA5;
 
-enum class State : uint8_t { kReady, kAtBarrier, kAtWarp, kDone };
+enum class State : uint8_t { kReady, kAtBarrier, kAtWarp, kPaused, kDone };
 
 struct Thread {
   Fiber fiber;
@@ -39,31 +39,42 @@ struct Thread {
   unsigned char shown[kPayloadBytes];  // of the last completed exchange
 };
 
-// The block in work. One at a time: kernels run under the runtime's lock.
+// A block in work: one at a time, or all of a cooperative launch.
 struct Block {
-  const Launch* launch = nullptr;
+  uint3 at = {};
   std::vector<std::unique_ptr<Thread>> threads;  // grows, never shrinks
   int count = 0, live = 0, at_barrier = 0;
   int votes = 0, last_votes = 0;
   int waited = 0;                       // for the predecessor
   std::vector<std::vector<int>> ready;  // by warp
+  std::vector<int> paused;
   int num_ready = 0;
   size_t warp = 0;         // that ran last
   bool one_ahead = false;  // this block lets a warp run as far as it can
-  bool shuffled = false;
-  uint64_t random = 0;
   Thread* current = nullptr;
   std::vector<unsigned char> shared;
   unsigned char* shared_begin = nullptr;
-} block;
+};
+
+const Launch* launched = nullptr;
+bool shuffled = false;
+uint64_t random_state = 0;
+std::vector<std::unique_ptr<Block>> blocks;  // grows, never shrinks
+Block* block = nullptr;                      // whose thread runs
+
+// The device's clock goes on with every round in which paused threads look again; where none finds
+// anything new, in ever longer steps, since only time can help them then.
+constexpr uint64_t kRoundNanoseconds = 1000;
+uint64_t nanoseconds = 0, stalled_step = kRoundNanoseconds;
+bool progress = false;  // since the last round
 
 uint64_t Random() {
-  block.random = block.random * 6364136223846793005u + 1442695040888963407u;
-  return block.random >> 33;
+  random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+  return random_state >> 33;
 }
 
 void Wait(State state, const char* op, Site site) {
-  Thread& me = *block.current;
+  Thread& me = *block->current;
   me.state = state;
   me.op = op;
   me.site = site;
@@ -72,15 +83,15 @@ void Wait(State state, const char* op, Site site) {
 
 void Wake(Thread& thread) {
   thread.state = State::kReady;
-  block.ready[static_cast<size_t>(thread.index / kWarp)].push_back(thread.index);
-  ++block.num_ready;
+  block->ready[static_cast<size_t>(thread.index / kWarp)].push_back(thread.index);
+  ++block->num_ready;
 }
 
 // Every thread that exists has arrived at the barrier: all go on.
 void ReleaseBarrier() {
-  block.last_votes = block.votes;
-  block.votes = block.at_barrier = 0;
-  for (int i = 0; i < block.count; ++i) Wake(*block.threads[static_cast<size_t>(i)]);
+  block->last_votes = block->votes;
+  block->votes = block->at_barrier = 0;
+  for (int i = 0; i < block->count; ++i) Wake(*block->threads[static_cast<size_t>(i)]);
 }
 
 // Completes the exchange that `last` waits in, if all lanes of its mask wait in it.
@@ -88,11 +99,11 @@ void TryWarp(Thread& last) {
   const int first = last.index / kWarp * kWarp;
   for (int lane = 0; lane < kWarp; ++lane) {
     if ((last.mask >> lane & 1u) == 0) continue;
-    if (first + lane >= block.count) {
+    if (first + lane >= block->count) {
       Die("%s names lane %d, which the block does not have (%s:%d)", last.op, lane, last.site.file,
           last.site.line);
     }
-    const Thread& other = *block.threads[static_cast<size_t>(first + lane)];
+    const Thread& other = *block->threads[static_cast<size_t>(first + lane)];
     if (other.state == State::kDone) {
       Die("%s names lane %d, which has exited (%s:%d)", last.op, lane, last.site.file,
           last.site.line);
@@ -105,17 +116,17 @@ void TryWarp(Thread& last) {
   }
   for (int lane = 0; lane < kWarp; ++lane) {
     if ((last.mask >> lane & 1u) == 0) continue;
-    Thread& other = *block.threads[static_cast<size_t>(first + lane)];
+    Thread& other = *block->threads[static_cast<size_t>(first + lane)];
     memcpy(other.shown, other.given, kPayloadBytes);
     Wake(other);
   }
 }
 
 void ThreadMain() {
-  block.launch->body();
-  Thread& me = *block.current;
+  launched->body();
+  Thread& me = *block->current;
   me.state = State::kDone;
-  --block.live;
+  --block->live;
   me.fiber.Yield();
   abort();  // a finished thread is not resumed
 }
@@ -123,12 +134,12 @@ void ThreadMain() {
 [[noreturn]] void DieStuck() {
   char list[900];
   int used = 0, listed = 0;
-  for (int i = 0; i < block.count && listed < 4; ++i) {
-    const Thread& t = *block.threads[static_cast<size_t>(i)];
-    if (t.state == State::kDone) continue;
+  for (int i = 0; i < block->count && listed < 4; ++i) {
+    const Thread& t = *block->threads[static_cast<size_t>(i)];
+    if (t.state == State::kDone || t.state == State::kPaused) continue;
     bool repeated = false;  // one line for each place
     for (int j = 0; j < i && !repeated; ++j) {
-      const Thread& o = *block.threads[static_cast<size_t>(j)];
+      const Thread& o = *block->threads[static_cast<size_t>(j)];
       repeated = o.state == t.state && o.site.line == t.site.line;
     }
     if (repeated) continue;
@@ -136,47 +147,47 @@ void ThreadMain() {
                      "; thread %d waits in %s (%.100s:%d)", i, t.op, t.site.file, t.site.line);
     ++listed;
   }
-  const int exited = block.count - block.live;
+  const int exited = block->count - block->live;
   Die("a barrier or warp exchange is not reached by all its threads: %d of %d have exited%s",
-      exited, block.count, list);
+      exited, block->count, list);
 }
 
 // The next thread to run, null if none can. In order: warp by warp, by index. Shuffled: any thread
 // of any warp, or, in every other block, of one warp until all of it waits for others.
 Thread* Pick() {
-  if (block.num_ready == 0) return nullptr;
-  const size_t warps = block.ready.size();
-  if (block.shuffled && !(block.one_ahead && !block.ready[block.warp].empty())) {
-    block.warp = Random() % warps;
+  if (block->num_ready == 0) return nullptr;
+  const size_t warps = block->ready.size();
+  if (shuffled && !(block->one_ahead && !block->ready[block->warp].empty())) {
+    block->warp = Random() % warps;
   }
-  while (block.ready[block.warp].empty()) block.warp = (block.warp + 1) % warps;
-  std::vector<int>& ready = block.ready[block.warp];
-  const size_t at = block.shuffled ? Random() % ready.size() : 0;
+  while (block->ready[block->warp].empty()) block->warp = (block->warp + 1) % warps;
+  std::vector<int>& ready = block->ready[block->warp];
+  const size_t at = shuffled ? Random() % ready.size() : 0;
   const int index = ready[at];
-  if (block.shuffled) {
+  if (shuffled) {
     ready[at] = ready.back();
     ready.pop_back();
   } else {
     ready.erase(ready.begin());
   }
-  --block.num_ready;
-  return block.threads[static_cast<size_t>(index)].get();
+  --block->num_ready;
+  return block->threads[static_cast<size_t>(index)].get();
 }
 
 void PrepareShared(size_t bytes) {
   // Ends exactly at the guard, begins on 128 bytes.
-  block.shared.resize(bytes + 2 * kGuardBytes + 128);
-  std::fill(block.shared.begin(), block.shared.end(), kGuard);
-  auto begin = reinterpret_cast<uintptr_t>(block.shared.data()) + kGuardBytes;
+  block->shared.resize(bytes + 2 * kGuardBytes + 128);
+  std::fill(block->shared.begin(), block->shared.end(), kGuard);
+  auto begin = reinterpret_cast<uintptr_t>(block->shared.data()) + kGuardBytes;
   begin = (begin + 127) / 128 * 128;
-  block.shared_begin = reinterpret_cast<unsigned char*>(begin);
-  memset(block.shared_begin, 0xFF, bytes);  // NaN, and -1
+  block->shared_begin = reinterpret_cast<unsigned char*>(begin);
+  memset(block->shared_begin, 0xFF, bytes);  // NaN, and -1
 }
 
 void CheckShared(size_t bytes) {
-  const unsigned char* data = block.shared.data();
-  const auto begin = static_cast<size_t>(block.shared_begin - data), end = begin + bytes;
-  for (size_t i = 0; i < block.shared.size(); i = i + 1 == begin ? end : i + 1) {
+  const unsigned char* data = block->shared.data();
+  const auto begin = static_cast<size_t>(block->shared_begin - data), end = begin + bytes;
+  for (size_t i = 0; i < block->shared.size(); i = i + 1 == begin ? end : i + 1) {
     if (data[i] != kGuard) {
       Die("a write outside the %zu bytes of dynamic shared memory, at offset %td", bytes,
           static_cast<ptrdiff_t>(i) - static_cast<ptrdiff_t>(begin));
@@ -184,61 +195,116 @@ void CheckShared(size_t bytes) {
   }
 }
 
-void RunBlock() {
-  block.live = block.count;
-  block.at_barrier = block.votes = block.waited = 0;
-  block.ready.assign(static_cast<size_t>((block.count + kWarp - 1) / kWarp), {});
-  block.num_ready = 0;
-  block.warp = 0;
-  block.one_ahead = block.shuffled && Random() % 2 == 0;
-  for (int i = 0; i < block.count; ++i) {
-    Thread& t = *block.threads[static_cast<size_t>(i)];
+void Begin(Block* begun, uint3 at) {
+  block = begun;
+  block->at = at;
+  block->count = static_cast<int>(launched->block.x * launched->block.y * launched->block.z);
+  while (static_cast<int>(block->threads.size()) < block->count) {
+    block->threads.push_back(std::make_unique<Thread>());
+    block->threads.back()->index = static_cast<int>(block->threads.size()) - 1;
+  }
+  block->live = block->count;
+  block->at_barrier = block->votes = block->waited = 0;
+  block->ready.assign(static_cast<size_t>((block->count + kWarp - 1) / kWarp), {});
+  block->paused.clear();
+  block->num_ready = 0;
+  block->warp = 0;
+  block->one_ahead = shuffled && Random() % 2 == 0;
+  for (int i = 0; i < block->count; ++i) {
+    Thread& t = *block->threads[static_cast<size_t>(i)];
     t.fiber.Prepare(ThreadMain);
     const unsigned u = static_cast<unsigned>(i);
     t.at = {u % blockDim.x, u / blockDim.x % blockDim.y, u / blockDim.x / blockDim.y};
     Wake(t);
   }
-  PrepareShared(block.launch->shared_bytes);
-  while (block.live > 0) {
+  PrepareShared(launched->shared_bytes);
+}
+
+void End() {
+  if (launched->overlap && block->waited != block->count) {
+    Die("launched to overlap, but %d of %d threads waited for the predecessor", block->waited,
+        block->count);
+  }
+  CheckShared(launched->shared_bytes);
+}
+
+// Lets the paused threads of the first `count` blocks look again. False where there are none.
+bool NextRound(size_t count) {
+  bool any = false;
+  for (size_t i = 0; i < count; ++i) {
+    block = blocks[i].get();
+    for (const int index : block->paused) Wake(*block->threads[static_cast<size_t>(index)]);
+    any = any || !block->paused.empty();
+    block->paused.clear();
+  }
+  if (!any) return false;
+  stalled_step = progress ? kRoundNanoseconds : 2 * stalled_step;
+  nanoseconds += stalled_step;
+  progress = false;
+  return true;
+}
+
+// Which block runs next: the last as long as it can; shuffled, unless that one runs ahead, any.
+bool PickBlock(size_t count, size_t* last) {
+  if (shuffled && !blocks[*last]->one_ahead) *last = Random() % count;
+  for (size_t i = 0; i < count; ++i) {
+    block = blocks[(*last + i) % count].get();
+    if (block->num_ready == 0) continue;
+    *last = (*last + i) % count;
+    return true;
+  }
+  return false;
+}
+
+// Runs the first `count` blocks, which have begun, to their ends.
+void RunBlocks(size_t count) {
+  size_t live = count, last = 0;
+  while (live > 0) {
+    if (!PickBlock(count, &last)) {
+      if (NextRound(count)) continue;
+      for (size_t i = 0; i < count; ++i) {
+        block = blocks[i].get();
+        if (block->live > 0) DieStuck();
+      }
+    }
     Thread* t = Pick();
-    if (t == nullptr) DieStuck();
-    block.current = t;
+    block->current = t;
     threadIdx = t->at;
+    blockIdx = block->at;
     t->fiber.Resume();
+    progress = progress || t->state != State::kPaused;
+    block->current = nullptr;
+    if (block->live > 0) continue;
+    End();
+    --live;
   }
-  block.current = nullptr;
-  if (block.launch->overlap && block.waited != block.count) {
-    Die("launched to overlap, but %d of %d threads waited for the predecessor", block.waited,
-        block.count);
-  }
-  CheckShared(block.launch->shared_bytes);
 }
 
 }  // namespace
 
-int Lane() { return block.current->index % kWarp; }
+int Lane() { return block->current->index % kWarp; }
 
 int BlockBarrier(Site site, bool vote) {
-  block.votes += vote ? 1 : 0;
-  if (++block.at_barrier == block.count) {
-    for (int i = 0; i < block.count; ++i) {
-      const Thread& t = *block.threads[static_cast<size_t>(i)];
-      if (&t != block.current && t.site.line != site.line) {
+  block->votes += vote ? 1 : 0;
+  if (++block->at_barrier == block->count) {
+    for (int i = 0; i < block->count; ++i) {
+      const Thread& t = *block->threads[static_cast<size_t>(i)];
+      if (&t != block->current && t.site.line != site.line) {
         Die("threads meet at different barriers: thread %d at line %d, thread %d at %s:%d", i,
-            t.site.line, block.current->index, site.file, site.line);
+            t.site.line, block->current->index, site.file, site.line);
       }
     }
-    block.current->state = State::kAtBarrier;
+    block->current->state = State::kAtBarrier;
     ReleaseBarrier();
-    block.current->fiber.Yield();
+    block->current->fiber.Yield();
   } else {
     Wait(State::kAtBarrier, "__syncthreads", site);
   }
-  return block.last_votes;
+  return block->last_votes;
 }
 
 void WarpCollective(const char* op, unsigned mask, const void* payload, size_t bytes, Site site) {
-  Thread& me = *block.current;
+  Thread& me = *block->current;
   if ((mask >> Lane() & 1u) == 0) {
     Die("%s is called by lane %d, which its mask leaves out (%s:%d)", op, Lane(), site.file,
         site.line);
@@ -256,7 +322,7 @@ const void* LanePayload(int lane, unsigned mask, const char* op, Site site) {
   if (lane < 0 || lane >= kWarp || (mask >> lane & 1u) == 0) {
     Die("%s reads lane %d, which takes no part (%s:%d)", op, lane, site.file, site.line);
   }
-  return block.threads[static_cast<size_t>(block.current->index / kWarp * kWarp + lane)]->shown;
+  return block->threads[static_cast<size_t>(block->current->index / kWarp * kWarp + lane)]->shown;
 }
 
 unsigned Ballot(unsigned mask, bool predicate, Site site) {
@@ -271,42 +337,51 @@ unsigned Ballot(unsigned mask, bool predicate, Site site) {
   return bits;
 }
 
-void WaitForPredecessor() { ++block.waited; }
+void WaitForPredecessor() { ++block->waited; }
 
-void* SharedMemory() { return block.shared_begin; }
+void* SharedMemory() { return block->shared_begin; }
 
-void RunKernel(const Launch& launch, uint64_t seed) {
-  block.launch = &launch;
-  block.count = static_cast<int>(launch.block.x * launch.block.y * launch.block.z);
-  block.random = seed;
-  block.shuffled = seed != 0;
-  while (static_cast<int>(block.threads.size()) < block.count) {
-    block.threads.push_back(std::make_unique<Thread>());
-    block.threads.back()->index = static_cast<int>(block.threads.size()) - 1;
-  }
+void Pause() {
+  block->paused.push_back(block->current->index);
+  Wait(State::kPaused, "a pause", {});
+}
+
+uint64_t Nanoseconds() { return nanoseconds; }
+
+void RunKernel(const Launch& launch, uint64_t seed, int lost_block) {
+  launched = &launch;
+  random_state = seed;
+  shuffled = seed != 0;
   gridDim = launch.grid;
   blockDim = launch.block;
   // Blocks in an order of its own, too: i -> (i stride + offset) mod n.
   const uint64_t n = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
   uint64_t stride = seed == 0 ? 1 : 1 + Random() % n, offset = seed == 0 ? 0 : Random() % n;
   while (std::gcd(stride, n) != 1) ++stride;
+  size_t begun = 0;
   for (uint64_t i = 0; i < n; ++i) {
     const uint64_t b = (i * stride + offset) % n;
-    blockIdx = {static_cast<unsigned>(b % launch.grid.x),
-                static_cast<unsigned>(b / launch.grid.x % launch.grid.y),
-                static_cast<unsigned>(b / launch.grid.x / launch.grid.y)};
-    RunBlock();
+    if (static_cast<int64_t>(b) == lost_block) continue;
+    while (blocks.size() <= begun) blocks.push_back(std::make_unique<Block>());
+    Begin(blocks[begun].get(), {static_cast<unsigned>(b % launch.grid.x),
+                                static_cast<unsigned>(b / launch.grid.x % launch.grid.y),
+                                static_cast<unsigned>(b / launch.grid.x / launch.grid.y)});
+    ++begun;
+    if (launch.cooperative) continue;
+    RunBlocks(begun);
+    begun = 0;
   }
+  if (begun > 0) RunBlocks(begun);
   Runtime::Get().memory.CheckGuards();
-  block.launch = nullptr;
+  launched = nullptr;
 }
 
 const char* RunningKernel() {
   static char text[300];
-  if (block.launch == nullptr) return "";
+  if (launched == nullptr) return "";
   snprintf(text, sizeof text, " in kernel (%.120s) launched at %.80s:%d, block %u,%u,%u thread %d",
-           block.launch->text, block.launch->site.file, block.launch->site.line, blockIdx.x,
-           blockIdx.y, blockIdx.z, block.current == nullptr ? -1 : block.current->index);
+           launched->text, launched->site.file, launched->site.line, blockIdx.x, blockIdx.y,
+           blockIdx.z, block == nullptr || block->current == nullptr ? -1 : block->current->index);
   return text;
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the emulator runs a kernel: blocks one after another, each thread of a block a fiber that
-// runs until its next barrier or warp exchange. Order of blocks and of ready threads: by seed
-// (cuda_emulator.h). Whoever waits for threads that cannot come is told, and the process aborts.
-// Thread: one kernel at a time, under the runtime's lock.
+// How the emulator runs a kernel: blocks one after another, or, of a cooperative launch, all at
+// once; each thread of a block a fiber that runs until its next barrier, warp exchange or pause.
+// Order of blocks and of ready threads: by seed (cuda_emulator.h). Whoever waits for threads that
+// cannot come is told, and the process aborts. Thread: one kernel at a time, under the runtime's
+// lock.
 #pragma once
 
 #include <cstddef>
@@ -28,18 +29,24 @@ void WarpCollective(const char* op, unsigned mask, const void* payload, size_t b
 const void* LanePayload(int lane, unsigned mask, const char* op, Site site);
 unsigned Ballot(unsigned mask, bool predicate, Site site);
 void WaitForPredecessor();  // counts: with overlap every thread must have called it
-void* SharedMemory();       // the block's dynamic shared memory; poisoned, between guard zones
+// For threads that wait for other blocks: lets all others run, then comes back.
+void Pause();
+// A clock for them, which runs away where nobody is left but threads that pause.
+uint64_t Nanoseconds();
+void* SharedMemory();  // the block's dynamic shared memory; poisoned, between guard zones
 
 // One launch.
 struct Launch {
   dim3 grid, block;
   size_t shared_bytes = 0;
-  bool overlap = false;   // may start before its predecessor ends
+  bool overlap = false;  // may start before its predecessor ends
+  bool cooperative = false;
   const char* text = "";  // what stands between the parentheses of the launch
   Site site;
   std::function<void()> body;  // runs one thread
 };
-void RunKernel(const Launch& launch, uint64_t seed);
+// `lost_block`: a block that never runs, -1: none.
+void RunKernel(const Launch& launch, uint64_t seed, int lost_block);
 
 // What runs right now, for messages; empty outside kernels.
 const char* RunningKernel();

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdio>
 #include <utility>
@@ -152,7 +153,7 @@ void Reset(const Options& options) {
   r.device = 0;
   r.sticky = r.last = cudaSuccess;
   r.call_fault = r.kernel_fault = {};
-  r.hang_countdown = 0;
+  r.hang_countdown = r.lost_countdown = 0;
   r.launch_seed = options.seed;
   for (Stream* s : r.streams) {
     s->hung = false;
@@ -180,6 +181,13 @@ void HangKernel(int n) {
   r.hang_countdown = n;
 }
 
+void LoseBlock(int n, int block) {
+  Runtime& r = Runtime::Get();
+  const Lock lock(r.mutex);
+  r.lost_countdown = n;
+  r.lost_block = block;
+}
+
 bool Advance(int items) {
   Runtime& r = Runtime::Get();
   const Lock lock(r.mutex);
@@ -196,6 +204,14 @@ Counters Count() {
   return c;
 }
 
+int BlocksPerMultiprocessor(const Options& options, uint64_t threads, size_t shared_bytes) {
+  constexpr uint64_t kMostThreads = 2048, kMostBlocks = 32;
+  constexpr size_t kReserved = 1 << 10;  // of every block's shared memory
+  if (threads == 0 || shared_bytes > options.shared_bytes) return 0;
+  const uint64_t by_shared = (options.shared_bytes + kReserved) / (shared_bytes + kReserved);
+  return static_cast<int>(std::min({kMostThreads / threads, kMostBlocks, by_shared}));
+}
+
 cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function, const char* text,
                          Site site, std::function<void()> body) {
   Runtime& r = Runtime::Get();
@@ -210,20 +226,29 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
   const size_t shared_limit = it == r.shared_limits.end() ? 48 << 10 : size_t(it->second);
   if (!grid_fits || !block_fits) return r.Remember(cudaErrorInvalidConfiguration);
   if (config.dynamicSmemBytes > shared_limit) return r.Remember(cudaErrorInvalidValue);
-  bool overlap = false;
+  bool overlap = false, cooperative = false;
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& a = config.attrs[i];
+    cooperative |= a.id == cudaLaunchAttributeCooperative && a.val.cooperative != 0;
     overlap |= a.id == cudaLaunchAttributeProgrammaticStreamSerialization &&
                a.val.programmaticStreamSerializationAllowed != 0;
   }
   // Needs compute capability 9.
   if (overlap && r.options.major < 9) return r.Remember(cudaErrorNotSupported);
-  Launch launch{g, b, config.dynamicSmemBytes, overlap, text, site, std::move(body)};
+  if (cooperative) {
+    if (!r.options.cooperative) return r.Remember(cudaErrorNotSupported);
+    const int64_t fit = int64_t{BlocksPerMultiprocessor(r.options, uint64_t{b.x} * b.y * b.z,
+                                                        config.dynamicSmemBytes)} *
+                        r.options.multiprocessors;
+    if (int64_t{g.x} * g.y * g.z > fit) return r.Remember(cudaErrorCooperativeLaunchTooLarge);
+  }
+  Launch launch{g, b, config.dynamicSmemBytes, overlap, cooperative, text, site, std::move(body)};
   Item item;
   item.is_kernel = true;
   item.run = [launch = std::move(launch), &r] {
     if (r.options.seed != 0) r.launch_seed = r.launch_seed * 6364136223846793005u + 1;
-    RunKernel(launch, r.options.seed == 0 ? 0 : r.launch_seed | 1);
+    const bool lost = launch.cooperative && Counts(&r.lost_countdown);
+    RunKernel(launch, r.options.seed == 0 ? 0 : r.launch_seed | 1, lost ? r.lost_block : -1);
   };
   return r.Queue(config.stream, std::move(item));
 }

@@ -78,7 +78,7 @@ class Runtime {
   int device = 0;
   cudaError_t sticky = cudaSuccess, last = cudaSuccess;
   Fault call_fault, kernel_fault;
-  int hang_countdown = 0;
+  int hang_countdown = 0, lost_countdown = 0, lost_block = -1;
   std::set<Stream*> streams;
   std::map<const void*, int> shared_limits;  // of functions, where raised
   std::map<void*, size_t> host_allocations;
@@ -88,6 +88,9 @@ class Runtime {
   Runtime();
   bool RunItem(Stream* stream);
 };
+
+// How many blocks of so many threads and bytes of shared memory are resident at once.
+int BlocksPerMultiprocessor(const Options& options, uint64_t threads, size_t shared_bytes);
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 
