@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The head of token models (categorical.h) with a block of 128 threads a row. Included by
-// sample_cuda.cu only.
+// sample_row_cuda.h only.
 //
 // Thread t owns the ids t C .. t C + C - 1, C = ceil(n / 128). All functions are called by the
 // whole block and give every thread the same result.

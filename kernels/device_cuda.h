@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/gemm.h"
 #include "kernels/launch_cuda.h"
 #if defined(RIVULET_CUDA_EMULATED)
 #include "kernels/half.h"
@@ -80,6 +81,14 @@ __device__ __forceinline__ T WarpSum(T v) {
 #pragma unroll
   for (int lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) v += __shfl_xor_sync(kAllLanes, v, lanes);
   return v;
+}
+
+// The activations among the epilogues; others leave v as it is.
+__device__ __forceinline__ float Activated(Epilogue epilogue, float v) {
+  if (epilogue == Epilogue::kRelu) return v < 0 ? 0.0f : v;  // a NaN stays one
+  if (epilogue != Epilogue::kGelu) return v;
+  const float half = 0.5f * v;
+  return fmaf(half, erff(v * 0.70710678118654752f), half);
 }
 
 // Two floats as F16, rounded to nearest even; `low` in the lower half.

@@ -2,40 +2,19 @@
 //   y = e(token) + p(position),  or  [e(token) ; p(position)]
 #include <cmath>
 
-#include "kernels/device_cuda.h"
-#include "kernels/embed_cuda.h"
+#include "kernels/embed_row_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
 
 constexpr int kThreads = 128;
 
-__device__ float PositionValue(const CudaEmbedArgs& args, int64_t p, int column) {
-  if (p < args.position_rows) {
-    return args.positions[static_cast<size_t>(p) * static_cast<size_t>(args.columns) +
-                          static_cast<size_t>(column)];
-  }
-  // x = angle / pi: sinpi reduces it exactly.
-  const double x = static_cast<double>(p) * args.frequencies[column];
-  return static_cast<float>(column % 2 == 0 ? sinpi(x) : cospi(x));
-}
-
 __global__ void __launch_bounds__(kThreads) Embed(CudaEmbedArgs args) {
   WaitForPredecessor();
   const int row = static_cast<int>(blockIdx.x);
-  const float* e = args.table + At(args.tokens[row], args.columns);
   const int64_t p = args.has_positions ? args.at[row] : 0;
-  const bool add = args.has_positions && !args.concat;
-  const int width = args.has_positions && args.concat ? 2 * args.columns : args.columns;
   for (int i = static_cast<int>(threadIdx.x); i < args.ld; i += kThreads) {
-    float y = 0;
-    if (i < args.columns) {
-      y = e[i];
-      if (add) y += PositionValue(args, p, i);
-    } else if (i < width) {
-      y = PositionValue(args, p, i - args.columns);
-    }
-    args.out[At(row, args.ld, i)] = y;
+    args.out[At(row, args.ld, i)] = EmbeddingValue(args, args.tokens[row], p, i);
   }
 }
 

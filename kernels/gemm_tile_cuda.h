@@ -113,14 +113,8 @@ class OutputRow {
   }
   __device__ __forceinline__ void Store(int column, float v) const {
     if (column >= n_) return;
-    if (epilogue_ == Epilogue::kRelu) {
-      v = v < 0 ? 0.0f : v;  // a NaN stays one
-    } else if (epilogue_ == Epilogue::kGelu) {
-      const float half = 0.5f * v;
-      v = fmaf(half, erff(v * 0.70710678118654752f), half);
-    } else if (epilogue_ == Epilogue::kResidual) {
-      v += residual_[column];
-    }
+    v = Activated(epilogue_, v);
+    if (epilogue_ == Epilogue::kResidual) v += residual_[column];
     out_[column] = v;
   }
 
