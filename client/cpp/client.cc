@@ -89,7 +89,7 @@ class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateR
       : request_(std::move(request)),
         on_part_(std::move(on_part)),
         done_(std::move(done)),
-        call_(connection, options) {}
+        call_(connection, options, request_.session().session_id()) {}
 
   void Start(v1::InferenceService::Stub* stub) {
     stub->async()->Generate(call_.context(), &request_, this);
@@ -160,7 +160,7 @@ Client::~Client() = default;
 
 absl::Status Client::Generate(const v1::GenerateRequest& request, OnPart on_part,
                               const CallOptions& options) const {
-  Call call(*connection_, options);
+  Call call(*connection_, options, request.session().session_id());
   const auto reader = connection_->inference->Generate(call.context(), request);
   v1::GenerateReply part;
   bool stopped = false;

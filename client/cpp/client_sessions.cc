@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "client/cpp/connection.h"
 #include "rivulet/client.h"
 
@@ -18,27 +21,42 @@ constexpr size_t kChunkBytes = size_t{512} << 10;
 
 absl::StatusOr<v1::OpenSessionReply> Client::OpenSession(const v1::OpenSessionRequest& request,
                                                          const CallOptions& options) const {
-  return connection_->Unary(*connection_->sessions, &Stub::OpenSession, request, options);
+  Call call(*connection_, options);
+  auto reply = connection_->Unary(*connection_->sessions, &Stub::OpenSession, request, &call);
+  if (reply.ok()) connection_->cookies.Set(reply->session().session_id(), call.cookie());
+  return reply;
 }
 
 absl::StatusOr<v1::AppendReply> Client::Append(const v1::AppendRequest& request,
                                                const CallOptions& options) const {
-  return connection_->Unary(*connection_->sessions, &Stub::Append, request, options);
+  Call call(*connection_, options, request.session().session_id());
+  return connection_->Unary(*connection_->sessions, &Stub::Append, request, &call);
 }
 
 absl::StatusOr<v1::ForkSessionReply> Client::ForkSession(const v1::ForkSessionRequest& request,
                                                          const CallOptions& options) const {
-  return connection_->Unary(*connection_->sessions, &Stub::ForkSession, request, options);
+  Call call(*connection_, options, request.session().session_id());
+  auto reply = connection_->Unary(*connection_->sessions, &Stub::ForkSession, request, &call);
+  if (!reply.ok()) return reply;
+  for (const v1::Session& fork : reply->sessions()) {
+    connection_->cookies.Set(fork.session_id(), call.cookie());
+  }
+  return reply;
 }
 
 absl::StatusOr<v1::RewindSessionReply> Client::RewindSession(
     const v1::RewindSessionRequest& request, const CallOptions& options) const {
-  return connection_->Unary(*connection_->sessions, &Stub::RewindSession, request, options);
+  Call call(*connection_, options, request.session_id());
+  return connection_->Unary(*connection_->sessions, &Stub::RewindSession, request, &call);
 }
 
 absl::Status Client::CloseSession(const v1::CloseSessionRequest& request,
                                   const CallOptions& options) const {
-  return connection_->Unary(*connection_->sessions, &Stub::CloseSession, request, options).status();
+  Call call(*connection_, options, request.session_id());
+  absl::Status status =
+      connection_->Unary(*connection_->sessions, &Stub::CloseSession, request, &call).status();
+  if (status.ok()) connection_->cookies.Forget(request.session_id());
+  return status;
 }
 
 absl::StatusOr<v1::ListSessionsReply> Client::ListSessions(const v1::ListSessionsRequest& request,
@@ -46,9 +64,24 @@ absl::StatusOr<v1::ListSessionsReply> Client::ListSessions(const v1::ListSession
   return connection_->Unary(*connection_->sessions, &Stub::ListSessions, request, options);
 }
 
+std::string Client::SessionCookie(absl::string_view session_id) const {
+  return connection_->cookies.Get(session_id);
+}
+
+absl::Status Client::SetSessionCookie(absl::string_view session_id,
+                                      absl::string_view cookie) const {
+  // More than this gRPC would not send.
+  if (!std::all_of(cookie.begin(), cookie.end(), absl::ascii_isprint)) {
+    return absl::InvalidArgumentError(absl::StrCat("cookie: \"", absl::CHexEscape(cookie),
+                                                   "\"; only printable ASCII can be sent"));
+  }
+  connection_->cookies.Set(session_id, cookie);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> Client::SnapshotSession(const v1::SnapshotSessionRequest& request,
                                                     const CallOptions& options) const {
-  Call call(*connection_, options);
+  Call call(*connection_, options, request.session_id());
   const auto reader = connection_->sessions->SnapshotSession(call.context(), request);
   v1::SnapshotSessionReply part;
   std::string snapshot;
@@ -74,6 +107,7 @@ absl::StatusOr<v1::RestoreSessionReply> Client::RestoreSession(v1::RestoreSessio
   writer->WritesDone();
   absl::Status status = FromGrpcStatus(writer->Finish());
   if (!status.ok()) return status;
+  connection_->cookies.Set(reply.session().session_id(), call.cookie());
   return reply;
 }
 

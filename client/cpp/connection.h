@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/cpp/client_error.h"
+#include "client/cpp/session_cookies.h"
 #include "google/protobuf/wrappers.pb.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -39,26 +40,36 @@ struct Client::Connection {
   template <typename Stub, typename Request, typename Reply>
   absl::StatusOr<Reply> Unary(Stub& stub, Method<Stub, Request, Reply> method,
                               const Request& request, const CallOptions& options) const;
+  // The same on a call that the caller goes on with.
+  template <typename Stub, typename Request, typename Reply>
+  static absl::StatusOr<Reply> Unary(Stub& stub, Method<Stub, Request, Reply> method,
+                                     const Request& request, Call* call);
 
   std::unique_ptr<v1::InferenceService::Stub> inference;
   std::unique_ptr<v1::SessionService::Stub> sessions;
   mutable HealthStub health;
+  mutable SessionCookies cookies;
   const bool wait_for_ready;
   const std::string tenant;
 };
 
-// A call's context with deadline, tenant and cancellation; lives until the call has ended.
+// A call's context with deadline, tenant, cancellation and the cookie of the session that it is
+// about, if any; lives until the call has ended.
 class Client::Call {
  public:
-  Call(const Connection& connection, const CallOptions& options)
-      : on_stop_(options.stop, Cancel{&context_}) {
+  Call(const Connection& connection, const CallOptions& options, absl::string_view session_id = "")
+      : cookie_(session_id.empty() ? "" : connection.cookies.Get(session_id)),
+        on_stop_(options.stop, Cancel{&context_}) {
     if (options.deadline != absl::InfiniteFuture()) {
       context_.set_deadline(absl::ToChronoTime(options.deadline));
     }
     context_.set_wait_for_ready(connection.wait_for_ready);
     if (!connection.tenant.empty()) context_.AddMetadata("rivulet-tenant", connection.tenant);
+    if (!cookie_.empty()) context_.AddMetadata("cookie", cookie_);
   }
   grpc::ClientContext* context() { return &context_; }
+  // Of a call that has ended: what to send with calls on the sessions that it opened.
+  std::string cookie() const { return SessionCookies::Received(context_, cookie_); }
 
  private:
   struct Cancel {
@@ -66,18 +77,25 @@ class Client::Call {
     void operator()() const { context->TryCancel(); }
   };
   grpc::ClientContext context_;
+  const std::string cookie_;
   std::stop_callback<Cancel> on_stop_;
 };
+
+template <typename Stub, typename Request, typename Reply>
+absl::StatusOr<Reply> Client::Connection::Unary(Stub& stub, Method<Stub, Request, Reply> method,
+                                                const Request& request, Call* call) {
+  Reply reply;
+  absl::Status status = FromGrpcStatus((stub.*method)(call->context(), request, &reply));
+  if (!status.ok()) return status;
+  return reply;
+}
 
 template <typename Stub, typename Request, typename Reply>
 absl::StatusOr<Reply> Client::Connection::Unary(Stub& stub, Method<Stub, Request, Reply> method,
                                                 const Request& request,
                                                 const CallOptions& options) const {
   Call call(*this, options);
-  Reply reply;
-  absl::Status status = FromGrpcStatus((stub.*method)(call.context(), request, &reply));
-  if (!status.ok()) return status;
-  return reply;
+  return Unary(stub, method, request, &call);
 }
 
 }  // namespace rivulet

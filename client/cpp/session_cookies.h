@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which replica has a session: the cookies that a balancer gave with the replies that opened it.
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "grpcpp/client_context.h"
+
+namespace rivulet {
+
+// Thread: any.
+class SessionCookies {
+ public:
+  // Beyond so many sessions the oldest cookie is forgotten: sessions may end without a word.
+  static constexpr size_t kMost = 100'000;
+
+  // What to send as "cookie" with a call on the session; "" for nothing.
+  std::string Get(absl::string_view session_id) const;
+  void Set(absl::string_view session_id, absl::string_view cookie);
+  void Forget(absl::string_view session_id);
+
+  // The name=value pairs of "set-cookie" in the initial metadata of a finished call, as a "cookie"
+  // holds them; `sent`, the cookie that the call carried, where there is none.
+  static std::string Received(const grpc::ClientContext& context, std::string sent);
+
+ private:
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<std::string, std::string> cookies_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::string> order_ ABSL_GUARDED_BY(mutex_);  // of Set; may name forgotten ones
+};
+
+}  // namespace rivulet
