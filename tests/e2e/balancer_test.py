@@ -22,6 +22,8 @@ class ConfigurationTest(CommandTest):
                 {},
                 {"RIVULET_REPLICA_3": "127.0.0.1:3", "RIVULET_REPLICA_4": "127.0.0.1:4"},
                 {"RIVULET_TLS_LISTEN": "127.0.0.1:5", "RIVULET_TLS_CERT": certificate},
+                {"RIVULET_TLS_LISTEN": "127.0.0.1:5", "RIVULET_TLS_CERT": certificate, "RIVULET_TLS_CLIENT_CA": certificate},
+                {"RIVULET_TRUST_TENANT": "1"},
                 {"RIVULET_REPLICAS": "replicas.invalid:6", "RIVULET_DNS": "127.0.0.1:7"},
             ):
                 self.assertEqual(Balancer("127.0.0.1:1", "127.0.0.1:2", **variables).check(), "", variables)
