@@ -11,8 +11,8 @@
 #include "server/engine/engine_parts.h"
 #include "server/engine/loop.h"
 #include "server/engine/request_queue.h"
+#include "server/engine/sample_session.h"
 #include "server/engine/score_session.h"
-#include "server/engine/session.h"
 #include "server/engine/session_request.h"
 #include "server/engine/validate.h"
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -57,6 +58,7 @@ struct EngineLoad {
 // Something done to client sessions, or to one, between two runs. session_calls.h has those that
 // there are.
 struct SessionCall {
+  std::string tenant;                 // on whose account
   std::optional<SessionRef> session;  // absent: `act` gets null
   bool close = false;                 // ends what is running on the session, and the session
   absl::Time deadline = absl::InfiniteFuture();

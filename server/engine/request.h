@@ -17,6 +17,11 @@ namespace rivulet {
 // Identifies a submitted request; never reused, never 0.
 using RequestId = uint64_t;
 
+// Which of a tenant's own waiting requests goes first; it takes nothing from other tenants
+// (README.md says how slots are shared).
+enum class Priority : uint8_t { kHigh, kNormal, kLow };
+inline constexpr int kNumPriorities = 3;
+
 // The session that a request goes on with. Requests of one session take effect one after another,
 // in the order of their arrival.
 struct SessionRef {
@@ -38,6 +43,8 @@ struct SessionProgress {
 
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
+  std::string tenant;  // on whose account; with a session the same as its tenant
+  Priority priority = Priority::kNormal;
   std::optional<SessionRef> session;  // absent: from an empty state. With one, num_samples is 1
   bool session_seed = false;          // sampling.seed is that of the session
   std::vector<int32_t> prompt;        // given tokens; the implied bos is not among them
@@ -55,6 +62,8 @@ struct GenerateSpec {
 
 // Score: log-likelihood of given tokens.
 struct ScoreSpec {
+  std::string tenant;
+  Priority priority = Priority::kNormal;
   std::vector<int32_t> tokens;  // given tokens; the implied bos is not among them
   int64_t window = 0;  // 0 = one sequence; N = windows of N scored tokens, each from an empty state
   std::vector<int64_t>
@@ -66,6 +75,7 @@ struct ScoreSpec {
 // Append: feed tokens to a session without generating. With log-likelihoods or outputs asked for,
 // they are what predicts the appended tokens: all of them but the first of a model without bos.
 struct AppendSpec {
+  Priority priority = Priority::kNormal;  // the tenant is that of the session
   SessionRef session;
   std::vector<int32_t> tokens;            // may be empty: then only the mark is set
   bool score = false;                     // fill nll_nats and num_scored

@@ -16,6 +16,8 @@ ScoreRequest::ScoreRequest(const ModelView& model_view, Done done_in)
 
 ScoreRequest::ScoreRequest(ScoreSpec spec, const ModelView& model_view, Done done_in)
     : ScoreRequest(model_view, std::move(done_in)) {
+  tenant = std::move(spec.tenant);
+  priority = spec.priority;
   deadline = spec.deadline;
   want_logprobs = spec.want_logprobs;
   num_tokens = static_cast<int64_t>(spec.tokens.size());
@@ -58,6 +60,8 @@ AppendRequest::AppendRequest(AppendSpec spec_in, const ModelView& model_view, Do
     : ScoreRequest(model_view, std::move(done_in)),
       spec_(std::move(spec_in)),
       config_(*model_view.config) {
+  tenant = spec_.session.tenant;
+  priority = spec_.priority;
   deadline = spec_.deadline;
   want_logprobs = spec_.want_logprobs;
   num_tokens = static_cast<int64_t>(spec_.tokens.size());

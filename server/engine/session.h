@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Session: one sample of a Generate, or a Score, while it holds a slot. Request: the RPC that its
-// sessions belong to. The loop asks a session what it can feed, lets it fill its row of a run, and
-// gives it the run's records.
-//
-// Life of a sample: prefill (feeds the prompt, the implied bos first, and draws at its end), then
-// decode (feeds what it drew). With several samples, sample 0 feeds all but the last prompt token,
-// its state is copied to the others, and then every sample feeds that last token itself and draws
-// with its own sample index.
+// Session: one sample of a Generate (sample_session.h), or a Score (score_session.h), while it
+// holds a slot. Request: the RPC that its sessions belong to. The loop asks a session what it can
+// feed, lets it fill its row of a run, and gives it the run's records.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,21 +18,20 @@
 #include "model/tokenizer.h"
 #include "server/engine/client_session.h"
 #include "server/engine/emitter.h"
-#include "server/engine/reply.h"
 #include "server/engine/request.h"
 #include "server/engine/scheduler.h"
-#include "server/engine/stop_matcher.h"
 
 namespace rivulet {
 
 class Session;
 class SessionTable;
-struct EngineOptions;
 
 // Thread: built by the caller of the engine, then the loop's; handed to the emitter with its end.
 class Request : public Outlet {
  public:
   RequestId id = 0;
+  std::string tenant;  // on whose account
+  Priority priority = Priority::kNormal;
   absl::Time arrival, deadline;
   std::optional<absl::Time> admitted, first_token;
   int num_slots = 1;                      // 0: it is carried out as soon as its turn comes
@@ -115,86 +110,6 @@ absl::Status NonFiniteError(absl::string_view message);
 struct ModelView {
   const ModelConfig* config = nullptr;
   const Tokenizer* tokenizer = nullptr;  // null: no text
-};
-
-class GenerateRequest final : public Request {
- public:
-  // REQUIRES: `spec_in` is valid (validate.h); max_new >= 1 tokens to draw at most, per sample.
-  // With a client session max_new is known only in Begin.
-  GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens, const ModelView& model_view,
-                  const EngineOptions& engine_options, ReplyListener* reply_listener);
-
-  absl::Status Begin(SessionTable* table, absl::Time now) override;
-  void CreateSessions() override;
-  void Settle(const absl::Status& end) override;
-  bool paused() override;
-  void OnReady() override { listener->OnReady(); }
-  void OnEnd() override;
-
-  const ModelView model;
-  const EngineOptions& options;
-  GenerateSpec spec;
-  int64_t max_new;
-  const StopStrings stop_strings;
-  Checkpoint start;  // what `feed` goes on from
-  std::vector<int32_t>
-      feed;  // the implied bos, then the prompt; of a client session: what follows `start`
-  std::vector<bool> feed_output;    // [feed] was generated; empty: none was
-  std::vector<TokenCount> history;  // of what was fed before `feed`
-  const std::shared_ptr<Reply> reply = std::make_shared<Reply>();
-  ReplyListener* const listener;
-  bool reader_slow = false;
-
- private:
-  friend class SampleSession;
-  std::optional<SessionProgress> Progress() const;
-
-  int64_t appended_ = 0;    // tokens of the prompt that the client session did not hold already
-  int64_t prompt_end_ = 0;  // position of the client session after the prompt
-};
-
-class SampleSession final : public Session {
- public:
-  SampleSession(GenerateRequest* owner, int index);
-
-  bool runnable() const override { return phase_ != Phase::kWaitForFork; }
-  SessionView View() const override;
-  std::optional<SlotSampler> Sampler() const override;
-  void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) override;
-  void OnRecord(Record* record) override;
-  bool Flush() override;
-  Next OnRunDone() override;
-  void OnForked() override { StartDecoding(); }
-  Checkpoint start() const override { return generate_->start; }
-  int64_t fed() const override { return position_; }
-
- private:
-  struct HeldToken {
-    int32_t token;
-    float logprob;
-    std::vector<TokenLogprob> top;
-  };
-  void StartDecoding();
-  bool FedAsOutput(int64_t i) const;
-  void Keep(HeldToken token);
-  void Release(int count);
-  void Deliver(HeldToken* token);
-  void End(FinishReason reason);
-
-  GenerateRequest* const generate_;
-  const int index_;
-  enum class Phase : uint8_t { kPrefill, kWaitForFork, kDecode } phase_ = Phase::kPrefill;
-  const int64_t prefill_end_;    // feed[0, prefill_end_) is fed by prefill
-  int64_t cursor_ = 0;           // next of feed
-  int64_t position_ = 0;         // tokens fed to the slot, once the outstanding run is complete
-  int32_t next_token_ = 0;       // decode: to feed next ...
-  bool next_is_output_ = false;  // ... and whether it was drawn (else it is the last prompt token)
-  int drawn_in_run_ = 0;
-  int64_t drawn_ = 0;
-  int64_t delivered_ = 0;
-  StopMatcher matcher_;
-  std::vector<HeldToken> held_;  // kept from the reply by matcher_
-  ReplyDelta out_;               // to go to the reply with the next Flush
 };
 
 }  // namespace rivulet

@@ -37,11 +37,12 @@ absl::Status PositionError(int64_t position, int64_t end) {
 // Submits a call whose action yields a Result for `done`.
 template <typename Result>
 absl::StatusOr<RequestId> Submit(
-    Engine* engine, std::optional<SessionRef> session, absl::Time deadline,
+    Engine* engine, std::string tenant, std::optional<SessionRef> session, absl::Time deadline,
     std::function<absl::Status(SessionTable*, ClientSession*, absl::Time, Result*)> act,
     std::function<void(absl::StatusOr<Result>)> done) {
   const auto result = std::make_shared<Result>();
   SessionCall call;
+  call.tenant = std::move(tenant);
   call.session = std::move(session);
   call.deadline = deadline;
   call.act = [result, act = std::move(act)](SessionTable* table, ClientSession* client,
@@ -64,7 +65,7 @@ absl::StatusOr<RequestId> OpenSession(Engine* engine, OpenSpec spec, SessionDone
   RIVULET_RETURN_IF_ERROR(CheckIdle(spec.idle_timeout, engine->options().sessions));
   const uint64_t seed = spec.seed ? *spec.seed : DrawSeed();
   return Submit<SessionInfo>(
-      engine, std::nullopt, spec.deadline,
+      engine, spec.tenant, std::nullopt, spec.deadline,
       [spec, seed](SessionTable* table, ClientSession*, absl::Time now, SessionInfo* info) {
         RIVULET_ASSIGN_OR_RETURN(
             ClientSession* const opened,
@@ -85,7 +86,7 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
   }
   const uint64_t seed = spec.seed ? *spec.seed : DrawSeed();
   return Submit<std::vector<SessionInfo>>(
-      engine, spec.session, spec.deadline,
+      engine, spec.session.tenant, spec.session, spec.deadline,
       [spec, seed](SessionTable* table, ClientSession* parent, absl::Time now,
                    std::vector<SessionInfo>* forks) {
         const int64_t position = spec.session.position.value_or(parent->position());
@@ -114,7 +115,7 @@ absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef session, absl
   }
   SessionRef ref = session;
   return Submit<SessionInfo>(
-      engine, std::move(session), deadline,
+      engine, ref.tenant, std::move(session), deadline,
       [ref](SessionTable*, ClientSession* client, absl::Time now, SessionInfo* info) {
         int64_t position = ref.position.value_or(0);
         if (!ref.mark.empty()) {
@@ -142,6 +143,7 @@ absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef session, absl
 absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef session,
                                        std::function<void(absl::Status)> done) {
   SessionCall call;
+  call.tenant = session.tenant;
   call.session = std::move(session);
   call.close = true;
   call.done = std::move(done);
@@ -151,9 +153,9 @@ absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef session,
 absl::StatusOr<RequestId> ListSessions(Engine* engine, std::string tenant, absl::Time deadline,
                                        SessionsDone done) {
   return Submit<std::vector<SessionInfo>>(
-      engine, std::nullopt, deadline,
-      [tenant = std::move(tenant)](SessionTable* table, ClientSession*, absl::Time now,
-                                   std::vector<SessionInfo>* sessions) {
+      engine, tenant, std::nullopt, deadline,
+      [tenant](SessionTable* table, ClientSession*, absl::Time now,
+               std::vector<SessionInfo>* sessions) {
         for (const ClientSession* client : table->Of(tenant)) {
           sessions->push_back(client->Info(now));
         }
@@ -164,8 +166,9 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, std::string tenant, absl:
 
 absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, absl::Time deadline,
                                           ImageDone done) {
+  std::string tenant = session.tenant;
   return Submit<SessionImage>(
-      engine, std::move(session), deadline,
+      engine, std::move(tenant), std::move(session), deadline,
       [](SessionTable*, ClientSession* client, absl::Time, SessionImage* image) {
         image->tenant = client->tenant;
         image->seed = client->seed;
@@ -190,7 +193,7 @@ absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, Sessi
   }
   const auto shared = std::make_shared<RestoreSpec>(std::move(spec));
   return Submit<SessionInfo>(
-      engine, std::nullopt, shared->deadline,
+      engine, shared->tenant, std::nullopt, shared->deadline,
       [shared](SessionTable* table, ClientSession*, absl::Time now, SessionInfo* info) {
         RIVULET_ASSIGN_OR_RETURN(
             ClientSession* const client,

@@ -117,6 +117,7 @@ std::vector<TokenCount> CountTokens(const ClientSession& session, const ModelCon
 
 SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
   num_slots = 0;
+  tenant = call_.tenant;
   session_ref = call_.session;
   closes_session = call_.close;
   deadline = call_.deadline;

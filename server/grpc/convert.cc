@@ -84,6 +84,22 @@ absl::Status CheckAtLeastOne(absl::string_view reason, absl::string_view field, 
                                    what_absent_means));
 }
 
+absl::StatusOr<Priority> ToPriority(v1::Priority wire) {
+  switch (wire) {
+    case v1::PRIORITY_UNSPECIFIED:
+    case v1::PRIORITY_NORMAL:
+      return Priority::kNormal;
+    case v1::PRIORITY_LOW:
+      return Priority::kLow;
+    case v1::PRIORITY_HIGH:
+      return Priority::kHigh;
+    default:
+      return InvalidField("PRIORITY_UNKNOWN", "priority",
+                          absl::StrCat("priority is ", static_cast<int>(wire),
+                                       "; allowed: 0 (normal), 1 (low), 2 (normal), 3 (high)"));
+  }
+}
+
 // The fields that ScoreReply and AppendReply share.
 template <typename Reply>
 void ScoresToWire(const ScoreResult& result, Reply* reply) {
@@ -204,6 +220,7 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request,
   spec.ignore_eos = stop.ignore_eos();
   spec.want_logprobs = request.logprobs().enabled();
   spec.num_top_logprobs = request.logprobs().top_n();
+  RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
   return spec;
 }
 
@@ -229,6 +246,7 @@ absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Mod
   spec.output_positions.assign(request.output_positions().begin(),
                                request.output_positions().end());
   spec.want_logprobs = request.logprobs();
+  RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
   return spec;
 }
 
@@ -245,6 +263,7 @@ absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const 
   spec.output_positions.assign(request.output_positions().begin(),
                                request.output_positions().end());
   spec.want_logprobs = request.logprobs();
+  RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
   return spec;
 }
 

@@ -29,10 +29,19 @@ absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
                                     const v1::GenerateRequest& request, const Model& model) {
   RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec, ToGenerateSpec(request, model));
   spec.deadline = DeadlineOf(context);
+  RIVULET_ASSIGN_OR_RETURN(spec.tenant, TenantOf(context));
   if (spec.session) {
-    RIVULET_ASSIGN_OR_RETURN(spec.session->tenant, TenantOf(context));
+    spec.session->tenant = spec.tenant;
     RIVULET_RETURN_IF_ERROR(CheckRepetition(context, *spec.session));
   }
+  return spec;
+}
+
+absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context,
+                                 const v1::ScoreRequest& request, const Model& model) {
+  RIVULET_ASSIGN_OR_RETURN(ScoreSpec spec, ToScoreSpec(request, model));
+  RIVULET_ASSIGN_OR_RETURN(spec.tenant, TenantOf(context));
+  spec.deadline = DeadlineOf(context);
   return spec;
 }
 
@@ -53,9 +62,8 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
   const auto model = models_->Find(request->model());
   if (!model.ok()) return Answer(context, model.status());
   Engine* engine = (*model)->engine;
-  absl::StatusOr<ScoreSpec> spec = ToScoreSpec(*request, engine->model());
+  absl::StatusOr<ScoreSpec> spec = SpecOf(*context, *request, engine->model());
   if (!spec.ok()) return Answer(context, spec.status());
-  spec->deadline = DeadlineOf(*context);
   auto* call = new EngineCall(engine, request, reply, calls_);
   call->Run([&](auto done) { return engine->Score(*std::move(spec), std::move(done)); },
             [](const ScoreResult& result, v1::ScoreReply* wire) { ToWire(result, wire); });

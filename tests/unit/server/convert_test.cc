@@ -50,6 +50,7 @@ TEST_F(ConvertTest, AbsentFieldsLeaveTheDefaults) {
   EXPECT_EQ(spec->sampling.repetition_penalty, defaults.repetition_penalty);
   EXPECT_FALSE(spec->sampling.has_penalties());
   EXPECT_FALSE(spec->want_logprobs);
+  EXPECT_EQ(spec->priority, Priority::kNormal);
 }
 
 TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
@@ -74,6 +75,7 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
   request.set_num_samples(6);
   request.mutable_logprobs()->set_enabled(true);
   request.mutable_logprobs()->set_top_n(2);
+  request.set_priority(v1::PRIORITY_HIGH);
   const auto spec = ToGenerateSpec(request, *tokens_);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_THAT(spec->prompt, ElementsAre(3, 1, 2));
@@ -94,6 +96,30 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
   EXPECT_EQ(spec->num_samples, 6);
   EXPECT_TRUE(spec->want_logprobs);
   EXPECT_EQ(spec->num_top_logprobs, 2);
+  EXPECT_EQ(spec->priority, Priority::kHigh);
+}
+
+TEST_F(ConvertTest, EveryKindOfRequestHasAPriorityAndAnUnknownOneIsNamed) {
+  v1::GenerateRequest generate;
+  generate.mutable_tokens();
+  v1::ScoreRequest score;
+  score.mutable_tokens();
+  v1::AppendRequest append;
+  append.mutable_session()->set_session_id("0123456789abcdef0123456789abcdef");
+  generate.set_priority(v1::PRIORITY_LOW);
+  score.set_priority(v1::PRIORITY_LOW);
+  append.set_priority(v1::PRIORITY_LOW);
+  EXPECT_EQ(ToGenerateSpec(generate, *tokens_)->priority, Priority::kLow);
+  EXPECT_EQ(ToScoreSpec(score, *tokens_)->priority, Priority::kLow);
+  EXPECT_EQ(ToAppendSpec(append, *tokens_)->priority, Priority::kLow);
+  generate.set_priority(v1::PRIORITY_NORMAL);
+  EXPECT_EQ(ToGenerateSpec(generate, *tokens_)->priority, Priority::kNormal);
+  generate.set_priority(static_cast<v1::Priority>(4));
+  score.set_priority(static_cast<v1::Priority>(-1));
+  append.set_priority(static_cast<v1::Priority>(std::numeric_limits<int32_t>::max()));
+  ExpectField(ToGenerateSpec(generate, *tokens_).status(), "PRIORITY_UNKNOWN", "priority");
+  ExpectField(ToScoreSpec(score, *tokens_).status(), "PRIORITY_UNKNOWN", "priority");
+  ExpectField(ToAppendSpec(append, *tokens_).status(), "PRIORITY_UNKNOWN", "priority");
 }
 
 TEST_F(ConvertTest, TextAndImageValuesBecomeTokens) {

@@ -236,29 +236,34 @@ TEST_F(ServiceTest, ACancelWhilePartsOfSeveralSamplesWaitEndsTheCall) {
   EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Seconds(30)));
 }
 
-TEST_F(ServiceTest, TheDeadlineReachesTheEngine) {
+TEST_F(ServiceTest, DeadlineAndTenantReachTheEngine) {
+  context_.AddMetadata("rivulet-tenant", "t-1");
   const absl::Time deadline = absl::Now() + absl::Hours(1);
   context_.set_deadline(absl::ToChronoTime(deadline));
   auto reader = StartGenerate();
   EXPECT_LT(absl::AbsDuration(engine_.last_spec().deadline - deadline), absl::Seconds(60));
+  EXPECT_EQ(engine_.last_spec().tenant, "t-1");
   engine_.End(id_, absl::OkStatus());
 }
 
 TEST_F(ServiceTest, NoDeadlineIsTheInfiniteFuture) {
   auto reader = StartGenerate();
   EXPECT_EQ(engine_.last_spec().deadline, absl::InfiniteFuture());
+  EXPECT_EQ(engine_.last_spec().tenant, "");
   engine_.End(id_, absl::OkStatus());
 }
 
 TEST_F(ServiceTest, ScoreAnswersOrFails) {
   for (const bool good : {true, false}) {
     grpc::ClientContext context;
+    context.AddMetadata("rivulet-tenant", "t-2");
     v1::ScoreRequest request;
     request.set_model("tiny-elu-relu");
     request.mutable_tokens()->add_ids(1);
     v1::ScoreReply reply;
     std::thread engine([&] {
       id_ = engine_.WaitForRequest(id_);
+      EXPECT_EQ(engine_.last_score().tenant, "t-2");
       ScoreResult result;
       result.nll_nats = 1.5;
       result.num_scored = 1;

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/sample_session.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "server/engine/session_request.h"
+#include "server/engine/validate.h"
+
+namespace rivulet {
+
+GenerateRequest::GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens,
+                                 const ModelView& model_view, const EngineOptions& engine_options,
+                                 ReplyListener* reply_listener)
+    : model(model_view),
+      options(engine_options),
+      spec(std::move(spec_in)),
+      max_new(max_new_tokens),
+      stop_strings(spec.stop_strings),
+      listener(reply_listener) {
+  num_tokens = static_cast<int64_t>(spec.prompt.size());
+  deadline = spec.deadline;
+  num_slots = spec.num_samples;
+  tenant = spec.tenant;
+  priority = spec.priority;
+  session_ref = spec.session;
+  usage.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
+  if (session_ref) return;
+  feed.reserve(spec.prompt.size() + 1);
+  if (model.config->has_bos()) feed.push_back(*model.config->bos_token_id);
+  feed.insert(feed.end(), spec.prompt.begin(), spec.prompt.end());
+}
+
+absl::Status GenerateRequest::Begin(SessionTable* table, absl::Time /*now*/) {
+  if (session == nullptr) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(
+      appended_, ExtendSession(*session_ref, spec.prompt, *model.config, table->limits(), session));
+  if (session->total() == 0) return EmptyPrompt();
+  prompt_end_ = session->position();
+  if (spec.session_seed) spec.sampling.seed = session->seed;
+  max_new = std::min(MaxNewTokens(spec, session->position(), model, options),
+                     table->limits().max_tokens - session->position());
+  if (max_new <= 0) {
+    ReplyDelta nothing;
+    nothing.finish.emplace();
+    nothing.session = Progress();
+    reply->Append(std::move(nothing));
+    num_slots = 0;
+    return absl::OkStatus();
+  }
+  start = session->From(session->total() - 1);
+  feed = FedTokens(*session, *model.config, start.fed, session->total());
+  const int64_t bos = session->total() - session->position();
+  for (size_t i = 0; i < feed.size(); ++i) {
+    const int64_t index = start.fed + static_cast<int64_t>(i) - bos;
+    feed_output.push_back(index >= 0 && session->sequence.generated(index));
+  }
+  if (spec.sampling.has_penalties()) history = CountTokens(*session, *model.config, start.fed);
+  return absl::OkStatus();
+}
+
+std::optional<SessionProgress> GenerateRequest::Progress() const {
+  if (session == nullptr) return std::nullopt;
+  return SessionProgress{session->position(), session->sequence.hash(), spec.sampling.seed};
+}
+
+void GenerateRequest::Settle(const absl::Status& end) {
+  if (session == nullptr) return;
+  if (end.ok() && !session_ref->mark.empty()) session->Mark(session_ref->mark);
+  // What was generated stays, so that the client can go on where it lost the reply. Without a token
+  // of ours the prompt goes too, unless it was given before: the request had no effect.
+  if (!end.ok() && session->position() == prompt_end_) session->Rewind(prompt_end_ - appended_);
+}
+
+void GenerateRequest::CreateSessions() {
+  for (int i = 0; i < num_slots; ++i) sessions.push_back(std::make_unique<SampleSession>(this, i));
+  open_sessions = num_slots;
+}
+
+bool GenerateRequest::paused() {
+  // Asked of the reply only while slow: its lock is not for every step.
+  if (reader_slow) reader_slow = reply->pending_tokens() > options.max_pending_tokens;
+  return reader_slow;
+}
+
+void GenerateRequest::OnEnd() {
+  reply->Finish({std::move(status), usage});
+  listener->OnReady();
+}
+
+SampleSession::SampleSession(GenerateRequest* owner, int index)
+    : Session(owner),
+      generate_(owner),
+      index_(index),
+      prefill_end_(static_cast<int64_t>(owner->feed.size()) - (owner->num_slots > 1 ? 1 : 0)),
+      position_(owner->start.fed),
+      matcher_(&owner->stop_strings) {
+  out_.sample_index = index;
+  if (prefill_end_ == 0) {
+    StartDecoding();
+  } else if (index > 0) {
+    phase_ = Phase::kWaitForFork;
+  }
+}
+
+void SampleSession::StartDecoding() {
+  phase_ = Phase::kDecode;
+  position_ = generate_->start.fed + prefill_end_;
+  next_token_ = generate_->feed.back();
+}
+
+bool SampleSession::FedAsOutput(int64_t i) const {
+  return !generate_->feed_output.empty() && generate_->feed_output[static_cast<size_t>(i)];
+}
+
+SessionView SampleSession::View() const {
+  SessionView view;
+  if (phase_ == Phase::kPrefill) {
+    int64_t end = prefill_end_;
+    if (generate_->spec.sampling.has_penalties()) {
+      // They count prompt and output apart, and a row's tokens are all of one kind.
+      for (end = cursor_ + 1; end < prefill_end_; ++end) {
+        if (FedAsOutput(end) != FedAsOutput(cursor_)) break;
+      }
+    }
+    view.prefill_tokens = end - cursor_;
+  }
+  view.last_served = last_served;
+  view.single_step = !generate_->stop_strings.empty();
+  return view;
+}
+
+std::optional<SlotSampler> SampleSession::Sampler() const {
+  const GenerateSpec& spec = generate_->spec;
+  SlotSampler sampler;
+  sampler.params = spec.sampling;
+  sampler.sample_index = static_cast<uint32_t>(index_);
+  sampler.stop_ids = spec.stop_ids;
+  const auto& eos = generate_->model.config->eos_token_id;
+  if (eos && !spec.ignore_eos) sampler.stop_ids.push_back(*eos);
+  sampler.want_logprobs = spec.want_logprobs;
+  sampler.num_top_logprobs = spec.num_top_logprobs;
+  sampler.history = generate_->history;
+  return sampler;
+}
+
+void SampleSession::FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) {
+  const size_t begin = buffer->size();
+  if (phase_ == Phase::kDecode) {
+    buffer->push_back(next_token_);
+    run_row->count_as_output = next_is_output_;
+    run_row->sample = true;
+  } else {
+    const auto first = generate_->feed.begin() + cursor_;
+    buffer->insert(buffer->end(), first, first + tokens);
+    run_row->count_as_output = FedAsOutput(cursor_);
+    cursor_ += tokens;
+    run_row->sample = cursor_ == static_cast<int64_t>(generate_->feed.size());
+  }
+  run_row->slot = slot;
+  run_row->position = position_;
+  run_row->tokens = std::span<const int32_t>(buffer->data() + begin, static_cast<size_t>(tokens));
+  if (run_row->sample) {
+    run_row->max_samples =
+        static_cast<int>(std::min<int64_t>(num_steps, generate_->max_new - drawn_));
+  }
+  position_ += tokens;
+  drawn_in_run_ = 0;
+}
+
+void SampleSession::OnRecord(Record* record) {
+  if (finished) return;
+  if (drawn_in_run_++ > 0) ++position_;  // the token drawn before it was fed within the run
+  phase_ = Phase::kDecode;
+  next_token_ = record->token;
+  next_is_output_ = true;
+  ++drawn_;
+  const bool bad_token = record->token < 0 || record->token >= generate_->model.config->vocab_size;
+  if (record->non_finite || bad_token) {
+    finished = true;
+    status = NonFiniteError(absl::StrCat("the model's output for generated token ", drawn_ - 1,
+                                         " of sample ", index_, " is not finite"));
+    return;
+  }
+  if (record->stopped) {
+    out_.finish.emplace();
+    out_.finish->stop_token = record->token;
+    End(FinishReason::kStopToken);
+    return;
+  }
+  Keep({record->token, record->logprob, std::move(record->top)});
+  if (!finished && drawn_ == generate_->max_new) End(FinishReason::kLength);
+}
+
+void SampleSession::Keep(HeldToken token) {
+  if (generate_->stop_strings.empty()) {
+    Deliver(&token);
+    return;
+  }
+  const StopMatcher::Result result = matcher_.Push(generate_->model.tokenizer->Decode(token.token));
+  held_.push_back(std::move(token));
+  Release(result.release);
+  if (result.match < 0) return;
+  if (!generate_->spec.include_stop_string) held_.clear();
+  out_.finish.emplace();
+  out_.finish->stop_string = generate_->stop_strings[static_cast<size_t>(result.match)];
+  End(FinishReason::kStopString);
+}
+
+void SampleSession::Release(int count) {
+  const auto end = held_.begin() + count;
+  for (auto token = held_.begin(); token != end; ++token) Deliver(&*token);
+  held_.erase(held_.begin(), end);
+}
+
+void SampleSession::Deliver(HeldToken* token) {
+  out_.tokens.push_back(token->token);
+  if (generate_->session != nullptr) generate_->session->sequence.Append(token->token, true);
+  if (const Tokenizer* tokenizer = generate_->model.tokenizer) {
+    const absl::string_view text = tokenizer->Decode(token->token);
+    out_.text.append(text.data(), text.size());
+  }
+  if (generate_->spec.want_logprobs) out_.logprobs.push_back(token->logprob);
+  if (generate_->spec.num_top_logprobs > 0) out_.top_logprobs.push_back(std::move(token->top));
+}
+
+void SampleSession::End(FinishReason reason) {
+  Release(static_cast<int>(held_.size()));
+  if (!out_.finish) out_.finish.emplace();
+  out_.finish->reason = reason;
+  finished = true;
+}
+
+bool SampleSession::Flush() {
+  if (out_.tokens.empty() && !out_.finish) return false;
+  const int64_t count = static_cast<int64_t>(out_.tokens.size());
+  out_.first_position = delivered_;
+  out_.session = generate_->Progress();
+  delivered_ += count;
+  generate_->usage.completion_tokens += count;
+  const int64_t pending = generate_->reply->Append(std::exchange(out_, ReplyDelta()));
+  out_.sample_index = index_;
+  generate_->reader_slow = pending > generate_->options.max_pending_tokens;
+  return true;
+}
+
+Session::Next SampleSession::OnRunDone() {
+  const bool fork = phase_ == Phase::kPrefill && cursor_ == prefill_end_ && !finished;
+  return fork ? Next::kFork : Next::kContinue;
+}
+
+}  // namespace rivulet
