@@ -49,16 +49,9 @@ __device__ __forceinline__ SineCosine SinCos(float x) {
 
 __device__ __forceinline__ float EluFeature(float x) { return x > 0 ? x + 1.0f : expf(x); }
 
-// Features of column `c` of omega for one x [key_dim], into phi [features]. `omega`: the head's.
-__device__ __forceinline__ void ProjectedFeature(const FeatureMapArgs& map,
-                                                 const float* __restrict__ omega, const float* x,
-                                                 int c, float* phi) {
-  float u = 0, square = 0;
-  for (int k = 0; k < map.key_dim; ++k) {
-    const float v = x[k];
-    u = fmaf(v, __ldg(omega + At(k, map.columns, c)), u);
-    square = fmaf(v, v, square);
-  }
+// Features of column `c` of omega, from u = x . omega[c] and square = x . x, into phi [features].
+__device__ __forceinline__ void FeaturesOf(const FeatureMapArgs& map, float u, float square, int c,
+                                           float* phi) {
   const int n = map.columns;
   switch (map.kind) {
     case FeatureMapKind::kElu:
@@ -91,6 +84,19 @@ __device__ __forceinline__ void ProjectedFeature(const FeatureMapArgs& map,
       break;
     }
   }
+}
+
+// The same from x [key_dim]. `omega`: the head's.
+__device__ __forceinline__ void ProjectedFeature(const FeatureMapArgs& map,
+                                                 const float* __restrict__ omega, const float* x,
+                                                 int c, float* phi) {
+  float u = 0, square = 0;
+  for (int k = 0; k < map.key_dim; ++k) {
+    const float v = x[k];
+    u = fmaf(v, __ldg(omega + At(k, map.columns, c)), u);
+    square = fmaf(v, v, square);
+  }
+  FeaturesOf(map, u, square, c, phi);
 }
 
 // g = sigmoid(x), a = 1 - g = sigmoid(-x): each from the exponential, for 1 - g has no digits left

@@ -5,10 +5,15 @@
 // launches can be captured into graphs.
 //
 // Overlap: with it a kernel may be on its way while the one before it in the stream still runs
-// (programmatic dependent launch, compute capability 9). Every kernel here then waits for the end
-// of its predecessor before it reads or writes anything but weights, and every block does, so
-// "ended" holds for all kernels before, too. Weights must have been uploaded two launches earlier
-// at least.
+// (programmatic dependent launch, compute capability 9). Every kernel here, each block of it, waits
+// for the end of its predecessor before it reads or writes what kernels write, and only then lets
+// its successor be brought on its way. So "ended" holds for all kernels before the predecessor,
+// too, and more: when a block begins, all blocks of the predecessor have begun to work, hence the
+// launch before the predecessor has ended and its writes are in memory. What was written two
+// launches ago or earlier may therefore be read before the wait (past the first-level cache, which
+// may hold older values). Weights are read so, and by the attention segments and states: between
+// their writers (sampling, slot operations, the same layer's attention of the pass before) and the
+// attention of a pass lie at least its embedding and its first product.
 #pragma once
 
 #include <cuda_runtime_api.h>

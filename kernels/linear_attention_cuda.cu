@@ -2,7 +2,8 @@
 //   S <- g S + a k v^T     z <- g z + a k     y = q^T S / n(q . z)       k = phi(key), q =
 //   phi(query)
 //
-// S of one head in registers. A warp owns kColumns of the value_dim columns and all features; a
+// S of one head in registers, sums in the order of linear_attention_shape_cuda.h. A warp owns
+// kColumns of the value_dim columns and all features; a
 // lane four columns and every kLanesDown-th feature, so that a load of the warp covers whole rows
 // of S. The warps of one head (a *team*) share the feature maps of kTokens tokens at a time in
 // shared memory. z, a value a feature, is kept by every warp of the team; the first one writes it
@@ -12,24 +13,26 @@
 #include "kernels/feature_map_cuda.h"
 #include "kernels/linear_attention_cuda.h"
 #include "kernels/linear_attention_generic_cuda.h"
+#include "kernels/linear_attention_shape_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
 
 constexpr int kTokens = 4;            // whose feature maps are computed together
-constexpr int kMaxKeyDim = 256;       // of these kernels: x of kTokens tokens lies in shared memory
 constexpr int kSmallTeamsABlock = 4;  // teams of one warp share a block
 
-template <int kFeatures, int kValues, int kColumns>
+template <class Order>
 struct TeamShape {
+  static constexpr int kFeatures = Order::kFeatures, kValues = Order::kValues;
+  static constexpr int kLanesDown = Order::kGroups;        // lanes below each other
+  static constexpr int kAcross = kWarpLanes / kLanesDown;  // lanes side by side
+  static constexpr int kColumns = 4 * kAcross;             // of a warp
   static constexpr int kWarps = kValues / kColumns;
   static constexpr int kTeams = kWarps == 1 ? kSmallTeamsABlock : 1;  // in one block
   static constexpr int kThreads = kTeams * kWarps * kWarpLanes;
-  static constexpr int kAcross = kColumns / 4;             // lanes side by side
-  static constexpr int kLanesDown = kWarpLanes / kAcross;  // lanes below each other
-  static constexpr int kVectors = kFeatures / kLanesDown;  // float4 of S that a lane has
-  static constexpr int kZ = kFeatures / kWarpLanes;        // values of z that a lane has
-  static_assert(kFeatures % kWarpLanes == 0 && kColumns % 4 == 0 && kValues % kColumns == 0);
+  static constexpr int kVectors = Order::kGroup;  // float4 of S that a lane has
+  static constexpr int kZ = Order::kZ;            // values of z that a lane has
+  static_assert(kValues % kColumns == 0);
 
   // Floats of a team: phi [kTokens][q, k][kFeatures], x [kTokens][q, k][key_dim].
   static int SharedFloats(int key_dim) { return kTokens * 2 * (kFeatures + key_dim); }
@@ -46,10 +49,10 @@ __device__ __forceinline__ void TeamBarrier() {
 
 // phi of `tokens` tokens from `row` on. Begins and ends with a barrier: whoever still reads the
 // last tokens' is waited for.
-template <class Shape, int kFeatures>
+template <class Shape>
 __device__ __forceinline__ void TeamFeatures(const CudaAttentionArgs& p, int row, int tokens,
                                              int head, int thread, float* phi, float* x) {
-  constexpr int kTeamThreads = Shape::kWarps * kWarpLanes;
+  constexpr int kTeamThreads = Shape::kWarps * kWarpLanes, kFeatures = Shape::kFeatures;
   const int key_dim = p.map.key_dim, heads = p.layout.heads;
   TeamBarrier<Shape::kWarps>();
   for (int i = thread; i < tokens * 2 * key_dim; i += kTeamThreads) {
@@ -71,20 +74,17 @@ __device__ __forceinline__ void TeamFeatures(const CudaAttentionArgs& p, int row
   TeamBarrier<Shape::kWarps>();
 }
 
-template <int kFeatures, int kValues, int kColumns>
-__global__ void __launch_bounds__(TeamShape<kFeatures, kValues, kColumns>::kThreads)
-    Attention(CudaAttentionArgs p) {
-  using Shape = TeamShape<kFeatures, kValues, kColumns>;
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads) Attention(CudaAttentionArgs p) {
+  constexpr int kFeatures = Shape::kFeatures, kValues = Shape::kValues, kColumns = Shape::kColumns;
   constexpr int kTeamThreads = Shape::kWarps * kWarpLanes;
-  WaitForPredecessor();
   const int team = static_cast<int>(threadIdx.x) / kTeamThreads;
   const int thread = static_cast<int>(threadIdx.x) % kTeamThreads;
   const int64_t unit = int64_t{blockIdx.x} * Shape::kTeams + team;
-  // Whole teams leave; only teams have barriers.
-  if (unit >= int64_t{p.num_segments} * p.layout.heads) return;
-  const CudaSegment segment = p.segments[unit / p.layout.heads];
+  const int index = static_cast<int>(unit / p.layout.heads);
   const int head = static_cast<int>(unit % p.layout.heads);
-  if (segment.num_rows == 0) return;
+  CudaSegment segment;
+  if (index < p.num_segments) segment = EarlySegment(p.segments, index);
 
   float* phi =
       static_cast<float*>(SharedMemory()) + team * kTokens * 2 * (kFeatures + p.map.key_dim);
@@ -98,16 +98,21 @@ __global__ void __launch_bounds__(TeamShape<kFeatures, kValues, kColumns>::kThre
   float z[Shape::kZ];
 #pragma unroll
   for (int i = 0; i < Shape::kVectors; ++i) {
-    s[i] = *reinterpret_cast<const float4*>(s_at + i * Shape::kLanesDown * kValues);
+    s[i] = segment.num_rows == 0 ? make_float4(0, 0, 0, 0)
+                                 : EarlyVector(s_at + i * Shape::kLanesDown * kValues);
   }
 #pragma unroll
-  for (int i = 0; i < Shape::kZ; ++i) z[i] = z_at[i * kWarpLanes];
+  for (int i = 0; i < Shape::kZ; ++i) {
+    z[i] = segment.num_rows == 0 ? 0.0f : __ldcg(z_at + i * kWarpLanes);
+  }
+  WaitForPredecessor();
+  if (segment.num_rows == 0) return;  // whole teams; only teams have barriers
 
   const int values = 2 * p.layout.heads * p.map.key_dim + head * kValues + column;
   const int gates = p.layout.heads * (2 * p.map.key_dim + kValues) + head;
   for (int first = 0; first < segment.num_rows; first += kTokens) {
     const int left = segment.num_rows - first, tokens = left < kTokens ? left : kTokens;
-    TeamFeatures<Shape, kFeatures>(p, segment.first_row + first, tokens, head, thread, phi, x);
+    TeamFeatures<Shape>(p, segment.first_row + first, tokens, head, thread, phi, x);
     for (int t = 0; t < tokens; ++t) {
       const int row = segment.first_row + first + t;
       const float* in = p.qkv + At(row, p.ld_qkv);
@@ -121,8 +126,6 @@ __global__ void __launch_bounds__(TeamShape<kFeatures, kValues, kColumns>::kThre
         dot = fmaf(q[lane + i * kWarpLanes], z[i], dot);
       }
       dot = WarpSum(dot);
-      const float divisor =
-          p.clamp ? (dot < p.normalizer ? p.normalizer : dot) : dot + p.normalizer;
       const float4 v = *reinterpret_cast<const float4*>(in + values);
       float4 y = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -146,9 +149,9 @@ __global__ void __launch_bounds__(TeamShape<kFeatures, kValues, kColumns>::kThre
         y.w += __shfl_xor_sync(kAllLanes, y.w, lanes);
       }
       if (down == 0) {
-        const float inverse = 1.0f / divisor;
-        *reinterpret_cast<float4*>(p.out + At(row, p.ld_out, head * kValues + column)) =
-            make_float4(y.x * inverse, y.y * inverse, y.z * inverse, y.w * inverse);
+        const float inverse = InverseOf(p, dot);
+        StoreAttention(p, row, head * kValues + column,
+                       make_float4(y.x * inverse, y.y * inverse, y.z * inverse, y.w * inverse));
       }
     }
   }
@@ -162,19 +165,16 @@ __global__ void __launch_bounds__(TeamShape<kFeatures, kValues, kColumns>::kThre
   }
 }
 
-template <int kFeatures, int kValues, int kColumns>
+template <class Shape>
 cudaError_t Start(const CudaLaunch& launch, const CudaAttentionArgs& args) {
-  using Shape = TeamShape<kFeatures, kValues, kColumns>;
   const int64_t units = int64_t{args.num_segments} * args.layout.heads;
   const int64_t blocks = (units + Shape::kTeams - 1) / Shape::kTeams;
   if (blocks > INT32_MAX) return cudaErrorInvalidValue;
   const int floats = Shape::kTeams * Shape::SharedFloats(args.map.key_dim);
   const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), Shape::kThreads,
                             static_cast<size_t>(floats) * sizeof(float));
-  return cudaLaunchKernelEx(config.get(), Attention<kFeatures, kValues, kColumns>, args);
+  return cudaLaunchKernelEx(config.get(), Attention<Shape>, args);
 }
-
-bool Aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
 
 }  // namespace
 
@@ -182,7 +182,15 @@ const char* CheckAttentionCuda(const StateLayout& layout, const FeatureMapArgs& 
   return GenericAttentionColumns(layout, map) > 0 ? nullptr : "too many features or key dimensions";
 }
 
-cudaError_t PrepareAttentionCuda() { return PrepareGenericAttention(); }
+cudaError_t PrepareAttentionCuda() {
+  for (const cudaError_t error :
+       {PrepareGenericAttention(), PrepareLongAttention<Attention32x32>(),
+        PrepareLongAttention<Attention64x32>(), PrepareLongAttention<Attention64x64>(),
+        PrepareLongAttention<Attention128x64>()}) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
 
 // Which kernel runs depends on the model's shape alone, never on segments.
 cudaError_t AttentionCuda(const CudaLaunch& launch, const CudaAttentionArgs& args) {
@@ -194,23 +202,26 @@ cudaError_t AttentionCuda(const CudaLaunch& launch, const CudaAttentionArgs& arg
       layout.features != KeyFeatures(args.map.kind, args.map.key_dim, args.map.columns)) {
     return cudaErrorInvalidValue;
   }
+  if (args.num_long < 0 || args.num_long > args.num_segments ||
+      (args.out == nullptr) == (args.out_half == nullptr) ||
+      (args.num_long > 0 && (args.features == nullptr || args.rows < 1))) {
+    return cudaErrorInvalidValue;
+  }
   if (args.num_segments == 0) return cudaSuccess;
-  const bool vectors = 2 * layout.heads * args.map.key_dim % 4 == 0 && args.ld_qkv % 4 == 0 &&
-                       args.ld_out % 4 == 0 && Aligned(args.qkv) && Aligned(args.out) &&
-                       Aligned(args.states) && args.map.key_dim <= kMaxKeyDim;
-  if (vectors && layout.features == 32 && layout.value_dim == 32) {
-    return Start<32, 32, 32>(launch, args);
-  }
-  if (vectors && layout.features == 64 && layout.value_dim == 32) {
-    return Start<64, 32, 32>(launch, args);
-  }
-  if (vectors && layout.features == 64 && layout.value_dim == 64) {
-    return Start<64, 64, 16>(launch, args);
-  }
-  if (vectors && layout.features == 128 && layout.value_dim == 64) {
-    return Start<128, 64, 16>(launch, args);
-  }
-  return StartGenericAttention(launch, args);
+  return ForAttentionShape(
+      args,
+      [&](auto order) {
+        using Order = decltype(order);
+        CudaAttentionArgs rest = args;
+        rest.segments += args.num_long;
+        rest.num_segments -= args.num_long;
+        if (args.num_long > 0) {
+          const cudaError_t error = StartLongAttention<Order>(launch, args);
+          if (error != cudaSuccess || rest.num_segments == 0) return error;
+        }
+        return Start<TeamShape<Order>>(launch, rest);
+      },
+      [&] { return StartGenericAttention(launch, args); });
 }
 
 }  // namespace rivulet::kernels

@@ -9,6 +9,7 @@
 
 #include "kernels/feature_map_cuda.h"
 #include "kernels/linear_attention_generic_cuda.h"
+#include "kernels/linear_attention_shape_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
@@ -90,12 +91,16 @@ __device__ void Token(const CudaAttentionArgs& p, const Parts& part, int row, in
   }
   __syncthreads();
   dot = (part.dot[0] + part.dot[1]) + (part.dot[2] + part.dot[3]);
-  const float divisor = p.clamp ? (dot < p.normalizer ? p.normalizer : dot) : dot + p.normalizer;
-  const float inverse = 1.0f / divisor;
+  const float inverse = InverseOf(p, dot);
   for (int c = thread; c < columns; c += kThreads) {
     float sum = 0;
     for (int w = 0; w < kWarps; ++w) sum += part.sums[w * columns + c];
-    p.out[At(row, p.ld_out, head * value_dim + column + c)] = sum * inverse;
+    const size_t at = At(row, p.ld_out, head * value_dim + column + c);
+    if (p.out_half != nullptr) {
+      p.out_half[at] = static_cast<uint16_t>(PackHalves(sum * inverse, 0));
+    } else {
+      p.out[at] = sum * inverse;
+    }
   }
 }
 
