@@ -130,20 +130,9 @@ void Loop::ExpireDeadlines() {
 }
 
 absl::Status Loop::AdmitWaiting() {
-  if (waiting_.empty() || pool_.free() == 0) return absl::OkStatus();
-  slots_needed_.clear();
-  for (size_t i = 0; i < waiting_.size() && i < static_cast<size_t>(pool_.free()); ++i) {
-    slots_needed_.push_back(waiting_[i]->num_slots);
-  }
-  const int admitted = CountAdmissible(slots_needed_, pool_.free());
-  return admitted == 0 ? absl::OkStatus() : GiveOutSlots(admitted);
-}
-
-absl::Status Loop::GiveOutSlots(int num_requests) {
   const size_t first = running_.size();
-  for (int i = 0; i < num_requests; ++i) {
-    Request* request = waiting_.front();
-    waiting_.pop_front();
+  while (const std::optional<RequestId> id = admission_.Next(pool_.free())) {
+    Request* const request = requests_.at(*id).get();
     request->waits_for_slots = false;
     request->admitted = now_;
     request->CreateSessions();
@@ -153,6 +142,10 @@ absl::Status Loop::GiveOutSlots(int num_requests) {
       running_.push_back(session.get());
     }
   }
+  return running_.size() == first ? absl::OkStatus() : PrepareSlots(first);
+}
+
+absl::Status Loop::PrepareSlots(size_t first) {
   RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
   to_zero_.clear();
   for (size_t i = first; i < running_.size(); ++i) {
@@ -179,6 +172,7 @@ absl::Status Loop::TakeBackSlots() {
 
 void Loop::FreeSlot(Session* session) {
   freed_.push_back(session->slot);
+  admission_.GiveBack(session->request->tenant, 1);
   session->ended = true;
   some_ended_ = true;
   --session->request->open_sessions;

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "absl/time/time.h"
 #include "model/backend.h"
 #include "model/state_pool.h"
+#include "server/engine/admission.h"
 #include "server/engine/emitter.h"
 #include "server/engine/engine.h"
 #include "server/engine/request_queue.h"
@@ -54,7 +54,8 @@ class Loop {
   void Shutdown();
   void ExpireDeadlines();
   absl::Status AdmitWaiting();
-  absl::Status GiveOutSlots(int num_requests);
+  // Zeroes the slots of running_[first] and what follows, and writes their states and samplers.
+  absl::Status PrepareSlots(size_t first);
   absl::Status TakeBackSlots();
   void EndSession(Session* session);
   void FreeSlot(Session* session);
@@ -102,7 +103,7 @@ class Loop {
   RequestQueue::Arrivals arrivals_;
   RequestQueue::Progress progress_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // all that have not ended
-  std::deque<Request*> waiting_;                                      // for slots, oldest first
+  Admission admission_;            // who waits for slots, and how many each tenant holds
   std::vector<Session*> running_;  // hold a slot; in order of admission
   bool some_ended_ = false;        // running_ holds ended sessions
   // Slots that hold the state of a client session, which is released once it is saved.
@@ -127,7 +128,6 @@ class Loop {
   std::vector<Session*> row_sessions_;  // [rows]; null once ended
   std::vector<Record> records_;
   std::vector<Session*> touched_;
-  std::vector<int> slots_needed_;  // of waiting_, for the scheduler
 };
 
 }  // namespace rivulet

@@ -52,7 +52,8 @@ void Loop::Begin(Request* request) {
   request->begun = status.ok();
   if (!status.ok() || request->num_slots == 0) return EndRequest(request, status);
   request->waits_for_slots = true;
-  waiting_.push_back(request);
+  request->tenant_key =
+      admission_.Add(request->id, request->tenant, request->priority, request->num_slots);
 }
 
 void Loop::CloseSession(Request* closing) {
@@ -68,9 +69,7 @@ void Loop::CloseSession(Request* closing) {
 }
 
 void Loop::LeaveQueues(Request* request) {
-  if (std::exchange(request->waits_for_slots, false)) {
-    waiting_.erase(std::find(waiting_.begin(), waiting_.end(), request));
-  }
+  if (std::exchange(request->waits_for_slots, false)) admission_.Remove(request->id);
   if (request->session != nullptr) std::erase(request->session->waiters, request);
 }
 

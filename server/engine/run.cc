@@ -22,7 +22,8 @@ constexpr std::chrono::microseconds kPollSleep(20);
 absl::StatusOr<bool> Loop::RunOnce() {
   CollectRunnable();
   if (runnable_.empty()) return false;
-  scheduler_.PlanRun(views_, !waiting_.empty(), &plan_);
+  ++run_number_;
+  scheduler_.PlanRun(views_, run_number_, !admission_.empty(), &plan_);
   BuildRun();
   RIVULET_RETURN_IF_ERROR(backend_->Submit(run_));
   RIVULET_RETURN_IF_ERROR(PollUntilComplete());
@@ -38,13 +39,14 @@ void Loop::CollectRunnable() {
     if (!session->runnable() || session->request->paused()) continue;
     SessionView view = session->View();
     view.single_step |= session->request->deadline < near_deadline;
+    view.priority = session->request->priority;
+    view.tenant = session->request->tenant_key;
     runnable_.push_back(session);
     views_.push_back(view);
   }
 }
 
 void Loop::BuildRun() {
-  ++run_number_;
   size_t total = 0;
   for (const PlannedRow& planned : plan_.rows) total += static_cast<size_t>(planned.tokens);
   tokens_.clear();

@@ -129,6 +129,7 @@ SessionView SampleSession::View() const {
   }
   view.last_served = last_served;
   view.single_step = !generate_->stop_strings.empty();
+  view.steps_left = generate_->max_new - drawn_;
   return view;
 }
 

@@ -5,31 +5,25 @@
 
 namespace rivulet {
 
-int CountAdmissible(std::span<const int> slots_needed, int free_slots) {
-  int count = 0;
-  for (int needed : slots_needed) {
-    if (needed > free_slots) break;
-    free_slots -= needed;
-    ++count;
-  }
-  return count;
-}
-
 Scheduler::Scheduler(const BackendLimits& limits, const ScheduleOptions& options)
     : max_rows_(std::min(limits.max_rows, limits.max_tokens)),
       max_tokens_(limits.max_tokens),
       long_run_(std::clamp(limits.preferred_steps, 1, std::max(1, limits.max_steps))),
       options_(options) {}
 
-void Scheduler::PlanRun(std::span<const SessionView> sessions, bool waiting, Plan* plan) {
+void Scheduler::PlanRun(std::span<const SessionView> sessions, uint64_t run, bool waiting,
+                        Plan* plan) {
   plan->rows.clear();
   size_t decoding = 0;
-  bool single_step = waiting;
+  bool single_step = false;
+  int64_t first_end = long_run_;  // no row is known to end before
   for (const SessionView& view : sessions) {
     if (view.prefill_tokens == 0) ++decoding;
     single_step |= view.single_step || view.prefill_tokens > 0;
+    first_end = std::min(first_end, view.steps_left);
   }
-  plan->num_steps = single_step ? 1 : long_run_;
+  const int64_t steps = waiting ? std::max<int64_t>(1, first_end) : long_run_;
+  plan->num_steps = single_step ? 1 : static_cast<int>(steps);
 
   // At least one, or decoding rows that use up the backend's tokens would starve the prompts; the
   // rows are then cut below to max_rows_, each with one token.
@@ -41,7 +35,7 @@ void Scheduler::PlanRun(std::span<const SessionView> sessions, bool waiting, Pla
     const int64_t tokens = sessions[i].prefill_tokens == 0 ? 1 : share_[i];
     if (tokens > 0) plan->rows.push_back({static_cast<int>(i), static_cast<int>(tokens)});
   }
-  KeepOldestServed(sessions, static_cast<size_t>(max_rows_), plan);
+  if (plan->rows.size() > static_cast<size_t>(max_rows_)) KeepLargestClaims(sessions, run, plan);
 }
 
 void Scheduler::SharePrefill(std::span<const SessionView> sessions, int64_t budget) {
@@ -73,20 +67,38 @@ void Scheduler::SharePrefill(std::span<const SessionView> sessions, int64_t budg
   }
 }
 
-void Scheduler::KeepOldestServed(std::span<const SessionView> sessions, size_t max_rows,
-                                 Plan* plan) {
-  std::vector<PlannedRow>& rows = plan->rows;
-  if (rows.size() <= max_rows) return;
-  auto served_earlier = [sessions](const PlannedRow& a, const PlannedRow& b) {
-    const uint64_t served_a = sessions[static_cast<size_t>(a.session)].last_served;
-    const uint64_t served_b = sessions[static_cast<size_t>(b.session)].last_served;
-    return served_a != served_b ? served_a < served_b : a.session < b.session;
+void Scheduler::KeepLargestClaims(std::span<const SessionView> sessions, uint64_t run, Plan* plan) {
+  const auto view_of = [sessions](const PlannedRow& row) -> const SessionView& {
+    return sessions[static_cast<size_t>(row.session)];
   };
-  const auto end = rows.begin() + static_cast<std::ptrdiff_t>(max_rows);
-  std::nth_element(rows.begin(), end, rows.end(), served_earlier);
-  rows.erase(end, rows.end());
-  std::sort(rows.begin(), rows.end(),
-            [](const PlannedRow& a, const PlannedRow& b) { return a.session < b.session; });
+  const auto goes_first = [](const Claim& a, const Claim& b) {
+    if (a.turn != b.turn) return a.turn < b.turn;
+    return a.claim != b.claim ? a.claim > b.claim : a.row.session < b.row.session;
+  };
+  claims_.clear();
+  tenants_.clear();
+  for (const PlannedRow& row : plan->rows) {
+    const SessionView& view = view_of(row);
+    const int weight_bits = kNumPriorities - 1 - static_cast<int>(view.priority);
+    claims_.push_back({0, (run - view.last_served) << weight_bits, row});
+    TenantRows& tenant = tenants_[view.tenant];
+    tenant.last_served = std::max(tenant.last_served, view.last_served);
+  }
+  if (tenants_.size() > 1) {
+    std::sort(claims_.begin(), claims_.end(), goes_first);
+    for (Claim& claim : claims_) {
+      TenantRows& tenant = tenants_[view_of(claim.row).tenant];
+      claim.turn = tenant.rows++;
+      claim.claim = run - tenant.last_served;
+    }
+  }
+  const auto end = claims_.begin() + max_rows_;
+  std::nth_element(claims_.begin(), end, claims_.end(), goes_first);
+  claims_.erase(end, claims_.end());
+  std::sort(claims_.begin(), claims_.end(),
+            [](const Claim& a, const Claim& b) { return a.row.session < b.row.session; });
+  plan->rows.clear();
+  for (const Claim& claim : claims_) plan->rows.push_back(claim.row);
 }
 
 }  // namespace rivulet

@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scheduler: who gets a slot, and what the next run holds. Pure functions of what they are given:
-// no clock, no threads, no backend.
+// Scheduler: what the next run holds. A pure function of what it is given: no clock, no threads, no
+// backend. (Who gets a slot: admission.h.)
 //
-// Admission is first in, first out: a request that needs n slots waits at the head until n are
-// free, and nothing overtakes it, so a large request cannot starve.
+// A run holds every session that can decode, one token each. Prompt tokens share a budget per run:
+// while replies are running, prompts of whatever number and length together add at most
+// prefill_tokens_busy tokens to each of their steps, and that is all that they delay them.
 //
-// A run holds every session that can decode, one token each. Prompt tokens share a budget per run,
-// dealt in order of admission, so that a long prompt delays the running replies by a bounded time.
-// Where more sessions want a row than the backend has, the ones served longest ago go first; with
-// equal age, the ones admitted first.
+// Where more sessions want a row than the backend has, the tenants take turns, first the one that
+// was served longest ago, until the rows are used up. Within a tenant the sessions with the largest
+// claim go first: the runs since it was served last, times 4 for high priority, 2 for normal, 1 for
+// low; with equal claims, the ones admitted first. So where a high one gets a row in every n-th
+// run, a low one gets one in about every 4n-th.
+//
+// A run is one step long while a prompt is being fed or a row must be looked at after each step;
+// else as long as the backend likes, so that the cost of a Submit is hidden. While requests wait
+// for slots, it ends with the first row that is known to end: its slot is given on at once.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "model/backend.h"
+#include "server/engine/request.h"
 
 namespace rivulet {
-
-// How many requests from the head of the queue get their slots now.
-//   slots_needed  per waiting request, oldest first
-int CountAdmissible(std::span<const int> slots_needed, int free_slots);
 
 // What the scheduler knows about a session that has something to feed. In order of admission.
 struct SessionView {
@@ -29,6 +34,10 @@ struct SessionView {
       0;  // prompt or scored tokens still to feed; 0: it decodes, one token a step
   uint64_t last_served = 0;  // number of the last run it had a row in; 0: none yet
   bool single_step = false;  // has stop strings or a near deadline: look at it after each step
+  Priority priority = Priority::kNormal;
+  uint64_t tenant = 0;  // stands for its name
+  // It ends after so many more, or before.
+  int64_t steps_left = std::numeric_limits<int64_t>::max();
 };
 
 struct ScheduleOptions {
@@ -53,23 +62,34 @@ class Scheduler {
   // REQUIRES: max_rows, max_tokens, max_steps >= 1.
   Scheduler(const BackendLimits& limits, const ScheduleOptions& options);
 
-  // Fills `plan` (its memory is reused). `waiting`: requests wait for a slot, so the run must be
-  // short.
-  void PlanRun(std::span<const SessionView> sessions, bool waiting, Plan* plan);
+  // Fills `plan` (its memory is reused). `run`: the number of this run, above every last_served.
+  // `waiting`: requests wait for a slot.
+  void PlanRun(std::span<const SessionView> sessions, uint64_t run, bool waiting, Plan* plan);
 
  private:
   // Fills share_: the budget in equal parts, and what a short prompt leaves of its part goes to the
   // longer ones, so that nobody waits behind a long prompt (max-min fairness). With more prompts
   // than budget, those served longest ago get one token each.
   void SharePrefill(std::span<const SessionView> sessions, int64_t budget);
-  void KeepOldestServed(std::span<const SessionView> sessions, size_t max_rows, Plan* plan);
+  void KeepLargestClaims(std::span<const SessionView> sessions, uint64_t run, Plan* plan);
 
   const int max_rows_;  // also bounded by max_tokens: a row feeds at least one
   const int max_tokens_;
-  const int long_run_;  // steps of a run that nobody waits for
+  const int long_run_;  // steps that hide the cost of a Submit
   const ScheduleOptions options_;
   std::vector<int64_t> share_;      // [sessions]
   std::vector<size_t> prefilling_;  // working memory of SharePrefill
+  struct Claim {
+    uint64_t turn;   // rows of its tenant with larger claims
+    uint64_t claim;  // where there are several tenants, in the end that of the tenant
+    PlannedRow row;
+  };
+  struct TenantRows {
+    uint64_t rows = 0;
+    uint64_t last_served = 0;
+  };
+  std::vector<Claim> claims_;                          // working memory of KeepLargestClaims
+  absl::flat_hash_map<uint64_t, TenantRows> tenants_;  // likewise
 };
 
 }  // namespace rivulet

@@ -30,7 +30,8 @@ class SessionTable;
 class Request : public Outlet {
  public:
   RequestId id = 0;
-  std::string tenant;  // on whose account
+  std::string tenant;       // on whose account
+  uint64_t tenant_key = 0;  // stands for it, once the request has waited for slots
   Priority priority = Priority::kNormal;
   absl::Time arrival, deadline;
   std::optional<absl::Time> admitted, first_token;

@@ -27,6 +27,7 @@ BackendLimits Limits(int max_rows, int max_tokens, int preferred_steps = 1) {
 }
 
 constexpr ScheduleOptions kOptions = {8, 32};
+constexpr uint64_t kRun = 100;  // above every last_served of the tables
 
 SessionView Decode(uint64_t last_served = 0) { return {0, last_served, false}; }
 SessionView Prefill(int64_t tokens, uint64_t last_served = 0) {
@@ -42,27 +43,14 @@ std::string ToString(const Plan& plan) {
 std::string PlanOf(const BackendLimits& limits, const std::vector<SessionView>& views,
                    bool waiting = false) {
   Plan plan;
-  Scheduler(limits, kOptions).PlanRun(views, waiting, &plan);
+  Scheduler(limits, kOptions).PlanRun(views, kRun, waiting, &plan);
   return ToString(plan);
-}
-
-TEST(SchedulerTest, AdmitsInOrderWhileSlotsSuffice) {
-  EXPECT_EQ(CountAdmissible(std::vector<int>{1, 1, 1}, 2), 2);
-  EXPECT_EQ(CountAdmissible(std::vector<int>{1, 1}, 5), 2);
-  EXPECT_EQ(CountAdmissible(std::vector<int>{}, 5), 0);
-  EXPECT_EQ(CountAdmissible(std::vector<int>{1}, 0), 0);
-}
-
-TEST(SchedulerTest, NothingOvertakesALargeRequestAtTheHead) {
-  EXPECT_EQ(CountAdmissible(std::vector<int>{4, 1, 1}, 3), 0);
-  EXPECT_EQ(CountAdmissible(std::vector<int>{2, 4, 1}, 5), 1);
 }
 
 TEST(SchedulerTest, PlansByTable) {
   const BackendLimits wide = Limits(8, 64, 4);
   EXPECT_EQ(PlanOf(wide, {}), "steps 4:");
   EXPECT_EQ(PlanOf(wide, {Decode(), Decode()}), "steps 4: 0x1 1x1");
-  EXPECT_EQ(PlanOf(wide, {Decode()}, /*waiting=*/true), "steps 1: 0x1");
   // A lone prompt gets the idle budget, several share it evenly.
   EXPECT_EQ(PlanOf(wide, {Prefill(100)}), "steps 1: 0x32");
   EXPECT_EQ(PlanOf(wide, {Prefill(20), Prefill(20), Prefill(20)}), "steps 1: 0x10 1x11 2x11");
@@ -110,6 +98,67 @@ TEST(SchedulerTest, ServesTheLongestUnservedFirstWhereRowsAreScarce) {
   EXPECT_EQ(PlanOf(Limits(8, 2), {Decode(1), Decode(2), Prefill(9, 0)}), "steps 1: 0x1 2x1");
 }
 
+TEST(SchedulerTest, WhileRequestsWaitARunEndsWithTheFirstRowThatIsKnownToEnd) {
+  const BackendLimits limits = Limits(8, 64, 4);
+  const auto plan = [&](int64_t left, bool waiting) {
+    SessionView ends = Decode();
+    ends.steps_left = left;
+    return PlanOf(limits, {Decode(), ends}, waiting);
+  };
+  EXPECT_EQ(plan(1, true), "steps 1: 0x1 1x1");
+  EXPECT_EQ(plan(3, true), "steps 3: 0x1 1x1");
+  EXPECT_EQ(plan(9, true), "steps 4: 0x1 1x1") << "no row could be given on earlier";
+  EXPECT_EQ(plan(1, false), "steps 4: 0x1 1x1") << "nobody wants its slot";
+}
+
+SessionView Of(uint64_t tenant, uint64_t last_served, Priority priority = Priority::kNormal) {
+  SessionView view = Decode(last_served);
+  view.tenant = tenant;
+  view.priority = priority;
+  return view;
+}
+
+TEST(SchedulerTest, WhereRowsAreScarcePriorityWeighsTheTimeSinceASessionWasServed) {
+  const Priority high = Priority::kHigh, low = Priority::kLow;
+  EXPECT_EQ(PlanOf(Limits(1, 64), {Of(1, 97), Of(1, 98, high)}), "steps 1: 1x1") << "2*3 < 4*2";
+  EXPECT_EQ(PlanOf(Limits(1, 64), {Of(1, 95), Of(1, 98, high)}), "steps 1: 0x1") << "2*5 > 4*2";
+  EXPECT_EQ(PlanOf(Limits(1, 64), {Of(1, 98, low), Of(1, 99)}), "steps 1: 0x1") << "as many";
+}
+
+TEST(SchedulerTest, WhereRowsAreScarceTenantsTakeTurns) {
+  // Tenant 1 has waited longer and calls everything urgent.
+  const SessionView crowd = Of(1, 10, Priority::kHigh);
+  EXPECT_EQ(PlanOf(Limits(4, 64), {crowd, crowd, crowd, crowd, Of(2, 90), Of(2, 80), Of(2, 70)}),
+            "steps 1: 0x1 1x1 5x1 6x1");
+  EXPECT_EQ(PlanOf(Limits(4, 64), {crowd, crowd, crowd, crowd, Of(2, 90)}),
+            "steps 1: 0x1 1x1 2x1 4x1");
+  // Fewer rows than tenants: first the tenant that was served longest ago.
+  EXPECT_EQ(PlanOf(Limits(1, 64), {Of(1, 99), Of(1, 3), Of(2, 98)}), "steps 1: 2x1");
+}
+
+// How often each session gets a row.
+TEST(SchedulerTest, RowsOfATenantAreDealtByPriorityAndThoseOfTenantsEvenly) {
+  Scheduler scheduler(Limits(2, 64), kOptions);
+  std::vector<SessionView> sessions;
+  for (int i = 0; i < 6; ++i) sessions.push_back(Of(1, 0, Priority::kHigh));
+  sessions.push_back(Of(1, 0, Priority::kLow));
+  sessions.push_back(Of(2, 0, Priority::kLow));
+  sessions.push_back(Of(2, 0, Priority::kLow));
+  std::vector<int> rows(sessions.size(), 0);
+  Plan plan;
+  for (uint64_t run = 1; run <= 1000; ++run) {
+    scheduler.PlanRun(sessions, run, false, &plan);
+    for (const PlannedRow& row : plan.rows) {
+      ++rows[static_cast<size_t>(row.session)];
+      sessions[static_cast<size_t>(row.session)].last_served = run;
+    }
+  }
+  for (int i = 0; i < 6; ++i) EXPECT_NEAR(rows[static_cast<size_t>(i)], 160, 5) << i;
+  EXPECT_NEAR(rows[6], 40, 5) << "a quarter as often";
+  EXPECT_EQ(rows[7], 500);
+  EXPECT_EQ(rows[8], 500);
+}
+
 // Random arrivals against the rules, and everybody gets on.
 TEST(SchedulerTest, KeepsItsRulesUnderRandomOperations) {
   std::mt19937 random(3);
@@ -126,8 +175,7 @@ TEST(SchedulerTest, KeepsItsRulesUnderRandomOperations) {
       }
       Plan plan;
       const bool waiting = below(2) == 0;
-      scheduler.PlanRun(sessions, waiting, &plan);
-      ++run;
+      scheduler.PlanRun(sessions, ++run, waiting, &plan);
       ASSERT_EQ(plan.rows.empty(), sessions.empty());
       ASSERT_LE(plan.rows.size(), static_cast<size_t>(limits.max_rows));
       int64_t tokens = 0, prompt_tokens = 0;
@@ -153,8 +201,7 @@ TEST(SchedulerTest, KeepsItsRulesUnderRandomOperations) {
       }
       ASSERT_LE(prompt_tokens,
                 decoding ? kOptions.prefill_tokens_busy : kOptions.prefill_tokens_idle);
-      ASSERT_EQ(plan.num_steps > 1, !waiting && !prefilling && limits.preferred_steps > 1)
-          << ToString(plan);
+      ASSERT_EQ(plan.num_steps > 1, !prefilling && limits.preferred_steps > 1) << ToString(plan);
       // A session that decodes rides unless the rows (or tokens) are used up.
       if (some_decode_left_out) {
         ASSERT_EQ(plan.rows.size(),
@@ -178,7 +225,7 @@ TEST(SchedulerTest, NobodyStarves) {
     Plan plan;
     std::vector<uint64_t> longest_gap(sessions.size(), 0);
     for (uint64_t run = 1; run <= 2000; ++run) {
-      scheduler.PlanRun(sessions, false, &plan);
+      scheduler.PlanRun(sessions, run, false, &plan);
       for (const PlannedRow& row : plan.rows) {
         SessionView& view = sessions[static_cast<size_t>(row.session)];
         auto& gap = longest_gap[static_cast<size_t>(row.session)];
