@@ -31,8 +31,9 @@ mkdir -p "$bundle/bin" "$bundle/lib"
 programs=("$bin/rivulet" "$bin/rivulet-server")
 if $gpu_tests; then
   programs+=("$bin"/bench_step "$bin"/bench_engine "$bin"/copy_rate_cuda build/release/tests/{gpu_cuda_*_test,*_cuda_test})
-  mkdir -p "$bundle/tests/gpu" "$bundle/tests/conformance" "$bundle/model"
+  mkdir -p "$bundle/tests/gpu" "$bundle/tests/bench" "$bundle/tests/conformance" "$bundle/model"
   cp tests/gpu/run.sh "$bundle/tests/gpu/"
+  cp tests/bench/peer_*.py "$bundle/tests/bench/"
   cp -r tests/conformance/models "$bundle/tests/conformance/"
   cp -r model/zoo "$bundle/model/"
 fi

@@ -4,9 +4,9 @@
 
 Needs torch, numpy and the sources of pytorch-fast-transformers (its recurrent modules are pure Python; the compiled ones
 are replaced by empty modules, nothing is built):
-    peer_pytorch.py --sources DIR_WITH_fast_transformers [--rows 1,8,64,256] [--threads 1,2] [--seconds 2]
+    peer_pytorch.py --sources DIR_WITH_fast_transformers [--rows 1,8,64,256] [--threads 1,2] [--seconds 2] [--device cuda]
 Prints one JSON line a setting: rows, threads, microseconds a step (median), tokens/s. A step is embedding, recurrent encoder,
-head and the draw from the mixture, as in the paper's generation loop.
+head and the draw from the mixture, as in the paper's generation loop. On CUDA: eager and as a CUDA graph, float32 and TF32.
 """
 import argparse
 import importlib.machinery
@@ -61,16 +61,16 @@ def read_safetensors(path):
 
 
 class Generator:
-    def __init__(self):
+    def __init__(self, device):
         from fast_transformers.builders import RecurrentEncoderBuilder
 
         config = json.loads((MODEL / "config.json").read_text())
-        weights = read_safetensors(MODEL / "model.safetensors")
+        weights = {name: value.to(device) for name, value in read_safetensors(MODEL / "model.safetensors").items()}
         self.encoder = RecurrentEncoderBuilder.from_kwargs(
             attention_type="linear", n_layers=config["num_layers"], n_heads=config["num_heads"],
             feed_forward_dimensions=config["ffn_size"], query_dimensions=config["key_dim"],
             value_dimensions=config["value_dim"], activation=config["activation"], final_normalization=True,
-        ).get().eval()
+        ).get().eval().to(device)
         prefix = "transformer."
         own = {k[len(prefix):]: v for k, v in weights.items() if k.startswith(prefix)}
         missing, unexpected = self.encoder.load_state_dict(own, strict=False)
@@ -86,11 +86,72 @@ class Generator:
         y, state = self.encoder(x, state)
         out = torch.nn.functional.linear(y, *self.head)
         logits, means, scales = out.split(self.mixtures, dim=1)
-        pick = torch.distributions.Categorical(logits=logits).sample()[:, None]
+        race = logits.softmax(1) / torch.empty_like(logits).exponential_()  # a categorical draw that a graph can hold
+        pick = race.argmax(1, keepdim=True)
         mean, scale = means.gather(1, pick)[:, 0], scales.gather(1, pick)[:, 0].clamp(min=-7).exp()
         u = torch.empty_like(mean).uniform_(1e-5, 1 - 1e-5)
         value = (mean + scale * (torch.log(u) - torch.log1p(-u))).clamp(-1, 1)
         return torch.round((value + 1) / 2 * 255).long(), state
+
+
+def measure_cpu(generator, rows, seconds):
+    """Seconds of a step."""
+    tokens, state, times = torch.full((rows,), generator.bos), None, []
+    end = time.perf_counter() + seconds
+    for position in range(784):
+        begin = time.perf_counter()
+        tokens, state = generator.step(tokens, position, state)
+        times.append(time.perf_counter() - begin)
+        if begin > end:
+            break
+    return statistics.median(times[3:] or times)
+
+
+def measure_cuda(generator, rows, seconds, graph):
+    """Seconds of a step, as one launch of a CUDA graph where `graph`. States, token and position stay where they are."""
+    tokens = torch.full((rows,), generator.bos, device="cuda")
+    position = torch.zeros(1, dtype=torch.long, device="cuda")
+    _, state = generator.step(tokens, position, None)
+
+    def step():
+        drawn, _ = generator.step(tokens, position, state)  # updates `state` in place
+        tokens.copy_(drawn)
+        position.add_(1).remainder_(784)
+
+    launch = step
+    if graph:
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            step()
+        torch.cuda.current_stream().wait_stream(side)
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(captured):
+            step()
+        launch = captured.replay
+    times, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times) < 10:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(8):
+            launch()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) / 8)
+    return statistics.median(times)
+
+
+def settings(args):
+    """What is measured: words for the report, and a function of rows to seconds a step."""
+    generator = Generator(args.device)
+    if args.device == "cpu":
+        for threads in map(int, args.threads.split(",")):
+            torch.set_num_threads(threads)
+            yield {"threads": threads}, lambda rows: measure_cpu(generator, rows, args.seconds)
+        return
+    for tf32 in (False, True):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        for graph in (False, True):
+            words = {"matrices": "tf32" if tf32 else "f32", "graph": graph}
+            yield words, lambda rows, graph=graph: measure_cuda(generator, rows, args.seconds, graph)
 
 
 def main():
@@ -99,25 +160,19 @@ def main():
     parser.add_argument("--rows", default="1,8,64,256")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        print("skipped: torch sees no CUDA device", file=sys.stderr)
+        sys.exit(77)
     sys.meta_path.insert(0, CompiledStub())
     sys.path.insert(0, args.sources)
-    generator = Generator()
     with torch.inference_mode():
-        for threads in map(int, args.threads.split(",")):
-            torch.set_num_threads(threads)
+        for words, measure in settings(args):
             for rows in map(int, args.rows.split(",")):
-                tokens, state, times = torch.full((rows,), generator.bos), None, []
-                end = time.perf_counter() + args.seconds
-                for position in range(784):
-                    begin = time.perf_counter()
-                    tokens, state = generator.step(tokens, position, state)
-                    times.append(time.perf_counter() - begin)
-                    if begin > end:
-                        break
-                median = statistics.median(times[3:] or times)
-                print(json.dumps({"rows": rows, "threads": threads, "us": round(median * 1e6, 1),
-                                  "tokens_per_second": round(rows / median)}), flush=True)
+                seconds = measure(rows)
+                print(json.dumps({"rows": rows, **words, "us": round(seconds * 1e6, 1),
+                                  "tokens_per_second": round(rows / seconds)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Everything that needs a GPU, in one command: tests of kernels and of the backend on the device, the same under
-# compute-sanitizer, and the figures of deploy/BENCHMARKS.md as a Markdown table.
+# compute-sanitizer, and the figures of deploy/BENCHMARKS.md as a Markdown table: steps and prefill, the server on loopback,
+# and the peers, where python3 (or RIVULET_TORCH_PYTHON) has PyTorch (RIVULET_FAST_TRANSFORMERS: sources of that library).
 # Usage: tests/gpu/run.sh [--device N] [--no-bench] [--no-sanitizer] [OUTPUT.md]     default output: ./gpu-results.md
 # Runs from the source tree after a build with CUDA (build/release), or from a folder that deploy/bundle.sh made.
 # Exit code: 0 all of it ran and passed, 1 something failed, 2 bad usage, 77 nothing failed but something was skipped
@@ -49,7 +50,11 @@ check() {
   local name=$1 code=0
   shift
   local log="$logs/${name//[^A-Za-z0-9_]/_}.log"
-  timeout 3600 "$@" >"$log" 2>&1 || code=$?  # 124: it hangs
+  if [[ $(type -t "$1") == function ]]; then
+    "$@" >"$log" 2>&1 || code=$?
+  else
+    timeout 3600 "$@" >"$log" 2>&1 || code=$?  # 124: it hangs
+  fi
   case $code in
     0) note "passed   $name" ;;
     77)
@@ -147,6 +152,36 @@ table() {
     }' "$2"
 }
 
+# load ROWS...: `rivulet bench` against a server with 1024 slots, with so many streams at once.
+load() {
+  local rows target="" pid code=0
+  "$bin/rivulet-server" --model "$root/model/zoo/mnist-linear" --backend cuda --max-sessions 1024 --listen 127.0.0.1:0 2>"$logs/server" &
+  pid=$!
+  for _ in {1..600}; do
+    target=$(sed -n 's/.*"event":"listening","address":"\([^"]*\)".*/\1/p' "$logs/server")
+    if [[ -n $target ]] || ! kill -0 "$pid" 2>/dev/null; then break; fi
+    sleep 0.1
+  done
+  printf '\n### mnist-linear through the server, on loopback\n' >>"$output"
+  for rows in "$@"; do
+    printf '\nStreams at once: %s\n```\n' "$rows" >>"$output"
+    timeout 300 "$bin/rivulet" bench --target "$target" --concurrency "$rows" --warmup 2 --duration 10 --fail-on-error >>"$output" 2>&1 || code=1
+    printf '```\n' >>"$output"
+  done
+  kill -INT "$pid" && wait "$pid" || code=1
+  cat "$logs/server"
+  return "$code"
+}
+
+# peer NAME ARGUMENTS...: a script of tests/bench, whose JSON lines become figures.
+peer() {
+  local script=$root/tests/bench/$1
+  shift
+  check "peer ${script##*/} $*" "${RIVULET_TORCH_PYTHON:-python3}" "$script" "$@"
+  local log="peer ${script##*/} $*"
+  printf '\n### %s\n\n```\n%s\n```\n' "$log" "$(grep '^{' "$logs/${log//[^A-Za-z0-9_]/_}.log" || true)" >>"$output"
+}
+
 if $bench; then
   if [[ -x $bin/bench_step && -x $bin/bench_engine && -x $bin/copy_rate_cuda ]]; then
     check "copy rate" "$bin/copy_rate_cuda"
@@ -167,6 +202,20 @@ if $bench; then
         if [[ -s $csv ]]; then table "$program, precision $precision" "$csv" >>"$output"; fi
       done
     done
+    check "server" load 1 64 1024
+    if "${RIVULET_TORCH_PYTHON:-python3}" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+      for model in "$root/model/zoo/mnist-linear" "$root/model/zoo/shakespeare-rfa" cifar-10; do
+        peer peer_graph.py --model "$model" --rows 1,64,1024,4096
+      done
+      peer peer_graph.py --model 110m --rows 1,16,64
+      if [[ -n ${RIVULET_FAST_TRANSFORMERS-} ]]; then
+        peer peer_pytorch.py --sources "$RIVULET_FAST_TRANSFORMERS" --device cuda --rows 1,64,1024,4096
+      else
+        skip "peer fast_transformers" "RIVULET_FAST_TRANSFORMERS names no sources of it"
+      fi
+    else
+      skip "peers" "${RIVULET_TORCH_PYTHON:-python3} has no PyTorch that sees a GPU"
+    fi
     note "figures: $output"
   else
     skip "benchmarks" "bench_step, bench_engine or copy_rate_cuda is not in $bin"
