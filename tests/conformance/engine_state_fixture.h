@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine on a HostileBackend over a tested one, and the same backend alone as the truth.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/engine/engine.h"
+#include "tests/conformance/tested_backend.h"
+#include "tests/support/hostile_backend.h"
+#include "tests/support/lone_session.h"
+#include "tests/support/random_model.h"
+#include "tests/support/session_client.h"
+
+namespace rivulet::testing {
+
+class EngineStateTest : public ::testing::TestWithParam<TestedBackend> {
+ protected:
+  // Change these, then Start().
+  ModelConfig config_ = TinyConfig();
+  int slots_ = 4;
+  EngineOptions options_;
+  HostileOptions hostile_;
+
+  void Start() {
+    if (BundledModelsAreTooLarge()) config_.num_layers = 1;  // an emulated step takes its time
+    ASSERT_TRUE(WriteRandomModel(directory_.path(), config_, 3).ok());
+    const auto model = Model::Load(directory_.path());
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *model;
+    alone_.emplace(NewBackend(1), config_);
+    engine_ = Engine::Create(
+        model_, std::make_unique<HostileBackend>(NewBackend(slots_), hostile_, probe_), options_);
+    client_.emplace(engine_.get(), "t");
+  }
+  std::unique_ptr<Backend> NewBackend(int num_slots) {
+    auto backend = GetParam().same_bits.back()(model_, num_slots);
+    EXPECT_TRUE(backend.ok()) << backend.status();
+    return *std::move(backend);
+  }
+
+  // What the first sample of `spec` is when nobody else is there; its prompt follows `tokens`.
+  std::vector<int32_t> Alone(const GenerateSpec& spec, std::vector<int32_t> tokens = {},
+                             std::vector<bool> generated = {}, uint32_t sample_index = 0) {
+    tokens.insert(tokens.end(), spec.prompt.begin(), spec.prompt.end());
+    return alone_->Draw(tokens, generated, SamplerFor(spec, config_, sample_index),
+                        spec.max_tokens);
+  }
+
+  // Every slot is free and zeroed, and nothing broke the backend's rules.
+  void ExpectAtRest() {
+    EXPECT_TRUE(engine_->Drain(absl::InfiniteFuture()));
+    EXPECT_EQ(engine_->GetLoad().slots_used, 0);
+    EXPECT_EQ(probe_->used_slots(), 0);
+    EXPECT_EQ(probe_->violations(), std::vector<std::string>());
+  }
+
+  TempDir directory_;
+  std::shared_ptr<const Model> model_;
+  std::shared_ptr<HostileProbe> probe_ = std::make_shared<HostileProbe>();
+  std::optional<LoneSession> alone_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<SessionClient> client_;
+};
+
+}  // namespace rivulet::testing

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// HostileBackend: another Backend, made as unkind as the contract allows. What nobody has zeroed
+// holds NaN and somebody's sampler, the rows of every run come in another order, and a test may act
+// right before any call. It checks that slots are zero when they are said to be, and that no one is
+// ever given the guard.
+//
+// The backend belongs to the engine; a test talks to it through a HostileProbe that both share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "model/backend.h"
+
+namespace rivulet {
+
+enum class BackendCall : uint8_t { kZero, kSetSampler, kCopy, kRead, kWrite, kSubmit, kPoll };
+
+struct HostileOptions {
+  uint32_t seed = 1;
+  bool poison = true;   // slots hold poison from the start, and again once they are taken back
+  bool shuffle = true;  // rows
+  // Before each call, on the caller's thread; may block it.
+  std::function<void(BackendCall)> before;
+  // Narrows what the backend says it can do.
+  std::function<void(BackendLimits*)> narrow;
+};
+
+class HostileBackend;
+
+// Thread: any.
+class HostileProbe {
+ public:
+  std::vector<std::string> violations() const;
+  int used_slots() const;  // fed, written or given a sampler, and not zeroed since
+  // Of every slot's state, poison included: [num_slots]. Empty where the backend is gone.
+  std::vector<uint64_t> Digests() const;
+
+ private:
+  friend class HostileBackend;
+  mutable std::mutex mutex_;  // held while the backend is in a call
+  HostileBackend* backend_ = nullptr;
+  std::vector<std::string> violations_;
+  std::vector<bool> used_;  // [num_slots + 1]
+};
+
+class HostileBackend final : public Backend {
+ public:
+  HostileBackend(std::unique_ptr<Backend> backend, HostileOptions options,
+                 std::shared_ptr<HostileProbe> probe);
+  ~HostileBackend() override;
+
+  const BackendLimits& limits() const override { return limits_; }
+  absl::Status ZeroSlots(std::span<const Slot> slots) override;
+  absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override;
+  absl::Status CopySlot(Slot from, Slot to) override;
+  absl::Status ReadSlot(Slot slot, std::span<float> out) override;
+  absl::Status WriteSlot(Slot slot, std::span<const float> in) override;
+  absl::Status Submit(const Run& run) override;
+  absl::StatusOr<bool> Poll(std::vector<Record>* records) override;
+
+ private:
+  friend class HostileProbe;
+  using Lock = std::lock_guard<std::mutex>;
+  void Before(BackendCall call) {
+    if (options_.before) options_.before(call);
+  }
+  std::vector<float> State(Slot slot);
+  void CheckZero(Slot slot);
+  void Poison(Slot slot);
+  void Use(Slot slot);
+  bool IsSessionSlot(Slot slot);
+
+  const std::unique_ptr<Backend> backend_;
+  const HostileOptions options_;
+  BackendLimits limits_;
+  const std::shared_ptr<HostileProbe> probe_;
+  std::mt19937 random_;
+  std::vector<bool> scored_;  // [num_slots + 1] may be zeroed by the one who keeps it
+  std::vector<int> row_of_;   // [rows as submitted] the caller's row
+};
+
+}  // namespace rivulet
