@@ -72,6 +72,14 @@ TEST_P(EngineSessionStateTest, EveryWayBackToEveryPositionGoesOnExactly) {
     EXPECT_EQ(*client_->Generate(SpecOf(fork, 3)), want) << "a fork";
     ASSERT_TRUE(client_->Rewind(client_->Ref(fork.id, position)).ok());
     EXPECT_EQ(*client_->Generate(SpecOf(fork, 3)), want) << "there and back";
+    // Another way from there: no state of the way before may serve it.
+    ASSERT_TRUE(client_->Rewind(client_->Ref(fork.id, position)).ok());
+    const GenerateSpec elsewhere = SpecOf(fork, 3, {10, 6, 10, 6});
+    const auto at = static_cast<std::ptrdiff_t>(position);
+    EXPECT_EQ(*client_->Generate(elsewhere),
+              Alone(elsewhere, {tokens_.begin(), tokens_.begin() + at},
+                    {generated_.begin(), generated_.begin() + at}))
+        << "elsewhere";
     const auto image = client_->Snapshot(rewound);
     ASSERT_TRUE(image.ok()) << image.status();
     const std::string bytes = ToSnapshotBytes(*image, *engine_);

@@ -29,7 +29,7 @@ GenerateSpec SpecOf(int i) {
   if (i % 5 == 0) spec.sampling.logit_bias = {{3, 2.5f}};
   if (i % 4 == 1) spec.stop_ids = {5, 1 + i % 10};
   if (i % 4 == 2) spec.sampling.temperature = 0.5f;
-  if (i % 6 == 5) spec.num_samples = 2;
+  if (i % 4 == 3) spec.num_samples = 2;
   return spec;
 }
 
