@@ -21,15 +21,16 @@ class EngineSessionStateTest : public EngineStateTest {
     spec.prompt = std::move(prompt);
     spec.max_tokens = max_tokens;
     spec.sampling.seed = 21;
+    spec.want_logprobs = true;
     spec.sampling.frequency_penalty = 1;  // so that prompt and output are told apart
     return spec;
   }
   // Generates on the session, and keeps `tokens_` as its client would.
   void Generate(const SessionRef& session, int64_t max_tokens, std::vector<int32_t> prompt = {}) {
     for (const int32_t token : prompt) Note(token, false);
-    const auto drawn = client_->Generate(SpecOf(session, max_tokens, std::move(prompt)));
-    ASSERT_TRUE(drawn.ok()) << drawn.status();
-    for (const int32_t token : *drawn) Note(token, true);
+    for (const int32_t token : Drawn(SpecOf(session, max_tokens, std::move(prompt))).first) {
+      Note(token, true);
+    }
   }
   void Note(int32_t token, bool generated) {
     tokens_.push_back(token);
@@ -46,7 +47,7 @@ class EngineSessionStateTest : public EngineStateTest {
     return session;
   }
   // What is drawn after the first `position` tokens.
-  std::vector<int32_t> AloneAfter(int64_t position, int64_t max_tokens) {
+  Sample AloneAfter(int64_t position, int64_t max_tokens) {
     const auto end = static_cast<std::ptrdiff_t>(position);
     return Alone(SpecOf({}, max_tokens), {tokens_.begin(), tokens_.begin() + end},
                  {generated_.begin(), generated_.begin() + end});
@@ -65,20 +66,19 @@ TEST_P(EngineSessionStateTest, EveryWayBackToEveryPositionGoesOnExactly) {
   const auto end = static_cast<int64_t>(tokens_.size());
   for (int64_t position = 0; position <= end; ++position) {
     SCOPED_TRACE(position);
-    const std::vector<int32_t> want = AloneAfter(position, 3);
+    const Sample want = AloneAfter(position, 3);
     const auto forks = client_->Fork(client_->Ref(session.id, position), 2, 1);
     ASSERT_TRUE(forks.ok()) << forks.status();
     const SessionRef fork = client_->Ref(forks->at(0).id), rewound = client_->Ref(forks->at(1).id);
-    EXPECT_EQ(*client_->Generate(SpecOf(fork, 3)), want) << "a fork";
+    EXPECT_EQ(Drawn(SpecOf(fork, 3)), want) << "a fork";
     ASSERT_TRUE(client_->Rewind(client_->Ref(fork.id, position)).ok());
-    EXPECT_EQ(*client_->Generate(SpecOf(fork, 3)), want) << "there and back";
+    EXPECT_EQ(Drawn(SpecOf(fork, 3)), want) << "there and back";
     // Another way from there: no state of the way before may serve it.
     ASSERT_TRUE(client_->Rewind(client_->Ref(fork.id, position)).ok());
     const GenerateSpec elsewhere = SpecOf(fork, 3, {10, 6, 10, 6});
     const auto at = static_cast<std::ptrdiff_t>(position);
-    EXPECT_EQ(*client_->Generate(elsewhere),
-              Alone(elsewhere, {tokens_.begin(), tokens_.begin() + at},
-                    {generated_.begin(), generated_.begin() + at}))
+    EXPECT_EQ(Drawn(elsewhere), Alone(elsewhere, {tokens_.begin(), tokens_.begin() + at},
+                                      {generated_.begin(), generated_.begin() + at}))
         << "elsewhere";
     const auto image = client_->Snapshot(rewound);
     ASSERT_TRUE(image.ok()) << image.status();
@@ -86,14 +86,14 @@ TEST_P(EngineSessionStateTest, EveryWayBackToEveryPositionGoesOnExactly) {
     for (int copy = 0; copy < 2; ++copy) {
       const auto restored = client_->RestoreBytes(bytes);
       ASSERT_TRUE(restored.ok()) << restored.status();
-      EXPECT_EQ(*client_->Generate(SpecOf(client_->Ref(restored->id), 3)), want) << "copy " << copy;
+      EXPECT_EQ(Drawn(SpecOf(client_->Ref(restored->id), 3)), want) << "copy " << copy;
       EXPECT_TRUE(client_->Close(restored->id).ok());
     }
-    EXPECT_EQ(*client_->Generate(SpecOf(rewound, 3)), want) << "what was saved goes on itself";
+    EXPECT_EQ(Drawn(SpecOf(rewound, 3)), want) << "what was saved goes on itself";
     EXPECT_TRUE(client_->Close(fork.id).ok());
     EXPECT_TRUE(client_->Close(rewound.id).ok());
   }
-  EXPECT_EQ(*client_->Generate(SpecOf(session, 5)), AloneAfter(end, 5)) << "untouched by all that";
+  EXPECT_EQ(Drawn(SpecOf(session, 5)), AloneAfter(end, 5)) << "untouched by all that";
   ExpectAtRest();
 }
 
@@ -131,10 +131,11 @@ TEST_P(EngineSessionStateTest, ARefusedSnapshotChangesNothing) {
   ASSERT_TRUE(image.ok());
   const std::string good = ToSnapshotBytes(*image, *engine_);
   // Somebody is in the middle of a reply, and reads no further: its slot holds a state.
-  ReplyCollector running(ReplyCollector::Reading::kOnlyWhenAsked);
+  ReplyCollector& running = replies_.emplace_back(ReplyCollector::Reading::kOnlyWhenAsked);
   GenerateSpec spec;
   spec.prompt = {5, 6};
   spec.max_tokens = 12;
+  spec.want_logprobs = true;
   ASSERT_TRUE(running.Start(engine_.get(), spec).ok());
   while (running.reply().pending_tokens() <= 2) std::this_thread::yield();
   ASSERT_TRUE(client_->List().ok());  // the loop has gone round since, and rests
@@ -168,18 +169,17 @@ TEST_P(EngineSessionStateTest, ARefusedSnapshotChangesNothing) {
   EXPECT_EQ(probe_->Digests(), before);
   EXPECT_EQ(client_->List()->size(), 1u);
   EXPECT_TRUE(SessionClient(engine_.get(), "another").List()->empty());
-  EXPECT_EQ(*client_->Generate(SpecOf(session, 4)),
-            AloneAfter(static_cast<int64_t>(tokens_.size()), 4));
+  EXPECT_EQ(Drawn(SpecOf(session, 4)), AloneAfter(static_cast<int64_t>(tokens_.size()), 4));
   const auto restored = client_->RestoreBytes(good);
   ASSERT_TRUE(restored.ok()) << restored.status();
-  EXPECT_EQ(*client_->Generate(SpecOf(client_->Ref(restored->id), 4)),
+  EXPECT_EQ(Drawn(SpecOf(client_->Ref(restored->id), 4)),
             AloneAfter(static_cast<int64_t>(tokens_.size()), 4));
   while (!running.reply().end()) {
     running.TakeNow();
     std::this_thread::yield();
   }
   EXPECT_EQ(running.Wait(), absl::OkStatus());
-  EXPECT_EQ(running.sample().tokens, Alone(spec));
+  EXPECT_EQ(Of(running), Alone(spec));
   ExpectAtRest();
 }
 
@@ -203,7 +203,7 @@ TEST_P(EngineSessionStateTest, AForgedStateHarmsItsOwnSessionAlone) {
     const auto end = static_cast<int64_t>(tokens_.size());
     SessionRef at_end = session;
     at_end.position = end;
-    EXPECT_EQ(*client_->Generate(SpecOf(at_end, 4)), AloneAfter(end, 4)) << again;
+    EXPECT_EQ(Drawn(SpecOf(at_end, 4)), AloneAfter(end, 4)) << again;
   }
   ExpectAtRest();
 }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,9 @@
 #include "tests/support/session_client.h"
 
 namespace rivulet::testing {
+
+// Tokens and their log-probabilities.
+using Sample = std::pair<std::vector<int32_t>, std::vector<float>>;
 
 class EngineStateTest : public ::testing::TestWithParam<TestedBackend> {
  protected:
@@ -45,11 +49,23 @@ class EngineStateTest : public ::testing::TestWithParam<TestedBackend> {
   }
 
   // What the first sample of `spec` is when nobody else is there; its prompt follows `tokens`.
-  std::vector<int32_t> Alone(const GenerateSpec& spec, std::vector<int32_t> tokens = {},
-                             std::vector<bool> generated = {}, uint32_t sample_index = 0) {
+  Sample Alone(const GenerateSpec& spec, std::vector<int32_t> tokens = {},
+               std::vector<bool> generated = {}, uint32_t sample_index = 0) {
     tokens.insert(tokens.end(), spec.prompt.begin(), spec.prompt.end());
-    return alone_->Draw(tokens, generated, SamplerFor(spec, config_, sample_index),
-                        spec.max_tokens);
+    const DrawnTokens drawn =
+        alone_->Draw(tokens, generated, SamplerFor(spec, config_, sample_index), spec.max_tokens);
+    return {drawn.tokens, drawn.logprobs};
+  }
+
+  // What the engine makes of it, which must end well.
+  Sample Drawn(const GenerateSpec& spec) {
+    ReplyCollector reply;
+    EXPECT_EQ(reply.Start(engine_.get(), spec), absl::OkStatus());
+    EXPECT_EQ(reply.Wait(), absl::OkStatus());
+    return Of(reply);
+  }
+  static Sample Of(const ReplyCollector& reply, size_t sample = 0) {
+    return {reply.sample(sample).tokens, reply.sample(sample).logprobs};
   }
 
   // Every slot is free and zeroed, and nothing broke the backend's rules.
@@ -64,6 +80,7 @@ class EngineStateTest : public ::testing::TestWithParam<TestedBackend> {
   std::shared_ptr<const Model> model_;
   std::shared_ptr<HostileProbe> probe_ = std::make_shared<HostileProbe>();
   std::optional<LoneSession> alone_;
+  std::deque<ReplyCollector> replies_;  // outlive the engine, whatever a test returns from
   std::unique_ptr<Engine> engine_;
   std::optional<SessionClient> client_;
 };

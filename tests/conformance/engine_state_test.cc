@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <deque>
 #include <map>
 #include <numeric>
 #include <random>
@@ -24,6 +23,7 @@ GenerateSpec SpecOf(int i) {
   for (int t = 0; t < i % 9; ++t) spec.prompt.push_back(1 + (3 * i + 7 * t) % 10);
   spec.max_tokens = 1 + i % 7;
   spec.sampling.seed = static_cast<uint64_t>(i) + 1000;
+  spec.want_logprobs = true;
   if (i % 3 == 0) spec.sampling.frequency_penalty = 1.5f;
   if (i % 3 == 1) spec.sampling.repetition_penalty = 4;
   if (i % 5 == 0) spec.sampling.logit_bias = {{3, 2.5f}};
@@ -40,12 +40,11 @@ TEST_P(EngineSlotTest, ARecycledSlotIsAsGoodAsNewForWhoeverGetsItNext) {
   options_.prefill_tokens_busy = options_.prefill_tokens_idle = 4;
   Start();
   auto scorer = NewBackend(1);
-  std::deque<ReplyCollector> replies;
   std::vector<int32_t> scored;
   const int requests = BundledModelsAreTooLarge() ? 24 : 48;
   for (int i = 0; i < requests; ++i) {
-    replies.emplace_back();
-    ASSERT_EQ(replies.back().Start(engine_.get(), SpecOf(i)), absl::OkStatus());
+    replies_.emplace_back();
+    ASSERT_EQ(replies_.back().Start(engine_.get(), SpecOf(i)), absl::OkStatus());
     if (i % 8 != 7) continue;  // a score in between leaves a slot without a sampler
     scored.push_back(1 + i % 10);
     ScoreSpec score;
@@ -63,10 +62,10 @@ TEST_P(EngineSlotTest, ARecycledSlotIsAsGoodAsNewForWhoeverGetsItNext) {
     EXPECT_EQ(result->logprobs, ScoreThroughBackend(*scorer, config_, 1, scored, 1).logprobs);
   }
   for (int i = 0; i < requests; ++i) {
-    ReplyCollector& reply = replies[static_cast<size_t>(i)];
+    ReplyCollector& reply = replies_[static_cast<size_t>(i)];
     ASSERT_EQ(reply.Wait(), absl::OkStatus()) << i;
     for (int s = 0; s < SpecOf(i).num_samples; ++s) {
-      EXPECT_EQ(reply.sample(static_cast<size_t>(s)).tokens,
+      EXPECT_EQ(Of(reply, static_cast<size_t>(s)),
                 Alone(SpecOf(i), {}, {}, static_cast<uint32_t>(s)))
           << "request " << i << ", sample " << s;
     }
@@ -82,19 +81,18 @@ TEST_P(EngineSlotTest, ARowsPlaceInARunSaysNothingOfWhoseItIs) {
     limits->preferred_steps = 3;
   };
   Start();
-  std::deque<ReplyCollector> replies;
   std::vector<GenerateSpec> specs;
   for (int i = 0; i < (BundledModelsAreTooLarge() ? 15 : 30); ++i) {
     GenerateSpec spec = SpecOf(i);
     spec.num_samples = 1;
     spec.max_tokens = 1 + (i * 7) % 29;
     specs.push_back(spec);
-    replies.emplace_back();
-    ASSERT_EQ(replies.back().Start(engine_.get(), spec), absl::OkStatus());
+    replies_.emplace_back();
+    ASSERT_EQ(replies_.back().Start(engine_.get(), spec), absl::OkStatus());
   }
   for (size_t i = 0; i < specs.size(); ++i) {
-    ASSERT_EQ(replies[i].Wait(), absl::OkStatus());
-    EXPECT_EQ(replies[i].sample().tokens, Alone(specs[i])) << i;
+    ASSERT_EQ(replies_[i].Wait(), absl::OkStatus());
+    EXPECT_EQ(Of(replies_[i]), Alone(specs[i])) << i;
   }
   ExpectAtRest();
 }
@@ -106,7 +104,7 @@ TEST_P(EngineSlotTest, ALateCancelHitsNobody) {
   Start();
   std::vector<RequestId> ended;
   for (int i = 0; i < 6; ++i) {
-    ReplyCollector first, second;
+    ReplyCollector &first = replies_.emplace_back(), &second = replies_.emplace_back();
     ASSERT_EQ(first.Start(engine_.get(), SpecOf(i)), absl::OkStatus());
     ASSERT_EQ(first.Wait(), absl::OkStatus());
     ended.push_back(first.id());
@@ -119,12 +117,12 @@ TEST_P(EngineSlotTest, ALateCancelHitsNobody) {
     }
     engine_->Cancel(second.id() + 1);  // nobody's yet
     ASSERT_EQ(second.Wait(), absl::OkStatus());
-    EXPECT_EQ(second.sample().tokens, Alone(spec));
+    EXPECT_EQ(Of(second), Alone(spec));
     ended.push_back(second.id());
   }
   // Not even of one that gets the id only later.
   engine_->Cancel(ended.back() + 1);
-  EXPECT_EQ(*client_->Generate(SpecOf(4)), Alone(SpecOf(4)));
+  EXPECT_EQ(Drawn(SpecOf(4)), Alone(SpecOf(4)));
   ExpectAtRest();
 }
 

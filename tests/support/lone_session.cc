@@ -24,6 +24,7 @@ SlotSampler SamplerFor(const GenerateSpec& spec, const ModelConfig& config, uint
   sampler.params = spec.sampling;
   sampler.sample_index = sample_index;
   sampler.stop_ids = spec.stop_ids;
+  sampler.want_logprobs = spec.want_logprobs;
   if (config.eos_token_id && !spec.ignore_eos) sampler.stop_ids.push_back(*config.eos_token_id);
   return sampler;
 }
@@ -54,9 +55,8 @@ std::vector<Record> LoneSession::Feed(std::span<const int32_t> tokens, int64_t p
   }
 }
 
-std::vector<int32_t> LoneSession::Draw(std::span<const int32_t> tokens,
-                                       const std::vector<bool>& generated,
-                                       const SlotSampler& sampler, int64_t max_new) {
+DrawnTokens LoneSession::Draw(std::span<const int32_t> tokens, const std::vector<bool>& generated,
+                              const SlotSampler& sampler, int64_t max_new) {
   std::vector<int32_t> feed(config_.has_bos() ? 1 : 0, config_.bos_token_id.value_or(0));
   std::vector<bool> as_output(feed.size(), false);
   feed.insert(feed.end(), tokens.begin(), tokens.end());
@@ -65,9 +65,9 @@ std::vector<int32_t> LoneSession::Draw(std::span<const int32_t> tokens,
   Zero();
   Must(backend_->SetSampler(kSlot, sampler));
   const BackendLimits& limits = backend_->limits();
-  std::vector<int32_t> drawn;
+  DrawnTokens drawn;
   int32_t last = 0;
-  for (size_t begin = 0; static_cast<int64_t>(drawn.size()) < max_new;) {
+  for (size_t begin = 0; static_cast<int64_t>(drawn.tokens.size()) < max_new;) {
     const bool prefill = begin < feed.size();
     size_t end = begin + 1;
     while (prefill && end < feed.size() && as_output[end] == as_output[begin] &&
@@ -75,18 +75,21 @@ std::vector<int32_t> LoneSession::Draw(std::span<const int32_t> tokens,
       ++end;
     }
     const bool draws = !prefill || end == feed.size();
-    const int samples = draws ? static_cast<int>(std::min<int64_t>(
-                                    limits.max_steps, max_new - static_cast<int64_t>(drawn.size())))
-                              : 0;
+    const int samples =
+        draws ? static_cast<int>(std::min<int64_t>(
+                    limits.max_steps, max_new - static_cast<int64_t>(drawn.tokens.size())))
+              : 0;
     const std::span<const int32_t> fed =
         prefill ? std::span<const int32_t>(feed).subspan(begin, end - begin)
                 : std::span<const int32_t>(&last, 1);
-    const auto position = static_cast<int64_t>(prefill ? begin : feed.size() + drawn.size() - 1);
+    const auto position =
+        static_cast<int64_t>(prefill ? begin : feed.size() + drawn.tokens.size() - 1);
     for (const Record& record : Feed(fed, position, !prefill || as_output[begin], samples)) {
       if (record.stopped) return drawn;
-      drawn.push_back(record.token);
+      drawn.tokens.push_back(record.token);
+      drawn.logprobs.push_back(record.logprob);
     }
-    if (!drawn.empty()) last = drawn.back();
+    if (!drawn.tokens.empty()) last = drawn.tokens.back();
     begin = prefill ? end : begin;
   }
   return drawn;

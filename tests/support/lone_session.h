@@ -15,6 +15,13 @@
 
 namespace rivulet {
 
+// Tokens, and how likely each was: the bits of a log-probability tell of a difference in the state
+// that the token hides.
+struct DrawnTokens {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;  // [tokens]; NaN where the sampler asked for none
+};
+
 // How a slot samples for `spec`, without a history.
 SlotSampler SamplerFor(const GenerateSpec& spec, const ModelConfig& config,
                        uint32_t sample_index = 0);
@@ -27,14 +34,14 @@ class LoneSession {
 
   // What is drawn after `tokens` (the implied bos comes before them): at most `max_new`, fewer
   // before a stop id, which is not among them. `generated`: [tokens], or empty where none was.
-  std::vector<int32_t> Draw(std::span<const int32_t> tokens, const std::vector<bool>& generated,
-                            const SlotSampler& sampler, int64_t max_new);
+  DrawnTokens Draw(std::span<const int32_t> tokens, const std::vector<bool>& generated,
+                   const SlotSampler& sampler, int64_t max_new);
   // The state after the first `fed` of the implied bos and `tokens`.
   std::vector<float> StateAfter(std::span<const int32_t> tokens, int64_t fed);
 
  private:
   void Zero();
-  // Feeds feed[begin, end), which are of one kind; draws `samples` tokens after them.
+  // Feeds `tokens`, which are of one kind; draws `samples` tokens after them.
   std::vector<Record> Feed(std::span<const int32_t> tokens, int64_t position, bool as_output,
                            int samples);
 

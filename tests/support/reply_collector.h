@@ -23,6 +23,7 @@ struct CollectedSample {
   std::vector<float> logprobs;
   std::vector<std::vector<TokenLogprob>> top_logprobs;
   std::optional<Finish> finish;
+  std::optional<SessionProgress> session;  // of the last delta
 };
 
 // Thread: any. Must outlive the reply's last OnReady: Wait() sees to that.
@@ -89,6 +90,7 @@ class ReplyCollector final : public ReplyListener {
       sample.logprobs.insert(sample.logprobs.end(), delta.logprobs.begin(), delta.logprobs.end());
       for (auto& top : delta.top_logprobs) sample.top_logprobs.push_back(std::move(top));
       sample.finish = delta.finish;
+      sample.session = delta.session;
     }
   }
 
