@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+// What simulated clients ask for.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "model/snapshot.h"
+#include "tests/simulation/reader.h"
+#include "tests/simulation/simulation.h"
+
+namespace rivulet {
+namespace {
+
+constexpr const char* kTenants[] = {"", "a", "b"};
+constexpr const char* kMarks[] = {"m", "n", "o", "p"};
+
+std::string Of(const SessionRef& ref) {
+  return absl::StrCat(ref.position ? absl::StrCat(" at ", *ref.position) : "",
+                      ref.mark.empty() ? "" : absl::StrCat(" mark ", ref.mark));
+}
+
+}  // namespace
+
+void Simulation::Ask() {
+  const int kind = choices_.Below(32);
+  if (kind < 7) return Generate(/*in_session=*/false);
+  if (kind < 15) return Generate(/*in_session=*/true);
+  if (kind < 17) return Score();
+  if (kind < 20) return Append();
+  if (kind < 23) return Open();
+  if (kind < 25) return Fork();
+  if (kind < 27) return Rewind();
+  if (kind < 28) return Close();
+  if (kind < 29) return ListAll();
+  if (kind < 30) return TakeSnapshot();
+  Restore();
+}
+
+Simulation::Asked* Simulation::Start(std::string what) {
+  Asked& asked = asked_.emplace_back();
+  asked.number = ++last_number_;
+  asked.what = absl::StrCat("#", asked.number, " ", what);
+  asked.turn = turn_;
+  return &asked;
+}
+
+void Simulation::Accepted(Asked* asked, const absl::StatusOr<RequestId>& id) {
+  Note([&] {
+    return absl::StrCat(asked->what,
+                        id.ok() ? "" : " refused: ", id.ok() ? "" : id.status().ToString());
+  });
+  if (id.ok()) {
+    asked->id = *id;
+    return;
+  }
+  JudgeError(*asked, id.status());
+  Remove(asked);
+}
+
+std::vector<int32_t> Simulation::DrawTokens(int most) {
+  std::vector<int32_t> tokens(static_cast<size_t>(choices_.Below(most + 1)));
+  for (int32_t& token : tokens) token = choices_.Below(26);
+  return tokens;
+}
+
+absl::Time Simulation::DrawDeadline() {
+  if (!choices_.OneIn(6)) return absl::InfiniteFuture();
+  return now_ + absl::Milliseconds(choices_.Below(4000));
+}
+
+// Mostly an open session, sometimes one that is gone, is another tenant's, or never was.
+SessionRef Simulation::DrawSession(Asked* asked) {
+  SessionRef ref;
+  if (clients_.empty() || choices_.OneIn(40)) {
+    ref.id = {1, static_cast<uint64_t>(choices_.Below(1000))};
+    asked->foreign = true;
+    return ref;
+  }
+  size_t index = 0;
+  for (int tries = 0; tries == 0 || (tries < 5 && clients_[index].gone); ++tries) {
+    index = static_cast<size_t>(choices_.Below(static_cast<int>(clients_.size())));
+  }
+  Client& client = clients_[index];
+  asked->client = &client;
+  ref.id = client.id;
+  ref.tenant = client.tenant;
+  if (choices_.OneIn(20)) {
+    ref.tenant = client.tenant == "a" ? "b" : "a";
+    asked->foreign = true;
+  }
+  absl::StrAppend(&asked->what, " on ", client.number, asked->foreign ? " as another tenant" : "");
+  if (choices_.OneIn(3)) {
+    const int size = static_cast<int>(client.maybe[0].size());
+    ref.position =
+        choices_.OneIn(2) ? std::max(0, size - choices_.Below(6)) : choices_.Between(-1, size + 1);
+  }
+  if (choices_.OneIn(5)) ref.mark = kMarks[choices_.Below(4)];
+  return ref;
+}
+
+GenerateSpec Simulation::DrawGenerate() {
+  GenerateSpec spec;
+  spec.prompt = DrawTokens(choices_.OneIn(8) ? 30 : 5);
+  spec.max_tokens = choices_.OneIn(10) ? choices_.Below(40) : choices_.Between(1, 10);
+  spec.sampling.seed = static_cast<uint64_t>(choices_.Below(100));
+  if (choices_.OneIn(3)) spec.sampling.repetition_penalty = 2;  // so that counts matter
+  spec.ignore_eos = choices_.OneIn(2);
+  if (choices_.OneIn(4)) spec.stop_ids = {choices_.Below(26)};
+  if (world_.tokenizer && choices_.OneIn(2)) {
+    for (int n = choices_.Between(1, 3); n > 0; --n) {
+      std::string stop(1, static_cast<char>('a' + choices_.Below(26)));
+      if (choices_.OneIn(2)) stop += static_cast<char>('a' + choices_.Below(26));
+      spec.stop_strings.push_back(stop);
+    }
+    spec.include_stop_string = choices_.OneIn(2);
+  }
+  spec.want_logprobs = choices_.OneIn(4);
+  spec.deadline = DrawDeadline();
+  return spec;
+}
+
+void Simulation::Generate(bool in_session) {
+  Asked* const asked = Start("generate");
+  GenerateSpec spec = DrawGenerate();
+  if (in_session) {
+    spec.session = DrawSession(asked);
+    spec.session_seed = choices_.OneIn(2);
+    if (choices_.OneIn(2)) spec.prompt.clear();
+  } else if (choices_.OneIn(4)) {
+    spec.num_samples = choices_.Between(1, std::min(3, world_.fake.limits.num_slots));
+  }
+  asked->places = spec.num_samples;
+  asked->deadline = spec.deadline;
+  asked->tokens = static_cast<int64_t>(spec.prompt.size());
+  absl::StrAppend(&asked->what, " ", spec.prompt.size(), "+", spec.max_tokens, " tokens x",
+                  spec.num_samples, spec.session ? Of(*spec.session) : "");
+  auto reader = std::make_unique<Reader>(/*eager=*/!choices_.OneIn(4), spec.num_samples);
+  Reader* const listener = reader.get();
+  asked->listener = std::move(reader);
+  const absl::StatusOr<Engine::Ticket> ticket = engine_->Generate(spec, listener);
+  if (ticket.ok()) {
+    asked->reply = ticket->reply;
+    // An end in the middle of Generate would have found a reader without a reply: Emit comes later.
+    listener->Start(
+        ticket->reply, [this, asked, spec, listener](const SeenReply& seen, const Usage& usage) {
+          if (!listener->broken().empty())
+            Broken(absl::StrCat(asked->what, ": ", listener->broken()));
+          int64_t tokens = 0;
+          for (const SeenSample& sample : seen.samples)
+            tokens += static_cast<int64_t>(sample.tokens.size());
+          const bool fits = usage.completion_tokens == tokens &&
+                            usage.prompt_tokens == static_cast<int64_t>(spec.prompt.size());
+          tokens_seen_ += tokens;
+          EndGenerate(asked, spec, seen, fits);
+        });
+  }
+  Accepted(asked, ticket.ok() ? absl::StatusOr<RequestId>(ticket->id) : ticket.status());
+}
+
+void Simulation::Score() {
+  Asked* const asked = Start("score");
+  ScoreSpec spec;
+  spec.tokens = DrawTokens(15);
+  if (choices_.OneIn(2)) spec.window = choices_.Between(1, 8);
+  spec.want_logprobs = choices_.OneIn(2);
+  const int64_t num_scored = static_cast<int64_t>(spec.tokens.size()) - (truth_.bos() == 1 ? 0 : 1);
+  if (num_scored > 0 && choices_.OneIn(3)) {
+    spec.output_positions.push_back(choices_.Below(static_cast<int>(num_scored)));
+  }
+  spec.deadline = asked->deadline = DrawDeadline();
+  asked->tokens = static_cast<int64_t>(spec.tokens.size());
+  Accepted(asked,
+           engine_->Score(spec, [this, asked, spec](const absl::StatusOr<ScoreResult>& seen) {
+             EndScore(asked, spec, seen);
+           }));
+}
+
+void Simulation::Append() {
+  Asked* const asked = Start("append");
+  AppendSpec spec;
+  spec.session = DrawSession(asked);
+  spec.tokens = DrawTokens(choices_.OneIn(8) ? 25 : 6);
+  spec.score = choices_.OneIn(2);
+  spec.want_logprobs = spec.score && choices_.OneIn(2);
+  if (spec.score && !spec.tokens.empty() && choices_.OneIn(3)) {
+    spec.output_positions.push_back(choices_.Below(static_cast<int>(spec.tokens.size())));
+  }
+  spec.deadline = asked->deadline = DrawDeadline();
+  asked->tokens = static_cast<int64_t>(spec.tokens.size());
+  absl::StrAppend(&asked->what, " ", spec.tokens.size(), " tokens", Of(spec.session));
+  Accepted(asked,
+           engine_->Append(spec, [this, asked, spec](const absl::StatusOr<ScoreResult>& seen) {
+             EndAppend(asked, spec, seen);
+           }));
+}
+
+void Simulation::Open() {
+  Asked* const asked = Start("open");
+  OpenSpec spec;
+  spec.tenant = kTenants[choices_.Below(3)];
+  spec.seed = static_cast<uint64_t>(choices_.Below(100));
+  if (choices_.OneIn(2)) spec.idle_timeout = absl::Seconds(choices_.Between(1, 100));
+  spec.deadline = asked->deadline = DrawDeadline();
+  Accepted(asked, OpenSession(engine_.get(), spec,
+                              [this, asked, spec](const absl::StatusOr<SessionInfo>& seen) {
+                                const bool well = End(asked, seen.status());
+                                if (well && seen.ok()) {
+                                  Count("open");
+                                  const absl::Duration idle = spec.idle_timeout.value_or(
+                                      world_.options.sessions.default_idle);
+                                  if (seen->seed != *spec.seed || seen->position != 0 ||
+                                      seen->idle_timeout != idle)
+                                    Broken("a new session is not as asked for");
+                                  NewClient(*seen, spec.tenant, {SessionState()});
+                                }
+                                Remove(asked);
+                              }));
+}
+
+void Simulation::Fork() {
+  Asked* const asked = Start("fork");
+  ForkSpec spec;
+  spec.session = DrawSession(asked);
+  spec.session.mark.clear();
+  spec.count = choices_.Between(1, 3);
+  spec.seed = static_cast<uint64_t>(choices_.Below(100));
+  spec.deadline = asked->deadline = DrawDeadline();
+  asked->opens = spec.count;
+  absl::StrAppend(&asked->what, " x", spec.count, Of(spec.session));
+  Accepted(asked,
+           ForkSession(engine_.get(), spec,
+                       [this, asked, spec](const absl::StatusOr<std::vector<SessionInfo>>& seen) {
+                         EndFork(asked, spec, seen);
+                       }));
+}
+
+void Simulation::Rewind() {
+  Asked* const asked = Start("rewind");
+  SessionRef to = DrawSession(asked);
+  if (choices_.OneIn(2) || to.position) {
+    to.mark.clear();
+    if (!to.position) to.position = 0;
+  } else if (to.mark.empty()) {
+    to.mark = kMarks[choices_.Below(4)];
+  }
+  asked->deadline = DrawDeadline();
+  absl::StrAppend(&asked->what, Of(to));
+  Accepted(asked, RewindSession(engine_.get(), to, asked->deadline,
+                                [this, asked, to](const absl::StatusOr<SessionInfo>& seen) {
+                                  EndRewind(asked, to, seen);
+                                }));
+}
+
+void Simulation::Close() {
+  Asked* const asked = Start("close");
+  const SessionRef ref = DrawSession(asked);
+  asked->closes = true;
+  const absl::StatusOr<RequestId> id =
+      CloseSession(engine_.get(), ref, [this, asked](const absl::Status& status) {
+        if (End(asked, status) && status.ok()) {
+          Count("close");
+          asked->client->gone = true;
+          asked->client->gone_turn = asked->turn + 1;
+          for (const Asked& other : asked_) {
+            if (other.client == asked->client && !other.foreign && other.number < asked->number) {
+              Broken(absl::StrCat("I8: ", other.what, " goes on after ", asked->what));
+            }
+          }
+        }
+        Remove(asked);
+      });
+  if (id.ok() && asked->client != nullptr && !asked->foreign) asked->client->closing = true;
+  Accepted(asked, id);
+}
+
+void Simulation::ListAll() {
+  Asked* const asked = Start("list");
+  const std::string tenant = kTenants[choices_.Below(3)];
+  Accepted(asked, ListSessions(
+                      engine_.get(), tenant, absl::InfiniteFuture(),
+                      [this, asked, tenant](const absl::StatusOr<std::vector<SessionInfo>>& seen) {
+                        if (End(asked, seen.status()) && seen.ok()) EndList(*asked, tenant, *seen);
+                        Remove(asked);
+                      }));
+}
+
+void Simulation::TakeSnapshot() {
+  Asked* const asked = Start("snapshot");
+  SessionRef ref = DrawSession(asked);
+  ref.position.reset();
+  ref.mark.clear();
+  asked->deadline = DrawDeadline();
+  Accepted(asked, SnapshotSession(engine_.get(), ref, asked->deadline,
+                                  [this, asked](const absl::StatusOr<SessionImage>& seen) {
+                                    EndSnapshot(asked, seen);
+                                  }));
+}
+
+void Simulation::Restore() {
+  if (snapshots_.empty()) return;
+  const Kept& kept =
+      snapshots_[static_cast<size_t>(choices_.Below(static_cast<int>(snapshots_.size())))];
+  std::string bytes = kept.bytes;
+  const bool damage = choices_.OneIn(3);
+  if (damage) {
+    const size_t at = static_cast<size_t>(choices_.Below(static_cast<int>(bytes.size())));
+    if (choices_.OneIn(2)) {
+      bytes.resize(at);
+    } else {
+      bytes[at] = static_cast<char>(bytes[at] ^ (1 << choices_.Below(8)));
+    }
+  }
+  absl::StatusOr<Snapshot> read = DecodeSnapshot(bytes, "");
+  if (damage || !read.ok()) {
+    Count(read.ok() ? "" : ReasonOf(read.status()));
+    if (!damage) Broken("a snapshot cannot be read: " + read.status().ToString());
+    if (read.ok()) Broken("I5: a damaged snapshot is taken for a good one");
+    JudgeMessage(read.status());
+    return;
+  }
+  Asked* const asked = Start("restore");
+  RestoreSpec spec;
+  spec.tenant = read->tenant;
+  for (size_t i = 0; i < read->tokens.size(); ++i)
+    spec.sequence.Append(read->tokens[i], read->generated[i]);
+  spec.seed = read->seed;
+  spec.marks = read->marks;
+  spec.fed = read->fed;
+  spec.state = std::move(read->state);
+  spec.deadline = asked->deadline = DrawDeadline();
+  asked->restores = kept.state;
+  const std::string tenant = kept.tenant;
+  const uint64_t seed = kept.seed;
+  Accepted(asked,
+           RestoreSession(engine_.get(), std::move(spec),
+                          [this, asked, tenant, seed](const absl::StatusOr<SessionInfo>& seen) {
+                            if (End(asked, seen.status()) && seen.ok()) {
+                              Count("restore");
+                              Client* const client = NewClient(*seen, tenant, {*asked->restores});
+                              if (client->seed != seed || !Fits(*seen, *client, *asked->restores))
+                                Broken("a restored session is not the one that was kept");
+                            }
+                            Remove(asked);
+                          }));
+}
+
+void Simulation::CancelSomething() {
+  if (asked_.empty()) return;
+  auto chosen = asked_.begin();
+  std::advance(chosen, choices_.Below(static_cast<int>(asked_.size())));
+  RequestId id = chosen->id;
+  if (choices_.OneIn(8))
+    id = static_cast<RequestId>(choices_.Below(last_number_ + 2));  // anybody's
+  for (Asked& asked : asked_) {
+    if (asked.id != id) continue;
+    Note([&] { return absl::StrCat("cancel ", asked.what); });
+    if (!asked.cancelled) asked.cancelled = turn_;
+  }
+  engine_->Cancel(id);
+}
+
+void Simulation::ReadOf(Asked* asked) {
+  if (asked->listener != nullptr) static_cast<Reader*>(asked->listener.get())->Take();
+}
+
+void Simulation::Read() {
+  if (asked_.empty()) return;
+  auto reader = asked_.begin();
+  std::advance(reader, choices_.Below(static_cast<int>(asked_.size())));
+  ReadOf(&*reader);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is made of the ends of requests.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "model/base/error.h"
+#include "model/snapshot.h"
+#include "tests/simulation/simulation.h"
+
+namespace rivulet {
+namespace {
+
+// The errors of server/engine/README.md that a simulated client can meet.
+const std::map<std::string, absl::StatusCode>& Documented() {
+  using Code = absl::StatusCode;
+  static const auto* const documented = new std::map<std::string, Code>{
+      {"PROMPT_EMPTY", Code::kInvalidArgument},
+      {"OUTPUT_POSITION_OUT_OF_RANGE", Code::kInvalidArgument},
+      {"TOO_MANY_TOKENS", Code::kOutOfRange},
+      {"POSITION_OUT_OF_RANGE", Code::kOutOfRange},
+      {"GIVEN_TOKENS_BEYOND_POSITION", Code::kFailedPrecondition},
+      {"MARK_LIMIT", Code::kFailedPrecondition},
+      {"MARK_NOT_FOUND", Code::kNotFound},
+      {"SESSION_NOT_FOUND", Code::kNotFound},
+      {"QUEUE_FULL", Code::kResourceExhausted},
+      {"SESSION_LIMIT", Code::kResourceExhausted},
+      {"SESSION_BUSY", Code::kResourceExhausted},
+      {"CANCELLED", Code::kCancelled},
+      {"SESSION_CLOSED", Code::kCancelled},
+      {"DEADLINE_EXCEEDED", Code::kDeadlineExceeded},
+      {"NON_FINITE_OUTPUT", Code::kDataLoss},
+      {"BACKEND_FAILED", Code::kUnavailable},
+      {"DRAINING", Code::kUnavailable},
+      {"SHUTDOWN", Code::kUnavailable},
+  };
+  return *documented;
+}
+
+// The state of a slot as FakeBackend writes it.
+bool IsStateOf(const FakeHistory& history, std::span<const float> state) {
+  uint64_t hash = 0, count = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    hash |= static_cast<uint64_t>(state[i]) << (16 * i);
+    count |= static_cast<uint64_t>(state[4 + i]) << (16 * i);
+  }
+  return hash == history.hash && count == static_cast<uint64_t>(history.count);
+}
+
+}  // namespace
+
+void Simulation::Remove(const Asked* asked) {
+  asked_.remove_if([asked](const Asked& other) { return &other == asked; });
+}
+
+void Simulation::JudgeMessage(const absl::Status& status) {
+  const absl::string_view message = status.message();
+  const bool printable =
+      std::all_of(message.begin(), message.end(), [](char c) { return c >= ' '; });
+  if (message.empty() || !printable) Broken("I10: no message of one line: " + status.ToString());
+  if (absl::StrContains(message, "0x") || absl::StrContains(message, " /") ||
+      absl::StrContains(message, ".cc")) {
+    Broken("I10: a pointer or a path in: " + status.ToString());
+  }
+}
+
+// Sessions that may have been open when a request was carried out that was asked for in this turn.
+int Simulation::MostClients(int turn) const {
+  return static_cast<int>(std::count_if(
+      clients_.begin(), clients_.end(),
+      [turn](const Client& client) { return !client.gone || client.gone_turn > turn; }));
+}
+
+bool Simulation::HasCause(const Asked& asked, const std::string& reason) const {
+  if (reason == "CANCELLED") return asked.cancelled.has_value();
+  if (reason == "SESSION_CLOSED")
+    return asked.client != nullptr && asked.client->closing && !asked.foreign;
+  if (reason == "DEADLINE_EXCEEDED") return clock_went_back_ || latest_ >= asked.deadline;
+  if (reason == "DRAINING") return asked.id == 0 ? draining_ : ended_rest_;
+  if (reason == "BACKEND_FAILED") return BackendFailed();
+  if (reason == "SHUTDOWN") return stopping_;
+  if (reason == "SESSION_NOT_FOUND") {
+    return asked.foreign || asked.client->gone || MayHaveExpired(*asked.client);
+  }
+  if (reason == "SESSION_LIMIT") {
+    return MostClients(asked.turn) + asked.opens > world_.options.sessions.max_sessions;
+  }
+  if (reason == "SESSION_BUSY") {
+    const auto before = std::count_if(asked_.begin(), asked_.end(), [&](const Asked& other) {
+      return other.client == asked.client && !other.foreign && !other.closes &&
+             other.number < asked.number;
+    });
+    return before > world_.options.sessions.max_waiting;
+  }
+  if (reason == "QUEUE_FULL") {
+    int places = 0;
+    int64_t tokens = 0;
+    for (const Asked& other : asked_) {
+      places += other.places;
+      tokens += other.tokens;
+    }
+    return places > world_.fake.limits.num_slots + world_.options.max_queue ||
+           tokens > world_.options.max_queue_tokens;
+  }
+  // Before it was accepted, a request is judged by itself alone.
+  if (asked.id == 0)
+    return reason == "PROMPT_EMPTY" ? truth_.bos() == 0
+                                    : reason == "TOO_MANY_TOKENS" && world_.config.max_tokens() &&
+                                          asked.tokens > *world_.config.max_tokens();
+  return true;  // for its own kind to judge
+}
+
+void Simulation::JudgeError(const Asked& asked, const absl::Status& status) {
+  const std::string reason = ReasonOf(status);
+  Count(reason);
+  JudgeMessage(status);
+  const auto documented = Documented().find(reason);
+  if (documented == Documented().end() || documented->second != status.code()) {
+    Broken(absl::StrCat("I8: ", asked.what,
+                        " ended with what is not documented: ", status.ToString()));
+  } else if (!HasCause(asked, reason)) {
+    Broken(absl::StrCat("I8: ", asked.what, " had no cause to end with ", status.ToString()));
+  }
+  if (absl::IsResourceExhausted(status) &&
+      GetErrorDetail(status).retry_after <= absl::ZeroDuration()) {
+    Broken("I8: RESOURCE_EXHAUSTED does not say when to try again");
+  }
+}
+
+void Simulation::Used(Client* client, bool for_certain) {
+  client->used_high = std::max(client->used_high, now_);
+  // Told now, it may have ended in the last turn whose ends were told, after they were.
+  if (for_certain) client->used_low = turn_clocks_[static_cast<size_t>(told_turn_)];
+}
+
+bool Simulation::End(Asked* asked, const absl::Status& status) {
+  Note([&] { return absl::StrCat(asked->what, " ends: ", status.ToString()); });
+  const std::string reason = ReasonOf(status);
+  if (status.ok()) {
+    Count("OK");
+    const Client* const client = asked->client;
+    const bool gone = client != nullptr && client->gone && client->gone_turn <= asked->turn;
+    if (asked->foreign || gone)
+      Broken(
+          absl::StrCat("I4: ", asked->what, " was served on a session that is not there for it"));
+  } else {
+    JudgeError(*asked, status);
+  }
+  if (reason == "SESSION_NOT_FOUND") {
+    if (asked->client != nullptr && !asked->foreign && !asked->client->gone) {
+      asked->client->gone = true;
+      asked->client->gone_turn = turn_;
+      Count("expired");
+    }
+    return false;
+  }
+  if (reason == "SESSION_BUSY") return false;
+  const bool outside = EndedFromOutside(status);
+  if (asked->client != nullptr && !asked->foreign) Used(asked->client, !outside);
+  return !outside;
+}
+
+Simulation::Client* Simulation::NewClient(const SessionInfo& info, const std::string& tenant,
+                                          std::vector<SessionState> maybe) {
+  for (const Client& other : clients_) {
+    if (other.id == info.id) Broken("a session id is used again");
+  }
+  Client& client = clients_.emplace_back();
+  client.number = static_cast<int>(clients_.size());
+  client.id = info.id;
+  client.tenant = tenant;
+  client.seed = info.seed;
+  client.idle = info.idle_timeout;
+  client.maybe = std::move(maybe);
+  client.used_high = now_;
+  Used(&client, true);
+  Note([&] {
+    return absl::StrCat("session ", client.number, " of \"", tenant, "\", idle ",
+                        absl::FormatDuration(client.idle));
+  });
+  return &client;
+}
+
+void Simulation::Narrow(const Asked& asked,
+                        absl::FunctionRef<std::vector<SessionState>(const SessionState&)> follow) {
+  if (asked.client == nullptr || asked.foreign) return;
+  std::vector<SessionState> next;
+  for (const SessionState& state : asked.client->maybe) {
+    for (SessionState& possible : follow(state)) {
+      if (std::find(next.begin(), next.end(), possible) == next.end())
+        next.push_back(std::move(possible));
+    }
+  }
+  if (next.empty()) {
+    for (const SessionState& state : asked.client->maybe) {
+      Note([&] {
+        return absl::StrCat("session ", asked.client->number, " held ",
+                            absl::StrJoin(state.tokens, " "));
+      });
+    }
+    return Broken(absl::StrCat("I1/I4: no state of session ", asked.client->number, " explains ",
+                               asked.what));
+  }
+  asked.client->maybe = std::move(next);
+}
+
+bool Simulation::Fits(const SessionInfo& info, const Client& client, const SessionState& state) {
+  return info.id == client.id && info.position == state.size() && info.hash == state.hash() &&
+         info.marks == state.marks && info.seed == client.seed && info.idle_timeout == client.idle;
+}
+
+void Simulation::EndGenerate(Asked* asked, const GenerateSpec& spec, const SeenReply& seen,
+                             bool usage_fits) {
+  const bool reached = End(asked, seen.status) || EndedFromOutside(seen.status);
+  if (!usage_fits) Broken(absl::StrCat("I9: the usage of ", asked->what, " is not what was seen"));
+  Note([&] {
+    return absl::StrCat(asked->what, " brought ", absl::StrJoin(seen.samples[0].tokens, " "));
+  });
+  if (!spec.session) {
+    const std::string wrong = truth_.Judge(spec, seen);
+    if (!wrong.empty()) Broken(absl::StrCat("I1: ", asked->what, ": ", wrong));
+  } else if (reached) {
+    Narrow(*asked, [&](const SessionState& state) {
+      return truth_.After(state, asked->client->seed, spec, seen);
+    });
+  } else if (!seen.samples[0].tokens.empty()) {
+    Broken(absl::StrCat("I4: ", asked->what, " brought tokens of a session that it did not reach"));
+  }
+  Remove(asked);
+}
+
+void Simulation::EndScore(Asked* asked, const ScoreSpec& spec,
+                          const absl::StatusOr<ScoreResult>& seen) {
+  if (End(asked, seen.status())) {
+    const std::optional<ScoreResult> want = truth_.Score(spec);
+    const bool right = seen.ok() ? want && SameScore(*want, *seen)
+                                 : !want && ReasonOf(seen.status()) == "NON_FINITE_OUTPUT";
+    if (!right) Broken(absl::StrCat("I1: ", asked->what, " is wrong: ", seen.status().ToString()));
+  }
+  Remove(asked);
+}
+
+void Simulation::EndAppend(Asked* asked, const AppendSpec& spec,
+                           const absl::StatusOr<ScoreResult>& seen) {
+  if (End(asked, seen.status()) || EndedFromOutside(seen.status())) {
+    Narrow(*asked, [&](const SessionState& state) {
+      return truth_.After(state, asked->client->seed, spec, seen);
+    });
+  }
+  Remove(asked);
+}
+
+void Simulation::EndFork(Asked* asked, const ForkSpec& spec,
+                         const absl::StatusOr<std::vector<SessionInfo>>& seen) {
+  const std::string reason = ReasonOf(seen.status());
+  if (End(asked, seen.status()) && reason != "SESSION_LIMIT") {
+    std::vector<SessionState> forked;
+    Narrow(*asked, [&](const SessionState& state) -> std::vector<SessionState> {
+      const int64_t position = spec.session.position.value_or(state.size());
+      const bool within = position >= 0 && position <= state.size();
+      if (!seen.ok())
+        return !within && reason == "POSITION_OUT_OF_RANGE" ? std::vector{state}
+                                                            : std::vector<SessionState>();
+      if (!within || seen->size() != static_cast<size_t>(spec.count)) return {};
+      SessionState fork = state;
+      fork.Cut(position);
+      for (size_t i = 0; i < seen->size(); ++i) {
+        Client expected;
+        expected.id = (*seen)[i].id;
+        expected.seed = *spec.seed + i;
+        expected.idle = asked->client->idle;
+        if (!Fits((*seen)[i], expected, fork)) return {};
+      }
+      forked.push_back(fork);
+      return {state};
+    });
+    if (seen.ok() && broken_.empty()) {
+      Count("fork");
+      for (const SessionInfo& info : *seen) NewClient(info, asked->client->tenant, forked);
+    }
+  }
+  Remove(asked);
+}
+
+void Simulation::EndRewind(Asked* asked, const SessionRef& to,
+                           const absl::StatusOr<SessionInfo>& seen) {
+  const std::string reason = ReasonOf(seen.status());
+  if (End(asked, seen.status())) {
+    Narrow(*asked, [&](SessionState state) -> std::vector<SessionState> {
+      const auto mark = state.marks.find(to.mark);
+      const bool known = to.mark.empty() || mark != state.marks.end();
+      if (!known)
+        return reason == "MARK_NOT_FOUND" ? std::vector{state} : std::vector<SessionState>();
+      const int64_t position = to.mark.empty() ? *to.position : mark->second;
+      if (position < 0 || position > state.size()) {
+        return reason == "POSITION_OUT_OF_RANGE" ? std::vector{state} : std::vector<SessionState>();
+      }
+      if (!seen.ok()) return {};
+      state.Cut(position);
+      return Fits(*seen, *asked->client, state) ? std::vector{state} : std::vector<SessionState>();
+    });
+    if (seen.ok()) Count("rewind");
+  }
+  Remove(asked);
+}
+
+void Simulation::EndList(const Asked& asked, const std::string& tenant,
+                         const std::vector<SessionInfo>& seen) {
+  Count("list");
+  size_t known = 0;
+  for (const Client& client : clients_) {
+    const auto info = std::find_if(seen.begin(), seen.end(),
+                                   [&](const SessionInfo& other) { return other.id == client.id; });
+    if (info == seen.end()) {
+      const bool sure =
+          client.tenant == tenant && !client.gone && !client.closing && !MayHaveExpired(client);
+      if (sure) Broken(absl::StrCat("I9: session ", client.number, " is not listed"));
+      continue;
+    }
+    ++known;
+    if (client.tenant != tenant) Broken("I4: another tenant's session is listed");
+    if (client.gone && client.gone_turn <= asked.turn + 1)
+      Broken("I9: a session that is gone is listed");
+    const bool fits =
+        std::any_of(client.maybe.begin(), client.maybe.end(),
+                    [&](const SessionState& state) { return Fits(*info, client, state); });
+    if (!info->busy && !fits)
+      Broken(absl::StrCat("I4: session ", client.number, " is not as its client left it"));
+  }
+  if (known != seen.size()) Broken("I9: a session is listed that nobody opened");
+}
+
+void Simulation::EndSnapshot(Asked* asked, const absl::StatusOr<SessionImage>& seen) {
+  if (End(asked, seen.status())) {
+    Narrow(*asked, [&](const SessionState& state) -> std::vector<SessionState> {
+      if (!seen.ok()) return {};
+      const std::span<const int32_t> tokens = seen->sequence.tokens();
+      const bool same =
+          std::equal(tokens.begin(), tokens.end(), state.tokens.begin(), state.tokens.end()) &&
+          seen->marks == state.marks && seen->tenant == asked->client->tenant &&
+          seen->seed == asked->client->seed;
+      if (!same) return {};
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        if (seen->sequence.generated(static_cast<int64_t>(i)) != state.generated[i]) return {};
+      }
+      const Checkpoint& kept = seen->state;
+      if (kept.fed < 0 || kept.fed > std::max<int64_t>(0, truth_.bos() + state.size() - 1))
+        return {};
+      if ((kept.fed == 0) != (kept.state == nullptr)) return {};
+      if (kept.state != nullptr && !IsStateOf(truth_.Fed(state, kept.fed), kept.state->values()))
+        return {};
+      return {state};
+    });
+    if (seen.ok() && broken_.empty()) KeepSnapshot(*asked, *seen);
+  }
+  Remove(asked);
+}
+
+void Simulation::KeepSnapshot(const Asked& asked, const SessionImage& image) {
+  Count("snapshot");
+  Snapshot snapshot;
+  snapshot.model_name = "fake";
+  snapshot.weights_sha256 = snapshot.config_sha256 = std::string(64, '0');
+  snapshot.numerics_id = "fake";
+  snapshot.layout = world_.config.state_layout();
+  snapshot.tenant = image.tenant;
+  snapshot.seed = image.seed;
+  snapshot.sequence_hash = image.sequence.hash();
+  snapshot.tokens.assign(image.sequence.tokens().begin(), image.sequence.tokens().end());
+  for (int64_t i = 0; i < image.sequence.size(); ++i)
+    snapshot.generated.push_back(image.sequence.generated(i));
+  snapshot.marks = image.marks;
+  snapshot.fed = image.state.fed;
+  if (image.state.state != nullptr) {
+    snapshot.state.assign(image.state.state->values().begin(), image.state.state->values().end());
+  }
+  if (snapshots_.size() >= 4) snapshots_.erase(snapshots_.begin());
+  snapshots_.push_back(
+      {EncodeSnapshot(snapshot, ""), image.tenant, image.seed, asked.client->maybe[0]});
+}
+
+}  // namespace rivulet

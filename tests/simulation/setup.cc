@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine of a schedule: small limits, so that all of them are met.
+#include <utility>
+
+#include "tests/simulation/simulation.h"
+
+namespace rivulet {
+
+void Simulation::DrawWorld() {
+  const bool with_bos = choices_.Below(3) > 0;
+  const bool text = choices_.OneIn(3);
+  world_.config = FakeConfig(with_bos ? 29 : 28, with_bos);
+  if (choices_.OneIn(3)) world_.config.eos_token_id = 26;
+  if (choices_.OneIn(4)) {
+    world_.config.position.type = PositionType::kLearned;
+    world_.config.position.max_length = choices_.Between(20, 60);
+  }
+  if (text) world_.tokenizer = *Tokenizer::CreateChar("abcdefghijklmnopqrstuvwxyz");
+  BackendLimits& limits = world_.fake.limits;
+  limits.num_slots = choices_.Between(1, 5);
+  limits.max_rows = choices_.Between(1, limits.num_slots);
+  limits.max_tokens = choices_.Between(4, 40);
+  limits.max_steps = choices_.Between(1, 5);
+  limits.preferred_steps = choices_.Between(1, limits.max_steps);
+  limits.bytes_per_slot = world_.config.state_layout().bytes_per_slot();
+  world_.fake.polls_per_run = choices_.Between(1, 3);
+  if (choices_.OneIn(6)) world_.fake.fail_at_call = choices_.Below(300);
+  if (choices_.OneIn(8)) world_.fake.non_finite_draw_position = choices_.Between(3, 20);
+  if (choices_.OneIn(8)) world_.fake.nan_score_position = choices_.Between(1, 12);
+  if (choices_.OneIn(8)) world_.fake.nan_output_position = choices_.Between(1, 12);
+}
+
+void Simulation::DrawLimits() {
+  EngineOptions& options = world_.options;
+  options.max_queue = choices_.Between(0, 8);
+  options.max_queue_tokens = choices_.Between(40, 400);
+  options.default_max_tokens = 15;
+  options.prefill_tokens_busy = choices_.Between(1, 8);
+  options.prefill_tokens_idle = choices_.Between(4, 24);
+  options.max_pending_tokens = choices_.Between(2, 10);
+  SessionLimits& sessions = options.sessions;
+  sessions.max_sessions = choices_.Between(2, 12);
+  sessions.max_state_bytes =
+      choices_.Below(12) * static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
+  sessions.max_tokens = choices_.Between(20, 120);
+  sessions.max_waiting = choices_.Between(0, 3);
+  sessions.max_marks = choices_.Between(1, 3);
+  sessions.max_forks = 4;
+  sessions.default_idle = absl::Seconds(choices_.Between(2, 60));
+}
+
+Simulation::Simulation(Choices choices, const SimulationOptions& options)
+    : choices_(std::move(choices)), options_(options) {
+  DrawWorld();
+  DrawLimits();
+  engine_ = CreateSteppedEngine(
+      world_.config, world_.tokenizer ? &*world_.tokenizer : nullptr,
+      std::make_unique<WatchedBackend>(world_.config, world_.fake, probe_, options_.mutant,
+                                       [this] { OnBackendCall(); }),
+      world_.options, [this] { return now_; });
+}
+
+Simulation::~Simulation() {
+  if (engine_ != nullptr) Stop();  // its requests tell us of their ends
+}
+
+}  // namespace rivulet

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Simulation: an engine, its clients, its clock and its faults on one thread, a schedule of what
+// happens drawn from Choices, and after each turn a look at everything that the engine promises.
+// The same choices give the same schedule.
+//
+// Invariants (the names are those of README.md): I1 each reply is a prefix of what its session
+// draws alone, complete if it ended well; I4 nothing depends on anybody else; I5 what failed
+// changed nothing; I6 queue, pending tokens and states stay within their limits; I7 a failed
+// backend is said to have failed; I8 every request ends, and its error is one of those in
+// server/engine/README.md for a cause that there was; I9 sessions, places and slots are conserved;
+// I10 free slots are zero, messages hold no pointer and no path.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/engine/engine_parts.h"
+#include "server/engine/session_calls.h"
+#include "tests/simulation/choices.h"
+#include "tests/simulation/truth.h"
+#include "tests/simulation/watched_backend.h"
+
+namespace rivulet {
+
+struct SimulationOptions {
+  Mutant mutant = Mutant::kNone;
+  int max_actions = 300;
+  bool trace = false;  // keep what happened, to be printed
+};
+
+class Simulation {
+ public:
+  Simulation(Choices choices, const SimulationOptions& options);
+  ~Simulation();
+
+  // Carries out the schedule. Returns the first broken promise; empty: all were kept.
+  std::string Run();
+
+  const std::vector<std::string>& trace() const { return trace_; }
+  // How often what happened: "CANCELLED", "fork", ...
+  const std::map<std::string, int64_t>& counts() const { return counts_; }
+
+ private:
+  // A client session as its clients know it.
+  struct Client {
+    int number = 0;
+    SessionId id;
+    std::string tenant;
+    uint64_t seed = 0;
+    absl::Duration idle;
+    std::vector<SessionState> maybe;  // the states that explain all that was seen; at least one
+    bool closing = false;             // CloseSession was called
+    bool gone = false;                // closed or expired for certain ...
+    int gone_turn = 0;                // ... in this turn
+    absl::Time used_low, used_high;   // last use lies between
+  };
+  // A request that has not ended.
+  struct Asked {
+    int number = 0;
+    std::string what;
+    RequestId id = 0;
+    Client* client = nullptr;  // null: none, or an id that never was
+    bool foreign = false;      // under another tenant's name, or such an id
+    bool closes = false;
+    int turn = 0;                  // of the engine when it was asked ...
+    std::optional<int> cancelled;  // ... and cancelled
+    absl::Time deadline = absl::InfiniteFuture();
+    int places = 1;
+    int opens = 1;  // sessions, if it opens any
+    int64_t tokens = 0;
+    std::unique_ptr<ReplyListener> listener;  // of a Generate
+    std::shared_ptr<Reply> reply;
+    std::optional<SessionState> restores;
+  };
+  struct Kept {  // a snapshot
+    std::string bytes;
+    std::string tenant;
+    uint64_t seed = 0;
+    SessionState state;
+  };
+  using List = std::list<Asked>;
+
+  // setup.cc: the engine.
+  void DrawWorld();
+  void DrawLimits();
+
+  // simulation.cc: time, and what must always hold.
+  void Act();
+  void BeginTurn();
+  void Turn(bool emit);
+  void Stop();
+  void Emit();
+  void OnBackendCall();
+  void MoveClock();
+  void FinishAll();
+  void CheckAfterTurn();
+  void CheckAsked(const Asked& asked);
+  void CheckLoad(bool idle);
+  bool BackendFailed() const;
+  bool MayHaveExpired(const Client& client) const;
+  void ExpireClients();
+  void Broken(const std::string& what);
+  void Note(absl::FunctionRef<std::string()> what);
+  void Count(const std::string& what) { ++counts_[what]; }
+
+  // actions.cc: what clients ask for.
+  void Ask();
+  void Generate(bool in_session);
+  void Score();
+  void Append();
+  void Open();
+  void Fork();
+  void Rewind();
+  void Close();
+  void ListAll();
+  void TakeSnapshot();
+  void Restore();
+  void CancelSomething();
+  void Read();
+  static void ReadOf(Asked* asked);
+  Asked* Start(std::string what);
+  // Takes in the engine's answer: the request is in flight, or was refused for a good reason.
+  void Accepted(Asked* asked, const absl::StatusOr<RequestId>& id);
+  SessionRef DrawSession(Asked* asked);
+  GenerateSpec DrawGenerate();
+  std::vector<int32_t> DrawTokens(int most);
+  absl::Time DrawDeadline();
+
+  // ends.cc: what is made of their ends.
+  // What is the same for all kinds. True: it reached its session (if it names one) and was not
+  // ended from outside.
+  bool End(Asked* asked, const absl::Status& status);
+  void EndGenerate(Asked* asked, const GenerateSpec& spec, const SeenReply& seen, bool usage_fits);
+  void EndAppend(Asked* asked, const AppendSpec& spec, const absl::StatusOr<ScoreResult>& seen);
+  void EndScore(Asked* asked, const ScoreSpec& spec, const absl::StatusOr<ScoreResult>& seen);
+  void EndFork(Asked* asked, const ForkSpec& spec,
+               const absl::StatusOr<std::vector<SessionInfo>>& seen);
+  void EndRewind(Asked* asked, const SessionRef& to, const absl::StatusOr<SessionInfo>& seen);
+  void EndList(const Asked& asked, const std::string& tenant, const std::vector<SessionInfo>& seen);
+  void EndSnapshot(Asked* asked, const absl::StatusOr<SessionImage>& seen);
+  void KeepSnapshot(const Asked& asked, const SessionImage& image);
+  void JudgeError(const Asked& asked, const absl::Status& status);
+  bool HasCause(const Asked& asked, const std::string& reason) const;
+  void JudgeMessage(const absl::Status& status);
+  Client* NewClient(const SessionInfo& info, const std::string& tenant,
+                    std::vector<SessionState> maybe);
+  void Used(Client* client, bool for_certain);
+  int MostClients(int turn) const;
+  void Remove(const Asked* asked);
+  // Keeps the states of the client that `fits` explains, each replaced by what follows from it.
+  void Narrow(const Asked& asked,
+              absl::FunctionRef<std::vector<SessionState>(const SessionState&)> follow);
+  static bool Fits(const SessionInfo& info, const Client& client, const SessionState& state);
+
+  Choices choices_;
+  const SimulationOptions options_;
+  World world_;
+  Truth truth_{world_};
+  absl::Time now_ = absl::FromUnixSeconds(1'000'000);
+  std::shared_ptr<FakeProbe> probe_ = std::make_shared<FakeProbe>();
+  std::unique_ptr<SteppedEngine> engine_;
+
+  int turn_ = 0;                               // turns begun
+  std::vector<absl::Time> turn_clocks_{now_};  // [turn] when it began
+  int told_turn_ = 0;         // all that had been published by the end of this turn is told
+  absl::Time latest_ = now_;  // the latest that any turn began
+  bool clock_went_back_ = false;
+  std::optional<int> failed_at_turn_;  // the backend had failed when this turn began
+  bool draining_ = false, ended_rest_ = false, stopping_ = false;
+  bool quiet_ = false;  // nobody disturbs any more
+  int actions_ = 0;
+  int last_number_ = 0;
+  int64_t tokens_seen_ = 0;
+  List asked_;  // oldest first
+  std::deque<Client> clients_;
+  std::vector<Kept> snapshots_;
+  std::string broken_;
+  std::vector<std::string> trace_;
+  std::map<std::string, int64_t> counts_;
+};
+
+}  // namespace rivulet

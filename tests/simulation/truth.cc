@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/simulation/truth.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/sequence_hash.h"
+
+namespace rivulet {
+namespace {
+
+bool Wanted(const std::vector<int64_t>& positions, int64_t i) {
+  return std::find(positions.begin(), positions.end(), i) != positions.end();
+}
+
+}  // namespace
+
+bool SameScore(const ScoreResult& want, const ScoreResult& seen) {
+  return seen.nll_nats == want.nll_nats && seen.num_scored == want.num_scored &&
+         seen.logprobs == want.logprobs && seen.outputs == want.outputs;
+}
+
+std::string ReasonOf(const absl::Status& status) { return GetErrorDetail(status).reason; }
+
+bool EndedFromOutside(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsUnavailable(status);
+}
+
+uint64_t SessionState::hash() const { return HashTokens(kEmptySequenceHash, tokens); }
+
+void SessionState::Append(int32_t token, bool was_generated) {
+  tokens.push_back(token);
+  generated.push_back(was_generated);
+}
+
+void SessionState::Cut(int64_t size) {
+  tokens.resize(static_cast<size_t>(size));
+  generated.resize(static_cast<size_t>(size));
+  std::erase_if(marks, [size](const auto& mark) { return mark.second > size; });
+}
+
+FakeHistory Truth::Fed(const SessionState& session, int64_t fed) const {
+  FakeHistory history;
+  if (bos() == 1 && fed > 0) history.Feed(*world_.config.bos_token_id, false);
+  for (size_t i = 0; static_cast<int64_t>(i) < fed - bos(); ++i) {
+    history.Feed(session.tokens[i], session.generated[i]);
+  }
+  return history;
+}
+
+int64_t Truth::MaxNew(const GenerateSpec& spec, int64_t given) const {
+  const std::optional<int64_t> limit = world_.config.max_tokens();
+  int64_t most = spec.max_tokens;
+  if (most == 0) most = limit ? *limit - given : world_.options.default_max_tokens;
+  most = std::min(most, limit.value_or(given + most) - given);
+  if (spec.session) most = std::min(most, world_.options.sessions.max_tokens - given);
+  return std::max<int64_t>(0, most);
+}
+
+// The first token with which the text ends in a stop string ends the sample; of several, the one
+// that begins earliest counts. Tokens are dropped whole.
+bool Truth::MatchStop(const GenerateSpec& spec, Drawn* drawn) const {
+  if (spec.stop_strings.empty()) return false;
+  std::string text;
+  std::vector<size_t> ends;
+  for (const int32_t token : drawn->tokens) {
+    text += std::string(world_.tokenizer->Decode(token));
+    ends.push_back(text.size());
+  }
+  if (ends.size() > 1 && ends.back() == ends[ends.size() - 2]) return false;  // no text of its own
+  const std::string* match = nullptr;
+  for (const std::string& stop : spec.stop_strings) {
+    const bool here = text.size() >= stop.size() && text.ends_with(stop);
+    if (here && (match == nullptr || stop.size() > match->size())) match = &stop;
+  }
+  if (match == nullptr) return false;
+  drawn->finish = {FinishReason::kStopString, *match, -1};
+  if (spec.include_stop_string) return true;
+  const auto overlap = std::upper_bound(ends.begin(), ends.end(), text.size() - match->size());
+  drawn->tokens.resize(static_cast<size_t>(overlap - ends.begin()));
+  drawn->logprobs.resize(drawn->tokens.size());
+  return true;
+}
+
+Drawn Truth::Draw(const SessionState& from, const GenerateSpec& spec, uint32_t sample) const {
+  SlotSampler sampler;
+  sampler.params = spec.sampling;
+  sampler.sample_index = sample;
+  std::vector<int32_t> stops = spec.stop_ids;
+  if (world_.config.eos_token_id && !spec.ignore_eos) stops.push_back(*world_.config.eos_token_id);
+  FakeHistory history = Fed(from, bos() + from.size());
+  Drawn drawn;
+  for (int64_t left = MaxNew(spec, from.size()); left > 0; --left) {
+    if (history.count == world_.fake.non_finite_draw_position) return drawn;
+    const int32_t token = FakeDraw(world_.config, world_.fake.script, history, sampler);
+    if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+      drawn.finish = {FinishReason::kStopToken, "", token};
+      return drawn;
+    }
+    drawn.tokens.push_back(token);
+    drawn.logprobs.push_back(history.Logprob(token));
+    if (MatchStop(spec, &drawn)) return drawn;
+    history.Feed(token, true);
+  }
+  drawn.finish.emplace();  // kLength
+  return drawn;
+}
+
+std::string Truth::Extend(const SessionRef& ref, std::span<const int32_t> tokens,
+                          SessionState* session, int64_t* appended) const {
+  int64_t position = ref.position.value_or(session->size());
+  int64_t count = static_cast<int64_t>(tokens.size());
+  bool given_before = position >= 0 && position + count <= session->size();
+  for (int64_t i = 0; given_before && i < count; ++i) {
+    const size_t at = static_cast<size_t>(position + i);
+    given_before = !session->generated[at] && session->tokens[at] == tokens[size_t(i)];
+  }
+  if (given_before) {  // asked again: given once
+    position += count;
+    count = 0;
+  }
+  if (position < 0 || position > session->size()) return "POSITION_OUT_OF_RANGE";
+  const auto beyond = session->generated.begin() + position;
+  if (std::find(beyond, session->generated.end(), false) != session->generated.end()) {
+    return "GIVEN_TOKENS_BEYOND_POSITION";
+  }
+  const SessionLimits& limits = world_.options.sessions;
+  const int64_t longest = world_.config.max_tokens().value_or(limits.max_tokens);
+  if (position + count > std::min(longest, limits.max_tokens)) return "TOO_MANY_TOKENS";
+  if (!ref.mark.empty() && !session->marks.contains(ref.mark) &&
+      session->marks.size() >= static_cast<size_t>(limits.max_marks)) {
+    return "MARK_LIMIT";
+  }
+  session->Cut(position);
+  *appended = count;
+  for (int64_t i = 0; i < count; ++i) session->Append(tokens[size_t(i)], false);
+  return "";
+}
+
+std::string Truth::JudgeSample(const Drawn& drawn, const GenerateSpec& spec, const SeenReply& seen,
+                               const SeenSample& sample) const {
+  const size_t count = sample.tokens.size();
+  if (count > drawn.tokens.size() ||
+      !std::equal(sample.tokens.begin(), sample.tokens.end(), drawn.tokens.begin())) {
+    return "tokens are not a prefix of the lone session's";
+  }
+  if (spec.want_logprobs &&
+      !(sample.logprobs.size() == count &&
+        std::equal(sample.logprobs.begin(), sample.logprobs.end(), drawn.logprobs.begin()))) {
+    return "wrong logprobs";
+  }
+  if (world_.tokenizer && sample.text != world_.tokenizer->Decode(sample.tokens)) {
+    return "the text is not that of the tokens";
+  }
+  if (seen.status.ok() && !sample.finish) return "ended well without a finish";
+  if (!sample.finish) return "";
+  if (count < drawn.tokens.size()) return "finished early";
+  if (!drawn.finish) return "finished where no finite output was";
+  const bool same = sample.finish->reason == drawn.finish->reason &&
+                    sample.finish->stop_string == drawn.finish->stop_string &&
+                    sample.finish->stop_token == drawn.finish->stop_token;
+  return same ? "" : "finished for another reason";
+}
+
+std::string Truth::Judge(const GenerateSpec& spec, const SeenReply& seen) const {
+  SessionState prompt;
+  for (const int32_t token : spec.prompt) prompt.Append(token, false);
+  bool finite = true;
+  for (size_t s = 0; s < seen.samples.size(); ++s) {
+    const Drawn drawn = Draw(prompt, spec, static_cast<uint32_t>(s));
+    finite = finite && drawn.finish.has_value();
+    const std::string wrong = JudgeSample(drawn, spec, seen, seen.samples[s]);
+    if (!wrong.empty()) return absl::StrCat("sample ", s, ": ", wrong);
+  }
+  if (seen.status.ok() || EndedFromOutside(seen.status)) return "";
+  const bool not_finite = ReasonOf(seen.status) == "NON_FINITE_OUTPUT" && !finite;
+  return not_finite ? "" : absl::StrCat("no reason to end with ", seen.status.ToString());
+}
+
+std::vector<SessionState> Truth::After(const SessionState& session, uint64_t seed,
+                                       const GenerateSpec& asked, const SeenReply& seen) const {
+  GenerateSpec spec = asked;
+  if (spec.session_seed) spec.sampling.seed = seed;
+  const std::vector<int32_t>& tokens = seen.samples[0].tokens;
+  const bool outside = EndedFromOutside(seen.status);
+  std::vector<SessionState> possible;
+  if (outside && tokens.empty()) possible.push_back(session);  // its turn never came
+  SessionState begun = session;
+  int64_t appended = 0;
+  std::string reason = Extend(*spec.session, spec.prompt, &begun, &appended);
+  if (reason.empty() && begun.size() + bos() == 0) reason = "PROMPT_EMPTY";
+  if (!reason.empty()) {
+    if (ReasonOf(seen.status) == reason) possible.push_back(session);
+    return possible;
+  }
+  const Drawn drawn = Draw(begun, spec, 0);
+  if (!JudgeSample(drawn, spec, seen, seen.samples[0]).empty()) return possible;
+  if (!seen.status.ok() && !outside &&
+      (drawn.finish || ReasonOf(seen.status) != "NON_FINITE_OUTPUT")) {
+    return possible;
+  }
+  for (const auto& [count, progress] : seen.progress) {
+    SessionState then = begun;
+    for (int64_t i = 0; i < count; ++i) then.Append(tokens[size_t(i)], true);
+    if (progress.position != then.size() || progress.hash != then.hash() ||
+        progress.seed != spec.sampling.seed) {
+      return possible;
+    }
+  }
+  if (!seen.status.ok() && tokens.empty()) {
+    begun.Cut(begun.size() - appended);  // no effect, but for tokens beyond the position
+    if (possible.empty() || possible[0] != begun) possible.push_back(begun);
+    return possible;
+  }
+  for (const int32_t token : tokens) begun.Append(token, true);
+  if (seen.status.ok() && !spec.session->mark.empty()) {
+    begun.marks[spec.session->mark] = begun.size();
+  }
+  return {begun};
+}
+std::vector<SessionState> Truth::After(const SessionState& session, uint64_t seed,
+                                       const AppendSpec& spec,
+                                       const absl::StatusOr<ScoreResult>& seen) const {
+  const bool outside = EndedFromOutside(seen.status());
+  std::vector<SessionState> possible;
+  if (outside) possible.push_back(session);
+  SessionState begun = session;
+  int64_t appended = 0;
+  const int64_t before = bos() + spec.session.position.value_or(session.size());
+  const int64_t count = static_cast<int64_t>(spec.tokens.size());
+  const int64_t first = before + (before == 0 ? std::min<int64_t>(1, count) : 0);
+  const int64_t num_scored = spec.score ? before + count - first : 0;
+  std::string reason;
+  for (const int64_t wanted : spec.output_positions) {
+    if (wanted >= num_scored) reason = "OUTPUT_POSITION_OUT_OF_RANGE";
+  }
+  if (reason.empty()) reason = Extend(spec.session, spec.tokens, &begun, &appended);
+  if (!reason.empty()) {
+    if (ReasonOf(seen.status()) == reason) possible.push_back(session);
+    return possible;
+  }
+  const std::optional<ScoreResult> want = ScoreSequence(begun, first, num_scored, spec);
+  if (!seen.ok()) {
+    if (!outside && (want || ReasonOf(seen.status()) != "NON_FINITE_OUTPUT")) return possible;
+    begun.Cut(begun.size() - appended);
+    if (possible.empty() || possible[0] != begun) possible.push_back(begun);
+    return possible;
+  }
+  if (!want || !SameScore(*want, *seen)) return possible;
+  if (!spec.session.mark.empty()) begun.marks[spec.session.mark] = begun.size();
+  const SessionProgress& progress = *seen->session;
+  if (progress.position == begun.size() && progress.hash == begun.hash() && progress.seed == seed) {
+    possible.push_back(begun);
+  }
+  return possible;
+}
+
+bool Truth::ScoreToken(const FakeHistory& before, int32_t token, bool want_logprob,
+                       bool want_output, ScoreResult* result) const {
+  const float logprob = before.Logprob(token);
+  ++result->num_scored;
+  result->nll_nats -= static_cast<double>(logprob);
+  if (want_logprob) result->logprobs.push_back(logprob);
+  if (want_output) {
+    std::vector<float>& output = result->outputs.emplace_back();
+    for (int i = 0; i < world_.config.output_size(); ++i) output.push_back(before.Logprob(i));
+  }
+  return before.count != world_.fake.nan_score_position &&
+         !(want_output && before.count == world_.fake.nan_output_position);
+}
+
+std::optional<ScoreResult> Truth::ScoreSequence(const SessionState& session, int64_t first,
+                                                int64_t count, const AppendSpec& spec) const {
+  ScoreResult result;
+  bool finite = true;
+  for (int64_t i = 0; i < count; ++i) {
+    finite &= ScoreToken(Fed(session, first + i), session.tokens[size_t(first + i - bos())],
+                         spec.want_logprobs, Wanted(spec.output_positions, i), &result);
+  }
+  return finite ? std::make_optional(std::move(result)) : std::nullopt;
+}
+
+std::optional<ScoreResult> Truth::Score(const ScoreSpec& spec) const {
+  ScoreResult result;
+  bool finite = true;
+  FakeHistory history;
+  const size_t skipped = bos() == 1 ? 0 : std::min<size_t>(1, spec.tokens.size());
+  for (size_t k = 0; k + skipped < spec.tokens.size(); ++k) {
+    const bool fresh = k == 0 || (spec.window > 0 && k % static_cast<size_t>(spec.window) == 0);
+    if (fresh) history = FakeHistory();
+    const bool feeds_bos = fresh && bos() == 1;
+    history.Feed(feeds_bos ? *world_.config.bos_token_id : spec.tokens[k + skipped - 1], false);
+    finite &= ScoreToken(history, spec.tokens[k + skipped], spec.want_logprobs,
+                         Wanted(spec.output_positions, static_cast<int64_t>(k)), &result);
+  }
+  return finite ? std::make_optional(std::move(result)) : std::nullopt;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// WatchedBackend: a FakeBackend whose every call is an occasion for other threads to do something,
+// and which can break its contract as real backends did: the simulation must notice each of that.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/support/fake_backend.h"
+
+namespace rivulet {
+
+enum class Mutant : uint8_t {
+  kNone,
+  kSkipsZeroing,     // every tenth ZeroSlots does nothing
+  kSwapsRows,        // the first two rows of every tenth run get each other's records
+  kPaddingAdvances,  // a prompt of odd length is padded, and the padding is fed
+  kLosesRecords,     // every 40th is not reported
+  kDoublesRecords,   // every 40th is reported twice
+  kEndsEarly,        // a run counts as complete before its last records
+  kCopiesNeighbour,  // CopySlot takes the state of the slot before
+  kWritesDamage,     // every third WriteSlot has one wrong value
+  kReadsStale,       // ReadSlot brings what the slot held at the ReadSlot before
+  kKeepsSampler,     // SetSampler leaves the seed of the slot's last user
+  kForgetsHistory,   // SetSampler drops the counts of what was fed before
+  kHidesFailure,     // Submit and Poll say OK after a device error
+};
+std::string MutantName(Mutant mutant);
+
+// Thread: as Backend.
+class WatchedBackend final : public Backend {
+ public:
+  // `on_call` comes before each call takes effect.
+  WatchedBackend(const ModelConfig& config, const FakeBackendOptions& options,
+                 std::shared_ptr<FakeProbe> probe, Mutant mutant, std::function<void()> on_call);
+
+  const BackendLimits& limits() const override { return fake_.limits(); }
+  absl::Status ZeroSlots(std::span<const Slot> slots) override;
+  absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override;
+  absl::Status CopySlot(Slot from, Slot to) override;
+  absl::Status ReadSlot(Slot slot, std::span<float> out) override;
+  absl::Status WriteSlot(Slot slot, std::span<const float> in) override;
+  absl::Status Submit(const Run& run) override;
+  absl::StatusOr<bool> Poll(std::vector<Record>* records) override;
+
+ private:
+  // Tells of a call; true if `mutant` strikes, which it does at each `every`th call.
+  bool Strikes(Mutant mutant, int every);
+
+  FakeBackend fake_;
+  const Mutant mutant_;
+  const std::function<void()> on_call_;
+  int occasions_ = 0;
+  bool swap_rows_ = false;
+  std::map<Slot, std::vector<float>> read_before_;
+  std::map<Slot, uint64_t> seeds_;
+  std::vector<int32_t> padded_;
+};
+
+}  // namespace rivulet
