@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/health_watch.h"
 
-#include <algorithm>
-#include <string>
 #include <utility>
 
 #include "server/grpc/grpc_server.h"
@@ -10,13 +8,12 @@
 
 namespace rivulet {
 
-HealthWatch::HealthWatch(std::vector<const Engine*> engines, GrpcServer* server,
-                         absl::Duration period)
-    : engines_(std::move(engines)),
-      server_(server),
-      period_(period),
-      serving_(engines_.size(), true),
-      thread_([this] { Run(); }) {}
+HealthWatch::HealthWatch(const ServedModels* models, GrpcServer* server, absl::Duration period)
+    : models_(models), server_(server), period_(period) {
+  for (const ModelHold& model : models->served()) serving_[model.name()] = true;
+  any_serving_ = !serving_.empty();
+  thread_ = std::thread([this] { Run(); });
+}
 
 HealthWatch::~HealthWatch() {
   {
@@ -32,22 +29,39 @@ void HealthWatch::Run() {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), period_)) return;
     }
-    LookOnce();
+    Look();
   }
 }
 
-void HealthWatch::LookOnce() {
-  for (size_t i = 0; i < engines_.size(); ++i) {
-    const absl::Status health = engines_[i]->GetLoad().health;
-    if (health.ok() == serving_[i]) continue;
-    serving_[i] = health.ok();
-    const std::string& name = engines_[i]->model().config().name;
-    server_->SetServing(name, serving_[i]);
-    server_->SetServing("", std::find(serving_.begin(), serving_.end(), false) == serving_.end());
-    Log(health.ok() ? LogLevel::kInfo : LogLevel::kError, "health",
-        {{"model", name}, {"serving", health.ok()}, {"reason", std::string(health.message())}});
-    if (!health.ok()) failed_ = true;  // last: who sees it finds health NOT_SERVING
+void HealthWatch::Look() {
+  absl::MutexLock lock(&look_mutex_);
+  std::map<std::string, absl::Status> found;
+  for (const ModelHold& model : models_->served()) {
+    found[model.name()] = model.engine()->GetLoad().health;
   }
+  bool some_failed = false;
+  for (const auto& [name, health] : found) {
+    some_failed = some_failed || !health.ok();
+    Set(name, health.ok(), std::string(health.message()));
+  }
+  for (const auto& [name, serving] : serving_) {
+    if (serving && !found.contains(name)) Set(name, false, "unloaded");
+  }
+  // Only what changes: each call tells everybody who watches.
+  const bool any_serving = !found.empty() && !some_failed;
+  if (std::exchange(any_serving_, any_serving) != any_serving) {
+    server_->SetServing("", any_serving);
+  }
+  if (some_failed) failed_ = true;  // last: who sees it finds health NOT_SERVING
+}
+
+void HealthWatch::Set(const std::string& name, bool serving, const std::string& reason) {
+  const auto [entry, is_new] = serving_.try_emplace(name, serving);
+  if (!is_new && std::exchange(entry->second, serving) == serving) return;
+  server_->SetServing(name, serving);
+  const bool as_wanted = serving || reason == "unloaded";
+  Log(as_wanted ? LogLevel::kInfo : LogLevel::kError, "health",
+      {{"model", name}, {"serving", serving}, {"reason", reason}});
 }
 
 }  // namespace rivulet

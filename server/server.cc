@@ -96,6 +96,23 @@ absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
   return models;
 }
 
+void LogModel(const ModelHold& model) {
+  const Engine& engine = *model.engine();
+  const BackendLimits& limits = engine.limits();
+  const auto slot_bytes = static_cast<int64_t>(limits.bytes_per_slot);
+  Log(LogLevel::kInfo, "model",
+      {{"model", model.name()},
+       {"directory", engine.model().directory()},
+       {"weights_sha256", engine.model().weights_sha256()},
+       {"backend", model.description().summary().backend()},
+       {"numerics_id", limits.numerics_id},
+       {"weight_bytes", static_cast<int64_t>(limits.weight_bytes)},
+       {"slots", int64_t{limits.num_slots}},
+       {"rows", int64_t{limits.max_rows}},
+       {"state_bytes_per_slot", slot_bytes},
+       {"state_bytes_total", slot_bytes * limits.num_slots}});
+}
+
 // The bytes of the file but for white space at its end; "" for no file.
 absl::StatusOr<std::string> ReadSnapshotKey(const std::string& path) {
   if (path.empty()) return std::string();
@@ -108,21 +125,18 @@ absl::StatusOr<std::string> ReadSnapshotKey(const std::string& path) {
                                    " bytes; it needs at least ", kLeast));
 }
 
-}  // namespace
-
-absl::StatusOr<Server::LoadedModel> Server::StartEngine(std::shared_ptr<const Model> model,
-                                                        const ServerConfig& config) {
+absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
+                                        const ServerConfig& config) {
   RIVULET_ASSIGN_OR_RETURN(ChosenBackend chosen, ChooseBackend(model, config));
   EngineOptions options;
   options.max_queue = config.max_queue;
   options.sessions.max_sessions = config.max_client_sessions;
   options.sessions.max_state_bytes = int64_t{config.session_state_mib} << 20;
-  LoadedModel loaded;
-  loaded.name = model->config().name;
-  loaded.backend = std::move(chosen.name);
-  loaded.engine = Engine::Create(std::move(model), std::move(chosen.backend), options);
-  return loaded;
+  return ServedModel{Engine::Create(std::move(model), std::move(chosen.backend), options),
+                     std::move(chosen.name)};
 }
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& config) {
   RIVULET_RETURN_IF_ERROR(ValidateServerConfig(config));
@@ -130,13 +144,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   std::unique_ptr<Server> server(new Server);
   RIVULET_ASSIGN_OR_RETURN(const auto models, LoadModels(config.models));
   for (const auto& model : models) {
-    absl::StatusOr<LoadedModel> loaded = StartEngine(model, config);
-    if (!loaded.ok()) return Annotate(loaded.status(), model->directory());
-    server->models_.push_back(*std::move(loaded));
-  }
-  std::vector<ServedModel> served;
-  for (const LoadedModel& model : server->models_) {
-    served.push_back({model.engine.get(), model.backend});
+    absl::StatusOr<ServedModel> started = StartEngine(model, config);
+    if (!started.ok()) return Annotate(started.status(), model->directory());
+    server->models_.Add(*std::move(started));
   }
   GrpcServerOptions options;
   options.listen = config.listen;
@@ -147,12 +157,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   options.max_connection_age = config.max_connection_age_seconds == 0
                                    ? absl::InfiniteDuration()
                                    : absl::Seconds(config.max_connection_age_seconds);
-  RIVULET_ASSIGN_OR_RETURN(server->grpc_, GrpcServer::Create(served, options));
+  RIVULET_ASSIGN_OR_RETURN(server->grpc_, GrpcServer::Create(&server->models_, options));
   server->LogServing(config);
-  std::vector<const Engine*> engines;
-  for (const LoadedModel& model : server->models_) engines.push_back(model.engine.get());
   server->health_watch_ =
-      std::make_unique<HealthWatch>(std::move(engines), server->grpc_.get(), kHealthPeriod);
+      std::make_unique<HealthWatch>(&server->models_, server->grpc_.get(), kHealthPeriod);
   return server;
 }
 
@@ -175,9 +183,9 @@ bool Server::Drain(absl::Time deadline) {
   grpc_->StopServing();
   std::atomic<bool> all_ended = true;
   std::vector<std::thread> drains;  // side by side: every engine refuses new requests from now on
-  for (LoadedModel& model : models_) {
-    drains.emplace_back([&all_ended, &model, deadline] {
-      if (!model.engine->Drain(deadline)) all_ended = false;
+  for (ModelHold& model : models_.all()) {
+    drains.emplace_back([&all_ended, model = std::move(model), deadline] {
+      if (!model.engine()->Drain(deadline)) all_ended = false;
     });
   }
   for (std::thread& drain : drains) drain.join();
@@ -189,31 +197,18 @@ bool Server::Drain(absl::Time deadline) {
 }
 
 void Server::LogServing(const ServerConfig& config) const {
-  for (const LoadedModel& model : models_) {
-    const BackendLimits& limits = model.engine->limits();
-    const auto slot_bytes = static_cast<int64_t>(limits.bytes_per_slot);
-    Log(LogLevel::kInfo, "model",
-        {{"model", model.name},
-         {"directory", model.engine->model().directory()},
-         {"weights_sha256", model.engine->model().weights_sha256()},
-         {"backend", model.backend},
-         {"numerics_id", limits.numerics_id},
-         {"weight_bytes", static_cast<int64_t>(limits.weight_bytes)},
-         {"slots", int64_t{limits.num_slots}},
-         {"rows", int64_t{limits.max_rows}},
-         {"state_bytes_per_slot", slot_bytes},
-         {"state_bytes_total", slot_bytes * limits.num_slots}});
-  }
+  const std::vector<ModelHold> models = models_.served();
+  for (const ModelHold& model : models) LogModel(model);
   if (config.listen.empty()) return;
-  const auto append_name = [](std::string* out, const LoadedModel& model) {
-    out->append(model.name);
+  const auto append_name = [](std::string* out, const ModelHold& model) {
+    out->append(model.name());
   };
   // With the port that was bound: "HOST:0" asks for any.
   const std::string host = config.listen.substr(0, config.listen.rfind(':'));
   Log(LogLevel::kInfo, "listening",
       {{"address", absl::StrCat(host, ":", port())},
        {"port", int64_t{port()}},
-       {"models", absl::StrJoin(models_, ",", append_name)}});
+       {"models", absl::StrJoin(models, ",", append_name)}});
 }
 
 }  // namespace rivulet

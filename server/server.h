@@ -5,11 +5,10 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/engine/engine.h"
+#include "server/grpc/served_models.h"
 #include "server/server_config.h"
 
 namespace grpc {
@@ -52,19 +51,11 @@ class Server {
   bool Drain(absl::Time deadline);
 
  private:
-  struct LoadedModel {
-    std::string name;
-    std::string backend;  // "cpu" or "cuda"
-    std::unique_ptr<Engine> engine;
-  };
-
   Server() = default;
-  static absl::StatusOr<LoadedModel> StartEngine(std::shared_ptr<const Model> model,
-                                                 const ServerConfig& config);
   void LogServing(const ServerConfig& config) const;
 
-  std::vector<LoadedModel> models_;
-  std::unique_ptr<GrpcServer> grpc_;  // after models_: ends before the engines do
+  ServedModels models_;  // outlives what borrows it
+  std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HealthWatch> health_watch_;
 };
 

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "server/engine/engine.h"
 #include "server/grpc/active_calls.h"
+#include "server/grpc/call_model.h"
 #include "server/grpc/status_map.h"
 #include "server/grpc/wire_field.h"
 
@@ -32,10 +33,11 @@ inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
 template <typename Request, typename Reply>
 class EngineCall final : public grpc::ServerUnaryReactor {
  public:
-  // `request` and `reply` are gRPC's and live as long as the call; `engine` and `calls` outlive the
-  // gRPC server.
-  EngineCall(Engine* engine, const Request* request, Reply* reply, ActiveCalls* calls)
-      : engine_(engine), request_(request), reply_(reply), calls_(calls) {
+  // `request` and `reply` are gRPC's and live as long as the call; `calls` outlives the gRPC
+  // server. The handler holds the model too until it returns: the engine's last word may come
+  // before.
+  EngineCall(ModelHold model, const Request* request, Reply* reply, ActiveCalls* calls)
+      : model_(std::move(model)), request_(request), reply_(reply), calls_(calls) {
     calls_->Enter();
   }
 
@@ -59,7 +61,7 @@ class EngineCall final : public grpc::ServerUnaryReactor {
     }
   }
 
-  void OnCancel() override { engine_->Cancel(id_); }
+  void OnCancel() override { model_.Cancel(id_); }
 
   void OnDone() override {
     calls_->Leave();
@@ -67,9 +69,12 @@ class EngineCall final : public grpc::ServerUnaryReactor {
   }
 
  private:
-  void End(const absl::Status& status) { Finish(ToGrpc(NameWireField(status, *request_))); }
+  void End(const absl::Status& status) {
+    model_.Release();
+    Finish(ToGrpc(NameWireField(status, *request_)));
+  }
 
-  Engine* const engine_;
+  CallModel model_;
   const Request* const request_;
   Reply* const reply_;
   ActiveCalls* const calls_;

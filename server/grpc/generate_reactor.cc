@@ -19,15 +19,15 @@ uint64_t DrawSeed() {
 
 }  // namespace
 
-GenerateReactor::GenerateReactor(Engine* engine, const v1::GenerateRequest* request,
+GenerateReactor::GenerateReactor(ModelHold model, const v1::GenerateRequest* request,
                                  ActiveCalls* calls)
-    : engine_(engine), request_(request), calls_(calls) {
+    : model_(std::move(model)), request_(request), calls_(calls) {
   calls_->Enter();
 }
 
-GenerateReactor* GenerateReactor::Start(Engine* engine, const v1::GenerateRequest& request,
+GenerateReactor* GenerateReactor::Start(ModelHold model, const v1::GenerateRequest& request,
                                         absl::StatusOr<GenerateSpec> spec, ActiveCalls* calls) {
-  auto* reactor = new GenerateReactor(engine, &request, calls);
+  auto* reactor = new GenerateReactor(std::move(model), &request, calls);
   if (spec.ok()) {
     reactor->Submit(*std::move(spec));
   } else {
@@ -45,7 +45,7 @@ void GenerateReactor::Submit(GenerateSpec spec) {
     if (!request_->sampling().has_seed() && !spec.session_seed) spec.sampling.seed = DrawSeed();
     seed_ = spec.sampling.seed;
     holders_ = 2;
-    absl::StatusOr<Engine::Ticket> ticket = engine_->Generate(std::move(spec), this);
+    absl::StatusOr<Engine::Ticket> ticket = model_.engine()->Generate(std::move(spec), this);
     if (ticket.ok()) {
       ticket_ = *std::move(ticket);
       return;
@@ -54,6 +54,7 @@ void GenerateReactor::Submit(GenerateSpec spec) {
     finished_ = true;
     status = ticket.status();
   }
+  model_.Release();
   Finish(ToGrpc(NameWireField(status, *request_)));
 }
 
@@ -67,7 +68,9 @@ void GenerateReactor::OnReady() {
     action = Advance();
   }
   Perform(action);
-  if (last) Release();
+  if (!last) return;
+  model_.Release();
+  Release();
 }
 
 void GenerateReactor::OnWriteDone(bool ok) {
@@ -78,7 +81,7 @@ void GenerateReactor::OnWriteDone(bool ok) {
     if (!ok) broken_ = true;
     action = Advance();
   }
-  if (!ok) engine_->Cancel(ticket_.id);
+  if (!ok) model_.Cancel(ticket_.id);
   Perform(action);
 }
 
@@ -88,7 +91,7 @@ void GenerateReactor::OnCancel() {
     broken_ = true;
     if (ticket_.reply == nullptr) return;
   }
-  engine_->Cancel(ticket_.id);  // the reply then ends, and OnReady finishes the call
+  model_.Cancel(ticket_.id);  // the reply then ends, and OnReady finishes the call
 }
 
 void GenerateReactor::OnDone() {

@@ -19,6 +19,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/reply.h"
 #include "server/grpc/active_calls.h"
+#include "server/grpc/call_model.h"
 
 namespace rivulet {
 
@@ -29,10 +30,11 @@ namespace rivulet {
 class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>,
                               public ReplyListener {
  public:
-  // Submits `spec` to `engine`. An error of `spec` or of the engine ends the call with trailers
-  // only, so that a client may retry. `request` is gRPC's and lives as long as the call; `engine`
-  // and `calls` must outlive the gRPC server.
-  static GenerateReactor* Start(Engine* engine, const v1::GenerateRequest& request,
+  // Submits `spec` to the engine of `model`, which the handler holds too until it returns. An error
+  // of `spec` (then `model` may hold nothing) or of the engine ends the call with trailers only, so
+  // that a client may retry. `request` is gRPC's and lives as long as the call; `calls` must
+  // outlive the gRPC server.
+  static GenerateReactor* Start(ModelHold model, const v1::GenerateRequest& request,
                                 absl::StatusOr<GenerateSpec> spec, ActiveCalls* calls);
 
   void OnReady() override;
@@ -45,7 +47,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   // thread.
   enum class Action { kNone, kWrite, kWriteAndFinish, kFinish };
 
-  GenerateReactor(Engine* engine, const v1::GenerateRequest* request, ActiveCalls* calls);
+  GenerateReactor(ModelHold model, const v1::GenerateRequest* request, ActiveCalls* calls);
   ~GenerateReactor() override = default;
 
   void Submit(GenerateSpec spec);
@@ -53,7 +55,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   void Perform(Action action);
   void Release();
 
-  Engine* const engine_;
+  CallModel model_;                           // released after the last OnReady
   const v1::GenerateRequest* const request_;  // not read once gRPC is asked to finish
   ActiveCalls* const calls_;
   // Holders of this object: gRPC, and the engine from Submit to the last OnReady.

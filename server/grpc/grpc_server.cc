@@ -112,13 +112,11 @@ std::string WhyNotListening(const HostPort& address) {
 
 }  // namespace
 
-GrpcServer::GrpcServer(const std::vector<ServedModel>& models, const GrpcServerOptions& options)
-    : models_(models),
-      inference_(&models_, &calls_),
-      sessions_(&models_, options.snapshot_key, &calls_) {}
+GrpcServer::GrpcServer(const ServedModels* models, const GrpcServerOptions& options)
+    : inference_(models, &calls_), sessions_(models, options.snapshot_key, &calls_) {}
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(
-    const std::vector<ServedModel>& models, const GrpcServerOptions& options) {
+    const ServedModels* models, const GrpcServerOptions& options) {
   SetUpProcess();
   std::unique_ptr<GrpcServer> result(new GrpcServer(models, options));
   HostPort address;
@@ -140,9 +138,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(
         absl::StatusCode::kUnavailable,
         absl::StrCat("cannot listen on ", options.listen, ": ", WhyNotListening(address)), detail);
   }
-  for (const ServedModel& model : models) {
-    result->SetServing(model.engine->model().config().name, true);
-  }
+  const std::vector<ModelHold> served = models->served();
+  for (const ModelHold& model : served) result->SetServing(model.name(), true);
+  if (served.empty()) result->SetServing("", false);
   return result;
 }
 

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -33,10 +32,10 @@ struct GrpcServerOptions {
 // Thread: any, but Shutdown and the destructor once.
 class GrpcServer {
  public:
-  // Serves from its return on, with every model and "" SERVING. The engines must outlive this
-  // object. Errors: INVALID_ARGUMENT (address), UNAVAILABLE (address in use or not of this
-  // machine).
-  static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const std::vector<ServedModel>& models,
+  // Serves from its return on, with every model that is served and, where there is one, ""
+  // SERVING. `models` must outlive this object. Errors: INVALID_ARGUMENT (address), UNAVAILABLE
+  // (address in use or not of this machine).
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const ServedModels* models,
                                                             const GrpcServerOptions& options);
   // Ends every call at once.
   ~GrpcServer();
@@ -59,9 +58,8 @@ class GrpcServer {
   void Shutdown(absl::Time deadline);
 
  private:
-  GrpcServer(const std::vector<ServedModel>& models, const GrpcServerOptions& options);
+  GrpcServer(const ServedModels* models, const GrpcServerOptions& options);
 
-  const ServedModels models_;
   ActiveCalls calls_;
   InferenceService inference_;
   SessionService sessions_;

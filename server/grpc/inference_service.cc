@@ -50,10 +50,9 @@ absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context,
 grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const auto model = models_->Find(request->model());
-  if (!model.ok()) return GenerateReactor::Start(nullptr, *request, model.status(), calls_);
-  Engine* engine = (*model)->engine;
-  return GenerateReactor::Start(engine, *request, SpecOf(*context, *request, engine->model()),
-                                calls_);
+  if (!model.ok()) return GenerateReactor::Start(ModelHold(), *request, model.status(), calls_);
+  return GenerateReactor::Start(*model, *request,
+                                SpecOf(*context, *request, model->engine()->model()), calls_);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
@@ -61,10 +60,10 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
                                                   v1::ScoreReply* reply) {
   const auto model = models_->Find(request->model());
   if (!model.ok()) return Answer(context, model.status());
-  Engine* engine = (*model)->engine;
+  Engine* engine = model->engine();
   absl::StatusOr<ScoreSpec> spec = SpecOf(*context, *request, engine->model());
   if (!spec.ok()) return Answer(context, spec.status());
-  auto* call = new EngineCall(engine, request, reply, calls_);
+  auto* call = new EngineCall(*model, request, reply, calls_);
   call->Run([&](auto done) { return engine->Score(*std::move(spec), std::move(done)); },
             [](const ScoreResult& result, v1::ScoreReply* wire) { ToWire(result, wire); });
   return call;
@@ -73,7 +72,9 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
                                                        const v1::ListModelsRequest*,
                                                        v1::ListModelsReply* reply) {
-  for (const auto& entry : models_->all()) *reply->add_models() = entry.description.summary();
+  for (const ModelHold& model : models_->served()) {
+    *reply->add_models() = model.description().summary();
+  }
   return Answer(context, absl::OkStatus());
 }
 
@@ -81,24 +82,24 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext
                                                      const v1::GetModelRequest* request,
                                                      v1::GetModelReply* reply) {
   const auto model = models_->Find(request->model());
-  if (model.ok()) *reply = (*model)->description;
+  if (model.ok()) *reply = model->description();
   return Answer(context, model.status());
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetLoad(grpc::CallbackServerContext* context,
                                                     const v1::GetLoadRequest* request,
                                                     v1::GetLoadReply* reply) {
-  const auto add = [reply](const ServedModels::Entry& entry) {
+  const auto add = [reply](const ModelHold& model) {
     v1::ModelLoad* load = reply->add_models();
-    load->set_model(entry.name());
-    ToWire(entry.engine->GetLoad(), load);
+    load->set_model(model.name());
+    ToWire(model.engine()->GetLoad(), load);
   };
   if (request->model().empty()) {
-    for (const auto& entry : models_->all()) add(entry);
+    for (const ModelHold& model : models_->all()) add(model);
     return Answer(context, absl::OkStatus());
   }
   const auto model = models_->Find(request->model());
-  if (model.ok()) add(**model);
+  if (model.ok()) add(*model);
   return Answer(context, model.status());
 }
 

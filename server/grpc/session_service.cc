@@ -49,10 +49,9 @@ grpc::ServerUnaryReactor* SessionService::Run(grpc::CallbackServerContext* conte
   if (!model.ok()) return Answer(context, model.status());
   auto tenant = TenantOf(*context);
   if (!tenant.ok()) return Answer(context, tenant.status());
-  const Caller caller{(*model)->engine, *std::move(tenant), DeadlineOf(*context)};
-  auto* call = new EngineCall(caller.engine, request, reply, calls_);
-  call->Run([&](auto done) { return submit(caller, std::move(done)); },
-            FillReply{(*model)->name()});
+  const Caller caller{model->engine(), *std::move(tenant), DeadlineOf(*context)};
+  auto* call = new EngineCall(*model, request, reply, calls_);
+  call->Run([&](auto done) { return submit(caller, std::move(done)); }, FillReply{model->name()});
   return call;
 }
 
@@ -108,10 +107,10 @@ grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSess
     grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request) {
   auto* reactor = new SnapshotReactor(snapshot_key_, calls_);
   const auto start = [&]() -> absl::Status {
-    RIVULET_ASSIGN_OR_RETURN(const ServedModels::Entry* model, models_->Find(request->model()));
+    RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(request->model()));
     RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(request->session_id()));
     RIVULET_ASSIGN_OR_RETURN(session.tenant, TenantOf(*context));
-    return reactor->Submit(model->engine, std::move(session), DeadlineOf(*context));
+    return reactor->Submit(model, std::move(session), DeadlineOf(*context));
   };
   const absl::Status status = start();
   if (!status.ok()) reactor->Finish(ToGrpc(status));

@@ -24,8 +24,9 @@ SnapshotReactor::SnapshotReactor(const std::string& key, ActiveCalls* calls)
   calls_->Enter();
 }
 
-absl::Status SnapshotReactor::Submit(Engine* engine, SessionRef session, absl::Time deadline) {
-  engine_ = engine;
+absl::Status SnapshotReactor::Submit(ModelHold model, SessionRef session, absl::Time deadline) {
+  Engine* const engine = model.engine();
+  model_.emplace(std::move(model));
   RIVULET_ASSIGN_OR_RETURN(id_,  // gRPC orders the handler's end before OnCancel
                            rivulet::SnapshotSession(engine, std::move(session), deadline,
                                                     [this](absl::StatusOr<SessionImage> image) {
@@ -37,15 +38,21 @@ absl::Status SnapshotReactor::Submit(Engine* engine, SessionRef session, absl::T
 // On the engine's emitter thread, which has other replies to serve: gRPC's reaction to the initial
 // metadata comes on a thread of its own.
 void SnapshotReactor::OnImage(absl::StatusOr<SessionImage> image) {
-  if (!image.ok()) return Finish(ToGrpc(image.status()));
+  if (!image.ok()) {
+    model_->Release();
+    return Finish(ToGrpc(image.status()));
+  }
   image_ = *std::move(image);
   StartSendInitialMetadata();
 }
 
 void SnapshotReactor::OnSendInitialMetadataDone(bool ok) {
+  if (ok) {
+    const Engine& engine = *model_->engine();
+    bytes_ = EncodeSnapshot(ToSnapshot(image_, engine.model(), engine.limits().numerics_id), key_);
+  }
+  model_->Release();
   if (!ok) return Finish(Gone());
-  bytes_ =
-      EncodeSnapshot(ToSnapshot(image_, engine_->model(), engine_->limits().numerics_id), key_);
   image_ = SessionImage();
   WriteNext();
 }
@@ -67,7 +74,7 @@ void SnapshotReactor::OnWriteDone(bool ok) {
 }
 
 void SnapshotReactor::OnCancel() {
-  if (engine_ != nullptr) engine_->Cancel(id_);
+  if (model_.has_value()) model_->Cancel(id_);
 }
 
 void SnapshotReactor::OnDone() {
@@ -85,19 +92,21 @@ RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::Restore
 
 void RestoreReactor::OnReadDone(bool ok) {
   if (!ok && context_->IsCancelled()) return Finish(Gone());
-  absl::Status status = model_ == nullptr ? Begin() : absl::OkStatus();
+  absl::Status status = begun_ ? absl::OkStatus() : Begin();
   if (status.ok()) status = ok ? TakeChunk() : Submit();
   if (!status.ok()) return Finish(ToGrpc(status));
   if (ok) StartRead(&message_);
 }
 
 absl::Status RestoreReactor::Begin() {
-  RIVULET_ASSIGN_OR_RETURN(model_, models_->Find(message_.model()));
+  begun_ = true;
+  name_ = message_.model();
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(name_));
   RIVULET_ASSIGN_OR_RETURN(tenant_, TenantOf(*context_));
   RIVULET_ASSIGN_OR_RETURN(
       idle_timeout_,
       ToIdleTimeout(message_.has_idle_timeout() ? &message_.idle_timeout() : nullptr));
-  const Engine& engine = *model_->engine;
+  const Engine& engine = *model.engine();
   max_bytes_ = MaxSnapshotBytes(engine.model().config(), engine.options().sessions.max_tokens);
   bytes_.reserve(max_bytes_);  // once: growing would hold two copies; pages come as they are filled
   return absl::OkStatus();
@@ -130,7 +139,9 @@ absl::Status RestoreReactor::TakeChunk() {
 }
 
 absl::Status RestoreReactor::Submit() {
-  Engine* const engine = model_->engine;
+  // Found again: it is not held while a client takes its time.
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(name_));
+  Engine* const engine = model.engine();
   RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes_, key_));
   RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine->model(), tenant_));
   reply_->set_same_numerics(snapshot.numerics_id == engine->limits().numerics_id);
@@ -138,14 +149,13 @@ absl::Status RestoreReactor::Submit() {
   spec.tenant = tenant_;
   spec.idle_timeout = idle_timeout_;
   spec.deadline = DeadlineOf(*context_);
-  return rivulet::RestoreSession(engine, std::move(spec),
-                                 [this](const absl::StatusOr<SessionInfo>& info) {
-                                   if (info.ok()) {
-                                     ToWire(*info, model_->name(), reply_->mutable_session());
-                                   }
-                                   Finish(ToGrpc(info.status()));
-                                 })
-      .status();
+  submitted_ = model;
+  const auto done = [this](const absl::StatusOr<SessionInfo>& info) {
+    if (info.ok()) ToWire(*info, submitted_.name(), reply_->mutable_session());
+    submitted_.Release();
+    Finish(ToGrpc(info.status()));
+  };
+  return rivulet::RestoreSession(engine, std::move(spec), done).status();
 }
 
 void RestoreReactor::OnDone() {

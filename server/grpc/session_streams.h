@@ -17,6 +17,7 @@
 #include "rivulet/v1/session_service.pb.h"
 #include "server/engine/session_calls.h"
 #include "server/grpc/active_calls.h"
+#include "server/grpc/call_model.h"
 #include "server/grpc/served_models.h"
 
 namespace rivulet {
@@ -30,8 +31,9 @@ class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessio
   // `key` and `calls` are borrowed and outlive the gRPC server.
   SnapshotReactor(const std::string& key, ActiveCalls* calls);
 
-  // Asks `engine` for the image of `session`. After an error the caller calls Finish.
-  absl::Status Submit(Engine* engine, SessionRef session, absl::Time deadline);
+  // Asks for the image of `session`, a session of `model`, which the handler holds too until it
+  // returns. After an error the caller calls Finish.
+  absl::Status Submit(ModelHold model, SessionRef session, absl::Time deadline);
 
   void OnSendInitialMetadataDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -44,7 +46,7 @@ class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessio
 
   const std::string& key_;
   ActiveCalls* const calls_;
-  Engine* engine_ = nullptr;
+  std::optional<CallModel> model_;  // from Submit on; released once the image is coded
   RequestId id_ = 0;
   SessionImage image_;
   std::string bytes_;
@@ -92,7 +94,9 @@ class RestoreReactor final : public grpc::ServerReadReactor<v1::RestoreSessionRe
   RestoreBudget* const budget_;
   ActiveCalls* const calls_;
   v1::RestoreSessionRequest message_;
-  const ServedModels::Entry* model_ = nullptr;  // from the first message on
+  bool begun_ = false;   // the first message has come
+  std::string name_;     // of the model, as the client gave it
+  ModelHold submitted_;  // from Submit to the engine's answer
   std::optional<absl::Duration> idle_timeout_;
   std::string tenant_;
   size_t max_bytes_ = 0;

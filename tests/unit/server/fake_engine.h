@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "server/engine/engine.h"
+#include "server/grpc/served_models.h"
 
 namespace rivulet::testing {
 
@@ -181,5 +182,10 @@ class FakeEngine final : public Engine {
   std::map<RequestId, ScoreDone> scores_ ABSL_GUARDED_BY(mutex_);
   std::vector<RequestId> cancelled_ ABSL_GUARDED_BY(mutex_);
 };
+
+// For ServedModels, of an engine that the test keeps.
+inline ServedModel Serve(FakeEngine* engine) {
+  return {std::shared_ptr<Engine>(std::shared_ptr<Engine>(), engine), "cpu"};
+}
 
 }  // namespace rivulet::testing

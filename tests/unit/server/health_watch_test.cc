@@ -14,6 +14,7 @@ namespace {
 
 using testing::FakeEngine;
 using testing::Health;
+using testing::Serve;
 
 std::shared_ptr<const Model> LoadTiny(const std::string& name) {
   auto model = Model::Load(RIVULET_SOURCE_DIR "/tests/conformance/models/" + name);
@@ -29,9 +30,10 @@ void AwaitHealth(const std::shared_ptr<grpc::Channel>& channel, const std::strin
 
 TEST(HealthWatchTest, AFailedEngineTurnsItsModelAndTheServerNotServing) {
   FakeEngine good(LoadTiny("tiny-elu-relu")), failing(LoadTiny("tiny-image"));
-  auto server = GrpcServer::Create({{&good, "cpu"}, {&failing, "cpu"}}, GrpcServerOptions());
+  const ServedModels models({Serve(&good), Serve(&failing)});
+  auto server = GrpcServer::Create(&models, GrpcServerOptions());
   ASSERT_TRUE(server.ok()) << server.status();
-  const HealthWatch watch({&good, &failing}, server->get(), absl::Milliseconds(1));
+  const HealthWatch watch(&models, server->get(), absl::Milliseconds(1));
   const auto channel = (*server)->InProcessChannel();
   for (const char* service : {"", "tiny-elu-relu", "tiny-image"}) {
     EXPECT_EQ(Health(channel, service), "SERVING");
@@ -50,9 +52,42 @@ TEST(HealthWatchTest, AFailedEngineTurnsItsModelAndTheServerNotServing) {
   AwaitHealth(channel, "", "SERVING");
 }
 
+TEST(HealthWatchTest, HealthFollowsModelsThatComeAndGo) {
+  FakeEngine one(LoadTiny("tiny-elu-relu")), other(LoadTiny("tiny-image"));
+  ServedModels models;
+  auto server = GrpcServer::Create(&models, GrpcServerOptions());
+  ASSERT_TRUE(server.ok()) << server.status();
+  HealthWatch watch(&models, server->get(), absl::Hours(1));  // looks when it is told to
+  const auto channel = (*server)->InProcessChannel();
+  const auto health = [&] {
+    return Health(channel, "") + " " + Health(channel, "tiny-elu-relu") + " " +
+           Health(channel, "tiny-image");
+  };
+  EXPECT_EQ(health(), "NOT_SERVING NOT_FOUND NOT_FOUND");
+  models.Add(Serve(&one));
+  watch.Look();
+  EXPECT_EQ(health(), "SERVING SERVING NOT_FOUND");
+  models.Add(Serve(&other));
+  watch.Look();
+  EXPECT_EQ(health(), "SERVING SERVING SERVING");
+  ASSERT_TRUE(models.BeginUnload("tiny-elu-relu"));
+  watch.Look();
+  EXPECT_EQ(health(), "SERVING NOT_SERVING SERVING") << "one that is being unloaded";
+  models.FinishUnload("tiny-elu-relu");
+  models.BeginUnload("tiny-image");
+  watch.Look();
+  EXPECT_EQ(health(), "NOT_SERVING NOT_SERVING NOT_SERVING");
+  models.FinishUnload("tiny-image");
+  models.Add(Serve(&one));
+  watch.Look();
+  EXPECT_EQ(health(), "SERVING SERVING NOT_SERVING");
+  EXPECT_FALSE(watch.failed());
+}
+
 TEST(HealthWatchTest, NothingTurnsAStoppingServerServingAgain) {
   FakeEngine engine(LoadTiny("tiny-elu-relu"));
-  auto server = GrpcServer::Create({{&engine, "cpu"}}, GrpcServerOptions());
+  const ServedModels models({Serve(&engine)});
+  auto server = GrpcServer::Create(&models, GrpcServerOptions());
   ASSERT_TRUE(server.ok()) << server.status();
   const auto channel = (*server)->InProcessChannel();
   (*server)->StopServing();

@@ -24,6 +24,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::FakeEngine;
 using ::testing::HasSubstr;
+using testing::Serve;
 using testing::Unpack;
 using testing::WireError;
 
@@ -50,7 +51,7 @@ ReplyDelta Last(int64_t first_position, int sample = 0) {
 class ServiceTest : public ::testing::Test {
  protected:
   ServiceTest() {
-    auto server = GrpcServer::Create({{&engine_, "cpu"}, {&other_, "cpu"}}, GrpcServerOptions());
+    auto server = GrpcServer::Create(&models_, GrpcServerOptions());
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     stub_ = v1::InferenceService::NewStub(server_->InProcessChannel());
@@ -66,6 +67,7 @@ class ServiceTest : public ::testing::Test {
 
   FakeEngine engine_{LoadModel("tests/conformance/models/tiny-elu-relu")};
   FakeEngine other_{LoadModel("tests/conformance/models/tiny-image")};
+  ServedModels models_{{Serve(&engine_), Serve(&other_)}};
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<v1::InferenceService::Stub> stub_;
   grpc::ClientContext context_;
@@ -354,7 +356,8 @@ TEST_F(ServiceTest, ListsModelsAndTheirLoad) {
 
 TEST(GrpcServerTest, OneModelNeedsNoName) {
   FakeEngine engine(LoadModel("tests/conformance/models/tiny-elu-relu"));
-  auto server = GrpcServer::Create({{&engine, "cpu"}}, GrpcServerOptions());
+  const ServedModels models({Serve(&engine)});
+  auto server = GrpcServer::Create(&models, GrpcServerOptions());
   ASSERT_TRUE(server.ok()) << server.status();
   auto stub = v1::InferenceService::NewStub((*server)->InProcessChannel());
   grpc::ClientContext context;
@@ -365,13 +368,14 @@ TEST(GrpcServerTest, OneModelNeedsNoName) {
 
 TEST(GrpcServerTest, APortInUseIsAnErrorThatSaysSo) {
   FakeEngine engine(LoadModel("tests/conformance/models/tiny-elu-relu"));
+  const ServedModels models({Serve(&engine)});
   GrpcServerOptions options;
   options.listen = "127.0.0.1:0";
-  auto first = GrpcServer::Create({{&engine, "cpu"}}, options);
+  auto first = GrpcServer::Create(&models, options);
   ASSERT_TRUE(first.ok()) << first.status();
   ASSERT_GT((*first)->port(), 0);
   options.listen = "127.0.0.1:" + std::to_string((*first)->port());
-  const auto second = GrpcServer::Create({{&engine, "cpu"}}, options);
+  const auto second = GrpcServer::Create(&models, options);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("Address already in use"));
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(options.listen));
@@ -379,9 +383,10 @@ TEST(GrpcServerTest, APortInUseIsAnErrorThatSaysSo) {
 
 TEST(GrpcServerTest, AnAddressOfAnotherMachineIsAnErrorThatSaysSo) {
   FakeEngine engine(LoadModel("tests/conformance/models/tiny-elu-relu"));
+  const ServedModels models({Serve(&engine)});
   GrpcServerOptions options;
   options.listen = "192.0.2.1:0";  // TEST-NET-1
-  const auto server = GrpcServer::Create({{&engine, "cpu"}}, options);
+  const auto server = GrpcServer::Create(&models, options);
   EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(server.status().message()), HasSubstr("Cannot assign"));
 }

@@ -23,6 +23,7 @@ namespace {
 
 using testing::FakeEngine;
 using ::testing::HasSubstr;
+using testing::Serve;
 using testing::Unpack;
 using testing::WireError;
 
@@ -37,7 +38,7 @@ std::shared_ptr<const Model> LoadModel() {
 class SessionServiceTest : public ::testing::Test {
  protected:
   SessionServiceTest() {
-    auto server = GrpcServer::Create({{&engine_, "cpu"}}, GrpcServerOptions());
+    auto server = GrpcServer::Create(&models_, GrpcServerOptions());
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     stub_ = v1::SessionService::NewStub(server_->InProcessChannel());
@@ -47,6 +48,7 @@ class SessionServiceTest : public ::testing::Test {
   bool IdleNow() { return server_->WaitUntilIdle(absl::Now()); }
 
   FakeEngine engine_{LoadModel()};
+  ServedModels models_{{Serve(&engine_)}};
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<v1::SessionService::Stub> stub_;
   grpc::ClientContext context_;
