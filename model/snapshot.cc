@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/snapshot.h"
 
-#include <isa-l/crc.h>
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -16,22 +14,20 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/sections.h"
 #include "model/sequence_hash.h"
 
 namespace rivulet {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie");
-
 constexpr absl::string_view kMagic = "RVLTSNAP";
 constexpr uint32_t kVersion = 1;
 constexpr size_t kMacBytes = 32;
 constexpr size_t kChunkBytes = size_t{1} << 20;
-constexpr size_t kSectionOverhead = sizeof(uint32_t) + sizeof(uint64_t) + sizeof(uint32_t);
 // Most that strings, marks and numbers of the first section take.
 constexpr size_t kMaxMetaBytes = size_t{64} << 10;
 
-enum class Section : uint32_t { kMeta = 1, kTokens = 2, kState = 3, kEnd = 4 };
+enum Section : uint32_t { kMeta = 1, kTokens = 2, kState = 3, kEnd = 4 };
 
 absl::Status Refuse(absl::StatusCode code, absl::string_view reason, absl::string_view message) {
   ErrorDetail detail;
@@ -45,17 +41,6 @@ absl::Status Damaged(absl::string_view what) {
                 absl::StrCat("the snapshot is damaged: ", what, "."));
 }
 
-uint32_t Crc32c(absl::string_view bytes) {
-  uint32_t crc = ~0u;
-  while (!bytes.empty()) {  // its length is an int
-    const absl::string_view part = bytes.substr(0, size_t{1} << 30);
-    auto* data = reinterpret_cast<unsigned char*>(const_cast<char*>(part.data()));
-    crc = crc32_iscsi(data, static_cast<int>(part.size()), crc);
-    bytes.remove_prefix(part.size());
-  }
-  return ~crc;
-}
-
 std::string Mac(absl::string_view bytes, absl::string_view key) {
   unsigned char mac[kMacBytes];
   unsigned int size = sizeof mac;
@@ -64,83 +49,15 @@ std::string Mac(absl::string_view bytes, absl::string_view key) {
   return std::string(reinterpret_cast<const char*>(mac), size);
 }
 
-class Writer {
- public:
-  template <typename T>
-  void Number(T value) {
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  void Text(absl::string_view text) {
-    Number(static_cast<uint32_t>(text.size()));
-    bytes_.append(text.data(), text.size());
-  }
-  void Bytes(const void* data, size_t size) { bytes_.append(static_cast<const char*>(data), size); }
-  void AddSection(Section type, absl::string_view payload) {
-    const size_t begin = bytes_.size();
-    Number(static_cast<uint32_t>(type));
-    Number(static_cast<uint64_t>(payload.size()));
-    Bytes(payload.data(), payload.size());
-    Number(Crc32c(absl::string_view(bytes_).substr(begin)));
-  }
-  void Reserve(size_t size) { bytes_.reserve(size); }
-  const std::string& bytes() const { return bytes_; }
-  std::string Take() { return std::move(bytes_); }
-
- private:
-  std::string bytes_;
-};
-
-// Takes values off the front; remembers once something was missing.
-class Reader {
- public:
-  explicit Reader(absl::string_view bytes) : left_(bytes) {}
-  template <typename T>
-  T Number() {
-    T value{};
-    const absl::string_view bytes = Bytes(sizeof value);
-    if (!bytes.empty()) std::memcpy(&value, bytes.data(), sizeof value);
-    return value;
-  }
-  std::string Text() { return std::string(Bytes(Number<uint32_t>())); }
-  absl::string_view Bytes(uint64_t size) {
-    if (size > left_.size()) {
-      short_ = true;
-      left_ = {};
-      return {};
-    }
-    const absl::string_view bytes = left_.substr(0, size);
-    left_.remove_prefix(size);
-    return bytes;
-  }
-  bool ok() const { return !short_; }
-  bool at_end() const { return left_.empty(); }
-  size_t left() const { return left_.size(); }
-
- private:
-  absl::string_view left_;
-  bool short_ = false;
-};
-
 // The payload of the next section, which must be of this type and match its checksum.
-absl::StatusOr<absl::string_view> NextSection(Reader* reader, absl::string_view bytes,
-                                              Section type) {
-  const size_t begin = bytes.size() - reader->left();
-  const auto found = reader->Number<uint32_t>();
-  const auto size = reader->Number<uint64_t>();
-  const absl::string_view payload = reader->Bytes(size);
-  const absl::string_view covered = bytes.substr(begin, bytes.size() - reader->left() - begin);
-  const auto crc = reader->Number<uint32_t>();
-  if (!reader->ok()) return Damaged("it ends early");
-  if (crc != Crc32c(covered)) return Damaged("a checksum does not match");
-  if (found != static_cast<uint32_t>(type)) {
-    return Damaged(absl::StrCat("a section of type ", found, " stands where type ",
-                                static_cast<uint32_t>(type), " belongs"));
-  }
+absl::StatusOr<absl::string_view> NextSection(SectionReader* reader, Section type) {
+  auto payload = reader->Section(type);
+  if (!payload.ok()) return Damaged(payload.status().message());
   return payload;
 }
 
 std::string EncodeMeta(const Snapshot& s) {
-  Writer meta;
+  SectionWriter meta;
   for (const std::string* text :
        {&s.model_name, &s.weights_sha256, &s.config_sha256, &s.numerics_id, &s.tenant}) {
     meta.Text(*text);
@@ -162,7 +79,7 @@ std::string EncodeMeta(const Snapshot& s) {
 
 absl::Status DecodeMeta(absl::string_view payload, Snapshot* s, uint64_t* num_tokens) {
   if (payload.size() > kMaxMetaBytes) return Damaged("its first section is too long");
-  Reader meta(payload);
+  SectionReader meta(payload);
   for (std::string* text :
        {&s->model_name, &s->weights_sha256, &s->config_sha256, &s->numerics_id, &s->tenant}) {
     *text = meta.Text();
@@ -193,7 +110,7 @@ absl::Status DecodeMeta(absl::string_view payload, Snapshot* s, uint64_t* num_to
 }
 
 std::string EncodeTokens(const Snapshot& s) {
-  Writer tokens;
+  SectionWriter tokens;
   tokens.Bytes(s.tokens.data(), s.tokens.size() * sizeof(int32_t));
   std::string flags((s.tokens.size() + 7) / 8, '\0');
   for (size_t i = 0; i < s.generated.size(); ++i) {
@@ -221,20 +138,19 @@ absl::Status DecodeTokens(absl::string_view payload, uint64_t count, Snapshot* s
   return absl::OkStatus();
 }
 
-absl::Status DecodeState(Reader* reader, absl::string_view bytes, Snapshot* s) {
+absl::Status DecodeState(SectionReader* reader, size_t num_bytes, Snapshot* s) {
   if (s->fed == 0) return absl::OkStatus();
   const kernels::StateLayout& l = s->layout;
   // A layout is believed only as far as the bytes go that are there.
   const double floats = static_cast<double>(l.layers) * l.heads * l.features * (l.value_dim + 1.0);
   if (l.layers < 1 || l.heads < 1 || l.features < 1 || l.value_dim < 1 ||
-      floats > static_cast<double>(bytes.size())) {
+      floats > static_cast<double>(num_bytes)) {
     return Damaged("its layout does not fit its size");
   }
   s->state.resize(l.floats_per_slot());
   const size_t size = s->state.size() * sizeof(float);
   for (size_t at = 0; at < size;) {
-    RIVULET_ASSIGN_OR_RETURN(const absl::string_view chunk,
-                             NextSection(reader, bytes, Section::kState));
+    RIVULET_ASSIGN_OR_RETURN(const absl::string_view chunk, NextSection(reader, Section::kState));
     if (chunk.size() != std::min(kChunkBytes, size - at)) return Damaged("its state has gaps");
     std::memcpy(reinterpret_cast<char*>(s->state.data()) + at, chunk.data(), chunk.size());
     at += chunk.size();
@@ -270,7 +186,7 @@ void SetFingerprint(const Model& model, Snapshot* snapshot) {
 }
 
 std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key) {
-  Writer out;
+  SectionWriter out;
   out.Reserve(snapshot.state.size() * sizeof(float) + snapshot.tokens.size() * 5 + kMaxMetaBytes);
   out.Bytes(kMagic.data(), kMagic.size());
   out.Number(kVersion);
@@ -286,7 +202,7 @@ std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key) {
 }
 
 absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_view key) {
-  Reader reader(bytes);
+  SectionReader reader(bytes);
   if (reader.Bytes(kMagic.size()) != kMagic) return Damaged("it does not begin as a snapshot does");
   const auto version = reader.Number<uint32_t>();
   if (!reader.ok()) return Damaged("it ends early");
@@ -297,15 +213,13 @@ absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_vi
   }
   Snapshot snapshot;
   uint64_t num_tokens = 0;
-  RIVULET_ASSIGN_OR_RETURN(const absl::string_view meta,
-                           NextSection(&reader, bytes, Section::kMeta));
+  RIVULET_ASSIGN_OR_RETURN(const absl::string_view meta, NextSection(&reader, Section::kMeta));
   RIVULET_RETURN_IF_ERROR(DecodeMeta(meta, &snapshot, &num_tokens));
-  RIVULET_ASSIGN_OR_RETURN(const absl::string_view tokens,
-                           NextSection(&reader, bytes, Section::kTokens));
+  RIVULET_ASSIGN_OR_RETURN(const absl::string_view tokens, NextSection(&reader, Section::kTokens));
   RIVULET_RETURN_IF_ERROR(DecodeTokens(tokens, num_tokens, &snapshot));
-  RIVULET_RETURN_IF_ERROR(DecodeState(&reader, bytes, &snapshot));
-  const absl::string_view covered = bytes.substr(0, bytes.size() - reader.left());
-  RIVULET_ASSIGN_OR_RETURN(const absl::string_view mac, NextSection(&reader, bytes, Section::kEnd));
+  RIVULET_RETURN_IF_ERROR(DecodeState(&reader, bytes.size(), &snapshot));
+  const absl::string_view covered = reader.taken();
+  RIVULET_ASSIGN_OR_RETURN(const absl::string_view mac, NextSection(&reader, Section::kEnd));
   if (!reader.at_end()) return Damaged("bytes follow its end");
   RIVULET_RETURN_IF_ERROR(CheckMac(covered, mac, key));
   return snapshot;

@@ -131,7 +131,7 @@ absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
   EngineOptions options;
   options.max_queue = config.max_queue;
   options.sessions.max_sessions = config.max_client_sessions;
-  options.sessions.max_state_bytes = int64_t{config.session_state_mib} << 20;
+  options.states.max_memory_bytes = int64_t{config.session_state_mib} << 20;
   return ServedModel{Engine::Create(std::move(model), std::move(chosen.backend), options),
                      std::move(chosen.name)};
 }

@@ -10,8 +10,7 @@
 namespace rivulet {
 namespace {
 
-// Checkpoints that no mark needs: enough to go back to before the last calls without feeding the
-// whole sequence again.
+// Checkpoints that are kept however close together: enough to go back to before the last calls.
 constexpr size_t kRecentCheckpoints = 4;
 
 std::optional<uint64_t> ParseHex(absl::string_view digits) {
@@ -56,18 +55,17 @@ void Sequence::Truncate(int64_t size) {
   hash_ = HashTokens(kEmptySequenceHash, tokens_);
 }
 
-StateBlob::StateBlob(std::vector<float> values, Meter meter)
-    : values_(std::move(values)), meter_(std::move(meter)) {
-  *meter_ += static_cast<int64_t>(values_.size() * sizeof(float));
-}
-
-StateBlob::~StateBlob() { *meter_ -= static_cast<int64_t>(values_.size() * sizeof(float)); }
-
-Checkpoint ClientSession::From(int64_t most) const {
+KeptCheckpoint ClientSession::From(int64_t most) const {
   for (auto checkpoint = checkpoints_.rbegin(); checkpoint != checkpoints_.rend(); ++checkpoint) {
-    if (checkpoint->fed <= most) return *checkpoint;
+    if (checkpoint->fed <= most && !checkpoint->state->forgotten()) return *checkpoint;
   }
   return {};
+}
+
+bool ClientSession::Keeps(int64_t fed) const {
+  return std::any_of(checkpoints_.begin(), checkpoints_.end(), [fed](const KeptCheckpoint& kept) {
+    return kept.fed == fed && !kept.state->forgotten();
+  });
 }
 
 bool ClientSession::NeededByMark(int64_t fed) const {
@@ -77,16 +75,25 @@ bool ClientSession::NeededByMark(int64_t fed) const {
   });
 }
 
-void ClientSession::Keep(Checkpoint checkpoint) {
+void ClientSession::Keep(KeptCheckpoint checkpoint) {
   if (checkpoint.fed == 0) return;
+  std::erase_if(checkpoints_, [](const KeptCheckpoint& kept) { return kept.state->forgotten(); });
   const auto place =
       std::lower_bound(checkpoints_.begin(), checkpoints_.end(), checkpoint.fed,
-                       [](const Checkpoint& kept, int64_t fed) { return kept.fed < fed; });
+                       [](const KeptCheckpoint& kept, int64_t fed) { return kept.fed < fed; });
   if (place != checkpoints_.end() && place->fed == checkpoint.fed) return;
   checkpoints_.insert(place, std::move(checkpoint));
+  Thin();
+}
+
+void ClientSession::Thin() {
+  const int64_t newest = checkpoints_.back().fed;
   size_t recent = 0;
   for (auto i = checkpoints_.size(); i-- > 0;) {
     if (NeededByMark(checkpoints_[i].fed) || ++recent <= kRecentCheckpoints) continue;
+    const int64_t before = i > 0 ? checkpoints_[i - 1].fed : 0;
+    const int64_t after = checkpoints_[i + 1].fed;  // it is not the newest: those are recent
+    if (after - before > std::max(checkpoint_tokens_, (newest - after) / 2)) continue;
     checkpoints_.erase(checkpoints_.begin() + static_cast<std::ptrdiff_t>(i));
   }
 }
@@ -94,7 +101,7 @@ void ClientSession::Keep(Checkpoint checkpoint) {
 void ClientSession::Rewind(int64_t position) {
   sequence.Truncate(position);
   std::erase_if(marks_, [position](const auto& mark) { return mark.second > position; });
-  std::erase_if(checkpoints_, [this](const Checkpoint& kept) { return kept.fed > total(); });
+  std::erase_if(checkpoints_, [this](const KeptCheckpoint& kept) { return kept.fed > total(); });
 }
 
 void ClientSession::CopyFrom(const ClientSession& other) {
@@ -119,8 +126,9 @@ SessionInfo ClientSession::Info(absl::Time now) const {
   info.idle_timeout = idle_timeout;
   info.busy = active != nullptr;
   info.idle = info.busy ? absl::ZeroDuration() : now - last_used;
-  for (const Checkpoint& kept : checkpoints_) {
-    info.state_bytes += static_cast<int64_t>(kept.state->values().size_bytes());
+  for (const KeptCheckpoint& kept : checkpoints_) {
+    if (kept.state->in_memory()) info.state_bytes += kept.state->bytes();
+    if (kept.state->on_disk()) info.state_disk_bytes += kept.state->bytes();
   }
   return info;
 }

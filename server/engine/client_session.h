@@ -5,10 +5,9 @@
 // state after any number of them follows from it, so states are kept as *checkpoints* only to save
 // work: a request goes on from the latest one that fits and feeds the rest of the sequence.
 // Rewinding drops tokens; forking copies the sequence and shares the checkpoints, which never
-// change.
+// change. The store that keeps the states (state_store.h) may forget any of them.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -25,6 +24,7 @@
 #include "absl/time/time.h"
 #include "model/backend.h"
 #include "model/sequence_hash.h"
+#include "server/engine/state_store.h"
 
 namespace rivulet {
 
@@ -65,28 +65,17 @@ class Sequence {
   uint64_t hash_ = kEmptySequenceHash;
 };
 
-// One slot's state block, kernels/state_layout.h. Immutable once shared; counts its bytes while it
-// lives.
-class StateBlob {
- public:
-  using Meter = std::shared_ptr<std::atomic<int64_t>>;  // bytes of all blobs alive
-  StateBlob(std::vector<float> values, Meter meter);
-  ~StateBlob();
-  StateBlob(const StateBlob&) = delete;
-  StateBlob& operator=(const StateBlob&) = delete;
-
-  std::span<const float> values() const { return values_; }
-
- private:
-  const std::vector<float> values_;
-  const Meter meter_;
-};
-
-// The state after the first `fed` tokens, the implied bos counted among them. `state` null: nothing
-// has been fed.
+// The state after the first `fed` tokens, the implied bos counted among them, in memory. `state`
+// null: nothing has been fed. Thread: any.
 struct Checkpoint {
   int64_t fed = 0;
-  std::shared_ptr<const StateBlob> state;
+  BlobPtr state;
+};
+
+// The same, wherever the state is. Thread: that of its store.
+struct KeptCheckpoint {
+  int64_t fed = 0;
+  StatePtr state;
 };
 
 // What a client may know of a session.
@@ -97,16 +86,21 @@ struct SessionInfo {
   uint64_t seed = 0;                     // of a Generate that names none
   std::map<std::string, int64_t> marks;  // name -> position
   absl::Duration idle_timeout;
-  absl::Duration idle;      // since the last request ended
-  int64_t state_bytes = 0;  // of its checkpoints; those of forks are counted by each
+  absl::Duration idle;  // since the last request ended
+  // Of its checkpoints, in memory and in files alone; those of forks are counted by each.
+  int64_t state_bytes = 0, state_disk_bytes = 0;
   bool busy = false;
 };
 
 // Thread: the loop.
 class ClientSession {
  public:
-  ClientSession(SessionId session_id, std::string owner, bool with_bos)
-      : id(session_id), tenant(std::move(owner)), bos_(with_bos ? 1 : 0) {}
+  // `checkpoint_tokens`: see Keep.
+  ClientSession(SessionId session_id, std::string owner, bool with_bos, int64_t checkpoint_tokens)
+      : id(session_id),
+        tenant(std::move(owner)),
+        bos_(with_bos ? 1 : 0),
+        checkpoint_tokens_(checkpoint_tokens) {}
 
   const SessionId id;
   const std::string tenant;
@@ -123,12 +117,14 @@ class ClientSession {
   int64_t total() const { return bos_ + position(); }
 
   // The latest checkpoint with at most `most` fed tokens; the empty state where none is kept.
-  Checkpoint From(int64_t most) const;
-  // Keeps a checkpoint of the present sequence; the oldest that no mark needs make place.
-  void Keep(Checkpoint checkpoint);
-  // Forgets all checkpoints: they can be computed again.
-  void ForgetStates() { checkpoints_.clear(); }
-  bool has_states() const { return !checkpoints_.empty(); }
+  KeptCheckpoint From(int64_t most) const;
+  // Keeps a checkpoint of the present sequence. Of the others, those that marks need stay, the
+  // last few, and so many that going back by d tokens feeds at most max(checkpoint_tokens, d / 2)
+  // of them again, as long as none is forgotten and no two were further apart: about the logarithm
+  // of the length.
+  void Keep(KeptCheckpoint checkpoint);
+  // A checkpoint after exactly so many fed tokens is kept.
+  bool Keeps(int64_t fed) const;
 
   // Drops what follows `position` tokens, with the marks and checkpoints beyond. REQUIRES: position
   // <= this->position().
@@ -144,9 +140,12 @@ class ClientSession {
 
  private:
   bool NeededByMark(int64_t fed) const;
+  // Drops checkpoints that Keep need not keep.
+  void Thin();
 
   const int64_t bos_;
-  std::vector<Checkpoint> checkpoints_;  // by `fed`, ascending; none of 0
+  const int64_t checkpoint_tokens_;
+  std::vector<KeptCheckpoint> checkpoints_;  // by `fed`, ascending; none of 0
   std::map<std::string, int64_t> marks_;
 };
 

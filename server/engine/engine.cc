@@ -19,11 +19,17 @@
 namespace rivulet {
 namespace {
 
+// Without a model nothing but this process tells whose the files are.
+StateStamp StampOf(const Model* model, const BackendLimits& limits) {
+  if (model != nullptr) return MakeStateStamp(*model, limits.numerics_id);
+  return {"", "", limits.numerics_id, "config"};
+}
+
 class EngineImpl final : public SteppedEngine {
  public:
   EngineImpl(std::shared_ptr<const Model> model, ModelConfig config, const Tokenizer* tokenizer,
              std::unique_ptr<Backend> backend, const EngineOptions& options, const Clock& clock,
-             Emitter::Threads threads)
+             Emitter::Threads threads, DiskTier disk)
       : model_(std::move(model)),
         config_(std::move(config)),
         view_{&config_, tokenizer},
@@ -33,7 +39,8 @@ class EngineImpl final : public SteppedEngine {
         limits_(backend_->limits()),
         queue_(limits_.num_slots, options.max_queue, options.max_queue_tokens, clock),
         emitter_(threads),
-        loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_) {
+        loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_,
+              StampOf(model_.get(), limits_), std::move(disk)) {
     if (threads == Emitter::Threads::kOwn) thread_ = std::thread([this] { loop_.Run(); });
   }
 
@@ -138,27 +145,28 @@ absl::StatusOr<RequestId> EngineImpl::EndAtOnce(std::unique_ptr<Request> request
 
 std::unique_ptr<Engine> Engine::Create(std::shared_ptr<const Model> model,
                                        std::unique_ptr<Backend> backend,
-                                       const EngineOptions& options) {
+                                       const EngineOptions& options, DiskTier disk) {
   const ModelConfig& config = model->config();
   const Tokenizer* tokenizer = model->tokenizer();
   return std::make_unique<EngineImpl>(
       std::move(model), config, tokenizer, std::move(backend), options, [] { return absl::Now(); },
-      Emitter::Threads::kOwn);
+      Emitter::Threads::kOwn, std::move(disk));
 }
 
 std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
-                                              const EngineOptions& options, const Clock& clock) {
+                                              const EngineOptions& options, const Clock& clock,
+                                              DiskTier disk) {
   return std::make_unique<EngineImpl>(nullptr, std::move(config), tokenizer, std::move(backend),
-                                      options, clock, Emitter::Threads::kOwn);
+                                      options, clock, Emitter::Threads::kOwn, std::move(disk));
 }
 
 std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config, const Tokenizer* tokenizer,
                                                    std::unique_ptr<Backend> backend,
-                                                   const EngineOptions& options,
-                                                   const Clock& clock) {
+                                                   const EngineOptions& options, const Clock& clock,
+                                                   DiskTier disk) {
   return std::make_unique<EngineImpl>(nullptr, std::move(config), tokenizer, std::move(backend),
-                                      options, clock, Emitter::Threads::kNone);
+                                      options, clock, Emitter::Threads::kNone, std::move(disk));
 }
 
 }  // namespace rivulet

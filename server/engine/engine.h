@@ -35,6 +35,7 @@ struct EngineOptions {
   int64_t max_score_outputs = 16384;          // output_positions of one Score, ...
   int64_t max_score_output_values = 1 << 24;  // ... and the floats that they hold together
   SessionLimits sessions;                     // of client sessions
+  StateLimits states;                         // of all states that are kept between runs
   // Performance.
   // Prompt tokens fed per run while no other reply is running (0: what the backend prefers), and
   // while some are (0: a quarter of that).
@@ -45,12 +46,13 @@ struct EngineOptions {
 
 struct EngineLoad {
   int slots = 0, slots_used = 0;
-  int running = 0;                  // samples and scores that hold a slot
-  int queued = 0, max_queue = 0;    // ... that wait for one
-  double tokens_per_second = 0;     // sampled and fed, over about the last second
-  int64_t tokens_total = 0;         // sampled, since start
-  int client_sessions = 0;          // open ones
-  int64_t session_state_bytes = 0;  // of their checkpoints
+  int running = 0;                // samples and scores that hold a slot
+  int queued = 0, max_queue = 0;  // ... that wait for one
+  double tokens_per_second = 0;   // sampled and fed, over about the last second
+  int64_t tokens_total = 0;       // sampled, since start
+  int client_sessions = 0;        // open ones
+  StateStore::Usage states;       // of all that is kept between runs
+  std::string state_file_error;   // the first, empty: none
   bool draining = false;
   absl::Status health;  // not OK: the backend is poisoned
 };
@@ -61,20 +63,24 @@ struct SessionCall {
   std::string tenant;                 // on whose account
   std::optional<SessionRef> session;  // absent: `act` gets null
   bool close = false;                 // ends what is running on the session, and the session
+  // Have the session's latest state with all but its last token fed, or fewer, in memory first.
+  bool with_state = false;
   absl::Time deadline = absl::InfiniteFuture();
   // On the loop's thread, once the requests of the session that came before have ended. An error
-  // must have changed nothing. Null: nothing to do.
-  std::function<absl::Status(SessionTable* table, ClientSession* session, absl::Time now)> act;
+  // must have changed nothing. Null: nothing to do. `state`: see with_state.
+  std::function<absl::Status(SessionTable* table, ClientSession* session, absl::Time now,
+                             const Checkpoint& state)>
+      act;
   std::function<void(absl::Status)> done;  // on the emitter thread, exactly once
 };
 
 // Thread: every public method may be called from any thread.
 class Engine {
  public:
-  // Takes the backend; starts both threads.
+  // Takes the backend; starts both threads, and a third where there is a disk tier.
   static std::unique_ptr<Engine> Create(std::shared_ptr<const Model> model,
                                         std::unique_ptr<Backend> backend,
-                                        const EngineOptions& options);
+                                        const EngineOptions& options, DiskTier disk = {});
   virtual ~Engine() = default;  // Stops at once: running replies end with UNAVAILABLE
 
   virtual const Model& model() const = 0;

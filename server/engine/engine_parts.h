@@ -18,7 +18,8 @@ namespace rivulet {
 // call of the engine.
 std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
-                                              const EngineOptions& options, const Clock& clock);
+                                              const EngineOptions& options, const Clock& clock,
+                                              DiskTier disk = {});
 
 // The same engine without threads: whoever holds it is its loop and its emitter, one step after the
 // other, so that a schedule can be repeated. Drain never waits: it refuses new requests from now
@@ -36,7 +37,7 @@ class SteppedEngine : public Engine {
 
 std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config, const Tokenizer* tokenizer,
                                                    std::unique_ptr<Backend> backend,
-                                                   const EngineOptions& options,
-                                                   const Clock& clock);
+                                                   const EngineOptions& options, const Clock& clock,
+                                                   DiskTier disk = {});
 
 }  // namespace rivulet

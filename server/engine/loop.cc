@@ -25,10 +25,18 @@ ScheduleOptions ScheduleOptionsOf(const EngineOptions& options, const BackendLim
   return schedule;
 }
 
+// However large a state is, one can be on its way to a file.
+StateLimits StateLimitsOf(const EngineOptions& options, const BackendLimits& backend) {
+  StateLimits limits = options.states;
+  limits.max_writing_bytes =
+      std::max(limits.max_writing_bytes, static_cast<int64_t>(backend.bytes_per_slot));
+  return limits;
+}
+
 }  // namespace
 
 Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
-           RequestQueue* queue, Emitter* emitter)
+           RequestQueue* queue, Emitter* emitter, StateStamp stamp, DiskTier disk)
     : backend_(backend),
       options_(options),
       clock_(std::move(clock)),
@@ -36,7 +44,9 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       emitter_(emitter),
       pool_(backend->limits().num_slots),
       scheduler_(backend->limits(), ScheduleOptionsOf(options, backend->limits())),
-      sessions_(options.sessions, with_bos),
+      states_(StateLimitsOf(options, backend->limits()), std::move(stamp), std::move(disk),
+              [queue] { queue->Wake(); }),
+      sessions_(options.sessions, with_bos, &states_),
       now_(clock_()) {}
 
 void Loop::Run() {
@@ -81,6 +91,7 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
 
 void Loop::TakeArrivals() {
   now_ = clock_();
+  TakeFetchedStates();
   sessions_.Expire(now_);
   NoteProgress();
   queue_->Exchange(now_, progress_, &arrivals_);
@@ -109,7 +120,11 @@ void Loop::TakeArrivals() {
 void Loop::NoteProgress() {
   progress_.slots_used = pool_.used();
   progress_.client_sessions = sessions_.size();
-  progress_.session_state_bytes = sessions_.state_bytes();
+  progress_.states = states_.usage();
+  if (progress_.states.file_errors > 0 && !file_error_noted_) {
+    queue_->NoteFileError(states_.file_error());
+    file_error_noted_ = true;
+  }
 }
 
 void Loop::ExpireDeadlines() {

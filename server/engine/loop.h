@@ -33,15 +33,17 @@ namespace rivulet {
 // meanwhile. The arguments are borrowed and outlive it.
 class Loop {
  public:
+  // `stamp`: of the files of `disk`, which may be empty.
   Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
-       RequestQueue* queue, Emitter* emitter);
+       RequestQueue* queue, Emitter* emitter, StateStamp stamp, DiskTier disk);
 
   // Returns after RequestQueue::Stop, when every request has been handed to the emitter with its
   // end.
   void Run();
 
   // One round of what Run repeats: takes what has arrived, then carries out at most one run. kIdle:
-  // nothing can happen until something arrives or time passes (Run waits then). kStopped: as for
+  // nothing can happen until something arrives, time passes or the disk tier has done something
+  // (Run waits then). kStopped: as for
   // Run; not to be called again.
   enum class Outcome : uint8_t { kBusy, kIdle, kStopped };
   Outcome Turn();
@@ -80,6 +82,10 @@ class Loop {
   // A request arrives at its client session, if it has one, and begins when its turn comes.
   void Enter(Request* request);
   void Begin(Request* request);
+  // Finds the state that it goes on from, which may have to be read first; then it waits for slots.
+  void FindState(Request* request);
+  void GoOnFrom(Request* request, Checkpoint state);
+  void TakeFetchedStates();
   void CloseSession(Request* closing);
   void LeaveQueues(Request* request);
   void LeaveClientSession(Request* request, const absl::Status& end);
@@ -95,6 +101,7 @@ class Loop {
   Emitter* const emitter_;
   StatePool pool_;
   Scheduler scheduler_;
+  StateStore states_;  // before whatever holds states
   SessionTable sessions_;
 
   absl::Time now_;
@@ -103,9 +110,16 @@ class Loop {
   RequestQueue::Arrivals arrivals_;
   RequestQueue::Progress progress_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // all that have not ended
+  // Requests that wait for their state, which is being read.
+  struct Fetching {
+    Request* request;
+    KeptCheckpoint state;
+  };
+  std::vector<Fetching> fetching_;
   Admission admission_;            // who waits for slots, and how many each tenant holds
   std::vector<Session*> running_;  // hold a slot; in order of admission
   bool some_ended_ = false;        // running_ holds ended sessions
+  bool file_error_noted_ = false;
   // Slots that hold the state of a client session, which is released once it is saved.
   struct Saving {
     Slot slot;

@@ -50,10 +50,44 @@ void Loop::Begin(Request* request) {
   if (request->session != nullptr) request->session->active = request;
   const absl::Status status = request->Begin(&sessions_, now_);
   request->begun = status.ok();
+  if (!status.ok()) return EndRequest(request, status);
+  FindState(request);
+}
+
+void Loop::FindState(Request* request) {
+  const KeptCheckpoint best = request->BestState();
+  if (best.state == nullptr) return GoOnFrom(request, {});
+  BlobPtr blob = states_.Use(best.state.get());
+  if (blob != nullptr) return GoOnFrom(request, {best.fed, std::move(blob)});
+  states_.Fetch(best.state.get());
+  fetching_.push_back({request, best});
+}
+
+void Loop::GoOnFrom(Request* request, Checkpoint state) {
+  const absl::Status status = request->GoOnFrom(std::move(state), &sessions_, now_);
   if (!status.ok() || request->num_slots == 0) return EndRequest(request, status);
   request->waits_for_slots = true;
   request->tenant_key =
       admission_.Add(request->id, request->tenant, request->priority, request->num_slots);
+}
+
+void Loop::TakeFetchedStates() {
+  if (!states_.Collect()) return;
+  std::vector<std::pair<Request*, Checkpoint>> fetched;
+  std::erase_if(fetching_, [&](const Fetching& entry) {
+    if (StateStore::fetching(*entry.state.state)) return false;
+    fetched.emplace_back(entry.request,
+                         Checkpoint{entry.state.fed, states_.Use(entry.state.state.get())});
+    return true;
+  });
+  states_.Fit();  // what was fetched is held by now
+  for (auto& [request, state] : fetched) {
+    if (state.state == nullptr) {
+      FindState(request);  // it could not be read: another one, or none
+    } else {
+      GoOnFrom(request, std::move(state));
+    }
+  }
 }
 
 void Loop::CloseSession(Request* closing) {
@@ -70,6 +104,7 @@ void Loop::CloseSession(Request* closing) {
 
 void Loop::LeaveQueues(Request* request) {
   if (std::exchange(request->waits_for_slots, false)) admission_.Remove(request->id);
+  std::erase_if(fetching_, [request](const Fetching& entry) { return entry.request == request; });
   if (request->session != nullptr) std::erase(request->session->waiters, request);
 }
 
@@ -97,12 +132,11 @@ absl::Status Loop::SaveStates() {
   for (const Saving& saving : saving_) {
     // What was drawn and then dropped (a stop string) may have been fed: such a state is of no use.
     const bool fits = saving.fed > saving.start && saving.fed <= saving.session->total();
-    if (saving.session->closed || !fits) continue;
+    if (saving.session->closed || !fits || saving.session->Keeps(saving.fed)) continue;
     std::vector<float> values(backend_->limits().bytes_per_slot / sizeof(float));
     RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(saving.slot, values));
-    saving.session->Keep({saving.fed, sessions_.NewState(std::move(values))});
+    saving.session->Keep({saving.fed, states_.Keep(std::move(values))});
   }
-  sessions_.FitStates();
   for (const Saving& saving : std::exchange(saving_, {})) Release(saving.session);
   return absl::OkStatus();
 }

@@ -141,7 +141,7 @@ void RequestQueue::Note(absl::Time now, const Progress& progress) {
 void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
   load_.slots_used = load_.running = progress.slots_used;
   load_.client_sessions = progress.client_sessions;
-  load_.session_state_bytes = progress.session_state_bytes;
+  load_.states = progress.states;
   load_.tokens_total += progress.sampled;
   if (progress.sampled + progress.fed > 0) rate_.Add(now, progress.sampled + progress.fed);
   accepted_ -= progress.ended;
@@ -162,6 +162,11 @@ void RequestQueue::WaitForArrivals(absl::Duration timeout) {
   arrived_.WaitFor(&mutex_,
                    timeout);  // woken early by chance, the loop finds nothing and comes back
   waiting_ = false;
+}
+
+void RequestQueue::NoteFileError(const absl::Status& error) {
+  MutexLock lock(&mutex_);
+  load_.state_file_error = std::string(error.message());
 }
 
 void RequestQueue::Poison(const absl::Status& health) {

@@ -59,7 +59,7 @@ class RequestQueue {
     int64_t ended_tokens = 0;  // given tokens of requests that ended, likewise
     int slots_used = 0;
     int client_sessions = 0;
-    int64_t session_state_bytes = 0;
+    StateStore::Usage states;
     int64_t sampled = 0;  // tokens since the last Exchange
     int64_t fed = 0;      // prompt and scored tokens, likewise
   };
@@ -71,6 +71,8 @@ class RequestQueue {
   void EndsHanded();
   // Waits until there is something new for Exchange, or `timeout` has passed.
   void WaitForArrivals(absl::Duration timeout);
+  // The first error of the disk tier.
+  void NoteFileError(const absl::Status& error);
   // The backend failed: no request is taken any more, load().health says why.
   void Poison(const absl::Status& health);
 

@@ -48,9 +48,19 @@ absl::Status GenerateRequest::Begin(SessionTable* table, absl::Time /*now*/) {
     nothing.session = Progress();
     reply->Append(std::move(nothing));
     num_slots = 0;
-    return absl::OkStatus();
   }
-  start = session->From(session->total() - 1);
+  return absl::OkStatus();
+}
+
+KeptCheckpoint GenerateRequest::BestState() const {
+  if (session == nullptr || num_slots == 0) return {};
+  return session->From(session->total() - 1);
+}
+
+absl::Status GenerateRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/,
+                                       absl::Time /*now*/) {
+  if (session == nullptr || num_slots == 0) return absl::OkStatus();
+  start = std::move(state);
   feed = FedTokens(*session, *model.config, start.fed, session->total());
   const int64_t bos = session->total() - session->position();
   for (size_t i = 0; i < feed.size(); ++i) {

@@ -28,6 +28,8 @@ class GenerateRequest final : public Request {
                   const EngineOptions& engine_options, ReplyListener* reply_listener);
 
   absl::Status Begin(SessionTable* table, absl::Time now) override;
+  KeptCheckpoint BestState() const override;
+  absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
   void CreateSessions() override;
   void Settle(const absl::Status& end) override;
   bool paused() override;

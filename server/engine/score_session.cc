@@ -73,25 +73,33 @@ absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
   // The sequence before the appended tokens; the first token of all is scored after a bos only.
   const int64_t before = bos + session_ref->position.value_or(session->position());
   const int64_t unscored = before == 0 ? std::min<int64_t>(1, num_tokens) : 0;
-  const int64_t num_scored = spec_.score ? num_tokens - unscored : 0;
+  num_scored_ = spec_.score ? num_tokens - unscored : 0;
+  score_from_ = before + unscored - 1;
   for (const int64_t position : spec_.output_positions) {
-    if (position < num_scored) continue;
+    if (position < num_scored_) continue;
     return InvalidField(
         "OUTPUT_POSITION_OUT_OF_RANGE", "output_positions",
         absl::StrCat("output_positions holds ", position, "; allowed: at least 0 and below ",
-                     num_scored, ", the number of scored tokens."));
+                     num_scored_, ", the number of scored tokens."));
   }
   RIVULET_ASSIGN_OR_RETURN(
       appended_, ExtendSession(*session_ref, spec_.tokens, config_, table->limits(), session));
-  // All but the last token is fed: the last one is what the next request begins with.
-  const int64_t end = std::max<int64_t>(0, session->total() - 1);
-  start = session->From(num_scored > 0 ? before + unscored - 1 : end);
-  feed = FedTokens(*session, config_, start.fed, end);
+  return absl::OkStatus();
+}
+
+KeptCheckpoint AppendRequest::BestState() const {
+  return session->From(num_scored_ > 0 ? score_from_ : end());
+}
+
+absl::Status AppendRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/,
+                                     absl::Time /*now*/) {
+  start = std::move(state);
+  feed = FedTokens(*session, config_, start.fed, end());
   window = static_cast<int64_t>(feed.size());
-  if (num_scored > 0) {
-    targets = FedTokens(*session, config_, start.fed + 1, end + 1);
-    first_scored = window - num_scored;
-    result.num_scored = num_scored;
+  if (num_scored_ > 0) {
+    targets = FedTokens(*session, config_, start.fed + 1, end() + 1);
+    first_scored = window - num_scored_;
+    result.num_scored = num_scored_;
     Want(spec_.output_positions);
   }
   if (feed.empty()) num_slots = 0;

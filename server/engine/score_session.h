@@ -4,6 +4,7 @@
 // of the targets.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -52,12 +53,19 @@ class AppendRequest final : public ScoreRequest {
   AppendRequest(AppendSpec spec_in, const ModelView& model_view, Done done_in);
 
   absl::Status Begin(SessionTable* table, absl::Time now) override;
+  KeptCheckpoint BestState() const override;
+  absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
   void Settle(const absl::Status& end) override;
 
  private:
+  // All but the last token is fed: the last one is what the next request begins with.
+  int64_t end() const { return std::max<int64_t>(0, session->total() - 1); }
+
   const AppendSpec spec_;
   const ModelConfig& config_;
-  int64_t appended_ = 0;  // tokens that the client session did not hold already
+  int64_t num_scored_ = 0;
+  int64_t score_from_ = 0;  // tokens fed before the first that is scored
+  int64_t appended_ = 0;    // tokens that the client session did not hold already
 };
 
 class ScoreSession final : public Session {

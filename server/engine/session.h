@@ -52,6 +52,13 @@ class Request : public Outlet {
   virtual absl::Status Begin(SessionTable* /*table*/, absl::Time /*now*/) {
     return absl::OkStatus();
   }
+  // After Begin: the kept state from which it has the least to feed; none: it begins with nothing.
+  virtual KeptCheckpoint BestState() const { return {}; }
+  // It goes on from `state`, which BestState named and which is in memory now: what has to be fed
+  // is known. May set num_slots to 0. An error ends it.
+  virtual absl::Status GoOnFrom(Checkpoint /*state*/, SessionTable* /*table*/, absl::Time /*now*/) {
+    return absl::OkStatus();
+  }
   // Fills `sessions`.
   virtual void CreateSessions() = 0;
   // It ends so after a Begin that was OK; the client session is still its own.

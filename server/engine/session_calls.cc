@@ -46,7 +46,7 @@ absl::StatusOr<RequestId> Submit(
   call.session = std::move(session);
   call.deadline = deadline;
   call.act = [result, act = std::move(act)](SessionTable* table, ClientSession* client,
-                                            absl::Time now) {
+                                            absl::Time now, const Checkpoint&) {
     return act(table, client, now, result.get());
   };
   call.done = [result, done = std::move(done)](const absl::Status& status) {
@@ -166,18 +166,25 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, std::string tenant, absl:
 
 absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, absl::Time deadline,
                                           ImageDone done) {
-  std::string tenant = session.tenant;
-  return Submit<SessionImage>(
-      engine, std::move(tenant), std::move(session), deadline,
-      [](SessionTable*, ClientSession* client, absl::Time, SessionImage* image) {
-        image->tenant = client->tenant;
-        image->seed = client->seed;
-        image->sequence = client->sequence;
-        image->marks = client->marks();
-        image->state = client->From(std::max<int64_t>(0, client->total() - 1));
-        return absl::OkStatus();
-      },
-      std::move(done));
+  const auto image = std::make_shared<SessionImage>();
+  SessionCall call;
+  call.tenant = session.tenant;
+  call.session = std::move(session);
+  call.with_state = true;
+  call.deadline = deadline;
+  call.act = [image](SessionTable*, ClientSession* client, absl::Time, const Checkpoint& state) {
+    image->tenant = client->tenant;
+    image->seed = client->seed;
+    image->sequence = client->sequence;
+    image->marks = client->marks();
+    image->state = state;
+    return absl::OkStatus();
+  };
+  call.done = [image, done = std::move(done)](const absl::Status& status) {
+    if (!status.ok()) return done(status);
+    done(std::move(*image));
+  };
+  return engine->Call(std::move(call));
 }
 
 absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, SessionDone done) {
@@ -202,8 +209,7 @@ absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, Sessi
         client->Restore(std::move(shared->sequence), std::move(shared->marks));
         client->seed = shared->seed;
         if (!shared->state.empty()) {
-          client->Keep({shared->fed, table->NewState(std::move(shared->state))});
-          table->FitStates();
+          client->Keep({shared->fed, table->states()->Keep(std::move(shared->state))});
         }
         *info = client->Info(now);
         return absl::OkStatus();

@@ -123,8 +123,13 @@ SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
   deadline = call_.deadline;
 }
 
-absl::Status SessionCommand::Begin(SessionTable* table, absl::Time now) {
-  return call_.act == nullptr ? absl::OkStatus() : call_.act(table, session, now);
+KeptCheckpoint SessionCommand::BestState() const {
+  if (!call_.with_state) return {};
+  return session->From(std::max<int64_t>(0, session->total() - 1));
+}
+
+absl::Status SessionCommand::GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) {
+  return call_.act == nullptr ? absl::OkStatus() : call_.act(table, session, now, state);
 }
 
 void SessionCommand::OnEnd() { call_.done(std::move(status)); }

@@ -39,7 +39,8 @@ class SessionCommand final : public Request {
  public:
   explicit SessionCommand(SessionCall call);
 
-  absl::Status Begin(SessionTable* table, absl::Time now) override;
+  KeptCheckpoint BestState() const override;
+  absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
   void CreateSessions() override {}
   void OnReady() override {}
   void OnEnd() override;

@@ -9,8 +9,8 @@
 
 namespace rivulet {
 
-SessionTable::SessionTable(const SessionLimits& limits, bool with_bos)
-    : limits_(limits), with_bos_(with_bos) {}
+SessionTable::SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states)
+    : limits_(limits), with_bos_(with_bos), states_(states) {}
 
 absl::Status SessionTable::CheckRoom(int count) const {
   if (size() + count <= limits_.max_sessions) return absl::OkStatus();
@@ -27,7 +27,8 @@ absl::StatusOr<ClientSession*> SessionTable::Open(absl::string_view tenant,
                                                   absl::Duration idle_timeout, absl::Time now) {
   RIVULET_RETURN_IF_ERROR(CheckRoom(1));
   SessionId id = SessionId::Random();
-  auto session = std::make_unique<ClientSession>(id, std::string(tenant), with_bos_);
+  auto session = std::make_unique<ClientSession>(id, std::string(tenant), with_bos_,
+                                                 limits_.checkpoint_tokens);
   ClientSession* opened = session.get();
   opened->idle_timeout = idle_timeout;
   opened->last_used = now;
@@ -86,17 +87,6 @@ void SessionTable::Expire(absl::Time now) {
     }
   }
   for (ClientSession* session : expired) Erase(session);
-}
-
-std::shared_ptr<const StateBlob> SessionTable::NewState(std::vector<float> values) const {
-  return std::make_shared<const StateBlob>(std::move(values), meter_);
-}
-
-void SessionTable::FitStates() {
-  for (ClientSession* session : order_) {
-    if (state_bytes() <= limits_.max_state_bytes) return;
-    session->ForgetStates();
-  }
 }
 
 }  // namespace rivulet

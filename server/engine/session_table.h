@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionTable: the client sessions of one model, and how much memory their states may take.
-//
-// A session belongs to a tenant; under any other tenant's name it does not exist. States beyond the
-// limit are forgotten, those of the sessions used longest ago first: they can be computed again
-// from the sequence, so a client sees only latency.
+// SessionTable: the client sessions of one model. A session belongs to a tenant; under any other
+// tenant's name it does not exist. Their states are kept by a StateStore, which may forget them:
+// they can be computed again from the sequence, so a client sees only latency.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +20,12 @@ namespace rivulet {
 
 struct SessionLimits {
   int max_sessions = 10000;
-  int64_t max_state_bytes = int64_t{1} << 30;  // of all checkpoints together, each counted once
-  int64_t max_tokens = int64_t{1} << 22;       // of one sequence
-  int max_waiting = 16;                        // requests that wait for one session
-  int max_marks = 64;                          // of one session
-  int max_forks = 256;                         // of one ForkSession
+  int64_t max_tokens = int64_t{1} << 22;  // of one sequence
+  // A request on a session keeps a checkpoint every so many tokens that it feeds; at least 1.
+  int64_t checkpoint_tokens = 512;
+  int max_waiting = 16;  // requests that wait for one session
+  int max_marks = 64;    // of one session
+  int max_forks = 256;   // of one ForkSession
   absl::Duration default_idle = absl::Minutes(10);
   absl::Duration max_idle = absl::Hours(24);
 };
@@ -34,9 +33,11 @@ struct SessionLimits {
 // Thread: the loop.
 class SessionTable {
  public:
-  SessionTable(const SessionLimits& limits, bool with_bos);
+  // `states` is borrowed and outlives it.
+  SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states);
 
   const SessionLimits& limits() const { return limits_; }
+  StateStore* states() const { return states_; }
 
   // A new session without tokens. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT).
   absl::StatusOr<ClientSession*> Open(absl::string_view tenant, absl::Duration idle_timeout,
@@ -45,7 +46,7 @@ class SessionTable {
   absl::Status CheckRoom(int count) const;
   // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign ones.
   absl::StatusOr<ClientSession*> Find(const SessionId& id, absl::string_view tenant);
-  // It was used: counts for idle time-outs and for what is forgotten first.
+  // It was used: counts for its idle time-out.
   void Touch(ClientSession* session, absl::Time now);
   // REQUIRES: no request has it.
   void Erase(ClientSession* session);
@@ -56,13 +57,7 @@ class SessionTable {
   void Expire(absl::Time now);
   absl::Time next_expiry() const { return next_expiry_; }
 
-  // A state as the checkpoints hold it, counted by state_bytes().
-  std::shared_ptr<const StateBlob> NewState(std::vector<float> values) const;
-  // Forgets states until the limit holds. Call after Keep.
-  void FitStates();
-
   int size() const { return static_cast<int>(sessions_.size()); }
-  int64_t state_bytes() const { return meter_->load(); }
 
  private:
   using Order = std::list<ClientSession*>;
@@ -73,7 +68,7 @@ class SessionTable {
 
   const SessionLimits limits_;
   const bool with_bos_;
-  const StateBlob::Meter meter_ = std::make_shared<std::atomic<int64_t>>(0);
+  StateStore* const states_;
   absl::flat_hash_map<SessionId, Entry> sessions_;
   Order order_;                                      // by last use, oldest first
   absl::Time next_expiry_ = absl::InfiniteFuture();  // no session expires earlier

@@ -314,7 +314,12 @@ void ToWire(const EngineLoad& load, v1::ModelLoad* wire) {
   wire->set_tokens_per_second(load.tokens_per_second);
   wire->set_tokens_total(load.tokens_total);
   wire->set_sessions(load.client_sessions);
-  wire->set_session_state_bytes(load.session_state_bytes);
+  wire->set_session_state_bytes(load.states.memory_bytes);
+  wire->set_states_in_memory(load.states.in_memory);
+  wire->set_states_on_disk(load.states.on_disk);
+  wire->set_state_disk_bytes(load.states.disk_bytes);
+  wire->set_states_forgotten(load.states.forgotten);
+  wire->set_state_file_errors(load.states.file_errors);
   wire->set_draining(load.draining);
 }
 

@@ -151,6 +151,7 @@ void ToWire(const SessionInfo& info, absl::string_view model, v1::Session* wire)
   ToWire(info.idle, wire->mutable_idle());
   wire->set_state_bytes(info.state_bytes);
   wire->set_busy(info.busy);
+  wire->set_state_disk_bytes(info.state_disk_bytes);
 }
 
 }  // namespace rivulet

@@ -40,7 +40,7 @@ void Simulation::DrawLimits() {
   options.max_pending_tokens = choices_.Between(2, 10);
   SessionLimits& sessions = options.sessions;
   sessions.max_sessions = choices_.Between(2, 12);
-  sessions.max_state_bytes =
+  options.states.max_memory_bytes =
       choices_.Below(12) * static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
   sessions.max_tokens = choices_.Between(20, 120);
   sessions.max_waiting = choices_.Between(0, 3);

@@ -27,7 +27,7 @@ std::string Simulation::Run() {
         "slots ", limits.num_slots, ", rows ", limits.max_rows, ", steps ", limits.preferred_steps,
         "/", limits.max_steps, ", queue ", world_.options.max_queue, ", pending ",
         world_.options.max_pending_tokens, ", sessions ", world_.options.sessions.max_sessions,
-        ", state bytes ", world_.options.sessions.max_state_bytes, ", waiting ",
+        ", state bytes ", world_.options.states.max_memory_bytes, ", waiting ",
         world_.options.sessions.max_waiting, ", fails at call ", world_.fake.fail_at_call);
   });
   while (actions_ < options_.max_actions && choices_.more() && broken_.empty()) Act();
@@ -198,8 +198,8 @@ void Simulation::CheckLoad(bool idle) {
                         " asked for"));
   }
   const int64_t held = on_sessions * static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
-  if (load.session_state_bytes > world_.options.sessions.max_state_bytes + held) {
-    Broken(absl::StrCat("I6: states of ", load.session_state_bytes, " bytes"));
+  if (load.states.memory_bytes > world_.options.states.max_memory_bytes + held) {
+    Broken(absl::StrCat("I6: states of ", load.states.memory_bytes, " bytes"));
   }
   int least = 0, most = 0;
   for (const Client& client : clients_) {

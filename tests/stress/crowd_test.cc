@@ -54,7 +54,7 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
   EngineOptions options;
   options.prefill_tokens_busy = 24;
   options.max_pending_tokens = 8;
-  options.sessions.max_state_bytes =
+  options.states.max_memory_bytes =
       crowd.states_in_reach * static_cast<int64_t>(backend->limits().bytes_per_slot);
   const auto engine = Engine::Create(*model, std::move(backend), options);
 
@@ -89,7 +89,7 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
   EXPECT_EQ(load.slots_used, 0);
   EXPECT_EQ(load.queued, 0);
   EXPECT_EQ(load.client_sessions, 0);
-  EXPECT_EQ(load.session_state_bytes, 0);
+  EXPECT_EQ(load.states.memory_bytes, 0);
   EXPECT_EQ(probe->used_slots(), 0);
   EXPECT_EQ(probe->violations(), std::vector<std::string>());
 }

@@ -13,7 +13,6 @@ namespace {
 SessionLimits SmallLimits() {
   SessionLimits limits;
   limits.max_sessions = 3;
-  limits.max_state_bytes = 4 * 4 * 2;  // two states of four floats
   return limits;
 }
 
@@ -51,13 +50,14 @@ TEST(SequenceTest, HashIsFnv1aOverFourBytesOfEachIdAndFollowsTruncation) {
 
 class SessionTableTest : public testing::Test {
  protected:
-  SessionTable table_{SmallLimits(), /*with_bos=*/true};
+  StateStore states_{{}, {}, {}, [] {}};
+  SessionTable table_{SmallLimits(), /*with_bos=*/true, &states_};
   const absl::Time start_ = absl::FromUnixSeconds(1000);
 
   ClientSession* Open(const std::string& tenant = "a") {
     return *table_.Open(tenant, absl::Seconds(10), start_);
   }
-  Checkpoint State(int64_t fed) const { return {fed, table_.NewState({1, 2, 3, 4})}; }
+  KeptCheckpoint State(int64_t fed) { return {fed, states_.Keep({1, 2, 3, 4})}; }
 };
 
 TEST_F(SessionTableTest, FindsASessionForItsTenantOnly) {
@@ -102,30 +102,27 @@ TEST_F(SessionTableTest, ErasesWhatWasIdleForTooLongButNothingBusy) {
   (void)idle;
 }
 
-TEST_F(SessionTableTest, ForgetsStatesOfTheSessionUsedLongestAgo) {
-  ClientSession* first = Open();
-  ClientSession* second = Open();
-  first->Keep(State(1));
-  second->Keep(State(1));
-  table_.FitStates();
-  EXPECT_EQ(table_.state_bytes(), 32);
-  table_.Touch(first, start_ + absl::Seconds(1));
-  first->sequence.Append(1, false);
-  first->sequence.Append(2, false);
-  first->Keep(State(2));
-  table_.FitStates();
-  EXPECT_FALSE(second->has_states());
-  EXPECT_TRUE(first->has_states());
-  EXPECT_EQ(table_.state_bytes(), 32);
+TEST_F(SessionTableTest, AForgottenStateIsNoneToGoOnFrom) {
+  StateStore small{StateLimits{4 * 4 * 2, 0, 0}, {}, {}, [] {}};  // two states of four floats
+  ClientSession session{{1, 1}, "a", /*with_bos=*/true, 1};
+  for (int i = 0; i < 10; ++i) session.sequence.Append(i, false);
+  for (const int64_t fed : {1, 2, 3}) session.Keep({fed, small.Keep({1, 2, 3, 4})});
+  EXPECT_EQ(session.From(1).fed, 0);
+  EXPECT_EQ(session.From(2).fed, 2);
+  EXPECT_FALSE(session.Keeps(1));
+  EXPECT_TRUE(session.Keeps(3));
+  EXPECT_EQ(session.Info(start_).state_bytes, 32);
+  session.Keep({1, small.Keep({1, 2, 3, 4})});
+  EXPECT_EQ(session.From(1).fed, 1) << "it was computed again";
 }
 
 TEST_F(SessionTableTest, AStateSharedByForksIsCountedOnce) {
   ClientSession* parent = Open();
   parent->Keep(State(1));
   Open()->CopyFrom(*parent);
-  EXPECT_EQ(table_.state_bytes(), 16);
+  EXPECT_EQ(states_.usage().memory_bytes, 16);
   table_.Erase(parent);
-  EXPECT_EQ(table_.state_bytes(), 16);
+  EXPECT_EQ(states_.usage().memory_bytes, 16);
 }
 
 TEST_F(SessionTableTest, GoesOnFromTheLatestCheckpointThatFits) {
@@ -154,6 +151,21 @@ TEST_F(SessionTableTest, KeepsFewCheckpointsButThoseThatMarksNeed) {
   EXPECT_EQ(session->From(4).fed, 0);
   session->Rewind(4);
   EXPECT_TRUE(session->marks().empty());
+}
+
+TEST_F(SessionTableTest, GoingBackFeedsFewTokensAgainAndFewStatesAreKept) {
+  constexpr int64_t kInterval = 10, kLength = 20000;
+  ClientSession session{{1, 1}, "a", /*with_bos=*/true, kInterval};
+  for (int64_t i = 0; i < kLength; ++i) {
+    session.sequence.Append(1, true);
+    if (session.total() % kInterval == 0) session.Keep(State(session.total()));
+  }
+  for (int64_t fed = 0; fed <= session.total(); ++fed) {
+    const int64_t again = fed - session.From(fed).fed;
+    ASSERT_LE(again, std::max(kInterval, (session.total() - fed) / 2 + kInterval)) << fed;
+  }
+  EXPECT_LE(session.Info(start_).state_bytes, 40 * 16);
+  EXPECT_EQ(states_.usage().memory_bytes, session.Info(start_).state_bytes);
 }
 
 }  // namespace

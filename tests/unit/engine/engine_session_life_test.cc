@@ -60,8 +60,8 @@ TEST_F(EngineSessionTest, ACancelledReplyLeavesWhatItGenerated) {
 }
 
 TEST_F(EngineSessionTest, ARepeatedRequestThatIsCancelledTakesNothingBack) {
-  options_.sessions.max_state_bytes = 0;  // so that the repeated one has tokens to feed, ...
-  options_.prefill_tokens_idle = 1;       // ... each in a run of its own
+  options_.states.max_memory_bytes = 0;  // so that the repeated one has tokens to feed, ...
+  options_.prefill_tokens_idle = 1;      // ... each in a run of its own
   Start();
   SessionRef session = Open();
   session.position = 0;

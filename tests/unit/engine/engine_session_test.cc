@@ -57,7 +57,7 @@ TEST_F(EngineSessionTest, PenaltiesCountTheWholeSessionAndKnowWhatWasGenerated) 
   // counts are compared with a session whose states were forgotten.
   spec.prompt = {4, 4};
   const std::vector<int32_t> third = Generate(spec);
-  options_.sessions.max_state_bytes = 0;
+  options_.states.max_memory_bytes = 0;
   Start();
   const SessionRef again = Open();
   GenerateSpec repeat = spec;
@@ -120,7 +120,7 @@ TEST_F(EngineSessionTest, GivenTokensAreDroppedByRewindAlone) {
 
 TEST_F(EngineSessionTest, RewindsToAMarkWhateverWasForgotten) {
   for (const int64_t max_state_bytes : {int64_t{1} << 20, int64_t{0}}) {
-    options_.sessions.max_state_bytes = max_state_bytes;
+    options_.states.max_memory_bytes = max_state_bytes;
     Start();
     const SessionRef session = Open();
     SessionRef marked = session;
