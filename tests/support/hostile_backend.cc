@@ -127,7 +127,7 @@ absl::Status HostileBackend::ZeroSlots(std::span<const Slot> slots) {
   for (const Slot slot : slots) {
     if (!IsSessionSlot(slot)) continue;
     const auto i = static_cast<size_t>(slot);
-    CheckZero(slot);
+    if (options_.poison) CheckZero(slot);
     // A slot that was used is taken back, so whoever gets it next must zero it; but a score zeroes
     // a slot that it keeps.
     if (probe_->used_[i] && !scored_[i] && options_.poison) Poison(slot);

@@ -23,7 +23,9 @@ enum class BackendCall : uint8_t { kZero, kSetSampler, kCopy, kRead, kWrite, kSu
 
 struct HostileOptions {
   uint32_t seed = 1;
-  bool poison = true;   // slots hold poison from the start, and again once they are taken back
+  // Slots hold poison from the start, and again once they are taken back; in between what is zeroed
+  // must be zeros. Not for a FakeBackend, whose states are no floats.
+  bool poison = true;
   bool shuffle = true;  // rows
   // Before each call, on the caller's thread; may block it.
   std::function<void(BackendCall)> before;
