@@ -96,7 +96,7 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, CrowdTest,
-    testing::Values(Crowd{"/tests/conformance/models/tiny-elu-relu", 80000, 40, 100, 300},
+    testing::Values(Crowd{"/tests/conformance/models/tiny-elu-relu", 100000, 40, 100, 300},
                     Crowd{"/tests/conformance/models/tiny-rfa", 10000, 40, 50, 2000},
                     Crowd{"/tests/conformance/models/tiny-image", 10000, 40, 20, 300},
                     Crowd{"/model/zoo/mnist-linear", 1000, 8, 60, 200}),
