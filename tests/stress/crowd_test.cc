@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A thousand sessions in random churn, forks, rewinds, cancellations, snapshots and restores, their
-// states forgotten and computed again all the while, over far fewer slots: each reply is compared
-// with what its sequence draws alone. Bounded by a count of compared tokens, not by time:
-// RIVULET_STRESS_SCALE multiplies it.
+// states moved to files, forgotten and computed again all the while, over far fewer slots: each
+// reply is compared with what its sequence draws alone. Bounded by a count of compared tokens, not
+// by time: RIVULET_STRESS_SCALE multiplies it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "model/cpu_backend.h"
 #include "tests/stress/crowd_client.h"
 #include "tests/support/hostile_backend.h"
+#include "tests/support/random_model.h"
 
 namespace rivulet {
 namespace {
@@ -29,13 +31,15 @@ struct Crowd {
   const char* model;  // directory
   int64_t tokens;     // to compare
   int slots;
-  int64_t longest;          // CrowdLimits::longest
-  int64_t states_in_reach;  // of all the sessions', how many are kept
+  int64_t longest;  // CrowdLimits::longest
+  // Of all the sessions' states, how many are kept in memory and in files; the rest is computed
+  // again.
+  int64_t in_memory, in_files;
 };
 
 void PrintTo(const Crowd& crowd, std::ostream* out) { *out << crowd.model; }
 
-class CrowdTest : public testing::TestWithParam<Crowd> {};
+class CrowdTest : public ::testing::TestWithParam<Crowd> {};
 
 TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
   const Crowd& crowd = GetParam();
@@ -54,9 +58,17 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
   EngineOptions options;
   options.prefill_tokens_busy = 24;
   options.max_pending_tokens = 8;
-  options.states.max_memory_bytes =
-      crowd.states_in_reach * static_cast<int64_t>(backend->limits().bytes_per_slot);
-  const auto engine = Engine::Create(*model, std::move(backend), options);
+  const auto state_bytes = static_cast<int64_t>(backend->limits().bytes_per_slot);
+  options.states.max_memory_bytes = crowd.in_memory * state_bytes;
+  options.states.max_disk_bytes = crowd.in_files * (state_bytes + 200);  // with their headers
+  const testing::TempDir directory;
+  DiskTier disk;
+  if (crowd.in_files > 0) {
+    auto files = OpenStateDirectory(directory.path());
+    ASSERT_TRUE(files.ok()) << files.status();
+    disk = {*std::move(files), StartBackgroundThread()};
+  }
+  const auto engine = Engine::Create(*model, std::move(backend), options, std::move(disk));
 
   CrowdTally tally;
   CrowdLimits limits;
@@ -72,7 +84,13 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
           .Run(target);
     });
   }
+  int64_t most_on_disk = 0;
+  while (tally.tokens < target && !HasFailure()) {
+    most_on_disk = std::max(most_on_disk, engine->GetLoad().states.on_disk);
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   for (std::thread& client : clients) client.join();
+  EXPECT_EQ(most_on_disk > 0, crowd.in_files > 0);
   EXPECT_TRUE(engine->Drain(absl::InfiniteFuture()));
 
   std::printf(
@@ -90,16 +108,19 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
   EXPECT_EQ(load.queued, 0);
   EXPECT_EQ(load.client_sessions, 0);
   EXPECT_EQ(load.states.memory_bytes, 0);
+  EXPECT_EQ(load.states.file_errors, 0);
+  std::printf("%lld states forgotten, most at once in files alone: %lld\n",
+              static_cast<long long>(load.states.forgotten), static_cast<long long>(most_on_disk));
   EXPECT_EQ(probe->used_slots(), 0);
   EXPECT_EQ(probe->violations(), std::vector<std::string>());
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Models, CrowdTest,
-    testing::Values(Crowd{"/tests/conformance/models/tiny-elu-relu", 100000, 40, 100, 300},
-                    Crowd{"/tests/conformance/models/tiny-rfa", 10000, 40, 50, 2000},
-                    Crowd{"/tests/conformance/models/tiny-image", 10000, 40, 20, 300},
-                    Crowd{"/model/zoo/mnist-linear", 1000, 8, 60, 200}),
+    ::testing::Values(Crowd{"/tests/conformance/models/tiny-elu-relu", 100000, 40, 100, 150, 400},
+                      Crowd{"/tests/conformance/models/tiny-rfa", 10000, 40, 50, 2000, 0},
+                      Crowd{"/tests/conformance/models/tiny-image", 10000, 40, 20, 300, 0},
+                      Crowd{"/model/zoo/mnist-linear", 1000, 8, 60, 30, 60}),
     [](const auto& param) {
       std::string name = param.param.model;
       name = name.substr(name.rfind('/') + 1);
