@@ -8,11 +8,15 @@
 // the prologue. Cost: 8 rows n bytes. Tested by: tests/parity/cuda_layer_norm_test.cc
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/launch_cuda.h"
 #include "kernels/layer_norm.h"
 
 namespace rivulet::kernels {
 
-cudaError_t LayerNormCuda(const CudaLaunch& launch, const LayerNormArgs& args);
+// `half`, where not null: [rows, ld] y rounded to F16, too; 8-byte aligned.
+cudaError_t LayerNormCuda(const CudaLaunch& launch, const LayerNormArgs& args,
+                          uint16_t* half = nullptr);
 
 }  // namespace rivulet::kernels

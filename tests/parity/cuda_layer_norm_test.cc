@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/half.h"
 #include "kernels/layer_norm_cuda.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
@@ -30,6 +31,12 @@ TEST(CudaLayerNormTest, MatchesTheReferenceClearsThePaddingAndWorksInPlace) {
       args.x = args.y = in_place.data();
       ASSERT_EQ(LayerNormCuda(launch, args), cudaSuccess);
       ASSERT_TRUE(SameBits(in_place.Copy(), got));
+      args.y = y.data();
+      args.x = device_x.data();
+      const DeviceArray<uint16_t> half(x.size());
+      ASSERT_EQ(LayerNormCuda(launch, args, half.data()), cudaSuccess);
+      const std::vector<uint16_t> halves = half.Copy();
+      for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(halves[i], F32ToF16(got[i])) << "n " << n;
     });
   }
 }
