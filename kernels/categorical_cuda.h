@@ -22,32 +22,32 @@ struct RowShared {
   double tree[kRowWarps];
   float best_value[kRowWarps];
   int32_t best_index[kRowWarps];
-  int32_t counts[kRowThreads];
-  int32_t chosen;
+  int32_t counts[kRowThreads], chosen;
 };
 
 // This thread's ids.
 struct Ids {
-  int begin, end;
+  int begin, end, owners;  // owners: the first threads, those that have any
   __device__ explicit Ids(int n) {
     const int each = (n + kRowThreads - 1) / kRowThreads;
-    const int first = static_cast<int>(threadIdx.x) * each;
-    begin = first < n ? first : n;
+    begin = static_cast<int>(threadIdx.x) * each < n ? static_cast<int>(threadIdx.x) * each : n;
     end = begin + each < n ? begin + each : n;
+    owners = (n + each - 1) / each;
   }
 };
 
-// Sum in thread order; shared.sums then holds the running sums, thread t's own included.
-__device__ inline double SumInOrder(double mine, RowShared& shared) {
+// Sum in thread order; shared.sums then holds the running sums of the owners of ids, own included.
+__device__ inline double SumInOrder(double mine, const Ids& ids, RowShared& shared) {
   __syncthreads();  // the last call's results are read
   shared.sums[threadIdx.x] = mine;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    double sum = 0;
-    for (double& s : shared.sums) s = sum = sum + s;
+  double sum = 0;
+#pragma unroll 8  // loads first: only the additions follow each other
+  for (int t = 0; threadIdx.x == 0 && t < ids.owners; ++t) {
+    shared.sums[t] = sum = sum + shared.sums[t];
   }
   __syncthreads();
-  return shared.sums[kRowThreads - 1];
+  return shared.sums[ids.owners - 1];
 }
 
 // Sum in a fixed tree: quicker, for thresholds.
@@ -106,7 +106,7 @@ __device__ inline double RowLogSumExp(const float* logits, int n, RowShared& sha
   double sum = 0;
   const Ids ids(n);
   for (int i = ids.begin; i < ids.end; ++i) sum += static_cast<double>(expf(logits[i] - max));
-  return static_cast<double>(max) + log(SumInOrder(sum, shared));
+  return static_cast<double>(max) + log(SumInOrder(sum, ids, shared));
 }
 
 // KeepLargest(weights, n, by_count, target); a thread touches its own ids only.
@@ -168,7 +168,7 @@ __device__ inline int32_t RowSample(const CategoricalParams& p, float* logits, i
   if (p.top_p < 1) {
     mine = 0;
     for (int i = ids.begin; i < ids.end; ++i) mine += static_cast<double>(logits[i]);
-    const double kept = SumInOrder(mine, shared);
+    const double kept = SumInOrder(mine, ids, shared);
     RowKeepLargest(logits, n, false, static_cast<double>(p.top_p) * kept, shared);
   }
   if (by_count || p.top_p < 1 || p.min_p > 0) {
@@ -179,7 +179,7 @@ __device__ inline int32_t RowSample(const CategoricalParams& p, float* logits, i
     }
   }
   if (threadIdx.x == 0) shared.chosen = likeliest.index;
-  const double total = SumInOrder(mine, shared);
+  const double total = SumInOrder(mine, ids, shared);
   const double target = UniformOpen(random.word[0], random.word[1]) * total;
   double cumulative = threadIdx.x == 0 ? 0 : shared.sums[threadIdx.x - 1];
   // One thread's ids hold the first running sum that reaches the target.

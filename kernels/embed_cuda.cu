@@ -14,7 +14,11 @@ __global__ void __launch_bounds__(kThreads) Embed(CudaEmbedArgs args) {
   const int row = static_cast<int>(blockIdx.x);
   const int64_t p = args.has_positions ? args.at[row] : 0;
   for (int i = static_cast<int>(threadIdx.x); i < args.ld; i += kThreads) {
-    args.out[At(row, args.ld, i)] = EmbeddingValue(args, args.tokens[row], p, i);
+    const float y = EmbeddingValue(args, args.tokens[row], p, i);
+    args.out[At(row, args.ld, i)] = y;
+    if (args.half != nullptr) {
+      args.half[At(row, args.ld, i)] = static_cast<uint16_t>(PackHalves(y, 0));
+    }
   }
 }
 

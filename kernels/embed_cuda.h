@@ -23,6 +23,7 @@ struct CudaEmbedArgs {
   const int32_t* tokens = nullptr;  // [rows], each in the table, of inactive rows, too
   const int64_t* at = nullptr;      // [rows] positions; may be null without has_positions
   float* out = nullptr;             // [rows, ld]; columns past the embedding become 0
+  uint16_t* half = nullptr;         // where not null: [rows, ld] the same rounded to F16, too
   int rows = 0, ld = 0;
 };
 

@@ -27,9 +27,6 @@
 
 namespace rivulet::kernels {
 
-// From this many rows on a segment may be taken for a long one.
-inline constexpr int kLongSegmentRows = 16;
-
 struct CudaAttentionArgs {
   const CudaSegment* segments = nullptr;  // [num_segments], slots of active ones distinct
   int num_segments = 0;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/linear_attention_cuda.h"
 #include "model/base/error.h"
 #include "model/cuda_device.h"
 #include "model/cuda_forward.h"
@@ -44,14 +43,15 @@ void GiveBack(std::unique_ptr<OnDevice> state, absl::Status status) {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(std::shared_ptr<const Model> model, const CudaDevice& device,
-              const BackendLimits& limits)
+              const BackendLimits& limits, int many_rows)
       : model_(std::move(model)),
         config_(model_->config()),
         device_(device),
         limits_(limits),
         buckets_(CudaBuckets(limits.max_rows)),
         state_(std::make_unique<OnDevice>()),
-        forward_(config_, state_->weights, state_->slots, state_->records, state_->scratch),
+        forward_(config_, state_->weights, state_->slots, state_->records, state_->scratch,
+                 many_rows),
         plan_(limits),
         order_(limits.max_rows) {
     run_.rows.reserve(size_t(limits.max_rows));
@@ -170,7 +170,7 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_ASSIGN_OR_RETURN(
       d.queue, CudaQueue::Create(device_, std::max(kStagingBytes, CudaRunBlock::MaxBytes(limits_)),
                                  readback, options.patience));
-  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareAttentionCuda());
+  RIVULET_RETURN_IF_ERROR(CudaForward::Prepare());
   RIVULET_ASSIGN_OR_RETURN(d.weights, CudaWeights::Load(*model_, options.precision, d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.slots, CudaSlots::Create(config_, limits_.num_slots, d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.records, CudaRecords::Create(limits_, kCudaMaxTop));
@@ -301,6 +301,7 @@ absl::Status CheckOptions(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 0, 1 << 16));
   RIVULET_RETURN_IF_ERROR(check("max_tokens", options.max_tokens, 0, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("max_steps", options.max_steps, 1, 1 << 10));
+  RIVULET_RETURN_IF_ERROR(check("many_rows", options.many_rows, 1, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("head_rows", options.head_rows, 0, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));
   if (options.patience > absl::ZeroDuration()) return absl::OkStatus();
@@ -311,7 +312,7 @@ absl::Status CheckOptions(const CudaBackendOptions& options) {
 
 BackendLimits LimitsOf(const ModelConfig& config, const CudaBackendOptions& options,
                        const CudaDevice& device) {
-  constexpr int kMostRows = 4096, kLeastTokens = 2048;
+  constexpr int kMostRows = 4096, kLeastTokens = 8192;
   BackendLimits limits;
   limits.num_slots = options.num_slots;
   limits.max_rows =
@@ -320,6 +321,7 @@ BackendLimits LimitsOf(const ModelConfig& config, const CudaBackendOptions& opti
       std::max(options.max_tokens > 0 ? options.max_tokens : kLeastTokens, limits.max_rows);
   limits.max_steps = options.max_steps;
   limits.preferred_steps = options.preferred_steps;
+  limits.preferred_prefill_tokens = limits.max_tokens;
   limits.bytes_per_slot = config.state_layout().bytes_per_slot();
   limits.weight_bytes = CudaWeights::Bytes(config, options.precision);
   // One more whenever a change of the code changes bits.
@@ -373,7 +375,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   const BackendLimits limits = LimitsOf(config, options, device);
   RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits, options.head_rows));
   if (need.sum() > need.usable()) return need.OutOfMemory();
-  auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits);
+  auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits, options.many_rows);
   const absl::Status started = backend->Start(options);
   // Memory is cut in pieces, and neighbours on the device take some, too.
   if (absl::IsResourceExhausted(started)) return need.OutOfMemory();

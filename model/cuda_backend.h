@@ -30,9 +30,10 @@ struct CudaBackendOptions {
   absl::Duration patience = absl::Seconds(10);
   // Performance.
   int max_rows = 0;         // rows of one run; 0: num_slots, but at most 4096
-  int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 2048
+  int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 8192
   int max_steps = 32;       // steps of one run
   int preferred_steps = 8;  // run length that hides the host
+  int many_rows = 512;      // from so many token rows on products take tiles of many rows
   int head_rows = 0;        // rows whose head outputs are made at a time; 0: what 32 MiB hold
 };
 

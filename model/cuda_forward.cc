@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/embed_cuda.h"
 #include "kernels/gemm_cuda.h"
+#include "kernels/gemm_wide_cuda.h"
 #include "kernels/layer_norm_cuda.h"
 #include "kernels/linear_attention_cuda.h"
 #include "model/base/error.h"
@@ -17,14 +18,8 @@ namespace {
 using kernels::CudaGemmArgs;
 using kernels::CudaLaunch;
 using kernels::CudaMatrix;
+using kernels::CudaWideGemmArgs;
 using kernels::Epilogue;
-
-// Head outputs of one piece: about 32 MiB, but enough rows to fill a GPU.
-constexpr size_t kHeadFloats = size_t{8} << 20;
-constexpr size_t kLeastHeadRows = 128;
-
-// Rows begin on cache lines.
-int Padded(int n) { return (n + 31) / 32 * 32; }
 
 CudaGemmArgs Product(const CudaMatrix& w, const float* a, int lda, float* out, int ld_out,
                      int rows) {
@@ -48,64 +43,36 @@ void AddNorm(const CudaNorm& norm, float eps, float* norm_out, int ld_norm_out,
   args->ld_norm_out = ld_norm_out;
 }
 
+// What only products read, in F16 where float32 would lie.
+uint16_t* Halves(float* p) { return reinterpret_cast<uint16_t*>(p); }
+
+// The same where a and, with `half`, out are in F16.
+CudaWideGemmArgs WideProduct(const CudaMatrix& w, float* a, int lda, float* out, int ld_out,
+                             bool half, int rows) {
+  CudaWideGemmArgs args;
+  args.w = w;
+  args.a = Halves(a);
+  args.lda = lda;
+  args.out = half ? nullptr : out;
+  args.out_half = half ? Halves(out) : nullptr;
+  args.ld_out = ld_out;
+  args.rows = rows;
+  return args;
+}
+
+Epilogue ActivationOf(const ModelConfig& config) {
+  return config.activation == Activation::kGelu ? Epilogue::kGelu : Epilogue::kRelu;
+}
+
+absl::Status WideGemm(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
+  return CudaStatus(kernels::WideGemmCuda(launch, args), "launching a product of many rows");
+}
+
 absl::Status Gemm(const CudaLaunch& launch, const CudaGemmArgs& args) {
   return CudaStatus(kernels::GemmCuda(launch, args), "launching a matrix product");
 }
 
 }  // namespace
-
-struct CudaScratch::Array {
-  float** place;
-  size_t rows;
-  int ld;
-};
-
-std::vector<CudaScratch::Array> CudaScratch::Arrays(const ModelConfig& config,
-                                                    const BackendLimits& limits, int head,
-                                                    CudaScratch* s) {
-  s->ld_x = Padded(config.hidden_size);
-  s->ld_qkv = Padded(config.num_heads * (2 * config.key_dim + config.value_dim + 1));
-  s->ld_attention = Padded(config.num_heads * config.value_dim);
-  s->ld_ffn = Padded(config.ffn_size);
-  s->ld_outputs = Padded(config.output_size());
-  s->ld_adjusted = Padded(config.num_output_tokens());
-  const auto tokens = size_t(limits.max_tokens);
-  const auto widest = size_t(std::max(s->ld_outputs, s->ld_adjusted));
-  s->head_rows = int(
-      std::min(tokens, head > 0 ? size_t(head) : std::max(kLeastHeadRows, kHeadFloats / widest)));
-  const auto head_rows = size_t(s->head_rows);
-  return {{&s->x, tokens, s->ld_x},
-          {&s->y, tokens, s->ld_x},
-          {&s->qkv, tokens, s->ld_qkv},
-          {&s->attention, tokens, s->ld_attention},
-          {&s->ffn, tokens, s->ld_ffn},
-          {&s->outputs, head_rows, s->ld_outputs},
-          {&s->adjusted, head_rows, s->ld_adjusted}};
-}
-
-size_t CudaScratch::Bytes(const ModelConfig& config, const BackendLimits& limits, int head) {
-  CudaScratch scratch;
-  size_t bytes = 0;
-  for (const Array& a : Arrays(config, limits, head, &scratch)) {
-    bytes += a.rows * size_t(a.ld) * sizeof(float);
-  }
-  return bytes;
-}
-
-absl::StatusOr<CudaScratch> CudaScratch::Create(const ModelConfig& config,
-                                                const BackendLimits& limits, int head,
-                                                cudaStream_t stream) {
-  CudaScratch scratch;
-  for (const Array& a : Arrays(config, limits, head, &scratch)) {
-    RIVULET_ASSIGN_OR_RETURN(CudaMemory memory,
-                             CudaMemory::OnDevice(a.rows * size_t(a.ld) * sizeof(float)));
-    *a.place = static_cast<float*>(memory.data());
-    // Rows of nobody are multiplied, too: with numbers, not with what was there before.
-    RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory.data(), 0, memory.bytes(), stream));
-    scratch.memory_.push_back(std::move(memory));
-  }
-  return scratch;
-}
 
 absl::Status CudaForward::Check(const ModelConfig& config) {
   const char* const reason =
@@ -114,6 +81,16 @@ absl::Status CudaForward::Check(const ModelConfig& config) {
   return MakeError(absl::StatusCode::kUnimplemented,
                    absl::StrCat("backend \"cuda\" cannot run this model: ", reason),
                    {"MODEL_UNSUPPORTED", "backend", {}});
+}
+
+absl::Status CudaForward::Prepare() {
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareAttentionCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareWideGemmCuda());
+  return absl::OkStatus();
+}
+
+bool CudaForward::Wide(int rows) const {
+  return Many(rows) && weights_.layers[0].qkv.type == kernels::WeightType::kF16;
 }
 
 absl::Status CudaForward::Embed(const CudaLaunch& launch, const Pass& pass) const {
@@ -128,6 +105,7 @@ absl::Status CudaForward::Embed(const CudaLaunch& launch, const Pass& pass) cons
   args.tokens = pass.tokens;
   args.at = pass.positions;
   args.out = scratch_.x;
+  args.half = Wide(pass.rows) ? Halves(scratch_.half) : nullptr;
   args.rows = pass.rows;
   args.ld = scratch_.ld_x;
   return CudaStatus(kernels::EmbedCuda(launch, args), "launching the embedding");
@@ -137,9 +115,13 @@ absl::Status CudaForward::Attention(const CudaLaunch& launch, const Pass& pass, 
   kernels::CudaAttentionArgs args;
   args.segments = pass.segments;
   args.num_segments = pass.num_segments;
+  args.num_long = pass.num_long;
+  args.features = scratch_.features;
+  args.rows = pass.rows;
   args.qkv = scratch_.qkv;
   args.ld_qkv = scratch_.ld_qkv;
-  args.out = scratch_.attention;
+  args.out = Wide(pass.rows) ? nullptr : scratch_.attention;
+  args.out_half = Wide(pass.rows) ? Halves(scratch_.attention) : nullptr;
   args.ld_out = scratch_.ld_attention;
   args.states = slots_.states();
   args.layout = config_.state_layout();
@@ -155,13 +137,55 @@ absl::Status CudaForward::Attention(const CudaLaunch& launch, const Pass& pass, 
   return CudaStatus(kernels::AttentionCuda(launch, args), "launching the attention");
 }
 
+// q, k, v and gates of a layer: of the embedding in x, or of x = norm2(y) of the layer before.
+absl::Status CudaForward::Queries(const CudaLaunch& launch, int index, int rows) const {
+  const CudaScratch& s = scratch_;
+  const CudaMatrix& w = weights_.layers[size_t(index)].qkv;
+  const CudaNorm* const norm = index == 0 ? nullptr : &weights_.layers[size_t(index) - 1].norm2;
+  if (norm != nullptr && Many(rows)) {
+    RIVULET_RETURN_IF_ERROR(Normalize(launch, *norm, s.x, rows));
+  }
+  if (Wide(rows)) {
+    return WideGemm(launch, WideProduct(w, s.half, s.ld_x, s.qkv, s.ld_qkv, false, rows));
+  }
+  const bool fused = norm != nullptr && !Many(rows);
+  CudaGemmArgs qkv = Product(w, fused ? s.y : s.x, s.ld_x, s.qkv, s.ld_qkv, rows);
+  if (fused) AddNorm(*norm, config_.layer_norm_eps, s.x, s.ld_x, &qkv);
+  return Gemm(launch, qkv);
+}
+
+// y = x + out(attention); in the last layer of the rows whose outputs are wanted alone.
+absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const Pass& pass,
+                                       int index) const {
+  const CudaScratch& s = scratch_;
+  const CudaMatrix& w = weights_.layers[size_t(index)].out;
+  const bool last = index + 1 == config_.num_layers;
+  const int rows = last ? pass.num_outputs : pass.rows;
+  const int32_t* const gather = last ? pass.gather : nullptr;
+  const auto with_residual = [&](auto args) {
+    args.gather = gather;
+    args.epilogue = Epilogue::kResidual;
+    args.residual = s.x;
+    args.ld_residual = s.ld_x;
+    return args;
+  };
+  if (Wide(pass.rows)) {
+    return WideGemm(launch, with_residual(WideProduct(w, s.attention, s.ld_attention, s.y, s.ld_x,
+                                                      false, rows)));
+  }
+  return Gemm(launch, with_residual(Product(w, s.attention, s.ld_attention, s.y, s.ld_x, rows)));
+}
+
 // y -> y: x = norm1(y); y = x + ffn2(act(ffn1(x))).
 absl::Status CudaForward::FeedForward(const CudaLaunch& launch, const CudaLayer& layer,
                                       int rows) const {
+  if (Wide(rows)) return WideFeedForward(launch, layer, rows);
   const CudaScratch& s = scratch_;
-  CudaGemmArgs ffn1 = Product(layer.ffn1, s.y, s.ld_x, s.ffn, s.ld_ffn, rows);
-  AddNorm(layer.norm1, config_.layer_norm_eps, s.x, s.ld_x, &ffn1);
-  ffn1.epilogue = config_.activation == Activation::kGelu ? Epilogue::kGelu : Epilogue::kRelu;
+  const bool fused = !Many(rows);
+  if (!fused) RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, s.x, rows));
+  CudaGemmArgs ffn1 = Product(layer.ffn1, fused ? s.y : s.x, s.ld_x, s.ffn, s.ld_ffn, rows);
+  if (fused) AddNorm(layer.norm1, config_.layer_norm_eps, s.x, s.ld_x, &ffn1);
+  ffn1.epilogue = ActivationOf(config_);
   RIVULET_RETURN_IF_ERROR(Gemm(launch, ffn1));
   CudaGemmArgs ffn2 = Product(layer.ffn2, s.ffn, s.ld_ffn, s.y, s.ld_x, rows);
   ffn2.epilogue = Epilogue::kResidual;
@@ -170,47 +194,51 @@ absl::Status CudaForward::FeedForward(const CudaLaunch& launch, const CudaLayer&
   return Gemm(launch, ffn2);
 }
 
+absl::Status CudaForward::WideFeedForward(const CudaLaunch& launch, const CudaLayer& layer,
+                                          int rows) const {
+  const CudaScratch& s = scratch_;
+  RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, s.x, rows));
+  CudaWideGemmArgs ffn1 = WideProduct(layer.ffn1, s.half, s.ld_x, s.ffn, s.ld_ffn, true, rows);
+  ffn1.epilogue = ActivationOf(config_);
+  RIVULET_RETURN_IF_ERROR(WideGemm(launch, ffn1));
+  CudaWideGemmArgs ffn2 = WideProduct(layer.ffn2, s.ffn, s.ld_ffn, s.y, s.ld_x, false, rows);
+  ffn2.epilogue = Epilogue::kResidual;
+  ffn2.residual = s.x;
+  ffn2.ld_residual = s.ld_x;
+  return WideGemm(launch, ffn2);
+}
+
 // Post-norm: x = norm1(x + attention(x)); x = norm2(x + ffn(x)). y holds what norm2 has yet to see;
 // from the middle of the last layer on only the rows whose outputs are wanted go on.
 absl::Status CudaForward::Layers(const CudaLaunch& launch, const Pass& pass) const {
-  const CudaScratch& s = scratch_;
   RIVULET_RETURN_IF_ERROR(Embed(launch, pass));
   for (int i = 0; i < config_.num_layers; ++i) {
-    const CudaLayer& layer = weights_.layers[size_t(i)];
-    CudaGemmArgs qkv = Product(layer.qkv, i == 0 ? s.x : s.y, s.ld_x, s.qkv, s.ld_qkv, pass.rows);
-    if (i > 0) {
-      AddNorm(weights_.layers[size_t(i) - 1].norm2, config_.layer_norm_eps, s.x, s.ld_x, &qkv);
-    }
-    RIVULET_RETURN_IF_ERROR(Gemm(launch, qkv));
+    RIVULET_RETURN_IF_ERROR(Queries(launch, i, pass.rows));
     RIVULET_RETURN_IF_ERROR(Attention(launch, pass, i));
-    const bool last = i + 1 == config_.num_layers;
-    const int rows = last ? pass.num_outputs : pass.rows;
+    const int rows = i + 1 == config_.num_layers ? pass.num_outputs : pass.rows;
     if (rows == 0) return absl::OkStatus();
-    CudaGemmArgs out = Product(layer.out, s.attention, s.ld_attention, s.y, s.ld_x, rows);
-    out.gather = last ? pass.gather : nullptr;
-    out.epilogue = Epilogue::kResidual;
-    out.residual = s.x;
-    out.ld_residual = s.ld_x;
-    RIVULET_RETURN_IF_ERROR(Gemm(launch, out));
-    RIVULET_RETURN_IF_ERROR(FeedForward(launch, layer, rows));
+    RIVULET_RETURN_IF_ERROR(AttentionOut(launch, pass, i));
+    RIVULET_RETURN_IF_ERROR(FeedForward(launch, weights_.layers[size_t(i)], rows));
   }
-  return FinalNorm(launch, pass.num_outputs);
+  // Where two norms follow each other the first is a launch of its own.
+  if (!config_.final_norm) return absl::OkStatus();
+  return Normalize(launch, weights_.layers.back().norm2, scratch_.y, pass.num_outputs);
 }
 
-// Where two norms follow each other the first is a launch of its own.
-absl::Status CudaForward::FinalNorm(const CudaLaunch& launch, int rows) const {
-  if (!config_.final_norm) return absl::OkStatus();
-  const CudaNorm& norm = weights_.layers.back().norm2;
+// `to` = norm(y), and where it is x in F16, too.
+absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& norm, float* to,
+                                    int rows) const {
   kernels::LayerNormArgs args;
   args.x = scratch_.y;
-  args.y = scratch_.y;
+  args.y = to;
   args.weight = norm.weight;
   args.bias = norm.bias;
   args.rows = rows;
   args.n = config_.hidden_size;
   args.ld = scratch_.ld_x;
   args.eps = config_.layer_norm_eps;
-  return CudaStatus(kernels::LayerNormCuda(launch, args), "launching a norm");
+  uint16_t* const half = to == scratch_.x && Wide(rows) ? Halves(scratch_.half) : nullptr;
+  return CudaStatus(kernels::LayerNormCuda(launch, args, half), "launching a norm");
 }
 
 // Head outputs of output rows first .. first + rows - 1.
@@ -249,7 +277,7 @@ absl::Status CudaForward::Sample(const CudaLaunch& launch, const Pass& pass, int
 absl::Status CudaForward::Step(const CudaLaunch& launch, const CudaRunBlock& block,
                                int bucket) const {
   const kernels::CudaStepRows& step = block.step;
-  const Pass pass = {step.tokens, step.positions, step.segments, bucket,      bucket,
+  const Pass pass = {step.tokens, step.positions, step.segments, bucket,      bucket, 0,
                      nullptr,     bucket,         step.outputs,  step.tokens, step};
   RIVULET_RETURN_IF_ERROR(Layers(launch, pass));
   for (int first = 0; first < bucket; first += scratch_.head_rows) {
@@ -265,9 +293,16 @@ absl::Status CudaForward::First(CudaQueue& queue, const CudaRunBlock& block,
   const CudaLaunch& launch = queue.launch();
   const int num_outputs = int(plan.outputs.size());
   const bool all = num_outputs == plan.token_rows();
-  const Pass pass = {block.tokens,      block.positions, block.segments,
-                     plan.token_rows(), plan.rows,       all ? nullptr : block.gather,
-                     num_outputs,       block.outputs,   nullptr,
+  const Pass pass = {block.tokens,
+                     block.positions,
+                     block.segments,
+                     plan.token_rows(),
+                     plan.rows,
+                     plan.num_long,
+                     all ? nullptr : block.gather,
+                     num_outputs,
+                     block.outputs,
+                     nullptr,
                      block.step};
   if (count) {
     kernels::CudaCountArgs args;

@@ -4,52 +4,41 @@
 //
 //   embed -> per layer [ norm of the layer before + qkv | attention | out + residual |
 //                        norm + ffn1 + activation | ffn2 + residual ] -> norm(s) + head -> sample
-// Norms are prologues of the products that read them. Head outputs are made and consumed in pieces
-// of rows, so that a large vocabulary needs no more memory than a small one.
+// Norms are prologues of the products that read them; with many rows they are launches of their
+// own, and what only products read is kept in F16 (where the weights are), rounded as a product
+// would round it: the bits are the same. Head outputs are made and consumed in pieces of rows, so
+// that a large vocabulary needs no more memory than a small one.
 #pragma once
 
-#include <cstddef>
-#include <vector>
+#include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "model/backend.h"
 #include "model/config.h"
 #include "model/cuda_device.h"
 #include "model/cuda_queue.h"
 #include "model/cuda_records.h"
 #include "model/cuda_run_block.h"
+#include "model/cuda_scratch.h"
 #include "model/cuda_slots.h"
 #include "model/cuda_weights.h"
 
 namespace rivulet {
 
-// Activations. All pointers are device memory, rows [.., ld].
-class CudaScratch {
- public:
-  // `head_rows`: 0, or the rows of a piece of head outputs.
-  static size_t Bytes(const ModelConfig& config, const BackendLimits& limits, int head_rows);
-  static absl::StatusOr<CudaScratch> Create(const ModelConfig& config, const BackendLimits& limits,
-                                            int head_rows, cudaStream_t stream);
-
-  float *x, *y, *qkv, *attention, *ffn;  // [max_tokens]
-  float *outputs, *adjusted;             // [head_rows]
-  int ld_x, ld_qkv, ld_attention, ld_ffn, ld_outputs, ld_adjusted;
-  int head_rows;  // head outputs of one piece
-
- private:
-  struct Array;
-  static std::vector<Array> Arrays(const ModelConfig& config, const BackendLimits& limits,
-                                   int head_rows, CudaScratch* scratch);
-  std::vector<CudaMemory> memory_;
-};
-
 // Thread: one. References must outlive it.
 class CudaForward {
  public:
+  // `many_rows`: from so many on a pass is one of many rows.
   CudaForward(const ModelConfig& config, const CudaWeights& weights, const CudaSlots& slots,
-              const CudaRecords& records, const CudaScratch& scratch)
-      : config_(config), weights_(weights), slots_(slots), records_(records), scratch_(scratch) {}
+              const CudaRecords& records, const CudaScratch& scratch, int many_rows)
+      : config_(config),
+        weights_(weights),
+        slots_(slots),
+        records_(records),
+        scratch_(scratch),
+        many_rows_(many_rows) {}
+
+  // Once a device, before the first launch there.
+  static absl::Status Prepare();
 
   // OK, or UNIMPLEMENTED saying why no kernel runs `config`.
   static absl::Status Check(const ModelConfig& config);
@@ -68,7 +57,7 @@ class CudaForward {
     const int32_t* tokens;
     const int64_t* positions;
     const kernels::CudaSegment* segments;
-    int rows, num_segments;
+    int rows, num_segments, num_long;
     const int32_t* gather;  // token rows whose outputs are wanted; null: all
     int num_outputs;
     const kernels::CudaOutputWork* work;  // [num_outputs]
@@ -76,11 +65,19 @@ class CudaForward {
     kernels::CudaStepRows next;
   };
   absl::Status Layers(const kernels::CudaLaunch& launch, const Pass& pass) const;
+  bool Many(int rows) const { return rows >= many_rows_; }
+  // Many rows, and products that take F16.
+  bool Wide(int rows) const;
   absl::Status Embed(const kernels::CudaLaunch& launch, const Pass& pass) const;
+  absl::Status Queries(const kernels::CudaLaunch& launch, int index, int rows) const;
   absl::Status Attention(const kernels::CudaLaunch& launch, const Pass& pass, int index) const;
+  absl::Status AttentionOut(const kernels::CudaLaunch& launch, const Pass& pass, int index) const;
   absl::Status FeedForward(const kernels::CudaLaunch& launch, const CudaLayer& layer,
                            int rows) const;
-  absl::Status FinalNorm(const kernels::CudaLaunch& launch, int rows) const;
+  absl::Status WideFeedForward(const kernels::CudaLaunch& launch, const CudaLayer& layer,
+                               int rows) const;
+  absl::Status Normalize(const kernels::CudaLaunch& launch, const CudaNorm& norm, float* to,
+                         int rows) const;
   absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const;
   absl::Status Sample(const kernels::CudaLaunch& launch, const Pass& pass, int first,
                       int rows) const;
@@ -90,6 +87,7 @@ class CudaForward {
   const CudaSlots& slots_;
   const CudaRecords& records_;
   const CudaScratch& scratch_;
+  const int many_rows_;
 };
 
 }  // namespace rivulet

@@ -73,10 +73,12 @@ void FillFirst(const Run& run, const CudaRunPlan& plan, uint32_t sequence,
                const CudaRunBlock& block) {
   std::copy(plan.tokens.begin(), plan.tokens.end(), block.tokens);
   std::copy(plan.positions.begin(), plan.positions.end(), block.positions);
+  int next_long = 0, next_short = plan.num_long;
   for (int i = 0; i < plan.rows; ++i) {
     const RunRow& row = run.rows[size_t(i)];
     const CudaFirstSegment& segment = plan.segments[size_t(i)];
-    block.segments[i] = {row.slot, segment.first_token_row, segment.num_tokens, i};
+    int& place = segment.num_tokens >= kCudaLongSegment ? next_long : next_short;
+    block.segments[place++] = {row.slot, segment.first_token_row, segment.num_tokens, i};
     block.as_output[i] = row.count_as_output ? 1 : 0;
   }
   for (size_t i = 0; i < plan.outputs.size(); ++i) {

@@ -21,7 +21,7 @@ struct CudaRunBlock {
 
   // The first step, where it is not a step like any.
   kernels::CudaOutputWork* outputs = nullptr;  // [output rows]
-  kernels::CudaSegment* segments = nullptr;    // [rows]
+  kernels::CudaSegment* segments = nullptr;    // [rows] long ones first, else in row order
   int64_t* positions = nullptr;                // [token rows]
   int32_t* tokens = nullptr;                   // [token rows]
   int32_t* gather = nullptr;                   // [output rows] their token rows

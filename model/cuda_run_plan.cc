@@ -95,6 +95,7 @@ void CudaRunPlan::Build(const Run& run) {
   rows = int(run.rows.size());
   num_steps = run.num_steps;
   first_records = 0;
+  num_long = 0;
   for (int i = 0; i < rows; ++i) {
     const RunRow& row = run.rows[size_t(i)];
     const int count = int(row.tokens.size());
@@ -102,6 +103,7 @@ void CudaRunPlan::Build(const Run& run) {
     wanted_.assign(size_t(count), row.targets.empty() ? 0 : 1);
     for (const OutputRequest& request : row.outputs) wanted_[size_t(request.token_index)] = 1;
     segments.push_back({token_rows(), count});
+    if (count >= kCudaLongSegment) ++num_long;
     const size_t first_output = outputs.size();
     for (int t = 0; t < count; ++t) {
       const bool sample = row.sample && t + 1 == count;

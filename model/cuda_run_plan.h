@@ -27,6 +27,10 @@ int CudaBucketFor(std::span<const int> buckets, int rows);
 // OK, or INTERNAL saying how `run` breaks the contract of Backend::Submit.
 absl::Status CheckCudaRun(const Run& run, const BackendLimits& limits, const ModelConfig& config);
 
+// Segments of at least so many tokens take the attention's way for long ones; below, reading the
+// state outweighs the tokens. Speed only.
+inline constexpr int kCudaLongSegment = 16;
+
 // Consecutive token rows of one row of the run.
 struct CudaFirstSegment {
   int first_token_row = 0;
@@ -62,6 +66,7 @@ class CudaRunPlan {
   std::vector<int32_t> tokens;             // [token rows]
   std::vector<int64_t> positions;          // [token rows]
   std::vector<CudaFirstSegment> segments;  // [rows]
+  int num_long = 0;                        // of them, with kCudaLongSegment tokens or more
   std::vector<CudaOutputRow> outputs;      // rising token_row
   std::vector<CudaRawOutput> raw;          // rising output_row
   int first_records = 0;                   // records of the first step

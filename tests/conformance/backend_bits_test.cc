@@ -178,17 +178,22 @@ INSTANTIATE_TEST_SUITE_P(Models, BackendBitsTest,
 class BackendBitsOddSizesTest : public ::testing::TestWithParam<TestedBackend> {};
 
 TEST_P(BackendBitsOddSizesTest, EveryFeatureMapAndGateHasTheSameBitsInEveryMakeOfTheBackend) {
-  for (const auto& [kind, dims] : {std::pair{FeatureMapKind::kElu, 0},
-                                   {FeatureMapKind::kRandomFourier, 22},
-                                   {FeatureMapKind::kSmoothedRandomFourier, 20},
-                                   {FeatureMapKind::kFavor, 18},
-                                   {FeatureMapKind::kGeneralizedRandomRelu, 19},
-                                   {FeatureMapKind::kRfa, 13}}) {
+  struct Shape {
+    FeatureMapKind kind;
+    int dims, key_dim = 21, value_dim = 23;
+  };
+  // The last three have kernels of their own on a GPU.
+  for (const auto& [kind, dims, key_dim, value_dim] :
+       {Shape{FeatureMapKind::kElu, 0}, Shape{FeatureMapKind::kRandomFourier, 22},
+        Shape{FeatureMapKind::kSmoothedRandomFourier, 20}, Shape{FeatureMapKind::kFavor, 18},
+        Shape{FeatureMapKind::kGeneralizedRandomRelu, 19}, Shape{FeatureMapKind::kRfa, 13},
+        Shape{FeatureMapKind::kElu, 0, 32, 32}, Shape{FeatureMapKind::kRfa, 32, 20, 32},
+        Shape{FeatureMapKind::kGeneralizedRandomRelu, 64, 8, 64}}) {
     ModelConfig config = TinyConfig();
     config.hidden_size = 45;
     config.num_heads = 3;
-    config.key_dim = 21;
-    config.value_dim = 23;
+    config.key_dim = key_dim;
+    config.value_dim = value_dim;
     config.ffn_size = 77;
     config.vocab_size = 51;
     config.feature_map = MakeFeatureMap(kind, dims);
@@ -206,6 +211,7 @@ TEST_P(BackendBitsOddSizesTest, EveryFeatureMapAndGateHasTheSameBitsInEveryMakeO
       ASSERT_TRUE(backend.ok()) << backend.status();
       scores.push_back(ScoreThroughBackend(**backend, config, 1, tokens, 9));
       scores.push_back(ScoreThroughBackend(**backend, config, 1, tokens, 1));
+      scores.push_back(ScoreThroughBackend(**backend, config, 1, tokens, 37));
     }
     for (const BackendScore& score : scores) {
       EXPECT_EQ(score.outputs, scores[0].outputs) << int(kind);

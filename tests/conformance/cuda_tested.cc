@@ -18,7 +18,8 @@ constexpr int kTokens = 128, kOtherTokens = 97, kOtherRows = 33;
 constexpr int kTokens = 0, kOtherTokens = 1100, kOtherRows = 300;
 #endif
 
-BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, int head_rows) {
+BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, int head_rows,
+                       int many_rows) {
   return [=](std::shared_ptr<const Model> model, int num_slots) {
     CudaBackendOptions options;
     options.num_slots = num_slots;
@@ -26,6 +27,7 @@ BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, in
     options.max_rows = max_rows;
     options.max_tokens = max_tokens;
     options.head_rows = head_rows;
+    options.many_rows = many_rows;
     options.patience = absl::Minutes(10);  // the emulator is slow, not hung
     return CreateCudaBackend(std::move(model), options);
   };
@@ -47,8 +49,8 @@ std::vector<TestedBackend> TestedBackends() {
   tested[1].least_output_tolerance = 1e-2;
   const CudaPrecision precisions[] = {CudaPrecision::kFloat32, CudaPrecision::kDefault};
   for (int i = 0; i < 2; ++i) {
-    tested[size_t(i)].same_bits = {Factory(precisions[i], 0, kTokens, 0),
-                                   Factory(precisions[i], kOtherRows, kOtherTokens, 5)};
+    tested[size_t(i)].same_bits = {Factory(precisions[i], 0, kTokens, 0, 1 << 20),
+                                   Factory(precisions[i], kOtherRows, kOtherTokens, 5, 7)};
   }
   return tested;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/embed.h"
 #include "kernels/embed_cuda.h"
+#include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
@@ -34,6 +35,7 @@ TEST(CudaEmbedTest, EveryKindOfPositionEqualsTheCpu) {
         const int ld = 2 * columns + 3;
         ForEachOrder([&](const CudaLaunch& launch) {
           const DeviceArray<float> out(size_t(rows * ld));
+          const DeviceArray<uint16_t> half(size_t(rows * ld));
           CudaEmbedArgs args;
           args.table = device_table.data();
           args.positions = device_positions.data();
@@ -45,10 +47,12 @@ TEST(CudaEmbedTest, EveryKindOfPositionEqualsTheCpu) {
           args.tokens = device_tokens.data();
           args.at = has_positions ? device_at.data() : nullptr;
           args.out = out.data();
+          args.half = half.data();
           args.rows = rows;
           args.ld = ld;
           ASSERT_EQ(EmbedCuda(launch, args), cudaSuccess);
           const std::vector<float> y = out.Copy();
+          const std::vector<uint16_t> halves = half.Copy();
           std::vector<float> position(static_cast<size_t>(columns)),
               expected(static_cast<size_t>(ld));
           for (int r = 0; r < rows; ++r) {
@@ -60,6 +64,7 @@ TEST(CudaEmbedTest, EveryKindOfPositionEqualsTheCpu) {
             for (int i = 0; i < ld; ++i) {
               ASSERT_NEAR(y[size_t(r * ld + i)], expected[size_t(i)], 2e-7)
                   << "columns " << columns << " row " << r << " at " << i;
+              ASSERT_EQ(halves[size_t(r * ld + i)], F32ToF16(y[size_t(r * ld + i)]));
             }
           }
         });
