@@ -153,6 +153,7 @@ table() {
 }
 
 # load ROWS...: `rivulet bench` against a server with 1024 slots, with so many streams at once.
+# shellcheck disable=SC2317  # called by check()
 load() {
   local rows target="" pid code=0
   "$bin/rivulet-server" --model "$root/model/zoo/mnist-linear" --backend cuda --max-sessions 1024 --listen 127.0.0.1:0 2>"$logs/server" &
@@ -179,6 +180,7 @@ peer() {
   shift
   check "peer ${script##*/} $*" "${RIVULET_TORCH_PYTHON:-python3}" "$script" "$@"
   local log="peer ${script##*/} $*"
+  # shellcheck disable=SC2016  # Markdown, no command
   printf '\n### %s\n\n```\n%s\n```\n' "$log" "$(grep '^{' "$logs/${log//[^A-Za-z0-9_]/_}.log" || true)" >>"$output"
 }
 
