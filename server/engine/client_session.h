@@ -108,6 +108,7 @@ class ClientSession {
   uint64_t seed = 0;
   absl::Duration idle_timeout = absl::InfiniteDuration();
   absl::Time last_used;
+  uint64_t use = 0;              // grows with every use of any session of the table: their order
   Request* active = nullptr;     // the request that has it now
   std::deque<Request*> waiters;  // those that come after it, oldest first
   bool closed = false;           // ends with its active request

@@ -3,7 +3,22 @@
 
 #include <utility>
 
+#include "server/engine/reply.h"
+
 namespace rivulet {
+namespace {
+
+using Calls = std::vector<std::function<void()>>;
+
+// What AfterBatch was given in the batch that this thread is telling; null between batches.
+thread_local Calls* after_batch = nullptr;
+
+}  // namespace
+
+void AfterBatch(std::function<void()> told) {
+  if (after_batch == nullptr) return told();
+  after_batch->push_back(std::move(told));
+}
 
 Emitter::Emitter(Threads threads) {
   if (threads == Threads::kOwn) thread_ = std::thread([this] { Run(); });
@@ -80,6 +95,8 @@ void Emitter::Run() {
 }
 
 void Emitter::TellBatch(Batch* batch) {
+  Calls after;
+  after_batch = &after;
   for (Outlet* outlet : batch->ready) {
     // Cleared first: what arrives during the call leads to another one.
     outlet->ready_.exchange(false, std::memory_order_acq_rel);
@@ -91,6 +108,8 @@ void Emitter::TellBatch(Batch* batch) {
     outlet.reset();
   }
   batch->ended.clear();
+  after_batch = nullptr;
+  for (const auto& told : after) told();
 }
 
 }  // namespace rivulet

@@ -63,7 +63,8 @@ struct SessionCall {
   std::string tenant;                 // on whose account
   std::optional<SessionRef> session;  // absent: `act` gets null
   bool close = false;                 // ends what is running on the session, and the session
-  // Have the session's latest state with all but its last token fed, or fewer, in memory first.
+  // Have the session's latest state with all but its last token fed, or fewer, in memory first; of
+  // its tokens up to session->position, where that is given.
   bool with_state = false;
   absl::Time deadline = absl::InfiniteFuture();
   // On the loop's thread, once the requests of the session that came before have ended. An error

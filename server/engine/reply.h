@@ -84,4 +84,9 @@ class ReplyListener {
   virtual void OnReady() = 0;
 };
 
+// For a listener that serves many replies, called in its OnReady: `told` is called on this thread
+// once the listeners of all replies that got something in the same run have been told. Where they
+// are not told together, at once. `told` may block no more than OnReady.
+void AfterBatch(std::function<void()> told);
+
 }  // namespace rivulet

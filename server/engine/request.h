@@ -32,6 +32,11 @@ struct SessionRef {
   // position that it saw and gets the same tokens.
   std::optional<int64_t> position;
   std::string mark;  // name for the position after the request; empty: none
+  // What Sequence::hash of the whole session must be; absent: anything.
+  std::optional<uint64_t> hash = std::nullopt;
+  // It was sent before without an answer, and may have had its effect: then `hash` is that at
+  // `position`.
+  bool repeated = false;
 };
 
 // Where a session is after the tokens of a delta, and of the whole reply after the last.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "server/engine/session_request.h"
 
 namespace rivulet {
 namespace {
@@ -89,6 +90,7 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
       engine, spec.session.tenant, spec.session, spec.deadline,
       [spec, seed](SessionTable* table, ClientSession* parent, absl::Time now,
                    std::vector<SessionInfo>* forks) {
+        RIVULET_RETURN_IF_ERROR(CheckUnchanged(spec.session, {}, *parent));
         const int64_t position = spec.session.position.value_or(parent->position());
         if (position < 0 || position > parent->position()) {
           return PositionError(position, parent->position());
@@ -150,14 +152,40 @@ absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef session,
   return engine->Call(std::move(call));
 }
 
-absl::StatusOr<RequestId> ListSessions(Engine* engine, std::string tenant, absl::Time deadline,
-                                       SessionsDone done) {
-  return Submit<std::vector<SessionInfo>>(
-      engine, tenant, std::nullopt, deadline,
-      [tenant](SessionTable* table, ClientSession*, absl::Time now,
-               std::vector<SessionInfo>* sessions) {
-        for (const ClientSession* client : table->Of(tenant)) {
-          sessions->push_back(client->Info(now));
+absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef session, absl::Time deadline,
+                                     SessionDone done) {
+  std::string tenant = session.tenant;
+  return Submit<SessionInfo>(
+      engine, std::move(tenant), std::nullopt, deadline,
+      [ref = std::move(session)](SessionTable* table, ClientSession*, absl::Time now,
+                                 SessionInfo* info) {
+        RIVULET_ASSIGN_OR_RETURN(const ClientSession* const found, table->Find(ref.id, ref.tenant));
+        *info = found->Info(now);
+        return absl::OkStatus();
+      },
+      std::move(done));
+}
+
+absl::StatusOr<RequestId> ListSessions(Engine* engine, ListSpec spec,
+                                       std::function<void(absl::StatusOr<SessionPage>)> done) {
+  if (spec.page_size < 0) {
+    return InvalidField("PAGE_SIZE_OUT_OF_RANGE", "page_size",
+                        absl::StrCat("page_size is ", spec.page_size,
+                                     "; it must be at least 1, or 0 for all sessions."));
+  }
+  return Submit<SessionPage>(
+      engine, spec.tenant, std::nullopt, spec.deadline,
+      [spec](SessionTable* table, ClientSession*, absl::Time now,
+                               SessionPage* page) {
+        uint64_t last = 0;
+        for (const ClientSession* client : table->Of(spec.tenant)) {
+          if (client->use <= spec.after) continue;
+          if (spec.page_size > 0 && std::ssize(page->sessions) == spec.page_size) {
+            page->next = last;
+            break;
+          }
+          page->sessions.push_back(client->Info(now));
+          last = client->use;
         }
         return absl::OkStatus();
       },
@@ -172,11 +200,19 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, ab
   call.session = std::move(session);
   call.with_state = true;
   call.deadline = deadline;
-  call.act = [image](SessionTable*, ClientSession* client, absl::Time, const Checkpoint& state) {
+  const std::optional<int64_t> at = call.session->position;
+  call.act = [image, at](SessionTable*, ClientSession* client, absl::Time,
+                         const Checkpoint& state) {
+    const int64_t position = at.value_or(client->position());
+    if (position < 0 || position > client->position()) {
+      return PositionError(position, client->position());
+    }
     image->tenant = client->tenant;
     image->seed = client->seed;
     image->sequence = client->sequence;
+    image->sequence.Truncate(position);
     image->marks = client->marks();
+    std::erase_if(image->marks, [position](const auto& mark) { return mark.second > position; });
     image->state = state;
     return absl::OkStatus();
   };

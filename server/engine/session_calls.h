@@ -43,7 +43,8 @@ struct ForkSpec {
 
 // `count` new sessions with the sequence, marks and idle time-out of this one, which stays as it
 // is. All or none. Errors: INVALID_ARGUMENT (FORK_COUNT_OUT_OF_RANGE), OUT_OF_RANGE
-// (POSITION_OUT_OF_RANGE), RESOURCE_EXHAUSTED (SESSION_LIMIT).
+// (POSITION_OUT_OF_RANGE), FAILED_PRECONDITION (SESSION_HASH_MISMATCH), RESOURCE_EXHAUSTED
+// (SESSION_LIMIT).
 absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDone done);
 
 // Drops what follows the position of `session`, or of the mark that it names. Errors: OUT_OF_RANGE
@@ -56,9 +57,25 @@ absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef session, absl
 absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef session,
                                        std::function<void(absl::Status)> done);
 
-// The tenant's sessions, the one used longest ago first.
-absl::StatusOr<RequestId> ListSessions(Engine* engine, std::string tenant, absl::Time deadline,
-                                       SessionsDone done);
+// The session as it is now; does not wait for its turn.
+absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef session, absl::Time deadline,
+                                     SessionDone done);
+
+// The tenant's sessions, the one used longest ago first, page by page. None is missed; one that is
+// used meanwhile may come twice.
+struct ListSpec {
+  std::string tenant;
+  int page_size = 0;   // 0: all
+  uint64_t after = 0;  // SessionPage::next of the page before; 0: from the beginning
+  absl::Time deadline = absl::InfiniteFuture();
+};
+struct SessionPage {
+  std::vector<SessionInfo> sessions;
+  uint64_t next = 0;  // 0: this is the last page
+};
+// Errors: INVALID_ARGUMENT (PAGE_SIZE_OUT_OF_RANGE).
+absl::StatusOr<RequestId> ListSessions(Engine* engine, ListSpec spec,
+                                       std::function<void(absl::StatusOr<SessionPage>)> done);
 
 // All of a session that influences its tokens; what a snapshot holds. Immutable states are shared.
 struct SessionImage {
@@ -69,6 +86,8 @@ struct SessionImage {
   Checkpoint state;  // its latest, with all but the last token fed or fewer; `state` null: none
 };
 using ImageDone = std::function<void(absl::StatusOr<SessionImage>)>;
+// Its first session.position tokens with the marks among them; absent: all. Errors: OUT_OF_RANGE
+// (POSITION_OUT_OF_RANGE).
 absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, absl::Time deadline,
                                           ImageDone done);
 

@@ -59,9 +59,28 @@ absl::Status CheckLength(int64_t count, const ModelConfig& config, const Session
 
 }  // namespace
 
+absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
+                            const ClientSession& session) {
+  if (!ref.hash || *ref.hash == session.sequence.hash()) return absl::OkStatus();
+  const int64_t position = ref.position.value_or(-1);
+  if (position >= 0 && position <= session.position()) {
+    const auto before = session.sequence.tokens().first(static_cast<size_t>(position));
+    const bool same = HashTokens(kEmptySequenceHash, before) == *ref.hash;
+    const bool done = !tokens.empty() && Holds(session, position, tokens) &&
+                      position + static_cast<int64_t>(tokens.size()) == session.position();
+    if (same && (done || ref.repeated)) return absl::OkStatus();
+  }
+  return Refuse(absl::StatusCode::kFailedPrecondition, "SESSION_HASH_MISMATCH", "sequence_hash",
+                absl::StrCat("sequence_hash is ", absl::Hex(*ref.hash, absl::kZeroPad16),
+                             ", but that of the session, now at position ", session.position(),
+                             ", is ", absl::Hex(session.sequence.hash(), absl::kZeroPad16),
+                             ": somebody else has gone on with it."));
+}
+
 absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
                                       const ModelConfig& config, const SessionLimits& limits,
                                       ClientSession* session) {
+  RIVULET_RETURN_IF_ERROR(CheckUnchanged(ref, tokens, *session));
   int64_t position = ref.position.value_or(session->position());
   if (Holds(*session, position, tokens)) {
     position += static_cast<int64_t>(tokens.size());
@@ -125,7 +144,9 @@ SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
 
 KeptCheckpoint SessionCommand::BestState() const {
   if (!call_.with_state) return {};
-  return session->From(std::max<int64_t>(0, session->total() - 1));
+  const int64_t end = session->position();
+  const int64_t position = std::clamp<int64_t>(session_ref->position.value_or(end), 0, end);
+  return session->From(std::max<int64_t>(0, session->total() - end + position - 1));
 }
 
 absl::Status SessionCommand::GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) {

@@ -17,10 +17,17 @@
 
 namespace rivulet {
 
+// OK where the session is as ref.hash says, or where it holds what the request does to it: `tokens`
+// were given at ref.position and nothing came after them. Errors: FAILED_PRECONDITION
+// (SESSION_HASH_MISMATCH).
+absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
+                            const ClientSession& session);
+
 // Goes to ref.position and appends `tokens` there, unless exactly they were given there before: so
 // a request that is asked again changes nothing. Returns how many were appended, all or 0. Errors,
 // which change nothing: OUT_OF_RANGE (POSITION_OUT_OF_RANGE, TOO_MANY_TOKENS), FAILED_PRECONDITION
-// (GIVEN_TOKENS_BEYOND_POSITION: only RewindSession drops what the client gave; MARK_LIMIT).
+// (GIVEN_TOKENS_BEYOND_POSITION: only RewindSession drops what the client gave; MARK_LIMIT;
+// SESSION_HASH_MISMATCH).
 // REQUIRES: `tokens` are ids of the model.
 absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
                                       const ModelConfig& config, const SessionLimits& limits,

@@ -32,6 +32,7 @@ absl::StatusOr<ClientSession*> SessionTable::Open(absl::string_view tenant,
   ClientSession* opened = session.get();
   opened->idle_timeout = idle_timeout;
   opened->last_used = now;
+  opened->use = ++uses_;
   next_expiry_ = std::min(next_expiry_, now + idle_timeout);
   sessions_[id] = {std::move(session), order_.insert(order_.end(), opened)};
   return opened;
@@ -55,6 +56,7 @@ absl::StatusOr<ClientSession*> SessionTable::Find(const SessionId& id, absl::str
 
 void SessionTable::Touch(ClientSession* session, absl::Time now) {
   session->last_used = now;
+  session->use = ++uses_;
   order_.splice(order_.end(), order_, sessions_.at(session->id).place);
 }
 

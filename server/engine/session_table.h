@@ -70,7 +70,8 @@ class SessionTable {
   const bool with_bos_;
   StateStore* const states_;
   absl::flat_hash_map<SessionId, Entry> sessions_;
-  Order order_;                                      // by last use, oldest first
+  Order order_;  // by last use, oldest first
+  uint64_t uses_ = 0;
   absl::Time next_expiry_ = absl::InfiniteFuture();  // no session expires earlier
 };
 

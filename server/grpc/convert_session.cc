@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "model/strict_json.h"
 
@@ -37,6 +38,7 @@ absl::StatusOr<SessionRef> ToSessionRef(const v1::SessionRef& wire) {
   RIVULET_RETURN_IF_ERROR(CheckMark(wire.mark(), 0, "session.mark"));
   if (wire.has_position()) ref.position = wire.position();
   ref.mark = wire.mark();
+  if (wire.has_sequence_hash()) ref.hash = wire.sequence_hash();
   return ref;
 }
 
@@ -60,6 +62,26 @@ absl::StatusOr<SessionRef> ToSessionRef(const v1::RewindSessionRequest& request)
       break;
   }
   return InvalidField("REWIND_TARGET_MISSING", "to", "to is required: one of position or mark");
+}
+
+absl::StatusOr<SessionRef> ToSessionRef(const v1::SnapshotSessionRequest& request) {
+  RIVULET_ASSIGN_OR_RETURN(SessionRef ref, ToSessionRef(request.session_id()));
+  if (request.has_position()) ref.position = request.position();
+  return ref;
+}
+
+absl::StatusOr<ListSpec> ToListSpec(const v1::ListSessionsRequest& request) {
+  ListSpec spec;
+  spec.page_size = request.page_size();
+  const std::string& token = request.page_token();
+  if (token.empty()) return spec;
+  // As absl::Hex writes it: 16 digits.
+  if (token.size() != 16 || !absl::SimpleHexAtoi(token, &spec.after)) {
+    return InvalidField("PAGE_TOKEN_MALFORMED", "page_token",
+                        absl::StrCat("page_token is ", Quoted(token),
+                                     "; it must be the next_page_token of a reply, or absent"));
+  }
+  return spec;
 }
 
 absl::StatusOr<OpenSpec> ToOpenSpec(const v1::OpenSessionRequest& request) {
@@ -152,6 +174,12 @@ void ToWire(const SessionInfo& info, absl::string_view model, v1::Session* wire)
   wire->set_state_bytes(info.state_bytes);
   wire->set_busy(info.busy);
   wire->set_state_disk_bytes(info.state_disk_bytes);
+}
+
+void ToWire(const SessionPage& page, absl::string_view model, v1::ListSessionsReply* reply) {
+  for (const SessionInfo& info : page.sessions) ToWire(info, model, reply->add_sessions());
+  if (page.next == 0) return;
+  reply->set_next_page_token(absl::StrCat(absl::Hex(page.next, absl::kZeroPad16)));
 }
 
 }  // namespace rivulet

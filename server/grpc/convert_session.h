@@ -25,6 +25,7 @@ absl::StatusOr<SessionRef> ToSessionRef(const v1::SessionRef& wire);
 // The session of a request that names it by id alone.
 absl::StatusOr<SessionRef> ToSessionRef(const std::string& session_id);
 absl::StatusOr<SessionRef> ToSessionRef(const v1::RewindSessionRequest& request);
+absl::StatusOr<SessionRef> ToSessionRef(const v1::SnapshotSessionRequest& request);
 // Of a request without one: INVALID_ARGUMENT (SESSION_MISSING).
 template <typename Request>
 absl::StatusOr<SessionRef> RequiredSession(const Request& request) {
@@ -33,6 +34,8 @@ absl::StatusOr<SessionRef> RequiredSession(const Request& request) {
 }
 absl::StatusOr<OpenSpec> ToOpenSpec(const v1::OpenSessionRequest& request);
 absl::StatusOr<ForkSpec> ToForkSpec(const v1::ForkSessionRequest& request);
+// Deadline left to the caller, too. Errors: also PAGE_TOKEN_MALFORMED.
+absl::StatusOr<ListSpec> ToListSpec(const v1::ListSessionsRequest& request);
 
 // Nullopt where `wire` is null. Errors: INVALID_ARGUMENT (IDLE_TIMEOUT_OUT_OF_RANGE), for what is
 // no Duration; the engine checks the range.
@@ -47,5 +50,6 @@ RestoreSpec ToRestoreSpec(Snapshot snapshot);
 void ToWire(absl::Duration duration, google::protobuf::Duration* wire);
 void ToWire(const SessionProgress& progress, v1::SessionProgress* wire);
 void ToWire(const SessionInfo& info, absl::string_view model, v1::Session* wire);
+void ToWire(const SessionPage& page, absl::string_view model, v1::ListSessionsReply* reply);
 
 }  // namespace rivulet

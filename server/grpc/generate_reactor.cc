@@ -2,7 +2,6 @@
 #include "server/grpc/generate_reactor.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "server/grpc/convert.h"
@@ -10,14 +9,6 @@
 #include "server/grpc/wire_field.h"
 
 namespace rivulet {
-namespace {
-
-uint64_t DrawSeed() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
-
-}  // namespace
 
 GenerateReactor::GenerateReactor(ModelHold model, const v1::GenerateRequest* request,
                                  ActiveCalls* calls)
@@ -42,7 +33,6 @@ void GenerateReactor::Submit(GenerateSpec spec) {
     // Held while submitting: the first OnReady may come before Generate returns and needs the
     // ticket.
     absl::MutexLock lock(&mutex_);
-    if (!request_->sampling().has_seed() && !spec.session_seed) spec.sampling.seed = DrawSeed();
     seed_ = spec.sampling.seed;
     holders_ = 2;
     absl::StatusOr<Engine::Ticket> ticket = model_.engine()->Generate(std::move(spec), this);

@@ -3,50 +3,13 @@
 
 #include <utility>
 
-#include "model/base/error.h"
+#include "server/grpc/call_spec.h"
 #include "server/grpc/caller.h"
 #include "server/grpc/convert.h"
 #include "server/grpc/engine_call.h"
 #include "server/grpc/generate_reactor.h"
 
 namespace rivulet {
-namespace {
-
-// A repeated Generate on a session would feed its prompt twice, and go on after tokens that the
-// client never saw; at a position it cannot.
-absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const SessionRef& ref) {
-  if (ref.position || !IsRepeated(context)) return absl::OkStatus();
-  ErrorDetail detail;
-  detail.reason = "POSITION_NEEDED";
-  detail.field = "session.position";
-  return MakeError(absl::StatusCode::kAborted,
-                   "session.position is absent, and the client's library has sent this call before "
-                   "without an answer: only a call at a position may be repeated.",
-                   detail);
-}
-
-absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
-                                    const v1::GenerateRequest& request, const Model& model) {
-  RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec, ToGenerateSpec(request, model));
-  spec.deadline = DeadlineOf(context);
-  RIVULET_ASSIGN_OR_RETURN(spec.tenant, TenantOf(context));
-  if (spec.session) {
-    spec.session->tenant = spec.tenant;
-    RIVULET_RETURN_IF_ERROR(CheckRepetition(context, *spec.session));
-  }
-  return spec;
-}
-
-absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context,
-                                 const v1::ScoreRequest& request, const Model& model) {
-  RIVULET_ASSIGN_OR_RETURN(ScoreSpec spec, ToScoreSpec(request, model));
-  RIVULET_ASSIGN_OR_RETURN(spec.tenant, TenantOf(context));
-  spec.deadline = DeadlineOf(context);
-  return spec;
-}
-
-}  // namespace
-
 grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const auto model = models_->Find(request->model());

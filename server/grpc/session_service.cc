@@ -33,6 +33,9 @@ struct FillReply {
   void operator()(const std::vector<SessionInfo>& infos, Reply* reply) const {
     for (const SessionInfo& info : infos) ToWire(info, model, reply->add_sessions());
   }
+  void operator()(const SessionPage& page, v1::ListSessionsReply* reply) const {
+    ToWire(page, model, reply);
+  }
   void operator()(const ScoreResult& result, v1::AppendReply* reply) const {
     ToWire(result, reply);
   }
@@ -108,7 +111,7 @@ grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSess
   auto* reactor = new SnapshotReactor(snapshot_key_, calls_);
   const auto start = [&]() -> absl::Status {
     RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(request->model()));
-    RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(request->session_id()));
+    RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(*request));
     RIVULET_ASSIGN_OR_RETURN(session.tenant, TenantOf(*context));
     return reactor->Submit(model, std::move(session), DeadlineOf(*context));
   };
@@ -133,12 +136,28 @@ grpc::ServerUnaryReactor* SessionService::CloseSession(grpc::CallbackServerConte
              });
 }
 
+grpc::ServerUnaryReactor* SessionService::GetSession(grpc::CallbackServerContext* context,
+                                                     const v1::GetSessionRequest* request,
+                                                     v1::GetSessionReply* reply) {
+  return Run(context, request, reply,
+             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
+               RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(request->session_id()));
+               session.tenant = caller.tenant;
+               return rivulet::GetSession(caller.engine, std::move(session), caller.deadline,
+                                          std::move(done));
+             });
+}
+
 grpc::ServerUnaryReactor* SessionService::ListSessions(grpc::CallbackServerContext* context,
                                                        const v1::ListSessionsRequest* request,
                                                        v1::ListSessionsReply* reply) {
-  return Run(context, request, reply, [](const Caller& caller, auto done) {
-    return rivulet::ListSessions(caller.engine, caller.tenant, caller.deadline, std::move(done));
-  });
+  return Run(context, request, reply,
+             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
+               RIVULET_ASSIGN_OR_RETURN(ListSpec spec, ToListSpec(*request));
+               spec.tenant = caller.tenant;
+               spec.deadline = caller.deadline;
+               return rivulet::ListSessions(caller.engine, std::move(spec), std::move(done));
+             });
 }
 
 }  // namespace rivulet

@@ -38,7 +38,8 @@ absl::Status Rename(const absl::Status& status, const Names& names) {
 Names SessionNames() {
   return {{"session_id", "session.session_id"},
           {"position", "session.position"},
-          {"mark", "session.mark"}};
+          {"mark", "session.mark"},
+          {"sequence_hash", "session.sequence_hash"}};
 }
 
 // `member` is the one of the oneof that the request holds.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors of the engine, about what the client sent. The engine knows every prompt as
 // "prompt.tokens", what is scored or appended as "content.tokens", and what is wrong with a session
-// as "session_id", "position", "mark" or "tokens"; the client knows the paths of its request:
-// "prompt.text", "content.image_values", "session.position", "to.mark".
+// as "session_id", "position", "mark", "sequence_hash" or "tokens"; the client knows the paths of
+// its request: "prompt.text", "content.image_values", "session.position", "to.mark".
 #pragma once
 
 #include "absl/status/status.h"

@@ -4,7 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/engine/reply.h"
 
 namespace rivulet {
 namespace {
@@ -81,6 +86,42 @@ TEST(EmitterTest, TellsEveryBatchInOrderAndTheRestWhenDestroyed) {
   EXPECT_EQ(counts.ready, kOutlets);
   EXPECT_EQ(counts.ended, kOutlets);
   EXPECT_EQ(counts.destroyed, kOutlets);
+}
+
+// Counts what it has in common with others of its batch once for all of them.
+class GroupedOutlet final : public Outlet {
+ public:
+  GroupedOutlet(std::vector<int>* groups, int* moved) : groups_(groups), moved_(moved) {}
+  void OnReady() override { Tell(); }
+  void OnEnd() override { Tell(); }
+
+ private:
+  void Tell() {
+    if (++*moved_ > 1) return;
+    AfterBatch([groups = groups_, moved = moved_] { groups->push_back(std::exchange(*moved, 0)); });
+  }
+  std::vector<int>* const groups_;
+  int* const moved_;
+};
+
+TEST(EmitterTest, WhatIsForAfterTheBatchComesWhenAllOfItWasTold) {
+  std::vector<int> groups;
+  int moved = 0;
+  Emitter emitter;
+  for (const int size : {3, 1, 5}) {
+    Emitter::Batch batch;
+    std::vector<std::unique_ptr<GroupedOutlet>> ready;
+    for (int i = 0; i < size; ++i) {
+      ready.push_back(std::make_unique<GroupedOutlet>(&groups, &moved));
+      batch.ready.push_back(ready.back().get());
+    }
+    batch.ended.push_back(std::make_unique<GroupedOutlet>(&groups, &moved));
+    emitter.Hand(&batch);
+    emitter.Flush();
+  }
+  EXPECT_EQ(groups, (std::vector<int>{4, 2, 6}));
+  AfterBatch([&moved] { moved = 7; });  // no batch: at once
+  EXPECT_EQ(moved, 7);
 }
 
 }  // namespace

@@ -12,10 +12,8 @@ TEST_F(EngineSessionTest, SessionsOfOthersAndUnknownOnesAreNotFound) {
   EXPECT_EQ(ReasonOf(GenerateError(SpecOf(session, 3))), "SESSION_NOT_FOUND");
   EXPECT_EQ(Append(session, {1}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Fork(session, 1, 1).status().code(), absl::StatusCode::kNotFound);
-  const auto theirs = Await<std::vector<SessionInfo>>([&](SessionsDone done) {
-    return ListSessions(engine_.get(), "yours", absl::InfiniteFuture(), std::move(done));
-  });
-  EXPECT_TRUE(theirs->empty());
+  EXPECT_EQ(Get(session).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_TRUE(List({"yours"})->sessions.empty());
   ExpectAtRest();
 }
 

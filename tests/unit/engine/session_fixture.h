@@ -77,6 +77,15 @@ class EngineSessionTest : public EngineTest {
       return ForkSession(engine_.get(), {session, count, seed}, std::move(done));
     });
   }
+  absl::StatusOr<SessionInfo> Get(const SessionRef& session) {
+    return Await<SessionInfo>([&](SessionDone done) {
+      return GetSession(engine_.get(), session, absl::InfiniteFuture(), std::move(done));
+    });
+  }
+  absl::StatusOr<SessionPage> List(const ListSpec& spec) {
+    return Await<SessionPage>(
+        [&](auto done) { return ListSessions(engine_.get(), spec, std::move(done)); });
+  }
   // What a lone request of the same sequence draws with the session's seed.
   std::vector<int32_t> Alone(std::vector<int32_t> prompt, int64_t max_tokens, uint64_t seed = 7) {
     return Solo(Prompt(std::move(prompt), max_tokens, seed));

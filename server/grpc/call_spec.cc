@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/call_spec.h"
+
+#include <cstdint>
+#include <random>
+
+#include "model/base/error.h"
+#include "server/grpc/caller.h"
+#include "server/grpc/convert.h"
+
+namespace rivulet {
+namespace {
+
+// A repeated Generate on a session would feed its prompt twice, and go on after tokens that the
+// client never saw; at a position it cannot.
+absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const SessionRef& ref) {
+  if (ref.position || !IsRepeated(context)) return absl::OkStatus();
+  ErrorDetail detail;
+  detail.reason = "POSITION_NEEDED";
+  detail.field = "session.position";
+  return MakeError(absl::StatusCode::kAborted,
+                   "session.position is absent, and the client's library has sent this call before "
+                   "without an answer: only a call at a position may be repeated.",
+                   detail);
+}
+
+uint64_t DrawSeed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+}  // namespace
+
+absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
+                                    const v1::GenerateRequest& request, const Model& model) {
+  RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec, ToGenerateSpec(request, model));
+  spec.deadline = DeadlineOf(context);
+  if (spec.session) {
+    RIVULET_ASSIGN_OR_RETURN(spec.session->tenant, TenantOf(context));
+    RIVULET_RETURN_IF_ERROR(CheckRepetition(context, *spec.session));
+    spec.session->repeated = IsRepeated(context);
+  }
+  if (!request.sampling().has_seed() && !spec.session_seed) spec.sampling.seed = DrawSeed();
+  return spec;
+}
+
+}  // namespace rivulet
