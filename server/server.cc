@@ -153,6 +153,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   options.reflection = config.reflection;
   options.max_message_bytes = config.max_message_mib << 20;
   options.max_streams = config.max_streams;
+  options.max_multiplexed = config.max_multiplexed;
   options.snapshot_key = std::move(snapshot_key);
   options.max_connection_age = config.max_connection_age_seconds == 0
                                    ? absl::InfiniteDuration()

@@ -79,6 +79,8 @@ const std::vector<Setting>& Settings() {
       {"reflection", "BOOL", "Serve gRPC reflection", &C::reflection},
       Number("max-message-mib", "Largest request in MiB", &C::max_message_mib, 1, 1024),
       Number("max-streams", "Requests at once on one connection", &C::max_streams, 1, 1 << 24),
+      Number("max-multiplexed", "Requests at once on one Multiplex stream", &C::max_multiplexed, 1,
+             1 << 24),
       Number("max-connection-age-seconds",
              "Send a connection GOAWAY after about this long, so that its client looks for new "
              "replicas; running replies go on; 0: never",

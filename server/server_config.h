@@ -29,6 +29,7 @@ struct ServerConfig {
   bool reflection = true;              // gRPC server reflection
   int max_message_mib = 4;             // largest request
   int max_streams = 1000;              // requests at once on one connection
+  int max_multiplexed = 4096;          // requests at once on one Multiplex stream
   int max_connection_age_seconds = 0;  // then GOAWAY, running replies go on; 0 = never
   // Performance.
   int device = 0;   // of the CUDA backend, as CUDA counts them

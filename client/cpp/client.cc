@@ -51,12 +51,20 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
 
 std::string ServiceConfig(int max_attempts) {
   if (max_attempts == 1) return "{}";
+  // Of the sessions' calls those that change nothing, or always the same: the server refuses to
+  // repeat an Append without a position.
+  std::string names = R"({"service":"rivulet.v1.InferenceService"})";
+  for (const char* method : {"Append", "RewindSession", "SnapshotSession", "CloseSession",
+                             "GetSession", "ListSessions"}) {
+    absl::StrAppendFormat(&names, R"(,{"service":"rivulet.v1.SessionService","method":"%s"})",
+                          method);
+  }
   return absl::StrFormat(
-      R"({"methodConfig":[{"name":[{"service":"rivulet.v1.InferenceService"}],)"
+      R"({"methodConfig":[{"name":[%s],)"
       R"("retryPolicy":{"maxAttempts":%d,"initialBackoff":"0.1s","maxBackoff":"2s",)"
       R"("backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}],)"
       R"("retryThrottling":{"maxTokens":10,"tokenRatio":0.1}})",
-      max_attempts);
+      names, max_attempts);
 }
 
 grpc::ChannelArguments ChannelArgs(const ClientOptions& options) {

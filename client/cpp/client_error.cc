@@ -9,7 +9,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
 #include "rivulet/client.h"
 
 namespace rivulet {
@@ -42,6 +41,12 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (!status.error_details().empty()) {
     result.SetPayload(kStatusUrl, absl::Cord(status.error_details()));
   }
+  return result;
+}
+
+absl::Status FromWireStatus(const google::rpc::Status& status) {
+  absl::Status result(static_cast<absl::StatusCode>(status.code()), status.message());
+  result.SetPayload(kStatusUrl, absl::Cord(status.SerializeAsString()));
   return result;
 }
 

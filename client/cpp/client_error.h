@@ -3,6 +3,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "google/rpc/status.pb.h"
 #include "grpcpp/support/status.h"
 
 namespace rivulet {
@@ -10,5 +11,8 @@ namespace rivulet {
 // Code and message as they are; the google.rpc.Status that the server attached, if any, becomes a
 // payload that GetErrorInfo() of rivulet/client.h reads.
 absl::Status FromGrpcStatus(const grpc::Status& status);
+
+// The same of an error that came as a message.
+absl::Status FromWireStatus(const google::rpc::Status& status);
 
 }  // namespace rivulet

@@ -59,6 +59,12 @@ absl::Status Client::CloseSession(const v1::CloseSessionRequest& request,
   return status;
 }
 
+absl::StatusOr<v1::GetSessionReply> Client::GetSession(const v1::GetSessionRequest& request,
+                                                       const CallOptions& options) const {
+  Call call(*connection_, options, request.session_id());
+  return connection_->Unary(*connection_->sessions, &Stub::GetSession, request, &call);
+}
+
 absl::StatusOr<v1::ListSessionsReply> Client::ListSessions(const v1::ListSessionsRequest& request,
                                                            const CallOptions& options) const {
   return connection_->Unary(*connection_->sessions, &Stub::ListSessions, request, options);

@@ -16,6 +16,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "rivulet/client.h"
 #include "rivulet/v1/inference.grpc.pb.h"
+#include "rivulet/v1/multiplex.grpc.pb.h"
 #include "rivulet/v1/session_service.grpc.pb.h"
 
 namespace rivulet {
@@ -29,6 +30,7 @@ struct Client::Connection {
   Connection(const std::shared_ptr<grpc::Channel>& channel, bool wait, std::string calls_tenant)
       : inference(v1::InferenceService::NewStub(channel)),
         sessions(v1::SessionService::NewStub(channel)),
+        multiplex(v1::MultiplexService::NewStub(channel)),
         health(channel),
         wait_for_ready(wait),
         tenant(std::move(calls_tenant)) {}
@@ -47,6 +49,7 @@ struct Client::Connection {
 
   std::unique_ptr<v1::InferenceService::Stub> inference;
   std::unique_ptr<v1::SessionService::Stub> sessions;
+  std::unique_ptr<v1::MultiplexService::Stub> multiplex;
   mutable HealthStub health;
   mutable SessionCookies cookies;
   const bool wait_for_ready;

@@ -175,8 +175,7 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, ListSpec spec,
   }
   return Submit<SessionPage>(
       engine, spec.tenant, std::nullopt, spec.deadline,
-      [spec](SessionTable* table, ClientSession*, absl::Time now,
-                               SessionPage* page) {
+      [spec](SessionTable* table, ClientSession*, absl::Time now, SessionPage* page) {
         uint64_t last = 0;
         for (const ClientSession* client : table->Of(spec.tenant)) {
           if (client->use <= spec.after) continue;

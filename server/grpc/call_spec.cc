@@ -11,8 +11,13 @@
 namespace rivulet {
 namespace {
 
-// A repeated Generate on a session would feed its prompt twice, and go on after tokens that the
-// client never saw; at a position it cannot.
+uint64_t DrawSeed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+}  // namespace
+
 absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const SessionRef& ref) {
   if (ref.position || !IsRepeated(context)) return absl::OkStatus();
   ErrorDetail detail;
@@ -24,23 +29,25 @@ absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const S
                    detail);
 }
 
-uint64_t DrawSeed() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
-
-}  // namespace
-
 absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
                                     const v1::GenerateRequest& request, const Model& model) {
   RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec, ToGenerateSpec(request, model));
   spec.deadline = DeadlineOf(context);
+  RIVULET_ASSIGN_OR_RETURN(spec.tenant, TenantOf(context));
   if (spec.session) {
-    RIVULET_ASSIGN_OR_RETURN(spec.session->tenant, TenantOf(context));
+    spec.session->tenant = spec.tenant;
     RIVULET_RETURN_IF_ERROR(CheckRepetition(context, *spec.session));
     spec.session->repeated = IsRepeated(context);
   }
   if (!request.sampling().has_seed() && !spec.session_seed) spec.sampling.seed = DrawSeed();
+  return spec;
+}
+
+absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context,
+                                 const v1::ScoreRequest& request, const Model& model) {
+  RIVULET_ASSIGN_OR_RETURN(ScoreSpec spec, ToScoreSpec(request, model));
+  RIVULET_ASSIGN_OR_RETURN(spec.tenant, TenantOf(context));
+  spec.deadline = DeadlineOf(context);
   return spec;
 }
 

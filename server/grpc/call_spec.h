@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Generate asks the engine for: its request, and what its call says beside it.
+// Requests together with what their calls say beside them.
 #pragma once
 
 #include <grpcpp/server_context.h>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/model.h"
 #include "rivulet/v1/inference.pb.h"
@@ -11,10 +12,18 @@
 
 namespace rivulet {
 
-// Complete: with deadline, tenant, and a seed that is drawn where neither request nor session has
-// one. Errors: those of ToGenerateSpec and TenantOf; ABORTED (POSITION_NEEDED) for a call without
-// session.position that the client's library repeats. Thread: any.
+// A repeated call that feeds a session would feed it twice, and go on after tokens that the client
+// never saw; at a position it cannot. Errors: ABORTED (POSITION_NEEDED). Thread: any.
+absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const SessionRef& ref);
+
+// What a Generate asks the engine for, complete: with deadline, tenant, and a seed that is drawn
+// where neither request nor session has one. Errors: those of ToGenerateSpec, TenantOf and
+// CheckRepetition. Thread: any.
 absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
                                     const v1::GenerateRequest& request, const Model& model);
+
+// What a Score asks for, complete. Errors: those of ToScoreSpec and TenantOf. Thread: any.
+absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context,
+                                 const v1::ScoreRequest& request, const Model& model);
 
 }  // namespace rivulet

@@ -123,6 +123,31 @@ v1::FinishReason ToWire(FinishReason reason) {
   return v1::FINISH_REASON_UNSPECIFIED;
 }
 
+// The fields that GenerateReply and MultiplexPart share.
+template <typename Reply>
+void DeltaToWire(ReplyDelta delta, Reply* reply) {
+  reply->set_sample_index(delta.sample_index);
+  reply->set_first_position(delta.first_position);
+  reply->mutable_tokens()->Add(delta.tokens.begin(), delta.tokens.end());
+  reply->set_text(std::move(delta.text));
+  reply->mutable_logprobs()->Add(delta.logprobs.begin(), delta.logprobs.end());
+  for (const auto& top : delta.top_logprobs) {
+    v1::TopLogprobs* wire = reply->add_top_logprobs();
+    for (const TokenLogprob& entry : top) {
+      wire->add_token_ids(entry.token);
+      wire->add_logprobs(entry.logprob);
+    }
+  }
+  if (delta.session) ToWire(*delta.session, reply->mutable_session());
+  if (!delta.finish) return;
+  v1::Finish* finish = reply->mutable_finish();
+  finish->set_reason(ToWire(delta.finish->reason));
+  finish->set_stop_string(std::move(delta.finish->stop_string));
+  if (delta.finish->reason == FinishReason::kStopToken) {
+    finish->set_stop_token_id(delta.finish->stop_token);
+  }
+}
+
 const char* FeatureMapName(kernels::FeatureMapKind kind) {
   switch (kind) {
     case kernels::FeatureMapKind::kElu:
@@ -269,27 +294,10 @@ absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const 
 
 void ToWire(ReplyDelta delta, v1::GenerateReply* reply) {
   reply->Clear();
-  reply->set_sample_index(delta.sample_index);
-  reply->set_first_position(delta.first_position);
-  reply->mutable_tokens()->Add(delta.tokens.begin(), delta.tokens.end());
-  reply->set_text(std::move(delta.text));
-  reply->mutable_logprobs()->Add(delta.logprobs.begin(), delta.logprobs.end());
-  for (const auto& top : delta.top_logprobs) {
-    v1::TopLogprobs* wire = reply->add_top_logprobs();
-    for (const TokenLogprob& entry : top) {
-      wire->add_token_ids(entry.token);
-      wire->add_logprobs(entry.logprob);
-    }
-  }
-  if (delta.session) ToWire(*delta.session, reply->mutable_session());
-  if (!delta.finish) return;
-  v1::Finish* finish = reply->mutable_finish();
-  finish->set_reason(ToWire(delta.finish->reason));
-  finish->set_stop_string(std::move(delta.finish->stop_string));
-  if (delta.finish->reason == FinishReason::kStopToken) {
-    finish->set_stop_token_id(delta.finish->stop_token);
-  }
+  DeltaToWire(std::move(delta), reply);
 }
+
+void ToWire(ReplyDelta delta, v1::MultiplexPart* part) { DeltaToWire(std::move(delta), part); }
 
 void ToWire(const Usage& usage, v1::Usage* wire) {
   wire->set_prompt_tokens(usage.prompt_tokens);

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "model/model.h"
 #include "rivulet/v1/inference.pb.h"
+#include "rivulet/v1/multiplex.pb.h"
 #include "rivulet/v1/session_service.pb.h"
 #include "server/engine/engine.h"
 #include "server/engine/reply.h"
@@ -23,6 +24,8 @@ absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const 
 
 // `delta` becomes the content of `reply`, which holds nothing of an earlier message afterwards.
 void ToWire(ReplyDelta delta, v1::GenerateReply* reply);
+// As above, but `part` is empty.
+void ToWire(ReplyDelta delta, v1::MultiplexPart* part);
 void ToWire(const Usage& usage, v1::Usage* wire);
 void ToWire(const ScoreResult& result, v1::ScoreReply* reply);
 void ToWire(const ScoreResult& result, v1::AppendReply* reply);

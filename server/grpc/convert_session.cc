@@ -101,22 +101,24 @@ absl::StatusOr<ForkSpec> ToForkSpec(const v1::ForkSessionRequest& request) {
   return spec;
 }
 
-absl::StatusOr<std::optional<absl::Duration>> ToIdleTimeout(
-    const google::protobuf::Duration* wire) {
-  if (wire == nullptr) return std::optional<absl::Duration>();
-  const int64_t seconds = wire->seconds();
-  const int32_t nanos = wire->nanos();
+absl::StatusOr<absl::Duration> ToDuration(absl::string_view reason, absl::string_view field,
+                                          const google::protobuf::Duration& wire) {
+  const int64_t seconds = wire.seconds();
+  const int32_t nanos = wire.nanos();
   const bool in_range = seconds >= -kMaxSeconds && seconds <= kMaxSeconds && nanos >= -kMaxNanos &&
                         nanos <= kMaxNanos;
   const bool one_sign = seconds == 0 || nanos == 0 || (seconds < 0) == (nanos < 0);
-  if (!in_range || !one_sign) {
-    return InvalidField(
-        "IDLE_TIMEOUT_OUT_OF_RANGE", "idle_timeout",
-        absl::StrCat("idle_timeout has ", seconds, " seconds and ", nanos,
-                     " nanos, which is no Duration: nanos are -999999999 to 999999999 and have the "
-                     "sign of seconds"));
-  }
-  return std::optional<absl::Duration>(absl::Seconds(seconds) + absl::Nanoseconds(nanos));
+  if (in_range && one_sign) return absl::Seconds(seconds) + absl::Nanoseconds(nanos);
+  return InvalidField(reason, field,
+                      absl::StrCat(field, " has ", seconds, " seconds and ", nanos,
+                                   " nanos, which is no Duration: nanos are -999999999 to "
+                                   "999999999 and have the sign of seconds"));
+}
+
+absl::StatusOr<std::optional<absl::Duration>> ToIdleTimeout(
+    const google::protobuf::Duration* wire) {
+  if (wire == nullptr) return std::optional<absl::Duration>();
+  return ToDuration("IDLE_TIMEOUT_OUT_OF_RANGE", "idle_timeout", *wire);
 }
 
 Snapshot ToSnapshot(const SessionImage& image, const Model& model, absl::string_view numerics_id) {

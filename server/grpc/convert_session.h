@@ -37,6 +37,9 @@ absl::StatusOr<ForkSpec> ToForkSpec(const v1::ForkSessionRequest& request);
 // Deadline left to the caller, too. Errors: also PAGE_TOKEN_MALFORMED.
 absl::StatusOr<ListSpec> ToListSpec(const v1::ListSessionsRequest& request);
 
+// Errors: INVALID_ARGUMENT (`reason`), for what is no Duration; ranges are for the caller.
+absl::StatusOr<absl::Duration> ToDuration(absl::string_view reason, absl::string_view field,
+                                          const google::protobuf::Duration& wire);
 // Nullopt where `wire` is null. Errors: INVALID_ARGUMENT (IDLE_TIMEOUT_OUT_OF_RANGE), for what is
 // no Duration; the engine checks the range.
 absl::StatusOr<std::optional<absl::Duration>> ToIdleTimeout(const google::protobuf::Duration* wire);

@@ -113,7 +113,9 @@ std::string WhyNotListening(const HostPort& address) {
 }  // namespace
 
 GrpcServer::GrpcServer(const ServedModels* models, const GrpcServerOptions& options)
-    : inference_(models, &calls_), sessions_(models, options.snapshot_key, &calls_) {}
+    : inference_(models, &calls_),
+      sessions_(models, options.snapshot_key, &calls_),
+      multiplex_(models, options.max_multiplexed, &calls_) {}
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(
     const ServedModels* models, const GrpcServerOptions& options) {
@@ -129,6 +131,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(
   builder.SetOption(std::make_unique<ReflectionOption>(options.reflection));
   builder.RegisterService(&result->inference_);
   builder.RegisterService(&result->sessions_);
+  builder.RegisterService(&result->multiplex_);
   result->server_ = builder.BuildAndStart();
   if (result->server_ == nullptr || (!options.listen.empty() && result->port_ == 0)) {
     ErrorDetail detail;

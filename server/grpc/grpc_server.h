@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "server/grpc/active_calls.h"
 #include "server/grpc/inference_service.h"
+#include "server/grpc/multiplex_service.h"
 #include "server/grpc/served_models.h"
 #include "server/grpc/session_service.h"
 
@@ -25,6 +26,7 @@ struct GrpcServerOptions {
   int max_message_bytes =
       4 << 20;             // of a request; without a socket 1 GiB, as the client is this process
   int max_streams = 1000;  // requests at once on one connection
+  int max_multiplexed = 4096;  // requests at once on one Multiplex stream
   absl::Duration max_connection_age = absl::InfiniteDuration();  // then GOAWAY; replies go on
   std::string snapshot_key;  // of the HMAC of snapshots; empty: none
 };
@@ -50,9 +52,12 @@ class GrpcServer {
   // NOT_SERVING for all, for good.
   void StopServing();
 
-  // Waits until no Generate, Score or call of SessionService is on its way. False if some are at
-  // `deadline`.
-  bool WaitUntilIdle(absl::Time deadline) { return calls_.WaitUntilNone(deadline); }
+  // Ends the Multiplex streams that have no request open, and waits until no Generate, Score,
+  // Multiplex or call of SessionService is on its way. False if some are at `deadline`.
+  bool WaitUntilIdle(absl::Time deadline) {
+    multiplex_.Drain();
+    return calls_.WaitUntilNone(deadline);
+  }
   // Takes no more calls, gives running ones until `deadline`, cancels the rest and waits for their
   // end. The engines must be running.
   void Shutdown(absl::Time deadline);
@@ -63,6 +68,7 @@ class GrpcServer {
   ActiveCalls calls_;
   InferenceService inference_;
   SessionService sessions_;
+  MultiplexService multiplex_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
 };

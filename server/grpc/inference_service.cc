@@ -10,6 +10,7 @@
 #include "server/grpc/generate_reactor.h"
 
 namespace rivulet {
+
 grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const auto model = models_->Find(request->model());

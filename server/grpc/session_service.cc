@@ -6,6 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "model/base/error.h"
 #include "server/engine/session_calls.h"
+#include "server/grpc/call_spec.h"
 #include "server/grpc/caller.h"
 #include "server/grpc/convert.h"
 #include "server/grpc/convert_session.h"
@@ -76,6 +77,7 @@ grpc::ServerUnaryReactor* SessionService::Append(grpc::CallbackServerContext* co
   return Run(
       context, request, reply, [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
         RIVULET_ASSIGN_OR_RETURN(AppendSpec spec, ToAppendSpec(*request, caller.engine->model()));
+        RIVULET_RETURN_IF_ERROR(CheckRepetition(*context, spec.session));
         spec.session.tenant = caller.tenant;
         spec.deadline = caller.deadline;
         return caller.engine->Append(std::move(spec), std::move(done));

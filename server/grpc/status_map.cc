@@ -5,7 +5,6 @@
 
 #include "absl/time/time.h"
 #include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
 #include "model/base/error.h"
 
 namespace rivulet {
@@ -62,34 +61,39 @@ Mapped MapCode(absl::StatusCode code) {
 
 }  // namespace
 
-grpc::Status ToGrpc(const absl::Status& status) {
-  if (status.ok()) return grpc::Status::OK;
+void ToWire(const absl::Status& status, google::rpc::Status* wire) {
   const Mapped mapped = MapCode(status.code());
   const ErrorDetail detail = GetErrorDetail(status);
   const std::string message(status.message());
 
-  google::rpc::Status wire;
-  wire.set_code(static_cast<int>(mapped.code));
-  wire.set_message(message);
+  wire->set_code(static_cast<int>(mapped.code));
+  wire->set_message(message);
   google::rpc::ErrorInfo info;
   info.set_reason(detail.reason.empty() ? std::string(mapped.reason) : detail.reason);
   info.set_domain(std::string(kErrorDomain));
-  wire.add_details()->PackFrom(info);
+  wire->add_details()->PackFrom(info);
   if (!detail.field.empty()) {
     google::rpc::BadRequest bad_request;
     auto* violation = bad_request.add_field_violations();
     violation->set_field(detail.field);
     violation->set_description(message);
-    wire.add_details()->PackFrom(bad_request);
+    wire->add_details()->PackFrom(bad_request);
   }
   if (detail.retry_after > absl::ZeroDuration()) {
     const int64_t microseconds = absl::ToInt64Microseconds(detail.retry_after);
     google::rpc::RetryInfo retry;
     retry.mutable_retry_delay()->set_seconds(microseconds / 1000000);
     retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(microseconds % 1000000 * 1000));
-    wire.add_details()->PackFrom(retry);
+    wire->add_details()->PackFrom(retry);
   }
-  return grpc::Status(mapped.code, message, wire.SerializeAsString());
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  google::rpc::Status wire;
+  ToWire(status, &wire);
+  return grpc::Status(static_cast<grpc::StatusCode>(wire.code()), wire.message(),
+                      wire.SerializeAsString());
 }
 
 }  // namespace rivulet

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "google/rpc/status.pb.h"
 
 namespace rivulet {
 
@@ -18,5 +19,8 @@ inline constexpr absl::string_view kErrorDomain = "rivulet";
 //   where the Status says when to try again
 // OK maps to OK without details. Thread: any.
 grpc::Status ToGrpc(const absl::Status& status);
+
+// The same as a message. REQUIRES: `status` is not OK.
+void ToWire(const absl::Status& status, google::rpc::Status* wire);
 
 }  // namespace rivulet

@@ -81,7 +81,8 @@ class ReflectionClientTest(CommandTest):
     def test_the_server_lists_its_services_and_describes_its_own(self):
         self.assertEqual(
             sorted(self.client.database.get_services()),
-            ["grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", SERVICE, "rivulet.v1.SessionService"],
+            ["grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection", SERVICE, "rivulet.v1.MultiplexService",
+             "rivulet.v1.SessionService"],
         )
         methods = self.client.pool.FindServiceByName(SERVICE).methods_by_name
         self.assertEqual(sorted(methods), ["Generate", "GetLoad", "GetModel", "ListModels", "Score"])

@@ -277,12 +277,13 @@ void Simulation::Close() {
 void Simulation::ListAll() {
   Asked* const asked = Start("list");
   const std::string tenant = kTenants[choices_.Below(3)];
-  Accepted(asked, ListSessions(
-                      engine_.get(), tenant, absl::InfiniteFuture(),
-                      [this, asked, tenant](const absl::StatusOr<std::vector<SessionInfo>>& seen) {
-                        if (End(asked, seen.status()) && seen.ok()) EndList(*asked, tenant, *seen);
-                        Remove(asked);
-                      }));
+  Accepted(asked, ListSessions(engine_.get(), {tenant},
+                               [this, asked, tenant](const absl::StatusOr<SessionPage>& seen) {
+                                 if (End(asked, seen.status()) && seen.ok()) {
+                                   EndList(*asked, tenant, seen->sessions);
+                                 }
+                                 Remove(asked);
+                               }));
 }
 
 void Simulation::TakeSnapshot() {

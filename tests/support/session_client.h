@@ -140,9 +140,10 @@ class SessionClient {
     return call.ok() ? promise.get_future().get() : call.status();
   }
   absl::StatusOr<std::vector<SessionInfo>> List() const {
-    return Await<std::vector<SessionInfo>>([&](SessionsDone done) {
-      return ListSessions(engine_, tenant_, absl::InfiniteFuture(), std::move(done));
-    });
+    RIVULET_ASSIGN_OR_RETURN(SessionPage page, Await<SessionPage>([&](auto done) {
+                               return ListSessions(engine_, {tenant_}, std::move(done));
+                             }));
+    return std::move(page.sessions);
   }
 
  private:

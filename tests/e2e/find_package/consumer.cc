@@ -2,6 +2,7 @@
 // consumer HOST:PORT: generates ten tokens with seed 1 and prints them; the exit code is 0 if that
 // went well.
 #include <rivulet/client.h>
+#include <rivulet/multiplex.h>
 
 #include <iostream>
 
@@ -19,7 +20,7 @@ int main(int argc, char** argv) {
     return true;
   });
   std::cout << '\n';
-  if (!status.ok()) return 1;
+  if (!status.ok() || !client->Multiplex()->Finish().ok()) return 1;
 
   request.mutable_sampling()->set_top_p(7);
   status = client->Generate(request, [](const rivulet::v1::GenerateReply&) { return true; });

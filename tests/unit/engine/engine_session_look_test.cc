@@ -17,17 +17,21 @@ TEST_F(EngineSessionTest, ASessionIsLookedAtWhileARequestHasIt) {
   ASSERT_TRUE(Append(session, {3, 1}).ok());
   probe_->AllowRuns(1);
   ReplyCollector collector;
-  ASSERT_TRUE(collector.Start(engine_.get(), SpecOf(session, 5)).ok());
+  ASSERT_TRUE(collector.Start(engine_.get(), SpecOf(session, 500)).ok());
   collector.WaitForTokens(1);
-  const auto busy = Get(session);
+  std::promise<absl::StatusOr<SessionInfo>> seen;
+  ASSERT_TRUE(GetSession(engine_.get(), session, absl::InfiniteFuture(), [&seen](auto info) {
+                seen.set_value(std::move(info));
+              }).ok());
+  probe_->AllowAll();  // sessions are looked at between runs
+  const absl::StatusOr<SessionInfo> busy = seen.get_future().get();
   ASSERT_TRUE(busy.ok()) << busy.status();
   EXPECT_TRUE(busy->busy);
-  EXPECT_EQ(busy->position, 3);
-  probe_->AllowAll();
+  EXPECT_LT(busy->position, 502);
   ASSERT_TRUE(collector.Wait().ok());
   const auto idle = Get(session);
   EXPECT_FALSE(idle->busy);
-  EXPECT_EQ(idle->position, 7);
+  EXPECT_EQ(idle->position, 502);
   EXPECT_EQ(idle->seed, 7u);
   ExpectAtRest();
 }
@@ -82,7 +86,8 @@ TEST_F(EngineSessionTest, ASnapshotAtAPositionGoesOnFromThere) {
   SessionRef marked = session;
   marked.mark = "early";
   ASSERT_TRUE(Append(marked, {4}).ok());
-  const std::vector<int32_t> all = Generate(SpecOf(session, 6));
+  Generate(SpecOf(session, 6));
+  const std::vector<int32_t> all = Alone({4}, 16);
   marked.mark = "late";
   ASSERT_TRUE(Append(marked, {}).ok());
   for (const int64_t position : {7, 6, 3, 1, 0}) {
@@ -96,7 +101,10 @@ TEST_F(EngineSessionTest, ASnapshotAtAPositionGoesOnFromThere) {
     EXPECT_EQ(image->marks.count("early"), position >= 1 ? 1u : 0u);
     EXPECT_EQ(image->marks.count("late"), position == 7 ? 1u : 0u);
     EXPECT_LE(image->state.fed, position);  // bos and all but the last
-    RestoreSpec restore{.tenant = "t", .sequence = image->sequence, .seed = image->seed};
+    RestoreSpec restore;
+    restore.tenant = "t";
+    restore.sequence = image->sequence;
+    restore.seed = image->seed;
     restore.fed = image->state.fed;
     if (image->state.state != nullptr) {
       const auto values = image->state.state->values();
@@ -106,7 +114,7 @@ TEST_F(EngineSessionTest, ASnapshotAtAPositionGoesOnFromThere) {
         [&](SessionDone done) { return RestoreSession(engine_.get(), restore, std::move(done)); });
     ASSERT_TRUE(info.ok());
     if (position < 1) continue;  // the prompt is not part of it
-    EXPECT_EQ(Generate(SpecOf({info->id, "t", std::nullopt, ""}, 7 - position)),
+    EXPECT_EQ(Generate(SpecOf({info->id, "t", std::nullopt, ""}, 17 - position)),
               std::vector<int32_t>(all.begin() + position - 1, all.end()))
         << position;
   }

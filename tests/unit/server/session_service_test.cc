@@ -186,6 +186,35 @@ TEST_F(SessionServiceTest, ABadTenantIsRefusedByEveryCallThatUsesIt) {
   expect_refused(inference->Generate(&generate_context, generate)->Finish(), "%");
 }
 
+TEST_F(SessionServiceTest, APageTokenIsThatOfAReply) {
+  engine_.Refuse(absl::InternalError("it came to the engine"));
+  for (const char* token : {"1", "000000000000000g", "00000000000000001", " 00000000000000f"}) {
+    grpc::ClientContext context;
+    v1::ListSessionsRequest request;
+    request.set_page_token(token);
+    v1::ListSessionsReply reply;
+    const WireError error = Unpack(stub_->ListSessions(&context, request, &reply));
+    EXPECT_EQ(error.code, grpc::StatusCode::INVALID_ARGUMENT) << token;
+    EXPECT_EQ(error.reason, "PAGE_TOKEN_MALFORMED") << token;
+    EXPECT_EQ(error.field, "page_token");
+    EXPECT_THAT(error.message, HasSubstr(token));
+  }
+}
+
+TEST_F(SessionServiceTest, OnlyAnAppendAtAPositionMayBeRepeatedByALibrary) {
+  context_.AddMetadata("grpc-previous-rpc-attempts", "1");
+  engine_.Refuse(absl::InternalError("it came to the engine"));
+  v1::AppendReply reply;
+  const WireError error = Unpack(stub_->Append(&context_, append_, &reply));
+  EXPECT_EQ(error.code, grpc::StatusCode::ABORTED);
+  EXPECT_EQ(error.reason, "POSITION_NEEDED");
+  EXPECT_EQ(error.field, "session.position");
+  append_.mutable_session()->set_position(0);
+  grpc::ClientContext again;
+  again.AddMetadata("grpc-previous-rpc-attempts", "1");
+  EXPECT_EQ(stub_->Append(&again, append_, &reply).error_message(), "it came to the engine");
+}
+
 TEST_F(SessionServiceTest, OnlyAGenerateAtAPositionMayBeRepeatedByALibrary) {
   const auto inference = v1::InferenceService::NewStub(server_->InProcessChannel());
   v1::GenerateRequest request;

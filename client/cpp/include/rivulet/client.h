@@ -35,6 +35,8 @@ class Channel;
 
 namespace rivulet {
 
+class Multiplex;
+
 // Files are PEM. Empty strings: not used.
 struct TlsOptions {
   std::string
@@ -117,6 +119,9 @@ class Client {
   void GenerateAsync(v1::GenerateRequest request, OnPartAsync on_part, GenerateDone done,
                      const CallOptions& options = {}) const;
 
+  // Many of them over one stream (multiplex.h). `options` are for the stream. Never null.
+  std::unique_ptr<rivulet::Multiplex> Multiplex(const CallOptions& options = {}) const;
+
   absl::StatusOr<v1::ScoreReply> Score(const v1::ScoreRequest& request,
                                        const CallOptions& options = {}) const;
 
@@ -136,8 +141,9 @@ class Client {
                                            const CallOptions& options = {}) const;
 
   // Sessions that outlive a request: rivulet/v1/session_service.proto says what each does. Generate
-  // goes on with one where request.session names it. Calls that change a session are never tried
-  // again behind the caller's back: to repeat one, name the position.
+  // goes on with one where request.session names it. An Append that names the position, and calls
+  // that change nothing or always the same, are tried again as ClientOptions::max_attempts says;
+  // OpenSession, ForkSession and RestoreSession are not: they could make two.
   absl::StatusOr<v1::OpenSessionReply> OpenSession(const v1::OpenSessionRequest& request,
                                                    const CallOptions& options = {}) const;
   absl::StatusOr<v1::AppendReply> Append(const v1::AppendRequest& request,
@@ -148,6 +154,8 @@ class Client {
                                                        const CallOptions& options = {}) const;
   absl::Status CloseSession(const v1::CloseSessionRequest& request,
                             const CallOptions& options = {}) const;
+  absl::StatusOr<v1::GetSessionReply> GetSession(const v1::GetSessionRequest& request,
+                                                 const CallOptions& options = {}) const;
   absl::StatusOr<v1::ListSessionsReply> ListSessions(const v1::ListSessionsRequest& request,
                                                      const CallOptions& options = {}) const;
   // The whole snapshot.
@@ -172,6 +180,7 @@ class Client {
                                       const CallOptions& options = {}) const;
 
  private:
+  friend class rivulet::Multiplex;
   struct Connection;
   class Call;
   class AsyncGenerate;

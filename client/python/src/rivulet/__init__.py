@@ -15,6 +15,7 @@ from importlib.metadata import version as _version
 
 from rivulet import draw
 from rivulet.aio import AsyncClient
+from rivulet.aio_multiplex import AsyncMultiplex
 from rivulet.aio_session import AsyncSession
 from rivulet.aio_streams import AsyncGenerateStream, AsyncSessionStream
 from rivulet.client import Client
@@ -24,6 +25,8 @@ from rivulet.errors import (
     OutOfRange, PermissionDenied, ResourceExhausted, RivuletError, Unauthenticated, Unavailable, Unimplemented, Unknown,
 )  # fmt: skip
 from rivulet.images import Snapshot
+from rivulet.multiplex import Multiplex
+from rivulet.multiplex_core import MultiplexPart
 from rivulet.replies import (
     Architecture, Finish, FinishReason, Generation, HealthStatus, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary,
     Part, Sample, Score, SessionInfo, TextContent, TokenContent, TopLogprobs, Usage,
@@ -35,11 +38,11 @@ from rivulet.streams import GenerateStream, SessionStream
 __version__ = _version("rivulet-client")
 
 __all__ = [
-    "Aborted", "AlreadyExists", "Architecture", "AsyncClient", "AsyncGenerateStream", "AsyncSession", "AsyncSessionStream",
-    "CallOptions", "Cancelled", "Client", "Code", "DataLoss", "DeadlineExceeded", "FailedPrecondition", "Finish",
+    "Aborted", "AlreadyExists", "Architecture", "AsyncClient", "AsyncGenerateStream", "AsyncMultiplex", "AsyncSession",
+    "AsyncSessionStream", "CallOptions", "Cancelled", "Client", "Code", "DataLoss", "DeadlineExceeded", "FailedPrecondition", "Finish",
     "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
-    "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "NotFound",
-    "OutOfRange", "Part", "PermissionDenied", "Prompt", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
+    "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
+    "MultiplexPart", "NotFound", "OutOfRange", "Part", "PermissionDenied", "Prompt", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
     "Score", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "TextContent", "TlsOptions",
     "TokenContent", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown", "Usage", "draw",
 ]  # fmt: skip

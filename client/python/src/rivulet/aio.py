@@ -15,9 +15,11 @@ from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
 from rivulet import errors, images, replies, requests, session_core
+from rivulet.aio_multiplex import AsyncMultiplex, generate_many
 from rivulet.aio_session import AsyncSession
 from rivulet.aio_streams import AsyncGenerateStream, cancelled, end
 from rivulet.connection import ConnectOptions, Methods, TlsOptions
+from rivulet.multiplex_core import MultiplexPart, many
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
@@ -85,6 +87,17 @@ class AsyncClient:
         call = self._start("generate", request, requests.call_options(options))
         return AsyncGenerateStream(call, replies.Reader(request))
 
+    def multiplex(self, **options: Unpack[requests.CallOptions]) -> AsyncMultiplex:
+        """A stream for many requests at once, for `async with`. Arguments and errors: as Client.multiplex()."""
+        return AsyncMultiplex(lambda messages: self._start("multiplex", messages, options))
+
+    def generate_many(
+        self, prompts: Iterable[requests.Prompt], *, at_once: int = 256, **options: Unpack[requests.GenerateOptions]
+    ) -> AsyncGenerator[MultiplexPart, None]:
+        """Generates after each of many prompts, over one stream, for `async for`. Arguments and errors: as
+        Client.generate_many()."""
+        return generate_many(self.multiplex, many(prompts, at_once, options), at_once)
+
     async def open_session(
         self,
         *,
@@ -100,13 +113,18 @@ class AsyncClient:
 
     async def session(self, id: str, *, model: str = "", **options: Unpack[requests.CallOptions]) -> AsyncSession:
         """The session with this id, where it is now. Errors: as Client.session()."""
-        request = session_service_pb2.ListSessionsRequest(model=requests.text("model", model))
-        return AsyncSession(self, session_core.find_session(id, await self._call("list_sessions", request, options)))
+        reply = await self._call("get_session", session_core.get_request(id, model), options)
+        return AsyncSession(self, replies.session(reply.session))
 
     async def sessions(self, *, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.SessionInfo, ...]:
-        """The tenant's sessions, the one used longest ago first."""
-        request = session_service_pb2.ListSessionsRequest(model=requests.text("model", model))
-        return tuple(replies.session(entry) for entry in (await self._call("list_sessions", request, options)).sessions)
+        """The tenant's sessions, the one used longest ago first. As Client.sessions()."""
+        request, found = session_core.list_request(model), []
+        while True:
+            reply = await self._call("list_sessions", request, options)
+            found += [replies.session(entry) for entry in reply.sessions]
+            request.page_token = reply.next_page_token
+            if not request.page_token:
+                return tuple(found)
 
     async def restore_session(
         self,

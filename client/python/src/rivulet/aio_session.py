@@ -96,10 +96,11 @@ class AsyncSession(SessionCore):
             reply = await self._client._call("rewind_session", request, options)
         self._rewound(reply)
 
-    async def snapshot(self, **options: Unpack[requests.CallOptions]) -> bytes:
-        """The session as bytes for AsyncClient.restore_session(), which outlive the server."""
+    async def snapshot(self, *, position: int | None = None, **options: Unpack[requests.CallOptions]) -> bytes:
+        """The session as bytes for AsyncClient.restore_session(), which outlive the server. Arguments and errors: as
+        Session.snapshot()."""
         await self._begin(options)
-        request = session_service_pb2.SnapshotSessionRequest(model=self.model, session_id=self.id)
+        request = self._snapshot_request(position)
         call = self._client._start("snapshot_session", request, options)
         try:
             return b"".join([message.chunk async for message in call])

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from rivulet import errors, images, replies, requests, session_core
 from rivulet.connection import ConnectOptions, Methods, TlsOptions
 from rivulet.drawing import Drawing
+from rivulet.multiplex import Multiplex, generate_many
+from rivulet.multiplex_core import MultiplexPart, many
 from rivulet.session import Session
 from rivulet.streams import GenerateStream
 from rivulet.v1 import inference_pb2, session_service_pb2
@@ -95,6 +97,24 @@ class Client:
         call = self._call("generate", request, requests.call_options(options))
         return GenerateStream(call, replies.Reader(request))
 
+    def multiplex(self, **options: Unpack[requests.CallOptions]) -> Multiplex:
+        """A stream for many requests at once: `with client.multiplex() as stream: ...`, then stream.generate() for each and a
+        loop over the parts of all of them. `timeout` is for the whole stream."""
+        return Multiplex(lambda messages: self._call("multiplex", messages, options))
+
+    def generate_many(
+        self, prompts: Iterable[requests.Prompt], *, at_once: int = 256, **options: Unpack[requests.GenerateOptions]
+    ) -> Generator[MultiplexPart, None, None]:
+        """Generates after each of many prompts, over one stream, and yields the parts of all replies as they come: `key` of a
+        part is the index of its prompt. An error of one request is the `error` of its last part.
+
+        prompts: are asked for as requests end; may go on for ever.
+        at_once: requests that are open at a time, at least 1.
+        options: as generate(), for all; prompt i draws with `seed` + i. `timeout` is for each request.
+        Errors: TypeError, ValueError (arguments); while iterating those of Multiplex.
+        """
+        return generate_many(self.multiplex, many(prompts, at_once, options), at_once)
+
     def open_session(
         self,
         *,
@@ -115,14 +135,20 @@ class Client:
 
     def session(self, id: str, *, model: str = "", **options: Unpack[requests.CallOptions]) -> Session:
         """The session with this id, where it is now: to go on with it in another program. One Session at a time may use it.
-        Errors: NotFound (SESSION_NOT_FOUND: unknown, closed, idle for too long, or another tenant's)."""
-        request = session_service_pb2.ListSessionsRequest(model=requests.text("model", model))
-        return Session(self, session_core.find_session(id, self._call("list_sessions", request, options)))
+        Errors: InvalidArgument (SESSION_ID_MALFORMED), NotFound (SESSION_NOT_FOUND: unknown, closed, idle for too long, or another
+        tenant's)."""
+        reply = self._call("get_session", session_core.get_request(id, model), options)
+        return Session(self, replies.session(reply.session))
 
     def sessions(self, *, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.SessionInfo, ...]:
-        """The tenant's sessions, the one used longest ago first."""
-        request = session_service_pb2.ListSessionsRequest(model=requests.text("model", model))
-        return tuple(replies.session(entry) for entry in self._call("list_sessions", request, options).sessions)
+        """The tenant's sessions, the one used longest ago first. One that is used meanwhile may come twice."""
+        request, found = session_core.list_request(model), []
+        while True:
+            reply = self._call("list_sessions", request, options)
+            found += [replies.session(entry) for entry in reply.sessions]
+            request.page_token = reply.next_page_token
+            if not request.page_token:
+                return tuple(found)
 
     def restore_session(
         self,

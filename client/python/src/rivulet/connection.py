@@ -14,7 +14,7 @@ import grpc
 from google.protobuf import wrappers_pb2
 
 from rivulet import requests
-from rivulet.v1 import inference_pb2, session_service_pb2
+from rivulet.v1 import inference_pb2, multiplex_pb2, session_service_pb2
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class ConnectOptions:
 
 
 # Session names the position in each of these, so that a repetition changes nothing.
-_REPEATABLE = ("Append", "RewindSession", "SnapshotSession", "CloseSession", "ListSessions")
+_REPEATABLE = ("Append", "RewindSession", "SnapshotSession", "CloseSession", "GetSession", "ListSessions")
 
 
 def service_config(max_attempts: int) -> str:
@@ -171,4 +171,10 @@ class Methods:
         self.snapshot_session = session("SnapshotSession", channel.unary_stream)
         self.restore_session = session("RestoreSession", channel.stream_unary)
         self.close_session = session("CloseSession")
+        self.get_session = session("GetSession")
         self.list_sessions = session("ListSessions")
+        self.multiplex = channel.stream_stream(
+            "/rivulet.v1.MultiplexService/Multiplex",
+            request_serializer=multiplex_pb2.MultiplexRequest.SerializeToString,
+            response_deserializer=multiplex_pb2.MultiplexReply.FromString,
+        )

@@ -173,7 +173,6 @@ _CLASSES: dict[int, type[RivuletError]] = {cls.code: cls for cls in RivuletError
 
 def from_status(code: int, message: str, metadata: Any) -> RivuletError:
     """The exception of a gRPC status and its trailing metadata (pairs of key and value, or None)."""
-    reason, field, retry_delay = "", "", None
     details, attached = status_pb2.Status(), False
     for key, value in metadata or ():
         if key == "grpc-status-details-bin":
@@ -182,6 +181,18 @@ def from_status(code: int, message: str, metadata: Any) -> RivuletError:
                 details.ParseFromString(value)
             except DecodeError:  # something on the way wrote its own; code and message still hold
                 details.Clear()
+    if not attached and _is_lost_stream(code, message):
+        return Unavailable(f"the call ended without a status of the server, which may be gone: {message}")
+    return _detailed(code, message, details)
+
+
+def from_wire(status: status_pb2.Status) -> RivuletError:
+    """The exception of an error that came as a message."""
+    return _detailed(status.code, status.message, status)
+
+
+def _detailed(code: int, message: str, details: status_pb2.Status) -> RivuletError:
+    reason, field, retry_delay = "", "", None
     info, request, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
     for detail in details.details:
         if detail.Unpack(info):
@@ -190,8 +201,6 @@ def from_status(code: int, message: str, metadata: Any) -> RivuletError:
             field = request.field_violations[0].field
         elif detail.Unpack(retry):
             retry_delay = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
-    if not attached and _is_lost_stream(code, message):
-        return Unavailable(f"the call ended without a status of the server, which may be gone: {message}")
     return _CLASSES.get(code, Unknown)(message, reason, field, retry_delay)
 
 

@@ -284,18 +284,19 @@ def usage(message: inference_pb2.Usage) -> Usage:
     return Usage(message.prompt_tokens, message.completion_tokens, *map(_seconds, times))
 
 
+def finish(message: inference_pb2.Finish) -> Finish:
+    return Finish(FinishReason(message.reason), message.stop_string, _optional(message, "stop_token_id"))
+
+
 def part(message: inference_pb2.GenerateReply, logprobs: bool, top_logprobs: bool) -> Part:
     """A part of a reply in which `logprobs` and `top_logprobs` were asked for."""
-    finish = None
-    if message.HasField("finish"):
-        end = message.finish
-        finish = Finish(FinishReason(end.reason), end.stop_string, _optional(end, "stop_token_id"))
+    end = finish(message.finish) if message.HasField("finish") else None
     top = tuple(
         TopLogprobs(np.array(entry.token_ids, np.int32), np.array(entry.logprobs, np.float32)) for entry in message.top_logprobs
     )
     return Part(
         message.sample_index, message.first_position, np.array(message.tokens, np.int32), message.text,
-        np.array(message.logprobs, np.float32) if logprobs else None, top if top_logprobs else None, finish, message,
+        np.array(message.logprobs, np.float32) if logprobs else None, top if top_logprobs else None, end, message,
     )  # fmt: skip
 
 

@@ -30,7 +30,8 @@ class Session(SessionCore):
     never saw are taken on trust: text that was given, whose tokens the server makes, and what was there before session().
 
     A call on a session ends a reply of it that still runs. Thread: one at a time; SessionStream.close() may come from any. One
-    object at a time uses a session: several would drop each other's tokens.
+    object at a time uses a session: where another has gone on with it, FailedPrecondition (SESSION_HASH_MISMATCH) says so, and
+    Client.session() goes on from there.
     Errors of every call: NotFound (SESSION_NOT_FOUND: closed, or idle for too long, or the server was begun anew),
     ResourceExhausted (SESSION_BUSY), InvalidArgument, Unavailable, DeadlineExceeded, DataLoss (the server's tokens are others).
     """
@@ -121,10 +122,11 @@ class Session(SessionCore):
             reply = self._client._call("rewind_session", request, options)
         self._rewound(reply)
 
-    def snapshot(self, **options: Unpack[requests.CallOptions]) -> bytes:
-        """The session as bytes for Client.restore_session(), which outlive the server."""
+    def snapshot(self, *, position: int | None = None, **options: Unpack[requests.CallOptions]) -> bytes:
+        """The session as bytes for Client.restore_session(), which outlive the server. position: of how many of its tokens, with the
+        marks among them; absent: all. Errors: OutOfRange (POSITION_OUT_OF_RANGE)."""
         self._begin(options)
-        request = session_service_pb2.SnapshotSessionRequest(model=self.model, session_id=self.id)
+        request = self._snapshot_request(position)
         call = self._client._call("snapshot_session", request, options)
         try:
             return b"".join(message.chunk for message in call)

@@ -17,6 +17,7 @@ from rivulet.sequence import Sequence
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
 CHUNK_BYTES = 1 << 20  # of a snapshot in one message, at most
+PAGE_SIZE = 1000  # sessions in one message, at most
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0  # seconds before a reply is gone on with, doubling
 
 # The server says these before it has changed anything.
@@ -130,7 +131,8 @@ class SessionCore:
 
     def _ref(self, position: int | None = None, mark: str | None = None) -> session_pb2.SessionRef:
         at = self.position if position is None else requests.int64("position", position)
-        return session_pb2.SessionRef(session_id=self._id, position=at, mark=requests.text("mark", mark or ""))
+        name = requests.text("mark", mark or "")
+        return session_pb2.SessionRef(session_id=self._id, position=at, mark=name, sequence_hash=self._hash)
 
     def _append_request(
         self, content: requests.Prompt, score: bool, output_positions: Any, logprobs: bool, mark: str | None
@@ -172,6 +174,10 @@ class SessionCore:
         if seed is not None:
             request.seed = requests.uint64("seed", seed)
         return request
+
+    def _snapshot_request(self, position: int | None) -> session_service_pb2.SnapshotSessionRequest:
+        at = None if position is None else requests.int64("position", position)
+        return session_service_pb2.SnapshotSessionRequest(model=self._model, session_id=self._id, position=at)
 
     def _rewind_request(self, position: int | None, mark: str | None) -> session_service_pb2.RewindSessionRequest:
         if (position is None) == (mark is None):
@@ -249,12 +255,13 @@ def restore_chunks(chunk: Any) -> Iterator[session_service_pb2.RestoreSessionReq
         yield session_service_pb2.RestoreSessionRequest(chunk=data[begin : begin + CHUNK_BYTES])
 
 
-def find_session(id: str, reply: session_service_pb2.ListSessionsReply) -> replies.SessionInfo:
-    """Errors: NotFound."""
-    for message in reply.sessions:
-        if message.session_id == requests.text("id", id):
-            return replies.session(message)
-    raise errors.NotFound(f"session {id!r} is unknown, closed, or another tenant's", "SESSION_NOT_FOUND", "id")
+def get_request(id: str, model: str) -> session_service_pb2.GetSessionRequest:
+    return session_service_pb2.GetSessionRequest(model=requests.text("model", model), session_id=requests.text("id", id))
+
+
+def list_request(model: str) -> session_service_pb2.ListSessionsRequest:
+    """Of the first page; page_token is the caller's to set."""
+    return session_service_pb2.ListSessionsRequest(model=requests.text("model", model), page_size=PAGE_SIZE)
 
 
 def _given(message: Any, oneof: str) -> list[int] | bytes | None:
@@ -380,10 +387,12 @@ class SessionReader(replies.Reader):
 
     def request(self) -> inference_pb2.GenerateRequest:
         """The request of the next call: goes on after the last part that came."""
-        if self._begin is None:
-            return self._request
         request = inference_pb2.GenerateRequest()
         request.CopyFrom(self._request)
+        if self._tries:  # the server may hold more than was seen
+            request.session.ClearField("sequence_hash")
+        if self._begin is None:
+            return request
         request.ClearField(request.WhichOneof("prompt") or "tokens")
         request.session.position = self._begin + self._tokens
         request.max_tokens -= self._tokens

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// MultiplexService: its one RPC, for the models of one server.
+#pragma once
+
+#include "rivulet/v1/multiplex.grpc.pb.h"
+#include "server/grpc/active_calls.h"
+#include "server/grpc/multiplex_reactor.h"
+#include "server/grpc/served_models.h"
+
+namespace rivulet {
+
+// Thread: any; gRPC calls it from its own threads.
+class MultiplexService final : public v1::MultiplexService::CallbackService {
+ public:
+  // `max_open`: requests at once on a stream. What is borrowed must outlive the gRPC server that
+  // this service is registered with.
+  MultiplexService(const ServedModels* models, int max_open, ActiveCalls* calls)
+      : models_(models), max_open_(max_open), calls_(calls) {}
+
+  grpc::ServerBidiReactor<v1::MultiplexRequest, v1::MultiplexReply>* Multiplex(
+      grpc::CallbackServerContext* context) override {
+    return new MultiplexReactor(context, models_, max_open_, &streams_, calls_);
+  }
+
+  // Ends the streams that have no request open, and the others once they have none.
+  void Drain() { streams_.Drain(); }
+
+ private:
+  const ServedModels* const models_;
+  const int max_open_;
+  ActiveCalls* const calls_;
+  MultiplexStreams streams_;
+};
+
+}  // namespace rivulet
