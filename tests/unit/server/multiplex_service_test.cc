@@ -5,14 +5,18 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "rivulet/v1/multiplex.grpc.pb.h"
 #include "server/engine/emitter.h"
 #include "server/grpc/grpc_server.h"
+#include "server/grpc/multiplex_reactor.h"
 #include "tests/unit/server/fake_engine.h"
 
 namespace rivulet {
@@ -149,6 +153,37 @@ TEST_F(MultiplexServiceTest, AMessageIsClosedWhenItIsLargeAndEveryRequestGetsIts
   stream_->WritesDone();
   while (stream_->Read(&reply_)) {
   }
+  EXPECT_TRUE(stream_->Finish().ok());
+}
+
+TEST_F(MultiplexServiceTest, ErrorsThatNobodyReadsHoldUpReading) {
+  constexpr int kRequests = 3000;
+  std::atomic<int> written = 0;
+  std::thread writer([&] {
+    v1::MultiplexRequest unknown;
+    unknown.mutable_cancel();
+    for (int i = 0; i < kRequests; ++i) {
+      unknown.set_key(static_cast<uint64_t>(i));
+      EXPECT_TRUE(stream_->Write(unknown));
+      ++written;
+    }
+    stream_->WritesDone();
+  });
+  int before = -1;
+  for (int still = 0; still < 20; still = before == written && before > 0 ? still + 1 : 0) {
+    before = written;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_LT(written, 2 * static_cast<int>(MultiplexReactor::kMaxNotes));
+  uint64_t next = 0;
+  while (stream_->Read(&reply_)) {
+    for (const v1::MultiplexPart& part : reply_.parts()) {
+      EXPECT_EQ(part.key(), next++);
+      EXPECT_EQ(part.refused().code(), static_cast<int>(grpc::StatusCode::NOT_FOUND));
+    }
+  }
+  writer.join();
+  EXPECT_EQ(next, static_cast<uint64_t>(kRequests));
   EXPECT_TRUE(stream_->Finish().ok());
 }
 

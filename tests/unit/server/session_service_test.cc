@@ -120,9 +120,9 @@ TEST_F(SessionServiceTest, ASnapshotThatIsCancelledEnds) {
     context.TryCancel();
     engine_.WaitForCancel();
     const SessionCall call = engine_.last_call();
-    ClientSession session(call.session->id, "", true);
+    ClientSession session(call.session->id, "", true, /*checkpoint_tokens=*/1);
     if (image_comes) {
-      ASSERT_TRUE(call.act(nullptr, &session, absl::Now()).ok());
+      ASSERT_TRUE(call.act(nullptr, &session, absl::Now(), Checkpoint()).ok());
     }
     call.done(image_comes ? absl::OkStatus() : absl::CancelledError("cancelled"));
     v1::SnapshotSessionReply part;
