@@ -58,6 +58,7 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
   EngineOptions options;
   options.prefill_tokens_busy = 24;
   options.max_pending_tokens = 8;
+  options.sessions.default_idle = absl::Hours(24);  // nobody's time runs out on a slow machine
   const auto state_bytes = static_cast<int64_t>(backend->limits().bytes_per_slot);
   options.states.max_memory_bytes = crowd.in_memory * state_bytes;
   options.states.max_disk_bytes = crowd.in_files * (state_bytes + 200);  // with their headers
