@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <random>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/random_word.h"
 #include "model/sections.h"
 #include "model/snapshot.h"
 
@@ -43,8 +43,9 @@ StateStamp MakeStateStamp(const Model& model, absl::string_view numerics_id) {
   stamp.weights_sha256 = fingerprint.weights_sha256;
   stamp.config_sha256 = fingerprint.config_sha256;
   stamp.numerics_id = std::string(numerics_id);
-  std::random_device device;
-  for (int i = 0; i < 4; ++i) absl::StrAppend(&stamp.owner, absl::Hex(device(), absl::kZeroPad8));
+  for (int i = 0; i < 2; ++i) {
+    absl::StrAppend(&stamp.owner, absl::Hex(RandomWord(), absl::kZeroPad16));
+  }
   return stamp;
 }
 

@@ -2,10 +2,10 @@
 #include "server/engine/client_session.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "model/base/random_word.h"
 
 namespace rivulet {
 namespace {
@@ -26,10 +26,8 @@ std::optional<uint64_t> ParseHex(absl::string_view digits) {
 }  // namespace
 
 SessionId SessionId::Random() {
-  std::random_device device;
-  const auto word = [&device] { return uint64_t{device()} << 32 | device(); };
   SessionId id;
-  while (id == SessionId()) id = {word(), word()};
+  while (id == SessionId()) id = {RandomWord(), RandomWord()};
   return id;
 }
 

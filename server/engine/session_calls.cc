@@ -3,20 +3,15 @@
 
 #include <algorithm>
 #include <memory>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/random_word.h"
 #include "server/engine/session_request.h"
 
 namespace rivulet {
 namespace {
-
-uint64_t DrawSeed() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
 
 absl::Status CheckIdle(const std::optional<absl::Duration>& idle, const SessionLimits& limits) {
   if (!idle || (*idle >= absl::Seconds(1) && *idle <= limits.max_idle)) return absl::OkStatus();
@@ -64,7 +59,7 @@ absl::StatusOr<RequestId> Submit(
 
 absl::StatusOr<RequestId> OpenSession(Engine* engine, OpenSpec spec, SessionDone done) {
   RIVULET_RETURN_IF_ERROR(CheckIdle(spec.idle_timeout, engine->options().sessions));
-  const uint64_t seed = spec.seed ? *spec.seed : DrawSeed();
+  const uint64_t seed = spec.seed ? *spec.seed : RandomWord();
   return Submit<SessionInfo>(
       engine, spec.tenant, std::nullopt, spec.deadline,
       [spec, seed](SessionTable* table, ClientSession*, absl::Time now, SessionInfo* info) {
@@ -85,7 +80,7 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
     return InvalidField("FORK_COUNT_OUT_OF_RANGE", "count",
                         absl::StrCat("count is ", spec.count, "; allowed: 1 to ", max_forks, "."));
   }
-  const uint64_t seed = spec.seed ? *spec.seed : DrawSeed();
+  const uint64_t seed = spec.seed ? *spec.seed : RandomWord();
   return Submit<std::vector<SessionInfo>>(
       engine, spec.session.tenant, spec.session, spec.deadline,
       [spec, seed](SessionTable* table, ClientSession* parent, absl::Time now,

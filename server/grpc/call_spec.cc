@@ -1,23 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/call_spec.h"
 
-#include <cstdint>
-#include <random>
-
 #include "model/base/error.h"
+#include "model/base/random_word.h"
 #include "server/grpc/caller.h"
 #include "server/grpc/convert.h"
 
 namespace rivulet {
-namespace {
-
-uint64_t DrawSeed() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
-
-}  // namespace
-
 absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const SessionRef& ref) {
   if (ref.position || !IsRepeated(context)) return absl::OkStatus();
   ErrorDetail detail;
@@ -39,7 +28,7 @@ absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
     RIVULET_RETURN_IF_ERROR(CheckRepetition(context, *spec.session));
     spec.session->repeated = IsRepeated(context);
   }
-  if (!request.sampling().has_seed() && !spec.session_seed) spec.sampling.seed = DrawSeed();
+  if (!request.sampling().has_seed() && !spec.session_seed) spec.sampling.seed = RandomWord();
   return spec;
 }
 

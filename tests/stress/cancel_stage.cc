@@ -90,12 +90,12 @@ void CancelStage::Begin() {
   session_ = Open(tokens_);
   for (const bool replies : {true, false}) {
     auto spectator = std::make_unique<Spectator>();
-    spectator->tokens = {1 + Below(40), 3, 1 + Below(40)};
-    spectator->session = Open(spectator->tokens);
+    spectator->reply.after = {1 + Below(40), 3, 1 + Below(40)};
+    spectator->session = Open(spectator->reply.after);
     spectator->reply.spec.session = spectator->session;
     spectator->reply.spec.sampling.seed = random_();
     spectator->reply.spec.sampling.frequency_penalty = 1;
-    spectator->reply.spec.max_tokens = 30;
+    spectator->reply.spec.max_tokens = 50;
     if (replies) Start(&spectator->reply);
     spectators_.push_back(std::move(spectator));
   }
@@ -118,6 +118,7 @@ void CancelStage::Generate(GenerateSpec spec) {
   spec.sampling.seed = random_();
   if (random_() % 2 == 0) spec.sampling.frequency_penalty = 1;
   victim_.spec = std::move(spec);
+  if (on_session_) victim_.after = tokens_;
   Start(&victim_);
   victim_id_ = victim_.id;
 }
@@ -173,6 +174,11 @@ void CancelStage::Settle() {
   engine_->Emit();
 }
 
+void CancelStage::SettleVictim() {
+  while (!victim_.end && engine_->Turn()) engine_->Emit();
+  engine_->Emit();
+}
+
 void CancelStage::FillSlots(int more) {
   const int left = kSlots - engine_->GetLoad().slots_used;
   for (int i = 0; i < left + more; ++i) {
@@ -191,6 +197,7 @@ void CancelStage::OccupySession() {
   reply->spec.session = session_;
   reply->spec.sampling.seed = random_();
   reply->spec.max_tokens = 9;
+  reply->after = tokens_;
   // What the victim goes on from.
   const std::vector<int32_t> drawn = Alone(tokens_, reply->spec, 0, 9);
   Start(reply.get());
@@ -214,10 +221,11 @@ std::vector<int32_t> CancelStage::Alone(std::vector<int32_t> tokens, const Gener
   return FakeSolo(config_, nullptr, tokens, sampler, count);
 }
 
-// A prefix of what is drawn after `tokens` and the prompt, the whole where it ended well.
-void CancelStage::CheckReply(const StageReply& reply, std::vector<int32_t> tokens) {
+// A prefix of what is drawn there alone, the whole where it ended well.
+void CancelStage::CheckReply(const StageReply& reply) {
   ASSERT_TRUE(reply.end.has_value());
   EXPECT_EQ(reply.calls_after_end, 0);
+  std::vector<int32_t> tokens = reply.after;
   tokens.insert(tokens.end(), reply.spec.prompt.begin(), reply.spec.prompt.end());
   for (size_t s = 0; s < reply.tokens.size(); ++s) {
     const auto count = static_cast<int64_t>(reply.tokens[s].size());
@@ -251,7 +259,7 @@ void CancelStage::Check(const Outcome& outcome) {
   EXPECT_EQ(code, outcome.code);
   EXPECT_EQ(replies ? 1 : ends_, 1) << "told once";
   if (replies) {
-    CheckReply(victim_, on_session_ ? tokens_ : std::vector<int32_t>());
+    CheckReply(victim_);
     int64_t count = 0;
     for (const auto& sample : victim_.tokens) count += static_cast<int64_t>(sample.size());
     EXPECT_GE(count, outcome.min_tokens);
@@ -270,17 +278,19 @@ void CancelStage::Check(const Outcome& outcome) {
     if (outcome.session_lives) {
       EXPECT_TRUE(reply->end && reply->end->status.ok());
     }
-    if (!reply->spec.session) CheckReply(*reply, {});
+    CheckReply(*reply);
   }
-  CheckReply(spectators_[0]->reply, spectators_[0]->tokens);
+  CheckReply(spectators_[0]->reply);
   EXPECT_TRUE(spectators_[0]->reply.end->status.ok());
   if (outcome.drained) return;
-  auto& drawn = spectators_[0]->reply.tokens[0];
-  spectators_[0]->tokens.insert(spectators_[0]->tokens.end(), drawn.begin(), drawn.end());
   for (const auto& spectator : spectators_) {
+    std::vector<int32_t> sequence = spectator->reply.after;
+    for (const auto& drawn : spectator->reply.tokens) {
+      sequence.insert(sequence.end(), drawn.begin(), drawn.end());
+    }
     const SessionInfo info = InfoOf(spectator->session);
-    EXPECT_EQ(info.position, static_cast<int64_t>(spectator->tokens.size()));
-    EXPECT_EQ(info.hash, HashTokens(kEmptySequenceHash, spectator->tokens));
+    EXPECT_EQ(info.position, static_cast<int64_t>(sequence.size()));
+    EXPECT_EQ(info.hash, HashTokens(kEmptySequenceHash, sequence));
     EXPECT_GT(info.state_bytes, 0);
   }
   CheckVictimsSession(outcome);
@@ -300,6 +310,7 @@ void CancelStage::CheckVictimsSession(const Outcome& outcome) {
     EXPECT_EQ(info.hash, HashTokens(kEmptySequenceHash, tokens_));
     EXPECT_FALSE(info.busy);
     StageReply next;
+    next.after = tokens_;
     next.spec.session = session_;
     next.spec.max_tokens = 3;
     next.spec.sampling.seed = 4;
@@ -308,7 +319,7 @@ void CancelStage::CheckVictimsSession(const Outcome& outcome) {
     if (began || !crowd_.empty()) next.spec.sampling.frequency_penalty = 0;
     Start(&next);
     Settle();
-    CheckReply(next, tokens_);
+    CheckReply(next);
     EXPECT_TRUE(next.end && next.end->status.ok()) << "the next call";
     CloseSession();
   }

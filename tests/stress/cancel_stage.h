@@ -25,6 +25,7 @@ class StageReply final : public ReplyListener {
   void Take();
 
   GenerateSpec spec;
+  std::vector<int32_t> after;  // the sequence that it goes on from; its prompt follows
   RequestId id = 0;
   std::shared_ptr<Reply> reply;
   std::function<void()> on_ready;
@@ -60,6 +61,8 @@ class CancelStage {
   void Settle();
   void Turn() { engine_->Turn(); }
   void Emit() { engine_->Emit(); }
+  // Until the victim has its end, and nobody waits for his.
+  void SettleVictim();
   // Replies that take every slot that is left, and `more` that wait.
   void FillSlots(int more);
   // A reply on the victim's session that comes before it.
@@ -84,15 +87,14 @@ class CancelStage {
  private:
   struct Spectator {
     SessionRef session;
-    std::vector<int32_t> tokens;  // of its sequence
-    StageReply reply;             // in the middle
+    StageReply reply;  // in the middle
   };
   void Start(StageReply* reply);
   SessionRef Open(std::vector<int32_t> tokens);
   SessionInfo InfoOf(const SessionRef& session);
   std::vector<int32_t> Alone(std::vector<int32_t> tokens, const GenerateSpec& spec, uint32_t sample,
                              int64_t count) const;
-  void CheckReply(const StageReply& reply, std::vector<int32_t> tokens);
+  void CheckReply(const StageReply& reply);
   void CheckVictimsSession(const Outcome& outcome);
   int Below(int n) { return static_cast<int>(random_() % static_cast<uint32_t>(n)); }
   // Ends the victim that is not a reply.

@@ -87,6 +87,14 @@ std::vector<Point> QueuePoints() {
          stage.Cancel();
        },
        kNothing},
+      {"while_another_has_its_session_and_a_third_waits",
+       [](CancelStage& stage) {
+         stage.OccupySession();
+         stage.Generate(Draw(8));
+         stage.OccupySession();
+         stage.Cancel();
+       },
+       kNothing},
       {"in_the_turn_of_its_deadline",
        [](CancelStage& stage) {
          GenerateSpec spec = Draw(8);
@@ -205,7 +213,7 @@ std::vector<Point> ReaderPoints() {
       {"after_its_end",
        [](CancelStage& stage) {
          stage.Generate(Draw(6));
-         stage.Settle();
+         stage.SettleVictim();
          stage.Cancel();
          stage.Cancel();
        },

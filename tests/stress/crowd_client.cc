@@ -42,7 +42,7 @@ void CrowdClient::Round() {
     const size_t session = AnyIdle();
     StartReply(session, /*behind=*/false);
     const bool plain = !flights_.back().spec.session->position && known_[session].size() > 0;
-    if (plain && OneIn(6)) StartReply(session, /*behind=*/true);
+    while (plain && OneIn(4)) StartReply(session, /*behind=*/true);
     if (OneIn(2)) Disturb();
   }
   for (Flight& flight : flights_) Settle(&flight);
