@@ -129,7 +129,8 @@ absl::StatusOr<RequestId> EngineImpl::Score(ScoreSpec spec, ScoreDone done) {
 
 absl::StatusOr<RequestId> EngineImpl::Append(AppendSpec spec, ScoreDone done) {
   RIVULET_RETURN_IF_ERROR(ValidateAppend(spec, view_, options_));
-  return queue_.Submit(std::make_unique<AppendRequest>(std::move(spec), view_, std::move(done)));
+  return queue_.Submit(
+      std::make_unique<AppendRequest>(std::move(spec), view_, options_, std::move(done)));
 }
 
 // For a request with nothing to feed: no slot, no loop.

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "model/backend.h"
 #include "model/model.h"
+#include "server/engine/prefix_cache.h"
 #include "server/engine/reply.h"
 #include "server/engine/request.h"
 #include "server/engine/session_table.h"
@@ -36,6 +37,9 @@ struct EngineOptions {
   int64_t max_score_output_values = 1 << 24;  // ... and the floats that they hold together
   SessionLimits sessions;                     // of client sessions
   StateLimits states;                         // of all states that are kept between runs
+  PrefixCacheLimits prefix_cache;             // of those that prompts share; a part of them
+  int max_cache_positions = 16;               // PromptCacheSpec::positions
+  int max_cache_salt_bytes = 64;
   // Performance.
   // Prompt tokens fed per run while no other reply is running (0: what the backend prefers), and
   // while some are (0: a quarter of that).
@@ -46,13 +50,15 @@ struct EngineOptions {
 
 struct EngineLoad {
   int slots = 0, slots_used = 0;
-  int running = 0;                // samples and scores that hold a slot
-  int queued = 0, max_queue = 0;  // ... that wait for one
-  double tokens_per_second = 0;   // sampled and fed, over about the last second
-  int64_t tokens_total = 0;       // sampled, since start
-  int client_sessions = 0;        // open ones
-  StateStore::Usage states;       // of all that is kept between runs
-  std::string state_file_error;   // the first, empty: none
+  int running = 0;                           // samples and scores that hold a slot
+  int queued = 0, max_queue = 0;             // ... that wait for one
+  double tokens_per_second = 0;              // sampled and fed, over about the last second
+  int64_t tokens_total = 0;                  // sampled, since start
+  int client_sessions = 0;                   // open ones
+  StateStore::Usage states;                  // of all that is kept between runs
+  std::string state_file_error;              // the first, empty: none
+  int64_t cache_hits = 0, cache_misses = 0;  // requests with a PromptCacheSpec, since start
+  int64_t cache_bytes = 0;                   // of cached prompts: states and tokens
   bool draining = false;
   absl::Status health;  // not OK: the backend is poisoned
 };

@@ -47,6 +47,7 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       states_(StateLimitsOf(options, backend->limits()), std::move(stamp), std::move(disk),
               [queue] { queue->Wake(); }),
       sessions_(options.sessions, with_bos, &states_),
+      cache_(options.prefix_cache),
       now_(clock_()) {}
 
 void Loop::Run() {
@@ -121,6 +122,9 @@ void Loop::NoteProgress() {
   progress_.slots_used = pool_.used();
   progress_.client_sessions = sessions_.size();
   progress_.states = states_.usage();
+  progress_.cache_hits = cache_hits_;
+  progress_.cache_misses = cache_misses_;
+  progress_.cache_bytes = cache_.bytes();
   if (progress_.states.file_errors > 0 && !file_error_noted_) {
     queue_->NoteFileError(states_.file_error());
     file_error_noted_ = true;
@@ -150,6 +154,8 @@ absl::Status Loop::AdmitWaiting() {
     Request* const request = requests_.at(*id).get();
     request->waits_for_slots = false;
     request->admitted = now_;
+    FindBetterState(request);
+    CountCacheUse(*request);
     request->CreateSessions();
     for (auto& session : request->sessions) {
       session->slot = pool_.Take();
@@ -165,7 +171,9 @@ absl::Status Loop::PrepareSlots(size_t first) {
   to_zero_.clear();
   for (size_t i = first; i < running_.size(); ++i) {
     const Checkpoint start = running_[i]->start();
-    if (start.state != nullptr) {
+    if (const Session* const first_sample = running_[i]->copies_from()) {
+      RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first_sample->slot, running_[i]->slot));
+    } else if (start.state != nullptr) {
       RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(running_[i]->slot, start.state->values()));
     }
     const std::optional<SlotSampler> sampler = running_[i]->Sampler();

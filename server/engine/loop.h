@@ -84,13 +84,17 @@ class Loop {
   void Begin(Request* request);
   // Finds the state that it goes on from, which may have to be read first; then it waits for slots.
   void FindState(Request* request);
-  void GoOnFrom(Request* request, Checkpoint state);
+  void GoOnFrom(Request* request, const KeptCheckpoint& kept, BlobPtr blob);
+  void FindBetterState(Request* request);
   void TakeFetchedStates();
   void CloseSession(Request* closing);
   void LeaveQueues(Request* request);
   void LeaveClientSession(Request* request, const absl::Status& end);
   // Gives a client session to the next that waits for it.
   void Release(ClientSession* session);
+  // Keeps the state of its slot where its request wants that now.
+  absl::Status KeepState(Session* session);
+  void CountCacheUse(const Request& request);
   // Reads what saving_ names out of the slots.
   absl::Status SaveStates();
 
@@ -103,6 +107,8 @@ class Loop {
   Scheduler scheduler_;
   StateStore states_;  // before whatever holds states
   SessionTable sessions_;
+  PrefixCache cache_;
+  int64_t cache_hits_ = 0, cache_misses_ = 0;
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier

@@ -55,17 +55,22 @@ void Loop::Begin(Request* request) {
 }
 
 void Loop::FindState(Request* request) {
-  const KeptCheckpoint best = request->BestState();
-  if (best.state == nullptr) return GoOnFrom(request, {});
+  const KeptCheckpoint best = request->BestState(&cache_);
+  if (best.state == nullptr) return GoOnFrom(request, best, nullptr);
   BlobPtr blob = states_.Use(best.state.get());
-  if (blob != nullptr) return GoOnFrom(request, {best.fed, std::move(blob)});
+  if (blob != nullptr) return GoOnFrom(request, best, std::move(blob));
   states_.Fetch(best.state.get());
   fetching_.push_back({request, best});
 }
 
-void Loop::GoOnFrom(Request* request, Checkpoint state) {
-  const absl::Status status = request->GoOnFrom(std::move(state), &sessions_, now_);
-  if (!status.ok() || request->num_slots == 0) return EndRequest(request, status);
+void Loop::GoOnFrom(Request* request, const KeptCheckpoint& kept, BlobPtr blob) {
+  // A state of the prefix cache serves the session from now on.
+  if (request->session != nullptr && kept.state != nullptr) request->session->Keep(kept);
+  const absl::Status status = request->GoOnFrom({kept.fed, std::move(blob)}, &sessions_, now_);
+  if (!status.ok() || request->num_slots == 0) {
+    CountCacheUse(*request);
+    return EndRequest(request, status);
+  }
   request->waits_for_slots = true;
   request->tenant_key =
       admission_.Add(request->id, request->tenant, request->priority, request->num_slots);
@@ -73,21 +78,46 @@ void Loop::GoOnFrom(Request* request, Checkpoint state) {
 
 void Loop::TakeFetchedStates() {
   if (!states_.Collect()) return;
-  std::vector<std::pair<Request*, Checkpoint>> fetched;
+  std::vector<std::pair<Fetching, BlobPtr>> fetched;
   std::erase_if(fetching_, [&](const Fetching& entry) {
     if (StateStore::fetching(*entry.state.state)) return false;
-    fetched.emplace_back(entry.request,
-                         Checkpoint{entry.state.fed, states_.Use(entry.state.state.get())});
+    fetched.emplace_back(entry, states_.Use(entry.state.state.get()));
     return true;
   });
   states_.Fit();  // what was fetched is held by now
-  for (auto& [request, state] : fetched) {
-    if (state.state == nullptr) {
-      FindState(request);  // it could not be read: another one, or none
+  for (auto& [entry, blob] : fetched) {
+    if (blob == nullptr) {
+      FindState(entry.request);  // it could not be read: another one, or none
     } else {
-      GoOnFrom(request, std::move(state));
+      GoOnFrom(entry.request, entry.state, std::move(blob));
     }
   }
+}
+
+// Requests that began alike may have left a state since it came.
+void Loop::FindBetterState(Request* request) {
+  if (!request->looks_again) return;
+  const KeptCheckpoint best = request->BestState(&cache_);
+  if (best.fed <= request->start.fed || !best.state->in_memory()) return;
+  // It feeds at least one token, so nothing of this ends it.
+  request->GoOnFrom({best.fed, states_.Use(best.state.get())}, &sessions_, now_).IgnoreError();
+}
+
+void Loop::CountCacheUse(const Request& request) {
+  if (!request.cached) return;
+  ++(request.start.fed > 0 ? cache_hits_ : cache_misses_);
+}
+
+absl::Status Loop::KeepState(Session* session) {
+  Request* const request = session->request;
+  const int64_t fed = session->fed();
+  if (!request->keep.Due(fed)) return absl::OkStatus();
+  // What was drawn and is held back may yet be dropped.
+  if (request->session != nullptr && fed > request->session->total()) return absl::OkStatus();
+  std::vector<float> values(backend_->limits().bytes_per_slot / sizeof(float));
+  RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(session->slot, values));
+  request->KeepState(fed, states_.Keep(std::move(values)), &cache_);
+  return absl::OkStatus();
 }
 
 void Loop::CloseSession(Request* closing) {

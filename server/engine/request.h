@@ -46,13 +46,21 @@ struct SessionProgress {
   uint64_t seed = 0;  // in force for this request
 };
 
+// Whether a request looks for kept states of what it begins with, and keeps its own for others.
+struct PromptCacheSpec {
+  bool enabled = false;
+  std::string salt;                // shared with requests of the same tenant and salt alone
+  std::vector<int64_t> positions;  // also keep the state after so many tokens
+};
+
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
   std::string tenant;  // on whose account; with a session the same as its tenant
   Priority priority = Priority::kNormal;
   std::optional<SessionRef> session;  // absent: from an empty state. With one, num_samples is 1
   bool session_seed = false;          // sampling.seed is that of the session
-  std::vector<int32_t> prompt;        // given tokens; the implied bos is not among them
+  PromptCacheSpec cache;
+  std::vector<int32_t> prompt;  // given tokens; the implied bos is not among them
   SamplingParams sampling;
   int num_samples = 1;     // continuations of the same prompt, sample index 0..num_samples-1
   int64_t max_tokens = 0;  // per sample; 0 = the model's natural length (see Engine::Generate)
@@ -86,6 +94,7 @@ struct AppendSpec {
   bool score = false;                     // fill nll_nats and num_scored
   std::vector<int64_t> output_positions;  // as in ScoreSpec, 0 = the first scored; needs `score`
   bool want_logprobs = false;             // needs `score`
+  PromptCacheSpec cache;                  // what is scored is fed in any case
   absl::Time deadline = absl::InfiniteFuture();
 };
 
@@ -96,6 +105,7 @@ struct ScoreResult {
       outputs;                  // outputs[j] belongs to output_positions[j]: [config.output_size()]
   std::vector<float> logprobs;  // [num_scored] where asked for
   std::optional<SessionProgress> session;  // of an Append
+  int64_t cached_tokens = 0;               // of an Append: see Usage
 };
 
 enum class FinishReason : uint8_t { kLength, kStopToken, kStopString };
@@ -109,6 +119,7 @@ struct Finish {
 
 struct Usage {
   int64_t prompt_tokens = 0;                         // given tokens, the implied bos not counted
+  int64_t cached_prompt_tokens = 0;                  // ... that a kept state had seen: not fed
   int64_t completion_tokens = 0;                     // over all samples
   absl::Duration queue_time = absl::ZeroDuration();  // admission - arrival
   absl::Duration first_token_time = absl::ZeroDuration();  // first token - arrival

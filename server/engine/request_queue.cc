@@ -142,6 +142,9 @@ void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
   load_.slots_used = load_.running = progress.slots_used;
   load_.client_sessions = progress.client_sessions;
   load_.states = progress.states;
+  load_.cache_hits = progress.cache_hits;
+  load_.cache_misses = progress.cache_misses;
+  load_.cache_bytes = progress.cache_bytes;
   load_.tokens_total += progress.sampled;
   if (progress.sampled + progress.fed > 0) rate_.Add(now, progress.sampled + progress.fed);
   accepted_ -= progress.ended;

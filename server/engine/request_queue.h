@@ -60,8 +60,9 @@ class RequestQueue {
     int slots_used = 0;
     int client_sessions = 0;
     StateStore::Usage states;
-    int64_t sampled = 0;  // tokens since the last Exchange
-    int64_t fed = 0;      // prompt and scored tokens, likewise
+    int64_t cache_hits = 0, cache_misses = 0, cache_bytes = 0;  // of the prefix cache, since start
+    int64_t sampled = 0;                                        // tokens since the last Exchange
+    int64_t fed = 0;  // prompt and scored tokens, likewise
   };
   // For load() and Drain. Never waits.
   void Note(absl::Time now, const Progress& progress);

@@ -115,6 +115,7 @@ absl::Status Loop::AfterRun() {
   for (size_t i = 0; i < row_sessions_.size(); ++i) {
     Session* session = row_sessions_[i];
     if (session == nullptr) continue;
+    RIVULET_RETURN_IF_ERROR(KeepState(session));
     const Session::Next next = session->OnRunDone();
     session->row = -1;
     row_sessions_[i] = nullptr;

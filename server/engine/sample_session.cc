@@ -26,6 +26,8 @@ GenerateRequest::GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens,
   tenant = spec.tenant;
   priority = spec.priority;
   session_ref = spec.session;
+  if (spec.cache.enabled) cached.emplace(spec.cache, tenant, bos());
+  looks_again = cached.has_value();
   usage.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
   if (session_ref) return;
   feed.reserve(spec.prompt.size() + 1);
@@ -52,22 +54,42 @@ absl::Status GenerateRequest::Begin(SessionTable* table, absl::Time /*now*/) {
   return absl::OkStatus();
 }
 
-KeptCheckpoint GenerateRequest::BestState() const {
-  if (session == nullptr || num_slots == 0) return {};
-  return session->From(session->total() - 1);
+std::span<const int32_t> GenerateRequest::sequence_tokens() const {
+  if (session != nullptr) return session->sequence.tokens();
+  return spec.prompt;
+}
+
+KeptCheckpoint GenerateRequest::BestState(PrefixCache* cache) {
+  if (num_slots == 0) return {};
+  KeptCheckpoint best, of_cache;
+  if (session != nullptr) best = session->From(total() - 1);
+  if (cached) of_cache = cached->Find(cache, sequence_tokens(), total() - 1);
+  return of_cache.fed > best.fed ? of_cache : best;
 }
 
 absl::Status GenerateRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/,
                                        absl::Time /*now*/) {
-  if (session == nullptr || num_slots == 0) return absl::OkStatus();
+  if (num_slots == 0 || (session == nullptr && !cached)) return absl::OkStatus();
   start = std::move(state);
-  feed = FedTokens(*session, *model.config, start.fed, session->total());
-  const int64_t bos = session->total() - session->position();
-  for (size_t i = 0; i < feed.size(); ++i) {
-    const int64_t index = start.fed + static_cast<int64_t>(i) - bos;
+  feed = FedTokens(sequence_tokens(), *model.config, start.fed, total());
+  feed_output.clear();
+  for (size_t i = 0; session != nullptr && i < feed.size(); ++i) {
+    const int64_t index = start.fed + static_cast<int64_t>(i) - bos();
     feed_output.push_back(index >= 0 && session->sequence.generated(index));
   }
-  if (spec.sampling.has_penalties()) history = CountTokens(*session, *model.config, start.fed);
+  if (spec.sampling.has_penalties()) {
+    const Sequence* const generated = session == nullptr ? nullptr : &session->sequence;
+    history = CountTokens(sequence_tokens(), generated, *model.config, start.fed);
+  }
+  const int64_t spacing = options.sessions.checkpoint_tokens;
+  std::vector<int64_t> points;
+  if (cached) {
+    points = cached->Points(start.fed, total() - 1, spacing, options.prefix_cache.least_gain);
+    const int64_t before = session == nullptr ? 0 : prompt_end_ - appended_;
+    usage.cached_prompt_tokens =
+        std::clamp<int64_t>(start.fed - bos() - before, 0, usage.prompt_tokens);
+  }
+  keep = KeepPlan(start.fed, std::move(points), session == nullptr ? 0 : spacing);
   return absl::OkStatus();
 }
 
@@ -100,11 +122,23 @@ void GenerateRequest::OnEnd() {
   listener->OnReady();
 }
 
+namespace {
+
+// Tokens of `feed` that are fed before decoding begins: without the last where the state before it
+// is for several samples, or to be kept.
+int64_t PrefillEnd(const GenerateRequest& request) {
+  const int64_t size = static_cast<int64_t>(request.feed.size());
+  const bool shared = request.num_slots > 1 || request.keep.HasPoint(request.start.fed + size - 1);
+  return size - (shared ? 1 : 0);
+}
+
+}  // namespace
+
 SampleSession::SampleSession(GenerateRequest* owner, int index)
     : Session(owner),
       generate_(owner),
       index_(index),
-      prefill_end_(static_cast<int64_t>(owner->feed.size()) - (owner->num_slots > 1 ? 1 : 0)),
+      prefill_end_(PrefillEnd(*owner)),
       position_(owner->start.fed),
       matcher_(&owner->stop_strings) {
   out_.sample_index = index;
@@ -121,6 +155,12 @@ void SampleSession::StartDecoding() {
   next_token_ = generate_->feed.back();
 }
 
+const Session* SampleSession::copies_from() const {
+  const bool waits = phase_ == Phase::kWaitForFork;
+  const bool from_state = generate_->start.state != nullptr;
+  return index_ > 0 && from_state && !waits ? generate_->sessions[0].get() : nullptr;
+}
+
 bool SampleSession::FedAsOutput(int64_t i) const {
   return !generate_->feed_output.empty() && generate_->feed_output[static_cast<size_t>(i)];
 }
@@ -129,9 +169,12 @@ SessionView SampleSession::View() const {
   SessionView view;
   if (phase_ == Phase::kPrefill) {
     int64_t end = prefill_end_;
+    const int64_t room = generate_->keep.Room(position_);
+    if (room < end - cursor_) end = cursor_ + room;
+    const int64_t last = end;
     if (generate_->spec.sampling.has_penalties()) {
       // They count prompt and output apart, and a row's tokens are all of one kind.
-      for (end = cursor_ + 1; end < prefill_end_; ++end) {
+      for (end = cursor_ + 1; end < last; ++end) {
         if (FedAsOutput(end) != FedAsOutput(cursor_)) break;
       }
     }
@@ -153,7 +196,7 @@ std::optional<SlotSampler> SampleSession::Sampler() const {
   if (eos && !spec.ignore_eos) sampler.stop_ids.push_back(*eos);
   sampler.want_logprobs = spec.want_logprobs;
   sampler.num_top_logprobs = spec.num_top_logprobs;
-  sampler.history = generate_->history;
+  if (index_ == 0) sampler.history = generate_->history;  // the others get its counts
   return sampler;
 }
 

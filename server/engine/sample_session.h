@@ -28,8 +28,9 @@ class GenerateRequest final : public Request {
                   const EngineOptions& engine_options, ReplyListener* reply_listener);
 
   absl::Status Begin(SessionTable* table, absl::Time now) override;
-  KeptCheckpoint BestState() const override;
+  KeptCheckpoint BestState(PrefixCache* cache) override;
   absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
+  std::span<const int32_t> sequence_tokens() const override;
   void CreateSessions() override;
   void Settle(const absl::Status& end) override;
   bool paused() override;
@@ -41,9 +42,8 @@ class GenerateRequest final : public Request {
   GenerateSpec spec;
   int64_t max_new;
   const StopStrings stop_strings;
-  Checkpoint start;  // what `feed` goes on from
   std::vector<int32_t>
-      feed;  // the implied bos, then the prompt; of a client session: what follows `start`
+      feed;  // the implied bos and the tokens after it, but for what `start` has seen
   std::vector<bool> feed_output;    // [feed] was generated; empty: none was
   std::vector<TokenCount> history;  // of what was fed before `feed`
   const std::shared_ptr<Reply> reply = std::make_shared<Reply>();
@@ -52,6 +52,9 @@ class GenerateRequest final : public Request {
 
  private:
   friend class SampleSession;
+  int64_t bos() const { return model.config->has_bos() ? 1 : 0; }
+  // Tokens that are fed before the first is drawn, those that `start` has seen included.
+  int64_t total() const { return bos() + static_cast<int64_t>(sequence_tokens().size()); }
   std::optional<SessionProgress> Progress() const;
 
   int64_t appended_ = 0;    // tokens of the prompt that the client session did not hold already
@@ -70,7 +73,8 @@ class SampleSession final : public Session {
   bool Flush() override;
   Next OnRunDone() override;
   void OnForked() override { StartDecoding(); }
-  Checkpoint start() const override { return generate_->start; }
+  Checkpoint start() const override { return index_ == 0 ? generate_->start : Checkpoint(); }
+  const Session* copies_from() const override;
   int64_t fed() const override { return position_; }
 
  private:

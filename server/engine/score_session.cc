@@ -56,16 +56,19 @@ void ScoreRequest::OnEnd() {
   }
 }
 
-AppendRequest::AppendRequest(AppendSpec spec_in, const ModelView& model_view, Done done_in)
+AppendRequest::AppendRequest(AppendSpec spec_in, const ModelView& model_view,
+                             const EngineOptions& options, Done done_in)
     : ScoreRequest(model_view, std::move(done_in)),
       spec_(std::move(spec_in)),
-      config_(*model_view.config) {
+      config_(*model_view.config),
+      options_(options) {
   tenant = spec_.session.tenant;
   priority = spec_.priority;
   deadline = spec_.deadline;
   want_logprobs = spec_.want_logprobs;
   num_tokens = static_cast<int64_t>(spec_.tokens.size());
   session_ref = spec_.session;
+  if (spec_.cache.enabled) cached.emplace(spec_.cache, tenant, config_.has_bos() ? 1 : 0);
 }
 
 absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
@@ -87,21 +90,32 @@ absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
   return absl::OkStatus();
 }
 
-KeptCheckpoint AppendRequest::BestState() const {
-  return session->From(num_scored_ > 0 ? score_from_ : end());
+KeptCheckpoint AppendRequest::BestState(PrefixCache* cache) {
+  const int64_t most = num_scored_ > 0 ? score_from_ : end();
+  KeptCheckpoint best = session->From(most), of_cache;
+  if (cached) of_cache = cached->Find(cache, sequence_tokens(), most);
+  return of_cache.fed > best.fed ? of_cache : best;
 }
 
 absl::Status AppendRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/,
                                      absl::Time /*now*/) {
   start = std::move(state);
-  feed = FedTokens(*session, config_, start.fed, end());
+  feed = FedTokens(sequence_tokens(), config_, start.fed, end());
   window = static_cast<int64_t>(feed.size());
   if (num_scored_ > 0) {
-    targets = FedTokens(*session, config_, start.fed + 1, end() + 1);
+    targets = FedTokens(sequence_tokens(), config_, start.fed + 1, end() + 1);
     first_scored = window - num_scored_;
     result.num_scored = num_scored_;
     Want(spec_.output_positions);
   }
+  const int64_t spacing = options_.sessions.checkpoint_tokens;
+  std::vector<int64_t> points;
+  if (cached) {
+    points = cached->Points(start.fed, end(), spacing, options_.prefix_cache.least_gain);
+    const int64_t before = session->total() - appended_;
+    result.cached_tokens = std::clamp<int64_t>(start.fed - before, 0, appended_);
+  }
+  keep = KeepPlan(start.fed, std::move(points), spacing);
   if (feed.empty()) num_slots = 0;
   return absl::OkStatus();
 }
@@ -119,6 +133,7 @@ SessionView ScoreSession::View() const {
   SessionView view;
   const int64_t end = static_cast<int64_t>(score_->feed.size());
   view.prefill_tokens = std::min(end, (cursor_ / score_->window + 1) * score_->window) - cursor_;
+  view.prefill_tokens = std::min(view.prefill_tokens, score_->keep.Room(fed()));
   view.last_served = last_served;
   return view;
 }

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/engine/engine.h"
 #include "server/engine/session.h"
 
 namespace rivulet {
@@ -29,7 +30,6 @@ class ScoreRequest : public Request {
 
   const int output_size;
   const Done done;
-  Checkpoint start;              // what `feed` goes on from
   int64_t window = 0;            // tokens fed between zeroings; at least 1
   std::vector<int32_t> feed;     // feed[k] is fed right before targets[k] is scored
   std::vector<int32_t> targets;  // [feed]; empty: nothing is scored
@@ -50,11 +50,13 @@ class ScoreRequest : public Request {
 class AppendRequest final : public ScoreRequest {
  public:
   // REQUIRES: `spec_in` is valid (validate.h).
-  AppendRequest(AppendSpec spec_in, const ModelView& model_view, Done done_in);
+  AppendRequest(AppendSpec spec_in, const ModelView& model_view, const EngineOptions& options,
+                Done done_in);
 
   absl::Status Begin(SessionTable* table, absl::Time now) override;
-  KeptCheckpoint BestState() const override;
+  KeptCheckpoint BestState(PrefixCache* cache) override;
   absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
+  std::span<const int32_t> sequence_tokens() const override { return session->sequence.tokens(); }
   void Settle(const absl::Status& end) override;
 
  private:
@@ -63,6 +65,7 @@ class AppendRequest final : public ScoreRequest {
 
   const AppendSpec spec_;
   const ModelConfig& config_;
+  const EngineOptions& options_;
   int64_t num_scored_ = 0;
   int64_t score_from_ = 0;  // tokens fed before the first that is scored
   int64_t appended_ = 0;    // tokens that the client session did not hold already

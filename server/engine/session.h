@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "model/backend.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
+#include "server/engine/cached_prompt.h"
 #include "server/engine/client_session.h"
 #include "server/engine/emitter.h"
 #include "server/engine/request.h"
@@ -44,8 +46,12 @@ class Request : public Outlet {
   bool waits_for_slots = false, begun = false;
   int open_sessions = 0;                           // sessions that have not ended
   std::vector<std::unique_ptr<Session>> sessions;  // [num_slots] from admission on
-  absl::Status status;  // how it ended; set before the end is handed over
-  Usage usage;          // likewise
+  std::optional<CachedPrompt> cached;              // absent: it does without the prefix cache
+  bool looks_again = false;  // for a better state there, when it gets its slots
+  Checkpoint start;          // what it goes on from, once that is known
+  KeepPlan keep;             // which of its states are kept on the way
+  absl::Status status;       // how it ended; set before the end is handed over
+  Usage usage;               // likewise
 
   // Its turn has come: what it needs to know of its client session is known. May set num_slots to 0
   // where nothing has to be fed. An error ends it, and has changed nothing.
@@ -53,12 +59,16 @@ class Request : public Outlet {
     return absl::OkStatus();
   }
   // After Begin: the kept state from which it has the least to feed; none: it begins with nothing.
-  virtual KeptCheckpoint BestState() const { return {}; }
+  virtual KeptCheckpoint BestState(PrefixCache* /*cache*/) { return {}; }
   // It goes on from `state`, which BestState named and which is in memory now: what has to be fed
-  // is known. May set num_slots to 0. An error ends it.
+  // is known. May set num_slots to 0. An error ends it. Comes again where it looks_again.
   virtual absl::Status GoOnFrom(Checkpoint /*state*/, SessionTable* /*table*/, absl::Time /*now*/) {
     return absl::OkStatus();
   }
+  // The tokens whose states it keeps: its prompt, or all of its client session.
+  virtual std::span<const int32_t> sequence_tokens() const { return {}; }
+  // `state` has seen the first `fed` of them, the implied bos counted, as `keep` wanted.
+  void KeepState(int64_t fed, StatePtr state, PrefixCache* cache);
   // Fills `sessions`.
   virtual void CreateSessions() = 0;
   // It ends so after a Begin that was OK; the client session is still its own.
@@ -90,8 +100,10 @@ class Session {
   virtual std::optional<SlotSampler> Sampler() const { return std::nullopt; }
   // Fills `row` to feed `tokens` tokens. `buffer` has room for them without reallocation.
   virtual void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) = 0;
-  // The state that its slot begins with.
+  // The state that its slot begins with; `state` null: the empty one, or that of copies_from.
   virtual Checkpoint start() const { return {}; }
+  // Its slot begins as that of this session, which has been prepared before it; null: of none.
+  virtual const Session* copies_from() const { return nullptr; }
   // Tokens fed to its slot, those of `start` included, once the outstanding run is complete.
   virtual int64_t fed() const { return 0; }
   // One record of its row. May take things from `record`.

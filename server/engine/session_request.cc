@@ -101,7 +101,7 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
   return static_cast<int64_t>(tokens.size());
 }
 
-std::vector<int32_t> FedTokens(const ClientSession& session, const ModelConfig& config,
+std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfig& config,
                                int64_t begin, int64_t end) {
   std::vector<int32_t> fed;
   fed.reserve(static_cast<size_t>(end - begin) +
@@ -109,20 +109,20 @@ std::vector<int32_t> FedTokens(const ClientSession& session, const ModelConfig& 
   const int64_t bos = config.has_bos() ? 1 : 0;
   if (begin < bos && begin < end) fed.push_back(*config.bos_token_id);
   for (int64_t i = std::max(begin, bos); i < end; ++i)
-    fed.push_back(session.sequence.token(i - bos));
+    fed.push_back(tokens[static_cast<size_t>(i - bos)]);
   return fed;
 }
 
-std::vector<TokenCount> CountTokens(const ClientSession& session, const ModelConfig& config,
-                                    int64_t fed) {
+std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const Sequence* sequence,
+                                    const ModelConfig& config, int64_t fed) {
   absl::flat_hash_map<int32_t, TokenCount> counts;
   const int64_t bos = config.has_bos() ? 1 : 0;
   if (bos == 1 && fed > 0) counts[*config.bos_token_id] = {*config.bos_token_id, true, 0};
   for (int64_t i = 0; i < fed - bos; ++i) {
-    const int32_t token = session.sequence.token(i);
+    const int32_t token = tokens[static_cast<size_t>(i)];
     TokenCount& count = counts[token];
     count.token = token;
-    if (session.sequence.generated(i)) {
+    if (sequence != nullptr && sequence->generated(i)) {
       ++count.output_count;
     } else {
       count.in_prompt = true;
@@ -142,7 +142,7 @@ SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
   deadline = call_.deadline;
 }
 
-KeptCheckpoint SessionCommand::BestState() const {
+KeptCheckpoint SessionCommand::BestState(PrefixCache* /*cache*/) {
   if (!call_.with_state) return {};
   const int64_t end = session->position();
   const int64_t position = std::clamp<int64_t>(session_ref->position.value_or(end), 0, end);

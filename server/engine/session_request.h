@@ -33,20 +33,21 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
                                       const ModelConfig& config, const SessionLimits& limits,
                                       ClientSession* session);
 
-// Tokens [begin, end) of what the sequence feeds; index 0 is the implied bos, where there is one.
-std::vector<int32_t> FedTokens(const ClientSession& session, const ModelConfig& config,
+// Tokens [begin, end) of what a sequence of `tokens` feeds; index 0 is the implied bos, where there
+// is one.
+std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfig& config,
                                int64_t begin, int64_t end);
 
-// The first `fed` of them, counted.
-std::vector<TokenCount> CountTokens(const ClientSession& session, const ModelConfig& config,
-                                    int64_t fed);
+// The first `fed` of them, counted. `sequence`: says which were generated; null: none.
+std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const Sequence* sequence,
+                                    const ModelConfig& config, int64_t fed);
 
 // Needs no slot: carried out by the loop between two runs, when its session's turn comes.
 class SessionCommand final : public Request {
  public:
   explicit SessionCommand(SessionCall call);
 
-  KeptCheckpoint BestState() const override;
+  KeptCheckpoint BestState(PrefixCache* cache) override;
   absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
   void CreateSessions() override {}
   void OnReady() override {}

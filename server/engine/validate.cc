@@ -101,6 +101,28 @@ absl::Status CheckLogprobs(const GenerateSpec& spec, const ModelConfig& config,
                                    " but logprobs.enabled is false; allowed then: 0."));
 }
 
+// `given`: tokens that positions lie in; of a client session as many as there may be.
+absl::Status CheckCache(const PromptCacheSpec& cache, int64_t given, const EngineOptions& options) {
+  if (!cache.enabled) return absl::OkStatus();
+  if (cache.salt.size() > static_cast<size_t>(options.max_cache_salt_bytes)) {
+    return InvalidField(
+        "CACHE_SALT_LENGTH", "cache.salt",
+        absl::StrCat("cache.salt is ", cache.salt.size(), " bytes long; allowed: at most ",
+                     options.max_cache_salt_bytes, "."));
+  }
+  if (cache.positions.size() > static_cast<size_t>(options.max_cache_positions)) {
+    return InvalidField(
+        "TOO_MANY_CACHE_POSITIONS", "cache.positions",
+        absl::StrCat("cache.positions holds ", cache.positions.size(),
+                     " positions; allowed: at most ", options.max_cache_positions, "."));
+  }
+  for (size_t i = 0; i < cache.positions.size(); ++i) {
+    RIVULET_RETURN_IF_ERROR(CheckRange(cache.positions[i], 1, given, "CACHE_POSITION_OUT_OF_RANGE",
+                                       Element("cache.positions", i)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckOutputPositions(const std::vector<int64_t>& positions, int64_t num_scored,
                                   const ModelConfig& config, const EngineOptions& options) {
   const int64_t num_outputs = static_cast<int64_t>(positions.size());
@@ -136,6 +158,9 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
   RIVULET_RETURN_IF_ERROR(
       CheckRange(spec.num_samples, 1, max_samples, "NUM_SAMPLES_OUT_OF_RANGE", "num_samples"));
   RIVULET_RETURN_IF_ERROR(CheckStops(spec, model, options));
+  const int64_t given =
+      spec.session ? options.sessions.max_tokens : static_cast<int64_t>(spec.prompt.size());
+  RIVULET_RETURN_IF_ERROR(CheckCache(spec.cache, given, options));
   return CheckLogprobs(spec, *model.config, options);
 }
 
@@ -190,6 +215,7 @@ absl::Status ValidateAppend(const AppendSpec& spec, const ModelView& model,
                             const EngineOptions& options) {
   const int limit = spec.score ? model.config->num_output_tokens() : model.config->vocab_size;
   RIVULET_RETURN_IF_ERROR(CheckTokens(spec.tokens, 0, limit, "content.tokens"));
+  RIVULET_RETURN_IF_ERROR(CheckCache(spec.cache, options.sessions.max_tokens, options));
   // Without a bos the first token of an empty session is not scored; that is known only when its
   // turn comes.
   return CheckOutputPositions(spec.output_positions, static_cast<int64_t>(spec.tokens.size()),

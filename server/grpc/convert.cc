@@ -100,6 +100,10 @@ absl::StatusOr<Priority> ToPriority(v1::Priority wire) {
   }
 }
 
+PromptCacheSpec ToCacheSpec(const v1::PromptCache& wire) {
+  return {wire.enabled(), wire.salt(), {wire.positions().begin(), wire.positions().end()}};
+}
+
 // The fields that ScoreReply and AppendReply share.
 template <typename Reply>
 void ScoresToWire(const ScoreResult& result, Reply* reply) {
@@ -245,6 +249,7 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request,
   spec.ignore_eos = stop.ignore_eos();
   spec.want_logprobs = request.logprobs().enabled();
   spec.num_top_logprobs = request.logprobs().top_n();
+  spec.cache = ToCacheSpec(request.cache());
   RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
   return spec;
 }
@@ -287,6 +292,7 @@ absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const 
   spec.score = request.score();
   spec.output_positions.assign(request.output_positions().begin(),
                                request.output_positions().end());
+  spec.cache = ToCacheSpec(request.cache());
   spec.want_logprobs = request.logprobs();
   RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
   return spec;
@@ -302,6 +308,7 @@ void ToWire(ReplyDelta delta, v1::MultiplexPart* part) { DeltaToWire(std::move(d
 void ToWire(const Usage& usage, v1::Usage* wire) {
   wire->set_prompt_tokens(usage.prompt_tokens);
   wire->set_completion_tokens(usage.completion_tokens);
+  wire->set_cached_prompt_tokens(usage.cached_prompt_tokens);
   ToWire(usage.queue_time, wire->mutable_queue_time());
   ToWire(usage.first_token_time, wire->mutable_first_token_time());
   ToWire(usage.total_time, wire->mutable_total_time());
@@ -311,6 +318,7 @@ void ToWire(const ScoreResult& result, v1::ScoreReply* reply) { ScoresToWire(res
 
 void ToWire(const ScoreResult& result, v1::AppendReply* reply) {
   if (result.session) ToWire(*result.session, reply->mutable_progress());
+  reply->set_cached_tokens(result.cached_tokens);
   ScoresToWire(result, reply);
 }
 
@@ -328,6 +336,9 @@ void ToWire(const EngineLoad& load, v1::ModelLoad* wire) {
   wire->set_state_disk_bytes(load.states.disk_bytes);
   wire->set_states_forgotten(load.states.forgotten);
   wire->set_state_file_errors(load.states.file_errors);
+  wire->set_prompt_cache_hits(load.cache_hits);
+  wire->set_prompt_cache_misses(load.cache_misses);
+  wire->set_prompt_cache_bytes(load.cache_bytes);
   wire->set_draining(load.draining);
 }
 

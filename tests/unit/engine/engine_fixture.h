@@ -15,6 +15,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/engine_parts.h"
 #include "tests/support/fake_backend.h"
+#include "tests/support/fake_state_files.h"
 #include "tests/support/reply_collector.h"
 
 namespace rivulet {
@@ -26,15 +27,19 @@ class EngineTest : public testing::Test {
   FakeBackendOptions fake_;
   EngineOptions options_;
   std::optional<Tokenizer> tokenizer_;
+  std::shared_ptr<FakeDisk> disk_;  // null: no disk tier
 
   std::shared_ptr<FakeProbe> probe_ = std::make_shared<FakeProbe>();
   std::atomic<int64_t> clock_ms_{1'000'000};
   std::unique_ptr<Engine> engine_;
 
   void Start() {
-    engine_ = CreateEngineForConfig(config_, tokenizer_ ? &*tokenizer_ : nullptr,
-                                    std::make_unique<FakeBackend>(config_, fake_, probe_), options_,
-                                    [this] { return absl::FromUnixMillis(clock_ms_.load()); });
+    DiskTier tier;
+    if (disk_ != nullptr) tier.files = std::make_unique<FakeStateFiles>(disk_);
+    engine_ = CreateEngineForConfig(
+        config_, tokenizer_ ? &*tokenizer_ : nullptr,
+        std::make_unique<FakeBackend>(config_, fake_, probe_), options_,
+        [this] { return absl::FromUnixMillis(clock_ms_.load()); }, std::move(tier));
   }
   // Moves the engine's clock and makes its loop look at it.
   void Advance(int64_t ms) {
@@ -69,6 +74,14 @@ class EngineTest : public testing::Test {
                     spec.max_tokens);
   }
 
+  // Tokens fed by all runs so far; at most 10,000 runs.
+  int64_t TokensFed() const {
+    int64_t fed = 0;
+    for (const FakeRun& run : probe_->runs()) {
+      for (const FakeRun::Row& row : run.rows) fed += row.tokens;
+    }
+    return fed;
+  }
   // Waits for a condition that another thread brings about.
   template <typename Condition>
   static bool Eventually(Condition condition) {
