@@ -37,7 +37,12 @@ void HealthWatch::Look() {
   absl::MutexLock lock(&look_mutex_);
   std::map<std::string, absl::Status> found;
   for (const ModelHold& model : models_->served()) {
-    found[model.name()] = model.engine()->GetLoad().health;
+    const EngineLoad load = model.engine()->GetLoad();
+    found[model.name()] = load.health;
+    if (!load.state_file_error.empty() && file_errors_.insert(model.name()).second) {
+      Log(LogLevel::kWarning, "state_files",
+          {{"model", model.name()}, {"first_error", load.state_file_error}});
+    }
   }
   bool some_failed = false;
   for (const auto& [name, health] : found) {

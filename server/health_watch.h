@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -44,6 +45,7 @@ class HealthWatch {
   absl::Mutex look_mutex_;
   std::map<std::string, bool> serving_ ABSL_GUARDED_BY(look_mutex_);  // by name, all ever served
   bool any_serving_ ABSL_GUARDED_BY(look_mutex_);                     // what "" was set to
+  std::set<std::string> file_errors_ ABSL_GUARDED_BY(look_mutex_);    // models that had one: logged
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: everything above exists when it starts

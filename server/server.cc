@@ -18,6 +18,7 @@
 #include "server/grpc/grpc_server.h"
 #include "server/health_watch.h"
 #include "server/log.h"
+#include "server/state_setup.h"
 
 namespace rivulet {
 namespace {
@@ -126,13 +127,17 @@ absl::StatusOr<std::string> ReadSnapshotKey(const std::string& path) {
 }
 
 absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
-                                        const ServerConfig& config) {
+                                        const ServerConfig& config, const WarmFiles& warm) {
   RIVULET_ASSIGN_OR_RETURN(ChosenBackend chosen, ChooseBackend(model, config));
   EngineOptions options;
   options.max_queue = config.max_queue;
-  options.sessions.max_sessions = config.max_client_sessions;
-  options.states.max_memory_bytes = int64_t{config.session_state_mib} << 20;
-  return ServedModel{Engine::Create(std::move(model), std::move(chosen.backend), options),
+  SetStateOptions(config, &options);
+  RIVULET_ASSIGN_OR_RETURN(DiskTier disk, OpenDiskTier(config, model->config().name));
+  RIVULET_ASSIGN_OR_RETURN(
+      std::vector<WarmState> states,
+      warm.Of(*model, chosen.backend->limits().numerics_id, options.states.max_memory_bytes));
+  return ServedModel{Engine::Create(std::move(model), std::move(chosen.backend), options,
+                                    std::move(disk), std::move(states)),
                      std::move(chosen.name)};
 }
 
@@ -143,8 +148,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   RIVULET_ASSIGN_OR_RETURN(std::string snapshot_key, ReadSnapshotKey(config.snapshot_key_file));
   std::unique_ptr<Server> server(new Server);
   RIVULET_ASSIGN_OR_RETURN(const auto models, LoadModels(config.models));
+  RIVULET_ASSIGN_OR_RETURN(const WarmFiles warm, WarmFiles::Read(config, snapshot_key));
+  RIVULET_RETURN_IF_ERROR(warm.CheckModels(models));
   for (const auto& model : models) {
-    absl::StatusOr<ServedModel> started = StartEngine(model, config);
+    absl::StatusOr<ServedModel> started = StartEngine(model, config, warm);
     if (!started.ok()) return Annotate(started.status(), model->directory());
     server->models_.Add(*std::move(started));
   }

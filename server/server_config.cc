@@ -42,9 +42,38 @@ Setting Number(const char* name, const char* help, int ServerConfig::*member, in
   return {name, "N", help, member, {}, min, max};
 }
 
-const std::vector<Setting>& Settings() {
+// Of what a model keeps between requests.
+std::vector<Setting> StateSettings() {
   using C = ServerConfig;
-  static const auto* settings = new std::vector<Setting>{
+  return {
+      Number("session-state-mib",
+             "Memory for the states that a model keeps between requests, of sessions and of cached "
+             "prompts; beyond it those used longest ago go to files or are forgotten and computed "
+             "again when they are needed",
+             &C::session_state_mib, 0, 1 << 24),
+      {"state-dir", "DIR",
+       "Directory for the files of states that memory has no room for; made where it is missing, "
+       "emptied at start and end, for one server at a time; without it there are no such files",
+       &C::state_dir},
+      Number("state-disk-mib", "Most that a model's files of states take", &C::state_disk_mib, 0,
+             1 << 30),
+      Number("prefix-cache-mib",
+             "Most that a model's cached prompts take of memory and files; 0: none are kept",
+             &C::prefix_cache_mib, 0, 1 << 24),
+      {"warm-states", "PATH",
+       "Snapshot of a session, or directory of such files, that cached prompts of every tenant may "
+       "begin with, whoever's session it was; repeat the flag for several",
+       &C::warm_states},
+      Number("checkpoint-tokens",
+             "A long request on a session keeps a state every so many tokens, so that going back "
+             "feeds few of them again",
+             &C::checkpoint_tokens, 1, 1 << 30),
+  };
+}
+
+std::vector<Setting> ServingSettings() {
+  using C = ServerConfig;
+  return {
       {"model", "DIR", "Model directory; repeat the flag for several models", &C::models},
       {"listen", "HOST:PORT", "Address to listen on; port 0 takes a free one", &C::listen},
       Choice("backend", "auto (cuda where there is one, else cpu), cpu or cuda", &C::backend,
@@ -59,11 +88,6 @@ const std::vector<Setting>& Settings() {
              0, 1 << 24),
       Number("max-client-sessions", "Client sessions of a model that may be open at once",
              &C::max_client_sessions, 0, 1 << 24),
-      Number(
-          "session-state-mib",
-          "Memory for the states of a model's client sessions; beyond it the states used longest "
-          "ago are forgotten and computed again when they are needed",
-          &C::session_state_mib, 0, 1 << 24),
       {"snapshot-key-file", "FILE",
        "Key that signs snapshots of sessions, at least 16 bytes; without its signature none is "
        "restored",
@@ -89,6 +113,14 @@ const std::vector<Setting>& Settings() {
       Number("threads", "Threads of the CPU backend; 0: the cores this process may use",
              &C::threads, 0, 4096),
   };
+}
+
+const std::vector<Setting>& Settings() {
+  static const auto* settings = [] {
+    auto* all = new std::vector<Setting>(ServingSettings());
+    for (const Setting& setting : StateSettings()) all->push_back(setting);
+    return all;
+  }();
   return *settings;
 }
 

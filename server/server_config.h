@@ -21,19 +21,24 @@ struct ServerConfig {
   std::string weights = "auto";  // how the CPU backend keeps matrix weights: auto, f32, f16, bf16
   int max_sessions = 256;        // slots a model
   int max_queue = 1024;          // samples and scores a model that may wait for a slot
-  int max_client_sessions = 10000;     // a model, open at once
-  int session_state_mib = 1024;        // a model: memory for the states of its client sessions
-  std::string snapshot_key_file;       // signs snapshots; "" = unsigned
-  int drain_delay_seconds = 0;         // NOT_SERVING but still taking requests, before the drain
-  int drain_seconds = 30;              // how long running replies may go on in the drain
-  bool reflection = true;              // gRPC server reflection
-  int max_message_mib = 4;             // largest request
-  int max_streams = 1000;              // requests at once on one connection
-  int max_multiplexed = 4096;          // requests at once on one Multiplex stream
-  int max_connection_age_seconds = 0;  // then GOAWAY, running replies go on; 0 = never
+  int max_client_sessions = 10000;       // a model, open at once
+  int session_state_mib = 1024;          // a model: memory for the states that it keeps
+  std::string state_dir;                 // states beyond that go to files there; "" = none do
+  int state_disk_mib = 4096;             // a model: most that these files take
+  int prefix_cache_mib = 256;            // a model: most that cached prompts take of both
+  std::vector<std::string> warm_states;  // snapshots that every tenant's prompts may begin with
+  std::string snapshot_key_file;         // signs snapshots; "" = unsigned
+  int drain_delay_seconds = 0;           // NOT_SERVING but still taking requests, before the drain
+  int drain_seconds = 30;                // how long running replies may go on in the drain
+  bool reflection = true;                // gRPC server reflection
+  int max_message_mib = 4;               // largest request
+  int max_streams = 1000;                // requests at once on one connection
+  int max_multiplexed = 4096;            // requests at once on one Multiplex stream
+  int max_connection_age_seconds = 0;    // then GOAWAY, running replies go on; 0 = never
   // Performance.
-  int device = 0;   // of the CUDA backend, as CUDA counts them
-  int threads = 0;  // of the CPU backend; 0 = the cores this process may use
+  int checkpoint_tokens = 512;  // a session keeps a state every so many tokens
+  int device = 0;               // of the CUDA backend, as CUDA counts them
+  int threads = 0;              // of the CPU backend; 0 = the cores this process may use
 };
 
 // OK, or INVALID_ARGUMENT naming the setting, what it holds and what is allowed.

@@ -29,7 +29,7 @@ class EngineImpl final : public SteppedEngine {
  public:
   EngineImpl(std::shared_ptr<const Model> model, ModelConfig config, const Tokenizer* tokenizer,
              std::unique_ptr<Backend> backend, const EngineOptions& options, const Clock& clock,
-             Emitter::Threads threads, DiskTier disk)
+             Emitter::Threads threads, DiskTier disk, std::vector<WarmState> warm)
       : model_(std::move(model)),
         config_(std::move(config)),
         view_{&config_, tokenizer},
@@ -41,6 +41,7 @@ class EngineImpl final : public SteppedEngine {
         emitter_(threads),
         loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_,
               StampOf(model_.get(), limits_), std::move(disk)) {
+    for (WarmState& state : warm) loop_.KeepWarm(std::move(state));
     if (threads == Emitter::Threads::kOwn) thread_ = std::thread([this] { loop_.Run(); });
   }
 
@@ -146,28 +147,31 @@ absl::StatusOr<RequestId> EngineImpl::EndAtOnce(std::unique_ptr<Request> request
 
 std::unique_ptr<Engine> Engine::Create(std::shared_ptr<const Model> model,
                                        std::unique_ptr<Backend> backend,
-                                       const EngineOptions& options, DiskTier disk) {
+                                       const EngineOptions& options, DiskTier disk,
+                                       std::vector<WarmState> warm) {
   const ModelConfig& config = model->config();
   const Tokenizer* tokenizer = model->tokenizer();
   return std::make_unique<EngineImpl>(
       std::move(model), config, tokenizer, std::move(backend), options, [] { return absl::Now(); },
-      Emitter::Threads::kOwn, std::move(disk));
+      Emitter::Threads::kOwn, std::move(disk), std::move(warm));
 }
 
 std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
                                               const EngineOptions& options, const Clock& clock,
-                                              DiskTier disk) {
+                                              DiskTier disk, std::vector<WarmState> warm) {
   return std::make_unique<EngineImpl>(nullptr, std::move(config), tokenizer, std::move(backend),
-                                      options, clock, Emitter::Threads::kOwn, std::move(disk));
+                                      options, clock, Emitter::Threads::kOwn, std::move(disk),
+                                      std::move(warm));
 }
 
 std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config, const Tokenizer* tokenizer,
                                                    std::unique_ptr<Backend> backend,
                                                    const EngineOptions& options, const Clock& clock,
-                                                   DiskTier disk) {
+                                                   DiskTier disk, std::vector<WarmState> warm) {
   return std::make_unique<EngineImpl>(nullptr, std::move(config), tokenizer, std::move(backend),
-                                      options, clock, Emitter::Threads::kNone, std::move(disk));
+                                      options, clock, Emitter::Threads::kNone, std::move(disk),
+                                      std::move(warm));
 }
 
 }  // namespace rivulet

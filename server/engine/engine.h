@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -46,6 +47,13 @@ struct EngineOptions {
   int prefill_tokens_idle = 0;
   int prefill_tokens_busy = 0;
   int64_t max_pending_tokens = 4096;  // untaken tokens of a reply before its rows pause
+};
+
+// A state that every tenant's requests with a PromptCacheSpec may go on from; never forgotten.
+struct WarmState {
+  std::vector<int32_t> tokens;  // the first of them are what the state has seen
+  int64_t fed = 0;              // how many, the implied bos counted; at most all
+  std::vector<float> state;     // [bytes_per_slot / 4], of this backend's numerics id
 };
 
 struct EngineLoad {
@@ -87,7 +95,8 @@ class Engine {
   // Takes the backend; starts both threads, and a third where there is a disk tier.
   static std::unique_ptr<Engine> Create(std::shared_ptr<const Model> model,
                                         std::unique_ptr<Backend> backend,
-                                        const EngineOptions& options, DiskTier disk = {});
+                                        const EngineOptions& options, DiskTier disk = {},
+                                        std::vector<WarmState> warm = {});
   virtual ~Engine() = default;  // Stops at once: running replies end with UNAVAILABLE
 
   virtual const Model& model() const = 0;

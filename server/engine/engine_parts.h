@@ -19,7 +19,7 @@ namespace rivulet {
 std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
                                               const EngineOptions& options, const Clock& clock,
-                                              DiskTier disk = {});
+                                              DiskTier disk = {}, std::vector<WarmState> warm = {});
 
 // The same engine without threads: whoever holds it is its loop and its emitter, one step after the
 // other, so that a schedule can be repeated. Drain never waits: it refuses new requests from now
@@ -38,6 +38,7 @@ class SteppedEngine : public Engine {
 std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config, const Tokenizer* tokenizer,
                                                    std::unique_ptr<Backend> backend,
                                                    const EngineOptions& options, const Clock& clock,
-                                                   DiskTier disk = {});
+                                                   DiskTier disk = {},
+                                                   std::vector<WarmState> warm = {});
 
 }  // namespace rivulet

@@ -46,9 +46,16 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       scheduler_(backend->limits(), ScheduleOptionsOf(options, backend->limits())),
       states_(StateLimitsOf(options, backend->limits()), std::move(stamp), std::move(disk),
               [queue] { queue->Wake(); }),
+      bos_(with_bos ? 1 : 0),
       sessions_(options.sessions, with_bos, &states_),
       cache_(options.prefix_cache),
       now_(clock_()) {}
+
+void Loop::KeepWarm(WarmState warm) {
+  const auto seen = static_cast<size_t>(std::max<int64_t>(0, warm.fed - bos_));
+  cache_.Share(std::span<const int32_t>(warm.tokens).first(seen),
+               states_.Pin(std::move(warm.state)));
+}
 
 void Loop::Run() {
   for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {

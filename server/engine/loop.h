@@ -37,6 +37,9 @@ class Loop {
   Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
        RequestQueue* queue, Emitter* emitter, StateStamp stamp, DiskTier disk);
 
+  // Before the first turn.
+  void KeepWarm(WarmState warm);
+
   // Returns after RequestQueue::Stop, when every request has been handed to the emitter with its
   // end.
   void Run();
@@ -106,6 +109,7 @@ class Loop {
   StatePool pool_;
   Scheduler scheduler_;
   StateStore states_;  // before whatever holds states
+  const int64_t bos_;
   SessionTable sessions_;
   PrefixCache cache_;
   int64_t cache_hits_ = 0, cache_misses_ = 0;
