@@ -72,6 +72,30 @@ __device__ __forceinline__ void* SharedMemory() {
 #endif
 }
 
+// For threads that wait for another block of a cooperative launch: a breath between two looks, how
+// often they should also look at the clock, and the clock.
+#if defined(RIVULET_CUDA_EMULATED)
+inline constexpr unsigned kLooksAClock = 1;
+#else
+inline constexpr unsigned kLooksAClock = 1024;
+#endif
+__device__ __forceinline__ void SpinPause() {
+#if defined(RIVULET_CUDA_EMULATED)
+  cuda_emulator::Pause();
+#endif
+}
+__device__ __forceinline__ uint64_t DeviceNanoseconds() {
+#if defined(__CUDA_ARCH__)
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+#elif defined(RIVULET_CUDA_EMULATED)
+  return cuda_emulator::Nanoseconds();
+#else
+  return 0;
+#endif
+}
+
 __device__ __forceinline__ int LaneIndex() { return static_cast<int>(threadIdx.x) % kWarpLanes; }
 __device__ __forceinline__ int WarpIndex() { return static_cast<int>(threadIdx.x) / kWarpLanes; }
 

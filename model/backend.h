@@ -35,7 +35,8 @@ struct BackendLimits {
   size_t bytes_per_slot = 0;  // state of one session
   size_t weight_bytes = 0;    // weights as this backend keeps them
   std::string
-      numerics_id;  // what the bits of a session's tokens depend on beside model and request
+      numerics_id;        // what the bits of a session's tokens depend on beside model and request
+  std::string plan = {};  // how steps are run, in words for the log; bits do not depend on it
 };
 
 // What the penalties know of a token that was fed before: it was among the prompt, and how often it

@@ -11,6 +11,7 @@
 #include "model/base/error.h"
 #include "model/cuda_device.h"
 #include "model/cuda_forward.h"
+#include "model/cuda_latency.h"
 #include "model/cuda_queue.h"
 #include "model/cuda_records.h"
 #include "model/cuda_run_block.h"
@@ -30,6 +31,7 @@ struct OnDevice {
   CudaScratch scratch;
   CudaMemory block;               // where runs arrive
   std::vector<CudaGraph> graphs;  // one step, by bucket
+  CudaLatency latency;            // steps of few rows
   CudaEvent end;                  // of the outstanding run
 };
 
@@ -148,7 +150,7 @@ class CudaBackend final : public Backend {
   const std::shared_ptr<const Model> model_;
   const ModelConfig& config_;
   const CudaDevice device_;
-  const BackendLimits limits_;
+  BackendLimits limits_;  // constant once started
   const std::vector<int> buckets_;
   std::unique_ptr<OnDevice> state_;
   const CudaForward forward_;
@@ -180,6 +182,11 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
   RIVULET_RETURN_IF_ERROR(WarmUp());
   RIVULET_RETURN_IF_ERROR(CaptureSteps());
+  RIVULET_ASSIGN_OR_RETURN(
+      d.latency, CudaLatency::Create(config_, d.weights, d.slots, d.records, d.scratch, d.block,
+                                     limits_, device_, options, d.queue));
+  limits_.plan = d.latency.rows() > 0 ? d.latency.description()
+                                      : absl::StrCat("graphs (", d.latency.description(), ")");
   return d.queue.AwaitAll();
 }
 
@@ -247,8 +254,13 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
   RIVULET_CUDA_RETURN_IF_ERROR(
       cudaMemcpyAsync(d.block.data(), room, block.bytes, cudaMemcpyHostToDevice, d.queue.stream()));
   if (!plan_.plain) RIVULET_RETURN_IF_ERROR(forward_.First(d.queue, block, plan_, count));
-  for (int step = plan_.plain ? 0 : 1; step < draws; ++step) {
-    RIVULET_RETURN_IF_ERROR(d.graphs[bucket].Launch(d.queue.stream()));
+  const int steps = draws - (plan_.plain ? 0 : 1);  // that are alike
+  if (steps > 0 && plan_.rows <= d.latency.rows()) {
+    RIVULET_RETURN_IF_ERROR(d.latency.Run(d.queue, block.step, plan_.rows, steps));
+  } else {
+    for (int step = 0; step < steps; ++step) {
+      RIVULET_RETURN_IF_ERROR(d.graphs[bucket].Launch(d.queue.stream()));
+    }
   }
   RIVULET_RETURN_IF_ERROR(d.end.Record(d.queue.stream()));
   order_.Start(run_, plan_);
@@ -303,6 +315,7 @@ absl::Status CheckOptions(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(check("max_steps", options.max_steps, 1, 1 << 10));
   RIVULET_RETURN_IF_ERROR(check("many_rows", options.many_rows, 1, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("head_rows", options.head_rows, 0, 1 << 20));
+  RIVULET_RETURN_IF_ERROR(check("latency_rows", options.latency_rows, 0, kernels::kLatencyMaxRows));
   RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));
   if (options.patience > absl::ZeroDuration()) return absl::OkStatus();
   return InvalidField("OPTION_OUT_OF_RANGE", "patience",
@@ -354,12 +367,13 @@ struct Need {
 };
 
 absl::StatusOr<Need> MeasureNeed(const ModelConfig& config, const BackendLimits& limits,
-                                 int head_rows) {
+                                 const CudaBackendOptions& options) {
   Need need;
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&need.free, &need.total));
   need.weights = limits.weight_bytes;
   need.slot = CudaSlots::BytesPerSlot(config);
-  need.work = CudaScratch::Bytes(config, limits, head_rows) + CudaRunBlock::MaxBytes(limits);
+  need.work = CudaScratch::Bytes(config, limits, options.head_rows) +
+              CudaRunBlock::MaxBytes(limits) + CudaLatency::Bytes(config, limits, options);
   need.num_slots = limits.num_slots;
   return need;
 }
@@ -373,7 +387,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   const ModelConfig& config = model->config();
   RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
   const BackendLimits limits = LimitsOf(config, options, device);
-  RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits, options.head_rows));
+  RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits, options));
   if (need.sum() > need.usable()) return need.OutOfMemory();
   auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits, options.many_rows);
   const absl::Status started = backend->Start(options);

@@ -21,6 +21,13 @@ enum class CudaPrecision : uint8_t {
   kFloat32,
 };
 
+// How the steps of a run of few rows are launched. The bits are the same.
+enum class CudaPlan : uint8_t {
+  kAuto,        // as one launch where weights fit into the device's shared memory, else as graphs
+  kLatency,     // as one launch, even if weights must be read anew in every step
+  kThroughput,  // as graphs
+};
+
 struct CudaBackendOptions {
   // Behaviour.
   int num_slots = 1024;
@@ -29,6 +36,8 @@ struct CudaBackendOptions {
   // The device is taken for hung, and the backend poisoned, when it makes no progress for so long.
   absl::Duration patience = absl::Seconds(10);
   // Performance.
+  CudaPlan plan = CudaPlan::kAuto;
+  int latency_rows = 8;     // most rows of a run that goes as one launch, at most 16; 0: none
   int max_rows = 0;         // rows of one run; 0: num_slots, but at most 4096
   int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 8192
   int max_steps = 32;       // steps of one run
@@ -40,7 +49,8 @@ struct CudaBackendOptions {
 // Uploads the weights, reserves the slots, captures a step for every bucket of row counts and runs
 // each once, so that nothing is allocated or loaded later. Errors: UNIMPLEMENTED (reason
 // BACKEND_ABSENT: this build has none), UNAVAILABLE (BACKEND_ABSENT: no driver or no usable device;
-// CUDA_ERROR), INVALID_ARGUMENT (options, a device that is not there, a weight too large for fp16),
+// CUDA_ERROR), INVALID_ARGUMENT (options, a device that is not there, a plan that it cannot run, a
+// weight too large for fp16),
 // RESOURCE_EXHAUSTED naming the arithmetic (weights, slots, free memory), DATA_LOSS (weights).
 //
 // A CUDA error or a hung device poisons the backend: every later call returns UNAVAILABLE with

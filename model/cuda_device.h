@@ -85,6 +85,8 @@ class CudaEvent {
   static absl::StatusOr<CudaEvent> Create();
 
   absl::Status Record(cudaStream_t stream) const;
+  // What is queued in `stream` from now on waits for the last Record.
+  absl::Status MakeWait(cudaStream_t stream) const;
   // Whether the device has come past the last Record; an error that work before it left behind.
   absl::StatusOr<bool> Passed() const;
 

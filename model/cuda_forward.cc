@@ -5,11 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/embed_cuda.h"
 #include "kernels/gemm_cuda.h"
 #include "kernels/gemm_wide_cuda.h"
 #include "kernels/layer_norm_cuda.h"
-#include "kernels/linear_attention_cuda.h"
 #include "model/base/error.h"
 
 namespace rivulet {
@@ -60,10 +58,6 @@ CudaWideGemmArgs WideProduct(const CudaMatrix& w, float* a, int lda, float* out,
   return args;
 }
 
-Epilogue ActivationOf(const ModelConfig& config) {
-  return config.activation == Activation::kGelu ? Epilogue::kGelu : Epilogue::kRelu;
-}
-
 absl::Status WideGemm(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
   return CudaStatus(kernels::WideGemmCuda(launch, args), "launching a product of many rows");
 }
@@ -93,15 +87,57 @@ bool CudaForward::Wide(int rows) const {
   return Many(rows) && weights_.layers[0].qkv.type == kernels::WeightType::kF16;
 }
 
-absl::Status CudaForward::Embed(const CudaLaunch& launch, const Pass& pass) const {
+kernels::CudaEmbedArgs CudaEmbedding(const ModelConfig& config, const CudaWeights& weights) {
   kernels::CudaEmbedArgs args;
-  args.table = weights_.embedding;
-  args.positions = weights_.positions;
-  args.position_rows = weights_.position_rows;
-  args.frequencies = weights_.frequencies;
-  args.columns = config_.embedding_columns();
-  args.has_positions = config_.position.type != PositionType::kNone;
-  args.concat = config_.position.combine == PositionCombine::kConcat;
+  args.table = weights.embedding;
+  args.positions = weights.positions;
+  args.position_rows = weights.position_rows;
+  args.frequencies = weights.frequencies;
+  args.columns = config.embedding_columns();
+  args.has_positions = config.position.type != PositionType::kNone;
+  args.concat = config.position.combine == PositionCombine::kConcat;
+  return args;
+}
+
+kernels::CudaAttentionArgs CudaAttention(const ModelConfig& config, const CudaSlots& slots) {
+  kernels::CudaAttentionArgs args;
+  args.states = slots.states();
+  args.layout = config.state_layout();
+  args.map = FeatureMapOf(config);
+  args.omega_per_head = args.map.kind == kernels::FeatureMapKind::kRfa
+                            ? size_t(config.key_dim) * size_t(args.map.columns)
+                            : 0;
+  args.gated = config.gate == Gate::kRfa;
+  args.clamp = config.normalizer == Normalizer::kClampMin;
+  args.normalizer = config.normalizer_value;
+  return args;
+}
+
+kernels::CudaSampleArgs CudaSampling(const ModelConfig& config, const CudaSlots& slots,
+                                     const CudaRecords& records, const CudaScratch& scratch) {
+  kernels::CudaSampleArgs args;
+  args.outputs = scratch.outputs;
+  args.num_outputs = config.output_size();
+  args.ld_outputs = scratch.ld_outputs;
+  if (config.output.type == OutputType::kMixtureOfLogistics) {
+    args.mixture = {config.output.num_mixtures, config.output.num_levels,
+                    config.output.scale == MixtureScale::kElu, config.bos_token_id.value_or(-1)};
+  }
+  args.samplers = slots.samplers();
+  args.scratch = scratch.adjusted;
+  args.ld_scratch = scratch.ld_adjusted;
+  args.records = records.records();
+  args.top = records.top();
+  args.top_stride = records.top_stride();
+  return args;
+}
+
+Epilogue CudaActivation(const ModelConfig& config) {
+  return config.activation == Activation::kGelu ? Epilogue::kGelu : Epilogue::kRelu;
+}
+
+absl::Status CudaForward::Embed(const CudaLaunch& launch, const Pass& pass) const {
+  kernels::CudaEmbedArgs args = CudaEmbedding(config_, weights_);
   args.tokens = pass.tokens;
   args.at = pass.positions;
   args.out = scratch_.x;
@@ -112,7 +148,7 @@ absl::Status CudaForward::Embed(const CudaLaunch& launch, const Pass& pass) cons
 }
 
 absl::Status CudaForward::Attention(const CudaLaunch& launch, const Pass& pass, int index) const {
-  kernels::CudaAttentionArgs args;
+  kernels::CudaAttentionArgs args = CudaAttention(config_, slots_);
   args.segments = pass.segments;
   args.num_segments = pass.num_segments;
   args.num_long = pass.num_long;
@@ -123,17 +159,8 @@ absl::Status CudaForward::Attention(const CudaLaunch& launch, const Pass& pass, 
   args.out = Wide(pass.rows) ? nullptr : scratch_.attention;
   args.out_half = Wide(pass.rows) ? Halves(scratch_.attention) : nullptr;
   args.ld_out = scratch_.ld_attention;
-  args.states = slots_.states();
-  args.layout = config_.state_layout();
   args.layer = index;
-  args.map = FeatureMapOf(config_);
   args.map.omega = weights_.layers[size_t(index)].omega;
-  args.omega_per_head = args.map.kind == kernels::FeatureMapKind::kRfa
-                            ? size_t(config_.key_dim) * size_t(args.map.columns)
-                            : 0;
-  args.gated = config_.gate == Gate::kRfa;
-  args.clamp = config_.normalizer == Normalizer::kClampMin;
-  args.normalizer = config_.normalizer_value;
   return CudaStatus(kernels::AttentionCuda(launch, args), "launching the attention");
 }
 
@@ -185,7 +212,7 @@ absl::Status CudaForward::FeedForward(const CudaLaunch& launch, const CudaLayer&
   if (!fused) RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, s.x, rows));
   CudaGemmArgs ffn1 = Product(layer.ffn1, fused ? s.y : s.x, s.ld_x, s.ffn, s.ld_ffn, rows);
   if (fused) AddNorm(layer.norm1, config_.layer_norm_eps, s.x, s.ld_x, &ffn1);
-  ffn1.epilogue = ActivationOf(config_);
+  ffn1.epilogue = CudaActivation(config_);
   RIVULET_RETURN_IF_ERROR(Gemm(launch, ffn1));
   CudaGemmArgs ffn2 = Product(layer.ffn2, s.ffn, s.ld_ffn, s.y, s.ld_x, rows);
   ffn2.epilogue = Epilogue::kResidual;
@@ -199,7 +226,7 @@ absl::Status CudaForward::WideFeedForward(const CudaLaunch& launch, const CudaLa
   const CudaScratch& s = scratch_;
   RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, s.x, rows));
   CudaWideGemmArgs ffn1 = WideProduct(layer.ffn1, s.half, s.ld_x, s.ffn, s.ld_ffn, true, rows);
-  ffn1.epilogue = ActivationOf(config_);
+  ffn1.epilogue = CudaActivation(config_);
   RIVULET_RETURN_IF_ERROR(WideGemm(launch, ffn1));
   CudaWideGemmArgs ffn2 = WideProduct(layer.ffn2, s.ffn, s.ld_ffn, s.y, s.ld_x, false, rows);
   ffn2.epilogue = Epilogue::kResidual;
@@ -253,23 +280,10 @@ absl::Status CudaForward::Head(const CudaLaunch& launch, int first, int rows) co
 
 absl::Status CudaForward::Sample(const CudaLaunch& launch, const Pass& pass, int first,
                                  int rows) const {
-  kernels::CudaSampleArgs args;
-  args.outputs = scratch_.outputs;
+  kernels::CudaSampleArgs args = CudaSampling(config_, slots_, records_, scratch_);
   args.rows = rows;
-  args.num_outputs = config_.output_size();
-  args.ld_outputs = scratch_.ld_outputs;
-  if (config_.output.type == OutputType::kMixtureOfLogistics) {
-    args.mixture = {config_.output.num_mixtures, config_.output.num_levels,
-                    config_.output.scale == MixtureScale::kElu, config_.bos_token_id.value_or(-1)};
-  }
   args.work = pass.work + first;
   args.fed = pass.fed == nullptr ? nullptr : pass.fed + first;
-  args.samplers = slots_.samplers();
-  args.scratch = scratch_.adjusted;
-  args.ld_scratch = scratch_.ld_adjusted;
-  args.records = records_.records();
-  args.top = records_.top();
-  args.top_stride = records_.top_stride();
   args.next = pass.next;
   return CudaStatus(kernels::SampleCuda(launch, args), "launching the sampling");
 }

@@ -13,6 +13,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "kernels/embed_cuda.h"
+#include "kernels/linear_attention_cuda.h"
+#include "kernels/sample_cuda.h"
 #include "model/config.h"
 #include "model/cuda_device.h"
 #include "model/cuda_queue.h"
@@ -23,6 +26,13 @@
 #include "model/cuda_weights.h"
 
 namespace rivulet {
+
+// What launches say of a model alone: tables, layout, slots, ring, head outputs.
+kernels::CudaEmbedArgs CudaEmbedding(const ModelConfig& config, const CudaWeights& weights);
+kernels::CudaAttentionArgs CudaAttention(const ModelConfig& config, const CudaSlots& slots);
+kernels::CudaSampleArgs CudaSampling(const ModelConfig& config, const CudaSlots& slots,
+                                     const CudaRecords& records, const CudaScratch& scratch);
+kernels::Epilogue CudaActivation(const ModelConfig& config);
 
 // Thread: one. References must outlive it.
 class CudaForward {

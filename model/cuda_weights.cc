@@ -9,10 +9,6 @@ namespace {
 using kernels::CudaMatrix;
 using kernels::WeightType;
 
-WeightType LayerType(CudaPrecision precision) {
-  return precision == CudaPrecision::kFloat32 ? WeightType::kF32 : WeightType::kF16;
-}
-
 size_t MatrixBytes(WeightType type, int k, int n) {
   return kernels::CudaPackedSize(type, k, n) + size_t(n) * sizeof(float);
 }
@@ -24,8 +20,12 @@ bool HasLatePositions(const ModelConfig& config) {
 
 }  // namespace
 
+WeightType CudaLayerType(CudaPrecision precision) {
+  return precision == CudaPrecision::kFloat32 ? WeightType::kF32 : WeightType::kF16;
+}
+
 size_t CudaWeights::Bytes(const ModelConfig& config, CudaPrecision precision) {
-  const WeightType type = LayerType(precision);
+  const WeightType type = CudaLayerType(precision);
   const int hidden = config.hidden_size, heads = config.num_heads;
   const auto columns = size_t(config.embedding_columns());
   const size_t norm = 2 * size_t(hidden) * sizeof(float);
@@ -132,7 +132,7 @@ class CudaWeightsLoader {
 absl::StatusOr<CudaWeights> CudaWeights::Load(const Model& model, CudaPrecision precision,
                                               CudaQueue& queue) {
   CudaWeights weights;
-  CudaWeightsLoader loader(model, LayerType(precision), queue, &weights);
+  CudaWeightsLoader loader(model, CudaLayerType(precision), queue, &weights);
   RIVULET_RETURN_IF_ERROR(loader.Load());
   return weights;
 }

@@ -29,6 +29,9 @@ struct CudaLayer {
   const float* omega = nullptr;  // [key_dim, columns], or per head for rfa; null for elu
 };
 
+// Type of the layers' matrices; the head is float32 always.
+kernels::WeightType CudaLayerType(CudaPrecision precision);
+
 // All pointers are the device's and live as long as this does. Immutable once loaded.
 class CudaWeights {
  public:

@@ -222,9 +222,12 @@ TEST_F(CudaEmulatedTest, AKernelThatFailsPoisonsWhereverItRuns) {
 TEST_F(CudaEmulatedTest, AKernelThatNeverEndsIsNoticedAndDestructionDoesNotWaitForIt) {
   CudaBackendOptions options = Options();
   options.patience = absl::Milliseconds(1500);
-  New().reset();
+  auto unharmed = New();
   const int64_t at_start = emulator::Count().kernels;
-  for (const int64_t n : {int64_t{1}, at_start + 1, at_start + 17}) {
+  ASSERT_EQ(UseEverything(*unharmed, model_->config()), absl::OkStatus());
+  const int64_t at_end = emulator::Count().kernels;
+  unharmed.reset();
+  for (const int64_t n : {int64_t{1}, at_start + 1, (at_start + at_end) / 2, at_end}) {
     SCOPED_TRACE(absl::StrCat("kernel ", n));
     emulator::Reset();
     while (emulator::Advance(1000)) {  // what an abandoned backend left

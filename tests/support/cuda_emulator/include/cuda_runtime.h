@@ -19,6 +19,7 @@
 #define __constant__
 #define __shared__ static
 #define __forceinline__ inline
+#define __noinline__
 #define __restrict__ __restrict
 #define __align__(n) alignas(n)
 #define __launch_bounds__(...)

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda_latency.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+using kernels::LatencyLayer;
+using kernels::LatencyModel;
+using kernels::LatencyPlan;
+
+// Two launches whose blocks wait for each other would wait for ever if each had a part of the
+// device. A cooperative launch is said to begin as a whole; in one process we need not believe it:
+// every such launch waits for the last one on its device, of whatever backend.
+class Turns {
+ public:
+  static Turns& Get() {
+    static auto* turns = new Turns;
+    return *turns;
+  }
+  template <typename Launch>
+  absl::Status Take(int device, const CudaEvent& end, cudaStream_t stream, const Launch& launch) {
+    const std::lock_guard lock(mutex_);
+    const CudaEvent*& last = last_[device];
+    if (last != nullptr && last != &end) RIVULET_RETURN_IF_ERROR(last->MakeWait(stream));
+    RIVULET_RETURN_IF_ERROR(launch());
+    last = &end;
+    return end.Record(stream);
+  }
+  // `end` goes away.
+  void Forget(int device, const CudaEvent* end) {
+    const std::lock_guard lock(mutex_);
+    const auto found = last_.find(device);
+    if (found != last_.end() && found->second == end) found->second = nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, const CudaEvent*> last_;
+};
+
+// The shapes, without device memory.
+LatencyModel Shapes(const ModelConfig& config, CudaPrecision precision) {
+  LatencyModel model;
+  model.type = CudaLayerType(precision);
+  model.hidden = config.hidden_size;
+  model.ffn = config.ffn_size;
+  model.activation = CudaActivation(config);
+  model.norm_eps = config.layer_norm_eps;
+  model.head = {kernels::WeightType::kF32, config.hidden_size, config.output_size(), nullptr,
+                nullptr};
+  model.attention.layout = config.state_layout();
+  model.attention.map = FeatureMapOf(config);
+  return model;
+}
+
+absl::Status CannotBe(absl::string_view why) {
+  return InvalidField(
+      "PLAN_UNSUPPORTED", "plan",
+      absl::StrCat("plan is \"latency\", but ", why, "; allowed here: \"auto\" or \"throughput\""));
+}
+
+// 0: no run is to go as one launch.
+int MostRows(const BackendLimits& limits, const CudaBackendOptions& options) {
+  return options.plan == CudaPlan::kThroughput ? 0
+                                               : std::min(options.latency_rows, limits.max_rows);
+}
+
+absl::StatusOr<int> Attribute(cudaDeviceAttr attribute, int device) {
+  int value = 0;
+  RIVULET_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+
+}  // namespace
+
+CudaLatency::~CudaLatency() { Turns::Get().Forget(device_, &end_); }
+
+CudaLatency& CudaLatency::operator=(CudaLatency&& other) noexcept {
+  Turns::Get().Forget(device_, &end_);
+  Turns::Get().Forget(other.device_, &other.end_);
+  device_ = other.device_;
+  description_ = std::move(other.description_);
+  args_ = other.args_;
+  plans_ = std::exchange(other.plans_, {});
+  layers_ = std::move(other.layers_);
+  exchange_ = std::move(other.exchange_);
+  abort_ = std::move(other.abort_);
+  end_ = std::move(other.end_);
+  next_flag_ = other.next_flag_;
+  return *this;
+}
+
+size_t CudaLatency::Bytes(const ModelConfig& config, const BackendLimits& limits,
+                          const CudaBackendOptions& options) {
+  const int rows = MostRows(limits, options);
+  if (rows == 0) return 0;
+  const LatencyPlan plan =
+      kernels::PlanLatency(Shapes(config, options.precision), rows,
+                           /*multiprocessors=*/1, std::numeric_limits<size_t>::max(), true);
+  return plan.words * sizeof(uint64_t) + size_t(config.num_layers) * sizeof(LatencyLayer) +
+         sizeof(uint32_t);
+}
+
+absl::Status CudaLatency::UploadLayers(const CudaWeights& weights, CudaQueue& queue) {
+  const auto norm = [](const CudaNorm& n) { return kernels::LatencyNorm{n.weight, n.bias}; };
+  std::vector<LatencyLayer> layers;
+  for (const CudaLayer& l : weights.layers) {
+    layers.push_back({l.qkv, l.out, l.ffn1, l.ffn2, norm(l.norm1), norm(l.norm2), l.omega});
+  }
+  const size_t bytes = layers.size() * sizeof(LatencyLayer);
+  RIVULET_ASSIGN_OR_RETURN(layers_, CudaMemory::OnDevice(bytes));
+  args_.model.layers = static_cast<const LatencyLayer*>(layers_.data());
+  args_.model.final_norm = norm(weights.final_norm);
+  args_.model.head = weights.head;
+  return queue.CopyIn(layers_.data(), layers.data(), bytes);
+}
+
+// Makes the plans, and says in `description_` what became of it.
+absl::Status CudaLatency::Prepare(const CudaDevice& device, bool may_stream, int most_rows) {
+  RIVULET_ASSIGN_OR_RETURN(const int cooperative,
+                           Attribute(cudaDevAttrCooperativeLaunch, device.index));
+  RIVULET_ASSIGN_OR_RETURN(const int shared,
+                           Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device.index));
+  if (cooperative == 0) {
+    description_ = "the device has no cooperative launches";
+    return absl::OkStatus();
+  }
+  for (int rows = 1; rows <= most_rows;
+       rows = rows < most_rows ? std::min(2 * rows, most_rows) : rows + 1) {
+    const LatencyPlan plan =
+        kernels::PlanLatency(args_.model, rows, device.multiprocessors, size_t(shared), may_stream);
+    bool fits = false;
+    if (plan.rows > 0) {
+      RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareLatencyCuda(
+          args_.model, plan, device.multiprocessors, size_t(shared), &fits));
+    }
+    if (!fits) break;
+    plans_.push_back(plan);
+  }
+  if (plans_.empty()) {
+    description_ = absl::StrCat("weights exceed the shared memory of ", device.multiprocessors,
+                                " multiprocessors with ", shared, " bytes each");
+    return absl::OkStatus();
+  }
+  const LatencyPlan& plan = plans_.back();
+  description_ = absl::StrCat("runs of up to ", plan.rows, " rows: one launch, weights ",
+                              plan.weights_stay ? "in shared memory" : "read in every step",
+                              "; stages x blocks ", plan.stages, " x ", plan.stage_blocks);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CudaLatency> CudaLatency::Create(
+    const ModelConfig& config, const CudaWeights& weights, const CudaSlots& slots,
+    const CudaRecords& records, const CudaScratch& scratch, const CudaMemory& block,
+    const BackendLimits& limits, const CudaDevice& device, const CudaBackendOptions& options,
+    CudaQueue& queue) {
+  CudaLatency latency;
+  const int most_rows = MostRows(limits, options);
+  if (most_rows == 0) {
+    latency.description_ = "chosen by option";
+    return latency;
+  }
+  latency.device_ = device.index;
+  kernels::LatencyArgs& args = latency.args_;
+  args.model = Shapes(config, options.precision);
+  args.model.embed = CudaEmbedding(config, weights);
+  args.model.attention = CudaAttention(config, slots);
+  args.sample = CudaSampling(config, slots, records, scratch);
+  args.patience_nanoseconds = uint64_t(absl::ToInt64Nanoseconds(options.patience));
+  RIVULET_RETURN_IF_ERROR(latency.UploadLayers(weights, queue));
+  RIVULET_RETURN_IF_ERROR(latency.Prepare(device, options.plan == CudaPlan::kLatency, most_rows));
+  if (latency.plans_.empty()) {
+    if (options.plan == CudaPlan::kLatency) return CannotBe(latency.description_);
+    return latency;
+  }
+  const size_t bytes = latency.plans_.back().words * sizeof(uint64_t);
+  RIVULET_ASSIGN_OR_RETURN(latency.exchange_, CudaMemory::OnDevice(bytes));
+  RIVULET_ASSIGN_OR_RETURN(latency.abort_, CudaMemory::OnDevice(sizeof(uint32_t)));
+  RIVULET_ASSIGN_OR_RETURN(latency.end_, CudaEvent::Create());
+  args.exchange = static_cast<uint64_t*>(latency.exchange_.data());
+  args.abort = static_cast<uint32_t*>(latency.abort_.data());
+  RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(args.exchange, 0, bytes, queue.stream()));
+  RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(args.abort, 0, sizeof(uint32_t), queue.stream()));
+  RIVULET_RETURN_IF_ERROR(latency.WarmUp(block, queue));
+  return latency;
+}
+
+absl::Status CudaLatency::WarmUp(const CudaMemory& block, CudaQueue& queue) {
+  const CudaRunBlock idle = CudaRunBlock::PlacePlain(block.data(), rows());
+  RIVULET_ASSIGN_OR_RETURN(void* const room, queue.Stage(idle.bytes));
+  FillIdleCudaRunBlock(rows(), CudaRunBlock::PlacePlain(room, rows()));
+  RIVULET_CUDA_RETURN_IF_ERROR(
+      cudaMemcpyAsync(block.data(), room, idle.bytes, cudaMemcpyHostToDevice, queue.stream()));
+  for (const LatencyPlan& plan : plans_) {
+    RIVULET_RETURN_IF_ERROR(Run(queue, idle.step, plan.rows, 1));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaLatency::Run(const CudaQueue& queue, const kernels::CudaStepRows& step, int rows,
+                              int steps) {
+  // Flags never come twice: once they are used up, the words forget the old ones.
+  if (next_flag_ + uint64_t(steps) > std::numeric_limits<uint32_t>::max()) {
+    RIVULET_CUDA_RETURN_IF_ERROR(
+        cudaMemsetAsync(exchange_.data(), 0, exchange_.bytes(), queue.stream()));
+    next_flag_ = 1;
+  }
+  args_.step = step;
+  args_.rows = rows;
+  args_.steps = steps;
+  args_.first_flag = uint32_t(next_flag_);
+  args_.plan = *std::find_if(plans_.begin(), plans_.end(),
+                             [&](const LatencyPlan& plan) { return plan.rows >= rows; });
+  next_flag_ += uint64_t(steps);
+  return Turns::Get().Take(device_, end_, queue.stream(), [&] {
+    return CudaStatus(kernels::LatencyCuda(queue.launch(), args_), "launching steps of few rows");
+  });
+}
+
+}  // namespace rivulet
