@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/convert_session.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "model/strict_json.h"
@@ -75,8 +77,9 @@ absl::StatusOr<ListSpec> ToListSpec(const v1::ListSessionsRequest& request) {
   spec.page_size = request.page_size();
   const std::string& token = request.page_token();
   if (token.empty()) return spec;
-  // As absl::Hex writes it: 16 digits.
-  if (token.size() != 16 || !absl::SimpleHexAtoi(token, &spec.after)) {
+  // As absl::Hex writes it: 16 digits, and no white space, which SimpleHexAtoi would pass over.
+  const bool digits = std::all_of(token.begin(), token.end(), absl::ascii_isxdigit);
+  if (token.size() != 16 || !digits || !absl::SimpleHexAtoi(token, &spec.after)) {
     return InvalidField("PAGE_TOKEN_MALFORMED", "page_token",
                         absl::StrCat("page_token is ", Quoted(token),
                                      "; it must be the next_page_token of a reply, or absent"));
