@@ -16,6 +16,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = "rivulet/v1"
+ERRORS = "google/rpc"  # which rivulet/v1 imports; the Python modules are those of googleapis-common-protos
 MODULE = '''\
 # SPDX-License-Identifier: Apache-2.0
 """Messages of {source}, made when the wheel was built."""
@@ -83,7 +84,8 @@ class ProtoHook(BuildHookInterface):  # type: ignore[type-arg]
         include: dict[str, str] = build_data["force_include"]
         include[str(proto.parent / "LICENSE")] = "LICENSE" if self.target_name == "sdist" else "rivulet/LICENSE"
         if self.target_name == "sdist":
-            include[str(proto / PACKAGE)] = f"proto/{PACKAGE}"
+            for folder in (PACKAGE, ERRORS):
+                include[str(proto / folder)] = f"proto/{folder}"
         elif version == "editable":
             generate(proto, root / "src")
         else:

@@ -46,6 +46,14 @@ def use(client: rivulet.Client) -> None:
         assert_type(session.fork(2), list[rivulet.Session])
         assert_type(client.restore_session([session.snapshot()]).same_numerics, bool | None)
     assert_type(client.sessions(), tuple[rivulet.SessionInfo, ...])
+    with client.multiplex(timeout=9) as stream:
+        assert_type(stream.generate("a", max_tokens=3, timeout=2), int)
+        for piece in stream:
+            assert_type(piece, rivulet.MultiplexPart)
+            assert_type(piece.tokens, list[int])
+            assert_type(piece.error, rivulet.RivuletError | None)
+    for piece in client.generate_many(["a", [1]], at_once=3, seed=1):
+        assert_type(piece.ended, bool)
 
 async def use_async(client: rivulet.AsyncClient) -> None:
     async for part in client.generate(b"12"):
@@ -57,6 +65,9 @@ async def use_async(client: rivulet.AsyncClient) -> None:
         assert_type(await session.generate([1], position=0).collect(), rivulet.Generation)
         assert_type(await session.fork(), list[rivulet.AsyncSession])
     assert_type(await client.load(), tuple[rivulet.ModelLoad, ...])
+    async with client.multiplex() as many:
+        async for piece in many:
+            assert_type(piece.text, str)
 """
 
 
@@ -128,7 +139,7 @@ class PackageTest(unittest.TestCase):
             self.assertIn(mention, out)
 
     def test_the_quick_start_of_the_readme_runs(self):
-        self.assertEqual(len(BLOCKS), 3)
+        self.assertEqual(len(BLOCKS), 4)
         with Server(*MODELS) as server:
             outputs = []
             for block in BLOCKS:
@@ -143,6 +154,7 @@ class PackageTest(unittest.TestCase):
         self.assertRegex(outputs[0], r"\n40 characters in \d")
         self.assertIn("['mnist-linear', 'shakespeare-rfa']\n(2, 28, 28) ", outputs[1])
         self.assertRegex(outputs[2], r"(?s)at 46, marks \{'begin': 6\}\n(\d+ (['\"]).{20,}?\2\n){3}.*\n46 True \['[0-9a-f]{32}'\]\n$")
+        self.assertRegex(outputs[3], r"^300 (['\"]).{20,}\1\n$")
         self.assertEqual((self.folder / "digits.png").read_bytes()[:4], b"\x89PNG")
 
     def test_the_server_of_the_readme_serves_what_the_quick_start_asks_for(self):
