@@ -8,6 +8,7 @@
 #include "kernels/feature_map_cuda.h"
 #include "kernels/latency_exchange_cuda.h"
 #include "kernels/latency_product_cuda.h"
+#include "kernels/linear_attention_shape_cuda.h"
 
 namespace rivulet::kernels {
 
@@ -152,9 +153,7 @@ __device__ void SendHead(const LatencyArgs& p, const float* shared, int head, ui
     if ((alive >> r & 1u) == 0) continue;
     const float* dots = shared + plan.dot + r * plan.dots;
     const float dot = plan.dots == 1 ? dots[0] : (dots[0] + dots[1]) + (dots[2] + dots[3]);
-    const float least = attention.normalizer;
-    const float divisor = attention.clamp ? (dot < least ? least : dot) : dot + least;
-    const float inverse = 1.0f / divisor;
+    const float inverse = InverseOf(attention, dot);
     const float* sums = shared + plan.sums + r * plan.groups * values;
     uint64_t* word = to + r * plan.ld_attention + head * each + j;
     if constexpr (kF16) {

@@ -5,6 +5,7 @@
 
 #include "kernels/categorical_cuda.h"
 #include "kernels/latency_slices_cuda.h"
+#include "kernels/linear_attention_shape_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
@@ -39,15 +40,20 @@ ShareBytes LargestShare(const LatencyModel& model, const LatencyPlan& plan) {
   return largest;
 }
 
-// The order in which AttentionCuda adds for this model.
+// The order in which AttentionCuda adds for this model: a special kernel's, or the generic one's
+// with a warp a group.
 void SetOrder(const LatencyModel& model, LatencyPlan* plan) {
-  const StateLayout& layout = model.attention.layout;
-  const int f = layout.features, v = layout.value_dim, key = model.attention.map.key_dim;
-  const bool special = 2 * layout.heads * key % 4 == 0 && key <= 256 &&
-                       (((f == 32 || f == 64) && v == 32) || ((f == 64 || f == 128) && v == 64));
-  plan->tree = special;
-  plan->groups = special && v == 64 ? 8 : 4;
-  plan->dots = special ? 1 : 4;
+  plan->tree = false;
+  plan->groups = plan->dots = 4;
+  (void)ForAttentionShape(
+      model.attention,
+      [&](auto shape) {
+        plan->tree = true;
+        plan->groups = decltype(shape)::kGroups;
+        plan->dots = 1;
+        return cudaSuccess;
+      },
+      [] { return cudaSuccess; });
 }
 
 void PlaceInShared(const LatencyModel& model, LatencyPlan* p) {

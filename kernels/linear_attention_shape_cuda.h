@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order in which the special kernels of linear attention add, step and prefill alike: what
-// makes their bits the same. Included by linear_attention*_cuda.* only.
+// makes their bits the same. Included by linear_attention*_cuda.* and latency_*_cuda.* only.
 //
 //   y[c] = tree over the groups d of ( sum over i, ascending, of q[f] S[f][c], f = d + i kGroups )
 //   q . z = butterfly over 32 lanes l of ( sum over i, ascending, of q[f] z[f], f = l + 32 i )
