@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/config_json.h"
+#include "model/model_name.h"
 #include "model/strict_json.h"
 #include "model/tokenizer.h"
 
@@ -27,13 +28,8 @@ absl::Status ParseFormat(FieldReader* root) {
 
 absl::Status ParseName(FieldReader* root, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(root->GetString("name", &config->name));
-  const auto is_alnum = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
-  bool good = !config->name.empty() && config->name.size() <= 64 && is_alnum(config->name[0]);
-  for (const char c : config->name) {
-    good = good && (is_alnum(c) || c == '.' || c == '_' || c == '-');
-  }
-  if (good) return absl::OkStatus();
-  return root->Bad("name", Quoted(config->name), "[a-z0-9][a-z0-9._-]{0,63}");
+  if (IsModelName(config->name)) return absl::OkStatus();
+  return root->Bad("name", Quoted(config->name), kModelNamePattern);
 }
 
 absl::Status ParseDimensions(FieldReader* root, ModelConfig* config) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -15,9 +17,11 @@
 #include "model/cuda_backend.h"
 #include "model/file.h"
 #include "model/model.h"
+#include "server/grpc/admin_service.h"
 #include "server/grpc/grpc_server.h"
 #include "server/health_watch.h"
 #include "server/log.h"
+#include "server/model_loader.h"
 #include "server/state_setup.h"
 
 namespace rivulet {
@@ -97,23 +101,6 @@ absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
   return models;
 }
 
-void LogModel(const ModelHold& model) {
-  const Engine& engine = *model.engine();
-  const BackendLimits& limits = engine.limits();
-  const auto slot_bytes = static_cast<int64_t>(limits.bytes_per_slot);
-  Log(LogLevel::kInfo, "model",
-      {{"model", model.name()},
-       {"directory", engine.model().directory()},
-       {"weights_sha256", engine.model().weights_sha256()},
-       {"backend", model.description().summary().backend()},
-       {"numerics_id", limits.numerics_id},
-       {"weight_bytes", static_cast<int64_t>(limits.weight_bytes)},
-       {"slots", int64_t{limits.num_slots}},
-       {"rows", int64_t{limits.max_rows}},
-       {"state_bytes_per_slot", slot_bytes},
-       {"state_bytes_total", slot_bytes * limits.num_slots}});
-}
-
 // The bytes of the file but for white space at its end; "" for no file.
 absl::StatusOr<std::string> ReadSnapshotKey(const std::string& path) {
   if (path.empty()) return std::string();
@@ -141,19 +128,42 @@ absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
                      std::move(chosen.name)};
 }
 
+// Repositories are absent at the start by mistake, and emptied by will.
+absl::Status CheckRepositories(const std::vector<std::string>& directories) {
+  for (const std::string& directory : directories) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(directory, ignored)) continue;
+    return InvalidField("CONFIG_INVALID", "model-repository",
+                        absl::StrCat("model-repository is ", directory, ", which is no directory"));
+  }
+  return absl::OkStatus();
+}
+
+// HOST:PORT with the port that was bound: "HOST:0" asks for any.
+std::string BoundAddress(const std::string& listen, int port) {
+  return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& config) {
   RIVULET_RETURN_IF_ERROR(ValidateServerConfig(config));
   RIVULET_ASSIGN_OR_RETURN(std::string snapshot_key, ReadSnapshotKey(config.snapshot_key_file));
+  RIVULET_RETURN_IF_ERROR(CheckRepositories(config.model_repositories));
   std::unique_ptr<Server> server(new Server);
   RIVULET_ASSIGN_OR_RETURN(const auto models, LoadModels(config.models));
-  RIVULET_ASSIGN_OR_RETURN(const WarmFiles warm, WarmFiles::Read(config, snapshot_key));
-  RIVULET_RETURN_IF_ERROR(warm.CheckModels(models));
+  RIVULET_ASSIGN_OR_RETURN(WarmFiles warm_files, WarmFiles::Read(config, snapshot_key));
+  const auto warm = std::make_shared<const WarmFiles>(std::move(warm_files));
+  // With a repository they may be of a model that is loaded later.
+  if (config.model_repositories.empty()) RIVULET_RETURN_IF_ERROR(warm->CheckModels(models));
+  ModelLoaderOptions loader;
+  loader.repositories = config.model_repositories;
+  loader.drain_timeout = absl::Seconds(config.drain_seconds);
   for (const auto& model : models) {
-    absl::StatusOr<ServedModel> started = StartEngine(model, config, warm);
+    absl::StatusOr<ServedModel> started = StartEngine(model, config, *warm);
     if (!started.ok()) return Annotate(started.status(), model->directory());
     server->models_.Add(*std::move(started));
+    loader.directories[model->config().name] = model->directory();
   }
   GrpcServerOptions options;
   options.listen = config.listen;
@@ -166,9 +176,20 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
                                    ? absl::InfiniteDuration()
                                    : absl::Seconds(config.max_connection_age_seconds);
   RIVULET_ASSIGN_OR_RETURN(server->grpc_, GrpcServer::Create(&server->models_, options));
-  server->LogServing(config);
   server->health_watch_ =
       std::make_unique<HealthWatch>(&server->models_, server->grpc_.get(), kHealthPeriod);
+  if (!config.admin_listen.empty()) {
+    server->loader_ = std::make_unique<ModelLoader>(
+        std::move(loader),
+        [config, warm](std::shared_ptr<const Model> model) {
+          return StartEngine(std::move(model), config, *warm);
+        },
+        &server->models_, server->health_watch_.get());
+    RIVULET_ASSIGN_OR_RETURN(
+        server->admin_,
+        AdminServer::Create(server->loader_.get(), config.admin_listen, config.reflection));
+  }
+  server->LogServing(config);
   return server;
 }
 
@@ -181,6 +202,8 @@ Server::~Server() {
 
 int Server::port() const { return grpc_->port(); }
 
+int Server::admin_port() const { return admin_ == nullptr ? 0 : admin_->port(); }
+
 std::shared_ptr<grpc::Channel> Server::InProcessChannel() { return grpc_->InProcessChannel(); }
 
 bool Server::failed() const { return health_watch_ != nullptr && health_watch_->failed(); }
@@ -189,6 +212,7 @@ void Server::AnnounceDrain() { grpc_->StopServing(); }
 
 bool Server::Drain(absl::Time deadline) {
   grpc_->StopServing();
+  if (loader_ != nullptr) loader_->Close();
   std::atomic<bool> all_ended = true;
   std::vector<std::thread> drains;  // side by side: every engine refuses new requests from now on
   for (ModelHold& model : models_.all()) {
@@ -199,6 +223,7 @@ bool Server::Drain(absl::Time deadline) {
   for (std::thread& drain : drains) drain.join();
   const absl::Time flushed = std::max(deadline, absl::Now() + kFlushTime);
   if (!grpc_->WaitUntilIdle(flushed)) all_ended = false;
+  admin_.reset();  // what it still does uses the health watch
   health_watch_.reset();
   grpc_->Shutdown(absl::Now() + kFarewellTime);
   return all_ended;
@@ -207,14 +232,17 @@ bool Server::Drain(absl::Time deadline) {
 void Server::LogServing(const ServerConfig& config) const {
   const std::vector<ModelHold> models = models_.served();
   for (const ModelHold& model : models) LogModel(model);
+  if (admin_ != nullptr) {
+    Log(LogLevel::kInfo, "admin_listening",
+        {{"address", BoundAddress(config.admin_listen, admin_port())},
+         {"port", int64_t{admin_port()}}});
+  }
   if (config.listen.empty()) return;
   const auto append_name = [](std::string* out, const ModelHold& model) {
     out->append(model.name());
   };
-  // With the port that was bound: "HOST:0" asks for any.
-  const std::string host = config.listen.substr(0, config.listen.rfind(':'));
   Log(LogLevel::kInfo, "listening",
-      {{"address", absl::StrCat(host, ":", port())},
+      {{"address", BoundAddress(config.listen, port())},
        {"port", int64_t{port()}},
        {"models", absl::StrJoin(models, ",", append_name)}});
 }

@@ -17,8 +17,10 @@ class Channel;
 
 namespace rivulet {
 
+class AdminServer;
 class GrpcServer;
 class HealthWatch;
+class ModelLoader;
 
 // Thread: any, but Drain and the destructor once each, and not at the same time.
 class Server {
@@ -33,6 +35,8 @@ class Server {
 
   // The port that was bound; 0 where config.listen is "".
   int port() const;
+  // That of the listener for operators; 0 where config.admin_listen is "".
+  int admin_port() const;
   // A channel to this server without a socket, with no limit on the size of replies. Valid while
   // the server lives.
   std::shared_ptr<grpc::Channel> InProcessChannel();
@@ -57,6 +61,8 @@ class Server {
   ServedModels models_;  // outlives what borrows it
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HealthWatch> health_watch_;
+  std::unique_ptr<ModelLoader> loader_;  // null without a listener for operators, as admin_
+  std::unique_ptr<AdminServer> admin_;
 };
 
 }  // namespace rivulet

@@ -76,6 +76,13 @@ std::vector<Setting> ServingSettings() {
   return {
       {"model", "DIR", "Model directory; repeat the flag for several models", &C::models},
       {"listen", "HOST:PORT", "Address to listen on; port 0 takes a free one", &C::listen},
+      {"admin-listen", "HOST:PORT",
+       "Address of AdminService, which loads and unloads models at run time and asks nobody who "
+       "they are: keep it on loopback; default: none",
+       &C::admin_listen},
+      {"model-repository", "DIR",
+       "Directory of model directories: DIR/NAME may be loaded by its NAME; repeatable",
+       &C::model_repositories},
       Choice("backend", "auto (cuda where there is one, else cpu), cpu or cuda", &C::backend,
              {"auto", "cpu", "cuda"}),
       Choice("precision", "Matrix products on CUDA: default or float32", &C::precision,
@@ -223,10 +230,10 @@ struct Flags {
 
 }  // namespace
 
-absl::StatusOr<HostPort> ParseHostPort(absl::string_view address) {
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view address, absl::string_view setting) {
   const auto invalid = [&](absl::string_view why) {
-    return InvalidField("CONFIG_INVALID", "listen",
-                        absl::StrCat("listen is \"", address, "\"; ", why,
+    return InvalidField("CONFIG_INVALID", setting,
+                        absl::StrCat(setting, " is \"", address, "\"; ", why,
                                      ": HOST:PORT, for example 127.0.0.1:50051 or [::1]:50051"));
   };
   const size_t colon = address.rfind(':');
@@ -248,13 +255,20 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view address) {
 }
 
 absl::Status ValidateServerConfig(const ServerConfig& config) {
-  if (config.models.empty()) {
+  if (config.models.empty() && config.model_repositories.empty()) {
     return InvalidField("CONFIG_INVALID", "model", "no model is given; --model DIR names one");
+  }
+  if (!config.model_repositories.empty() && config.admin_listen.empty()) {
+    return InvalidField("CONFIG_INVALID", "model-repository",
+                        "model-repository is given without admin-listen, which loads from it");
   }
   for (const Setting& setting : Settings()) {
     RIVULET_RETURN_IF_ERROR(CheckSetting(setting, config));
   }
   if (!config.listen.empty()) RIVULET_RETURN_IF_ERROR(ParseHostPort(config.listen).status());
+  if (!config.admin_listen.empty()) {
+    RIVULET_RETURN_IF_ERROR(ParseHostPort(config.admin_listen, "admin-listen").status());
+  }
   return absl::OkStatus();
 }
 

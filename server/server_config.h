@@ -14,7 +14,9 @@ namespace rivulet {
 
 struct ServerConfig {
   // Behaviour.
-  std::vector<std::string> models;         // directories, at least one
+  std::vector<std::string> models;              // directories; at least one, or a repository
+  std::vector<std::string> model_repositories;  // directories of model directories, to load from
+  std::string admin_listen;                     // HOST:PORT for operators; "" = nowhere
   std::string listen = "127.0.0.1:50051";  // HOST:PORT, port 0 = any free one; "" = in-process only
   std::string backend = "auto";            // auto (cuda where there is one, else cpu), cpu, cuda
   std::string precision = "default";       // of matrix products on CUDA: default, float32
@@ -63,11 +65,12 @@ struct ServerCommand {
 // configuration is valid.
 absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* argv);
 
-// Splits "HOST:PORT" or "[IPV6]:PORT". Errors: INVALID_ARGUMENT.
+// Splits "HOST:PORT" or "[IPV6]:PORT", the value of `setting`. Errors: INVALID_ARGUMENT.
 struct HostPort {
   std::string host;
   int port = 0;
 };
-absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view address,
+                                       absl::string_view setting = "listen");
 
 }  // namespace rivulet

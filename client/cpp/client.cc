@@ -241,6 +241,18 @@ absl::StatusOr<v1::GetLoadReply> Client::GetLoad(absl::string_view model,
                             options);
 }
 
+absl::StatusOr<v1::LoadModelReply> Client::LoadModel(const v1::LoadModelRequest& request,
+                                                     const CallOptions& options) const {
+  return connection_->Unary(*connection_->admin, &v1::AdminService::Stub::LoadModel, request,
+                            options);
+}
+
+absl::StatusOr<v1::UnloadModelReply> Client::UnloadModel(const v1::UnloadModelRequest& request,
+                                                         const CallOptions& options) const {
+  return connection_->Unary(*connection_->admin, &v1::AdminService::Stub::UnloadModel, request,
+                            options);
+}
+
 absl::StatusOr<HealthStatus> Client::Health(absl::string_view service,
                                             const CallOptions& options) const {
   Call call(*connection_, options);

@@ -15,6 +15,7 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "rivulet/client.h"
+#include "rivulet/v1/admin_service.grpc.pb.h"
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "rivulet/v1/multiplex.grpc.pb.h"
 #include "rivulet/v1/session_service.grpc.pb.h"
@@ -31,6 +32,7 @@ struct Client::Connection {
       : inference(v1::InferenceService::NewStub(channel)),
         sessions(v1::SessionService::NewStub(channel)),
         multiplex(v1::MultiplexService::NewStub(channel)),
+        admin(v1::AdminService::NewStub(channel)),
         health(channel),
         wait_for_ready(wait),
         tenant(std::move(calls_tenant)) {}
@@ -50,6 +52,7 @@ struct Client::Connection {
   std::unique_ptr<v1::InferenceService::Stub> inference;
   std::unique_ptr<v1::SessionService::Stub> sessions;
   std::unique_ptr<v1::MultiplexService::Stub> multiplex;
+  std::unique_ptr<v1::AdminService::Stub> admin;
   mutable HealthStub health;
   mutable SessionCookies cookies;
   const bool wait_for_ready;

@@ -137,7 +137,8 @@ class Engine {
   virtual EngineLoad GetLoad() const = 0;
 
   // Refuses new requests (UNAVAILABLE) and waits until the running ones end, or `deadline`; then
-  // ends the rest with UNAVAILABLE. Returns true if all ended by themselves.
+  // ends the rest with UNAVAILABLE. Returns true if all ended by themselves. Of several drains at
+  // once the earliest deadline counts.
   virtual bool Drain(absl::Time deadline) = 0;
 };
 

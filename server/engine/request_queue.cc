@@ -100,7 +100,8 @@ bool RequestQueue::Drain(absl::Time deadline) {
     if (left <= absl::ZeroDuration()) break;
     ended_.WaitFor(&mutex_, left);
   }
-  if (accepted_ == 0 && !handing_) return true;
+  // Not so where another drain of the same queue, with an earlier deadline, had the rest ended.
+  if (accepted_ == 0 && !handing_) return !arrivals_.end_all;
   arrivals_.end_all = true;
   NotifyLoop();
   while (accepted_ > 0 || handing_) ended_.Wait(&mutex_);

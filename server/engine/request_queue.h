@@ -39,7 +39,8 @@ class RequestQueue {
   // Makes the loop look again at what it can run.
   void Wake();
   // Refuses new requests from now on and waits until all have ended; at `deadline` has the loop end
-  // the rest. True if all ended by themselves.
+  // the rest. True if all ended by themselves. Of several drains at once the earliest deadline
+  // counts.
   bool Drain(absl::Time deadline);
   // As Drain, without waiting: `end_rest` as if the deadline had passed. True if none is left.
   bool StartDrain(bool end_rest);

@@ -1,114 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/grpc_server.h"
 
-#include <google/protobuf/stubs/logging.h>
-#include <grpc/support/log.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <utility>
-
-#include "absl/base/call_once.h"
-#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "server/log.h"
-#include "server/server_config.h"
+#include "server/grpc/listener.h"
 
 namespace rivulet {
 namespace {
 
 constexpr int kInProcessMessageBytes = 1 << 30;
-
-// gRPC has one log function and one health default for the whole process.
-void SetUpProcess() {
-  static absl::once_flag once;
-  absl::call_once(once, [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    // libprotobuf would print a line of its own for text that is not UTF-8; gRPC answers it.
-    google::protobuf::SetLogHandler(nullptr);
-    gpr_set_log_function([](gpr_log_func_args* args) {
-      const LogLevel level =
-          args->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kInfo;
-      Log(level, "grpc", {{"message", std::string(args->message)}});
-    });
-  });
-}
-
-// Linking the reflection library turns it on for every server of the process; this says so for one.
-class ReflectionOption final : public grpc::ServerBuilderOption {
- public:
-  explicit ReflectionOption(bool on) : on_(on) {}
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    auto reflection = std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>();
-    const std::string name = reflection->name();
-    plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
-                                  [&name](const auto& plugin) { return plugin->name() == name; }),
-                   plugins->end());
-    if (on_) plugins->push_back(std::move(reflection));
-  }
-
- private:
-  const bool on_;
-};
-
-void SetTransport(const GrpcServerOptions& options, grpc::ServerBuilder* builder) {
-  builder->SetMaxReceiveMessageSize(options.listen.empty() ? kInProcessMessageBytes
-                                                           : options.max_message_bytes);
-  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
-  if (options.max_connection_age != absl::InfiniteDuration()) {
-    // The grace time stays gRPC's default, without end: no reply is cut.
-    builder->AddChannelArgument(
-        GRPC_ARG_MAX_CONNECTION_AGE_MS,
-        static_cast<int>(absl::ToInt64Milliseconds(options.max_connection_age)));
-  }
-  // A second server on the same port must fail, not share it.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // A vanished client is noticed within 40 s. Clients may ping as often as that themselves.
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 30000);
-  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
-  // No decompression, so no request is larger than its bytes on the wire.
-  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
-  builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  // Reflection is gRPC's own synchronous service; everything of ours uses callbacks.
-  builder->SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder->SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
-  builder->SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-}
-
-// gRPC does not say why it could not listen: tries once more by hand.
-std::string WhyNotListening(const HostPort& address) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int error =
-      getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
-  if (error != 0) return gai_strerror(error);
-  std::string why = "the address cannot be used";
-  for (addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    const int fd = socket(entry->ai_family, entry->ai_socktype, entry->ai_protocol);
-    if (fd < 0) continue;
-    const int on = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, entry->ai_addr, entry->ai_addrlen) != 0 || listen(fd, 1) != 0) {
-      why = std::strerror(errno);
-    }
-    close(fd);
-  }
-  freeaddrinfo(found);
-  return why;
-}
 
 }  // namespace
 
@@ -117,30 +19,28 @@ GrpcServer::GrpcServer(const ServedModels* models, const GrpcServerOptions& opti
       sessions_(models, options.snapshot_key, &calls_),
       multiplex_(models, options.max_multiplexed, &calls_) {}
 
-absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(
-    const ServedModels* models, const GrpcServerOptions& options) {
-  SetUpProcess();
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModels* models,
+                                                               const GrpcServerOptions& options) {
   std::unique_ptr<GrpcServer> result(new GrpcServer(models, options));
-  HostPort address;
+  ListenerOptions listener;
+  listener.address = options.listen;
+  listener.setting = "listen";
+  listener.reflection = options.reflection;
+  listener.max_message_bytes =
+      options.listen.empty() ? kInProcessMessageBytes : options.max_message_bytes;
+  listener.max_streams = options.max_streams;
   grpc::ServerBuilder builder;
-  SetTransport(options, &builder);
-  if (!options.listen.empty()) {
-    RIVULET_ASSIGN_OR_RETURN(address, ParseHostPort(options.listen));
-    builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &result->port_);
+  SetUpListener(listener, &builder);
+  if (options.max_connection_age != absl::InfiniteDuration()) {
+    // The grace time stays gRPC's default, without end: no reply is cut.
+    builder.AddChannelArgument(
+        GRPC_ARG_MAX_CONNECTION_AGE_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(options.max_connection_age)));
   }
-  builder.SetOption(std::make_unique<ReflectionOption>(options.reflection));
   builder.RegisterService(&result->inference_);
   builder.RegisterService(&result->sessions_);
   builder.RegisterService(&result->multiplex_);
-  result->server_ = builder.BuildAndStart();
-  if (result->server_ == nullptr || (!options.listen.empty() && result->port_ == 0)) {
-    ErrorDetail detail;
-    detail.reason = "ADDRESS_UNAVAILABLE";
-    detail.field = "listen";
-    return MakeError(
-        absl::StatusCode::kUnavailable,
-        absl::StrCat("cannot listen on ", options.listen, ": ", WhyNotListening(address)), detail);
-  }
+  RIVULET_ASSIGN_OR_RETURN(result->server_, StartListener(listener, &builder, &result->port_));
   const std::vector<ModelHold> served = models->served();
   for (const ModelHold& model : served) result->SetServing(model.name(), true);
   if (served.empty()) result->SetServing("", false);

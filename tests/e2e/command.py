@@ -43,7 +43,7 @@ def token_lines(sequences):
 
 
 class Server:
-    """A `rivulet-server` on a free port of loopback, for a `with` statement."""
+    """A `rivulet-server` on a free port of loopback, for a `with` statement; `admin` is its --admin-listen, where it has one."""
 
     def __init__(self, *models, args=()):
         flags = [flag for model in models for flag in ("--model", str(model))]
@@ -54,6 +54,9 @@ class Server:
         log = b""
         for line in self.process.stderr:
             log += line
+            admin = re.search(rb'"event":"admin_listening".*"port":(\d+)', line)
+            if admin:
+                self.admin = f"127.0.0.1:{int(admin.group(1))}"
             found = re.search(rb'"event":"listening".*"port":(\d+)', line)
             if found:
                 self.target = f"127.0.0.1:{int(found.group(1))}"

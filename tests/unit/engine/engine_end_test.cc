@@ -252,6 +252,23 @@ TEST_F(EndTest, DrainEndsTheRestAtItsDeadline) {
   ExpectAtRest();
 }
 
+TEST_F(EndTest, OfTwoDrainsTheEarlierDeadlineCounts) {
+  Start();
+  probe_->AllowRuns(1);
+  ReplyCollector running;
+  ASSERT_EQ(running.Start(engine_.get(), Prompt({}, 1'000'000)), absl::OkStatus());
+  running.WaitForTokens(1);
+  bool all_ended = true;
+  std::thread patient([&] { all_ended = engine_->Drain(absl::InfiniteFuture()); });
+  EXPECT_TRUE(Eventually([&] { return engine_->GetLoad().draining; }));
+  probe_->AllowAll();
+  EXPECT_FALSE(engine_->Drain(absl::InfinitePast()));
+  patient.join();
+  EXPECT_FALSE(all_ended) << "the other one ended it";
+  EXPECT_EQ(Reason(running.Wait()), "DRAINING");
+  ExpectAtRest();
+}
+
 TEST_F(EndTest, DestroyingTheEngineEndsEverythingAndTellsEverybody) {
   fake_.limits.num_slots = 2;
   Start();

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "server/engine/engine.h"
 #include "server/grpc/served_models.h"
+#include "tests/unit/server/fake_drain.h"
 
 namespace rivulet::testing {
 
@@ -76,11 +77,13 @@ class FakeEngine final : public Engine {
     EngineLoad load;
     load.slots = limits_.num_slots;
     load.slots_used = static_cast<int>(running_.size());
+    load.client_sessions = drain_.client_sessions();
     load.health = health_;
     return load;
   }
 
-  bool Drain(absl::Time) override { return true; }
+  bool Drain(absl::Time deadline) override { return drain_.Run(deadline); }
+  FakeDrain& drain() { return drain_; }
 
   // What the next requests are answered with at once, unless OK.
   void Refuse(absl::Status status) {
@@ -169,6 +172,7 @@ class FakeEngine final : public Engine {
   const std::shared_ptr<const Model> model_;
   BackendLimits limits_;
   EngineOptions options_;
+  FakeDrain drain_;
   mutable absl::Mutex mutex_;
   absl::Status refuse_ ABSL_GUARDED_BY(mutex_);
   absl::Status health_ ABSL_GUARDED_BY(mutex_);

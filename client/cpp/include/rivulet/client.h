@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "rivulet/v1/admin_service.pb.h"
 #include "rivulet/v1/inference.pb.h"
 #include "rivulet/v1/session_service.pb.h"
 
@@ -173,6 +174,13 @@ class Client {
   // Errors: INVALID_ARGUMENT (anything but printable ASCII).
   std::string SessionCookie(absl::string_view session_id) const;
   absl::Status SetSessionCookie(absl::string_view session_id, absl::string_view cookie) const;
+
+  // For operators, at a server's --admin-listen (rivulet/v1/admin_service.proto). Each waits until
+  // all is done.
+  absl::StatusOr<v1::LoadModelReply> LoadModel(const v1::LoadModelRequest& request,
+                                               const CallOptions& options = {}) const;
+  absl::StatusOr<v1::UnloadModelReply> UnloadModel(const v1::UnloadModelRequest& request,
+                                                   const CallOptions& options = {}) const;
 
   // grpc.health.v1: `service` is a model's name, or "" for the server as a whole. Errors: NOT_FOUND
   // (no such service).

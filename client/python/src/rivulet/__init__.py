@@ -14,6 +14,7 @@ of rivulet.replies, what they raise the exceptions of rivulet.errors. rivulet.v1
 from importlib.metadata import version as _version
 
 from rivulet import draw
+from rivulet.admin import Unloaded
 from rivulet.aio import AsyncClient
 from rivulet.aio_multiplex import AsyncMultiplex
 from rivulet.aio_session import AsyncSession
@@ -44,5 +45,6 @@ __all__ = [
     "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
     "MultiplexPart", "NotFound", "OutOfRange", "Part", "PermissionDenied", "Prompt", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
     "Score", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "TextContent", "TlsOptions",
-    "TokenContent", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown", "Usage", "draw",
+    "TokenContent", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
+    "Unloaded", "Usage", "draw",
 ]  # fmt: skip

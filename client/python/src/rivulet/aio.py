@@ -14,7 +14,7 @@ import numpy as np
 from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
-from rivulet import errors, images, replies, requests, session_core
+from rivulet import admin, errors, images, replies, requests, session_core
 from rivulet.aio_multiplex import AsyncMultiplex, generate_many
 from rivulet.aio_session import AsyncSession
 from rivulet.aio_streams import AsyncGenerateStream, cancelled, end
@@ -174,6 +174,17 @@ class AsyncClient:
         """Capacity and load now, of every model where the name is empty. Errors: NotFound."""
         request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
         return tuple(replies.load(entry) for entry in (await self._call("get_load", request, options)).models)
+
+    async def load_model(self, model: str, **options: Unpack[requests.CallOptions]) -> replies.ModelSummary:
+        """As Client.load_model()."""
+        return replies.summary((await self._call("load_model", admin.load_request(model), options)).model)
+
+    async def unload_model(
+        self, model: str, *, drain_timeout: float | None = None, **options: Unpack[requests.CallOptions]
+    ) -> admin.Unloaded:
+        """As Client.unload_model()."""
+        request = admin.unload_request(model, drain_timeout)
+        return admin.unloaded(await self._call("unload_model", request, options))
 
     async def health(self, service: str = "", **options: Unpack[requests.CallOptions]) -> replies.HealthStatus:
         """grpc.health.v1: of a model by its name, or of the server as a whole. Errors: NotFound (no such service)."""

@@ -11,7 +11,7 @@ import numpy as np
 from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
-from rivulet import errors, images, replies, requests, session_core
+from rivulet import admin, errors, images, replies, requests, session_core
 from rivulet.connection import ConnectOptions, Methods, TlsOptions
 from rivulet.drawing import Drawing
 from rivulet.multiplex import Multiplex, generate_many
@@ -208,6 +208,23 @@ class Client:
         """Capacity and load now, of every model where the name is empty. Errors: NotFound."""
         request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
         return tuple(replies.load(entry) for entry in self._call("get_load", request, options).models)
+
+    def load_model(self, model: str, **options: Unpack[requests.CallOptions]) -> replies.ModelSummary:
+        """Loads a model that the server may load by this name, and waits until it serves. For operators: the client's target is the
+        server's --admin-listen. Errors: NotFound (MODEL_NOT_IN_REPOSITORY), AlreadyExists, Aborted (MODEL_BUSY),
+        FailedPrecondition (its directory holds no valid model), DataLoss, ResourceExhausted (OUT_OF_MEMORY), Unimplemented."""
+        return replies.summary(self._call("load_model", admin.load_request(model), options).model)
+
+    def unload_model(
+        self, model: str, *, drain_timeout: float | None = None, **options: Unpack[requests.CallOptions]
+    ) -> admin.Unloaded:
+        """Ends the service of a model and waits until its memory is free. For operators, as load_model(). Its sessions end with it.
+
+        drain_timeout: seconds, 0 to 86400, that running requests may go on; absent: the server's own.
+        Errors: NotFound, Aborted (MODEL_BUSY), Unimplemented (no AdminService at the target).
+        """
+        request = admin.unload_request(model, drain_timeout)
+        return admin.unloaded(self._call("unload_model", request, options))
 
     def health(self, service: str = "", **options: Unpack[requests.CallOptions]) -> replies.HealthStatus:
         """grpc.health.v1: of a model by its name, or of the server as a whole. Errors: NotFound (no such service)."""

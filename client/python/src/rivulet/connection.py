@@ -14,7 +14,7 @@ import grpc
 from google.protobuf import wrappers_pb2
 
 from rivulet import requests
-from rivulet.v1 import inference_pb2, multiplex_pb2, session_service_pb2
+from rivulet.v1 import admin_service_pb2, inference_pb2, multiplex_pb2, session_service_pb2
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,9 @@ class Methods:
         self.get_model = unary("GetModel", inference_pb2.GetModelRequest, inference_pb2.GetModelReply)
         self.get_load = unary("GetLoad", inference_pb2.GetLoadRequest, inference_pb2.GetLoadReply)
         self.health = unary("Check", wrappers_pb2.StringValue, wrappers_pb2.Int32Value, "grpc.health.v1.Health")
+        admin = "rivulet.v1.AdminService"
+        self.load_model = unary("LoadModel", admin_service_pb2.LoadModelRequest, admin_service_pb2.LoadModelReply, admin)
+        self.unload_model = unary("UnloadModel", admin_service_pb2.UnloadModelRequest, admin_service_pb2.UnloadModelReply, admin)
         self.open_session = session("OpenSession")
         self.append = session("Append")
         self.fork_session = session("ForkSession")

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/admin_service.h"
+
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
+#include <grpcpp/grpcpp.h>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "model/base/error.h"
+#include "model/model_name.h"
+#include "model/strict_json.h"
+#include "server/grpc/listener.h"
+#include "server/grpc/status_map.h"
+
+namespace rivulet {
+namespace {
+
+constexpr int kMaxMessageBytes = 64 << 10;
+constexpr int kMaxStreams = 16;
+constexpr absl::Duration kMaxDrain = absl::Hours(24);
+constexpr absl::Duration kFarewellTime = absl::Milliseconds(100);  // for the last answers to leave
+
+absl::Status CheckName(const std::string& name) {
+  if (IsModelName(name)) return absl::OkStatus();
+  return InvalidField("MODEL_NAME_MALFORMED", "model",
+                      absl::StrCat("model is ", Quoted(name), "; allowed: ", kModelNamePattern));
+}
+
+absl::StatusOr<std::optional<absl::Duration>> DrainTimeout(const v1::UnloadModelRequest& request) {
+  if (!request.has_drain_timeout()) return std::optional<absl::Duration>();
+  const int64_t seconds = request.drain_timeout().seconds();
+  const int32_t nanos = request.drain_timeout().nanos();
+  // Also false for what is no Duration.
+  const bool in_range = seconds >= 0 && seconds <= absl::ToInt64Seconds(kMaxDrain) && nanos >= 0 &&
+                        nanos < 1'000'000'000;
+  const absl::Duration drain = absl::Seconds(in_range ? seconds : 0) + absl::Nanoseconds(nanos);
+  if (in_range && drain <= kMaxDrain) return std::optional<absl::Duration>(drain);
+  return InvalidField("DRAIN_TIMEOUT_OUT_OF_RANGE", "drain_timeout",
+                      absl::StrCat("drain_timeout has ", seconds, " seconds and ", nanos,
+                                   " nanos; allowed: 0 to 86400 s"));
+}
+
+}  // namespace
+
+grpc::Status AdminService::LoadModel(grpc::ServerContext* /*context*/,
+                                     const v1::LoadModelRequest* request,
+                                     v1::LoadModelReply* reply) {
+  calls_.Enter();
+  const absl::Cleanup leave = [this] { calls_.Leave(); };
+  const auto load = [&]() -> absl::Status {
+    RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
+    RIVULET_ASSIGN_OR_RETURN(*reply->mutable_model(), control_->Load(request->model()));
+    return absl::OkStatus();
+  };
+  return ToGrpc(load());
+}
+
+grpc::Status AdminService::UnloadModel(grpc::ServerContext* /*context*/,
+                                       const v1::UnloadModelRequest* request,
+                                       v1::UnloadModelReply* reply) {
+  calls_.Enter();
+  const absl::Cleanup leave = [this] { calls_.Leave(); };
+  const auto unload = [&]() -> absl::Status {
+    RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
+    RIVULET_ASSIGN_OR_RETURN(const std::optional<absl::Duration> drain, DrainTimeout(*request));
+    RIVULET_ASSIGN_OR_RETURN(const ModelControl::Unloaded unloaded,
+                             control_->Unload(request->model(), drain));
+    reply->set_all_ended(unloaded.all_ended);
+    reply->set_sessions_closed(unloaded.sessions_closed);
+    return absl::OkStatus();
+  };
+  return ToGrpc(unload());
+}
+
+AdminServer::AdminServer(ModelControl* control) : service_(control) {}
+
+AdminServer::~AdminServer() { Shutdown(); }
+
+absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* control,
+                                                                 const std::string& listen,
+                                                                 bool reflection) {
+  std::unique_ptr<AdminServer> result(new AdminServer(control));
+  const ListenerOptions options{listen, "admin-listen", reflection, kMaxMessageBytes, kMaxStreams};
+  grpc::ServerBuilder builder;
+  SetUpListener(options, &builder);
+  // What is served is told where it is served.
+  builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+  builder.RegisterService(&result->service_);
+  RIVULET_ASSIGN_OR_RETURN(result->server_, StartListener(options, &builder, &result->port_));
+  return result;
+}
+
+void AdminServer::Shutdown() {
+  if (server_ == nullptr) return;
+  // What is being loaded cannot be given up halfway; what is being unloaded ends with the drain.
+  service_.WaitUntilIdle();
+  // Idle connections are cut: their clients may never look at the farewell.
+  server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewellTime));
+  server_->Wait();
+}
+
+}  // namespace rivulet

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdminService and the listener that it has for itself: operators load and unload models there,
+// clients never reach it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "rivulet/v1/admin_service.grpc.pb.h"
+#include "rivulet/v1/model.pb.h"
+#include "server/grpc/active_calls.h"
+
+namespace grpc {
+class Server;
+}  // namespace grpc
+
+namespace rivulet {
+
+// What AdminService asks of its server. Both wait until all is done. Errors: as the RPCs'. Thread:
+// any.
+class ModelControl {
+ public:
+  virtual ~ModelControl() = default;
+  virtual absl::StatusOr<v1::ModelSummary> Load(const std::string& name) = 0;
+  // Absent `drain_timeout`: the server's own.
+  struct Unloaded {
+    bool all_ended = false;   // every running request ended by itself
+    int sessions_closed = 0;  // client sessions that were open
+  };
+  virtual absl::StatusOr<Unloaded> Unload(const std::string& name,
+                                          std::optional<absl::Duration> drain_timeout) = 0;
+};
+
+// Synchronous, unlike the services for clients: its calls take seconds, and few people make them.
+class AdminService final : public v1::AdminService::Service {
+ public:
+  explicit AdminService(ModelControl* control) : control_(control) {}  // borrowed
+
+  grpc::Status LoadModel(grpc::ServerContext* context, const v1::LoadModelRequest* request,
+                         v1::LoadModelReply* reply) override;
+  grpc::Status UnloadModel(grpc::ServerContext* context, const v1::UnloadModelRequest* request,
+                           v1::UnloadModelReply* reply) override;
+
+  void WaitUntilIdle() { calls_.WaitUntilNone(absl::InfiniteFuture()); }
+
+ private:
+  ModelControl* const control_;
+  ActiveCalls calls_;
+};
+
+// Thread: any, but Shutdown and the destructor once.
+class AdminServer {
+ public:
+  // Serves from its return on. `control` must outlive this object; `listen` is HOST:PORT. Errors:
+  // INVALID_ARGUMENT (address), UNAVAILABLE (address in use or not of this machine).
+  static absl::StatusOr<std::unique_ptr<AdminServer>> Create(ModelControl* control,
+                                                             const std::string& listen,
+                                                             bool reflection);
+  ~AdminServer();
+
+  int port() const { return port_; }
+  // Waits until the calls that run have ended, and takes no more. REQUIRES: `control` refuses new
+  // ones by now.
+  void Shutdown();
+
+ private:
+  explicit AdminServer(ModelControl* control);
+
+  AdminService service_;
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+};
+
+}  // namespace rivulet

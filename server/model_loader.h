@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// ModelLoader: loads and unloads models while the server runs. Names alone decide what: the places
+// where it may look were fixed when the server started.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "model/model.h"
+#include "server/engine/mutex.h"
+#include "server/grpc/admin_service.h"
+#include "server/grpc/served_models.h"
+
+namespace rivulet {
+
+class HealthWatch;
+
+// The log event `model`: that it is served, and with what.
+void LogModel(const ModelHold& model);
+
+struct ModelLoaderOptions {
+  std::map<std::string, std::string> directories;  // of single models, by the model's name
+  std::vector<std::string> repositories;  // directories of model directories, looked through next
+  absl::Duration drain_timeout;           // where the caller names none
+};
+
+// Of one name, at most one load or unload is on its way. Thread: any.
+class ModelLoader final : public ModelControl {
+ public:
+  // Builds backend and engine of a model, on the thread that loads it.
+  using Start = std::function<absl::StatusOr<ServedModel>(std::shared_ptr<const Model>)>;
+
+  // `models` and `health` are borrowed and must outlive this object.
+  ModelLoader(ModelLoaderOptions options, Start start, ServedModels* models, HealthWatch* health);
+
+  absl::StatusOr<v1::ModelSummary> Load(const std::string& name) override;
+  absl::StatusOr<Unloaded> Unload(const std::string& name,
+                                  std::optional<absl::Duration> drain_timeout) override;
+
+  // From now on everything is refused (DRAINING); what is being loaded ends so too, once it is
+  // loaded. So no model is added after this has returned.
+  void Close();
+
+ private:
+  // An unload on its way, shared by all who wait for it.
+  struct Unloading {
+    ModelHold model;  // until it is drained
+    bool done = false;
+    Unloaded result;
+    CondVar ended;
+  };
+
+  absl::Status BeginLoad(const std::string& name);
+  absl::StatusOr<ServedModel> LoadAndStart(const std::string& name) const;
+  absl::StatusOr<std::string> DirectoryOf(const std::string& name) const;
+  absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The unload of `name` that is on its way, or a new one (then *is_new).
+  absl::StatusOr<std::shared_ptr<Unloading>> BeginUnload(const std::string& name, bool* is_new,
+                                                         ModelHold* model);
+  void FinishUnload(const std::string& name, bool all_ended, ModelHold model, Unloading* unloading);
+
+  const ModelLoaderOptions options_;
+  const Start start_;
+  ServedModels* const models_;
+  HealthWatch* const health_;
+  Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  // What is on its way, by the model's name; null: a load.
+  std::map<std::string, std::shared_ptr<Unloading>> busy_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rivulet
