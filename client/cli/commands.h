@@ -16,6 +16,7 @@ absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options);
 absl::StatusOr<std::string> RunScore(const ScoreOptions& options);
 absl::StatusOr<std::string> RunBench(const BenchOptions& options);
 absl::StatusOr<std::string> RunModels(const ModelsOptions& options);
+absl::StatusOr<std::string> RunSessions(const SessionsOptions& options);
 absl::StatusOr<std::string> RunHealth(const HealthOptions& options);
 
 // Part of RunGenerate, for --out: draws the images that `request` (model, prompt, sampling) begins.

@@ -3,9 +3,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <map>
-#include <sstream>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,32 +19,19 @@
 namespace rivulet {
 namespace {
 
-absl::Status SetPrompt(const GenerateOptions& options, v1::GenerateRequest* request) {
-  if (options.prompt.has_value()) {
-    request->set_text(*options.prompt);
-  } else if (options.values.has_value()) {
-    request->set_image_values(*options.values);
-  } else if (!options.values_file.empty()) {
-    std::ifstream file(options.values_file, std::ios::binary);
-    std::ostringstream bytes;
-    if (file.is_open()) bytes << file.rdbuf();
-    if (!file.is_open() || bytes.fail()) {
-      return absl::NotFoundError(
-          absl::StrCat("--values-file: ", options.values_file, ": cannot be read, or is empty"));
-    }
-    request->set_image_values(bytes.str());
-  } else {
-    v1::TokenSequence* const tokens = request->mutable_tokens();
-    for (const int32_t id : options.tokens.value_or(std::vector<int32_t>())) tokens->add_ids(id);
-  }
-  return absl::OkStatus();
+bool HasPrompt(const PromptOptions& options) {
+  return options.prompt.has_value() || options.tokens.has_value() || options.values.has_value() ||
+         !options.values_file.empty();
 }
 
 absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
                                                  const std::string& model_name) {
   v1::GenerateRequest request;
   request.set_model(model_name);
-  if (absl::Status status = SetPrompt(options, &request); !status.ok()) return status;
+  if (options.session.id.empty() || HasPrompt(options)) {
+    if (absl::Status status = SetPrompt(options, &request); !status.ok()) return status;
+  }
+  if (!options.session.id.empty()) SetSession(options.session, request.mutable_session());
   SetSampling(options.sampling, request.mutable_sampling());
   for (const std::string& stop : options.stop) request.mutable_stop()->add_strings(stop);
   for (const int32_t id : options.stop_tokens) request.mutable_stop()->add_token_ids(id);
@@ -124,6 +110,7 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
   }
   SamplePrinter printer(model.content().has_text(), options.num_samples.value_or(1));
   uint64_t seed = 0;
+  std::optional<int64_t> position;
   v1::Usage usage;
   absl::Status printed;
   const absl::Time start = absl::Now();
@@ -133,6 +120,7 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
       [&](const v1::GenerateReply& part) {
         if (part.has_seed()) seed = part.seed();
         if (part.has_usage()) usage = part.usage();
+        if (part.has_session()) position = part.session().position();
         if (part.tokens_size() > 0) first = std::min(first, absl::Now());
         printed = options.json ? WriteOut(PartJson(part)) : printer.Add(part);
         return printed.ok();
@@ -149,6 +137,7 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
                           absl::ToDoubleMilliseconds(first - start));
   }
   absl::StrAppend(&summary, ", seed ", seed);
+  if (position.has_value()) absl::StrAppend(&summary, ", position ", *position);
   return summary;
 }
 
@@ -157,6 +146,9 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
 absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options) {
   absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
+  if (absl::Status status = UseCookie(options.session, target->client()); !status.ok()) {
+    return status;
+  }
   absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());
   if (!model.ok()) return model.status();
   absl::StatusOr<v1::GenerateRequest> request = BuildRequest(options, model->summary().name());

@@ -38,6 +38,9 @@ struct Runner {
   absl::StatusOr<std::string> operator()(const ModelsOptions& options) const {
     return RunModels(options);
   }
+  absl::StatusOr<std::string> operator()(const SessionsOptions& options) const {
+    return RunSessions(options);
+  }
   absl::StatusOr<std::string> operator()(const HealthOptions& options) const {
     return RunHealth(options);
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rivulet models` and `rivulet health`.
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -64,25 +63,6 @@ std::string ModelJson(const v1::GetModelReply& model) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-// Columns as wide as their widest cell, two spaces apart.
-std::string Table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string text;
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      const bool last = i + 1 == row.size();
-      text += row[i];
-      if (!last) text.append(widths[i] - row[i].size() + 2, ' ');
-    }
-    text += "\n";
-  }
-  return text;
-}
-
 absl::string_view HealthName(HealthStatus status) {
   switch (status) {
     case HealthStatus::kServing:
@@ -95,11 +75,62 @@ absl::string_view HealthName(HealthStatus status) {
   return "UNKNOWN";
 }
 
+std::string SummaryJson(const v1::ModelSummary& summary) {
+  const nlohmann::ordered_json json = {{"name", summary.name()},
+                                       {"num_parameters", summary.num_parameters()},
+                                       {"state_bytes", summary.state_bytes()},
+                                       {"backend", summary.backend()},
+                                       {"weights_sha256", summary.weights_sha256()}};
+  return json.dump() + "\n";
+}
+
+// What cannot be served here is said of a server that has no such service.
+absl::Status AtAdminPort(const absl::Status& status) {
+  if (!absl::IsUnimplemented(status) || !GetErrorInfo(status).reason.empty()) return status;
+  return absl::UnimplementedError(
+      "this port has no AdminService; --target must be the server's --admin-listen");
+}
+
+absl::StatusOr<std::string> Load(const ModelsOptions& options, const Target& target) {
+  v1::LoadModelRequest request;
+  request.set_model(options.name);
+  const absl::StatusOr<v1::LoadModelReply> reply = target.client().LoadModel(request);
+  if (!reply.ok()) return AtAdminPort(reply.status());
+  const v1::ModelSummary& model = reply->model();
+  if (options.json) {
+    if (absl::Status status = WriteOut(SummaryJson(model)); !status.ok()) return status;
+  }
+  return absl::StrCat("loaded ", model.name(), ": ",
+                      Compact(static_cast<double>(model.num_parameters())), " parameters, ",
+                      model.backend());
+}
+
+absl::StatusOr<std::string> Unload(const ModelsOptions& options, const Target& target) {
+  v1::UnloadModelRequest request;
+  request.set_model(options.name);
+  if (options.drain_seconds.has_value()) {
+    request.mutable_drain_timeout()->set_seconds(*options.drain_seconds);
+  }
+  const absl::StatusOr<v1::UnloadModelReply> reply = target.client().UnloadModel(request);
+  if (!reply.ok()) return AtAdminPort(reply.status());
+  if (options.json) {
+    const nlohmann::ordered_json json = {{"name", options.name},
+                                         {"all_ended", reply->all_ended()},
+                                         {"sessions_closed", reply->sessions_closed()}};
+    if (absl::Status status = WriteOut(json.dump() + "\n"); !status.ok()) return status;
+  }
+  return absl::StrCat("unloaded ", options.name, ": ",
+                      reply->all_ended() ? "every reply ended by itself" : "some replies were cut",
+                      ", ", reply->sessions_closed(), " sessions closed");
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> RunModels(const ModelsOptions& options) {
   absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
+  if (options.action == ModelsAction::kLoad) return Load(options, *target);
+  if (options.action == ModelsAction::kUnload) return Unload(options, *target);
   const absl::StatusOr<std::vector<std::string>> names = ModelNames(*target, {});
   if (!names.ok()) return names.status();
   std::vector<std::vector<std::string>> rows = {

@@ -36,18 +36,51 @@ CLI::Validator PathGiven() {
       [](const std::string& path) { return path.empty() ? "empty; a path is needed" : ""; }, "");
 }
 
-void AddTarget(CLI::App* app, TargetOptions* target) {
+CLI::Option* AddRemote(CLI::App* app, TargetOptions* target) {
   CLI::Option* const remote =
       app->add_option("--target", target->target, "A running server, HOST:PORT");
-  CLI::Option* const local =
-      app->add_option("--model", target->model_dir, "A model directory, served in this process");
-  remote->excludes(local);
-  app->add_option("--model-name", target->model_name, "Which of the server's models")
-      ->needs(remote);
   app->add_flag("--tls", target->tls, "Connect with TLS")->needs(remote);
   app->add_option("--tls-ca", target->tls_ca,
                   "Who signs the server's certificate, PEM (implies --tls)")
       ->check(PathGiven())
+      ->needs(remote);
+  return remote;
+}
+
+CLI::Option* AddTenant(CLI::App* app, TargetOptions* target) {
+  return app->add_option("--tenant", target->tenant,
+                         "Whose sessions, where no proxy sets that: sent as rivulet-tenant");
+}
+
+void AddCookie(CLI::App* app, SessionOptions* session) {
+  app->add_option("--cookie", session->cookie,
+                  "Behind a balancer: what leads to the session's replica");
+}
+
+void AddSessionPlace(CLI::App* app, SessionOptions* session, const char* position_help,
+                     const char* mark_help) {
+  app->add_option("--position", session->position, position_help)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  if (mark_help != nullptr) app->add_option("--mark", session->mark, mark_help);
+  AddCookie(app, session);
+}
+
+void AddPrompt(CLI::App* app, const char* help, PromptOptions* options, RawValues* raw) {
+  CLI::Option_group* const prompt = app->add_option_group("Prompt", help);
+  prompt->add_option("--prompt", options->prompt, "Text");
+  prompt->add_option("--tokens", raw->tokens, "Token ids: 1,2,3");
+  prompt->add_option("--values", raw->values, "Values of an image: 0,12,...");
+  prompt->add_option("--values-file", options->values_file, "Values of an image, one byte each")
+      ->check(PathGiven());
+  prompt->require_option(0, 1);
+}
+
+void AddTarget(CLI::App* app, TargetOptions* target) {
+  CLI::Option* const remote = AddRemote(app, target);
+  CLI::Option* const local =
+      app->add_option("--model", target->model_dir, "A model directory, served in this process");
+  remote->excludes(local);
+  app->add_option("--model-name", target->model_name, "Which of the server's models")
       ->needs(remote);
   app->add_option("--backend", target->backend, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
@@ -108,6 +141,32 @@ absl::Status CheckTarget(TargetOptions* target) {
       return Usage(absl::StrCat("--target: \"", target->target,
                                 "\"; HOST:PORT is needed, with a port from 1 to 65535"));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FinishPrompt(const RawValues& raw, PromptOptions* prompt) {
+  if (absl::Status status = CheckUtf8("--prompt", prompt->prompt.value_or("")); !status.ok()) {
+    return status;
+  }
+  if (raw.tokens.has_value()) {
+    auto ids = ParseIds(*raw.tokens, "--tokens");
+    if (!ids.ok()) return ids.status();
+    prompt->tokens = *std::move(ids);
+  }
+  if (raw.values.has_value()) {
+    auto values = ParseIntegers(*raw.values, "--values", 0, 255);
+    if (!values.ok()) return values.status();
+    prompt->values.emplace();
+    for (const int64_t value : *values) prompt->values->push_back(static_cast<char>(value));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FinishSession(const SessionOptions& session) {
+  for (const auto& [option, text] :
+       {std::make_pair("SESSION", &session.id), std::make_pair("--mark", &session.mark)}) {
+    if (absl::Status status = CheckUtf8(option, *text); !status.ok()) return status;
   }
   return absl::OkStatus();
 }

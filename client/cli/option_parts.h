@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands' parsers share (options.cc), and the parser of `bench` (bench_options.cc).
+// What the commands' parsers share (options.cc), and the parsers of `bench` (bench_options.cc) and
+// of `sessions` (sessions_options.cc).
 #pragma once
 
 #include <optional>
@@ -18,7 +19,7 @@ namespace rivulet {
 // the nearest integer for one of more than 64 bits, and knows inf and nan.
 struct RawValues {
   std::optional<std::string> seed, max_tokens, deadline, tokens, values, stop_tokens, outputs;
-  std::optional<std::string> rate, think, duration, warmup;
+  std::optional<std::string> rate, think, duration, warmup, idle;
   std::vector<std::string> logit_bias;
 };
 
@@ -26,6 +27,15 @@ struct RawValues {
 CLI::Validator PathGiven();
 
 void AddTarget(CLI::App* app, TargetOptions* target);
+// Only a running server will do. Returns --target.
+CLI::Option* AddRemote(CLI::App* app, TargetOptions* target);
+CLI::Option* AddTenant(CLI::App* app, TargetOptions* target);
+// --position, --mark and --cookie.
+void AddSessionPlace(CLI::App* app, SessionOptions* session, const char* position_help,
+                     const char* mark_help);
+void AddCookie(CLI::App* app, SessionOptions* session);
+void AddPrompt(CLI::App* app, const char* help, PromptOptions* prompt, RawValues* raw);
+void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw);
 void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw);
 void AddBench(CLI::App* app, BenchOptions* options, RawValues* raw);
 
@@ -38,6 +48,9 @@ absl::Status CheckTarget(TargetOptions* target);
 absl::StatusOr<double> ParseSeconds(const std::string& text, absl::string_view option);
 absl::Status ParseMaxTokens(const RawValues& raw, std::optional<int64_t>* max_tokens);
 absl::Status FinishSampling(const RawValues& raw, SamplingOptions* sampling);
+absl::Status FinishPrompt(const RawValues& raw, PromptOptions* prompt);
+absl::Status FinishSession(const SessionOptions& session);
+absl::Status FinishSessions(const RawValues& raw, SessionsOptions* options);
 absl::Status FinishBench(const RawValues& raw, BenchOptions* options);
 
 }  // namespace rivulet

@@ -13,14 +13,17 @@ namespace {
 
 void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
-  CLI::Option_group* const prompt = app->add_option_group("Prompt", "What to continue");
-  prompt->add_option("--prompt", options->prompt, "Text");
-  prompt->add_option("--tokens", raw->tokens, "Token ids: 1,2,3");
-  prompt->add_option("--values", raw->values, "First values of an image: 0,12,...");
-  prompt
-      ->add_option("--values-file", options->values_file, "First values of an image, one byte each")
-      ->check(PathGiven());
-  prompt->require_option(0, 1);
+  AddPrompt(app, "What to continue", options, raw);
+  CLI::Option* const session =
+      app->add_option("--session", options->session.id,
+                      "Go on with this session (see rivulet sessions), the prompt appended to it")
+          ->needs(app->get_option("--target"));
+  AddSessionPlace(app, &options->session, "Go on here; default: at the session's end",
+                  "Name the position after the reply, for rewind");
+  AddTenant(app, &options->target);
+  for (const char* const name : {"--position", "--mark", "--cookie", "--tenant"}) {
+    app->get_option(name)->needs(session);
+  }
   AddSampling(app, &options->sampling, raw);
   app->add_option("--num-samples", options->num_samples, "Continuations of the prompt");
   app->add_option("--max-tokens", raw->max_tokens, "Most tokens of a continuation");
@@ -45,7 +48,8 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
   app->add_option("--columns", options->columns, "Images in a row of the PNG; default 8")
       ->check(CLI::Range(1, 65536))
       ->needs(out);
-  for (const char* const name : {"--num-samples", "--max-tokens", "--stop", "--stop-token"}) {
+  for (const char* const name :
+       {"--num-samples", "--max-tokens", "--stop", "--stop-token", "--session"}) {
     app->get_option(name)->excludes(out);
   }
 }
@@ -78,22 +82,10 @@ void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
 
 absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
   if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
-  if (absl::Status status = CheckUtf8("--prompt", options->prompt.value_or("")); !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = FinishPrompt(raw, options); !status.ok()) return status;
+  if (absl::Status status = FinishSession(options->session); !status.ok()) return status;
   for (const std::string& stop : options->stop) {
     if (absl::Status status = CheckUtf8("--stop", stop); !status.ok()) return status;
-  }
-  if (raw.tokens.has_value()) {
-    auto ids = ParseIds(*raw.tokens, "--tokens");
-    if (!ids.ok()) return ids.status();
-    options->tokens = *std::move(ids);
-  }
-  if (raw.values.has_value()) {
-    auto values = ParseIntegers(*raw.values, "--values", 0, 255);
-    if (!values.ok()) return values.status();
-    options->values.emplace();
-    for (const int64_t value : *values) options->values->push_back(static_cast<char>(value));
   }
   if (raw.stop_tokens.has_value()) {
     auto ids = ParseIds(*raw.stop_tokens, "--stop-token");
@@ -107,6 +99,32 @@ absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
     options->deadline_seconds = *seconds;
   }
   return FinishSampling(raw, &options->sampling);
+}
+
+void AddModels(CLI::App* app, ModelsOptions* options) {
+  AddTarget(app, &options->target);
+  app->add_flag("--json", options->json, "One JSON line for each model");
+  app->require_subcommand(0, 1);
+  const auto add = [&](const char* name, const char* help, ModelsAction action) {
+    CLI::App* const sub = app->add_subcommand(name, help);
+    sub->callback([options, action] { options->action = action; });
+    sub->add_option("NAME", options->name, "Of the model")->required();
+    AddRemote(sub, &options->target)
+        ->required()
+        ->description("The server's --admin-listen, HOST:PORT");
+    sub->add_flag("--json", options->json, "One JSON line");
+    return sub;
+  };
+  add("load", "Load a model of the server's --model-repository or --model", ModelsAction::kLoad);
+  add("unload", "End the service of a model and free its memory", ModelsAction::kUnload)
+      ->add_option("--drain-timeout", options->drain_seconds,
+                   "Seconds that running requests may go on; default: the server's")
+      ->check(CLI::Range(int64_t{0}, int64_t{86'400}));
+}
+
+absl::Status FinishModels(ModelsOptions* options) {
+  if (absl::Status status = CheckUtf8("NAME", options->name); !status.ok()) return status;
+  return CheckTarget(&options->target);
 }
 
 absl::Status FinishHealth(HealthOptions* options, const RawValues& raw) {
@@ -131,67 +149,98 @@ absl::Status FinishScore(ScoreOptions* options, const RawValues& raw) {
   return absl::OkStatus();
 }
 
+// The parser of every command, and what it fills.
+struct CommandLine {
+  CommandLine() {
+    app.set_version_flag("--version", "rivulet " RIVULET_VERSION);
+    app.require_subcommand(1);
+    AddGenerate(on_generate, &generate, &raw);
+    AddScore(on_score, &score, &raw);
+    AddBench(on_bench, &bench, &raw);
+    AddModels(on_models, &models);
+    AddSessions(on_sessions, &sessions, &raw);
+    AddTarget(on_health, &health.target);
+    on_health->add_option("--deadline", raw.deadline, "Seconds to wait; default 5");
+  }
+
+  // After parsing: the command that was given.
+  absl::StatusOr<Command> Finish() {
+    absl::Status status;
+    if (on_generate->parsed()) {
+      status = FinishGenerate(&generate, raw);
+      if (status.ok()) return generate;
+    } else if (on_score->parsed()) {
+      status = FinishScore(&score, raw);
+      if (status.ok()) return score;
+    } else if (on_bench->parsed()) {
+      status = FinishBench(raw, &bench);
+      if (status.ok()) return bench;
+    } else if (on_models->parsed()) {
+      status = FinishModels(&models);
+      if (status.ok()) return models;
+    } else if (on_sessions->parsed()) {
+      status = FinishSessions(raw, &sessions);
+      if (status.ok()) return sessions;
+    } else {
+      status = FinishHealth(&health, raw);
+      if (status.ok()) return health;
+    }
+    return status;
+  }
+
+  CLI::App app{"Streams text, tokens and pixels from trained linear transformers.", "rivulet"};
+  GenerateOptions generate;
+  ScoreOptions score;
+  BenchOptions bench;
+  ModelsOptions models;
+  SessionsOptions sessions;
+  HealthOptions health;
+  RawValues raw;
+  CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
+  CLI::App* const on_score = app.add_subcommand("score", "Log-likelihood of given tokens");
+  CLI::App* const on_bench = app.add_subcommand("bench", "Load a server and measure its latency");
+  CLI::App* const on_models =
+      app.add_subcommand("models", "The models of a server; load and unload them");
+  CLI::App* const on_sessions =
+      app.add_subcommand("sessions", "Sessions: open, append, fork, rewind, snapshot, ...");
+  CLI::App* const on_health = app.add_subcommand("health", "Exit code 0 if the server is serving");
+};
+
 }  // namespace
 
 absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
   // CLI11 would not say what is wrong with the first word.
   const std::string first = args.empty() ? "" : args[0];
   if (!absl::StartsWith(first, "-") && first != "generate" && first != "score" &&
-      first != "bench" && first != "models" && first != "health") {
+      first != "bench" && first != "models" && first != "sessions" && first != "health") {
     return Usage(absl::StrCat("\"", first,
-                              "\" is no command; generate, score, bench, models or health is "
-                              "needed; see rivulet --help"));
+                              "\" is no command; generate, score, bench, models, sessions or "
+                              "health is needed; see rivulet --help"));
   }
-  CLI::App app("Streams text, tokens and pixels from trained linear transformers.", "rivulet");
-  app.set_version_flag("--version", "rivulet " RIVULET_VERSION);
-  app.require_subcommand(1);
-  GenerateOptions generate;
-  ScoreOptions score;
-  BenchOptions bench;
-  ModelsOptions models;
-  HealthOptions health;
-  RawValues raw;
-  CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
-  CLI::App* const on_score = app.add_subcommand("score", "Log-likelihood of given tokens");
-  CLI::App* const on_bench = app.add_subcommand("bench", "Load a server and measure its latency");
-  CLI::App* const on_models = app.add_subcommand("models", "The models of a server");
-  CLI::App* const on_health = app.add_subcommand("health", "Exit code 0 if the server is serving");
-  AddGenerate(on_generate, &generate, &raw);
-  AddScore(on_score, &score, &raw);
-  AddBench(on_bench, &bench, &raw);
-  AddTarget(on_models, &models.target);
-  on_models->add_flag("--json", models.json, "One JSON line for each model");
-  AddTarget(on_health, &health.target);
-  on_health->add_option("--deadline", raw.deadline, "Seconds to wait; default 5");
+  CommandLine line;
+  // Nor with the second.
+  for (const CLI::App* const app : {line.on_models, line.on_sessions}) {
+    if (args.size() < 2 || first != app->get_name() || absl::StartsWith(args[1], "-") ||
+        app->get_subcommand_no_throw(args[1]) != nullptr) {
+      continue;
+    }
+    return Usage(absl::StrCat("\"", args[1], "\" is nothing that ", first, " does; see rivulet ",
+                              first, " --help"));
+  }
   try {
     // CLI11 takes the arguments from the end.
-    app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
+    line.app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
   } catch (const CLI::CallForHelp&) {
-    for (const CLI::App* const sub : app.get_subcommands()) return ShowText{sub->help("rivulet")};
-    return ShowText{app.help()};
+    for (const CLI::App* const sub : line.app.get_subcommands()) {
+      return ShowText{sub->help("rivulet")};
+    }
+    return ShowText{line.app.help()};
   } catch (const CLI::CallForVersion& version) {
     return ShowText{absl::StrCat(version.what(), "\n")};
   } catch (const CLI::Error& error) {
     return Usage(absl::StrCat(error.what(), "; see rivulet --help"));
   }
-  absl::Status status;
-  if (on_generate->parsed()) {
-    status = FinishGenerate(&generate, raw);
-    if (status.ok()) return generate;
-  } else if (on_score->parsed()) {
-    status = FinishScore(&score, raw);
-    if (status.ok()) return score;
-  } else if (on_bench->parsed()) {
-    status = FinishBench(raw, &bench);
-    if (status.ok()) return bench;
-  } else if (on_models->parsed()) {
-    status = CheckTarget(&models.target);
-    if (status.ok()) return models;
-  } else {
-    status = FinishHealth(&health, raw);
-    if (status.ok()) return health;
-  }
-  return status;
+  return line.Finish();
 }
 
 }  // namespace rivulet

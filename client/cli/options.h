@@ -21,6 +21,7 @@ struct TargetOptions {
   std::string model_name;  // of the server's models; empty where it serves one
   bool tls = false;
   std::string tls_ca;     // PEM file; empty: the system's roots
+  std::string tenant;     // whose sessions; empty: none is named
   std::string model_dir;  // a model directory, served in this process
   std::string backend = "auto";
   std::string precision = "default";
@@ -37,13 +38,26 @@ struct SamplingOptions {
   std::optional<uint64_t> seed;
 };
 
-struct GenerateOptions {
-  TargetOptions target;
-  // At most one of these four; none: an empty prompt.
+// What is given to a model: at most one of these.
+struct PromptOptions {
   std::optional<std::string> prompt;
   std::optional<std::vector<int32_t>> tokens;
   std::optional<std::string> values;  // image values, one byte each
   std::string values_file;
+};
+
+// A session, and what a request does to it.
+struct SessionOptions {
+  std::string id;      // empty: none
+  std::string cookie;  // that leads a balancer to its replica; empty: none
+  std::optional<int64_t> position;
+  std::string mark;
+};
+
+// No prompt: an empty one, or none where there is a session.
+struct GenerateOptions : PromptOptions {
+  TargetOptions target;
+  SessionOptions session;
   SamplingOptions sampling;
   std::optional<int32_t> num_samples;
   std::optional<int64_t> max_tokens;
@@ -101,8 +115,36 @@ struct BenchOptions {
   bool fail_on_error = false;
 };
 
+enum class ModelsAction : uint8_t { kList, kLoad, kUnload };
+
 struct ModelsOptions {
   TargetOptions target;
+  ModelsAction action = ModelsAction::kList;
+  std::string name;                      // of the model to load or unload
+  std::optional<int64_t> drain_seconds;  // unload
+  bool json = false;
+};
+
+enum class SessionsAction : uint8_t {
+  kOpen,
+  kAppend,
+  kFork,
+  kRewind,
+  kSnapshot,
+  kRestore,
+  kList,
+  kClose
+};
+
+struct SessionsOptions : PromptOptions {  // append
+  TargetOptions target;
+  SessionsAction action = SessionsAction::kList;
+  SessionOptions session;              // all but open, restore and list
+  std::optional<int> count;            // fork
+  std::optional<uint64_t> seed;        // open, fork
+  std::optional<double> idle_seconds;  // open, restore
+  bool score = false;                  // append
+  std::string file;                    // snapshot: to write, restore: to read
   bool json = false;
 };
 
@@ -117,7 +159,7 @@ struct ShowText {
 };
 
 using Command = std::variant<ShowText, GenerateOptions, ScoreOptions, BenchOptions, ModelsOptions,
-                             HealthOptions>;
+                             SessionsOptions, HealthOptions>;
 
 // `args` without the program's name. Errors: INVALID_ARGUMENT, one line that names the option.
 absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args);

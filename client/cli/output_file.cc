@@ -65,6 +65,11 @@ absl::Status OutputFile::Open() {
   return absl::OkStatus();
 }
 
+absl::Status OutputFile::Write(absl::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), file_) == text.size()) return absl::OkStatus();
+  return CannotWrite(path_, std::strerror(errno));
+}
+
 absl::Status OutputFile::Commit() {
   if (std::fclose(std::exchange(file_, nullptr)) != 0 ||
       std::rename(temporary_.c_str(), place_.c_str()) != 0) {
@@ -77,9 +82,7 @@ absl::Status OutputFile::Commit() {
 absl::Status WriteTextFile(const std::string& path, absl::string_view text) {
   OutputFile file(path);
   if (absl::Status status = file.Open(); !status.ok()) return status;
-  if (std::fwrite(text.data(), 1, text.size(), file.file()) != text.size()) {
-    return CannotWrite(path, std::strerror(errno));
-  }
+  if (absl::Status status = file.Write(text); !status.ok()) return status;
   return file.Commit();
 }
 

@@ -31,6 +31,8 @@ class OutputFile {
   absl::Status Open();
   // REQUIRES: Open() was OK.
   std::FILE* file() const { return file_; }
+  // Errors: INVALID_ARGUMENT. REQUIRES: Open() was OK.
+  absl::Status Write(absl::string_view text);
   // Puts what was written at the path; a symlink stays and its target is replaced. Errors:
   // INVALID_ARGUMENT. REQUIRES: Open() was OK.
   absl::Status Commit();

@@ -77,6 +77,11 @@ std::string PartJson(const v1::GenerateReply& part) {
     }
     line.append("}");
   }
+  if (part.has_session()) {
+    absl::StrAppend(&line, ",\"session\":{\"position\":", part.session().position(),
+                    ",\"sequence_hash\":\"",
+                    absl::Hex(part.session().sequence_hash(), absl::kZeroPad16), "\"}");
+  }
   if (part.has_usage()) {
     const v1::Usage& usage = part.usage();
     absl::StrAppend(&line, ",\"usage\":{\"prompt_tokens\":", usage.prompt_tokens(),

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/request.h"
 
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+
 namespace rivulet {
 
 void SetSampling(const SamplingOptions& options, v1::SamplingParams* sampling) {
@@ -19,6 +26,24 @@ void SetSampling(const SamplingOptions& options, v1::SamplingParams* sampling) {
   }
   for (const auto& [id, bias] : options.logit_bias) (*sampling->mutable_logit_bias())[id] = bias;
   if (options.seed.has_value()) sampling->set_seed(*options.seed);
+}
+
+absl::StatusOr<std::string> ReadBytes(const std::string& path, absl::string_view option) {
+  std::error_code ignored;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream bytes;
+  // A directory opens like a file.
+  if (file.is_open() && !std::filesystem::is_directory(path, ignored)) {
+    bytes << file.rdbuf();
+    if (!bytes.bad()) return bytes.str();
+  }
+  return absl::NotFoundError(absl::StrCat(option, ": ", path, ": cannot be read"));
+}
+
+void SetSession(const SessionOptions& options, v1::SessionRef* session) {
+  session->set_session_id(options.id);
+  if (options.position.has_value()) session->set_position(*options.position);
+  session->set_mark(options.mark);
 }
 
 }  // namespace rivulet

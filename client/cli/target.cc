@@ -29,9 +29,15 @@ absl::Status LoadError(const absl::Status& status) {
 
 }  // namespace
 
+absl::Status UseCookie(const SessionOptions& session, const Client& client) {
+  if (session.cookie.empty()) return absl::OkStatus();
+  return client.SetSessionCookie(session.id, session.cookie);
+}
+
 absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse& use) {
   if (options.model_dir.empty()) {
     ClientOptions client_options = use.client;
+    client_options.tenant = options.tenant;
     if (options.tls) {
       client_options.tls.emplace();
       client_options.tls->root_certs_file = options.tls_ca;

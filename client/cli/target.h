@@ -43,4 +43,8 @@ struct TargetUse {
 // FAILED_PRECONDITION for a model that does not fit into memory, or of Client::Connect.
 absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse& use = {});
 
+// Gives `client` the cookie, if any, that leads a balancer to the session's replica. Errors:
+// INVALID_ARGUMENT (anything but printable ASCII).
+absl::Status UseCookie(const SessionOptions& session, const Client& client);
+
 }  // namespace rivulet

@@ -37,4 +37,7 @@ std::string OneLine(absl::string_view text);
 // "12.3k", "4.56M": three significant digits.
 std::string Compact(double value);
 
+// Lines with columns as wide as their widest cell, two spaces apart.
+std::string Table(const std::vector<std::vector<std::string>>& rows);
+
 }  // namespace rivulet

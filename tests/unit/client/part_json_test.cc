@@ -40,5 +40,14 @@ TEST(PartJsonTest, HoldsEveryField) {
             "\"first_token_seconds\":0,\"total_seconds\":0.5}}\n");
 }
 
+TEST(PartJsonTest, ASessionsPlaceIsTold) {
+  v1::GenerateReply part;
+  part.mutable_session()->set_position(12);
+  part.mutable_session()->set_sequence_hash(0xabc);
+  EXPECT_EQ(PartJson(part),
+            "{\"sample_index\":0,\"first_position\":0,\"tokens\":[],"
+            "\"session\":{\"position\":12,\"sequence_hash\":\"0000000000000abc\"}}\n");
+}
+
 }  // namespace
 }  // namespace rivulet

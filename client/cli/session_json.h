@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sessions as lines of JSON, for `rivulet sessions --json`.
+#pragma once
+
+#include <string>
+
+#include "rivulet/v1/session_service.pb.h"
+
+namespace rivulet {
+
+// One line with the field names of the proto, durations in seconds, the hash as 16 hexadecimal
+// digits, and `cookie` where it is not empty; ends with a newline.
+std::string SessionJson(const v1::Session& session, const std::string& cookie);
+
+// The same for what Append answers; the scores where `scored`.
+std::string AppendJson(const v1::AppendReply& reply, bool scored);
+
+}  // namespace rivulet
