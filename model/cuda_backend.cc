@@ -12,6 +12,8 @@
 #include "model/cuda_device.h"
 #include "model/cuda_forward.h"
 #include "model/cuda_latency.h"
+#include "model/cuda_limits.h"
+#include "model/cuda_prompts.h"
 #include "model/cuda_queue.h"
 #include "model/cuda_records.h"
 #include "model/cuda_run_block.h"
@@ -31,6 +33,7 @@ struct OnDevice {
   CudaScratch scratch;
   CudaMemory block;               // where runs arrive
   std::vector<CudaGraph> graphs;  // one step, by bucket
+  CudaPrompts prompts;            // first steps of one prompt alone
   CudaLatency latency;            // steps of few rows
   CudaEvent end;                  // of the outstanding run
 };
@@ -187,6 +190,8 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
                                      limits_, device_, options, d.queue));
   limits_.plan = d.latency.rows() > 0 ? d.latency.description()
                                       : absl::StrCat("graphs (", d.latency.description(), ")");
+  RIVULET_ASSIGN_OR_RETURN(d.prompts,
+                           CudaPrompts::Capture(forward_, d.queue, d.block.data(), limits_));
   return d.queue.AwaitAll();
 }
 
@@ -247,13 +252,22 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
     if (row.sample) draws = std::max(draws, std::min(row.max_samples, run_.num_steps));
   }
   const auto bucket = size_t(CudaBucketFor(buckets_, plan_.rows));
-  const CudaRunBlock block = CudaRunBlock::Place(d.block.data(), buckets_[bucket], plan_);
+  const int prompt = d.prompts.RowsFor(plan_);
+  const auto place = [&](void* base) {
+    return prompt > 0 ? CudaRunBlock::PlacePrompt(base, buckets_[bucket], prompt)
+                      : CudaRunBlock::Place(base, buckets_[bucket], plan_);
+  };
+  const CudaRunBlock block = place(d.block.data());
   RIVULET_ASSIGN_OR_RETURN(void* const room, d.queue.Stage(block.bytes));
-  FillCudaRunBlock(run_, plan_, buckets_[bucket], d.records.NextSequence(),
-                   CudaRunBlock::Place(room, buckets_[bucket], plan_));
+  const CudaRunBlock host = place(room);
+  FillCudaRunBlock(run_, plan_, buckets_[bucket], d.records.NextSequence(), host);
+  if (prompt > 0) PadCudaPrompt(plan_.token_rows(), int(plan_.outputs.size()), prompt, host);
   RIVULET_CUDA_RETURN_IF_ERROR(
       cudaMemcpyAsync(d.block.data(), room, block.bytes, cudaMemcpyHostToDevice, d.queue.stream()));
-  if (!plan_.plain) RIVULET_RETURN_IF_ERROR(forward_.First(d.queue, block, plan_, count));
+  const bool direct = prompt == 0 && !plan_.plain;
+  if (direct) RIVULET_RETURN_IF_ERROR(forward_.First(d.queue, block, plan_, count));
+  if (prompt > 0 && count) RIVULET_RETURN_IF_ERROR(forward_.Count(d.queue.launch(), block, 1));
+  if (prompt > 0) RIVULET_RETURN_IF_ERROR(d.prompts.Launch(prompt, d.queue.stream()));
   const int steps = draws - (plan_.plain ? 0 : 1);  // that are alike
   if (steps > 0 && plan_.rows <= d.latency.rows()) {
     RIVULET_RETURN_IF_ERROR(d.latency.Run(d.queue, block.step, plan_.rows, steps));
@@ -303,48 +317,6 @@ absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
   return true;
 }
 
-absl::Status CheckOptions(const CudaBackendOptions& options) {
-  const auto check = [](absl::string_view field, int value, int low, int high) {
-    if (value >= low && value <= high) return absl::OkStatus();
-    return InvalidField("OPTION_OUT_OF_RANGE", field,
-                        absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high));
-  };
-  RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots, 1, 1 << 24));
-  RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 0, 1 << 16));
-  RIVULET_RETURN_IF_ERROR(check("max_tokens", options.max_tokens, 0, 1 << 20));
-  RIVULET_RETURN_IF_ERROR(check("max_steps", options.max_steps, 1, 1 << 10));
-  RIVULET_RETURN_IF_ERROR(check("many_rows", options.many_rows, 1, 1 << 20));
-  RIVULET_RETURN_IF_ERROR(check("head_rows", options.head_rows, 0, 1 << 20));
-  RIVULET_RETURN_IF_ERROR(check("latency_rows", options.latency_rows, 0, kernels::kLatencyMaxRows));
-  RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));
-  if (options.patience > absl::ZeroDuration()) return absl::OkStatus();
-  return InvalidField("OPTION_OUT_OF_RANGE", "patience",
-                      absl::StrCat("patience is ", absl::FormatDuration(options.patience),
-                                   "; allowed: more than 0"));
-}
-
-BackendLimits LimitsOf(const ModelConfig& config, const CudaBackendOptions& options,
-                       const CudaDevice& device) {
-  constexpr int kMostRows = 4096, kLeastTokens = 8192;
-  BackendLimits limits;
-  limits.num_slots = options.num_slots;
-  limits.max_rows =
-      options.max_rows > 0 ? options.max_rows : std::min(options.num_slots, kMostRows);
-  limits.max_tokens =
-      std::max(options.max_tokens > 0 ? options.max_tokens : kLeastTokens, limits.max_rows);
-  limits.max_steps = options.max_steps;
-  limits.preferred_steps = options.preferred_steps;
-  limits.preferred_prefill_tokens = limits.max_tokens;
-  limits.bytes_per_slot = config.state_layout().bytes_per_slot();
-  limits.weight_bytes = CudaWeights::Bytes(config, options.precision);
-  // One more whenever a change of the code changes bits.
-  constexpr int kNumericsVersion = 1;
-  limits.numerics_id =
-      absl::StrCat("cuda-", options.precision == CudaPrecision::kFloat32 ? "float32" : "default",
-                   "-graph-sm", device.sm, "-", kNumericsVersion);
-  return limits;
-}
-
 // What a backend takes of a device's memory, in bytes.
 struct Need {
   size_t free = 0, total = 0;  // the device's, before
@@ -382,11 +354,11 @@ absl::StatusOr<Need> MeasureNeed(const ModelConfig& config, const BackendLimits&
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model> model,
                                                            const CudaBackendOptions& options) {
-  RIVULET_RETURN_IF_ERROR(CheckOptions(options));
+  RIVULET_RETURN_IF_ERROR(CheckCudaOptions(options));
   RIVULET_ASSIGN_OR_RETURN(const CudaDevice device, CudaDevice::Open(options.device));
   const ModelConfig& config = model->config();
   RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
-  const BackendLimits limits = LimitsOf(config, options, device);
+  const BackendLimits limits = CudaLimits(config, options, device);
   RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits, options));
   if (need.sum() > need.usable()) return need.OutOfMemory();
   auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits, options.many_rows);

@@ -302,6 +302,28 @@ absl::Status CudaForward::Step(const CudaLaunch& launch, const CudaRunBlock& blo
   return absl::OkStatus();
 }
 
+absl::Status CudaForward::Prompt(const CudaLaunch& launch, const CudaRunBlock& block,
+                                 int token_rows) const {
+  const int num_long = token_rows >= kCudaLongSegment ? 1 : 0;
+  const Pass pass = {
+      block.tokens,  block.positions, block.segments, token_rows, 1, num_long, block.gather, 1,
+      block.outputs, nullptr,         block.step};
+  RIVULET_RETURN_IF_ERROR(Layers(launch, pass));
+  RIVULET_RETURN_IF_ERROR(Head(launch, 0, 1));
+  return Sample(launch, pass, 0, 1);
+}
+
+absl::Status CudaForward::Count(const CudaLaunch& launch, const CudaRunBlock& block,
+                                int rows) const {
+  kernels::CudaCountArgs args;
+  args.segments = block.segments;
+  args.num_segments = rows;
+  args.tokens = block.tokens;
+  args.as_output = block.as_output;
+  args.samplers = slots_.samplers();
+  return CudaStatus(kernels::CountTokensCuda(launch, args), "launching the count of tokens");
+}
+
 absl::Status CudaForward::First(CudaQueue& queue, const CudaRunBlock& block,
                                 const CudaRunPlan& plan, bool count) const {
   const CudaLaunch& launch = queue.launch();
@@ -318,16 +340,7 @@ absl::Status CudaForward::First(CudaQueue& queue, const CudaRunBlock& block,
                      block.outputs,
                      nullptr,
                      block.step};
-  if (count) {
-    kernels::CudaCountArgs args;
-    args.segments = block.segments;
-    args.num_segments = plan.rows;
-    args.tokens = block.tokens;
-    args.as_output = block.as_output;
-    args.samplers = slots_.samplers();
-    RIVULET_RETURN_IF_ERROR(
-        CudaStatus(kernels::CountTokensCuda(launch, args), "launching the count of tokens"));
-  }
+  if (count) RIVULET_RETURN_IF_ERROR(Count(launch, block, plan.rows));
   RIVULET_RETURN_IF_ERROR(Layers(launch, pass));
   auto raw = plan.raw.begin();
   std::vector<float*> destinations;

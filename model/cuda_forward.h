@@ -56,6 +56,13 @@ class CudaForward {
   // One step of `bucket` rows of `block.step`, which it turns into the next step's.
   absl::Status Step(const kernels::CudaLaunch& launch, const CudaRunBlock& block, int bucket) const;
 
+  // The first step of a run of one row with up to `token_rows` tokens and one output at most
+  // (CudaRunBlock::PlacePrompt), without the count of its tokens.
+  absl::Status Prompt(const kernels::CudaLaunch& launch, const CudaRunBlock& block,
+                      int token_rows) const;
+  // Counts the tokens that the first step of `rows` rows feeds, for penalties.
+  absl::Status Count(const kernels::CudaLaunch& launch, const CudaRunBlock& block, int rows) const;
+
   // The first step of a run that is not plain. `plan.raw` is copied out through `queue`. `count`:
   // some row counts its tokens.
   absl::Status First(CudaQueue& queue, const CudaRunBlock& block, const CudaRunPlan& plan,

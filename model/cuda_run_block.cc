@@ -99,9 +99,25 @@ CudaRunBlock CudaRunBlock::PlacePlain(void* base, int bucket) {
   return PlaceCounts(base, size_t(bucket), 0, 0, 0);
 }
 
+CudaRunBlock CudaRunBlock::PlacePrompt(void* base, int bucket, int token_rows) {
+  return PlaceCounts(base, size_t(bucket), 1, size_t(token_rows), 1);
+}
+
 size_t CudaRunBlock::MaxBytes(const BackendLimits& limits) {
   const auto rows = size_t(limits.max_rows), tokens = size_t(limits.max_tokens);
   return PlaceCounts(nullptr, rows, rows, tokens, tokens).bytes;
+}
+
+void PadCudaPrompt(int tokens, int outputs, int token_rows, const CudaRunBlock& block) {
+  std::fill(block.tokens + tokens, block.tokens + token_rows, int32_t{0});
+  std::fill(block.positions + tokens, block.positions + token_rows, int64_t{0});
+  if (outputs == 0) {
+    block.outputs[0] = CudaOutputWork();
+    block.gather[0] = 0;
+  }
+  if (tokens > 0) return;
+  block.segments[0] = CudaSegment();
+  block.as_output[0] = 0;
 }
 
 void FillIdleCudaRunBlock(int bucket, const CudaRunBlock& block) {

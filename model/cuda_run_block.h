@@ -32,12 +32,17 @@ struct CudaRunBlock {
   // The block of a run at `base`. Where the bucket is the same, so are the places of `step`.
   static CudaRunBlock Place(void* base, int bucket, const CudaRunPlan& plan);
   static CudaRunBlock PlacePlain(void* base, int bucket);
+  // One row that feeds up to `token_rows` tokens and wants one output at most.
+  static CudaRunBlock PlacePrompt(void* base, int bucket, int token_rows);
   static size_t MaxBytes(const BackendLimits& limits);
 };
 
 // Writes the block of `run` (host memory). `sequence`: what its records carry.
 void FillCudaRunBlock(const Run& run, const CudaRunPlan& plan, int bucket, uint32_t sequence,
                       const CudaRunBlock& block);
+// Makes `tokens` token rows and `outputs` outputs that are there up to `token_rows` and one, with
+// rows of nobody; without any tokens also the segment.
+void PadCudaPrompt(int tokens, int outputs, int token_rows, const CudaRunBlock& block);
 // A block whose rows are all inactive.
 void FillIdleCudaRunBlock(int bucket, const CudaRunBlock& block);
 

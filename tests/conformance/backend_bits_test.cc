@@ -174,6 +174,40 @@ INSTANTIATE_TEST_SUITE_P(Models, BackendBitsTest,
                            return TestName(std::get<0>(param.param), std::get<1>(param.param).name);
                          });
 
+// What a prompt leaves and draws that is fed in runs of `cut` tokens which want nothing, but for
+// the last.
+struct Fed {
+  std::vector<float> state;
+  int32_t drawn = -1;
+  float logprob = 0;
+  bool operator==(const Fed&) const = default;
+};
+Fed Feed(Backend& backend, std::span<const int32_t> prompt, size_t cut) {
+  const Slot slot = 1;
+  SlotSampler sampler;
+  sampler.params.temperature = 0;
+  sampler.params.presence_penalty = 1;  // tokens of the prompt are counted
+  sampler.want_logprobs = true;
+  EXPECT_TRUE(backend.ZeroSlots({&slot, 1}).ok());
+  EXPECT_TRUE(backend.SetSampler(slot, sampler).ok());
+  Fed fed;
+  for (size_t at = 0; at < prompt.size(); at += cut) {
+    Run run;
+    RunRow row;
+    row.slot = slot;
+    row.position = int64_t(at);
+    row.tokens = prompt.subspan(at, std::min(cut, prompt.size() - at));
+    row.sample = at + cut >= prompt.size();
+    row.max_samples = row.sample ? 1 : 0;
+    run.rows.push_back(row);
+    EXPECT_TRUE(backend.Submit(run).ok());
+    for (const Record& r : PollAll(backend)) fed.drawn = r.token, fed.logprob = r.logprob;
+  }
+  fed.state.resize(backend.limits().bytes_per_slot / sizeof(float));
+  EXPECT_TRUE(backend.ReadSlot(slot, fed.state).ok());
+  return fed;
+}
+
 // Odd sizes exercise every tail: none of these divides a vector, a warp or a panel.
 class BackendBitsOddSizesTest : public ::testing::TestWithParam<TestedBackend> {};
 
@@ -206,13 +240,16 @@ TEST_P(BackendBitsOddSizesTest, EveryFeatureMapAndGateHasTheSameBitsInEveryMakeO
     std::vector<int32_t> tokens(40);
     for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(1 + i * 7 % 50);
     std::vector<BackendScore> scores;
+    std::vector<Fed> fed;
     for (const BackendFactory& factory : GetParam().same_bits) {
       auto backend = factory(*model, 1);
       ASSERT_TRUE(backend.ok()) << backend.status();
-      scores.push_back(ScoreThroughBackend(**backend, config, 1, tokens, 9));
       scores.push_back(ScoreThroughBackend(**backend, config, 1, tokens, 1));
       scores.push_back(ScoreThroughBackend(**backend, config, 1, tokens, 37));
+      for (const size_t cut : {40, 9}) fed.push_back(Feed(**backend, tokens, cut));
     }
+    EXPECT_GE(fed[0].drawn, 0);
+    for (const Fed& other : fed) EXPECT_EQ(other, fed[0]) << int(kind);
     for (const BackendScore& score : scores) {
       EXPECT_EQ(score.outputs, scores[0].outputs) << int(kind);
       EXPECT_EQ(score.state, scores[0].state) << int(kind);

@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "model/cuda_prompts.h"
+
 namespace rivulet {
 namespace {
 
@@ -36,6 +38,13 @@ TEST(CudaRunBlockTest, LongSegmentsComeFirstAndEachSaysWhoseItIs) {
   EXPECT_THAT(segments, ElementsAre(ElementsAre(12, 2, 16, 1), ElementsAre(15, 34, 20, 4),
                                     ElementsAre(11, 0, 2, 0), ElementsAre(13, 18, 1, 2),
                                     ElementsAre(14, 19, 15, 3)));
+}
+
+TEST(CudaPromptsTest, BucketsLeaveAtMostHalfOfTheRowsIdleAndRiseInSteps) {
+  EXPECT_THAT(CudaPromptBuckets(7), ElementsAre());
+  EXPECT_THAT(CudaPromptBuckets(64), ElementsAre(8, 16, 32, 64));
+  EXPECT_THAT(CudaPromptBuckets(8192),
+              ElementsAre(8, 16, 32, 64, 128, 256, 384, 512, 640, 768, 896, 1024));
 }
 
 }  // namespace

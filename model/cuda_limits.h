@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the options of a CUDA backend may be, and what they make of it.
+#pragma once
+
+#include "absl/status/status.h"
+#include "model/backend.h"
+#include "model/config.h"
+#include "model/cuda_backend.h"
+#include "model/cuda_device.h"
+
+namespace rivulet {
+
+// OK, or INVALID_ARGUMENT naming the field and its range.
+absl::Status CheckCudaOptions(const CudaBackendOptions& options);
+// REQUIRES: checked options.
+BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,
+                         const CudaDevice& device);
+
+}  // namespace rivulet
