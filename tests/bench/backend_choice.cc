@@ -35,6 +35,8 @@ bool Apply(const char* argument, Choice* choice) {
     choice->device = std::atoi(device);
   } else if (const char* rate = Value(argument, "--copy-gb-per-s=")) {
     choice->copy_gb_per_s = std::atof(rate);
+  } else if (const char* products = Value(argument, "--matrix-tflop-per-s=")) {
+    choice->matrix_tflop_per_s = std::atof(products);
   } else if (const char* models = Value(argument, "--models=")) {
     choice->models = models;
   } else {
@@ -95,6 +97,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
   if (choice.cuda) {
     CudaBackendOptions options;
     options.num_slots = num_slots;
+    options.max_rows = num_slots;  // every slot a row, however many
     options.precision = choice.precision;
     options.device = choice.device;
     backend = CreateCudaBackend(std::move(model), options);

@@ -17,7 +17,8 @@ struct Choice {
   CudaPrecision precision = CudaPrecision::kDefault;  // --precision=default|float32, of CUDA
   int device = 0;                                     // --device=N
   double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device
-  std::string models;        // --models=DIR: the bundled models
+  double matrix_tflop_per_s = 0;  // --matrix-tflop-per-s=X: the limit of products, likewise
+  std::string models;             // --models=DIR: the bundled models
 };
 
 // Takes our flags out of the command line; ends the program where one is wrong.

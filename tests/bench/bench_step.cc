@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "kernels/gemm.h"
 #include "model/cpu_weights.h"
 #include "model/thread_team.h"
@@ -142,18 +143,31 @@ void BM_Step(benchmark::State& state, const Choice& choice, const std::string& n
   }
 }
 
-// Feeding a prompt of 784 tokens to each of `sessions`, `chunk` tokens of each a run.
-void BM_Prefill(benchmark::State& state, const Choice& choice, const std::string& name, int chunk,
-                WeightPrecision precision) {
+// Multiplications and additions of one token's matrix products in the layers; head and attention
+// come on top and are not counted.
+double FlopAToken(const ModelConfig& c) {
+  const double gates = c.gate == Gate::kRfa ? c.num_heads : 0;
+  const double qkv = double(c.num_heads) * (2.0 * c.key_dim + c.value_dim) + gates;
+  const double layer =
+      double(c.hidden_size) * (qkv + double(c.num_heads) * c.value_dim + 2.0 * double(c.ffn_size));
+  return 2.0 * double(c.num_layers) * layer;
+}
+
+// Feeding a prompt of `length` tokens to each of `sessions`, at most `chunk` tokens of each a run,
+// and as many as the backend takes. Counters: TFLOP/s of matrix products and, where the rate of the
+// device is known, the share of it.
+void BM_Prefill(benchmark::State& state, const Choice& choice, const std::string& name, int length,
+                int chunk, WeightPrecision precision) {
   const auto model = LoadShape(choice, name);
   const int sessions = choice.cuda ? int(state.range(0)) : 1;
   auto backend =
       NewBackend(choice, model, sessions, precision, choice.cuda ? 0 : int(state.range(0)));
-  const std::vector<int32_t> tokens(784, 7);
+  const std::vector<int32_t> tokens(size_t(length), 7);
   std::vector<Slot> slots;
   for (Slot slot = 1; slot <= sessions; ++slot) slots.push_back(slot);
   std::vector<Record> records;
   const size_t at_once = std::min(size_t(chunk), size_t(backend->limits().max_tokens / sessions));
+  const auto begin = std::chrono::steady_clock::now();
   for (auto _ : state) {
     Generation::Require(backend->ZeroSlots(slots));
     for (size_t at = 0; at < tokens.size(); at += at_once) {
@@ -170,8 +184,13 @@ void BM_Prefill(benchmark::State& state, const Choice& choice, const std::string
       }
     }
   }
-  state.counters["tok/s"] = benchmark::Counter(double(state.iterations()) * 784 * double(sessions),
-                                               benchmark::Counter::kIsRate);
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  const double rate = double(state.iterations()) * double(length) * double(sessions) / time.count();
+  state.counters["tok/s"] = rate;
+  if (!choice.cuda) return;
+  const double tflop = rate * FlopAToken(model->config()) / 1e12;
+  state.counters["TFLOP/s"] = tflop;
+  if (choice.matrix_tflop_per_s > 0) state.counters["share"] = tflop / choice.matrix_tflop_per_s;
 }
 
 void RowsAndThreads(benchmark::internal::Benchmark* b) {
@@ -196,10 +215,10 @@ void RegisterCpu(const Choice& choice) {
   RowsAndThreads(add("BM_MatrixProducts/mnist_f16", BM_MatrixProducts, mnist, kF16));
   RowsAndThreads(add("BM_Step/mnist_f16", BM_Step, mnist, kF16));
   RowsAndThreads(add("BM_Step/shakespeare_rfa_f16", BM_Step, shakespeare, kF16));
-  Threads(add("BM_Prefill/mnist_784_tokens_at_once_f16", BM_Prefill, mnist, 256, kF16));
-  Threads(add("BM_Prefill/mnist_784_tokens_stepped_f16", BM_Prefill, mnist, 1, kF16));
-  Threads(add("BM_Prefill/mnist_784_tokens_at_once_f32", BM_Prefill, mnist, 256, kF32));
-  Threads(add("BM_Prefill/mnist_784_tokens_stepped_f32", BM_Prefill, mnist, 1, kF32));
+  Threads(add("BM_Prefill/mnist_784_tokens_at_once_f16", BM_Prefill, mnist, 784, 256, kF16));
+  Threads(add("BM_Prefill/mnist_784_tokens_stepped_f16", BM_Prefill, mnist, 784, 1, kF16));
+  Threads(add("BM_Prefill/mnist_784_tokens_at_once_f32", BM_Prefill, mnist, 784, 256, kF32));
+  Threads(add("BM_Prefill/mnist_784_tokens_stepped_f32", BM_Prefill, mnist, 784, 1, kF32));
 }
 
 void RegisterCuda(const Choice& choice) {
@@ -212,14 +231,25 @@ void RegisterCuda(const Choice& choice) {
     if (name == "110m") {
       step->Arg(1)->Arg(16)->Arg(64);
     } else {
-      step->Arg(1)->Arg(64)->Arg(1024)->Arg(4096);
+      step->Arg(1)->Arg(8)->Arg(64)->Arg(256)->Arg(1024)->Arg(4096);
     }
+    if (name == "mnist-linear") step->Arg(16384);
   }
-  auto* prefill = benchmark::RegisterBenchmark(
-      "BM_Prefill/mnist-linear_784_tokens", [choice](benchmark::State& state) {
-        BM_Prefill(state, choice, "mnist-linear", 784, WeightPrecision::kAuto);
-      });
-  prefill->Arg(1)->Arg(64)->ArgName("sessions")->UseRealTime()->Unit(benchmark::kMicrosecond);
+  struct Prompt {
+    std::string name;
+    int length;
+  };
+  for (const Prompt& prompt : {Prompt{"mnist-linear", 784}, Prompt{"shakespeare-rfa", 784},
+                               Prompt{"cifar-10", 3072}, Prompt{"110m", 784}}) {
+    auto* prefill = benchmark::RegisterBenchmark(
+        absl::StrCat("BM_Prefill/", prompt.name, "_", prompt.length, "_tokens").c_str(),
+        [choice, prompt](benchmark::State& state) {
+          BM_Prefill(state, choice, prompt.name, prompt.length, prompt.length,
+                     WeightPrecision::kAuto);
+        });
+    prefill->Arg(1)->Arg(8)->Arg(64)->ArgName("sessions");
+    prefill->UseRealTime()->Unit(benchmark::kMicrosecond);
+  }
 }
 
 }  // namespace
