@@ -118,6 +118,11 @@ absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
   RIVULET_ASSIGN_OR_RETURN(ChosenBackend chosen, ChooseBackend(model, config));
   EngineOptions options;
   options.max_queue = config.max_queue;
+  options.max_tenant_queue = config.max_tenant_queue;
+  options.reader_timeout = config.reader_timeout_seconds == 0
+                               ? absl::InfiniteDuration()
+                               : absl::Seconds(config.reader_timeout_seconds);
+  options.max_parked_bytes = int64_t{config.parked_state_mib} << 20;
   SetStateOptions(config, &options);
   RIVULET_ASSIGN_OR_RETURN(DiskTier disk, OpenDiskTier(config, model->config().name));
   RIVULET_ASSIGN_OR_RETURN(

@@ -93,6 +93,18 @@ std::vector<Setting> ServingSettings() {
              1 << 24),
       Number("max-queue", "Samples and scores of a model that may wait for a slot", &C::max_queue,
              0, 1 << 24),
+      Number("max-tenant-queue",
+             "... of one tenant, so that it cannot keep others out; 0: seven eighths of max-queue",
+             &C::max_tenant_queue, 0, 1 << 24),
+      Number(
+          "reader-timeout-seconds",
+          "End a reply whose client has not read for so long while more is waiting for it than is "
+          "kept (16 KiB); 0: never",
+          &C::reader_timeout_seconds, 0, 86400),
+      Number("parked-state-mib",
+             "Memory for the states of a model's replies that are not read and gave their slots to "
+             "others; beyond it they keep their slots",
+             &C::parked_state_mib, 0, 1 << 24),
       Number("max-client-sessions", "Client sessions of a model that may be open at once",
              &C::max_client_sessions, 0, 1 << 24),
       {"snapshot-key-file", "FILE",

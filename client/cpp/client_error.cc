@@ -61,6 +61,7 @@ ErrorInfo GetErrorInfo(const absl::Status& status) {
     google::rpc::RetryInfo retry_info;
     if (any.UnpackTo(&error_info)) {
       info.reason = error_info.reason();
+      info.metadata = {error_info.metadata().begin(), error_info.metadata().end()};
     } else if (any.UnpackTo(&bad_request) && bad_request.field_violations_size() > 0) {
       info.field = bad_request.field_violations(0).field();
     } else if (any.UnpackTo(&retry_info)) {

@@ -4,12 +4,14 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace rivulet {
 namespace {
 constexpr char kReasonUrl[] = "rivulet/reason";
 constexpr char kFieldUrl[] = "rivulet/field";
 constexpr char kRetryUrl[] = "rivulet/retry_after_us";
+constexpr char kMetadataUrl[] = "rivulet/metadata/";  // and the key
 }  // namespace
 
 absl::Status MakeError(absl::StatusCode code, absl::string_view message,
@@ -20,6 +22,9 @@ absl::Status MakeError(absl::StatusCode code, absl::string_view message,
   if (detail.retry_after > absl::ZeroDuration()) {
     status.SetPayload(kRetryUrl,
                       absl::Cord(absl::StrCat(absl::ToInt64Microseconds(detail.retry_after))));
+  }
+  for (const auto& [key, value] : detail.metadata) {
+    status.SetPayload(absl::StrCat(kMetadataUrl, key), absl::Cord(value));
   }
   return status;
 }
@@ -42,6 +47,9 @@ ErrorDetail GetErrorDetail(const absl::Status& status) {
       detail.retry_after = absl::Microseconds(microseconds);
     }
   }
+  status.ForEachPayload([&detail](absl::string_view url, const absl::Cord& value) {
+    if (absl::ConsumePrefix(&url, kMetadataUrl)) detail.metadata.emplace(url, value);
+  });
   return detail;
 }
 

@@ -4,6 +4,7 @@
 // google.rpc.ErrorInfo and BadRequest, and nothing else in the project maps errors.
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,8 @@ struct ErrorDetail {
   std::string field;  // path of the offending field, for example "sampling.temperature" or
                       // "prompt.tokens[3]"
   absl::Duration retry_after = absl::ZeroDuration();  // > 0: when it makes sense to try again
+  // What else a client's program can use, for example where to go on; becomes ErrorInfo.metadata.
+  std::map<std::string, std::string> metadata = {};
 };
 
 // A Status with `detail` attached. `message` is a full sentence for a person: what the field held,

@@ -25,6 +25,17 @@ StateStamp StampOf(const Model* model, const BackendLimits& limits) {
   return {"", "", limits.numerics_id, "config"};
 }
 
+QueueLimits QueueLimitsOf(const EngineOptions& options, int slots) {
+  QueueLimits limits;
+  limits.slots = slots;
+  limits.max_queue = options.max_queue;
+  limits.max_tenant_queue = options.max_tenant_queue > 0
+                                ? options.max_tenant_queue
+                                : options.max_queue - options.max_queue / 8;
+  limits.max_tokens = options.max_queue_tokens;
+  return limits;
+}
+
 class EngineImpl final : public SteppedEngine {
  public:
   EngineImpl(std::shared_ptr<const Model> model, ModelConfig config, const Tokenizer* tokenizer,
@@ -37,7 +48,7 @@ class EngineImpl final : public SteppedEngine {
         clock_(clock),
         backend_(std::move(backend)),
         limits_(backend_->limits()),
-        queue_(limits_.num_slots, options.max_queue, options.max_queue_tokens, clock),
+        queue_(QueueLimitsOf(options, limits_.num_slots), clock),
         emitter_(threads),
         loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_,
               StampOf(model_.get(), limits_), std::move(disk)) {
@@ -107,7 +118,7 @@ absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyList
   Ticket ticket;
   ticket.reply = request->reply;
   if (max_new > 0 || in_session) {
-    ticket.reply->SetWake(options_.max_pending_tokens, [this] { queue_.Wake(); });
+    ticket.reply->SetWake(options_.max_pending_bytes, [this] { queue_.Wake(); });
     RIVULET_ASSIGN_OR_RETURN(ticket.id, queue_.Submit(std::move(request)));
     return ticket;
   }

@@ -3,6 +3,7 @@
 // backend and turns records into replies; one emitter thread tells listeners. No gRPC here.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,6 +26,9 @@ namespace rivulet {
 struct EngineOptions {
   // Behaviour.
   int max_queue = 1024;  // samples and scores that may wait for a slot; beyond: RESOURCE_EXHAUSTED
+  // ... of one tenant, so that it cannot keep others out. 0: seven eighths of max_queue (rounded
+  // up).
+  int max_tenant_queue = 0;
   int64_t max_queue_tokens = 1 << 24;  // given tokens of all accepted requests together, likewise
   int64_t max_tokens_limit = 1 << 20;  // largest GenerateSpec::max_tokens
   int64_t default_max_tokens =
@@ -46,7 +50,13 @@ struct EngineOptions {
   // while some are (0: a quarter of that).
   int prefill_tokens_idle = 0;
   int prefill_tokens_busy = 0;
-  int64_t max_pending_tokens = 4096;  // untaken tokens of a reply before its rows pause
+  // Untaken bytes of a reply (ContentBytes; one run may add more) before its rows pause. As much
+  // again may be on its way to the client.
+  int64_t max_pending_bytes = 16 << 10;
+  // For so long a paused reply waits for its reader before it is ended.
+  absl::Duration reader_timeout = absl::Seconds(30);
+  // Most host memory for the states of paused replies that gave their slots to others.
+  int64_t max_parked_bytes = int64_t{256} << 20;
 };
 
 // A state that every tenant's requests with a PromptCacheSpec may go on from; never forgotten.
@@ -58,13 +68,21 @@ struct WarmState {
 
 struct EngineLoad {
   int slots = 0, slots_used = 0;
-  int running = 0;                           // samples and scores that hold a slot
-  int queued = 0, max_queue = 0;             // ... that wait for one
-  double tokens_per_second = 0;              // sampled and fed, over about the last second
-  int64_t tokens_total = 0;                  // sampled, since start
-  int client_sessions = 0;                   // open ones
-  StateStore::Usage states;                  // of all that is kept between runs
-  std::string state_file_error;              // the first, empty: none
+  int running = 0;                // samples and scores that hold a slot
+  int queued = 0, max_queue = 0;  // ... that wait for one
+  int max_tenant_queue = 0;
+  // Of those that wait: slots they need, by Priority, and how long the first has waited.
+  std::array<int, kNumPriorities> queued_by_priority{};
+  absl::Duration oldest_wait;
+  int tenants = 0;               // that wait for slots or hold some
+  int64_t refused = 0;           // requests, since start, because a queue was full
+  int parked = 0;                // samples that gave up their slots: their reader does not read
+  int64_t cut = 0;               // replies, since start, because nobody read them
+  double tokens_per_second = 0;  // sampled and fed, over about the last second
+  int64_t tokens_total = 0;      // sampled, since start
+  int client_sessions = 0;       // open ones
+  StateStore::Usage states;      // of all that is kept between runs
+  std::string state_file_error;  // the first, empty: none
   int64_t cache_hits = 0, cache_misses = 0;  // requests with a PromptCacheSpec, since start
   int64_t cache_bytes = 0;                   // of cached prompts: states and tokens
   bool draining = false;
@@ -80,6 +98,7 @@ struct SessionCall {
   // Have the session's latest state with all but its last token fed, or fewer, in memory first; of
   // its tokens up to session->position, where that is given.
   bool with_state = false;
+  bool while_draining = false;  // also taken in a drain, until its deadline
   absl::Time deadline = absl::InfiniteFuture();
   // On the loop's thread, once the requests of the session that came before have ended. An error
   // must have changed nothing. Null: nothing to do. `state`: see with_state.

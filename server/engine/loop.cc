@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 
 namespace rivulet {
@@ -90,6 +91,7 @@ void Loop::Shutdown() {
 }
 
 absl::Status Loop::RunWhatCanRun(bool* ran) {
+  RIVULET_RETURN_IF_ERROR(ParkReaders());
   RIVULET_RETURN_IF_ERROR(TakeBackSlots());
   PublishEnds();
   RIVULET_RETURN_IF_ERROR(AdmitWaiting());
@@ -121,12 +123,22 @@ void Loop::TakeArrivals() {
     EndAll(EndedBy(absl::StatusCode::kUnavailable, "DRAINING",
                    "The server stopped before the reply was complete."));
   }
+  ResumeReaders();
   if (now_ >= next_deadline_) ExpireDeadlines();
   ForgetEnded();
 }
 
 void Loop::NoteProgress() {
   progress_.slots_used = pool_.used();
+  progress_.parked = num_parked_;
+  progress_.tenants = admission_.tenants();
+  for (int i = 0; i < kNumPriorities; ++i) {
+    progress_.waiting[static_cast<size_t>(i)] = admission_.slots_needed(static_cast<Priority>(i));
+  }
+  if (!admission_.empty()) {
+    const Request& oldest = *requests_.at(admission_.oldest());
+    progress_.oldest = std::max(oldest.arrival, oldest.resumed);
+  }
   progress_.client_sessions = sessions_.size();
   progress_.states = states_.usage();
   progress_.cache_hits = cache_hits_;
@@ -139,14 +151,24 @@ void Loop::NoteProgress() {
 }
 
 void Loop::ExpireDeadlines() {
-  std::vector<Request*> expired;
+  std::vector<Request*> expired, cut;
   next_deadline_ = absl::InfiniteFuture();
   for (auto& [id, request] : requests_) {
+    const absl::Time cut_at =
+        request->paused_since.value_or(absl::InfiniteFuture()) + options_.reader_timeout;
     if (request->deadline <= now_) {
       expired.push_back(request.get());
+    } else if (cut_at <= now_) {
+      cut.push_back(request.get());
     } else {
-      next_deadline_ = std::min(next_deadline_, request->deadline);
+      next_deadline_ = std::min({next_deadline_, request->deadline, cut_at});
     }
+  }
+  progress_.cut += static_cast<int64_t>(cut.size());
+  for (Request* request : cut) {
+    EndRequest(request, EndedBy(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW",
+                                absl::StrCat("Nothing of the reply was read for ",
+                                             absl::FormatDuration(options_.reader_timeout), ".")));
   }
   for (Request* request : expired) {
     if (request->ended) continue;  // by the end of one before it
@@ -160,11 +182,14 @@ absl::Status Loop::AdmitWaiting() {
   while (const std::optional<RequestId> id = admission_.Next(pool_.free())) {
     Request* const request = requests_.at(*id).get();
     request->waits_for_slots = false;
-    request->admitted = now_;
-    FindBetterState(request);
-    CountCacheUse(*request);
-    request->CreateSessions();
+    if (!std::exchange(request->parked, false)) {
+      request->admitted = now_;
+      FindBetterState(request);
+      CountCacheUse(*request);
+      request->CreateSessions();
+    }
     for (auto& session : request->sessions) {
+      if (session->ended) continue;
       session->slot = pool_.Take();
       to_zero_.push_back(session->slot);
       running_.push_back(session.get());
@@ -177,23 +202,28 @@ absl::Status Loop::PrepareSlots(size_t first) {
   RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
   to_zero_.clear();
   for (size_t i = first; i < running_.size(); ++i) {
-    const Checkpoint start = running_[i]->start();
-    if (const Session* const first_sample = running_[i]->copies_from()) {
-      RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first_sample->slot, running_[i]->slot));
+    Session* const session = running_[i];
+    const Checkpoint start = session->start();
+    if (!session->parked.empty()) {
+      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(session->slot, session->parked));
+    } else if (const Session* const first_sample = session->copies_from()) {
+      RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first_sample->slot, session->slot));
     } else if (start.state != nullptr) {
-      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(running_[i]->slot, start.state->values()));
+      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(session->slot, start.state->values()));
     }
-    const std::optional<SlotSampler> sampler = running_[i]->Sampler();
-    if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(running_[i]->slot, *sampler));
+    const std::optional<SlotSampler> sampler = session->Sampler();
+    if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(session->slot, *sampler));
+    if (!session->parked.empty()) --num_parked_;
+    session->parked = {};
   }
   return absl::OkStatus();
 }
 
 absl::Status Loop::TakeBackSlots() {
-  if (freed_.empty() && to_zero_.empty()) return absl::OkStatus();
+  if (freed_.empty() && to_zero_.empty() && saving_.empty()) return absl::OkStatus();
   RIVULET_RETURN_IF_ERROR(SaveStates());
   to_zero_.insert(to_zero_.end(), freed_.begin(), freed_.end());
-  RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
+  if (!to_zero_.empty()) RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
   to_zero_.clear();
   for (Slot slot : freed_) pool_.Give(slot);
   freed_.clear();
@@ -201,13 +231,17 @@ absl::Status Loop::TakeBackSlots() {
 }
 
 void Loop::FreeSlot(Session* session) {
-  freed_.push_back(session->slot);
-  admission_.GiveBack(session->request->tenant, 1);
+  if (session->slot != kGuardSlot) {
+    freed_.push_back(session->slot);
+    admission_.GiveBack(session->request->tenant, 1);
+  }
+  if (!session->parked.empty()) --num_parked_;
   session->ended = true;
   some_ended_ = true;
   --session->request->open_sessions;
   if (ClientSession* const client = session->request->session) {
-    saving_.push_back({session->slot, client, session->start().fed, session->fed()});
+    saving_.push_back({session->slot, client, session->start().fed, session->fed(),
+                       std::exchange(session->parked, {})});
   }
   if (session->row >= 0) row_sessions_[static_cast<size_t>(session->row)] = nullptr;
 }
@@ -230,12 +264,14 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   usage.queue_time = request->admitted.value_or(end) - request->arrival;
   if (request->first_token) usage.first_token_time = *request->first_token - request->arrival;
   usage.total_time = end - request->arrival;
-  request->status = Unshared(status);
   request->ended = true;
-  progress_.ended += request->places;
-  progress_.ended_tokens += request->num_tokens;
+  SettleClientSession(request, status);
+  ErrorDetail detail = GetErrorDetail(status);
+  if (!status.ok()) request->DescribeProgress(&detail);
+  request->status = MakeError(status.code(), status.message(), detail);  // shares no memory
+  progress_.ended.push_back({request->tenant, request->places, request->num_tokens});
   ended_.push_back(std::move(requests_.extract(request->id).mapped()));
-  LeaveClientSession(request, status);
+  LeaveClientSession(request);
 }
 
 void Loop::EndAll(const absl::Status& status) {

@@ -81,6 +81,15 @@ class Loop {
   absl::Status AfterRun();
   absl::Status Fork(Session* first);
 
+  // loop_readers.cc: replies that nobody reads.
+  // Notes that a reply has become too full to go on.
+  void NotePause(Request* request);
+  // Replies that were read go on; their slots, where they gave them up, they wait for again.
+  void ResumeReaders();
+  // While requests wait for slots, paused replies give up theirs.
+  absl::Status ParkReaders();
+  absl::Status Park(Request* request);
+
   // loop_sessions.cc: client sessions.
   // A request arrives at its client session, if it has one, and begins when its turn comes.
   void Enter(Request* request);
@@ -92,7 +101,8 @@ class Loop {
   void TakeFetchedStates();
   void CloseSession(Request* closing);
   void LeaveQueues(Request* request);
-  void LeaveClientSession(Request* request, const absl::Status& end);
+  void SettleClientSession(Request* request, const absl::Status& end);
+  void LeaveClientSession(Request* request);
   // Gives a client session to the next that waits for it.
   void Release(ClientSession* session);
   // Keeps the state of its slot where its request wants that now.
@@ -130,11 +140,14 @@ class Loop {
   std::vector<Session*> running_;  // hold a slot; in order of admission
   bool some_ended_ = false;        // running_ holds ended sessions
   bool file_error_noted_ = false;
+  std::vector<Request*> paused_;  // their reader is slow; paused longest first
+  int num_parked_ = 0;            // sessions whose state is in Session::parked
   // Slots that hold the state of a client session, which is released once it is saved.
   struct Saving {
     Slot slot;
     ClientSession* session;
-    int64_t start, fed;  // tokens fed before the request and now
+    int64_t start, fed;         // tokens fed before the request and now
+    std::vector<float> parked;  // where it is not in the slot any more
   };
   std::vector<Saving> saving_;  // a part of freed_
   std::vector<Slot> freed_;     // to be zeroed and given back

@@ -135,13 +135,18 @@ void Loop::CloseSession(Request* closing) {
 void Loop::LeaveQueues(Request* request) {
   if (std::exchange(request->waits_for_slots, false)) admission_.Remove(request->id);
   std::erase_if(fetching_, [request](const Fetching& entry) { return entry.request == request; });
+  if (request->paused_since) std::erase(paused_, request);
   if (request->session != nullptr) std::erase(request->session->waiters, request);
 }
 
-void Loop::LeaveClientSession(Request* request, const absl::Status& end) {
+void Loop::SettleClientSession(Request* request, const absl::Status& end) {
+  const bool its_own = request->session != nullptr && request->session->active == request;
+  if (its_own && request->begun) request->Settle(end);
+}
+
+void Loop::LeaveClientSession(Request* request) {
   ClientSession* const session = request->session;
   if (session == nullptr || session->active != request) return;
-  if (request->begun) request->Settle(end);
   const bool saved_first = std::any_of(saving_.begin(), saving_.end(), [&](const Saving& saving) {
     return saving.session == session;
   });
@@ -159,12 +164,15 @@ void Loop::Release(ClientSession* session) {
 }
 
 absl::Status Loop::SaveStates() {
-  for (const Saving& saving : saving_) {
+  for (Saving& saving : saving_) {
     // What was drawn and then dropped (a stop string) may have been fed: such a state is of no use.
     const bool fits = saving.fed > saving.start && saving.fed <= saving.session->total();
     if (saving.session->closed || !fits || saving.session->Keeps(saving.fed)) continue;
-    std::vector<float> values(backend_->limits().bytes_per_slot / sizeof(float));
-    RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(saving.slot, values));
+    std::vector<float> values = std::move(saving.parked);
+    if (values.empty()) {
+      values.resize(backend_->limits().bytes_per_slot / sizeof(float));
+      RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(saving.slot, values));
+    }
     saving.session->Keep({saving.fed, states_.Keep(std::move(values))});
   }
   for (const Saving& saving : std::exchange(saving_, {})) Release(saving.session);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RateWindow: how many a second, over about the last second, in a fixed and small memory.
+// RateWindow: how many a second, over about the last ten buckets of time, in a fixed and small
+// memory.
 #pragma once
 
 #include <array>
@@ -9,10 +10,11 @@
 
 namespace rivulet {
 
-// Counts in buckets of 100 ms; the rate is that of the last ten full buckets. Thread: external
-// lock.
+// The rate is that of the last ten full buckets. Thread: external lock.
 class RateWindow {
  public:
+  explicit RateWindow(absl::Duration bucket) : bucket_(bucket) {}
+
   void Add(absl::Time now, int64_t count) {
     const int64_t bucket = BucketOf(now);
     Entry& entry = entries_[Index(bucket)];
@@ -26,22 +28,21 @@ class RateWindow {
     for (const Entry& entry : entries_) {
       if (entry.bucket < current && entry.bucket >= current - kBuckets) sum += entry.count;
     }
-    return static_cast<double>(sum) * kBucketsPerSecond / kBuckets;
+    return static_cast<double>(sum) / absl::ToDoubleSeconds(bucket_ * kBuckets);
   }
 
  private:
-  static constexpr int64_t kBuckets = 10, kBucketsPerSecond = 10;
+  static constexpr int64_t kBuckets = 10;
   struct Entry {
     int64_t bucket = -1;
     int64_t count = 0;
   };
-  static int64_t BucketOf(absl::Time now) {
-    return absl::ToUnixMillis(now) / (1000 / kBucketsPerSecond);
-  }
+  int64_t BucketOf(absl::Time now) const { return (now - absl::UnixEpoch()) / bucket_; }
   static size_t Index(int64_t bucket) {
     return static_cast<size_t>(static_cast<uint64_t>(bucket) % (kBuckets + 1));
   }
 
+  const absl::Duration bucket_;
   std::array<Entry, kBuckets + 1> entries_;  // the full ones and the one that is filling
 };
 

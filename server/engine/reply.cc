@@ -15,12 +15,19 @@ void MoveBack(std::vector<T>&& from, std::vector<T>* to) {
 
 }  // namespace
 
+int64_t ContentBytes(const ReplyDelta& delta) {
+  size_t bytes = delta.tokens.size() * sizeof(int32_t) + delta.text.size() +
+                 delta.logprobs.size() * sizeof(float);
+  for (const auto& top : delta.top_logprobs) bytes += sizeof(top) + top.size() * sizeof(top[0]);
+  return static_cast<int64_t>(bytes);
+}
+
 std::vector<ReplyDelta> Reply::Take() {
   MutexLock lock(&mutex_);
   std::vector<ReplyDelta> taken = std::move(deltas_);
   deltas_.clear();
   std::fill(open_.begin(), open_.end(), -1);
-  const int64_t had_pending = std::exchange(pending_tokens_, 0);
+  const int64_t had_pending = std::exchange(pending_bytes_, 0);
   if (wake_ && had_pending > wake_above_) wake_();
   return taken;
 }
@@ -30,20 +37,20 @@ std::optional<Reply::End> Reply::end() const {
   return end_;
 }
 
-int64_t Reply::pending_tokens() const {
+int64_t Reply::pending_bytes() const {
   MutexLock lock(&mutex_);
-  return pending_tokens_;
+  return pending_bytes_;
 }
 
 int64_t Reply::Append(ReplyDelta delta) {
   MutexLock lock(&mutex_);
   const size_t sample = static_cast<size_t>(delta.sample_index);
   if (sample >= open_.size()) open_.resize(sample + 1, -1);
-  pending_tokens_ += static_cast<int64_t>(delta.tokens.size());
+  pending_bytes_ += ContentBytes(delta);
   if (open_[sample] < 0) {
     open_[sample] = static_cast<int>(deltas_.size());
     deltas_.push_back(std::move(delta));
-    return pending_tokens_;
+    return pending_bytes_;
   }
   ReplyDelta& last = deltas_[static_cast<size_t>(open_[sample])];
   MoveBack(std::move(delta.tokens), &last.tokens);
@@ -52,7 +59,7 @@ int64_t Reply::Append(ReplyDelta delta) {
   MoveBack(std::move(delta.top_logprobs), &last.top_logprobs);
   if (delta.finish) last.finish = std::move(delta.finish);
   last.session = delta.session;
-  return pending_tokens_;
+  return pending_bytes_;
 }
 
 void Reply::Finish(End end) {

@@ -30,6 +30,9 @@ struct ReplyDelta {
   std::optional<SessionProgress> session;  // after these tokens, where the request has a session
 };
 
+// Memory that the content of a delta takes: 4 bytes a token, and what comes with it.
+int64_t ContentBytes(const ReplyDelta& delta);
+
 // The whole stream of a reply is: deltas in order per sample, then one end. Thread: any.
 class Reply {
  public:
@@ -46,17 +49,17 @@ class Reply {
   // Nullopt while the reply is running. May be set while deltas are still untaken: Take first.
   std::optional<End> end() const;
 
-  // Tokens that wait to be taken. The engine gives a session's row away while this exceeds its
-  // limit.
-  int64_t pending_tokens() const;
+  // ContentBytes of what waits to be taken. The engine gives a session's row away while this
+  // exceeds its limit.
+  int64_t pending_bytes() const;
 
   // Engine side.
-  // Merges with the untaken delta of the same sample; returns pending_tokens(). REQUIRES:
+  // Merges with the untaken delta of the same sample; returns pending_bytes(). REQUIRES:
   // delta.tokens follow the sample's earlier ones, and no finish of this sample came before.
   int64_t Append(ReplyDelta delta);
   // First call wins.
   void Finish(End end);
-  // `wake` is called by each Take that finds more than `above` pending tokens, until Finish. It may
+  // `wake` is called by each Take that finds more than `above` pending bytes, until Finish. It may
   // lock nothing that is held while this reply is called.
   void SetWake(int64_t above, std::function<void()> wake);
 
@@ -64,7 +67,7 @@ class Reply {
   mutable Mutex mutex_;
   std::vector<ReplyDelta> deltas_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> open_ ABSL_GUARDED_BY(mutex_);  // [sample] its untaken delta in deltas_, or -1
-  int64_t pending_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t pending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<End> end_ ABSL_GUARDED_BY(mutex_);
   int64_t wake_above_ ABSL_GUARDED_BY(mutex_) = 0;
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);

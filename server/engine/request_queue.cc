@@ -16,60 +16,90 @@ absl::Status Unavailable(absl::string_view reason, absl::string_view message) {
   return MakeError(absl::StatusCode::kUnavailable, message, detail);
 }
 
-absl::Status QueueFull(absl::string_view message) {
+absl::Status QueueFull(absl::string_view reason, absl::Duration retry_after,
+                       absl::string_view message) {
   ErrorDetail detail;
-  detail.reason = "QUEUE_FULL";
-  detail.retry_after = absl::Seconds(1);
+  detail.reason = std::string(reason);
+  detail.retry_after = retry_after;
   return MakeError(absl::StatusCode::kResourceExhausted, message, detail);
 }
 
 }  // namespace
 
-RequestQueue::RequestQueue(int slots, int max_queue, int64_t max_queue_tokens, Clock clock)
-    : max_accepted_(int64_t{slots} + max_queue),
-      max_accepted_tokens_(max_queue_tokens),
-      clock_(std::move(clock)) {
+RequestQueue::RequestQueue(const QueueLimits& limits, Clock clock)
+    : limits_(limits), clock_(std::move(clock)) {
   MutexLock lock(&mutex_);
-  load_.slots = slots;
-  load_.max_queue = max_queue;
+  load_.slots = limits.slots;
+  load_.max_queue = limits.max_queue;
+  load_.max_tenant_queue = limits.max_tenant_queue;
 }
 
-absl::Status RequestQueue::CheckOpen() const {
+absl::Status RequestQueue::CheckOpen(bool while_draining) const {
   if (!load_.health.ok()) {
     return Unavailable("BACKEND_FAILED", "The model's backend has failed.");
   }
   if (arrivals_.stop) return Unavailable("SHUTDOWN", "The server is shutting down.");
-  if (load_.draining) return Unavailable("DRAINING", "The server takes no new requests.");
+  if (load_.draining && (!while_draining || arrivals_.end_all)) {
+    return Unavailable("DRAINING", "The server takes no new requests.");
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<RequestId> RequestQueue::NewId() {
   MutexLock lock(&mutex_);
-  RIVULET_RETURN_IF_ERROR(CheckOpen());
+  RIVULET_RETURN_IF_ERROR(CheckOpen(/*while_draining=*/false));
   return ++last_id_;
 }
 
 absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request) {
   MutexLock lock(&mutex_);
-  RIVULET_RETURN_IF_ERROR(CheckOpen());
+  RIVULET_RETURN_IF_ERROR(CheckOpen(request->while_draining));
   request->places = std::max(1, request->num_slots);
-  if (accepted_ + request->places > max_accepted_) {
-    return QueueFull(absl::StrCat("The queue is full: ", accepted_, " running or waiting, ",
-                                  request->places, " asked for, ", max_accepted_, " allowed."));
-  }
-  // One request alone is bounded by the size of a message; many of them are bounded here.
-  if (accepted_tokens_ > 0 && accepted_tokens_ + request->num_tokens > max_accepted_tokens_) {
-    return QueueFull(absl::StrCat("The queue is full: requests with ", accepted_tokens_,
-                                  " given tokens are running or waiting, ", request->num_tokens,
-                                  " more are asked for, ", max_accepted_tokens_, " allowed."));
+  absl::Status room = CheckRoom(*request);
+  if (!room.ok()) {
+    ++load_.refused;
+    return room;
   }
   accepted_ += request->places;
+  accepted_of_[request->tenant] += request->places;
   accepted_tokens_ += request->num_tokens;
   request->id = ++last_id_;
   request->arrival = clock_();
   arrivals_.requests.push_back(std::move(request));
   NotifyLoop();
   return last_id_;
+}
+
+absl::Status RequestQueue::CheckRoom(const Request& request) const {
+  const int64_t most = int64_t{limits_.slots} + limits_.max_queue;
+  if (accepted_ + request.places > most) {
+    return QueueFull("QUEUE_FULL", TimeFor(accepted_ - limits_.slots),
+                     absl::StrCat("The queue is full: ", accepted_, " running or waiting, ",
+                                  request.places, " asked for, ", most, " allowed."));
+  }
+  // One request alone is bounded by the size of a message; many of them are bounded here.
+  if (accepted_tokens_ > 0 && accepted_tokens_ + request.num_tokens > limits_.max_tokens) {
+    return QueueFull("QUEUE_FULL", TimeFor(accepted_ - limits_.slots),
+                     absl::StrCat("The queue is full: requests with ", accepted_tokens_,
+                                  " given tokens are running or waiting, ", request.num_tokens,
+                                  " more are asked for, ", limits_.max_tokens, " allowed."));
+  }
+  const auto found = accepted_of_.find(request.tenant);
+  const int64_t own = found == accepted_of_.end() ? 0 : found->second;
+  const int64_t most_own = int64_t{limits_.slots} + limits_.max_tenant_queue;
+  if (own + request.places <= most_own) return absl::OkStatus();
+  // It shares the rate evenly with the others that are here.
+  return QueueFull("TENANT_QUEUE_FULL", TimeFor(own * static_cast<int64_t>(accepted_of_.size())),
+                   absl::StrCat("The tenant's queue is full: ", own, " running or waiting, ",
+                                request.places, " asked for, ", most_own, " allowed."));
+}
+
+// How long that many take to end, at the rate of the last seconds.
+absl::Duration RequestQueue::TimeFor(int64_t places) const {
+  const double rate = ended_rate_.PerSecond(clock_());
+  if (rate <= 0) return absl::Seconds(1);  // nobody knows
+  return std::clamp(absl::Seconds(static_cast<double>(places) / rate), absl::Milliseconds(100),
+                    absl::Minutes(1));
 }
 
 void RequestQueue::Cancel(RequestId id) {
@@ -118,7 +148,14 @@ EngineLoad RequestQueue::load() const {
   MutexLock lock(&mutex_);
   EngineLoad load = load_;
   load.queued = accepted_ - load.running;
-  load.tokens_per_second = rate_.PerSecond(clock_());
+  const absl::Time now = clock_();
+  load.tokens_per_second = rate_.PerSecond(now);
+  absl::Time oldest = oldest_;
+  for (const auto& request : arrivals_.requests) {  // the loop has not seen them yet
+    load.queued_by_priority[static_cast<size_t>(request->priority)] += request->num_slots;
+    oldest = std::min(oldest, request->arrival);
+  }
+  load.oldest_wait = std::max(absl::ZeroDuration(), now - oldest);
   return load;
 }
 
@@ -148,9 +185,20 @@ void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
   load_.cache_bytes = progress.cache_bytes;
   load_.tokens_total += progress.sampled;
   if (progress.sampled + progress.fed > 0) rate_.Add(now, progress.sampled + progress.fed);
-  accepted_ -= progress.ended;
-  accepted_tokens_ -= progress.ended_tokens;
-  if (progress.ended > 0) handing_ = true;
+  load_.tenants = progress.tenants;
+  load_.parked = progress.parked;
+  load_.cut += progress.cut;
+  load_.queued_by_priority = progress.waiting;
+  oldest_ = progress.oldest;
+  for (const Progress::Ended& ended : progress.ended) {
+    accepted_ -= ended.places;
+    accepted_tokens_ -= ended.tokens;
+    ended_rate_.Add(now, ended.places);
+    const auto found = accepted_of_.find(ended.tenant);
+    found->second -= ended.places;
+    if (found->second == 0) accepted_of_.erase(found);
+  }
+  if (!progress.ended.empty()) handing_ = true;
 }
 
 void RequestQueue::EndsHanded() {

@@ -3,16 +3,20 @@
 // cancellations, the loop takes them all between two runs with one lock and leaves what GetLoad
 // shows.
 //
-// Admission is arithmetic: samples and scores that were accepted and have not ended are never more
-// than the slots plus max_queue, whether or not the loop has already found them a slot.
+// What is accepted is arithmetic: samples and scores that were accepted and have not ended are
+// never more than the slots plus max_queue, those of one tenant never more than the slots plus
+// max_tenant_queue, whether or not the loop has already found them a slot.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/engine/engine.h"
@@ -24,16 +28,24 @@ namespace rivulet {
 
 using Clock = std::function<absl::Time()>;
 
+struct QueueLimits {
+  int slots = 0;
+  int max_queue = 0;
+  int max_tenant_queue = 0;
+  int64_t max_tokens = 0;  // given tokens of all accepted requests together
+};
+
 // Thread: any, but for the loop's own part.
 class RequestQueue {
  public:
-  RequestQueue(int slots, int max_queue, int64_t max_queue_tokens, Clock clock);
+  RequestQueue(const QueueLimits& limits, Clock clock);
 
   // An id for a request that needs no slot. Errors: UNAVAILABLE (draining, stopped, backend
   // failed).
   absl::StatusOr<RequestId> NewId();
   // Gives the request its id and arrival time and queues it. Errors as NewId, or RESOURCE_EXHAUSTED
-  // (full).
+  // (QUEUE_FULL, TENANT_QUEUE_FULL) with the time that what waits now will take at the rate of the
+  // last seconds.
   absl::StatusOr<RequestId> Submit(std::unique_ptr<Request> request);
   void Cancel(RequestId id);
   // Makes the loop look again at what it can run.
@@ -56,9 +68,18 @@ class RequestQueue {
     bool stop = false;
   };
   struct Progress {
-    int ended = 0;             // samples and scores that ended since the last Exchange
-    int64_t ended_tokens = 0;  // given tokens of requests that ended, likewise
+    struct Ended {
+      std::string tenant;
+      int places;      // of its samples or scores
+      int64_t tokens;  // that it gave
+    };
+    std::vector<Ended> ended;  // requests, since the last Exchange
     int slots_used = 0;
+    int tenants = 0;
+    int parked = 0;                              // samples
+    int64_t cut = 0;                             // replies, since the last Exchange
+    std::array<int, kNumPriorities> waiting{};   // slots that are waited for
+    absl::Time oldest = absl::InfiniteFuture();  // arrival of the first that waits
     int client_sessions = 0;
     StateStore::Usage states;
     int64_t cache_hits = 0, cache_misses = 0, cache_bytes = 0;  // of the prefix cache, since start
@@ -80,11 +101,12 @@ class RequestQueue {
 
  private:
   void NoteLocked(absl::Time now, const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckOpen(bool while_draining) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckRoom(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Duration TimeFor(int64_t places) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const int64_t max_accepted_;  // slots + max_queue
-  const int64_t max_accepted_tokens_;
+  const QueueLimits limits_;
   const Clock clock_;
   mutable Mutex mutex_;
   CondVar arrived_, ended_;
@@ -94,9 +116,13 @@ class RequestQueue {
   RequestId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   int accepted_ ABSL_GUARDED_BY(mutex_) = 0;             // samples and scores taken and not ended
   int64_t accepted_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // given tokens of those requests
-  bool handing_ ABSL_GUARDED_BY(mutex_) = false;         // ends are noted and not yet handed over
+  absl::flat_hash_map<std::string, int> accepted_of_
+      ABSL_GUARDED_BY(mutex_);                                          // by tenant; none of 0
+  absl::Time oldest_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // arrival, of what waits
+  bool handing_ ABSL_GUARDED_BY(mutex_) = false;  // ends are noted and not yet handed over
   EngineLoad load_ ABSL_GUARDED_BY(mutex_);  // queued and tokens_per_second are filled when asked
-  RateWindow rate_ ABSL_GUARDED_BY(mutex_);
+  RateWindow rate_ ABSL_GUARDED_BY(mutex_){absl::Milliseconds(100)};        // of tokens
+  RateWindow ended_rate_ ABSL_GUARDED_BY(mutex_){absl::Milliseconds(500)};  // of places
 };
 
 }  // namespace rivulet

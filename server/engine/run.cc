@@ -36,7 +36,7 @@ void Loop::CollectRunnable() {
   views_.clear();
   const absl::Time near_deadline = now_ + kNearDeadline;
   for (Session* session : running_) {
-    if (!session->runnable() || session->request->paused()) continue;
+    if (!session->runnable() || session->request->paused_since) continue;
     SessionView view = session->View();
     view.single_step |= session->request->deadline < near_deadline;
     view.priority = session->request->priority;
@@ -107,7 +107,10 @@ void Loop::Flush(Session* session) {
   if (session->ended) return;  // with its request, by a sibling
   Request* request = session->request;
   if (!request->first_token) request->first_token = now_;
-  if (session->Flush() && request->MarkReady()) batch_.ready.push_back(request);
+  if (session->Flush()) {
+    if (request->MarkReady()) batch_.ready.push_back(request);
+    NotePause(request);
+  }
   if (session->finished) EndSession(session);
 }
 

@@ -5,8 +5,10 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "server/engine/session_request.h"
+#include "server/engine/token_counts.h"
 #include "server/engine/validate.h"
 
 namespace rivulet {
@@ -111,10 +113,24 @@ void GenerateRequest::CreateSessions() {
   open_sessions = num_slots;
 }
 
-bool GenerateRequest::paused() {
+bool GenerateRequest::reader_slow() {
   // Asked of the reply only while slow: its lock is not for every step.
-  if (reader_slow) reader_slow = reply->pending_tokens() > options.max_pending_tokens;
-  return reader_slow;
+  if (reader_slow_) reader_slow_ = reply->pending_bytes() > options.max_pending_bytes;
+  return reader_slow_;
+}
+
+void GenerateRequest::DescribeProgress(ErrorDetail* detail) const {
+  if (session != nullptr) {
+    detail->metadata["session_id"] = session->id.ToString();
+    detail->metadata["session_position"] = absl::StrCat(session->position());
+    return;
+  }
+  if (session_ref) return;  // there is no such session
+  const auto append_tokens = [](std::string* out, const auto& sample) {
+    absl::StrAppend(out, static_cast<const SampleSession&>(*sample).delivered());
+  };
+  detail->metadata["sent_tokens"] =
+      sessions.empty() ? "0" : absl::StrJoin(sessions, ",", append_tokens);
 }
 
 void GenerateRequest::OnEnd() {
@@ -186,6 +202,19 @@ SessionView SampleSession::View() const {
   return view;
 }
 
+// Of all that was fed to the slot.
+std::vector<TokenCount> SampleSession::History() const {
+  if (!generate_->spec.sampling.has_penalties()) return {};
+  TokenCounts counts(generate_->history);
+  // What is fed next is not in the slot yet: the last prompt token, or the last that was drawn.
+  const size_t fed_prompt = generate_->feed.size() - (next_is_output_ ? 0 : 1);
+  for (size_t i = 0; i < fed_prompt; ++i) {
+    counts.Add(generate_->feed[i], FedAsOutput(static_cast<int64_t>(i)));
+  }
+  for (size_t i = 0; i + 1 < drawn_tokens_.size(); ++i) counts.Add(drawn_tokens_[i], true);
+  return counts.All();
+}
+
 std::optional<SlotSampler> SampleSession::Sampler() const {
   const GenerateSpec& spec = generate_->spec;
   SlotSampler sampler;
@@ -196,7 +225,11 @@ std::optional<SlotSampler> SampleSession::Sampler() const {
   if (eos && !spec.ignore_eos) sampler.stop_ids.push_back(*eos);
   sampler.want_logprobs = spec.want_logprobs;
   sampler.num_top_logprobs = spec.num_top_logprobs;
-  if (index_ == 0) sampler.history = generate_->history;  // the others get its counts
+  if (!parked.empty()) {
+    sampler.history = History();
+  } else if (index_ == 0) {
+    sampler.history = generate_->history;  // the others get its counts
+  }
   return sampler;
 }
 
@@ -231,6 +264,7 @@ void SampleSession::OnRecord(Record* record) {
   next_token_ = record->token;
   next_is_output_ = true;
   ++drawn_;
+  if (generate_->spec.sampling.has_penalties()) drawn_tokens_.push_back(record->token);
   const bool bad_token = record->token < 0 || record->token >= generate_->model.config->vocab_size;
   if (record->non_finite || bad_token) {
     finished = true;
@@ -296,7 +330,7 @@ bool SampleSession::Flush() {
   generate_->usage.completion_tokens += count;
   const int64_t pending = generate_->reply->Append(std::exchange(out_, ReplyDelta()));
   out_.sample_index = index_;
-  generate_->reader_slow = pending > generate_->options.max_pending_tokens;
+  generate_->reader_slow_ = pending > generate_->options.max_pending_bytes;
   return true;
 }
 

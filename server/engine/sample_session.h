@@ -33,7 +33,8 @@ class GenerateRequest final : public Request {
   std::span<const int32_t> sequence_tokens() const override;
   void CreateSessions() override;
   void Settle(const absl::Status& end) override;
-  bool paused() override;
+  bool reader_slow() override;
+  void DescribeProgress(ErrorDetail* detail) const override;
   void OnReady() override { listener->OnReady(); }
   void OnEnd() override;
 
@@ -48,7 +49,6 @@ class GenerateRequest final : public Request {
   std::vector<TokenCount> history;  // of what was fed before `feed`
   const std::shared_ptr<Reply> reply = std::make_shared<Reply>();
   ReplyListener* const listener;
-  bool reader_slow = false;
 
  private:
   friend class SampleSession;
@@ -59,6 +59,7 @@ class GenerateRequest final : public Request {
 
   int64_t appended_ = 0;    // tokens of the prompt that the client session did not hold already
   int64_t prompt_end_ = 0;  // position of the client session after the prompt
+  bool reader_slow_ = false;
 };
 
 class SampleSession final : public Session {
@@ -76,6 +77,7 @@ class SampleSession final : public Session {
   Checkpoint start() const override { return index_ == 0 ? generate_->start : Checkpoint(); }
   const Session* copies_from() const override;
   int64_t fed() const override { return position_; }
+  int64_t delivered() const { return delivered_; }
 
  private:
   struct HeldToken {
@@ -85,6 +87,7 @@ class SampleSession final : public Session {
   };
   void StartDecoding();
   bool FedAsOutput(int64_t i) const;
+  std::vector<TokenCount> History() const;
   void Keep(HeldToken token);
   void Release(int count);
   void Deliver(HeldToken* token);
@@ -100,6 +103,7 @@ class SampleSession final : public Session {
   bool next_is_output_ = false;  // ... and whether it was drawn (else it is the last prompt token)
   int drawn_in_run_ = 0;
   int64_t drawn_ = 0;
+  std::vector<int32_t> drawn_tokens_;  // where penalties count them
   int64_t delivered_ = 0;
   StopMatcher matcher_;
   std::vector<HeldToken> held_;  // kept from the reply by matcher_

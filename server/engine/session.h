@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "model/backend.h"
+#include "model/base/error.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
 #include "server/engine/cached_prompt.h"
@@ -36,12 +37,14 @@ class Request : public Outlet {
   uint64_t tenant_key = 0;  // stands for it, once the request has waited for slots
   Priority priority = Priority::kNormal;
   absl::Time arrival, deadline;
+  absl::Time resumed = absl::InfinitePast();  // when it last began to wait for slots again
   std::optional<absl::Time> admitted, first_token;
   int num_slots = 1;                      // 0: it is carried out as soon as its turn comes
   int places = 1;                         // in the queue, from Submit on
   int64_t num_tokens = 0;                 // given tokens: what it costs to keep
   std::optional<SessionRef> session_ref;  // the client session that it goes on with
   bool closes_session = false;            // it does not wait for its turn
+  bool while_draining = false;            // SessionCall
   ClientSession* session = nullptr;       // set when it is found
   bool waits_for_slots = false, begun = false;
   int open_sessions = 0;                           // sessions that have not ended
@@ -74,7 +77,12 @@ class Request : public Outlet {
   // It ends so after a Begin that was OK; the client session is still its own.
   virtual void Settle(const absl::Status& /*end*/) {}
   // Its reader is slow: no rows until it has taken what waits.
-  virtual bool paused() { return false; }
+  virtual bool reader_slow() { return false; }
+  std::optional<absl::Time> paused_since;  // as the loop knows it, between runs
+  bool parked = false;                     // its samples hold no slots, see Session::parked
+
+  // Adds to an error that ends it where a client can go on.
+  virtual void DescribeProgress(ErrorDetail* /*detail*/) const {}
 };
 
 // Memory that the rows of a run point into. Lives until the run is complete.
@@ -92,6 +100,8 @@ class Session {
   uint64_t last_served = 0;  // number of the last run it had a row in
   bool ended = false;        // has given its slot back
   bool touched = false;      // has records that are not flushed
+  // What was in its slot when that was taken from it; empty: it was not.
+  std::vector<float> parked;
 
   // False while it can feed nothing (its prompt is being fed by sample 0).
   virtual bool runnable() const { return true; }

@@ -35,12 +35,13 @@ template <typename Result>
 absl::StatusOr<RequestId> Submit(
     Engine* engine, std::string tenant, std::optional<SessionRef> session, absl::Time deadline,
     std::function<absl::Status(SessionTable*, ClientSession*, absl::Time, Result*)> act,
-    std::function<void(absl::StatusOr<Result>)> done) {
+    std::function<void(absl::StatusOr<Result>)> done, bool while_draining = false) {
   const auto result = std::make_shared<Result>();
   SessionCall call;
   call.tenant = std::move(tenant);
   call.session = std::move(session);
   call.deadline = deadline;
+  call.while_draining = while_draining;
   call.act = [result, act = std::move(act)](SessionTable* table, ClientSession* client,
                                             absl::Time now, const Checkpoint&) {
     return act(table, client, now, result.get());
@@ -143,6 +144,7 @@ absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef session,
   call.tenant = session.tenant;
   call.session = std::move(session);
   call.close = true;
+  call.while_draining = true;
   call.done = std::move(done);
   return engine->Call(std::move(call));
 }
@@ -183,7 +185,7 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, ListSpec spec,
         }
         return absl::OkStatus();
       },
-      std::move(done));
+      std::move(done), /*while_draining=*/true);
 }
 
 absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, absl::Time deadline,
@@ -193,6 +195,7 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, ab
   call.tenant = session.tenant;
   call.session = std::move(session);
   call.with_state = true;
+  call.while_draining = true;
   call.deadline = deadline;
   const std::optional<int64_t> at = call.session->position;
   call.act = [image, at](SessionTable*, ClientSession* client, absl::Time,

@@ -4,8 +4,9 @@
 // no run.
 //
 // Every `done` is called exactly once, on the engine's emitter thread, unless the function itself
-// returns an error (as Engine::Call). Errors that come with `done`: NOT_FOUND (SESSION_NOT_FOUND),
-// and those named below. Thread: any.
+// returns an error (as Engine::Call). Closing, listing and snapshots are also taken in a drain,
+// until its deadline, so that sessions can be carried elsewhere. Errors that come with `done`:
+// NOT_FOUND (SESSION_NOT_FOUND), and those named below. Thread: any.
 #pragma once
 
 #include <cstdint>

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "server/engine/token_counts.h"
 
 namespace rivulet {
 namespace {
@@ -115,23 +115,13 @@ std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfi
 
 std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const Sequence* sequence,
                                     const ModelConfig& config, int64_t fed) {
-  absl::flat_hash_map<int32_t, TokenCount> counts;
+  TokenCounts counts;
   const int64_t bos = config.has_bos() ? 1 : 0;
-  if (bos == 1 && fed > 0) counts[*config.bos_token_id] = {*config.bos_token_id, true, 0};
+  if (bos == 1 && fed > 0) counts.Add(*config.bos_token_id, false);
   for (int64_t i = 0; i < fed - bos; ++i) {
-    const int32_t token = tokens[static_cast<size_t>(i)];
-    TokenCount& count = counts[token];
-    count.token = token;
-    if (sequence != nullptr && sequence->generated(i)) {
-      ++count.output_count;
-    } else {
-      count.in_prompt = true;
-    }
+    counts.Add(tokens[static_cast<size_t>(i)], sequence != nullptr && sequence->generated(i));
   }
-  std::vector<TokenCount> all;
-  all.reserve(counts.size());
-  for (const auto& [token, count] : counts) all.push_back(count);
-  return all;
+  return counts.All();
 }
 
 SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
@@ -139,6 +129,7 @@ SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
   tenant = call_.tenant;
   session_ref = call_.session;
   closes_session = call_.close;
+  while_draining = call_.while_draining;
   deadline = call_.deadline;
 }
 

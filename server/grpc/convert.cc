@@ -340,6 +340,15 @@ void ToWire(const EngineLoad& load, v1::ModelLoad* wire) {
   wire->set_prompt_cache_misses(load.cache_misses);
   wire->set_prompt_cache_bytes(load.cache_bytes);
   wire->set_draining(load.draining);
+  wire->set_max_tenant_queue(load.max_tenant_queue);
+  wire->set_queued_high(load.queued_by_priority[static_cast<size_t>(Priority::kHigh)]);
+  wire->set_queued_normal(load.queued_by_priority[static_cast<size_t>(Priority::kNormal)]);
+  wire->set_queued_low(load.queued_by_priority[static_cast<size_t>(Priority::kLow)]);
+  ToWire(load.oldest_wait, wire->mutable_oldest_wait());
+  wire->set_tenants(load.tenants);
+  wire->set_parked(load.parked);
+  wire->set_refused_total(load.refused);
+  wire->set_cut_total(load.cut);
 }
 
 v1::GetModelReply DescribeModel(const Engine& engine, absl::string_view backend) {

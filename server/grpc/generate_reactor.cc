@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/generate_reactor.h"
 
+#include <grpc/grpc.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "server/grpc/convert.h"
 #include "server/grpc/status_map.h"
 #include "server/grpc/wire_field.h"
 
 namespace rivulet {
 
-GenerateReactor::GenerateReactor(ModelHold model, const v1::GenerateRequest* request,
-                                 ActiveCalls* calls)
-    : model_(std::move(model)), request_(request), calls_(calls) {
+GenerateReactor::GenerateReactor(ModelHold model, grpc::CallbackServerContext* context,
+                                 const v1::GenerateRequest* request, ActiveCalls* calls)
+    : model_(std::move(model)), call_(context->c_call()), request_(request), calls_(calls) {
+  grpc_call_ref(call_);
   calls_->Enter();
 }
 
-GenerateReactor* GenerateReactor::Start(ModelHold model, const v1::GenerateRequest& request,
+GenerateReactor::~GenerateReactor() { grpc_call_unref(call_); }
+
+GenerateReactor* GenerateReactor::Start(ModelHold model, grpc::CallbackServerContext* context,
+                                        const v1::GenerateRequest& request,
                                         absl::StatusOr<GenerateSpec> spec, ActiveCalls* calls) {
-  auto* reactor = new GenerateReactor(std::move(model), &request, calls);
+  auto* reactor = new GenerateReactor(std::move(model), context, &request, calls);
   if (spec.ok()) {
     reactor->Submit(*std::move(spec));
   } else {
@@ -34,6 +41,7 @@ void GenerateReactor::Submit(GenerateSpec spec) {
     // ticket.
     absl::MutexLock lock(&mutex_);
     seed_ = spec.sampling.seed;
+    patience_ = model_.engine()->options().reader_timeout;
     holders_ = 2;
     absl::StatusOr<Engine::Ticket> ticket = model_.engine()->Generate(std::move(spec), this);
     if (ticket.ok()) {
@@ -56,10 +64,38 @@ void GenerateReactor::OnReady() {
     // The engine ends a reply on the thread that calls OnReady, just before the last call.
     last = ticket_.reply->end().has_value();
     action = Advance();
+    if (last && !done_) WatchReader();
   }
   Perform(action);
   if (!last) return;
   model_.Release();
+  Release();
+}
+
+void GenerateReactor::WatchReader() {
+  if (patience_ == absl::InfiniteDuration()) return;
+  messages_when_watched_ = messages_read_;
+  ++holders_;
+  // Its calls come on another thread, never from within Set or Cancel.
+  alarm_.Set(absl::ToChronoTime(absl::Now() + patience_),
+             [this](bool expired) { CutUnread(expired); });
+}
+
+void GenerateReactor::CutUnread(bool expired) {
+  if (expired) {
+    bool cut = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      cut = !done_ && messages_read_ == messages_when_watched_;
+      if (!done_ && !cut) WatchReader();
+    }
+    // The client sees this status in place of what it has not read, without details.
+    if (cut) {
+      grpc_call_cancel_with_status(call_, GRPC_STATUS_RESOURCE_EXHAUSTED,
+                                   "READER_TOO_SLOW: nothing of the reply was read for too long.",
+                                   nullptr);
+    }
+  }
   Release();
 }
 
@@ -68,6 +104,7 @@ void GenerateReactor::OnWriteDone(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
+    if (ok) ++messages_read_;
     if (!ok) broken_ = true;
     action = Advance();
   }
@@ -85,6 +122,11 @@ void GenerateReactor::OnCancel() {
 }
 
 void GenerateReactor::OnDone() {
+  {
+    absl::MutexLock lock(&mutex_);
+    done_ = true;
+    alarm_.Cancel();
+  }
   calls_->Leave();
   Release();
 }

@@ -14,8 +14,10 @@ namespace rivulet {
 grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const auto model = models_->Find(request->model());
-  if (!model.ok()) return GenerateReactor::Start(ModelHold(), *request, model.status(), calls_);
-  return GenerateReactor::Start(*model, *request,
+  if (!model.ok()) {
+    return GenerateReactor::Start(ModelHold(), context, *request, model.status(), calls_);
+  }
+  return GenerateReactor::Start(*model, context, *request,
                                 SpecOf(*context, *request, model->engine()->model()), calls_);
 }
 

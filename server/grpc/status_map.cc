@@ -71,6 +71,7 @@ void ToWire(const absl::Status& status, google::rpc::Status* wire) {
   google::rpc::ErrorInfo info;
   info.set_reason(detail.reason.empty() ? std::string(mapped.reason) : detail.reason);
   info.set_domain(std::string(kErrorDomain));
+  info.mutable_metadata()->insert(detail.metadata.begin(), detail.metadata.end());
   wire->add_details()->PackFrom(info);
   if (!detail.field.empty()) {
     google::rpc::BadRequest bad_request;

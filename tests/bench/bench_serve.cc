@@ -10,23 +10,19 @@
 // bound to the last).
 #include <grpcpp/grpcpp.h>
 #include <sched.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "rivulet/v1/inference.grpc.pb.h"
+#include "tests/bench/server_process.h"
 
 namespace rivulet {
 namespace {
@@ -39,60 +35,6 @@ struct Options {
   double seconds = 5;
   bool pin = false;
   std::string weights = "auto";
-};
-
-// A server process of its own, ended with SIGTERM.
-class ServerProcess {
- public:
-  explicit ServerProcess(const Options& options) {
-    int log[2];
-    if (pipe(log) != 0) std::abort();
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(log[1], STDERR_FILENO);
-      close(log[0]);
-      const std::string threads = std::to_string(options.threads);
-      execl(RIVULET_BIN_DIR "/rivulet-server", "rivulet-server", "--model",
-            RIVULET_SOURCE_DIR "/model/zoo/mnist-linear", "--listen", "127.0.0.1:0", "--threads",
-            threads.c_str(), "--weights", options.weights.c_str(), nullptr);
-      _exit(127);
-    }
-    close(log[1]);
-    FILE* lines = fdopen(log[0], "r");
-    char line[4096];
-    while (target_.empty() && fgets(line, sizeof line, lines) != nullptr) {
-      const std::string text = line, key = "\"event\":\"listening\"", port = "\"port\":";
-      const size_t at = text.find(port);
-      if (text.find(key) == std::string::npos || at == std::string::npos) continue;
-      target_ = "127.0.0.1:" + std::to_string(std::atoi(text.c_str() + at + port.size()));
-    }
-    drain_ = std::thread([lines] {
-      char rest[4096];
-      while (fgets(rest, sizeof rest, lines) != nullptr) {
-      }
-      fclose(lines);
-    });
-  }
-  ~ServerProcess() {
-    kill(pid_, SIGTERM);
-    waitpid(pid_, nullptr, 0);
-    drain_.join();
-  }
-  const std::string& target() const { return target_; }
-  // VmRSS in MiB.
-  int64_t MemoryMib() const {
-    std::ifstream status("/proc/" + std::to_string(pid_) + "/status");
-    for (std::string word; status >> word;) {
-      int64_t kib = 0;
-      if (word == "VmRSS:" && status >> kib) return kib / 1024;
-    }
-    return -1;
-  }
-
- private:
-  pid_t pid_;
-  std::string target_;
-  std::thread drain_;
 };
 
 struct Counters {
@@ -181,13 +123,14 @@ int Main(int argc, char** argv) {
   app.add_flag("--pin", options.pin);
   CLI11_PARSE(app, argc, argv);
 
-  ServerProcess server(options);
+  ServerProcess server({"--model", RIVULET_SOURCE_DIR "/model/zoo/mnist-linear", "--threads",
+                        std::to_string(options.threads), "--weights", options.weights});
   if (options.pin) PinToLastCore();
   auto stub = InferenceService::NewStub(
       grpc::CreateChannel(server.target(), grpc::InsecureChannelCredentials()));
   FirstTokenTimes(stub.get(), 3);  // connects
   const std::vector<double> first = FirstTokenTimes(stub.get(), options.lone);
-  const int64_t idle_mib = server.MemoryMib();
+  const int64_t idle_mib = server.MemoryKib() / 1024;
 
   Counters counters;
   counters.open = options.streams;
@@ -199,7 +142,7 @@ int Main(int argc, char** argv) {
   const double elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
   const double token_rate = double(counters.tokens - tokens) / elapsed;
   const double message_rate = double(counters.messages - messages) / elapsed;
-  const int64_t busy_mib = server.MemoryMib();
+  const int64_t busy_mib = server.MemoryKib() / 1024;
   counters.stop = true;
   while (counters.open > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   std::printf(

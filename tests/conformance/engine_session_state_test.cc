@@ -124,7 +124,7 @@ TEST_P(EngineSessionStateTest, APublishedStateIsThatOfItsSequence) {
 
 // What is refused changes nothing: not one bit of any slot, no session, not the next token.
 TEST_P(EngineSessionStateTest, ARefusedSnapshotChangesNothing) {
-  options_.max_pending_tokens = 2;
+  options_.max_pending_bytes = 16;
   Start();
   const SessionRef session = ManyCalls();
   const auto image = client_->Snapshot(session);
@@ -137,7 +137,7 @@ TEST_P(EngineSessionStateTest, ARefusedSnapshotChangesNothing) {
   spec.max_tokens = 12;
   spec.want_logprobs = true;
   ASSERT_TRUE(running.Start(engine_.get(), spec).ok());
-  while (running.reply().pending_tokens() <= 2) std::this_thread::yield();
+  while (running.reply().pending_bytes() <= 16) std::this_thread::yield();
   ASSERT_TRUE(client_->List().ok());  // the loop has gone round since, and rests
   const std::vector<uint64_t> before = probe_->Digests();
   const auto expect_refused = [&](absl::string_view bytes, absl::string_view tenant = "t") {

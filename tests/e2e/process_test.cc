@@ -153,9 +153,11 @@ TEST(ProcessTest, TheDrainTimeIsKept) {
   Collected reply;
   v1::GenerateReply first;
   ASSERT_TRUE(reader->Read(&first));
+  Add(first, &reply);
   process.Signal(SIGINT);
   Collect(reader.get(), &reply);
   EXPECT_EQ(Unpack(reply.status).reason, "DRAINING");
+  EXPECT_EQ(Unpack(reply.status).metadata["sent_tokens"], std::to_string(reply.tokens[0].size()));
   EXPECT_EQ(process.Wait(), 0);
 }
 

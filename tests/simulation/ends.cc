@@ -28,6 +28,7 @@ const std::map<std::string, absl::StatusCode>& Documented() {
       {"QUEUE_FULL", Code::kResourceExhausted},
       {"SESSION_LIMIT", Code::kResourceExhausted},
       {"SESSION_BUSY", Code::kResourceExhausted},
+      {"READER_TOO_SLOW", Code::kResourceExhausted},
       {"CANCELLED", Code::kCancelled},
       {"SESSION_CLOSED", Code::kCancelled},
       {"DEADLINE_EXCEEDED", Code::kDeadlineExceeded},
@@ -94,6 +95,9 @@ bool Simulation::HasCause(const Asked& asked, const std::string& reason) const {
     });
     return before > world_.options.sessions.max_waiting;
   }
+  if (reason == "READER_TOO_SLOW") {
+    return asked.reply != nullptr && world_.options.reader_timeout < absl::InfiniteDuration();
+  }
   if (reason == "QUEUE_FULL") {
     int places = 0;
     int64_t tokens = 0;
@@ -123,7 +127,7 @@ void Simulation::JudgeError(const Asked& asked, const absl::Status& status) {
   } else if (!HasCause(asked, reason)) {
     Broken(absl::StrCat("I8: ", asked.what, " had no cause to end with ", status.ToString()));
   }
-  if (absl::IsResourceExhausted(status) &&
+  if (absl::IsResourceExhausted(status) && reason != "READER_TOO_SLOW" &&
       GetErrorDetail(status).retry_after <= absl::ZeroDuration()) {
     Broken("I8: RESOURCE_EXHAUSTED does not say when to try again");
   }

@@ -37,7 +37,12 @@ void Simulation::DrawLimits() {
   options.default_max_tokens = 15;
   options.prefill_tokens_busy = choices_.Between(1, 8);
   options.prefill_tokens_idle = choices_.Between(4, 24);
-  options.max_pending_tokens = choices_.Between(2, 10);
+  options.max_tenant_queue = options.max_queue;  // the truth knows no shares
+  options.max_pending_bytes = 4 * choices_.Between(2, 10);
+  options.reader_timeout =
+      choices_.OneIn(2) ? absl::InfiniteDuration() : absl::Seconds(choices_.Between(1, 100));
+  options.max_parked_bytes =
+      choices_.Below(6) * static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
   SessionLimits& sessions = options.sessions;
   sessions.max_sessions = choices_.Between(2, 12);
   options.states.max_memory_bytes =

@@ -26,7 +26,7 @@ std::string Simulation::Run() {
     return absl::StrCat(
         "slots ", limits.num_slots, ", rows ", limits.max_rows, ", steps ", limits.preferred_steps,
         "/", limits.max_steps, ", queue ", world_.options.max_queue, ", pending ",
-        world_.options.max_pending_tokens, ", sessions ", world_.options.sessions.max_sessions,
+        world_.options.max_pending_bytes, ", sessions ", world_.options.sessions.max_sessions,
         ", state bytes ", world_.options.states.max_memory_bytes, ", waiting ",
         world_.options.sessions.max_waiting, ", fails at call ", world_.fake.fail_at_call);
   });
@@ -162,10 +162,11 @@ void Simulation::CheckAsked(const Asked& asked) {
   if (over != nullptr) Broken(absl::StrCat("I8: ", asked.what, " goes on after ", over));
   if (asked.reply == nullptr) return;
   const int64_t burst = world_.fake.limits.max_steps + 2;
-  const int64_t most = world_.options.max_pending_tokens + burst * asked.places;
-  if (asked.reply->pending_tokens() > most) {
-    Broken(absl::StrCat("I6: ", asked.what, " has ", asked.reply->pending_tokens(),
-                        " pending tokens"));
+  constexpr int64_t kTokenBytes = 4 + 1 + 4;  // the id, a character, a logprob
+  const int64_t most = world_.options.max_pending_bytes + burst * asked.places * kTokenBytes;
+  if (asked.reply->pending_bytes() > most) {
+    Broken(
+        absl::StrCat("I6: ", asked.what, " has ", asked.reply->pending_bytes(), " pending bytes"));
   }
 }
 

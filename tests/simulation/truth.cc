@@ -26,7 +26,7 @@ std::string ReasonOf(const absl::Status& status) { return GetErrorDetail(status)
 
 bool EndedFromOutside(const absl::Status& status) {
   return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status) ||
-         absl::IsUnavailable(status);
+         ReasonOf(status) == "READER_TOO_SLOW" || absl::IsUnavailable(status);
 }
 
 uint64_t SessionState::hash() const { return HashTokens(kEmptySequenceHash, tokens); }

@@ -43,7 +43,7 @@ CancelStage::CancelStage(uint32_t seed) : random_(seed) {
   };
   EngineOptions options;
   options.prefill_tokens_busy = options.prefill_tokens_idle = 4;
-  options.max_pending_tokens = 6;
+  options.max_pending_bytes = 24;
   engine_ =
       CreateSteppedEngine(config_, nullptr,
                           std::make_unique<HostileBackend>(

@@ -57,7 +57,7 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
   auto backend = std::make_unique<HostileBackend>(new_backend(crowd.slots), hostile, probe);
   EngineOptions options;
   options.prefill_tokens_busy = 24;
-  options.max_pending_tokens = 8;
+  options.max_pending_bytes = 32;
   options.sessions.default_idle = absl::Hours(24);  // nobody's time runs out on a slow machine
   const auto state_bytes = static_cast<int64_t>(backend->limits().bytes_per_slot);
   options.states.max_memory_bytes = crowd.in_memory * state_bytes;

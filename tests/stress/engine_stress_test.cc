@@ -259,7 +259,7 @@ TEST_P(EngineStressTest, EveryReplyIsAPrefixOfItsSoloRunAndNoSlotIsLost) {
   storm.fake.limits.preferred_steps = 1 + random.Below(6);
   storm.fake.polls_per_run = 1 + random.Below(4);
   storm.options.max_queue = 20;
-  storm.options.max_pending_tokens = 12;
+  storm.options.max_pending_bytes = 48;
   storm.options.prefill_tokens_busy = 5 + random.Below(20);
   auto probe = std::make_shared<FakeProbe>();
   const std::unique_ptr<Engine> engine = CreateEngineForConfig(

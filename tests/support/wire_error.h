@@ -4,6 +4,7 @@
 
 #include <grpcpp/support/status.h>
 
+#include <map>
 #include <string>
 
 #include "google/rpc/error_details.pb.h"
@@ -15,8 +16,9 @@ struct WireError {
   grpc::StatusCode code = grpc::StatusCode::OK;
   std::string message;
   std::string domain, reason;
-  std::string field;           // of the BadRequest; "" where there is none
-  double retry_seconds = 0;    // of the RetryInfo
+  std::map<std::string, std::string> metadata;  // of the ErrorInfo
+  std::string field;                            // of the BadRequest; "" where there is none
+  double retry_seconds = 0;                     // of the RetryInfo
   bool details_agree = false;  // code and message of the details are those of the status
 };
 
@@ -34,6 +36,7 @@ inline WireError Unpack(const grpc::Status& status) {
     if (any.UnpackTo(&info)) {
       error.domain = info.domain();
       error.reason = info.reason();
+      error.metadata = {info.metadata().begin(), info.metadata().end()};
     } else if (any.UnpackTo(&bad_request) && bad_request.field_violations_size() == 1) {
       error.field = bad_request.field_violations(0).field();
     } else if (any.UnpackTo(&retry)) {

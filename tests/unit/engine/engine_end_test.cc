@@ -125,13 +125,13 @@ TEST_F(EndTest, DeadlineEndsRunningAndQueuedRequests) {
 }
 
 TEST_F(EndTest, ADeadlineWakesAnEngineThatSleeps) {
-  options_.max_pending_tokens = 2;
+  options_.max_pending_bytes = 8;
   Start();
   GenerateSpec spec = Prompt({}, 1000);
   spec.deadline = absl::FromUnixMillis(clock_ms_ + 30);
   ReplyCollector collector(ReplyCollector::Reading::kOnlyWhenAsked);
   ASSERT_EQ(collector.Start(engine_.get(), spec), absl::OkStatus());
-  EXPECT_TRUE(Eventually([&] { return collector.reply().pending_tokens() > 2; }));
+  EXPECT_TRUE(Eventually([&] { return collector.reply().pending_bytes() > 8; }));
   clock_ms_ += 40;  // nobody calls the engine
   EXPECT_EQ(collector.Wait().code(), absl::StatusCode::kDeadlineExceeded);
   ExpectPrefix(collector, spec);
@@ -313,9 +313,9 @@ TEST_F(EndTest, OutputsThatAreNotFiniteEndTheReplyWithDataLossAndHarmNoOther) {
 TEST_F(EndTest, AReplyOutlivesItsEngine) {
   Start();
   ReplyCollector collector(ReplyCollector::Reading::kOnlyWhenAsked);
-  options_.max_pending_tokens = 1;
+  options_.max_pending_bytes = 4;
   ASSERT_EQ(collector.Start(engine_.get(), Prompt({}, 5000)), absl::OkStatus());
-  EXPECT_TRUE(Eventually([&] { return collector.reply().pending_tokens() > 1; }));
+  EXPECT_TRUE(Eventually([&] { return collector.reply().pending_bytes() > 4; }));
   engine_.reset();
   collector.TakeNow();  // would wake the engine if it were there
   EXPECT_EQ(Reason(collector.Wait()), "SHUTDOWN");

@@ -158,6 +158,124 @@ TEST_F(SharingTest, TheGivenTokensOfAllRequestsTogetherAreBoundedButOneAloneIsTa
   EXPECT_EQ(later.Wait(), absl::OkStatus());
 }
 
+TEST_F(SharingTest, ATenantsManyRequestsDoNotDelayAnothersFirst) {
+  fake_.limits.num_slots = 2;
+  Start();
+  probe_->AllowRuns(1);
+  std::deque<ReplyCollector> crowd(300);
+  for (ReplyCollector& collector : crowd) {
+    GenerateSpec spec = Prompt({}, 4);
+    spec.tenant = "crowd";
+    spec.priority = Priority::kHigh;
+    ASSERT_EQ(collector.Start(engine_.get(), spec), absl::OkStatus());
+  }
+  crowd[0].WaitForTokens(1);
+  ReplyCollector other;
+  GenerateSpec spec = Prompt({7}, 4);
+  spec.tenant = "other";
+  spec.priority = Priority::kLow;
+  ASSERT_EQ(other.Start(engine_.get(), spec), absl::OkStatus());
+  // Two of the crowd run for at most four runs each; then it is the other's turn, for four runs.
+  probe_->AllowRuns(12);
+  EXPECT_EQ(other.Wait(), absl::OkStatus());
+  EXPECT_EQ(other.sample().tokens, Solo(spec));
+  probe_->AllowAll();
+  for (ReplyCollector& collector : crowd) EXPECT_EQ(collector.Wait(), absl::OkStatus());
+  ExpectAtRest();
+}
+
+TEST_F(SharingTest, OfATenantsOwnRequestsTheUrgentOnesRunFirst) {
+  fake_.limits.num_slots = 1;
+  Start();
+  probe_->AllowRuns(0);
+  std::deque<ReplyCollector> replies(4);
+  std::vector<GenerateSpec> specs;
+  const Priority priorities[] = {Priority::kNormal, Priority::kLow, Priority::kNormal,
+                                 Priority::kHigh};
+  for (size_t i = 0; i < 4; ++i) {
+    specs.push_back(Prompt(std::vector<int32_t>(i + 1, 1), 1));  // told apart by their length
+    specs.back().priority = priorities[i];
+    ASSERT_EQ(replies[i].Start(engine_.get(), specs.back()), absl::OkStatus());
+    if (i == 0) {
+      EXPECT_TRUE(Eventually([&] { return probe_->num_runs() == 1; }));
+    }
+  }
+  EXPECT_THAT(engine_->GetLoad().queued_by_priority, ElementsAre(1, 1, 1));
+  probe_->AllowAll();
+  for (ReplyCollector& reply : replies) EXPECT_EQ(reply.Wait(), absl::OkStatus());
+  std::vector<int> order;
+  for (const FakeRun& run : probe_->runs()) order.push_back(run.rows[0].tokens);
+  EXPECT_THAT(order, ElementsAre(2, 5, 4, 3)) << "with the bos";
+}
+
+TEST_F(SharingTest, ATenantAloneCannotFillTheQueue) {
+  fake_.limits.num_slots = 2;
+  options_.max_queue = 16;  // 14 of it for one tenant
+  Start();
+  probe_->AllowRuns(0);
+  const auto spec_of = [](const std::string& tenant) {
+    GenerateSpec spec = Prompt({}, 2);
+    spec.tenant = tenant;
+    return spec;
+  };
+  EXPECT_EQ(engine_->GetLoad().max_tenant_queue, 14);
+  std::deque<ReplyCollector> taken(18);
+  for (size_t i = 0; i < 16; ++i) {
+    ASSERT_EQ(taken[i].Start(engine_.get(), spec_of("greedy")), absl::OkStatus()) << i;
+  }
+  ReplyCollector refused;
+  EXPECT_EQ(GetErrorDetail(refused.Start(engine_.get(), spec_of("greedy"))).reason,
+            "TENANT_QUEUE_FULL");
+  for (size_t i = 16; i < 18; ++i) {
+    ASSERT_EQ(taken[i].Start(engine_.get(), spec_of("modest")), absl::OkStatus()) << i;
+  }
+  EXPECT_EQ(GetErrorDetail(refused.Start(engine_.get(), spec_of("modest"))).reason, "QUEUE_FULL");
+  EXPECT_EQ(engine_->GetLoad().refused, 2);
+  probe_->AllowAll();
+  for (ReplyCollector& collector : taken) EXPECT_EQ(collector.Wait(), absl::OkStatus());
+  // What has ended counts no more.
+  std::deque<ReplyCollector> again(16);
+  probe_->AllowRuns(0);
+  for (ReplyCollector& collector : again) {
+    ASSERT_EQ(collector.Start(engine_.get(), spec_of("greedy")), absl::OkStatus());
+  }
+  probe_->AllowAll();
+  for (ReplyCollector& collector : again) EXPECT_EQ(collector.Wait(), absl::OkStatus());
+  ExpectAtRest();
+  EXPECT_EQ(engine_->GetLoad().tenants, 0);
+}
+
+TEST_F(SharingTest, ARefusalSaysHowLongWhatWaitsTakesAtTheRecentRate) {
+  fake_.limits.num_slots = 1;
+  options_.max_queue = options_.max_tenant_queue = 8;
+  Start();
+  // Twenty ended within the window of five seconds: four a second.
+  for (int i = 0; i < 20; ++i) {
+    ReplyCollector done;
+    ASSERT_EQ(done.Start(engine_.get(), Prompt({}, 1)), absl::OkStatus());
+    ASSERT_EQ(done.Wait(), absl::OkStatus());
+  }
+  probe_->AllowRuns(0);
+  std::deque<ReplyCollector> taken(9);
+  for (ReplyCollector& collector : taken) {
+    ASSERT_EQ(collector.Start(engine_.get(), Prompt({}, 1)), absl::OkStatus());
+  }
+  const auto hint = [&] {
+    ReplyCollector refused;
+    return GetErrorDetail(refused.Start(engine_.get(), Prompt({}, 1))).retry_after;
+  };
+  EXPECT_EQ(hint(), absl::Seconds(1)) << "no full bucket of time yet";
+  clock_ms_ += 1000;
+  EXPECT_EQ(hint(), absl::Seconds(2)) << "eight wait";
+  EXPECT_EQ(engine_->GetLoad().oldest_wait, absl::Seconds(1));
+  clock_ms_ += 60'000;
+  EXPECT_EQ(hint(), absl::Seconds(1)) << "nothing has ended for a while";
+  probe_->AllowAll();
+  for (ReplyCollector& collector : taken) EXPECT_EQ(collector.Wait(), absl::OkStatus());
+  ExpectAtRest();
+  EXPECT_EQ(engine_->GetLoad().oldest_wait, absl::ZeroDuration());
+}
+
 TEST_F(SharingTest, WhoeverSawAnEndFindsItsPlaceFree) {
   fake_.limits.num_slots = 1;
   options_.max_queue = 0;
@@ -170,18 +288,18 @@ TEST_F(SharingTest, WhoeverSawAnEndFindsItsPlaceFree) {
 }
 
 TEST_F(SharingTest, ASlowReaderPausesAloneAndGoesOnWhenItReads) {
-  options_.max_pending_tokens = 10;
+  options_.max_pending_bytes = 40;
   Start();
   ReplyCollector slow(ReplyCollector::Reading::kOnlyWhenAsked), quick;
   GenerateSpec slow_spec = Prompt({1}, 100, 1);
   slow_spec.num_samples = 2;
   ASSERT_EQ(slow.Start(engine_.get(), slow_spec), absl::OkStatus());
-  EXPECT_TRUE(Eventually([&] { return slow.reply().pending_tokens() > 10; }));
+  EXPECT_TRUE(Eventually([&] { return slow.reply().pending_bytes() > 40; }));
   const GenerateSpec quick_spec = Prompt({2}, 300, 2);
   ASSERT_EQ(quick.Start(engine_.get(), quick_spec), absl::OkStatus());
   EXPECT_EQ(quick.Wait(), absl::OkStatus());
   EXPECT_EQ(quick.sample().tokens, Solo(quick_spec));
-  EXPECT_LE(slow.reply().pending_tokens(), 12) << "two samples, one step past the limit";
+  EXPECT_LE(slow.reply().pending_bytes(), 48) << "two samples, one step past the limit";
   EXPECT_FALSE(slow.reply().end().has_value());
   EXPECT_EQ(engine_->GetLoad().slots_used, 2) << "it keeps its slots";
   const int64_t runs = probe_->num_runs();

@@ -40,7 +40,7 @@ TEST_F(SteppedEngineTest, EachTurnIsOneRunAndListenersAreToldWhenTheCallerSaysSo
     EXPECT_EQ(probe_->num_runs(), turn);
   }
   EXPECT_EQ(collector_.calls(), 0);
-  EXPECT_EQ(collector_.reply().pending_tokens(), 3);
+  EXPECT_EQ(collector_.reply().pending_bytes(), 12);
   engine_->Emit();
   EXPECT_FALSE(collector_.reply().end()) << "a run's results are handed over by the next turn";
   EXPECT_FALSE(engine_->Turn());

@@ -9,6 +9,9 @@ namespace {
 
 using testing::ElementsAre;
 
+// Of a token of Delta: its id, one byte of text, its logprob, and a list with one entry.
+constexpr int64_t kBytes = 4 + 1 + 4 + sizeof(std::vector<TokenLogprob>) + sizeof(TokenLogprob);
+
 ReplyDelta Delta(int sample, int64_t first, std::vector<int32_t> tokens) {
   ReplyDelta delta;
   delta.sample_index = sample;
@@ -24,9 +27,9 @@ ReplyDelta Delta(int sample, int64_t first, std::vector<int32_t> tokens) {
 
 TEST(ReplyTest, MergesUntakenTokensOfTheSameSample) {
   Reply reply;
-  EXPECT_EQ(reply.Append(Delta(0, 0, {1})), 1);
-  EXPECT_EQ(reply.Append(Delta(1, 0, {5})), 2);
-  EXPECT_EQ(reply.Append(Delta(0, 1, {2, 3})), 4);
+  EXPECT_EQ(reply.Append(Delta(0, 0, {1})), kBytes);
+  EXPECT_EQ(reply.Append(Delta(1, 0, {5})), 2 * kBytes);
+  EXPECT_EQ(reply.Append(Delta(0, 1, {2, 3})), 4 * kBytes);
   const std::vector<ReplyDelta> taken = reply.Take();
   ASSERT_EQ(taken.size(), 2u);
   EXPECT_EQ(taken[0].sample_index, 0);
@@ -43,8 +46,8 @@ TEST(ReplyTest, DoesNotMergeWithWhatWasTaken) {
   Reply reply;
   reply.Append(Delta(0, 0, {1}));
   EXPECT_EQ(reply.Take().size(), 1u);
-  EXPECT_EQ(reply.pending_tokens(), 0);
-  EXPECT_EQ(reply.Append(Delta(0, 1, {2})), 1);
+  EXPECT_EQ(reply.pending_bytes(), 0);
+  EXPECT_EQ(reply.Append(Delta(0, 1, {2})), kBytes);
   const std::vector<ReplyDelta> taken = reply.Take();
   ASSERT_EQ(taken.size(), 1u);
   EXPECT_EQ(taken[0].first_position, 1);
@@ -77,7 +80,7 @@ TEST(ReplyTest, FirstEndWins) {
 TEST(ReplyTest, WakesWhenMoreThanTheLimitIsTakenUntilTheEnd) {
   Reply reply;
   int woken = 0;
-  reply.SetWake(2, [&] { ++woken; });
+  reply.SetWake(2 * kBytes, [&] { ++woken; });
   reply.Append(Delta(0, 0, {1, 2}));
   reply.Take();
   EXPECT_EQ(woken, 0);

@@ -18,6 +18,17 @@ TEST(ErrorTest, CarriesReasonFieldAndRetryUnchanged) {
   EXPECT_EQ(detail.retry_after, absl::Milliseconds(250));
 }
 
+TEST(ErrorTest, MetadataIsKeptByEveryCopy) {
+  ErrorDetail detail;
+  detail.reason = "DRAINING";
+  detail.metadata = {{"session_position", "12"}, {"session_id", ""}};
+  const absl::Status status = MakeError(absl::StatusCode::kUnavailable, "draining", detail);
+  for (const absl::Status& copy : {status, Unshared(status), Annotate(status, "x")}) {
+    EXPECT_EQ(GetErrorDetail(copy).metadata, detail.metadata);
+    EXPECT_EQ(GetErrorDetail(copy).reason, "DRAINING");
+  }
+}
+
 TEST(ErrorTest, AnnotatePrefixesTheMessageAndKeepsTheRest) {
   const absl::Status status = Annotate(InvalidField("R", "a.b", "a.b is 1"), "config.json");
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);

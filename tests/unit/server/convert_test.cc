@@ -122,6 +122,33 @@ TEST_F(ConvertTest, EveryKindOfRequestHasAPriorityAndAnUnknownOneIsNamed) {
   ExpectField(ToAppendSpec(append, *tokens_).status(), "PRIORITY_UNKNOWN", "priority");
 }
 
+TEST_F(ConvertTest, EveryFieldOfTheLoadArrives) {
+  EngineLoad load;
+  load.queued = 9;
+  load.max_queue = 10;
+  load.max_tenant_queue = 8;
+  load.queued_by_priority = {1, 2, 3};  // high, normal, low
+  load.oldest_wait = absl::Milliseconds(1500);
+  load.tenants = 4;
+  load.parked = 5;
+  load.refused = 6;
+  load.cut = 7;
+  v1::ModelLoad wire;
+  ToWire(load, &wire);
+  EXPECT_EQ(wire.queued(), 9);
+  EXPECT_EQ(wire.max_queue(), 10);
+  EXPECT_EQ(wire.max_tenant_queue(), 8);
+  EXPECT_EQ(wire.queued_high(), 1);
+  EXPECT_EQ(wire.queued_normal(), 2);
+  EXPECT_EQ(wire.queued_low(), 3);
+  EXPECT_EQ(wire.oldest_wait().seconds(), 1);
+  EXPECT_EQ(wire.oldest_wait().nanos(), 500'000'000);
+  EXPECT_EQ(wire.tenants(), 4);
+  EXPECT_EQ(wire.parked(), 5);
+  EXPECT_EQ(wire.refused_total(), 6);
+  EXPECT_EQ(wire.cut_total(), 7);
+}
+
 TEST_F(ConvertTest, TextAndImageValuesBecomeTokens) {
   v1::GenerateRequest request;
   request.set_text("ab");

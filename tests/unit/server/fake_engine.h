@@ -136,7 +136,7 @@ class FakeEngine final : public Engine {
   }
   // Waits until the listener has taken all that was emitted.
   void WaitUntilTaken(RequestId id) {
-    while (Get(id).reply->pending_tokens() > 0) absl::SleepFor(absl::Milliseconds(1));
+    while (Get(id).reply->pending_bytes() > 0) absl::SleepFor(absl::Milliseconds(1));
   }
   // The reply ends; nothing of its listener is touched afterwards.
   void End(RequestId id, absl::Status status, Usage usage = {}) {

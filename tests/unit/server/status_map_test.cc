@@ -44,6 +44,14 @@ TEST(StatusMapTest, NamesReasonAndField) {
   EXPECT_EQ(error.field, "sampling.top_p");
 }
 
+TEST(StatusMapTest, MetadataIsThatOfTheErrorInfo) {
+  ErrorDetail detail;
+  detail.metadata = {{"sent_tokens", "3,4"}};
+  const WireError error =
+      Unpack(ToGrpc(MakeError(absl::StatusCode::kUnavailable, "draining", detail)));
+  EXPECT_EQ(error.metadata, detail.metadata);
+}
+
 TEST(StatusMapTest, SaysWhenToTryAgain) {
   ErrorDetail detail;
   detail.reason = "QUEUE_FULL";

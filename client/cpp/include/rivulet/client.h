@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -80,6 +81,7 @@ struct ErrorInfo {
   std::string
       field;  // path of the offending field in the request, for example "sampling.temperature"
   absl::Duration retry_delay = absl::ZeroDuration();  // > 0: when it makes sense to try again
+  std::map<std::string, std::string> metadata;  // for example where to go on after a cut reply
 };
 
 // What the server attached to an error that a Client returned.
