@@ -236,13 +236,11 @@ void CancelStage::CheckReply(const StageReply& reply) {
 
 SessionInfo CancelStage::InfoOf(const SessionRef& session) {
   std::optional<SessionInfo> found;
-  EXPECT_TRUE(ListSessions(engine_.get(), kTenant, absl::InfiniteFuture(),
-                           [&](const absl::StatusOr<std::vector<SessionInfo>>& sessions) {
-                             for (const SessionInfo& info : *sessions) {
-                               if (info.id == session.id) found = info;
-                             }
-                           })
-                  .ok());
+  EXPECT_TRUE(ListSessions(engine_.get(), {kTenant}, [&](const absl::StatusOr<SessionPage>& page) {
+                for (const SessionInfo& info : page->sessions) {
+                  if (info.id == session.id) found = info;
+                }
+              }).ok());
   Settle();
   EXPECT_TRUE(found.has_value()) << "the session is gone";
   return found.value_or(SessionInfo());
