@@ -169,6 +169,7 @@ void SampleSession::StartDecoding() {
   phase_ = Phase::kDecode;
   position_ = generate_->start.fed + prefill_end_;
   next_token_ = generate_->feed.back();
+  next_is_output_ = FedAsOutput(static_cast<int64_t>(generate_->feed.size()) - 1);
 }
 
 const Session* SampleSession::copies_from() const {
@@ -207,7 +208,7 @@ std::vector<TokenCount> SampleSession::History() const {
   if (!generate_->spec.sampling.has_penalties()) return {};
   TokenCounts counts(generate_->history);
   // What is fed next is not in the slot yet: the last prompt token, or the last that was drawn.
-  const size_t fed_prompt = generate_->feed.size() - (next_is_output_ ? 0 : 1);
+  const size_t fed_prompt = generate_->feed.size() - (drawn_ > 0 ? 0 : 1);
   for (size_t i = 0; i < fed_prompt; ++i) {
     counts.Add(generate_->feed[i], FedAsOutput(static_cast<int64_t>(i)));
   }

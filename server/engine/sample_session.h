@@ -100,7 +100,7 @@ class SampleSession final : public Session {
   int64_t cursor_ = 0;           // next of feed
   int64_t position_ = 0;         // tokens fed to the slot, once the outstanding run is complete
   int32_t next_token_ = 0;       // decode: to feed next ...
-  bool next_is_output_ = false;  // ... and whether it was drawn (else it is the last prompt token)
+  bool next_is_output_ = false;  // ... and whether it was drawn, by this request or one before
   int drawn_in_run_ = 0;
   int64_t drawn_ = 0;
   std::vector<int32_t> drawn_tokens_;  // where penalties count them

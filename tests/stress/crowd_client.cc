@@ -22,6 +22,7 @@ CrowdClient::CrowdClient(Engine* engine, std::unique_ptr<Backend> alone, const s
     : engine_(engine),
       config_(engine->model().config()),
       alone_(std::move(alone), config_),
+      tenant_(tenant),
       client_(engine, tenant),
       seed_(seed),
       random_(seed),
@@ -71,6 +72,8 @@ int64_t CrowdClient::Room(const Known& known) const {
 void CrowdClient::RandomSampling(GenerateSpec* spec) {
   spec->sampling.seed = random_();
   spec->want_logprobs = OneIn(2);
+  spec->cache.enabled = OneIn(2);
+  if (OneIn(4)) spec->cache.salt = "salt";
   if (OneIn(3)) spec->sampling.temperature = 0.6f;
   if (OneIn(12)) spec->sampling.temperature = 0;
   if (OneIn(5)) spec->stop_ids = {AnyToken(), AnyToken()};
@@ -293,8 +296,11 @@ void CrowdClient::Reopen(Known* known) {
 void CrowdClient::SampleWithoutSession() {
   GenerateSpec spec;
   RandomSampling(&spec);
-  spec.prompt = AnyTokens(10);
-  if (spec.prompt.empty()) spec.prompt = {AnyToken()};
+  spec.tenant = tenant_;
+  // Prompts that begin alike, so that they find each other's states.
+  const int common = 1 + Below(12);
+  for (int i = 0; i < common; ++i) spec.prompt.push_back(1 + i % 9);
+  for (const int32_t token : AnyTokens(5)) spec.prompt.push_back(token);
   spec.max_tokens = 1 + Below(12);
   spec.num_samples = 1 + Below(3);
   ReplyCollector reply;

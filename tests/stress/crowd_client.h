@@ -96,6 +96,7 @@ class CrowdClient {
   Engine* const engine_;
   const ModelConfig& config_;
   LoneSession alone_;
+  const std::string tenant_;
   const SessionClient client_;
   const uint32_t seed_;
   std::mt19937 random_;

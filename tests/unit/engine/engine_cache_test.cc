@@ -103,6 +103,23 @@ TEST_F(EngineCacheTest, PenaltiesCountWhatWasNotFed) {
   ExpectAtRest();
 }
 
+// A session that goes on where a token was generated feeds that token last, apart from the rest.
+TEST_F(EngineCacheTest, PenaltiesKnowThatTheLastTokenBeforeAReplyWasGenerated) {
+  Start();
+  GenerateSpec spec = SpecOf(Open(), 12, Counting(0, 20));
+  spec.cache.enabled = true;
+  spec.sampling.frequency_penalty = 0.5f;
+  const Tokens all = Generate(spec);
+  for (const int64_t drawn : {5, 3, 8}) {
+    GenerateSpec again = spec;
+    again.prompt = {};
+    again.session->position = 20 + drawn;
+    again.max_tokens = 12 - drawn;
+    EXPECT_EQ(Generate(again), Tokens(all.begin() + drawn, all.end())) << drawn;
+  }
+  ExpectAtRest();
+}
+
 TEST_F(EngineCacheTest, SeveralSamplesForkFromTheStateThatIsFound) {
   Start();
   GenerateSpec spec = Cached(Counting(0, 30), 4);
