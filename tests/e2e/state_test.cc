@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "model/base/error.h"
 #include "model/snapshot.h"
 #include "tests/e2e/session_fixture.h"
 
