@@ -101,12 +101,18 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
 
 void Loop::TakeArrivals() {
   now_ = clock_();
-  TakeFetchedStates();
   sessions_.Expire(now_);
   NoteProgress();
   queue_->Exchange(now_, progress_, &arrivals_);
   progress_ = {};
   Hand();  // after Exchange: who learns of an end finds its place in the queue free
+  // After Exchange, too: what is finished from now on wakes the loop again.
+  if (TakeFetchedStates()) {
+    NoteProgress();
+    queue_->Note(now_, progress_);
+    progress_ = {};
+    Hand();
+  }
   for (auto& arrival : arrivals_.requests) {
     Request* request = arrival.get();
     next_deadline_ = std::min(next_deadline_, request->deadline);

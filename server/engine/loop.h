@@ -98,7 +98,8 @@ class Loop {
   void FindState(Request* request);
   void GoOnFrom(Request* request, const KeptCheckpoint& kept, BlobPtr blob);
   void FindBetterState(Request* request);
-  void TakeFetchedStates();
+  // True: the disk tier had done something.
+  bool TakeFetchedStates();
   void CloseSession(Request* closing);
   void LeaveQueues(Request* request);
   void SettleClientSession(Request* request, const absl::Status& end);

@@ -76,8 +76,8 @@ void Loop::GoOnFrom(Request* request, const KeptCheckpoint& kept, BlobPtr blob) 
       admission_.Add(request->id, request->tenant, request->priority, request->num_slots);
 }
 
-void Loop::TakeFetchedStates() {
-  if (!states_.Collect()) return;
+bool Loop::TakeFetchedStates() {
+  if (!states_.Collect()) return false;
   std::vector<std::pair<Fetching, BlobPtr>> fetched;
   std::erase_if(fetching_, [&](const Fetching& entry) {
     if (StateStore::fetching(*entry.state.state)) return false;
@@ -92,6 +92,7 @@ void Loop::TakeFetchedStates() {
       GoOnFrom(entry.request, entry.state, std::move(blob));
     }
   }
+  return true;
 }
 
 // Requests that began alike may have left a state since it came.
