@@ -142,23 +142,20 @@ TEST(BackgroundThreadTest, DoesReadsFirstAndTheRestInItsOrder) {
   EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 4}));
 }
 
-TEST(BackgroundThreadTest, EndsAfterTheWorkThatHasBegunAndDropsTheRest) {
+TEST(BackgroundThreadTest, EndsAfterTheWorkThatHasBegun) {
   auto thread = StartBackgroundThread();
   std::promise<void> begun, go;
-  bool ended = false, dropped = true;
+  bool ended = false;
   thread->Run(Background::Kind::kWrite, [&] {
     begun.set_value();
     go.get_future().wait();
     ended = true;
   });
-  thread->Run(Background::Kind::kWrite, [&] { dropped = false; });
   begun.get_future().wait();
   std::thread destroyer([&] { thread = nullptr; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
   go.set_value();
   destroyer.join();
   EXPECT_TRUE(ended);
-  EXPECT_TRUE(dropped);
 }
 
 }  // namespace
