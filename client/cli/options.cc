@@ -220,10 +220,9 @@ absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
   CommandLine line;
   // Nor with the second.
   for (const CLI::App* const app : {line.on_models, line.on_sessions}) {
-    if (args.size() < 2 || first != app->get_name() || absl::StartsWith(args[1], "-") ||
-        app->get_subcommand_no_throw(args[1]) != nullptr) {
-      continue;
-    }
+    if (args.size() < 2 || first != app->get_name() || absl::StartsWith(args[1], "-")) continue;
+    const auto is_named = [&](const CLI::App* sub) { return sub->get_name() == args[1]; };
+    if (!app->get_subcommands(is_named).empty()) continue;
     return Usage(absl::StrCat("\"", args[1], "\" is nothing that ", first, " does; see rivulet ",
                               first, " --help"));
   }
