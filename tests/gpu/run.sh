@@ -133,8 +133,8 @@ table() {
     function value(name) { return name in column ? $column[name] : "" }
     $1 == "name" {
       for (i = 1; i <= NF; ++i) { gsub(/"/, "", $i); column[$i] = i }
-      printf "\n### %s\n\n| benchmark | us | us/step | thousand tok/s | GB/s | share of the copy rate |\n", title
-      print "| --- | --- | --- | --- | --- | --- |"
+      printf "\n### %s\n\n| benchmark | us | us/step | thousand tok/s | GB/s | TFLOP/s | share of the limit |\n", title
+      print "| --- | --- | --- | --- | --- | --- | --- |"
       seen = 1
       next
     }
@@ -144,11 +144,12 @@ table() {
       sub(/\/real_time$/, "", name)
       step = value("us/step")
       rate = value("GB/s")
+      products = value("TFLOP/s")
       share = value("share")
       unit = $column["time_unit"] == "ms" ? 1000 : 1
-      printf "| %s | %.1f | %s | %.1f | %s | %s |\n", name, $column["real_time"] * unit,
+      printf "| %s | %.1f | %s | %.1f | %s | %s | %s |\n", name, $column["real_time"] * unit,
         step == "" ? "" : sprintf("%.1f", step), $column["tok/s"] / 1000,
-        rate == "" ? "" : sprintf("%.0f", rate), share == "" ? "" : sprintf("%.0f %%", 100 * share)
+        rate == "" ? "" : sprintf("%.0f", rate), products == "" ? "" : sprintf("%.1f", products), share == "" ? "" : sprintf("%.0f %%", 100 * share)
     }' "$2"
 }
 
@@ -189,14 +190,34 @@ if $bench; then
     check "copy rate" "$bin/copy_rate_cuda"
     rate=$(tail -n 1 "$logs/copy_rate.log")
     [[ $rate =~ ^[0-9.]+$ ]] || rate=0
+    # The rate of large fp16 products, by the library that PyTorch brings: what prompts are measured against.
+    products=$("${RIVULET_TORCH_PYTHON:-python3}" - 2>/dev/null <<'PYTHON' || true
+import torch
+a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.float16) for _ in range(2))
+times = []
+for _ in range(15):
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    a @ b
+    end.record()
+    end.synchronize()
+    times.append(begin.elapsed_time(end))
+print(f"{2 * 8192**3 / sorted(times)[7] / 1e9:.1f}")
+PYTHON
+    )
+    if [[ ! $products =~ ^[0-9.]+$ ]]; then
+      products=0
+      skip "matrix rate" "${RIVULET_TORCH_PYTHON:-python3} has no PyTorch that sees a GPU; prompts have no share"
+    fi
     {
       echo "# GPU results"
       echo
       echo "$gpu; $(date -u +%F). Copy rate, read and written: $rate GB/s. Bytes of a step: all weights once, every state"
       echo "read and written once; above 100 % the caches answered. One run after another on whatever else the machine does."
+      echo "Prompts: TFLOP/s of the layers' products; share of $products TFLOP/s, the rate of fp16 products of 8192 x 8192 x 8192."
     } >"$output"
     for precision in default float32; do
-      common=("--backend=cuda" "--precision=$precision" "--copy-gb-per-s=$rate" "--models=$root/model/zoo"
+      common=("--backend=cuda" "--precision=$precision" "--copy-gb-per-s=$rate" "--matrix-tflop-per-s=$products" "--models=$root/model/zoo"
         "--benchmark_out_format=csv")
       for program in bench_step bench_engine; do
         csv=$logs/$program-$precision.csv
