@@ -354,6 +354,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   limits.bytes_per_slot = slot_bytes;
   limits.weight_bytes = weight_bytes;
   limits.numerics_id = NumericsId(*weights);
+  limits.plan = "one step a run";
   const int threads = options.threads > 0 ? options.threads : UsableCores();
   return std::make_unique<CpuBackend>(std::move(model), std::move(weights), std::move(slots),
                                       limits, threads);

@@ -53,6 +53,7 @@ void LogModel(const ModelHold& model) {
        {"weights_sha256", engine.model().weights_sha256()},
        {"backend", model.description().summary().backend()},
        {"numerics_id", limits.numerics_id},
+       {"plan", limits.plan},
        {"weight_bytes", static_cast<int64_t>(limits.weight_bytes)},
        {"slots", int64_t{limits.num_slots}},
        {"rows", int64_t{limits.max_rows}},

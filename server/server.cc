@@ -46,6 +46,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
   options.num_slots = config.max_sessions;
   options.precision =
       config.precision == "float32" ? CudaPrecision::kFloat32 : CudaPrecision::kDefault;
+  options.plan = config.plan == "latency"      ? CudaPlan::kLatency
+                 : config.plan == "throughput" ? CudaPlan::kThroughput
+                                               : CudaPlan::kAuto;
   options.device = config.device;
   return CreateCudaBackend(std::move(model), options);
 }

@@ -87,6 +87,11 @@ std::vector<Setting> ServingSettings() {
              {"auto", "cpu", "cuda"}),
       Choice("precision", "Matrix products on CUDA: default or float32", &C::precision,
              {"default", "float32"}),
+      Choice("plan",
+             "Steps of few sessions on CUDA: latency (one launch for many steps), throughput "
+             "(graphs) or auto (one launch where the weights fit into the GPU's shared memory); "
+             "the tokens are the same",
+             &C::plan, {"auto", "latency", "throughput"}),
       Choice("weights", "Matrix weights in memory on the CPU: auto, f32, f16 or bf16", &C::weights,
              {"auto", "f32", "f16", "bf16"}),
       Number("max-sessions", "Sessions of a model that hold a state at once", &C::max_sessions, 1,

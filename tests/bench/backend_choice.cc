@@ -23,6 +23,13 @@ const char* Value(const char* argument, const char* flag) {
   return std::strncmp(argument, flag, length) == 0 ? argument + length : nullptr;
 }
 
+CudaPlan PlanOf(const std::string& name) {
+  if (name == "latency") return CudaPlan::kLatency;
+  if (name == "throughput") return CudaPlan::kThroughput;
+  if (name != "auto") Fail("--plan=auto|latency|throughput", 2);
+  return CudaPlan::kAuto;
+}
+
 bool Apply(const char* argument, Choice* choice) {
   if (const char* value = Value(argument, "--backend=")) {
     choice->cuda = std::strcmp(value, "cuda") == 0;
@@ -31,6 +38,10 @@ bool Apply(const char* argument, Choice* choice) {
     const bool full = std::strcmp(precision, "float32") == 0;
     if (!full && std::strcmp(precision, "default") != 0) Fail("--precision=default|float32", 2);
     choice->precision = full ? CudaPrecision::kFloat32 : CudaPrecision::kDefault;
+  } else if (const char* plan = Value(argument, "--plan=")) {
+    choice->plan = PlanOf(plan);
+  } else if (const char* rows = Value(argument, "--latency-rows=")) {
+    choice->latency_rows = std::atoi(rows);
   } else if (const char* device = Value(argument, "--device=")) {
     choice->device = std::atoi(device);
   } else if (const char* rate = Value(argument, "--copy-gb-per-s=")) {
@@ -100,6 +111,8 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.max_rows = num_slots;  // every slot a row, however many
     options.precision = choice.precision;
     options.device = choice.device;
+    options.plan = choice.plan;
+    options.latency_rows = choice.latency_rows;
     backend = CreateCudaBackend(std::move(model), options);
   } else {
     backend = CreateCpuBackend(std::move(model),
