@@ -46,11 +46,21 @@ Setting Number(const char* name, const char* help, int ServerConfig::*member, in
 std::vector<Setting> StateSettings() {
   using C = ServerConfig;
   return {
+      Number("max-client-sessions", "Client sessions of a model that may be open at once",
+             &C::max_client_sessions, 0, 1 << 24),
+      {"snapshot-key-file", "FILE",
+       "Key that signs snapshots of sessions, at least 16 bytes; without its signature none is "
+       "restored",
+       &C::snapshot_key_file},
       Number("session-state-mib",
              "Memory for the states that a model keeps between requests, of sessions and of cached "
              "prompts; beyond it those used longest ago go to files or are forgotten and computed "
              "again when they are needed",
              &C::session_state_mib, 0, 1 << 24),
+      Number("parked-state-mib",
+             "Memory for the states of a model's replies that are not read and gave their slots to "
+             "others; beyond it they keep their slots",
+             &C::parked_state_mib, 0, 1 << 24),
       {"state-dir", "DIR",
        "Directory for the files of states that memory has no room for; made where it is missing, "
        "emptied at start and end, for one server at a time; without it there are no such files",
@@ -106,16 +116,6 @@ std::vector<Setting> ServingSettings() {
           "End a reply whose client has not read for so long while more is waiting for it than is "
           "kept (16 KiB); 0: never",
           &C::reader_timeout_seconds, 0, 86400),
-      Number("parked-state-mib",
-             "Memory for the states of a model's replies that are not read and gave their slots to "
-             "others; beyond it they keep their slots",
-             &C::parked_state_mib, 0, 1 << 24),
-      Number("max-client-sessions", "Client sessions of a model that may be open at once",
-             &C::max_client_sessions, 0, 1 << 24),
-      {"snapshot-key-file", "FILE",
-       "Key that signs snapshots of sessions, at least 16 bytes; without its signature none is "
-       "restored",
-       &C::snapshot_key_file},
       Number("drain-delay-seconds",
              "After SIGTERM: how long health is NOT_SERVING but requests are still taken, so that "
              "balancers look elsewhere",
