@@ -81,6 +81,7 @@ std::vector<Setting> StateSettings() {
   };
 }
 
+// What is served, where, and on what.
 std::vector<Setting> ServingSettings() {
   using C = ServerConfig;
   return {
@@ -104,6 +105,13 @@ std::vector<Setting> ServingSettings() {
              &C::plan, {"auto", "latency", "throughput"}),
       Choice("weights", "Matrix weights in memory on the CPU: auto, f32, f16 or bf16", &C::weights,
              {"auto", "f32", "f16", "bf16"}),
+  };
+}
+
+// Limits, and how it ends.
+std::vector<Setting> OperatingSettings() {
+  using C = ServerConfig;
+  return {
       Number("max-sessions", "Sessions of a model that hold a state at once", &C::max_sessions, 1,
              1 << 24),
       Number("max-queue", "Samples and scores of a model that may wait for a slot", &C::max_queue,
@@ -142,6 +150,7 @@ std::vector<Setting> ServingSettings() {
 const std::vector<Setting>& Settings() {
   static const auto* settings = [] {
     auto* all = new std::vector<Setting>(ServingSettings());
+    for (const Setting& setting : OperatingSettings()) all->push_back(setting);
     for (const Setting& setting : StateSettings()) all->push_back(setting);
     return all;
   }();

@@ -169,11 +169,9 @@ class Client {
                                                          absl::string_view snapshot,
                                                          const CallOptions& options = {}) const;
 
-  // A session lives on one replica. Behind a balancer that gives a cookie with the reply which
-  // opened it (HAProxy's `cookie`, Envoy's stateful sessions, gRFC A55), this Client and its copies
-  // send it with every call on the session, for the 100,000 opened last. For another program that
-  // shall go on with the session: its cookie, "" where there is none, and there: what to send.
-  // Errors: INVALID_ARGUMENT (anything but printable ASCII).
+  // Behind a balancer that gives a cookie with the reply which opens a session (HAProxy's `cookie`,
+  // Envoy's stateful sessions), every call on the session brings it back, for the 100,000 opened
+  // last. What another program must send, or "". Errors: INVALID_ARGUMENT (not printable ASCII).
   std::string SessionCookie(absl::string_view session_id) const;
   absl::Status SetSessionCookie(absl::string_view session_id, absl::string_view cookie) const;
 
