@@ -221,7 +221,7 @@ class MultiplexTests:
 
     def test_sessions_come_page_by_page(self):
         async def run(client):
-            sizes, call = [], rivulet.session_core.list_request
+            sizes, call = [], rivulet.session_messages.list_request
 
             def small_pages(model):
                 request = call(model)
@@ -230,7 +230,7 @@ class MultiplexTests:
                 return request
 
             opened = [await self.result(client.open_session()) for _ in range(8)]
-            with unittest.mock.patch.object(rivulet.session_core, "list_request", small_pages):
+            with unittest.mock.patch.object(rivulet.session_messages, "list_request", small_pages):
                 found = await self.result(client.sessions())
             self.assertEqual([info.id for info in found], [session.id for session in opened])
             self.assertEqual(len(sizes), 1)

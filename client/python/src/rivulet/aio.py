@@ -14,11 +14,12 @@ import numpy as np
 from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
-from rivulet import admin, errors, images, replies, requests, session_core
+from rivulet import admin, errors, images, replies, requests, session_messages
 from rivulet.aio_multiplex import AsyncMultiplex, generate_many
 from rivulet.aio_session import AsyncSession
 from rivulet.aio_streams import AsyncGenerateStream, cancelled, end
 from rivulet.connection import ConnectOptions, Methods, TlsOptions
+from rivulet.cookies import SessionCookies
 from rivulet.multiplex_core import MultiplexPart, many
 from rivulet.v1 import inference_pb2, session_service_pb2
 
@@ -48,6 +49,7 @@ class AsyncClient:
         asyncio.get_running_loop()  # RuntimeError outside a coroutine
         self._channel = self._options.open(grpc.aio)
         self._methods: Methods | None = Methods(self._channel)
+        self._cookies = SessionCookies()
         self._running: weakref.WeakSet[Any] = weakref.WeakSet()
 
     async def close(self) -> None:
@@ -64,7 +66,7 @@ class AsyncClient:
         await self.close()
 
     def _start(self, method: str, message: Any, options: requests.CallOptions) -> Any:
-        arguments = self._options.call_arguments(method, options)
+        arguments = self._options.call_arguments(method, options, self._cookies.of_call(message))
         if self._methods is None:
             raise ValueError("the client is closed")
         call = getattr(self._methods, method)(message, **arguments)
@@ -74,7 +76,10 @@ class AsyncClient:
     async def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any:
         call = self._start(method, message, options)
         try:
-            return await call
+            reply = await call
+            if self._cookies.opens(method):
+                self._cookies.opened(message, reply, await call.initial_metadata())
+            return reply
         except grpc.RpcError as error:
             raise errors.from_call(error) from None
         except asyncio.CancelledError:
@@ -108,17 +113,20 @@ class AsyncClient:
     ) -> AsyncSession:
         """A new session without tokens, for `async with await client.open_session(): ...`. Arguments and errors: as
         Client.open_session()."""
-        request = session_core.open_request(model, seed, idle_timeout)
+        request = session_messages.open_request(model, seed, idle_timeout)
         return AsyncSession(self, replies.session((await self._call("open_session", request, options)).session))
 
-    async def session(self, id: str, *, model: str = "", **options: Unpack[requests.CallOptions]) -> AsyncSession:
+    async def session(
+        self, id: str, *, model: str = "", cookie: str = "", **options: Unpack[requests.CallOptions]
+    ) -> AsyncSession:
         """The session with this id, where it is now. Errors: as Client.session()."""
-        reply = await self._call("get_session", session_core.get_request(id, model), options)
+        self._cookies.set(requests.text("id", id), requests.text("cookie", cookie))
+        reply = await self._call("get_session", session_messages.get_request(id, model), options)
         return AsyncSession(self, replies.session(reply.session))
 
     async def sessions(self, *, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.SessionInfo, ...]:
         """The tenant's sessions, the one used longest ago first. As Client.sessions()."""
-        request, found = session_core.list_request(model), []
+        request, found = session_messages.list_request(model), []
         while True:
             reply = await self._call("list_sessions", request, options)
             found += [replies.session(entry) for entry in reply.sessions]
@@ -137,7 +145,7 @@ class AsyncClient:
         """A new session from what AsyncSession.snapshot() gave. Arguments and errors: as Client.restore_session()."""
         if isinstance(snapshot, AsyncIterable):
             snapshot = [chunk async for chunk in snapshot]
-        messages = session_core.RestoreMessages(snapshot, model, idle_timeout)
+        messages = session_messages.RestoreMessages(snapshot, model, idle_timeout)
         try:
             reply = await self._call("restore_session", messages, options)
         except errors.RivuletError:

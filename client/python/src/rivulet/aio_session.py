@@ -30,7 +30,7 @@ class AsyncSession(SessionCore):
 
     def __init__(self, client: AsyncClient, info: replies.SessionInfo, **known: Any) -> None:
         """For the client."""
-        super().__init__(info, **known)
+        super().__init__(info, client._cookies, **known)
         self._client = client
 
     async def _begin(self, options: requests.CallOptions) -> None:
@@ -118,6 +118,7 @@ class AsyncSession(SessionCore):
         except errors.NotFound as error:
             if error.reason != "SESSION_NOT_FOUND":
                 raise
+        self._cookies.forget(self.id)
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,8 +11,9 @@ import numpy as np
 from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
-from rivulet import admin, errors, images, replies, requests, session_core
+from rivulet import admin, errors, images, replies, requests, session_messages
 from rivulet.connection import ConnectOptions, Methods, TlsOptions
+from rivulet.cookies import SessionCookies
 from rivulet.drawing import Drawing
 from rivulet.multiplex import Multiplex, generate_many
 from rivulet.multiplex_core import MultiplexPart, many
@@ -60,6 +61,7 @@ class Client:
         )
         self._channel = self._options.open(grpc)
         self._methods: Methods | None = Methods(self._channel)
+        self._cookies = SessionCookies()
 
     def close(self) -> None:
         """Closes the connection. Calls that run end with Cancelled; later ones raise ValueError."""
@@ -74,11 +76,16 @@ class Client:
 
     def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any:
         """The reply, or the call of a streaming method."""
-        arguments = self._options.call_arguments(method, options)
+        arguments = self._options.call_arguments(method, options, self._cookies.of_call(message))
         if self._methods is None:
             raise ValueError("the client is closed")
+        start = getattr(self._methods, method)
         try:
-            return getattr(self._methods, method)(message, **arguments)
+            if not self._cookies.opens(method):
+                return start(message, **arguments)
+            reply, call = start.with_call(message, **arguments)
+            self._cookies.opened(message, reply, call.initial_metadata())
+            return reply
         except grpc.RpcError as error:
             raise errors.from_call(error) from None
 
@@ -130,19 +137,21 @@ class Client:
         idle_timeout: seconds, 1 to 86400, without a call after which the server closes it; absent: the server's default.
         Errors: InvalidArgument, NotFound, ResourceExhausted (SESSION_LIMIT), Unavailable, DeadlineExceeded.
         """
-        request = session_core.open_request(model, seed, idle_timeout)
+        request = session_messages.open_request(model, seed, idle_timeout)
         return Session(self, replies.session(self._call("open_session", request, options).session))
 
-    def session(self, id: str, *, model: str = "", **options: Unpack[requests.CallOptions]) -> Session:
+    def session(self, id: str, *, model: str = "", cookie: str = "", **options: Unpack[requests.CallOptions]) -> Session:
         """The session with this id, where it is now: to go on with it in another program. One Session at a time may use it.
+        cookie: the other's Session.cookie, needed behind a balancer alone.
         Errors: InvalidArgument (SESSION_ID_MALFORMED), NotFound (SESSION_NOT_FOUND: unknown, closed, idle for too long, or another
         tenant's)."""
-        reply = self._call("get_session", session_core.get_request(id, model), options)
+        self._cookies.set(requests.text("id", id), requests.text("cookie", cookie))
+        reply = self._call("get_session", session_messages.get_request(id, model), options)
         return Session(self, replies.session(reply.session))
 
     def sessions(self, *, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.SessionInfo, ...]:
         """The tenant's sessions, the one used longest ago first. One that is used meanwhile may come twice."""
-        request, found = session_core.list_request(model), []
+        request, found = session_messages.list_request(model), []
         while True:
             reply = self._call("list_sessions", request, options)
             found += [replies.session(entry) for entry in reply.sessions]
@@ -165,7 +174,7 @@ class Client:
         Errors: DataLoss (damaged), FailedPrecondition (another model, version or key), PermissionDenied (another tenant's),
           OutOfRange (longer than any of this model), ResourceExhausted (SESSION_LIMIT, RESTORE_MEMORY); what `snapshot` raises.
         """
-        messages = session_core.RestoreMessages(snapshot, model, idle_timeout)
+        messages = session_messages.RestoreMessages(snapshot, model, idle_timeout)
         try:
             reply = self._call("restore_session", messages, options)
         except errors.RivuletError:

@@ -105,12 +105,12 @@ class ConnectOptions:
             arguments.append(("grpc.ssl_target_name_override", self.tls.server_name))
         return arguments
 
-    def call_arguments(self, method: str, call: requests.CallOptions) -> dict[str, Any]:
-        """What a call of gRPC takes beside its message. Errors: TypeError, ValueError."""
+    def call_arguments(self, method: str, call: requests.CallOptions, more: requests.Metadata = ()) -> dict[str, Any]:
+        """What a call of gRPC takes beside its message; `more`: metadata of this call. Errors: TypeError, ValueError."""
         requests.refuse_unknown(method, call, requests.CallOptions)
         return {
             "timeout": requests.timeout(call.get("timeout")),
-            "metadata": (*self.metadata, *requests.metadata(call.get("metadata", ()))),
+            "metadata": (*self.metadata, *requests.metadata(more), *requests.metadata(call.get("metadata", ()))),
             "wait_for_ready": self.wait_for_ready,
         }
 

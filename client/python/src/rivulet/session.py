@@ -40,7 +40,7 @@ class Session(SessionCore):
 
     def __init__(self, client: Client, info: replies.SessionInfo, **known: Any) -> None:
         """For the client."""
-        super().__init__(info, **known)
+        super().__init__(info, client._cookies, **known)
         self._client = client
 
     def _begin(self, options: requests.CallOptions) -> None:
@@ -142,6 +142,7 @@ class Session(SessionCore):
         except errors.NotFound as error:
             if error.reason != "SESSION_NOT_FOUND":
                 raise
+        self._cookies.forget(self.id)
 
     def __enter__(self) -> Self:
         return self

@@ -7,17 +7,16 @@ from __future__ import annotations
 import random
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 from rivulet import errors, replies, requests
+from rivulet.cookies import SessionCookies
 from rivulet.sequence import Sequence
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
-CHUNK_BYTES = 1 << 20  # of a snapshot in one message, at most
-PAGE_SIZE = 1000  # sessions in one message, at most
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0  # seconds before a reply is gone on with, doubling
 
 # The server says these before it has changed anything.
@@ -31,8 +30,11 @@ class SessionCore:
     """Where a session is, as this object knows it: the tokens that it has given and received, and no others. Thread: one at a
     time."""
 
-    def __init__(self, info: replies.SessionInfo, sequence: Sequence | None = None, same_numerics: bool | None = None) -> None:
+    def __init__(
+        self, info: replies.SessionInfo, cookies: SessionCookies, sequence: Sequence | None = None, same_numerics: bool | None = None
+    ) -> None:
         self._id = info.id
+        self._cookies = cookies
         self._model = info.model
         self._seed = info.seed
         self._idle_timeout = info.idle_timeout
@@ -51,6 +53,11 @@ class SessionCore:
     @property
     def model(self) -> str:
         return self._model
+
+    @property
+    def cookie(self) -> str:
+        """Where the session is, as a balancer says it (HAProxy's `cookie`, Envoy's stateful sessions), for Client.session(); or ""."""
+        return self._cookies.get(self._id)
 
     @property
     def position(self) -> int:
@@ -192,76 +199,6 @@ class SessionCore:
     def _rewound(self, reply: session_service_pb2.RewindSessionReply) -> None:
         self._sequence = self._sequence.copy(reply.session.progress.position)
         self._settle(replies.session(reply.session))
-
-
-def open_request(model: str, seed: int | None, idle_timeout: float | None) -> session_service_pb2.OpenSessionRequest:
-    request = session_service_pb2.OpenSessionRequest(model=requests.text("model", model))
-    if seed is not None:
-        request.seed = requests.uint64("seed", seed)
-    _set_idle_timeout(request, idle_timeout)
-    return request
-
-
-def _set_idle_timeout(request: Any, seconds: float | None) -> None:
-    if seconds is None:
-        return
-    value = requests.real("idle_timeout", seconds)
-    if not abs(value) <= 1e9:
-        raise ValueError(f"idle_timeout: {seconds!r}; seconds are needed")
-    request.idle_timeout.FromNanoseconds(round(value * 1e9))
-
-
-class RestoreMessages(Iterator[session_service_pb2.RestoreSessionRequest]):
-    """The messages of a snapshot, whole or in pieces. `error`: what its iteration raised, of which gRPC only says that there was
-    something. Errors: TypeError."""
-
-    def __init__(self, snapshot: bytes | Iterable[bytes], model: str, idle_timeout: float | None) -> None:
-        if isinstance(snapshot, str) or not isinstance(snapshot, Iterable):
-            raise TypeError(f"snapshot: {snapshot!r} is neither bytes nor pieces of them")
-        self._chunks = (snapshot,) if isinstance(snapshot, (bytes, bytearray, memoryview)) else snapshot
-        self._messages = self._make(restore_request(model, idle_timeout))
-        self.error: Exception | None = None
-
-    def _make(
-        self, message: session_service_pb2.RestoreSessionRequest
-    ) -> Iterator[session_service_pb2.RestoreSessionRequest]:
-        yield message  # names the model, also where there are no bytes
-        for chunk in self._chunks:
-            yield from restore_chunks(chunk)
-
-    def __next__(self) -> session_service_pb2.RestoreSessionRequest:
-        try:
-            return next(self._messages)
-        except StopIteration:
-            raise
-        except Exception as error:
-            self.error = error
-            raise
-
-
-def restore_request(model: str, idle_timeout: float | None) -> session_service_pb2.RestoreSessionRequest:
-    """The first message, without bytes."""
-    request = session_service_pb2.RestoreSessionRequest(model=requests.text("model", model))
-    _set_idle_timeout(request, idle_timeout)
-    return request
-
-
-def restore_chunks(chunk: Any) -> Iterator[session_service_pb2.RestoreSessionRequest]:
-    """Messages with the bytes of a piece of a snapshot. Errors: TypeError."""
-    if not isinstance(chunk, (bytes, bytearray, memoryview)):
-        raise TypeError(f"snapshot: a piece is {chunk!r}, no bytes")
-    data = bytes(chunk)
-    for begin in range(0, len(data), CHUNK_BYTES):
-        yield session_service_pb2.RestoreSessionRequest(chunk=data[begin : begin + CHUNK_BYTES])
-
-
-def get_request(id: str, model: str) -> session_service_pb2.GetSessionRequest:
-    return session_service_pb2.GetSessionRequest(model=requests.text("model", model), session_id=requests.text("id", id))
-
-
-def list_request(model: str) -> session_service_pb2.ListSessionsRequest:
-    """Of the first page; page_token is the caller's to set."""
-    return session_service_pb2.ListSessionsRequest(model=requests.text("model", model), page_size=PAGE_SIZE)
 
 
 def _given(message: Any, oneof: str) -> list[int] | bytes | None:
