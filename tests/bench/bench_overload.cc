@@ -103,13 +103,13 @@ class Call : public grpc::ClientReadReactor<v1::GenerateReply> {
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    reading_ = false;
     tokens_.insert(tokens_.end(), reply_.tokens().begin(), reply_.tokens().end());
     const Clock::time_point now = Clock::now();
     if (messages_++ > 0) gaps_.push_back(Milliseconds(now - last_));
     last_ = now;
     if (kind_.seen->stop) context_.TryCancel();
     if (kind_.pace == Pace::kFast) StartRead(&reply_);
+    reading_ = false;  // last: reply_ is the pacer's now
   }
 
   void OnDone(const grpc::Status& status) override {
@@ -207,13 +207,14 @@ double GapP99(const Options& options, Stub* stub) {
   return Quantile(seen.gaps_ms, 0.99);
 }
 
-// Returns once the server generates nothing any more, but what a slow reader takes now and then.
-void AwaitPaused(Stub* stub, int slow) {
-  for (int64_t tokens = -1;;) {
-    const int64_t now = Load(stub).tokens_total();
-    if (now - tokens < 100 * slow) return;
-    tokens = now;
+// Returns once those that never read are full and the server generates nothing any more; those that
+// read now and then always take some.
+void AwaitPaused(Stub* stub, Pace pace) {
+  if (pace == Pace::kSlow) return Sleep(3);
+  for (int64_t tokens = -1, now = 0; tokens != now;) {
+    tokens = Load(stub).tokens_total();
     Sleep(0.5);
+    now = Load(stub).tokens_total();
   }
 }
 
@@ -237,7 +238,7 @@ void MeasureReaders(const Options& options) {
                      false,
                      {}});
       }
-      AwaitPaused(fast.stub.get(), slow);
+      AwaitPaused(fast.stub.get(), pace);
       const double kib_each = static_cast<double>(server.MemoryKib() - before) / slow;
       for (int round = 0; round < options.rounds; ++round) {
         with.push_back(GapP99(options, fast.stub.get()));

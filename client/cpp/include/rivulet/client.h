@@ -78,14 +78,12 @@ struct CallOptions {
 // What an error says beyond code and message; empty where it says nothing.
 struct ErrorInfo {
   std::string reason;  // UPPER_SNAKE_CASE, stable: switch on it, for example "TOKEN_OUT_OF_RANGE"
-  std::string
-      field;  // path of the offending field in the request, for example "sampling.temperature"
+  std::string field;   // path of the offending field, for example "sampling.temperature"
   absl::Duration retry_delay = absl::ZeroDuration();  // > 0: when it makes sense to try again
   std::map<std::string, std::string> metadata;  // for example where to go on after a cut reply
 };
 
-// What the server attached to an error that a Client returned.
-ErrorInfo GetErrorInfo(const absl::Status& status);
+ErrorInfo GetErrorInfo(const absl::Status& status);  // of an error that a Client returned
 
 enum class HealthStatus : uint8_t { kUnknown, kServing, kNotServing };
 
