@@ -68,10 +68,12 @@ absl::Status CannotBe(absl::string_view why) {
       absl::StrCat("plan is \"latency\", but ", why, "; allowed here: \"auto\" or \"throughput\""));
 }
 
-// 0: no run is to go as one launch.
+// 0: no run is to go as one launch. A launch has the head outputs of all its rows at once, in the
+// memory of a piece (CudaScratch).
 int MostRows(const BackendLimits& limits, const CudaBackendOptions& options) {
-  return options.plan == CudaPlan::kThroughput ? 0
-                                               : std::min(options.latency_rows, limits.max_rows);
+  if (options.plan == CudaPlan::kThroughput) return 0;
+  const int rows = std::min(options.latency_rows, limits.max_rows);
+  return options.head_rows > 0 ? std::min(rows, options.head_rows) : rows;
 }
 
 absl::StatusOr<int> Attribute(cudaDeviceAttr attribute, int device) {

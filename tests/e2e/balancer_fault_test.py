@@ -293,7 +293,8 @@ class SilenceTest(BalancerTest):
 
     def waiting(self, **variables):
         """The tokens and the error of a stream that waits for its first token, and the tokens that it is to get."""
-        with Replica("--max-sessions", "1") as replica, Balancer(replica.target, **variables) as balancer:
+        # One slot, which its holder keeps though nobody reads it.
+        with Replica("--max-sessions", "1", "--parked-state-mib", "0") as replica, Balancer(replica.target, **variables) as balancer:
             with balancer.channel(NO_RETRIES) as channel, grpc.insecure_channel(replica.target) as direct:
                 holder = stub(direct).Generate(request(1, bulky=True), timeout=60)
                 next(holder)
