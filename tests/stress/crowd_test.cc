@@ -98,8 +98,8 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   for (std::thread& client : clients) client.join();
-  EXPECT_GT(engine->GetLoad().cache_hits, 0);
   if (!RIVULET_SANITIZED) {  // else there may be too few of them
+    EXPECT_GT(engine->GetLoad().cache_hits, 0);
     EXPECT_EQ(most_on_disk > 0, crowd.in_files > 0);
   }
   EXPECT_TRUE(engine->Drain(absl::InfiniteFuture()));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "model/base/error.h"
 #include "server/engine/engine.h"
 
 namespace rivulet {
@@ -75,7 +76,10 @@ class ReplyCollector final : public ReplyListener {
     if (end_) violation_ = "OnReady after the end";
     std::optional<Reply::End> end = ticket_.reply->end();
     if (reading_ == Reading::kEager || end) Take();
-    if (end) end_ = std::move(end);
+    if (end) {
+      end_ = std::move(end);
+      end_->status = Unshared(end_->status);  // whoever waits reads it beside this thread
+    }
     changed_.notify_all();
   }
 
