@@ -65,6 +65,7 @@ class Request : public Outlet {
   virtual KeptCheckpoint BestState(PrefixCache* /*cache*/) { return {}; }
   // It goes on from `state`, which BestState named and which is in memory now: what has to be fed
   // is known. May set num_slots to 0. An error ends it. Comes again where it looks_again.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): those that need it keep it
   virtual absl::Status GoOnFrom(Checkpoint /*state*/, SessionTable* /*table*/, absl::Time /*now*/) {
     return absl::OkStatus();
   }

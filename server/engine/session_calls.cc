@@ -163,7 +163,7 @@ absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef session, absl::T
       std::move(done));
 }
 
-absl::StatusOr<RequestId> ListSessions(Engine* engine, ListSpec spec,
+absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
                                        std::function<void(absl::StatusOr<SessionPage>)> done) {
   if (spec.page_size < 0) {
     return InvalidField("PAGE_SIZE_OUT_OF_RANGE", "page_size",

@@ -75,7 +75,7 @@ struct SessionPage {
   uint64_t next = 0;  // 0: this is the last page
 };
 // Errors: INVALID_ARGUMENT (PAGE_SIZE_OUT_OF_RANGE).
-absl::StatusOr<RequestId> ListSessions(Engine* engine, ListSpec spec,
+absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
                                        std::function<void(absl::StatusOr<SessionPage>)> done);
 
 // All of a session that influences its tokens; what a snapshot holds. Immutable states are shared.

@@ -23,7 +23,9 @@ class StateStore::Disk {
   Disk(DiskTier tier, StateStamp stamp, std::function<void()> wake)
       : stamp_(std::move(stamp)), wake_(std::move(wake)), tier_(std::move(tier)) {}
 
-  int64_t FileBytes(size_t num_values) const { return StateFileBytes(stamp_, num_values); }
+  int64_t FileBytes(size_t num_values) const {
+    return static_cast<int64_t>(StateFileBytes(stamp_, num_values));
+  }
 
   void Write(uint64_t number, BlobPtr blob) {
     tier_.background->Run(Background::Kind::kWrite, [this, number, blob = std::move(blob)] {

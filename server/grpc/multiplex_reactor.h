@@ -26,6 +26,7 @@
 
 namespace rivulet {
 
+// NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): it deletes itself, nobody else may
 class MultiplexReactor;
 
 // The streams of a server, so that a drain can end those that are open without a request. Thread:
@@ -47,7 +48,6 @@ class MultiplexStreams {
 // Owns itself: deleted once gRPC is done with the stream, which it ends only when its requests have
 // ended, and nobody is about to call Pump. Thread: OnMemberReady on emitter threads, On* on threads
 // of gRPC.
-// NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): it deletes itself, nobody else may
 class MultiplexReactor final
     : public grpc::ServerBidiReactor<v1::MultiplexRequest, v1::MultiplexReply>,
       public MultiplexOwner {

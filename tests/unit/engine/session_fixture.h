@@ -20,8 +20,11 @@ class EngineSessionTest : public EngineTest {
   template <typename Result, typename Call>
   absl::StatusOr<Result> Await(Call call) {
     std::promise<absl::StatusOr<Result>> promise;
-    const absl::StatusOr<RequestId> id =
-        call([&promise](absl::StatusOr<Result> result) { promise.set_value(std::move(result)); });
+    const absl::StatusOr<RequestId> id = call([&promise](absl::StatusOr<Result> result) {
+      // This thread may hold the error for longer than the waiting one.
+      if (!result.ok()) result = Unshared(result.status());
+      promise.set_value(std::move(result));
+    });
     if (!id.ok()) return id.status();
     return promise.get_future().get();
   }
