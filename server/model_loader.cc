@@ -75,20 +75,21 @@ absl::Status ModelLoader::CheckOpen() const {
 absl::StatusOr<v1::ModelSummary> ModelLoader::Load(const std::string& name) {
   RIVULET_RETURN_IF_ERROR(BeginLoad(name));
   absl::StatusOr<ServedModel> started = LoadAndStart(name);
+  absl::Status status = started.status();
   ModelHold model;
   {
     MutexLock lock(&mutex_);
     busy_.erase(name);
-    if (absl::Status open = CheckOpen(); started.ok() && !open.ok()) started = open;
-    if (started.ok()) {
+    if (status.ok()) status = CheckOpen();
+    if (status.ok()) {
       models_->Add(*std::move(started));
       model = *models_->Find(name);
     }
   }
-  if (!started.ok()) {
+  if (!status.ok()) {
     Log(LogLevel::kError, "model_load_failed",
-        {{"model", name}, {"reason", std::string(started.status().message())}});
-    return started.status();
+        {{"model", name}, {"reason", std::string(status.message())}});
+    return status;
   }
   health_->Look();
   LogModel(model);

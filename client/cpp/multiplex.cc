@@ -56,6 +56,7 @@ class Multiplex::Stream final
     if (refused.ok()) {
       WriteNext();
     } else {
+      // NOLINTNEXTLINE(bugprone-use-after-move): moved only where nothing was refused
       done(refused);
     }
     return key;

@@ -261,7 +261,7 @@ void MultiplexReactor::Pump() {
       broken = broken_;
     }
     std::vector<uint64_t> ended;
-    Gather(broken, std::move(notes), &ended);
+    Gather(broken, notes, &ended);
     absl::MutexLock lock(&mutex_);
     for (const uint64_t key : ended) open_.erase(key);
     action = Next();
@@ -273,7 +273,8 @@ void MultiplexReactor::Pump() {
   Perform(action, end);
 }
 
-void MultiplexReactor::Gather(bool broken, std::vector<Note> notes, std::vector<uint64_t>* ended) {
+void MultiplexReactor::Gather(bool broken, const std::vector<Note>& notes,
+                              std::vector<uint64_t>* ended) {
   if (std::exchange(large_parts_, false)) v1::MultiplexReply().Swap(&message_);
   message_.Clear();
   size_t bytes = 0;

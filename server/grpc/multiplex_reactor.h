@@ -48,6 +48,7 @@ class MultiplexStreams {
 // Owns itself: deleted once gRPC is done with the stream, which it ends only when its requests have
 // ended, and nobody is about to call Pump. Thread: OnMemberReady on emitter threads, On* on threads
 // of gRPC.
+// NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): the same
 class MultiplexReactor final
     : public grpc::ServerBidiReactor<v1::MultiplexRequest, v1::MultiplexReply>,
       public MultiplexOwner {
@@ -95,7 +96,7 @@ class MultiplexReactor final
   // Sends what there is to send, unless a message is on its way or a batch is being told: whoever
   // waits for these calls it again.
   void Pump();
-  void Gather(bool broken, std::vector<Note> notes, std::vector<uint64_t>* ended);
+  void Gather(bool broken, const std::vector<Note>& notes, std::vector<uint64_t>* ended);
   Action Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Action action, const grpc::Status& end);

@@ -158,7 +158,7 @@ grpc::ServerUnaryReactor* SessionService::ListSessions(grpc::CallbackServerConte
                RIVULET_ASSIGN_OR_RETURN(ListSpec spec, ToListSpec(*request));
                spec.tenant = caller.tenant;
                spec.deadline = caller.deadline;
-               return rivulet::ListSessions(caller.engine, std::move(spec), std::move(done));
+               return rivulet::ListSessions(caller.engine, spec, std::move(done));
              });
 }
 
