@@ -10,24 +10,30 @@ namespace rivulet {
 
 std::string SessionCookies::Get(absl::string_view session_id) const {
   absl::MutexLock lock(&mutex_);
-  const auto found = cookies_.find(session_id);
-  return found == cookies_.end() ? std::string() : found->second;
+  const auto found = places_.find(session_id);
+  return found == places_.end() ? std::string() : found->second->second;
 }
 
 void SessionCookies::Set(absl::string_view session_id, absl::string_view cookie) {
   if (cookie.empty()) return;
   absl::MutexLock lock(&mutex_);
-  order_.emplace_back(session_id);
-  cookies_.insert_or_assign(session_id, std::string(cookie));
-  while (order_.size() > kMost) {
-    cookies_.erase(order_.front());
-    order_.pop_front();
+  const auto found = places_.find(session_id);
+  if (found != places_.end()) {
+    found->second->second = std::string(cookie);
+    return;
   }
+  places_[session_id] = order_.emplace(order_.end(), session_id, cookie);
+  if (order_.size() <= kMost) return;
+  places_.erase(order_.front().first);
+  order_.pop_front();
 }
 
 void SessionCookies::Forget(absl::string_view session_id) {
   absl::MutexLock lock(&mutex_);
-  cookies_.erase(session_id);
+  const auto found = places_.find(session_id);
+  if (found == places_.end()) return;
+  order_.erase(found->second);
+  places_.erase(found);
 }
 
 std::string SessionCookies::Received(const grpc::ClientContext& context, std::string sent) {

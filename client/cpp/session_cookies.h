@@ -2,8 +2,9 @@
 // Which replica has a session: the cookies that a balancer gave with the replies that opened it.
 #pragma once
 
-#include <deque>
+#include <list>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -16,7 +17,8 @@ namespace rivulet {
 // Thread: any.
 class SessionCookies {
  public:
-  // Beyond so many sessions the oldest cookie is forgotten: sessions may end without a word.
+  // Beyond so many sessions the one that was known first is forgotten: sessions may end without a
+  // word.
   static constexpr size_t kMost = 100'000;
 
   // What to send as "cookie" with a call on the session; "" for nothing.
@@ -29,9 +31,11 @@ class SessionCookies {
   static std::string Received(const grpc::ClientContext& context, std::string sent);
 
  private:
+  using Order = std::list<std::pair<std::string, std::string>>;  // session and cookie
+
   mutable absl::Mutex mutex_;
-  absl::flat_hash_map<std::string, std::string> cookies_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::string> order_ ABSL_GUARDED_BY(mutex_);  // of Set; may name forgotten ones
+  Order order_ ABSL_GUARDED_BY(mutex_);  // the session known longest first
+  absl::flat_hash_map<std::string, Order::iterator> places_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rivulet

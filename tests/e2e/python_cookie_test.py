@@ -3,6 +3,7 @@
 
 import asyncio
 import unittest
+import unittest.mock
 from concurrent import futures
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
@@ -10,6 +11,7 @@ import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 import grpc
 
 from python_sessions import Async, Sync, fnv1a
+from rivulet import cookies
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 EMPTY = {"position": 0, "sequence_hash": fnv1a([])}
@@ -121,6 +123,38 @@ class CookieTests:
 
         calls = self.run_on(Replica(), run)
         self.assertEqual({cookie for _, cookie in calls}, {"replica=d"})
+
+
+class KeptCookiesTest(unittest.TestCase):
+    def setUp(self):
+        self.enterContext(unittest.mock.patch.object(cookies, "MOST", 3))
+        self.kept = cookies.SessionCookies()
+
+    def set(self, *ids):
+        for id in ids:
+            self.kept.set(id, f"replica={id}")
+
+    def known(self, *ids):
+        return "".join(id for id in ids if self.kept.get(id))
+
+    def test_the_oldest_is_forgotten_beyond_the_most(self):
+        self.set(*"abcd")
+        self.assertEqual(self.known(*"abcd"), "bcd")
+
+    def test_a_cookie_that_is_set_again_takes_no_second_place(self):
+        self.set(*"abbbbc")
+        self.kept.set("b", "replica=2")
+        self.assertEqual((self.known(*"abc"), self.kept.get("b")), ("abc", "replica=2"))
+
+    def test_a_forgotten_session_takes_no_place(self):
+        self.set(*"ab")
+        self.kept.forget("b")
+        self.kept.forget("never there")
+        self.set(*"cd")
+        self.assertEqual(self.known(*"abcd"), "acd")
+        self.kept.forget("a")
+        self.set("a", "e")
+        self.assertEqual(self.known(*"acde"), "ade")
 
 
 class SyncCookieTest(Sync, CookieTests, unittest.TestCase):
