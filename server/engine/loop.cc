@@ -107,12 +107,7 @@ void Loop::TakeArrivals() {
   progress_ = {};
   Hand();  // after Exchange: who learns of an end finds its place in the queue free
   // After Exchange, too: what is finished from now on wakes the loop again.
-  if (TakeFetchedStates()) {
-    NoteProgress();
-    queue_->Note(now_, progress_);
-    progress_ = {};
-    Hand();
-  }
+  if (TakeFetchedStates()) Publish();
   for (auto& arrival : arrivals_.requests) {
     Request* request = arrival.get();
     next_deadline_ = std::min(next_deadline_, request->deadline);
@@ -236,6 +231,12 @@ absl::Status Loop::TakeBackSlots() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<float>> Loop::ReadState(Slot slot) {
+  std::vector<float> values(backend_->limits().bytes_per_slot / sizeof(float));
+  RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(slot, values));
+  return values;
+}
+
 void Loop::FreeSlot(Session* session) {
   if (session->slot != kGuardSlot) {
     freed_.push_back(session->slot);
@@ -298,7 +299,10 @@ void Loop::ForgetEnded() {
 }
 
 void Loop::PublishEnds() {
-  if (ended_.empty()) return;
+  if (!ended_.empty()) Publish();
+}
+
+void Loop::Publish() {
   NoteProgress();
   queue_->Note(now_, progress_);
   progress_ = {};

@@ -62,12 +62,15 @@ class Loop {
   // Zeroes the slots of running_[first] and what follows, and writes their states and samplers.
   absl::Status PrepareSlots(size_t first);
   absl::Status TakeBackSlots();
+  // The values of a slot. Waits for submitted runs.
+  absl::StatusOr<std::vector<float>> ReadState(Slot slot);
   void EndSession(Session* session);
   void FreeSlot(Session* session);
   void EndRequest(Request* request, const absl::Status& status);
   void EndAll(const absl::Status& status);
   void ForgetEnded();
   void PublishEnds();
+  void Publish();
   void Hand();
 
   // run.cc: one run.

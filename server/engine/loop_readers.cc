@@ -52,9 +52,8 @@ absl::Status Loop::ParkReaders() {
 absl::Status Loop::Park(Request* request) {
   for (auto& session : request->sessions) {
     if (session->ended) continue;
-    session->parked.resize(backend_->limits().bytes_per_slot / sizeof(float));
+    RIVULET_ASSIGN_OR_RETURN(session->parked, ReadState(session->slot));
     ++num_parked_;
-    RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(session->slot, session->parked));
     freed_.push_back(std::exchange(session->slot, kGuardSlot));
     admission_.GiveBack(request->tenant, 1);
   }

@@ -115,8 +115,7 @@ absl::Status Loop::KeepState(Session* session) {
   if (!request->keep.Due(fed)) return absl::OkStatus();
   // What was drawn and is held back may yet be dropped.
   if (request->session != nullptr && fed > request->session->total()) return absl::OkStatus();
-  std::vector<float> values(backend_->limits().bytes_per_slot / sizeof(float));
-  RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(session->slot, values));
+  RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, ReadState(session->slot));
   request->KeepState(fed, states_.Keep(std::move(values)), &cache_);
   return absl::OkStatus();
 }
@@ -171,8 +170,7 @@ absl::Status Loop::SaveStates() {
     if (saving.session->closed || !fits || saving.session->Keeps(saving.fed)) continue;
     std::vector<float> values = std::move(saving.parked);
     if (values.empty()) {
-      values.resize(backend_->limits().bytes_per_slot / sizeof(float));
-      RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(saving.slot, values));
+      RIVULET_ASSIGN_OR_RETURN(values, ReadState(saving.slot));
     }
     saving.session->Keep({saving.fed, states_.Keep(std::move(values))});
   }

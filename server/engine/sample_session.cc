@@ -62,11 +62,7 @@ std::span<const int32_t> GenerateRequest::sequence_tokens() const {
 }
 
 KeptCheckpoint GenerateRequest::BestState(PrefixCache* cache) {
-  if (num_slots == 0) return {};
-  KeptCheckpoint best, of_cache;
-  if (session != nullptr) best = session->From(total() - 1);
-  if (cached) of_cache = cached->Find(cache, sequence_tokens(), total() - 1);
-  return of_cache.fed > best.fed ? of_cache : best;
+  return num_slots == 0 ? KeptCheckpoint() : DeepestState(cache, total() - 1);
 }
 
 absl::Status GenerateRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/,

@@ -91,10 +91,7 @@ absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
 }
 
 KeptCheckpoint AppendRequest::BestState(PrefixCache* cache) {
-  const int64_t most = num_scored_ > 0 ? score_from_ : end();
-  KeptCheckpoint best = session->From(most), of_cache;
-  if (cached) of_cache = cached->Find(cache, sequence_tokens(), most);
-  return of_cache.fed > best.fed ? of_cache : best;
+  return DeepestState(cache, num_scored_ > 0 ? score_from_ : end());
 }
 
 absl::Status AppendRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/,

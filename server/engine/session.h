@@ -71,6 +71,8 @@ class Request : public Outlet {
   }
   // The tokens whose states it keeps: its prompt, or all of its client session.
   virtual std::span<const int32_t> sequence_tokens() const { return {}; }
+  // The kept state that has seen the most of them, at most `most`, the implied bos counted.
+  KeptCheckpoint DeepestState(PrefixCache* cache, int64_t most);
   // `state` has seen the first `fed` of them, the implied bos counted, as `keep` wanted.
   void KeepState(int64_t fed, StatePtr state, PrefixCache* cache);
   // Fills `sessions`.

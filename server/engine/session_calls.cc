@@ -21,15 +21,6 @@ absl::Status CheckIdle(const std::optional<absl::Duration>& idle, const SessionL
                    absl::FormatDuration(limits.max_idle), "."));
 }
 
-absl::Status PositionError(int64_t position, int64_t end) {
-  ErrorDetail detail;
-  detail.reason = "POSITION_OUT_OF_RANGE";
-  detail.field = "position";
-  return MakeError(absl::StatusCode::kOutOfRange,
-                   absl::StrCat("position is ", position, "; this session's are 0 to ", end, "."),
-                   detail);
-}
-
 // Submits a call whose action yields a Result for `done`.
 template <typename Result>
 absl::StatusOr<RequestId> Submit(
@@ -88,9 +79,7 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
                    std::vector<SessionInfo>* forks) {
         RIVULET_RETURN_IF_ERROR(CheckUnchanged(spec.session, {}, *parent));
         const int64_t position = spec.session.position.value_or(parent->position());
-        if (position < 0 || position > parent->position()) {
-          return PositionError(position, parent->position());
-        }
+        RIVULET_RETURN_IF_ERROR(CheckPosition(position, *parent));
         RIVULET_RETURN_IF_ERROR(table->CheckRoom(spec.count));
         for (int i = 0; i < spec.count; ++i) {
           RIVULET_ASSIGN_OR_RETURN(ClientSession* const fork,
@@ -127,9 +116,7 @@ absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef session, absl
           }
           position = mark->second;
         }
-        if (position < 0 || position > client->position()) {
-          return PositionError(position, client->position());
-        }
+        RIVULET_RETURN_IF_ERROR(CheckPosition(position, *client));
         client->Rewind(position);
         *info = client->Info(now);
         info->busy = false;  // with this call alone, which ends now
@@ -201,9 +188,7 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, ab
   call.act = [image, at](SessionTable*, ClientSession* client, absl::Time,
                          const Checkpoint& state) {
     const int64_t position = at.value_or(client->position());
-    if (position < 0 || position > client->position()) {
-      return PositionError(position, client->position());
-    }
+    RIVULET_RETURN_IF_ERROR(CheckPosition(position, *client));
     image->tenant = client->tenant;
     image->seed = client->seed;
     image->sequence = client->sequence;

@@ -20,12 +20,7 @@ absl::Status Refuse(absl::StatusCode code, absl::string_view reason, absl::strin
   return MakeError(code, message, detail);
 }
 
-absl::Status CheckPosition(int64_t position, const ClientSession& session) {
-  if (position < 0 || position > session.position()) {
-    return Refuse(absl::StatusCode::kOutOfRange, "POSITION_OUT_OF_RANGE", "position",
-                  absl::StrCat("position is ", position, "; this session's are 0 to ",
-                               session.position(), "."));
-  }
+absl::Status CheckOnlyGeneratedAfter(int64_t position, const ClientSession& session) {
   for (int64_t i = position; i < session.position(); ++i) {
     if (session.sequence.generated(i)) continue;
     return Refuse(absl::StatusCode::kFailedPrecondition, "GIVEN_TOKENS_BEYOND_POSITION", "position",
@@ -59,6 +54,13 @@ absl::Status CheckLength(int64_t count, const ModelConfig& config, const Session
 
 }  // namespace
 
+absl::Status CheckPosition(int64_t position, const ClientSession& session) {
+  if (position >= 0 && position <= session.position()) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kOutOfRange, "POSITION_OUT_OF_RANGE", "position",
+                absl::StrCat("position is ", position, "; this session's are 0 to ",
+                             session.position(), "."));
+}
+
 absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
                             const ClientSession& session) {
   if (!ref.hash || *ref.hash == session.sequence.hash()) return absl::OkStatus();
@@ -87,6 +89,7 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
     tokens = {};
   }
   RIVULET_RETURN_IF_ERROR(CheckPosition(position, *session));
+  RIVULET_RETURN_IF_ERROR(CheckOnlyGeneratedAfter(position, *session));
   RIVULET_RETURN_IF_ERROR(
       CheckLength(position + static_cast<int64_t>(tokens.size()), config, limits));
   const auto& marks = session->marks();

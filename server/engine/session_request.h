@@ -17,6 +17,9 @@
 
 namespace rivulet {
 
+// OK, or OUT_OF_RANGE (POSITION_OUT_OF_RANGE): a session's positions are 0 to its own.
+absl::Status CheckPosition(int64_t position, const ClientSession& session);
+
 // OK where the session is as ref.hash says, or where it holds what the request does to it: `tokens`
 // were given at ref.position and nothing came after them. Errors: FAILED_PRECONDITION
 // (SESSION_HASH_MISMATCH).

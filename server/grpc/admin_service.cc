@@ -10,6 +10,7 @@
 #include "model/base/error.h"
 #include "model/model_name.h"
 #include "model/strict_json.h"
+#include "server/grpc/convert_session.h"
 #include "server/grpc/listener.h"
 #include "server/grpc/status_map.h"
 
@@ -29,16 +30,13 @@ absl::Status CheckName(const std::string& name) {
 
 absl::StatusOr<std::optional<absl::Duration>> DrainTimeout(const v1::UnloadModelRequest& request) {
   if (!request.has_drain_timeout()) return std::optional<absl::Duration>();
-  const int64_t seconds = request.drain_timeout().seconds();
-  const int32_t nanos = request.drain_timeout().nanos();
-  // Also false for what is no Duration.
-  const bool in_range = seconds >= 0 && seconds <= absl::ToInt64Seconds(kMaxDrain) && nanos >= 0 &&
-                        nanos < 1'000'000'000;
-  const absl::Duration drain = absl::Seconds(in_range ? seconds : 0) + absl::Nanoseconds(nanos);
-  if (in_range && drain <= kMaxDrain) return std::optional<absl::Duration>(drain);
-  return InvalidField("DRAIN_TIMEOUT_OUT_OF_RANGE", "drain_timeout",
-                      absl::StrCat("drain_timeout has ", seconds, " seconds and ", nanos,
-                                   " nanos; allowed: 0 to 86400 s"));
+  RIVULET_ASSIGN_OR_RETURN(
+      const absl::Duration drain,
+      ToDuration("DRAIN_TIMEOUT_OUT_OF_RANGE", "drain_timeout", request.drain_timeout()));
+  if (drain >= absl::ZeroDuration() && drain <= kMaxDrain) return std::optional(drain);
+  return InvalidField(
+      "DRAIN_TIMEOUT_OUT_OF_RANGE", "drain_timeout",
+      absl::StrCat("drain_timeout is ", absl::FormatDuration(drain), "; allowed: 0 to 86400 s"));
 }
 
 }  // namespace
