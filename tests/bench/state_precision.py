@@ -53,80 +53,81 @@ class Exact:
         return y.float(), (q.to(z.dtype) * z).sum(1).float()
 
 
-class HighLow:
-    """S as hi + lo (F16, one exponent a head) and a ring of the tokens since the last flush; z float32."""
+class Replay:
+    """z in float32, S as of the last flush and a ring of the tokens since; a flush forms S every `length` steps."""
 
-    def __init__(self, shape, length, keep_low, k_type, v_type, share):
-        """`share`: dimensions of S that have one exponent together, (1, 2) a head or (2,) a feature."""
+    def __init__(self, shape, length, k_type, v_type):
         heads, features, _ = shape
-        self.length, self.keep_low, self.share = length, keep_low, share
-        self.k_type, self.v_type = k_type, v_type
-        self.hi = torch.zeros(shape, dtype=torch.float16)
-        self.lo = torch.zeros(shape, dtype=torch.float16)
-        self.scale = torch.ones(heads, 1 if 1 in share else features, 1)
+        self.length, self.k_type, self.v_type = length, k_type, v_type
         self.z = torch.zeros(heads, features)
-        self.decay = torch.ones(heads)
-        self.ring = []
+        self.decay = torch.ones(heads)  # since the flush
+        self.ring = []  # (phi(k), v, weight) of each token since
 
     def step(self, q, k, v, g, a):
         self.decay = self.decay * g
         self.ring = [(rk, rv, w * g) for rk, rv, w in self.ring]
         self.ring.append((k.to(self.k_type), v.to(self.v_type), a))
         self.z = g[:, None] * self.z + a[:, None] * k
-        y = torch.einsum("hf,hfv->hv", q * self.scale[:, :, 0], self.hi.float()) * self.decay[:, None]
+        y = self.read(q) * self.decay[:, None]
         for rk, rv, w in self.ring:
             y = y + (w * (q * rk.float()).sum(1))[:, None] * rv.float()
         if len(self.ring) == self.length:
-            self.flush()
+            s = self.kept() * self.decay[:, None, None]
+            for rk, rv, w in self.ring:
+                s = s + (w[:, None] * rk.float())[:, :, None] * rv.float()[:, None, :]
+            self.keep(s)
+            self.decay = torch.ones_like(self.decay)
+            self.ring = []
         return y, (q * self.z).sum(1)
 
-    def flush(self):
-        s = (self.hi.float() + self.lo.float()) * self.scale * self.decay[:, None, None]
-        for rk, rv, w in self.ring:
-            s = s + (w[:, None] * rk.float())[:, :, None] * rv.float()[:, None, :]
+    # Of a scheme: read(q), q S as a step sees S; kept(), S as a flush sees it; keep(s).
+
+
+class HighLow(Replay):
+    """S as hi + lo, two F16 with powers of two; a step reads hi."""
+
+    def __init__(self, shape, length, keep_low, k_type, v_type, share):
+        """`share`: dimensions of S that have one exponent together, (1, 2) a head or (2,) a feature."""
+        super().__init__(shape, length, k_type, v_type)
+        heads, features, _ = shape
+        self.keep_low, self.share = keep_low, share
+        self.hi = torch.zeros(shape, dtype=torch.float16)
+        self.lo = torch.zeros(shape, dtype=torch.float16)
+        self.scale = torch.ones(heads, 1 if 1 in share else features, 1)
+
+    def read(self, q):
+        return torch.einsum("hf,hfv->hv", q * self.scale[:, :, 0], self.hi.float())
+
+    def kept(self):
+        return (self.hi.float() + self.lo.float()) * self.scale
+
+    def keep(self, s):
         largest = s.abs().amax(dim=self.share, keepdim=True).clamp_min(1e-30)
         self.scale = torch.exp2(torch.ceil(torch.log2(largest)) - HALF_TARGET)
         s = s / self.scale
         self.hi = s.half()
         if self.keep_low:
             self.lo = (s - self.hi.float()).half()
-        self.decay = torch.ones_like(self.decay)
-        self.ring = []
 
 
-class Planes:
-    """S as float32 whose lowest byte lies apart: a step reads the upper three and a ring; a flush is exact float32."""
+class Planes(Replay):
+    """S as float32 whose lowest byte lies apart: a step reads the upper three, a flush all four."""
 
     def __init__(self, shape, length, v_type):
-        heads, features, _ = shape
-        self.length, self.v_type = length, v_type
-        self.s = torch.zeros(shape)
-        self.upper = self.s
-        self.z = torch.zeros(heads, features)
-        self.decay = torch.ones(heads)
-        self.ring = []
+        super().__init__(shape, length, torch.float32, v_type)
+        self.keep(torch.zeros(shape))
 
-    def step(self, q, k, v, g, a):
-        self.decay = self.decay * g
-        self.ring = [(rk, rv, w * g) for rk, rv, w in self.ring]
-        self.ring.append((k, v.to(self.v_type).float(), a))
-        self.z = g[:, None] * self.z + a[:, None] * k
-        y = torch.einsum("hf,hfv->hv", q, self.upper) * self.decay[:, None]
-        for rk, rv, w in self.ring:
-            y = y + (w * (q * rk).sum(1))[:, None] * rv
-        if len(self.ring) == self.length:
-            self.flush()
-        return y, (q * self.z).sum(1)
+    def read(self, q):
+        return torch.einsum("hf,hfv->hv", q, self.upper)
 
-    def flush(self):
-        s = self.s * self.decay[:, None, None]
-        for rk, rv, w in self.ring:
-            s = s + (w[:, None] * rk)[:, :, None] * rv[:, None, :]
+    def kept(self):
+        return self.s
+
+    def keep(self, s):
         self.s = s
-        # The middle of what the upper three bytes stand for.
-        self.upper = ((s.view(torch.int32) & ~0xFF) | 0x80).view(torch.float32)
-        self.decay = torch.ones_like(self.decay)
-        self.ring = []
+        # The middle of what the upper three bytes stand for; nothing for nothing.
+        middle = ((s.view(torch.int32) & ~0xFF) | 0x80).view(torch.float32)
+        self.upper = torch.where(s == 0, s, middle)
 
 
 def make_scheme(name, shape):
