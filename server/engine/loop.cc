@@ -26,14 +26,6 @@ ScheduleOptions ScheduleOptionsOf(const EngineOptions& options, const BackendLim
   return schedule;
 }
 
-// However large a state is, one can be on its way to a file.
-StateLimits StateLimitsOf(const EngineOptions& options, const BackendLimits& backend) {
-  StateLimits limits = options.states;
-  limits.max_writing_bytes =
-      std::max(limits.max_writing_bytes, static_cast<int64_t>(backend.bytes_per_slot));
-  return limits;
-}
-
 }  // namespace
 
 Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
@@ -45,8 +37,7 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       emitter_(emitter),
       pool_(backend->limits().num_slots),
       scheduler_(backend->limits(), ScheduleOptionsOf(options, backend->limits())),
-      states_(StateLimitsOf(options, backend->limits()), std::move(stamp), std::move(disk),
-              [queue] { queue->Wake(); }),
+      states_(options.states, std::move(stamp), std::move(disk), [queue] { queue->Wake(); }),
       bos_(with_bos ? 1 : 0),
       sessions_(options.sessions, with_bos, &states_),
       cache_(options.prefix_cache),

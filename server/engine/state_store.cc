@@ -185,7 +185,8 @@ void StateStore::LeaveMemory(KeptState* state) {
 
 bool StateStore::StartWriting(KeptState* state) {
   if (disk_ == nullptr) return false;
-  if (writing_bytes_ + state->bytes_ > limits_.max_writing_bytes) return false;
+  const bool others = writing_bytes_ > 0;
+  if (others && writing_bytes_ + state->bytes_ > limits_.max_writing_bytes) return false;
   const int64_t need = disk_->FileBytes(static_cast<size_t>(state->bytes_) / sizeof(float));
   while (disk_bytes_ + need > limits_.max_disk_bytes && !disk_order_.empty()) {
     KeptState* const oldest = disk_order_.front();
@@ -252,6 +253,7 @@ void StateStore::LeaveDiskOrder(KeptState* state) {
 StateStore::Usage StateStore::usage() const {
   Usage usage = counted_;
   usage.memory_bytes = *meter_;
+  usage.writing_bytes = writing_bytes_;
   usage.disk_bytes = disk_bytes_;
   return usage;
 }

@@ -79,8 +79,11 @@ class KeptState {
 using StatePtr = std::shared_ptr<KeptState>;
 
 struct StateLimits {
-  int64_t max_memory_bytes = int64_t{1} << 30;  // of all blobs alive ...
-  // ... but for those on their way to files, which take at most so much more.
+  // Of all blobs alive, but for those on their way to files. Blobs that somebody else holds, and
+  // pinned ones, count too: where they alone are more, nothing else stays in memory.
+  int64_t max_memory_bytes = int64_t{1} << 30;
+  // Of those on their way to files, which so take that much more memory; however large a state is,
+  // one can be on its way.
   int64_t max_writing_bytes = int64_t{64} << 20;
   int64_t max_disk_bytes = int64_t{4} << 30;  // of all files
 };
@@ -111,6 +114,7 @@ class StateStore {
 
   struct Usage {
     int64_t memory_bytes = 0;            // of all blobs alive
+    int64_t writing_bytes = 0;           // of states on their way to files
     int64_t in_memory = 0, on_disk = 0;  // states; on disk: alone
     int64_t disk_bytes = 0;
     int64_t forgotten = 0;    // for want of room, since start

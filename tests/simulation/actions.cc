@@ -12,9 +12,6 @@
 namespace rivulet {
 namespace {
 
-constexpr const char* kTenants[] = {"", "a", "b"};
-constexpr const char* kMarks[] = {"m", "n", "o", "p"};
-
 std::string Of(const SessionRef& ref) {
   return absl::StrCat(ref.position ? absl::StrCat(" at ", *ref.position) : "",
                       ref.mark.empty() ? "" : absl::StrCat(" mark ", ref.mark));
@@ -52,72 +49,14 @@ void Simulation::Accepted(Asked* asked, const absl::StatusOr<RequestId>& id) {
   });
   if (id.ok()) {
     asked->id = *id;
+    asked->arrival = now_;
+    asked->first = std::none_of(asked_.begin(), asked_.end(), [asked](const Asked& other) {
+      return &other != asked && other.tenant == asked->tenant;
+    });
     return;
   }
   JudgeError(*asked, id.status());
   Remove(asked);
-}
-
-std::vector<int32_t> Simulation::DrawTokens(int most) {
-  std::vector<int32_t> tokens(static_cast<size_t>(choices_.Below(most + 1)));
-  for (int32_t& token : tokens) token = choices_.Below(26);
-  return tokens;
-}
-
-absl::Time Simulation::DrawDeadline() {
-  if (!choices_.OneIn(6)) return absl::InfiniteFuture();
-  return now_ + absl::Milliseconds(choices_.Below(4000));
-}
-
-// Mostly an open session, sometimes one that is gone, is another tenant's, or never was.
-SessionRef Simulation::DrawSession(Asked* asked) {
-  SessionRef ref;
-  if (clients_.empty() || choices_.OneIn(40)) {
-    ref.id = {1, static_cast<uint64_t>(choices_.Below(1000))};
-    asked->foreign = true;
-    return ref;
-  }
-  size_t index = 0;
-  for (int tries = 0; tries == 0 || (tries < 5 && clients_[index].gone); ++tries) {
-    index = static_cast<size_t>(choices_.Below(static_cast<int>(clients_.size())));
-  }
-  Client& client = clients_[index];
-  asked->client = &client;
-  ref.id = client.id;
-  ref.tenant = client.tenant;
-  if (choices_.OneIn(20)) {
-    ref.tenant = client.tenant == "a" ? "b" : "a";
-    asked->foreign = true;
-  }
-  absl::StrAppend(&asked->what, " on ", client.number, asked->foreign ? " as another tenant" : "");
-  if (choices_.OneIn(3)) {
-    const int size = static_cast<int>(client.maybe[0].size());
-    ref.position =
-        choices_.OneIn(2) ? std::max(0, size - choices_.Below(6)) : choices_.Between(-1, size + 1);
-  }
-  if (choices_.OneIn(5)) ref.mark = kMarks[choices_.Below(4)];
-  return ref;
-}
-
-GenerateSpec Simulation::DrawGenerate() {
-  GenerateSpec spec;
-  spec.prompt = DrawTokens(choices_.OneIn(8) ? 30 : 5);
-  spec.max_tokens = choices_.OneIn(10) ? choices_.Below(40) : choices_.Between(1, 10);
-  spec.sampling.seed = static_cast<uint64_t>(choices_.Below(100));
-  if (choices_.OneIn(3)) spec.sampling.repetition_penalty = 2;  // so that counts matter
-  spec.ignore_eos = choices_.OneIn(2);
-  if (choices_.OneIn(4)) spec.stop_ids = {choices_.Below(26)};
-  if (world_.tokenizer && choices_.OneIn(2)) {
-    for (int n = choices_.Between(1, 3); n > 0; --n) {
-      std::string stop(1, static_cast<char>('a' + choices_.Below(26)));
-      if (choices_.OneIn(2)) stop += static_cast<char>('a' + choices_.Below(26));
-      spec.stop_strings.push_back(stop);
-    }
-    spec.include_stop_string = choices_.OneIn(2);
-  }
-  spec.want_logprobs = choices_.OneIn(4);
-  spec.deadline = DrawDeadline();
-  return spec;
 }
 
 void Simulation::Generate(bool in_session) {
@@ -127,8 +66,20 @@ void Simulation::Generate(bool in_session) {
     spec.session = DrawSession(asked);
     spec.session_seed = choices_.OneIn(2);
     if (choices_.OneIn(2)) spec.prompt.clear();
-  } else if (choices_.OneIn(4)) {
-    spec.num_samples = choices_.Between(1, std::min(3, world_.fake.limits.num_slots));
+  } else {
+    asked->tenant = DrawTenant();
+    if (choices_.OneIn(4)) {
+      spec.num_samples = choices_.Between(1, std::min(3, world_.fake.limits.num_slots));
+    }
+  }
+  spec.tenant = asked->tenant;
+  asked->priority = spec.priority;
+  spec.cache = DrawCache(in_session ? 20 : static_cast<int64_t>(spec.prompt.size()));
+  asked->goes_on = in_session || spec.cache.enabled;
+  // Tokens without a text of their own wait with what may be the beginning of a stop string.
+  if (!spec.stop_strings.empty()) {
+    const int64_t most = spec.max_tokens > 0 ? spec.max_tokens : world_.options.default_max_tokens;
+    asked->held_back = spec.num_samples * std::max(most, world_.config.max_tokens().value_or(0));
   }
   asked->places = spec.num_samples;
   asked->deadline = spec.deadline;
@@ -142,18 +93,12 @@ void Simulation::Generate(bool in_session) {
   if (ticket.ok()) {
     asked->reply = ticket->reply;
     // An end in the middle of Generate would have found a reader without a reply: Emit comes later.
-    listener->Start(
-        ticket->reply, [this, asked, spec, listener](const SeenReply& seen, const Usage& usage) {
-          if (!listener->broken().empty())
-            Broken(absl::StrCat(asked->what, ": ", listener->broken()));
-          int64_t tokens = 0;
-          for (const SeenSample& sample : seen.samples)
-            tokens += static_cast<int64_t>(sample.tokens.size());
-          const bool fits = usage.completion_tokens == tokens &&
-                            usage.prompt_tokens == static_cast<int64_t>(spec.prompt.size());
-          tokens_seen_ += tokens;
-          EndGenerate(asked, spec, seen, fits);
-        });
+    listener->Start(ticket->reply,
+                    [this, asked, spec, listener](const SeenReply& seen, const Usage& usage) {
+                      if (!listener->broken().empty())
+                        Broken(absl::StrCat(asked->what, ": ", listener->broken()));
+                      EndGenerate(asked, spec, seen, usage);
+                    });
   }
   Accepted(asked, ticket.ok() ? absl::StatusOr<RequestId>(ticket->id) : ticket.status());
 }
@@ -161,6 +106,8 @@ void Simulation::Generate(bool in_session) {
 void Simulation::Score() {
   Asked* const asked = Start("score");
   ScoreSpec spec;
+  spec.tenant = asked->tenant = DrawTenant();
+  spec.priority = DrawPriority();
   spec.tokens = DrawTokens(15);
   if (choices_.OneIn(2)) spec.window = choices_.Between(1, 8);
   spec.want_logprobs = choices_.OneIn(2);
@@ -180,7 +127,10 @@ void Simulation::Append() {
   Asked* const asked = Start("append");
   AppendSpec spec;
   spec.session = DrawSession(asked);
-  spec.tokens = DrawTokens(choices_.OneIn(8) ? 25 : 6);
+  spec.priority = DrawPriority();
+  spec.tokens = DrawPrompt();
+  spec.cache = DrawCache(20);
+  asked->goes_on = true;
   spec.score = choices_.OneIn(2);
   spec.want_logprobs = spec.score && choices_.OneIn(2);
   if (spec.score && !spec.tokens.empty() && choices_.OneIn(3)) {
@@ -198,7 +148,7 @@ void Simulation::Append() {
 void Simulation::Open() {
   Asked* const asked = Start("open");
   OpenSpec spec;
-  spec.tenant = kTenants[choices_.Below(3)];
+  spec.tenant = asked->tenant = DrawTenant();
   spec.seed = static_cast<uint64_t>(choices_.Below(100));
   if (choices_.OneIn(2)) spec.idle_timeout = absl::Seconds(choices_.Between(1, 100));
   spec.deadline = asked->deadline = DrawDeadline();
@@ -242,7 +192,7 @@ void Simulation::Rewind() {
     to.mark.clear();
     if (!to.position) to.position = 0;
   } else if (to.mark.empty()) {
-    to.mark = kMarks[choices_.Below(4)];
+    to.mark = DrawMark();
   }
   asked->deadline = DrawDeadline();
   absl::StrAppend(&asked->what, Of(to));
@@ -255,6 +205,23 @@ void Simulation::Rewind() {
 void Simulation::Close() {
   Asked* const asked = Start("close");
   const SessionRef ref = DrawSession(asked);
+  Close(asked, ref);
+}
+
+void Simulation::CloseAll() {
+  for (Client& client : clients_) {
+    if (client.gone) continue;
+    Asked* const asked = Start(absl::StrCat("close ", client.number));
+    asked->client = &client;
+    asked->tenant = client.tenant;
+    SessionRef ref;
+    ref.id = client.id;
+    ref.tenant = client.tenant;
+    Close(asked, ref);
+  }
+}
+
+void Simulation::Close(Asked* asked, const SessionRef& ref) {
   asked->closes = true;
   const absl::StatusOr<RequestId> id =
       CloseSession(engine_.get(), ref, [this, asked](const absl::Status& status) {
@@ -276,7 +243,7 @@ void Simulation::Close() {
 
 void Simulation::ListAll() {
   Asked* const asked = Start("list");
-  const std::string tenant = kTenants[choices_.Below(3)];
+  const std::string tenant = asked->tenant = DrawTenant();
   Accepted(asked, ListSessions(engine_.get(), {tenant},
                                [this, asked, tenant](const absl::StatusOr<SessionPage>& seen) {
                                  if (End(asked, seen.status()) && seen.ok()) {
@@ -289,6 +256,7 @@ void Simulation::ListAll() {
 void Simulation::TakeSnapshot() {
   Asked* const asked = Start("snapshot");
   SessionRef ref = DrawSession(asked);
+  asked->goes_on = true;
   ref.position.reset();
   ref.mark.clear();
   asked->deadline = DrawDeadline();
@@ -322,7 +290,7 @@ void Simulation::Restore() {
   }
   Asked* const asked = Start("restore");
   RestoreSpec spec;
-  spec.tenant = read->tenant;
+  spec.tenant = asked->tenant = read->tenant;
   for (size_t i = 0; i < read->tokens.size(); ++i)
     spec.sequence.Append(read->tokens[i], read->generated[i]);
   spec.seed = read->seed;

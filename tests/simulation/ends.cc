@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
-#include "model/snapshot.h"
 #include "tests/simulation/simulation.h"
 
 namespace rivulet {
@@ -26,6 +25,7 @@ const std::map<std::string, absl::StatusCode>& Documented() {
       {"MARK_NOT_FOUND", Code::kNotFound},
       {"SESSION_NOT_FOUND", Code::kNotFound},
       {"QUEUE_FULL", Code::kResourceExhausted},
+      {"TENANT_QUEUE_FULL", Code::kResourceExhausted},
       {"SESSION_LIMIT", Code::kResourceExhausted},
       {"SESSION_BUSY", Code::kResourceExhausted},
       {"READER_TOO_SLOW", Code::kResourceExhausted},
@@ -38,16 +38,6 @@ const std::map<std::string, absl::StatusCode>& Documented() {
       {"SHUTDOWN", Code::kUnavailable},
   };
   return *documented;
-}
-
-// The state of a slot as FakeBackend writes it.
-bool IsStateOf(const FakeHistory& history, std::span<const float> state) {
-  uint64_t hash = 0, count = 0;
-  for (size_t i = 0; i < 4; ++i) {
-    hash |= static_cast<uint64_t>(state[i]) << (16 * i);
-    count |= static_cast<uint64_t>(state[4 + i]) << (16 * i);
-  }
-  return hash == history.hash && count == static_cast<uint64_t>(history.count);
 }
 
 }  // namespace
@@ -108,6 +98,7 @@ bool Simulation::HasCause(const Asked& asked, const std::string& reason) const {
     return places > world_.fake.limits.num_slots + world_.options.max_queue ||
            tokens > world_.options.max_queue_tokens;
   }
+  if (reason == "TENANT_QUEUE_FULL") return PlacesOf(asked.tenant) > most_of_tenant();
   // Before it was accepted, a request is judged by itself alone.
   if (asked.id == 0)
     return reason == "PROMPT_EMPTY" ? truth_.bos() == 0
@@ -215,19 +206,65 @@ bool Simulation::Fits(const SessionInfo& info, const Client& client, const Sessi
          info.marks == state.marks && info.seed == client.seed && info.idle_timeout == client.idle;
 }
 
+// What the request found of others' work, and what it may leave for others.
+void Simulation::JudgeShared(const Asked& asked, const PromptCacheSpec& cache,
+                             const SessionState& given, int64_t appended, int64_t cached,
+                             int64_t most) {
+  // Else nobody can tell which of its tokens are meant.
+  const bool certain = asked.client == nullptr || asked.client->maybe.size() == 1;
+  if (certain && (cached < 0 || cached > (cache.enabled ? most : 0))) {
+    Broken(absl::StrCat("I9: ", asked.what, " says that ", cached, " of its ", appended,
+                        " tokens were not fed; at most ", cache.enabled ? most : 0, " can be"));
+  }
+  if (!cache.enabled) return;
+  const std::string scope = SharedPrompts::Scope(asked.tenant, cache.salt);
+  shared_.Offer(asked.number, asked.turn, scope, given.tokens);
+  if (cached <= 0 || !certain) return;
+  Count("cache hit");
+  const auto end = given.tokens.begin() + (given.size() - appended + cached);
+  shared_.Hit(asked.number, turn_, scope, {given.tokens.begin(), end});
+}
+
+void Simulation::JudgeUsage(const Asked& asked, const GenerateSpec& spec, const SeenReply& seen,
+                            const Usage& usage) {
+  int64_t tokens = 0;
+  for (const SeenSample& sample : seen.samples)
+    tokens += static_cast<int64_t>(sample.tokens.size());
+  tokens_seen_ += tokens;
+  if (usage.completion_tokens != tokens ||
+      usage.prompt_tokens != static_cast<int64_t>(spec.prompt.size())) {
+    Broken(absl::StrCat("I9: the usage of ", asked.what, " is not what was seen"));
+  }
+  if (seen.status.ok() && tokens > 0) {
+    turns_.Note({asked.number, asked.tenant, asked.priority, !spec.session && !spec.cache.enabled,
+                 asked.first, asked.arrival, asked.arrival + usage.queue_time});
+  }
+}
+
 void Simulation::EndGenerate(Asked* asked, const GenerateSpec& spec, const SeenReply& seen,
-                             bool usage_fits) {
+                             const Usage& usage) {
   const bool reached = End(asked, seen.status) || EndedFromOutside(seen.status);
-  if (!usage_fits) Broken(absl::StrCat("I9: the usage of ", asked->what, " is not what was seen"));
+  JudgeUsage(*asked, spec, seen, usage);
   Note([&] {
     return absl::StrCat(asked->what, " brought ", absl::StrJoin(seen.samples[0].tokens, " "));
   });
   if (!spec.session) {
+    SessionState prompt;
+    for (const int32_t token : spec.prompt) prompt.Append(token, false);
+    JudgeShared(*asked, spec.cache, prompt, prompt.size(), usage.cached_prompt_tokens,
+                std::max<int64_t>(0, prompt.size() - 1));
     const std::string wrong = truth_.Judge(spec, seen);
     if (!wrong.empty()) Broken(absl::StrCat("I1: ", asked->what, ": ", wrong));
   } else if (reached) {
     Narrow(*asked, [&](const SessionState& state) {
-      return truth_.After(state, asked->client->seed, spec, seen);
+      std::vector<SessionState> after = truth_.After(state, asked->client->seed, spec, seen);
+      SessionState begun = state;
+      int64_t appended = 0;
+      if (!after.empty() && truth_.Extend(*spec.session, spec.prompt, &begun, &appended).empty()) {
+        JudgeShared(*asked, spec.cache, begun, appended, usage.cached_prompt_tokens,
+                    std::max<int64_t>(0, appended - 1));
+      }
+      return after;
     });
   } else if (!seen.samples[0].tokens.empty()) {
     Broken(absl::StrCat("I4: ", asked->what, " brought tokens of a session that it did not reach"));
@@ -250,139 +287,17 @@ void Simulation::EndAppend(Asked* asked, const AppendSpec& spec,
                            const absl::StatusOr<ScoreResult>& seen) {
   if (End(asked, seen.status()) || EndedFromOutside(seen.status())) {
     Narrow(*asked, [&](const SessionState& state) {
-      return truth_.After(state, asked->client->seed, spec, seen);
-    });
-  }
-  Remove(asked);
-}
-
-void Simulation::EndFork(Asked* asked, const ForkSpec& spec,
-                         const absl::StatusOr<std::vector<SessionInfo>>& seen) {
-  const std::string reason = ReasonOf(seen.status());
-  if (End(asked, seen.status()) && reason != "SESSION_LIMIT") {
-    std::vector<SessionState> forked;
-    Narrow(*asked, [&](const SessionState& state) -> std::vector<SessionState> {
-      const int64_t position = spec.session.position.value_or(state.size());
-      const bool within = position >= 0 && position <= state.size();
-      if (!seen.ok())
-        return !within && reason == "POSITION_OUT_OF_RANGE" ? std::vector{state}
-                                                            : std::vector<SessionState>();
-      if (!within || seen->size() != static_cast<size_t>(spec.count)) return {};
-      SessionState fork = state;
-      fork.Cut(position);
-      for (size_t i = 0; i < seen->size(); ++i) {
-        Client expected;
-        expected.id = (*seen)[i].id;
-        expected.seed = *spec.seed + i;
-        expected.idle = asked->client->idle;
-        if (!Fits((*seen)[i], expected, fork)) return {};
+      std::vector<SessionState> after = truth_.After(state, asked->client->seed, spec, seen);
+      SessionState begun = state;
+      int64_t appended = 0;
+      if (!after.empty() && truth_.Extend(spec.session, spec.tokens, &begun, &appended).empty()) {
+        JudgeShared(*asked, spec.cache, begun, appended, seen.ok() ? seen->cached_tokens : 0,
+                    spec.score ? 0 : appended);
       }
-      forked.push_back(fork);
-      return {state};
+      return after;
     });
-    if (seen.ok() && broken_.empty()) {
-      Count("fork");
-      for (const SessionInfo& info : *seen) NewClient(info, asked->client->tenant, forked);
-    }
   }
   Remove(asked);
-}
-
-void Simulation::EndRewind(Asked* asked, const SessionRef& to,
-                           const absl::StatusOr<SessionInfo>& seen) {
-  const std::string reason = ReasonOf(seen.status());
-  if (End(asked, seen.status())) {
-    Narrow(*asked, [&](SessionState state) -> std::vector<SessionState> {
-      const auto mark = state.marks.find(to.mark);
-      const bool known = to.mark.empty() || mark != state.marks.end();
-      if (!known)
-        return reason == "MARK_NOT_FOUND" ? std::vector{state} : std::vector<SessionState>();
-      const int64_t position = to.mark.empty() ? *to.position : mark->second;
-      if (position < 0 || position > state.size()) {
-        return reason == "POSITION_OUT_OF_RANGE" ? std::vector{state} : std::vector<SessionState>();
-      }
-      if (!seen.ok()) return {};
-      state.Cut(position);
-      return Fits(*seen, *asked->client, state) ? std::vector{state} : std::vector<SessionState>();
-    });
-    if (seen.ok()) Count("rewind");
-  }
-  Remove(asked);
-}
-
-void Simulation::EndList(const Asked& asked, const std::string& tenant,
-                         const std::vector<SessionInfo>& seen) {
-  Count("list");
-  size_t known = 0;
-  for (const Client& client : clients_) {
-    const auto info = std::find_if(seen.begin(), seen.end(),
-                                   [&](const SessionInfo& other) { return other.id == client.id; });
-    if (info == seen.end()) {
-      const bool sure =
-          client.tenant == tenant && !client.gone && !client.closing && !MayHaveExpired(client);
-      if (sure) Broken(absl::StrCat("I9: session ", client.number, " is not listed"));
-      continue;
-    }
-    ++known;
-    if (client.tenant != tenant) Broken("I4: another tenant's session is listed");
-    if (client.gone && client.gone_turn <= asked.turn + 1)
-      Broken("I9: a session that is gone is listed");
-    const bool fits =
-        std::any_of(client.maybe.begin(), client.maybe.end(),
-                    [&](const SessionState& state) { return Fits(*info, client, state); });
-    if (!info->busy && !fits)
-      Broken(absl::StrCat("I4: session ", client.number, " is not as its client left it"));
-  }
-  if (known != seen.size()) Broken("I9: a session is listed that nobody opened");
-}
-
-void Simulation::EndSnapshot(Asked* asked, const absl::StatusOr<SessionImage>& seen) {
-  if (End(asked, seen.status())) {
-    Narrow(*asked, [&](const SessionState& state) -> std::vector<SessionState> {
-      if (!seen.ok()) return {};
-      const std::span<const int32_t> tokens = seen->sequence.tokens();
-      const bool same =
-          std::equal(tokens.begin(), tokens.end(), state.tokens.begin(), state.tokens.end()) &&
-          seen->marks == state.marks && seen->tenant == asked->client->tenant &&
-          seen->seed == asked->client->seed;
-      if (!same) return {};
-      for (size_t i = 0; i < tokens.size(); ++i) {
-        if (seen->sequence.generated(static_cast<int64_t>(i)) != state.generated[i]) return {};
-      }
-      const Checkpoint& kept = seen->state;
-      if (kept.fed < 0 || kept.fed > std::max<int64_t>(0, truth_.bos() + state.size() - 1))
-        return {};
-      if ((kept.fed == 0) != (kept.state == nullptr)) return {};
-      if (kept.state != nullptr && !IsStateOf(truth_.Fed(state, kept.fed), kept.state->values()))
-        return {};
-      return {state};
-    });
-    if (seen.ok() && broken_.empty()) KeepSnapshot(*asked, *seen);
-  }
-  Remove(asked);
-}
-
-void Simulation::KeepSnapshot(const Asked& asked, const SessionImage& image) {
-  Count("snapshot");
-  Snapshot snapshot;
-  snapshot.model_name = "fake";
-  snapshot.weights_sha256 = snapshot.config_sha256 = std::string(64, '0');
-  snapshot.numerics_id = "fake";
-  snapshot.layout = world_.config.state_layout();
-  snapshot.tenant = image.tenant;
-  snapshot.seed = image.seed;
-  snapshot.sequence_hash = image.sequence.hash();
-  snapshot.tokens.assign(image.sequence.tokens().begin(), image.sequence.tokens().end());
-  for (int64_t i = 0; i < image.sequence.size(); ++i)
-    snapshot.generated.push_back(image.sequence.generated(i));
-  snapshot.marks = image.marks;
-  snapshot.fed = image.state.fed;
-  if (image.state.state != nullptr) {
-    snapshot.state.assign(image.state.state->values().begin(), image.state.state->values().end());
-  }
-  if (snapshots_.size() >= 4) snapshots_.erase(snapshots_.begin());
-  snapshots_.push_back(
-      {EncodeSnapshot(snapshot, ""), image.tenant, image.seed, asked.client->maybe[0]});
 }
 
 }  // namespace rivulet

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FaultyDisk: a disk tier in memory whose work is done when the simulation likes, and which fails
-// as disks do: EIO, no space (with a part written), reads that fail, come short or with a wrong
-// bit.
+// as disks do: EIO, no space (with a part written), writes that are lost or damaged and said to be
+// well, reads that fail, come short, with a wrong bit, or are another file's.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,12 @@ namespace rivulet {
 // Thread: one. Outlives the engine that has its tier.
 class FaultyDisk {
  public:
-  // One call of `one_in` fails; 0: none. `choices` is borrowed.
-  FaultyDisk(Choices* choices, int one_in) : choices_(choices), one_in_(one_in) {}
+  struct Faults {
+    int one_in = 0;        // one call of so many fails; 0: none
+    int max_files = 1000;  // beyond, writes fail
+  };
+  // `choices` is borrowed.
+  FaultyDisk(Choices* choices, const Faults& faults) : choices_(choices), to_come_(faults) {}
 
   DiskTier Tier() { return {std::make_unique<Files>(this), std::make_unique<Queue>(this)}; }
   // Does the next piece of work; false: there is none.
@@ -38,36 +42,50 @@ class FaultyDisk {
   }
   int64_t faults() const { return faults_; }
   int64_t reads() const { return num_reads_; }
+  // Of the files that were to be written and have not been removed since.
   int64_t bytes() const {
     int64_t bytes = 0;
-    for (const auto& [number, content] : files_) bytes += static_cast<int64_t>(content.size());
+    for (const auto& [number, file] : files_) bytes += file.wanted;
     return bytes;
   }
 
  private:
+  struct File {
+    int64_t wanted = 0;  // bytes
+    std::string content;
+  };
   class Files final : public StateFiles {
    public:
     explicit Files(FaultyDisk* disk) : disk_(disk) {}
     absl::Status Write(uint64_t number, absl::string_view bytes) override {
-      if (!disk_->Fails()) {
-        disk_->files_[number] = std::string(bytes);
-        return absl::OkStatus();
-      }
-      if (disk_->choices_->OneIn(2)) disk_->files_[number] = disk_->Part(bytes);
+      File& file = disk_->files_[number];
+      file.wanted = static_cast<int64_t>(bytes.size());
+      file.content = std::string(bytes);
+      const bool full = std::ssize(disk_->files_) > disk_->to_come_.max_files;
+      if (!full && !disk_->Fails()) return absl::OkStatus();
+      disk_->faults_ += full ? 1 : 0;
+      const int how = full ? disk_->choices_->Below(2) : disk_->choices_->Below(4);
+      if (how == 0) disk_->files_.erase(number);
+      if (how == 1 || how == 2) file.content = disk_->Part(bytes);
+      if (how == 3) file.content = disk_->Flipped(std::string(bytes));
+      if (how > 1) return absl::OkStatus();  // so it says
       return absl::UnavailableError("the disk of the simulation takes no more");
     }
     absl::StatusOr<std::string> Read(uint64_t number) override {
       ++disk_->num_reads_;
       const auto found = disk_->files_.find(number);
       if (found == disk_->files_.end()) return absl::NotFoundError("no such file");
-      if (!disk_->Fails()) return found->second;
-      switch (disk_->choices_->Below(3)) {
+      const std::string& content = found->second.content;
+      if (!disk_->Fails()) return content;
+      switch (disk_->choices_->Below(4)) {
         case 0:
           return absl::UnavailableError("the disk of the simulation cannot be read");
         case 1:
-          return disk_->Part(found->second);
+          return disk_->Part(content);
+        case 2:
+          return disk_->files_.begin()->second.content;  // another's, mostly
         default:
-          return disk_->Flipped(found->second);
+          return disk_->Flipped(content);
       }
     }
     void Remove(uint64_t number) override { disk_->files_.erase(number); }
@@ -92,7 +110,7 @@ class FaultyDisk {
   };
 
   bool Fails() {
-    const bool fails = one_in_ > 0 && choices_->OneIn(one_in_);
+    const bool fails = to_come_.one_in > 0 && choices_->OneIn(to_come_.one_in);
     if (fails) ++faults_;
     return fails;
   }
@@ -108,8 +126,8 @@ class FaultyDisk {
   }
 
   Choices* const choices_;
-  const int one_in_;
-  std::map<uint64_t, std::string> files_;
+  const Faults to_come_;
+  std::map<uint64_t, File> files_;
   std::deque<std::function<void()>> reads_, others_;
   int64_t faults_ = 0, num_reads_ = 0;
 };

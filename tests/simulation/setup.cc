@@ -9,13 +9,14 @@ namespace rivulet {
 void Simulation::DrawWorld() {
   const bool with_bos = choices_.Below(3) > 0;
   const bool text = choices_.OneIn(3);
-  world_.config = FakeConfig(with_bos ? 29 : 28, with_bos);
-  if (choices_.OneIn(3)) world_.config.eos_token_id = 26;
+  if (text) letters_ = 5;  // few, so that stop strings are met
+  world_.config = FakeConfig(letters_ + (with_bos ? 3 : 2), with_bos);
+  if (choices_.OneIn(3)) world_.config.eos_token_id = letters_;
   if (choices_.OneIn(4)) {
     world_.config.position.type = PositionType::kLearned;
     world_.config.position.max_length = choices_.Between(20, 60);
   }
-  if (text) world_.tokenizer = *Tokenizer::CreateChar("abcdefghijklmnopqrstuvwxyz");
+  if (text) world_.tokenizer = *Tokenizer::CreateChar("abcde");
   BackendLimits& limits = world_.fake.limits;
   limits.num_slots = choices_.Between(1, 5);
   limits.max_rows = choices_.Between(1, limits.num_slots);
@@ -37,7 +38,7 @@ void Simulation::DrawLimits() {
   options.default_max_tokens = 15;
   options.prefill_tokens_busy = choices_.Between(1, 8);
   options.prefill_tokens_idle = choices_.Between(4, 24);
-  options.max_tenant_queue = options.max_queue;  // the truth knows no shares
+  if (!choices_.OneIn(3)) options.max_tenant_queue = choices_.Between(1, 8);
   options.max_pending_bytes = 4 * choices_.Between(2, 10);
   options.reader_timeout =
       choices_.OneIn(2) ? absl::InfiniteDuration() : absl::Seconds(choices_.Between(1, 100));
@@ -45,8 +46,13 @@ void Simulation::DrawLimits() {
       choices_.Below(6) * static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
   SessionLimits& sessions = options.sessions;
   sessions.max_sessions = choices_.Between(2, 12);
-  options.states.max_memory_bytes =
-      choices_.Below(12) * static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
+  const int64_t state = static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
+  options.states.max_memory_bytes = choices_.Below(choices_.OneIn(2) ? 3 : 12) * state;
+  options.states.max_writing_bytes = choices_.Below(4) * state;
+  options.states.max_disk_bytes = choices_.Below(choices_.OneIn(2) ? 10 : 100) * state;
+  options.prefix_cache.max_bytes = choices_.Below(12) * 2 * state;
+  options.prefix_cache.least_gain = choices_.Between(1, 6);
+  sessions.checkpoint_tokens = choices_.Between(2, 40);
   sessions.max_tokens = choices_.Between(20, 120);
   sessions.max_waiting = choices_.Between(0, 3);
   sessions.max_marks = choices_.Between(1, 3);
@@ -54,15 +60,44 @@ void Simulation::DrawLimits() {
   sessions.default_idle = absl::Seconds(choices_.Between(2, 60));
 }
 
+void Simulation::DrawDisk() {
+  if (choices_.OneIn(3)) return;
+  static constexpr int kOneIn[] = {0, 0, 20, 4, 1};
+  FaultyDisk::Faults faults;
+  faults.one_in = kOneIn[choices_.Below(5)];
+  if (choices_.OneIn(4)) faults.max_files = choices_.Below(6);
+  slow_disk_ = choices_.OneIn(4);
+  disk_.emplace(&choices_, faults);
+}
+
+std::vector<WarmState> Simulation::DrawWarm() {
+  std::vector<WarmState> all;
+  for (std::vector<int32_t>& tokens : common_) {
+    for (int n = choices_.Between(3, 20); n > 0; --n) tokens.push_back(choices_.Below(letters_));
+    if (!choices_.OneIn(4)) continue;
+    WarmState& warm = all.emplace_back();
+    warm.tokens = tokens;
+    warm.fed = choices_.Between(1, static_cast<int>(tokens.size())) + truth_.bos();
+    SessionState state;
+    for (const int32_t token : tokens) state.Append(token, false);
+    warm.state = FakeState(truth_.Fed(state, warm.fed), world_.fake.limits.bytes_per_slot);
+    warm_bytes_ += static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
+    shared_.OfferToAll({tokens.begin(), tokens.begin() + (warm.fed - truth_.bos())});
+  }
+  return all;
+}
+
 Simulation::Simulation(Choices choices, const SimulationOptions& options)
     : choices_(std::move(choices)), options_(options) {
   DrawWorld();
   DrawLimits();
+  DrawDisk();
+  std::vector<WarmState> warm = DrawWarm();
   engine_ = CreateSteppedEngine(
       world_.config, world_.tokenizer ? &*world_.tokenizer : nullptr,
       std::make_unique<WatchedBackend>(world_.config, world_.fake, probe_, options_.mutant,
                                        [this] { OnBackendCall(); }),
-      world_.options, [this] { return now_; });
+      world_.options, [this] { return now_; }, disk_ ? disk_->Tier() : DiskTier(), std::move(warm));
 }
 
 Simulation::~Simulation() {

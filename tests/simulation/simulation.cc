@@ -34,9 +34,20 @@ std::string Simulation::Run() {
   if (broken_.empty()) FinishAll();
   Stop();
   if (!asked_.empty()) Broken(absl::StrCat("I8: ", asked_.front().what, " never ended"));
+  if (disk_) counts_["disk read"] += disk_->reads();
+  if (disk_) counts_["disk fault"] += disk_->faults();
   if (!BackendFailed() && probe_->dirty_slots() > 0) Broken("I10: a slot was left dirty");
   for (const std::string& violation : probe_->violations()) Broken("backend: " + violation);
+  if (broken_.empty()) JudgeEnds();
   return broken_;
+}
+
+// What only all ends together tell.
+void Simulation::JudgeEnds() {
+  const std::string unexplained = shared_.Unexplained();
+  if (!unexplained.empty()) Broken(unexplained);
+  const std::string unfair = clock_went_back_ ? "" : turns_.Unfair();
+  if (!unfair.empty()) Broken("fair shares: " + unfair);
 }
 
 void Simulation::Stop() {
@@ -51,6 +62,8 @@ void Simulation::Act() {
   const int kind = choices_.Below(100);
   if (kind < 40) {
     Turn(/*emit=*/!choices_.OneIn(5));
+  } else if (kind < 44) {
+    if (!slow_disk_ || choices_.OneIn(8)) WorkOnDisk(choices_.Between(1, 4));
   } else if (kind < 82) {
     Ask();
   } else if (kind < 88) {
@@ -66,6 +79,12 @@ void Simulation::Act() {
     draining_ = true;
     engine_->Drain(absl::InfiniteFuture());
   }
+}
+
+bool Simulation::WorkOnDisk(int pieces) {
+  int done = 0;
+  while (disk_ && done < pieces && disk_->DoOne()) ++done;
+  return done > 0;
 }
 
 void Simulation::MoveClock() {
@@ -88,10 +107,13 @@ void Simulation::MoveClock() {
 void Simulation::OnBackendCall() {
   if (stopping_ || quiet_ || !broken_.empty() || !choices_.OneIn(12)) return;
   Note([] { return "(while the backend works)"; });
-  switch (choices_.Below(8)) {
+  switch (choices_.Below(9)) {
     case 0:
     case 1:
       return Emit();
+    case 8:
+      WorkOnDisk(1);
+      return;
     case 2:
       return MoveClock();
     case 3:
@@ -110,6 +132,7 @@ bool Simulation::BackendFailed() const {
 
 void Simulation::BeginTurn() {
   ++turn_;
+  now_ += absl::Microseconds(1);  // so that what happened in different turns has different times
   if (BackendFailed() && !failed_at_turn_) failed_at_turn_ = turn_;
   latest_ = std::max(latest_, now_);
   turn_clocks_.push_back(now_);
@@ -118,12 +141,16 @@ void Simulation::BeginTurn() {
 
 void Simulation::Turn(bool emit) {
   BeginTurn();
+  int64_t holders =
+      std::count_if(asked_.begin(), asked_.end(), [](const Asked& asked) { return asked.goes_on; });
+  const int asked_before = last_number_;
   const bool more = engine_->Turn();
+  holders += last_number_ - asked_before;
   if (!emit) return;
   Emit();
   told_turn_ = turn_;
   if (broken_.empty()) CheckAfterTurn();
-  if (broken_.empty()) CheckLoad(/*idle=*/!more);
+  if (broken_.empty()) CheckLoad(/*idle=*/!more, holders);
 }
 
 void Simulation::Emit() { engine_->Emit(); }
@@ -148,82 +175,6 @@ void Simulation::ExpireClients() {
   }
 }
 
-// Whoever must have ended by now has ended; whoever waits, waits within the limits.
-void Simulation::CheckAsked(const Asked& asked) {
-  if (asked.turn >= turn_ - 1) return;
-  const char* over = nullptr;
-  if (BackendFailed()) {  // which delays the ends of this turn to the next one
-    if (failed_at_turn_ && *failed_at_turn_ < turn_ - 1) over = "the backend's failure";
-  } else if (asked.cancelled && *asked.cancelled < turn_ - 1) {
-    over = "its cancel";
-  } else if (!clock_went_back_ && latest_ >= asked.deadline) {
-    over = "its deadline";
-  }
-  if (over != nullptr) Broken(absl::StrCat("I8: ", asked.what, " goes on after ", over));
-  if (asked.reply == nullptr) return;
-  const int64_t burst = world_.fake.limits.max_steps + 2;
-  constexpr int64_t kTokenBytes = 4 + 1 + 4;  // the id, a character, a logprob
-  const int64_t most = world_.options.max_pending_bytes + burst * asked.places * kTokenBytes;
-  if (asked.reply->pending_bytes() > most) {
-    Broken(
-        absl::StrCat("I6: ", asked.what, " has ", asked.reply->pending_bytes(), " pending bytes"));
-  }
-}
-
-void Simulation::CheckAfterTurn() {
-  std::map<const Client*, int> waiting;
-  for (const Asked& asked : asked_) {
-    CheckAsked(asked);
-    if (asked.client != nullptr && !asked.foreign && !asked.closes && asked.turn < turn_ - 1) {
-      ++waiting[asked.client];
-    }
-  }
-  for (const auto& [client, count] : waiting) {
-    if (count > world_.options.sessions.max_waiting + 1) {
-      Broken(absl::StrCat("I6: ", count, " requests on session ", client->number));
-    }
-  }
-  for (const std::string& violation : probe_->violations()) Broken("backend: " + violation);
-}
-
-void Simulation::CheckLoad(bool idle) {
-  const EngineLoad load = engine_->GetLoad();
-  int places = 0, on_sessions = 0;
-  for (const Asked& asked : asked_) {
-    places += asked.places;
-    on_sessions += asked.client != nullptr ? 1 : 0;
-  }
-  if (load.queued + load.running > load.slots + load.max_queue) Broken("I6: the queue");
-  if (load.queued + load.running != places) {
-    Broken(absl::StrCat("I9: ", load.queued, " queued + ", load.running, " running, ", places,
-                        " asked for"));
-  }
-  const int64_t held = on_sessions * static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
-  if (load.states.memory_bytes > world_.options.states.max_memory_bytes + held) {
-    Broken(absl::StrCat("I6: states of ", load.states.memory_bytes, " bytes"));
-  }
-  int least = 0, most = 0;
-  for (const Client& client : clients_) {
-    if (client.gone) continue;
-    ++most;
-    if (!client.closing && !MayHaveExpired(client)) ++least;
-  }
-  if (load.client_sessions < least || load.client_sessions > most) {
-    Broken(absl::StrCat("I9: ", load.client_sessions,
-                        " sessions are open; opened less closed and expired: ", least, " to ",
-                        most));
-  }
-  if (idle && !BackendFailed() && probe_->dirty_slots() > load.slots_used) {
-    Broken(
-        absl::StrCat("I10: ", probe_->dirty_slots(), " dirty slots, ", load.slots_used, " used"));
-  }
-  if (load.tokens_total < tokens_seen_) Broken("I9: more tokens were seen than drawn");
-  if (!load.health.ok() && !BackendFailed()) Broken("I7: health says that the backend failed");
-  if (load.health.ok() && failed_at_turn_ && *failed_at_turn_ < turn_) {
-    Broken("I7: the backend failed and health does not say so");
-  }
-}
-
 // Everybody reads, nobody disturbs: what is left must end by itself.
 void Simulation::FinishAll() {
   const int how = choices_.Below(4);
@@ -239,23 +190,23 @@ void Simulation::FinishAll() {
     engine_->Drain(absl::InfinitePast());
   }
   quiet_ = true;
+  const bool close_all = choices_.OneIn(2) && !ended_rest_;
   for (int turns = 0, idle = 0; idle < 3 && broken_.empty(); ++turns) {
     for (Asked& asked : asked_) ReadOf(&asked);
+    const bool worked = WorkOnDisk(1000);
+    if (close_all && asked_.empty() && !BackendFailed()) CloseAll();
     const size_t before = asked_.size();
     const int64_t runs = probe_->num_runs();
     Turn(/*emit=*/true);
-    idle = asked_.size() == before && probe_->num_runs() == runs ? idle + 1 : 0;
+    const bool busy = worked || asked_.size() != before || probe_->num_runs() != runs;
+    idle = busy ? 0 : idle + 1;
     if (turns > 20000) Broken("I8: no end in sight");
   }
   if (!broken_.empty()) return;
   if (!asked_.empty()) {
     Broken(absl::StrCat("I8: ", asked_.front().what, " hangs although nothing stops it"));
   }
-  const EngineLoad load = engine_->GetLoad();
-  if (load.slots_used != 0 || load.running != 0 || load.queued != 0) {
-    Broken(absl::StrCat("I9: ", load.slots_used, " slots used at rest"));
-  }
-  if (!BackendFailed() && probe_->dirty_slots() != 0) Broken("I10: dirty slots at rest");
+  CheckRest();
   if (draining_ && !engine_->Drain(absl::InfiniteFuture())) Broken("I8: drained, and not empty");
 }
 

@@ -5,12 +5,13 @@
 //
 // Invariants (the names are those of README.md): I1 each reply is a prefix of what its session
 // draws alone, complete if it ended well; I4 nothing depends on anybody else; I5 what failed
-// changed nothing; I6 queue, pending tokens and states stay within their limits; I7 a failed
-// backend is said to have failed; I8 every request ends, and its error is one of those in
+// changed nothing; I6 queues, pending tokens, parked and kept states stay within their limits; I7 a
+// failed backend is said to have failed; I8 every request ends, and its error is one of those in
 // server/engine/README.md for a cause that there was; I9 sessions, places and slots are conserved;
 // I10 free slots are zero, messages hold no pointer and no path.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -28,14 +29,18 @@
 #include "server/engine/engine_parts.h"
 #include "server/engine/session_calls.h"
 #include "tests/simulation/choices.h"
+#include "tests/simulation/clients.h"
+#include "tests/simulation/faulty_disk.h"
+#include "tests/simulation/shared_prompts.h"
 #include "tests/simulation/truth.h"
+#include "tests/simulation/turns.h"
 #include "tests/simulation/watched_backend.h"
 
 namespace rivulet {
 
 struct SimulationOptions {
   Mutant mutant = Mutant::kNone;
-  int max_actions = 300;
+  int max_actions = 500;
   bool trace = false;  // keep what happened, to be printed
 };
 
@@ -52,61 +57,38 @@ class Simulation {
   const std::map<std::string, int64_t>& counts() const { return counts_; }
 
  private:
-  // A client session as its clients know it.
-  struct Client {
-    int number = 0;
-    SessionId id;
-    std::string tenant;
-    uint64_t seed = 0;
-    absl::Duration idle;
-    std::vector<SessionState> maybe;  // the states that explain all that was seen; at least one
-    bool closing = false;             // CloseSession was called
-    bool gone = false;                // closed or expired for certain ...
-    int gone_turn = 0;                // ... in this turn
-    absl::Time used_low, used_high;   // last use lies between
-  };
-  // A request that has not ended.
-  struct Asked {
-    int number = 0;
-    std::string what;
-    RequestId id = 0;
-    Client* client = nullptr;  // null: none, or an id that never was
-    bool foreign = false;      // under another tenant's name, or such an id
-    bool closes = false;
-    int turn = 0;                  // of the engine when it was asked ...
-    std::optional<int> cancelled;  // ... and cancelled
-    absl::Time deadline = absl::InfiniteFuture();
-    int places = 1;
-    int opens = 1;  // sessions, if it opens any
-    int64_t tokens = 0;
-    std::unique_ptr<ReplyListener> listener;  // of a Generate
-    std::shared_ptr<Reply> reply;
-    std::optional<SessionState> restores;
-  };
-  struct Kept {  // a snapshot
-    std::string bytes;
-    std::string tenant;
-    uint64_t seed = 0;
-    SessionState state;
-  };
+  using Client = simulated::Client;
+  using Asked = simulated::Asked;
+  using Kept = simulated::Kept;
   using List = std::list<Asked>;
 
   // setup.cc: the engine.
   void DrawWorld();
   void DrawLimits();
+  void DrawDisk();
+  std::vector<WarmState> DrawWarm();
 
   // simulation.cc: time, and what must always hold.
   void Act();
   void BeginTurn();
   void Turn(bool emit);
   void Stop();
+  void JudgeEnds();
   void Emit();
   void OnBackendCall();
   void MoveClock();
+  bool WorkOnDisk(int pieces);  // true: there was some
   void FinishAll();
+
+  // checks.cc: what must hold after each turn, and at rest.
   void CheckAfterTurn();
   void CheckAsked(const Asked& asked);
-  void CheckLoad(bool idle);
+  // `holders`: requests that may have held a kept state when the load was noted.
+  void CheckLoad(bool idle, int64_t holders);
+  void CheckStates(const EngineLoad& load, int64_t holders);
+  void CheckRest();
+  int PlacesOf(const std::string& tenant) const;
+  int most_of_tenant() const;
   bool BackendFailed() const;
   bool MayHaveExpired(const Client& client) const;
   void ExpireClients();
@@ -123,6 +105,8 @@ class Simulation {
   void Fork();
   void Rewind();
   void Close();
+  void Close(Asked* asked, const SessionRef& ref);
+  void CloseAll();
   void ListAll();
   void TakeSnapshot();
   void Restore();
@@ -132,16 +116,30 @@ class Simulation {
   Asked* Start(std::string what);
   // Takes in the engine's answer: the request is in flight, or was refused for a good reason.
   void Accepted(Asked* asked, const absl::StatusOr<RequestId>& id);
+
+  // draw.cc: the parts of that.
   SessionRef DrawSession(Asked* asked);
   GenerateSpec DrawGenerate();
   std::vector<int32_t> DrawTokens(int most);
+  std::vector<int32_t> DrawPrompt();
+  PromptCacheSpec DrawCache(int64_t longest);
   absl::Time DrawDeadline();
+  std::string DrawTenant();
+  std::string DrawMark();
+  Priority DrawPriority();
 
-  // ends.cc: what is made of their ends.
+  // ends.cc, session_ends.cc: what is made of their ends.
   // What is the same for all kinds. True: it reached its session (if it names one) and was not
   // ended from outside.
   bool End(Asked* asked, const absl::Status& status);
-  void EndGenerate(Asked* asked, const GenerateSpec& spec, const SeenReply& seen, bool usage_fits);
+  void EndGenerate(Asked* asked, const GenerateSpec& spec, const SeenReply& seen,
+                   const Usage& usage);
+  void JudgeUsage(const Asked& asked, const GenerateSpec& spec, const SeenReply& seen,
+                  const Usage& usage);
+  // `given`: all that it goes on from, of which `appended` tokens were its own; it says that
+  // `cached` of these were not fed, and `most` can be.
+  void JudgeShared(const Asked& asked, const PromptCacheSpec& cache, const SessionState& given,
+                   int64_t appended, int64_t cached, int64_t most);
   void EndAppend(Asked* asked, const AppendSpec& spec, const absl::StatusOr<ScoreResult>& seen);
   void EndScore(Asked* asked, const ScoreSpec& spec, const absl::StatusOr<ScoreResult>& seen);
   void EndFork(Asked* asked, const ForkSpec& spec,
@@ -167,8 +165,13 @@ class Simulation {
   const SimulationOptions options_;
   World world_;
   Truth truth_{world_};
+  int letters_ = 26;                            // tokens that clients give: 0 to letters_ - 1
+  std::array<std::vector<int32_t>, 2> common_;  // that prompts begin with
+  int64_t warm_bytes_ = 0;                      // of states that were loaded for all
   absl::Time now_ = absl::FromUnixSeconds(1'000'000);
   std::shared_ptr<FakeProbe> probe_ = std::make_shared<FakeProbe>();
+  std::optional<FaultyDisk> disk_;
+  bool slow_disk_ = false;
   std::unique_ptr<SteppedEngine> engine_;
 
   int turn_ = 0;                               // turns begun
@@ -184,6 +187,8 @@ class Simulation {
   int64_t tokens_seen_ = 0;
   List asked_;  // oldest first
   std::deque<Client> clients_;
+  SharedPrompts shared_;
+  Turns turns_;
   std::vector<Kept> snapshots_;
   std::string broken_;
   std::vector<std::string> trace_;

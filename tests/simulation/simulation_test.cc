@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many schedules, each from its seed. RIVULET_SIMULATION_SEEDS=n runs n of them,
-// RIVULET_SIMULATION_SEED=s runs that one and prints what happened.
+// Many schedules, each from its seed. RIVULET_SIMULATION_SEEDS=n runs n of them and prints how
+// often what happened, RIVULET_SIMULATION_SEED=s runs that one and prints all that did.
 #include "tests/simulation/simulation.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,12 @@ constexpr const char* kMustHappen[] = {"BACKEND_FAILED",
                                        "open",
                                        "restore",
                                        "rewind",
-                                       "snapshot"};
+                                       "snapshot",
+                                       "cache hit",
+                                       "disk read",
+                                       "disk fault",
+                                       "parked",
+                                       "TENANT_QUEUE_FULL"};
 
 struct Tally {
   std::map<uint64_t, std::string> broken;  // by seed
@@ -101,6 +106,10 @@ TEST(SimulationTest, EverySeedKeepsEveryPromise) {
                   << " " << testing::internal::GetArgvs()[0] << " --gtest_filter=SimulationTest.*";
   }
   EXPECT_EQ(tally.broken.size(), 0u) << "of " << seeds << " seeds";
+  for (const auto& [happened, count] : tally.counts) {
+    if (wanted != nullptr)
+      std::printf("%8lld %s\n", static_cast<long long>(count), happened.c_str());
+  }
   if (seeds < 400) return;
   for (const char* what : kMustHappen) {
     EXPECT_TRUE(tally.counts.contains(what)) << what << " never happened";

@@ -59,6 +59,15 @@ int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const Fake
   return is_bos ? static_cast<int32_t>((static_cast<uint64_t>(token) + 1) % choices) : token;
 }
 
+std::vector<float> FakeState(const FakeHistory& history, size_t bytes_per_slot) {
+  std::vector<float> values(bytes_per_slot / sizeof(float));
+  for (size_t i = 0; i < 4; ++i) {  // 16 bits a float: finite and exact
+    values[i] = static_cast<float>(history.hash >> (16 * i) & 0xffff);
+    values[4 + i] = static_cast<float>(static_cast<uint64_t>(history.count) >> (16 * i) & 0xffff);
+  }
+  return values;
+}
+
 std::vector<int32_t> FakeSolo(const ModelConfig& config, const FakeScript& script,
                               const std::vector<int32_t>& feed, const SlotSampler& sampler,
                               int64_t max_new) {
@@ -199,12 +208,8 @@ absl::Status FakeBackend::ReadSlot(Slot slot, std::span<float> out) {
   if (absl::Status status = CountCall(); !status.ok()) return status;
   if (absl::Status status = CheckSlot(slot); !status.ok()) return status;
   if (out.size_bytes() != options_.limits.bytes_per_slot) return Violation("ReadSlot: wrong size");
-  const FakeHistory& history = state(slot).history;
-  std::fill(out.begin(), out.end(), 0.0f);
-  for (size_t i = 0; i < 4; ++i) {  // 16 bits a float: finite and exact
-    out[i] = static_cast<float>(history.hash >> (16 * i) & 0xffff);
-    out[4 + i] = static_cast<float>(static_cast<uint64_t>(history.count) >> (16 * i) & 0xffff);
-  }
+  const std::vector<float> values = FakeState(state(slot).history, out.size_bytes());
+  std::copy(values.begin(), values.end(), out.begin());
   return absl::OkStatus();
 }
 

@@ -65,6 +65,9 @@ struct FakeBackendOptions {
 int32_t FakeDraw(const ModelConfig& config, const FakeScript& script, const FakeHistory& history,
                  const SlotSampler& sampler);
 
+// What ReadSlot brings after `history`: [bytes_per_slot / 4].
+std::vector<float> FakeState(const FakeHistory& history, size_t bytes_per_slot);
+
 // What a lone session must draw after being fed `feed` (bos included): at most `max_new` tokens; a
 // stop id is the last.
 std::vector<int32_t> FakeSolo(const ModelConfig& config, const FakeScript& script,

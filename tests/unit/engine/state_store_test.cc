@@ -187,6 +187,19 @@ TEST_F(StateStoreTest, WhatIsOnItsWayToFilesIsBounded) {
   EXPECT_EQ(store_->usage().on_disk, 2);
 }
 
+TEST_F(StateStoreTest, HoweverLargeAStateIsOneCanBeOnItsWayToAFile) {
+  Make(1, 0, 100);
+  const StatePtr first = Keep(1), second = Keep(2), third = Keep(3);
+  const StateStore::Usage usage = store_->usage();
+  EXPECT_EQ(usage.writing_bytes, kBytes) << "beyond its limit, which is 0";
+  EXPECT_EQ(usage.memory_bytes, 2 * kBytes);
+  EXPECT_TRUE(second->forgotten()) << "two are not on their way";
+  Work();
+  EXPECT_EQ(store_->usage().writing_bytes, 0);
+  EXPECT_TRUE(first->on_disk());
+  EXPECT_EQ(Value(third), 3);
+}
+
 TEST_F(StateStoreTest, AStateThatIsUsedOnItsWayOutStays) {
   Make(1, 8, 8);
   const StatePtr first = Keep(1), second = Keep(2);
@@ -209,6 +222,7 @@ TEST_F(StateStoreTest, AWriteThatFailsMeansThatTheStateIsForgotten) {
   EXPECT_EQ(usage.forgotten, 1);
   EXPECT_EQ(usage.disk_bytes, 0);
   EXPECT_EQ(usage.memory_bytes, 0);
+  EXPECT_EQ(usage.writing_bytes, 0);
   EXPECT_THAT(std::string(store_->file_error().message()), testing::HasSubstr("no space"));
   disk_->fail_writes = false;
   const StatePtr next = Keep(2);
@@ -316,10 +330,11 @@ TEST_F(StateStoreTest, CountsHoldInRandomOperations) {
     ASSERT_EQ(usage.in_memory, in_memory) << i;
     ASSERT_EQ(usage.on_disk, on_disk) << i;
     ASSERT_LE(usage.disk_bytes, 4 * kFileBytes) << i;
+    ASSERT_LE(usage.writing_bytes, 2 * kBytes) << i;
     ASSERT_LE(usage.memory_bytes, (3 + 2 + 8) * kBytes) << i;
   }
   store_->Fit();
-  EXPECT_LE(store_->usage().memory_bytes, (3 + 2) * kBytes);
+  EXPECT_LE(store_->usage().memory_bytes, 3 * kBytes + store_->usage().writing_bytes);
   states.clear();
   Work();
   EXPECT_EQ(store_->usage().memory_bytes, 0);
