@@ -8,7 +8,7 @@
             print(part.text, end="", flush=True)
 
 Client is for programs with threads, AsyncClient for asyncio; both have the same methods. What they return are the dataclasses
-of rivulet.replies, what they raise the exceptions of rivulet.errors. rivulet.v1 holds the messages of the protocol.
+of rivulet.replies and rivulet.model_replies, what they raise the exceptions of rivulet.errors. rivulet.v1 holds the messages of the protocol.
 """
 
 from importlib.metadata import version as _version
@@ -28,11 +28,13 @@ from rivulet.errors import (
 from rivulet.images import Snapshot
 from rivulet.multiplex import Multiplex
 from rivulet.multiplex_core import MultiplexPart
-from rivulet.replies import (
-    Architecture, Finish, FinishReason, Generation, HealthStatus, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary,
-    Part, Sample, Score, SessionInfo, TextContent, TokenContent, TopLogprobs, Usage,
+from rivulet.model_replies import (
+    Architecture, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary, TextContent, TokenContent,
 )  # fmt: skip
-from rivulet.requests import CallOptions, GenerateOptions, ImageOptions, Metadata, Prompt, SamplingOptions, SessionGenerateOptions
+from rivulet.replies import (
+    Finish, FinishReason, Generation, HealthStatus, Part, Sample, Score, SessionInfo, TopLogprobs, Usage,
+)  # fmt: skip
+from rivulet.requests import CallOptions, GenerateOptions, ImageOptions, Metadata, Prompt, PromptCache, SamplingOptions, SessionGenerateOptions
 from rivulet.session import Session
 from rivulet.streams import GenerateStream, SessionStream
 
@@ -43,7 +45,7 @@ __all__ = [
     "AsyncSessionStream", "CallOptions", "Cancelled", "Client", "Code", "DataLoss", "DeadlineExceeded", "FailedPrecondition", "Finish",
     "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
     "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
-    "MultiplexPart", "NotFound", "OutOfRange", "Part", "PermissionDenied", "Prompt", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
+    "MultiplexPart", "NotFound", "OutOfRange", "Part", "PermissionDenied", "Prompt", "PromptCache", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
     "Score", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "TextContent", "TlsOptions",
     "TokenContent", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
     "Unloaded", "Usage", "draw",

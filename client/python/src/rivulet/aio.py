@@ -14,7 +14,7 @@ import numpy as np
 from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
-from rivulet import admin, errors, images, replies, requests, session_messages
+from rivulet import admin, errors, images, model_replies, replies, requests, session_messages
 from rivulet.aio_multiplex import AsyncMultiplex, generate_many
 from rivulet.aio_session import AsyncSession
 from rivulet.aio_streams import AsyncGenerateStream, cancelled, end
@@ -168,24 +168,24 @@ class AsyncClient:
         request = requests.score(content, model, window, output_positions, logprobs)
         return replies.score(await self._call("score", request, options), logprobs, output_positions is not None)
 
-    async def models(self, **options: Unpack[requests.CallOptions]) -> tuple[replies.ModelSummary, ...]:
+    async def models(self, **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelSummary, ...]:
         """The models that the server serves."""
         reply = await self._call("list_models", inference_pb2.ListModelsRequest(), options)
-        return tuple(replies.summary(model) for model in reply.models)
+        return tuple(model_replies.summary(model) for model in reply.models)
 
-    async def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> replies.Model:
+    async def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> model_replies.Model:
         """Everything about one model; the name may be empty where the server serves exactly one. Errors: NotFound."""
         request = inference_pb2.GetModelRequest(model=requests.text("model", model))
-        return replies.model(await self._call("get_model", request, options))
+        return model_replies.model(await self._call("get_model", request, options))
 
-    async def load(self, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.ModelLoad, ...]:
+    async def load(self, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelLoad, ...]:
         """Capacity and load now, of every model where the name is empty. Errors: NotFound."""
         request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
-        return tuple(replies.load(entry) for entry in (await self._call("get_load", request, options)).models)
+        return tuple(model_replies.load(entry) for entry in (await self._call("get_load", request, options)).models)
 
-    async def load_model(self, model: str, **options: Unpack[requests.CallOptions]) -> replies.ModelSummary:
+    async def load_model(self, model: str, **options: Unpack[requests.CallOptions]) -> model_replies.ModelSummary:
         """As Client.load_model()."""
-        return replies.summary((await self._call("load_model", admin.load_request(model), options)).model)
+        return model_replies.summary((await self._call("load_model", admin.load_request(model), options)).model)
 
     async def unload_model(
         self, model: str, *, drain_timeout: float | None = None, **options: Unpack[requests.CallOptions]

@@ -46,11 +46,12 @@ class AsyncSession(SessionCore):
         output_positions: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         logprobs: bool = False,
         mark: str | None = None,
+        cache: requests.PromptCache | bool | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """Feeds tokens without generating. Arguments and errors: as Session.append()."""
         await self._begin(options)
-        request = self._append_request(content, score, output_positions, logprobs, mark)
+        request = self._append_request(content, score, output_positions, logprobs, mark, cache)
         with self._changing():
             reply = await self._client._call("append", request, options)
         return self._appended(request, reply)
@@ -99,8 +100,10 @@ class AsyncSession(SessionCore):
     async def snapshot(self, *, position: int | None = None, **options: Unpack[requests.CallOptions]) -> bytes:
         """The session as bytes for AsyncClient.restore_session(), which outlive the server. Arguments and errors: as
         Session.snapshot()."""
-        await self._begin(options)
+        self._end_reply()
         request = self._snapshot_request(position)
+        if self._ahead and request.position > self.position:
+            await self._rewind(self.position, None, options)
         call = self._client._start("snapshot_session", request, options)
         try:
             return b"".join([message.chunk async for message in call])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from rivulet import errors, replies
+from rivulet import errors, model_replies, replies
 from rivulet.session_core import SessionReader
 from rivulet.v1 import inference_pb2
 
@@ -105,7 +105,7 @@ class AsyncSessionStream(AsyncGenerateStream):
         self,
         start: Callable[[inference_pb2.GenerateRequest], Any],
         reader: SessionReader,
-        get_model: Callable[[], Awaitable[replies.Model]],
+        get_model: Callable[[], Awaitable[model_replies.Model]],
         prepare: Callable[[], Awaitable[None]] | None,
     ) -> None:
         """prepare: what comes before the first call, which then waits until somebody iterates."""

@@ -11,7 +11,7 @@ import numpy as np
 from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
-from rivulet import admin, errors, images, replies, requests, session_messages
+from rivulet import admin, errors, images, model_replies, replies, requests, session_messages
 from rivulet.connection import ConnectOptions, Methods, TlsOptions
 from rivulet.cookies import SessionCookies
 from rivulet.drawing import Drawing
@@ -97,7 +97,7 @@ class Client:
           array of uint8, [n]). May be empty for a model with a bos.
         options: model, max_tokens, num_samples, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
-          timeout, metadata: see rivulet.GenerateOptions.
+          cache, timeout, metadata: see rivulet.GenerateOptions.
         Errors: TypeError, ValueError (arguments); those of GenerateStream while iterating.
         """
         request = requests.generate(prompt, options)
@@ -203,26 +203,26 @@ class Client:
         request = requests.score(content, model, window, output_positions, logprobs)
         return replies.score(self._call("score", request, options), logprobs, output_positions is not None)
 
-    def models(self, **options: Unpack[requests.CallOptions]) -> tuple[replies.ModelSummary, ...]:
+    def models(self, **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelSummary, ...]:
         """The models that the server serves."""
         reply = self._call("list_models", inference_pb2.ListModelsRequest(), options)
-        return tuple(replies.summary(model) for model in reply.models)
+        return tuple(model_replies.summary(model) for model in reply.models)
 
-    def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> replies.Model:
+    def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> model_replies.Model:
         """Everything about one model; the name may be empty where the server serves exactly one. Errors: NotFound."""
         request = inference_pb2.GetModelRequest(model=requests.text("model", model))
-        return replies.model(self._call("get_model", request, options))
+        return model_replies.model(self._call("get_model", request, options))
 
-    def load(self, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.ModelLoad, ...]:
+    def load(self, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelLoad, ...]:
         """Capacity and load now, of every model where the name is empty. Errors: NotFound."""
         request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
-        return tuple(replies.load(entry) for entry in self._call("get_load", request, options).models)
+        return tuple(model_replies.load(entry) for entry in self._call("get_load", request, options).models)
 
-    def load_model(self, model: str, **options: Unpack[requests.CallOptions]) -> replies.ModelSummary:
+    def load_model(self, model: str, **options: Unpack[requests.CallOptions]) -> model_replies.ModelSummary:
         """Loads a model that the server may load by this name, and waits until it serves. For operators: the client's target is the
         server's --admin-listen. Errors: NotFound (MODEL_NOT_IN_REPOSITORY), AlreadyExists, Aborted (MODEL_BUSY),
         FailedPrecondition (its directory holds no valid model), DataLoss, ResourceExhausted (OUT_OF_MEMORY), Unimplemented."""
-        return replies.summary(self._call("load_model", admin.load_request(model), options).model)
+        return model_replies.summary(self._call("load_model", admin.load_request(model), options).model)
 
     def unload_model(
         self, model: str, *, drain_timeout: float | None = None, **options: Unpack[requests.CallOptions]

@@ -8,6 +8,7 @@ instead, before anything is sent; its message begins with the argument's name.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from google.protobuf.message import DecodeError
@@ -50,16 +51,26 @@ class RivuletError(Exception):
     field: path of the offending field in the request, a oneof being a level of its own: "prompt.tokens[3]",
       "sampling.top_p"; "" where none is at fault.
     retry_delay: seconds after which it makes sense to try again; None where the server says nothing.
+    metadata: what else the server says, by name. Of an error that ends a reply, where to go on: "session_id" and "session_position"
+      with a session, else "sent_tokens": the tokens sent of each sample, with commas.
     """
 
     code: ClassVar[Code] = Code.UNKNOWN
 
-    def __init__(self, message: str, reason: str = "", field: str = "", retry_delay: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        reason: str = "",
+        field: str = "",
+        retry_delay: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.reason = reason
         self.field = field
         self.retry_delay = retry_delay
+        self.metadata = dict(metadata or {})
 
     def __str__(self) -> str:
         said = [text for text in (self.reason, self.field) if text]
@@ -193,15 +204,16 @@ def from_wire(status: status_pb2.Status) -> RivuletError:
 
 def _detailed(code: int, message: str, details: status_pb2.Status) -> RivuletError:
     reason, field, retry_delay = "", "", None
+    metadata: dict[str, str] = {}
     info, request, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
     for detail in details.details:
         if detail.Unpack(info):
-            reason = info.reason
+            reason, metadata = info.reason, dict(info.metadata)
         elif detail.Unpack(request) and request.field_violations:
             field = request.field_violations[0].field
         elif detail.Unpack(retry):
             retry_delay = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
-    return _CLASSES.get(code, Unknown)(message, reason, field, retry_delay)
+    return _CLASSES.get(code, Unknown)(message, reason, field, retry_delay, metadata)
 
 
 def from_call(call: Any) -> RivuletError:

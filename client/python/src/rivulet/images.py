@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from rivulet import requests
 from rivulet.errors import Internal
-from rivulet.replies import ImageContent, Model, Part
+from rivulet.model_replies import ImageContent, Model
+from rivulet.replies import Part
 
 REQUESTS_AT_ONCE = 4
 _MOST_SAMPLES = 64  # of a request

@@ -7,7 +7,6 @@ Shapes are written as [n, m]. Arrays belong to the caller. Compared by identity 
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rivulet.errors import Internal
-from rivulet.v1 import inference_pb2, model_pb2, session_pb2, session_service_pb2
+from rivulet.message_fields import fields, optional, seconds
+from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
 
 class FinishReason(enum.Enum):
@@ -57,13 +57,15 @@ class Finish:
 @dataclass(frozen=True)
 class Usage:
     """What a reply cost. The implied bos is not counted; `completion_tokens` is over all samples. Times are seconds from the
-    request's arrival: to its first slot, to its first generated token, to its end."""
+    request's arrival: to its first slot, to its first generated token, to its end. `cached_prompt_tokens`: of the prompt's, those that
+    were not fed because a kept state had seen them already (PromptCache)."""
 
     prompt_tokens: int
     completion_tokens: int
     queue_seconds: float
     first_token_seconds: float
     total_seconds: float
+    cached_prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,116 +134,15 @@ class Score:
     logprobs: float32 [num_scored], nats; None unless asked for.
     outputs: float32 [positions, width], the raw outputs of the head that predict scored token output_positions[i]: vocab_size
       logits, or K logits, K means, K log-scales of a mixture; None unless asked for.
+    cached_tokens: of append(), how many tokens were not fed because a kept state had seen them already (PromptCache).
     """
 
     nll_nats: float
     num_scored: int
     logprobs: NDArray[np.float32] | None
     outputs: NDArray[np.float32] | None
+    cached_tokens: int
     proto: inference_pb2.ScoreReply | session_service_pb2.AppendReply = field(repr=False)
-
-
-@dataclass(frozen=True)
-class ModelSummary:
-    """A model that a server serves. state_bytes: of one session's state, whatever its position. backend: "cpu" or "cuda"."""
-
-    name: str
-    weights_sha256: str
-    num_parameters: int
-    state_bytes: int
-    backend: str
-
-
-@dataclass(frozen=True)
-class Mixture:
-    """A head that gives num_mixtures logistics over num_levels values: tokens 0 to num_levels - 1."""
-
-    num_mixtures: int
-    num_levels: int
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """Sizes of a model; *_dim are per head. mixture: None for a head that gives vocab_size logits. max_sequence_tokens: most
-    given plus generated tokens, None without a limit."""
-
-    vocab_size: int
-    bos_token_id: int | None
-    eos_token_id: int | None
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    key_dim: int
-    value_dim: int
-    ffn_size: int
-    key_features: int
-    feature_map: str
-    max_sequence_tokens: int | None
-    mixture: Mixture | None
-
-
-@dataclass(frozen=True)
-class TokenContent:
-    """Token ids without further meaning."""
-
-
-@dataclass(frozen=True)
-class ImageContent:
-    """Tokens are values in raster order, channels interleaved."""
-
-    height: int
-    width: int
-    channels: int
-
-
-@dataclass(frozen=True)
-class TextContent:
-    """Tokens are characters; alphabet[i] is that of token i."""
-
-    alphabet: str
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request may ask for. slots: sessions that fit at once."""
-
-    max_tokens: int
-    default_max_tokens: int
-    max_num_samples: int
-    slots: int
-    max_score_outputs: int
-
-
-@dataclass(frozen=True)
-class Model:
-    """Everything that a server says about a model. numerics_id: equal ids promise equal tokens. config: the model's
-    config.json (model/FORMAT.md)."""
-
-    summary: ModelSummary
-    architecture: Architecture
-    content: TokenContent | ImageContent | TextContent
-    limits: Limits
-    numerics_id: str
-    config: Mapping[str, Any]
-    proto: inference_pb2.GetModelReply = field(repr=False)
-
-
-@dataclass(frozen=True)
-class ModelLoad:
-    """Load of a model now. slots: requests that fit at once; slots_used: that hold one; queued: wait for one, at most max_queue.
-    tokens_per_second: over about the last second; tokens_total: since the server's start. draining: takes no new requests.
-    sessions: client sessions that are open; session_state_bytes: memory of their states."""
-
-    model: str
-    slots: int
-    slots_used: int
-    queued: int
-    max_queue: int
-    tokens_per_second: float
-    tokens_total: int
-    draining: bool
-    sessions: int
-    session_state_bytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +152,8 @@ class SessionInfo:
     id: 32 lower-case hexadecimal digits. position: tokens given and generated. sequence_hash: FNV-1a, 64 bits, over them.
     seed: what a generate() that names none draws with. marks: name to position.
     idle_timeout, idle_seconds: seconds; it is closed once it has been idle for so long.
-    state_bytes: memory of its states; those that forks share are counted by each. busy: a request runs on it.
+    state_bytes: memory of its states, state_disk_bytes: of those that are in files alone; what forks share is counted by each.
+    busy: a request runs on it.
     """
 
     id: str
@@ -263,29 +165,20 @@ class SessionInfo:
     idle_timeout: float
     idle_seconds: float
     state_bytes: int
+    state_disk_bytes: int
     busy: bool
     proto: session_pb2.Session = field(repr=False)
 
 
-def _fields(message: Any, *names: str) -> dict[str, Any]:
-    return {name: getattr(message, name) for name in names}
-
-
-def _optional(message: Any, name: str) -> Any:
-    return getattr(message, name) if message.HasField(name) else None
-
-
-def _seconds(duration: Any) -> float:
-    return float(duration.seconds + duration.nanos / 1e9)
-
-
 def usage(message: inference_pb2.Usage) -> Usage:
-    times = (message.queue_time, message.first_token_time, message.total_time)
-    return Usage(message.prompt_tokens, message.completion_tokens, *map(_seconds, times))
+    return Usage(
+        message.prompt_tokens, message.completion_tokens, seconds(message.queue_time), seconds(message.first_token_time),
+        seconds(message.total_time), message.cached_prompt_tokens,
+    )  # fmt: skip
 
 
 def finish(message: inference_pb2.Finish) -> Finish:
-    return Finish(FinishReason(message.reason), message.stop_string, _optional(message, "stop_token_id"))
+    return Finish(FinishReason(message.reason), message.stop_string, optional(message, "stop_token_id"))
 
 
 def part(message: inference_pb2.GenerateReply, logprobs: bool, top_logprobs: bool) -> Part:
@@ -354,47 +247,14 @@ def score(message: inference_pb2.ScoreReply | session_service_pb2.AppendReply, l
     """A reply to a request in which `logprobs` and `outputs` were asked for."""
     return Score(
         message.nll_nats, message.num_scored, np.array(message.logprobs, np.float32) if logprobs else None,
-        np.array([list(row.values) for row in message.outputs], np.float32) if outputs else None, message,
-    )  # fmt: skip
-
-
-def summary(message: model_pb2.ModelSummary) -> ModelSummary:
-    return ModelSummary(**_fields(message, "name", "weights_sha256", "num_parameters", "state_bytes", "backend"))
-
-
-def model(message: inference_pb2.GetModelReply) -> Model:
-    size = message.architecture
-    mixture = None
-    if size.HasField("mixture_of_logistics"):
-        mixture = Mixture(**_fields(size.mixture_of_logistics, "num_mixtures", "num_levels"))
-    optional = ("bos_token_id", "eos_token_id", "max_sequence_tokens")
-    architecture = Architecture(
-        **_fields(size, "vocab_size", "hidden_size", "num_layers", "num_heads", "key_dim", "value_dim", "ffn_size",
-                  "key_features", "feature_map"),
-        **{name: _optional(size, name) for name in optional}, mixture=mixture,
-    )  # fmt: skip
-    content: TokenContent | ImageContent | TextContent = TokenContent()
-    if message.content.HasField("image"):
-        content = ImageContent(**_fields(message.content.image, "height", "width", "channels"))
-    elif message.content.HasField("text"):
-        content = TextContent(message.content.text.alphabet)
-    limits = Limits(
-        **_fields(message.limits, "max_tokens", "default_max_tokens", "max_num_samples", "slots", "max_score_outputs")
-    )
-    config = json.loads(message.config_json)
-    return Model(summary(message.summary), architecture, content, limits, message.numerics_id, config, message)
-
-
-def load(message: inference_pb2.ModelLoad) -> ModelLoad:
-    return ModelLoad(
-        **_fields(message, "model", "slots", "slots_used", "queued", "max_queue", "tokens_per_second", "tokens_total", "draining",
-                  "sessions", "session_state_bytes")
+        np.array([list(row.values) for row in message.outputs], np.float32) if outputs else None,
+        message.cached_tokens if isinstance(message, session_service_pb2.AppendReply) else 0, message,
     )  # fmt: skip
 
 
 def session(message: session_pb2.Session) -> SessionInfo:
     return SessionInfo(
-        id=message.session_id, **_fields(message.progress, "position", "sequence_hash"), marks=dict(message.marks),
-        **_fields(message, "model", "seed", "state_bytes", "busy"), idle_timeout=_seconds(message.idle_timeout),
-        idle_seconds=_seconds(message.idle), proto=message,
+        id=message.session_id, **fields(message.progress, "position", "sequence_hash"), marks=dict(message.marks),
+        **fields(message, "model", "seed", "state_bytes", "state_disk_bytes", "busy"), idle_timeout=seconds(message.idle_timeout),
+        idle_seconds=seconds(message.idle), proto=message,
     )  # fmt: skip

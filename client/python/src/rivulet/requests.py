@@ -7,6 +7,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypedDict, Union
@@ -25,6 +26,23 @@ channels interleaved. Any other sequence or array of integers, [n]: token ids. P
 
 Metadata: TypeAlias = Union[Mapping[str, Union[str, bytes]], Sequence[tuple[str, Union[str, bytes]]]]
 """Headers of a call: lower-case keys; a key that ends in "-bin" has bytes."""
+
+
+@dataclass(frozen=True)
+class PromptCache:
+    """Requests that begin alike feed what they have in common once: it starts from the longest beginning of the prompt whose state the
+    server keeps, and states of this prompt are kept. Costs and saves time only: the tokens are the same with and without. Only
+    requests for the same model, of the same tenant and with the same salt share.
+
+    salt: at most 64 bytes, so that users of one tenant cannot learn from the time that a request takes what others have asked.
+    positions: also keep the state after so many tokens of the prompt, where it is known that others will go on from there; at
+      most 16, in any order, each from 1 to the tokens of the prompt; with a session: of its whole sequence.
+    enabled: False is as good as no PromptCache.
+    """
+
+    salt: str = ""
+    positions: Sequence[int] | NDArray[np.integer[Any]] = ()
+    enabled: bool = True
 
 
 class CallOptions(TypedDict, total=False):
@@ -73,6 +91,7 @@ class SamplingOptions(CallOptions, total=False):
     ignore_eos: do not end at the model's eos
     logprobs: the log-probability of every token
     top_logprobs: also those of the likeliest n, 0 to 20; needs logprobs
+    cache: share the prompt's state with other requests; True: as PromptCache() says. Usage.cached_prompt_tokens tells what it saved
     """
 
     max_tokens: int | None
@@ -91,6 +110,7 @@ class SamplingOptions(CallOptions, total=False):
     ignore_eos: bool
     logprobs: bool
     top_logprobs: int
+    cache: PromptCache | bool | None
 
 
 class GenerateOptions(SamplingOptions, total=False):
@@ -246,6 +266,18 @@ def _give(name: str, value: Prompt, message: inference_pb2.GenerateRequest | ses
         message.tokens.ids.extend(integers(name, value))
 
 
+def _set_cache(
+    cache: Any, message: inference_pb2.GenerateRequest | session_service_pb2.AppendRequest
+) -> None:
+    """Errors: TypeError, ValueError."""
+    if cache is None:
+        return
+    given = cache if isinstance(cache, PromptCache) else PromptCache(enabled=boolean("cache", cache))
+    message.cache.enabled = boolean("cache.enabled", given.enabled)
+    message.cache.salt = text("cache.salt", given.salt)
+    message.cache.positions.extend(integers("cache.positions", given.positions, int64))
+
+
 def generate(prompt: Prompt, options: GenerateOptions) -> inference_pb2.GenerateRequest:
     """The message of generate() of a client; timeout and metadata are left to the call."""
     refuse_unknown("generate", options, GenerateOptions)
@@ -280,17 +312,20 @@ def _generate(prompt: Prompt, options: SamplingOptions) -> inference_pb2.Generat
     request.stop.ignore_eos = boolean("ignore_eos", given.get("ignore_eos", False))
     request.logprobs.enabled = boolean("logprobs", given.get("logprobs", False))
     request.logprobs.top_n = int32("top_logprobs", given.get("top_logprobs", 0))
+    _set_cache(given.get("cache"), request)
     return request
 
 
 def append(
-    content: Prompt, score: bool, output_positions: Sequence[int] | NDArray[np.integer[Any]] | None, logprobs: bool
+    content: Prompt, score: bool, output_positions: Sequence[int] | NDArray[np.integer[Any]] | None, logprobs: bool,
+    cache: PromptCache | bool | None,
 ) -> session_service_pb2.AppendRequest:
     """The message of append(), but for model and session."""
     request = session_service_pb2.AppendRequest(score=boolean("score", score), logprobs=boolean("logprobs", logprobs))
     _give("content", content, request)
     if output_positions is not None:
         request.output_positions.extend(integers("output_positions", output_positions, int64))
+    _set_cache(cache, request)
     return request
 
 

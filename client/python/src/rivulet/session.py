@@ -57,6 +57,7 @@ class Session(SessionCore):
         output_positions: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         logprobs: bool = False,
         mark: str | None = None,
+        cache: requests.PromptCache | bool | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """Feeds tokens without generating. An error leaves the session as it was; after Unavailable or DeadlineExceeded the same
@@ -68,10 +69,12 @@ class Session(SessionCore):
           it, num_scored of the result is 0.
         output_positions, logprobs: as Client.score(), of the scored tokens; they need `score`.
         mark: name for the position after it, at most 64 bytes.
+        cache: share the states of the whole sequence with other requests; True: as PromptCache() says. cached_tokens of the result
+          tells how many tokens were not fed because of it.
         Errors: OutOfRange (TOO_MANY_TOKENS), FailedPrecondition (MARK_LIMIT).
         """
         self._begin(options)
-        request = self._append_request(content, score, output_positions, logprobs, mark)
+        request = self._append_request(content, score, output_positions, logprobs, mark, cache)
         with self._changing():
             reply = self._client._call("append", request, options)
         return self._appended(request, reply)
@@ -82,7 +85,7 @@ class Session(SessionCore):
 
         options: position, mark, retries; max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
-          timeout, metadata: see rivulet.SessionGenerateOptions.
+          cache, timeout, metadata: see rivulet.SessionGenerateOptions.
         Errors: TypeError, ValueError (arguments); those of SessionStream while iterating.
         """
         reader = self._reader(prompt, options)
@@ -125,8 +128,10 @@ class Session(SessionCore):
     def snapshot(self, *, position: int | None = None, **options: Unpack[requests.CallOptions]) -> bytes:
         """The session as bytes for Client.restore_session(), which outlive the server. position: of how many of its tokens, with the
         marks among them; absent: all. Errors: OutOfRange (POSITION_OUT_OF_RANGE)."""
-        self._begin(options)
+        self._end_reply()
         request = self._snapshot_request(position)
+        if self._ahead and request.position > self.position:
+            self._rewind(self.position, None, options)
         call = self._client._call("snapshot_session", request, options)
         try:
             return b"".join(message.chunk for message in call)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from rivulet import errors, replies, requests
+from rivulet import errors, model_replies, replies, requests
 from rivulet.cookies import SessionCookies
 from rivulet.sequence import Sequence
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
@@ -142,9 +142,10 @@ class SessionCore:
         return session_pb2.SessionRef(session_id=self._id, position=at, mark=name, sequence_hash=self._hash)
 
     def _append_request(
-        self, content: requests.Prompt, score: bool, output_positions: Any, logprobs: bool, mark: str | None
+        self, content: requests.Prompt, score: bool, output_positions: Any, logprobs: bool, mark: str | None,
+        cache: requests.PromptCache | bool | None,
     ) -> session_service_pb2.AppendRequest:
-        request = requests.append(content, score, output_positions, logprobs)
+        request = requests.append(content, score, output_positions, logprobs, cache)
         request.model = self._model
         request.session.CopyFrom(self._ref(mark=mark))
         return request
@@ -183,7 +184,8 @@ class SessionCore:
         return request
 
     def _snapshot_request(self, position: int | None) -> session_service_pb2.SnapshotSessionRequest:
-        at = None if position is None else requests.int64("position", position)
+        """Names the position, so that what nobody saw is left out, without a rewind: a server that drains allows none."""
+        at = self.position if position is None else requests.int64("position", position)
         return session_service_pb2.SnapshotSessionRequest(model=self._model, session_id=self._id, position=at)
 
     def _rewind_request(self, position: int | None, mark: str | None) -> session_service_pb2.RewindSessionRequest:
@@ -310,11 +312,11 @@ class SessionReader(replies.Reader):
         """Whether request() must know how many tokens the server generates where none are asked for."""
         return self._begin is not None and not self._request.HasField("max_tokens")
 
-    def set_max_tokens(self, model: replies.Model) -> None:
+    def set_max_tokens(self, model: model_replies.Model) -> None:
         """The server's rule for a request that does not say how many: GenerateRequest.max_tokens."""
         assert self._begin is not None
         content, limits = model.content, model.limits
-        if isinstance(content, replies.ImageContent):
+        if isinstance(content, model_replies.ImageContent):
             most = content.height * content.width * content.channels - self._begin
         elif model.architecture.max_sequence_tokens is not None:
             most = model.architecture.max_sequence_tokens - self._begin

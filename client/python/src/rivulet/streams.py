@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from rivulet import errors, replies
+from rivulet import errors, model_replies, replies
 from rivulet.session_core import SessionReader
 from rivulet.v1 import inference_pb2
 
@@ -76,7 +76,10 @@ class SessionStream(GenerateStream):
     """
 
     def __init__(
-        self, start: Callable[[inference_pb2.GenerateRequest], Any], reader: SessionReader, get_model: Callable[[], replies.Model]
+        self,
+        start: Callable[[inference_pb2.GenerateRequest], Any],
+        reader: SessionReader,
+        get_model: Callable[[], model_replies.Model],
     ) -> None:
         self._start = start
         self._session_reader = reader

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What calls return about models: frozen dataclasses, as in replies.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rivulet.message_fields import fields, optional, seconds
+from rivulet.v1 import inference_pb2, model_pb2
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """A model that a server serves. state_bytes: of one session's state, whatever its position. backend: "cpu" or "cuda"."""
+
+    name: str
+    weights_sha256: str
+    num_parameters: int
+    state_bytes: int
+    backend: str
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A head that gives num_mixtures logistics over num_levels values: tokens 0 to num_levels - 1."""
+
+    num_mixtures: int
+    num_levels: int
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes of a model; *_dim are per head. mixture: None for a head that gives vocab_size logits. max_sequence_tokens: most
+    given plus generated tokens, None without a limit."""
+
+    vocab_size: int
+    bos_token_id: int | None
+    eos_token_id: int | None
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    key_dim: int
+    value_dim: int
+    ffn_size: int
+    key_features: int
+    feature_map: str
+    max_sequence_tokens: int | None
+    mixture: Mixture | None
+
+
+@dataclass(frozen=True)
+class TokenContent:
+    """Token ids without further meaning."""
+
+
+@dataclass(frozen=True)
+class ImageContent:
+    """Tokens are values in raster order, channels interleaved."""
+
+    height: int
+    width: int
+    channels: int
+
+
+@dataclass(frozen=True)
+class TextContent:
+    """Tokens are characters; alphabet[i] is that of token i."""
+
+    alphabet: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for. slots: sessions that fit at once."""
+
+    max_tokens: int
+    default_max_tokens: int
+    max_num_samples: int
+    slots: int
+    max_score_outputs: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """Everything that a server says about a model. numerics_id: equal ids promise equal tokens. config: the model's
+    config.json (model/FORMAT.md)."""
+
+    summary: ModelSummary
+    architecture: Architecture
+    content: TokenContent | ImageContent | TextContent
+    limits: Limits
+    numerics_id: str
+    config: Mapping[str, Any]
+    proto: inference_pb2.GetModelReply = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ModelLoad:
+    """Load of a model now; totals are since the server's start.
+
+    slots, slots_used: requests that fit at once, and those that hold one. queued: wait for one, at most max_queue, of one tenant at
+      most max_tenant_queue; queued_high, queued_normal, queued_low: slots that they need, by priority. oldest_wait: seconds that the
+      first of them has waited. tenants: that have slots or wait. parked: samples that gave their slots away because nobody reads them.
+    tokens_per_second: over about the last second. draining: takes no new requests.
+    sessions: client sessions that are open; session_state_bytes: memory of all kept states, theirs and those of cached prompts.
+    states_in_memory, states_on_disk: kept states, in memory, and in files alone; state_disk_bytes: of all files. states_forgotten: for
+      want of room; state_file_errors: files that could not be written or read.
+    prompt_cache_hits, prompt_cache_misses: requests with PromptCache that found a kept state, and that found none.
+      prompt_cache_bytes: of the states of cached prompts, wherever they are, and of their tokens.
+    refused_total: requests refused because a queue was full; cut_total: replies ended because nobody read them.
+    """
+
+    model: str
+    slots: int
+    slots_used: int
+    queued: int
+    max_queue: int
+    tokens_per_second: float
+    tokens_total: int
+    draining: bool
+    sessions: int
+    session_state_bytes: int
+    states_in_memory: int
+    states_on_disk: int
+    state_disk_bytes: int
+    states_forgotten: int
+    state_file_errors: int
+    prompt_cache_hits: int
+    prompt_cache_misses: int
+    prompt_cache_bytes: int
+    max_tenant_queue: int
+    queued_high: int
+    queued_normal: int
+    queued_low: int
+    oldest_wait: float
+    tenants: int
+    parked: int
+    refused_total: int
+    cut_total: int
+
+
+def summary(message: model_pb2.ModelSummary) -> ModelSummary:
+    return ModelSummary(**fields(message, "name", "weights_sha256", "num_parameters", "state_bytes", "backend"))
+
+
+def model(message: inference_pb2.GetModelReply) -> Model:
+    size = message.architecture
+    mixture = None
+    if size.HasField("mixture_of_logistics"):
+        mixture = Mixture(**fields(size.mixture_of_logistics, "num_mixtures", "num_levels"))
+    may_be_absent = ("bos_token_id", "eos_token_id", "max_sequence_tokens")
+    architecture = Architecture(
+        **fields(size, "vocab_size", "hidden_size", "num_layers", "num_heads", "key_dim", "value_dim", "ffn_size",
+                  "key_features", "feature_map"),
+        **{name: optional(size, name) for name in may_be_absent}, mixture=mixture,
+    )  # fmt: skip
+    content: TokenContent | ImageContent | TextContent = TokenContent()
+    if message.content.HasField("image"):
+        content = ImageContent(**fields(message.content.image, "height", "width", "channels"))
+    elif message.content.HasField("text"):
+        content = TextContent(message.content.text.alphabet)
+    limits = Limits(
+        **fields(message.limits, "max_tokens", "default_max_tokens", "max_num_samples", "slots", "max_score_outputs")
+    )
+    config = json.loads(message.config_json)
+    return Model(summary(message.summary), architecture, content, limits, message.numerics_id, config, message)
+
+
+def load(message: inference_pb2.ModelLoad) -> ModelLoad:
+    """Every field of the dataclass has its name in the message."""
+    named = {entry.name: getattr(message, entry.name) for entry in dataclasses.fields(ModelLoad)}
+    return ModelLoad(**{**named, "oldest_wait": seconds(message.oldest_wait)})
