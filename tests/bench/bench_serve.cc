@@ -65,12 +65,11 @@ class Stream : public grpc::ClientReadReactor<v1::GenerateReply> {
     if (!status.ok() && !counters_->stop && counters_->errors++ == 0) {
       std::fprintf(stderr, "%s\n", status.error_message().c_str());
     }
-    if (counters_->stop) {
-      --counters_->open;
-    } else {
-      Begin(stub_, seed_ + 1, counters_);
-    }
-    delete this;
+    Counters* const counters = counters_;
+    const bool last = counters->stop;
+    if (!last) Begin(stub_, seed_ + 1, counters);
+    delete this;  // lets go of the channel before who waits may: the last must not be gRPC's
+    if (last) --counters->open;
   }
 
  private:
