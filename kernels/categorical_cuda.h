@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The head of token models (categorical.h) with a block of 128 threads a row. Included by
+// The head of token models (categorical.h) with a team of 128 threads a row. Included by
 // sample_row_cuda.h only.
 //
 // Thread t owns the ids t C .. t C + C - 1, C = ceil(n / 128). All functions are called by the
-// whole block and give every thread the same result.
+// whole team and give every thread the same result.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
 #include "kernels/categorical.h"
-#include "kernels/device_cuda.h"
+#include "kernels/row_team_cuda.h"
 
 namespace rivulet::kernels {
-
-inline constexpr int kRowThreads = 128, kRowWarps = kRowThreads / kWarpLanes;
 
 // Shared memory of one row.
 struct RowShared {
@@ -30,7 +28,7 @@ struct Ids {
   int begin, end, owners;  // owners: the first threads, those that have any
   __device__ explicit Ids(int n) {
     const int each = (n + kRowThreads - 1) / kRowThreads;
-    begin = static_cast<int>(threadIdx.x) * each < n ? static_cast<int>(threadIdx.x) * each : n;
+    begin = RowThread() * each < n ? RowThread() * each : n;
     end = begin + each < n ? begin + each : n;
     owners = (n + each - 1) / each;
   }
@@ -38,24 +36,24 @@ struct Ids {
 
 // Sum in thread order; shared.sums then holds the running sums of the owners of ids, own included.
 __device__ inline double SumInOrder(double mine, const Ids& ids, RowShared& shared) {
-  __syncthreads();  // the last call's results are read
-  shared.sums[threadIdx.x] = mine;
-  __syncthreads();
+  RowBarrier();  // the last call's results are read
+  shared.sums[RowThread()] = mine;
+  RowBarrier();
   double sum = 0;
 #pragma unroll 8  // loads first: only the additions follow each other
-  for (int t = 0; threadIdx.x == 0 && t < ids.owners; ++t) {
+  for (int t = 0; RowThread() == 0 && t < ids.owners; ++t) {
     shared.sums[t] = sum = sum + shared.sums[t];
   }
-  __syncthreads();
+  RowBarrier();
   return shared.sums[ids.owners - 1];
 }
 
 // Sum in a fixed tree: quicker, for thresholds.
 __device__ inline double SumInTree(double mine, RowShared& shared) {
   const double warp = WarpSum(mine);
-  __syncthreads();  // the last call's results are read
-  if (LaneIndex() == 0) shared.tree[WarpIndex()] = warp;
-  __syncthreads();
+  RowBarrier();  // the last call's results are read
+  if (LaneIndex() == 0) shared.tree[RowWarp()] = warp;
+  RowBarrier();
   return (shared.tree[0] + shared.tree[1]) + (shared.tree[2] + shared.tree[3]);
 }
 
@@ -77,12 +75,12 @@ __device__ inline Best BlockBest(Best mine, RowShared& shared) {
                         __shfl_xor_sync(kAllLanes, mine.index, lanes)};
     mine = Better(mine, other);
   }
-  __syncthreads();  // the last call's results are read
+  RowBarrier();  // the last call's results are read
   if (LaneIndex() == 0) {
-    shared.best_value[WarpIndex()] = mine.value;
-    shared.best_index[WarpIndex()] = mine.index;
+    shared.best_value[RowWarp()] = mine.value;
+    shared.best_index[RowWarp()] = mine.index;
   }
-  __syncthreads();
+  RowBarrier();
   Best best = {shared.best_value[0], shared.best_index[0]};
 #pragma unroll
   for (int w = 1; w < kRowWarps; ++w) {
@@ -132,10 +130,10 @@ __device__ inline void RowKeepLargest(float* weights, int n, bool by_count, doub
   }
   above = SumInTree(above, shared);
   // How many ties stay: the first `keep` by id, so many that the measure reaches the target.
-  shared.counts[threadIdx.x] = ties;
-  __syncthreads();
+  shared.counts[RowThread()] = ties;
+  RowBarrier();
   int32_t before = 0;
-  for (int t = 0; t < static_cast<int>(threadIdx.x); ++t) before += shared.counts[t];
+  for (int t = 0; t < RowThread(); ++t) before += shared.counts[t];
   const double each = by_count ? 1.0 : static_cast<double>(threshold);
   double keep = each > 0 ? ceil((target - above) / each) : 0;  // (weights of 0 are 0 either way)
   if (keep > 0 && above + (keep - 1) * each >= target) keep -= 1;
@@ -148,7 +146,7 @@ __device__ inline void RowKeepLargest(float* weights, int n, bool by_count, doub
       weights[i] = 0;
     }
   }
-  __syncthreads();  // counts are read
+  RowBarrier();  // counts are read
 }
 
 // SampleCategorical(p, logits, n, random): draws from adjusted logits, which are overwritten. They
@@ -178,12 +176,12 @@ __device__ inline int32_t RowSample(const CategoricalParams& p, float* logits, i
       mine += static_cast<double>(logits[i]);
     }
   }
-  if (threadIdx.x == 0) shared.chosen = likeliest.index;
+  if (RowThread() == 0) shared.chosen = likeliest.index;
   const double total = SumInOrder(mine, ids, shared);
   const double target = UniformOpen(random.word[0], random.word[1]) * total;
-  double cumulative = threadIdx.x == 0 ? 0 : shared.sums[threadIdx.x - 1];
+  double cumulative = RowThread() == 0 ? 0 : shared.sums[RowThread() - 1];
   // One thread's ids hold the first running sum that reaches the target.
-  if (shared.sums[threadIdx.x] >= target && (threadIdx.x == 0 || cumulative < target)) {
+  if (shared.sums[RowThread()] >= target && (RowThread() == 0 || cumulative < target)) {
     for (int i = ids.begin; i < ids.end; ++i) {
       if (!(logits[i] > 0)) continue;
       cumulative += static_cast<double>(logits[i]);
@@ -191,9 +189,9 @@ __device__ inline int32_t RowSample(const CategoricalParams& p, float* logits, i
       if (cumulative >= target) break;
     }
   }
-  __syncthreads();
+  RowBarrier();
   const int32_t chosen = shared.chosen;
-  __syncthreads();
+  RowBarrier();
   return chosen;
 }
 

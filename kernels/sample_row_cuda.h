@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row of head outputs to its records (sample_cuda.h), by a block of kRowThreads threads: the
-// body of Sample() and the end of a step of Latency(). Included by .cu files only.
+// One row of head outputs to its records (sample_cuda.h), by a team of kRowThreads threads:
+// the body of Sample() and the end of a step of Latency() and Fused(). Included by .cu files only.
 #pragma once
 
 #include <cmath>
@@ -52,16 +52,16 @@ __device__ inline void FillTop(const RowLikelihood& likelihood, int tokens, int 
       if (!taken) best = Better(best, {v, i});
     }
     last = BlockBest(best, shared);
-    if (threadIdx.x == 0) top[rank] = {last.index, last.value};
+    if (RowThread() == 0) top[rank] = {last.index, last.value};
   }
 }
 
 __device__ inline bool IsStop(const CudaSampler& sampler, int32_t token) {
   bool stop = false;
-  for (int i = static_cast<int>(threadIdx.x); i < sampler.num_stop_ids; i += kRowThreads) {
+  for (int i = RowThread(); i < sampler.num_stop_ids; i += kRowThreads) {
     stop = stop || sampler.stop_ids[i] == token;
   }
-  return __syncthreads_or(stop ? 1 : 0) != 0;
+  return RowAny(stop);
 }
 
 // Draws the next token; the same on all threads.
@@ -71,12 +71,12 @@ __device__ inline int32_t Draw(const CudaSampleArgs& p, const CudaSampler& sampl
   const PhiloxWords random =
       DrawWords(sampler.seed, static_cast<uint64_t>(position), sampler.sample_index, /*draw=*/0);
   if (p.mixture.mixtures > 0) {
-    if (threadIdx.x == 0) {
+    if (RowThread() == 0) {
       shared.chosen = SampleMixture(p.mixture, outputs, sampler.params.temperature, random);
     }
-    __syncthreads();
+    RowBarrier();
     const int32_t chosen = shared.chosen;
-    __syncthreads();
+    RowBarrier();
     return chosen;
   }
   const Ids ids(p.num_outputs);
@@ -89,12 +89,12 @@ __device__ inline int32_t Draw(const CudaSampleArgs& p, const CudaSampler& sampl
     }
     scratch[i] = logit;
   }
-  if (sampler.num_bias > 0) {  // the same for the whole block
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < sampler.num_bias; i += kRowThreads) {
+  if (sampler.num_bias > 0) {  // the same for the whole team
+    RowBarrier();
+    for (int i = RowThread(); i < sampler.num_bias; i += kRowThreads) {
       scratch[sampler.bias[i].token] += sampler.bias[i].bias;
     }
-    __syncthreads();
+    RowBarrier();
   }
   return RowSample(sampler.params, scratch, p.num_outputs, random, shared);
 }
@@ -123,18 +123,18 @@ template <class Told>
 __device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared, const Told& told) {
   const CudaOutputWork work = p.work[row];
   const bool draws = work.draws_left > 0, scores = work.target >= 0;
-  if (!draws && !scores) return;  // the whole block
+  if (!draws && !scores) return;  // the whole team
   const CudaSampler sampler = p.samplers[work.slot];
-  if (draws && p.fed != nullptr && sampler.seen != nullptr && threadIdx.x == 0) {
+  if (draws && p.fed != nullptr && sampler.seen != nullptr && RowThread() == 0) {
     ++sampler.seen[p.fed[row]];  // read after the barrier below
   }
   const float* outputs = p.outputs + At(row, p.ld_outputs);
   float* scratch = p.scratch + At(row, p.ld_scratch);
   bool strange = false;
-  for (int i = static_cast<int>(threadIdx.x); i < p.num_outputs; i += kRowThreads) {
+  for (int i = RowThread(); i < p.num_outputs; i += kRowThreads) {
     strange = strange || !(outputs[i] * 0.0f == 0.0f);
   }
-  const bool finite = __syncthreads_or(strange ? 1 : 0) == 0;
+  const bool finite = !RowAny(strange);
 
   CudaRecord record = {work.position, work.row, 0, nanf(""), finite ? 0 : kRecordNonFinite, 0,
                        work.sequence};
@@ -142,7 +142,7 @@ __device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared, c
   if (finite && p.mixture.mixtures == 0 && (scores || sampler.want_logprobs != 0)) {
     likelihood.normalizer = RowLogSumExp(outputs, p.num_outputs, shared);
   }
-  if (scores && threadIdx.x == 0) {
+  if (scores && RowThread() == 0) {
     CudaRecord scored = record;
     scored.token = work.target;
     scored.flags |= kRecordScored;
@@ -155,9 +155,9 @@ __device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared, c
     if (IsStop(sampler, record.token)) record.flags |= kRecordStopped;
   }
   const bool ended = record.flags != 0;
-  if (threadIdx.x == 0) told(!ended && work.draws_left > 1, record.token);
+  if (RowThread() == 0) told(!ended && work.draws_left > 1, record.token);
   if (finite && sampler.want_logprobs != 0) {
-    if (threadIdx.x == 0) record.logprob = likelihood.Of(record.token);
+    if (RowThread() == 0) record.logprob = likelihood.Of(record.token);
     const int tokens = p.mixture.mixtures > 0 ? p.mixture.levels : p.num_outputs;
     int count = p.top == nullptr ? 0 : sampler.num_top;
     count = count < tokens ? count : tokens;
@@ -165,7 +165,7 @@ __device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared, c
     FillTop(likelihood, tokens, record.num_top, scratch, p.top + At(work.draw_record, p.top_stride),
             shared);
   }
-  if (threadIdx.x != 0) return;
+  if (RowThread() != 0) return;
   WriteRecord(p.records + work.draw_record, record);
   if (p.next.tokens != nullptr) WriteNext(p.next, work, record.token, ended);
 }

@@ -10,57 +10,25 @@
 #include <numeric>
 #include <vector>
 
-#include "cuda_runtime.h"
-#include "tests/support/cuda_emulator/fiber.h"
+#include "tests/support/cuda_emulator/running.h"
 #include "tests/support/cuda_emulator/runtime.h"
 
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
 namespace rivulet::cuda_emulator {
+
+Block* block = nullptr;
+
 namespace {
 
-constexpr int kWarp = 32;
 constexpr size_t kGuardBytes = 256;
 constexpr unsigned char kGuard = 0xA5;
-
-enum class State : uint8_t { kReady, kAtBarrier, kAtWarp, kPaused, kDone };
-
-struct Thread {
-  Fiber fiber;
-  State state = State::kReady;
-  int index = 0;
-  uint3 at = {};
-  Site site;            // where it waits
-  const char* op = "";  // for what
-  unsigned mask = 0;
-  bool vote = false;
-  unsigned char given[kPayloadBytes];
-  unsigned char shown[kPayloadBytes];  // of the last completed exchange
-};
-
-// A block in work: one at a time, or all of a cooperative launch.
-struct Block {
-  uint3 at = {};
-  std::vector<std::unique_ptr<Thread>> threads;  // grows, never shrinks
-  int count = 0, live = 0, at_barrier = 0;
-  int votes = 0, last_votes = 0;
-  int waited = 0;                       // for the predecessor
-  std::vector<std::vector<int>> ready;  // by warp
-  std::vector<int> paused;
-  int num_ready = 0;
-  size_t warp = 0;         // that ran last
-  bool one_ahead = false;  // this block lets a warp run as far as it can
-  Thread* current = nullptr;
-  std::vector<unsigned char> shared;
-  unsigned char* shared_begin = nullptr;
-};
 
 const Launch* launched = nullptr;
 bool shuffled = false;
 uint64_t random_state = 0;
 std::vector<std::unique_ptr<Block>> blocks;  // grows, never shrinks
-Block* block = nullptr;                      // whose thread runs
 
 // The device's clock goes on with every round in which paused threads look again; where none finds
 // anything new, in ever longer steps, since only time can help them then.
@@ -71,55 +39,6 @@ bool progress = false;  // since the last round
 uint64_t Random() {
   random_state = random_state * 6364136223846793005u + 1442695040888963407u;
   return random_state >> 33;
-}
-
-void Wait(State state, const char* op, Site site) {
-  Thread& me = *block->current;
-  me.state = state;
-  me.op = op;
-  me.site = site;
-  me.fiber.Yield();
-}
-
-void Wake(Thread& thread) {
-  thread.state = State::kReady;
-  block->ready[static_cast<size_t>(thread.index / kWarp)].push_back(thread.index);
-  ++block->num_ready;
-}
-
-// Every thread that exists has arrived at the barrier: all go on.
-void ReleaseBarrier() {
-  block->last_votes = block->votes;
-  block->votes = block->at_barrier = 0;
-  for (int i = 0; i < block->count; ++i) Wake(*block->threads[static_cast<size_t>(i)]);
-}
-
-// Completes the exchange that `last` waits in, if all lanes of its mask wait in it.
-void TryWarp(Thread& last) {
-  const int first = last.index / kWarp * kWarp;
-  for (int lane = 0; lane < kWarp; ++lane) {
-    if ((last.mask >> lane & 1u) == 0) continue;
-    if (first + lane >= block->count) {
-      Die("%s names lane %d, which the block does not have (%s:%d)", last.op, lane, last.site.file,
-          last.site.line);
-    }
-    const Thread& other = *block->threads[static_cast<size_t>(first + lane)];
-    if (other.state == State::kDone) {
-      Die("%s names lane %d, which has exited (%s:%d)", last.op, lane, last.site.file,
-          last.site.line);
-    }
-    if (other.state != State::kAtWarp) return;
-    if (other.mask != last.mask || other.site.line != last.site.line ||
-        strcmp(other.op, last.op) != 0) {
-      return;  // it may yet come; if not, the block stops and all are listed
-    }
-  }
-  for (int lane = 0; lane < kWarp; ++lane) {
-    if ((last.mask >> lane & 1u) == 0) continue;
-    Thread& other = *block->threads[static_cast<size_t>(first + lane)];
-    memcpy(other.shown, other.given, kPayloadBytes);
-    Wake(other);
-  }
 }
 
 void ThreadMain() {
@@ -207,6 +126,7 @@ void Begin(Block* begun, uint3 at) {
   block->at_barrier = block->votes = block->waited = 0;
   block->ready.assign(static_cast<size_t>((block->count + kWarp - 1) / kWarp), {});
   block->paused.clear();
+  block->parts.clear();
   block->num_ready = 0;
   block->warp = 0;
   block->one_ahead = shuffled && Random() % 2 == 0;
@@ -281,61 +201,6 @@ void RunBlocks(size_t count) {
 }
 
 }  // namespace
-
-int Lane() { return block->current->index % kWarp; }
-
-int BlockBarrier(Site site, bool vote) {
-  block->votes += vote ? 1 : 0;
-  if (++block->at_barrier == block->count) {
-    for (int i = 0; i < block->count; ++i) {
-      const Thread& t = *block->threads[static_cast<size_t>(i)];
-      if (&t != block->current && t.site.line != site.line) {
-        Die("threads meet at different barriers: thread %d at line %d, thread %d at %s:%d", i,
-            t.site.line, block->current->index, site.file, site.line);
-      }
-    }
-    block->current->state = State::kAtBarrier;
-    ReleaseBarrier();
-    block->current->fiber.Yield();
-  } else {
-    Wait(State::kAtBarrier, "__syncthreads", site);
-  }
-  return block->last_votes;
-}
-
-void WarpCollective(const char* op, unsigned mask, const void* payload, size_t bytes, Site site) {
-  Thread& me = *block->current;
-  if ((mask >> Lane() & 1u) == 0) {
-    Die("%s is called by lane %d, which its mask leaves out (%s:%d)", op, Lane(), site.file,
-        site.line);
-  }
-  if (bytes > 0) memcpy(me.given, payload, bytes);
-  me.mask = mask;
-  me.state = State::kAtWarp;
-  me.op = op;
-  me.site = site;
-  TryWarp(me);
-  me.fiber.Yield();
-}
-
-const void* LanePayload(int lane, unsigned mask, const char* op, Site site) {
-  if (lane < 0 || lane >= kWarp || (mask >> lane & 1u) == 0) {
-    Die("%s reads lane %d, which takes no part (%s:%d)", op, lane, site.file, site.line);
-  }
-  return block->threads[static_cast<size_t>(block->current->index / kWarp * kWarp + lane)]->shown;
-}
-
-unsigned Ballot(unsigned mask, bool predicate, Site site) {
-  WarpCollective("__ballot_sync", mask, &predicate, sizeof predicate, site);
-  unsigned bits = 0;
-  for (int lane = 0; lane < kWarp; ++lane) {
-    if ((mask >> lane & 1u) == 0) continue;
-    if (*static_cast<const bool*>(LanePayload(lane, mask, "__ballot_sync", site))) {
-      bits |= 1u << lane;
-    }
-  }
-  return bits;
-}
 
 void WaitForPredecessor() { ++block->waited; }
 

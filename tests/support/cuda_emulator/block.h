@@ -24,6 +24,8 @@ inline constexpr size_t kPayloadBytes = 64;
 // Called by kernels, on a fiber.
 int Lane();
 int BlockBarrier(Site site, bool vote = false);  // returns the number of votes
+// The same among `size` threads with neighbouring numbers, a divisor of the block's.
+int PartBarrier(int size, Site site, bool vote = false);
 // Waits until all lanes of `mask` are here; then LanePayload() reads what each of them gave.
 void WarpCollective(const char* op, unsigned mask, const void* payload, size_t bytes, Site site);
 const void* LanePayload(int lane, unsigned mask, const char* op, Site site);

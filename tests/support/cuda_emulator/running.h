@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What block.cc, which runs blocks, and exchange.cc, where their threads meet, share.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cuda_runtime.h"
+#include "tests/support/cuda_emulator/block.h"
+#include "tests/support/cuda_emulator/fiber.h"
+
+namespace rivulet::cuda_emulator {
+
+inline constexpr int kWarp = 32;
+enum class State : uint8_t { kReady, kAtBarrier, kAtPart, kAtWarp, kPaused, kDone };
+
+struct Thread {
+  Fiber fiber;
+  State state = State::kReady;
+  int index = 0;
+  uint3 at = {};
+  Site site;            // where it waits
+  const char* op = "";  // for what
+  unsigned mask = 0;
+  bool vote = false;
+  unsigned char given[kPayloadBytes];
+  unsigned char shown[kPayloadBytes];  // of the last completed exchange
+};
+
+// Threads of a block that meet on their own.
+struct Part {
+  int arrived = 0, votes = 0, last_votes = 0;
+};
+
+// A block in work: one at a time, or all of a cooperative launch.
+struct Block {
+  uint3 at = {};
+  std::vector<std::unique_ptr<Thread>> threads;  // grows, never shrinks
+  int count = 0, live = 0, at_barrier = 0;
+  int votes = 0, last_votes = 0;
+  std::vector<Part> parts;              // of the barriers that parts of a block have
+  int waited = 0;                       // for the predecessor
+  std::vector<std::vector<int>> ready;  // by warp
+  std::vector<int> paused;
+  int num_ready = 0;
+  size_t warp = 0;         // that ran last
+  bool one_ahead = false;  // this block lets a warp run as far as it can
+  Thread* current = nullptr;
+  std::vector<unsigned char> shared;
+  unsigned char* shared_begin = nullptr;
+};
+
+extern Block* block;  // whose thread runs
+
+// The running thread stops until it is woken.
+void Wait(State state, const char* op, Site site);
+// `thread` of `block` is ready again.
+void Wake(Thread& thread);
+
+}  // namespace rivulet::cuda_emulator
