@@ -60,8 +60,8 @@ class LatencyBlock {
 
   template <bool kBack>
   __device__ void MoveStates();
-  __device__ void Normalize(float* x, const LatencyNorm& norm) const;
-  __device__ bool LoadRows(const uint64_t* from, const LatencyNorm& norm, bool last, uint32_t rows);
+  __device__ void Normalize(float* x, const StepNorm& norm) const;
+  __device__ bool LoadRows(const uint64_t* from, const StepNorm& norm, bool last, uint32_t rows);
   __device__ void Put(int row, int i, uint32_t value, int heads, int width) const;
   __device__ bool LoadInput(const uint64_t* from, int ld, int heads, int width);
   template <class Give>
@@ -80,9 +80,9 @@ class LatencyBlock {
       MultiplyF32(Take(w, tiles), reinterpret_cast<const float*>(A(0)), p.plan.ld_a, p.rows, give);
     }
   }
-  __device__ void Heads(const LatencyLayer& layer, int index, const LayerWords& words);
-  __device__ bool LocalHead(const LatencyNorm& norm, const uint64_t* from);
-  __device__ bool SharedHead(const LatencyNorm& norm, const uint64_t* from);
+  __device__ void Heads(const StepLayer& layer, int index, const LayerWords& words);
+  __device__ bool LocalHead(const StepNorm& norm, const uint64_t* from);
+  __device__ bool SharedHead(const StepNorm& norm, const uint64_t* from);
 
   const LatencyArgs& p;
   const BlockShare share_;
@@ -101,7 +101,7 @@ __device__ bool LatencyBlock<kF16, kStay>::Load() {
   char* to = reinterpret_cast<char*>(shared_ + p.plan.weights);
   bool works = false;
   const int units = share_.ForEachSlice(
-      p.plan.rows, [&](int l) -> const LatencyLayer& { return p.model.layers[l]; },
+      p.plan.rows, [&](int l) -> const StepLayer& { return p.model.layers[l]; },
       [&](const CudaMatrix& w, const Tiles& tiles) {
         const bool head = &w == &p.model.head;
         works = works || (tiles.all() > 0 && !(head && share_.LocalHead()));

@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kLatencyThreads, 1)
 }
 
 using Kernel = void (*)(LatencyArgs);
-Kernel KernelOf(const LatencyModel& model, const LatencyPlan& plan) {
+Kernel KernelOf(const StepModel& model, const LatencyPlan& plan) {
   if (model.type == WeightType::kF16) {
     return plan.weights_stay ? Latency<true, true> : Latency<true, false>;
   }
@@ -30,8 +30,8 @@ Kernel KernelOf(const LatencyModel& model, const LatencyPlan& plan) {
 
 }  // namespace
 
-cudaError_t PrepareLatencyCuda(const LatencyModel& model, const LatencyPlan& plan,
-                               int multiprocessors, size_t shared_limit, bool* fits) {
+cudaError_t PrepareLatencyCuda(const StepModel& model, const LatencyPlan& plan, int multiprocessors,
+                               size_t shared_limit, bool* fits) {
   const Kernel kernel = KernelOf(model, plan);
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(shared_limit));

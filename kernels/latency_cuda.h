@@ -40,41 +40,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/embed_cuda.h"
-#include "kernels/gemm_cuda.h"
-#include "kernels/linear_attention_cuda.h"
 #include "kernels/sample_cuda.h"
+#include "kernels/step_model_cuda.h"
 
 namespace rivulet::kernels {
 
 inline constexpr int kLatencyMaxRows = 16;  // rows of a tensor-core tile
 inline constexpr int kLocalHead = 128;
-
-struct LatencyNorm {
-  const float* weight = nullptr;  // [hidden]; null: no norm
-  const float* bias = nullptr;
-};
-
-struct LatencyLayer {
-  CudaMatrix qkv, out, ffn1, ffn2;
-  LatencyNorm norm1, norm2;
-  const float* omega = nullptr;
-};
-
-// A model as the kernel runs it. Post-norm layers: x = norm1(x + attention(x)); x = norm2(x +
-// ffn(x)).
-struct LatencyModel {
-  const LatencyLayer* layers = nullptr;  // device memory, [layout.layers]
-  WeightType type = WeightType::kF16;    // of the layers' matrices; the head's is float32
-  int hidden = 0, ffn = 0;
-  Epilogue activation = Epilogue::kRelu;
-  float norm_eps = 0;
-  LatencyNorm final_norm;
-  CudaMatrix head;
-  CudaEmbedArgs embed;          // tables; tokens, positions, rows and out are not used
-  CudaAttentionArgs attention;  // layout, map (without omega), gate, normalizer, states; the rest
-                                // is not used
-};
 
 // How a launch spreads a model over blocks. Made by PlanLatency.
 struct LatencyPlan {
@@ -106,11 +78,11 @@ struct LatencyPlan {
 // The plan for up to `rows` rows on a device with so many multiprocessors and bytes of shared
 // memory a block: as many stages as weights allow to stay. Where they do not at all: weights read
 // anew if `may_stream`, else a plan of no rows. REQUIRES: 1 <= rows <= kLatencyMaxRows.
-LatencyPlan PlanLatency(const LatencyModel& model, int rows, int multiprocessors,
-                        size_t shared_limit, bool may_stream);
+LatencyPlan PlanLatency(const StepModel& model, int rows, int multiprocessors, size_t shared_limit,
+                        bool may_stream);
 
 struct LatencyArgs {
-  LatencyModel model;
+  StepModel model;
   LatencyPlan plan;
   // Rows of the first step; on the way they become those of the step after the last.
   CudaStepRows step;
@@ -128,8 +100,8 @@ struct LatencyArgs {
 
 // Raises the kernel's limit of shared memory, and says whether the device can hold all blocks of
 // `plan` at once. Once a device and plan, before its first launch.
-cudaError_t PrepareLatencyCuda(const LatencyModel& model, const LatencyPlan& plan,
-                               int multiprocessors, size_t shared_limit, bool* fits);
+cudaError_t PrepareLatencyCuda(const StepModel& model, const LatencyPlan& plan, int multiprocessors,
+                               size_t shared_limit, bool* fits);
 // Never overlaps its predecessor. Two such launches must not run at once on one device, though each
 // is cooperative: the caller orders them.
 cudaError_t LatencyCuda(const CudaLaunch& launch, const LatencyArgs& args);

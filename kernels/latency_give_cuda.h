@@ -75,12 +75,6 @@ __device__ __noinline__ inline void SampleAndTell(const LatencyArgs& p, int row,
   });
 }
 
-// x of one row at the first layer, by one warp.
-__device__ __noinline__ inline void EmbedRow(const CudaEmbedArgs& args, int32_t token, int64_t at,
-                                             float* x, int ld) {
-  for (int i = LaneIndex(); i < ld; i += kWarpLanes) x[i] = EmbeddingValue(args, token, at, i);
-}
-
 // Copies weights to `to`, tile behind tile; returns the place behind them.
 __device__ inline char* KeepTiles(const CudaMatrix& w, const Tiles& tiles, char* to) {
   const size_t bytes = TileBytes(w.type, w.k);

@@ -8,7 +8,7 @@ namespace rivulet::kernels {
 
 // x <- norm(x), by one warp; zero behind the row.
 template <bool kF16, bool kStay>
-__device__ void LatencyBlock<kF16, kStay>::Normalize(float* x, const LatencyNorm& norm) const {
+__device__ void LatencyBlock<kF16, kStay>::Normalize(float* x, const StepNorm& norm) const {
   const RowStatistics statistics = NormalizeStatistics(x, p.model.hidden, p.model.norm_eps);
   for (int i = LaneIndex(); i < p.plan.ld_x; i += kWarpLanes) {
     x[i] = i < p.model.hidden
@@ -21,7 +21,7 @@ __device__ void LatencyBlock<kF16, kStay>::Normalize(float* x, const LatencyNorm
 // x of `rows`: from the exchange and normalised (`last`: also by the final norm, if there is one),
 // or, without `from`, the embedding; and as the input of a product. One warp a row.
 template <bool kF16, bool kStay>
-__device__ bool LatencyBlock<kF16, kStay>::LoadRows(const uint64_t* from, const LatencyNorm& norm,
+__device__ bool LatencyBlock<kF16, kStay>::LoadRows(const uint64_t* from, const StepNorm& norm,
                                                     bool last, uint32_t rows) {
   __syncthreads();
   const int hidden = p.model.hidden;
@@ -96,7 +96,7 @@ __device__ bool LatencyBlock<kF16, kStay>::LoadInput(const uint64_t* from, int l
 
 // Attention of the block's heads in a layer.
 template <bool kF16, bool kStay>
-__device__ void LatencyBlock<kF16, kStay>::Heads(const LatencyLayer& layer, int index,
+__device__ void LatencyBlock<kF16, kStay>::Heads(const StepLayer& layer, int index,
                                                  const LayerWords& words) {
   const CudaAttentionArgs& attention = p.model.attention;
   for (int h = 0; h < attention.layout.heads; ++h) {
@@ -113,7 +113,7 @@ __device__ void LatencyBlock<kF16, kStay>::Heads(const LatencyLayer& layer, int 
 
 template <bool kF16, bool kStay>
 __device__ bool LatencyBlock<kF16, kStay>::Layer(int index) {
-  const LatencyLayer& layer = p.model.layers[index];
+  const StepLayer& layer = p.model.layers[index];
   const LayerWords words(p, index);
   const StateLayout& layout = p.model.attention.layout;
   bool has_head = false;
@@ -121,7 +121,7 @@ __device__ bool LatencyBlock<kF16, kStay>::Layer(int index) {
   const Tiles hidden = share_.Columns(p.model.hidden), ffn = share_.Columns(p.model.ffn);
   if (has_head || hidden.all() > 0) {
     const uint64_t* from = index == 0 ? nullptr : LayerWords(p, index - 1).out;
-    const LatencyNorm norm = index == 0 ? LatencyNorm() : p.model.layers[index - 1].norm2;
+    const StepNorm norm = index == 0 ? StepNorm() : p.model.layers[index - 1].norm2;
     if (!LoadRows(from, norm, /*last=*/false, alive_)) return false;
     Heads(layer, index, words);
   }
@@ -147,15 +147,14 @@ template <bool kF16, bool kStay>
 __device__ bool LatencyBlock<kF16, kStay>::Head() {
   if (!share_.IsLast()) return true;
   const int last = p.model.attention.layout.layers - 1;
-  const LatencyNorm norm = p.model.layers[last].norm2;
+  const StepNorm norm = p.model.layers[last].norm2;
   const uint64_t* from = LayerWords(p, last).out;
   return share_.LocalHead() ? LocalHead(norm, from) : SharedHead(norm, from);
 }
 
 // Few outputs: the block that samples a row computes them all.
 template <bool kF16, bool kStay>
-__device__ bool LatencyBlock<kF16, kStay>::LocalHead(const LatencyNorm& norm,
-                                                     const uint64_t* from) {
+__device__ bool LatencyBlock<kF16, kStay>::LocalHead(const StepNorm& norm, const uint64_t* from) {
   const CudaMatrix& head = p.model.head;
   const TileSource<kStay> source = Take(head, share_.HeadTiles(p.plan.rows));
   float* outputs = shared_ + p.plan.outputs;
@@ -172,8 +171,7 @@ __device__ bool LatencyBlock<kF16, kStay>::LocalHead(const LatencyNorm& norm,
 
 // Many: the blocks of the stage share the columns, and those that sample wait for them.
 template <bool kF16, bool kStay>
-__device__ bool LatencyBlock<kF16, kStay>::SharedHead(const LatencyNorm& norm,
-                                                      const uint64_t* from) {
+__device__ bool LatencyBlock<kF16, kStay>::SharedHead(const StepNorm& norm, const uint64_t* from) {
   const CudaMatrix& head = p.model.head;
   const Tiles tiles = share_.HeadTiles(p.plan.rows);
   uint64_t* const words = p.exchange + p.plan.outputs_at;

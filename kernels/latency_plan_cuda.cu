@@ -18,9 +18,9 @@ struct ShareBytes {
 };
 
 // The largest share of any block.
-ShareBytes LargestShare(const LatencyModel& model, const LatencyPlan& plan) {
+ShareBytes LargestShare(const StepModel& model, const LatencyPlan& plan) {
   // Only shapes count here, and layers have the same.
-  LatencyLayer layer;
+  StepLayer layer;
   const CudaAttentionArgs& p = model.attention;
   layer.qkv = layer.ffn1 = CudaMatrix{model.type, model.hidden, 0, nullptr, nullptr};
   layer.out = CudaMatrix{model.type, p.layout.heads * p.layout.value_dim, 0, nullptr, nullptr};
@@ -30,7 +30,7 @@ ShareBytes LargestShare(const LatencyModel& model, const LatencyPlan& plan) {
     size_t bytes = 0;
     const int units = BlockShare(model, plan, block)
                           .ForEachSlice(
-                              plan.rows, [&](int) -> const LatencyLayer& { return layer; },
+                              plan.rows, [&](int) -> const StepLayer& { return layer; },
                               [&](const CudaMatrix& m, const Tiles& tiles) {
                                 bytes += static_cast<size_t>(tiles.all()) * TileBytes(m.type, m.k);
                               });
@@ -42,7 +42,7 @@ ShareBytes LargestShare(const LatencyModel& model, const LatencyPlan& plan) {
 
 // The order in which AttentionCuda adds for this model: a special kernel's, or the generic one's
 // with a warp a group.
-void SetOrder(const LatencyModel& model, LatencyPlan* plan) {
+void SetOrder(const StepModel& model, LatencyPlan* plan) {
   plan->tree = false;
   plan->groups = plan->dots = 4;
   (void)ForAttentionShape(
@@ -56,7 +56,7 @@ void SetOrder(const LatencyModel& model, LatencyPlan* plan) {
       [] { return cudaSuccess; });
 }
 
-void PlaceInShared(const LatencyModel& model, LatencyPlan* p) {
+void PlaceInShared(const StepModel& model, LatencyPlan* p) {
   const StateLayout& layout = model.attention.layout;
   const int key = model.attention.map.key_dim, f = layout.features, v = layout.value_dim;
   int at = 0;
@@ -85,7 +85,7 @@ void PlaceInShared(const LatencyModel& model, LatencyPlan* p) {
   p->shared_bytes = static_cast<size_t>(at) * sizeof(float);
 }
 
-void PlaceInExchange(const LatencyModel& model, LatencyPlan* p) {
+void PlaceInExchange(const StepModel& model, LatencyPlan* p) {
   const StateLayout& layout = model.attention.layout;
   const bool f16 = model.type == WeightType::kF16;
   const auto words = [&](int n, bool halves) { return RoundUp(halves ? (n + 1) / 2 : n, 2); };
@@ -117,8 +117,8 @@ bool Keep(bool weights, bool states, size_t limit, const ShareBytes& share, Late
 
 }  // namespace
 
-LatencyPlan PlanLatency(const LatencyModel& model, int rows, int multiprocessors,
-                        size_t shared_limit, bool may_stream) {
+LatencyPlan PlanLatency(const StepModel& model, int rows, int multiprocessors, size_t shared_limit,
+                        bool may_stream) {
   LatencyPlan plan;
   plan.rows = rows;
   SetOrder(model, &plan);

@@ -120,14 +120,15 @@ __device__ void MultiplyF16(const TileSource<kStay>& source, const uint32_t* a, 
 }
 
 // All tiles of float32 weights; a warp takes 32 columns of up to four rows at a time. `a`: rows of
-// floats, `ld` apart, readable up to k rounded up to 4. give(row, column, v).
+// floats, `ld` apart, readable up to k rounded up to 4. give(row, column, v). `warps`: of the
+// block.
 template <bool kStay, class Give>
 __device__ void MultiplyF32(const TileSource<kStay>& source, const float* a, int ld, int rows,
-                            const Give& give) {
+                            const Give& give, int warps = kLatencyWarps) {
   constexpr int kRows = 4;
   const int groups = (rows + kRows - 1) / kRows, items = source.tiles.all() * groups;
   const int steps = (source.w.k + 3) / 4;
-  for (int item = WarpIndex(); item < items; item += kLatencyWarps) {
+  for (int item = WarpIndex(); item < items; item += warps) {
     const int tile = item / groups, first = item % groups * kRows;
     const auto* w = reinterpret_cast<const uint4*>(source.At(tile)) + LaneIndex();
     const int column = 32 * source.tiles.At(tile) + LaneIndex();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who computes what (latency_cuda.h): heads and columns of every block, the same for the host that
-// counts bytes and the block that finds its weights. Included by latency_*.cu only.
+// counts bytes and the block that finds its weights. Included by latency_*.cu and fused_*.cu only.
 #pragma once
 
 #include "kernels/latency_cuda.h"
@@ -35,18 +35,19 @@ struct Tiles {
   }
 };
 
-// Columns of q, k, v and gate of one head: ranges of the layer's product, and where they go.
+// Columns of q, k, v and gate of neighbouring heads: ranges of the layer's product, and where they
+// go.
 struct HeadColumns {
   int begin[4], size[4], to[4];
-  __host__ __device__ HeadColumns(const CudaAttentionArgs& p, int head) {
+  __host__ __device__ HeadColumns(const CudaAttentionArgs& p, int head, int count = 1) {
     const int key = p.map.key_dim, value = p.layout.value_dim, heads = p.layout.heads;
     const int sizes[4] = {key, key, value, p.gated ? 1 : 0};
     int section = 0, at = 0;
     for (int i = 0; i < 4; ++i) {
-      size[i] = sizes[i];
-      begin[i] = section + head * size[i];
+      size[i] = count * sizes[i];
+      begin[i] = section + head * sizes[i];
       to[i] = at;
-      section += heads * size[i];
+      section += heads * sizes[i];
       at += size[i];
     }
   }
@@ -67,11 +68,11 @@ struct HeadColumns {
 
 // One block's share.
 struct BlockShare {
-  const LatencyModel& model;
+  const StepModel& model;
   const LatencyPlan& plan;
   int stage, index;  // in the stage
 
-  __host__ __device__ BlockShare(const LatencyModel& m, const LatencyPlan& p, int block)
+  __host__ __device__ BlockShare(const StepModel& m, const LatencyPlan& p, int block)
       : model(m), plan(p), stage(block / p.stage_blocks), index(block % p.stage_blocks) {}
 
   // The `index`-th share of n columns' tiles.
@@ -107,14 +108,14 @@ struct BlockShare {
   }
 
   // Calls f(matrix, tiles) for all weights of the block, in the order in which a step needs them.
-  // `layer_of(l)`: the LatencyLayer. Returns the number of its (layer, head) units.
+  // `layer_of(l)`: the StepLayer. Returns the number of its (layer, head) units.
 #pragma nv_exec_check_disable
   template <class LayerOf, class F>
   __host__ __device__ int ForEachSlice(int rows, const LayerOf& layer_of, const F& f) const {
     const StateLayout& layout = model.attention.layout;
     int units = 0;
     for (int l = stage; l < layout.layers; l += plan.stages) {
-      const LatencyLayer& layer = layer_of(l);
+      const StepLayer& layer = layer_of(l);
       for (int h = 0; h < layout.heads; ++h) {
         if (!HasHead(l, h)) continue;
         ++units;

@@ -11,6 +11,7 @@
 #include "model/base/error.h"
 #include "model/cuda_device.h"
 #include "model/cuda_forward.h"
+#include "model/cuda_fused.h"
 #include "model/cuda_latency.h"
 #include "model/cuda_limits.h"
 #include "model/cuda_prompts.h"
@@ -19,6 +20,7 @@
 #include "model/cuda_run_block.h"
 #include "model/cuda_run_plan.h"
 #include "model/cuda_slots.h"
+#include "model/cuda_step_model.h"
 #include "model/cuda_weights.h"
 
 namespace rivulet {
@@ -34,7 +36,9 @@ struct OnDevice {
   CudaMemory block;               // where runs arrive
   std::vector<CudaGraph> graphs;  // one step, by bucket
   CudaPrompts prompts;            // first steps of one prompt alone
+  CudaStepModel model;            // for kernels of whole steps
   CudaLatency latency;            // steps of few rows
+  CudaFused fused;                // steps of many rows
   CudaEvent end;                  // of the outstanding run
 };
 
@@ -144,6 +148,7 @@ class CudaBackend final : public Backend {
   }
 
   absl::Status Prepare(const CudaBackendOptions& options);
+  absl::Status PlanSteps(const CudaBackendOptions& options);
   absl::Status CaptureSteps();
   absl::Status WarmUp();
   absl::Status QueueRun(const Run& run);
@@ -185,14 +190,28 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
   RIVULET_RETURN_IF_ERROR(WarmUp());
   RIVULET_RETURN_IF_ERROR(CaptureSteps());
-  RIVULET_ASSIGN_OR_RETURN(
-      d.latency, CudaLatency::Create(config_, d.weights, d.slots, d.records, d.scratch, d.block,
-                                     limits_, device_, options, d.queue));
-  limits_.plan = d.latency.rows() > 0 ? d.latency.description()
-                                      : absl::StrCat("graphs (", d.latency.description(), ")");
+  RIVULET_RETURN_IF_ERROR(PlanSteps(options));
   RIVULET_ASSIGN_OR_RETURN(d.prompts,
                            CudaPrompts::Capture(forward_, d.queue, d.block.data(), limits_));
   return d.queue.AwaitAll();
+}
+
+// Which runs go as one launch, and how.
+absl::Status CudaBackend::PlanSteps(const CudaBackendOptions& options) {
+  OnDevice& d = *state_;
+  RIVULET_ASSIGN_OR_RETURN(
+      d.model, CudaStepModel::Create(config_, options.precision, d.weights, d.slots, d.queue));
+  const kernels::CudaSampleArgs sample = CudaSampling(config_, d.slots, d.records, d.scratch);
+  RIVULET_ASSIGN_OR_RETURN(
+      d.latency, CudaLatency::Create(d.model, sample, d.block, limits_, device_, options, d.queue));
+  RIVULET_ASSIGN_OR_RETURN(d.fused, CudaFused::Create(config_, d.model, sample, d.scratch.head_rows,
+                                                      d.block, limits_, device_, options, d.queue));
+  limits_.plan = d.latency.rows() > 0 ? d.latency.description()
+                                      : absl::StrCat("graphs (", d.latency.description(), ")");
+  if (!d.fused.description().empty()) {
+    limits_.plan = absl::StrCat(d.fused.description(), "; ", limits_.plan);
+  }
+  return absl::OkStatus();
 }
 
 // Captures a step for every bucket and runs it once, with rows of nobody: what the device reserves
@@ -269,7 +288,9 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
   if (prompt > 0 && count) RIVULET_RETURN_IF_ERROR(forward_.Count(d.queue.launch(), block, 1));
   if (prompt > 0) RIVULET_RETURN_IF_ERROR(d.prompts.Launch(prompt, d.queue.stream()));
   const int steps = draws - (plan_.plain ? 0 : 1);  // that are alike
-  if (steps > 0 && plan_.rows <= d.latency.rows()) {
+  if (steps > 0 && d.fused.Takes(plan_.rows)) {
+    RIVULET_RETURN_IF_ERROR(d.fused.Run(d.queue, block.step, plan_.rows, steps));
+  } else if (steps > 0 && plan_.rows <= d.latency.rows()) {
     RIVULET_RETURN_IF_ERROR(d.latency.Run(d.queue, block.step, plan_.rows, steps));
   } else {
     for (int step = 0; step < steps; ++step) {
@@ -339,13 +360,15 @@ struct Need {
 };
 
 absl::StatusOr<Need> MeasureNeed(const ModelConfig& config, const BackendLimits& limits,
-                                 const CudaBackendOptions& options) {
+                                 const CudaDevice& device, const CudaBackendOptions& options) {
   Need need;
+  RIVULET_ASSIGN_OR_RETURN(const size_t fused, CudaFused::Bytes(config, limits, device, options));
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&need.free, &need.total));
   need.weights = limits.weight_bytes;
   need.slot = CudaSlots::BytesPerSlot(config);
   need.work = CudaScratch::Bytes(config, limits, options.head_rows) +
-              CudaRunBlock::MaxBytes(limits) + CudaLatency::Bytes(config, limits, options);
+              CudaRunBlock::MaxBytes(limits) + CudaStepModel::Bytes(config) +
+              CudaLatency::Bytes(config, limits, options) + fused;
   need.num_slots = limits.num_slots;
   return need;
 }
@@ -359,7 +382,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   const ModelConfig& config = model->config();
   RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
   const BackendLimits limits = CudaLimits(config, options, device);
-  RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits, options));
+  RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits, device, options));
   if (need.sum() > need.usable()) return need.OutOfMemory();
   auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits, options.many_rows);
   const absl::Status started = backend->Start(options);

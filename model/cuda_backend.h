@@ -21,11 +21,13 @@ enum class CudaPrecision : uint8_t {
   kFloat32,
 };
 
-// How the steps of a run of few rows are launched. The bits are the same.
+// How the steps of a run are launched. The bits are the same.
 enum class CudaPlan : uint8_t {
-  kAuto,        // as one launch where weights fit into the device's shared memory, else as graphs
-  kLatency,     // as one launch, even if weights must be read anew in every step
+  kAuto,        // of few rows as one launch where weights fit into the device's shared memory, else
+                // as graphs
+  kLatency,     // of few rows as one launch, even if weights must be read anew in every step
   kThroughput,  // as graphs
+  kFused,       // of many rows as one launch (kernels/fused_cuda.h), else as kAuto says
 };
 
 struct CudaBackendOptions {
@@ -38,6 +40,7 @@ struct CudaBackendOptions {
   // Performance.
   CudaPlan plan = CudaPlan::kAuto;
   int latency_rows = 8;     // most rows of a run that goes as one launch, at most 16; 0: none
+  int fused_rows = 512;     // least rows of a run that kFused takes
   int max_rows = 0;         // rows of one run; 0: num_slots, but at most 4096
   int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 8192
   int max_steps = 32;       // steps of one run

@@ -38,6 +38,7 @@ struct CudaDevice {
   // how many there are), UNAVAILABLE (CUDA_ERROR).
   static absl::StatusOr<CudaDevice> Open(int index);
   absl::Status MakeCurrent() const;
+  absl::StatusOr<int> Attribute(cudaDeviceAttr attribute) const;
 };
 
 // Device memory, or host memory that the device writes to as well.

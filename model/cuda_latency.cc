@@ -8,13 +8,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/base/error.h"
+#include "model/cuda_limits.h"
 
 namespace rivulet {
 namespace {
 
-using kernels::LatencyLayer;
-using kernels::LatencyModel;
 using kernels::LatencyPlan;
 
 // Two launches whose blocks wait for each other would wait for ever if each had a part of the
@@ -47,39 +45,12 @@ class Turns {
   std::map<int, const CudaEvent*> last_;
 };
 
-// The shapes, without device memory.
-LatencyModel Shapes(const ModelConfig& config, CudaPrecision precision) {
-  LatencyModel model;
-  model.type = CudaLayerType(precision);
-  model.hidden = config.hidden_size;
-  model.ffn = config.ffn_size;
-  model.activation = CudaActivation(config);
-  model.norm_eps = config.layer_norm_eps;
-  model.head = {kernels::WeightType::kF32, config.hidden_size, config.output_size(), nullptr,
-                nullptr};
-  model.attention.layout = config.state_layout();
-  model.attention.map = FeatureMapOf(config);
-  return model;
-}
-
-absl::Status CannotBe(absl::string_view why) {
-  return InvalidField(
-      "PLAN_UNSUPPORTED", "plan",
-      absl::StrCat("plan is \"latency\", but ", why, "; allowed here: \"auto\" or \"throughput\""));
-}
-
 // 0: no run is to go as one launch. A launch has the head outputs of all its rows at once, in the
 // memory of a piece (CudaScratch).
 int MostRows(const BackendLimits& limits, const CudaBackendOptions& options) {
   if (options.plan == CudaPlan::kThroughput) return 0;
   const int rows = std::min(options.latency_rows, limits.max_rows);
   return options.head_rows > 0 ? std::min(rows, options.head_rows) : rows;
-}
-
-absl::StatusOr<int> Attribute(cudaDeviceAttr attribute, int device) {
-  int value = 0;
-  RIVULET_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
 }
 
 }  // namespace
@@ -93,7 +64,6 @@ CudaLatency& CudaLatency::operator=(CudaLatency&& other) noexcept {
   description_ = std::move(other.description_);
   args_ = other.args_;
   plans_ = std::exchange(other.plans_, {});
-  layers_ = std::move(other.layers_);
   exchange_ = std::move(other.exchange_);
   abort_ = std::move(other.abort_);
   end_ = std::move(other.end_);
@@ -106,32 +76,16 @@ size_t CudaLatency::Bytes(const ModelConfig& config, const BackendLimits& limits
   const int rows = MostRows(limits, options);
   if (rows == 0) return 0;
   const LatencyPlan plan =
-      kernels::PlanLatency(Shapes(config, options.precision), rows,
+      kernels::PlanLatency(CudaStepModel::Shapes(config, options.precision), rows,
                            /*multiprocessors=*/1, std::numeric_limits<size_t>::max(), true);
-  return plan.words * sizeof(uint64_t) + size_t(config.num_layers) * sizeof(LatencyLayer) +
-         sizeof(uint32_t);
-}
-
-absl::Status CudaLatency::UploadLayers(const CudaWeights& weights, CudaQueue& queue) {
-  const auto norm = [](const CudaNorm& n) { return kernels::LatencyNorm{n.weight, n.bias}; };
-  std::vector<LatencyLayer> layers;
-  for (const CudaLayer& l : weights.layers) {
-    layers.push_back({l.qkv, l.out, l.ffn1, l.ffn2, norm(l.norm1), norm(l.norm2), l.omega});
-  }
-  const size_t bytes = layers.size() * sizeof(LatencyLayer);
-  RIVULET_ASSIGN_OR_RETURN(layers_, CudaMemory::OnDevice(bytes));
-  args_.model.layers = static_cast<const LatencyLayer*>(layers_.data());
-  args_.model.final_norm = norm(weights.final_norm);
-  args_.model.head = weights.head;
-  return queue.CopyIn(layers_.data(), layers.data(), bytes);
+  return plan.words * sizeof(uint64_t) + sizeof(uint32_t);
 }
 
 // Makes the plans, and says in `description_` what became of it.
 absl::Status CudaLatency::Prepare(const CudaDevice& device, bool may_stream, int most_rows) {
-  RIVULET_ASSIGN_OR_RETURN(const int cooperative,
-                           Attribute(cudaDevAttrCooperativeLaunch, device.index));
+  RIVULET_ASSIGN_OR_RETURN(const int cooperative, device.Attribute(cudaDevAttrCooperativeLaunch));
   RIVULET_ASSIGN_OR_RETURN(const int shared,
-                           Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device.index));
+                           device.Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
   if (cooperative == 0) {
     description_ = "the device has no cooperative launches";
     return absl::OkStatus();
@@ -161,8 +115,7 @@ absl::Status CudaLatency::Prepare(const CudaDevice& device, bool may_stream, int
 }
 
 absl::StatusOr<CudaLatency> CudaLatency::Create(
-    const ModelConfig& config, const CudaWeights& weights, const CudaSlots& slots,
-    const CudaRecords& records, const CudaScratch& scratch, const CudaMemory& block,
+    const CudaStepModel& model, const kernels::CudaSampleArgs& sample, const CudaMemory& block,
     const BackendLimits& limits, const CudaDevice& device, const CudaBackendOptions& options,
     CudaQueue& queue) {
   CudaLatency latency;
@@ -173,15 +126,13 @@ absl::StatusOr<CudaLatency> CudaLatency::Create(
   }
   latency.device_ = device.index;
   kernels::LatencyArgs& args = latency.args_;
-  args.model = Shapes(config, options.precision);
-  args.model.embed = CudaEmbedding(config, weights);
-  args.model.attention = CudaAttention(config, slots);
-  args.sample = CudaSampling(config, slots, records, scratch);
+  args.model = model.model();
+  args.sample = sample;
   args.patience_nanoseconds = uint64_t(absl::ToInt64Nanoseconds(options.patience));
-  RIVULET_RETURN_IF_ERROR(latency.UploadLayers(weights, queue));
   RIVULET_RETURN_IF_ERROR(latency.Prepare(device, options.plan == CudaPlan::kLatency, most_rows));
   if (latency.plans_.empty()) {
-    if (options.plan == CudaPlan::kLatency) return CannotBe(latency.description_);
+    if (options.plan == CudaPlan::kLatency)
+      return CudaPlanUnsupported("latency", latency.description_);
     return latency;
   }
   const size_t bytes = latency.plans_.back().words * sizeof(uint64_t);

@@ -15,9 +15,9 @@
 #include "model/config.h"
 #include "model/cuda_backend.h"
 #include "model/cuda_device.h"
-#include "model/cuda_forward.h"
 #include "model/cuda_queue.h"
 #include "model/cuda_run_block.h"
+#include "model/cuda_step_model.h"
 
 namespace rivulet {
 
@@ -38,10 +38,10 @@ class CudaLatency {
   // options.plan is kThroughput, the result takes no run and says why. Errors: INVALID_ARGUMENT
   // (options.plan is kLatency and cannot be), RESOURCE_EXHAUSTED, UNAVAILABLE. References must
   // outlive the result.
-  static absl::StatusOr<CudaLatency> Create(const ModelConfig& config, const CudaWeights& weights,
-                                            const CudaSlots& slots, const CudaRecords& records,
-                                            const CudaScratch& scratch, const CudaMemory& block,
-                                            const BackendLimits& limits, const CudaDevice& device,
+  static absl::StatusOr<CudaLatency> Create(const CudaStepModel& model,
+                                            const kernels::CudaSampleArgs& sample,
+                                            const CudaMemory& block, const BackendLimits& limits,
+                                            const CudaDevice& device,
                                             const CudaBackendOptions& options, CudaQueue& queue);
 
   // Most rows of a run that this takes; 0: none.
@@ -54,7 +54,6 @@ class CudaLatency {
   absl::Status Run(const CudaQueue& queue, const kernels::CudaStepRows& step, int rows, int steps);
 
  private:
-  absl::Status UploadLayers(const CudaWeights& weights, CudaQueue& queue);
   absl::Status Prepare(const CudaDevice& device, bool may_stream, int most_rows);
   absl::Status WarmUp(const CudaMemory& block, CudaQueue& queue);
 
@@ -62,7 +61,7 @@ class CudaLatency {
   std::string description_;
   kernels::LatencyArgs args_;                // but for plan, rows, steps
   std::vector<kernels::LatencyPlan> plans_;  // rising rows
-  CudaMemory layers_, exchange_, abort_;
+  CudaMemory exchange_, abort_;
   CudaEvent end_;           // of the last launch
   uint64_t next_flag_ = 1;  // 0 is what fresh words hold
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "model/backend.h"
 #include "model/config.h"
 #include "model/cuda_backend.h"
@@ -12,6 +13,8 @@ namespace rivulet {
 
 // OK, or INVALID_ARGUMENT naming the field and its range.
 absl::Status CheckCudaOptions(const CudaBackendOptions& options);
+// INVALID_ARGUMENT: plan `name`, which was asked for by name, cannot be, and why.
+absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why);
 // REQUIRES: checked options.
 BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,
                          const CudaDevice& device);

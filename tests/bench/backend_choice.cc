@@ -26,7 +26,8 @@ const char* Value(const char* argument, const char* flag) {
 CudaPlan PlanOf(const std::string& name) {
   if (name == "latency") return CudaPlan::kLatency;
   if (name == "throughput") return CudaPlan::kThroughput;
-  if (name != "auto") Fail("--plan=auto|latency|throughput", 2);
+  if (name == "fused") return CudaPlan::kFused;
+  if (name != "auto") Fail("--plan=auto|latency|throughput|fused", 2);
   return CudaPlan::kAuto;
 }
 
@@ -42,6 +43,8 @@ bool Apply(const char* argument, Choice* choice) {
     choice->plan = PlanOf(plan);
   } else if (const char* rows = Value(argument, "--latency-rows=")) {
     choice->latency_rows = std::atoi(rows);
+  } else if (const char* least = Value(argument, "--fused-rows=")) {
+    choice->fused_rows = std::atoi(least);
   } else if (const char* device = Value(argument, "--device=")) {
     choice->device = std::atoi(device);
   } else if (const char* rate = Value(argument, "--copy-gb-per-s=")) {
@@ -113,6 +116,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.device = choice.device;
     options.plan = choice.plan;
     options.latency_rows = choice.latency_rows;
+    options.fused_rows = choice.fused_rows;
     backend = CreateCudaBackend(std::move(model), options);
   } else {
     backend = CreateCpuBackend(std::move(model),

@@ -221,6 +221,23 @@ void RegisterCpu(const Choice& choice) {
   Threads(add("BM_Prefill/mnist_784_tokens_stepped_f32", BM_Prefill, mnist, 784, 1, kF32));
 }
 
+// Many rows: a run as one launch against a graph a step.
+void RegisterManyRows(const Choice& choice) {
+  for (const std::string name : {"mnist-linear", "shakespeare-rfa", "cifar-10"}) {
+    for (const bool fused : {false, true}) {
+      Choice planned = choice;
+      planned.plan = fused ? CudaPlan::kFused : CudaPlan::kThroughput;
+      auto* step = benchmark::RegisterBenchmark(
+          absl::StrCat("BM_ManyRows/", name, fused ? "/fused" : "/graphs").c_str(),
+          [planned, name](benchmark::State& state) {
+            BM_Step(state, planned, name, WeightPrecision::kAuto);
+          });
+      step->Arg(64)->Arg(1024)->Arg(4096);
+      step->ArgName("rows")->UseRealTime()->Unit(benchmark::kMicrosecond);
+    }
+  }
+}
+
 void RegisterCuda(const Choice& choice) {
   for (const std::string name : {"mnist-linear", "shakespeare-rfa", "cifar-10", "110m"}) {
     auto* step = benchmark::RegisterBenchmark(
@@ -265,6 +282,7 @@ void RegisterCuda(const Choice& choice) {
       step->ArgName("rows")->UseRealTime()->Unit(benchmark::kMicrosecond);
     }
   }
+  if (choice.precision == CudaPrecision::kDefault) RegisterManyRows(choice);
 }
 
 }  // namespace

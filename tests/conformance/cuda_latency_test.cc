@@ -108,7 +108,7 @@ TEST_F(CudaLatencyTest, EverySpecialShapeOfStateHasTheSameBits) {
     config.ffn_size = 96;
     config.num_layers = 3;
     if (features != values) {
-      config.feature_map = MakeFeatureMap(FeatureMapKind::kFavor, features / 2);
+      config.feature_map = MakeFeatureMap(FeatureMapKind::kFavor, features);
     }
     config.activation = values == 32 ? Activation::kRelu : Activation::kGelu;
     config.vocab_size = values == 32 ? 40 : 300;  // a head in one block, and a head shared by all
