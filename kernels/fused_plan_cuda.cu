@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How Fused() spreads a model over blocks and shared memory, and the order in which warps read it.
 #include <algorithm>
+#include <vector>
 
 #include "kernels/categorical_cuda.h"
 #include "kernels/fused_slices_cuda.h"
@@ -68,8 +69,8 @@ void ForEachState(const StateLayout& layout, const FusedPlan& plan, int layer, i
 }
 
 // All pieces of a warp in a step, in the order of their use.
-template <class LayerOf, class F>
-void ForEachPiece(const StepModel& model, const FusedPlan& plan, int warp, const LayerOf& layer_of,
+template <class F>
+void ForEachPiece(const StepModel& model, const StepLayer* layers, const FusedPlan& plan, int warp,
                   const F& f) {
   const StateLayout& layout = model.attention.layout;
   int count = 0;
@@ -78,7 +79,7 @@ void ForEachPiece(const StepModel& model, const FusedPlan& plan, int warp, const
     f(piece);
   };
   for (int l = 0; l < layout.layers; ++l) {
-    const StepLayer& layer = layer_of(l);
+    const StepLayer& layer = layers[l];
     for (int h = 0; h < layout.heads; h += plan.round_heads) {
       const RoundColumns columns(model.attention, h, plan.round_heads);
       ForEachWeights(layer.qkv, TileGroups(columns.Covering(model.type)), warp, counted);
@@ -168,18 +169,16 @@ const char* CheckFusedCuda(const StepModel& model) {
 }
 
 FusedPlan PlanFused(const StepModel& model, int rows, int multiprocessors, size_t shared_limit) {
+  const std::vector<StepLayer> shapes(static_cast<size_t>(model.attention.layout.layers),
+                                      ShapeLayer(model));
   FusedPlan plan;
   const int even = (rows + multiprocessors - 1) / multiprocessors;
   for (int each = std::min(even, kFusedMaxRows); each > 0; --each) {
     plan.rows = each;
     if (!Fit(model, shared_limit, &plan)) continue;
-    const StepLayer shapes = ShapeLayer(model);
     for (int w = 0; w < kFusedWarps; ++w) {
-      int count = 0;
-      ForEachPiece(
-          model, plan, w, [&](int) -> const StepLayer& { return shapes; },
-          [&](const FusedPiece&) { ++count; });
-      plan.begin[w + 1] = plan.begin[w] + count;
+      plan.begin[w + 1] = plan.begin[w];
+      ForEachPiece(model, shapes.data(), plan, w, [&](const FusedPiece&) { ++plan.begin[w + 1]; });
     }
     return plan;
   }
@@ -196,9 +195,7 @@ size_t LeastFusedBytes(const StepModel& model) {
 void ListFusedPieces(const StepModel& model, const StepLayer* layers, const FusedPlan& plan,
                      FusedPiece* pieces) {
   for (int w = 0; w < kFusedWarps; ++w) {
-    ForEachPiece(
-        model, plan, w, [&](int l) -> const StepLayer& { return layers[l]; },
-        [&](const FusedPiece& piece) { *pieces++ = piece; });
+    ForEachPiece(model, layers, plan, w, [&](const FusedPiece& piece) { *pieces++ = piece; });
   }
 }
 
