@@ -146,16 +146,18 @@ TEST(MultiplexTest, TwoHundredRequestsSideBySideAreThoseOfLoneCalls) {
 }
 
 TEST(MultiplexTest, ErrorsAreThoseOfGenerateAndEndTheirRequestAlone) {
-  TestServer server({kStream});
+  TestServer server({kStream, kText});
   Stream stream(server);
   stream.Begin(1, Request(kStream, 1, kEndless));
   std::map<uint64_t, v1::GenerateRequest> bad;
-  for (uint64_t key = 2; key < 7; ++key) bad[key] = Request(kStream, 1, 10);
+  for (uint64_t key = 2; key < 8; ++key) bad[key] = Request(kStream, 1, 10);
   bad[2].mutable_sampling()->set_top_p(2);
   bad[3].set_model("nobody");
   bad[4].mutable_tokens()->add_ids(99);
   bad[5].clear_prompt();
   bad[6].mutable_session()->set_session_id("5b3bd9ce3b5a46f29c4c0d2d9c1b8e11");  // unknown
+  bad[7].set_model(kText);
+  bad[7].set_text(std::string(50, 'a'));  // of 40 positions
   for (const auto& [key, request] : bad) stream.Begin(key, request);
   for (const auto& [key, request] : bad) {
     stream.ReadUntilError(key);
@@ -349,9 +351,7 @@ TEST(MultiplexTest, ErrorsThatNobodyReadsHoldUpReading) {
     stream.Close();
   });
   int errors = 0;
-  while (stream.Read()) {
-    errors = stream.parts;
-  }
+  while (stream.Read()) errors = stream.parts;
   writer.join();
   EXPECT_EQ(errors, kRequests);
   EXPECT_EQ(stream.errors[0].field, "sampling.top_p");

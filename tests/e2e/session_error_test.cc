@@ -42,6 +42,7 @@ class SessionErrorTest : public ::testing::Test {
     Expect(sessions.Fork(session, 1).status(), in_ref);
     Expect(sessions.Rewind(session, 0).status(), by_id);
     Expect(sessions.Snapshot(session).status(), by_id);
+    Expect(sessions.Get(session).status(), by_id);
     Expect(sessions.Close(session), by_id);
   }
 };
@@ -67,8 +68,10 @@ TEST_F(SessionErrorTest, ASessionOfAnotherTenantOrModelDoesNotExist) {
   ExpectAllFail(sessions_, session.session_id(), not_found, "SESSION_NOT_FOUND");
   ExpectAllFail(Sessions(Connect(server_.server(), "mine"), kBounded), session.session_id(),
                 not_found, "SESSION_NOT_FOUND");
+  // Nor does one of those who name no tenant.
+  ExpectAllFail(yours, sessions_.Open().session_id(), not_found, "SESSION_NOT_FOUND");
   EXPECT_TRUE(yours.List().empty());
-  EXPECT_TRUE(sessions_.List().empty());
+  EXPECT_EQ(sessions_.List().size(), 1u);
   ASSERT_EQ(mine.List().size(), 1u);
   EXPECT_EQ(mine.List()[0].progress().position(), 2);
   EXPECT_EQ(mine.Tokens(mine.GenerateOf(session, 20)), mine.Alone({1, 2}, 20));

@@ -151,6 +151,13 @@ class Sessions {
     return client_.CloseSession(request, {.deadline = absl::Now() + absl::Minutes(1)});
   }
 
+  absl::StatusOr<v1::GetSessionReply> Get(const v1::Session& session) const {
+    v1::GetSessionRequest request;
+    request.set_model(model_);
+    request.set_session_id(session.session_id());
+    return client_.GetSession(request);
+  }
+
   std::vector<v1::Session> List() const {
     v1::ListSessionsRequest request;
     request.set_model(model_);

@@ -151,6 +151,16 @@ TEST_F(EngineCacheTest, AStateIsKeptWhereTheRequestAsks) {
   EXPECT_EQ(Run(Cached(Join(Counting(0, 9), {45, 46}), 3)), 7);
 }
 
+// The last token of a prompt is always fed: what is drawn next comes from its output.
+TEST_F(EngineCacheTest, AStateThatHasSeenAllOfAPromptIsTooDeepForIt) {
+  Start();
+  GenerateSpec longer = Cached(Counting(0, 30), 3);
+  longer.cache.positions = {20};
+  EXPECT_EQ(Run(longer), 0);
+  EXPECT_EQ(Run(Cached(Counting(0, 20), 3)), 0);
+  EXPECT_EQ(Run(Cached(Counting(0, 21), 3)), 20);
+}
+
 TEST_F(EngineCacheTest, ALongPromptIsKeptInPartsSoThatAnyTokenIsNear) {
   options_.sessions.checkpoint_tokens = 8;
   options_.prefill_tokens_idle = 1000;

@@ -140,11 +140,16 @@ TEST_F(ReaderTest, ComesBackBeforeRequestsThatCameLater) {
   Start();
   ReplyCollector slow(ReplyCollector::Reading::kOnlyWhenAsked), running, later;
   StartUnread(&slow, Prompt({1}, 12));
+  const int64_t runs = probe_->num_runs();
   probe_->AllowRuns(1);
   ASSERT_EQ(running.Start(engine_.get(), Prompt({2}, 5)), absl::OkStatus());
-  running.WaitForTokens(1);
+  EXPECT_TRUE(Eventually([&] { return probe_->num_runs() == runs + 2; })) << "the second is held";
+  clock_ms_ += 30'000;
   ASSERT_EQ(later.Start(engine_.get(), Prompt({3, 3, 3}, 1)), absl::OkStatus());
   slow.TakeNow();
+  probe_->AllowRuns(2);
+  EXPECT_TRUE(Eventually([&] { return Load().queued_by_priority[1] == 2; }));
+  EXPECT_EQ(Load().oldest_wait, absl::ZeroDuration()) << "it waits since it was read";
   probe_->AllowAll();
   EXPECT_EQ(later.Wait(), absl::OkStatus());
   EXPECT_TRUE(slow.reply().end()) << "one more token was left to draw";

@@ -221,6 +221,22 @@ TEST_F(EngineSessionTest, AppendScoresWhatItAppends) {
   ExpectAtRest();
 }
 
+TEST_F(EngineSessionTest, ScoringBeginsAtTheLastStateBeforeTheFirstScoredToken) {
+  options_.sessions.checkpoint_tokens = 1;
+  Start();
+  const SessionRef session = Open();
+  ASSERT_TRUE(Append(session, {1, 2, 3, 4, 5}).ok());
+  ASSERT_TRUE(Rewind(session, 3).ok());  // a state after all three stays, too late for scoring
+  const int64_t before = TokensFed();
+  const auto scored = Append(session, {6, 7}, /*score=*/true);
+  ASSERT_TRUE(scored.ok()) << scored.status();
+  EXPECT_EQ(TokensFed() - before, 2) << "3 and 6";
+  const auto all = Append(Open(), {1, 2, 3, 6, 7}, /*score=*/true);
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(scored->logprobs, std::vector<float>(all->logprobs.begin() + 3, all->logprobs.end()));
+  ExpectAtRest();
+}
+
 TEST_F(EngineSessionTest, WithoutBosTheFirstTokenIsNotScored) {
   config_ = FakeConfig(50, /*with_bos=*/false);
   Start();

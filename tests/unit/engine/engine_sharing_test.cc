@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <random>
+#include <tuple>
 
 #include "model/base/error.h"
 #include "tests/unit/engine/engine_fixture.h"
@@ -13,7 +14,26 @@ namespace {
 
 using ::testing::ElementsAre;
 
-class SharingTest : public EngineTest {};
+class SharingTest : public EngineTest {
+ protected:
+  static GenerateSpec OfTenant(const std::string& tenant) {
+    GenerateSpec spec = Prompt({}, 2);
+    spec.tenant = tenant;
+    return spec;
+  }
+  void EndSome(int count) {
+    for (int i = 0; i < count; ++i) {
+      ReplyCollector done;
+      ASSERT_EQ(done.Start(engine_.get(), Prompt({}, 1)), absl::OkStatus());
+      ASSERT_EQ(done.Wait(), absl::OkStatus());
+    }
+  }
+  // When a request that is refused now may come again.
+  absl::Duration Hint(const std::string& tenant = "") {
+    ReplyCollector refused;
+    return GetErrorDetail(refused.Start(engine_.get(), OfTenant(tenant))).retry_after;
+  }
+};
 
 TEST_F(SharingTest, TokensAreThoseOfALoneSessionAtAnyArrivalOrder) {
   std::mt19937 random(11);
@@ -213,23 +233,18 @@ TEST_F(SharingTest, ATenantAloneCannotFillTheQueue) {
   options_.max_queue = 16;  // 14 of it for one tenant
   Start();
   probe_->AllowRuns(0);
-  const auto spec_of = [](const std::string& tenant) {
-    GenerateSpec spec = Prompt({}, 2);
-    spec.tenant = tenant;
-    return spec;
-  };
   EXPECT_EQ(engine_->GetLoad().max_tenant_queue, 14);
   std::deque<ReplyCollector> taken(18);
   for (size_t i = 0; i < 16; ++i) {
-    ASSERT_EQ(taken[i].Start(engine_.get(), spec_of("greedy")), absl::OkStatus()) << i;
+    ASSERT_EQ(taken[i].Start(engine_.get(), OfTenant("greedy")), absl::OkStatus()) << i;
   }
   ReplyCollector refused;
-  EXPECT_EQ(GetErrorDetail(refused.Start(engine_.get(), spec_of("greedy"))).reason,
+  EXPECT_EQ(GetErrorDetail(refused.Start(engine_.get(), OfTenant("greedy"))).reason,
             "TENANT_QUEUE_FULL");
   for (size_t i = 16; i < 18; ++i) {
-    ASSERT_EQ(taken[i].Start(engine_.get(), spec_of("modest")), absl::OkStatus()) << i;
+    ASSERT_EQ(taken[i].Start(engine_.get(), OfTenant("modest")), absl::OkStatus()) << i;
   }
-  EXPECT_EQ(GetErrorDetail(refused.Start(engine_.get(), spec_of("modest"))).reason, "QUEUE_FULL");
+  EXPECT_EQ(GetErrorDetail(refused.Start(engine_.get(), OfTenant("modest"))).reason, "QUEUE_FULL");
   EXPECT_EQ(engine_->GetLoad().refused, 2);
   probe_->AllowAll();
   for (ReplyCollector& collector : taken) EXPECT_EQ(collector.Wait(), absl::OkStatus());
@@ -237,7 +252,7 @@ TEST_F(SharingTest, ATenantAloneCannotFillTheQueue) {
   std::deque<ReplyCollector> again(16);
   probe_->AllowRuns(0);
   for (ReplyCollector& collector : again) {
-    ASSERT_EQ(collector.Start(engine_.get(), spec_of("greedy")), absl::OkStatus());
+    ASSERT_EQ(collector.Start(engine_.get(), OfTenant("greedy")), absl::OkStatus());
   }
   probe_->AllowAll();
   for (ReplyCollector& collector : again) EXPECT_EQ(collector.Wait(), absl::OkStatus());
@@ -249,31 +264,59 @@ TEST_F(SharingTest, ARefusalSaysHowLongWhatWaitsTakesAtTheRecentRate) {
   fake_.limits.num_slots = 1;
   options_.max_queue = options_.max_tenant_queue = 8;
   Start();
-  // Twenty ended within the window of five seconds: four a second.
-  for (int i = 0; i < 20; ++i) {
-    ReplyCollector done;
-    ASSERT_EQ(done.Start(engine_.get(), Prompt({}, 1)), absl::OkStatus());
-    ASSERT_EQ(done.Wait(), absl::OkStatus());
-  }
+  EndSome(20);  // within the window of five seconds: four a second
   probe_->AllowRuns(0);
   std::deque<ReplyCollector> taken(9);
   for (ReplyCollector& collector : taken) {
     ASSERT_EQ(collector.Start(engine_.get(), Prompt({}, 1)), absl::OkStatus());
   }
-  const auto hint = [&] {
-    ReplyCollector refused;
-    return GetErrorDetail(refused.Start(engine_.get(), Prompt({}, 1))).retry_after;
-  };
-  EXPECT_EQ(hint(), absl::Seconds(1)) << "no full bucket of time yet";
+  EXPECT_EQ(Hint(), absl::Seconds(1)) << "no full bucket of time yet";
   clock_ms_ += 1000;
-  EXPECT_EQ(hint(), absl::Seconds(2)) << "eight wait";
+  EXPECT_EQ(Hint(), absl::Seconds(2)) << "eight wait";
   EXPECT_EQ(engine_->GetLoad().oldest_wait, absl::Seconds(1));
   clock_ms_ += 60'000;
-  EXPECT_EQ(hint(), absl::Seconds(1)) << "nothing has ended for a while";
+  EXPECT_EQ(Hint(), absl::Seconds(1)) << "nothing has ended for a while";
   probe_->AllowAll();
   for (ReplyCollector& collector : taken) EXPECT_EQ(collector.Wait(), absl::OkStatus());
   ExpectAtRest();
   EXPECT_EQ(engine_->GetLoad().oldest_wait, absl::ZeroDuration());
+}
+
+TEST_F(SharingTest, ATenantSharesTheRateWithTheOthersThatAreHere) {
+  fake_.limits.num_slots = 1;
+  options_.max_tenant_queue = 4;
+  Start();
+  EndSome(20);
+  probe_->AllowRuns(0);
+  std::deque<ReplyCollector> taken(6);
+  for (size_t i = 0; i < 5; ++i) {
+    ASSERT_EQ(taken[i].Start(engine_.get(), OfTenant("busy")), absl::OkStatus());
+  }
+  clock_ms_ += 1000;
+  EXPECT_EQ(Hint("busy"), absl::Milliseconds(1250)) << "five, four a second";
+  ASSERT_EQ(taken[5].Start(engine_.get(), OfTenant("other")), absl::OkStatus());
+  EXPECT_EQ(Hint("busy"), absl::Milliseconds(2500)) << "every second one is the other's";
+  probe_->AllowAll();
+  for (ReplyCollector& collector : taken) EXPECT_EQ(collector.Wait(), absl::OkStatus());
+}
+
+TEST_F(SharingTest, AHintIsATenthOfASecondAtLeastAndAMinuteAtMost) {
+  fake_.limits.num_slots = 1;
+  for (const auto& [waiting, ended, hint] :
+       {std::tuple{0, 20, absl::Milliseconds(100)}, std::tuple{20, 1, absl::Minutes(1)}}) {
+    options_.max_queue = options_.max_tenant_queue = waiting;
+    Start();
+    EndSome(ended);
+    probe_->AllowRuns(0);
+    std::deque<ReplyCollector> taken(static_cast<size_t>(1 + waiting));
+    for (ReplyCollector& collector : taken) {
+      ASSERT_EQ(collector.Start(engine_.get(), Prompt({}, 1)), absl::OkStatus());
+    }
+    clock_ms_ += 1000;
+    EXPECT_EQ(Hint(), hint) << waiting;
+    probe_->AllowAll();
+    for (ReplyCollector& collector : taken) EXPECT_EQ(collector.Wait(), absl::OkStatus());
+  }
 }
 
 TEST_F(SharingTest, WhoeverSawAnEndFindsItsPlaceFree) {

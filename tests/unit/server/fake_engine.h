@@ -3,6 +3,7 @@
 // test says so.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -32,6 +33,7 @@ class FakeEngine final : public Engine {
   const EngineOptions& options() const override { return options_; }
 
   absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) override {
+    if (before_generate) before_generate();
     absl::MutexLock lock(&mutex_);
     if (!refuse_.ok()) return refuse_;
     const RequestId id = next_id_++;
@@ -84,6 +86,7 @@ class FakeEngine final : public Engine {
 
   bool Drain(absl::Time deadline) override { return drain_.Run(deadline); }
   FakeDrain& drain() { return drain_; }
+  std::function<void()> before_generate;  // each Generate begins with it; set before the first
 
   // What the next requests are answered with at once, unless OK.
   void Refuse(absl::Status status) {

@@ -12,11 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "rivulet/v1/multiplex.grpc.pb.h"
 #include "server/engine/emitter.h"
 #include "server/grpc/grpc_server.h"
 #include "server/grpc/multiplex_reactor.h"
+#include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
 
 namespace rivulet {
@@ -147,8 +149,10 @@ TEST_F(MultiplexServiceTest, AMessageIsClosedWhenItIsLargeAndEveryRequestGetsIts
     engine_->Emit(id, Tokens(id == ids[0] ? 1 : 0, many));
   }
   EXPECT_THAT(ReadKeys(), ElementsAre(0));
-  EXPECT_THAT(ReadKeys(), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(ReadKeys(), ElementsAre(0, 1, 2, 3));  // the next message is on its way
+  for (int i = 0; i < 4; ++i) engine_->Emit(ids[static_cast<size_t>(i)], Tokens(20'001, many));
   EXPECT_THAT(ReadKeys(), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(ReadKeys(), ElementsAre(0, 1, 2, 3));
   for (const RequestId id : ids) engine_->End(id, absl::OkStatus());
   stream_->WritesDone();
   while (stream_->Read(&reply_)) {
@@ -185,6 +189,69 @@ TEST_F(MultiplexServiceTest, ErrorsThatNobodyReadsHoldUpReading) {
   writer.join();
   EXPECT_EQ(next, static_cast<uint64_t>(kRequests));
   EXPECT_TRUE(stream_->Finish().ok());
+}
+
+TEST_F(MultiplexServiceTest, ARequestHasItsOwnTimeoutButNoneBeyondTheStream) {
+  stream_->WritesDone();
+  EXPECT_TRUE(stream_->Finish().ok());
+  grpc::ClientContext context;
+  const absl::Time end = absl::Now() + absl::Hours(2);
+  context.set_deadline(absl::ToChronoTime(end));
+  stream_ = stub_->Multiplex(&context);
+  v1::MultiplexRequest request;
+  request.mutable_generate()->mutable_tokens()->add_ids(1);
+  const absl::Duration slack = absl::Minutes(5);  // however long the test takes
+  for (const auto& [hours, latest] : {std::pair{0, end}, {1, end - absl::Hours(1)}, {3, end}}) {
+    request.set_key(request.key() + 1);
+    if (hours > 0) request.mutable_timeout()->set_seconds(3600 * hours);
+    EXPECT_TRUE(stream_->Write(request));
+    const RequestId id = last_ = engine_->WaitForRequest(last_);
+    EXPECT_LT(engine_->last_spec().deadline, latest + slack) << hours;
+    EXPECT_GT(engine_->last_spec().deadline, latest - slack) << hours;
+    engine_->End(id, absl::OkStatus());
+  }
+  stream_->WritesDone();
+  while (stream_->Read(&reply_)) {
+  }
+  EXPECT_TRUE(stream_->Finish().ok());
+}
+
+TEST_F(MultiplexServiceTest, ACancelThatComesWhileARequestIsHandedOverEndsThatToo) {
+  absl::Notification handing, cancelled;
+  engine_->before_generate = [&] {
+    handing.Notify();
+    cancelled.WaitForNotification();
+  };
+  std::thread begin([this] { Begin(1); });
+  handing.WaitForNotification();
+  context_.TryCancel();
+  absl::SleepFor(absl::Milliseconds(20));  // a chance to be heard
+  cancelled.Notify();
+  begin.join();
+  engine_->WaitForCancel();
+  engine_->End(last_, absl::CancelledError("cancelled"));
+  EXPECT_EQ(stream_->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(MultiplexServiceTest, ADrainEndsStreamsWithTheirLastRequestAndLaterOnesAtOnce) {
+  const RequestId id = Begin(1);
+  grpc::ClientContext idle_context, late_context;
+  const auto idle = stub_->Multiplex(&idle_context);
+  std::thread drain(
+      [this] { EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Minutes(1))); });
+  const auto expect_drained = [](auto* stream) {
+    v1::MultiplexReply reply;
+    EXPECT_FALSE(stream->Read(&reply));
+    const testing::WireError error = testing::Unpack(stream->Finish());
+    EXPECT_EQ(error.code, grpc::StatusCode::UNAVAILABLE);
+    EXPECT_EQ(error.reason, "DRAINING");
+  };
+  expect_drained(idle.get());
+  expect_drained(stub_->Multiplex(&late_context).get());
+  engine_->End(id, absl::OkStatus());
+  EXPECT_THAT(ReadKeys(), ElementsAre(1));
+  expect_drained(stream_.get());
+  drain.join();
 }
 
 TEST_F(MultiplexServiceTest, ACancelledStreamEndsOnceItsRequestsHave) {

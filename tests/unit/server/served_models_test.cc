@@ -77,6 +77,8 @@ TEST_F(ServedModelsTest, AModelIsFoundUntilItsUnloadBegins) {
   EXPECT_THAT(NamesOf(models_.all()), ElementsAre(kText, kImage));
   EXPECT_FALSE(models_.BeginUnload(kText)) << "once is enough";
   EXPECT_FALSE(models_.BeginUnload("absent"));
+  EXPECT_THAT(std::string(models_.Find("absent").status().message()),
+              HasSubstr("has \"tiny-image\""));
 
   models_.FinishUnload(kText);
   const absl::Status gone = models_.Find(kText).status();
