@@ -218,6 +218,16 @@ std::vector<Point> ReaderPoints() {
          stage.Cancel();
        },
        kEndedWell},
+      {"after_its_end_when_others_have_every_slot",
+       [](CancelStage& stage) {
+         stage.Generate(Draw(6));
+         stage.SettleVictim();
+         stage.FillSlots(2);
+         stage.Cancel();
+         stage.Turn();
+         stage.Cancel();
+       },
+       kEndedWell},
   };
 }
 
