@@ -36,7 +36,7 @@ struct BackendLimits {
   size_t weight_bytes = 0;    // weights as this backend keeps them
   std::string
       numerics_id;        // what the bits of a session's tokens depend on beside model and request
-  std::string plan = {};  // how steps are run, in words for the log; bits do not depend on it
+  std::string plan = {};  // how steps are run, in words for people; bits do not depend on it
 };
 
 // What the penalties know of a token that was fed before: it was among the prompt, and how often it

@@ -47,6 +47,7 @@ std::string ModelJson(const v1::GetModelReply& model) {
                                  {"backend", model.summary().backend()},
                                  {"weights_sha256", model.summary().weights_sha256()},
                                  {"numerics_id", model.numerics_id()},
+                                 {"plan", model.plan()},
                                  {"vocab_size", a.vocab_size()},
                                  {"hidden_size", a.hidden_size()},
                                  {"num_layers", a.num_layers()},

@@ -26,6 +26,7 @@ class FakeEngine final : public Engine {
     limits_.max_rows = 8;
     limits_.bytes_per_slot = 4096;
     limits_.numerics_id = "fake-1";
+    limits_.plan = "as it goes";
   }
 
   const Model& model() const override { return *model_; }
