@@ -50,9 +50,12 @@ void Simulation::Accepted(Asked* asked, const absl::StatusOr<RequestId>& id) {
   if (id.ok()) {
     asked->id = *id;
     asked->arrival = now_;
-    asked->first = std::none_of(asked_.begin(), asked_.end(), [asked](const Asked& other) {
-      return &other != asked && other.tenant == asked->tenant;
-    });
+    asked->first = true;
+    for (Asked& other : asked_) {
+      if (&other == asked || other.tenant != asked->tenant) continue;
+      asked->first = false;
+      if (asked->priority < other.priority) other.first = false;
+    }
     return;
   }
   JudgeError(*asked, id.status());
@@ -107,7 +110,7 @@ void Simulation::Score() {
   Asked* const asked = Start("score");
   ScoreSpec spec;
   spec.tenant = asked->tenant = DrawTenant();
-  spec.priority = DrawPriority();
+  spec.priority = asked->priority = DrawPriority();
   spec.tokens = DrawTokens(15);
   if (choices_.OneIn(2)) spec.window = choices_.Between(1, 8);
   spec.want_logprobs = choices_.OneIn(2);
@@ -127,7 +130,7 @@ void Simulation::Append() {
   Asked* const asked = Start("append");
   AppendSpec spec;
   spec.session = DrawSession(asked);
-  spec.priority = DrawPriority();
+  spec.priority = asked->priority = DrawPriority();
   spec.tokens = DrawPrompt();
   spec.cache = DrawCache(20);
   asked->goes_on = true;
@@ -330,7 +333,9 @@ void Simulation::CancelSomething() {
 }
 
 void Simulation::ReadOf(Asked* asked) {
-  if (asked->listener != nullptr) static_cast<Reader*>(asked->listener.get())->Take();
+  if (asked->listener == nullptr) return;
+  static_cast<Reader*>(asked->listener.get())->Take();
+  asked->full_since.reset();
 }
 
 void Simulation::Read() {

@@ -19,21 +19,36 @@ void Simulation::CheckAsked(const Asked& asked) {
     over = "its deadline";
   }
   if (over != nullptr) Broken(absl::StrCat("I8: ", asked.what, " goes on after ", over));
-  if (asked.reply == nullptr) return;
+}
+
+// What waits for its reader is within the limit, and does not wait for ever.
+void Simulation::CheckReader(Asked* asked) {
+  if (asked->reply == nullptr || asked->turn >= turn_ - 1) return;
+  const absl::Duration timeout = world_.options.reader_timeout;
+  const int64_t pending = asked->reply->pending_bytes();
+  if (pending <= world_.options.max_pending_bytes) {
+    asked->full_since.reset();
+  } else if (!asked->full_since) {
+    asked->full_since = now_;
+  } else if (!clock_went_back_ && !BackendFailed() &&
+             turn_clocks_[static_cast<size_t>(turn_ - 1)] >= *asked->full_since + timeout) {
+    Broken(absl::StrCat("I8: ", asked->what, " waits for its reader for more than ",
+                        absl::FormatDuration(timeout)));
+  }
   const int64_t burst = world_.fake.limits.max_steps + 2;
   constexpr int64_t kTokenBytes = 4 + 1 + 4;  // the id, a character, a logprob
   const int64_t most =
-      world_.options.max_pending_bytes + (burst * asked.places + asked.held_back) * kTokenBytes;
-  if (asked.reply->pending_bytes() > most) {
-    Broken(
-        absl::StrCat("I6: ", asked.what, " has ", asked.reply->pending_bytes(), " pending bytes"));
+      world_.options.max_pending_bytes + (burst * asked->places + asked->held_back) * kTokenBytes;
+  if (pending > most) {
+    Broken(absl::StrCat("I6: ", asked->what, " has ", pending, " pending bytes"));
   }
 }
 
 void Simulation::CheckAfterTurn() {
   std::map<const Client*, int> waiting;
-  for (const Asked& asked : asked_) {
+  for (Asked& asked : asked_) {
     CheckAsked(asked);
+    CheckReader(&asked);
     if (asked.client != nullptr && !asked.foreign && !asked.closes && asked.turn < turn_ - 1) {
       ++waiting[asked.client];
     }

@@ -38,7 +38,7 @@ struct Asked {
   std::string tenant;  // on whose account
   Priority priority = Priority::kNormal;
   absl::Time arrival;
-  bool first = false;        // its tenant had no other request when it came
+  bool first = false;        // no request of its tenant can get slots before it
   Client* client = nullptr;  // null: none, or an id that never was
   bool foreign = false;      // under another tenant's name, or such an id
   bool closes = false;
@@ -49,6 +49,7 @@ struct Asked {
   int places = 1;
   int opens = 1;  // sessions, if it opens any
   int64_t tokens = 0;
+  std::optional<absl::Time> full_since;  // its reader has not read since then, and it is full
   int64_t held_back = 0;  // tokens that may come at once although they were not drawn in one run
   std::unique_ptr<ReplyListener> listener;  // of a Generate
   std::shared_ptr<Reply> reply;

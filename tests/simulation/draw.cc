@@ -40,7 +40,7 @@ std::vector<int32_t> Simulation::DrawPrompt() {
 
 PromptCacheSpec Simulation::DrawCache(int64_t longest) {
   PromptCacheSpec cache;
-  cache.enabled = !choices_.OneIn(3);
+  cache.enabled = choices_.OneIn(2);
   if (!cache.enabled) return cache;
   if (choices_.OneIn(3)) cache.salt.assign(1, 's');
   if (longest == 0 || !choices_.OneIn(3)) return cache;

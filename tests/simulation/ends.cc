@@ -235,10 +235,20 @@ void Simulation::JudgeUsage(const Asked& asked, const GenerateSpec& spec, const 
       usage.prompt_tokens != static_cast<int64_t>(spec.prompt.size())) {
     Broken(absl::StrCat("I9: the usage of ", asked.what, " is not what was seen"));
   }
-  if (seen.status.ok() && tokens > 0) {
-    turns_.Note({asked.number, asked.tenant, asked.priority, !spec.session && !spec.cache.enabled,
-                 asked.first, asked.arrival, asked.arrival + usage.queue_time});
-  }
+  if (tokens == 0) return;  // it may have ended without slots
+  const bool reads_state = spec.cache.enabled && disk_.has_value();
+  const bool never_parked =
+      world_.options.max_parked_bytes < static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
+  turns_.Note({.number = asked.number,
+               .tenant = asked.tenant,
+               .priority = asked.priority,
+               .slots = spec.num_samples,
+               .waits_at_once = !spec.session && !reads_state,
+               .first = asked.first,
+               .holds = never_parked,
+               .arrival = asked.arrival,
+               .admitted = asked.arrival + usage.queue_time,
+               .ended = asked.arrival + usage.total_time});
 }
 
 void Simulation::EndGenerate(Asked* asked, const GenerateSpec& spec, const SeenReply& seen,

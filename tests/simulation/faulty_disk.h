@@ -24,8 +24,8 @@ namespace rivulet {
 class FaultyDisk {
  public:
   struct Faults {
-    int one_in = 0;        // one call of so many fails; 0: none
-    int max_files = 1000;  // beyond, writes fail
+    int writes_one_in = 0, reads_one_in = 0;  // one of so many fails; 0: none
+    int max_files = 1000;                     // beyond, writes fail
   };
   // `choices` is borrowed.
   FaultyDisk(Choices* choices, const Faults& faults) : choices_(choices), to_come_(faults) {}
@@ -62,7 +62,7 @@ class FaultyDisk {
       file.wanted = static_cast<int64_t>(bytes.size());
       file.content = std::string(bytes);
       const bool full = std::ssize(disk_->files_) > disk_->to_come_.max_files;
-      if (!full && !disk_->Fails()) return absl::OkStatus();
+      if (!full && !disk_->Fails(disk_->to_come_.writes_one_in)) return absl::OkStatus();
       disk_->faults_ += full ? 1 : 0;
       const int how = full ? disk_->choices_->Below(2) : disk_->choices_->Below(4);
       if (how == 0) disk_->files_.erase(number);
@@ -76,14 +76,15 @@ class FaultyDisk {
       const auto found = disk_->files_.find(number);
       if (found == disk_->files_.end()) return absl::NotFoundError("no such file");
       const std::string& content = found->second.content;
-      if (!disk_->Fails()) return content;
+      if (!disk_->Fails(disk_->to_come_.reads_one_in)) return content;
       switch (disk_->choices_->Below(4)) {
         case 0:
           return absl::UnavailableError("the disk of the simulation cannot be read");
         case 1:
           return disk_->Part(content);
         case 2:
-          return disk_->files_.begin()->second.content;  // another's, mostly
+          return disk_->files_.begin() == found ? disk_->files_.rbegin()->second.content
+                                                : disk_->files_.begin()->second.content;
         default:
           return disk_->Flipped(content);
       }
@@ -109,8 +110,8 @@ class FaultyDisk {
     FaultyDisk* const disk_;
   };
 
-  bool Fails() {
-    const bool fails = to_come_.one_in > 0 && choices_->OneIn(to_come_.one_in);
+  bool Fails(int one_in) {
+    const bool fails = one_in > 0 && choices_->OneIn(one_in);
     if (fails) ++faults_;
     return fails;
   }

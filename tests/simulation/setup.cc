@@ -42,8 +42,8 @@ void Simulation::DrawLimits() {
   options.max_pending_bytes = 4 * choices_.Between(2, 10);
   options.reader_timeout =
       choices_.OneIn(2) ? absl::InfiniteDuration() : absl::Seconds(choices_.Between(1, 100));
-  options.max_parked_bytes =
-      choices_.Below(6) * static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
+  options.max_parked_bytes = (choices_.OneIn(3) ? 0 : choices_.Below(6)) *
+                             static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
   SessionLimits& sessions = options.sessions;
   sessions.max_sessions = choices_.Between(2, 12);
   const int64_t state = static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
@@ -61,11 +61,12 @@ void Simulation::DrawLimits() {
 }
 
 void Simulation::DrawDisk() {
-  if (choices_.OneIn(3)) return;
-  static constexpr int kOneIn[] = {0, 0, 20, 4, 1};
+  if (choices_.OneIn(4)) return;
+  static constexpr int kOneIn[] = {0, 0, 0, 20, 4, 1};
   FaultyDisk::Faults faults;
-  faults.one_in = kOneIn[choices_.Below(5)];
-  if (choices_.OneIn(4)) faults.max_files = choices_.Below(6);
+  faults.writes_one_in = kOneIn[choices_.Below(6)];
+  faults.reads_one_in = kOneIn[choices_.Below(6)];
+  if (choices_.OneIn(6)) faults.max_files = choices_.Below(6);
   slow_disk_ = choices_.OneIn(4);
   disk_.emplace(&choices_, faults);
 }

@@ -83,6 +83,7 @@ class Simulation {
   // checks.cc: what must hold after each turn, and at rest.
   void CheckAfterTurn();
   void CheckAsked(const Asked& asked);
+  void CheckReader(Asked* asked);
   // `holders`: requests that may have held a kept state when the load was noted.
   void CheckLoad(bool idle, int64_t holders);
   void CheckStates(const EngineLoad& load, int64_t holders);

@@ -19,9 +19,11 @@ struct Served {
   int number = 0;  // in the order of arrival
   std::string tenant;
   Priority priority = Priority::kNormal;
+  int slots = 1;
   bool waits_at_once = false;  // for slots: for no session, and for no state
-  bool first = false;          // its tenant had no other request then
-  absl::Time arrival, admitted;
+  bool first = false;          // no request of its tenant could get slots before it
+  bool holds = false;          // at least one slot from its admission to its end
+  absl::Time arrival, admitted, ended;
 };
 
 // Thread: one.
@@ -34,20 +36,31 @@ class Turns {
     for (const Served& waited : served_) {
       if (!waited.waits_at_once) continue;
       std::map<std::string, int> before;  // by tenant: turns while it waited
+      int less_urgent = 0;
       for (const Served& other : served_) {
-        if (other.tenant == waited.tenant) {
-          if (Overtakes(other, waited)) {
-            return absl::StrCat("#", other.number, " got its slots before #", waited.number);
-          }
-        } else if (other.admitted > waited.arrival && other.admitted < waited.admitted) {
-          ++before[other.tenant];
+        const bool own = other.tenant == waited.tenant;
+        if (own && Overtakes(other, waited)) {
+          return absl::StrCat("#", other.number, " got its slots before #", waited.number);
         }
+        if (other.admitted <= waited.arrival || other.admitted >= waited.admitted) continue;
+        ++before[other.tenant];
+        less_urgent += own && other.priority > waited.priority && other.slots == 1 ? 1 : 0;
+        if (waited.first && !own && other.slots == 1 && HoldsMore(other)) {
+          return absl::StrCat("#", other.number, ", whose tenant held slots, got another before #",
+                              waited.number, ", whose tenant held none");
+        }
+      }
+      // Such a one is its tenant's oldest, in one of eight turns. One that needs more slots may
+      // have been chosen before.
+      if (less_urgent > 1 + before[waited.tenant] / 4) {
+        return absl::StrCat(less_urgent, " less urgent ones got slots while #", waited.number,
+                            " waited");
       }
       // A tenant that holds nothing is next, but for those that hold nothing either and have
       // waited for longer.
-      if (!waited.first || waited.priority != Priority::kHigh) continue;
+      if (!waited.first) continue;
       for (const auto& [tenant, turns] : before) {
-        if (turns <= 1) continue;
+        if (turns <= 1 || tenant == waited.tenant) continue;
         return absl::StrCat("tenant \"", tenant, "\" had ", turns, " turns while #", waited.number,
                             ", the first of tenant \"", waited.tenant, "\", waited");
       }
@@ -60,6 +73,13 @@ class Turns {
   static bool Overtakes(const Served& later, const Served& waited) {
     return later.number > waited.number && later.waits_at_once &&
            later.priority >= waited.priority && later.admitted < waited.admitted;
+  }
+  // Its tenant held slots already when it got its own.
+  bool HoldsMore(const Served& served) const {
+    return std::any_of(served_.begin(), served_.end(), [&served](const Served& other) {
+      return other.tenant == served.tenant && other.holds && other.admitted < served.admitted &&
+             other.ended > served.admitted;
+    });
   }
 
   std::vector<Served> served_;
