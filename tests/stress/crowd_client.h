@@ -42,7 +42,7 @@ class CrowdClient {
   CrowdClient(Engine* engine, std::unique_ptr<Backend> alone, const std::string& tenant,
               uint32_t seed, const CrowdLimits& limits, CrowdTally* tally);
 
-  // Goes on until the tally's tokens reach `target`, or something differs; then closes everything.
+  // Goes on until the tally's tokens reach `target`, or anything fails; then closes everything.
   void Run(int64_t target);
 
  private:
@@ -91,6 +91,7 @@ class CrowdClient {
   void Rewind(Known* known);
   void Restore(const Known& known);
   void Reopen(Known* known);
+  void Close(const SessionId& id);
   void SampleWithoutSession();
 
   Engine* const engine_;
@@ -105,6 +106,7 @@ class CrowdClient {
   std::vector<Known> known_;
   std::vector<bool> in_flight_;  // [sessions]
   std::deque<Flight> flights_;
+  std::vector<RequestId> ended_;  // requests of this client
 };
 
 }  // namespace rivulet

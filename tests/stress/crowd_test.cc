@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "model/cpu_backend.h"
 #include "tests/stress/crowd_client.h"
 #include "tests/support/hostile_backend.h"
@@ -32,6 +33,25 @@ int64_t KeptBytes(Engine& engine) {
   return engine.GetLoad().states.memory_bytes;
 }
 
+// Keeps the first failure of a test, whichever thread it is of, to be told again at the end: the
+// clients all stop for it.
+class FirstFailure : public ::testing::EmptyTestEventListener {
+ public:
+  FirstFailure() { ::testing::UnitTest::GetInstance()->listeners().Append(this); }
+  ~FirstFailure() override { ::testing::UnitTest::GetInstance()->listeners().Release(this); }
+  // Thread: GoogleTest calls it under its own lock.
+  void OnTestPartResult(const ::testing::TestPartResult& result) override {
+    if (!what_.empty() || !result.failed()) return;
+    what_ = absl::StrCat(result.file_name() == nullptr ? "" : result.file_name(), ":",
+                         result.line_number(), ": ", result.message());
+  }
+  // Once no other thread can fail.
+  const std::string& what() const { return what_; }
+
+ private:
+  std::string what_;
+};
+
 struct Crowd {
   const char* model;  // directory
   int64_t tokens;     // to compare
@@ -48,6 +68,7 @@ class CrowdTest : public ::testing::TestWithParam<Crowd> {};
 
 TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
   const Crowd& crowd = GetParam();
+  FirstFailure first_failure;
   const auto model = Model::Load(std::string(RIVULET_SOURCE_DIR) + crowd.model);
   ASSERT_TRUE(model.ok()) << model.status();
   const auto new_backend = [&](int slots) {
@@ -63,7 +84,10 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
   EngineOptions options;
   options.prefill_tokens_busy = 24;
   options.max_pending_bytes = 32;
-  options.sessions.default_idle = absl::Hours(24);  // nobody's time runs out on a slow machine
+  // Nobody's time runs out on a slow machine: a client that computes what a reply must be reads no
+  // other one meanwhile.
+  options.sessions.default_idle = absl::Hours(24);
+  options.reader_timeout = absl::InfiniteDuration();
   const auto state_bytes = static_cast<int64_t>(backend->limits().bytes_per_slot);
   options.prefix_cache.max_bytes = 40 * state_bytes;
   options.prefix_cache.least_gain = 4;
@@ -113,7 +137,9 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
       static_cast<long long>(tally.forks), static_cast<long long>(tally.rewinds),
       static_cast<long long>(tally.restores), static_cast<long long>(tally.reopened));
   EXPECT_EQ(tally.wrong, 0);
-  EXPECT_GE(tally.tokens, target);
+  EXPECT_GE(tally.tokens, target) << "the clients stopped early, because of\n"
+                                  << (first_failure.what().empty() ? "nothing that was said"
+                                                                   : first_failure.what());
   // What is left are the states of cached prompts, once those on their way to files have arrived.
   for (int i = 0; i < 20000 && KeptBytes(*engine) > options.prefix_cache.max_bytes; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
