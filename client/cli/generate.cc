@@ -32,6 +32,8 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
     if (absl::Status status = SetPrompt(options, &request); !status.ok()) return status;
   }
   if (!options.session.id.empty()) SetSession(options.session, request.mutable_session());
+  if (options.cache.enabled) SetCache(options.cache, request.mutable_cache());
+  request.set_priority(ToPriority(options.priority));
   SetSampling(options.sampling, request.mutable_sampling());
   for (const std::string& stop : options.stop) request.mutable_stop()->add_strings(stop);
   for (const int32_t id : options.stop_tokens) request.mutable_stop()->add_token_ids(id);
@@ -135,6 +137,10 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
   if (first < absl::InfiniteFuture()) {
     absl::StrAppendFormat(&summary, ", first after %.1f ms",
                           absl::ToDoubleMilliseconds(first - start));
+  }
+  if (options.cache.enabled) {
+    absl::StrAppend(&summary, ", ", usage.cached_prompt_tokens(), " of ", usage.prompt_tokens(),
+                    " prompt tokens cached");
   }
   absl::StrAppend(&summary, ", seed ", seed);
   if (position.has_value()) absl::StrAppend(&summary, ", position ", *position);

@@ -49,7 +49,7 @@ CLI::Option* AddRemote(CLI::App* app, TargetOptions* target) {
 
 CLI::Option* AddTenant(CLI::App* app, TargetOptions* target) {
   return app->add_option("--tenant", target->tenant,
-                         "Whose sessions, where no proxy sets that: sent as rivulet-tenant");
+                         "On whose account, where no proxy sets that: sent as rivulet-tenant");
 }
 
 void AddCookie(CLI::App* app, SessionOptions* session) {
@@ -73,6 +73,24 @@ void AddPrompt(CLI::App* app, const char* help, PromptOptions* options, RawValue
   prompt->add_option("--values-file", options->values_file, "Values of an image, one byte each")
       ->check(PathGiven());
   prompt->require_option(0, 1);
+}
+
+void AddCache(CLI::App* app, CacheOptions* cache) {
+  CLI::Option* const enabled =
+      app->add_flag("--cache", cache->enabled,
+                    "Feed once what requests begin with alike; the tokens are the same");
+  app->add_option("--cache-salt", cache->salt, "Share with requests of this salt alone")
+      ->needs(enabled);
+  app->add_option("--cache-position", cache->positions,
+                  "Others will go on after so many tokens; repeatable")
+      ->expected(1)
+      ->take_all()
+      ->needs(enabled);
+}
+
+void AddPriority(CLI::App* app, std::string* priority) {
+  app->add_option("--priority", *priority, "low, normal or high, among the tenant's own requests")
+      ->check(CLI::IsMember({"low", "normal", "high"}));
 }
 
 void AddTarget(CLI::App* app, TargetOptions* target) {
@@ -169,6 +187,10 @@ absl::Status FinishSession(const SessionOptions& session) {
     if (absl::Status status = CheckUtf8(option, *text); !status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+absl::Status FinishCache(const CacheOptions& cache) {
+  return CheckUtf8("--cache-salt", cache.salt);
 }
 
 absl::StatusOr<double> ParseSeconds(const std::string& text, absl::string_view option) {

@@ -35,6 +35,8 @@ void AddSessionPlace(CLI::App* app, SessionOptions* session, const char* positio
                      const char* mark_help);
 void AddCookie(CLI::App* app, SessionOptions* session);
 void AddPrompt(CLI::App* app, const char* help, PromptOptions* prompt, RawValues* raw);
+void AddCache(CLI::App* app, CacheOptions* cache);
+void AddPriority(CLI::App* app, std::string* priority);
 void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw);
 void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw);
 void AddBench(CLI::App* app, BenchOptions* options, RawValues* raw);
@@ -50,6 +52,7 @@ absl::Status ParseMaxTokens(const RawValues& raw, std::optional<int64_t>* max_to
 absl::Status FinishSampling(const RawValues& raw, SamplingOptions* sampling);
 absl::Status FinishPrompt(const RawValues& raw, PromptOptions* prompt);
 absl::Status FinishSession(const SessionOptions& session);
+absl::Status FinishCache(const CacheOptions& cache);
 absl::Status FinishSessions(const RawValues& raw, SessionsOptions* options);
 absl::Status FinishBench(const RawValues& raw, BenchOptions* options);
 

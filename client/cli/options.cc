@@ -20,10 +20,12 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
           ->needs(app->get_option("--target"));
   AddSessionPlace(app, &options->session, "Go on here; default: at the session's end",
                   "Name the position after the reply, for rewind");
-  AddTenant(app, &options->target);
-  for (const char* const name : {"--position", "--mark", "--cookie", "--tenant"}) {
+  AddTenant(app, &options->target)->needs(app->get_option("--target"));
+  for (const char* const name : {"--position", "--mark", "--cookie"}) {
     app->get_option(name)->needs(session);
   }
+  AddCache(app, &options->cache);
+  AddPriority(app, &options->priority);
   AddSampling(app, &options->sampling, raw);
   app->add_option("--num-samples", options->num_samples, "Continuations of the prompt");
   app->add_option("--max-tokens", raw->max_tokens, "Most tokens of a continuation");
@@ -49,7 +51,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
       ->check(CLI::Range(1, 65536))
       ->needs(out);
   for (const char* const name :
-       {"--num-samples", "--max-tokens", "--stop", "--stop-token", "--session"}) {
+       {"--num-samples", "--max-tokens", "--stop", "--stop-token", "--session", "--cache"}) {
     app->get_option(name)->excludes(out);
   }
 }
@@ -78,12 +80,14 @@ void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
   app->add_option("--window", options->window,
                   "Score windows of N tokens, each from an empty state")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  AddPriority(app, &options->priority);
 }
 
 absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
   if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
   if (absl::Status status = FinishPrompt(raw, options); !status.ok()) return status;
   if (absl::Status status = FinishSession(options->session); !status.ok()) return status;
+  if (absl::Status status = FinishCache(options->cache); !status.ok()) return status;
   for (const std::string& stop : options->stop) {
     if (absl::Status status = CheckUtf8("--stop", stop); !status.ok()) return status;
   }

@@ -54,10 +54,19 @@ struct SessionOptions {
   std::string mark;
 };
 
+// How a prompt shares its state with other requests.
+struct CacheOptions {
+  bool enabled = false;  // else neither of the others is set
+  std::string salt;
+  std::vector<int64_t> positions;
+};
+
 // No prompt: an empty one, or none where there is a session.
 struct GenerateOptions : PromptOptions {
   TargetOptions target;
   SessionOptions session;
+  CacheOptions cache;
+  std::string priority;  // "low", "normal", "high"; empty: the server's default
   SamplingOptions sampling;
   std::optional<int32_t> num_samples;
   std::optional<int64_t> max_tokens;
@@ -83,6 +92,7 @@ struct ScoreOptions {
   std::optional<double> tail;    // last fraction of `text`
   std::vector<int64_t> outputs;
   std::optional<int64_t> window;
+  std::string priority;  // as in GenerateOptions
 };
 
 struct BenchOptions {
@@ -144,6 +154,8 @@ struct SessionsOptions : PromptOptions {  // append
   std::optional<uint64_t> seed;        // open, fork
   std::optional<double> idle_seconds;  // open, restore
   bool score = false;                  // append
+  CacheOptions cache;                  // append
+  std::string priority;                // append; as in GenerateOptions
   std::string file;                    // snapshot: to write, restore: to read
   bool json = false;
 };

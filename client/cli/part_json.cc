@@ -85,6 +85,7 @@ std::string PartJson(const v1::GenerateReply& part) {
   if (part.has_usage()) {
     const v1::Usage& usage = part.usage();
     absl::StrAppend(&line, ",\"usage\":{\"prompt_tokens\":", usage.prompt_tokens(),
+                    ",\"cached_prompt_tokens\":", usage.cached_prompt_tokens(),
                     ",\"completion_tokens\":", usage.completion_tokens());
     AppendSeconds("queue_seconds", usage.queue_time(), &line);
     AppendSeconds("first_token_seconds", usage.first_token_time(), &line);

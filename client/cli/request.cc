@@ -46,4 +46,16 @@ void SetSession(const SessionOptions& options, v1::SessionRef* session) {
   session->set_mark(options.mark);
 }
 
+void SetCache(const CacheOptions& options, v1::PromptCache* cache) {
+  cache->set_enabled(options.enabled);
+  cache->set_salt(options.salt);
+  cache->mutable_positions()->Add(options.positions.begin(), options.positions.end());
+}
+
+v1::Priority ToPriority(absl::string_view name) {
+  if (name == "low") return v1::PRIORITY_LOW;
+  if (name == "high") return v1::PRIORITY_HIGH;
+  return name == "normal" ? v1::PRIORITY_NORMAL : v1::PRIORITY_UNSPECIFIED;
+}
+
 }  // namespace rivulet

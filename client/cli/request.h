@@ -43,5 +43,8 @@ absl::Status SetPrompt(const PromptOptions& options, Request* request) {
 }
 
 void SetSession(const SessionOptions& options, v1::SessionRef* session);
+void SetCache(const CacheOptions& options, v1::PromptCache* cache);
+// `name`: as in GenerateOptions::priority.
+v1::Priority ToPriority(absl::string_view name);
 
 }  // namespace rivulet

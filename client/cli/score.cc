@@ -16,6 +16,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/exit_code.h"
 #include "client/cli/progress.h"
+#include "client/cli/request.h"
 #include "client/cli/score_input.h"
 #include "client/cli/text.h"
 
@@ -99,6 +100,7 @@ class Scoring {
 
   void Send(ScoreItem item) {
     v1::ScoreRequest request;
+    request.set_priority(ToPriority(options_.priority));
     request.set_model(model_name_);
     if (auto* const text = std::get_if<std::string>(&item.content)) {
       request.set_text(std::move(*text));

@@ -49,6 +49,7 @@ std::string SessionJson(const v1::Session& session, const std::string& cookie) {
 std::string AppendJson(const v1::AppendReply& reply, bool scored) {
   ordered_json json;
   SetProgress(reply.progress(), &json);
+  json["cached_tokens"] = reply.cached_tokens();
   if (scored) {
     json["nll_nats"] = reply.nll_nats();
     json["num_scored"] = reply.num_scored();

@@ -64,12 +64,22 @@ absl::StatusOr<std::string> Append(const SessionsOptions& options, const Target&
   SetSession(options.session, request.mutable_session());
   if (absl::Status status = SetPrompt(options, &request); !status.ok()) return status;
   request.set_score(options.score);
+  if (options.cache.enabled) SetCache(options.cache, request.mutable_cache());
+  request.set_priority(ToPriority(options.priority));
   const absl::StatusOr<v1::AppendReply> reply = target.client().Append(request);
   if (!reply.ok()) return reply.status();
   const absl::StatusOr<std::string> printed =
       PrintProgress(options, reply->progress().position(), AppendJson(*reply, options.score));
-  if (!printed.ok() || !options.score) return printed;
-  return absl::StrFormat("%.6f nats over %d tokens", reply->nll_nats(), reply->num_scored());
+  if (!printed.ok()) return printed;
+  std::vector<std::string> summary;
+  if (options.score) {
+    summary.push_back(
+        absl::StrFormat("%.6f nats over %d tokens", reply->nll_nats(), reply->num_scored()));
+  }
+  if (options.cache.enabled) {
+    summary.push_back(absl::StrCat(reply->cached_tokens(), " tokens cached"));
+  }
+  return absl::StrJoin(summary, ", ");
 }
 
 absl::StatusOr<std::string> Fork(const SessionsOptions& options, const Target& target) {

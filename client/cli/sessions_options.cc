@@ -52,6 +52,8 @@ void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw) {
   AddSessionPlace(append, &options->session,
                   "Where it goes; what was given there before is not fed twice",
                   "Name the position after it, for rewind");
+  AddCache(append, &options->cache);
+  AddPriority(append, &options->priority);
   append->add_flag("--score", options->score, "Also the log-likelihood of what is appended");
   actions.Json(append);
 
@@ -91,6 +93,7 @@ absl::Status FinishSessions(const RawValues& raw, SessionsOptions* options) {
   if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
   if (absl::Status status = FinishPrompt(raw, options); !status.ok()) return status;
   if (absl::Status status = FinishSession(options->session); !status.ok()) return status;
+  if (absl::Status status = FinishCache(options->cache); !status.ok()) return status;
   if (options->action == SessionsAction::kRewind && !options->session.position.has_value() &&
       options->session.mark.empty()) {
     return Usage("--position or --mark is needed");

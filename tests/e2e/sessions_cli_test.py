@@ -177,6 +177,47 @@ class SessionsTest(CommandTest):
         self.fails(self.run_sessions("close", first, *tenant), 2, "session")
         self.assertEqual(len(self.sessions("list", "--json", *tenant).lines()), 1)
 
+    def test_prompts_that_begin_alike_are_fed_once(self):
+        prompt = ["--tokens", ",".join(str(1 + i % 7) for i in range(40)), "--seed", "3", "--max-tokens", "6"]
+
+        def cached(*args, prompt=prompt):
+            """Cached tokens, and all tokens."""
+            result = self.succeeds(self.run_cached(*prompt, "--json", *args))
+            usage = result.lines()[-1]["usage"]
+            tokens = [token for part in result.lines() for token in part["tokens"]]
+            expected = f", {usage['cached_prompt_tokens']} of {usage['prompt_tokens']} prompt tokens cached"
+            self.assertEqual(expected in result.err, "--cache" in args, result)
+            return usage["cached_prompt_tokens"], tokens
+
+        alone = cached()
+        self.assertEqual(alone[0], 0)
+        self.assertEqual([cached("--cache") for _ in range(2)], [(0, alone[1]), (39, alone[1])])
+        self.assertEqual(cached(), alone, "not asked for")
+        salted = ("--cache", "--cache-salt", "other")
+        self.assertEqual([cached(*salted) for _ in range(2)], [(0, alone[1]), (39, alone[1])])
+        self.assertEqual(cached("--cache", "--tenant", "another")[0], 0)
+        begin = ",".join(prompt[1].split(",")[:22])
+        cached("--cache", "--cache-salt", "at", "--cache-position", "22", "--cache-position", "18")
+        parts = ["--tokens", begin + ",9,9", "--max-tokens", "1"]
+        self.assertEqual(cached("--cache", "--cache-salt", "at", prompt=parts)[0], 22)
+
+        session = self.open("--seed", "3")
+        appended = self.sessions("append", session, *prompt[:2], "--cache", "--json")
+        self.assertEqual((appended.lines()[0]["cached_tokens"], appended.err), (39, "39 tokens cached\n"))
+        self.assertEqual(self.generate(session, "--max-tokens", "6", "--cache")[0], alone[1])
+        both = self.sessions("append", self.open(), *prompt[:2], "--cache", "--score")
+        self.assertRegex(both.err, r"^[0-9.]+ nats over 40 tokens, [0-9]+ tokens cached\n$")
+
+        for bad, mention in (
+            (["--cache-position", "41"], "cache.positions[0] is 41"),
+            (["--cache-position", "0"], "cache.positions[0] is 0"),
+            (["--cache-salt", "x" * 65], "cache.salt is 65"),
+        ):
+            self.fails(self.run_cached(*prompt, "--cache", *bad), 2, mention)
+
+    def run_cached(self, *args):
+        return rivulet("generate", "--target", self.server.target, *MODEL, *args)
+
     def test_bad_usage_is_exit_code_2(self):
         session = ABSENT
         for args, mention in (
@@ -198,8 +239,9 @@ class SessionsTest(CommandTest):
         self.fails(self.run_sessions("append", "no-id", "--tokens", "1"), 2, "session_id")
         self.fails(self.run_sessions("open", "--idle-timeout", "0.5"), 2, "idle_timeout")
         self.fails(rivulet("sessions", "list", "--target", NOBODY), 3)
-        for args in (["--position", "1"], ["--mark", "m"], ["--tenant", "t"], ["--cookie", "c"]):
+        for args in (["--position", "1"], ["--mark", "m"], ["--cookie", "c"]):
             self.fails(rivulet("generate", "--target", NOBODY, *args), 2, "--session")
+        self.fails(rivulet("generate", "--model", RFA, "--tenant", "t"), 2, "--target")
         self.fails(rivulet("generate", "--model", RFA, "--session", session), 2, "--target")
         self.fails(self.run_generate(session, "--out", self.folder / "x.png"), 2, "--session")
 

@@ -80,6 +80,43 @@ TEST(SessionsOptionsTest, EveryOptionIsRead) {
   EXPECT_EQ(generate.target.tenant, "t");
 }
 
+TEST(SessionsOptionsTest, GenerateAndAppendShareThePromptCacheAndHavePriorities) {
+  const std::vector<std::string> options = {"--cache", "--cache-salt",     "s",  "--cache-position",
+                                            "9",       "--cache-position", "-1", "--priority",
+                                            "high"};
+  const auto check = [](const CacheOptions& cache, const std::string& priority) {
+    EXPECT_TRUE(cache.enabled);
+    EXPECT_EQ(cache.salt, "s");
+    EXPECT_THAT(cache.positions, ElementsAre(9, -1));  // what they may be is the server's to say
+    EXPECT_EQ(priority, "high");
+  };
+  std::vector<std::string> args = {"generate"};
+  args.insert(args.end(), options.begin(), options.end());
+  const auto generate = Expect<GenerateOptions>(args);
+  check(generate.cache, generate.priority);
+  args = {"sessions", "append", "abc"};
+  args.insert(args.end(), options.begin(), options.end());
+  const auto append = Expect<SessionsOptions>(args);
+  check(append.cache, append.priority);
+  EXPECT_FALSE(Expect<GenerateOptions>({"generate"}).cache.enabled);
+  EXPECT_EQ(Expect<GenerateOptions>({"generate"}).priority, "");
+  EXPECT_EQ(Expect<ScoreOptions>({"score", "--input", "-", "--priority", "low"}).priority, "low");
+  EXPECT_EQ(Expect<GenerateOptions>({"generate", "--tenant", "t"}).target.tenant, "t");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--cache-salt", "s"}, "--cache"},
+      {{"--cache-position", "1"}, "--cache"},
+      {{"--cache", "--cache-position", "x"}, "--cache-position"},
+      {{"--cache", "--cache-salt", "\xff"}, "--cache-salt"},
+      {{"--priority", "urgent"}, "--priority"},
+      {{"--cache", "--out", "f.png"}, "--cache"},
+  };
+  for (const auto& [bad, mention] : cases) {
+    std::vector<std::string> command = {"generate", "--target", "h:1"};
+    command.insert(command.end(), bad.begin(), bad.end());
+    EXPECT_THAT(Refusal(command), HasSubstr(mention)) << bad[0];
+  }
+}
+
 TEST(SessionsOptionsTest, BadFormIsRefusedWithTheOptionsName) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"open", "--seed", "-1"}, "--seed"},

@@ -34,7 +34,9 @@ from rivulet.model_replies import (
 from rivulet.replies import (
     Finish, FinishReason, Generation, HealthStatus, Part, Sample, Score, SessionInfo, TopLogprobs, Usage,
 )  # fmt: skip
-from rivulet.requests import CallOptions, GenerateOptions, ImageOptions, Metadata, Prompt, PromptCache, SamplingOptions, SessionGenerateOptions
+from rivulet.requests import (
+    CallOptions, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, SamplingOptions, SessionGenerateOptions,
+)  # fmt: skip
 from rivulet.session import Session
 from rivulet.streams import GenerateStream, SessionStream
 
@@ -45,7 +47,7 @@ __all__ = [
     "AsyncSessionStream", "CallOptions", "Cancelled", "Client", "Code", "DataLoss", "DeadlineExceeded", "FailedPrecondition", "Finish",
     "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
     "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
-    "MultiplexPart", "NotFound", "OutOfRange", "Part", "PermissionDenied", "Prompt", "PromptCache", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
+    "MultiplexPart", "NotFound", "OutOfRange", "Part", "PermissionDenied", "Priority", "Prompt", "PromptCache", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
     "Score", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "TextContent", "TlsOptions",
     "TokenContent", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
     "Unloaded", "Usage", "draw",

@@ -162,10 +162,11 @@ class AsyncClient:
         window: int | None = None,
         output_positions: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         logprobs: bool = False,
+        priority: requests.Priority | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """How likely a text or a sequence of token ids [n] is. Arguments and errors: as Client.score()."""
-        request = requests.score(content, model, window, output_positions, logprobs)
+        request = requests.score(content, model, window, output_positions, logprobs, priority)
         return replies.score(await self._call("score", request, options), logprobs, output_positions is not None)
 
     async def models(self, **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelSummary, ...]:

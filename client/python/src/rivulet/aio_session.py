@@ -47,11 +47,12 @@ class AsyncSession(SessionCore):
         logprobs: bool = False,
         mark: str | None = None,
         cache: requests.PromptCache | bool | None = None,
+        priority: requests.Priority | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """Feeds tokens without generating. Arguments and errors: as Session.append()."""
         await self._begin(options)
-        request = self._append_request(content, score, output_positions, logprobs, mark, cache)
+        request = self._append_request(content, score, output_positions, logprobs, mark, cache, priority)
         with self._changing():
             reply = await self._client._call("append", request, options)
         return self._appended(request, reply)

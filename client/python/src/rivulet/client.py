@@ -97,7 +97,7 @@ class Client:
           array of uint8, [n]). May be empty for a model with a bos.
         options: model, max_tokens, num_samples, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
-          cache, timeout, metadata: see rivulet.GenerateOptions.
+          cache, priority, timeout, metadata: see rivulet.GenerateOptions.
         Errors: TypeError, ValueError (arguments); those of GenerateStream while iterating.
         """
         request = requests.generate(prompt, options)
@@ -191,6 +191,7 @@ class Client:
         window: int | None = None,
         output_positions: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         logprobs: bool = False,
+        priority: requests.Priority | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """How likely a text or a sequence of token ids [n] is. With a bos every token is scored, without one all but the first.
@@ -198,9 +199,10 @@ class Client:
         window: cuts a long sequence into windows of this many scored tokens, each scored from an empty state.
         output_positions: scored tokens (0 = the first) whose raw head outputs are wanted.
         logprobs: the log-likelihood of each scored token is wanted.
+        priority: among the tenant's own requests that wait for a slot.
         Errors: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded.
         """
-        request = requests.score(content, model, window, output_positions, logprobs)
+        request = requests.score(content, model, window, output_positions, logprobs, priority)
         return replies.score(self._call("score", request, options), logprobs, output_positions is not None)
 
     def models(self, **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelSummary, ...]:

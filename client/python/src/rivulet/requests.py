@@ -4,6 +4,7 @@ server's to say. Errors: TypeError and ValueError that begin with the argument's
 
 from __future__ import annotations
 
+import enum
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +27,14 @@ channels interleaved. Any other sequence or array of integers, [n]: token ids. P
 
 Metadata: TypeAlias = Union[Mapping[str, Union[str, bytes]], Sequence[tuple[str, Union[str, bytes]]]]
 """Headers of a call: lower-case keys; a key that ends in "-bin" has bytes."""
+
+
+class Priority(enum.Enum):
+    """Which of a tenant's own requests gets a slot first; it takes nothing from another tenant."""
+
+    LOW = 1  # gives way to the tenant's other requests: batch work
+    NORMAL = 2
+    HIGH = 3  # before the tenant's other requests: somebody looks at it
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,7 @@ class SamplingOptions(CallOptions, total=False):
     logprobs: the log-probability of every token
     top_logprobs: also those of the likeliest n, 0 to 20; needs logprobs
     cache: share the prompt's state with other requests; True: as PromptCache() says. Usage.cached_prompt_tokens tells what it saved
+    priority: among the tenant's own requests that wait for a slot
     """
 
     max_tokens: int | None
@@ -111,6 +121,7 @@ class SamplingOptions(CallOptions, total=False):
     logprobs: bool
     top_logprobs: int
     cache: PromptCache | bool | None
+    priority: Priority | None
 
 
 class GenerateOptions(SamplingOptions, total=False):
@@ -266,9 +277,18 @@ def _give(name: str, value: Prompt, message: inference_pb2.GenerateRequest | ses
         message.tokens.ids.extend(integers(name, value))
 
 
-def _set_cache(
-    cache: Any, message: inference_pb2.GenerateRequest | session_service_pb2.AppendRequest
+def _set_priority(
+    value: Any, message: inference_pb2.GenerateRequest | inference_pb2.ScoreRequest | session_service_pb2.AppendRequest
 ) -> None:
+    """Errors: TypeError."""
+    if value is None:
+        return
+    if not isinstance(value, Priority):
+        raise TypeError(f"priority: {value!r} is no Priority")
+    pass
+
+
+def _set_cache(cache: Any, message: inference_pb2.GenerateRequest | session_service_pb2.AppendRequest) -> None:
     """Errors: TypeError, ValueError."""
     if cache is None:
         return
@@ -313,12 +333,13 @@ def _generate(prompt: Prompt, options: SamplingOptions) -> inference_pb2.Generat
     request.logprobs.enabled = boolean("logprobs", given.get("logprobs", False))
     request.logprobs.top_n = int32("top_logprobs", given.get("top_logprobs", 0))
     _set_cache(given.get("cache"), request)
+    _set_priority(given.get("priority"), request)
     return request
 
 
 def append(
     content: Prompt, score: bool, output_positions: Sequence[int] | NDArray[np.integer[Any]] | None, logprobs: bool,
-    cache: PromptCache | bool | None,
+    cache: PromptCache | bool | None, priority: Priority | None,
 ) -> session_service_pb2.AppendRequest:
     """The message of append(), but for model and session."""
     request = session_service_pb2.AppendRequest(score=boolean("score", score), logprobs=boolean("logprobs", logprobs))
@@ -326,6 +347,7 @@ def append(
     if output_positions is not None:
         request.output_positions.extend(integers("output_positions", output_positions, int64))
     _set_cache(cache, request)
+    _set_priority(priority, request)
     return request
 
 
@@ -335,6 +357,7 @@ def score(
     window: int | None,
     output_positions: Sequence[int] | NDArray[np.integer[Any]] | None,
     logprobs: bool,
+    priority: Priority | None,
 ) -> inference_pb2.ScoreRequest:
     """The message of score()."""
     request = inference_pb2.ScoreRequest(model=text("model", model), logprobs=boolean("logprobs", logprobs))
@@ -343,6 +366,7 @@ def score(
     else:
         request.tokens.SetInParent()
         request.tokens.ids.extend(integers("content", content))
+    _set_priority(priority, request)
     if window is not None:
         request.window = int64("window", window)
     if output_positions is not None:

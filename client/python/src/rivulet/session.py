@@ -58,6 +58,7 @@ class Session(SessionCore):
         logprobs: bool = False,
         mark: str | None = None,
         cache: requests.PromptCache | bool | None = None,
+        priority: requests.Priority | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """Feeds tokens without generating. An error leaves the session as it was; after Unavailable or DeadlineExceeded the same
@@ -71,10 +72,11 @@ class Session(SessionCore):
         mark: name for the position after it, at most 64 bytes.
         cache: share the states of the whole sequence with other requests; True: as PromptCache() says. cached_tokens of the result
           tells how many tokens were not fed because of it.
+        priority: among the tenant's own requests that wait for a slot.
         Errors: OutOfRange (TOO_MANY_TOKENS), FailedPrecondition (MARK_LIMIT).
         """
         self._begin(options)
-        request = self._append_request(content, score, output_positions, logprobs, mark, cache)
+        request = self._append_request(content, score, output_positions, logprobs, mark, cache, priority)
         with self._changing():
             reply = self._client._call("append", request, options)
         return self._appended(request, reply)
@@ -85,7 +87,7 @@ class Session(SessionCore):
 
         options: position, mark, retries; max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
-          cache, timeout, metadata: see rivulet.SessionGenerateOptions.
+          cache, priority, timeout, metadata: see rivulet.SessionGenerateOptions.
         Errors: TypeError, ValueError (arguments); those of SessionStream while iterating.
         """
         reader = self._reader(prompt, options)

@@ -143,9 +143,9 @@ class SessionCore:
 
     def _append_request(
         self, content: requests.Prompt, score: bool, output_positions: Any, logprobs: bool, mark: str | None,
-        cache: requests.PromptCache | bool | None,
+        cache: requests.PromptCache | bool | None, priority: requests.Priority | None,
     ) -> session_service_pb2.AppendRequest:
-        request = requests.append(content, score, output_positions, logprobs, cache)
+        request = requests.append(content, score, output_positions, logprobs, cache, priority)
         request.model = self._model
         request.session.CopyFrom(self._ref(mark=mark))
         return request
