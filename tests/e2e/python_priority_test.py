@@ -91,16 +91,15 @@ class PriorityTest(unittest.TestCase):
     def test_calls_of_threads_say_it_too(self):
         session = self.client.open_session()
         with ThreadPoolExecutor(2) as threads:
-            calls = []
-            for call, queued in (
-                (lambda: session.append([1, 2, 3], priority=Priority.LOW), (1, 0, 0)),
-                (lambda: self.client.score([1, 2], priority=Priority.HIGH), (1, 0, 1)),
-            ):
-                calls.append(threads.submit(call))
-                self.await_queued(*queued)
-            self.holder.kill()
-            for call in calls:
-                call.result(60)
+            try:
+                for call, queued in (
+                    (lambda: session.append([1, 2, 3], priority=Priority.LOW), (1, 0, 0)),
+                    (lambda: self.client.score([1, 2], priority=Priority.HIGH), (1, 0, 1)),
+                ):
+                    threads.submit(call)
+                    self.await_queued(*queued)
+            finally:
+                self.holder.kill()  # else the calls, and with them the threads, would wait
         for priority in (3, "high", True):
             for call in (
                 lambda: self.client.generate([1], priority=priority),

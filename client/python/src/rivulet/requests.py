@@ -285,7 +285,7 @@ def _set_priority(
         return
     if not isinstance(value, Priority):
         raise TypeError(f"priority: {value!r} is no Priority")
-    pass
+    message.priority = value.value
 
 
 def _set_cache(cache: Any, message: inference_pb2.GenerateRequest | session_service_pb2.AppendRequest) -> None:
