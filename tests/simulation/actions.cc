@@ -17,6 +17,17 @@ std::string Of(const SessionRef& ref) {
                       ref.mark.empty() ? "" : absl::StrCat(" mark ", ref.mark));
 }
 
+// Where its answer was lost: the same tokens at the same position, after the same ones.
+void AskAgain(const simulated::Client& client, AppendSpec* spec) {
+  SessionState before = client.maybe[0];
+  const int64_t position = before.size() - std::ssize(client.appended);
+  if (client.appended.empty() || position < 0) return;
+  before.Cut(position);
+  spec->tokens = client.appended;
+  spec->session.position = position;
+  spec->session.hash = before.hash();
+}
+
 }  // namespace
 
 void Simulation::Ask() {
@@ -67,6 +78,7 @@ void Simulation::Generate(bool in_session) {
   GenerateSpec spec = DrawGenerate();
   if (in_session) {
     spec.session = DrawSession(asked);
+    DrawHash(*asked, &*spec.session);
     spec.session_seed = choices_.OneIn(2);
     if (choices_.OneIn(2)) spec.prompt.clear();
   } else {
@@ -89,7 +101,9 @@ void Simulation::Generate(bool in_session) {
   asked->tokens = static_cast<int64_t>(spec.prompt.size());
   absl::StrAppend(&asked->what, " ", spec.prompt.size(), "+", spec.max_tokens, " tokens x",
                   spec.num_samples, spec.session ? Of(*spec.session) : "");
-  auto reader = std::make_unique<Reader>(/*eager=*/!choices_.OneIn(4), spec.num_samples);
+  const bool eager = !choices_.OneIn(4);
+  asked->asleep = !eager && choices_.OneIn(3);
+  auto reader = std::make_unique<Reader>(eager, spec.num_samples);
   Reader* const listener = reader.get();
   asked->listener = std::move(reader);
   const absl::StatusOr<Engine::Ticket> ticket = engine_->Generate(spec, listener);
@@ -130,9 +144,11 @@ void Simulation::Append() {
   Asked* const asked = Start("append");
   AppendSpec spec;
   spec.session = DrawSession(asked);
+  DrawHash(*asked, &spec.session);
   spec.priority = asked->priority = DrawPriority();
   spec.tokens = DrawPrompt();
   spec.cache = DrawCache(20);
+  if (asked->client != nullptr && choices_.OneIn(3)) AskAgain(*asked->client, &spec);
   asked->goes_on = true;
   spec.score = choices_.OneIn(2);
   spec.want_logprobs = spec.score && choices_.OneIn(2);
@@ -342,7 +358,7 @@ void Simulation::Read() {
   if (asked_.empty()) return;
   auto reader = asked_.begin();
   std::advance(reader, choices_.Below(static_cast<int>(asked_.size())));
-  ReadOf(&*reader);
+  if (!reader->asleep) ReadOf(&*reader);
 }
 
 }  // namespace rivulet

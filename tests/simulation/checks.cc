@@ -145,9 +145,15 @@ void Simulation::CheckStates(const EngineLoad& load, int64_t holders) {
 void Simulation::CheckRest() {
   const EngineLoad load = engine_->GetLoad();
   const StateStore::Usage& states = load.states;
-  if (load.slots_used != 0 || load.running != 0 || load.queued != 0 || load.parked != 0) {
-    Broken(absl::StrCat("I9: ", load.slots_used, " slots used and ", load.parked,
-                        " samples parked at rest"));
+  if (load.slots_used != 0 || load.running != 0 || load.queued != 0 || load.parked != 0 ||
+      load.tenants != 0) {
+    Broken(absl::StrCat("I9: ", load.slots_used, " slots used, ", load.parked,
+                        " samples parked and ", load.tenants, " tenants at rest"));
+  }
+  if (load.cut != Counted("READER_TOO_SLOW") ||
+      load.refused != Counted("QUEUE_FULL") + Counted("TENANT_QUEUE_FULL")) {
+    Broken(absl::StrCat("I9: ", load.cut, " replies were cut and ", load.refused,
+                        " requests refused, as the engine counts"));
   }
   if (!BackendFailed() && probe_->dirty_slots() != 0) Broken("I10: dirty slots at rest");
   CheckStates(load, /*holders=*/0);

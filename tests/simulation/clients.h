@@ -25,6 +25,7 @@ struct Client {
   uint64_t seed = 0;
   absl::Duration idle;
   std::vector<SessionState> maybe;  // the states that explain all that was seen; at least one
+  std::vector<int32_t> appended;    // what was given last; it may be given again
   bool closing = false;             // CloseSession was called
   bool gone = false;                // closed or expired for certain ...
   int gone_turn = 0;                // ... in this turn
@@ -49,6 +50,7 @@ struct Asked {
   int places = 1;
   int opens = 1;  // sessions, if it opens any
   int64_t tokens = 0;
+  bool asleep = false;                   // reads nothing before the rest
   std::optional<absl::Time> full_since;  // its reader has not read since then, and it is full
   int64_t held_back = 0;  // tokens that may come at once although they were not drawn in one run
   std::unique_ptr<ReplyListener> listener;  // of a Generate

@@ -87,6 +87,18 @@ SessionRef Simulation::DrawSession(Asked* asked) {
   return ref;
 }
 
+// What the client believes that the session, or its tokens before the position, are: mostly that of
+// one state in which it may be.
+void Simulation::DrawHash(const Asked& asked, SessionRef* ref) {
+  if (asked.client == nullptr || !choices_.OneIn(5)) return;
+  SessionState state = asked.client->maybe[0];
+  ref->repeated = choices_.OneIn(2);
+  if (ref->position && choices_.OneIn(2)) {
+    state.Cut(std::clamp<int64_t>(*ref->position, 0, state.size()));
+  }
+  ref->hash = choices_.OneIn(8) ? 7 : state.hash();
+}
+
 GenerateSpec Simulation::DrawGenerate() {
   GenerateSpec spec;
   spec.prompt = DrawPrompt();

@@ -26,6 +26,7 @@ const std::map<std::string, absl::StatusCode>& Documented() {
       {"SESSION_NOT_FOUND", Code::kNotFound},
       {"QUEUE_FULL", Code::kResourceExhausted},
       {"TENANT_QUEUE_FULL", Code::kResourceExhausted},
+      {"SESSION_HASH_MISMATCH", Code::kFailedPrecondition},
       {"SESSION_LIMIT", Code::kResourceExhausted},
       {"SESSION_BUSY", Code::kResourceExhausted},
       {"READER_TOO_SLOW", Code::kResourceExhausted},
@@ -306,6 +307,7 @@ void Simulation::EndAppend(Asked* asked, const AppendSpec& spec,
       }
       return after;
     });
+    if (seen.ok()) asked->client->appended = spec.tokens;
   }
   Remove(asked);
 }

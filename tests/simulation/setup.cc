@@ -40,8 +40,9 @@ void Simulation::DrawLimits() {
   options.prefill_tokens_idle = choices_.Between(4, 24);
   if (!choices_.OneIn(3)) options.max_tenant_queue = choices_.Between(1, 8);
   options.max_pending_bytes = 4 * choices_.Between(2, 10);
-  options.reader_timeout =
-      choices_.OneIn(2) ? absl::InfiniteDuration() : absl::Seconds(choices_.Between(1, 100));
+  options.reader_timeout = choices_.OneIn(2)
+                               ? absl::InfiniteDuration()
+                               : absl::Seconds(choices_.Between(1, choices_.OneIn(2) ? 5 : 100));
   options.max_parked_bytes = (choices_.OneIn(3) ? 0 : choices_.Below(6)) *
                              static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
   SessionLimits& sessions = options.sessions;

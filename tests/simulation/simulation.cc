@@ -20,6 +20,11 @@ void Simulation::Note(absl::FunctionRef<std::string()> what) {
                                 "ms ", what()));
 }
 
+int64_t Simulation::Counted(const std::string& what) const {
+  const auto found = counts_.find(what);
+  return found == counts_.end() ? 0 : found->second;
+}
+
 std::string Simulation::Run() {
   Note([&] {
     const BackendLimits& limits = world_.fake.limits;
@@ -34,8 +39,8 @@ std::string Simulation::Run() {
   if (broken_.empty()) FinishAll();
   Stop();
   if (!asked_.empty()) Broken(absl::StrCat("I8: ", asked_.front().what, " never ended"));
-  if (disk_) counts_["disk read"] += disk_->reads();
-  if (disk_) counts_["disk fault"] += disk_->faults();
+  if (disk_ && disk_->reads() > 0) counts_["disk read"] = disk_->reads();
+  if (disk_ && disk_->faults() > 0) counts_["disk fault"] = disk_->faults();
   if (!BackendFailed() && probe_->dirty_slots() > 0) Broken("I10: a slot was left dirty");
   for (const std::string& violation : probe_->violations()) Broken("backend: " + violation);
   if (broken_.empty()) JudgeEnds();

@@ -60,7 +60,6 @@ class Simulation {
   using Client = simulated::Client;
   using Asked = simulated::Asked;
   using Kept = simulated::Kept;
-  using List = std::list<Asked>;
 
   // setup.cc: the engine.
   void DrawWorld();
@@ -96,6 +95,7 @@ class Simulation {
   void Broken(const std::string& what);
   void Note(absl::FunctionRef<std::string()> what);
   void Count(const std::string& what) { ++counts_[what]; }
+  int64_t Counted(const std::string& what) const;
 
   // actions.cc: what clients ask for.
   void Ask();
@@ -120,6 +120,7 @@ class Simulation {
 
   // draw.cc: the parts of that.
   SessionRef DrawSession(Asked* asked);
+  void DrawHash(const Asked& asked, SessionRef* ref);
   GenerateSpec DrawGenerate();
   std::vector<int32_t> DrawTokens(int most);
   std::vector<int32_t> DrawPrompt();
@@ -186,7 +187,7 @@ class Simulation {
   int actions_ = 0;
   int last_number_ = 0;
   int64_t tokens_seen_ = 0;
-  List asked_;  // oldest first
+  std::list<Asked> asked_;  // oldest first
   std::deque<Client> clients_;
   SharedPrompts shared_;
   Turns turns_;

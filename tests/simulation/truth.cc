@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/base/error.h"
 #include "model/sequence_hash.h"
 
 namespace rivulet {
@@ -16,18 +15,6 @@ bool Wanted(const std::vector<int64_t>& positions, int64_t i) {
 }
 
 }  // namespace
-
-bool SameScore(const ScoreResult& want, const ScoreResult& seen) {
-  return seen.nll_nats == want.nll_nats && seen.num_scored == want.num_scored &&
-         seen.logprobs == want.logprobs && seen.outputs == want.outputs;
-}
-
-std::string ReasonOf(const absl::Status& status) { return GetErrorDetail(status).reason; }
-
-bool EndedFromOutside(const absl::Status& status) {
-  return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status) ||
-         ReasonOf(status) == "READER_TOO_SLOW" || absl::IsUnavailable(status);
-}
 
 uint64_t SessionState::hash() const { return HashTokens(kEmptySequenceHash, tokens); }
 
@@ -117,6 +104,13 @@ std::string Truth::Extend(const SessionRef& ref, std::span<const int32_t> tokens
   for (int64_t i = 0; given_before && i < count; ++i) {
     const size_t at = static_cast<size_t>(position + i);
     given_before = !session->generated[at] && session->tokens[at] == tokens[size_t(i)];
+  }
+  if (ref.hash && *ref.hash != session->hash()) {
+    // Somebody else has gone on with it, unless it is asked again.
+    const bool done = given_before && count > 0 && position + count == session->size();
+    SessionState before = *session;
+    if (ref.position && position >= 0 && position <= session->size()) before.Cut(position);
+    if (before.hash() != *ref.hash || !(done || ref.repeated)) return "SESSION_HASH_MISMATCH";
   }
   if (given_before) {  // asked again: given once
     position += count;

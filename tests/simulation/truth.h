@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/base/error.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
 #include "server/engine/engine.h"
@@ -109,10 +110,16 @@ class Truth {
 };
 
 // All but the progress of a session.
-bool SameScore(const ScoreResult& want, const ScoreResult& seen);
+inline bool SameScore(const ScoreResult& want, const ScoreResult& seen) {
+  return seen.nll_nats == want.nll_nats && seen.num_scored == want.num_scored &&
+         seen.logprobs == want.logprobs && seen.outputs == want.outputs;
+}
 // The machine-readable reason of an error; empty where there is none.
-std::string ReasonOf(const absl::Status& status);
+inline std::string ReasonOf(const absl::Status& status) { return GetErrorDetail(status).reason; }
 // It ended for a cause outside the request: cancel, deadline, close, drain, failed backend.
-bool EndedFromOutside(const absl::Status& status);
+inline bool EndedFromOutside(const absl::Status& status) {
+  return absl::IsCancelled(status) || absl::IsDeadlineExceeded(status) ||
+         ReasonOf(status) == "READER_TOO_SLOW" || absl::IsUnavailable(status);
+}
 
 }  // namespace rivulet
