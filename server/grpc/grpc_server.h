@@ -28,7 +28,8 @@ struct GrpcServerOptions {
   int max_streams = 1000;  // requests at once on one connection
   int max_multiplexed = 4096;  // requests at once on one Multiplex stream
   absl::Duration max_connection_age = absl::InfiniteDuration();  // then GOAWAY; replies go on
-  std::string snapshot_key;  // of the HMAC of snapshots; empty: none
+  std::string snapshot_key;                        // of the HMAC of snapshots; empty: none
+  int64_t max_restore_bytes = int64_t{512} << 20;  // of all snapshots that are on their way in
 };
 
 // Thread: any, but Shutdown and the destructor once.

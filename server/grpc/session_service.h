@@ -15,10 +15,15 @@ namespace rivulet {
 // Thread: any; gRPC calls it from its own threads. Nothing here waits, as in InferenceService.
 class SessionService final : public v1::SessionService::CallbackService {
  public:
-  // `calls` counts every call. `snapshot_key` is that of EncodeSnapshot; empty: none. What is
-  // borrowed must outlive the gRPC server that this service is registered with.
-  SessionService(const ServedModels* models, std::string snapshot_key, ActiveCalls* calls)
-      : models_(models), snapshot_key_(std::move(snapshot_key)), calls_(calls) {}
+  // `calls` counts every call. `snapshot_key` is that of EncodeSnapshot; empty: none.
+  // `restore_bytes`: of all snapshots that are on their way in. What is borrowed must outlive the
+  // gRPC server that this service is registered with.
+  SessionService(const ServedModels* models, std::string snapshot_key, int64_t restore_bytes,
+                 ActiveCalls* calls)
+      : models_(models),
+        snapshot_key_(std::move(snapshot_key)),
+        calls_(calls),
+        restore_budget_(restore_bytes) {}
 
   grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext* context,
                                         const v1::OpenSessionRequest* request,

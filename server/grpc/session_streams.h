@@ -57,16 +57,17 @@ class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessio
 // What the snapshots that are on their way in may take together. Thread: any.
 class RestoreBudget {
  public:
+  explicit RestoreBudget(int64_t bytes) : bytes_(bytes) {}
   // False: they would take too much.
   bool Take(int64_t bytes) {
-    if (taken_.fetch_add(bytes) + bytes <= kBytes) return true;
+    if (taken_.fetch_add(bytes) + bytes <= bytes_) return true;
     taken_.fetch_sub(bytes);
     return false;
   }
   void Give(int64_t bytes) { taken_.fetch_sub(bytes); }
 
  private:
-  static constexpr int64_t kBytes = int64_t{512} << 20;
+  const int64_t bytes_;
   std::atomic<int64_t> taken_ = 0;
 };
 

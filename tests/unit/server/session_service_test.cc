@@ -201,6 +201,42 @@ TEST_F(SessionServiceTest, APageTokenIsThatOfAReply) {
   }
 }
 
+TEST_F(SessionServiceTest, SnapshotsOnTheirWayInTakeBoundedMemoryTogether) {
+  GrpcServerOptions options;
+  options.max_restore_bytes = 3 << 20;
+  server_ = *GrpcServer::Create(&models_, options);
+  stub_ = v1::SessionService::NewStub(server_->InProcessChannel());
+  struct Restore {
+    grpc::ClientContext context;
+    v1::RestoreSessionReply reply;
+    std::unique_ptr<grpc::ClientWriter<v1::RestoreSessionRequest>> writer;
+  };
+  // Sends two MiB; the server has them when what follows is written.
+  const auto send = [&](Restore* restore) {
+    restore->writer = stub_->RestoreSession(&restore->context, &restore->reply);
+    v1::RestoreSessionRequest request;
+    for (const size_t size : {1 << 20, 1 << 20, 0}) {
+      request.set_chunk(std::string(size, 'x'));
+      if (!restore->writer->Write(request)) return;
+    }
+  };
+  const auto end = [](Restore* restore) {
+    restore->writer->WritesDone();
+    return Unpack(restore->writer->Finish());
+  };
+  for (int round = 0; round < 2; ++round) {
+    Restore first, second, third;
+    send(&first);
+    send(&second);
+    const WireError refused = end(&second);
+    EXPECT_EQ(refused.code, grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(refused.reason, "RESTORE_MEMORY");
+    EXPECT_GT(refused.retry_seconds, 0);
+    EXPECT_EQ(end(&first).reason, "SNAPSHOT_DAMAGED");
+    EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Seconds(30)));
+  }
+}
+
 TEST_F(SessionServiceTest, OnlyAnAppendAtAPositionMayBeRepeatedByALibrary) {
   context_.AddMetadata("grpc-previous-rpc-attempts", "1");
   engine_.Refuse(absl::InternalError("it came to the engine"));
@@ -230,7 +266,9 @@ TEST_F(SessionServiceTest, OnlyAGenerateAtAPositionMayBeRepeatedByALibrary) {
   grpc::ClientContext again;
   again.AddMetadata("grpc-previous-rpc-attempts", "1");
   const auto reader = inference->Generate(&again, request);
-  engine_.End(engine_.WaitForRequest(), absl::OkStatus());
+  const RequestId id = engine_.WaitForRequest();
+  EXPECT_TRUE(engine_.last_spec().session->repeated);
+  engine_.End(id, absl::OkStatus());
   v1::GenerateReply part;
   while (reader->Read(&part)) {
   }
