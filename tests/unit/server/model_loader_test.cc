@@ -118,6 +118,19 @@ TEST_F(ModelLoaderTest, ADirectoryOfItsOwnComesBeforeTheRepositoriesAndTheyInOrd
   EXPECT_EQ(engine_->model().directory(), std::string(kModels) + "/tiny-favor");
 }
 
+// Who may write to a repository decides what is served from it.
+TEST_F(ModelLoaderTest, ALinkInARepositoryIsFollowed) {
+  std::filesystem::create_directories(folder_);
+  const std::string models = kModels;
+  std::filesystem::create_directory_symlink(models + "/tiny-image", folder_ / "tiny-image");
+  std::filesystem::create_directory_symlink(models + "/tiny-rfa", folder_ / "tiny-favor");
+  std::filesystem::create_directory_symlink(models + "/absent", folder_ / "absent");
+  Build({{}, {folder_.string()}, absl::Hours(1)});
+  EXPECT_TRUE(loader_->Load("tiny-image").ok());
+  EXPECT_EQ(Reason(loader_->Load("tiny-favor").status()), "MODEL_NAME_DIFFERS");
+  EXPECT_EQ(Reason(loader_->Load("absent").status()), "MODEL_NOT_IN_REPOSITORY");
+}
+
 TEST_F(ModelLoaderTest, ALoadThatFailsChangesNothing) {
   Put("other", "tiny-image", {"config.json", "model.safetensors"});
   Put("half", "tiny-image", {"config.json"});
