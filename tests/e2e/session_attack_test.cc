@@ -118,6 +118,11 @@ TEST_F(SessionAttackTest, AForgerGetsNoFurtherThanItsOwnSession) {
     }
     EXPECT_EQ(Refused(sessions_, forged([](Snapshot* s) { s->marks["far"] = 99; })),
               "SNAPSHOT_DAMAGED");
+    // Numbers of another machine are taken, and it says so.
+    const auto foreign = sessions_.Restore(forged([](Snapshot* s) { s->numerics_id += "?"; }));
+    ASSERT_TRUE(foreign.ok()) << foreign.status();
+    EXPECT_FALSE(foreign->same_numerics());
+    EXPECT_TRUE(sessions_.Close(foreign->session()).ok());
     // Finite numbers that no session ever had are its own to be wrong with.
     const auto wild =
         sessions_.Restore(forged([](Snapshot* s) { s->state.assign(s->state.size(), 3e38f); }));

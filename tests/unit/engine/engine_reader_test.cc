@@ -256,9 +256,9 @@ TEST_F(ReaderTest, ASessionThatIsCutGoesOnWhereItSaysWithTheStateThatItHad) {
   ExpectAtRest();
 }
 
-TEST_F(ReaderTest, ADrainSaysUpToWhereTokensWereSentAndTakesSnapshotsMeanwhile) {
+TEST_F(ReaderTest, ADrainSaysUpToWhereTokensWereSentAndSessionsAreCarriedAwayMeanwhile) {
   Start();
-  const SessionRef session = Open();
+  const SessionRef session = Open(), other = Open();
   probe_->AllowRuns(3);
   ReplyCollector running, alone;
   ASSERT_EQ(running.Start(engine_.get(), SpecOf(session, 500, {4, 5})), absl::OkStatus());
@@ -274,9 +274,19 @@ TEST_F(ReaderTest, ADrainSaysUpToWhereTokensWereSentAndTakesSnapshotsMeanwhile) 
                   engine_.get(), session, absl::InfiniteFuture(),
                   [&](absl::StatusOr<SessionImage> image) { snapshot.set_value(std::move(image)); })
                   .ok());
+  std::promise<absl::Status> closed;
+  ASSERT_TRUE(CloseSession(engine_.get(), other, [&](const absl::Status& status) {
+                closed.set_value(status);
+              }).ok());
+  std::promise<size_t> listed;
+  ASSERT_TRUE(ListSessions(engine_.get(), {"t"}, [&](const absl::StatusOr<SessionPage>& page) {
+                listed.set_value(page->sessions.size());
+              }).ok());
   engine_->Cancel(running.id());
   probe_->AllowRuns(40);
   EXPECT_EQ(running.Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(closed.get_future().get().ok());
+  EXPECT_EQ(listed.get_future().get(), 1u);
   const absl::StatusOr<SessionImage> image = snapshot.get_future().get();
   ASSERT_TRUE(image.ok()) << image.status();
   EXPECT_EQ(image->sequence.size(), 2 + static_cast<int64_t>(running.sample().tokens.size()));

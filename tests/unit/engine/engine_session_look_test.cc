@@ -27,12 +27,15 @@ TEST_F(EngineSessionTest, ASessionIsLookedAtWhileARequestHasIt) {
   const absl::StatusOr<SessionInfo> busy = seen.get_future().get();
   ASSERT_TRUE(busy.ok()) << busy.status();
   EXPECT_TRUE(busy->busy);
+  EXPECT_EQ(busy->idle, absl::ZeroDuration());
   EXPECT_LT(busy->position, 502);
   ASSERT_TRUE(collector.Wait().ok());
   const auto idle = Get(session);
   EXPECT_FALSE(idle->busy);
   EXPECT_EQ(idle->position, 502);
   EXPECT_EQ(idle->seed, 7u);
+  Advance(5000);
+  EXPECT_EQ(Get(session)->idle, absl::Seconds(5));
   ExpectAtRest();
 }
 

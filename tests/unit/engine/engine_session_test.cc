@@ -195,6 +195,11 @@ TEST_F(EngineSessionTest, ForksGoOnFromTheSameStateWithSeedsOfTheirOwn) {
   const std::vector<int32_t> all = Alone({4}, 12);
   EXPECT_EQ(Generate(SpecOf({young->front().id, "t", std::nullopt, ""}, 10)),
             std::vector<int32_t>(all.begin() + 2, all.end()));
+  const auto patient = Await<SessionInfo>([&](SessionDone done) {
+    return OpenSession(engine_.get(), {"t", 7, absl::Hours(3)}, std::move(done));
+  });
+  ASSERT_TRUE(patient.ok());
+  EXPECT_EQ(Fork({patient->id, "t", std::nullopt, ""}, 1, 7)->front().idle_timeout, absl::Hours(3));
   EXPECT_EQ(ReasonOf(Fork(session, 0, 1).status()), "FORK_COUNT_OUT_OF_RANGE");
   options_.sessions.max_sessions = 2;
   Start();
@@ -274,6 +279,14 @@ TEST_F(EngineSessionTest, ARestoredImageGoesOnAsTheOriginal) {
     EXPECT_EQ(Generate(SpecOf({info->id, "t", std::nullopt, ""}, 6)), rest) << with_state;
   }
   ExpectAtRest();
+  options_.sessions.max_tokens = 6;
+  Start();
+  RestoreSpec longer;
+  longer.sequence = image->sequence;
+  const auto refused = Await<SessionInfo>(
+      [&](SessionDone done) { return RestoreSession(engine_.get(), longer, std::move(done)); });
+  EXPECT_EQ(ReasonOf(refused.status()), "TOO_MANY_TOKENS");
+  EXPECT_EQ(engine_->GetLoad().client_sessions, 0);
 }
 
 TEST_F(EngineSessionTest, TheSequenceEndsWithTheModelsPositions) {

@@ -269,6 +269,7 @@ TEST_F(SharingTest, ARefusalSaysHowLongWhatWaitsTakesAtTheRecentRate) {
   std::deque<ReplyCollector> taken(9);
   for (ReplyCollector& collector : taken) {
     ASSERT_EQ(collector.Start(engine_.get(), Prompt({}, 1)), absl::OkStatus());
+    EXPECT_TRUE(Eventually([&] { return probe_->num_runs() == 21; })) << "the first is held";
   }
   EXPECT_EQ(Hint(), absl::Seconds(1)) << "no full bucket of time yet";
   clock_ms_ += 1000;

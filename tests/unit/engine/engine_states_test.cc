@@ -220,6 +220,17 @@ TEST_F(SteppedStatesTest, ARequestWaitsForItsStateAndOthersGoOn) {
   EXPECT_EQ(probe_->runs()[static_cast<size_t>(runs)].rows[0].tokens, 2) << "the rest alone";
 }
 
+TEST_F(SteppedStatesTest, ASessionTellsStatesInFilesFromThoseInMemory) {
+  const SessionRef session = OnDisk();
+  SessionInfo seen;
+  ASSERT_TRUE(GetSession(engine_.get(), session, absl::InfiniteFuture(),
+                         [&](const absl::StatusOr<SessionInfo>& info) { seen = *info; })
+                  .ok());
+  Settle();
+  EXPECT_EQ(seen.state_bytes, 0);
+  EXPECT_EQ(seen.state_disk_bytes, 64);
+}
+
 TEST_F(SteppedStatesTest, AStateThatCannotBeReadIsComputedAgain) {
   const SessionRef session = OnDisk();
   disk_->fail_reads = true;

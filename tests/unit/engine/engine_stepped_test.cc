@@ -2,10 +2,12 @@
 // The engine without threads: nothing happens but in the turns that the test takes.
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <memory>
 #include <vector>
 
 #include "server/engine/engine_parts.h"
+#include "server/engine/session_calls.h"
 #include "tests/support/fake_backend.h"
 #include "tests/support/reply_collector.h"
 
@@ -78,6 +80,59 @@ TEST_F(SteppedEngineTest, WhatRunsEndsWithTheEngine) {
   engine_.reset();
   EXPECT_TRUE(absl::IsUnavailable(collector_.Wait()));
   EXPECT_EQ(probe_->dirty_slots(), 0);
+}
+
+TEST_F(SteppedEngineTest, WhereRowsAreScarceEverybodyGetsOneInTurn) {
+  FakeBackendOptions fake;
+  fake.limits.num_slots = 4;
+  fake.limits.max_rows = 2;
+  fake.limits.max_steps = fake.limits.preferred_steps = 1;
+  engine_ =
+      CreateSteppedEngine(config_, nullptr, std::make_unique<FakeBackend>(config_, fake, probe_),
+                          EngineOptions(), [this] { return now_; });
+  std::deque<ReplyCollector> replies(4);
+  for (ReplyCollector& reply : replies) {
+    GenerateSpec spec;
+    spec.max_tokens = 20;
+    ASSERT_TRUE(reply.Start(engine_.get(), spec).ok());
+  }
+  for (size_t runs = 0; runs < 12; ++runs) {  // whose tokens are told
+    EXPECT_TRUE(engine_->Turn());
+    engine_->Emit();
+    if (runs % 2 != 0) continue;
+    for (ReplyCollector& reply : replies) EXPECT_EQ(reply.sample().tokens.size(), runs / 2);
+  }
+  engine_.reset();
+}
+
+TEST_F(SteppedEngineTest, ASessionThatIsClosedIsNoMoreWhileItsReplyStillHasASlot) {
+  SessionRef session{SessionId(), "t", std::nullopt, ""};
+  ASSERT_TRUE(OpenSession(engine_.get(), {"t", 7, std::nullopt},
+                          [&](const absl::StatusOr<SessionInfo>& info) { session.id = info->id; })
+                  .ok());
+  engine_->Turn();
+  engine_->Emit();
+  GenerateSpec spec;
+  spec.session = session;
+  spec.max_tokens = 100;
+  ASSERT_TRUE(collector_.Start(engine_.get(), spec).ok());
+  EXPECT_TRUE(engine_->Turn());
+  ASSERT_TRUE(CloseSession(engine_.get(), session, [](const absl::Status& status) {
+                EXPECT_TRUE(status.ok());
+              }).ok());
+  size_t listed = 99;
+  ASSERT_TRUE(ListSessions(engine_.get(), {"t"}, [&](const absl::StatusOr<SessionPage>& page) {
+                listed = page->sessions.size();
+              }).ok());
+  absl::Status found;
+  ASSERT_TRUE(GetSession(engine_.get(), session, absl::InfiniteFuture(),
+                         [&](const absl::StatusOr<SessionInfo>& info) { found = info.status(); })
+                  .ok());
+  engine_->Turn();
+  engine_->Emit();
+  EXPECT_EQ(listed, 0u);
+  EXPECT_TRUE(absl::IsNotFound(found)) << found;
+  EXPECT_TRUE(absl::IsCancelled(collector_.Wait()));
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "model/base/error.h"
+#include "model/sections.h"
 #include "model/sequence_hash.h"
 #include "tests/support/random_model.h"
 
@@ -140,6 +142,8 @@ TEST_F(SnapshotTest, ValuesThatCannotBeAreRefusedThoughTheirChecksumsMatch) {
   EXPECT_TRUE(refused(bad)) << "fed more than there is";
   bad.fed = -1;
   EXPECT_TRUE(refused(bad)) << "negative fed";
+  bad.state = {};
+  EXPECT_TRUE(refused(bad)) << "negative fed, and no state";
   bad = snapshot_;
   bad.marks["beyond"] = 11;
   EXPECT_TRUE(refused(bad)) << "mark";
@@ -158,6 +162,52 @@ TEST_F(SnapshotTest, ValuesThatCannotBeAreRefusedThoughTheirChecksumsMatch) {
   EXPECT_TRUE(refused(bad)) << "short state";
 }
 
+// The payloads of a snapshot's sections with one chunk of state, and a snapshot of such.
+std::vector<std::string> PayloadsOf(absl::string_view snapshot) {
+  SectionReader reader(snapshot);
+  reader.Bytes(8 + sizeof(uint32_t));
+  std::vector<std::string> payloads;
+  for (uint32_t type = 1; type <= 4; ++type) payloads.emplace_back(*reader.Section(type));
+  return payloads;
+}
+std::string FromPayloads(const std::vector<std::string>& payloads, uint32_t first_type = 1) {
+  SectionWriter writer;
+  writer.Bytes("RVLTSNAP", 8);
+  writer.Number(uint32_t{1});
+  for (const std::string& payload : payloads) writer.AddSection(first_type++, payload);
+  return writer.Take();
+}
+
+TEST_F(SnapshotTest, SectionsThatCannotBeAreRefusedThoughTheirChecksumsMatch) {
+  snapshot_.marks = {{"mark 1", 3}, {"mark 2", 4}};
+  const std::vector<std::string> good = PayloadsOf(EncodeSnapshot(snapshot_, ""));
+  ASSERT_TRUE(DecodeSnapshot(FromPayloads(good), "").ok());
+  EXPECT_EQ(CodeOf(FromPayloads(good, /*first_type=*/2)), absl::StatusCode::kDataLoss);
+  std::vector<std::string> bad = good;
+  bad[0].replace(bad[0].find("mark 2"), 6, "mark 1");
+  EXPECT_EQ(CodeOf(FromPayloads(bad)), absl::StatusCode::kDataLoss) << "a mark twice";
+  bad = good;
+  bad[1].back() = static_cast<char>(bad[1].back() | 4);
+  EXPECT_EQ(CodeOf(FromPayloads(bad)), absl::StatusCode::kDataLoss) << "a flag of an 11th token";
+  bad = good;
+  bad[3] = "short";
+  EXPECT_EQ(CodeOf(FromPayloads(bad)), absl::StatusCode::kDataLoss) << "a MAC of five bytes";
+}
+
+TEST_F(SnapshotTest, HoldsNoMoreThanItsModelsSequences) {
+  model_ = *Model::Load(RIVULET_SOURCE_DIR "/tests/conformance/models/tiny-elu-learned-concat");
+  SetFingerprint(*model_, &snapshot_);
+  const auto check = [this](size_t tokens, int64_t fed) {
+    snapshot_.tokens.assign(tokens, 1);
+    snapshot_.fed = fed;
+    return ReasonOf(CheckSnapshot(snapshot_, *model_, "somebody"));
+  };
+  EXPECT_EQ(check(40, 40), "");
+  EXPECT_EQ(check(40, 41), "SNAPSHOT_DAMAGED") << "there is no bos";
+  EXPECT_EQ(check(49, 48), "");
+  EXPECT_EQ(check(50, 48), "SNAPSHOT_DAMAGED") << "there are 48 positions, the last is not fed";
+}
+
 TEST_F(SnapshotTest, IsOfItsModelAndTenantOnly) {
   EXPECT_EQ(ReasonOf(CheckSnapshot(snapshot_, *model_, "another")), "SNAPSHOT_TENANT");
   ASSERT_TRUE(testing::WriteRandomModel(directory_.File("o"), testing::TinyConfig(), 2).ok());
@@ -165,6 +215,9 @@ TEST_F(SnapshotTest, IsOfItsModelAndTenantOnly) {
             "SNAPSHOT_MODEL");
   Snapshot bad = snapshot_;
   bad.config_sha256[0] ^= 1;
+  EXPECT_EQ(ReasonOf(CheckSnapshot(bad, *model_, "somebody")), "SNAPSHOT_MODEL");
+  bad = snapshot_;
+  std::swap(bad.layout.layers, bad.layout.value_dim);
   EXPECT_EQ(ReasonOf(CheckSnapshot(bad, *model_, "somebody")), "SNAPSHOT_MODEL");
   bad = snapshot_;
   bad.tokens[4] = model_->config().vocab_size;
