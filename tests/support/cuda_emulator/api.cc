@@ -243,3 +243,20 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
       r.options, static_cast<uint64_t>(threads), shared_bytes);
   return cudaSuccess;
 }
+
+// As if any blocks could form one.
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
+                                           const cudaLaunchConfig_t* config) {
+  RIVULET_ENTER("cudaOccupancyMaxActiveClusters");
+  if (r.options.major < 9) return r.Remember(cudaErrorNotSupported);
+  unsigned size = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
+      size = config->attrs[i].val.clusterDim.x;
+    }
+  }
+  const int blocks = rivulet::cuda_emulator::BlocksPerMultiprocessor(r.options, config->blockDim.x,
+                                                                     config->dynamicSmemBytes);
+  *clusters = blocks * r.options.multiprocessors / static_cast<int>(size);
+  return cudaSuccess;
+}
