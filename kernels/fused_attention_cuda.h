@@ -3,7 +3,7 @@
 //
 // One head of one row within a step of Fused(), by one warp, S through its ring: the operations of
 // linear_attention_cuda.cu in their order (linear_attention_shape_cuda.h). Included by
-// fused_cuda.cu only.
+// fused_*cuda.cu only.
 #pragma once
 
 #include "kernels/feature_map_cuda.h"
@@ -76,7 +76,7 @@ __device__ __forceinline__ void AttendUnit(const CudaAttentionArgs& p, Stream& s
   float dot = 0;
 #pragma unroll 1
   for (int piece = 0; piece < Shape::kPieces; ++piece) {
-    const uint4* at = stream.Take();
+    const uint4* at = stream.TakeState();
     uint4 taken[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) taken[i] = at[i * kWarpLanes];

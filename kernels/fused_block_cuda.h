@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block of Fused(): its rows' step, phase by phase (fused_cuda.h). Included by fused_cuda.cu
+// One block of Fused(): its rows' step, phase by phase (fused_cuda.h). Included by fused_*cuda.cu
 // only. All methods are called by all threads; each ends with a barrier, so that the next may read
 // what it wrote.
 #pragma once
@@ -26,18 +26,25 @@ __device__ __noinline__ inline void DrawRow(const FusedArgs& p, int row, int32_t
             [&](bool goes_on, int32_t drawn) { *token = goes_on ? drawn : -1; });
 }
 
-// Order: of the attention's sums; kHigh: tiles of 16 rows.
-template <class Order, int kHigh>
+// Rows of this block; the last blocks of the last cluster may have none.
+__device__ inline int RowsOf(const FusedArgs& p) {
+  const int left = p.rows - static_cast<int>(blockIdx.x) * p.plan.rows;
+  return left < 0 ? 0 : left < p.plan.rows ? left : p.plan.rows;
+}
+
+// Order: of the attention's sums; kHigh: tiles of 16 rows; kClustered: blocks share weights.
+template <class Order, int kHigh, bool kClustered>
 class FusedBlock {
  public:
   __device__ explicit FusedBlock(const FusedArgs& args)
       : p(args),
         shared_(static_cast<float*>(SharedMemory())),
         first_row_(static_cast<int>(blockIdx.x) * args.plan.rows),
-        rows_(args.rows - first_row_ < args.plan.rows ? args.rows - first_row_ : args.plan.rows),
+        rows_(RowsOf(args)),
         stream_(args, shared_, slots()) {}
 
-  // Learns the rows of the first step, and lets the stream begin. False: none is active.
+  // Learns the rows of the first step, and lets the stream begin. False: none is active (in a
+  // cluster blocks go on without any, for the others need their shares of weights).
   __device__ bool Begin();
   // Learns what the rows of a later step feed. False: none is left.
   __device__ bool Next();
@@ -78,12 +85,12 @@ class FusedBlock {
   const FusedArgs& p;
   float* const shared_;
   const int first_row_, rows_;  // of the launch; of this block
-  PieceStream<Order> stream_;
+  PieceStream<Order, kClustered> stream_;
   uint32_t alive_ = 0;
 };
 
-template <class Order, int kHigh>
-__device__ void FusedBlock<Order, kHigh>::FindAlive() {
+template <class Order, int kHigh, bool kClustered>
+__device__ void FusedBlock<Order, kHigh, kClustered>::FindAlive() {
   uint32_t alive = 0;
   for (int i = 0; i < rows_; ++i) {
     if (tokens()[i] >= 0) alive |= 1u << i;
@@ -91,8 +98,8 @@ __device__ void FusedBlock<Order, kHigh>::FindAlive() {
   alive_ = alive;
 }
 
-template <class Order, int kHigh>
-__device__ bool FusedBlock<Order, kHigh>::Begin() {
+template <class Order, int kHigh, bool kClustered>
+__device__ bool FusedBlock<Order, kHigh, kClustered>::Begin() {
   const int i = static_cast<int>(threadIdx.x), r = first_row_ + i;
   if (i < rows_) {
     const CudaSegment segment = p.step.segments[r];
@@ -102,24 +109,24 @@ __device__ bool FusedBlock<Order, kHigh>::Begin() {
   }
   __syncthreads();
   FindAlive();
-  if (alive_ == 0) return false;
+  if (!kClustered && alive_ == 0) return false;
   stream_.Begin(alive_);
   return true;
 }
 
 // Draw() left the tokens.
-template <class Order, int kHigh>
-__device__ bool FusedBlock<Order, kHigh>::Next() {
+template <class Order, int kHigh, bool kClustered>
+__device__ bool FusedBlock<Order, kHigh, kClustered>::Next() {
   if (static_cast<int>(threadIdx.x) < rows_) ++positions()[threadIdx.x];
   FindAlive();
   stream_.SetAlive(alive_);
   __syncthreads();
-  return alive_ != 0;
+  return kClustered || alive_ != 0;
 }
 
 // x of a row as the input of a product, by one warp.
-template <class Order, int kHigh>
-__device__ void FusedBlock<Order, kHigh>::KeepAsInput(int row) {
+template <class Order, int kHigh, bool kClustered>
+__device__ void FusedBlock<Order, kHigh, kClustered>::KeepAsInput(int row) {
   const int hidden = p.model.hidden;
   const float* x = X(row);
   uint32_t* a = Halves(p.plan.a) + row * p.plan.ld_a;
@@ -128,8 +135,8 @@ __device__ void FusedBlock<Order, kHigh>::KeepAsInput(int row) {
   }
 }
 
-template <class Order, int kHigh>
-__device__ void FusedBlock<Order, kHigh>::Embed() {
+template <class Order, int kHigh, bool kClustered>
+__device__ void FusedBlock<Order, kHigh, kClustered>::Embed() {
   for (int r = WarpIndex(); r < rows_; r += kFusedWarps) {
     if (!Alive(r)) continue;
     EmbedRow(p.model.embed, tokens()[r], positions()[r], X(r), p.plan.ld_x);
@@ -140,8 +147,9 @@ __device__ void FusedBlock<Order, kHigh>::Embed() {
 }
 
 // x <- norm(x) of a row, by one warp; zero behind the row.
-template <class Order, int kHigh>
-__device__ void FusedBlock<Order, kHigh>::Normalize(float* x, const StepNorm& norm) const {
+template <class Order, int kHigh, bool kClustered>
+__device__ void FusedBlock<Order, kHigh, kClustered>::Normalize(float* x,
+                                                                const StepNorm& norm) const {
   const RowStatistics statistics = NormalizeStatistics(x, p.model.hidden, p.model.norm_eps);
   for (int i = LaneIndex(); i < p.plan.ld_x; i += kWarpLanes) {
     x[i] = i < p.model.hidden
@@ -151,8 +159,8 @@ __device__ void FusedBlock<Order, kHigh>::Normalize(float* x, const StepNorm& no
   __syncwarp();
 }
 
-template <class Order, int kHigh>
-__device__ void FusedBlock<Order, kHigh>::NormalizeRows(const StepNorm& norm) {
+template <class Order, int kHigh, bool kClustered>
+__device__ void FusedBlock<Order, kHigh, kClustered>::NormalizeRows(const StepNorm& norm) {
   for (int r = WarpIndex(); r < rows_; r += kFusedWarps) {
     if (!Alive(r)) continue;
     Normalize(X(r), norm);

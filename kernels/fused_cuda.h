@@ -21,16 +21,21 @@
 //   embedding | per layer: per round [ q k v of n heads | phi | attention, a (row, head) a warp ],
 //   out + x | norm | ffn1 | ffn2 + x | norm | head | draw, a row a team of 128 threads
 //
+// Clusters, on compute capability 9.0: the blocks of a cluster of 2 or 4 read weights once for all
+// of them, by multicast (fused_transfer_cuda.h). Elsewhere every block reads for itself. Same bits.
+//
 // Cost of a step on paper, mnist-linear on an H200 (12.6 MB of weights, 0.54 MB of state a row read
-// and written; 128 of 132 multiprocessors have a block); the largest line is the least it can be:
-//                                                    4096 rows, 32 a block    1024, 8 a block
-//   states, at 3.97 TB/s                             2.21 GB    558 us         0.55 GB   140 us
+// and written; 132 blocks at once in clusters of 2, 120 in clusters of 4); the largest line is the
+// least it can be:
+//                                                  4096 rows, 32 a block    1024, 9 a block
+//   states, at 3.97 TB/s                           2.21 GB    558 us         0.55 GB   140 us
 //   second-level cache, at 6 TB/s: states, and
-//   weights once a block                             3.82 GB    640 us         2.16 GB   360 us
-//   into a multiprocessor, at 126 GB/s               16.9 MB    134 us         14.8 MB   117 us
+//   weights once a cluster                 2 x 64  3.02 GB    503 us  4 x 29 0.92 GB   153 us
+//   (weights once a block                          3.82 GB    640 us         1.99 GB   331 us)
+//   into a multiprocessor, at 126 GB/s             16.9 MB    134 us         15.0 MB   119 us
 //   its shared memory, at 253 GB/s: rings in and
-//   out, rows                                          58 MB    230 us           38 MB   149 us
-//   tensor cores, at 500 TFLOP/s                     52 GFLOP   105 us
+//   out, rows                                        58 MB    230 us           38 MB   151 us
+//   tensor cores, at 500 TFLOP/s                   52 GFLOP   105 us
 //
 // Thread: any. Tested by: tests/parity/cuda_fused_plan_test.cc,
 // tests/conformance/cuda_fused_test.cc
@@ -60,7 +65,7 @@ struct FusedPiece {
 };
 static_assert(sizeof(FusedPiece) == 16);
 
-// How a launch of so many rows spreads over blocks and shared memory. Made by PlanFused.
+// How a block uses its shared memory and shares its work among warps. Made by PlanFused.
 struct FusedPlan {
   int rows = 0;         // of a block at most; 0: no plan
   int round_heads = 0;  // heads whose q, k, v are there at once: a divisor of the heads
@@ -73,26 +78,37 @@ struct FusedPlan {
   int phi = 0, ld_phi = 0;              // [head][q, k][features], where phi is not elu
   int attention = 0, ld_attention = 0;  // the input of the product out
   int ffn = 0, ld_ffn = 0;              // of ffn2; lies where qkv, phi and attention do
-  int rows_at = 0, ring = 0;
+  int rows_at = 0, barriers = 0, ring = 0;
   size_t shared_bytes = 0;
   // Pieces begin[w] .. begin[w + 1] - 1 of the list are warp w's in a step.
   int begin[kFusedWarps + 1] = {};
 
-  int blocks(int all_rows) const { return (all_rows + rows - 1) / rows; }
   int pieces() const { return begin[kFusedWarps]; }
 };
 
 // Null if a kernel for `model` exists, else the reason with the values.
 const char* CheckFusedCuda(const StepModel& model);
-// The plan for launches of `rows` rows: one block a multiprocessor where 32 rows a block suffice,
-// and as deep rings as shared memory holds. No rows where not even one row fits beside rings of
-// two pieces. `model`: shapes; REQUIRES: CheckFusedCuda is satisfied, rows >= 1.
-FusedPlan PlanFused(const StepModel& model, int rows, int multiprocessors, size_t shared_limit);
+// The plan for up to `rows` rows a block, for fewer where no more fit, with rings as deep as shared
+// memory allows. No rows where not even one fits beside rings of two pieces. `model`: shapes.
+// REQUIRES: CheckFusedCuda is satisfied, 1 <= rows <= kFusedMaxRows.
+FusedPlan PlanFused(const StepModel& model, int rows, size_t shared_limit);
 // Bytes of shared memory of a block that has one row.
 size_t LeastFusedBytes(const StepModel& model);
 // Writes the list of `plan`: [plan.pieces()]. `layers`: host memory, with device addresses.
 void ListFusedPieces(const StepModel& model, const StepLayer* layers, const FusedPlan& plan,
                      FusedPiece* pieces);
+
+// Blocks that a device runs at once in clusters of 1, 2 and 4; 0: it has no such clusters.
+inline constexpr int kFusedClusterSizes = 3;
+struct FusedResident {
+  int blocks[kFusedClusterSizes] = {};
+};
+// How a launch of so many rows spreads over the device: in as few waves of blocks as can be, then
+// in clusters as large as can be, then with as few rows a block. `most`: rows a block.
+struct FusedSpread {
+  int rows = 0, cluster = 1;
+};
+FusedSpread SpreadFused(int rows, int most, const FusedResident& resident);
 
 struct FusedArgs {
   StepModel model;
@@ -101,15 +117,20 @@ struct FusedArgs {
   // Rows of the first step; on the way they become those of the step after the last.
   CudaStepRows step;
   int rows = 0;
-  int steps = 0;  // no row draws more often
+  int steps = 0;    // no row draws more often
+  int cluster = 1;  // blocks that share the reading of weights: 1, 2, 4
   // As for SampleCuda, with room for `rows` rows of outputs and scratch; `work`, `fed` and `next`
   // are not used.
   CudaSampleArgs sample;
 };
 
-// Raises the limit of shared memory of the kernel for `model` and `plan`. Once a device and plan,
-// before its first launch.
-cudaError_t PrepareFusedCuda(const StepModel& model, const FusedPlan& plan, size_t shared_limit);
+// What `resident` is on the current device; `sm`: its compute capability, 90 for 9.0.
+cudaError_t FindFusedResident(const StepModel& model, int multiprocessors, int sm,
+                              size_t shared_limit, FusedResident* resident);
+// Raises the limit of shared memory of the kernels for `model` and `plan`, with `clusters` also of
+// those in clusters. Once a device and plan, before its first launch.
+cudaError_t PrepareFusedCuda(const StepModel& model, const FusedPlan& plan, bool clusters,
+                             size_t shared_limit);
 // Never overlaps its predecessor.
 cudaError_t FusedCuda(const CudaLaunch& launch, const FusedArgs& args);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The phases of a step of one block (fused_block_cuda.h). Included by fused_cuda.cu only.
+// The phases of a step of one block (fused_block_cuda.h). Included by fused_*cuda.cu only.
 #pragma once
 
 #include "kernels/fused_block_cuda.h"
@@ -7,8 +7,8 @@
 namespace rivulet::kernels {
 
 // phi of queries and keys of a round, where it is not elu.
-template <class Order, int kHigh>
-__device__ void FusedBlock<Order, kHigh>::Project(const float* omega, int first_head) {
+template <class Order, int kHigh, bool kClustered>
+__device__ void FusedBlock<Order, kHigh, kClustered>::Project(const float* omega, int first_head) {
   const CudaAttentionArgs& attention = p.model.attention;
   const FeatureMapArgs& map = attention.map;
   const int heads = p.plan.round_heads, values = heads * Order::kValues;
@@ -25,8 +25,9 @@ __device__ void FusedBlock<Order, kHigh>::Project(const float* omega, int first_
   __syncthreads();
 }
 
-template <class Order, int kHigh>
-__device__ HeadUnit FusedBlock<Order, kHigh>::UnitOf(Unit unit, int index, int first_head) const {
+template <class Order, int kHigh, bool kClustered>
+__device__ HeadUnit FusedBlock<Order, kHigh, kClustered>::UnitOf(Unit unit, int index,
+                                                                 int first_head) const {
   const CudaAttentionArgs& attention = p.model.attention;
   const StateLayout& layout = attention.layout;
   const int heads = p.plan.round_heads, key = attention.map.key_dim, head = first_head + unit.head;
@@ -50,8 +51,9 @@ __device__ HeadUnit FusedBlock<Order, kHigh>::UnitOf(Unit unit, int index, int f
 }
 
 // q, k, v and attention of the heads of a round.
-template <class Order, int kHigh>
-__device__ void FusedBlock<Order, kHigh>::Round(const StepLayer& layer, int index, int first_head) {
+template <class Order, int kHigh, bool kClustered>
+__device__ void FusedBlock<Order, kHigh, kClustered>::Round(const StepLayer& layer, int index,
+                                                            int first_head) {
   const RoundColumns columns(p.model.attention, first_head, p.plan.round_heads);
   Multiply(layer.qkv, TileGroups(columns.Covering(WeightType::kF16)), p.plan.a, p.plan.ld_a,
            GiveRound{columns, shared_ + p.plan.qkv, p.plan.ld_qkv, Elu()});
@@ -68,8 +70,8 @@ __device__ void FusedBlock<Order, kHigh>::Round(const StepLayer& layer, int inde
   __syncthreads();
 }
 
-template <class Order, int kHigh>
-__device__ void FusedBlock<Order, kHigh>::Layer(int index) {
+template <class Order, int kHigh, bool kClustered>
+__device__ void FusedBlock<Order, kHigh, kClustered>::Layer(int index) {
   const StepLayer& layer = p.model.layers[index];
   const FusedPlan& plan = p.plan;
   for (int h = 0; h < p.model.attention.layout.heads; h += plan.round_heads) {
@@ -92,8 +94,8 @@ __device__ void FusedBlock<Order, kHigh>::Layer(int index) {
   NormalizeRows(layer.norm2);
 }
 
-template <class Order, int kHigh>
-__device__ void FusedBlock<Order, kHigh>::Draw() {
+template <class Order, int kHigh, bool kClustered>
+__device__ void FusedBlock<Order, kHigh, kClustered>::Draw() {
   if (p.model.final_norm.weight != nullptr) {
     for (int r = WarpIndex(); r < rows_; r += kFusedWarps) {
       if (Alive(r)) Normalize(X(r), p.model.final_norm);
@@ -114,6 +116,38 @@ __device__ void FusedBlock<Order, kHigh>::Draw() {
     if (Alive(r)) DrawRow(p, first_row_ + r, tokens() + r);
   }
   __syncthreads();
+}
+
+template <class Order, int kHigh, bool kClustered>
+__global__ void __launch_bounds__(kFusedThreads, 1) Fused(const __grid_constant__ FusedArgs p) {
+  FusedBlock<Order, kHigh, kClustered> block(p);
+  if (!block.Begin()) return;
+  for (int step = 0; step < p.steps && (step == 0 || block.Next()); ++step) {
+    block.Embed();
+    for (int l = 0; l < p.model.attention.layout.layers; ++l) block.Layer(l);
+    block.Draw();
+  }
+  block.End();
+}
+
+// Calls f(kernel) with the one for `model` and so many rows a block.
+template <bool kClustered, class F>
+cudaError_t WithFusedKernel(const StepModel& model, int rows, const F& f) {
+  return ForAttentionShape(
+      model.attention,
+      [&](auto order) {
+        using Order = decltype(order);
+        return rows > 16 ? f(Fused<Order, 2, kClustered>) : f(Fused<Order, 1, kClustered>);
+      },
+      [] { return cudaErrorInvalidValue; });
+}
+
+template <bool kClustered>
+cudaError_t AllowFused(const StepModel& model, int rows, size_t shared_limit) {
+  return WithFusedKernel<kClustered>(model, rows, [&](auto kernel) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(shared_limit));
+  });
 }
 
 }  // namespace rivulet::kernels

@@ -115,6 +115,7 @@ void Place(const StepModel& model, int depth, FusedPlan* p) {
   p->ld_a = HalvesLd(model.hidden);
   place(&p->a, p->rows * p->ld_a);
   place(&p->rows_at, kFusedMaxRows * 4);  // positions, tokens, slots
+  place(&p->barriers, kFusedWarps * 2 * kFusedMaxDepth * 2);
   p->ffn = at;
   p->ld_qkv = RoundUp(n * (2 * key + layout.value_dim + 1), 4);
   place(&p->qkv, p->rows * p->ld_qkv);
@@ -168,12 +169,11 @@ const char* CheckFusedCuda(const StepModel& model) {
                : "it needs states of 32 x 32, 64 x 32, 64 x 64 or 128 x 64 features x values";
 }
 
-FusedPlan PlanFused(const StepModel& model, int rows, int multiprocessors, size_t shared_limit) {
+FusedPlan PlanFused(const StepModel& model, int rows, size_t shared_limit) {
   const std::vector<StepLayer> shapes(static_cast<size_t>(model.attention.layout.layers),
                                       ShapeLayer(model));
   FusedPlan plan;
-  const int even = (rows + multiprocessors - 1) / multiprocessors;
-  for (int each = std::min(even, kFusedMaxRows); each > 0; --each) {
+  for (int each = rows; each > 0; --each) {
     plan.rows = each;
     if (!Fit(model, shared_limit, &plan)) continue;
     for (int w = 0; w < kFusedWarps; ++w) {
@@ -183,6 +183,20 @@ FusedPlan PlanFused(const StepModel& model, int rows, int multiprocessors, size_
     return plan;
   }
   return {};
+}
+
+FusedSpread SpreadFused(int rows, int most, const FusedResident& resident) {
+  FusedSpread best;
+  int least_waves = 0;
+  for (int i = kFusedClusterSizes - 1; i >= 0; --i) {
+    const int blocks = resident.blocks[i];
+    if (blocks == 0) continue;
+    const int waves = (rows + blocks * most - 1) / (blocks * most);
+    if (best.rows > 0 && waves >= least_waves) continue;
+    least_waves = waves;
+    best = {(rows + blocks * waves - 1) / (blocks * waves), 1 << i};
+  }
+  return best;
 }
 
 size_t LeastFusedBytes(const StepModel& model) {

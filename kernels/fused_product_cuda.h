@@ -2,7 +2,7 @@
 //   v[r][c] = b[c] + sum_k a[r][k] W[c][k]      for the rows of a block, W through the warps' rings
 //
 // The sums of gemm_f16_cuda.cu, operation by operation; and where they go. Included by
-// fused_cuda.cu only.
+// fused_*cuda.cu only.
 #pragma once
 
 #include "kernels/feature_map_cuda.h"
@@ -34,7 +34,7 @@ template <int kHigh, class Stream>
 __device__ __forceinline__ void MultiplyPiece(Stream& stream, int count, int steps,
                                               const uint32_t* const (&a)[kHigh],
                                               GroupSums<kHigh>& sum) {
-  const uint4* taken = stream.Take();
+  const uint4* taken = stream.TakeWeights();
   uint4 b[kPieceSteps][kGroupTiles];
 #pragma unroll
   for (int s = 0; s < kPieceSteps; ++s) {
@@ -73,10 +73,11 @@ __device__ __forceinline__ void MultiplyFused(Stream& stream, const CudaMatrix& 
   // Lane 8 i + j names row j of tile i (gemm_wide_cuda.cu); rows that are not there repeat the
   // last, and their sums go nowhere.
   const uint32_t* lane_a[kHigh];
+  const int last = rows > 0 ? rows - 1 : 0;
 #pragma unroll
   for (int m = 0; m < kHigh; ++m) {
     const int row = 16 * m + LaneIndex() % 16;
-    lane_a[m] = a + (row < rows ? row : rows - 1) * ld + LaneIndex() / 16 * 4;
+    lane_a[m] = a + (row <= last ? row : last) * ld + LaneIndex() / 16 * 4;
   }
   for (int g = WarpIndex(); g < groups.count; g += kFusedWarps) {
     const TileRun run = groups.At(g);

@@ -1,59 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ring of a warp of Fused() (fused_cuda.h): pieces of weights and states on their way, in the
-// order of their use. Included by fused_cuda.cu only.
+// order of their use. Included by fused_*cuda.cu only.
 //
 // A piece is 8 x 16 bytes a lane, and z. The lane that copies them is the one that uses them, and
 // writes S and z back: so a piece needs no barrier, and a state that is read again a step later was
 // written before by the same lane.
 #pragma once
 
-#include "kernels/async_copy_cuda.h"
-#include "kernels/fused_slices_cuda.h"
-#include "kernels/linear_attention_shape_cuda.h"
+#include <type_traits>
+
+#include "kernels/fused_pieces_cuda.h"
+#include "kernels/fused_transfer_cuda.h"
 
 namespace rivulet::kernels {
 
-// How the lanes of a warp share a piece of S, kPieceFeatures whole rows of it. With d = lane /
-// kAcross a lane has features d, d + kGroups, ... (the order of linear_attention_shape_cuda.h) and
-// of each of these four columns of every block of kColumns.
-template <class Order>
-struct PieceShape {
-  static constexpr int kAcross = kWarpLanes / Order::kGroups, kColumns = 4 * kAcross;
-  static constexpr int kBlocks = Order::kValues / kColumns;  // of columns
-  static constexpr int kFeatures = kPieceFloats / Order::kValues;
-  static constexpr int kDown = kFeatures / Order::kGroups;      // features of a lane
-  static constexpr int kPieces = Order::kFeatures / kFeatures;  // of a head
-  static_assert(kDown * kBlocks == 8 && Order::kFeatures % kFeatures == 0);
-
-  // Floats from the beginning of a piece of S to the lane's first vector, and from there on to its
-  // `i`-th feature's `block`-th.
-  __device__ static int LaneOffset() {
-    return LaneIndex() / kAcross * Order::kValues + LaneIndex() % kAcross * 4;
-  }
-  __device__ static constexpr int Offset(int i, int block) {
-    return i * Order::kGroups * Order::kValues + block * kColumns;
-  }
-};
-
-// Until all but the last `open` closed groups of this thread's copies have arrived.
-__device__ __forceinline__ void WaitForAllBut(int open) {
-  static_assert(kFusedMaxDepth == 6);
-  if (open >= 5) {
-    WaitForCopies<5>();
-  } else if (open == 4) {
-    WaitForCopies<4>();
-  } else if (open == 3) {
-    WaitForCopies<3>();
-  } else if (open == 2) {
-    WaitForCopies<2>();
-  } else if (open == 1) {
-    WaitForCopies<1>();
-  } else {
-    WaitForCopies<0>();
-  }
-}
-
-template <class Order>
+// kClustered: weights come by WeightTransfer.
+template <class Order, bool kClustered>
 class PieceStream {
  public:
   // `slots`: [plan.rows] of the block's rows, in shared memory.
@@ -64,33 +26,45 @@ class PieceStream {
               WarpIndex() * p.plan.depth * p.plan.slot_bytes),
         first_(p.pieces + p.plan.begin[WarpIndex()]),
         count_(p.plan.begin[WarpIndex() + 1] - p.plan.begin[WarpIndex()]),
-        left_(count_ * p.steps) {
+        left_(count_ * p.steps),
+        transfer_(p, shared, ring_) {
     if (count_ > 0) ahead_ = Listed(0);
   }
 
-  // Fills the ring. `alive`: rows whose states will be used.
+  // Fills the ring. `alive`: rows whose states will be used. In a cluster all threads of all blocks
+  // call it.
   __device__ void Begin(uint32_t alive) {
     alive_ = alive;
+    if constexpr (kClustered) transfer_.Begin();
     for (int i = 0; i < p_.plan.depth; ++i) Bring();
   }
   // From now on states of other rows are not read.
   __device__ void SetAlive(uint32_t alive) { alive_ = alive; }
 
   // Waits for the next piece: its lane's vectors lie kWarpLanes apart.
-  __device__ const uint4* Take() {
+  __device__ const uint4* TakeWeights() {
+    if constexpr (kClustered) {
+      transfer_.Await(place_);
+    } else {
+      WaitForAllBut(p_.plan.depth - 1);
+    }
+    return reinterpret_cast<const uint4*>(Slot(place_)) + LaneIndex();
+  }
+  __device__ const uint4* TakeState() {
     WaitForAllBut(p_.plan.depth - 1);
-    return reinterpret_cast<const uint4*>(Slot()) + LaneIndex();
+    return reinterpret_cast<const uint4*>(Slot(place_)) + LaneIndex();
   }
   // z of a piece that was taken: the lane's values lie kWarpLanes apart.
   __device__ const float* TakenZ() const {
-    return reinterpret_cast<const float*>(Slot() + kPieceFloats * sizeof(float)) + LaneIndex();
+    return reinterpret_cast<const float*>(Slot(place_) + kPieceFloats * sizeof(float)) +
+           LaneIndex();
   }
   // The taken piece is in registers: brings another into its place.
   __device__ void Done() {
     Bring();
     ++taken_;
   }
-  // Passes by what nobody needs.
+  // Passes by a state that nobody needs.
   __device__ void Skip() {
     WaitForAllBut(p_.plan.depth - 1);
     Done();
@@ -100,11 +74,17 @@ class PieceStream {
     while (taken_ < count_) Skip();
     taken_ = 0;
   }
-  // Nothing is on its way any more.
-  __device__ void End() { WaitForCopies<0>(); }
+  // Nothing is on its way any more, in a cluster to no block of it.
+  __device__ void End() {
+    WaitForCopies<0>();
+    if constexpr (kClustered) ClusterBarrier();
+  }
 
  private:
-  __device__ char* Slot() const { return ring_ + place_ * p_.plan.slot_bytes; }
+  struct None {
+    __device__ None(const FusedArgs&, float*, char*) {}
+  };
+  __device__ char* Slot(int place) const { return ring_ + place * p_.plan.slot_bytes; }
   __device__ FusedPiece Listed(int i) const {
     const uint4 v = __ldg(reinterpret_cast<const uint4*>(first_ + i));
     FusedPiece piece;
@@ -118,13 +98,18 @@ class PieceStream {
 
   // Into the oldest slot. Without anything left it closes an empty group, so that counts hold.
   __device__ void Bring() {
+    if constexpr (kClustered) transfer_.Send();
     if (left_ > 0) {
       --left_;
       const FusedPiece piece = ahead_;
       if (++next_ == count_) next_ = 0;
       ahead_ = Listed(next_);
       if (piece.row == FusedPiece::kWeights) {
-        BringWeights(piece);
+        if constexpr (kClustered) {
+          transfer_.Expect(piece, place_, next_);
+        } else {
+          BringWeights(piece);
+        }
       } else if (piece.row >= 0 && (alive_ >> piece.row & 1u) != 0) {
         BringState(piece);
       }
@@ -135,7 +120,7 @@ class PieceStream {
   // Vector 2 j + s: step s of tile j.
   __device__ void BringWeights(const FusedPiece& piece) {
     const char* from = reinterpret_cast<const char*>(piece.at) + LaneIndex() * sizeof(uint4);
-    uint4* to = reinterpret_cast<uint4*>(Slot()) + LaneIndex();
+    uint4* to = reinterpret_cast<uint4*>(Slot(place_)) + LaneIndex();
 #pragma unroll
     for (int j = 0; j < kGroupTiles; ++j) {
       if (j >= piece.tiles) break;
@@ -148,12 +133,13 @@ class PieceStream {
     }
   }
   __device__ void BringState(const FusedPiece& piece) {
+    if constexpr (kClustered) transfer_.HoldState(place_);
     using Shape = PieceShape<Order>;
     const CudaAttentionArgs& attention = p_.model.attention;
     const float* slot = attention.states +
                         static_cast<size_t>(slots_[piece.row]) * attention.layout.floats_per_slot();
     const float* from = slot + piece.at / sizeof(float) + Shape::LaneOffset();
-    uint4* to = reinterpret_cast<uint4*>(Slot()) + LaneIndex();
+    uint4* to = reinterpret_cast<uint4*>(Slot(place_)) + LaneIndex();
 #pragma unroll
     for (int i = 0; i < Shape::kDown; ++i) {
 #pragma unroll
@@ -163,7 +149,8 @@ class PieceStream {
     }
     if (piece.stride == FusedPiece::kNoZ) return;
     const float* z = slot + piece.stride / sizeof(float) + LaneIndex();
-    float* z_to = reinterpret_cast<float*>(Slot() + kPieceFloats * sizeof(float)) + LaneIndex();
+    float* z_to =
+        reinterpret_cast<float*>(Slot(place_) + kPieceFloats * sizeof(float)) + LaneIndex();
 #pragma unroll
     for (int i = 0; i < Order::kZ; ++i) CopyAsync<4>(z_to + i * kWarpLanes, z + i * kWarpLanes);
   }
@@ -179,6 +166,7 @@ class PieceStream {
   int taken_ = 0;    // in this step
   uint32_t alive_ = 0;
   FusedPiece ahead_;
+  std::conditional_t<kClustered, WeightTransfer, None> transfer_;
 };
 
 }  // namespace rivulet::kernels

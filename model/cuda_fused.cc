@@ -11,6 +11,7 @@ namespace {
 
 using kernels::FusedPiece;
 using kernels::FusedPlan;
+using kernels::FusedResident;
 using kernels::StepModel;
 
 absl::Status CannotBe(absl::string_view why) { return CudaPlanUnsupported("fused", why); }
@@ -30,6 +31,23 @@ absl::Status Check(const ModelConfig& config, const StepModel& shapes, const Bac
                                " and more"));
 }
 
+int RoundUpDivide(int a, int b) { return (a + b - 1) / b; }
+
+// What a device allows for a model.
+struct Device {
+  size_t shared = 0;  // bytes of a block
+  FusedResident resident;
+};
+absl::StatusOr<Device> Look(const StepModel& shapes, const CudaDevice& device) {
+  Device found;
+  RIVULET_ASSIGN_OR_RETURN(const int shared,
+                           device.Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  found.shared = size_t(shared);
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::FindFusedResident(shapes, device.multiprocessors, device.sm,
+                                                          found.shared, &found.resident));
+  return found;
+}
+
 // A plan for every number of rows a block that runs can need; rising.
 absl::StatusOr<std::vector<FusedPlan>> MakePlans(const ModelConfig& config,
                                                  const BackendLimits& limits,
@@ -37,18 +55,21 @@ absl::StatusOr<std::vector<FusedPlan>> MakePlans(const ModelConfig& config,
                                                  const CudaBackendOptions& options) {
   const StepModel shapes = CudaStepModel::Shapes(config, options.precision);
   RIVULET_RETURN_IF_ERROR(Check(config, shapes, limits, options));
-  RIVULET_ASSIGN_OR_RETURN(const int shared,
-                           device.Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  const int all = device.multiprocessors;
-  const int first = std::min((options.fused_rows + all - 1) / all, kernels::kFusedMaxRows);
-  const int last = std::min((limits.max_rows + all - 1) / all, kernels::kFusedMaxRows);
+  RIVULET_ASSIGN_OR_RETURN(const Device found, Look(shapes, device));
+  constexpr int kMost = kernels::kFusedMaxRows;
+  int first = kMost, last = 1;
+  for (const int blocks : found.resident.blocks) {
+    if (blocks == 0) continue;
+    first = std::min(first, RoundUpDivide(options.fused_rows, blocks));
+    last = std::max(last, std::min(RoundUpDivide(limits.max_rows, blocks), kMost));
+  }
   std::vector<FusedPlan> plans;
   for (int each = first; each <= last; ++each) {
-    const FusedPlan plan = kernels::PlanFused(shapes, each * all, all, size_t(shared));
+    const FusedPlan plan = kernels::PlanFused(shapes, each, found.shared);
     if (plan.rows == 0) {
       return CannotBe(absl::StrCat("a row takes ", kernels::LeastFusedBytes(shapes),
                                    " bytes of shared memory, and a block of this device has ",
-                                   shared));
+                                   found.shared));
     }
     if (plans.empty() || plan.rows > plans.back().rows) plans.push_back(plan);
     if (plan.rows < each) break;  // no more fit
@@ -82,7 +103,6 @@ absl::StatusOr<CudaFused> CudaFused::Create(const ModelConfig& config, const Cud
   RIVULET_ASSIGN_OR_RETURN(fused.plans_, MakePlans(config, limits, device, options));
   fused.least_rows_ = options.fused_rows;
   fused.most_rows_ = std::min(limits.max_rows, outputs);
-  fused.multiprocessors_ = device.multiprocessors;
   if (fused.most_rows_ < fused.least_rows_) {
     return CannotBe(absl::StrCat("head outputs of ", outputs, " rows are there at once (head_rows)",
                                  ", and it takes runs of ", options.fused_rows, " rows and more"));
@@ -90,17 +110,19 @@ absl::StatusOr<CudaFused> CudaFused::Create(const ModelConfig& config, const Cud
   fused.args_.model = model.model();
   fused.args_.sample = sample;
   RIVULET_RETURN_IF_ERROR(fused.Upload(model, queue));
-  RIVULET_ASSIGN_OR_RETURN(const int shared,
-                           device.Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  RIVULET_ASSIGN_OR_RETURN(const Device found, Look(fused.args_.model, device));
+  fused.resident_ = found.resident;
+  const bool clusters = fused.LargestCluster() > 1;
   for (const FusedPlan& plan : fused.plans_) {
     RIVULET_CUDA_RETURN_IF_ERROR(
-        kernels::PrepareFusedCuda(fused.args_.model, plan, size_t(shared)));
+        kernels::PrepareFusedCuda(fused.args_.model, plan, clusters, found.shared));
   }
   RIVULET_RETURN_IF_ERROR(fused.WarmUp(block, queue));
   const FusedPlan& most = fused.plans_.back();
   fused.description_ = absl::StrCat(
       "runs of ", fused.least_rows_, " to ", fused.most_rows_, " rows: one launch, up to ",
-      most.rows, " rows a block, heads a round x depth ", most.round_heads, " x ", most.depth);
+      most.rows, " rows a block, heads a round x depth ", most.round_heads, " x ", most.depth,
+      ", clusters of up to ", fused.LargestCluster());
   return fused;
 }
 
@@ -124,13 +146,25 @@ absl::Status CudaFused::WarmUp(const CudaMemory& block, CudaQueue& queue) {
   RIVULET_CUDA_RETURN_IF_ERROR(
       cudaMemcpyAsync(block.data(), room, idle.bytes, cudaMemcpyHostToDevice, queue.stream()));
   for (size_t i = 0; i < plans_.size(); ++i) {
-    RIVULET_RETURN_IF_ERROR(Launch(queue, i, idle.step, 1, 1));
+    RIVULET_RETURN_IF_ERROR(Launch(queue, i, /*cluster=*/1, idle.step, 1, 1));
   }
-  return absl::OkStatus();
+  // In clusters a step of nobody takes its time: one for each kernel.
+  if (LargestCluster() == 1) return absl::OkStatus();
+  RIVULET_RETURN_IF_ERROR(Launch(queue, 0, LargestCluster(), idle.step, 1, 1));
+  return Launch(queue, plans_.size() - 1, LargestCluster(), idle.step, 1, 1);
 }
 
-absl::Status CudaFused::Launch(const CudaQueue& queue, size_t plan,
+int CudaFused::LargestCluster() const {
+  int size = 1;
+  for (int i = 1; i < kernels::kFusedClusterSizes; ++i) {
+    if (resident_.blocks[i] > 0) size = 1 << i;
+  }
+  return size;
+}
+
+absl::Status CudaFused::Launch(const CudaQueue& queue, size_t plan, int cluster,
                                const kernels::CudaStepRows& step, int rows, int steps) {
+  args_.cluster = cluster;
   args_.plan = plans_[plan];
   args_.pieces = static_cast<const FusedPiece*>(pieces_.data()) + first_piece_[plan];
   args_.step = step;
@@ -141,11 +175,10 @@ absl::Status CudaFused::Launch(const CudaQueue& queue, size_t plan,
 
 absl::Status CudaFused::Run(const CudaQueue& queue, const kernels::CudaStepRows& step, int rows,
                             int steps) {
-  // So many rows a block that every multiprocessor has one, if there is such a plan.
-  const int even = (rows + multiprocessors_ - 1) / multiprocessors_;
+  const kernels::FusedSpread spread = kernels::SpreadFused(rows, plans_.back().rows, resident_);
   size_t plan = 0;
-  while (plan + 1 < plans_.size() && plans_[plan].rows < even) ++plan;
-  return Launch(queue, plan, step, rows, steps);
+  while (plan + 1 < plans_.size() && plans_[plan].rows < spread.rows) ++plan;
+  return Launch(queue, plan, spread.cluster, step, rows, steps);
 }
 
 }  // namespace rivulet

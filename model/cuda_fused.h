@@ -53,12 +53,14 @@ class CudaFused {
  private:
   absl::Status Upload(const CudaStepModel& model, CudaQueue& queue);
   absl::Status WarmUp(const CudaMemory& block, CudaQueue& queue);
-  absl::Status Launch(const CudaQueue& queue, size_t plan, const kernels::CudaStepRows& step,
-                      int rows, int steps);
+  int LargestCluster() const;
+  absl::Status Launch(const CudaQueue& queue, size_t plan, int cluster,
+                      const kernels::CudaStepRows& step, int rows, int steps);
 
   std::string description_;
-  int least_rows_ = 0, most_rows_ = 0, multiprocessors_ = 0;
-  kernels::FusedArgs args_;                // but for plan, pieces, rows, steps
+  int least_rows_ = 0, most_rows_ = 0;
+  kernels::FusedResident resident_;
+  kernels::FusedArgs args_;                // but for plan, pieces, cluster, rows, steps
   std::vector<kernels::FusedPlan> plans_;  // rising rows a block
   std::vector<size_t> first_piece_;        // of each plan, in pieces_
   CudaMemory pieces_;

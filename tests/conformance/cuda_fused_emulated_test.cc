@@ -53,6 +53,17 @@ class CudaFusedEmulatedTest : public ::testing::Test {
     options.patience = absl::Minutes(10);
     return options;
   }
+  // Random operations with both plans; returns how the fused one was described.
+  std::string ExpectSameBits(uint32_t seed, int operations) {
+    auto graphs = CreateCudaBackend(model_, Options(CudaPlan::kThroughput));
+    auto fused = CreateCudaBackend(model_, Options(CudaPlan::kFused));
+    EXPECT_TRUE(graphs.ok() && fused.ok()) << graphs.status() << fused.status();
+    if (!graphs.ok() || !fused.ok()) return "";
+    std::string plan = (*fused)->limits().plan;
+    TwoBackends both(model_, *std::move(graphs), *std::move(fused), kSlots, {}, seed);
+    both.Compare(operations);
+    return plan;
+  }
   absl::Status Refused(const CudaBackendOptions& options) {
     const absl::Status status = CreateCudaBackend(model_, options).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -110,33 +121,59 @@ TEST_F(CudaFusedEmulatedTest, NobodyGetsItUnasked) {
   }
 }
 
-// Rows a block, heads a round and the rings' depth follow from the device; the bits do not.
+// Rows a block, heads a round, the rings' depth and clusters follow from the device; the bits do
+// not.
 TEST_F(CudaFusedEmulatedTest, DevicesOfEverySizeHaveTheSameBitsInEveryOrderOfThreads) {
+  struct Machine {
+    int major, multiprocessors;
+    size_t shared_kib;
+  };
   uint64_t seed = 0;
   std::vector<std::string> plans;
-  for (const int multiprocessors : {1, 3, 9}) {
-    for (const size_t shared_kib : {size_t{227}, size_t{99}}) {
-      SCOPED_TRACE(absl::StrCat(multiprocessors, " multiprocessors, ", shared_kib, " KiB"));
-      emulator::Options machine;
-      machine.multiprocessors = multiprocessors;
-      machine.shared_bytes = shared_kib << 10;
-      machine.seed = seed++;
-      emulator::Reset(machine);
-      CudaBackendOptions options = Options(CudaPlan::kThroughput);
-      auto graphs = CreateCudaBackend(model_, options);
-      options.plan = CudaPlan::kFused;
-      auto fused = CreateCudaBackend(model_, options);
-      ASSERT_TRUE(graphs.ok() && fused.ok()) << graphs.status() << fused.status();
-      plans.push_back((*fused)->limits().plan);
-      TwoBackends both(model_, *std::move(graphs), *std::move(fused), kSlots, {}, uint32_t(seed));
-      both.Compare(5);
-      ASSERT_FALSE(HasFailure());
-    }
+  for (const Machine& m : {Machine{9, 1, 227},
+                           {9, 2, 227},
+                           {9, 2, 99},
+                           {9, 4, 99},
+                           {9, 9, 227},
+                           {8, 1, 99},
+                           {8, 3, 163},
+                           {8, 9, 99}}) {
+    SCOPED_TRACE(absl::StrCat(m.multiprocessors, " multiprocessors, ", m.shared_kib, " KiB"));
+    emulator::Options machine;
+    machine.major = m.major;
+    machine.multiprocessors = m.multiprocessors;
+    machine.shared_bytes = m.shared_kib << 10;
+    machine.seed = seed++;
+    emulator::Reset(machine);
+    plans.push_back(ExpectSameBits(uint32_t(seed), 4));
+    ASSERT_FALSE(HasFailure());
   }
-  EXPECT_THAT(plans, ::testing::Contains(HasSubstr("up to 7 rows a block")));
-  EXPECT_THAT(plans, ::testing::Contains(HasSubstr("up to 1 rows a block")));
-  EXPECT_THAT(plans, ::testing::Contains(HasSubstr("heads a round x depth 4 x ")));
-  EXPECT_THAT(plans, ::testing::Contains(HasSubstr(" x 2; ")));
+  for (const char* part :
+       {"up to 7 rows a block", "up to 4 rows a block", "up to 1 rows a block",
+        "heads a round x depth 4 x 6", "heads a round x depth 4 x 2", "clusters of up to 1;",
+        "clusters of up to 2;", "clusters of up to 4;"}) {
+    EXPECT_THAT(plans, ::testing::Contains(HasSubstr(part)));
+  }
+}
+
+// On the emulator's usual device blocks form clusters; here every shape goes without.
+TEST_F(CudaFusedEmulatedTest, EveryShapeOfStateHasTheSameBitsWithoutClusters) {
+  for (const auto& [features, values] : {std::pair{64, 32}, {64, 64}, {128, 64}}) {
+    SCOPED_TRACE(absl::StrCat(features, " x ", values));
+    ModelConfig config = Config();
+    config.hidden_size = 48;
+    config.num_heads = 2;
+    config.value_dim = values;
+    config.ffn_size = 72;
+    config.feature_map = MakeFeatureMap(kernels::FeatureMapKind::kRfa, features / 2);
+    config.gate = Gate::kRfa;
+    Load(config);
+    emulator::Options machine;
+    machine.major = 8;
+    emulator::Reset(machine);
+    EXPECT_THAT(ExpectSameBits(5, 4), HasSubstr("clusters of up to 1;"));
+    ASSERT_FALSE(HasFailure());
+  }
 }
 
 TEST_F(CudaFusedEmulatedTest, WhatItCannotRunIsRefusedAtStartWithTheValues) {

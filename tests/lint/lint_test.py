@@ -81,6 +81,7 @@ def function_lengths(text):
 # Headers that wrap what is PTX on a GPU and a call of the emulator without one.
 KNOW_THE_EMULATOR = {
     "kernels/async_copy_cuda.h",
+    "kernels/cluster_cuda.h",
     "kernels/device_cuda.h",
     "kernels/row_team_cuda.h",
 }

@@ -10,7 +10,6 @@
 namespace rivulet::kernels {
 namespace {
 
-constexpr int kMultiprocessors = 132;
 constexpr size_t kShared = 227 << 10;  // an H200
 
 StepModel Model(int layers, int hidden, int heads, int dim, int ffn) {
@@ -42,22 +41,36 @@ std::vector<StepLayer> Layers(const StepModel& model) {
   return layers;
 }
 
-TEST(CudaFusedPlanTest, RowsSpreadEvenlyOverTheMultiprocessorsUpToTwoTilesABlock) {
-  for (const auto& [rows, each] :
-       {std::pair{1, 1}, {132, 1}, {133, 2}, {1024, 8}, {2112, 16}, {4096, 32}, {16384, 32}}) {
-    const FusedPlan plan = PlanFused(MnistLinear(), rows, kMultiprocessors, kShared);
-    EXPECT_EQ(plan.rows, each) << rows;
-    EXPECT_GE(plan.blocks(rows) * plan.rows, rows);
-    EXPECT_LE((plan.blocks(rows) - 1) * plan.rows, rows - 1);
-    EXPECT_LE(plan.shared_bytes, kShared);
+// As measured on an H200: 66 clusters of two blocks, 30 of four.
+constexpr FusedResident kResident = {{132, 132, 120}};
+
+TEST(CudaFusedPlanTest, RowsSpreadInFewWavesThenInLargeClustersThenEvenly) {
+  struct Case {
+    int rows, each, cluster;
+  };
+  for (const Case& c : {Case{1, 1, 4},
+                        {120, 1, 4},
+                        {121, 2, 4},
+                        {1024, 9, 4},
+                        {3840, 32, 4},
+                        {3841, 30, 2},
+                        {4096, 32, 2},
+                        {7680, 32, 4},
+                        {16384, 32, 2}}) {
+    const FusedSpread spread = SpreadFused(c.rows, 32, kResident);
+    EXPECT_EQ(spread.rows, c.each) << c.rows;
+    EXPECT_EQ(spread.cluster, c.cluster) << c.rows;
   }
+  EXPECT_EQ(SpreadFused(1024, 32, {{132, 0, 0}}).rows, 8);
+  EXPECT_EQ(SpreadFused(1024, 32, {{132, 0, 0}}).cluster, 1);
+  EXPECT_EQ(SpreadFused(4096, 13, {{132, 0, 0}}).rows, 11);  // three waves
 }
 
 TEST(CudaFusedPlanTest, SharedMemoryIsForDeepRingsFirstAndThenForHeadsARound) {
-  FusedPlan plan = PlanFused(MnistLinear(), 4096, kMultiprocessors, kShared);
+  FusedPlan plan = PlanFused(MnistLinear(), 32, kShared);
   EXPECT_EQ(plan.depth, 3);
   EXPECT_EQ(plan.round_heads, 4);
-  plan = PlanFused(MnistLinear(), 1024, kMultiprocessors, kShared);
+  plan = PlanFused(MnistLinear(), 9, kShared);
   EXPECT_EQ(plan.depth, 5);
   EXPECT_EQ(plan.round_heads, 8);
   // The rings and everything else, to the byte.
@@ -67,21 +80,21 @@ TEST(CudaFusedPlanTest, SharedMemoryIsForDeepRingsFirstAndThenForHeadsARound) {
 }
 
 TEST(CudaFusedPlanTest, WideModelsHaveFewerRowsABlockUntilNotOneFits) {
-  const FusedPlan wide = PlanFused(Model(12, 768, 12, 64, 3072), 4096, kMultiprocessors, kShared);
+  const FusedPlan wide = PlanFused(Model(12, 768, 12, 64, 3072), 32, kShared);
   EXPECT_GT(wide.rows, 8);
   EXPECT_LT(wide.rows, 16);
   const StepModel wider = Model(1, 12288, 96, 64, 49152);
-  EXPECT_EQ(PlanFused(wider, 4096, kMultiprocessors, kShared).rows, 0);
+  EXPECT_EQ(PlanFused(wider, 32, kShared).rows, 0);
   EXPECT_GT(LeastFusedBytes(wider), kShared);
-  EXPECT_EQ(PlanFused(wider, 4096, kMultiprocessors, LeastFusedBytes(wider)).rows, 1);
-  EXPECT_EQ(PlanFused(wider, 4096, kMultiprocessors, LeastFusedBytes(wider) - 1).rows, 0);
+  EXPECT_EQ(PlanFused(wider, 32, LeastFusedBytes(wider)).rows, 1);
+  EXPECT_EQ(PlanFused(wider, 32, LeastFusedBytes(wider) - 1).rows, 0);
 }
 
 TEST(CudaFusedPlanTest, TheListsOfTheWarpsHoldEveryWeightAndEveryStateOnce) {
-  for (const int rows : {3, 1024, 4096}) {
+  for (const int rows : {1, 9, 32}) {
     const StepModel model = MnistLinear();
     const std::vector<StepLayer> layers = Layers(model);
-    const FusedPlan plan = PlanFused(model, rows, kMultiprocessors, kShared);
+    const FusedPlan plan = PlanFused(model, rows, kShared);
     std::vector<FusedPiece> pieces(size_t(plan.pieces()));
     ListFusedPieces(model, layers.data(), plan, pieces.data());
     std::map<uint64_t, int> weights, states;  // by block of 512 bytes; by row and place
@@ -116,7 +129,7 @@ TEST(CudaFusedPlanTest, TheListsOfTheWarpsHoldEveryWeightAndEveryStateOnce) {
 TEST(CudaFusedPlanTest, AListIsLongerThanItsRingIsDeep) {
   const StepModel tiny = Model(1, 8, 1, 32, 8);
   const std::vector<StepLayer> layers = Layers(tiny);
-  const FusedPlan plan = PlanFused(tiny, 1, kMultiprocessors, kShared);
+  const FusedPlan plan = PlanFused(tiny, 1, kShared);
   EXPECT_EQ(plan.depth, kFusedMaxDepth);
   std::vector<FusedPiece> pieces(size_t(plan.pieces()));
   ListFusedPieces(tiny, layers.data(), plan, pieces.data());
