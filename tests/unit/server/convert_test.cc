@@ -122,31 +122,49 @@ TEST_F(ConvertTest, EveryKindOfRequestHasAPriorityAndAnUnknownOneIsNamed) {
   ExpectField(ToAppendSpec(append, *tokens_).status(), "PRIORITY_UNKNOWN", "priority");
 }
 
+// Each value is the number of its field, so none is left out and none takes another's place.
 TEST_F(ConvertTest, EveryFieldOfTheLoadArrives) {
   EngineLoad load;
-  load.queued = 9;
-  load.max_queue = 10;
-  load.max_tenant_queue = 8;
-  load.queued_by_priority = {1, 2, 3};  // high, normal, low
-  load.oldest_wait = absl::Milliseconds(1500);
-  load.tenants = 4;
-  load.parked = 5;
-  load.refused = 6;
-  load.cut = 7;
+  load.slots = 2;
+  load.slots_used = 3;
+  load.queued = 4;
+  load.max_queue = 5;
+  load.tokens_per_second = 6;
+  load.tokens_total = 7;
+  load.draining = true;
+  load.client_sessions = 9;
+  load.states.memory_bytes = 10;
+  load.states.in_memory = 11;
+  load.states.on_disk = 12;
+  load.states.disk_bytes = 13;
+  load.states.forgotten = 14;
+  load.states.file_errors = 15;
+  load.cache_hits = 16;
+  load.cache_misses = 17;
+  load.cache_bytes = 18;
+  load.max_tenant_queue = 20;
+  load.queued_by_priority = {21, 22, 23};  // high, normal, low
+  load.oldest_wait = absl::Milliseconds(24500);
+  load.tenants = 25;
+  load.parked = 26;
+  load.refused = 27;
+  load.cut = 28;
   v1::ModelLoad wire;
   ToWire(load, &wire);
-  EXPECT_EQ(wire.queued(), 9);
-  EXPECT_EQ(wire.max_queue(), 10);
-  EXPECT_EQ(wire.max_tenant_queue(), 8);
-  EXPECT_EQ(wire.queued_high(), 1);
-  EXPECT_EQ(wire.queued_normal(), 2);
-  EXPECT_EQ(wire.queued_low(), 3);
-  EXPECT_EQ(wire.oldest_wait().seconds(), 1);
+  EXPECT_TRUE(wire.draining());
+  EXPECT_EQ(wire.oldest_wait().seconds(), 24);
   EXPECT_EQ(wire.oldest_wait().nanos(), 500'000'000);
-  EXPECT_EQ(wire.tenants(), 4);
-  EXPECT_EQ(wire.parked(), 5);
-  EXPECT_EQ(wire.refused_total(), 6);
-  EXPECT_EQ(wire.cut_total(), 7);
+  EXPECT_EQ(wire.tokens_per_second(), 6);
+  using google::protobuf::FieldDescriptor;
+  for (int i = 0; i < v1::ModelLoad::descriptor()->field_count(); ++i) {
+    const FieldDescriptor* field = v1::ModelLoad::descriptor()->field(i);
+    const auto* values = v1::ModelLoad::GetReflection();
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+      EXPECT_EQ(values->GetInt32(wire, field), field->number()) << field->name();
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
+      EXPECT_EQ(values->GetInt64(wire, field), field->number()) << field->name();
+    }
+  }
 }
 
 TEST_F(ConvertTest, TextAndImageValuesBecomeTokens) {
