@@ -159,6 +159,14 @@ TEST_F(EngineCacheTest, AStateThatHasSeenAllOfAPromptIsTooDeepForIt) {
   EXPECT_EQ(Run(longer), 0);
   EXPECT_EQ(Run(Cached(Counting(0, 20), 3)), 0);
   EXPECT_EQ(Run(Cached(Counting(0, 21), 3)), 20);
+  AppendSpec append;
+  append.session = Open();
+  append.tokens = Counting(0, 20);
+  append.cache.enabled = true;
+  const auto appended = Await<ScoreResult>(
+      [&](Engine::ScoreDone done) { return engine_->Append(append, std::move(done)); });
+  ASSERT_TRUE(appended.ok()) << appended.status();
+  EXPECT_EQ(appended->cached_tokens, 19);
 }
 
 TEST_F(EngineCacheTest, ALongPromptIsKeptInPartsSoThatAnyTokenIsNear) {
