@@ -225,7 +225,7 @@ TEST_F(SessionServiceTest, SnapshotsOnTheirWayInTakeBoundedMemoryTogether) {
     return Unpack(restore->writer->Finish());
   };
   for (int round = 0; round < 2; ++round) {
-    Restore first, second, third;
+    Restore first, second;
     send(&first);
     send(&second);
     const WireError refused = end(&second);
