@@ -41,6 +41,7 @@ struct CudaBackendOptions {
   CudaPlan plan = CudaPlan::kAuto;
   int latency_rows = 8;     // most rows of a run that goes as one launch, at most 16; 0: none
   int fused_rows = 512;     // least rows of a run that kFused takes
+  int fused_cluster = 4;    // blocks that read weights together then, where the device can: 1, 2, 4
   int max_rows = 0;         // rows of one run; 0: num_slots, but at most 4096
   int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 8192
   int max_steps = 32;       // steps of one run

@@ -38,13 +38,17 @@ struct Device {
   size_t shared = 0;  // bytes of a block
   FusedResident resident;
 };
-absl::StatusOr<Device> Look(const StepModel& shapes, const CudaDevice& device) {
+absl::StatusOr<Device> Look(const StepModel& shapes, const CudaDevice& device,
+                            const CudaBackendOptions& options) {
   Device found;
   RIVULET_ASSIGN_OR_RETURN(const int shared,
                            device.Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
   found.shared = size_t(shared);
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::FindFusedResident(shapes, device.multiprocessors, device.sm,
                                                           found.shared, &found.resident));
+  for (int i = 1; i < kernels::kFusedClusterSizes; ++i) {
+    if (1 << i > options.fused_cluster) found.resident.blocks[i] = 0;
+  }
   return found;
 }
 
@@ -55,7 +59,7 @@ absl::StatusOr<std::vector<FusedPlan>> MakePlans(const ModelConfig& config,
                                                  const CudaBackendOptions& options) {
   const StepModel shapes = CudaStepModel::Shapes(config, options.precision);
   RIVULET_RETURN_IF_ERROR(Check(config, shapes, limits, options));
-  RIVULET_ASSIGN_OR_RETURN(const Device found, Look(shapes, device));
+  RIVULET_ASSIGN_OR_RETURN(const Device found, Look(shapes, device, options));
   constexpr int kMost = kernels::kFusedMaxRows;
   int first = kMost, last = 1;
   for (const int blocks : found.resident.blocks) {
@@ -110,7 +114,7 @@ absl::StatusOr<CudaFused> CudaFused::Create(const ModelConfig& config, const Cud
   fused.args_.model = model.model();
   fused.args_.sample = sample;
   RIVULET_RETURN_IF_ERROR(fused.Upload(model, queue));
-  RIVULET_ASSIGN_OR_RETURN(const Device found, Look(fused.args_.model, device));
+  RIVULET_ASSIGN_OR_RETURN(const Device found, Look(fused.args_.model, device, options));
   fused.resident_ = found.resident;
   const bool clusters = fused.LargestCluster() > 1;
   for (const FusedPlan& plan : fused.plans_) {

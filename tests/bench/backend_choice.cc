@@ -45,6 +45,8 @@ bool Apply(const char* argument, Choice* choice) {
     choice->latency_rows = std::atoi(rows);
   } else if (const char* least = Value(argument, "--fused-rows=")) {
     choice->fused_rows = std::atoi(least);
+  } else if (const char* cluster = Value(argument, "--fused-cluster=")) {
+    choice->fused_cluster = std::atoi(cluster);
   } else if (const char* device = Value(argument, "--device=")) {
     choice->device = std::atoi(device);
   } else if (const char* rate = Value(argument, "--copy-gb-per-s=")) {
@@ -117,6 +119,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.plan = choice.plan;
     options.latency_rows = choice.latency_rows;
     options.fused_rows = choice.fused_rows;
+    options.fused_cluster = choice.fused_cluster;
     backend = CreateCudaBackend(std::move(model), options);
   } else {
     backend = CreateCpuBackend(std::move(model),

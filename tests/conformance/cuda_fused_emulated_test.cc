@@ -156,26 +156,6 @@ TEST_F(CudaFusedEmulatedTest, DevicesOfEverySizeHaveTheSameBitsInEveryOrderOfThr
   }
 }
 
-// On the emulator's usual device blocks form clusters; here every shape goes without.
-TEST_F(CudaFusedEmulatedTest, EveryShapeOfStateHasTheSameBitsWithoutClusters) {
-  for (const auto& [features, values] : {std::pair{64, 32}, {64, 64}, {128, 64}}) {
-    SCOPED_TRACE(absl::StrCat(features, " x ", values));
-    ModelConfig config = Config();
-    config.hidden_size = 48;
-    config.num_heads = 2;
-    config.value_dim = values;
-    config.ffn_size = 72;
-    config.feature_map = MakeFeatureMap(kernels::FeatureMapKind::kRfa, features / 2);
-    config.gate = Gate::kRfa;
-    Load(config);
-    emulator::Options machine;
-    machine.major = 8;
-    emulator::Reset(machine);
-    EXPECT_THAT(ExpectSameBits(5, 4), HasSubstr("clusters of up to 1;"));
-    ASSERT_FALSE(HasFailure());
-  }
-}
-
 TEST_F(CudaFusedEmulatedTest, WhatItCannotRunIsRefusedAtStartWithTheValues) {
   CudaBackendOptions options = Options(CudaPlan::kFused);
   options.precision = CudaPrecision::kFloat32;
@@ -200,6 +180,9 @@ TEST_F(CudaFusedEmulatedTest, WhatItCannotRunIsRefusedAtStartWithTheValues) {
               HasSubstr("states are 32 x 24"));
   options.fused_rows = 0;
   EXPECT_EQ(GetErrorDetail(CreateCudaBackend(model_, options).status()).field, "fused_rows");
+  options = Options(CudaPlan::kFused);
+  options.fused_cluster = 5;
+  EXPECT_EQ(GetErrorDetail(CreateCudaBackend(model_, options).status()).field, "fused_cluster");
 }
 
 }  // namespace
