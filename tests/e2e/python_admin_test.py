@@ -44,6 +44,16 @@ class SyncAdminTest(unittest.TestCase):
             self.assertEqual(raised.exception.reason, "MODEL_NOT_FOUND")
         self.assertEqual(self.names(), ["tiny-rfa"])
 
+    def test_replies_that_run_are_cut_when_their_time_is_over(self):
+        with rivulet.Client(self.public) as client:
+            reply = client.generate([1], model="tiny-rfa", max_tokens=1 << 19)
+            next(reply)
+            unloaded = self.call(lambda admin: admin.unload_model("tiny-rfa", drain_timeout=0))
+            self.assertEqual(unloaded, rivulet.Unloaded(all_ended=False, sessions_closed=0))
+            with self.assertRaises(rivulet.Unavailable) as raised:
+                list(reply)
+            self.assertEqual(raised.exception.reason, "DRAINING")
+
     def test_bad_arguments_are_refused_here_or_there(self):
         for function, error in (
             (lambda client: client.load_model(1), TypeError),

@@ -107,6 +107,27 @@ class CookieTests:
         replica = Replica()
         self.run_on(replica, run)
 
+    def test_each_session_brings_its_own_cookie_until_it_is_closed_and_other_calls_bring_none(self):
+        async def run(client):
+            replica.gives = ("replica=a",)
+            first = await client.open_session()
+            replica.gives = ("replica=b",)
+            second = await client.open_session()
+            await second.append([])
+            await first.append([])
+            async for _ in client.generate(max_tokens=1):
+                pass
+            await first.close()
+            self.assertEqual((first.cookie, second.cookie), ("", "replica=b"))
+            await first.append([])
+            await second.append([])
+
+        replica = Replica()
+        self.assertEqual(self.run_on(replica, run), [
+            ("OpenSession", None), ("OpenSession", None), ("Append", "replica=b"), ("Append", "replica=a"), ("Generate", None),
+            ("CloseSession", "replica=a"), ("Append", None), ("Append", "replica=b"),
+        ])  # fmt: skip
+
     def test_without_a_balancer_no_cookie_is_sent(self):
         async def run(client):
             async with await client.open_session() as session:
