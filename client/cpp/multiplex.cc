@@ -149,7 +149,7 @@ class Multiplex::Stream final
       absl::MutexLock lock(&mutex_);
       if (writing_ || writes_ended_) return;
       if (unsent_.empty()) {
-        if (!closing_) return;
+        if (!closing_ || !open_.empty()) return;  // what is open may still be cancelled
         writes_ended_ = close = true;
       } else {
         writing_ = true;
@@ -193,6 +193,7 @@ class Multiplex::Stream final
       status = absl::CancelledError("the caller ended the reply");
     }
     request->done(status);
+    WriteNext();  // of a stream that Finish closes it may have been the last
   }
 
   Client::Call call_;

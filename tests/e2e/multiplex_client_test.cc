@@ -135,6 +135,28 @@ TEST_F(MultiplexClientTest, OneEndsByFalseByCancelByTimeoutOrByAnErrorOfItsOwn) 
   server_.AwaitIdle(kStream);
 }
 
+TEST_F(MultiplexClientTest, WhileFinishWaitsRequestsAreCancelledAndNoneBegins) {
+  const auto stream = client_.Multiplex();
+  Coming stopped, cancelled;
+  stopped.most = 200;
+  stopped.Begin(*stream, Request(kStream, 1, kEndless));
+  const uint64_t key = cancelled.Begin(*stream, Request(kStream, 2, kEndless));
+  std::thread finish([&] { EXPECT_TRUE(stream->Finish().ok()); });
+  absl::Status status;
+  while (status.ok()) {  // until Finish was called
+    Coming late;
+    late.Begin(*stream, Request(kStream, 3, 1));
+    status = late.Wait();
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  stream->Cancel(key);
+  EXPECT_EQ(cancelled.Wait().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(stopped.Wait().code(), absl::StatusCode::kCancelled);
+  finish.join();
+  server_.AwaitIdle(kStream);
+  EXPECT_LT(server_.Load(kStream).tokens_total(), kEndless) << "none ran to its end";
+}
+
 TEST_F(MultiplexClientTest, WhatIsOpenEndsWithTheStream) {
   for (const bool by_stop : {false, true}) {
     std::stop_source stop;

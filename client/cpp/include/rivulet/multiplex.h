@@ -47,8 +47,8 @@ class Multiplex {
   // Ends a request with CANCELLED, unless it ends by itself first. Unknown or ended: no effect.
   void Cancel(uint64_t key);
 
-  // Sends no more, and waits until every request has ended and every callback has returned. OK, or
-  // why the stream ended before. Later requests end with FAILED_PRECONDITION.
+  // Waits until every request has ended, cancelled ones too, and every callback has returned. OK,
+  // or why the stream ended before. Later requests end with FAILED_PRECONDITION.
   absl::Status Finish();
 
  private:
