@@ -285,7 +285,8 @@ def _set_priority(
         return
     if not isinstance(value, Priority):
         raise TypeError(f"priority: {value!r} is no Priority")
-    message.priority = value.value
+    number: Any = value.value  # protoc's types know the message's own enum alone
+    message.priority = number
 
 
 def _set_cache(cache: Any, message: inference_pb2.GenerateRequest | session_service_pb2.AppendRequest) -> None:
