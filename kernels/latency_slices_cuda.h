@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who computes what (latency_cuda.h): heads and columns of every block, the same for the host that
-// counts bytes and the block that finds its weights. Included by latency_*.cu and fused_*.cu only.
+// counts bytes and the block that finds its weights. Included by latency_*.cu only.
 #pragma once
 
 #include "kernels/latency_cuda.h"

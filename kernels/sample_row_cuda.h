@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One row of head outputs to its records (sample_cuda.h), by a team of kRowThreads threads:
-// the body of Sample() and the end of a step of Latency() and Fused(). Included by .cu files only.
+// the body of Sample() and the end of a step of Latency(). Included by .cu files only.
 #pragma once
 
 #include <cmath>

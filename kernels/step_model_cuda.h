@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model, for kernels that run steps from embedding to draw: latency_cuda.h, fused_cuda.h.
+// A whole model, for kernels that run steps from embedding to draw: latency_cuda.h.
 #pragma once
 
 #include "kernels/embed_cuda.h"

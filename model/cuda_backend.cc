@@ -11,7 +11,6 @@
 #include "model/base/error.h"
 #include "model/cuda_device.h"
 #include "model/cuda_forward.h"
-#include "model/cuda_fused.h"
 #include "model/cuda_latency.h"
 #include "model/cuda_limits.h"
 #include "model/cuda_prompts.h"
@@ -38,7 +37,6 @@ struct OnDevice {
   CudaPrompts prompts;            // first steps of one prompt alone
   CudaStepModel model;            // for kernels of whole steps
   CudaLatency latency;            // steps of few rows
-  CudaFused fused;                // steps of many rows
   CudaEvent end;                  // of the outstanding run
 };
 
@@ -204,13 +202,8 @@ absl::Status CudaBackend::PlanSteps(const CudaBackendOptions& options) {
   const kernels::CudaSampleArgs sample = CudaSampling(config_, d.slots, d.records, d.scratch);
   RIVULET_ASSIGN_OR_RETURN(
       d.latency, CudaLatency::Create(d.model, sample, d.block, limits_, device_, options, d.queue));
-  RIVULET_ASSIGN_OR_RETURN(d.fused, CudaFused::Create(config_, d.model, sample, d.scratch.head_rows,
-                                                      d.block, limits_, device_, options, d.queue));
   limits_.plan = d.latency.rows() > 0 ? d.latency.description()
                                       : absl::StrCat("graphs (", d.latency.description(), ")");
-  if (!d.fused.description().empty()) {
-    limits_.plan = absl::StrCat(d.fused.description(), "; ", limits_.plan);
-  }
   return absl::OkStatus();
 }
 
@@ -288,9 +281,7 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
   if (prompt > 0 && count) RIVULET_RETURN_IF_ERROR(forward_.Count(d.queue.launch(), block, 1));
   if (prompt > 0) RIVULET_RETURN_IF_ERROR(d.prompts.Launch(prompt, d.queue.stream()));
   const int steps = draws - (plan_.plain ? 0 : 1);  // that are alike
-  if (steps > 0 && d.fused.Takes(plan_.rows)) {
-    RIVULET_RETURN_IF_ERROR(d.fused.Run(d.queue, block.step, plan_.rows, steps));
-  } else if (steps > 0 && plan_.rows <= d.latency.rows()) {
+  if (steps > 0 && plan_.rows <= d.latency.rows()) {
     RIVULET_RETURN_IF_ERROR(d.latency.Run(d.queue, block.step, plan_.rows, steps));
   } else {
     for (int step = 0; step < steps; ++step) {
@@ -360,15 +351,14 @@ struct Need {
 };
 
 absl::StatusOr<Need> MeasureNeed(const ModelConfig& config, const BackendLimits& limits,
-                                 const CudaDevice& device, const CudaBackendOptions& options) {
+                                 const CudaBackendOptions& options) {
   Need need;
-  RIVULET_ASSIGN_OR_RETURN(const size_t fused, CudaFused::Bytes(config, limits, device, options));
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&need.free, &need.total));
   need.weights = limits.weight_bytes;
   need.slot = CudaSlots::BytesPerSlot(config);
   need.work = CudaScratch::Bytes(config, limits, options.head_rows) +
               CudaRunBlock::MaxBytes(limits) + CudaStepModel::Bytes(config) +
-              CudaLatency::Bytes(config, limits, options) + fused;
+              CudaLatency::Bytes(config, limits, options);
   need.num_slots = limits.num_slots;
   return need;
 }
@@ -382,7 +372,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   const ModelConfig& config = model->config();
   RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
   const BackendLimits limits = CudaLimits(config, options, device);
-  RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits, device, options));
+  RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits, options));
   if (need.sum() > need.usable()) return need.OutOfMemory();
   auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits, options.many_rows);
   const absl::Status started = backend->Start(options);

@@ -27,7 +27,6 @@ enum class CudaPlan : uint8_t {
                 // as graphs
   kLatency,     // of few rows as one launch, even if weights must be read anew in every step
   kThroughput,  // as graphs
-  kFused,       // of many rows as one launch (kernels/fused_cuda.h), else as kAuto says
 };
 
 struct CudaBackendOptions {
@@ -40,8 +39,6 @@ struct CudaBackendOptions {
   // Performance.
   CudaPlan plan = CudaPlan::kAuto;
   int latency_rows = 8;     // most rows of a run that goes as one launch, at most 16; 0: none
-  int fused_rows = 512;     // least rows of a run that kFused takes
-  int fused_cluster = 4;    // blocks that read weights together then, where the device can: 1, 2, 4
   int max_rows = 0;         // rows of one run; 0: num_slots, but at most 4096
   int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 8192
   int max_steps = 32;       // steps of one run

@@ -48,7 +48,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
       config.precision == "float32" ? CudaPrecision::kFloat32 : CudaPrecision::kDefault;
   options.plan = config.plan == "latency"      ? CudaPlan::kLatency
                  : config.plan == "throughput" ? CudaPlan::kThroughput
-                 : config.plan == "fused"      ? CudaPlan::kFused
                                                : CudaPlan::kAuto;
   options.device = config.device;
   return CreateCudaBackend(std::move(model), options);

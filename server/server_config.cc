@@ -98,12 +98,12 @@ std::vector<Setting> ServingSettings() {
              {"auto", "cpu", "cuda"}),
       Choice("precision", "Matrix products on CUDA: default or float32", &C::precision,
              {"default", "float32"}),
-      Choice("plan",
-             "Steps on CUDA: latency (of few sessions one launch for many steps), throughput "
-             "(graphs), auto (of few sessions one launch where the weights fit into the GPU's "
-             "shared memory, else graphs) or fused (as auto, and of 512 sessions and more one "
-             "launch; not measured on a GPU yet, so never chosen by auto); the tokens are the same",
-             &C::plan, {"auto", "latency", "throughput", "fused"}),
+      Choice(
+          "plan",
+          "Steps on CUDA: latency (one kernel launch for many steps; for few sessions), throughput "
+          "(one CUDA graph a step), or auto (latency where the weights fit into the GPU's shared "
+          "memory, else throughput); the tokens are the same",
+          &C::plan, {"auto", "latency", "throughput"}),
       Choice("weights", "Matrix weights in memory on the CPU: auto, f32, f16 or bf16", &C::weights,
              {"auto", "f32", "f16", "bf16"}),
   };

@@ -20,7 +20,7 @@ struct ServerConfig {
   std::string listen = "127.0.0.1:50051";  // HOST:PORT, port 0 = any free one; "" = in-process only
   std::string backend = "auto";            // auto (cuda where there is one, else cpu), cpu, cuda
   std::string precision = "default";       // of matrix products on CUDA: default, float32
-  std::string plan = "auto";               // of steps on CUDA: auto, latency, throughput, fused
+  std::string plan = "auto";               // of steps on CUDA: auto, latency, throughput
   std::string weights = "auto";  // how the CPU backend keeps matrix weights: auto, f32, f16, bf16
   int max_sessions = 256;        // slots a model
   int max_queue = 1024;          // samples and scores a model that may wait for a slot

@@ -26,8 +26,7 @@ const char* Value(const char* argument, const char* flag) {
 CudaPlan PlanOf(const std::string& name) {
   if (name == "latency") return CudaPlan::kLatency;
   if (name == "throughput") return CudaPlan::kThroughput;
-  if (name == "fused") return CudaPlan::kFused;
-  if (name != "auto") Fail("--plan=auto|latency|throughput|fused", 2);
+  if (name != "auto") Fail("--plan=auto|latency|throughput", 2);
   return CudaPlan::kAuto;
 }
 
@@ -43,10 +42,6 @@ bool Apply(const char* argument, Choice* choice) {
     choice->plan = PlanOf(plan);
   } else if (const char* rows = Value(argument, "--latency-rows=")) {
     choice->latency_rows = std::atoi(rows);
-  } else if (const char* least = Value(argument, "--fused-rows=")) {
-    choice->fused_rows = std::atoi(least);
-  } else if (const char* cluster = Value(argument, "--fused-cluster=")) {
-    choice->fused_cluster = std::atoi(cluster);
   } else if (const char* device = Value(argument, "--device=")) {
     choice->device = std::atoi(device);
   } else if (const char* rate = Value(argument, "--copy-gb-per-s=")) {
@@ -118,8 +113,6 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.device = choice.device;
     options.plan = choice.plan;
     options.latency_rows = choice.latency_rows;
-    options.fused_rows = choice.fused_rows;
-    options.fused_cluster = choice.fused_cluster;
     backend = CreateCudaBackend(std::move(model), options);
   } else {
     backend = CreateCpuBackend(std::move(model),

@@ -15,10 +15,8 @@ namespace rivulet::bench {
 struct Choice {
   bool cuda = false;                                  // --backend=cpu|cuda
   CudaPrecision precision = CudaPrecision::kDefault;  // --precision=default|float32, of CUDA
-  CudaPlan plan = CudaPlan::kAuto;                    // --plan=auto|latency|throughput|fused
+  CudaPlan plan = CudaPlan::kAuto;                    // --plan=auto|latency|throughput
   int latency_rows = 8;                               // --latency-rows=N, of CUDA
-  int fused_rows = 1;                                 // --fused-rows=N, of CUDA
-  int fused_cluster = 4;                              // --fused-cluster=1|2|4, of CUDA
   int device = 0;                                     // --device=N
   double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device
   double matrix_tflop_per_s = 0;  // --matrix-tflop-per-s=X: the limit of products, likewise

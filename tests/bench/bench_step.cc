@@ -221,25 +221,6 @@ void RegisterCpu(const Choice& choice) {
   Threads(add("BM_Prefill/mnist_784_tokens_stepped_f32", BM_Prefill, mnist, 784, 1, kF32));
 }
 
-// Many rows: a run as one launch, in clusters of up to so many blocks, against a graph a step.
-void RegisterManyRows(const Choice& choice) {
-  for (const std::string name : {"mnist-linear", "shakespeare-rfa", "cifar-10"}) {
-    for (const int cluster : {0, 1, 2, 4}) {
-      Choice planned = choice;
-      planned.plan = cluster > 0 ? CudaPlan::kFused : CudaPlan::kThroughput;
-      if (cluster > 0) planned.fused_cluster = cluster;
-      const std::string how = cluster > 0 ? absl::StrCat("fused_", cluster) : "graphs";
-      auto* step =
-          benchmark::RegisterBenchmark(absl::StrCat("BM_ManyRows/", name, "/", how).c_str(),
-                                       [planned, name](benchmark::State& state) {
-                                         BM_Step(state, planned, name, WeightPrecision::kAuto);
-                                       });
-      step->Arg(64)->Arg(1024)->Arg(4096);
-      step->ArgName("rows")->UseRealTime()->Unit(benchmark::kMicrosecond);
-    }
-  }
-}
-
 void RegisterCuda(const Choice& choice) {
   for (const std::string name : {"mnist-linear", "shakespeare-rfa", "cifar-10", "110m"}) {
     auto* step = benchmark::RegisterBenchmark(
@@ -284,7 +265,6 @@ void RegisterCuda(const Choice& choice) {
       step->ArgName("rows")->UseRealTime()->Unit(benchmark::kMicrosecond);
     }
   }
-  if (choice.precision == CudaPrecision::kDefault) RegisterManyRows(choice);
 }
 
 }  // namespace

@@ -116,7 +116,6 @@ if $sanitizer; then
         backend_bits_cuda_test) filter="*OddSizes*:*tiny_favor*" ;;
         backend_golden_cuda_test) filter='*tiny*' ;;
         backend_latency_cuda_test) filter='*Special*:*tiny_image*' ;;
-        backend_fused_cuda_test) filter='*EveryShape*:*TwoTiles*' ;;
         shared_math_cuda_test) continue ;;  # one arithmetic kernel on 65536 draws
       esac
       for kind in memcheck racecheck initcheck synccheck; do

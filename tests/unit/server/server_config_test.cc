@@ -138,7 +138,7 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "--drain-delay-seconds", "-1"}, "drain-delay-seconds is -1; allowed: 0 to"},
       {{"--model", "m", "--backend", "tpu"}, "backend is \"tpu\"; allowed: auto, cpu, cuda"},
       {{"--model", "m", "--precision", "float16"}, "allowed: default, float32"},
-      {{"--model", "m", "--plan", "fast"}, "allowed: auto, latency, throughput, fused"},
+      {{"--model", "m", "--plan", "fast"}, "allowed: auto, latency, throughput"},
       {{"--model", "m", "--weights", "int8"}, "allowed: auto, f32, f16, bf16"},
       {{"--model", "m", "--listen", "localhost"}, "it needs a host and a port"},
       {{"--model", "m", "--listen", ""}, "it needs a host and a port"},
