@@ -12,6 +12,7 @@
 #include "rivulet/v1/admin_service.grpc.pb.h"
 #include "rivulet/v1/model.pb.h"
 #include "server/grpc/active_calls.h"
+#include "server/grpc/rpc_service.h"
 
 namespace grpc {
 class Server;
@@ -35,14 +36,17 @@ class ModelControl {
 };
 
 // Synchronous, unlike the services for clients: its calls take seconds, and few people make them.
-class AdminService final : public v1::AdminService::Service {
+class AdminService final : public RpcService {
  public:
-  explicit AdminService(ModelControl* control) : control_(control) {}  // borrowed
+  explicit AdminService(ModelControl* control)  // borrowed
+      : RpcService(v1::AdminService::service_full_name()), control_(control) {
+    Handle(this, &AdminService::LoadModel, &AdminService::UnloadModel);
+  }
 
   grpc::Status LoadModel(grpc::ServerContext* context, const v1::LoadModelRequest* request,
-                         v1::LoadModelReply* reply) override;
+                         v1::LoadModelReply* reply);
   grpc::Status UnloadModel(grpc::ServerContext* context, const v1::UnloadModelRequest* request,
-                           v1::UnloadModelReply* reply) override;
+                           v1::UnloadModelReply* reply);
 
   void WaitUntilIdle() { calls_.WaitUntilNone(absl::InfiniteFuture()); }
 

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "rivulet/v1/inference.grpc.pb.h"
 #include "server/grpc/call_spec.h"
 #include "server/grpc/caller.h"
 #include "server/grpc/convert.h"
@@ -10,6 +11,12 @@
 #include "server/grpc/generate_reactor.h"
 
 namespace rivulet {
+
+InferenceService::InferenceService(const ServedModels* models, ActiveCalls* calls)
+    : RpcService(v1::InferenceService::service_full_name()), models_(models), calls_(calls) {
+  Handle(this, &InferenceService::Generate, &InferenceService::Score, &InferenceService::ListModels,
+         &InferenceService::GetModel, &InferenceService::GetLoad);
+}
 
 grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {

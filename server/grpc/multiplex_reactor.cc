@@ -32,6 +32,8 @@ grpc::Status Draining() {
                         absl::Seconds(1)));
 }
 
+absl::Status Gone() { return absl::CancelledError("The client has gone."); }
+
 }  // namespace
 
 bool MultiplexStreams::Add(MultiplexReactor* stream) {
@@ -108,7 +110,8 @@ void MultiplexReactor::OnReadDone(bool ok) {
     ++readers_;
     if (!ok) half_closed_ = true;
   }
-  if (ok) Handle(request_);
+  if (ok && request_.error.ok()) Handle(request_.message);
+  if (ok && !request_.error.ok()) Break(request_.error);
   bool read_on = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -131,12 +134,12 @@ void MultiplexReactor::OnWriteDone(bool ok) {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
   }
-  if (!ok) return Break();
+  if (!ok) return Break(Gone());
   Pump();
   if (ReadOn()) Pump();
 }
 
-void MultiplexReactor::OnCancel() { Break(); }
+void MultiplexReactor::OnCancel() { Break(Gone()); }
 
 void MultiplexReactor::OnDone() {
   streams_->Remove(this);
@@ -232,11 +235,12 @@ void MultiplexReactor::AddNote(Note note) {
   notes_.push_back(std::move(note));
 }
 
-void MultiplexReactor::Break() {
+void MultiplexReactor::Break(absl::Status why) {
   std::vector<std::shared_ptr<MultiplexMember>> open;
   {
     absl::MutexLock lock(&mutex_);
     if (!std::exchange(broken_, true)) {
+      why_broken_ = std::move(why);
       for (const auto& [key, member] : open_) open.push_back(member);
     }
   }
@@ -267,7 +271,7 @@ void MultiplexReactor::Pump() {
     action = Next();
     if (action == Action::kNone) writing_ = false;
     if (action == Action::kFinish && !half_closed_) {
-      end = broken_ ? ToGrpc(absl::CancelledError("The client has gone.")) : Draining();
+      end = broken_ ? ToGrpc(why_broken_) : Draining();
     }
   }
   Perform(action, end);

@@ -22,6 +22,7 @@
 #include "rivulet/v1/multiplex.pb.h"
 #include "server/grpc/active_calls.h"
 #include "server/grpc/multiplex_member.h"
+#include "server/grpc/received.h"
 #include "server/grpc/served_models.h"
 
 namespace rivulet {
@@ -50,7 +51,7 @@ class MultiplexStreams {
 // of gRPC.
 // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): the same
 class MultiplexReactor final
-    : public grpc::ServerBidiReactor<v1::MultiplexRequest, v1::MultiplexReply>,
+    : public grpc::ServerBidiReactor<Received<v1::MultiplexRequest>, v1::MultiplexReply>,
       public MultiplexOwner {
  public:
   // A message is closed once its parts have more bytes, so that a slow reader gets many.
@@ -90,8 +91,9 @@ class MultiplexReactor final
   void CancelRequest(uint64_t key);
   absl::Status Submit(const v1::MultiplexRequest& request, MultiplexMember* member);
   void AddNote(Note note);
-  // Nobody reads any more: ends all requests.
-  void Break();
+  // Nobody reads any more, or what comes is no message: ends all requests, then the stream with
+  // `why`.
+  void Break(absl::Status why);
 
   // Sends what there is to send, unless a message is on its way or a batch is being told: whoever
   // waits for these calls it again.
@@ -120,7 +122,8 @@ class MultiplexReactor final
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;    // the client sends no more
   bool batch_pending_ ABSL_GUARDED_BY(mutex_) = false;  // OnMemberReady of a batch goes on
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;        // the next four are somebody's
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;         // nobody reads any more
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;         // Break was called
+  absl::Status why_broken_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more may be asked of gRPC
 
@@ -129,7 +132,7 @@ class MultiplexReactor final
   v1::MultiplexReply message_;
   bool large_parts_ = false;  // message_ keeps memory that small parts do not need
 
-  v1::MultiplexRequest request_;  // gRPC's while it reads, else OnReadDone's
+  Received<v1::MultiplexRequest> request_;  // gRPC's while it reads, else OnReadDone's
 };
 
 }  // namespace rivulet

@@ -5,20 +5,26 @@
 #include "rivulet/v1/multiplex.grpc.pb.h"
 #include "server/grpc/active_calls.h"
 #include "server/grpc/multiplex_reactor.h"
+#include "server/grpc/rpc_service.h"
 #include "server/grpc/served_models.h"
 
 namespace rivulet {
 
 // Thread: any; gRPC calls it from its own threads.
-class MultiplexService final : public v1::MultiplexService::CallbackService {
+class MultiplexService final : public RpcService {
  public:
   // `max_open`: requests at once on a stream. What is borrowed must outlive the gRPC server that
   // this service is registered with.
   MultiplexService(const ServedModels* models, int max_open, ActiveCalls* calls)
-      : models_(models), max_open_(max_open), calls_(calls) {}
+      : RpcService(v1::MultiplexService::service_full_name()),
+        models_(models),
+        max_open_(max_open),
+        calls_(calls) {
+    Handle(this, &MultiplexService::Multiplex);
+  }
 
-  grpc::ServerBidiReactor<v1::MultiplexRequest, v1::MultiplexReply>* Multiplex(
-      grpc::CallbackServerContext* context) override {
+  grpc::ServerBidiReactor<Received<v1::MultiplexRequest>, v1::MultiplexReply>* Multiplex(
+      grpc::CallbackServerContext* context) {
     return new MultiplexReactor(context, models_, max_open_, &streams_, calls_);
   }
 

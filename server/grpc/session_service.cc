@@ -5,6 +5,7 @@
 
 #include "absl/strings/string_view.h"
 #include "model/base/error.h"
+#include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/engine/session_calls.h"
 #include "server/grpc/call_spec.h"
 #include "server/grpc/caller.h"
@@ -43,6 +44,19 @@ struct FillReply {
 };
 
 }  // namespace
+
+SessionService::SessionService(const ServedModels* models, std::string snapshot_key,
+                               int64_t restore_bytes, ActiveCalls* calls)
+    : RpcService(v1::SessionService::service_full_name()),
+      models_(models),
+      snapshot_key_(std::move(snapshot_key)),
+      calls_(calls),
+      restore_budget_(restore_bytes) {
+  using Self = SessionService;
+  Handle(this, &Self::OpenSession, &Self::Append, &Self::ForkSession, &Self::RewindSession,
+         &Self::SnapshotSession, &Self::RestoreSession, &Self::CloseSession, &Self::GetSession,
+         &Self::ListSessions);
+}
 
 // Finds model and tenant; then submit(caller, done) hands `done` to the engine or returns an error.
 template <typename Request, typename Reply, typename Submit>
@@ -122,7 +136,7 @@ grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSess
   return reactor;
 }
 
-grpc::ServerReadReactor<v1::RestoreSessionRequest>* SessionService::RestoreSession(
+grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* SessionService::RestoreSession(
     grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply) {
   return new RestoreReactor(context, reply, models_, snapshot_key_, &restore_budget_, calls_);
 }

@@ -5,51 +5,47 @@
 #include <string>
 #include <utility>
 
-#include "rivulet/v1/session_service.grpc.pb.h"
+#include "rivulet/v1/session_service.pb.h"
 #include "server/grpc/active_calls.h"
+#include "server/grpc/rpc_service.h"
 #include "server/grpc/served_models.h"
 #include "server/grpc/session_streams.h"
 
 namespace rivulet {
 
 // Thread: any; gRPC calls it from its own threads. Nothing here waits, as in InferenceService.
-class SessionService final : public v1::SessionService::CallbackService {
+class SessionService final : public RpcService {
  public:
   // `calls` counts every call. `snapshot_key` is that of EncodeSnapshot; empty: none.
   // `restore_bytes`: of all snapshots that are on their way in. What is borrowed must outlive the
   // gRPC server that this service is registered with.
   SessionService(const ServedModels* models, std::string snapshot_key, int64_t restore_bytes,
-                 ActiveCalls* calls)
-      : models_(models),
-        snapshot_key_(std::move(snapshot_key)),
-        calls_(calls),
-        restore_budget_(restore_bytes) {}
+                 ActiveCalls* calls);
 
   grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext* context,
                                         const v1::OpenSessionRequest* request,
-                                        v1::OpenSessionReply* reply) override;
+                                        v1::OpenSessionReply* reply);
   grpc::ServerUnaryReactor* Append(grpc::CallbackServerContext* context,
-                                   const v1::AppendRequest* request,
-                                   v1::AppendReply* reply) override;
+                                   const v1::AppendRequest* request, v1::AppendReply* reply);
   grpc::ServerUnaryReactor* ForkSession(grpc::CallbackServerContext* context,
                                         const v1::ForkSessionRequest* request,
-                                        v1::ForkSessionReply* reply) override;
+                                        v1::ForkSessionReply* reply);
   grpc::ServerUnaryReactor* RewindSession(grpc::CallbackServerContext* context,
                                           const v1::RewindSessionRequest* request,
-                                          v1::RewindSessionReply* reply) override;
+                                          v1::RewindSessionReply* reply);
   grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SnapshotSession(
-      grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request) override;
-  grpc::ServerReadReactor<v1::RestoreSessionRequest>* RestoreSession(
-      grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply) override;
+      grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request);
+  grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* RestoreSession(
+      grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply);
   grpc::ServerUnaryReactor* CloseSession(grpc::CallbackServerContext* context,
                                          const v1::CloseSessionRequest* request,
-                                         v1::CloseSessionReply* reply) override;
+                                         v1::CloseSessionReply* reply);
   grpc::ServerUnaryReactor* GetSession(grpc::CallbackServerContext* context,
                                        const v1::GetSessionRequest* request,
-                                       v1::GetSessionReply* reply) override;
+                                       v1::GetSessionReply* reply);
   grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
                                          const v1::ListSessionsRequest* request,
-                                         v1::ListSessionsReply* reply) override;
+                                         v1::ListSessionsReply* reply);
 
  private:
   template <typename Request, typename Reply, typename Submit>

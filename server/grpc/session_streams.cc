@@ -87,25 +87,26 @@ RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::Restore
                                RestoreBudget* budget, ActiveCalls* calls)
     : context_(context), reply_(reply), models_(models), key_(key), budget_(budget), calls_(calls) {
   calls_->Enter();
-  StartRead(&message_);
+  StartRead(&received_);
 }
 
 void RestoreReactor::OnReadDone(bool ok) {
   if (!ok && context_->IsCancelled()) return Finish(Gone());
-  absl::Status status = begun_ ? absl::OkStatus() : Begin();
+  absl::Status status = ok ? received_.error : absl::OkStatus();
+  if (status.ok() && !begun_) status = Begin();
   if (status.ok()) status = ok ? TakeChunk() : Submit();
   if (!status.ok()) return Finish(ToGrpc(status));
-  if (ok) StartRead(&message_);
+  if (ok) StartRead(&received_);
 }
 
 absl::Status RestoreReactor::Begin() {
   begun_ = true;
-  name_ = message_.model();
+  const v1::RestoreSessionRequest& message = received_.message;
+  name_ = message.model();
   RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(name_));
   RIVULET_ASSIGN_OR_RETURN(tenant_, TenantOf(*context_));
   RIVULET_ASSIGN_OR_RETURN(
-      idle_timeout_,
-      ToIdleTimeout(message_.has_idle_timeout() ? &message_.idle_timeout() : nullptr));
+      idle_timeout_, ToIdleTimeout(message.has_idle_timeout() ? &message.idle_timeout() : nullptr));
   const Engine& engine = *model.engine();
   max_bytes_ = MaxSnapshotBytes(engine.model().config(), engine.options().sessions.max_tokens);
   bytes_.reserve(max_bytes_);  // once: growing would hold two copies; pages come as they are filled
@@ -113,7 +114,7 @@ absl::Status RestoreReactor::Begin() {
 }
 
 absl::Status RestoreReactor::TakeChunk() {
-  const std::string& chunk = message_.chunk();
+  const std::string& chunk = received_.message.chunk();
   if (chunk.size() > kSnapshotChunkBytes) {
     return InvalidField("CHUNK_TOO_LARGE", "chunk",
                         absl::StrCat("chunk holds ", chunk.size(), " bytes; allowed: at most ",

@@ -18,6 +18,7 @@
 #include "server/engine/session_calls.h"
 #include "server/grpc/active_calls.h"
 #include "server/grpc/call_model.h"
+#include "server/grpc/received.h"
 #include "server/grpc/served_models.h"
 
 namespace rivulet {
@@ -72,7 +73,7 @@ class RestoreBudget {
 };
 
 // One RestoreSession call. Owns itself.
-class RestoreReactor final : public grpc::ServerReadReactor<v1::RestoreSessionRequest> {
+class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>> {
  public:
   // All is borrowed: `context` and `reply` for the call, the others outlive the gRPC server.
   RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
@@ -94,7 +95,7 @@ class RestoreReactor final : public grpc::ServerReadReactor<v1::RestoreSessionRe
   const std::string& key_;
   RestoreBudget* const budget_;
   ActiveCalls* const calls_;
-  v1::RestoreSessionRequest message_;
+  Received<v1::RestoreSessionRequest> received_;
   bool begun_ = false;   // the first message has come
   std::string name_;     // of the model, as the client gave it
   ModelHold submitted_;  // from Submit to the engine's answer

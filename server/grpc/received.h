@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Received: a message of a client as gRPC hands it over: parsed, or with the error that says why it
+// could not be. Given a message type of its own, gRPC would answer what it cannot parse itself,
+// with UNIMPLEMENTED and without details, and end a stream of messages as if it were complete.
+#pragma once
+
+#include <grpcpp/impl/serialization_traits.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "google/protobuf/message.h"
+
+namespace rivulet {
+
+template <typename Message>
+struct Received {
+  Message message;  // not to be used where there is an error
+  absl::Status error;
+};
+
+// INVALID_ARGUMENT (MESSAGE_MALFORMED) about bytes of which `parsed` could be parsed: names the
+// field that is not UTF-8, else the type of the message. `bytes`: how many there were; nullopt
+// where the call ended without a message. Thread: any.
+absl::Status MalformedMessage(const google::protobuf::Message& parsed, std::optional<size_t> bytes);
+
+}  // namespace rivulet
+
+// How gRPC parses it: never with an error of its own.
+template <typename Message>
+class grpc::SerializationTraits<rivulet::Received<Message>> {
+ public:
+  static Status Deserialize(ByteBuffer* buffer, rivulet::Received<Message>* received) {
+    std::optional<size_t> bytes;
+    if (buffer->Valid()) bytes = buffer->Length();
+    const bool parsed = SerializationTraits<Message>::Deserialize(buffer, &received->message).ok();
+    received->error =
+        parsed ? absl::OkStatus() : rivulet::MalformedMessage(received->message, bytes);
+    return Status::OK;
+  }
+};
