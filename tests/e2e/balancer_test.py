@@ -13,6 +13,8 @@ from balancer import CONFIG, LIMIT, SHORT, Balancer, await_true, free_port, gene
 from command import CommandTest, rivulet
 import health_check  # of deploy/haproxy, where `balancer` lets Python look
 
+LIMITS = ("RIVULET_MAX_UNANSWERED", "RIVULET_MAX_CONNECTIONS", "RIVULET_MAX_NEW_CONNECTIONS", "RIVULET_MAX_CALLS")
+
 
 class ConfigurationTest(CommandTest):
     def test_haproxy_has_no_complaint_about_any_way_to_configure_it(self):
@@ -24,6 +26,8 @@ class ConfigurationTest(CommandTest):
                 {"RIVULET_TLS_LISTEN": "127.0.0.1:5", "RIVULET_TLS_CERT": certificate},
                 {"RIVULET_TLS_LISTEN": "127.0.0.1:5", "RIVULET_TLS_CERT": certificate, "RIVULET_TLS_CLIENT_CA": certificate},
                 {"RIVULET_TRUST_TENANT": "1"},
+                dict.fromkeys(LIMITS, "0"),
+                dict.fromkeys(LIMITS, "7"),
                 {"RIVULET_REPLICAS": "replicas.invalid:6", "RIVULET_DNS": "127.0.0.1:7"},
             ):
                 self.assertEqual(Balancer("127.0.0.1:1", "127.0.0.1:2", **variables).check(), "", variables)
