@@ -51,7 +51,7 @@ grpc::Status AdminService::LoadModel(grpc::ServerContext* /*context*/,
     RIVULET_ASSIGN_OR_RETURN(*reply->mutable_model(), control_->Load(request->model()));
     return absl::OkStatus();
   };
-  return ToGrpc(load());
+  return ToGrpc(load(), nullptr);
 }
 
 grpc::Status AdminService::UnloadModel(grpc::ServerContext* /*context*/,
@@ -68,7 +68,7 @@ grpc::Status AdminService::UnloadModel(grpc::ServerContext* /*context*/,
     reply->set_sessions_closed(unloaded.sessions_closed);
     return absl::OkStatus();
   };
-  return ToGrpc(unload());
+  return ToGrpc(unload(), nullptr);
 }
 
 AdminServer::AdminServer(ModelControl* control) : service_(control) {}

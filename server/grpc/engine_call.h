@@ -12,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/engine/engine.h"
-#include "server/grpc/active_calls.h"
 #include "server/grpc/call_model.h"
+#include "server/grpc/server_calls.h"
 #include "server/grpc/status_map.h"
 #include "server/grpc/wire_field.h"
 
@@ -21,9 +21,9 @@ namespace rivulet {
 
 // Answers at once.
 inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
-                                        const absl::Status& status) {
+                                        const absl::Status& status, ServerCalls* calls) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
+  reactor->Finish(ToGrpc(status, &calls->refusals));
   return reactor;
 }
 
@@ -36,9 +36,9 @@ class EngineCall final : public grpc::ServerUnaryReactor {
   // `request` and `reply` are gRPC's and live as long as the call; `calls` outlives the gRPC
   // server. The handler holds the model too until it returns: the engine's last word may come
   // before.
-  EngineCall(ModelHold model, const Request* request, Reply* reply, ActiveCalls* calls)
+  EngineCall(ModelHold model, const Request* request, Reply* reply, ServerCalls* calls)
       : model_(std::move(model)), request_(request), reply_(reply), calls_(calls) {
-    calls_->Enter();
+    calls_->active.Enter();
   }
 
   // Calls submit(done), which hands `done` to the engine or returns an error; call it in the
@@ -64,20 +64,20 @@ class EngineCall final : public grpc::ServerUnaryReactor {
   void OnCancel() override { model_.Cancel(id_); }
 
   void OnDone() override {
-    calls_->Leave();
+    calls_->active.Leave();
     delete this;
   }
 
  private:
   void End(const absl::Status& status) {
     model_.Release();
-    Finish(ToGrpc(NameWireField(status, *request_)));
+    Finish(ToGrpc(NameWireField(status, *request_), &calls_->refusals));
   }
 
   CallModel model_;
   const Request* const request_;
   Reply* const reply_;
-  ActiveCalls* const calls_;
+  ServerCalls* const calls_;
   RequestId id_ = 0;
 };
 

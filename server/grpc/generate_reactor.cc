@@ -14,22 +14,22 @@
 namespace rivulet {
 
 GenerateReactor::GenerateReactor(ModelHold model, grpc::CallbackServerContext* context,
-                                 const v1::GenerateRequest* request, ActiveCalls* calls)
+                                 const v1::GenerateRequest* request, ServerCalls* calls)
     : model_(std::move(model)), call_(context->c_call()), request_(request), calls_(calls) {
   grpc_call_ref(call_);
-  calls_->Enter();
+  calls_->active.Enter();
 }
 
 GenerateReactor::~GenerateReactor() { grpc_call_unref(call_); }
 
 GenerateReactor* GenerateReactor::Start(ModelHold model, grpc::CallbackServerContext* context,
                                         const v1::GenerateRequest& request,
-                                        absl::StatusOr<GenerateSpec> spec, ActiveCalls* calls) {
+                                        absl::StatusOr<GenerateSpec> spec, ServerCalls* calls) {
   auto* reactor = new GenerateReactor(std::move(model), context, &request, calls);
   if (spec.ok()) {
     reactor->Submit(*std::move(spec));
   } else {
-    reactor->Finish(ToGrpc(spec.status()));
+    reactor->Finish(ToGrpc(spec.status(), &calls->refusals));
   }
   return reactor;
 }
@@ -53,7 +53,7 @@ void GenerateReactor::Submit(GenerateSpec spec) {
     status = ticket.status();
   }
   model_.Release();
-  Finish(ToGrpc(NameWireField(status, *request_)));
+  Finish(ToGrpc(NameWireField(status, *request_), &calls_->refusals));
 }
 
 void GenerateReactor::OnReady() {
@@ -83,14 +83,16 @@ void GenerateReactor::WatchReader() {
 
 void GenerateReactor::CutUnread(bool expired) {
   if (expired) {
-    bool cut = false;
+    bool cut = false, counted = false;
     {
       absl::MutexLock lock(&mutex_);
       cut = !done_ && messages_read_ == messages_when_watched_;
       if (!done_ && !cut) WatchReader();
+      counted = absl::IsResourceExhausted(ticket_.reply->end()->status);  // at its Finish
     }
     // The client sees this status in place of what it has not read, without details.
     if (cut) {
+      if (!counted) calls_->refusals.Add("READER_TOO_SLOW");
       grpc_call_cancel_with_status(call_, GRPC_STATUS_RESOURCE_EXHAUSTED,
                                    "READER_TOO_SLOW: nothing of the reply was read for too long.",
                                    nullptr);
@@ -127,7 +129,7 @@ void GenerateReactor::OnDone() {
     done_ = true;
     alarm_.Cancel();
   }
-  calls_->Leave();
+  calls_->active.Leave();
   Release();
 }
 
@@ -178,7 +180,7 @@ void GenerateReactor::Perform(Action action) {
       StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
       return;
     case Action::kFinish:
-      Finish(ToGrpc(NameWireField(ticket_.reply->end()->status, *request_)));
+      Finish(ToGrpc(NameWireField(ticket_.reply->end()->status, *request_), &calls_->refusals));
       return;
   }
 }

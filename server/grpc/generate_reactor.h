@@ -24,8 +24,8 @@
 #include "rivulet/v1/inference.pb.h"
 #include "server/engine/engine.h"
 #include "server/engine/reply.h"
-#include "server/grpc/active_calls.h"
 #include "server/grpc/call_model.h"
+#include "server/grpc/server_calls.h"
 
 namespace rivulet {
 
@@ -42,7 +42,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   // outlive the gRPC server.
   static GenerateReactor* Start(ModelHold model, grpc::CallbackServerContext* context,
                                 const v1::GenerateRequest& request,
-                                absl::StatusOr<GenerateSpec> spec, ActiveCalls* calls);
+                                absl::StatusOr<GenerateSpec> spec, ServerCalls* calls);
 
   void OnReady() override;
   void OnWriteDone(bool ok) override;
@@ -55,7 +55,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   enum class Action { kNone, kWrite, kWriteAndFinish, kFinish };
 
   GenerateReactor(ModelHold model, grpc::CallbackServerContext* context,
-                  const v1::GenerateRequest* request, ActiveCalls* calls);
+                  const v1::GenerateRequest* request, ServerCalls* calls);
   ~GenerateReactor() override;
 
   void Submit(GenerateSpec spec);
@@ -69,7 +69,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   CallModel model_;        // released after the last OnReady
   grpc_call* const call_;  // a reference: valid after OnDone, when gRPC's context is not
   const v1::GenerateRequest* const request_;  // not read once gRPC is asked to finish
-  ActiveCalls* const calls_;
+  ServerCalls* const calls_;
   // Holders of this object: gRPC, the engine from Submit to the last OnReady, and alarm_ while it
   // runs.
   std::atomic<int> holders_ = 1;

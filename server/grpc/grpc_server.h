@@ -7,10 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/grpc/active_calls.h"
 #include "server/grpc/inference_service.h"
 #include "server/grpc/multiplex_service.h"
 #include "server/grpc/served_models.h"
+#include "server/grpc/server_calls.h"
 #include "server/grpc/session_service.h"
 
 namespace grpc {
@@ -57,7 +57,7 @@ class GrpcServer {
   // Multiplex or call of SessionService is on its way. False if some are at `deadline`.
   bool WaitUntilIdle(absl::Time deadline) {
     multiplex_.Drain();
-    return calls_.WaitUntilNone(deadline);
+    return calls_.active.WaitUntilNone(deadline);
   }
   // Takes no more calls, gives running ones until `deadline`, cancels the rest and waits for their
   // end. The engines must be running.
@@ -66,7 +66,7 @@ class GrpcServer {
  private:
   GrpcServer(const ServedModels* models, const GrpcServerOptions& options);
 
-  ActiveCalls calls_;
+  ServerCalls calls_;
   InferenceService inference_;
   SessionService sessions_;
   MultiplexService multiplex_;

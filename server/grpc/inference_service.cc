@@ -12,7 +12,7 @@
 
 namespace rivulet {
 
-InferenceService::InferenceService(const ServedModels* models, ActiveCalls* calls)
+InferenceService::InferenceService(const ServedModels* models, ServerCalls* calls)
     : RpcService(v1::InferenceService::service_full_name()), models_(models), calls_(calls) {
   Handle(this, &InferenceService::Generate, &InferenceService::Score, &InferenceService::ListModels,
          &InferenceService::GetModel, &InferenceService::GetLoad);
@@ -32,10 +32,10 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
                                                   const v1::ScoreRequest* request,
                                                   v1::ScoreReply* reply) {
   const auto model = models_->Find(request->model());
-  if (!model.ok()) return Answer(context, model.status());
+  if (!model.ok()) return Answer(context, model.status(), calls_);
   Engine* engine = model->engine();
   absl::StatusOr<ScoreSpec> spec = SpecOf(*context, *request, engine->model());
-  if (!spec.ok()) return Answer(context, spec.status());
+  if (!spec.ok()) return Answer(context, spec.status(), calls_);
   auto* call = new EngineCall(*model, request, reply, calls_);
   call->Run([&](auto done) { return engine->Score(*std::move(spec), std::move(done)); },
             [](const ScoreResult& result, v1::ScoreReply* wire) { ToWire(result, wire); });
@@ -48,7 +48,7 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
   for (const ModelHold& model : models_->served()) {
     *reply->add_models() = model.description().summary();
   }
-  return Answer(context, absl::OkStatus());
+  return Answer(context, absl::OkStatus(), calls_);
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
@@ -56,7 +56,7 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext
                                                      v1::GetModelReply* reply) {
   const auto model = models_->Find(request->model());
   if (model.ok()) *reply = model->description();
-  return Answer(context, model.status());
+  return Answer(context, model.status(), calls_);
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetLoad(grpc::CallbackServerContext* context,
@@ -67,13 +67,15 @@ grpc::ServerUnaryReactor* InferenceService::GetLoad(grpc::CallbackServerContext*
     load->set_model(model.name());
     ToWire(model.engine()->GetLoad(), load);
   };
+  const auto refusals = calls_->refusals.counts();
+  reply->mutable_server()->mutable_refusals()->insert(refusals.begin(), refusals.end());
   if (request->model().empty()) {
     for (const ModelHold& model : models_->all()) add(model);
-    return Answer(context, absl::OkStatus());
+    return Answer(context, absl::OkStatus(), calls_);
   }
   const auto model = models_->Find(request->model());
   if (model.ok()) add(*model);
-  return Answer(context, model.status());
+  return Answer(context, model.status(), calls_);
 }
 
 }  // namespace rivulet

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "rivulet/v1/inference.pb.h"
-#include "server/grpc/active_calls.h"
 #include "server/grpc/rpc_service.h"
 #include "server/grpc/served_models.h"
+#include "server/grpc/server_calls.h"
 
 namespace rivulet {
 
@@ -15,7 +15,7 @@ class InferenceService final : public RpcService {
  public:
   // `calls` counts Generate and Score. Both, and the engines, must outlive the gRPC server that
   // this service is registered with.
-  InferenceService(const ServedModels* models, ActiveCalls* calls);
+  InferenceService(const ServedModels* models, ServerCalls* calls);
 
   grpc::ServerWriteReactor<v1::GenerateReply>* Generate(grpc::CallbackServerContext* context,
                                                         const v1::GenerateRequest* request);
@@ -31,7 +31,7 @@ class InferenceService final : public RpcService {
 
  private:
   const ServedModels* const models_;
-  ActiveCalls* const calls_;
+  ServerCalls* const calls_;
 };
 
 }  // namespace rivulet

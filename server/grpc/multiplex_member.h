@@ -13,6 +13,7 @@
 #include "server/engine/reply.h"
 #include "server/grpc/call_model.h"
 #include "server/grpc/served_models.h"
+#include "server/grpc/server_calls.h"
 
 namespace rivulet {
 
@@ -43,15 +44,17 @@ class MultiplexMember final : public ReplyListener {
 
   void OnReady() override;
 
-  // Adds what has arrived since the last time to `reply`. True: with its last part, and nobody but
-  // the caller holds this object any more. Thread: one at a time, once for each OnMemberReady.
-  bool Take(v1::MultiplexReply* reply);
+  // Adds what has arrived since the last time to `reply`; `refusals` as in status_map.h. True: with
+  // its last part, and nobody but the caller holds this object any more. Thread: one at a time,
+  // once for each OnMemberReady.
+  bool Take(v1::MultiplexReply* reply, RefusalCounts* refusals);
 
  private:
   // Bits of state_: between OnMemberReady and Take; nothing more comes from the engine.
   static constexpr uint8_t kQueued = 1, kEnded = 2;
 
-  void AddEnd(const Reply::End& end, bool parts_added, v1::MultiplexReply* reply);
+  void AddEnd(const Reply::End& end, bool parts_added, RefusalCounts* refusals,
+              v1::MultiplexReply* reply);
 
   const uint64_t key_;
   MultiplexOwner* const owner_;

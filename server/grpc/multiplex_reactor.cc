@@ -29,7 +29,8 @@ absl::Status Refusal(absl::StatusCode code, absl::string_view reason, absl::stri
 
 grpc::Status Draining() {
   return ToGrpc(Refusal(absl::StatusCode::kUnavailable, "DRAINING", "", "The server is draining.",
-                        absl::Seconds(1)));
+                        absl::Seconds(1)),
+                nullptr);
 }
 
 absl::Status Gone() { return absl::CancelledError("The client has gone."); }
@@ -64,13 +65,13 @@ void MultiplexStreams::Drain() {
 }
 
 MultiplexReactor::MultiplexReactor(grpc::CallbackServerContext* context, const ServedModels* models,
-                                   int max_open, MultiplexStreams* streams, ActiveCalls* calls)
+                                   int max_open, MultiplexStreams* streams, ServerCalls* calls)
     : context_(context),
       models_(models),
       max_open_(static_cast<size_t>(max_open)),
       streams_(streams),
       calls_(calls) {
-  calls_->Enter();
+  calls_->active.Enter();
   StartRead(&request_);
   if (!streams_->Add(this)) Drain();
 }
@@ -143,7 +144,7 @@ void MultiplexReactor::OnCancel() { Break(Gone()); }
 
 void MultiplexReactor::OnDone() {
   streams_->Remove(this);
-  calls_->Leave();
+  calls_->active.Leave();
   Release();
 }
 
@@ -271,7 +272,7 @@ void MultiplexReactor::Pump() {
     action = Next();
     if (action == Action::kNone) writing_ = false;
     if (action == Action::kFinish && !half_closed_) {
-      end = broken_ ? ToGrpc(why_broken_) : Draining();
+      end = broken_ ? ToGrpc(why_broken_, nullptr) : Draining();
     }
   }
   Perform(action, end);
@@ -290,16 +291,17 @@ void MultiplexReactor::Gather(bool broken, const std::vector<Note>& notes,
       bytes += part;
     }
   };
+  RefusalCounts* const refusals = broken ? nullptr : &calls_->refusals;  // broken: nobody is told
   for (const Note& note : notes) {
     v1::MultiplexPart* const part = message_.add_parts();
     part->set_key(note.key);
-    ToWire(note.status, note.ended ? part->mutable_error() : part->mutable_refused());
+    ToWire(note.status, refusals, note.ended ? part->mutable_error() : part->mutable_refused());
   }
   count();
   while (!taking_.empty() && (broken || bytes < kMessageBytes)) {
     MultiplexMember* const member = taking_.front();
     taking_.pop_front();
-    if (member->Take(&message_)) ended->push_back(member->key());
+    if (member->Take(&message_, refusals)) ended->push_back(member->key());
     if (broken) {
       message_.Clear();
     } else {

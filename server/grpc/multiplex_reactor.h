@@ -20,10 +20,10 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "rivulet/v1/multiplex.pb.h"
-#include "server/grpc/active_calls.h"
 #include "server/grpc/multiplex_member.h"
 #include "server/grpc/received.h"
 #include "server/grpc/served_models.h"
+#include "server/grpc/server_calls.h"
 
 namespace rivulet {
 
@@ -62,7 +62,7 @@ class MultiplexReactor final
   // All is borrowed: `context` for the call, the others outlive the gRPC server. `max_open`: of
   // requests at a time.
   MultiplexReactor(grpc::CallbackServerContext* context, const ServedModels* models, int max_open,
-                   MultiplexStreams* streams, ActiveCalls* calls);
+                   MultiplexStreams* streams, ServerCalls* calls);
 
   // Ends the stream once its requests have ended. The caller has a hold.
   void Drain();
@@ -109,7 +109,7 @@ class MultiplexReactor final
   const ServedModels* const models_;
   const size_t max_open_;
   MultiplexStreams* const streams_;
-  ActiveCalls* const calls_;
+  ServerCalls* const calls_;
   // gRPC, a batch that is being told, a drain.
   std::atomic<int> holders_ = 1;
 

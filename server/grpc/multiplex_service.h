@@ -3,10 +3,10 @@
 #pragma once
 
 #include "rivulet/v1/multiplex.grpc.pb.h"
-#include "server/grpc/active_calls.h"
 #include "server/grpc/multiplex_reactor.h"
 #include "server/grpc/rpc_service.h"
 #include "server/grpc/served_models.h"
+#include "server/grpc/server_calls.h"
 
 namespace rivulet {
 
@@ -15,7 +15,7 @@ class MultiplexService final : public RpcService {
  public:
   // `max_open`: requests at once on a stream. What is borrowed must outlive the gRPC server that
   // this service is registered with.
-  MultiplexService(const ServedModels* models, int max_open, ActiveCalls* calls)
+  MultiplexService(const ServedModels* models, int max_open, ServerCalls* calls)
       : RpcService(v1::MultiplexService::service_full_name()),
         models_(models),
         max_open_(max_open),
@@ -34,7 +34,7 @@ class MultiplexService final : public RpcService {
  private:
   const ServedModels* const models_;
   const int max_open_;
-  ActiveCalls* const calls_;
+  ServerCalls* const calls_;
   MultiplexStreams streams_;
 };
 

@@ -50,7 +50,7 @@ class RpcService : public grpc::Service {
   template <typename Reactor>
   class Refused final : public Reactor {
    public:
-    explicit Refused(const absl::Status& error) { this->Finish(ToGrpc(error)); }
+    explicit Refused(const absl::Status& error) { this->Finish(ToGrpc(error, nullptr)); }
     void OnDone() override { delete this; }
   };
 
@@ -106,7 +106,7 @@ class RpcService : public grpc::Service {
                 std::make_unique<Synchronous>(
                     [handler](Self* service, grpc::ServerContext* context,
                               const Received<Request>* request, Reply* reply) {
-                      if (!request->error.ok()) return ToGrpc(request->error);
+                      if (!request->error.ok()) return ToGrpc(request->error, nullptr);
                       return (service->*handler)(context, &request->message, reply);
                     },
                     self));

@@ -46,7 +46,7 @@ struct FillReply {
 }  // namespace
 
 SessionService::SessionService(const ServedModels* models, std::string snapshot_key,
-                               int64_t restore_bytes, ActiveCalls* calls)
+                               int64_t restore_bytes, ServerCalls* calls)
     : RpcService(v1::SessionService::service_full_name()),
       models_(models),
       snapshot_key_(std::move(snapshot_key)),
@@ -64,9 +64,9 @@ grpc::ServerUnaryReactor* SessionService::Run(grpc::CallbackServerContext* conte
                                               const Request* request, Reply* reply,
                                               const Submit& submit) {
   const auto model = models_->Find(request->model());
-  if (!model.ok()) return Answer(context, model.status());
+  if (!model.ok()) return Answer(context, model.status(), calls_);
   auto tenant = TenantOf(*context);
-  if (!tenant.ok()) return Answer(context, tenant.status());
+  if (!tenant.ok()) return Answer(context, tenant.status(), calls_);
   const Caller caller{model->engine(), *std::move(tenant), DeadlineOf(*context)};
   auto* call = new EngineCall(*model, request, reply, calls_);
   call->Run([&](auto done) { return submit(caller, std::move(done)); }, FillReply{model->name()});
@@ -132,7 +132,7 @@ grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSess
     return reactor->Submit(model, std::move(session), DeadlineOf(*context));
   };
   const absl::Status status = start();
-  if (!status.ok()) reactor->Finish(ToGrpc(status));
+  if (!status.ok()) reactor->Finish(ToGrpc(status, &calls_->refusals));
   return reactor;
 }
 

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "rivulet/v1/session_service.pb.h"
-#include "server/grpc/active_calls.h"
 #include "server/grpc/rpc_service.h"
 #include "server/grpc/served_models.h"
+#include "server/grpc/server_calls.h"
 #include "server/grpc/session_streams.h"
 
 namespace rivulet {
@@ -20,7 +20,7 @@ class SessionService final : public RpcService {
   // `restore_bytes`: of all snapshots that are on their way in. What is borrowed must outlive the
   // gRPC server that this service is registered with.
   SessionService(const ServedModels* models, std::string snapshot_key, int64_t restore_bytes,
-                 ActiveCalls* calls);
+                 ServerCalls* calls);
 
   grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext* context,
                                         const v1::OpenSessionRequest* request,
@@ -54,7 +54,7 @@ class SessionService final : public RpcService {
 
   const ServedModels* const models_;
   const std::string snapshot_key_;
-  ActiveCalls* const calls_;
+  ServerCalls* const calls_;
   RestoreBudget restore_budget_;
 };
 

@@ -15,13 +15,13 @@ namespace rivulet {
 namespace {
 
 // Of a call whose client has gone.
-grpc::Status Gone() { return ToGrpc(absl::CancelledError("The client has gone.")); }
+grpc::Status Gone() { return ToGrpc(absl::CancelledError("The client has gone."), nullptr); }
 
 }  // namespace
 
-SnapshotReactor::SnapshotReactor(const std::string& key, ActiveCalls* calls)
+SnapshotReactor::SnapshotReactor(const std::string& key, ServerCalls* calls)
     : key_(key), calls_(calls) {
-  calls_->Enter();
+  calls_->active.Enter();
 }
 
 absl::Status SnapshotReactor::Submit(ModelHold model, SessionRef session, absl::Time deadline) {
@@ -40,7 +40,7 @@ absl::Status SnapshotReactor::Submit(ModelHold model, SessionRef session, absl::
 void SnapshotReactor::OnImage(absl::StatusOr<SessionImage> image) {
   if (!image.ok()) {
     model_->Release();
-    return Finish(ToGrpc(image.status()));
+    return Finish(ToGrpc(image.status(), &calls_->refusals));
   }
   image_ = *std::move(image);
   StartSendInitialMetadata();
@@ -78,15 +78,15 @@ void SnapshotReactor::OnCancel() {
 }
 
 void SnapshotReactor::OnDone() {
-  calls_->Leave();
+  calls_->active.Leave();
   delete this;
 }
 
 RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
                                const ServedModels* models, const std::string& key,
-                               RestoreBudget* budget, ActiveCalls* calls)
+                               RestoreBudget* budget, ServerCalls* calls)
     : context_(context), reply_(reply), models_(models), key_(key), budget_(budget), calls_(calls) {
-  calls_->Enter();
+  calls_->active.Enter();
   StartRead(&received_);
 }
 
@@ -95,7 +95,7 @@ void RestoreReactor::OnReadDone(bool ok) {
   absl::Status status = ok ? received_.error : absl::OkStatus();
   if (status.ok() && !begun_) status = Begin();
   if (status.ok()) status = ok ? TakeChunk() : Submit();
-  if (!status.ok()) return Finish(ToGrpc(status));
+  if (!status.ok()) return Finish(ToGrpc(status, &calls_->refusals));
   if (ok) StartRead(&received_);
 }
 
@@ -154,14 +154,14 @@ absl::Status RestoreReactor::Submit() {
   const auto done = [this](const absl::StatusOr<SessionInfo>& info) {
     if (info.ok()) ToWire(*info, submitted_.name(), reply_->mutable_session());
     submitted_.Release();
-    Finish(ToGrpc(info.status()));
+    Finish(ToGrpc(info.status(), &calls_->refusals));
   };
   return rivulet::RestoreSession(engine, std::move(spec), done).status();
 }
 
 void RestoreReactor::OnDone() {
   budget_->Give(static_cast<int64_t>(bytes_.size()));
-  calls_->Leave();
+  calls_->active.Leave();
   delete this;
 }
 

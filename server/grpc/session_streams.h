@@ -16,10 +16,10 @@
 #include "absl/time/time.h"
 #include "rivulet/v1/session_service.pb.h"
 #include "server/engine/session_calls.h"
-#include "server/grpc/active_calls.h"
 #include "server/grpc/call_model.h"
 #include "server/grpc/received.h"
 #include "server/grpc/served_models.h"
+#include "server/grpc/server_calls.h"
 
 namespace rivulet {
 
@@ -30,7 +30,7 @@ inline constexpr size_t kSnapshotChunkBytes = size_t{1} << 20;
 class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessionReply> {
  public:
   // `key` and `calls` are borrowed and outlive the gRPC server.
-  SnapshotReactor(const std::string& key, ActiveCalls* calls);
+  SnapshotReactor(const std::string& key, ServerCalls* calls);
 
   // Asks for the image of `session`, a session of `model`, which the handler holds too until it
   // returns. After an error the caller calls Finish.
@@ -46,7 +46,7 @@ class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessio
   void WriteNext();
 
   const std::string& key_;
-  ActiveCalls* const calls_;
+  ServerCalls* const calls_;
   std::optional<CallModel> model_;  // from Submit on; released once the image is coded
   RequestId id_ = 0;
   SessionImage image_;
@@ -78,7 +78,7 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   // All is borrowed: `context` and `reply` for the call, the others outlive the gRPC server.
   RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
                  const ServedModels* models, const std::string& key, RestoreBudget* budget,
-                 ActiveCalls* calls);
+                 ServerCalls* calls);
 
   void OnReadDone(bool ok) override;
   void OnDone() override;
@@ -94,7 +94,7 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   const ServedModels* const models_;
   const std::string& key_;
   RestoreBudget* const budget_;
-  ActiveCalls* const calls_;
+  ServerCalls* const calls_;
   Received<v1::RestoreSessionRequest> received_;
   bool begun_ = false;   // the first message has come
   std::string name_;     // of the model, as the client gave it

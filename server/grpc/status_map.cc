@@ -6,6 +6,7 @@
 #include "absl/time/time.h"
 #include "google/rpc/error_details.pb.h"
 #include "model/base/error.h"
+#include "server/grpc/server_calls.h"
 
 namespace rivulet {
 namespace {
@@ -61,7 +62,7 @@ Mapped MapCode(absl::StatusCode code) {
 
 }  // namespace
 
-void ToWire(const absl::Status& status, google::rpc::Status* wire) {
+void ToWire(const absl::Status& status, RefusalCounts* refusals, google::rpc::Status* wire) {
   const Mapped mapped = MapCode(status.code());
   const ErrorDetail detail = GetErrorDetail(status);
   const std::string message(status.message());
@@ -73,6 +74,9 @@ void ToWire(const absl::Status& status, google::rpc::Status* wire) {
   info.set_domain(std::string(kErrorDomain));
   info.mutable_metadata()->insert(detail.metadata.begin(), detail.metadata.end());
   wire->add_details()->PackFrom(info);
+  if (refusals != nullptr && mapped.code == grpc::StatusCode::RESOURCE_EXHAUSTED) {
+    refusals->Add(info.reason());
+  }
   if (!detail.field.empty()) {
     google::rpc::BadRequest bad_request;
     auto* violation = bad_request.add_field_violations();
@@ -89,10 +93,10 @@ void ToWire(const absl::Status& status, google::rpc::Status* wire) {
   }
 }
 
-grpc::Status ToGrpc(const absl::Status& status) {
+grpc::Status ToGrpc(const absl::Status& status, RefusalCounts* refusals) {
   if (status.ok()) return grpc::Status::OK;
   google::rpc::Status wire;
-  ToWire(status, &wire);
+  ToWire(status, refusals, &wire);
   return grpc::Status(static_cast<grpc::StatusCode>(wire.code()), wire.message(),
                       wire.SerializeAsString());
 }

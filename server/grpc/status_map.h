@@ -10,6 +10,8 @@
 
 namespace rivulet {
 
+class RefusalCounts;
+
 // Domain of every ErrorInfo that this server sends.
 inline constexpr absl::string_view kErrorDomain = "rivulet";
 
@@ -17,10 +19,11 @@ inline constexpr absl::string_view kErrorDomain = "rivulet";
 //   ErrorInfo{reason, domain}   always; a Status without a reason gets one from its code, for
 //   example "CANCELLED" BadRequest{field, message}  where the Status names a field RetryInfo{delay}
 //   where the Status says when to try again
-// OK maps to OK without details. Thread: any.
-grpc::Status ToGrpc(const absl::Status& status);
+// OK maps to OK without details. RESOURCE_EXHAUSTED is counted in `refusals`, by its reason; null
+// where nobody counts: errors of other codes, and of AdminService. Thread: any.
+grpc::Status ToGrpc(const absl::Status& status, RefusalCounts* refusals);
 
 // The same as a message. REQUIRES: `status` is not OK.
-void ToWire(const absl::Status& status, google::rpc::Status* wire);
+void ToWire(const absl::Status& status, RefusalCounts* refusals, google::rpc::Status* wire);
 
 }  // namespace rivulet

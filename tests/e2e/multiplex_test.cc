@@ -256,6 +256,7 @@ TEST(MultiplexTest, NoMoreRequestsAreOpenThanTheServerAllows) {
   EXPECT_EQ(stream.errors[3].code, grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(stream.errors[3].reason, "OPEN_REQUEST_LIMIT");
   EXPECT_GT(stream.errors[3].retry_seconds, 0);
+  EXPECT_EQ(server.Refusals("OPEN_REQUEST_LIMIT"), 1);
   stream.Cancel(1);
   stream.ReadUntilError(1);
   stream.Begin(3, Request(kStream, 3, 4));
@@ -341,10 +342,9 @@ TEST(MultiplexTest, AReaderThatDoesNotReadPausesItsRequests) {
 TEST(MultiplexTest, ErrorsThatNobodyReadsHoldUpReading) {
   TestServer server({kStream});
   Stream stream(server, absl::Minutes(1));
-  v1::GenerateRequest bad = Request(kStream, 1, 1);
-  bad.mutable_sampling()->set_top_p(2);
   v1::MultiplexRequest message;
-  *message.mutable_generate() = bad;
+  *message.mutable_generate() = Request(kStream, 1, 1);
+  message.mutable_generate()->mutable_sampling()->set_top_p(2);
   constexpr int kRequests = 20'000;
   std::thread writer([&] {
     for (int i = 0; i < kRequests; ++i) stream.Write(message);

@@ -96,6 +96,11 @@ TEST(OverloadTest, AReaderThatNeverReadsIsCutWithAllThatItHeld) {
   Unread complete(server.server(), Request(kStream, 6, 3000));
   Await(&server, [](const v1::ModelLoad& load) { return load.cut_total() == 1; });
   server.AwaitIdle(kStream);
+  const absl::Time give_up = absl::Now() + absl::Minutes(2);
+  while (server.Refusals("READER_TOO_SLOW") < 2 && absl::Now() < give_up) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_EQ(server.Refusals("READER_TOO_SLOW"), 2);
   // Its last messages wait for it a little longer. Then the call ends although nobody has read.
   EXPECT_TRUE(server.server().Drain(absl::Now() + absl::Minutes(5)));
   const Collected& late = slow.Read();
@@ -103,6 +108,38 @@ TEST(OverloadTest, AReaderThatNeverReadsIsCutWithAllThatItHeld) {
   EXPECT_EQ(late.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(late.status.error_message(), ::testing::HasSubstr("READER_TOO_SLOW"));
   EXPECT_EQ(complete.Read().status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST(OverloadTest, RefusalsAreCountedByTheirReason) {
+  ServerConfig config;
+  config.max_sessions = 1;
+  config.max_queue = 1;
+  config.max_client_sessions = 1;
+  TestServer server({kStream}, config);
+  const Sessions sessions(Connect(server.server()), kStream);
+  sessions.Open();
+  const auto refused = sessions.client().OpenSession([] {
+    v1::OpenSessionRequest request;
+    request.set_model(kStream);
+    return request;
+  }());
+  EXPECT_EQ(ReasonOf(refused.status()), "SESSION_LIMIT");
+  EXPECT_EQ(server.Refusals("SESSION_LIMIT"), 1);
+  std::vector<std::unique_ptr<Unread>> busy;
+  for (int i = 0; i < 2; ++i) {  // one has the slot, the other waits
+    busy.push_back(std::make_unique<Unread>(server.server(), Request(kStream, 1, kEndless)));
+    Await(&server,
+          [&](const v1::ModelLoad& load) { return load.slots_used() + load.queued() > i; });
+  }
+  for (int i = 1; i <= 3; ++i) {
+    const WireError error = Unpack(Generate(server.stub(), Request(kStream, 2, 5)).status);
+    EXPECT_EQ(error.code, grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(server.Refusals(error.reason), i) << error.reason;
+  }
+  EXPECT_EQ(Unpack(Generate(server.stub(), Request("gpt-2", 2, 5)).status).reason,
+            "MODEL_NOT_FOUND");
+  EXPECT_EQ(server.Refusals("MODEL_NOT_FOUND"), 0);
+  for (const auto& reply : busy) reply->context.TryCancel();
 }
 
 TEST(OverloadTest, ADrainSaysWhereToGoOnAndASnapshotGoesOnThereElsewhere) {

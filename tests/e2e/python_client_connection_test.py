@@ -234,6 +234,8 @@ class ConnectionTests:
                         pass
                     with self.assertRaises(rivulet.ResourceExhausted) as caught:
                         self.call(server.target, lambda c: c.generate([1], **endless).collect())
+                load = self.call(server.target, lambda c: c.server_load())
+        self.assertEqual(load.refusals, {"QUEUE_FULL": 1})
         self.assertEqual(caught.exception.reason, "QUEUE_FULL")
         self.assertGreater(caught.exception.retry_delay, 0)
 

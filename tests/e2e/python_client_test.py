@@ -22,6 +22,7 @@ EXAMPLES = sorted((CLIENT / "examples").glob("*.py"))
 MODELS = (ZOO / "mnist-linear", ZOO / "shakespeare-rfa")
 
 TYPED = """
+from collections.abc import Mapping
 from typing_extensions import assert_type
 import numpy as np
 import rivulet
@@ -65,6 +66,7 @@ async def use_async(client: rivulet.AsyncClient) -> None:
         assert_type(await session.generate([1], position=0).collect(), rivulet.Generation)
         assert_type(await session.fork(), list[rivulet.AsyncSession])
     assert_type(await client.load(), tuple[rivulet.ModelLoad, ...])
+    assert_type((await client.server_load()).refusals, Mapping[str, int])
     async with client.multiplex() as many:
         async for piece in many:
             assert_type(piece.text, str)

@@ -53,6 +53,15 @@ v1::ModelLoad TestServer::Load(const std::string& model) {
   return reply.models_size() == 1 ? reply.models(0) : v1::ModelLoad();
 }
 
+int64_t TestServer::Refusals(const std::string& reason) {
+  grpc::ClientContext context;
+  v1::GetLoadReply reply;
+  const grpc::Status status = stub_->GetLoad(&context, v1::GetLoadRequest(), &reply);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  const auto found = reply.server().refusals().find(reason);
+  return found == reply.server().refusals().end() ? 0 : found->second;
+}
+
 void TestServer::AwaitIdle(const std::string& model) {
   while (true) {
     const v1::ModelLoad load = Load(model);

@@ -35,6 +35,8 @@ class TestServer {
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
   v1::ModelLoad Load(const std::string& model);
+  // How many requests were refused for `reason`.
+  int64_t Refusals(const std::string& reason);
   // Returns once `model` has given back every slot.
   void AwaitIdle(const std::string& model);
 

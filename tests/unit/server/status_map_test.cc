@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "model/base/error.h"
+#include "server/grpc/server_calls.h"
 #include "tests/support/wire_error.h"
 
 namespace rivulet {
@@ -17,7 +18,7 @@ TEST(StatusMapTest, KeepsEveryCodeAndGivesItAReason) {
   // this server.
   for (int code = 1; code <= 16; ++code) {
     const auto from = static_cast<absl::StatusCode>(code);
-    const WireError error = Unpack(ToGrpc(absl::Status(from, "what happened")));
+    const WireError error = Unpack(ToGrpc(absl::Status(from, "what happened"), nullptr));
     const bool unknown = from == absl::StatusCode::kUnknown;
     EXPECT_EQ(error.code,
               unknown ? grpc::StatusCode::INTERNAL : static_cast<grpc::StatusCode>(code));
@@ -30,15 +31,31 @@ TEST(StatusMapTest, KeepsEveryCodeAndGivesItAReason) {
   }
 }
 
+TEST(StatusMapTest, RefusalsAreCountedByTheirReason) {
+  RefusalCounts refusals;
+  ErrorDetail detail;
+  detail.reason = "QUEUE_FULL";
+  const absl::Status full = MakeError(absl::StatusCode::kResourceExhausted, "full", detail);
+  google::rpc::Status wire;
+  for (int i = 0; i < 2; ++i) ToGrpc(full, &refusals);
+  ToWire(full, &refusals, &wire);
+  ToGrpc(absl::ResourceExhaustedError("without a reason"), &refusals);
+  ToGrpc(MakeError(absl::StatusCode::kUnavailable, "other codes are none", detail), &refusals);
+  ToGrpc(absl::OkStatus(), &refusals);
+  ToGrpc(full, nullptr);
+  const std::map<std::string, int64_t> want{{"QUEUE_FULL", 3}, {"RESOURCE_EXHAUSTED", 1}};
+  EXPECT_EQ(refusals.counts(), want);
+}
+
 TEST(StatusMapTest, OkHasNoDetails) {
-  const grpc::Status status = ToGrpc(absl::OkStatus());
+  const grpc::Status status = ToGrpc(absl::OkStatus(), nullptr);
   EXPECT_TRUE(status.ok());
   EXPECT_EQ(status.error_details(), "");
 }
 
 TEST(StatusMapTest, NamesReasonAndField) {
   const WireError error =
-      Unpack(ToGrpc(InvalidField("TOP_P", "sampling.top_p", "sampling.top_p is 2")));
+      Unpack(ToGrpc(InvalidField("TOP_P", "sampling.top_p", "sampling.top_p is 2"), nullptr));
   EXPECT_EQ(error.code, grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(error.reason, "TOP_P");
   EXPECT_EQ(error.field, "sampling.top_p");
@@ -48,7 +65,7 @@ TEST(StatusMapTest, MetadataIsThatOfTheErrorInfo) {
   ErrorDetail detail;
   detail.metadata = {{"sent_tokens", "3,4"}};
   const WireError error =
-      Unpack(ToGrpc(MakeError(absl::StatusCode::kUnavailable, "draining", detail)));
+      Unpack(ToGrpc(MakeError(absl::StatusCode::kUnavailable, "draining", detail), nullptr));
   EXPECT_EQ(error.metadata, detail.metadata);
 }
 
@@ -57,7 +74,7 @@ TEST(StatusMapTest, SaysWhenToTryAgain) {
   detail.reason = "QUEUE_FULL";
   detail.retry_after = absl::Milliseconds(1250);
   const WireError error =
-      Unpack(ToGrpc(MakeError(absl::StatusCode::kResourceExhausted, "full", detail)));
+      Unpack(ToGrpc(MakeError(absl::StatusCode::kResourceExhausted, "full", detail), nullptr));
   EXPECT_EQ(error.code, grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(error.reason, "QUEUE_FULL");
   EXPECT_DOUBLE_EQ(error.retry_seconds, 1.25);

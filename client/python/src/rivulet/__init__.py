@@ -29,7 +29,7 @@ from rivulet.images import Snapshot
 from rivulet.multiplex import Multiplex
 from rivulet.multiplex_core import MultiplexPart
 from rivulet.model_replies import (
-    Architecture, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary, TextContent, TokenContent,
+    Architecture, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary, ServerLoad, TextContent, TokenContent,
 )  # fmt: skip
 from rivulet.replies import (
     Finish, FinishReason, Generation, HealthStatus, Part, Sample, Score, SessionInfo, TopLogprobs, Usage,
@@ -48,7 +48,7 @@ __all__ = [
     "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
     "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
     "MultiplexPart", "NotFound", "OutOfRange", "Part", "PermissionDenied", "Priority", "Prompt", "PromptCache", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
-    "Score", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "TextContent", "TlsOptions",
+    "Score", "ServerLoad", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "TextContent", "TlsOptions",
     "TokenContent", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
     "Unloaded", "Usage", "draw",
 ]  # fmt: skip

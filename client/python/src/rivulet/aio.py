@@ -184,6 +184,10 @@ class AsyncClient:
         request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
         return tuple(model_replies.load(entry) for entry in (await self._call("get_load", request, options)).models)
 
+    async def server_load(self, **options: Unpack[requests.CallOptions]) -> model_replies.ServerLoad:
+        """As Client.server_load()."""
+        return model_replies.server_load((await self._call("get_load", inference_pb2.GetLoadRequest(), options)).server)
+
     async def load_model(self, model: str, **options: Unpack[requests.CallOptions]) -> model_replies.ModelSummary:
         """As Client.load_model()."""
         return model_replies.summary((await self._call("load_model", admin.load_request(model), options)).model)

@@ -220,6 +220,10 @@ class Client:
         request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
         return tuple(model_replies.load(entry) for entry in self._call("get_load", request, options).models)
 
+    def server_load(self, **options: Unpack[requests.CallOptions]) -> model_replies.ServerLoad:
+        """Connections now, and refusals since the server's start."""
+        return model_replies.server_load(self._call("get_load", inference_pb2.GetLoadRequest(), options).server)
+
     def load_model(self, model: str, **options: Unpack[requests.CallOptions]) -> model_replies.ModelSummary:
         """Loads a model that the server may load by this name, and waits until it serves. For operators: the client's target is the
         server's --admin-listen. Errors: NotFound (MODEL_NOT_IN_REPOSITORY), AlreadyExists, Aborted (MODEL_BUSY),

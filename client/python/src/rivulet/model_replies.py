@@ -144,6 +144,23 @@ class ModelLoad:
     cut_total: int
 
 
+@dataclass(frozen=True)
+class ServerLoad:
+    """Load of a server's listener for clients now; totals are since the server's start.
+
+    connections: open, at most max_connections (0: not limited). connections_total: accepted; connections_refused_total: closed at once
+      because no more may be open; connections_closed_total: because their client reset too many calls.
+    refusals: requests refused with ResourceExhausted, by the error's reason.
+    """
+
+    connections: int
+    max_connections: int
+    connections_total: int
+    connections_refused_total: int
+    connections_closed_total: int
+    refusals: Mapping[str, int]
+
+
 def summary(message: model_pb2.ModelSummary) -> ModelSummary:
     return ModelSummary(**fields(message, "name", "weights_sha256", "num_parameters", "state_bytes", "backend"))
 
@@ -175,3 +192,9 @@ def load(message: inference_pb2.ModelLoad) -> ModelLoad:
     """Every field of the dataclass has its name in the message."""
     named = {entry.name: getattr(message, entry.name) for entry in dataclasses.fields(ModelLoad)}
     return ModelLoad(**{**named, "oldest_wait": seconds(message.oldest_wait)})
+
+
+def server_load(message: inference_pb2.ServerLoad) -> ServerLoad:
+    """As load()."""
+    named = {entry.name: getattr(message, entry.name) for entry in dataclasses.fields(ServerLoad)}
+    return ServerLoad(**{**named, "refusals": dict(message.refusals)})
