@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "model/base/checked.h"
 #include "model/base/error.h"
 #include "model/strict_json.h"
 
@@ -98,10 +99,12 @@ absl::Status ParseOffsets(absl::string_view name, const JsonValue& value, uint64
 absl::Status CheckSize(absl::string_view name, const TensorEntry& entry) {
   uint64_t bytes = SizeOf(entry.dtype);
   for (const int64_t extent : entry.shape) {
-    if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(extent), &bytes)) {
+    const auto product = CheckedMul(bytes, static_cast<uint64_t>(extent));
+    if (!product) {
       return BadTensor(name, absl::StrCat("shape ", ShapeText(entry.shape),
                                           " has more bytes than 64 bits can count"));
     }
+    bytes = *product;
   }
   if (bytes == 0) {
     return BadTensor(name, absl::StrCat("shape ", ShapeText(entry.shape), " holds no weight"));

@@ -73,16 +73,18 @@ AppendRequest::AppendRequest(AppendSpec spec_in, const ModelView& model_view,
 
 absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
   const int64_t bos = config_.has_bos() ? 1 : 0;
+  RIVULET_ASSIGN_OR_RETURN(const int64_t position,
+                           PositionIn(*session, *session_ref, spec_.tokens));
   // The sequence before the appended tokens; the first token of all is scored after a bos only.
-  const int64_t before = bos + session_ref->position.value_or(session->position());
+  const int64_t before = bos + position;
   const int64_t unscored = before == 0 ? std::min<int64_t>(1, num_tokens) : 0;
   num_scored_ = spec_.score ? num_tokens - unscored : 0;
   score_from_ = before + unscored - 1;
-  for (const int64_t position : spec_.output_positions) {
-    if (position < num_scored_) continue;
+  for (const int64_t output : spec_.output_positions) {
+    if (output < num_scored_) continue;
     return InvalidField(
         "OUTPUT_POSITION_OUT_OF_RANGE", "output_positions",
-        absl::StrCat("output_positions holds ", position, "; allowed: at least 0 and below ",
+        absl::StrCat("output_positions holds ", output, "; allowed: at least 0 and below ",
                      num_scored_, ", the number of scored tokens."));
   }
   RIVULET_ASSIGN_OR_RETURN(

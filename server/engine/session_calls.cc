@@ -77,9 +77,7 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
       engine, spec.session.tenant, spec.session, spec.deadline,
       [spec, seed](SessionTable* table, ClientSession* parent, absl::Time now,
                    std::vector<SessionInfo>* forks) {
-        RIVULET_RETURN_IF_ERROR(CheckUnchanged(spec.session, {}, *parent));
-        const int64_t position = spec.session.position.value_or(parent->position());
-        RIVULET_RETURN_IF_ERROR(CheckPosition(position, *parent));
+        RIVULET_ASSIGN_OR_RETURN(const int64_t position, PositionIn(*parent, spec.session, {}));
         RIVULET_RETURN_IF_ERROR(table->CheckRoom(spec.count));
         for (int i = 0; i < spec.count; ++i) {
           RIVULET_ASSIGN_OR_RETURN(ClientSession* const fork,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/base/checked.h"
 #include "model/base/error.h"
 #include "server/engine/token_counts.h"
 
@@ -30,10 +31,11 @@ absl::Status CheckOnlyGeneratedAfter(int64_t position, const ClientSession& sess
   return absl::OkStatus();
 }
 
-// Exactly these tokens were given at `position` before: the request is asked again.
+// Exactly these tokens were given at `position` before: the request is asked again. Any position.
 bool Holds(const ClientSession& session, int64_t position, std::span<const int32_t> tokens) {
   const int64_t count = static_cast<int64_t>(tokens.size());
-  if (position < 0 || position + count > session.position()) return false;
+  const std::optional<int64_t> end = CheckedAdd(position, count);
+  if (position < 0 || !end || *end > session.position()) return false;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = position + i;
     if (session.sequence.generated(at) ||
@@ -52,15 +54,8 @@ absl::Status CheckLength(int64_t count, const ModelConfig& config, const Session
                              "; its sequence ends at ", limit, "."));
 }
 
-}  // namespace
-
-absl::Status CheckPosition(int64_t position, const ClientSession& session) {
-  if (position >= 0 && position <= session.position()) return absl::OkStatus();
-  return Refuse(absl::StatusCode::kOutOfRange, "POSITION_OUT_OF_RANGE", "position",
-                absl::StrCat("position is ", position, "; this session's are 0 to ",
-                             session.position(), "."));
-}
-
+// OK where the session is as ref.hash says, or where it holds what the request does to it: `tokens`
+// were given at ref.position and nothing came after them.
 absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
                             const ClientSession& session) {
   if (!ref.hash || *ref.hash == session.sequence.hash()) return absl::OkStatus();
@@ -79,16 +74,31 @@ absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> toke
                              ": somebody else has gone on with it."));
 }
 
+}  // namespace
+
+absl::Status CheckPosition(int64_t position, const ClientSession& session) {
+  if (position >= 0 && position <= session.position()) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kOutOfRange, "POSITION_OUT_OF_RANGE", "position",
+                absl::StrCat("position is ", position, "; this session's are 0 to ",
+                             session.position(), "."));
+}
+
+absl::StatusOr<int64_t> PositionIn(const ClientSession& session, const SessionRef& ref,
+                                   std::span<const int32_t> tokens) {
+  RIVULET_RETURN_IF_ERROR(CheckUnchanged(ref, tokens, session));
+  const int64_t position = ref.position.value_or(session.position());
+  RIVULET_RETURN_IF_ERROR(CheckPosition(position, session));
+  return position;
+}
+
 absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
                                       const ModelConfig& config, const SessionLimits& limits,
                                       ClientSession* session) {
-  RIVULET_RETURN_IF_ERROR(CheckUnchanged(ref, tokens, *session));
-  int64_t position = ref.position.value_or(session->position());
+  RIVULET_ASSIGN_OR_RETURN(int64_t position, PositionIn(*session, ref, tokens));
   if (Holds(*session, position, tokens)) {
     position += static_cast<int64_t>(tokens.size());
     tokens = {};
   }
-  RIVULET_RETURN_IF_ERROR(CheckPosition(position, *session));
   RIVULET_RETURN_IF_ERROR(CheckOnlyGeneratedAfter(position, *session));
   RIVULET_RETURN_IF_ERROR(
       CheckLength(position + static_cast<int64_t>(tokens.size()), config, limits));

@@ -20,11 +20,12 @@ namespace rivulet {
 // OK, or OUT_OF_RANGE (POSITION_OUT_OF_RANGE): a session's positions are 0 to its own.
 absl::Status CheckPosition(int64_t position, const ClientSession& session);
 
-// OK where the session is as ref.hash says, or where it holds what the request does to it: `tokens`
-// were given at ref.position and nothing came after them. Errors: FAILED_PRECONDITION
-// (SESSION_HASH_MISMATCH).
-absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
-                            const ClientSession& session);
+// Where a request with these tokens goes on: ref.position or the session's end; one of the
+// session's positions, so no sum with it overflows. Errors: OUT_OF_RANGE (POSITION_OUT_OF_RANGE),
+// FAILED_PRECONDITION (SESSION_HASH_MISMATCH: the session is not as ref.hash says, nor does it hold
+// what the request does to it, `tokens` given at ref.position and nothing after them).
+absl::StatusOr<int64_t> PositionIn(const ClientSession& session, const SessionRef& ref,
+                                   std::span<const int32_t> tokens);
 
 // Goes to ref.position and appends `tokens` there, unless exactly they were given there before: so
 // a request that is asked again changes nothing. Returns how many were appended, all or 0. Errors,

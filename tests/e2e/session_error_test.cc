@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "tests/e2e/session_fixture.h"
@@ -143,6 +144,45 @@ TEST_F(SessionErrorTest, AppendNamesWhatIsWrong) {
   Expect(client_.Append(request).status(),
          {absl::StatusCode::kOutOfRange, "TOO_MANY_TOKENS", "content.text", "41"});
   EXPECT_EQ(sessions_.Tokens(sessions_.GenerateOf(session, 20)), sessions_.Alone({1, 2, 3}, 20));
+}
+
+// Where a sum with the position would overflow, and where it would not.
+TEST_F(SessionErrorTest, NoPositionIsTooFarOut) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+  for (const Sessions& sessions : {sessions_, Sessions(client_, kBounded)}) {
+    const v1::Session session = sessions.Open();
+    ASSERT_TRUE(sessions.Append(session, {1, 2, 3}).ok());
+    for (const int64_t position : {kMax, kMax - 1, kMax - 3, kMin, kMin + 1, int64_t{1} << 62,
+                                   int64_t{1} << 32, int64_t{1} << 31, int64_t{-1}, int64_t{4}}) {
+      const auto refused = [position](const std::string& field) {
+        return Want{absl::StatusCode::kOutOfRange, "POSITION_OUT_OF_RANGE", field,
+                    absl::StrCat(field, " is ", position, "; this session's are 0 to 3")};
+      };
+      v1::AppendRequest append = sessions.AppendOf(session, {1});
+      append.mutable_session()->set_position(position);
+      Expect(client_.Append(append).status(), refused("session.position"));
+      append.set_score(true);
+      append.add_output_positions(0);
+      Expect(client_.Append(append).status(), refused("session.position"));
+      v1::GenerateRequest generate = sessions.GenerateOf(session, 5);
+      generate.mutable_tokens()->add_ids(1);
+      generate.mutable_session()->set_position(position);
+      Expect(sessions.Generate(generate).status, refused("session.position"));
+      v1::ForkSessionRequest fork;
+      fork.set_model(session.model());
+      fork.mutable_session()->set_session_id(session.session_id());
+      fork.mutable_session()->set_position(position);
+      Expect(client_.ForkSession(fork).status(), refused("session.position"));
+      Expect(sessions.Rewind(session, position).status(), refused("to.position"));
+      v1::SnapshotSessionRequest snapshot;
+      snapshot.set_model(session.model());
+      snapshot.set_session_id(session.session_id());
+      snapshot.set_position(position);
+      Expect(client_.SnapshotSession(snapshot).status(), refused("position"));
+    }
+    EXPECT_EQ(sessions.Get(session)->session().progress().position(), 3);
+  }
 }
 
 TEST_F(SessionErrorTest, MarksAreLimited) {
