@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/caller.h"
 
+#include <grpc/support/time.h>
+
 #include <algorithm>
-#include <chrono>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -29,9 +30,13 @@ bool IsTenantByte(char c) {
 }  // namespace
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
-  const std::chrono::system_clock::time_point deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
-  return absl::FromChrono(deadline);
+  // Not context.deadline(): its nanoseconds since 1970 overflow in the year 2262, and a client may
+  // name a later one.
+  const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_REALTIME);
+  if (gpr_time_cmp(deadline, gpr_inf_future(GPR_CLOCK_REALTIME)) == 0) {
+    return absl::InfiniteFuture();
+  }
+  return absl::FromUnixSeconds(deadline.tv_sec) + absl::Nanoseconds(deadline.tv_nsec);
 }
 
 absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context) {
