@@ -103,7 +103,7 @@ absl::Status DecodeMeta(absl::string_view payload, Snapshot* s, uint64_t* num_to
   }
   if (!meta.ok() || !meta.at_end()) return Damaged("its first section has another length");
   // One more than the tokens: the implied bos.
-  if (s->fed < 0 || static_cast<uint64_t>(s->fed) > *num_tokens + 1) {
+  if (s->fed < 0 || (s->fed > 0 && static_cast<uint64_t>(s->fed - 1) > *num_tokens)) {
     return Damaged("its state has seen more tokens than there are");
   }
   return absl::OkStatus();
@@ -141,10 +141,11 @@ absl::Status DecodeTokens(absl::string_view payload, uint64_t count, Snapshot* s
 absl::Status DecodeState(SectionReader* reader, size_t num_bytes, Snapshot* s) {
   if (s->fed == 0) return absl::OkStatus();
   const kernels::StateLayout& l = s->layout;
-  // A layout is believed only as far as the bytes go that are there.
+  // A layout is believed only as far as the bytes go that are there. The first product has no
+  // padding; where it is small, the second does not overflow.
   const double floats = static_cast<double>(l.layers) * l.heads * l.features * (l.value_dim + 1.0);
   if (l.layers < 1 || l.heads < 1 || l.features < 1 || l.value_dim < 1 ||
-      floats > static_cast<double>(num_bytes)) {
+      floats > static_cast<double>(num_bytes) || l.bytes_per_slot() > num_bytes) {
     return Damaged("its layout does not fit its size");
   }
   s->state.resize(l.floats_per_slot());

@@ -194,6 +194,17 @@ TEST_F(SnapshotTest, SectionsThatCannotBeAreRefusedThoughTheirChecksumsMatch) {
   EXPECT_EQ(CodeOf(FromPayloads(bad)), absl::StatusCode::kDataLoss) << "a MAC of five bytes";
 }
 
+// One number a layer is padded to eight: memory for them is not taken before they are there.
+TEST_F(SnapshotTest, PaddingIsBelievedOnlyAsFarAsItsBytesAreThere) {
+  snapshot_.layout = {1000, 1, 1, 1};
+  snapshot_.state.assign(3000, 0.0f);  // as many as the layout has without its padding, and half
+  const auto decoded = DecodeSnapshot(EncodeSnapshot(snapshot_, ""), "");
+  EXPECT_EQ(ReasonOf(decoded.status()), "SNAPSHOT_DAMAGED");
+  EXPECT_NE(decoded.status().message().find("its layout does not fit its size"),
+            absl::string_view::npos)
+      << decoded.status();
+}
+
 TEST_F(SnapshotTest, HoldsNoMoreThanItsModelsSequences) {
   model_ = *Model::Load(RIVULET_SOURCE_DIR "/tests/conformance/models/tiny-elu-learned-concat");
   SetFingerprint(*model_, &snapshot_);
