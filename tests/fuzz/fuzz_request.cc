@@ -192,10 +192,14 @@ class Served {
                  : to.status());
   }
   void Submit(const v1::SnapshotSessionRequest& request) {
-    auto ref = ToSessionRef(request.session_id());
+    auto ref = ToSessionRef(request);
     Take(ref.ok()
              ? SnapshotSession(engine_.get(), *ref, absl::InfiniteFuture(), Done<SessionImage>())
              : ref.status());
+  }
+  void Submit(const v1::ListSessionsRequest& request) {
+    auto spec = ToListSpec(request);
+    Take(spec.ok() ? ListSessions(engine_.get(), *spec, Done<SessionPage>()) : spec.status());
   }
   void Submit(const v1::CloseSessionRequest& request) {
     auto ref = ToSessionRef(request.session_id());
@@ -228,11 +232,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       new Served("/tests/conformance/models/tiny-elu-relu"),
       new Served("/tests/conformance/models/tiny-image"), new Served("/model/zoo/shakespeare-rfa")};
   using Runner = void (Served::*)(const uint8_t*, size_t);
-  static constexpr std::array<Runner, 8> kRunners = {
+  static constexpr std::array<Runner, 9> kRunners = {
       &Served::Run<v1::GenerateRequest>,        &Served::Run<v1::ScoreRequest>,
       &Served::Run<v1::AppendRequest>,          &Served::Run<v1::OpenSessionRequest>,
       &Served::Run<v1::ForkSessionRequest>,     &Served::Run<v1::RewindSessionRequest>,
-      &Served::Run<v1::SnapshotSessionRequest>, &Served::Run<v1::CloseSessionRequest>};
+      &Served::Run<v1::SnapshotSessionRequest>, &Served::Run<v1::CloseSessionRequest>,
+      &Served::Run<v1::ListSessionsRequest>};
   if (size == 0) return 0;
   Served* const one = (*served)[data[0] / kRunners.size() % served->size()];
   (one->*kRunners[data[0] % kRunners.size()])(data + 1, size - 1);

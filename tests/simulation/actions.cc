@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/snapshot.h"
+#include "tests/simulation/extremes.h"
 #include "tests/simulation/reader.h"
 #include "tests/simulation/simulation.h"
 
@@ -60,6 +61,7 @@ void Simulation::Accepted(Asked* asked, const absl::StatusOr<RequestId>& id) {
   });
   if (id.ok()) {
     asked->id = *id;
+    if (!asked->refusal.empty()) Broken("I8: " + asked->what + " is accepted");
     asked->arrival = now_;
     asked->first = true;
     for (Asked& other : asked_) {
@@ -90,20 +92,21 @@ void Simulation::Generate(bool in_session) {
   spec.tenant = asked->tenant;
   asked->priority = spec.priority;
   spec.cache = DrawCache(in_session ? 20 : static_cast<int64_t>(spec.prompt.size()));
+  asked->refusal = Spoil(&choices_, &spec);
   asked->goes_on = in_session || spec.cache.enabled;
   // Tokens without a text of their own wait with what may be the beginning of a stop string.
-  if (!spec.stop_strings.empty()) {
+  if (!spec.stop_strings.empty() && asked->refusal.empty()) {
     const int64_t most = spec.max_tokens > 0 ? spec.max_tokens : world_.options.default_max_tokens;
     asked->held_back = spec.num_samples * std::max(most, world_.config.max_tokens().value_or(0));
   }
-  asked->places = spec.num_samples;
+  asked->places = asked->refusal.empty() ? spec.num_samples : 1;
   asked->deadline = spec.deadline;
   asked->tokens = static_cast<int64_t>(spec.prompt.size());
   absl::StrAppend(&asked->what, " ", spec.prompt.size(), "+", spec.max_tokens, " tokens x",
                   spec.num_samples, spec.session ? Of(*spec.session) : "");
   const bool eager = !choices_.OneIn(4);
   asked->asleep = !eager && choices_.OneIn(3);
-  auto reader = std::make_unique<Reader>(eager, spec.num_samples);
+  auto reader = std::make_unique<Reader>(eager, asked->places);
   Reader* const listener = reader.get();
   asked->listener = std::move(reader);
   const absl::StatusOr<Engine::Ticket> ticket = engine_->Generate(spec, listener);
@@ -132,6 +135,7 @@ void Simulation::Score() {
   if (num_scored > 0 && choices_.OneIn(3)) {
     spec.output_positions.push_back(choices_.Below(static_cast<int>(num_scored)));
   }
+  asked->refusal = Spoil(&choices_, &spec);
   spec.deadline = asked->deadline = DrawDeadline();
   asked->tokens = static_cast<int64_t>(spec.tokens.size());
   Accepted(asked,
@@ -155,6 +159,7 @@ void Simulation::Append() {
   if (spec.score && !spec.tokens.empty() && choices_.OneIn(3)) {
     spec.output_positions.push_back(choices_.Below(static_cast<int>(spec.tokens.size())));
   }
+  asked->refusal = Spoil(&choices_, &spec);
   spec.deadline = asked->deadline = DrawDeadline();
   asked->tokens = static_cast<int64_t>(spec.tokens.size());
   absl::StrAppend(&asked->what, " ", spec.tokens.size(), " tokens", Of(spec.session));
@@ -168,8 +173,13 @@ void Simulation::Open() {
   Asked* const asked = Start("open");
   OpenSpec spec;
   spec.tenant = asked->tenant = DrawTenant();
-  spec.seed = static_cast<uint64_t>(choices_.Below(100));
+  spec.seed =
+      static_cast<uint64_t>(choices_.OneIn(8) ? DrawExtreme(&choices_, 0) : choices_.Below(100));
   if (choices_.OneIn(2)) spec.idle_timeout = absl::Seconds(choices_.Between(1, 100));
+  if (choices_.OneIn(40)) {
+    spec.idle_timeout = absl::Seconds(DrawExtreme(&choices_, 0));
+    asked->refusal = "IDLE_TIMEOUT_OUT_OF_RANGE";
+  }
   spec.deadline = asked->deadline = DrawDeadline();
   Accepted(asked, OpenSession(engine_.get(), spec,
                               [this, asked, spec](const absl::StatusOr<SessionInfo>& seen) {
@@ -193,7 +203,12 @@ void Simulation::Fork() {
   spec.session = DrawSession(asked);
   spec.session.mark.clear();
   spec.count = choices_.Between(1, 3);
-  spec.seed = static_cast<uint64_t>(choices_.Below(100));
+  if (choices_.OneIn(30)) {
+    spec.count = DrawExtreme32(&choices_);
+    asked->refusal = "FORK_COUNT_OUT_OF_RANGE";
+  }
+  spec.seed =
+      static_cast<uint64_t>(choices_.OneIn(8) ? DrawExtreme(&choices_, 1) : choices_.Below(100));
   spec.deadline = asked->deadline = DrawDeadline();
   asked->opens = spec.count;
   absl::StrAppend(&asked->what, " x", spec.count, Of(spec.session));
@@ -263,25 +278,29 @@ void Simulation::Close(Asked* asked, const SessionRef& ref) {
 void Simulation::ListAll() {
   Asked* const asked = Start("list");
   const std::string tenant = asked->tenant = DrawTenant();
-  Accepted(asked, ListSessions(engine_.get(), {tenant},
-                               [this, asked, tenant](const absl::StatusOr<SessionPage>& seen) {
-                                 if (End(asked, seen.status()) && seen.ok()) {
-                                   EndList(*asked, tenant, seen->sessions);
-                                 }
-                                 Remove(asked);
-                               }));
+  ListSpec spec{tenant};
+  const bool beyond = choices_.OneIn(20);  // of the last page
+  if (beyond) spec.after = static_cast<uint64_t>(DrawExtreme(&choices_, 0));
+  Accepted(asked,
+           ListSessions(engine_.get(), spec, [=, this](const absl::StatusOr<SessionPage>& seen) {
+             if (End(asked, seen.status()) && seen.ok()) {
+               if (beyond && !seen->sessions.empty()) Broken("I9: a page too far");
+               if (!beyond) EndList(*asked, tenant, seen->sessions);
+             }
+             Remove(asked);
+           }));
 }
 
 void Simulation::TakeSnapshot() {
   Asked* const asked = Start("snapshot");
   SessionRef ref = DrawSession(asked);
   asked->goes_on = true;
-  ref.position.reset();
   ref.mark.clear();
+  absl::StrAppend(&asked->what, Of(ref));
   asked->deadline = DrawDeadline();
   Accepted(asked, SnapshotSession(engine_.get(), ref, asked->deadline,
-                                  [this, asked](const absl::StatusOr<SessionImage>& seen) {
-                                    EndSnapshot(asked, seen);
+                                  [this, asked, ref](const absl::StatusOr<SessionImage>& seen) {
+                                    EndSnapshot(asked, ref, seen);
                                   }));
 }
 

@@ -47,6 +47,7 @@ struct Asked {
   int turn = 0;                  // of the engine when it was asked ...
   std::optional<int> cancelled;  // ... and cancelled
   absl::Time deadline = absl::InfiniteFuture();
+  std::string refusal;  // the reason for which it must be refused at once; empty: none
   int places = 1;
   int opens = 1;  // sessions, if it opens any
   int64_t tokens = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "tests/simulation/extremes.h"
 #include "tests/simulation/simulation.h"
 
 namespace rivulet {
@@ -51,6 +52,7 @@ PromptCacheSpec Simulation::DrawCache(int64_t longest) {
 }
 
 absl::Time Simulation::DrawDeadline() {
+  if (choices_.OneIn(60)) return absl::FromUnixSeconds(DrawExtreme(&choices_, 0));
   if (!choices_.OneIn(6)) return absl::InfiniteFuture();
   return now_ + absl::Milliseconds(choices_.Below(4000));
 }
@@ -82,6 +84,7 @@ SessionRef Simulation::DrawSession(Asked* asked) {
     const int size = static_cast<int>(client.maybe[0].size());
     ref.position =
         choices_.OneIn(2) ? std::max(0, size - choices_.Below(6)) : choices_.Between(-1, size + 1);
+    if (choices_.OneIn(8)) ref.position = DrawExtreme(&choices_, choices_.Below(size + 2));
   }
   if (choices_.OneIn(5)) ref.mark = DrawMark();
   return ref;
@@ -103,7 +106,8 @@ GenerateSpec Simulation::DrawGenerate() {
   GenerateSpec spec;
   spec.prompt = DrawPrompt();
   spec.max_tokens = choices_.OneIn(10) ? choices_.Below(40) : choices_.Between(1, 10);
-  spec.sampling.seed = static_cast<uint64_t>(choices_.Below(100));
+  spec.sampling.seed =
+      static_cast<uint64_t>(choices_.OneIn(8) ? DrawExtreme(&choices_, 0) : choices_.Below(100));
   if (choices_.OneIn(3)) spec.sampling.repetition_penalty = 2;  // so that counts matter
   spec.ignore_eos = choices_.OneIn(2);
   if (choices_.OneIn(4)) spec.stop_ids = {choices_.Below(letters_)};

@@ -18,6 +18,12 @@ const std::map<std::string, absl::StatusCode>& Documented() {
   static const auto* const documented = new std::map<std::string, Code>{
       {"PROMPT_EMPTY", Code::kInvalidArgument},
       {"OUTPUT_POSITION_OUT_OF_RANGE", Code::kInvalidArgument},
+      {"MAX_TOKENS_OUT_OF_RANGE", Code::kInvalidArgument},
+      {"NUM_SAMPLES_OUT_OF_RANGE", Code::kInvalidArgument},
+      {"CACHE_POSITION_OUT_OF_RANGE", Code::kInvalidArgument},
+      {"WINDOW_OUT_OF_RANGE", Code::kInvalidArgument},
+      {"FORK_COUNT_OUT_OF_RANGE", Code::kInvalidArgument},
+      {"IDLE_TIMEOUT_OUT_OF_RANGE", Code::kInvalidArgument},
       {"TOO_MANY_TOKENS", Code::kOutOfRange},
       {"POSITION_OUT_OF_RANGE", Code::kOutOfRange},
       {"GIVEN_TOKENS_BEYOND_POSITION", Code::kFailedPrecondition},
@@ -101,6 +107,7 @@ bool Simulation::HasCause(const Asked& asked, const std::string& reason) const {
   }
   if (reason == "TENANT_QUEUE_FULL") return PlacesOf(asked.tenant) > most_of_tenant();
   // Before it was accepted, a request is judged by itself alone.
+  if (asked.id == 0 && !asked.refusal.empty() && reason == asked.refusal) return true;
   if (asked.id == 0)
     return reason == "PROMPT_EMPTY" ? truth_.bos() == 0
                                     : reason == "TOO_MANY_TOKENS" && world_.config.max_tokens() &&

@@ -97,10 +97,19 @@ void Simulation::EndList(const Asked& asked, const std::string& tenant,
   if (known != seen.size()) Broken("I9: a session is listed that nobody opened");
 }
 
-void Simulation::EndSnapshot(Asked* asked, const absl::StatusOr<SessionImage>& seen) {
+void Simulation::EndSnapshot(Asked* asked, const SessionRef& ref,
+                             const absl::StatusOr<SessionImage>& seen) {
+  const std::string reason = ReasonOf(seen.status());
   if (End(asked, seen.status())) {
-    Narrow(*asked, [&](const SessionState& state) -> std::vector<SessionState> {
-      if (!seen.ok()) return {};
+    Narrow(*asked, [&](const SessionState& whole) -> std::vector<SessionState> {
+      const int64_t position = ref.position.value_or(whole.size());
+      const bool within = position >= 0 && position <= whole.size();
+      if (!within || !seen.ok()) {
+        return !within && reason == "POSITION_OUT_OF_RANGE" ? std::vector{whole}
+                                                            : std::vector<SessionState>();
+      }
+      SessionState state = whole;
+      state.Cut(position);
       const std::span<const int32_t> tokens = seen->sequence.tokens();
       const bool same =
           std::equal(tokens.begin(), tokens.end(), state.tokens.begin(), state.tokens.end()) &&
@@ -116,7 +125,7 @@ void Simulation::EndSnapshot(Asked* asked, const absl::StatusOr<SessionImage>& s
       if ((kept.fed == 0) != (kept.state == nullptr)) return {};
       if (kept.state != nullptr && !IsStateOf(truth_.Fed(state, kept.fed), kept.state->values()))
         return {};
-      return {state};
+      return {whole};
     });
     if (seen.ok() && broken_.empty()) KeepSnapshot(*asked, *seen);
   }
@@ -142,8 +151,9 @@ void Simulation::KeepSnapshot(const Asked& asked, const SessionImage& image) {
     snapshot.state.assign(image.state.state->values().begin(), image.state.state->values().end());
   }
   if (snapshots_.size() >= 4) snapshots_.erase(snapshots_.begin());
-  snapshots_.push_back(
-      {EncodeSnapshot(snapshot, ""), image.tenant, image.seed, asked.client->maybe[0]});
+  SessionState state = asked.client->maybe[0];
+  state.Cut(image.sequence.size());
+  snapshots_.push_back({EncodeSnapshot(snapshot, ""), image.tenant, image.seed, std::move(state)});
 }
 
 }  // namespace rivulet

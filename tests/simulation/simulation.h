@@ -148,7 +148,7 @@ class Simulation {
                const absl::StatusOr<std::vector<SessionInfo>>& seen);
   void EndRewind(Asked* asked, const SessionRef& to, const absl::StatusOr<SessionInfo>& seen);
   void EndList(const Asked& asked, const std::string& tenant, const std::vector<SessionInfo>& seen);
-  void EndSnapshot(Asked* asked, const absl::StatusOr<SessionImage>& seen);
+  void EndSnapshot(Asked* asked, const SessionRef& ref, const absl::StatusOr<SessionImage>& seen);
   void KeepSnapshot(const Asked& asked, const SessionImage& image);
   void JudgeError(const Asked& asked, const absl::Status& status);
   bool HasCause(const Asked& asked, const std::string& reason) const;

@@ -100,7 +100,8 @@ std::string Truth::Extend(const SessionRef& ref, std::span<const int32_t> tokens
                           SessionState* session, int64_t* appended) const {
   int64_t position = ref.position.value_or(session->size());
   int64_t count = static_cast<int64_t>(tokens.size());
-  bool given_before = position >= 0 && position + count <= session->size();
+  const bool within = position >= 0 && position <= session->size();
+  bool given_before = within && count <= session->size() - position;
   for (int64_t i = 0; given_before && i < count; ++i) {
     const size_t at = static_cast<size_t>(position + i);
     given_before = !session->generated[at] && session->tokens[at] == tokens[size_t(i)];
@@ -109,14 +110,14 @@ std::string Truth::Extend(const SessionRef& ref, std::span<const int32_t> tokens
     // Somebody else has gone on with it, unless it is asked again.
     const bool done = given_before && count > 0 && position + count == session->size();
     SessionState before = *session;
-    if (ref.position && position >= 0 && position <= session->size()) before.Cut(position);
+    if (ref.position && within) before.Cut(position);
     if (before.hash() != *ref.hash || !(done || ref.repeated)) return "SESSION_HASH_MISMATCH";
   }
   if (given_before) {  // asked again: given once
     position += count;
     count = 0;
   }
-  if (position < 0 || position > session->size()) return "POSITION_OUT_OF_RANGE";
+  if (!within) return "POSITION_OUT_OF_RANGE";
   const auto beyond = session->generated.begin() + position;
   if (std::find(beyond, session->generated.end(), false) != session->generated.end()) {
     return "GIVEN_TOKENS_BEYOND_POSITION";
@@ -220,15 +221,16 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
   std::vector<SessionState> possible(outside ? 1 : 0, session);  // its turn may not have come
   SessionState begun = session;
   int64_t appended = 0;
-  const int64_t before = bos() + spec.session.position.value_or(session.size());
+  const int64_t position = spec.session.position.value_or(session.size());
+  const int64_t before = bos() + std::clamp<int64_t>(position, 0, session.size());
   const int64_t count = static_cast<int64_t>(spec.tokens.size());
   const int64_t first = before + (before == 0 ? std::min<int64_t>(1, count) : 0);
   const int64_t num_scored = spec.score ? before + count - first : 0;
-  std::string reason;
+  std::string reason = Extend(spec.session, spec.tokens, &begun, &appended);
+  const bool has_place = reason != "SESSION_HASH_MISMATCH" && reason != "POSITION_OUT_OF_RANGE";
   for (const int64_t wanted : spec.output_positions) {
-    if (wanted >= num_scored) reason = "OUTPUT_POSITION_OUT_OF_RANGE";
+    if (has_place && wanted >= num_scored) reason = "OUTPUT_POSITION_OUT_OF_RANGE";
   }
-  if (reason.empty()) reason = Extend(spec.session, spec.tokens, &begun, &appended);
   if (!reason.empty()) {
     if (ReasonOf(seen.status()) == reason) possible.push_back(session);
     return possible;
