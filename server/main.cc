@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // rivulet-server: flags, serve, drain on SIGTERM or SIGINT. Exit codes: 0 good, 1 our bug, 2 bad
-// usage, input or model, 3 backend absent or failed, or address unavailable. On failure to start
-// stderr holds one line and no log.
+// usage, input or model, 3 backend absent or failed, address unavailable, or a listener that
+// answers nobody. On failure to start stderr holds one line and no log.
 #include <pthread.h>
 #include <signal.h>
 
@@ -13,6 +13,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/descriptors.h"
 #include "server/log.h"
 #include "server/server.h"
 #include "server/server_config.h"
@@ -107,6 +108,9 @@ int Main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);  // a reader of our log that went away is no reason to end
 
   SetLogMode(LogMode::kHeld);
+  const DescriptorLimit before = RaiseDescriptorLimit();
+  Log(LogLevel::kInfo, "descriptors",
+      {{"limit", GetDescriptorLimit().soft}, {"limit_before", before.soft}});
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Create(command->config);
   if (!server.ok()) {
     SetLogMode(LogMode::kOff);

@@ -20,6 +20,7 @@
 #include "server/grpc/admin_service.h"
 #include "server/grpc/grpc_server.h"
 #include "server/health_watch.h"
+#include "server/listener_watch.h"
 #include "server/log.h"
 #include "server/model_loader.h"
 #include "server/state_setup.h"
@@ -32,6 +33,10 @@ constexpr absl::Duration kHealthPeriod = absl::Milliseconds(500);
 // calls. Idle connections are cut then: their clients may never look at the server's farewell.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
 constexpr absl::Duration kFarewellTime = absl::Milliseconds(100);
+
+absl::Duration SecondsOrNever(int seconds) {
+  return seconds == 0 ? absl::InfiniteDuration() : absl::Seconds(seconds);
+}
 
 WeightPrecision ToWeightPrecision(absl::string_view name) {
   if (name == "f32") return WeightPrecision::kF32;
@@ -122,9 +127,7 @@ absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
   EngineOptions options;
   options.max_queue = config.max_queue;
   options.max_tenant_queue = config.max_tenant_queue;
-  options.reader_timeout = config.reader_timeout_seconds == 0
-                               ? absl::InfiniteDuration()
-                               : absl::Seconds(config.reader_timeout_seconds);
+  options.reader_timeout = SecondsOrNever(config.reader_timeout_seconds);
   options.max_parked_bytes = int64_t{config.parked_state_mib} << 20;
   SetStateOptions(config, &options);
   RIVULET_ASSIGN_OR_RETURN(DiskTier disk, OpenDiskTier(config, model->config().name));
@@ -180,12 +183,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   options.max_streams = config.max_streams;
   options.max_multiplexed = config.max_multiplexed;
   options.snapshot_key = std::move(snapshot_key);
-  options.max_connection_age = config.max_connection_age_seconds == 0
-                                   ? absl::InfiniteDuration()
-                                   : absl::Seconds(config.max_connection_age_seconds);
+  options.max_connections = config.max_connections;
+  options.max_connections_per_address = config.max_connections_per_address;
+  options.max_connection_idle = SecondsOrNever(config.max_connection_idle_seconds);
+  options.max_connection_age = SecondsOrNever(config.max_connection_age_seconds);
   RIVULET_ASSIGN_OR_RETURN(server->grpc_, GrpcServer::Create(&server->models_, options));
   server->health_watch_ =
       std::make_unique<HealthWatch>(&server->models_, server->grpc_.get(), kHealthPeriod);
+  server->WatchListener(config);
   if (!config.admin_listen.empty()) {
     server->loader_ = std::make_unique<ModelLoader>(
         std::move(loader),
@@ -214,7 +219,26 @@ int Server::admin_port() const { return admin_ == nullptr ? 0 : admin_->port(); 
 
 std::shared_ptr<grpc::Channel> Server::InProcessChannel() { return grpc_->InProcessChannel(); }
 
-bool Server::failed() const { return health_watch_ != nullptr && health_watch_->failed(); }
+bool Server::failed() const {
+  return (health_watch_ != nullptr && health_watch_->failed()) ||
+         (listener_watch_ != nullptr && listener_watch_->failed());
+}
+
+void Server::WatchListener(const ServerConfig& config) {
+  if (config.listen.empty() || config.listener_timeout_seconds == 0) return;
+  GrpcServer* const grpc = grpc_.get();
+  listener_watch_ = std::make_unique<ListenerWatch>(
+      ListenerWatchFor(absl::Seconds(config.listener_timeout_seconds)),
+      [grpc](absl::Duration timeout) { return grpc->CallSelf(timeout); },
+      [grpc] { return grpc->connections().full(); },
+      [grpc](const absl::Status& status) {
+        grpc->StopServing();
+        Log(LogLevel::kError, "health",
+            {{"model", ""},
+             {"serving", false},
+             {"reason", absl::StrCat("the listener answers nobody: ", status.message())}});
+      });
+}
 
 void Server::AnnounceDrain() { grpc_->StopServing(); }
 
@@ -233,6 +257,7 @@ bool Server::Drain(absl::Time deadline) {
   if (!grpc_->WaitUntilIdle(flushed)) all_ended = false;
   admin_.reset();  // what it still does uses the health watch
   health_watch_.reset();
+  listener_watch_.reset();
   grpc_->Shutdown(absl::Now() + kFarewellTime);
   return all_ended;
 }
@@ -252,7 +277,8 @@ void Server::LogServing(const ServerConfig& config) const {
   Log(LogLevel::kInfo, "listening",
       {{"address", BoundAddress(config.listen, port())},
        {"port", int64_t{port()}},
-       {"models", absl::StrJoin(models, ",", append_name)}});
+       {"models", absl::StrJoin(models, ",", append_name)},
+       {"max_connections", int64_t{grpc_->connections().counts().max_open}}});
 }
 
 }  // namespace rivulet

@@ -20,6 +20,7 @@ namespace rivulet {
 class AdminServer;
 class GrpcServer;
 class HealthWatch;
+class ListenerWatch;
 class ModelLoader;
 
 // Thread: any, but Drain and the destructor once each, and not at the same time.
@@ -41,8 +42,8 @@ class Server {
   // the server lives.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // A backend has failed, and health says NOT_SERVING: its model is served again only by a new
-  // process.
+  // A backend has failed, or the listener answers nobody, and health says NOT_SERVING: only a new
+  // process serves again.
   bool failed() const;
 
   // Health turns NOT_SERVING, for good; requests are still taken. A balancer that looks at health
@@ -56,11 +57,13 @@ class Server {
 
  private:
   Server() = default;
+  void WatchListener(const ServerConfig& config);
   void LogServing(const ServerConfig& config) const;
 
   ServedModels models_;  // outlives what borrows it
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HealthWatch> health_watch_;
+  std::unique_ptr<ListenerWatch> listener_watch_;  // null without a socket
   std::unique_ptr<ModelLoader> loader_;  // null without a listener for operators, as admin_
   std::unique_ptr<AdminServer> admin_;
 };

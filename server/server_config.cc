@@ -109,6 +109,32 @@ std::vector<Setting> ServingSettings() {
   };
 }
 
+// Of connections.
+std::vector<Setting> ConnectionSettings() {
+  using C = ServerConfig;
+  return {
+      Number("max-connections",
+             "Connections at once; one more is closed at once; 0: as many as the limit of "
+             "descriptors (ulimit -n) allows, at most 65536",
+             &C::max_connections, 0, 1 << 24),
+      Number("max-connections-per-address",
+             "... of one IP address; 0: no limit. Behind a balancer all come from its address",
+             &C::max_connections_per_address, 0, 1 << 24),
+      Number("max-streams", "Requests at once on one connection", &C::max_streams, 1, 1 << 24),
+      Number("max-connection-idle-seconds",
+             "Send a connection GOAWAY when it had no request for about this long; 0: never",
+             &C::max_connection_idle_seconds, 0, 86400),
+      Number("max-connection-age-seconds",
+             "Send a connection GOAWAY after about this long, so that its client looks for new "
+             "replicas; running replies go on; 0: never",
+             &C::max_connection_age_seconds, 0, 86400),
+      Number("listener-timeout-seconds",
+             "The server connects to itself every few seconds; when nobody has answered for so "
+             "long, health turns NOT_SERVING and the process ends with exit code 3; 0: never",
+             &C::listener_timeout_seconds, 0, 86400),
+  };
+}
+
 // Limits, and how it ends.
 std::vector<Setting> OperatingSettings() {
   using C = ServerConfig;
@@ -135,13 +161,8 @@ std::vector<Setting> OperatingSettings() {
              &C::drain_seconds, 0, 86400),
       {"reflection", "BOOL", "Serve gRPC reflection", &C::reflection},
       Number("max-message-mib", "Largest request in MiB", &C::max_message_mib, 1, 1024),
-      Number("max-streams", "Requests at once on one connection", &C::max_streams, 1, 1 << 24),
       Number("max-multiplexed", "Requests at once on one Multiplex stream", &C::max_multiplexed, 1,
              1 << 24),
-      Number("max-connection-age-seconds",
-             "Send a connection GOAWAY after about this long, so that its client looks for new "
-             "replicas; running replies go on; 0: never",
-             &C::max_connection_age_seconds, 0, 86400),
       Number("device", "GPU of the CUDA backend, as CUDA counts them", &C::device, 0, 1023),
       Number("threads", "Threads of the CPU backend; 0: the cores this process may use",
              &C::threads, 0, 4096),
@@ -152,6 +173,7 @@ const std::vector<Setting>& Settings() {
   static const auto* settings = [] {
     auto* all = new std::vector<Setting>(ServingSettings());
     for (const Setting& setting : OperatingSettings()) all->push_back(setting);
+    for (const Setting& setting : ConnectionSettings()) all->push_back(setting);
     for (const Setting& setting : StateSettings()) all->push_back(setting);
     return all;
   }();

@@ -41,7 +41,11 @@ struct ServerConfig {
   int max_message_mib = 4;               // largest request
   int max_streams = 1000;                // requests at once on one connection
   int max_multiplexed = 4096;            // requests at once on one Multiplex stream
-  int max_connection_age_seconds = 0;    // then GOAWAY, running replies go on; 0 = never
+  int max_connections = 0;              // at once; 0 = as many as descriptors allow, at most 65,536
+  int max_connections_per_address = 0;  // of one IP address; 0 = no limit
+  int max_connection_idle_seconds = 0;  // without a request, then GOAWAY; 0 = never
+  int max_connection_age_seconds = 0;   // then GOAWAY, running replies go on; 0 = never
+  int listener_timeout_seconds = 60;  // a listener that answers nobody ends the process; 0 = never
   // Performance.
   int checkpoint_tokens = 512;  // a session keeps a state every so many tokens
   int device = 0;               // of the CUDA backend, as CUDA counts them

@@ -19,6 +19,7 @@ namespace {
 
 constexpr int kMaxMessageBytes = 64 << 10;
 constexpr int kMaxStreams = 16;
+constexpr int kMaxConnections = 16;
 constexpr absl::Duration kMaxDrain = absl::Hours(24);
 constexpr absl::Duration kFarewellTime = absl::Milliseconds(100);  // for the last answers to leave
 
@@ -79,23 +80,26 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* c
                                                                  const std::string& listen,
                                                                  bool reflection) {
   std::unique_ptr<AdminServer> result(new AdminServer(control));
-  const ListenerOptions options{listen, "admin-listen", reflection, kMaxMessageBytes, kMaxStreams};
+  const ListenerOptions options{listen,           "admin-listen", reflection,
+                                kMaxMessageBytes, kMaxStreams,    kMaxConnections};
   grpc::ServerBuilder builder;
   SetUpListener(options, &builder);
   // What is served is told where it is served.
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
   builder.RegisterService(&result->service_);
-  RIVULET_ASSIGN_OR_RETURN(result->server_, StartListener(options, &builder, &result->port_));
+  RIVULET_ASSIGN_OR_RETURN(result->listener_,
+                           Listener::Start(options, &builder, &result->connections_));
   return result;
 }
 
+int AdminServer::port() const { return listener_->port(); }
+
 void AdminServer::Shutdown() {
-  if (server_ == nullptr) return;
+  if (listener_ == nullptr) return;
   // What is being loaded cannot be given up halfway; what is being unloaded ends with the drain.
   service_.WaitUntilIdle();
   // Idle connections are cut: their clients may never look at the farewell.
-  server_->Shutdown(absl::ToChronoTime(absl::Now() + kFarewellTime));
-  server_->Wait();
+  listener_->Shutdown(absl::Now() + kFarewellTime);
 }
 
 }  // namespace rivulet

@@ -12,13 +12,12 @@
 #include "rivulet/v1/admin_service.grpc.pb.h"
 #include "rivulet/v1/model.pb.h"
 #include "server/grpc/active_calls.h"
+#include "server/grpc/connections.h"
 #include "server/grpc/rpc_service.h"
 
-namespace grpc {
-class Server;
-}  // namespace grpc
-
 namespace rivulet {
+
+class Listener;
 
 // What AdminService asks of its server. Both wait until all is done. Errors: as the RPCs'. Thread:
 // any.
@@ -65,7 +64,7 @@ class AdminServer {
                                                              bool reflection);
   ~AdminServer();
 
-  int port() const { return port_; }
+  int port() const;
   // Waits until the calls that run have ended, and takes no more. REQUIRES: `control` refuses new
   // ones by now.
   void Shutdown();
@@ -74,8 +73,8 @@ class AdminServer {
   explicit AdminServer(ModelControl* control);
 
   AdminService service_;
-  std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
+  Connections connections_;
+  std::unique_ptr<Listener> listener_;
 };
 
 }  // namespace rivulet

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/grpc_server.h"
 
+#include <grpcpp/create_channel_posix.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "model/base/error.h"
+#include "rivulet/v1/inference.grpc.pb.h"
+#include "server/descriptors.h"
 #include "server/grpc/listener.h"
 
 namespace rivulet {
@@ -29,22 +34,33 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModel
   listener.max_message_bytes =
       options.listen.empty() ? kInProcessMessageBytes : options.max_message_bytes;
   listener.max_streams = options.max_streams;
+  listener.max_connections = options.max_connections;
+  listener.max_connections_per_address = options.max_connections_per_address;
+  listener.max_connection_idle = options.max_connection_idle;
+  listener.max_connection_age = options.max_connection_age;
   grpc::ServerBuilder builder;
   SetUpListener(listener, &builder);
-  if (options.max_connection_age != absl::InfiniteDuration()) {
-    // The grace time stays gRPC's default, without end: no reply is cut.
-    builder.AddChannelArgument(
-        GRPC_ARG_MAX_CONNECTION_AGE_MS,
-        static_cast<int>(absl::ToInt64Milliseconds(options.max_connection_age)));
-  }
   builder.RegisterService(&result->inference_);
   builder.RegisterService(&result->sessions_);
   builder.RegisterService(&result->multiplex_);
-  RIVULET_ASSIGN_OR_RETURN(result->server_, StartListener(listener, &builder, &result->port_));
+  RIVULET_ASSIGN_OR_RETURN(result->listener_,
+                           Listener::Start(listener, &builder, &result->calls_.connections));
+  RIVULET_RETURN_IF_ERROR(result->CheckMaxConnections(options.max_connections));
   const std::vector<ModelHold> served = models->served();
   for (const ModelHold& model : served) result->SetServing(model.name(), true);
   if (served.empty()) result->SetServing("", false);
   return result;
+}
+
+int GrpcServer::port() const { return listener_->port(); }
+
+absl::Status GrpcServer::CheckMaxConnections(int wanted) const {
+  const int fit = calls_.connections.counts().max_open;
+  if (port() == 0 || wanted <= fit) return absl::OkStatus();
+  return InvalidField(
+      "CONFIG_INVALID", "max-connections",
+      absl::StrCat("max-connections is ", wanted, "; there are descriptors for ", fit,
+                   ", as this process may open ", GetDescriptorLimit().soft, " (ulimit -n)"));
 }
 
 GrpcServer::~GrpcServer() { Shutdown(absl::InfinitePast()); }
@@ -52,20 +68,31 @@ GrpcServer::~GrpcServer() { Shutdown(absl::InfinitePast()); }
 std::shared_ptr<grpc::Channel> GrpcServer::InProcessChannel() {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
-  return server_->InProcessChannel(arguments);
+  return listener_->server().InProcessChannel(arguments);
+}
+
+absl::Status GrpcServer::CallSelf(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  RIVULET_ASSIGN_OR_RETURN(const int fd, listener_->acceptor()->ConnectToSelf(timeout));
+  const auto stub =
+      v1::InferenceService::NewStub(grpc::CreateInsecureChannelFromFd("rivulet-server itself", fd));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(deadline));
+  v1::ListModelsReply reply;
+  const grpc::Status status = stub->ListModels(&context, v1::ListModelsRequest(), &reply);
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
 void GrpcServer::SetServing(const std::string& service, bool serving) {
-  server_->GetHealthCheckService()->SetServingStatus(service, serving);
+  listener_->server().GetHealthCheckService()->SetServingStatus(service, serving);
 }
 
-void GrpcServer::StopServing() { server_->GetHealthCheckService()->Shutdown(); }
+void GrpcServer::StopServing() { listener_->server().GetHealthCheckService()->Shutdown(); }
 
 void GrpcServer::Shutdown(absl::Time deadline) {
-  if (server_ == nullptr) return;
+  if (listener_ == nullptr) return;
   StopServing();
-  server_->Shutdown(absl::ToChronoTime(deadline));
-  server_->Wait();
+  listener_->Shutdown(deadline);
 }
 
 }  // namespace rivulet

@@ -15,10 +15,11 @@
 
 namespace grpc {
 class Channel;
-class Server;
 }  // namespace grpc
 
 namespace rivulet {
+
+class Listener;
 
 struct GrpcServerOptions {
   std::string listen;  // HOST:PORT; "" = no socket, in-process channels only
@@ -27,7 +28,10 @@ struct GrpcServerOptions {
       4 << 20;             // of a request; without a socket 1 GiB, as the client is this process
   int max_streams = 1000;  // requests at once on one connection
   int max_multiplexed = 4096;  // requests at once on one Multiplex stream
-  absl::Duration max_connection_age = absl::InfiniteDuration();  // then GOAWAY; replies go on
+  int max_connections = 0;     // at once; 0: as many as there are descriptors for, at most 65,536
+  int max_connections_per_address = 0;                            // 0: no limit
+  absl::Duration max_connection_idle = absl::InfiniteDuration();  // without a call; then GOAWAY
+  absl::Duration max_connection_age = absl::InfiniteDuration();   // then GOAWAY; replies go on
   std::string snapshot_key;                        // of the HMAC of snapshots; empty: none
   int64_t max_restore_bytes = int64_t{512} << 20;  // of all snapshots that are on their way in
 };
@@ -36,15 +40,21 @@ struct GrpcServerOptions {
 class GrpcServer {
  public:
   // Serves from its return on, with every model that is served and, where there is one, ""
-  // SERVING. `models` must outlive this object. Errors: INVALID_ARGUMENT (address), UNAVAILABLE
-  // (address in use or not of this machine).
+  // SERVING. `models` must outlive this object. Errors: INVALID_ARGUMENT (address; more connections
+  // than there are descriptors for), UNAVAILABLE (address in use or not of this machine).
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const ServedModels* models,
                                                             const GrpcServerOptions& options);
   // Ends every call at once.
   ~GrpcServer();
 
   // What it listens on; 0 without a socket.
-  int port() const { return port_; }
+  int port() const;
+  // Whose calls are answered, but for in-process channels.
+  Connections& connections() { return calls_.connections; }
+  // Makes a connection to the socket that clients connect to, past every limit, and a call on it.
+  // OK if it was answered. Errors: RESOURCE_EXHAUSTED (what it takes to ask is not to be had; says
+  // nothing about the listener), UNAVAILABLE, DEADLINE_EXCEEDED. Thread: one at a time.
+  absl::Status CallSelf(absl::Duration timeout);
   // A channel that needs no socket. Valid while this server serves.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
@@ -65,13 +75,13 @@ class GrpcServer {
 
  private:
   GrpcServer(const ServedModels* models, const GrpcServerOptions& options);
+  absl::Status CheckMaxConnections(int wanted) const;
 
   ServerCalls calls_;
   InferenceService inference_;
   SessionService sessions_;
   MultiplexService multiplex_;
-  std::unique_ptr<grpc::Server> server_;
-  int port_ = 0;
+  std::unique_ptr<Listener> listener_;
 };
 
 }  // namespace rivulet

@@ -11,6 +11,17 @@
 #include "server/grpc/generate_reactor.h"
 
 namespace rivulet {
+namespace {
+
+void ToWire(const ConnectionCounts& counts, v1::ServerLoad* wire) {
+  wire->set_connections(counts.open);
+  wire->set_max_connections(counts.max_open);
+  wire->set_connections_total(counts.accepted);
+  wire->set_connections_refused_total(counts.refused);
+  wire->set_connections_closed_total(counts.closed);
+}
+
+}  // namespace
 
 InferenceService::InferenceService(const ServedModels* models, ServerCalls* calls)
     : RpcService(v1::InferenceService::service_full_name()), models_(models), calls_(calls) {
@@ -65,8 +76,9 @@ grpc::ServerUnaryReactor* InferenceService::GetLoad(grpc::CallbackServerContext*
   const auto add = [reply](const ModelHold& model) {
     v1::ModelLoad* load = reply->add_models();
     load->set_model(model.name());
-    ToWire(model.engine()->GetLoad(), load);
+    rivulet::ToWire(model.engine()->GetLoad(), load);
   };
+  ToWire(calls_->connections.counts(), reply->mutable_server());
   const auto refusals = calls_->refusals.counts();
   reply->mutable_server()->mutable_refusals()->insert(refusals.begin(), refusals.end());
   if (request->model().empty()) {

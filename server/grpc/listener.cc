@@ -6,23 +6,24 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <climits>
+#include <cstdint>
 #include <utility>
 
 #include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "server/descriptors.h"
+#include "server/grpc/listening_sockets.h"
 #include "server/log.h"
 #include "server/server_config.h"
 
 namespace rivulet {
 namespace {
+
+constexpr int kMaxConnections = 65536;  // unless told otherwise: each costs memory, too
 
 // gRPC has one log function and one health default for the whole process.
 void SetUpProcess() {
@@ -57,28 +58,24 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
   const bool on_;
 };
 
-// gRPC does not say why it could not listen: tries once more by hand.
-std::string WhyNotListening(const HostPort& address) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int error =
-      getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
-  if (error != 0) return gai_strerror(error);
-  std::string why = "the address cannot be used";
-  for (addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
-    const int fd = socket(entry->ai_family, entry->ai_socktype, entry->ai_protocol);
-    if (fd < 0) continue;
-    const int on = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, entry->ai_addr, entry->ai_addrlen) != 0 || listen(fd, 1) != 0) {
-      why = std::strerror(errno);
-    }
-    close(fd);
-  }
-  freeaddrinfo(found);
-  return why;
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(duration), INT_MAX));
+}
+
+// What `options` asks for, as far as there are descriptors for it.
+int MaxConnections(const ListenerOptions& options) {
+  const int64_t most = options.max_connections > 0 ? options.max_connections : kMaxConnections;
+  return static_cast<int>(std::min(
+      most,
+      ConnectionsThatFit(GetDescriptorLimit().soft, OpenDescriptors(), kDescriptorsPerConnection)));
+}
+
+absl::Status CannotListen(const ListenerOptions& options, absl::string_view why) {
+  ErrorDetail detail;
+  detail.reason = "ADDRESS_UNAVAILABLE";
+  detail.field = options.setting;
+  return MakeError(absl::StatusCode::kUnavailable,
+                   absl::StrCat("cannot listen on ", options.address, ": ", why), detail);
 }
 
 }  // namespace
@@ -91,13 +88,21 @@ void SetUpListener(const ListenerOptions& options, grpc::ServerBuilder* builder)
   // 60 KiB in 100. A field counts 32 bytes more.
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 64 << 10);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
-  // A second server on the same port must fail, not share it.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // A vanished client is noticed within 40 s. Clients may ping as often as that themselves.
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 30000);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 30000);
-  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000);
+  const auto set_time = [builder](const char* name, absl::Duration duration) {
+    builder->AddChannelArgument(name, Milliseconds(duration));
+  };
+  set_time(GRPC_ARG_KEEPALIVE_TIME_MS, options.keepalive_time);
+  set_time(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, options.keepalive_timeout);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  set_time(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, options.keepalive_time);
+  set_time(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options.handshake_timeout);
+  if (options.max_connection_idle != absl::InfiniteDuration()) {
+    set_time(GRPC_ARG_MAX_CONNECTION_IDLE_MS, options.max_connection_idle);
+  }
+  if (options.max_connection_age != absl::InfiniteDuration()) {
+    // The grace time stays gRPC's default, without end: no reply is cut.
+    set_time(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.max_connection_age);
+  }
   // No decompression, so no request is larger than its bytes on the wire.
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder->SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
@@ -108,22 +113,38 @@ void SetUpListener(const ListenerOptions& options, grpc::ServerBuilder* builder)
   builder->SetOption(std::make_unique<ReflectionOption>(options.reflection));
 }
 
-absl::StatusOr<std::unique_ptr<grpc::Server>> StartListener(const ListenerOptions& options,
-                                                            grpc::ServerBuilder* builder,
-                                                            int* port) {
-  HostPort address;
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Start(const ListenerOptions& options,
+                                                          grpc::ServerBuilder* builder,
+                                                          Connections* connections) {
+  std::unique_ptr<Listener> listener(new Listener);
   if (!options.address.empty()) {
-    RIVULET_ASSIGN_OR_RETURN(address, ParseHostPort(options.address, options.setting));
-    builder->AddListeningPort(options.address, grpc::InsecureServerCredentials(), port);
+    RIVULET_ASSIGN_OR_RETURN(const HostPort address,
+                             ParseHostPort(options.address, options.setting));
+    auto sockets = ListenOn(address, options.keepalive_timeout);
+    if (!sockets.ok()) return CannotListen(options, sockets.status().message());
+    RIVULET_ASSIGN_OR_RETURN(listener->acceptor_,
+                             Acceptor::Create(*std::move(sockets), connections));
+    connections->SetLimits({MaxConnections(options), options.max_connections_per_address});
+    listener->external_ = builder->experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        grpc::InsecureServerCredentials());
   }
-  std::unique_ptr<grpc::Server> server = builder->BuildAndStart();
-  if (server != nullptr && (options.address.empty() || *port != 0)) return server;
-  ErrorDetail detail;
-  detail.reason = "ADDRESS_UNAVAILABLE";
-  detail.field = options.setting;
-  return MakeError(
-      absl::StatusCode::kUnavailable,
-      absl::StrCat("cannot listen on ", options.address, ": ", WhyNotListening(address)), detail);
+  listener->server_ = builder->BuildAndStart();
+  if (listener->server_ == nullptr) return CannotListen(options, "gRPC did not start");
+  if (listener->acceptor_ != nullptr) {
+    listener->acceptor_->Start([external = listener->external_.get()](int fd) {
+      External::NewConnectionParameters connection;
+      connection.fd = fd;
+      external->HandleNewConnection(&connection);
+    });
+  }
+  return listener;
+}
+
+void Listener::Shutdown(absl::Time deadline) {
+  if (acceptor_ != nullptr) acceptor_->Stop();  // gRPC takes no sockets from now on
+  server_->Shutdown(absl::ToChronoTime(deadline));
+  server_->Wait();
 }
 
 }  // namespace rivulet

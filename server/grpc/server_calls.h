@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server knows of its clients' calls.
+// What a server knows of its clients: their connections and calls.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "server/grpc/active_calls.h"
+#include "server/grpc/connections.h"
 
 namespace rivulet {
 
@@ -34,6 +35,7 @@ class RefusalCounts {
 struct ServerCalls {
   ActiveCalls active;  // Generate, Score, Multiplex and the calls of SessionService
   RefusalCounts refusals;
+  Connections connections;
 };
 
 }  // namespace rivulet

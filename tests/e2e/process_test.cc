@@ -140,7 +140,8 @@ TEST(ProcessTest, SigtermLetsRunningRepliesEndAndExitsWithZero) {
     EXPECT_TRUE(json.contains("ts") && json.contains("level")) << line;
     events.push_back(json.value("event", ""));
   }
-  EXPECT_THAT(events, ::testing::ElementsAre("model", "model", "listening", "draining", "stopped"));
+  EXPECT_THAT(events, ::testing::ElementsAre("descriptors", "model", "model", "listening",
+                                             "draining", "stopped"));
 }
 
 TEST(ProcessTest, TheDrainTimeIsKept) {

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections: which connections of clients a server has open, from where, and how many more it
+// takes.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+
+namespace rivulet {
+
+// Who is at the other end: "ipv4:1.2.3.4:56" or "ipv6:[::1]:56", as ServerContext::peer() has it
+// but for its percent-encoding. An IPv4 address within an IPv6 one is told as IPv4.
+std::string PeerName(const sockaddr_storage& peer);
+
+struct ConnectionLimits {
+  int max_open = 0;         // 0: no limit
+  int max_per_address = 0;  // of one IP address; 0: no limit
+};
+
+struct ConnectionCounts {
+  int open = 0;
+  int max_open = 0;
+  // Since start.
+  int64_t accepted = 0;
+  int64_t refused = 0;  // closed at once
+  int64_t closed = 0;   // by CloseConnection
+};
+
+// Thread: any. The connections of the server to itself are not in here.
+class Connections {
+ public:
+  Connections() = default;
+  ~Connections();
+  Connections(const Connections&) = delete;
+  Connections& operator=(const Connections&) = delete;
+
+  // What holds from now on; more that are open already stay.
+  void SetLimits(const ConnectionLimits& limits);
+
+  // Whether one more of `peer` may be open: "" if so; else the setting that forbids it, and it is
+  // counted as refused.
+  absl::string_view Refusal(const sockaddr_storage& peer);
+  // Counts a connection that was closed at once for another reason, for example for want of a
+  // descriptor.
+  void CountRefused();
+  // A connection is open. `fd` is a second descriptor of its socket, and is owned from here on:
+  // that of gRPC, which closes it when it likes, may be another socket's at any time.
+  void Add(int fd, const sockaddr_storage& peer);
+  // It has ended: forgets it and closes `fd`.
+  void Remove(int fd);
+
+  // Ends the connections of a peer, given as ServerContext::peer() prints it, and with them the
+  // calls on them. False where there is none.
+  bool CloseConnection(absl::string_view peer);
+
+  // No more may be open.
+  bool full() const;
+  ConnectionCounts counts() const;
+
+ private:
+  struct Connection {
+    std::string peer;
+    bool closing = false;  // CloseConnection has shut it
+  };
+
+  bool full_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  ConnectionLimits limits_ ABSL_GUARDED_BY(mutex_);
+  ConnectionCounts counts_ ABSL_GUARDED_BY(mutex_);  // but for `open` and `max_open`
+  std::unordered_map<int, Connection> open_ ABSL_GUARDED_BY(mutex_);              // by fd
+  std::unordered_map<std::string, int> open_by_address_ ABSL_GUARDED_BY(mutex_);  // none is 0
+};
+
+}  // namespace rivulet

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// ListenerWatch: asks the server's own socket every few seconds whether anybody answers, as clients
+// cannot tell a listener that is stuck from a slow one.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace rivulet {
+
+struct ListenerWatchOptions {
+  absl::Duration period = absl::Seconds(5);        // between the end of a call and the next one
+  absl::Duration call_timeout = absl::Seconds(5);  // of a call
+  absl::Duration fail_after = absl::Seconds(60);   // without an answer
+};
+
+// With the times for `fail_after`: a dozen calls until then, none of them longer than 5 s.
+ListenerWatchOptions ListenerWatchFor(absl::Duration fail_after);
+
+// Calls on a thread of its own, from construction to destruction.
+class ListenerWatch {
+ public:
+  // A call on a connection of its own. OK: it was answered. RESOURCE_EXHAUSTED: the call could not
+  // be made, which says nothing about the listener.
+  using Call = std::function<absl::Status(absl::Duration timeout)>;
+  // Whether calls may fail for now, as no more connections are taken. A call that fails then is no
+  // evidence.
+  using Full = std::function<bool()>;
+  // Told once, on the thread, before failed(): the last error.
+  using OnFailed = std::function<void(const absl::Status&)>;
+
+  ListenerWatch(const ListenerWatchOptions& options, Call call, Full full, OnFailed on_failed);
+  ~ListenerWatch();
+
+  // Nobody has answered for `fail_after`. Thread: any.
+  bool failed() const { return failed_; }
+
+ private:
+  void Run();
+
+  const ListenerWatchOptions options_;
+  const Call call_;
+  const Full full_;
+  const OnFailed on_failed_;
+  std::atomic<bool> failed_ = false;
+  absl::Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last: everything above exists when it starts
+};
+
+}  // namespace rivulet
