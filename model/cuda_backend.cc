@@ -202,8 +202,10 @@ absl::Status CudaBackend::PlanSteps(const CudaBackendOptions& options) {
   const kernels::CudaSampleArgs sample = CudaSampling(config_, d.slots, d.records, d.scratch);
   RIVULET_ASSIGN_OR_RETURN(
       d.latency, CudaLatency::Create(d.model, sample, d.block, limits_, device_, options, d.queue));
-  limits_.plan = d.latency.rows() > 0 ? d.latency.description()
-                                      : absl::StrCat("graphs (", d.latency.description(), ")");
+  limits_.plan = d.latency.rows() > 0
+                     ? d.latency.description()
+                     : absl::StrCat(options.graphs ? "graphs (" : "launches without graphs (",
+                                    d.latency.description(), ")");
   return absl::OkStatus();
 }
 
@@ -213,7 +215,8 @@ absl::Status CudaBackend::CaptureSteps() {
   OnDevice& d = *state_;
   for (const int bucket : buckets_) {
     const CudaRunBlock block = CudaRunBlock::PlacePlain(d.block.data(), bucket);
-    RIVULET_ASSIGN_OR_RETURN(CudaGraph graph, CudaGraph::Capture(d.queue.stream(), [&] {
+    RIVULET_ASSIGN_OR_RETURN(CudaGraph graph,
+                             CudaGraph::Capture(d.queue.stream(), d.queue.graphs(), [=, this, &d] {
                                return forward_.Step(d.queue.launch(), block, bucket);
                              }));
     d.graphs.push_back(std::move(graph));
@@ -368,7 +371,9 @@ absl::StatusOr<Need> MeasureNeed(const ModelConfig& config, const BackendLimits&
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model> model,
                                                            const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckCudaOptions(options));
-  RIVULET_ASSIGN_OR_RETURN(const CudaDevice device, CudaDevice::Open(options.device));
+  RIVULET_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open(options.device));
+  device.overlap = device.overlap && options.overlap;
+  device.graphs = options.graphs;
   const ModelConfig& config = model->config();
   RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
   const BackendLimits limits = CudaLimits(config, options, device);

@@ -36,6 +36,9 @@ struct CudaBackendOptions {
   int device = 0;  // as CUDA counts them
   // The device is taken for hung, and the backend poisoned, when it makes no progress for so long.
   absl::Duration patience = absl::Seconds(10);
+  // Ways around a fault of driver or device; the bits are the same.
+  bool overlap = true;  // programmatic dependent launch, where the device has it
+  bool graphs = true;   // CUDA graphs; without them every kernel is launched by the host
   // Performance.
   CudaPlan plan = CudaPlan::kAuto;
   int latency_rows = 8;     // most rows of a run that goes as one launch, at most 16; 0: none

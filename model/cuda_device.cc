@@ -60,7 +60,8 @@ absl::StatusOr<CudaDevice> CudaDevice::Open(int index) {
     RIVULET_CUDA_RETURN_IF_ERROR(cudaDeviceGetAttribute(value, attribute, index));
   }
   device.sm = 10 * major + minor;
-  constexpr int kOldestSm = 80;
+  constexpr int kOldestSm = 80, kOverlapSm = 90;
+  device.overlap = device.sm >= kOverlapSm;
   if (device.sm < kOldestSm) {
     return NoDevice(absl::StrCat("device ", index, " has compute capability ", major, ".", minor,
                                  ", and this build needs 8.0 or newer"));
@@ -160,16 +161,22 @@ CudaGraph::~CudaGraph() {
 
 CudaGraph& CudaGraph::operator=(CudaGraph&& other) noexcept {
   std::swap(exec_, other.exec_);
+  std::swap(launches_, other.launches_);
   return *this;
 }
 
-absl::StatusOr<CudaGraph> CudaGraph::EndCapture(cudaStream_t stream, const absl::Status& launched) {
+absl::StatusOr<CudaGraph> CudaGraph::Capture(cudaStream_t stream, bool graphs, Launches launches) {
+  CudaGraph graph;
+  if (!graphs) {
+    graph.launches_ = std::move(launches);
+    return graph;
+  }
+  RIVULET_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  absl::Status status = launches();
   cudaGraph_t captured = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream, &captured);
   // A capture that stayed open would refuse all that follows, cudaFree among it.
   if (ended != cudaSuccess) (void)cudaStreamEndCapture(stream, &captured);
-  CudaGraph graph;
-  absl::Status status = launched;
   if (status.ok()) status = CudaStatus(ended, "cudaStreamEndCapture");
   if (status.ok()) {
     status = CudaStatus(cudaGraphInstantiate(&graph.exec_, captured, 0), "cudaGraphInstantiate");
@@ -181,6 +188,7 @@ absl::StatusOr<CudaGraph> CudaGraph::EndCapture(cudaStream_t stream, const absl:
 }
 
 absl::Status CudaGraph::Launch(cudaStream_t stream) const {
+  if (launches_ != nullptr) return launches_();
   return CudaStatus(cudaGraphLaunch(exec_, stream), "cudaGraphLaunch");
 }
 

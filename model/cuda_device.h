@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -32,6 +33,8 @@ struct CudaDevice {
   int index = 0;
   int sm = 0;  // compute capability: 90 for 9.0
   int multiprocessors = 0;
+  bool overlap = false;  // kernels use programmatic dependent launch; Open: where the device can
+  bool graphs = true;    // what is launched again and again is replayed as a CUDA graph
 
   // Checks `index` and makes it current. Errors: UNAVAILABLE (reason BACKEND_ABSENT: no driver, no
   // device, or none of the index given here), INVALID_ARGUMENT (index beyond the devices, naming
@@ -95,26 +98,26 @@ class CudaEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// Launches that were captured once and are replayed.
+// Launches that were captured once and are replayed; without graphs they are made anew each time.
 class CudaGraph {
  public:
+  using Launches = std::function<absl::Status()>;
+
   CudaGraph() = default;
   ~CudaGraph();
-  CudaGraph(CudaGraph&& other) noexcept { std::swap(exec_, other.exec_); }
+  CudaGraph(CudaGraph&& other) noexcept { *this = std::move(other); }
   CudaGraph& operator=(CudaGraph&& other) noexcept;
 
-  // Captures what `launch` (returning a Status) puts into `stream`. Relaxed, as a kernel may be
-  // loaded at its first launch.
-  template <typename Launch>
-  static absl::StatusOr<CudaGraph> Capture(cudaStream_t stream, const Launch& launch) {
-    RIVULET_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-    return EndCapture(stream, launch());
-  }
+  // Captures what `launches` puts into `stream`. Relaxed, as a kernel may be loaded at its first
+  // launch. With `graphs` false nothing is captured: `launches` is kept, and what it refers to must
+  // outlive this.
+  static absl::StatusOr<CudaGraph> Capture(cudaStream_t stream, bool graphs, Launches launches);
+  // REQUIRES: the stream of Capture.
   absl::Status Launch(cudaStream_t stream) const;
 
  private:
-  static absl::StatusOr<CudaGraph> EndCapture(cudaStream_t stream, const absl::Status& launched);
   cudaGraphExec_t exec_ = nullptr;
+  Launches launches_;  // without graphs
 };
 
 }  // namespace rivulet

@@ -29,9 +29,10 @@ absl::StatusOr<CudaPrompts> CudaPrompts::Capture(const CudaForward& forward, Cud
   prompts.buckets_ = CudaPromptBuckets(limits.max_tokens);
   for (const int rows : prompts.buckets_) {
     const CudaRunBlock on_device = CudaRunBlock::PlacePrompt(block, kStepRows, rows);
-    RIVULET_ASSIGN_OR_RETURN(CudaGraph graph, CudaGraph::Capture(queue.stream(), [&] {
-                               return forward.Prompt(queue.launch(), on_device, rows);
-                             }));
+    RIVULET_ASSIGN_OR_RETURN(
+        CudaGraph graph, CudaGraph::Capture(queue.stream(), queue.graphs(), [=, &forward, &queue] {
+          return forward.Prompt(queue.launch(), on_device, rows);
+        }));
     prompts.graphs_.push_back(std::move(graph));
     RIVULET_ASSIGN_OR_RETURN(void* const room, queue.Stage(on_device.bytes));
     const CudaRunBlock host = CudaRunBlock::PlacePrompt(room, kStepRows, rows);

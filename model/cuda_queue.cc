@@ -47,8 +47,8 @@ absl::StatusOr<CudaQueue> CudaQueue::Create(const CudaDevice& device, size_t sta
                                             size_t readback_bytes, absl::Duration patience) {
   CudaQueue queue;
   RIVULET_ASSIGN_OR_RETURN(queue.stream_, CudaStream::Create());
-  constexpr int kOverlapSm = 90;
-  queue.launch_ = {queue.stream_.get(), device.sm >= kOverlapSm, device.multiprocessors};
+  queue.launch_ = {queue.stream_.get(), device.overlap, device.multiprocessors};
+  queue.graphs_ = device.graphs;
   queue.patience_ = patience;
   queue.half_bytes_ = Aligned(staging_bytes);
   RIVULET_ASSIGN_OR_RETURN(queue.staging_, CudaMemory::OnHost(2 * queue.half_bytes_));

@@ -29,6 +29,7 @@ class CudaQueue {
                                           size_t readback_bytes, absl::Duration patience);
 
   const kernels::CudaLaunch& launch() const { return launch_; }
+  bool graphs() const { return graphs_; }  // CudaDevice::graphs
   cudaStream_t stream() const { return launch_.stream; }
   absl::Duration patience() const { return patience_; }
 
@@ -65,6 +66,7 @@ class CudaQueue {
 
   CudaStream stream_;
   kernels::CudaLaunch launch_;
+  bool graphs_ = true;
   absl::Duration patience_;
 
   CudaMemory staging_;

@@ -8,10 +8,12 @@
 #include <cstdio>
 #include <vector>
 
+#include "tests/support/cuda_on_device.h"
+
 namespace {
 
 constexpr size_t kBytes = size_t{1} << 30;
-constexpr int kTimes = 15, kSkipped = 77;
+constexpr int kTimes = 15;
 
 int Fail(const char* what, cudaError_t error) {
   std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
@@ -21,12 +23,7 @@ int Fail(const char* what, cudaError_t error) {
 }  // namespace
 
 int main() {
-  int devices = 0;
-  const cudaError_t counted = cudaGetDeviceCount(&devices);
-  if (counted != cudaSuccess || devices == 0) {
-    std::fprintf(stderr, "no CUDA device: %s\n", cudaGetErrorString(counted));
-    return kSkipped;
-  }
+  if (const int code = rivulet::testing::ExitCodeWithoutDevice(); code != 0) return code;
   void *from = nullptr, *to = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;
   if (auto e = cudaMalloc(&from, kBytes); e != cudaSuccess) return Fail("cudaMalloc", e);

@@ -10,6 +10,7 @@
 #include "tests/conformance/tested_backend.h"
 #include "tests/conformance/two_backends.h"
 #include "tests/support/cuda_emulator/cuda_emulator.h"
+#include "tests/support/cuda_patience.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet::testing {
@@ -43,7 +44,7 @@ class CudaLatencyEmulatedTest : public ::testing::Test {
     options.num_slots = kSlots;
     options.max_tokens = 32;
     options.plan = plan;
-    options.patience = absl::Minutes(10);
+    options.patience = Patience();
     return options;
   }
   std::unique_ptr<Backend> New(CudaPlan plan) {

@@ -8,6 +8,7 @@
 #include "model/cuda_backend.h"
 #include "tests/conformance/tested_backend.h"
 #include "tests/conformance/two_backends.h"
+#include "tests/support/cuda_patience.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet::testing {
@@ -23,7 +24,7 @@ CudaBackendOptions Options(CudaPrecision precision, CudaPlan plan) {
   options.precision = precision;
   options.max_tokens = 64;
   options.plan = plan;
-  options.patience = absl::Minutes(10);
+  options.patience = Patience();
   return options;
 }
 

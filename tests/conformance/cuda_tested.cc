@@ -1,25 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA backend under the seam's tests: on the emulator, or on the GPU of this machine.
-#include <cuda_runtime_api.h>
-
-#include <cstdio>
 #include <cstdlib>
 
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "model/cuda_backend.h"
 #include "tests/conformance/tested_backend.h"
+#include "tests/support/cuda_on_device.h"
+#include "tests/support/cuda_patience.h"
 
 namespace rivulet::testing {
 namespace {
 
-constexpr int kSkipped = 77;
 #ifdef RIVULET_CUDA_EMULATED  // where every token of a first run costs time
 constexpr int kTokens = 128, kOtherTokens = 97, kOtherRows = 33;
 #else
 constexpr int kTokens = 0, kOtherTokens = 1100, kOtherRows = 300;
 #endif
 
+// RIVULET_TESTS_CUDA_OFF names what the backends do without ("graphs", "overlap"): where a test
+// fails on a device, that tells which of them is at fault.
+bool TurnedOff(absl::string_view what) {
+  const char* off = std::getenv("RIVULET_TESTS_CUDA_OFF");
+  return off != nullptr && absl::StrContains(off, what);
+}
+
 BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, int head_rows,
-                       int many_rows) {
+                       int many_rows, bool graphs = true) {
   return [=](std::shared_ptr<const Model> model, int num_slots) {
     CudaBackendOptions options;
     options.num_slots = num_slots;
@@ -28,7 +35,9 @@ BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, in
     options.max_tokens = max_tokens;
     options.head_rows = head_rows;
     options.many_rows = many_rows;
-    options.patience = absl::Minutes(10);  // the emulator is slow, not hung
+    options.patience = Patience();
+    options.graphs = graphs && !TurnedOff("graphs");
+    options.overlap = !TurnedOff("overlap");
     return CreateCudaBackend(std::move(model), options);
   };
 }
@@ -37,12 +46,7 @@ BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, in
 
 // Limits of rows and tokens choose other buckets, tiles and pieces, with the same bits.
 std::vector<TestedBackend> TestedBackends() {
-  int devices = 0;
-  const cudaError_t counted = cudaGetDeviceCount(&devices);
-  if (counted != cudaSuccess || devices == 0) {
-    std::fprintf(stderr, "no CUDA device: %s\n", cudaGetErrorString(counted));
-    std::exit(kSkipped);
-  }
+  if (const int code = ExitCodeWithoutDevice(); code != 0) std::exit(code);
   std::vector<TestedBackend> tested(2);
   tested[0].name = "float32";
   tested[1].name = "fp16";
@@ -52,6 +56,8 @@ std::vector<TestedBackend> TestedBackends() {
     tested[size_t(i)].same_bits = {Factory(precisions[i], 0, kTokens, 0, 1 << 20),
                                    Factory(precisions[i], kOtherRows, kOtherTokens, 5, 7)};
   }
+  tested[1].same_bits.push_back(
+      Factory(CudaPrecision::kDefault, 0, kTokens, 0, 1 << 20, /*graphs=*/false));
   return tested;
 }
 

@@ -12,12 +12,12 @@
 #include "kernels/categorical.h"
 #include "kernels/mixture_of_logistics.h"
 #include "kernels/philox.h"
+#include "tests/support/cuda_on_device.h"
 
 namespace rivulet::kernels {
 namespace {
 
 constexpr int kMixtures = 10, kLevels = 256, kVocab = 65, kDraws = 1 << 16;
-constexpr int kSkip = 77;  // tests/gpu/CMakeLists.txt: counted as skipped, never as passed
 
 struct Results {
   uint32_t philox[kDraws];
@@ -70,12 +70,7 @@ int Compare(const Results& host, const Results& device) {
 }
 
 int Main() {
-  int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    printf(
-        "SKIPPED: no CUDA device; the kernels' shared mathematics was compiled for it, not run\n");
-    return kSkip;
-  }
+  if (const int code = rivulet::testing::ExitCodeWithoutDevice(); code != 0) return code;
   std::mt19937 random(1);
   std::uniform_real_distribution<float> uniform(-1, 1);
   std::vector<float> inputs(3 * kMixtures + kVocab);
