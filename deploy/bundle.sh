@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Packs the server and the command with the shared libraries that they need into one relocatable folder, for machines
 # with glibc 2.36 or newer and without our packages (Debian 12, Ubuntu 24.04).
-# Usage: deploy/bundle.sh [--models] [--gpu-tests] [OUTPUT.tar.gz|.tar.xz]     default output: build/rivulet-bundle.tar.gz
+# Usage: deploy/bundle.sh [--models] [OUTPUT.tar.gz|.tar.xz]       default output: build/rivulet-bundle.tar.gz
+#        deploy/bundle.sh --gpu-tests [OUTPUT.tar.xz]              default output: build/gpu-kit.tar.xz
 #   --models      also the bundled models
-#   --gpu-tests   also what tests/gpu/run.sh runs on a machine with a GPU, and its models; needs a build with CUDA
+#   --gpu-tests   instead the programs that tests/gpu/run.sh runs beside the source tree on a machine with an H100 or H200: builds
+#                 preset gpu, packs it without models, at most 18 MiB; needs nvcc
 # Unpack anywhere, run rivulet-bundle/bin/rivulet-server.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 models=false
 gpu_tests=false
-output=build/rivulet-bundle.tar.gz
+output=
 for argument in "$@"; do
   case "$argument" in
     --models) models=true ;;
@@ -19,7 +21,15 @@ for argument in "$@"; do
     *) output=$argument ;;
   esac
 done
-bin=build/release/bin
+preset=release
+if $gpu_tests; then
+  preset=gpu
+  cmake --preset gpu >/dev/null
+  cmake --build --preset gpu >/dev/null || { echo "bundle.sh: preset gpu does not build: cmake --build --preset gpu" >&2; exit 2; }
+  output=${output:-build/gpu-kit.tar.xz}
+fi
+output=${output:-build/rivulet-bundle.tar.gz}
+bin=build/$preset/bin
 for program in rivulet rivulet-server; do
   [[ -x $bin/$program ]] || { echo "bundle.sh: $bin/$program is not built; run deploy/demo.sh or deploy/test.sh first" >&2; exit 2; }
 done
@@ -30,12 +40,8 @@ bundle=$staging/rivulet-bundle
 mkdir -p "$bundle/bin" "$bundle/lib"
 programs=("$bin/rivulet" "$bin/rivulet-server")
 if $gpu_tests; then
-  programs+=("$bin"/bench_step "$bin"/bench_engine "$bin"/copy_rate_cuda build/release/tests/{gpu_cuda_*_test,*_cuda_test})
-  mkdir -p "$bundle/tests/gpu" "$bundle/tests/bench" "$bundle/tests/conformance" "$bundle/model"
-  cp tests/gpu/run.sh "$bundle/tests/gpu/"
-  cp tests/bench/peer_*.py "$bundle/tests/bench/"
-  cp -r tests/conformance/models "$bundle/tests/conformance/"
-  cp -r model/zoo "$bundle/model/"
+  programs+=("$bin"/{bench_step,copy_rate_cuda} build/gpu/tests/*_cuda_test build/gpu/tests/gpu_*_test)
+  git rev-parse --short HEAD >"$bundle/COMMIT" 2>/dev/null || echo unknown >"$bundle/COMMIT"  # for the tables
 fi
 for program in "${programs[@]}"; do
   cp "$program" "$bundle/bin/"
@@ -58,8 +64,11 @@ if [[ -n $outside ]]; then
 fi
 "$bundle/bin/rivulet" --version >/dev/null
 mkdir -p "$(dirname "$output")"
-# Every program with CUDA carries the same kernels, 60 MB of them: a dictionary that spans two programs keeps one copy
-# (where the output is .xz; it takes 2 GB of memory here and 192 MB to unpack).
-export XZ_OPT="--lzma2=preset=3,dict=192MiB"
+# Programs of one source are alike: a dictionary that spans several finds what they share.
+export XZ_OPT="--lzma2=preset=6,dict=128MiB"
 tar -C "$staging" -caf "$output" rivulet-bundle  # compressed as its name says
 echo "$output: $(du -h "$output" | cut -f1)"
+if $gpu_tests; then
+  # What travels to a lent machine: the tree and the kit together have 64 MiB, the tree at most 44 of them.
+  (($(stat -c %s "$output") <= 18 << 20)) || { echo "bundle.sh: the kit may have at most 18 MiB" >&2; exit 1; }
+fi

@@ -231,7 +231,7 @@ void RegisterCuda(const Choice& choice) {
     if (name == "110m") {
       step->Arg(1)->Arg(16)->Arg(64);
     } else {
-      step->Arg(1)->Arg(8)->Arg(64)->Arg(256)->Arg(1024)->Arg(4096);
+      step->Arg(1)->Arg(8)->Arg(16)->Arg(64)->Arg(256)->Arg(1024)->Arg(4096);
     }
     if (name == "mnist-linear") step->Arg(16384);
   }
@@ -249,21 +249,6 @@ void RegisterCuda(const Choice& choice) {
         });
     prefill->Arg(1)->Arg(8)->Arg(64)->ArgName("sessions");
     prefill->UseRealTime()->Unit(benchmark::kMicrosecond);
-  }
-  // Few rows: one launch a run against a graph a step.
-  for (const std::string name : {"mnist-linear", "shakespeare-rfa", "cifar-10", "110m"}) {
-    for (const bool one : {false, true}) {
-      Choice planned = choice;
-      planned.plan = one ? CudaPlan::kLatency : CudaPlan::kThroughput;
-      planned.latency_rows = 16;
-      auto* step = benchmark::RegisterBenchmark(
-          absl::StrCat("BM_FewRows/", name, one ? "/one_launch" : "/graphs").c_str(),
-          [planned, name](benchmark::State& state) {
-            BM_Step(state, planned, name, WeightPrecision::kAuto);
-          });
-      step->Arg(1)->Arg(2)->Arg(4)->Arg(8)->Arg(16);
-      step->ArgName("rows")->UseRealTime()->Unit(benchmark::kMicrosecond);
-    }
   }
 }
 

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The phases of run.py: which programs each runs, for how long, and what of their output is a figure."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from results import Outcome, Results
+
+# Kernels by family: the program, and what of it shows that the family works. One process each, so that a hang costs one of them.
+SMOKE = (
+    ("embed", "gpu_cuda_embed_test", "*"),
+    ("norm", "gpu_cuda_layer_norm_test", "*"),
+    ("slot", "gpu_cuda_slot_test", "*"),
+    ("gemm", "gpu_cuda_gemm_test", "*EveryShape*"),
+    ("gemm", "gpu_cuda_gemm_test", "*ARowHasTheSameBits*"),
+    ("gemm", "gpu_cuda_gemm_test", "*Float32Products*"),
+    ("gemm", "gpu_cuda_gemm_test", "*NormAndGather*"),
+    ("gemm_wide", "gpu_cuda_gemm_wide_test", "*EveryTile*"),
+    ("gemm_wide", "gpu_cuda_gemm_wide_test", "*Gathered*"),
+    ("attention", "gpu_cuda_linear_attention_test", "*EveryShape*"),
+    ("attention", "gpu_cuda_linear_attention_test", "*ATokenHasTheSameBits*"),
+    ("prefill", "gpu_cuda_prefill_attention_test", "*EveryShape*"),
+    ("prefill", "gpu_cuda_prefill_attention_test", "*EveryLength*"),
+    ("sample", "gpu_cuda_sample_test", "*"),
+    ("sample", "gpu_cuda_sample_steps_test", "*"),
+    ("latency", "backend_latency_cuda_test", "*AsManyRows*"),
+)
+# The families without which a test of the whole backend says nothing.
+BACKEND_NEEDS = ("embed", "norm", "slot", "gemm", "attention", "sample")
+NEEDS = {"gpu_cuda_embed_test": ("embed",), "gpu_cuda_layer_norm_test": ("norm",), "gpu_cuda_slot_test": ("slot",),
+         "gpu_cuda_gemm_test": ("gemm",), "gpu_cuda_gemm_wide_test": ("gemm_wide",), "gpu_cuda_linear_attention_test": ("attention",),
+         "gpu_cuda_prefill_attention_test": ("prefill",), "gpu_cuda_sample_test": ("sample",), "gpu_cuda_sample_steps_test": ("sample",),
+         "backend_latency_cuda_test": (*BACKEND_NEEDS, "latency"), "shared_math_cuda_test": ()}  # fmt: skip
+SWITCHES = ("overlap", "graphs")  # of CudaBackendOptions
+SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT = 20, 60, 15  # seconds
+# Models of the speed phase and rows of a step.
+STEPS = (("mnist-linear", (1, 8, 16, 64, 1024, 4096)), ("shakespeare-rfa", (1, 64, 1024)), ("110m", (1, 16, 64)))
+PLANS = ("throughput", "latency")
+LATENCY_ROWS = 16  # most rows of a step that plan latency takes
+PROMPTS = ("mnist-linear_784", "110m_784")
+STREAMS = (1, 64, 1024)
+# Kernels of `mnist-linear` at 64 rows, for the profiler.
+HOT_KERNELS = ("Gemm", "Attention", "Sample", "Latency")
+SECTIONS = ("SpeedOfLight", "WarpStateStats", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy")
+
+
+class Programs:
+    """The programs of a build or a bundle, by name."""
+
+    def __init__(self, folders: list[pathlib.Path], root: pathlib.Path):
+        self.folders, self.root = folders, root
+
+    def __getitem__(self, name: str) -> pathlib.Path:
+        """Where it is, or would be in the first folder."""
+        return next((folder / name for folder in self.folders if (folder / name).is_file()), self.folders[0] / name)
+
+    def tests(self) -> list[pathlib.Path]:
+        """Test programs that need a device, in order of their names."""
+        found = {path.name: path for folder in self.folders for pattern in ("gpu_*_test", "*_cuda_test") for path in folder.glob(pattern)}
+        return [found[name] for name in sorted(found)]
+
+
+def on_device(results: Results, name: str, command: list, limit: float, environment: dict | None = None, **more) -> Outcome:
+    """As Results.run; but nvidia-smi shows a device here, so a program that finds none has failed."""
+    outcome = results.attempt(command, limit, environment)
+    if outcome.kind == "skipped":
+        outcome.kind, outcome.output = "failed", outcome.output + "\nnvidia-smi shows a device that this program does not see"
+    return results.record(name, outcome, **more)
+
+
+def smoke(results: Results, programs: Programs, folder: pathlib.Path) -> None:
+    """Does every kernel run at all?"""
+    for command in (["nvidia-smi", "-q", "-d", "CLOCK,PERFORMANCE"], ["nvcc", "--version"]):
+        if shutil.which(command[0]):
+            outcome = results.run(" ".join(command), command, 20)
+            results.figure(command[0], output=outcome.output[-2000:])
+    copy = on_device(results, "copy rate", [programs["copy_rate_cuda"]], SMOKE_LIMIT, family="copy")
+    rate = re.fullmatch(r"\s*([0-9.]+)\s*", copy.output)
+    if copy.good and rate:
+        results.figure("copy rate", gb_per_s=float(rate.group(1)))
+    for family, program, pattern in SMOKE:
+        command = [programs[program], f"--gtest_filter={pattern}"]
+        on_device(results, f"{family}: {program} {pattern}", command, SMOKE_LIMIT, {"RIVULET_TESTS_SMALL": "1"}, family=family)
+
+
+def failed_families(folder: pathlib.Path) -> set[str]:
+    """The families of the last smoke phase of which something went wrong; none without such a phase."""
+    failed: set[str] = set()
+    for line in read_lines(folder / "smoke.jsonl"):
+        if "machine" in line:
+            failed = set()  # a later run of the phase
+        elif line.get("outcome") in ("failed", "crashed", "timed_out"):
+            failed.add(line.get("family", ""))
+    return failed
+
+
+def read_lines(path: pathlib.Path) -> list[dict]:
+    """The lines of a file of results. One that a kill cut short is left out."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue
+    return lines
+
+
+def parity(results: Results, programs: Programs, folder: pathlib.Path) -> None:
+    """Every test on the device. A program that fails is run again test by test."""
+    broken = failed_families(folder)
+    tests = programs.tests()
+    if not tests:
+        results.record("tests", Outcome("skipped", f"no gpu_*_test or *_cuda_test in {', '.join(map(str, programs.folders))}"))
+    for program in tests:
+        missing = sorted(broken & set(NEEDS.get(program.name, BACKEND_NEEDS)))
+        if missing:
+            results.record(program.name, Outcome("skipped", f"smoke failed: {', '.join(missing)}"))
+            continue
+        if not on_device(results, program.name, [program], TEST_LIMIT).bad:
+            continue
+        for test in list_tests(program):
+            on_device(results, f"{program.name} {test}", [program, f"--gtest_filter={test}"], SINGLE_LIMIT)
+        for off in SWITCHES if program.name.startswith("backend_") else ():
+            on_device(results, f"{program.name} without {off}", [program], TEST_LIMIT, {"RIVULET_TESTS_CUDA_OFF": off})
+
+
+def list_tests(program: pathlib.Path) -> list[str]:
+    """The full names of a GoogleTest program's tests; none where it does not say."""
+    try:
+        done = subprocess.run([program, "--gtest_list_tests"], capture_output=True, text=True, timeout=SINGLE_LIMIT)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    suite, names = "", []
+    for line in done.stdout.splitlines():
+        name = line.split("#")[0].rstrip()
+        if re.fullmatch(r"[\w/]+\.", name):
+            suite = name
+        elif suite and re.fullmatch(r"  [\w/]+", name):
+            names.append(suite + name.strip())
+    return names
+
+
+def speed(results: Results, programs: Programs, folder: pathlib.Path) -> None:
+    """Figures, even where tests have failed: report.py marks them then. The most wanted first."""
+    rate = next((line["figures"]["gb_per_s"] for line in reversed(read_lines(folder / "smoke.jsonl"))
+                 if line.get("name") == "copy rate" and "figures" in line), 0)  # fmt: skip
+    common = ["--backend=cuda", f"--copy-gb-per-s={rate}", f"--models={programs.root / 'model/zoo'}", "--benchmark_format=json"]
+    for model, counts in STEPS:
+        for rows in counts:
+            for plan in PLANS if rows <= LATENCY_ROWS else PLANS[:1]:
+                pattern = f"^BM_Step/{model}/rows:{rows}/"
+                bench(results, programs, [*common, f"--plan={plan}", f"--latency-rows={LATENCY_ROWS}"], pattern, f"{model} {rows} {plan}")
+    torch = shutil.which("python3") or sys.executable
+    for model, counts in STEPS:
+        at = model if model == "110m" else programs.root / "model/zoo" / model
+        script = programs.root / "tests/bench/peer_graph.py"
+        peer(results, f"peer_graph {model}", [torch, script, "--model", at, "--rows", ",".join(map(str, counts)), "--compile", "no"])
+    server(results, programs)
+    for prompt in PROMPTS:
+        bench(results, programs, common, f"^BM_Prefill/{prompt}_tokens/", f"prompt {prompt}")
+
+
+def bench(results: Results, programs: Programs, flags: list, pattern: str, name: str) -> None:
+    """Benchmarks of bench_step that match `pattern`."""
+    command = [programs["bench_step"], *flags, f"--benchmark_filter={pattern}", "--benchmark_min_time=0.3"]
+    outcome = on_device(results, name, command, 60)
+    if not outcome.good:
+        return
+    begin = outcome.output.find("{")
+    try:
+        measured = json.loads(outcome.output[begin:])["benchmarks"]
+    except (ValueError, KeyError):
+        measured = []
+    if not measured:
+        results.record(name, Outcome("failed", f"no figures in: {outcome.output[-500:]}"))
+    for one in measured:
+        keep = ("us/step", "tok/s", "GB/s", "TFLOP/s", "share", "real_time", "time_unit")
+        results.figure(one["name"], of=name, **{key: one[key] for key in keep if key in one})
+
+
+def peer(results: Results, name: str, command: list) -> None:
+    """A script that prints a line of JSON for each figure. Exit code 77 where PyTorch is absent."""
+    outcome = results.run(name, command, 90)
+    for text in outcome.output.splitlines():
+        if text.startswith("{"):
+            try:
+                results.figure(name, **json.loads(text))
+            except (json.JSONDecodeError, TypeError):
+                continue
+
+
+def server(results: Results, programs: Programs) -> None:
+    """`rivulet bench` against a server on loopback: gRPC, engine and device together."""
+    command = [programs["rivulet-server"], "--model", programs.root / "model/zoo/mnist-linear", "--backend", "cuda"]
+    command += ["--max-sessions", max(STREAMS), "--listen", "127.0.0.1:0"]
+    with tempfile.TemporaryFile() as log:
+        try:
+            process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        except OSError as error:
+            results.record("server", Outcome("not_run", f"{command[0]}: {error.strerror}"))
+            return
+        try:
+            target = await_listening(process, log, min(60, results.left()))
+            if target is None:
+                log.seek(0)
+                results.record("server", Outcome("failed", "it does not listen: " + log.read().decode("utf-8", "replace")))
+                return
+            for streams in STREAMS:
+                load(results, programs, target, streams)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def await_listening(process: subprocess.Popen, log, seconds: float) -> str | None:
+    """HOST:PORT once the log names it; None where the server ends before, or says nothing for so long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and process.poll() is None:
+        log.seek(0)
+        found = re.search(rb'"event":"listening","address":"([^"]+)"', log.read())
+        if found:
+            return found.group(1).decode()
+        time.sleep(0.1)
+    return None
+
+
+def load(results: Results, programs: Programs, target: str, streams: int) -> None:
+    """So many streams at once."""
+    name = f"server {streams}"
+    command = [programs["rivulet"], "bench", "--target", target, "--concurrency", streams, "--warmup", 1, "--duration", 5]
+    outcome = on_device(results, name, [*command, "--fail-on-error", "--json", "-"], 60)
+    if not outcome.good:
+        return
+    try:
+        measured = json.loads(outcome.output[outcome.output.index("{") : outcome.output.rindex("}") + 1])
+        latency = {what: {name: ms for name, ms in values.items() if name != "buckets"} for what, values in measured["latency_ms"].items()}
+        results.figure(name, window=measured["window"], latency_ms=latency)
+    except (ValueError, KeyError):
+        results.record(name, Outcome("failed", f"no figures in: {outcome.output[-500:]}"))
+
+
+def profile(results: Results, programs: Programs, folder: pathlib.Path) -> None:
+    """Why the hottest kernels wait, by ncu."""
+    tool = shutil.which("ncu")
+    if tool is None:
+        results.record("ncu", Outcome("skipped", "ncu is not installed"))
+        return
+    flags = ["--backend=cuda", f"--models={programs.root / 'model/zoo'}", "--benchmark_min_time=0.01"]
+    for kernel in HOT_KERNELS:
+        rows, plan = (1, "latency") if kernel == "Latency" else (64, "throughput")
+        target = [programs["bench_step"], *flags, f"--plan={plan}", f"--benchmark_filter=^BM_Step/mnist-linear/rows:{rows}/"]
+        sections = [part for section in SECTIONS for part in ("--section", section)]
+        command = [tool, "--graph-profiling", "node", "--kernel-name", f"regex:{kernel}", "--launch-skip", 20, "--launch-count", 4]
+        outcome = results.run(f"ncu {kernel}", [*command, *sections, "--csv", "--page", "details", *target], 60)
+        if outcome.good:
+            results.figure(f"ncu {kernel}", csv=[line for line in outcome.output.splitlines() if line.startswith('"')])
+
+
+def sanitizer(results: Results, programs: Programs, folder: pathlib.Path) -> None:
+    """compute-sanitizer on small shapes, once it has shown that it runs on this machine."""
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    options = ["--error-exitcode", 1, "--kill", "yes"]
+    if not pathlib.Path(tool).is_file():
+        results.record("compute-sanitizer", Outcome("skipped", "compute-sanitizer is not installed"))
+        return
+    small = {"RIVULET_TESTS_SMALL": "1", "RIVULET_TESTS_SANITIZER": "1"}
+    probe = results.run("probe", [tool, "--tool", "memcheck", *options, programs["gpu_cuda_slot_test"]], 60, small)
+    if not probe.good:
+        results.record("everything else", Outcome("skipped", f"the probe {probe.kind}"))
+        return
+    for kind in ("memcheck", "racecheck"):  # racecheck looks at shared memory, which slots and embedding do not use
+        for family, program, pattern in SMOKE:
+            if kind == "racecheck" and family in ("embed", "slot"):
+                continue
+            command = [tool, "--tool", kind, *options, programs[program], f"--gtest_filter={pattern}"]
+            results.run(f"{kind} {family}: {pattern}", command, 60, small)
+
+

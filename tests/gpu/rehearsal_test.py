@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Rehearses run.py and report.py without a GPU: every program is a stand-in that passes, hangs, crashes, fails one test, skips or
+prints garbage. Whatever one of them does, the results of all others must be there."""
+
+import json
+import os
+import pathlib
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import phases  # noqa: E402
+
+# A stand-in: what it does is in the file beside it, by default "pass". A GoogleTest program lists two tests; "fail Suite.Bad" fails
+# that test alone.
+STAND_IN = """#!{python}
+import os, pathlib, signal, sys, time
+me = pathlib.Path(sys.argv[0])
+does = pathlib.Path(str(me) + ".does")
+words = does.read_text().split() if does.is_file() else ["pass"]
+flags = [a.split("=", 1) for a in sys.argv[1:] if a.startswith("--") and "=" in a]
+given = dict(flags)
+with open(me.parent / "calls", "a") as calls:
+    calls.write(" ".join([me.name, *sys.argv[1:]]) + "\\n")
+if "--gtest_list_tests" in sys.argv:
+    print("Suite.\\n  Good\\n  Bad")
+elif words[0] == "hang":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.fork()
+    time.sleep(100)
+elif words[0] == "crash":
+    os.kill(os.getpid(), signal.SIGSEGV)
+elif words[0] == "fail" and given.get("--gtest_filter", "*") != "Suite.Good":
+    print("[  FAILED  ] Suite.Bad")
+    sys.exit(1)
+elif words[0] == "garbage":
+    sys.stdout.buffer.write(b"\\xff\\x00{{{{not json\\n" * 1000)
+elif words[0] == "skip":
+    print("SKIPPED: no CUDA device")
+    sys.exit(77)
+elif me.name == "copy_rate_cuda":
+    print("4100.5")
+elif me.name == "bench_step":
+    name = given["--benchmark_filter"].strip("^/")
+    print('{{"benchmarks": [{{"name": "%s", "real_time": 400.0, "time_unit": "us", "us/step": 50.0, "tok/s": 20000.0,'
+          ' "GB/s": 287.0, "share": 0.07}}]}}' % name)
+elif me.name == "rivulet-server":
+    print('{{"event":"listening","address":"127.0.0.1:1"}}', file=sys.stderr, flush=True)
+    time.sleep(100)
+elif me.name == "rivulet":
+    print('{{"window": {{"tokens_per_second": 1000.0}}, "latency_ms": {{"first_token": {{"p50": 1.0, "p99": 2.0}}}}}}')
+elif me.name == "nvidia-smi":
+    print("NVIDIA H200, 580.0, 1980 MHz, 3201 MHz, 143771 MiB")
+elif me.name == "python3":
+    print('{{"model": "mnist-linear", "rows": 1, "matrices": "f16", "us": 60.0, "gb_per_s": 240.0}}')
+elif me.name in ("ncu", "compute-sanitizer"):
+    print('"ID","Kernel Name"')
+"""
+TESTS = ("gpu_cuda_embed_test", "gpu_cuda_layer_norm_test", "gpu_cuda_slot_test", "gpu_cuda_gemm_test", "gpu_cuda_gemm_wide_test",
+         "gpu_cuda_linear_attention_test", "gpu_cuda_prefill_attention_test", "gpu_cuda_sample_test", "gpu_cuda_sample_steps_test",
+         "backend_latency_cuda_test", "backend_golden_cuda_test", "shared_math_cuda_test")  # fmt: skip
+PROGRAMS = (*TESTS, "copy_rate_cuda", "bench_step", "rivulet", "rivulet-server")
+TOOLS = ("nvidia-smi", "python3", "ncu", "compute-sanitizer", "nvcc")
+
+
+class RehearsalTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.programs, self.tools, self.results = (self.folder / name for name in ("bin", "tools", "results"))
+        for folder, names in ((self.programs, PROGRAMS), (self.tools, TOOLS)):
+            folder.mkdir()
+            for name in names:
+                self.stand_in(folder / name)
+        self.limits = {}
+
+    def stand_in(self, path):
+        path.write_text(STAND_IN.format(python=sys.executable))
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def does(self, name, what):
+        folder = self.programs if name in PROGRAMS else self.tools
+        (folder / f"{name}.does").write_text(what)
+
+    def run_phases(self, *names, flags=(), code=0):
+        # Time limits of seconds become tenths: a stand-in that hangs costs the test little.
+        script = ("import sys, phases, results, run; phases.SMOKE_LIMIT = phases.TEST_LIMIT = phases.SINGLE_LIMIT = 2; "
+                  "results.KILL_AFTER = 0.5; sys.exit(run.main(sys.argv[1:]))")  # fmt: skip
+        flags = [*(flag for name in names for flag in ("--phase", name)), "--programs", self.programs, "--results", self.results, *flags]
+        environment = {**os.environ, "PATH": f"{self.tools}:/usr/bin:/bin", "PYTHONPATH": str(HERE), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run([sys.executable, "-c", script, *map(str, flags)], capture_output=True, text=True, env=environment, timeout=120)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout
+
+    def lines(self, phase):
+        return [json.loads(line) for line in (self.results / f"{phase}.jsonl").read_text().splitlines()]
+
+    def outcomes(self, phase):
+        return {line["name"]: line["outcome"] for line in self.lines(phase) if "outcome" in line}
+
+    def calls(self):
+        return (self.programs / "calls").read_text().splitlines()
+
+    def report(self, *flags):
+        done = subprocess.run([sys.executable, HERE / "report.py", self.results, *flags], capture_output=True, text=True,
+                              env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_all_is_well(self):
+        out = self.run_phases("smoke", "parity", "speed", "profile", "sanitizer")
+        self.assertRegex(out, r"(?m)^passed \d+$")
+        self.assertEqual(len(self.outcomes("smoke")), len(phases.SMOKE) + 3)
+        self.assertEqual(set(TESTS), set(self.outcomes("parity")))
+        text = self.report()
+        self.assertIn("NVIDIA H200", text)
+        self.assertIn("Copy rate, read and written: 4,100 GB/s", text)
+        for row in ("| mnist-linear 1 throughput | 50.0 |", "| mnist-linear 1 latency | 50.0 |", "| mnist-linear 4096 throughput |",
+                    "| prompt 110m_784 |", "| 1024 | 1,000 | 1.00 | 2.00 |", "| mnist-linear | 1 | f16 | 60.0 | 240 |"):  # fmt: skip
+            self.assertIn(row, text)
+        self.assertIn("--copy-gb-per-s=4100.5", "\n".join(self.calls()))
+        self.assertNotIn("failed", text)
+
+    def test_whatever_one_program_does_all_others_have_results(self):
+        for does, kind in (("hang", "timed_out"), ("crash", "crashed"), ("fail Suite.Bad", "failed"), ("skip", "failed")):
+            with self.subTest(does):
+                self.results = self.folder / f"results-{kind}-{does[:4]}"
+                self.does("gpu_cuda_gemm_test", does)
+                self.run_phases("smoke", "parity", code=1)
+                smoke, parity = self.outcomes("smoke"), self.outcomes("parity")
+                self.assertEqual({o for name, o in smoke.items() if name.startswith("gemm: ")}, {kind})
+                others = {o for name, o in smoke.items() if not name.startswith("gemm: ")}
+                self.assertEqual(others, {"passed"})
+                # What needs the family is left out by name, the rest runs.
+                self.assertEqual(parity["gpu_cuda_gemm_test"], "skipped")
+                self.assertEqual(parity["backend_golden_cuda_test"], "skipped")
+                self.assertEqual(parity["gpu_cuda_sample_test"], "passed")
+                self.assertIn("smoke failed: gemm", self.report())
+                self.assertIn("not known to be right", self.report())
+
+    def test_a_failed_program_is_run_again_test_by_test(self):
+        self.does("backend_golden_cuda_test", "fail Suite.Bad")
+        self.run_phases("parity", code=1)
+        parity = self.outcomes("parity")
+        self.assertEqual(parity["backend_golden_cuda_test"], "failed")
+        self.assertEqual(parity["backend_golden_cuda_test Suite.Good"], "passed")
+        self.assertEqual(parity["backend_golden_cuda_test Suite.Bad"], "failed")
+        self.assertEqual(parity["backend_golden_cuda_test without graphs"], "failed")
+        self.assertEqual(parity["shared_math_cuda_test"], "passed")
+
+    def test_figures_that_are_garbage_are_a_failure_and_cost_no_other(self):
+        self.does("bench_step", "garbage")
+        self.run_phases("speed", code=1)
+        speed = self.outcomes("speed")
+        self.assertEqual(speed["mnist-linear 1 throughput"], "failed")
+        self.assertEqual(speed["server 1024"], "passed")
+        self.assertIn("| 1024 | 1,000 |", self.report())
+
+    def test_a_server_that_does_not_start_is_a_failure(self):
+        self.does("rivulet-server", "crash")
+        self.run_phases("speed", code=1)
+        self.assertEqual(self.outcomes("speed")["server"], "failed")
+        self.assertEqual(self.outcomes("speed")["prompt 110m_784"], "passed")
+
+    def test_a_phase_ends_at_its_deadline_and_says_what_it_left_out(self):
+        for name in TESTS:
+            self.does(name, "hang")
+        begin = time.monotonic()
+        self.run_phases("parity", flags=("--deadline", "6"), code=1)
+        self.assertLess(time.monotonic() - begin, 60)
+        kinds = list(self.outcomes("parity").values())
+        self.assertIn("timed_out", kinds)
+        self.assertIn("not_run", kinds)
+        self.assertEqual(set(TESTS) - {name.split()[0] for name in self.outcomes("parity")}, set())
+
+    def test_a_kill_loses_nothing_that_was_done(self):
+        self.does("gpu_cuda_slot_test", "hang")
+        environment = {**os.environ, "PATH": f"{self.tools}:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, HERE / "run.py", "--phase", "smoke", "--programs", self.programs, "--results", self.results]
+        process = subprocess.Popen([str(part) for part in command], env=environment, stdout=subprocess.PIPE, start_new_session=True)
+        for line in process.stdout:
+            if b"layer_norm" in line:
+                break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        for call in pathlib.Path("/proc").glob("[0-9]*/cmdline"):  # the one that hangs has a process group of its own
+            try:
+                if bytes(self.programs / "gpu_cuda_slot_test") in call.read_bytes():
+                    os.kill(int(call.parent.name), signal.SIGKILL)
+            except OSError:
+                continue
+        with (self.results / "smoke.jsonl").open("a") as file:
+            file.write('{"name": "cut sho')
+        kept = phases.read_lines(self.results / "smoke.jsonl")  # and not what was cut short
+        self.assertEqual([line["name"] for line in kept if "outcome" in line][-1], "norm: gpu_cuda_layer_norm_test *")
+        self.assertIn("passed", self.report())
+
+    def test_without_a_device_everything_is_skipped_and_nothing_passed(self):
+        self.does("nvidia-smi", "crash")
+        out = self.run_phases("smoke", "speed", code=77)
+        self.assertNotIn("passed", out)
+        self.assertIn("nvidia-smi shows no NVIDIA GPU 0", out)
+
+    def test_tools_that_are_absent_or_do_not_work_are_named(self):
+        (self.tools / "ncu").unlink()
+        self.does("compute-sanitizer", "fail")
+        self.run_phases("profile", "sanitizer", code=1)
+        self.assertEqual(self.outcomes("profile"), {"ncu": "skipped"})
+        self.assertEqual(self.outcomes("sanitizer"), {"probe": "failed", "everything else": "skipped"})
+
+    def test_figures_stand_beside_earlier_ones(self):
+        self.run_phases("speed")
+        self.assertIn("| 50.0 | 20.0 | 287 |  | 7 % | 1.00 |", self.report("--before", str(self.results)))
+
+
+if __name__ == "__main__":
+    unittest.main()
