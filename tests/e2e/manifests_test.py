@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/compose.yaml and deploy/k8s against their schemas, and what their values must have to do with each other."""
+"""deploy/compose.yaml, deploy/k8s and deploy/systemd against their schemas, and what their values must have to do with each other."""
 
+import configparser
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from command import BIN_DIR, SOURCE_DIR
@@ -233,6 +236,11 @@ class ComposeTest(unittest.TestCase):
                 self.assertIs(mount["read_only"], True, name)
                 self.assertTrue((DEPLOY / interpolated(mount["source"])).exists(), mount)
 
+    def test_a_replica_has_descriptors_for_all_that_haproxy_connects(self):
+        (connections,) = re.findall(r"^\s*maxconn (\d+)$", HAPROXY, re.M)
+        for replica in self.replicas().values():
+            self.assertGreaterEqual(replica["ulimits"]["nofile"], 4 * int(connections))
+
     def test_the_image_and_the_commands_exist(self):
         for replica in self.replicas().values():
             self.assertEqual((DEPLOY / replica["build"]["context"] / "Dockerfile").resolve(), SOURCE_DIR / "Dockerfile")
@@ -244,6 +252,34 @@ class ComposeTest(unittest.TestCase):
         url = COMPOSE["services"]["balancer"]["healthcheck"]["test"][-1]
         self.assertEqual(url.split("/")[2], haproxy_default("RIVULET_STATS"))
         self.assertIn(f"monitor-uri /{url.split('/')[3]}\n", HAPROXY)
+
+
+class SystemdTest(unittest.TestCase):
+    PATH = DEPLOY / "systemd/rivulet.service"
+
+    def unit(self):
+        parser = configparser.ConfigParser(interpolation=None, strict=True)
+        parser.optionxform = str
+        parser.read_string(self.PATH.read_text())
+        return parser
+
+    def test_systemd_has_no_complaint(self):
+        if shutil.which("systemd-analyze") is None:
+            self.skipTest("systemd-analyze is not installed")
+        with tempfile.TemporaryDirectory() as folder:  # with a program that exists
+            unit = pathlib.Path(folder) / "rivulet.service"
+            unit.write_text(self.PATH.read_text().replace("/opt/rivulet/bin/rivulet-server", str(BIN_DIR / "rivulet-server")))
+            done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_it_is_given_what_the_server_needs(self):
+        service = self.unit()["Service"]
+        program, *arguments = service["ExecStart"].split()
+        self.assertEqual((pathlib.Path(program).name, arguments), ("rivulet-server", ["--config", "/etc/rivulet/server.json"]))
+        self.assertEqual(int(service["LimitNOFILE"]), COMPOSE["services"]["replica-1"]["ulimits"]["nofile"])
+        server = settings(["--model", "m"])
+        self.assertGreaterEqual(int(service["TimeoutStopSec"]), server["drain-delay-seconds"] + server["drain-seconds"] + MARGIN)
+        self.assertEqual(service["RestartPreventExitStatus"], "2")  # what is wrong stays wrong; 3 is worth another try
 
 
 if __name__ == "__main__":
