@@ -8,9 +8,8 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace rivulet {
 namespace {
@@ -21,16 +20,8 @@ std::string AddressOf(absl::string_view peer) {
 }
 
 // "ipv6:%5B::1%5D:56" -> "ipv6:[::1]:56".
-std::string PercentDecoded(absl::string_view text) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool coded = text[i] == '%' && i + 2 < text.size() && absl::ascii_isxdigit(text[i + 1]) &&
-                       absl::ascii_isxdigit(text[i + 2]);
-    absl::StrAppend(
-        &decoded, coded ? absl::HexStringToBytes(text.substr(i + 1, 2)) : std::string(1, text[i]));
-    if (coded) i += 2;
-  }
-  return decoded;
+std::string Decoded(absl::string_view peer) {
+  return absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
 }
 
 }  // namespace
@@ -103,7 +94,7 @@ void Connections::Remove(int fd) {
 }
 
 bool Connections::CloseConnection(absl::string_view peer) {
-  const std::string wanted = PercentDecoded(peer);
+  const std::string wanted = Decoded(peer);
   absl::MutexLock lock(&mutex_);
   bool found = false;
   for (auto& [fd, connection] : open_) {  // rare: an index would cost every connection

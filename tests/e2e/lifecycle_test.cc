@@ -147,6 +147,38 @@ TEST(LifecycleTest, AnOldConnectionIsSentAwayAndItsReplyGoesOn) {
   EXPECT_EQ(reply.Rest().status.error_code(), grpc::StatusCode::CANCELLED);
 }
 
+TEST(LifecycleTest, TheLoadCountsConnectionsOfClients) {
+  const auto load = [](const std::shared_ptr<grpc::Channel>& channel) {
+    grpc::ClientContext context;
+    v1::GetLoadReply reply;
+    const auto status =
+        v1::InferenceService::NewStub(channel)->GetLoad(&context, v1::GetLoadRequest(), &reply);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return reply.server();
+  };
+  ServerConfig config;
+  config.max_connections = 1;
+  TestServer server({kStream}, config);
+  EXPECT_EQ(load(server.server().InProcessChannel()).connections_total(), 0);
+  v1::ServerLoad one = load(server.channel());
+  EXPECT_EQ(one.connections(), 1);
+  EXPECT_EQ(one.max_connections(), 1);
+  EXPECT_EQ(one.connections_total(), 1);
+  EXPECT_EQ(one.connections_refused_total(), 0);
+  const int other = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(server.server().port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(other, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  char byte = 0;
+  EXPECT_LE(recv(other, &byte, 1, 0), 0) << "closed at once";
+  close(other);
+  one = load(server.channel());
+  EXPECT_EQ(one.connections(), 1);
+  EXPECT_EQ(one.connections_refused_total(), 1);
+}
+
 TEST(LifecycleTest, ADrainEndsWhatIsLeftAtItsDeadline) {
   TestServer server({kStream});
   Begun reply(server.stub(), Request(kStream, 1, kEndless));

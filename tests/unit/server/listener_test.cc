@@ -2,6 +2,8 @@
 #include "server/grpc/listener.h"
 
 #include <arpa/inet.h>
+#include <grpcpp/generic/async_generic_service.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -11,7 +13,9 @@
 #include <thread>
 
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "tests/support/raw_rpc.h"
 
 namespace rivulet {
 namespace {
@@ -133,6 +137,51 @@ TEST_F(ListenerTest, OneThatNeverBeginsHttp2IsClosed) {
   RawClient silent(port());
   EXPECT_TRUE(silent.EndsBy(absl::Now() + kLong, true));
   while (connections_.counts().open != 0) absl::SleepFor(absl::Milliseconds(1));
+}
+
+// Answers every call with OK, and knows who made the last one.
+class PeerService final : public grpc::CallbackGenericService {
+ public:
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override {
+    struct Reactor final : grpc::ServerGenericBidiReactor {
+      Reactor() { Finish(grpc::Status::OK); }
+      void OnDone() override { delete this; }
+    };
+    absl::MutexLock lock(&mutex_);
+    peer_ = context->peer();
+    return new Reactor;
+  }
+  std::string peer() {
+    absl::MutexLock lock(&mutex_);
+    return peer_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::string peer_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST_F(ListenerTest, AConnectionIsClosedByThePeerThatACallNames) {
+  for (const std::string host : {"127.0.0.1", "[::1]"}) {
+    options_.address = host + ":0";
+    PeerService service;
+    grpc::ServerBuilder builder;
+    SetUpListener(options_, &builder);
+    builder.RegisterCallbackGenericService(&service);
+    auto listener = Listener::Start(options_, &builder, &connections_);
+    if (host != "127.0.0.1" && absl::IsUnavailable(listener.status())) continue;  // no IPv6
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    const auto channel = grpc::CreateChannel(host + ":" + std::to_string((*listener)->port()),
+                                             grpc::InsecureChannelCredentials());
+    std::string none;
+    testing::RawCall(channel, "/any.Service/Method", "", &none);
+    EXPECT_NE(service.peer(), "");
+    EXPECT_EQ(connections_.counts().open, 1);
+    EXPECT_TRUE(connections_.CloseConnection(service.peer())) << service.peer();
+    while (connections_.counts().open != 0) absl::SleepFor(absl::Milliseconds(1));
+    (*listener)->Shutdown(absl::InfinitePast());
+  }
 }
 
 TEST_F(ListenerTest, AShutdownSaysFarewellAndFreesThePort) {

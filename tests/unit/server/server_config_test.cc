@@ -37,7 +37,11 @@ TEST(ServerConfigTest, DefaultsListenOnLoopback) {
   EXPECT_EQ(command->config.backend, "auto");
   EXPECT_EQ(command->config.drain_delay_seconds, 0);
   EXPECT_EQ(command->config.drain_seconds, 30);
+  EXPECT_EQ(command->config.max_connections, 0);
+  EXPECT_EQ(command->config.max_connections_per_address, 0);
+  EXPECT_EQ(command->config.max_connection_idle_seconds, 0);
   EXPECT_EQ(command->config.max_connection_age_seconds, 0);
+  EXPECT_EQ(command->config.listener_timeout_seconds, 60);
 }
 
 TEST(ServerConfigTest, ModelMayBeRepeated) {
