@@ -48,6 +48,10 @@ std::vector<Setting> StateSettings() {
   return {
       Number("max-client-sessions", "Client sessions of a model that may be open at once",
              &C::max_client_sessions, 0, 1 << 24),
+      Number(
+          "max-tenant-sessions",
+          "... of one tenant, so that it cannot keep others out; 0: at most 7 times what is left",
+          &C::max_tenant_sessions, 0, 1 << 24),
       {"snapshot-key-file", "FILE",
        "Key that signs snapshots of sessions, at least 16 bytes; without its signature none is "
        "restored",

@@ -29,6 +29,7 @@ struct ServerConfig {
       30;                      // a reply that is full and not read for so long is ended; 0 = never
   int parked_state_mib = 256;  // a model: host memory for states of replies that are not read
   int max_client_sessions = 10000;       // a model, open at once
+  int max_tenant_sessions = 0;           // ... of one tenant; 0 = at most 7 times what is left
   int session_state_mib = 1024;          // a model: memory for the states that it keeps
   std::string state_dir;                 // states beyond that go to files there; "" = none do
   int state_disk_mib = 4096;             // a model: most that these files take

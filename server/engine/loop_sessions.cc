@@ -47,7 +47,7 @@ void Loop::Enter(Request* request) {
 }
 
 void Loop::Begin(Request* request) {
-  if (request->session != nullptr) request->session->active = request;
+  if (request->session != nullptr) sessions_.Take(request->session, request);
   const absl::Status status = request->Begin(&sessions_, now_);
   request->begun = status.ok();
   if (!status.ok()) return EndRequest(request, status);
@@ -154,9 +154,8 @@ void Loop::LeaveClientSession(Request* request) {
 }
 
 void Loop::Release(ClientSession* session) {
-  session->active = nullptr;
   if (session->closed) return sessions_.Erase(session);
-  sessions_.Touch(session, now_);
+  sessions_.GiveBack(session, now_);
   if (session->waiters.empty()) return;
   Request* const next = session->waiters.front();
   session->waiters.pop_front();

@@ -78,7 +78,7 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
       [spec, seed](SessionTable* table, ClientSession* parent, absl::Time now,
                    std::vector<SessionInfo>* forks) {
         RIVULET_ASSIGN_OR_RETURN(const int64_t position, PositionIn(*parent, spec.session, {}));
-        RIVULET_RETURN_IF_ERROR(table->CheckRoom(spec.count));
+        RIVULET_RETURN_IF_ERROR(table->CheckRoom(parent->tenant, spec.count, now));
         for (int i = 0; i < spec.count; ++i) {
           RIVULET_ASSIGN_OR_RETURN(ClientSession* const fork,
                                    table->Open(parent->tenant, parent->idle_timeout, now));

@@ -32,7 +32,7 @@ struct OpenSpec {
 };
 
 // A new session without tokens. Errors: INVALID_ARGUMENT (IDLE_TIMEOUT_OUT_OF_RANGE),
-// RESOURCE_EXHAUSTED (SESSION_LIMIT).
+// RESOURCE_EXHAUSTED (SESSION_LIMIT, TENANT_SESSION_LIMIT).
 absl::StatusOr<RequestId> OpenSession(Engine* engine, OpenSpec spec, SessionDone done);
 
 struct ForkSpec {
@@ -45,7 +45,7 @@ struct ForkSpec {
 // `count` new sessions with the sequence, marks and idle time-out of this one, which stays as it
 // is. All or none. Errors: INVALID_ARGUMENT (FORK_COUNT_OUT_OF_RANGE), OUT_OF_RANGE
 // (POSITION_OUT_OF_RANGE), FAILED_PRECONDITION (SESSION_HASH_MISMATCH), RESOURCE_EXHAUSTED
-// (SESSION_LIMIT).
+// (SESSION_LIMIT, TENANT_SESSION_LIMIT).
 absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDone done);
 
 // Drops what follows the position of `session`, or of the mark that it names. Errors: OUT_OF_RANGE
@@ -93,8 +93,8 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, ab
                                           ImageDone done);
 
 // A new session from an image whose parts were checked against the model: tokens in the vocabulary,
-// a finite state of the right size. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT), OUT_OF_RANGE
-// (TOO_MANY_TOKENS).
+// a finite state of the right size. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT,
+// TENANT_SESSION_LIMIT), OUT_OF_RANGE (TOO_MANY_TOKENS).
 struct RestoreSpec {
   std::string tenant;
   Sequence sequence;

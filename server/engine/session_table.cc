@@ -2,30 +2,68 @@
 #include "server/engine/session_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "server/engine/fair_share.h"
 
 namespace rivulet {
+namespace {
+
+// A client that is told to come back later than so forgets it; and one that comes back at once only
+// asks in vain.
+constexpr absl::Duration kSoon = absl::Minutes(10);
+constexpr absl::Duration kLeastWait = absl::Milliseconds(100);
+
+// How long until `count` of the idle sessions have expired; 0: there are not so many, or not soon.
+template <typename Idle>
+absl::Duration RoomIn(const Idle& idle, int64_t count, absl::Time now) {
+  if (count > std::ssize(idle)) return absl::ZeroDuration();
+  const absl::Time expiry = std::next(idle.begin(), count - 1)->first.first;
+  return expiry - now > kSoon ? absl::ZeroDuration() : std::max(expiry - now, kLeastWait);
+}
+
+absl::Status Full(absl::string_view reason, absl::Duration retry_after, absl::string_view what) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  detail.retry_after = retry_after;
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat(what,
+                                " Close sessions that are not needed, or open them with a shorter "
+                                "idle_timeout."),
+                   detail);
+}
+
+}  // namespace
 
 SessionTable::SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states)
     : limits_(limits), with_bos_(with_bos), states_(states) {}
 
-absl::Status SessionTable::CheckRoom(int count) const {
-  if (size() + count <= limits_.max_sessions) return absl::OkStatus();
-  ErrorDetail detail;
-  detail.reason = "SESSION_LIMIT";
-  detail.retry_after = absl::Seconds(1);
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat(size(), " sessions are open and ", count, " more are asked for; ",
-                                limits_.max_sessions, " are allowed."),
-                   detail);
+absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::Time now) const {
+  const int64_t wanted = int64_t{size()} + count;
+  if (wanted > limits_.max_sessions) {
+    return Full("SESSION_LIMIT", RoomIn(idle_, wanted - limits_.max_sessions, now),
+                absl::StrCat(size(), " sessions are open and ", count, " more are asked for; ",
+                             limits_.max_sessions, " are allowed."));
+  }
+  const auto found = tenants_.find(tenant);
+  const int64_t own = found == tenants_.end() ? 0 : std::ssize(found->second.order);
+  const int64_t most = limits_.max_tenant_sessions > 0 ? limits_.max_tenant_sessions
+                                                       : MostFor(limits_.max_sessions, size(), own);
+  if (own + count <= most) return absl::OkStatus();
+  // With each of its own that ends it may hold what it may now, and has one less.
+  static const Idle none;
+  const Idle& idle = found == tenants_.end() ? none : found->second.idle;
+  return Full("TENANT_SESSION_LIMIT", RoomIn(idle, own + count - most, now),
+              absl::StrCat("the tenant has ", own, " open sessions and asks for ", count,
+                           " more; it may now have ", most, " of ", limits_.max_sessions, "."));
 }
 
 absl::StatusOr<ClientSession*> SessionTable::Open(absl::string_view tenant,
                                                   absl::Duration idle_timeout, absl::Time now) {
-  RIVULET_RETURN_IF_ERROR(CheckRoom(1));
+  RIVULET_RETURN_IF_ERROR(CheckRoom(tenant, 1, now));
   SessionId id = SessionId::Random();
   auto session = std::make_unique<ClientSession>(id, std::string(tenant), with_bos_,
                                                  limits_.checkpoint_tokens);
@@ -33,8 +71,10 @@ absl::StatusOr<ClientSession*> SessionTable::Open(absl::string_view tenant,
   opened->idle_timeout = idle_timeout;
   opened->last_used = now;
   opened->use = ++uses_;
-  next_expiry_ = std::min(next_expiry_, now + idle_timeout);
-  sessions_[id] = {std::move(session), order_.insert(order_.end(), opened)};
+  Tenant* const owner = &tenants_[opened->tenant];
+  Entry& entry = sessions_[id];
+  entry = {std::move(session), owner, owner->order.insert(owner->order.end(), opened)};
+  EnterIdle(entry);
   return opened;
 }
 
@@ -54,41 +94,60 @@ absl::StatusOr<ClientSession*> SessionTable::Find(const SessionId& id, absl::str
                    detail);
 }
 
-void SessionTable::Touch(ClientSession* session, absl::Time now) {
+std::pair<absl::Time, uint64_t> SessionTable::ExpiryOf(const ClientSession& session) {
+  return {session.last_used + session.idle_timeout, session.use};
+}
+
+void SessionTable::EnterIdle(const Entry& entry) {
+  ClientSession* const session = entry.session.get();
+  entry.tenant->idle.emplace(ExpiryOf(*session), session);
+  idle_.emplace(ExpiryOf(*session), session);
+}
+
+void SessionTable::LeaveIdle(const Entry& entry) {
+  entry.tenant->idle.erase(ExpiryOf(*entry.session));
+  idle_.erase(ExpiryOf(*entry.session));
+}
+
+void SessionTable::Take(ClientSession* session, Request* request) {
+  LeaveIdle(sessions_.at(session->id));
+  session->active = request;
+}
+
+void SessionTable::GiveBack(ClientSession* session, absl::Time now) {
+  const Entry& entry = sessions_.at(session->id);
+  session->active = nullptr;
   session->last_used = now;
   session->use = ++uses_;
-  order_.splice(order_.end(), order_, sessions_.at(session->id).place);
+  entry.tenant->order.splice(entry.tenant->order.end(), entry.tenant->order, entry.place);
+  EnterIdle(entry);
 }
 
 void SessionTable::Erase(ClientSession* session) {
   const auto found = sessions_.find(session->id);
-  order_.erase(found->second.place);
+  Tenant* const owner = found->second.tenant;
+  LeaveIdle(found->second);
+  owner->order.erase(found->second.place);
+  if (owner->order.empty()) tenants_.erase(session->tenant);
   sessions_.erase(found);
 }
 
 std::vector<const ClientSession*> SessionTable::Of(absl::string_view tenant) const {
   std::vector<const ClientSession*> sessions;
-  for (const ClientSession* session : order_) {
-    if (session->tenant == tenant && !session->closed) sessions.push_back(session);
+  const auto found = tenants_.find(tenant);
+  if (found == tenants_.end()) return sessions;
+  for (const ClientSession* session : found->second.order) {
+    if (!session->closed) sessions.push_back(session);
   }
   return sessions;
 }
 
 void SessionTable::Expire(absl::Time now) {
-  if (now < next_expiry_) return;
-  next_expiry_ = absl::InfiniteFuture();
-  std::vector<ClientSession*> expired;
-  for (ClientSession* session : order_) {
-    const absl::Time expiry = session->last_used + session->idle_timeout;
-    if (session->active == nullptr && expiry <= now) {
-      expired.push_back(session);
-    } else {
-      // A busy one is used again when its request ends.
-      next_expiry_ =
-          std::min(next_expiry_, session->active == nullptr ? expiry : now + session->idle_timeout);
-    }
-  }
-  for (ClientSession* session : expired) Erase(session);
+  while (next_expiry() <= now) Erase(idle_.begin()->second);
+}
+
+absl::Time SessionTable::next_expiry() const {
+  return idle_.empty() ? absl::InfiniteFuture() : idle_.begin()->first.first;
 }
 
 }  // namespace rivulet

@@ -8,9 +8,12 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -20,6 +23,7 @@ namespace rivulet {
 
 struct SessionLimits {
   int max_sessions = 10000;
+  int max_tenant_sessions = 0;            // of one tenant; 0: its fair share (fair_share.h)
   int64_t max_tokens = int64_t{1} << 22;  // of one sequence
   // A request on a session keeps a checkpoint every so many tokens that it feeds; at least 1.
   int64_t checkpoint_tokens = 512;
@@ -39,40 +43,55 @@ class SessionTable {
   const SessionLimits& limits() const { return limits_; }
   StateStore* states() const { return states_; }
 
-  // A new session without tokens. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT).
+  // A new session without tokens. Errors: as CheckRoom.
   absl::StatusOr<ClientSession*> Open(absl::string_view tenant, absl::Duration idle_timeout,
                                       absl::Time now);
-  // OK where `count` more sessions may be opened. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT).
-  absl::Status CheckRoom(int count) const;
+  // OK where the tenant may open `count` more. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT: of all;
+  // TENANT_SESSION_LIMIT: of the tenant), with retry_after where enough of those that count end
+  // soon if nobody uses them. O(count).
+  absl::Status CheckRoom(absl::string_view tenant, int count, absl::Time now) const;
   // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign ones.
   absl::StatusOr<ClientSession*> Find(const SessionId& id, absl::string_view tenant);
-  // It was used: counts for its idle time-out.
-  void Touch(ClientSession* session, absl::Time now);
-  // REQUIRES: no request has it.
+  // `request` has it from now on; it does not expire. REQUIRES: no request has it.
+  void Take(ClientSession* session, Request* request);
+  // No request has it any more: counts as its last use.
+  void GiveBack(ClientSession* session, absl::Time now);
+  // REQUIRES: no request has it, or it was closed and its request has ended.
   void Erase(ClientSession* session);
   // Oldest use first.
   std::vector<const ClientSession*> Of(absl::string_view tenant) const;
 
-  // Erases sessions that were idle for too long. Cheap before next_expiry().
+  // Erases sessions that were idle for too long.
   void Expire(absl::Time now);
-  absl::Time next_expiry() const { return next_expiry_; }
+  // When the next one expires if nobody uses it.
+  absl::Time next_expiry() const;
 
   int size() const { return static_cast<int>(sessions_.size()); }
 
  private:
   using Order = std::list<ClientSession*>;
+  // Sessions that no request has, by when they expire; the second number is ClientSession::use.
+  using Idle = absl::btree_map<std::pair<absl::Time, uint64_t>, ClientSession*>;
+  struct Tenant {
+    Order order;  // by last use, oldest first; all that count for its limit
+    Idle idle;
+  };
   struct Entry {
     std::unique_ptr<ClientSession> session;
+    Tenant* tenant;
     Order::iterator place;
   };
+  static std::pair<absl::Time, uint64_t> ExpiryOf(const ClientSession& session);
+  void EnterIdle(const Entry& entry);
+  void LeaveIdle(const Entry& entry);
 
   const SessionLimits limits_;
   const bool with_bos_;
   StateStore* const states_;
   absl::flat_hash_map<SessionId, Entry> sessions_;
-  Order order_;  // by last use, oldest first
+  absl::node_hash_map<std::string, Tenant> tenants_;  // none without sessions
+  Idle idle_;                                         // of all tenants
   uint64_t uses_ = 0;
-  absl::Time next_expiry_ = absl::InfiniteFuture();  // no session expires earlier
 };
 
 }  // namespace rivulet

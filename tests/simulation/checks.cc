@@ -97,10 +97,16 @@ void Simulation::CheckLoad(bool idle, int64_t holders) {
   if (load.parked > 0) Count("parked");
   CheckStates(load, holders);
   int least = 0, most = 0;
+  std::map<std::string, int> least_of;
   for (const Client& client : clients_) {
     if (client.gone) continue;
     ++most;
-    if (!client.closing && !MayHaveExpired(client)) ++least;
+    if (client.closing || MayHaveExpired(client)) continue;
+    ++least;
+    ++least_of[client.tenant];
+  }
+  for (const auto& [tenant, count] : least_of) {
+    if (count > truth_.MostSessions(0, 0)) Broken("I6: the sessions of tenant \"" + tenant + "\"");
   }
   if (load.client_sessions < least || load.client_sessions > most) {
     Broken(absl::StrCat("I9: ", load.client_sessions,

@@ -34,6 +34,7 @@ const std::map<std::string, absl::StatusCode>& Documented() {
       {"TENANT_QUEUE_FULL", Code::kResourceExhausted},
       {"SESSION_HASH_MISMATCH", Code::kFailedPrecondition},
       {"SESSION_LIMIT", Code::kResourceExhausted},
+      {"TENANT_SESSION_LIMIT", Code::kResourceExhausted},
       {"SESSION_BUSY", Code::kResourceExhausted},
       {"READER_TOO_SLOW", Code::kResourceExhausted},
       {"CANCELLED", Code::kCancelled},
@@ -64,11 +65,13 @@ void Simulation::JudgeMessage(const absl::Status& status) {
   }
 }
 
-// Sessions that may have been open when a request was carried out that was asked for in this turn.
-int Simulation::MostClients(int turn) const {
-  return static_cast<int>(std::count_if(
-      clients_.begin(), clients_.end(),
-      [turn](const Client& client) { return !client.gone || client.gone_turn > turn; }));
+// Sessions that may have been open when a request was carried out that was asked for in this turn;
+// `tenant`: of this one alone.
+int Simulation::MostClients(int turn, const std::optional<std::string>& tenant) const {
+  return static_cast<int>(
+      std::count_if(clients_.begin(), clients_.end(), [&](const Client& client) {
+        return (!client.gone || client.gone_turn > turn) && (!tenant || client.tenant == *tenant);
+      }));
 }
 
 bool Simulation::HasCause(const Asked& asked, const std::string& reason) const {
@@ -84,6 +87,10 @@ bool Simulation::HasCause(const Asked& asked, const std::string& reason) const {
   }
   if (reason == "SESSION_LIMIT") {
     return MostClients(asked.turn) + asked.opens > world_.options.sessions.max_sessions;
+  }
+  if (reason == "TENANT_SESSION_LIMIT") {
+    const int own = MostClients(asked.turn, asked.tenant);
+    return own + asked.opens > truth_.MostSessions(MostClients(asked.turn), own);
   }
   if (reason == "SESSION_BUSY") {
     const auto before = std::count_if(asked_.begin(), asked_.end(), [&](const Asked& other) {
@@ -126,7 +133,9 @@ void Simulation::JudgeError(const Asked& asked, const absl::Status& status) {
   } else if (!HasCause(asked, reason)) {
     Broken(absl::StrCat("I8: ", asked.what, " had no cause to end with ", status.ToString()));
   }
-  if (absl::IsResourceExhausted(status) && reason != "READER_TOO_SLOW" &&
+  // How long sessions stay open is up to their clients.
+  const bool of_sessions = reason == "SESSION_LIMIT" || reason == "TENANT_SESSION_LIMIT";
+  if (absl::IsResourceExhausted(status) && reason != "READER_TOO_SLOW" && !of_sessions &&
       GetErrorDetail(status).retry_after <= absl::ZeroDuration()) {
     Broken("I8: RESOURCE_EXHAUSTED does not say when to try again");
   }

@@ -20,7 +20,8 @@ bool IsStateOf(const FakeHistory& history, std::span<const float> state) {
 void Simulation::EndFork(Asked* asked, const ForkSpec& spec,
                          const absl::StatusOr<std::vector<SessionInfo>>& seen) {
   const std::string reason = ReasonOf(seen.status());
-  if (End(asked, seen.status()) && reason != "SESSION_LIMIT") {
+  const bool full = reason == "SESSION_LIMIT" || reason == "TENANT_SESSION_LIMIT";
+  if (End(asked, seen.status()) && !full) {
     std::vector<SessionState> forked;
     Narrow(*asked, [&](const SessionState& state) -> std::vector<SessionState> {
       const int64_t position = spec.session.position.value_or(state.size());

@@ -47,6 +47,7 @@ void Simulation::DrawLimits() {
                              static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
   SessionLimits& sessions = options.sessions;
   sessions.max_sessions = choices_.Between(2, 12);
+  if (!choices_.OneIn(3)) sessions.max_tenant_sessions = choices_.Between(1, 8);
   const int64_t state = static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
   options.states.max_memory_bytes = choices_.Below(choices_.OneIn(2) ? 3 : 12) * state;
   options.states.max_writing_bytes = choices_.Below(4) * state;

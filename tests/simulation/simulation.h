@@ -156,7 +156,7 @@ class Simulation {
   Client* NewClient(const SessionInfo& info, const std::string& tenant,
                     std::vector<SessionState> maybe);
   void Used(Client* client, bool for_certain);
-  int MostClients(int turn) const;
+  int MostClients(int turn, const std::optional<std::string>& tenant = std::nullopt) const;
   void Remove(const Asked* asked);
   // Keeps the states of the client that `fits` explains, each replaced by what follows from it.
   void Narrow(const Asked& asked,

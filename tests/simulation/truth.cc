@@ -47,6 +47,15 @@ int64_t Truth::MaxNew(const GenerateSpec& spec, int64_t given) const {
   return std::max<int64_t>(0, most);
 }
 
+// How many sessions a tenant may have that has `own` of `all`.
+int64_t Truth::MostSessions(int all, int own) const {
+  const SessionLimits& limits = world_.options.sessions;
+  if (limits.max_tenant_sessions > 0) return limits.max_tenant_sessions;
+  int64_t most = own;  // one after another, while it has less than 7 times what is left
+  while (most < 7 * (limits.max_sessions - all - (most - own))) ++most;
+  return most;
+}
+
 // The first token with which the text ends in a stop string ends the sample; of several, the one
 // that begins earliest counts. Tokens are dropped whole.
 bool Truth::MatchStop(const GenerateSpec& spec, Drawn* drawn) const {

@@ -82,6 +82,9 @@ class Truth {
   std::string Extend(const SessionRef& ref, std::span<const int32_t> tokens, SessionState* session,
                      int64_t* appended) const;
 
+  // How many sessions a tenant may have that has `own` of `all`.
+  int64_t MostSessions(int all, int own) const;
+
   // Empty: `seen` is what a Generate from an empty state may bring; else what is wrong.
   std::string Judge(const GenerateSpec& spec, const SeenReply& seen) const;
   // The state of the session after a request that ended as seen; nothing where a session in this

@@ -80,7 +80,7 @@ class Reflected:
     def method(self, name):
         return next(method for method in self.methods() if method.name == name)
 
-    def call(self, method, *requests, timeout=TIMEOUT):
+    def call(self, method, *requests, timeout=TIMEOUT, metadata=()):
         """The replies, in a list. Errors: grpc.RpcError."""
         kinds = {(0, 0): "unary_unary", (0, 1): "unary_stream", (1, 0): "stream_unary", (1, 1): "stream_stream"}
         make = getattr(self.channel, kinds[method.client_streaming, method.server_streaming])
@@ -90,15 +90,15 @@ class Reflected:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=reply.FromString,
         )
-        answer = stub(iter(requests) if method.client_streaming else requests[0], timeout=timeout)
+        answer = stub(iter(requests) if method.client_streaming else requests[0], timeout=timeout, metadata=metadata)
         return list(answer) if method.server_streaming else [answer]
 
     def request(self, method, **fields):
         return json_format.ParseDict(fields, message_factory.GetMessageClass(method.input_type)())
 
-    def do(self, name, **fields):
+    def do(self, name, metadata=(), **fields):
         method = self.method(name)
-        return self.call(method, self.request(method, **fields))
+        return self.call(method, self.request(method, **fields), metadata=metadata)
 
 
 def reason_in(status):

@@ -57,6 +57,8 @@ class SessionTableTest : public testing::Test {
   ClientSession* Open(const std::string& tenant = "a") {
     return *table_.Open(tenant, absl::Seconds(10), start_);
   }
+  // Nobody looks into it.
+  Request* AnyRequest() { return reinterpret_cast<Request*>(&states_); }
   KeptCheckpoint State(int64_t fed) { return {fed, states_.Keep({1, 2, 3, 4})}; }
 };
 
@@ -85,17 +87,17 @@ TEST_F(SessionTableTest, ErasesWhatWasIdleForTooLongButNothingBusy) {
   ClientSession* idle = Open();
   ClientSession* used = Open();
   ClientSession* busy = Open();
-  int request = 0;
-  busy->active = reinterpret_cast<Request*>(&request);
+  table_.Take(busy, AnyRequest());
   table_.Expire(start_ + absl::Seconds(9));
   EXPECT_EQ(table_.size(), 3);
-  table_.Touch(used, start_ + absl::Seconds(5));
-  EXPECT_LE(table_.next_expiry(), start_ + absl::Seconds(10));
+  table_.Take(used, AnyRequest());
+  table_.GiveBack(used, start_ + absl::Seconds(5));
+  EXPECT_EQ(table_.next_expiry(), start_ + absl::Seconds(10));
   table_.Expire(start_ + absl::Seconds(10));
   EXPECT_EQ(table_.size(), 2);
   EXPECT_EQ(table_.Of("a").front(), busy);
-  EXPECT_LE(table_.next_expiry(), start_ + absl::Seconds(15));
-  busy->active = nullptr;
+  EXPECT_EQ(table_.next_expiry(), start_ + absl::Seconds(15));
+  table_.GiveBack(busy, start_ + absl::Seconds(20));
   table_.Expire(start_ + absl::Seconds(30));
   EXPECT_EQ(table_.size(), 0);
   EXPECT_EQ(table_.next_expiry(), absl::InfiniteFuture());

@@ -38,7 +38,7 @@ TEST(FairShareTest, IsTheMostThatTakingOneByOneReaches) {
   }
 }
 
-// Where k tenants take all that they can get, total / (7k + 1) places are left.
+// Where k tenants take in turn all that they can get, total / (7k + 1) places are left.
 TEST(FairShareTest, GreedyTenantsLeaveRoomForOneThatHasNothing) {
   constexpr int64_t kTotal = 10000;
   for (const size_t tenants : {1U, 2U, 3U, 7U, 100U, 1000U}) {

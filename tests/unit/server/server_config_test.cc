@@ -78,6 +78,7 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   config.weights = "bf16";
   config.max_queue = 3;
   config.max_client_sessions = 5;
+  config.max_tenant_sessions = 4;
   config.session_state_mib = 7;
   config.snapshot_key_file = "key";
   config.reflection = false;
@@ -87,6 +88,7 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   EXPECT_THAT(read.models, ElementsAre("one", "two"));
   EXPECT_EQ(read.weights, "bf16");
   EXPECT_EQ(read.max_client_sessions, 5);
+  EXPECT_EQ(read.max_tenant_sessions, 4);
   EXPECT_EQ(read.session_state_mib, 7);
   EXPECT_EQ(read.snapshot_key_file, "key");
 }

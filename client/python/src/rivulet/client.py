@@ -135,7 +135,7 @@ class Client:
 
         seed: what a generate() that names none draws with; absent: the server draws one.
         idle_timeout: seconds, 1 to 86400, without a call after which the server closes it; absent: the server's default.
-        Errors: InvalidArgument, NotFound, ResourceExhausted (SESSION_LIMIT), Unavailable, DeadlineExceeded.
+        Errors: InvalidArgument, NotFound, ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT), Unavailable, DeadlineExceeded.
         """
         request = session_messages.open_request(model, seed, idle_timeout)
         return Session(self, replies.session(self._call("open_session", request, options).session))
@@ -172,7 +172,8 @@ class Client:
 
         snapshot: its bytes, whole or in pieces of any size.
         Errors: DataLoss (damaged), FailedPrecondition (another model, version or key), PermissionDenied (another tenant's),
-          OutOfRange (longer than any of this model), ResourceExhausted (SESSION_LIMIT, RESTORE_MEMORY); what `snapshot` raises.
+          OutOfRange (longer than any of this model), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, RESTORE_MEMORY); what
+          `snapshot` raises.
         """
         messages = session_messages.RestoreMessages(snapshot, model, idle_timeout)
         try:

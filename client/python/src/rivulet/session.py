@@ -106,7 +106,7 @@ class Session(SessionCore):
         """`count` new sessions, 1 to 256, that go on from this one, which stays as it is. All or none.
 
         seed: fork i gets `seed + i`; absent: drawn, so that the forks differ. position: where they begin; absent: its end.
-        Errors: OutOfRange (POSITION_OUT_OF_RANGE), ResourceExhausted (SESSION_LIMIT).
+        Errors: OutOfRange (POSITION_OUT_OF_RANGE), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT).
         """
         self._begin(options)
         reply = self._client._call("fork_session", self._fork_request(count, seed, position), options)
