@@ -182,6 +182,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   options.max_message_bytes = config.max_message_mib << 20;
   options.max_streams = config.max_streams;
   options.max_multiplexed = config.max_multiplexed;
+  options.max_restore_bytes = int64_t{config.restore_memory_mib} << 20;
+  options.restore_timeout = config.restore_timeout_seconds == 0
+                                ? absl::InfiniteDuration()
+                                : absl::Seconds(config.restore_timeout_seconds);
   options.snapshot_key = std::move(snapshot_key);
   options.max_connections = config.max_connections;
   options.max_connections_per_address = config.max_connections_per_address;

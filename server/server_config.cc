@@ -56,6 +56,15 @@ std::vector<Setting> StateSettings() {
        "Key that signs snapshots of sessions, at least 16 bytes; without its signature none is "
        "restored",
        &C::snapshot_key_file},
+      Number(
+          "restore-memory-mib",
+          "Memory for snapshots that clients send to RestoreSession, from their start until they "
+          "are restored; a tenant may hold at most 7 times what is left of it",
+          &C::restore_memory_mib, 2, 1 << 24),
+      Number("restore-timeout-seconds",
+             "End a RestoreSession whose client sends less than 64 KiB of the snapshot in so long; "
+             "0: never",
+             &C::restore_timeout_seconds, 0, 86400),
       Number("session-state-mib",
              "Memory for the states that a model keeps between requests, of sessions and of cached "
              "prompts; beyond it those used longest ago go to files or are forgotten and computed "
@@ -317,6 +326,13 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   }
   for (const Setting& setting : Settings()) {
     RIVULET_RETURN_IF_ERROR(CheckSetting(setting, config));
+  }
+  // One message that may come, and as much for other tenants.
+  if (config.restore_memory_mib < 2 * config.max_message_mib) {
+    return InvalidField("CONFIG_INVALID", "restore-memory-mib",
+                        absl::StrCat("restore-memory-mib is ", config.restore_memory_mib,
+                                     "; it must be at least twice max-message-mib, which is ",
+                                     config.max_message_mib));
   }
   if (!config.listen.empty()) RIVULET_RETURN_IF_ERROR(ParseHostPort(config.listen).status());
   if (!config.admin_listen.empty()) {

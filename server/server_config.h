@@ -47,6 +47,8 @@ struct ServerConfig {
   int max_connection_idle_seconds = 0;  // without a request, then GOAWAY; 0 = never
   int max_connection_age_seconds = 0;   // then GOAWAY, running replies go on; 0 = never
   int listener_timeout_seconds = 60;  // a listener that answers nobody ends the process; 0 = never
+  int restore_memory_mib = 512;       // of all snapshots that are on their way in
+  int restore_timeout_seconds = 30;   // for each 64 KiB of a snapshot to come in; 0 = for ever
   // Performance.
   int checkpoint_tokens = 512;  // a session keeps a state every so many tokens
   int device = 0;               // of the CUDA backend, as CUDA counts them

@@ -14,8 +14,9 @@ namespace {
 
 using Stub = v1::SessionService::Stub;
 
-// Of one message of RestoreSession: with the rest of it below any limit that a server may set.
-constexpr size_t kChunkBytes = size_t{512} << 10;
+// Of one message of RestoreSession: with the rest of it below any limit that a server may set, and
+// complete in time on a slow link (RESTORE_TOO_SLOW).
+constexpr size_t kChunkBytes = size_t{64} << 10;
 
 }  // namespace
 

@@ -21,7 +21,9 @@ constexpr int kInProcessMessageBytes = 1 << 30;
 
 GrpcServer::GrpcServer(const ServedModels* models, const GrpcServerOptions& options)
     : inference_(models, &calls_),
-      sessions_(models, options.snapshot_key, options.max_restore_bytes, &calls_),
+      sessions_(models, options.snapshot_key,
+                {options.max_restore_bytes, options.max_message_bytes, options.restore_timeout},
+                &calls_),
       multiplex_(models, options.max_multiplexed, &calls_) {}
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModels* models,

@@ -32,8 +32,9 @@ struct GrpcServerOptions {
   int max_connections_per_address = 0;                            // 0: no limit
   absl::Duration max_connection_idle = absl::InfiniteDuration();  // without a call; then GOAWAY
   absl::Duration max_connection_age = absl::InfiniteDuration();   // then GOAWAY; replies go on
-  std::string snapshot_key;                        // of the HMAC of snapshots; empty: none
-  int64_t max_restore_bytes = int64_t{512} << 20;  // of all snapshots that are on their way in
+  std::string snapshot_key;                            // of the HMAC of snapshots; empty: none
+  int64_t max_restore_bytes = int64_t{512} << 20;      // of all snapshots that are on their way in
+  absl::Duration restore_timeout = absl::Seconds(30);  // RestoreOptions::timeout
 };
 
 // Thread: any, but Shutdown and the destructor once.

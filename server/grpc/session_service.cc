@@ -46,12 +46,11 @@ struct FillReply {
 }  // namespace
 
 SessionService::SessionService(const ServedModels* models, std::string snapshot_key,
-                               int64_t restore_bytes, ServerCalls* calls)
+                               const RestoreOptions& restore_options, ServerCalls* calls)
     : RpcService(v1::SessionService::service_full_name()),
       models_(models),
-      snapshot_key_(std::move(snapshot_key)),
       calls_(calls),
-      restore_budget_(restore_bytes) {
+      restores_{models, std::move(snapshot_key), restore_options, calls} {
   using Self = SessionService;
   Handle(this, &Self::OpenSession, &Self::Append, &Self::ForkSession, &Self::RewindSession,
          &Self::SnapshotSession, &Self::RestoreSession, &Self::CloseSession, &Self::GetSession,
@@ -124,7 +123,7 @@ grpc::ServerUnaryReactor* SessionService::RewindSession(grpc::CallbackServerCont
 
 grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSession(
     grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request) {
-  auto* reactor = new SnapshotReactor(snapshot_key_, calls_);
+  auto* reactor = new SnapshotReactor(restores_.key, calls_);
   const auto start = [&]() -> absl::Status {
     RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(request->model()));
     RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(*request));
@@ -138,7 +137,7 @@ grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSess
 
 grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* SessionService::RestoreSession(
     grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply) {
-  return new RestoreReactor(context, reply, models_, snapshot_key_, &restore_budget_, calls_);
+  return new RestoreReactor(context, reply, &restores_);
 }
 
 grpc::ServerUnaryReactor* SessionService::CloseSession(grpc::CallbackServerContext* context,

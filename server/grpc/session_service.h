@@ -16,11 +16,10 @@ namespace rivulet {
 // Thread: any; gRPC calls it from its own threads. Nothing here waits, as in InferenceService.
 class SessionService final : public RpcService {
  public:
-  // `calls` counts every call. `snapshot_key` is that of EncodeSnapshot; empty: none.
-  // `restore_bytes`: of all snapshots that are on their way in. What is borrowed must outlive the
-  // gRPC server that this service is registered with.
-  SessionService(const ServedModels* models, std::string snapshot_key, int64_t restore_bytes,
-                 ServerCalls* calls);
+  // `calls` counts every call. `snapshot_key` is that of EncodeSnapshot; empty: none. What is
+  // borrowed must outlive the gRPC server that this service is registered with.
+  SessionService(const ServedModels* models, std::string snapshot_key,
+                 const RestoreOptions& restore_options, ServerCalls* calls);
 
   grpc::ServerUnaryReactor* OpenSession(grpc::CallbackServerContext* context,
                                         const v1::OpenSessionRequest* request,
@@ -53,9 +52,8 @@ class SessionService final : public RpcService {
                                 Reply* reply, const Submit& submit);
 
   const ServedModels* const models_;
-  const std::string snapshot_key_;
   ServerCalls* const calls_;
-  RestoreBudget restore_budget_;
+  Restores restores_;
 };
 
 }  // namespace rivulet

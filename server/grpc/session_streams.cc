@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/snapshot.h"
 #include "server/grpc/caller.h"
@@ -83,28 +84,74 @@ void SnapshotReactor::OnDone() {
 }
 
 RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
-                               const ServedModels* models, const std::string& key,
-                               RestoreBudget* budget, ServerCalls* calls)
-    : context_(context), reply_(reply), models_(models), key_(key), budget_(budget), calls_(calls) {
-  calls_->active.Enter();
-  StartRead(&received_);
+                               Restores* restores)
+    : context_(context), reply_(reply), restores_(restores) {
+  restores_->calls->active.Enter();
+  const absl::Status status = Reserve();
+  End(status);
+  if (!status.ok()) return;
+  absl::MutexLock lock(&mutex_);
+  reading_ = true;
+  pace_ = absl::Now();
+  WatchUntil(pace_ + restores_->options.timeout);
+  StartRead(&received_);  // gRPC's reactions come after the handler's return
+}
+
+absl::Status RestoreReactor::Reserve() {
+  RIVULET_ASSIGN_OR_RETURN(tenant_, TenantOf(*context_));
+  return Take(restores_->options.message_bytes);
+}
+
+absl::Status RestoreReactor::Take(int64_t bytes) {
+  RIVULET_RETURN_IF_ERROR(restores_->budget.Take(tenant_, bytes));
+  taken_ += bytes;
+  return absl::OkStatus();
 }
 
 void RestoreReactor::OnReadDone(bool ok) {
-  if (!ok && context_->IsCancelled()) return Finish(Gone());
-  absl::Status status = ok ? received_.error : absl::OkStatus();
-  if (status.ok() && !begun_) status = Begin();
-  if (status.ok()) status = ok ? TakeChunk() : Submit();
-  if (!status.ok()) return Finish(ToGrpc(status, &calls_->refusals));
-  if (ok) StartRead(&received_);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!reading_) return;  // CutSlow has ended the call
+    ++readers_;
+  }
+  const absl::Status status = ok ? TakeMessage() : absl::OkStatus();
+  const bool read_on = ok && status.ok();
+  {
+    absl::MutexLock lock(&mutex_);
+    reading_ = read_on;
+    if (bytes_.size() - paced_bytes_ >= kRestorePaceBytes) {
+      paced_bytes_ = bytes_.size();
+      pace_ = absl::Now();
+    }
+  }
+  if (read_on) {
+    StartRead(&received_);
+  } else if (!ok && context_->IsCancelled()) {
+    Finish(Gone());
+  } else {
+    End(ok ? status : Submit());
+  }
+  absl::MutexLock lock(&mutex_);  // gRPC calls OnDone after our return
+  --readers_;
+}
+
+void RestoreReactor::End(const absl::Status& status) {
+  if (!status.ok()) Finish(ToGrpc(status, &restores_->calls->refusals));
+}
+
+absl::Status RestoreReactor::TakeMessage() {
+  RIVULET_RETURN_IF_ERROR(received_.error);
+  if (!begun_) RIVULET_RETURN_IF_ERROR(Begin());
+  RIVULET_RETURN_IF_ERROR(TakeChunk(received_.message.chunk()));
+  v1::RestoreSessionRequest().Swap(&received_.message);  // or its memory would be held twice
+  return absl::OkStatus();
 }
 
 absl::Status RestoreReactor::Begin() {
   begun_ = true;
   const v1::RestoreSessionRequest& message = received_.message;
   name_ = message.model();
-  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(name_));
-  RIVULET_ASSIGN_OR_RETURN(tenant_, TenantOf(*context_));
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, restores_->models->Find(name_));
   RIVULET_ASSIGN_OR_RETURN(
       idle_timeout_, ToIdleTimeout(message.has_idle_timeout() ? &message.idle_timeout() : nullptr));
   const Engine& engine = *model.engine();
@@ -113,37 +160,32 @@ absl::Status RestoreReactor::Begin() {
   return absl::OkStatus();
 }
 
-absl::Status RestoreReactor::TakeChunk() {
-  const std::string& chunk = received_.message.chunk();
+absl::Status RestoreReactor::TakeChunk(const std::string& chunk) {
   if (chunk.size() > kSnapshotChunkBytes) {
     return InvalidField("CHUNK_TOO_LARGE", "chunk",
                         absl::StrCat("chunk holds ", chunk.size(), " bytes; allowed: at most ",
                                      kSnapshotChunkBytes));
   }
-  ErrorDetail detail;
   if (bytes_.size() + chunk.size() > max_bytes_) {
+    ErrorDetail detail;
     detail.reason = "SNAPSHOT_TOO_LARGE";
     return MakeError(absl::StatusCode::kOutOfRange,
                      absl::StrCat("the snapshot has more than ", max_bytes_,
                                   " bytes, which no session of this model has"),
                      detail);
   }
-  if (!budget_->Take(static_cast<int64_t>(chunk.size()))) {
-    detail.reason = "RESTORE_MEMORY";
-    detail.retry_after = absl::Seconds(1);
-    return MakeError(absl::StatusCode::kResourceExhausted,
-                     "The snapshots that are being restored take all the memory that they may.",
-                     detail);
-  }
+  RIVULET_RETURN_IF_ERROR(Take(static_cast<int64_t>(chunk.size())));
   bytes_.append(chunk);
   return absl::OkStatus();
 }
 
 absl::Status RestoreReactor::Submit() {
+  if (!begun_) RIVULET_RETURN_IF_ERROR(Begin());
   // Found again: it is not held while a client takes its time.
-  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(name_));
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, restores_->models->Find(name_));
   Engine* const engine = model.engine();
-  RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes_, key_));
+  RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes_, restores_->key));
+  std::string().swap(bytes_);  // decoded it is as large, and that is what the budget has now
   RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine->model(), tenant_));
   reply_->set_same_numerics(snapshot.numerics_id == engine->limits().numerics_id);
   RestoreSpec spec = ToRestoreSpec(std::move(snapshot));
@@ -154,15 +196,57 @@ absl::Status RestoreReactor::Submit() {
   const auto done = [this](const absl::StatusOr<SessionInfo>& info) {
     if (info.ok()) ToWire(*info, submitted_.name(), reply_->mutable_session());
     submitted_.Release();
-    Finish(ToGrpc(info.status(), &calls_->refusals));
+    Finish(ToGrpc(info.status(), &restores_->calls->refusals));
   };
   return rivulet::RestoreSession(engine, std::move(spec), done).status();
 }
 
+void RestoreReactor::WatchUntil(absl::Time time) {
+  if (time == absl::InfiniteFuture()) return;
+  ++holders_;
+  // Its calls come on another thread, never from within Set or Cancel.
+  alarm_.Set(absl::ToChronoTime(time), [this](bool expired) { CutSlow(expired); });
+}
+
+void RestoreReactor::CutSlow(bool expired) {
+  const absl::Duration timeout = restores_->options.timeout;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = absl::Now(), end = pace_ + timeout;
+    if (expired && reading_ && now >= end && readers_ == 0) {
+      reading_ = false;
+      ErrorDetail detail;
+      detail.reason = "RESTORE_TOO_SLOW";
+      status =
+          MakeError(absl::StatusCode::kAborted,
+                    absl::StrCat("less than ", kRestorePaceBytes, " bytes of the snapshot came in ",
+                                 absl::FormatDuration(timeout), "; it had ", bytes_.size(),
+                                 ". Messages count once they are complete"),
+                    detail);
+    } else if (expired && reading_) {
+      WatchUntil(now < end ? end : now + timeout);
+    }
+  }
+  End(status);
+  Release();
+}
+
 void RestoreReactor::OnDone() {
-  budget_->Give(static_cast<int64_t>(bytes_.size()));
-  calls_->active.Leave();
-  delete this;
+  std::string().swap(bytes_);
+  v1::RestoreSessionRequest().Swap(&received_.message);
+  if (taken_ > 0) restores_->budget.Give(tenant_, taken_);
+  restores_->calls->active.Leave();
+  {
+    absl::MutexLock lock(&mutex_);
+    reading_ = false;
+    alarm_.Cancel();
+  }
+  Release();
+}
+
+void RestoreReactor::Release() {
+  if (holders_.fetch_sub(1) == 1) delete this;
 }
 
 }  // namespace rivulet

@@ -3,6 +3,7 @@
 // run on threads of gRPC, never on one of an engine.
 #pragma once
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
@@ -11,13 +12,16 @@
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "rivulet/v1/session_service.pb.h"
 #include "server/engine/session_calls.h"
 #include "server/grpc/call_model.h"
 #include "server/grpc/received.h"
+#include "server/grpc/restore_budget.h"
 #include "server/grpc/served_models.h"
 #include "server/grpc/server_calls.h"
 
@@ -55,54 +59,74 @@ class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessio
   v1::SnapshotSessionReply message_;
 };
 
-// What the snapshots that are on their way in may take together. Thread: any.
-class RestoreBudget {
- public:
-  explicit RestoreBudget(int64_t bytes) : bytes_(bytes) {}
-  // False: they would take too much.
-  bool Take(int64_t bytes) {
-    if (taken_.fetch_add(bytes) + bytes <= bytes_) return true;
-    taken_.fetch_sub(bytes);
-    return false;
-  }
-  void Give(int64_t bytes) { taken_.fetch_sub(bytes); }
-
- private:
-  const int64_t bytes_;
-  std::atomic<int64_t> taken_ = 0;
+// How snapshots are taken in.
+struct RestoreOptions {
+  int64_t memory_bytes = int64_t{512} << 20;   // of all that are on their way in
+  int64_t message_bytes = 4 << 20;             // of the largest message that gRPC takes
+  absl::Duration timeout = absl::Seconds(30);  // for each kRestorePaceBytes
 };
 
-// One RestoreSession call. Owns itself.
+// A snapshot that comes in brings as much in every RestoreOptions::timeout, in complete messages.
+inline constexpr size_t kRestorePaceBytes = size_t{64} << 10;
+
+// What the RestoreSession calls of a server share. All that is borrowed outlives the gRPC server.
+struct Restores {
+  const ServedModels* models;
+  std::string key;
+  RestoreOptions options;
+  ServerCalls* calls;
+  RestoreBudget budget{options.memory_bytes};
+};
+
+// One RestoreSession call. From its start it holds memory for a message that gRPC may hold for it,
+// which a client can leave incomplete; and for what has come, as it comes. A client that is too
+// slow is cut. Owns itself: deleted once gRPC is done with the call (OnDone) and alarm_ does not
+// run. Thread: On* on threads of gRPC.
 class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>> {
  public:
-  // All is borrowed: `context` and `reply` for the call, the others outlive the gRPC server.
+  // All is borrowed: `context` and `reply` for the call.
   RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
-                 const ServedModels* models, const std::string& key, RestoreBudget* budget,
-                 ServerCalls* calls);
+                 Restores* restores);
 
   void OnReadDone(bool ok) override;
   void OnDone() override;
 
  private:
+  absl::Status Reserve();
+  absl::Status Take(int64_t bytes);
+  absl::Status TakeMessage();
   absl::Status Begin();
-  absl::Status TakeChunk();
-  // Decodes, checks and submits what has come.
+  absl::Status TakeChunk(const std::string& chunk);
+  // Decodes, checks and submits what has come; the engine's answer then ends the call.
   absl::Status Submit();
+  // Of an error: ends the call with it.
+  void End(const absl::Status& status);
+
+  void WatchUntil(absl::Time time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CutSlow(bool expired);
+  void Release();
 
   grpc::CallbackServerContext* const context_;
   v1::RestoreSessionReply* const reply_;
-  const ServedModels* const models_;
-  const std::string& key_;
-  RestoreBudget* const budget_;
-  ServerCalls* const calls_;
+  Restores* const restores_;
+  std::string tenant_;
+  int64_t taken_ = 0;  // of the budget
+
   Received<v1::RestoreSessionRequest> received_;
   bool begun_ = false;   // the first message has come
   std::string name_;     // of the model, as the client gave it
   ModelHold submitted_;  // from Submit to the engine's answer
   std::optional<absl::Duration> idle_timeout_;
-  std::string tenant_;
   size_t max_bytes_ = 0;
   std::string bytes_;
+  size_t paced_bytes_ = 0;  // what had come at pace_
+
+  std::atomic<int> holders_ = 1;  // gRPC, and alarm_ while it runs
+  absl::Mutex mutex_;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // who ends that ends the call
+  int readers_ ABSL_GUARDED_BY(mutex_) = 0;       // OnReadDone goes on
+  absl::Time pace_ ABSL_GUARDED_BY(mutex_);  // when it last brought kRestorePaceBytes, or began
+  grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rivulet

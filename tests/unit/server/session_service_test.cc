@@ -203,7 +203,8 @@ TEST_F(SessionServiceTest, APageTokenIsThatOfAReply) {
 
 TEST_F(SessionServiceTest, SnapshotsOnTheirWayInTakeBoundedMemoryTogether) {
   GrpcServerOptions options;
-  options.max_restore_bytes = 3 << 20;
+  options.max_restore_bytes = 5 << 20;
+  options.max_message_bytes = 1 << 20;
   server_ = *GrpcServer::Create(&models_, options);
   stub_ = v1::SessionService::NewStub(server_->InProcessChannel());
   struct Restore {
@@ -211,7 +212,7 @@ TEST_F(SessionServiceTest, SnapshotsOnTheirWayInTakeBoundedMemoryTogether) {
     v1::RestoreSessionReply reply;
     std::unique_ptr<grpc::ClientWriter<v1::RestoreSessionRequest>> writer;
   };
-  // Sends two MiB; the server has them when what follows is written.
+  // Sends two MiB, and a third may be on its way; the server has them when what follows is written.
   const auto send = [&](Restore* restore) {
     restore->writer = stub_->RestoreSession(&restore->context, &restore->reply);
     v1::RestoreSessionRequest request;
@@ -235,6 +236,26 @@ TEST_F(SessionServiceTest, SnapshotsOnTheirWayInTakeBoundedMemoryTogether) {
     EXPECT_EQ(end(&first).reason, "SNAPSHOT_DAMAGED");
     EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Seconds(30)));
   }
+}
+
+TEST_F(SessionServiceTest, ASnapshotThatDoesNotComeIsGivenUp) {
+  GrpcServerOptions options;
+  options.restore_timeout = absl::Seconds(1);
+  server_ = *GrpcServer::Create(&models_, options);
+  stub_ = v1::SessionService::NewStub(server_->InProcessChannel());
+  for (const size_t size : {0, 1 << 20}) {  // of the only message; 0: there is none
+    grpc::ClientContext context;
+    v1::RestoreSessionReply reply;
+    const auto writer = stub_->RestoreSession(&context, &reply);
+    v1::RestoreSessionRequest request;
+    request.set_chunk(std::string(size, 'x'));
+    if (size > 0) writer->Write(request);
+    const WireError error = Unpack(writer->Finish());
+    EXPECT_EQ(error.code, grpc::StatusCode::ABORTED);
+    EXPECT_EQ(error.reason, "RESTORE_TOO_SLOW");
+    EXPECT_THAT(error.message, HasSubstr(absl::StrCat("it had ", size)));
+  }
+  EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Seconds(30)));
 }
 
 TEST_F(SessionServiceTest, OnlyAnAppendAtAPositionMayBeRepeatedByALibrary) {

@@ -172,8 +172,8 @@ class Client:
 
         snapshot: its bytes, whole or in pieces of any size.
         Errors: DataLoss (damaged), FailedPrecondition (another model, version or key), PermissionDenied (another tenant's),
-          OutOfRange (longer than any of this model), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, RESTORE_MEMORY); what
-          `snapshot` raises.
+          OutOfRange (longer than any of this model), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, RESTORE_MEMORY),
+          Aborted (RESTORE_TOO_SLOW); what `snapshot` raises.
         """
         messages = session_messages.RestoreMessages(snapshot, model, idle_timeout)
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from rivulet import requests
 from rivulet.v1 import session_service_pb2
 
-CHUNK_BYTES = 1 << 20  # of a snapshot in one message, at most
+CHUNK_BYTES = 1 << 16  # of a snapshot in one message: the server ends a restore that brings less in 30 s
 PAGE_SIZE = 1000  # sessions in one message, at most
 
 
