@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <variant>
@@ -157,8 +158,11 @@ std::vector<Setting> OperatingSettings() {
       Number("max-queue", "Samples and scores of a model that may wait for a slot", &C::max_queue,
              0, 1 << 24),
       Number("max-tenant-queue",
-             "... of one tenant, so that it cannot keep others out; 0: seven eighths of max-queue",
+             "... of one tenant; in any case at most seven times what is left, so that it cannot "
+             "keep others out (alone seven eighths of max-queue); 0: no more than that",
              &C::max_tenant_queue, 0, 1 << 24),
+      Number("max-request-tokens", "Tokens that one request may generate, over all its samples",
+             &C::max_request_tokens, 1, std::numeric_limits<int>::max()),
       Number(
           "reader-timeout-seconds",
           "End a reply whose client has not read for so long while more is waiting for it than is "

@@ -24,7 +24,8 @@ struct ServerConfig {
   std::string weights = "auto";  // how the CPU backend keeps matrix weights: auto, f32, f16, bf16
   int max_sessions = 256;        // slots a model
   int max_queue = 1024;          // samples and scores a model that may wait for a slot
-  int max_tenant_queue = 0;      // ... of one tenant; 0 = seven eighths of max_queue
+  int max_tenant_queue = 0;      // ... of one tenant, beside what is kept for others; 0 = no cap
+  int max_request_tokens = 1 << 26;  // that one request may generate, over all its samples
   int reader_timeout_seconds =
       30;                      // a reply that is full and not read for so long is ended; 0 = never
   int parked_state_mib = 256;  // a model: host memory for states of replies that are not read

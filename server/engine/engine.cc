@@ -29,9 +29,7 @@ QueueLimits QueueLimitsOf(const EngineOptions& options, int slots) {
   QueueLimits limits;
   limits.slots = slots;
   limits.max_queue = options.max_queue;
-  limits.max_tenant_queue = options.max_tenant_queue > 0
-                                ? options.max_tenant_queue
-                                : options.max_queue - options.max_queue / 8;
+  limits.max_tenant_queue = options.max_tenant_queue;
   limits.max_tokens = options.max_queue_tokens;
   return limits;
 }

@@ -26,11 +26,12 @@ namespace rivulet {
 struct EngineOptions {
   // Behaviour.
   int max_queue = 1024;  // samples and scores that may wait for a slot; beyond: RESOURCE_EXHAUSTED
-  // ... of one tenant, so that it cannot keep others out. 0: seven eighths of max_queue (rounded
-  // up).
+  // ... of one tenant at most so many, and at most seven times what is left (request_queue.h), so
+  // that it cannot keep others out. 0: only the latter.
   int max_tenant_queue = 0;
-  int64_t max_queue_tokens = 1 << 24;  // given tokens of all accepted requests together, likewise
-  int64_t max_tokens_limit = 1 << 20;  // largest GenerateSpec::max_tokens
+  int64_t max_queue_tokens = 1 << 24;    // given tokens of all accepted requests together, likewise
+  int64_t max_tokens_limit = 1 << 20;    // largest GenerateSpec::max_tokens
+  int64_t max_request_tokens = 1 << 26;  // ... and most over all samples of a request
   int64_t default_max_tokens =
       256;                   // where the request names none and the model has no natural length
   int max_num_samples = 64;  // also at most the number of slots

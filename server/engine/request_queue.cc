@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "server/engine/fair_share.h"
 
 namespace rivulet {
 namespace {
@@ -31,7 +32,10 @@ RequestQueue::RequestQueue(const QueueLimits& limits, Clock clock)
   MutexLock lock(&mutex_);
   load_.slots = limits.slots;
   load_.max_queue = limits.max_queue;
-  load_.max_tenant_queue = limits.max_tenant_queue;
+  load_.max_tenant_queue = limits.max_queue - limits.max_queue / 8;
+  if (limits.max_tenant_queue > 0) {
+    load_.max_tenant_queue = std::min(load_.max_tenant_queue, limits.max_tenant_queue);
+  }
 }
 
 absl::Status RequestQueue::CheckOpen(bool while_draining) const {
@@ -60,9 +64,10 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
     ++load_.refused;
     return room;
   }
-  accepted_ += request->places;
-  accepted_of_[request->tenant] += request->places;
-  accepted_tokens_ += request->num_tokens;
+  for (Accepted* accepted : {&accepted_, &accepted_of_[request->tenant]}) {
+    accepted->places += request->places;
+    accepted->tokens += request->num_tokens;
+  }
   request->id = ++last_id_;
   request->arrival = clock_();
   arrivals_.requests.push_back(std::move(request));
@@ -72,26 +77,49 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
 
 absl::Status RequestQueue::CheckRoom(const Request& request) const {
   const int64_t most = int64_t{limits_.slots} + limits_.max_queue;
-  if (accepted_ + request.places > most) {
-    return QueueFull("QUEUE_FULL", TimeFor(accepted_ - limits_.slots),
-                     absl::StrCat("The queue is full: ", accepted_, " running or waiting, ",
+  if (accepted_.places + request.places > most) {
+    return QueueFull("QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
+                     absl::StrCat("The queue is full: ", accepted_.places, " running or waiting, ",
                                   request.places, " asked for, ", most, " allowed."));
   }
   // One request alone is bounded by the size of a message; many of them are bounded here.
-  if (accepted_tokens_ > 0 && accepted_tokens_ + request.num_tokens > limits_.max_tokens) {
-    return QueueFull("QUEUE_FULL", TimeFor(accepted_ - limits_.slots),
-                     absl::StrCat("The queue is full: requests with ", accepted_tokens_,
+  if (accepted_.tokens > 0 && accepted_.tokens + request.num_tokens > limits_.max_tokens) {
+    return QueueFull("QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
+                     absl::StrCat("The queue is full: requests with ", accepted_.tokens,
                                   " given tokens are running or waiting, ", request.num_tokens,
                                   " more are asked for, ", limits_.max_tokens, " allowed."));
   }
   const auto found = accepted_of_.find(request.tenant);
-  const int64_t own = found == accepted_of_.end() ? 0 : found->second;
-  const int64_t most_own = int64_t{limits_.slots} + limits_.max_tenant_queue;
-  if (own + request.places <= most_own) return absl::OkStatus();
+  return CheckTenantRoom(request, found == accepted_of_.end() ? Accepted() : found->second);
+}
+
+absl::Status RequestQueue::CheckTenantRoom(const Request& request, const Accepted& own) const {
+  // Slots that the others leave are not counted: a lone tenant may use all of them.
+  const int64_t others = accepted_.places - own.places;
+  const int64_t uncounted = std::max<int64_t>(0, limits_.slots - others);
+  const int64_t held = std::max<int64_t>(own.places, uncounted);
+  int64_t most = uncounted + MostFor(int64_t{limits_.slots} + limits_.max_queue, others + held,
+                                     held - uncounted);
+  if (own.places == 0) most = std::max<int64_t>(most, request.places);  // there is room for it
+  if (limits_.max_tenant_queue > 0) {
+    most = std::min(most, int64_t{limits_.slots} + limits_.max_tenant_queue);
+  }
   // It shares the rate evenly with the others that are here.
-  return QueueFull("TENANT_QUEUE_FULL", TimeFor(own * static_cast<int64_t>(accepted_of_.size())),
-                   absl::StrCat("The tenant's queue is full: ", own, " running or waiting, ",
-                                request.places, " asked for, ", most_own, " allowed."));
+  const auto time = [&] { return TimeFor(own.places * static_cast<int64_t>(accepted_of_.size())); };
+  if (own.places + request.places > most) {
+    return QueueFull("TENANT_QUEUE_FULL", time(),
+                     absl::StrCat("The tenant's queue is full: ", own.places,
+                                  " running or waiting, ", request.places, " asked for, ", most,
+                                  " allowed now; the rest is for other tenants."));
+  }
+  if (own.tokens == 0 || request.num_tokens == 0) return absl::OkStatus();
+  const int64_t most_tokens = MostFor(limits_.max_tokens, accepted_.tokens, own.tokens);
+  if (own.tokens + request.num_tokens <= most_tokens) return absl::OkStatus();
+  return QueueFull("TENANT_QUEUE_FULL", time(),
+                   absl::StrCat("The tenant's queue is full: requests with ", own.tokens,
+                                " given tokens are running or waiting, ", request.num_tokens,
+                                " more are asked for, ", most_tokens,
+                                " allowed now; the rest is for other tenants."));
 }
 
 // How long that many take to end, at the rate of the last seconds.
@@ -116,7 +144,7 @@ void RequestQueue::Wake() {
 bool RequestQueue::StartDrain(bool end_rest) {
   MutexLock lock(&mutex_);
   load_.draining = true;
-  if (accepted_ == 0 && !handing_) return true;
+  if (accepted_.places == 0 && !handing_) return true;
   arrivals_.end_all |= end_rest;
   NotifyLoop();
   return false;
@@ -125,16 +153,16 @@ bool RequestQueue::StartDrain(bool end_rest) {
 bool RequestQueue::Drain(absl::Time deadline) {
   StartDrain(false);
   MutexLock lock(&mutex_);
-  while (accepted_ > 0 || handing_) {
+  while (accepted_.places > 0 || handing_) {
     const absl::Duration left = deadline - clock_();
     if (left <= absl::ZeroDuration()) break;
     ended_.WaitFor(&mutex_, left);
   }
   // Not so where another drain of the same queue, with an earlier deadline, had the rest ended.
-  if (accepted_ == 0 && !handing_) return !arrivals_.end_all;
+  if (accepted_.places == 0 && !handing_) return !arrivals_.end_all;
   arrivals_.end_all = true;
   NotifyLoop();
-  while (accepted_ > 0 || handing_) ended_.Wait(&mutex_);
+  while (accepted_.places > 0 || handing_) ended_.Wait(&mutex_);
   return false;
 }
 
@@ -147,7 +175,7 @@ void RequestQueue::Stop() {
 EngineLoad RequestQueue::load() const {
   MutexLock lock(&mutex_);
   EngineLoad load = load_;
-  load.queued = accepted_ - load.running;
+  load.queued = accepted_.places - load.running;
   const absl::Time now = clock_();
   load.tokens_per_second = rate_.PerSecond(now);
   absl::Time oldest = oldest_;
@@ -191,12 +219,13 @@ void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
   load_.queued_by_priority = progress.waiting;
   oldest_ = progress.oldest;
   for (const Progress::Ended& ended : progress.ended) {
-    accepted_ -= ended.places;
-    accepted_tokens_ -= ended.tokens;
     ended_rate_.Add(now, ended.places);
     const auto found = accepted_of_.find(ended.tenant);
-    found->second -= ended.places;
-    if (found->second == 0) accepted_of_.erase(found);
+    for (Accepted* accepted : {&accepted_, &found->second}) {
+      accepted->places -= ended.places;
+      accepted->tokens -= ended.tokens;
+    }
+    if (found->second.places == 0) accepted_of_.erase(found);
   }
   if (!progress.ended.empty()) handing_ = true;
 }

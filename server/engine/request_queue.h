@@ -4,8 +4,11 @@
 // shows.
 //
 // What is accepted is arithmetic: samples and scores that were accepted and have not ended are
-// never more than the slots plus max_queue, those of one tenant never more than the slots plus
-// max_tenant_queue, whether or not the loop has already found them a slot.
+// never more than the slots plus max_queue, whether or not the loop has already found them a slot.
+//
+// Of that a tenant has at most seven times what is left (fair_share.h), not counting the slots that
+// the others leave: alone that is all slots and seven eighths of the queue. One that has nothing
+// gets in while there is room for its request. The same holds for the given tokens.
 #pragma once
 
 #include <array>
@@ -31,8 +34,8 @@ using Clock = std::function<absl::Time()>;
 struct QueueLimits {
   int slots = 0;
   int max_queue = 0;
-  int max_tenant_queue = 0;
-  int64_t max_tokens = 0;  // given tokens of all accepted requests together
+  int max_tenant_queue = 0;  // ... of one tenant, whatever is left; 0: as many
+  int64_t max_tokens = 0;    // given tokens of all accepted requests together
 };
 
 // Thread: any, but for the loop's own part.
@@ -102,7 +105,13 @@ class RequestQueue {
  private:
   void NoteLocked(absl::Time now, const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckOpen(bool while_draining) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Accepted {
+    int places = 0;      // samples and scores taken and not ended
+    int64_t tokens = 0;  // given tokens of those requests
+  };
   absl::Status CheckRoom(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckTenantRoom(const Request& request, const Accepted& own) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration TimeFor(int64_t places) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -114,9 +123,8 @@ class RequestQueue {
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;    // something new since the last Exchange
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // the loop sleeps
   RequestId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  int accepted_ ABSL_GUARDED_BY(mutex_) = 0;             // samples and scores taken and not ended
-  int64_t accepted_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // given tokens of those requests
-  absl::flat_hash_map<std::string, int> accepted_of_
+  Accepted accepted_ ABSL_GUARDED_BY(mutex_);  // of all
+  absl::flat_hash_map<std::string, Accepted> accepted_of_
       ABSL_GUARDED_BY(mutex_);                                          // by tenant; none of 0
   absl::Time oldest_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // arrival, of what waits
   bool handing_ ABSL_GUARDED_BY(mutex_) = false;  // ends are noted and not yet handed over

@@ -57,6 +57,17 @@ absl::Status CheckPrompt(const GenerateSpec& spec, const ModelConfig& config) {
   return CheckTokens(prompt, 0, config.vocab_size, "prompt.tokens");
 }
 
+// REQUIRES: num_samples is at least 1.
+absl::Status CheckRequestTokens(const GenerateSpec& spec, const EngineOptions& options) {
+  const int64_t most = options.max_request_tokens / spec.num_samples;
+  if (spec.max_tokens <= most) return absl::OkStatus();
+  return InvalidField(
+      "MAX_TOKENS_OUT_OF_RANGE", "max_tokens",
+      absl::StrCat("max_tokens is ", spec.max_tokens, " for each of ", spec.num_samples,
+                   " samples; allowed: at most ", most, ", since a request may generate ",
+                   options.max_request_tokens, " tokens over all samples."));
+}
+
 absl::Status CheckStops(const GenerateSpec& spec, const ModelView& model,
                         const EngineOptions& options) {
   const size_t num_ids = spec.stop_ids.size();
@@ -154,9 +165,13 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
     RIVULET_RETURN_IF_ERROR(CheckRange(spec.max_tokens, 1, options.max_tokens_limit,
                                        "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"));
   }
-  const int max_samples = spec.session ? 1 : std::min(options.max_num_samples, limits.num_slots);
+  const int64_t max_samples =
+      spec.session ? 1
+                   : std::min({int64_t{options.max_num_samples}, int64_t{limits.num_slots},
+                               options.max_request_tokens});
   RIVULET_RETURN_IF_ERROR(
       CheckRange(spec.num_samples, 1, max_samples, "NUM_SAMPLES_OUT_OF_RANGE", "num_samples"));
+  RIVULET_RETURN_IF_ERROR(CheckRequestTokens(spec, options));
   RIVULET_RETURN_IF_ERROR(CheckStops(spec, model, options));
   const int64_t given =
       spec.session ? options.sessions.max_tokens : static_cast<int64_t>(spec.prompt.size());
@@ -182,7 +197,8 @@ int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& m
     } else {
       max_new = sequence_limit ? *sequence_limit - given : options.default_max_tokens;
     }
-    max_new = std::min(max_new, options.max_tokens_limit);
+    max_new = std::min(
+        {max_new, options.max_tokens_limit, options.max_request_tokens / spec.num_samples});
   }
   return sequence_limit ? std::min(max_new, *sequence_limit - given) : max_new;
 }

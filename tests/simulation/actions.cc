@@ -69,6 +69,13 @@ void Simulation::Accepted(Asked* asked, const absl::StatusOr<RequestId>& id) {
       asked->first = false;
       if (asked->priority < other.priority) other.first = false;
     }
+    int places = 0;
+    for (const Asked& other : asked_) places += other.places;
+    const EngineLoad load = engine_->GetLoad();
+    const bool told_of_all = load.queued + load.running == places;
+    if (told_of_all && TenantTookTooMuch(*asked)) {
+      Broken(absl::StrCat("I6: the queue of tenant \"", asked->tenant, "\""));
+    }
     return;
   }
   JudgeError(*asked, id.status());

@@ -61,19 +61,25 @@ void Simulation::CheckAfterTurn() {
   for (const std::string& violation : probe_->violations()) Broken("backend: " + violation);
 }
 
-int Simulation::PlacesOf(const std::string& tenant) const {
-  int places = 0;
-  for (const Asked& asked : asked_) {
-    if (asked.tenant == tenant) places += asked.places;
-  }
-  return places;
-}
-
-int Simulation::most_of_tenant() const {
+bool Simulation::TenantTookTooMuch(const Asked& last) const {
   const EngineOptions& options = world_.options;
-  const int by_default = options.max_queue - options.max_queue / 8;
-  return world_.fake.limits.num_slots +
-         (options.max_tenant_queue > 0 ? options.max_tenant_queue : by_default);
+  int64_t own = 0, others = 0, own_tokens = 0, others_tokens = 0;
+  int requests = 0, with_tokens = 0;
+  for (const Asked& asked : asked_) {
+    const bool its_own = asked.tenant == last.tenant;
+    (its_own ? own : others) += asked.places;
+    (its_own ? own_tokens : others_tokens) += asked.tokens;
+    requests += its_own ? 1 : 0;
+    with_tokens += its_own && asked.tokens > 0 ? 1 : 0;
+  }
+  const int64_t slots = world_.fake.limits.num_slots;
+  if (options.max_tenant_queue > 0 && own > slots + options.max_tenant_queue) return true;
+  if (requests <= 1) return false;
+  const auto too_much = [](int64_t mine, int64_t left) { return mine > 7 * left + 7; };
+  const int64_t beyond = own - std::max<int64_t>(0, slots - others);
+  return (beyond > 0 && too_much(beyond, slots + options.max_queue - own - others)) ||
+         (last.tokens > 0 && with_tokens > 1 &&
+          too_much(own_tokens, options.max_queue_tokens - own_tokens - others_tokens));
 }
 
 void Simulation::CheckLoad(bool idle, int64_t holders) {
@@ -84,11 +90,6 @@ void Simulation::CheckLoad(bool idle, int64_t holders) {
   if (load.queued + load.running != places) {
     Broken(absl::StrCat("I9: ", load.queued, " queued + ", load.running, " running, ", places,
                         " asked for"));
-  }
-  for (const Asked& asked : asked_) {
-    if (PlacesOf(asked.tenant) > most_of_tenant()) {
-      Broken(absl::StrCat("I6: the queue of tenant \"", asked.tenant, "\""));
-    }
   }
   const int64_t state = static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
   if (load.parked * state > world_.options.max_parked_bytes) {

@@ -112,7 +112,7 @@ bool Simulation::HasCause(const Asked& asked, const std::string& reason) const {
     return places > world_.fake.limits.num_slots + world_.options.max_queue ||
            tokens > world_.options.max_queue_tokens;
   }
-  if (reason == "TENANT_QUEUE_FULL") return PlacesOf(asked.tenant) > most_of_tenant();
+  if (reason == "TENANT_QUEUE_FULL") return TenantTookTooMuch(asked);
   // Before it was accepted, a request is judged by itself alone.
   if (asked.id == 0 && !asked.refusal.empty() && reason == asked.refusal) return true;
   if (asked.id == 0)

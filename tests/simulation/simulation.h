@@ -87,8 +87,8 @@ class Simulation {
   void CheckLoad(bool idle, int64_t holders);
   void CheckStates(const EngineLoad& load, int64_t holders);
   void CheckRest();
-  int PlacesOf(const std::string& tenant) const;
-  int most_of_tenant() const;
+  // With `last`, its tenant has more than it may.
+  bool TenantTookTooMuch(const Asked& last) const;
   bool BackendFailed() const;
   bool MayHaveExpired(const Client& client) const;
   void ExpireClients();

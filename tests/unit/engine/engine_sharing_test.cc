@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many requests at once: nobody's tokens change, the queue is fair and bounded, slow readers pause.
+// Many requests at once: nobody's tokens change, slots are shared fairly, slow readers pause.
 #include <gmock/gmock.h>
 
 #include <deque>
 #include <random>
-#include <tuple>
 
-#include "model/base/error.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace rivulet {
@@ -14,26 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-class SharingTest : public EngineTest {
- protected:
-  static GenerateSpec OfTenant(const std::string& tenant) {
-    GenerateSpec spec = Prompt({}, 2);
-    spec.tenant = tenant;
-    return spec;
-  }
-  void EndSome(int count) {
-    for (int i = 0; i < count; ++i) {
-      ReplyCollector done;
-      ASSERT_EQ(done.Start(engine_.get(), Prompt({}, 1)), absl::OkStatus());
-      ASSERT_EQ(done.Wait(), absl::OkStatus());
-    }
-  }
-  // When a request that is refused now may come again.
-  absl::Duration Hint(const std::string& tenant = "") {
-    ReplyCollector refused;
-    return GetErrorDetail(refused.Start(engine_.get(), OfTenant(tenant))).retry_after;
-  }
-};
+using SharingTest = EngineTest;
 
 TEST_F(SharingTest, TokensAreThoseOfALoneSessionAtAnyArrivalOrder) {
   std::mt19937 random(11);
@@ -139,45 +118,6 @@ TEST_F(SharingTest, ARequestForManySlotsIsNotOvertaken) {
   ExpectAtRest();
 }
 
-TEST_F(SharingTest, AFullQueueRefusesWithARetryHint) {
-  fake_.limits.num_slots = 2;
-  options_.max_queue = 3;
-  Start();
-  probe_->AllowRuns(0);
-  std::deque<ReplyCollector> taken(5);
-  for (ReplyCollector& collector : taken) {
-    ASSERT_EQ(collector.Start(engine_.get(), Prompt({}, 3)), absl::OkStatus())
-        << "two slots and three places";
-  }
-  ReplyCollector refused;
-  const absl::Status status = refused.Start(engine_.get(), Prompt({}, 3));
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(GetErrorDetail(status).reason, "QUEUE_FULL");
-  EXPECT_GT(GetErrorDetail(status).retry_after, absl::ZeroDuration());
-  EXPECT_TRUE(Eventually([&] { return engine_->GetLoad().running <= 2; }));
-  probe_->AllowAll();
-  for (ReplyCollector& collector : taken) EXPECT_EQ(collector.Wait(), absl::OkStatus());
-  ReplyCollector later;
-  EXPECT_EQ(later.Start(engine_.get(), Prompt({}, 3)), absl::OkStatus());
-  EXPECT_EQ(later.Wait(), absl::OkStatus());
-}
-
-TEST_F(SharingTest, TheGivenTokensOfAllRequestsTogetherAreBoundedButOneAloneIsTaken) {
-  options_.max_queue_tokens = 10;
-  Start();
-  probe_->AllowRuns(0);
-  ReplyCollector large, small, refused, later;
-  ASSERT_EQ(large.Start(engine_.get(), Prompt({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 2)),
-            absl::OkStatus());
-  EXPECT_EQ(GetErrorDetail(refused.Start(engine_.get(), Prompt({1}, 2))).reason, "QUEUE_FULL");
-  probe_->AllowAll();
-  EXPECT_EQ(large.Wait(), absl::OkStatus());
-  EXPECT_EQ(small.Start(engine_.get(), Prompt({1, 2, 3}, 2)), absl::OkStatus());
-  EXPECT_EQ(later.Start(engine_.get(), Prompt({1, 2, 3}, 2)), absl::OkStatus());
-  EXPECT_EQ(small.Wait(), absl::OkStatus());
-  EXPECT_EQ(later.Wait(), absl::OkStatus());
-}
-
 TEST_F(SharingTest, ATenantsManyRequestsDoNotDelayAnothersFirst) {
   fake_.limits.num_slots = 2;
   Start();
@@ -226,109 +166,6 @@ TEST_F(SharingTest, OfATenantsOwnRequestsTheUrgentOnesRunFirst) {
   std::vector<int> order;
   for (const FakeRun& run : probe_->runs()) order.push_back(run.rows[0].tokens);
   EXPECT_THAT(order, ElementsAre(2, 5, 4, 3)) << "with the bos";
-}
-
-TEST_F(SharingTest, ATenantAloneCannotFillTheQueue) {
-  fake_.limits.num_slots = 2;
-  options_.max_queue = 16;  // 14 of it for one tenant
-  Start();
-  probe_->AllowRuns(0);
-  EXPECT_EQ(engine_->GetLoad().max_tenant_queue, 14);
-  std::deque<ReplyCollector> taken(18);
-  for (size_t i = 0; i < 16; ++i) {
-    ASSERT_EQ(taken[i].Start(engine_.get(), OfTenant("greedy")), absl::OkStatus()) << i;
-  }
-  ReplyCollector refused;
-  EXPECT_EQ(GetErrorDetail(refused.Start(engine_.get(), OfTenant("greedy"))).reason,
-            "TENANT_QUEUE_FULL");
-  for (size_t i = 16; i < 18; ++i) {
-    ASSERT_EQ(taken[i].Start(engine_.get(), OfTenant("modest")), absl::OkStatus()) << i;
-  }
-  EXPECT_EQ(GetErrorDetail(refused.Start(engine_.get(), OfTenant("modest"))).reason, "QUEUE_FULL");
-  EXPECT_EQ(engine_->GetLoad().refused, 2);
-  probe_->AllowAll();
-  for (ReplyCollector& collector : taken) EXPECT_EQ(collector.Wait(), absl::OkStatus());
-  // What has ended counts no more.
-  std::deque<ReplyCollector> again(16);
-  probe_->AllowRuns(0);
-  for (ReplyCollector& collector : again) {
-    ASSERT_EQ(collector.Start(engine_.get(), OfTenant("greedy")), absl::OkStatus());
-  }
-  probe_->AllowAll();
-  for (ReplyCollector& collector : again) EXPECT_EQ(collector.Wait(), absl::OkStatus());
-  ExpectAtRest();
-  EXPECT_EQ(engine_->GetLoad().tenants, 0);
-}
-
-TEST_F(SharingTest, ARefusalSaysHowLongWhatWaitsTakesAtTheRecentRate) {
-  fake_.limits.num_slots = 1;
-  options_.max_queue = options_.max_tenant_queue = 8;
-  Start();
-  EndSome(20);  // within the window of five seconds: four a second
-  probe_->AllowRuns(0);
-  std::deque<ReplyCollector> taken(9);
-  for (ReplyCollector& collector : taken) {
-    ASSERT_EQ(collector.Start(engine_.get(), Prompt({}, 1)), absl::OkStatus());
-    EXPECT_TRUE(Eventually([&] { return probe_->num_runs() == 21; })) << "the first is held";
-  }
-  EXPECT_EQ(Hint(), absl::Seconds(1)) << "no full bucket of time yet";
-  clock_ms_ += 1000;
-  EXPECT_EQ(Hint(), absl::Seconds(2)) << "eight wait";
-  EXPECT_EQ(engine_->GetLoad().oldest_wait, absl::Seconds(1));
-  clock_ms_ += 60'000;
-  EXPECT_EQ(Hint(), absl::Seconds(1)) << "nothing has ended for a while";
-  probe_->AllowAll();
-  for (ReplyCollector& collector : taken) EXPECT_EQ(collector.Wait(), absl::OkStatus());
-  ExpectAtRest();
-  EXPECT_EQ(engine_->GetLoad().oldest_wait, absl::ZeroDuration());
-}
-
-TEST_F(SharingTest, ATenantSharesTheRateWithTheOthersThatAreHere) {
-  fake_.limits.num_slots = 1;
-  options_.max_tenant_queue = 4;
-  Start();
-  EndSome(20);
-  probe_->AllowRuns(0);
-  std::deque<ReplyCollector> taken(6);
-  for (size_t i = 0; i < 5; ++i) {
-    ASSERT_EQ(taken[i].Start(engine_.get(), OfTenant("busy")), absl::OkStatus());
-  }
-  clock_ms_ += 1000;
-  EXPECT_EQ(Hint("busy"), absl::Milliseconds(1250)) << "five, four a second";
-  ASSERT_EQ(taken[5].Start(engine_.get(), OfTenant("other")), absl::OkStatus());
-  EXPECT_EQ(Hint("busy"), absl::Milliseconds(2500)) << "every second one is the other's";
-  probe_->AllowAll();
-  for (ReplyCollector& collector : taken) EXPECT_EQ(collector.Wait(), absl::OkStatus());
-}
-
-TEST_F(SharingTest, AHintIsATenthOfASecondAtLeastAndAMinuteAtMost) {
-  fake_.limits.num_slots = 1;
-  for (const auto& [waiting, ended, hint] :
-       {std::tuple{0, 20, absl::Milliseconds(100)}, std::tuple{20, 1, absl::Minutes(1)}}) {
-    options_.max_queue = options_.max_tenant_queue = waiting;
-    Start();
-    EndSome(ended);
-    probe_->AllowRuns(0);
-    std::deque<ReplyCollector> taken(static_cast<size_t>(1 + waiting));
-    for (ReplyCollector& collector : taken) {
-      ASSERT_EQ(collector.Start(engine_.get(), Prompt({}, 1)), absl::OkStatus());
-    }
-    clock_ms_ += 1000;
-    EXPECT_EQ(Hint(), hint) << waiting;
-    probe_->AllowAll();
-    for (ReplyCollector& collector : taken) EXPECT_EQ(collector.Wait(), absl::OkStatus());
-  }
-}
-
-TEST_F(SharingTest, WhoeverSawAnEndFindsItsPlaceFree) {
-  fake_.limits.num_slots = 1;
-  options_.max_queue = 0;
-  Start();
-  for (int i = 0; i < 300; ++i) {
-    ReplyCollector collector;
-    ASSERT_EQ(collector.Start(engine_.get(), Prompt({}, 1)), absl::OkStatus()) << i;
-    ASSERT_EQ(collector.Wait(), absl::OkStatus());
-  }
 }
 
 TEST_F(SharingTest, ASlowReaderPausesAloneAndGoesOnWhenItReads) {

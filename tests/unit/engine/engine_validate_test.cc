@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "tests/unit/engine/engine_fixture.h"
 
@@ -75,6 +76,33 @@ TEST_F(ValidateTest, MaxTokens) {
     ExpectRefused(Prompt({1}, bad), kInvalid, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens",
                   std::to_string(bad));
   }
+}
+
+TEST_F(ValidateTest, TokensOverAllSamples) {
+  options_.max_request_tokens = 100;
+  GenerateSpec spec = Prompt({1}, 33);
+  for (const auto& [samples, most] : {std::pair{1, 100}, {3, 33}, {4, 25}}) {
+    spec.num_samples = samples;
+    spec.max_tokens = most + 1;
+    ExpectRefused(spec, kInvalid, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens",
+                  absl::StrCat("max_tokens is ", most + 1, " for each of ", samples,
+                               " samples; allowed: at most ", most, ", "));
+    spec.max_tokens = most;
+    ReplyCollector taken;
+    EXPECT_EQ(taken.Start(engine_.get(), spec), absl::OkStatus());
+    EXPECT_EQ(taken.Wait(), absl::OkStatus());
+    EXPECT_EQ(taken.usage().completion_tokens, samples * most);
+    // A natural length is cut to what is allowed.
+    spec.max_tokens = 0;
+    ReplyCollector natural;
+    EXPECT_EQ(natural.Start(engine_.get(), spec), absl::OkStatus());
+    EXPECT_EQ(natural.Wait(), absl::OkStatus());
+    EXPECT_EQ(natural.usage().completion_tokens, samples * most);
+  }
+  engine_.reset();
+  options_.max_request_tokens = 2;
+  spec.num_samples = 3;
+  ExpectRefused(spec, kInvalid, "NUM_SAMPLES_OUT_OF_RANGE", "num_samples", "1 to 2");
 }
 
 TEST_F(ValidateTest, NumSamples) {
