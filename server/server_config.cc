@@ -72,8 +72,9 @@ std::vector<Setting> StateSettings() {
              "again when they are needed",
              &C::session_state_mib, 0, 1 << 24),
       Number("parked-state-mib",
-             "Memory for the states of a model's replies that are not read and gave their slots to "
-             "others; beyond it they keep their slots",
+             "Memory for the states of a model's replies that gave their slots to others: of a "
+             "tenant above its share, for which it must hold all slots' states twice, or not read; "
+             "0: three times what all slots take",
              &C::parked_state_mib, 0, 1 << 24),
       {"state-dir", "DIR",
        "Directory for the files of states that memory has no room for; made where it is missing, "
@@ -158,9 +159,12 @@ std::vector<Setting> OperatingSettings() {
       Number("max-queue", "Samples and scores of a model that may wait for a slot", &C::max_queue,
              0, 1 << 24),
       Number("max-tenant-queue",
-             "... of one tenant; in any case at most seven times what is left, so that it cannot "
-             "keep others out (alone seven eighths of max-queue); 0: no more than that",
+             "... of one tenant, which in any case leaves room for others (an eighth where it is "
+             "alone); 0: no other limit",
              &C::max_tenant_queue, 0, 1 << 24),
+      Number("max-tenant-slots",
+             "Slots that one tenant may hold at once, so the most samples of a request; 0: all",
+             &C::max_tenant_slots, 0, 1 << 24),
       Number("max-request-tokens", "Tokens that one request may generate, over all its samples",
              &C::max_request_tokens, 1, std::numeric_limits<int>::max()),
       Number(

@@ -26,9 +26,12 @@ struct ServerConfig {
   int max_queue = 1024;          // samples and scores a model that may wait for a slot
   int max_tenant_queue = 0;      // ... of one tenant, beside what is kept for others; 0 = no cap
   int max_request_tokens = 1 << 26;  // that one request may generate, over all its samples
+  int max_tenant_slots = 0;          // that one tenant holds at once; 0 = all
   int reader_timeout_seconds =
-      30;                      // a reply that is full and not read for so long is ended; 0 = never
-  int parked_state_mib = 256;  // a model: host memory for states of replies that are not read
+      30;  // a reply that is full and not read for so long is ended; 0 = never
+  // A model: host memory for states of replies that gave their slots to others; 0 = three times
+  // what all slots take.
+  int parked_state_mib = 0;
   int max_client_sessions = 10000;       // a model, open at once
   int max_tenant_sessions = 0;           // ... of one tenant; 0 = at most 7 times what is left
   int session_state_mib = 1024;          // a model: memory for the states that it keeps

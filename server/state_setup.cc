@@ -12,6 +12,7 @@
 #include "model/base/error.h"
 #include "model/file.h"
 #include "model/snapshot.h"
+#include "server/engine/parked_room.h"
 
 namespace rivulet {
 namespace {
@@ -66,6 +67,18 @@ void SetStateOptions(const ServerConfig& config, EngineOptions* options) {
   options->states.max_memory_bytes = int64_t{config.session_state_mib} << 20;
   options->states.max_disk_bytes = int64_t{config.state_disk_mib} << 20;
   options->prefix_cache.max_bytes = int64_t{config.prefix_cache_mib} << 20;
+}
+
+absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& limits) {
+  const int64_t given = int64_t{config.parked_state_mib} << 20;
+  const int64_t least = LeastParkedBytes(limits);
+  if (given == 0 || given >= least) return absl::OkStatus();
+  constexpr int64_t kMib = int64_t{1} << 20;
+  return InvalidField(
+      "CONFIG_INVALID", "parked-state-mib",
+      absl::StrCat("parked-state-mib is ", config.parked_state_mib, "; the states of ",
+                   limits.num_slots, " slots twice take at least ", (least + kMib - 1) / kMib,
+                   ", so that replies can be preempted; 0: three times what all slots take"));
 }
 
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name) {

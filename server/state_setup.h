@@ -19,6 +19,10 @@ namespace rivulet {
 // The limits of `config` on sessions, their states and cached prompts.
 void SetStateOptions(const ServerConfig& config, EngineOptions* options);
 
+// OK where parked-state-mib is 0 or holds what preemption needs (LeastParkedBytes). Errors:
+// INVALID_ARGUMENT naming it.
+absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& limits);
+
 // Files in STATE-DIR/NAME; empty where config.state_dir is "". Errors: as OpenStateDirectory.
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name);
 

@@ -1,48 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admission: who waits for slots, and who gets the next ones. No clock, no threads, no backend:
-// what it answers follows from the calls alone.
+// Admission: who waits for slots, who gets the next ones, and who must give some up for that. No
+// clock, no threads, no backend: what it answers follows from the calls alone.
 //
 // Slots are shared evenly between tenants: the next ones go to the tenant that holds the fewest,
 // between equals to the one whose last turn was longest ago (a tenant that comes anew has just had
-// its turn). So a tenant's first request waits for one slot to come free, however many requests
-// another tenant has queued, and a tenant that is alone has all slots.
+// its turn). A tenant that is alone has all slots.
+//
+// Preemption. A request whose tenant holds nothing, or would hold no more than its share (slots /
+// tenants that wait or hold some) with it, does not wait for others to end: those whose tenants
+// hold most give up their slots, first those that have had them longest, and wait again at their
+// old places. None does before it has had its slots for a quantum of runs. For a tenant that holds
+// some already, none falls below its own share. So a tenant's first request waits for at most
+//     quantum * tenants    runs
+// where every tenant counts that waits or holds slots when it comes: each of the others that holds
+// nothing has one turn before it, and a turn comes a quantum after the one before at the latest.
+//
+// What preempted requests leave behind takes memory, so samples that hold slots or were preempted
+// are at most max_begun. While some are preempted, a tenant begins more only where it has begun no
+// more than is left, and never more than all slots; one that has begun nothing begins where there
+// is room.
 //
 // Between a tenant's own requests priority decides, and within one priority the order of arrival.
 // Of every kOldestEvery turns that a tenant has while its oldest request waits, one is that
 // request's, whatever its priority: one with m older ones before it waits for at most
 // kOldestEvery * (m + 1) turns.
 //
-// A request that needs n slots, once it is next, waits until n are free, and nothing overtakes it:
-// so a large request cannot starve.
+// A request that needs n slots, once it is next, waits until n are free. Nothing overtakes it but
+// a request with a claim to preemption that it has not. So a large request cannot starve.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "server/engine/request.h"
 
 namespace rivulet {
 
+struct AdmissionLimits {
+  int slots = std::numeric_limits<int>::max();
+  int max_tenant_slots = std::numeric_limits<int>::max();  // that one tenant holds at once
+  int64_t max_begun = 0;  // samples that hold slots or were preempted; 0: nothing is preempted
+  int quantum = 1;        // runs
+};
+
 class Admission {
  public:
   static constexpr int kOldestEvery = 8;
 
+  explicit Admission(const AdmissionLimits& limits = {}) : limits_(limits) {}
+
   // `id` begins to wait; ids in order of arrival, so one that comes back (its slots had been taken
   // from it) has its old place. Returns a number that stands for the tenant until it neither waits
-  // nor holds slots. REQUIRES: it does not wait, slots >= 1.
+  // nor holds slots. REQUIRES: it does not wait, 1 <= slots <= max_tenant_slots.
   uint64_t Add(RequestId id, const std::string& tenant, Priority priority, int slots);
   // It waits no longer. REQUIRES: it waits.
   void Remove(RequestId id);
   // The request that gets its slots now, which it holds from then on; nullopt where none waits, or
-  // the next one needs more than are free.
-  std::optional<RequestId> Next(int free_slots);
-  // `tenant` gives back so many of the slots that it holds.
-  void GiveBack(const std::string& tenant, int slots);
+  // the next one needs more than are free. `run`: runs so far.
+  std::optional<RequestId> Next(int free_slots, uint64_t run);
+  // `id` gives back so many of the slots that it holds. REQUIRES: it holds them.
+  void GiveBack(RequestId id, int slots);
+
+  // Requests that must give up all their slots now, so that the next one has enough; empty where it
+  // has no claim, or must wait for longer. Each is to be told by Preempt before the next Next.
+  std::vector<RequestId> Victims(int free_slots, uint64_t run);
+  // `id` has given up its slots, and waits for as many.
+  void Preempt(RequestId id);
+  // `id`, which holds slots, cannot use them: it may be preempted at any time.
+  void EndQuantum(RequestId id);
 
   bool empty() const { return waiting_.empty(); }
   // The one that came first of all that wait. REQUIRES: !empty().
@@ -51,14 +84,19 @@ class Admission {
   int slots_needed(Priority priority) const { return needed_[static_cast<size_t>(priority)]; }
   // Tenants that wait or hold slots.
   int tenants() const { return static_cast<int>(tenants_.size()); }
+  // Samples that were preempted and wait.
+  int preempted() const { return preempted_; }
 
  private:
   struct Tenant {
     uint64_t key = 0;
     int held = 0;                // slots
+    int preempted = 0;           // ... that its preempted requests wait for
     uint64_t turn = 0;           // the number of its last turn
     int turns_since_oldest = 0;  // its turns since its oldest request had one
     std::array<std::set<RequestId>, kNumPriorities> lines;
+    std::set<std::pair<Priority, RequestId>> away;  // preempted, a part of `lines`
+    std::set<std::pair<uint64_t, RequestId>> due;   // that hold slots, by when their quantum ends
     bool waits() const;
     RequestId oldest() const;
   };
@@ -67,21 +105,37 @@ class Admission {
     Tenants::iterator tenant;
     Priority priority;
     int slots;
+    bool preempted;
+  };
+  struct Holding {
+    Tenants::iterator tenant;
+    Priority priority;
+    int slots;
+    uint64_t due;
   };
   // Tenants that wait, by whose turn it is.
   using Turn = std::tuple<int, uint64_t>;  // slots held, last turn (all different)
   static Turn TurnOf(const Tenant& tenant) { return {tenant.held, tenant.turn}; }
+  // Whether others must make room for a request.
+  enum class Claim : uint8_t { kNone, kOfShare, kOfFirst };
 
-  RequestId Choose();
-  void SetHeld(Tenants::iterator tenant, int held);
+  void Wait(RequestId id, Tenants::iterator tenant, Priority priority, int slots, bool preempted);
+  Claim ClaimOf(const Waiting& waiting) const;
+  bool MayGo(const Waiting& waiting) const;
+  std::optional<RequestId> CandidateOf(const Tenant& tenant) const;
+  std::optional<RequestId> Choose() const;
+  void SetHeld(Tenants::iterator tenant, int held, uint64_t turn);
   void Forget(Tenants::iterator tenant);
 
+  const AdmissionLimits limits_;
   Tenants tenants_;
   std::map<RequestId, Waiting> waiting_;
+  std::map<RequestId, Holding> holding_;
   std::map<Turn, Tenants::iterator> turns_;
   std::array<int, kNumPriorities> needed_{};
+  int held_ = 0, preempted_ = 0;
   uint64_t last_turn_ = 0, last_key_ = 0;
-  RequestId next_ = 0;  // chosen, and waits for slots; 0: none is
+  std::optional<RequestId> next_;  // chosen, and waits for slots
 };
 
 }  // namespace rivulet

@@ -34,7 +34,8 @@ struct EngineOptions {
   int64_t max_request_tokens = 1 << 26;  // ... and most over all samples of a request
   int64_t default_max_tokens =
       256;                   // where the request names none and the model has no natural length
-  int max_num_samples = 64;  // also at most the number of slots
+  int max_num_samples = 64;  // also at most the number of slots, and max_tenant_slots
+  int max_tenant_slots = 0;  // that one tenant holds at once; 0: all
   int max_stop_ids = 64;
   int max_stop_strings = 16;
   int max_stop_string_bytes = 256;
@@ -56,8 +57,15 @@ struct EngineOptions {
   int64_t max_pending_bytes = 16 << 10;
   // For so long a paused reply waits for its reader before it is ended.
   absl::Duration reader_timeout = absl::Seconds(30);
-  // Most host memory for the states of paused replies that gave their slots to others.
-  int64_t max_parked_bytes = int64_t{256} << 20;
+  // Most host memory for the states of replies that gave their slots to others (parked_room.h); at
+  // least LeastParkedBytes, else fewer are preempted than their promise needs. 0: three times what
+  // all slots take.
+  int64_t max_parked_bytes = 0;
+  // A reply that was given slots is not preempted for so many runs. A copy of a state out and back
+  // in takes as long as a sample's part of two or three steps (mnist-linear on 2 cores: 60 us of
+  // copies, 28 us a token of 64), so at 64 preemption costs at most one run in twenty; and where
+  // nobody holds its slots for less, another tenant waits for some 0.2 s (64 steps of 64 samples).
+  int preempt_after_runs = 64;
 };
 
 // A state that every tenant's requests with a PromptCacheSpec may go on from; never forgotten.
@@ -78,6 +86,8 @@ struct EngineLoad {
   int tenants = 0;               // that wait for slots or hold some
   int64_t refused = 0;           // requests, since start, because a queue was full
   int parked = 0;                // samples that gave up their slots: their reader does not read
+  int preempted = 0;             // ... for another tenant's requests
+  int64_t preempted_total = 0;   // since start
   int64_t cut = 0;               // replies, since start, because nobody read them
   double tokens_per_second = 0;  // sampled and fed, over about the last second
   int64_t tokens_total = 0;      // sampled, since start

@@ -26,6 +26,15 @@ ScheduleOptions ScheduleOptionsOf(const EngineOptions& options, const BackendLim
   return schedule;
 }
 
+AdmissionLimits AdmissionLimitsOf(const EngineOptions& options, const ParkedRoom& room, int slots) {
+  AdmissionLimits limits;
+  limits.slots = slots;
+  limits.max_tenant_slots = options.max_tenant_slots > 0 ? options.max_tenant_slots : slots;
+  limits.max_begun = room.begun;
+  limits.quantum = options.preempt_after_runs;
+  return limits;
+}
+
 }  // namespace
 
 Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
@@ -41,7 +50,9 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       bos_(with_bos ? 1 : 0),
       sessions_(options.sessions, with_bos, &states_),
       cache_(options.prefix_cache),
-      now_(clock_()) {}
+      now_(clock_()),
+      parked_room_(ParkedRoomOf(options.max_parked_bytes, backend->limits())),
+      admission_(AdmissionLimitsOf(options, parked_room_, backend->limits().num_slots)) {}
 
 void Loop::KeepWarm(WarmState warm) {
   const auto seen = static_cast<size_t>(std::max<int64_t>(0, warm.fed - bos_));
@@ -83,10 +94,15 @@ void Loop::Shutdown() {
 
 absl::Status Loop::RunWhatCanRun(bool* ran) {
   RIVULET_RETURN_IF_ERROR(ParkReaders());
+  RIVULET_RETURN_IF_ERROR(PreemptOthers());
   RIVULET_RETURN_IF_ERROR(TakeBackSlots());
   PublishEnds();
+  const size_t before = running_.size();
   RIVULET_RETURN_IF_ERROR(AdmitWaiting());
+  const bool admitted = running_.size() > before;
   RIVULET_ASSIGN_OR_RETURN(*ran, RunOnce());
+  // Those that nobody reads got slots back, and cannot use them yet: nobody else would tell.
+  if (admitted && !*ran) Publish();
   return absl::OkStatus();
 }
 
@@ -122,7 +138,8 @@ void Loop::TakeArrivals() {
 
 void Loop::NoteProgress() {
   progress_.slots_used = pool_.used();
-  progress_.parked = num_parked_;
+  progress_.preempted = admission_.preempted();
+  progress_.parked = num_parked_ - progress_.preempted;
   progress_.tenants = admission_.tenants();
   for (int i = 0; i < kNumPriorities; ++i) {
     progress_.waiting[static_cast<size_t>(i)] = admission_.slots_needed(static_cast<Priority>(i));
@@ -171,7 +188,7 @@ void Loop::ExpireDeadlines() {
 
 absl::Status Loop::AdmitWaiting() {
   const size_t first = running_.size();
-  while (const std::optional<RequestId> id = admission_.Next(pool_.free())) {
+  while (const std::optional<RequestId> id = admission_.Next(pool_.free(), run_number_)) {
     Request* const request = requests_.at(*id).get();
     request->waits_for_slots = false;
     if (!std::exchange(request->parked, false)) {
@@ -180,6 +197,7 @@ absl::Status Loop::AdmitWaiting() {
       CountCacheUse(*request);
       request->CreateSessions();
     }
+    if (request->paused_since) admission_.EndQuantum(*id);
     for (auto& session : request->sessions) {
       if (session->ended) continue;
       session->slot = pool_.Take();
@@ -231,7 +249,7 @@ absl::StatusOr<std::vector<float>> Loop::ReadState(Slot slot) {
 void Loop::FreeSlot(Session* session) {
   if (session->slot != kGuardSlot) {
     freed_.push_back(session->slot);
-    admission_.GiveBack(session->request->tenant, 1);
+    admission_.GiveBack(session->request->id, 1);
   }
   if (!session->parked.empty()) --num_parked_;
   session->ended = true;

@@ -22,6 +22,7 @@
 #include "server/engine/admission.h"
 #include "server/engine/emitter.h"
 #include "server/engine/engine.h"
+#include "server/engine/parked_room.h"
 #include "server/engine/request_queue.h"
 #include "server/engine/scheduler.h"
 #include "server/engine/session.h"
@@ -84,13 +85,15 @@ class Loop {
   absl::Status AfterRun();
   absl::Status Fork(Session* first);
 
-  // loop_readers.cc: replies that nobody reads.
+  // loop_parking.cc: replies that give up their slots, because nobody reads them or others wait.
   // Notes that a reply has become too full to go on.
   void NotePause(Request* request);
   // Replies that were read go on; their slots, where they gave them up, they wait for again.
   void ResumeReaders();
   // While requests wait for slots, paused replies give up theirs.
   absl::Status ParkReaders();
+  // Those of tenants above their share give up theirs, as Admission says.
+  absl::Status PreemptOthers();
   absl::Status Park(Request* request);
 
   // loop_sessions.cc: client sessions.
@@ -140,12 +143,13 @@ class Loop {
     KeptCheckpoint state;
   };
   std::vector<Fetching> fetching_;
+  const ParkedRoom parked_room_;
   Admission admission_;            // who waits for slots, and how many each tenant holds
   std::vector<Session*> running_;  // hold a slot; in order of admission
   bool some_ended_ = false;        // running_ holds ended sessions
   bool file_error_noted_ = false;
   std::vector<Request*> paused_;  // their reader is slow; paused longest first
-  int num_parked_ = 0;            // sessions whose state is in Session::parked
+  int num_parked_ = 0;            // sessions whose state is in Session::parked, preempted or not
   // Slots that hold the state of a client session, which is released once it is saved.
   struct Saving {
     Slot slot;

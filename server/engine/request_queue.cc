@@ -215,6 +215,8 @@ void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
   if (progress.sampled + progress.fed > 0) rate_.Add(now, progress.sampled + progress.fed);
   load_.tenants = progress.tenants;
   load_.parked = progress.parked;
+  load_.preempted = progress.preempted;
+  load_.preempted_total += progress.preemptions;
   load_.cut += progress.cut;
   load_.queued_by_priority = progress.waiting;
   oldest_ = progress.oldest;

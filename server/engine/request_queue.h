@@ -79,7 +79,8 @@ class RequestQueue {
     std::vector<Ended> ended;  // requests, since the last Exchange
     int slots_used = 0;
     int tenants = 0;
-    int parked = 0;                              // samples
+    int parked = 0, preempted = 0;               // samples
+    int64_t preemptions = 0;                     // of samples, since the last Exchange
     int64_t cut = 0;                             // replies, since the last Exchange
     std::array<int, kNumPriorities> waiting{};   // slots that are waited for
     absl::Time oldest = absl::InfiniteFuture();  // arrival of the first that waits

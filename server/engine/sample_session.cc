@@ -202,11 +202,15 @@ SessionView SampleSession::View() const {
 // Of all that was fed to the slot.
 std::vector<TokenCount> SampleSession::History() const {
   if (!generate_->spec.sampling.has_penalties()) return {};
+  if (phase_ == Phase::kWaitForFork) return {};  // nothing: it gets the counts with the state
   TokenCounts counts(generate_->history);
-  // What is fed next is not in the slot yet: the last prompt token, or the last that was drawn.
-  const size_t fed_prompt = generate_->feed.size() - (drawn_ > 0 ? 0 : 1);
-  for (size_t i = 0; i < fed_prompt; ++i) {
-    counts.Add(generate_->feed[i], FedAsOutput(static_cast<int64_t>(i)));
+  // What is fed next is not in the slot yet: the rest of the prompt, or the last that was drawn.
+  int64_t fed_prompt = cursor_;
+  if (phase_ == Phase::kDecode) {
+    fed_prompt = static_cast<int64_t>(generate_->feed.size()) - (drawn_ > 0 ? 0 : 1);
+  }
+  for (int64_t i = 0; i < fed_prompt; ++i) {
+    counts.Add(generate_->feed[static_cast<size_t>(i)], FedAsOutput(i));
   }
   for (size_t i = 0; i + 1 < drawn_tokens_.size(); ++i) counts.Add(drawn_tokens_[i], true);
   return counts.All();

@@ -165,10 +165,7 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
     RIVULET_RETURN_IF_ERROR(CheckRange(spec.max_tokens, 1, options.max_tokens_limit,
                                        "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"));
   }
-  const int64_t max_samples =
-      spec.session ? 1
-                   : std::min({int64_t{options.max_num_samples}, int64_t{limits.num_slots},
-                               options.max_request_tokens});
+  const int64_t max_samples = spec.session ? 1 : MaxNumSamples(limits, options);
   RIVULET_RETURN_IF_ERROR(
       CheckRange(spec.num_samples, 1, max_samples, "NUM_SAMPLES_OUT_OF_RANGE", "num_samples"));
   RIVULET_RETURN_IF_ERROR(CheckRequestTokens(spec, options));
@@ -225,6 +222,13 @@ absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,
   RIVULET_RETURN_IF_ERROR(CheckTokens(spec.tokens, static_cast<size_t>(unscored),
                                       config.num_output_tokens(), "content.tokens"));
   return CheckOutputPositions(spec.output_positions, num_scored, config, options);
+}
+
+int64_t MaxNumSamples(const BackendLimits& limits, const EngineOptions& options) {
+  const int slots = options.max_tenant_slots > 0
+                        ? std::min(options.max_tenant_slots, limits.num_slots)
+                        : limits.num_slots;
+  return std::min({int64_t{options.max_num_samples}, int64_t{slots}, options.max_request_tokens});
 }
 
 absl::Status ValidateAppend(const AppendSpec& spec, const ModelView& model,

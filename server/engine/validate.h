@@ -22,6 +22,9 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
 int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& model,
                      const EngineOptions& options);
 
+// Most GenerateSpec::num_samples.
+int64_t MaxNumSamples(const BackendLimits& limits, const EngineOptions& options);
+
 // A model without bos has nothing to begin with.
 absl::Status EmptyPrompt();
 

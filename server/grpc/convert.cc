@@ -347,6 +347,8 @@ void ToWire(const EngineLoad& load, v1::ModelLoad* wire) {
   ToWire(load.oldest_wait, wire->mutable_oldest_wait());
   wire->set_tenants(load.tenants);
   wire->set_parked(load.parked);
+  wire->set_preempted(load.preempted);
+  wire->set_preempted_total(load.preempted_total);
   wire->set_refused_total(load.refused);
   wire->set_cut_total(load.cut);
 }
@@ -363,10 +365,10 @@ v1::GetModelReply DescribeModel(const Engine& engine, absl::string_view backend)
   DescribeArchitecture(model.config(), reply.mutable_architecture());
   DescribeContent(model.config().content, reply.mutable_content());
   v1::ModelLimits* limits = reply.mutable_limits();
-  limits->set_max_tokens(engine.options().max_tokens_limit);
+  const EngineOptions& options = engine.options();
+  limits->set_max_tokens(std::min(options.max_tokens_limit, options.max_request_tokens));
   limits->set_default_max_tokens(engine.options().default_max_tokens);
-  limits->set_max_num_samples(
-      std::min(engine.options().max_num_samples, engine.limits().num_slots));
+  limits->set_max_num_samples(static_cast<int32_t>(MaxNumSamples(engine.limits(), options)));
   limits->set_slots(engine.limits().num_slots);
   limits->set_max_score_outputs(MaxScoreOutputs(engine.options(), engine.model().config()));
   reply.set_numerics_id(engine.limits().numerics_id);

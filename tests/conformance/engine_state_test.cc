@@ -73,6 +73,35 @@ TEST_P(EngineSlotTest, ARecycledSlotIsAsGoodAsNewForWhoeverGetsItNext) {
   ExpectAtRest();
 }
 
+// Tenants take slots from each other, in the middle of prompts, before and after samples fork.
+TEST_P(EngineSlotTest, AReplyThatIsPreemptedGoesOnBitForBit) {
+  slots_ = 3;
+  options_.preempt_after_runs = 2;
+  options_.prefill_tokens_busy = options_.prefill_tokens_idle = 4;
+  Start();
+  const int requests = BundledModelsAreTooLarge() ? 9 : 30;
+  std::vector<GenerateSpec> specs;
+  for (int i = 0; i < requests; ++i) {
+    GenerateSpec spec = SpecOf(i);
+    spec.tenant.assign(1, static_cast<char>('a' + i % 3));
+    for (int t = 0; t < 12; ++t) spec.prompt.push_back(1 + (i + t) % 10);
+    spec.max_tokens = 12;
+    specs.push_back(spec);
+    replies_.emplace_back();
+    ASSERT_EQ(replies_.back().Start(engine_.get(), spec), absl::OkStatus());
+  }
+  for (size_t i = 0; i < specs.size(); ++i) {
+    ASSERT_EQ(replies_[i].Wait(), absl::OkStatus()) << i;
+    for (int s = 0; s < specs[i].num_samples; ++s) {
+      EXPECT_EQ(Of(replies_[i], static_cast<size_t>(s)),
+                Alone(specs[i], {}, {}, static_cast<uint32_t>(s)))
+          << "request " << i << ", sample " << s;
+    }
+  }
+  EXPECT_GT(engine_->GetLoad().preempted_total, 0);
+  ExpectAtRest();
+}
+
 // Rows come and go and stand elsewhere in every run, each with options of its own.
 TEST_P(EngineSlotTest, ARowsPlaceInARunSaysNothingOfWhoseItIs) {
   slots_ = 9;

@@ -293,15 +293,18 @@ class SilenceTest(BalancerTest):
 
     def waiting(self, **variables):
         """The tokens and the error of a stream that waits for its first token, and the tokens that it is to get."""
-        # One slot, which its holder keeps though nobody reads it.
-        with Replica("--max-sessions", "1", "--parked-state-mib", "0") as replica, Balancer(replica.target, **variables) as balancer:
+        # One slot, which its holder keeps: it is of the same tenant, and is read.
+        with Replica("--max-sessions", "1") as replica, Balancer(replica.target, **variables) as balancer:
             with balancer.channel(NO_RETRIES) as channel, grpc.insecure_channel(replica.target) as direct:
-                holder = stub(direct).Generate(request(1, bulky=True), timeout=60)
+                holder = stub(direct).Generate(request(1), timeout=60)
                 next(holder)
+                reader = threading.Thread(target=outcome, args=(holder,))
+                reader.start()
                 stream = stub(channel).Generate(request(2, SHORT), timeout=60)
                 await_true("it waits for a slot", lambda: replica.load().queued)
-                self.silence(replica)
+                time.sleep(self.SECONDS)
                 holder.cancel()
+                reader.join()
                 got, error = outcome(stream)
                 return got, error, tokens(stub(direct).Generate(request(2, SHORT), timeout=60))
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <string>
@@ -85,6 +86,49 @@ TEST(OverloadTest, AReaderThatDoesNotReadGivesItsSlotAwayAndLosesNothing) {
   EXPECT_EQ(late.tokens, alone.tokens);
   EXPECT_EQ(server.Load(kStream).cut_total(), 0);
   server.AwaitIdle(kStream);
+}
+
+TEST(OverloadTest, OneTenantsLongRepliesGiveUpTheirSlotsForAnothersToken) {
+  ServerConfig config;
+  config.max_sessions = 2;
+  TestServer server({kStream}, config);
+  const auto generate = [&](const char* tenant, int64_t tokens, int samples) {
+    grpc::ClientContext context;
+    context.AddMetadata("rivulet-tenant", tenant);
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    v1::GenerateRequest request = Request(kStream, 3, tokens);
+    request.set_num_samples(samples);
+    Collected collected;
+    Collect(server.stub().Generate(&context, request).get(), &collected);
+    return collected;
+  };
+  constexpr int64_t kTokens = 20000;
+  const Collected alone = generate("hoard", kTokens, 2), other_alone = generate("other", 1, 1);
+  ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
+  for (const bool endless : {false, true}) {
+    const int64_t drawn = server.Load(kStream).tokens_total();
+    grpc::ClientContext context;
+    context.AddMetadata("rivulet-tenant", "hoard");
+    v1::GenerateRequest request = Request(kStream, 3, endless ? kEndless : kTokens);
+    request.set_num_samples(2);
+    const auto reader = server.stub().Generate(&context, request);
+    Collected hoard;
+    std::thread hoarder([&] { Collect(reader.get(), &hoard); });
+    Await(&server, [&](const v1::ModelLoad& load) { return load.tokens_total() > drawn + 400; });
+    for (int i = 0; i < 3; ++i) {
+      const Collected other = generate("other", 1, 1);
+      EXPECT_TRUE(other.status.ok()) << other.status.error_message();
+      EXPECT_EQ(other.tokens, other_alone.tokens);
+    }
+    EXPECT_GE(server.Load(kStream).preempted_total(), 2);
+    if (endless) context.TryCancel();
+    hoarder.join();
+    if (endless) continue;
+    EXPECT_TRUE(hoard.status.ok()) << hoard.status.error_message();
+    EXPECT_EQ(hoard.tokens, alone.tokens);
+  }
+  server.AwaitIdle(kStream);
+  EXPECT_EQ(server.Load(kStream).preempted(), 0);
 }
 
 TEST(OverloadTest, AReaderThatNeverReadsIsCutWithAllThatItHeld) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What simulated clients ask for.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/snapshot.h"
+#include "server/engine/validate.h"
 #include "tests/simulation/extremes.h"
 #include "tests/simulation/reader.h"
 #include "tests/simulation/simulation.h"
@@ -64,6 +66,10 @@ void Simulation::Accepted(Asked* asked, const absl::StatusOr<RequestId>& id) {
     if (!asked->refusal.empty()) Broken("I8: " + asked->what + " is accepted");
     asked->arrival = now_;
     asked->first = true;
+    asked->runs_before = probe_->num_runs();
+    std::set<std::string> tenants;
+    for (const Asked& other : asked_) tenants.insert(other.tenant);
+    asked->tenants = static_cast<int>(tenants.size());
     for (Asked& other : asked_) {
       if (&other == asked || other.tenant != asked->tenant) continue;
       asked->first = false;
@@ -93,7 +99,8 @@ void Simulation::Generate(bool in_session) {
   } else {
     asked->tenant = DrawTenant();
     if (choices_.OneIn(4)) {
-      spec.num_samples = choices_.Between(1, std::min(3, world_.fake.limits.num_slots));
+      const int64_t most = MaxNumSamples(world_.fake.limits, world_.options);
+      spec.num_samples = choices_.Between(1, static_cast<int>(std::min<int64_t>(3, most)));
     }
   }
   spec.tenant = asked->tenant;

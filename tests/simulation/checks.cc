@@ -91,11 +91,7 @@ void Simulation::CheckLoad(bool idle, int64_t holders) {
     Broken(absl::StrCat("I9: ", load.queued, " queued + ", load.running, " running, ", places,
                         " asked for"));
   }
-  const int64_t state = static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
-  if (load.parked * state > world_.options.max_parked_bytes) {
-    Broken(absl::StrCat("I6: ", load.parked, " samples are parked"));
-  }
-  if (load.parked > 0) Count("parked");
+  CheckParked(load);
   CheckStates(load, holders);
   int least = 0, most = 0;
   std::map<std::string, int> least_of;
@@ -123,6 +119,24 @@ void Simulation::CheckLoad(bool idle, int64_t holders) {
   if (load.health.ok() && failed_at_turn_ && *failed_at_turn_ < turn_) {
     Broken("I7: the backend failed and health does not say so");
   }
+}
+
+void Simulation::CheckParked(const EngineLoad& load) {
+  const ParkedRoom room = world_.parked_room();
+  if (load.parked > room.readers) {
+    Broken(absl::StrCat("I6: ", load.parked, " samples are parked"));
+  }
+  if (load.preempted > 0 && load.preempted + load.slots_used > room.begun) {
+    Broken(absl::StrCat("I6: ", load.preempted, " samples were preempted, ", load.slots_used,
+                        " hold slots"));
+  }
+  if (load.preempted > load.preempted_total) Broken("I9: fewer were preempted than wait");
+  if (load.preempted > 0 && load.preempted + load.parked > load.queued) {
+    Broken("I9: more were preempted than wait");
+  }
+  if (load.parked > 0) Count("parked");
+  counts_["preempted"] = load.preempted_total;
+  if (load.preempted_total == 0) counts_.erase("preempted");
 }
 
 void Simulation::CheckStates(const EngineLoad& load, int64_t holders) {
@@ -153,7 +167,7 @@ void Simulation::CheckRest() {
   const EngineLoad load = engine_->GetLoad();
   const StateStore::Usage& states = load.states;
   if (load.slots_used != 0 || load.running != 0 || load.queued != 0 || load.parked != 0 ||
-      load.tenants != 0) {
+      load.preempted != 0 || load.tenants != 0) {
     Broken(absl::StrCat("I9: ", load.slots_used, " slots used, ", load.parked,
                         " samples parked and ", load.tenants, " tenants at rest"));
   }

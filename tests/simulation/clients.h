@@ -40,6 +40,8 @@ struct Asked {
   Priority priority = Priority::kNormal;
   absl::Time arrival;
   bool first = false;        // no request of its tenant can get slots before it
+  int64_t runs_before = 0;   // when it came ...
+  int tenants = 0;           // ... and the tenants that may wait or hold slots, its own among them
   Client* client = nullptr;  // null: none, or an id that never was
   bool foreign = false;      // under another tenant's name, or such an id
   bool closes = false;

@@ -9,12 +9,13 @@
 namespace rivulet {
 namespace {
 
-constexpr const char* kTenants[] = {"", "a", "b"};
+constexpr const char* kTenantNames[] = {"", "a", "b"};
+static_assert(std::size(kTenantNames) == World::kTenants);
 constexpr const char* kMarks[] = {"m", "n", "o", "p"};
 
 }  // namespace
 
-std::string Simulation::DrawTenant() { return kTenants[choices_.Below(3)]; }
+std::string Simulation::DrawTenant() { return kTenantNames[choices_.Below(World::kTenants)]; }
 
 std::string Simulation::DrawMark() { return kMarks[choices_.Below(4)]; }
 
@@ -75,7 +76,7 @@ SessionRef Simulation::DrawSession(Asked* asked) {
   ref.id = client.id;
   ref.tenant = client.tenant;
   if (choices_.OneIn(20)) {
-    ref.tenant = std::string(kTenants[client.tenant == "a" ? 2 : 1]);
+    ref.tenant = std::string(kTenantNames[client.tenant == "a" ? 2 : 1]);
     asked->foreign = true;
   }
   asked->tenant = ref.tenant;

@@ -252,20 +252,33 @@ void Simulation::JudgeUsage(const Asked& asked, const GenerateSpec& spec, const 
       usage.prompt_tokens != static_cast<int64_t>(spec.prompt.size())) {
     Broken(absl::StrCat("I9: the usage of ", asked.what, " is not what was seen"));
   }
-  if (tokens == 0) return;  // it may have ended without slots
   const bool reads_state = spec.cache.enabled && disk_.has_value();
-  const bool never_parked =
-      world_.options.max_parked_bytes < static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
+  const bool waits_at_once = !spec.session && !reads_state;
+  if (waits_at_once) JudgeWait(asked, asked.arrival + usage.queue_time);
+  if (tokens == 0) return;  // it may have ended without slots
   turns_.Note({.number = asked.number,
                .tenant = asked.tenant,
                .priority = asked.priority,
                .slots = spec.num_samples,
-               .waits_at_once = !spec.session && !reads_state,
+               .waits_at_once = waits_at_once,
                .first = asked.first,
-               .holds = never_parked,
+               .holds = world_.parked_room().readers == 0,
                .arrival = asked.arrival,
                .admitted = asked.arrival + usage.queue_time,
                .ended = asked.arrival + usage.total_time});
+}
+
+void Simulation::JudgeWait(const Asked& asked, absl::Time admitted) {
+  if (!asked.first || clock_went_back_ || !world_.room_for_all()) return;
+  const auto after = std::upper_bound(turn_clocks_.begin(), turn_clocks_.end(), admitted);
+  const auto turn = static_cast<size_t>(after - turn_clocks_.begin() - 1);
+  const int64_t runs = turn_runs_[turn] - asked.runs_before;
+  const int64_t most = int64_t{world_.options.preempt_after_runs} * asked.tenants;
+  if (runs > 0) Count("a tenant's first request waited");
+  if (runs > most) {
+    Broken(absl::StrCat("fair shares: ", asked.what, ", the first of its tenant, waited for ", runs,
+                        " runs; promised: at most ", most));
+  }
 }
 
 void Simulation::EndGenerate(Asked* asked, const GenerateSpec& spec, const SeenReply& seen,

@@ -31,6 +31,23 @@ void Simulation::DrawWorld() {
   if (choices_.OneIn(8)) world_.fake.nan_output_position = choices_.Between(1, 12);
 }
 
+namespace {
+
+void DrawPreemption(const BackendLimits& limits, Choices* choices, EngineOptions* options) {
+  options->preempt_after_runs = choices->OneIn(4) ? 1 << 20 : choices->Between(1, 8);
+  if (choices->OneIn(4)) options->max_tenant_slots = choices->Between(1, limits.num_slots);
+  // Of the memory: less than a server accepts, the least, room for whatever three tenants do.
+  const int kind = choices->Below(5);
+  const int samples = kind == 0   ? choices->Between(1, 2 * limits.num_slots)
+                      : kind == 1 ? 2 * limits.num_slots
+                                  : 6 * limits.num_slots;
+  if (kind < 4) {
+    options->max_parked_bytes = samples * static_cast<int64_t>(limits.bytes_per_slot);
+  }
+}
+
+}  // namespace
+
 void Simulation::DrawLimits() {
   EngineOptions& options = world_.options;
   options.max_queue = choices_.Between(0, 8);
@@ -43,8 +60,7 @@ void Simulation::DrawLimits() {
   options.reader_timeout = choices_.OneIn(2)
                                ? absl::InfiniteDuration()
                                : absl::Seconds(choices_.Between(1, choices_.OneIn(2) ? 5 : 100));
-  options.max_parked_bytes = (choices_.OneIn(3) ? 0 : choices_.Below(6)) *
-                             static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
+  DrawPreemption(world_.fake.limits, &choices_, &options);
   SessionLimits& sessions = options.sessions;
   sessions.max_sessions = choices_.Between(2, 12);
   if (!choices_.OneIn(3)) sessions.max_tenant_sessions = choices_.Between(1, 8);

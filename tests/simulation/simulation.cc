@@ -51,7 +51,9 @@ std::string Simulation::Run() {
 void Simulation::JudgeEnds() {
   const std::string unexplained = shared_.Unexplained();
   if (!unexplained.empty()) Broken(unexplained);
-  const std::string unfair = clock_went_back_ ? "" : turns_.Unfair();
+  const bool preempted = Counted("preempted") > 0;
+  const std::string unfair =
+      clock_went_back_ ? "" : turns_.Unfair(preempted, world_.room_for_all());
   if (!unfair.empty()) Broken("fair shares: " + unfair);
 }
 
@@ -141,6 +143,7 @@ void Simulation::BeginTurn() {
   if (BackendFailed() && !failed_at_turn_) failed_at_turn_ = turn_;
   latest_ = std::max(latest_, now_);
   turn_clocks_.push_back(now_);
+  turn_runs_.push_back(probe_->num_runs());
   ExpireClients();
 }
 

@@ -53,8 +53,7 @@ class Simulation {
   std::string Run();
 
   const std::vector<std::string>& trace() const { return trace_; }
-  // How often what happened: "CANCELLED", "fork", ...
-  const std::map<std::string, int64_t>& counts() const { return counts_; }
+  const std::map<std::string, int64_t>& counts() const { return counts_; }  // by what happened
 
  private:
   using Client = simulated::Client;
@@ -67,7 +66,7 @@ class Simulation {
   void DrawDisk();
   std::vector<WarmState> DrawWarm();
 
-  // simulation.cc: time, and what must always hold.
+  // simulation.cc: time.
   void Act();
   void BeginTurn();
   void Turn(bool emit);
@@ -83,6 +82,7 @@ class Simulation {
   void CheckAfterTurn();
   void CheckAsked(const Asked& asked);
   void CheckReader(Asked* asked);
+  void CheckParked(const EngineLoad& load);
   // `holders`: requests that may have held a kept state when the load was noted.
   void CheckLoad(bool idle, int64_t holders);
   void CheckStates(const EngineLoad& load, int64_t holders);
@@ -115,7 +115,7 @@ class Simulation {
   void Read();
   static void ReadOf(Asked* asked);
   Asked* Start(std::string what);
-  // Takes in the engine's answer: the request is in flight, or was refused for a good reason.
+  // The request is in flight, or was refused for a good reason.
   void Accepted(Asked* asked, const absl::StatusOr<RequestId>& id);
 
   // draw.cc: the parts of that.
@@ -130,12 +130,12 @@ class Simulation {
   std::string DrawMark();
   Priority DrawPriority();
 
-  // ends.cc, session_ends.cc: what is made of their ends.
-  // What is the same for all kinds. True: it reached its session (if it names one) and was not
-  // ended from outside.
+  // ends.cc, session_ends.cc: what is made of their ends. End is for all kinds; true: it reached
+  // its session, if any, and was not ended from outside.
   bool End(Asked* asked, const absl::Status& status);
   void EndGenerate(Asked* asked, const GenerateSpec& spec, const SeenReply& seen,
                    const Usage& usage);
+  void JudgeWait(const Asked& asked, absl::Time admitted);
   void JudgeUsage(const Asked& asked, const GenerateSpec& spec, const SeenReply& seen,
                   const Usage& usage);
   // `given`: all that it goes on from, of which `appended` tokens were its own; it says that
@@ -177,15 +177,15 @@ class Simulation {
   std::unique_ptr<SteppedEngine> engine_;
 
   int turn_ = 0;                               // turns begun
-  std::vector<absl::Time> turn_clocks_{now_};  // [turn] when it began
+  std::vector<absl::Time> turn_clocks_{now_};  // [turn] when it began ...
+  std::vector<int64_t> turn_runs_{0};          // ... and the runs before it
   int told_turn_ = 0;         // all that had been published by the end of this turn is told
   absl::Time latest_ = now_;  // the latest that any turn began
   bool clock_went_back_ = false;
   std::optional<int> failed_at_turn_;  // the backend had failed when this turn began
   bool draining_ = false, ended_rest_ = false, stopping_ = false;
   bool quiet_ = false;  // nobody disturbs any more
-  int actions_ = 0;
-  int last_number_ = 0;
+  int actions_ = 0, last_number_ = 0;
   int64_t tokens_seen_ = 0;
   std::list<Asked> asked_;  // oldest first
   std::deque<Client> clients_;

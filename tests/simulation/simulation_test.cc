@@ -60,6 +60,8 @@ constexpr const char* kMustHappen[] = {"BACKEND_FAILED",
                                        "disk read",
                                        "disk fault",
                                        "parked",
+                                       "preempted",
+                                       "a tenant's first request waited",
                                        "TENANT_QUEUE_FULL"};
 
 struct Tally {

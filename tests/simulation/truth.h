@@ -17,6 +17,7 @@
 #include "model/config.h"
 #include "model/tokenizer.h"
 #include "server/engine/engine.h"
+#include "server/engine/parked_room.h"
 #include "server/engine/reply.h"
 #include "server/engine/request.h"
 #include "tests/support/fake_backend.h"
@@ -29,6 +30,13 @@ struct World {
   std::optional<Tokenizer> tokenizer;
   FakeBackendOptions fake;
   EngineOptions options;
+
+  static constexpr int kTenants = 3;
+  ParkedRoom parked_room() const { return ParkedRoomOf(options.max_parked_bytes, fake.limits); }
+  // That every tenant may begin as much as there are slots.
+  bool room_for_all() const {
+    return parked_room().begun >= kTenants * int64_t{fake.limits.num_slots};
+  }
 };
 
 struct SessionState {

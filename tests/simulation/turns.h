@@ -31,8 +31,8 @@ class Turns {
  public:
   void Note(const Served& served) { served_.push_back(served); }
 
-  // What was unfair; empty: nothing.
-  std::string Unfair() const {
+  // What was unfair; empty: nothing. `preempted`: some were; `room`: for all that wanted to begin.
+  std::string Unfair(bool preempted, bool room) const {
     for (const Served& waited : served_) {
       if (!waited.waits_at_once) continue;
       std::map<std::string, int> before;  // by tenant: turns while it waited
@@ -45,7 +45,7 @@ class Turns {
         if (other.admitted <= waited.arrival || other.admitted >= waited.admitted) continue;
         ++before[other.tenant];
         less_urgent += own && other.priority > waited.priority && other.slots == 1 ? 1 : 0;
-        if (waited.first && !own && other.slots == 1 && HoldsMore(other)) {
+        if (waited.first && !own && !preempted && other.slots == 1 && HoldsMore(other)) {
           return absl::StrCat("#", other.number, ", whose tenant held slots, got another before #",
                               waited.number, ", whose tenant held none");
         }
@@ -58,7 +58,7 @@ class Turns {
       }
       // A tenant that holds nothing is next, but for those that hold nothing either and have
       // waited for longer.
-      if (!waited.first) continue;
+      if (!waited.first || (preempted && !room)) continue;
       for (const auto& [tenant, turns] : before) {
         if (turns <= 1 || tenant == waited.tenant) continue;
         return absl::StrCat("tenant \"", tenant, "\" had ", turns, " turns while #", waited.number,

@@ -119,7 +119,7 @@ TEST_F(ReaderTest, OnlyAsManyGiveUpTheirSlotsAsAreNeeded) {
 }
 
 TEST_F(ReaderTest, KeepsItsSlotWhereThereIsNoMemoryForItsState) {
-  options_.max_parked_bytes = 100;  // one state is 64
+  options_.max_parked_bytes = 5 * 64;  // of one state, beside those kept for preemption
   Start();
   ReplyCollector first(ReplyCollector::Reading::kOnlyWhenAsked);
   ReplyCollector second(ReplyCollector::Reading::kOnlyWhenAsked);

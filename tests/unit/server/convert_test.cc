@@ -147,6 +147,8 @@ TEST_F(ConvertTest, EveryFieldOfTheLoadArrives) {
   load.oldest_wait = absl::Milliseconds(24500);
   load.tenants = 25;
   load.parked = 26;
+  load.preempted = 29;
+  load.preempted_total = 30;
   load.refused = 27;
   load.cut = 28;
   v1::ModelLoad wire;

@@ -139,6 +139,7 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "--threads", "many"}, "--threads"},
       {{"--model", "m", "--threads", "-1"}, "threads is -1; allowed: 0 to 4096"},
       {{"--model", "m", "--max-sessions", "0"}, "max-sessions is 0; allowed: 1 to"},
+      {{"--model", "m", "--max-tenant-slots", "-1"}, "max-tenant-slots is -1; allowed: 0 to"},
       {{"--model", "m", "--max-request-tokens", "0"}, "max-request-tokens is 0; allowed: 1 to"},
       {{"--model", "m", "--max-client-sessions", "-1"}, "max-client-sessions is -1; allowed: 0 to"},
       {{"--model", "m", "--session-state-mib", "-1"}, "session-state-mib is -1; allowed: 0 to"},
