@@ -21,6 +21,7 @@ from torch_python import LIBRARY, TORCH_PYTHON, missing_library, missing_torch, 
 
 CHECKPOINTS = SOURCE_DIR / "tests/e2e/checkpoints"
 BY_NAME = {case.name: case for case in CASES}
+WITHOUT_SCALE = BY_NAME["image-generator"].flags[:-2]  # how it draws is then guessed
 NO_TORCH, NO_LIBRARY = missing_torch(), missing_library()
 
 
@@ -91,6 +92,38 @@ class CommittedCheckpointsTest(ConvertTest):
             self.assertLessEqual(abs(got["nll_nats"] - want["nll_nats"]), 1e-4 * want["nll_nats"])
             self.assertLessEqual(np.abs(np.array(got["outputs"]) - np.array(want["outputs"])).max(), case.limit)
 
+    def test_a_guess_that_changes_numbers_is_not_called_good(self) -> None:
+        # As in the README, but for --activation gelu. The library would be given relu too, so its agreement would prove nothing.
+        flags = ("--num-heads", "2", "--bos", "0")
+        result = self.convert(self.committed("elu-learned"), *flags, "--no-check", code=4)
+        report, _, repeated = result.out.partition("wrote ")
+        self.assertIn("activation = relu", report)
+        self.assertIn("guessed and not confirmed (5 settings)", repeated)
+        for setting in ("activation = relu: --activation", "layer_norm_eps = 1e-05", "normalizer.eps = 1e-06", "feature_map = elu", "output.type"):
+            self.assertIn(setting, repeated)
+        self.assertNotIn("content", repeated, "changes no number")
+        self.assertIn("NOT CONFIRMED: 5 settings", result.err)
+        self.assertTrue((self.model / "model.safetensors").exists(), "kept to look at")
+        result = self.convert(self.committed("elu-learned"), *flags, "--no-check", "--accept-guesses", "--force")
+        self.assertIn("guessed and accepted (5 settings)", result.out)
+        self.assertEqual(result.err, "")
+        said = ("--activation", "relu", "--layer-norm-eps", "1e-5", "--eps", "1e-6", "--feature-map", "elu", "--output", "categorical")
+        result = self.convert(self.committed("elu-learned"), *flags, *said, "--no-check", "--force")
+        self.assertNotIn("not confirmed", result.out)
+
+    def test_answers_of_other_code_confirm_what_a_score_shows(self) -> None:
+        golden = CHECKPOINTS / "elu-learned.golden.json"
+        right = ("--num-heads", "2", "--bos", "0", "--activation", "gelu", "--limit", "1e-4", "--expect", golden)
+        self.assertNotIn("not confirmed", self.convert(self.committed("elu-learned"), *right, says="good").out)
+        wrong = ("--num-heads", "2", "--bos", "0", "--expect", golden)
+        result = self.convert(self.committed("elu-learned"), *wrong, "--force", code=1, says="BEYOND THE LIMITS")
+        self.assertIn("activation = relu", result.out.partition("check:")[2], "it may be the guess that is wrong")
+        case = BY_NAME["image-generator"]
+        result = self.convert(
+            self.committed(case.name), *WITHOUT_SCALE, "--expect", CHECKPOINTS / "image-generator.golden.json", "--limit", case.limit, "--force", code=4
+        )
+        self.assertIn("guessed and not confirmed (1 settings)\n  scale = elu", result.out)
+
     def test_the_check_finds_a_wrong_setting(self) -> None:
         for name, *wrong in (
             ("elu-learned", "--num-heads", "4", "--activation", "gelu", "--bos", "0"),
@@ -110,9 +143,9 @@ class CommittedCheckpointsTest(ConvertTest):
         surplus = self.changed("image-generator", lambda t: t.update({
             "optimizer.state.0.exp_avg": np.zeros((4, 4), "f4"), "num_batches_tracked": np.zeros(1, "i8"), "aux.weight": np.ones((3, 3), "f4"),
         }))  # fmt: skip
-        flags = BY_NAME["image-generator"].flags
+        flags = WITHOUT_SCALE
         self.refused(surplus, *flags, "--no-check", says=("aux.weight", "[3, 3]", "--ignore-unused"))
-        out = self.convert(surplus, *flags, "--no-check", "--ignore-unused").out
+        out = self.convert(surplus, *flags, "--no-check", "--ignore-unused", "--accept-guesses").out
         lines = [" ".join(line.split()) for line in out.splitlines()]
         self.assertIn("transformer.layers.1.linear1.weight -> transformer.layers.1.linear1.weight [48, 16] F32", lines)
         self.assertIn("value_embedding.weight -> embedding.weight [256, 8] F32", lines)
@@ -126,7 +159,7 @@ class CommittedCheckpointsTest(ConvertTest):
         case = BY_NAME["elu-learned"]
         for given, stored in (("f32", "F32"), ("f16", "F16"), ("bf16", "BF16"), ("keep", "F32")):
             with self.subTest(given):
-                self.convert(self.committed(case.name), "--dtype", given, "--no-check", "--force", *case.flags)
+                self.convert(self.committed(case.name), "--dtype", given, "--no-check", "--accept-guesses", "--force", *case.flags)
                 raw = (self.model / "model.safetensors").read_bytes()
                 header = json.loads(raw[8 : 8 + struct.unpack("<Q", raw[:8])[0]])
                 self.assertEqual({e["dtype"] for n, e in header.items() if n != "__metadata__"}, {stored})
@@ -142,7 +175,7 @@ class CommittedCheckpointsTest(ConvertTest):
     def test_content_and_settings_reach_the_configuration(self) -> None:
         alphabet = self.folder / "alphabet.txt"
         alphabet.write_text("\n abcdefghijklmnopqrstuvwxyzäöü?!.,;'")
-        self.convert(self.committed("favor"), "--no-check", *BY_NAME["favor"].flags, "--alphabet", alphabet, "--name", "verse", "--eps", "1e-5",
+        self.convert(self.committed("favor"), "--no-check", "--accept-guesses", *BY_NAME["favor"].flags, "--alphabet", alphabet, "--name", "verse", "--eps", "1e-5",
                      "--bos", "36", "--eos", "36", "--softmax-temp", "0.5", "--layer-norm-eps", "1e-6")  # fmt: skip
         config = json.loads((self.model / "config.json").read_text())
         self.assertEqual(config["content"]["tokenizer"]["alphabet"], alphabet.read_text())
@@ -178,7 +211,7 @@ class CommittedCheckpointsTest(ConvertTest):
 
     def test_a_head_without_bias_gets_zeros(self) -> None:
         checkpoint = self.changed("favor", lambda t: t.pop("predictor.bias"))
-        self.convert(checkpoint, "--no-check", *BY_NAME["favor"].flags, says="predictor.bias = zeros")
+        self.convert(checkpoint, "--no-check", "--accept-guesses", *BY_NAME["favor"].flags, says="predictor.bias = zeros")
 
     def test_what_shapes_do_not_tell_is_asked_for(self) -> None:
         self.refused(self.committed("elu-learned"), says=("--num-heads is needed", "1, 2, 4, 8, 16 fit"))
@@ -233,12 +266,12 @@ class CommittedCheckpointsTest(ConvertTest):
                 self.refused(path, says=(name, says) if not name.startswith("other") else (says,))
 
     def test_an_existing_directory_stays(self) -> None:
-        flags = (*BY_NAME["favor"].flags, "--no-check")
+        flags = (*BY_NAME["favor"].flags, "--no-check", "--accept-guesses")
         self.convert(self.committed("favor"), *flags)
         before = (self.model / "config.json").read_bytes()
         self.convert(self.committed("rfa"), "--activation", "gelu", "--no-check", code=2, says="--force")
         self.assertEqual((self.model / "config.json").read_bytes(), before)
-        self.convert(self.committed("rfa"), "--activation", "gelu", "--no-check", "--force")
+        self.convert(self.committed("rfa"), "--activation", "gelu", "--no-check", "--accept-guesses", "--force")
         self.assertIn('"rfa"', (self.model / "config.json").read_text())
         (self.model / "thesis.tex").write_text("mine")
         self.convert(self.committed("favor"), *flags, "--force", code=2, says="thesis.tex")
@@ -273,7 +306,10 @@ class LibraryTest(ConvertTest):
             with self.subTest(case.name):
                 (checkpoint,) = (p for p in fresh.glob(f"{case.name}.*") if p.suffix != ".json")
                 common = (checkpoint, *case.flags, "--limit", case.limit, "--force")
-                self.convert(*common, *library, "--golden", "--check-length", "48", python=TORCH_PYTHON, says="good")
+                self.convert(
+                    *common, *library, "--golden", "--check-length", "48", "--accept-guesses", python=TORCH_PYTHON,
+                    says="the same, with the guesses below on both sides",
+                )  # fmt: skip
                 own = json.loads((self.model / "golden.json").read_text())
                 self.assertEqual(own["sequences"][0]["num_scored"], len(own["positions"]))
                 self.convert(*common, "--expect", fresh / f"{case.name}.golden.json", python=TORCH_PYTHON, says="good")
@@ -284,7 +320,10 @@ class LibraryTest(ConvertTest):
         answers = json.loads(want.read_text())
         tokens = self.folder / "tokens.jsonl"
         tokens.write_text(token_lines(s["tokens"] for s in answers["sequences"]))
-        self.convert(checkpoint, *case.flags, *library, "--golden", "--force", "--check-tokens", tokens, "--limit", case.limit, python=TORCH_PYTHON)
+        self.convert(
+            checkpoint, *case.flags, *library, "--golden", "--force", "--check-tokens", tokens, "--limit", case.limit, "--accept-guesses",
+            python=TORCH_PYTHON,
+        )  # fmt: skip
         own = json.loads((self.model / "golden.json").read_text())
         rows = [own["positions"].index(p) for p in answers["positions"]]
         for mine, theirs in zip(own["sequences"], answers["sequences"], strict=True):
@@ -298,7 +337,7 @@ class LibraryTest(ConvertTest):
                 with self.subTest((dtype, name)):
                     case = BY_NAME[name]
                     self.convert(
-                        self.committed(name), *case.flags, *library, "--dtype", dtype, "--limit", "1e-4", "--force", python=TORCH_PYTHON,
+                        self.committed(name), *case.flags, *library, "--dtype", dtype, "--limit", "1e-4", "--force", "--accept-guesses", python=TORCH_PYTHON,
                         says=f"rounding to {dtype} changes raw outputs",
                     )  # fmt: skip
 
@@ -334,7 +373,10 @@ class PickleTest(ConvertTest):
                     f"import sys; from safetensors.torch import load_file; t = load_file({str(self.committed('rfa'))!r})\n"
                     f"torch.save({{n: v.to(torch.{dtype}) for n, v in t.items()}}, sys.argv[1])"
                 )
-                self.convert(path, "--activation", "gelu", "--limit", "1e-4", "--force", python=TORCH_PYTHON, says="good")
+                self.convert(
+                    path, "--activation", "gelu", "--limit", "1e-4", "--force", "--accept-guesses", python=TORCH_PYTHON,
+                    says="the same, with the guesses below on both sides",
+                )  # fmt: skip
                 self.assertIn(f'"{kept}"'.encode(), (self.model / "model.safetensors").read_bytes()[:400])
 
 

@@ -153,14 +153,14 @@ def _larger(*values: float) -> float:
     return next((v for v in values if v != v), max(values))
 
 
-def print_difference(found: Difference, limit: float, against: str, want: dict[str, Any]) -> bool:
-    """Says what was found; returns whether it is within the limits."""
+def print_difference(found: Difference, limit: float, against: str, want: dict[str, Any], verdict: str) -> bool:
+    """Says what was found, `verdict` if it is within the limits; returns whether it is."""
     counted = sum(s["num_scored"] for s in want["sequences"]) if "num_scored" in want["sequences"][0] else "?"
     print(f"check: rivulet score against {against}: {len(want['sequences'])} sequence(s), {counted} scored tokens")
     print(f"  raw outputs  largest difference {found.outputs:.2e}, limit {limit:.0e}")
     print(f"  nll          relative difference {found.nll:.2e}, limit {NLL_LIMIT:.0e}")
     good = found.within(limit)
-    print("  good" if good else "  BEYOND THE LIMITS", flush=True)
+    print(f"  {verdict}" if good else "  BEYOND THE LIMITS", flush=True)
     return good
 
 

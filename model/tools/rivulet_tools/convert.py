@@ -2,7 +2,8 @@
 """rivulet-convert: a checkpoint of pytorch-fast-transformers becomes a model directory, and the result is checked.
 
 Exit codes: 0 converted and checked (or --no-check); 1 the check found differences beyond the limits; 2 bad input; 3 something is absent
-that the check needs (the directory is kept) or that reading needs.
+that the check needs (the directory is kept) or that reading needs; 4 settings that change numbers were guessed, and neither the check nor
+--accept-guesses confirms them (the directory is kept).
 """
 
 import argparse
@@ -23,6 +24,8 @@ from rivulet_tools.library import Reference, import_library, import_torch, in_li
 from rivulet_tools.model_directory import DTYPES, ModelFiles, refuse_existing
 from rivulet_tools.plan import Plan, Settings
 
+GUESSED = 4  # the exit code
+
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -34,6 +37,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("directory", type=pathlib.Path, help="the model directory to write")
     parser.add_argument("--dtype", choices=DTYPES, default="keep", help="element type of the weights (default: as in the checkpoint)")
     parser.add_argument("--force", action="store_true", help="replace the model directory where it exists")
+    parser.add_argument("--accept-guesses", action="store_true", help="exit with 0 although settings were guessed that change numbers")
     parser.add_argument("--ignore-unused", action="store_true", help="leave out tensors that look like weights but have no place")
     names = parser.add_argument_group("names of tensors (found by themselves where there is one choice)")
     names.add_argument("--prefix", help="what stands before layers.N, where there is more than one encoder")
@@ -123,15 +127,16 @@ class Conversion:
                 absent = str(error)
         files.write(args.directory, force=args.force, golden=want if args.golden else None)
         print(f"wrote {args.directory}")
-        if args.no_check:
-            return 0
-        try:
-            if absent is not None or want is None:
-                raise Absent(absent or "")
-            return self.compare(plan, want)
-        except Absent as error:
-            check.say_not_checked(str(error))
-            return error.exit_code
+        code = 0
+        if not args.no_check:
+            try:
+                if absent is not None or want is None:
+                    raise Absent(absent or "")
+                code = self.compare(plan, want)
+            except Absent as error:
+                check.say_not_checked(str(error))
+                code = error.exit_code
+        return self.judge_guesses(plan, code)
 
     def wanted(self, plan: Plan, files: ModelFiles) -> dict:
         """What the model must answer: from --expect, or from the library with the checkpoint's tensors, as they are written."""
@@ -163,7 +168,29 @@ class Conversion:
         against = f"{args.expect}" if args.expect is not None else against
         found = check.difference(want, check.rivulet_score(check.find_rivulet(args.rivulet), args.directory, want))
         limit = args.limit or check.output_limit(plan.config)
-        return 0 if check.print_difference(found, limit, against, want) else 1
+        verdict = "the same, with the guesses below on both sides" if plan.open_guesses(args.expect is not None) else "good"
+        return 0 if check.print_difference(found, limit, against, want, verdict) else 1
+
+    def judge_guesses(self, plan: Plan, code: int) -> int:
+        """Repeats the guesses that may make the model's numbers wrong unseen, and returns the exit code.
+
+        The library is given every guess too, so agreeing with it proves none; the answers of --expect were made without them.
+        """
+        args = self.args
+        guesses = plan.open_guesses(scores_confirmed=args.expect is not None and code == 0 and not args.no_check)
+        if not guesses:
+            return code
+        print(f"guessed and {'accepted' if args.accept_guesses else 'not confirmed'} ({len(guesses)} settings)")
+        print("\n".join(guess.line() for guess in guesses), flush=True)
+        if args.accept_guesses:
+            return code
+        print(
+            f"NOT CONFIRMED: {len(guesses)} settings that change the model's numbers were guessed. Give the flags that say them, compare with the "
+            "answers of your own code (--expect FILE), or take them as they are (--accept-guesses).",
+            file=sys.stderr,
+            flush=True,
+        )
+        return code or GUESSED
 
 
 def main(argv: Sequence[str] | None = None) -> int:

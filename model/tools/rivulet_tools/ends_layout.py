@@ -8,7 +8,7 @@ import numpy as np
 
 from rivulet_tools.checkpoint import Tensor
 from rivulet_tools.errors import BadInput
-from rivulet_tools.plan import Config, Plan, Settings, looks_like_weight
+from rivulet_tools.plan import Changes, Config, Plan, Settings, looks_like_weight
 
 # A stored table this close to the formula is the formula: float32 arithmetic alone leaves 5e-5 at position 783, 2e-4 at 3071.
 SINUSOIDAL_TOLERANCE = 5e-4
@@ -51,7 +51,7 @@ class EndsLayout:
         paper = "value_embedding" in embedding_name
         if output["type"] == "mixture_of_logistics":
             guess, why = ("elu", "the paper's ImageGenerator samples so") if paper else ("exp", "no sign of the paper's ImageGenerator")
-            output["scale"] = self.plan.choose("scale", self.settings.scale, guess, f"--scale; {why}")
+            output["scale"] = self.plan.choose("scale", self.settings.scale, guess, f"--scale; {why}", Changes.DRAWS)
         elif self.settings.scale is not None or self.settings.num_levels is not None:
             raise BadInput("--scale, --num-levels: the head is categorical, which has no such setting")
         return {"vocab_size": vocab_size, "position": position, "output": output} | self.tokens(vocab_size, position, output)
@@ -140,7 +140,7 @@ class EndsLayout:
         if name.endswith("weight") and bias in self.plan.source:
             self.plan.map(bias, "predictor.bias", (outputs,))
         else:
-            self.plan.guess("predictor.bias", "zeros", f"there is no {bias!r}")
+            self.plan.guess("predictor.bias", "zeros", f"there is no {bias!r}", Changes.NOTHING)
             self.plan.tensors["predictor.bias"] = Tensor("F32", np.zeros(outputs, "<f4"))
         return outputs
 
@@ -163,7 +163,8 @@ class EndsLayout:
         if kind is None:
             kind = "sinusoidal" if difference <= SINUSOIDAL_TOLERANCE else "learned"
             if kind == "sinusoidal":
-                plan.guess("position.type", kind, f"{name!r} is the formula within {difference:.1e}; --position-type learned keeps the table")
+                why = f"{name!r} is the formula within {difference:.1e}; --position-type learned keeps the table"
+                plan.guess("position.type", kind, why, Changes.NOTHING)
         plan.position_table = table[:length]
         if kind == "learned":
             plan.put(name, "position.weight", Tensor(tensor.dtype, table[:length]))
@@ -239,7 +240,8 @@ class EndsLayout:
 
     def special(self, name: str, given: str | None, vocab_size: int, default: int | None, why: str) -> int | None:
         if given is None:
-            return self.plan.guess(f"{name}_token_id", default, why)
+            # A wrong eos only ends what is generated elsewhere; none ends nothing.
+            return self.plan.guess(f"{name}_token_id", default, why, Changes.SCORES if name == "bos" else Changes.NOTHING)
         if given == "none":
             return None
         if not given.isdecimal() or int(given) >= vocab_size:
@@ -257,9 +259,9 @@ class EndsLayout:
         sizes = {784: (28, 28, 1), 1024: (32, 32, 1), 3072: (32, 32, 3)}
         if kind is None and output["type"] == "mixture_of_logistics" and values in sizes:
             h, w, c = sizes[values]
-            return self.plan.guess("content", {"type": "image", "height": h, "width": w, "channels": c}, f"--content; {values} values in all")
+            return self.plan.guess("content", {"type": "image", "height": h, "width": w, "channels": c}, f"--content; {values} values in all", Changes.NOTHING)
         if kind is None:
-            return self.plan.guess("content", {"type": "tokens"}, "--content image (--height, --width, --channels) or --alphabet say more")
+            return self.plan.guess("content", {"type": "tokens"}, "--content image (--height, --width, --channels) or --alphabet say more", Changes.NOTHING)
         if kind == "image":
             return self.image(values if position["type"] != "none" else None)
         if s.height or s.width or s.channels:
@@ -271,7 +273,7 @@ class EndsLayout:
     def image(self, values: int | None) -> Config:
         h, w, c = self.settings.height, self.settings.width, self.settings.channels
         if c is None:
-            c = self.plan.guess("content.channels", 1, "--channels; gray")
+            c = self.plan.guess("content.channels", 1, "--channels; gray", Changes.NOTHING)
         if h is None or w is None:
             raise BadInput("--height and --width are needed for images" + (f"; {values} values in all" if values else ""))
         if values is not None and h * w * c > values:

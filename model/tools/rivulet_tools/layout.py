@@ -9,7 +9,7 @@ from rivulet_tools.encoder_layout import EncoderLayout, find_prefix
 from rivulet_tools.ends_layout import EndsLayout
 from rivulet_tools.errors import BadInput
 from rivulet_tools.model_directory import expected_tensors
-from rivulet_tools.plan import Plan, Settings
+from rivulet_tools.plan import Changes, Plan, Settings
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -42,4 +42,4 @@ def _model_name(plan: Plan, settings: Settings, directory_name: str) -> str:
             raise BadInput(f"--name {settings.name!r}: {_NAME.pattern} is allowed")
         return settings.name
     name = re.sub(r"[^a-z0-9._-]+", "-", directory_name.lower()).lstrip("._-")[:64] or "model"
-    return plan.guess("name", name, "--name; the directory's")
+    return plan.guess("name", name, "--name; the directory's", Changes.NOTHING)

@@ -2,6 +2,7 @@
 """What a conversion decided: which tensor goes where, which settings were guessed, what is left over."""
 
 import dataclasses
+import enum
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -60,6 +61,25 @@ class Settings:
     ignore_unused: bool = False
 
 
+class Changes(enum.Enum):
+    """What a guess that is wrong makes wrong."""
+
+    NOTHING = enum.auto()  # names and forms alone, or a value that the check compares with the checkpoint's
+    DRAWS = enum.auto()  # what is generated; a score does not show it
+    SCORES = enum.auto()
+
+
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    setting: str
+    value: Any
+    why: str
+    changes: Changes
+
+    def line(self) -> str:
+        return f"  {self.setting} = {'none' if self.value is None else self.value}: {self.why}"
+
+
 class Plan:
     """Fills up while a checkpoint is read. `source` holds the checkpoint's tensors and is not changed."""
 
@@ -68,19 +88,24 @@ class Plan:
         self.config: Config = {}
         self.tensors: dict[str, Tensor] = {}  # by the name in model.safetensors
         self.mapped: list[tuple[str, str, Tensor]] = []  # (name in the checkpoint, name in the directory or what became of it, tensor)
-        self.guessed: list[tuple[str, Any, str]] = []  # (setting, value, why)
+        self.guessed: list[Guess] = []
         self.used: set[str] = set()
         self.prefix = ""
         self.position_table: np.ndarray | None = None  # the checkpoint's own, [max_length, columns]
 
-    def guess(self, setting: str, value: T, why: str) -> T:
+    def guess(self, setting: str, value: T, why: str, changes: Changes = Changes.SCORES) -> T:
         """Notes a guess and returns its value."""
-        self.guessed.append((setting, value, why))
+        self.guessed.append(Guess(setting, value, why, changes))
         return value
 
-    def choose(self, setting: str, given: T | None, default: T, why: str) -> T:
+    def choose(self, setting: str, given: T | None, default: T, why: str, changes: Changes = Changes.SCORES) -> T:
         """What was given, else the default, noted as a guess."""
-        return self.guess(setting, default, why) if given is None else given
+        return self.guess(setting, default, why, changes) if given is None else given
+
+    def open_guesses(self, scores_confirmed: bool) -> list[Guess]:
+        """Those that change numbers. `scores_confirmed`: the model's scores agree with answers that were made without these guesses."""
+        confirmed = (Changes.NOTHING, Changes.SCORES) if scores_confirmed else (Changes.NOTHING,)
+        return [guess for guess in self.guessed if guess.changes not in confirmed]
 
     def map(self, name: str, target: str, shape: tuple[int, ...]) -> None:
         """The checkpoint's tensor `name` becomes `target`, which must have `shape`."""
@@ -124,7 +149,7 @@ class Plan:
         width = max((len(name) for name, _, _ in self.mapped), default=0)
         lines += [f"  {name:<{width}}  ->  {target}  {list(t.shape)} {t.dtype}" for name, target, t in self.mapped]
         lines.append(f"guessed ({len(self.guessed)} settings)")
-        lines += [f"  {setting} = {'none' if value is None else value}: {why}" for setting, value, why in self.guessed]
+        lines += [guess.line() for guess in self.guessed]
         unused = self.unused()
         lines.append(f"not used ({len(unused)} tensors)")
         lines += [f"  {name}  {list(t.shape)} {t.dtype}" for name, t, _ in unused]

@@ -80,7 +80,8 @@ CASES = (
     ),
     Case(
         "image-generator", names=("value_embedding.weight", "pos_embedding.pe", "predictor"), position="sinusoidal", combine="concat",
-        activation="relu", vocab=256, length=43, mixtures=10, flags=("--num-heads", "2", "--height", "4", "--width", "11"),
+        activation="relu", vocab=256, length=43, mixtures=10,
+        flags=("--num-heads", "2", "--height", "4", "--width", "11", "--scale", "elu"),
         config={"bos_token_id": None, "position": {"type": "sinusoidal", "combine": "concat", "max_length": 43},
                 "output": {"type": "mixture_of_logistics", "num_mixtures": 10, "num_levels": 256, "scale": "elu"},
                 "content": {"type": "image", "height": 4, "width": 11, "channels": 1}},
