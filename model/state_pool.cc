@@ -21,16 +21,15 @@ void CheckOrDie(bool holds, const char* what) {
 StatePool::StatePool(int num_slots) {
   CheckOrDie(num_slots >= 0, "the number of slots is negative");
   used_.resize(static_cast<size_t>(num_slots) + 1, false);
-  queue_.resize(static_cast<size_t>(num_slots));
-  std::iota(queue_.begin(), queue_.end(), kGuardSlot + 1);
+  free_.resize(static_cast<size_t>(num_slots));
+  std::iota(free_.rbegin(), free_.rend(), kGuardSlot + 1);
 }
 
 Slot StatePool::Take() {
-  if (free() == 0) return kGuardSlot;
-  const Slot slot = queue_[head_];
-  head_ = (head_ + 1) % queue_.size();
+  if (free_.empty()) return kGuardSlot;
+  const Slot slot = free_.back();
+  free_.pop_back();
   used_[static_cast<size_t>(slot)] = true;
-  ++num_used_;
   return slot;
 }
 
@@ -38,9 +37,7 @@ void StatePool::Give(Slot slot) {
   CheckOrDie(slot > kGuardSlot && slot <= capacity(), "a slot that does not exist is given back");
   CheckOrDie(used_[static_cast<size_t>(slot)], "a free slot is given back");
   used_[static_cast<size_t>(slot)] = false;
-  // The free slots are the free() entries from head_ on; this one goes behind them.
-  queue_[(head_ + static_cast<size_t>(free())) % queue_.size()] = slot;
-  --num_used_;
+  free_.push_back(slot);
 }
 
 }  // namespace rivulet

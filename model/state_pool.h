@@ -16,21 +16,19 @@ class StatePool {
  public:
   explicit StatePool(int num_slots);
 
-  // A free slot, the one freed longest ago first; kGuardSlot where none is free. The caller zeroes
-  // it.
+  // A free slot, the one freed last first: what few requests at a time touch stays few slots, in
+  // the caches and in memory. kGuardSlot where none is free. The caller zeroes it.
   Slot Take();
   // Gives a slot back. REQUIRES: it is used. The caller has zeroed it.
   void Give(Slot slot);
 
   int capacity() const { return static_cast<int>(used_.size()) - 1; }
-  int free() const { return capacity() - num_used_; }
-  int used() const { return num_used_; }
+  int free() const { return static_cast<int>(free_.size()); }
+  int used() const { return capacity() - free(); }
 
  private:
-  std::vector<bool> used_;   // [slots + 1]
-  std::vector<Slot> queue_;  // ring of free slots
-  size_t head_ = 0;          // next to hand out
-  int num_used_ = 0;
+  std::vector<bool> used_;  // [slots + 1]
+  std::vector<Slot> free_;  // a stack: the last is handed out next
 };
 
 }  // namespace rivulet

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <deque>
 #include <random>
 #include <vector>
 
@@ -21,17 +20,26 @@ TEST(StatePoolTest, HandsOutEverySlotButTheGuardOnce) {
   EXPECT_EQ(pool.free(), 0);
 }
 
-TEST(StatePoolTest, ReusesTheSlotFreedLongestAgoFirst) {
+TEST(StatePoolTest, ReusesTheSlotFreedLastFirst) {
   StatePool pool(4);
   for (int i = 0; i < 4; ++i) pool.Take();
   pool.Give(3);
   pool.Give(1);
   pool.Give(4);
-  EXPECT_EQ(pool.Take(), 3);
-  pool.Give(2);
-  EXPECT_EQ(pool.Take(), 1);
   EXPECT_EQ(pool.Take(), 4);
+  pool.Give(2);
   EXPECT_EQ(pool.Take(), 2);
+  EXPECT_EQ(pool.Take(), 1);
+  EXPECT_EQ(pool.Take(), 3);
+}
+
+TEST(StatePoolTest, ALoneUserTouchesOneSlot) {
+  StatePool pool(256);
+  for (int i = 0; i < 1000; ++i) {
+    const Slot slot = pool.Take();
+    ASSERT_EQ(slot, 1);
+    pool.Give(slot);
+  }
 }
 
 TEST(StatePoolTest, AnEmptyPoolHasOnlyTheGuard) {
@@ -40,13 +48,12 @@ TEST(StatePoolTest, AnEmptyPoolHasOnlyTheGuard) {
   EXPECT_EQ(pool.Take(), kGuardSlot);
 }
 
-TEST(StatePoolTest, AgreesWithAQueueOverRandomOperations) {
+TEST(StatePoolTest, AgreesWithAStackOverRandomOperations) {
   std::mt19937_64 random(1);
   for (int num_slots = 1; num_slots <= 9; ++num_slots) {
     StatePool pool(num_slots);
-    std::deque<Slot> free;
-    std::vector<Slot> used;
-    for (Slot slot = 1; slot <= num_slots; ++slot) free.push_back(slot);
+    std::vector<Slot> free, used;
+    for (Slot slot = num_slots; slot >= 1; --slot) free.push_back(slot);
     for (int i = 0; i < 5000; ++i) {
       if (random() % 2 == 0) {
         const Slot slot = pool.Take();
@@ -54,8 +61,8 @@ TEST(StatePoolTest, AgreesWithAQueueOverRandomOperations) {
           ASSERT_EQ(slot, kGuardSlot);
         } else {
           ASSERT_NE(slot, kGuardSlot);
-          ASSERT_EQ(slot, free.front());
-          free.pop_front();
+          ASSERT_EQ(slot, free.back());
+          free.pop_back();
           used.push_back(slot);
         }
       } else if (!used.empty()) {
