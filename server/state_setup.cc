@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/state_setup.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -84,7 +82,7 @@ absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& 
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name) {
   DiskTier tier;
   if (config.state_dir.empty()) return tier;
-  mkdir(config.state_dir.c_str(), 0700);  // whether it can be used is seen below
+  RIVULET_RETURN_IF_ERROR(MakeStateDirectory(config.state_dir));
   RIVULET_ASSIGN_OR_RETURN(tier.files,
                            OpenStateDirectory(absl::StrCat(config.state_dir, "/", model_name)));
   return tier;

@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/thread.h"
 #include "server/engine/mutex.h"
 
 namespace rivulet {
@@ -144,6 +145,7 @@ class BackgroundThread final : public Background {
 
  private:
   void Loop() {
+    NameThread("state-files");
     while (true) {
       std::function<void()> work;
       {
@@ -175,10 +177,13 @@ absl::Status BadDirectory(const std::string& directory, absl::string_view what) 
 
 }  // namespace
 
+absl::Status MakeStateDirectory(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return absl::OkStatus();
+  return BadDirectory(path, "cannot be made");
+}
+
 absl::StatusOr<std::unique_ptr<StateFiles>> OpenStateDirectory(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
-    return BadDirectory(path, "cannot be made");
-  }
+  RIVULET_RETURN_IF_ERROR(MakeStateDirectory(path));
   const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (directory < 0) return BadDirectory(path, "cannot be opened");
   const int lock =

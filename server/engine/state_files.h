@@ -33,6 +33,10 @@ class StateFiles {
   virtual void Remove(uint64_t number) = 0;
 };
 
+// Makes an owner-only directory where it is missing; its parent must exist. Errors:
+// INVALID_ARGUMENT (cannot be made, and why).
+absl::Status MakeStateDirectory(const std::string& directory);
+
 // Owner-only files in `directory`, which is made where it is missing; its parent must exist. Held
 // by a lock for as long as the object lives; files of a process that ended without removing them
 // are removed, others are not touched. Errors: FAILED_PRECONDITION (another process holds it),

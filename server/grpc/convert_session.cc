@@ -108,14 +108,22 @@ absl::StatusOr<absl::Duration> ToDuration(absl::string_view reason, absl::string
                                           const google::protobuf::Duration& wire) {
   const int64_t seconds = wire.seconds();
   const int32_t nanos = wire.nanos();
-  const bool in_range = seconds >= -kMaxSeconds && seconds <= kMaxSeconds && nanos >= -kMaxNanos &&
-                        nanos <= kMaxNanos;
-  const bool one_sign = seconds == 0 || nanos == 0 || (seconds < 0) == (nanos < 0);
-  if (in_range && one_sign) return absl::Seconds(seconds) + absl::Nanoseconds(nanos);
-  return InvalidField(reason, field,
-                      absl::StrCat(field, " has ", seconds, " seconds and ", nanos,
-                                   " nanos, which is no Duration: nanos are -999999999 to "
-                                   "999999999 and have the sign of seconds"));
+  if (seconds < -kMaxSeconds || seconds > kMaxSeconds) {
+    return InvalidField(reason, field,
+                        absl::StrCat(field, " has ", seconds, " seconds; allowed: ", -kMaxSeconds,
+                                     " to ", kMaxSeconds));
+  }
+  if (nanos < -kMaxNanos || nanos > kMaxNanos) {
+    return InvalidField(
+        reason, field,
+        absl::StrCat(field, " has ", nanos, " nanos; allowed: ", -kMaxNanos, " to ", kMaxNanos));
+  }
+  if (seconds != 0 && nanos != 0 && (seconds < 0) != (nanos < 0)) {
+    return InvalidField(reason, field,
+                        absl::StrCat(field, " has ", seconds, " seconds and ", nanos,
+                                     " nanos, which differ in sign"));
+  }
+  return absl::Seconds(seconds) + absl::Nanoseconds(nanos);
 }
 
 absl::StatusOr<std::optional<absl::Duration>> ToIdleTimeout(

@@ -100,17 +100,24 @@ TEST(ConvertSessionTest, SeedsAndTimesMayBeAbsent) {
 }
 
 TEST(ConvertSessionTest, WhatIsNoDurationIsRefused) {
-  const std::pair<int64_t, int32_t> kBad[] = {{1, -1},
-                                              {-1, 1},
-                                              {0, 1'000'000'000},
-                                              {315'576'000'001, 0},
-                                              {std::numeric_limits<int64_t>::min(), 0},
-                                              {0, std::numeric_limits<int32_t>::min()}};
-  for (const auto& [seconds, nanos] : kBad) {
+  const struct {
+    int64_t seconds;
+    int32_t nanos;
+    const char* message;
+  } kBad[] = {
+      {1, -1, "has 1 seconds and -1 nanos, which differ in sign"},
+      {-1, 1, "has -1 seconds and 1 nanos, which differ in sign"},
+      {0, 1'000'000'000, "has 1000000000 nanos; allowed: -999999999 to 999999999"},
+      {0, std::numeric_limits<int32_t>::min(), "has -2147483648 nanos; allowed: -999999999 to"},
+      {315'576'000'001, 0, "has 315576000001 seconds; allowed: -315576000000 to 315576000000"},
+      {std::numeric_limits<int64_t>::min(), 1, "has -9223372036854775808 seconds; allowed: -3155"}};
+  for (const auto& bad : kBad) {
     google::protobuf::Duration duration;
-    duration.set_seconds(seconds);
-    duration.set_nanos(nanos);
-    ExpectField(ToIdleTimeout(&duration).status(), "IDLE_TIMEOUT_OUT_OF_RANGE", "idle_timeout");
+    duration.set_seconds(bad.seconds);
+    duration.set_nanos(bad.nanos);
+    const absl::Status status = ToIdleTimeout(&duration).status();
+    ExpectField(status, "IDLE_TIMEOUT_OUT_OF_RANGE", "idle_timeout");
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
   }
   google::protobuf::Duration negative;
   negative.set_seconds(-1);
