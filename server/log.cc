@@ -2,6 +2,8 @@
 #include "server/log.h"
 
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -14,6 +16,8 @@
 namespace rivulet {
 namespace {
 
+constexpr absl::Duration kLimitPeriod = absl::Seconds(1);
+
 ABSL_CONST_INIT absl::Mutex log_mutex(absl::kConstInit);
 LogMode log_mode ABSL_GUARDED_BY(log_mutex) = LogMode::kOff;
 
@@ -21,6 +25,18 @@ LogMode log_mode ABSL_GUARDED_BY(log_mutex) = LogMode::kOff;
 std::string& HeldLines() {
   static auto* lines = new std::string;
   return *lines;
+}
+
+// Of one event, in the second that began at `begin`.
+struct Limit {
+  absl::Time begin = absl::InfinitePast();
+  int logged = 0;
+  int64_t left_out = 0;
+};
+// By event; only literals come in, so it stays small.
+std::map<std::string, Limit, std::less<>>& Limits() ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
+  static auto* limits = new std::map<std::string, Limit, std::less<>>;
+  return *limits;
 }
 
 const char* Name(LogLevel level) {
@@ -59,8 +75,10 @@ std::string FormatLogLine(absl::string_view time, LogLevel level, absl::string_v
   return line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-void Log(LogLevel level, absl::string_view event, LogFields fields) {
-  absl::MutexLock lock(&log_mutex);
+namespace {
+
+void LogLocked(LogLevel level, absl::string_view event, LogFields fields)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
   if (log_mode == LogMode::kOff) return;
   const std::string time =
       absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
@@ -69,6 +87,47 @@ void Log(LogLevel level, absl::string_view event, LogFields fields) {
     absl::StrAppend(&HeldLines(), line);
   } else {
     Write(line);
+  }
+}
+
+void TellLeftOut(absl::string_view event, Limit* limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
+  const int64_t left_out = std::exchange(limit->left_out, 0);
+  if (left_out == 0) return;
+  LogLocked(LogLevel::kWarning, "suppressed", {{"of", std::string(event)}, {"count", left_out}});
+}
+
+}  // namespace
+
+void Log(LogLevel level, absl::string_view event, LogFields fields) {
+  absl::MutexLock lock(&log_mutex);
+  LogLocked(level, event, fields);
+}
+
+void LogLimited(LogLevel level, absl::string_view event, LogFields fields) {
+  const absl::Time now = absl::Now();
+  absl::MutexLock lock(&log_mutex);
+  if (log_mode == LogMode::kOff) return;
+  auto found = Limits().find(event);
+  if (found == Limits().end()) found = Limits().emplace(std::string(event), Limit()).first;
+  Limit& limit = found->second;
+  if (now - limit.begin >= kLimitPeriod || now < limit.begin) {
+    TellLeftOut(event, &limit);
+    limit.begin = now;
+    limit.logged = 0;
+  }
+  if (limit.logged == kLoggedPerSecond) {
+    ++limit.left_out;
+  } else {
+    ++limit.logged;
+    LogLocked(level, event, fields);
+  }
+}
+
+void LogSuppressed(bool now) {
+  const absl::Time time = absl::Now();
+  absl::MutexLock lock(&log_mutex);
+  for (auto& [event, limit] : Limits()) {
+    if (now || time - limit.begin >= kLimitPeriod) TellLeftOut(event, &limit);
   }
 }
 

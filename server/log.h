@@ -32,6 +32,15 @@ using LogFields = std::initializer_list<std::pair<absl::string_view, LogValue>>;
 // `event` is one or two snake_case words, stable: people search for it. Thread: any.
 void Log(LogLevel level, absl::string_view event, LogFields fields = {});
 
+// As Log, for what clients can cause as often as they like: of one event at most
+// kLoggedPerSecond lines in a second. How many were left out is told once the second is over, by
+// the event "suppressed" with `of` and `count`. `event` is a literal. Thread: any.
+inline constexpr int kLoggedPerSecond = 10;
+void LogLimited(LogLevel level, absl::string_view event, LogFields fields = {});
+// Tells what was left out in seconds that are over; with `now`, also in those that are not. For
+// whoever waits in the process's main thread: a flood may end without another event.
+void LogSuppressed(bool now = false);
+
 // The line that Log writes, without the newline, for a time already formatted.
 std::string FormatLogLine(absl::string_view time, LogLevel level, absl::string_view event,
                           LogFields fields);

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/call_note.h"
 #include "server/engine/engine.h"
 #include "server/grpc/call_model.h"
 #include "server/grpc/server_calls.h"
@@ -34,10 +35,14 @@ template <typename Request, typename Reply>
 class EngineCall final : public grpc::ServerUnaryReactor {
  public:
   // `request` and `reply` are gRPC's and live as long as the call; `calls` outlives the gRPC
-  // server. The handler holds the model too until it returns: the engine's last word may come
-  // before.
+  // server. The handler, which has a CallNote, holds the model too until it returns: the engine's
+  // last word may come before.
   EngineCall(ModelHold model, const Request* request, Reply* reply, ServerCalls* calls)
-      : model_(std::move(model)), request_(request), reply_(reply), calls_(calls) {
+      : model_(std::move(model)),
+        request_(request),
+        reply_(reply),
+        calls_(calls),
+        method_(CallNote::Current()) {
     calls_->active.Enter();
   }
 
@@ -70,6 +75,7 @@ class EngineCall final : public grpc::ServerUnaryReactor {
 
  private:
   void End(const absl::Status& status) {
+    const CallNote note(method_);
     model_.Release();
     Finish(ToGrpc(NameWireField(status, *request_), &calls_->refusals));
   }
@@ -78,6 +84,7 @@ class EngineCall final : public grpc::ServerUnaryReactor {
   const Request* const request_;
   Reply* const reply_;
   ServerCalls* const calls_;
+  const char* const method_;
   RequestId id_ = 0;
 };
 

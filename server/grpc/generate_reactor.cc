@@ -7,11 +7,17 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "server/call_note.h"
 #include "server/grpc/convert.h"
 #include "server/grpc/status_map.h"
 #include "server/grpc/wire_field.h"
 
 namespace rivulet {
+namespace {
+
+constexpr char kMethod[] = "Generate";
+
+}  // namespace
 
 GenerateReactor::GenerateReactor(ModelHold model, grpc::CallbackServerContext* context,
                                  const v1::GenerateRequest* request, ServerCalls* calls)
@@ -57,6 +63,7 @@ void GenerateReactor::Submit(GenerateSpec spec) {
 }
 
 void GenerateReactor::OnReady() {
+  const CallNote note(kMethod);
   bool last = false;
   Action action = Action::kNone;
   {
@@ -102,6 +109,7 @@ void GenerateReactor::CutUnread(bool expired) {
 }
 
 void GenerateReactor::OnWriteDone(bool ok) {
+  const CallNote note(kMethod);
   Action action = Action::kNone;
   {
     absl::MutexLock lock(&mutex_);
@@ -115,6 +123,7 @@ void GenerateReactor::OnWriteDone(bool ok) {
 }
 
 void GenerateReactor::OnCancel() {
+  const CallNote note(kMethod);
   {
     absl::MutexLock lock(&mutex_);
     broken_ = true;

@@ -35,7 +35,7 @@ void SetUpProcess() {
     gpr_set_log_function([](gpr_log_func_args* args) {
       const LogLevel level =
           args->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kInfo;
-      Log(level, "grpc", {{"message", std::string(args->message)}});
+      LogLimited(level, "grpc", {{"message", std::string(args->message)}});
     });
   });
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
+#include "server/call_note.h"
 #include "server/grpc/call_spec.h"
 #include "server/grpc/convert_session.h"
 #include "server/grpc/status_map.h"
@@ -15,6 +16,7 @@
 namespace rivulet {
 namespace {
 
+constexpr char kMethod[] = "Multiplex";
 // A part with more bytes leaves memory in its message that is given back.
 constexpr size_t kSmallPartBytes = 512;
 
@@ -106,6 +108,7 @@ void MultiplexReactor::OnMemberReady(MultiplexMember* member) {
 }
 
 void MultiplexReactor::OnReadDone(bool ok) {
+  const CallNote note(kMethod);
   {
     absl::MutexLock lock(&mutex_);
     ++readers_;
@@ -250,6 +253,7 @@ void MultiplexReactor::Break(absl::Status why) {
 }
 
 void MultiplexReactor::Pump() {
+  const CallNote note(kMethod);
   Action action = Action::kNone;
   grpc::Status end;
   while (action == Action::kNone) {

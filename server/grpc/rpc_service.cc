@@ -32,6 +32,14 @@ RpcService::RpcService(const char* full_name)
     : descriptor_(
           google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(full_name)) {}
 
+const char* RpcService::NameOf(const google::protobuf::Descriptor* request) const {
+  for (int i = 0; i < descriptor_->method_count(); ++i) {
+    const MethodDescriptor& method = *descriptor_->method(i);
+    if (method.input_type() == request) return method.name().c_str();
+  }
+  WrongHandlers(*descriptor_);
+}
+
 int RpcService::AddMethodOf(const google::protobuf::Descriptor* request,
                             const google::protobuf::Descriptor* reply, Type type,
                             HandlerPointer handler) {

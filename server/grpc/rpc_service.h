@@ -20,6 +20,7 @@
 #include <string>
 
 #include "google/protobuf/descriptor.h"
+#include "server/call_note.h"
 #include "server/grpc/received.h"
 #include "server/grpc/status_map.h"
 
@@ -60,8 +61,10 @@ class RpcService : public grpc::Service {
     using Unary = grpc::internal::CallbackUnaryHandler<Received<Request>, Reply>;
     AddCallback<Request, Reply>(
         Type::NORMAL_RPC,
-        std::make_unique<Unary>([self, handler](Context* context, const Received<Request>* request,
-                                                Reply* reply) -> grpc::ServerUnaryReactor* {
+        std::make_unique<Unary>([self, handler, name = NameOf<Request>()](
+                                    Context* context, const Received<Request>* request,
+                                    Reply* reply) -> grpc::ServerUnaryReactor* {
+          const CallNote note(name);
           if (!request->error.ok()) return new Refused<grpc::ServerUnaryReactor>(request->error);
           return (self->*handler)(context, &request->message, reply);
         }));
@@ -74,7 +77,9 @@ class RpcService : public grpc::Service {
     AddCallback<Request, Reply>(
         Type::SERVER_STREAMING,
         std::make_unique<Streaming>(
-            [self, handler](Context* context, const Received<Request>* request) -> Reactor* {
+            [self, handler, name = NameOf<Request>()](
+                Context* context, const Received<Request>* request) -> Reactor* {
+              const CallNote note(name);
               if (!request->error.ok()) return new Refused<Reactor>(request->error);
               return (self->*handler)(context, &request->message);
             }));
@@ -85,31 +90,37 @@ class RpcService : public grpc::Service {
     using Streaming = grpc::internal::CallbackClientStreamingHandler<Received<Request>, Reply>;
     AddCallback<Request, Reply>(
         Type::CLIENT_STREAMING,
-        std::make_unique<Streaming>([self, handler](Context* context, Reply* reply) {
-          return (self->*handler)(context, reply);
-        }));
+        std::make_unique<Streaming>(
+            [self, handler, name = NameOf<Request>()](Context* context, Reply* reply) {
+              const CallNote note(name);
+              return (self->*handler)(context, reply);
+            }));
   }
   template <typename Self, typename Request, typename Reply>
   void Add(Self* self,
            grpc::ServerBidiReactor<Received<Request>, Reply>* (Self::*handler)(Context*)) {
     using Streaming = grpc::internal::CallbackBidiHandler<Received<Request>, Reply>;
-    AddCallback<Request, Reply>(Type::BIDI_STREAMING,
-                                std::make_unique<Streaming>([self, handler](Context* context) {
-                                  return (self->*handler)(context);
-                                }));
+    AddCallback<Request, Reply>(
+        Type::BIDI_STREAMING,
+        std::make_unique<Streaming>([self, handler, name = NameOf<Request>()](Context* context) {
+          const CallNote note(name);
+          return (self->*handler)(context);
+        }));
   }
   template <typename Self, typename Request, typename Reply>
   void Add(Self* self,
            grpc::Status (Self::*handler)(grpc::ServerContext*, const Request*, Reply*)) {
     using Synchronous = grpc::internal::RpcMethodHandler<Self, Received<Request>, Reply>;
-    AddMethodOf(Request::descriptor(), Reply::descriptor(), Type::NORMAL_RPC,
-                std::make_unique<Synchronous>(
-                    [handler](Self* service, grpc::ServerContext* context,
-                              const Received<Request>* request, Reply* reply) {
-                      if (!request->error.ok()) return ToGrpc(request->error, nullptr);
-                      return (service->*handler)(context, &request->message, reply);
-                    },
-                    self));
+    AddMethodOf(
+        Request::descriptor(), Reply::descriptor(), Type::NORMAL_RPC,
+        std::make_unique<Synchronous>(
+            [handler, name = NameOf<Request>()](Self* service, grpc::ServerContext* context,
+                                                const Received<Request>* request, Reply* reply) {
+              const CallNote note(name);
+              if (!request->error.ok()) return ToGrpc(request->error, nullptr);
+              return (service->*handler)(context, &request->message, reply);
+            },
+            self));
   }
 
   template <typename Request, typename Reply>
@@ -117,6 +128,12 @@ class RpcService : public grpc::Service {
     const int index = AddMethodOf(Request::descriptor(), Reply::descriptor(), type, nullptr);
     MarkMethodCallback(index, handler.release());
   }
+  // Of the method with this message, for CallNote; lives as long as the process.
+  template <typename Request>
+  const char* NameOf() const {
+    return NameOf(Request::descriptor());
+  }
+  const char* NameOf(const google::protobuf::Descriptor* request) const;
   // Its index.
   int AddMethodOf(const google::protobuf::Descriptor* request,
                   const google::protobuf::Descriptor* reply, Type type, HandlerPointer handler);

@@ -8,12 +8,15 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/snapshot.h"
+#include "server/call_note.h"
 #include "server/grpc/caller.h"
 #include "server/grpc/convert_session.h"
 #include "server/grpc/status_map.h"
 
 namespace rivulet {
 namespace {
+
+constexpr char kSnapshot[] = "SnapshotSession", kRestore[] = "RestoreSession";
 
 // Of a call whose client has gone.
 grpc::Status Gone() { return ToGrpc(absl::CancelledError("The client has gone."), nullptr); }
@@ -39,6 +42,7 @@ absl::Status SnapshotReactor::Submit(ModelHold model, SessionRef session, absl::
 // On the engine's emitter thread, which has other replies to serve: gRPC's reaction to the initial
 // metadata comes on a thread of its own.
 void SnapshotReactor::OnImage(absl::StatusOr<SessionImage> image) {
+  const CallNote note(kSnapshot);
   if (!image.ok()) {
     model_->Release();
     return Finish(ToGrpc(image.status(), &calls_->refusals));
@@ -48,6 +52,7 @@ void SnapshotReactor::OnImage(absl::StatusOr<SessionImage> image) {
 }
 
 void SnapshotReactor::OnSendInitialMetadataDone(bool ok) {
+  const CallNote note(kSnapshot);
   if (ok) {
     const Engine& engine = *model_->engine();
     bytes_ = EncodeSnapshot(ToSnapshot(image_, engine.model(), engine.limits().numerics_id), key_);
@@ -109,6 +114,7 @@ absl::Status RestoreReactor::Take(int64_t bytes) {
 }
 
 void RestoreReactor::OnReadDone(bool ok) {
+  const CallNote note(kRestore);
   {
     absl::MutexLock lock(&mutex_);
     if (!reading_) return;  // CutSlow has ended the call
@@ -194,6 +200,7 @@ absl::Status RestoreReactor::Submit() {
   spec.deadline = DeadlineOf(*context_);
   submitted_ = model;
   const auto done = [this](const absl::StatusOr<SessionInfo>& info) {
+    const CallNote note(kRestore);
     if (info.ok()) ToWire(*info, submitted_.name(), reply_->mutable_session());
     submitted_.Release();
     Finish(ToGrpc(info.status(), &restores_->calls->refusals));
@@ -209,6 +216,7 @@ void RestoreReactor::WatchUntil(absl::Time time) {
 }
 
 void RestoreReactor::CutSlow(bool expired) {
+  const CallNote note(kRestore);
   const absl::Duration timeout = restores_->options.timeout;
   absl::Status status;
   {

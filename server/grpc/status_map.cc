@@ -6,7 +6,9 @@
 #include "absl/time/time.h"
 #include "google/rpc/error_details.pb.h"
 #include "model/base/error.h"
+#include "server/call_note.h"
 #include "server/grpc/server_calls.h"
+#include "server/log.h"
 
 namespace rivulet {
 namespace {
@@ -60,6 +62,18 @@ Mapped MapCode(absl::StatusCode code) {
   return {grpc::StatusCode::INTERNAL, "INTERNAL"};
 }
 
+// One event for each error that a client is told, but a cancellation: that is the client's own.
+// Neither the message nor a value: they may quote what the client sent.
+void LogError(absl::StatusCode code, const std::string& reason, const std::string& field) {
+  if (code == absl::StatusCode::kCancelled) return;
+  const bool ours = code == absl::StatusCode::kInternal || code == absl::StatusCode::kDataLoss;
+  LogLimited(ours ? LogLevel::kError : LogLevel::kInfo, "request_error",
+             {{"method", CallNote::Current()},
+              {"code", absl::StatusCodeToString(code)},
+              {"reason", reason},
+              {"field", field}});
+}
+
 }  // namespace
 
 void ToWire(const absl::Status& status, RefusalCounts* refusals, google::rpc::Status* wire) {
@@ -72,6 +86,7 @@ void ToWire(const absl::Status& status, RefusalCounts* refusals, google::rpc::St
   google::rpc::ErrorInfo info;
   info.set_reason(detail.reason.empty() ? std::string(mapped.reason) : detail.reason);
   info.set_domain(std::string(kErrorDomain));
+  LogError(static_cast<absl::StatusCode>(wire->code()), info.reason(), detail.field);
   info.mutable_metadata()->insert(detail.metadata.begin(), detail.metadata.end());
   wire->add_details()->PackFrom(info);
   if (refusals != nullptr && mapped.code == grpc::StatusCode::RESOURCE_EXHAUSTED) {

@@ -3,7 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 
 namespace rivulet {
 namespace {
@@ -35,6 +41,53 @@ TEST(LogTest, HeldLinesAppearOnceServingAndNotAfterAFailure) {
   EXPECT_EQ(output.find("after"), std::string::npos);
   EXPECT_LT(output.find("kept"), output.find("direct"));
   EXPECT_NE(output.find("direct"), std::string::npos);
+}
+
+// The `count` of every "suppressed" line about `event`, and the number of lines of the event
+// itself.
+std::pair<int64_t, int64_t> Counted(const std::string& output, const std::string& event) {
+  int64_t lines = 0, left_out = 0;
+  for (absl::string_view line : absl::StrSplit(output, '\n', absl::SkipEmpty())) {
+    const auto json = nlohmann::json::parse(line.begin(), line.end());
+    if (json["event"] == event) ++lines;
+    if (json["event"] == "suppressed" && json["of"] == event) {
+      left_out += json["count"].get<int64_t>();
+    }
+  }
+  return {lines, left_out};
+}
+
+TEST(LogTest, AFloodOfOneEventIsCountedAndNotWritten) {
+  ::testing::internal::CaptureStderr();
+  SetLogMode(LogMode::kOn);
+  LogSuppressed(true);
+  for (int i = 0; i < 3000; ++i) LogLimited(LogLevel::kInfo, "flood", {{"text", "same"}});
+  LogLimited(LogLevel::kInfo, "another");
+  for (int i = 0; i < 20; ++i) Log(LogLevel::kInfo, "unlimited");
+  LogSuppressed(true);
+  LogSuppressed(true);
+  SetLogMode(LogMode::kOff);
+  const std::string output = ::testing::internal::GetCapturedStderr();
+  const auto [lines, left_out] = Counted(output, "flood");
+  EXPECT_EQ(lines + left_out, 3000) << "every event is written or counted, once";
+  EXPECT_LE(lines, 10 * kLoggedPerSecond) << "a machine that takes ten seconds for this";
+  EXPECT_EQ(Counted(output, "another").first, 1);
+  EXPECT_EQ(Counted(output, "unlimited").first, 20);
+}
+
+TEST(LogTest, TheNextSecondTellsOfTheLast) {
+  ::testing::internal::CaptureStderr();
+  SetLogMode(LogMode::kOn);
+  for (int i = 0; i < 3 * kLoggedPerSecond; ++i) LogLimited(LogLevel::kInfo, "burst");
+  absl::SleepFor(absl::Milliseconds(1100));  // what is tested is the clock
+  LogSuppressed();
+  LogLimited(LogLevel::kInfo, "burst");
+  SetLogMode(LogMode::kOff);
+  const std::string output = ::testing::internal::GetCapturedStderr();
+  const auto [lines, left_out] = Counted(output, "burst");
+  EXPECT_EQ(lines + left_out, 3 * kLoggedPerSecond + 1);
+  EXPECT_GE(left_out, kLoggedPerSecond);
+  EXPECT_LT(output.find("suppressed"), output.rfind("burst"));
 }
 
 }  // namespace

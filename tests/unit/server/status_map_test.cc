@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/status_map.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
 #include "model/base/error.h"
+#include "server/call_note.h"
 #include "server/grpc/server_calls.h"
+#include "server/log.h"
 #include "tests/support/wire_error.h"
 
 namespace rivulet {
@@ -78,6 +85,28 @@ TEST(StatusMapTest, SaysWhenToTryAgain) {
   EXPECT_EQ(error.code, grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(error.reason, "QUEUE_FULL");
   EXPECT_DOUBLE_EQ(error.retry_seconds, 1.25);
+}
+
+TEST(StatusMapTest, AnErrorIsLoggedWithoutItsMessage) {
+  ::testing::internal::CaptureStderr();
+  SetLogMode(LogMode::kOn);
+  {
+    const CallNote note("Score");
+    ToGrpc(InvalidField("TOP_P", "sampling.top_p", "sampling.top_p is \"secret\""), nullptr);
+    ToGrpc(absl::CancelledError("The client has gone."), nullptr);
+    ToGrpc(absl::OkStatus(), nullptr);
+  }
+  ToGrpc(absl::InternalError("secret"), nullptr);
+  SetLogMode(LogMode::kOff);
+  const std::string output = ::testing::internal::GetCapturedStderr();
+  std::vector<std::string> lines = absl::StrSplit(output, '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 2u) << output;
+  EXPECT_THAT(lines[0],
+              ::testing::HasSubstr(
+                  R"("level":"info","event":"request_error","method":"Score",)"
+                  R"("code":"INVALID_ARGUMENT","reason":"TOP_P","field":"sampling.top_p"})"));
+  EXPECT_THAT(lines[1], ::testing::HasSubstr(R"("level":"error","event":"request_error")"));
+  EXPECT_EQ(output.find("secret"), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// CallNote: which method the calling thread works on, for the log.
+#pragma once
+
+#include <atomic>
+
+#include "model/base/thread.h"
+
+namespace rivulet {
+
+// For as long as it lives. `method` is a literal, as "Generate". Thread: its own.
+class CallNote {
+ public:
+  explicit CallNote(const char* method) : outer_(Current()) {
+    UseSignalStack();  // gRPC's threads get theirs with their first call
+    Set(method);
+  }
+  CallNote(const CallNote&) = delete;
+  CallNote& operator=(const CallNote&) = delete;
+  ~CallNote() { Set(outer_); }
+
+  // "" outside all calls. Thread: any, and signal handlers.
+  static const char* Current() { return current_.load(std::memory_order_relaxed); }
+
+ private:
+  static void Set(const char* method) { current_.store(method, std::memory_order_relaxed); }
+
+  // Atomic for the signal handler: a plain store is left out where no code of the thread reads it.
+  inline static thread_local std::atomic<const char*> current_ = "";
+  const char* const outer_;
+};
+
+}  // namespace rivulet
