@@ -96,6 +96,8 @@ class ConnectOptions:
             ("grpc.primary_user_agent", "rivulet-python/0.1"),
             # gRPC takes this as the least time that it gives a connection attempt.
             ("grpc.min_reconnect_backoff_ms", int(self.connect_timeout * 1000)),
+            # A connection that failed is tried again within a call's retries; gRPC's own first wait of 1 s would outlast them all.
+            ("grpc.initial_reconnect_backoff_ms", 100),
             # A peer that has vanished is noticed within 80 s while a call runs; the server allows a ping every 30 s.
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.keepalive_timeout_ms", 20_000),
