@@ -8,6 +8,8 @@
 #include <fstream>
 #include <string>
 
+#include "model/base/thread.h"
+
 namespace rivulet {
 namespace {
 
@@ -69,7 +71,10 @@ void SpinBarrier::Wait() {
 ThreadTeam::ThreadTeam(int threads) {
   workers_.reserve(static_cast<size_t>(threads - 1));
   for (int i = 1; i < threads; ++i) {
-    workers_.emplace_back([this, i] { WorkerLoop(i); });
+    workers_.emplace_back([this, i] {
+      NameThread("cpu-worker");
+      WorkerLoop(i);
+    });
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "model/base/thread.h"
 #include "server/grpc/grpc_server.h"
 #include "server/log.h"
 
@@ -24,6 +25,7 @@ HealthWatch::~HealthWatch() {
 }
 
 void HealthWatch::Run() {
+  NameThread("health-watch");
   while (true) {
     {
       absl::MutexLock lock(&mutex_);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "model/base/thread.h"
 
 namespace rivulet {
 
@@ -34,6 +35,7 @@ ListenerWatch::~ListenerWatch() {
 }
 
 void ListenerWatch::Run() {
+  NameThread("listener-watch");
   std::optional<absl::Time> failing_since;
   while (true) {
     {

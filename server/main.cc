@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// rivulet-server: flags, serve, drain on SIGTERM or SIGINT. Exit codes: 0 good, 1 our bug, 2 bad
-// usage, input or model, 3 backend absent or failed, address unavailable, or a listener that
-// answers nobody. On failure to start stderr holds one line and no log.
+// rivulet-server: flags, serve, drain on SIGTERM or SIGINT, ignore SIGHUP. Exit codes: 0 good, 1
+// our bug, 2 bad usage, input or model, 3 backend absent or failed, address unavailable, or a
+// listener that answers nobody. On failure to start stderr holds one line and no log.
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/crash_handler.h"
 #include "server/descriptors.h"
 #include "server/log.h"
 #include "server/server.h"
@@ -45,10 +47,25 @@ int Fail(const absl::Status& status) {
   return ExitCode(status);
 }
 
+// Waits for `duration`, or for a signal of `signals`, which it returns; 0 without one. SIGHUP,
+// which a terminal sends when it closes, is logged and ignored.
+int AwaitSignal(const sigset_t& signals, absl::Duration duration) {
+  constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
+  const absl::Time end = absl::Now() + duration;
+  do {
+    const timespec timeout =
+        absl::ToTimespec(std::clamp(end - absl::Now(), absl::ZeroDuration(), kLookEvery));
+    const int signal = sigtimedwait(&signals, nullptr, &timeout);
+    LogSuppressed();
+    if (signal > 0 && signal != SIGHUP) return signal;
+    if (signal == SIGHUP) LogLimited(LogLevel::kInfo, "sighup", {{"action", "ignored"}});
+  } while (absl::Now() < end);
+  return 0;
+}
+
 // Waits for `duration`; a signal of `signals` meanwhile ends the process at once.
 void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration) {
-  const timespec timeout = absl::ToTimespec(duration);
-  if (sigtimedwait(&signals, nullptr, &timeout) <= 0) return;
+  if (AwaitSignal(signals, duration) == 0) return;
   Log(LogLevel::kWarning, "stopped", {{"reason", "second signal"}});
   std::_Exit(0);
 }
@@ -67,9 +84,8 @@ void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration) {
 // Blocks until a signal of `signals` comes, then announces the drain, and drains. Does not return
 // once a backend has failed.
 void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Server* server) {
-  constexpr timespec kLookEvery = {0, 200'000'000};
-  int signal = -1;
-  while ((signal = sigtimedwait(&signals, nullptr, &kLookEvery)) <= 0) {
+  int signal = 0;
+  while ((signal = AwaitSignal(signals, absl::Milliseconds(200))) == 0) {
     if (server->failed()) EndFailed(server);
   }
   if (config.drain_delay_seconds > 0) {
@@ -88,6 +104,7 @@ void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Serve
   });
   while (!done) WaitUnlessSignal(signals, absl::Milliseconds(50));
   drain.join();
+  LogSuppressed(true);
   Log(LogLevel::kInfo, "stopped", {{"all_replies_ended", all_ended}});
 }
 
@@ -99,11 +116,13 @@ int Main(int argc, char** argv) {
         std::fputs(command->output.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
     return written ? 0 : Fail(absl::InvalidArgumentError("stdout cannot be written"));
   }
+  InstallCrashHandler();
   // Before any thread starts, so that all inherit the mask and the signals come here alone.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);  // a reader of our log that went away is no reason to end
 

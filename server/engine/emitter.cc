@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "model/base/thread.h"
 #include "server/engine/reply.h"
 
 namespace rivulet {
@@ -73,6 +74,7 @@ void Emitter::Tell() {
 }
 
 void Emitter::Run() {
+  NameThread("emitter");
   Batch batch;
   while (true) {
     uint64_t taken = 0;

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "model/base/error.h"
+#include "model/base/thread.h"
+#include "server/engine/activity.h"
 #include "server/engine/emitter.h"
 #include "server/engine/engine_parts.h"
 #include "server/engine/loop.h"
@@ -51,7 +53,7 @@ class EngineImpl final : public SteppedEngine {
         loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_,
               StampOf(model_.get(), limits_), std::move(disk)) {
     for (WarmState& state : warm) loop_.KeepWarm(std::move(state));
-    if (threads == Emitter::Threads::kOwn) thread_ = std::thread([this] { loop_.Run(); });
+    if (threads == Emitter::Threads::kOwn) thread_ = std::thread([this] { RunLoop(); });
   }
 
   ~EngineImpl() override {
@@ -92,6 +94,11 @@ class EngineImpl final : public SteppedEngine {
 
  private:
   absl::StatusOr<RequestId> EndAtOnce(std::unique_ptr<Request> request);
+  void RunLoop() {
+    NameThread("loop");
+    const LoopActivity activity(config_.name);
+    loop_.Run();
+  }
 
   const std::shared_ptr<const Model> model_;  // null: see CreateEngineForConfig
   const ModelConfig config_;

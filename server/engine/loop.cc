@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "server/engine/activity.h"
 
 namespace rivulet {
 namespace {
@@ -63,6 +64,7 @@ void Loop::KeepWarm(WarmState warm) {
 void Loop::Run() {
   for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {
     if (outcome == Outcome::kBusy) continue;
+    NotePhase(LoopPhase::kIdle);
     queue_->WaitForArrivals(std::min(next_deadline_, sessions_.next_expiry()) - now_);
   }
 }
@@ -93,6 +95,7 @@ void Loop::Shutdown() {
 }
 
 absl::Status Loop::RunWhatCanRun(bool* ran) {
+  NotePhase(LoopPhase::kAdmit);
   RIVULET_RETURN_IF_ERROR(ParkReaders());
   RIVULET_RETURN_IF_ERROR(PreemptOthers());
   RIVULET_RETURN_IF_ERROR(TakeBackSlots());
@@ -107,6 +110,7 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
 }
 
 void Loop::TakeArrivals() {
+  NotePhase(LoopPhase::kArrivals);
   now_ = clock_();
   sessions_.Expire(now_);
   NoteProgress();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/base/error.h"
+#include "server/engine/activity.h"
 #include "server/engine/loop.h"
 
 namespace rivulet {
@@ -20,13 +21,17 @@ constexpr std::chrono::microseconds kPollSleep(20);
 }  // namespace
 
 absl::StatusOr<bool> Loop::RunOnce() {
+  NotePhase(LoopPhase::kPlan);
   CollectRunnable();
   if (runnable_.empty()) return false;
   ++run_number_;
   scheduler_.PlanRun(views_, run_number_, !admission_.empty(), &plan_);
   BuildRun();
+  NoteRun(static_cast<int>(run_.rows.size()), run_.num_steps);
+  NotePhase(LoopPhase::kSubmit);
   RIVULET_RETURN_IF_ERROR(backend_->Submit(run_));
   RIVULET_RETURN_IF_ERROR(PollUntilComplete());
+  NotePhase(LoopPhase::kEnd);
   RIVULET_RETURN_IF_ERROR(AfterRun());
   return true;
 }
@@ -68,6 +73,7 @@ void Loop::BuildRun() {
 
 absl::Status Loop::PollUntilComplete() {
   for (int idle_polls = 0;;) {
+    NotePhase(LoopPhase::kPoll);
     records_.clear();
     absl::StatusOr<bool> complete = backend_->Poll(&records_);
     RIVULET_RETURN_IF_ERROR(complete.status());
@@ -86,6 +92,7 @@ absl::Status Loop::PollUntilComplete() {
 }
 
 void Loop::HandleRecords() {
+  NotePhase(LoopPhase::kRecords);
   now_ = clock_();
   touched_.clear();
   for (Record& record : records_) {

@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "model/base/thread.h"
 #include "server/log.h"
 
 namespace rivulet {
@@ -143,6 +144,7 @@ void Acceptor::Watch(int fd, uint32_t events) {
 }
 
 void Acceptor::Run() {
+  NameThread("acceptor");
   std::vector<epoll_event> events(256);
   const auto pause_ms = static_cast<int>(absl::ToInt64Milliseconds(kPause));
   while (true) {

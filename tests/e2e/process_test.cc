@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include <fstream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -201,6 +202,94 @@ TEST(ProcessTest, ASecondSignalEndsAtOnce) {
     Collected rest;
     Collect(reader.get(), &rest);
     EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  }
+}
+
+TEST(ProcessTest, AHangUpIsLoggedAndIgnored) {
+  Process process(Flags({"--drain-seconds", "86400"}));
+  const auto channel = process.Connect();
+  ASSERT_NE(channel, nullptr);
+  process.Signal(SIGHUP);
+  const nlohmann::json event = process.AwaitEvent("sighup");
+  ASSERT_TRUE(event.is_object()) << "exit code " << process.Wait();
+  EXPECT_EQ(event.value("action", ""), "ignored");
+  auto stub = v1::InferenceService::NewStub(channel);
+  grpc::ClientContext context;
+  auto reader = stub->Generate(&context, Request(kStream, 1, 100));
+  v1::GenerateReply first;
+  ASSERT_TRUE(reader->Read(&first));
+  // In a drain it is no second signal, which would end the process at once.
+  process.Signal(SIGTERM);
+  ASSERT_TRUE(process.AwaitEvent("draining").is_object());
+  process.Signal(SIGHUP);
+  Collected rest;
+  Collect(reader.get(), &rest);
+  EXPECT_TRUE(rest.status.ok()) << rest.status.error_message();
+  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_THAT(process.err(), HasSubstr("\"all_replies_ended\":true"));
+}
+
+TEST(ProcessTest, ACrashLeavesOneLineAndTheSignalsExitStatus) {
+  if (RIVULET_SANITIZED) GTEST_SKIP() << "sanitizers report crashes themselves";
+  for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) {
+    Process process(Flags());
+    const auto channel = process.Connect();
+    ASSERT_NE(channel, nullptr);
+    auto stub = v1::InferenceService::NewStub(channel);
+    grpc::ClientContext context;
+    auto reader = stub->Generate(&context, Request(kStream, 1, 1 << 20));
+    v1::GenerateReply first;
+    ASSERT_TRUE(reader->Read(&first));
+    process.Signal(signal);
+    EXPECT_EQ(process.Wait(), -signal);
+    const nlohmann::json line = process.AwaitEvent("crash");
+    ASSERT_TRUE(line.is_object()) << process.err();
+    EXPECT_EQ(line.value("level", ""), "error");
+    EXPECT_EQ(line.value("signal", ""), std::string("SIG") + sigabbrev_np(signal));
+    EXPECT_EQ(line.value("cause", ""), "another process");
+    EXPECT_EQ(line["loops"].size(), 1u);
+    EXPECT_EQ(line["loops"][0].value("model", ""), kStream);
+    EXPECT_GT(line["loops"][0].value("runs", 0), 0);
+    Collected rest;
+    Collect(reader.get(), &rest);
+    EXPECT_EQ(rest.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  }
+}
+
+TEST(ProcessTest, AFloodOfRefusedRequestsIsCountedInTheLog) {
+  Process process(Flags());
+  const auto channel = process.Connect();
+  ASSERT_NE(channel, nullptr);
+  auto stub = v1::InferenceService::NewStub(channel);
+  constexpr int kCalls = 300;
+  for (int i = 0; i < kCalls; ++i) {
+    v1::GenerateRequest request = Request(kStream, 1, 10);
+    request.mutable_sampling()->set_top_p(2);
+    const Collected refused = Generate(*stub, request);
+    ASSERT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    // The server compresses nothing and takes nothing compressed: gRPC itself refuses this one.
+    grpc::ClientContext context;
+    context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+    v1::GetLoadReply load;
+    ASSERT_EQ(stub->GetLoad(&context, v1::GetLoadRequest(), &load).error_code(),
+              grpc::StatusCode::UNIMPLEMENTED);
+  }
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+  std::map<std::string, int> lines, left_out;
+  for (absl::string_view text : absl::StrSplit(process.err(), '\n', absl::SkipEmpty())) {
+    const auto line = nlohmann::json::parse(text.begin(), text.end());
+    ++lines[line.value("event", "")];
+    if (line.value("event", "") == "suppressed") left_out[line["of"]] += line.value("count", 0);
+    if (line.value("event", "") != "request_error") continue;
+    EXPECT_EQ(line.value("method", ""), "Generate");
+    EXPECT_EQ(line.value("code", ""), "INVALID_ARGUMENT");
+    EXPECT_EQ(line.value("field", ""), "sampling.top_p");
+  }
+  for (const std::string event : {"request_error", "grpc"}) {
+    EXPECT_GE(lines[event], 10) << event;
+    EXPECT_LT(lines[event], kCalls) << event;
+    EXPECT_GE(lines[event] + left_out[event], kCalls) << event << "\n" << process.err();
   }
 }
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the loops of this process are doing, in fixed memory that a crash handler can read. Writing
+// it costs a few relaxed stores a run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace rivulet {
+
+enum class LoopPhase : uint8_t { kIdle, kArrivals, kAdmit, kPlan, kSubmit, kPoll, kRecords, kEnd };
+// One word, as "submit".
+const char* Name(LoopPhase phase);
+
+// A loop's place in the table, for as long as its thread runs. Of more than kMaxLoops at once the
+// last are left out. Thread: the loop's.
+class LoopActivity {
+ public:
+  static constexpr size_t kMaxLoops = 64;
+
+  // `model`: the name, cut after 63 bytes.
+  explicit LoopActivity(absl::string_view model);
+  LoopActivity(const LoopActivity&) = delete;
+  LoopActivity& operator=(const LoopActivity&) = delete;
+  ~LoopActivity();
+};
+
+// Of the calling thread's loop; nothing where it has none, as in tests that take each turn
+// themselves.
+void NotePhase(LoopPhase phase);
+// The run that begins, or is being carried out.
+void NoteRun(int rows, int steps);
+
+struct LoopState {
+  char model[64];
+  LoopPhase phase;
+  int rows, steps;  // of its last run
+  int64_t runs;     // begun since the start
+};
+// The loop in place `index` of the table, below kMaxLoops. False: there is none. Thread: any, and
+// signal handlers.
+bool ReadLoop(size_t index, LoopState* state);
+
+}  // namespace rivulet
