@@ -85,7 +85,9 @@ class BalancerTest(CommandTest):
         self.assertGreater(min(load.done["command"], load.done["call"]), 20)
 
     def nothing_was_retried(self, balancer):
-        bad = [s for s in balancer.streams() if s["http"] != 200 or s["grpc_status"] != "-" or s["end"] != "--"]
+        # Without a path it is a connection that ended before a request: gRPC 1.51 gives one up where errno was changed (reconnect_test.py).
+        streams = [s for s in balancer.streams() if s["path"]]
+        bad = [s for s in streams if s["http"] != 200 or s["grpc_status"] != "-" or s["end"] != "--"]
         self.assertEqual(bad, [])
 
 
