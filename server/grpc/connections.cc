@@ -107,6 +107,11 @@ bool Connections::CloseConnection(absl::string_view peer) {
   return found;
 }
 
+void Connections::EndAll() {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [fd, connection] : open_) shutdown(fd, SHUT_WR);
+}
+
 bool Connections::full() const {
   absl::MutexLock lock(&mutex_);
   return full_locked();

@@ -60,6 +60,11 @@ class Connections {
   // calls on them. False where there is none.
   bool CloseConnection(absl::string_view peer);
 
+  // Ends every connection after what was sent on it: a call that comes later, or has no answer yet,
+  // fails at its client as UNAVAILABLE. What comes in is still read, so that no reset overtakes
+  // what is on its way out.
+  void EndAll();
+
   // No more may be open.
   bool full() const;
   ConnectionCounts counts() const;

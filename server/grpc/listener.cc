@@ -124,6 +124,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Start(const ListenerOptions&
     if (!sockets.ok()) return CannotListen(options, sockets.status().message());
     RIVULET_ASSIGN_OR_RETURN(listener->acceptor_,
                              Acceptor::Create(*std::move(sockets), connections));
+    listener->connections_ = connections;
     connections->SetLimits({MaxConnections(options), options.max_connections_per_address});
     listener->external_ = builder->experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
@@ -142,7 +143,12 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Start(const ListenerOptions&
 }
 
 void Listener::Shutdown(absl::Time deadline) {
-  if (acceptor_ != nullptr) acceptor_->Stop();  // gRPC takes no sockets from now on
+  if (acceptor_ != nullptr) {
+    acceptor_->Stop();  // gRPC takes no sockets from now on
+    // First, as gRPC 1.51 answers what crosses its Shutdown with CANCELLED, which no client
+    // retries.
+    connections_->EndAll();
+  }
   server_->Shutdown(absl::ToChronoTime(deadline));
   server_->Wait();
 }

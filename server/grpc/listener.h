@@ -52,13 +52,14 @@ class Listener {
   // That was bound; 0 without a socket.
   int port() const { return acceptor_ == nullptr ? 0 : acceptor_->port(); }
 
-  // Takes no more connections and calls, gives running calls until `deadline`, cancels the rest and
-  // waits for their end.
+  // Takes no more connections and ends those that are open: what has not been sent is lost. Calls
+  // of channels within the process have until `deadline`, then they are cancelled; waits for all.
   void Shutdown(absl::Time deadline);
 
  private:
   using External = grpc::experimental::ExternalConnectionAcceptor;
 
+  Connections* connections_ = nullptr;  // null without a socket
   std::unique_ptr<External> external_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;  // last: it hands sockets to the two above

@@ -7,6 +7,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -143,6 +144,47 @@ TEST(ProcessTest, SigtermLetsRunningRepliesEndAndExitsWithZero) {
   }
   EXPECT_THAT(events, ::testing::ElementsAre("descriptors", "model", "model", "listening",
                                              "draining", "stopped"));
+}
+
+// A client's next call after the last that was answered: it may meet the server at any moment of
+// its end. CANCELLED would be an error that no client tries again, although nothing was done.
+grpc::StatusCode CallUntilTheEnd(const std::string& target, std::atomic<int>* answered) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  auto stub = v1::InferenceService::NewStub(
+      grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
+  while (true) {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(30)));
+    v1::GetLoadReply reply;
+    const grpc::Status status = stub->GetLoad(&context, v1::GetLoadRequest(), &reply);
+    if (!status.ok()) return status.error_code();
+    ++*answered;
+  }
+}
+
+TEST(ProcessTest, ACallThatMeetsTheEndOfAnIdleServerIsUnavailable) {
+  constexpr int kRounds = 8, kClients = 4;
+  for (int round = 0; round < kRounds; ++round) {
+    Process process(Flags());
+    const nlohmann::json listening = process.AwaitEvent("listening");
+    ASSERT_TRUE(listening.is_object());
+    const std::string target = "127.0.0.1:" + std::to_string(listening["port"].get<int>());
+    std::atomic<int> answered[kClients] = {};
+    grpc::StatusCode codes[kClients];
+    std::vector<std::thread> clients;
+    for (int i = 0; i < kClients; ++i) {
+      clients.emplace_back([&, i] { codes[i] = CallUntilTheEnd(target, &answered[i]); });
+    }
+    for (std::atomic<int>& count : answered) {
+      while (count == 0) absl::SleepFor(absl::Milliseconds(1));
+    }
+    process.Signal(SIGTERM);
+    for (std::thread& client : clients) client.join();
+    for (const grpc::StatusCode code : codes) EXPECT_EQ(code, grpc::StatusCode::UNAVAILABLE);
+    EXPECT_EQ(process.Wait(), 0);
+  }
 }
 
 TEST(ProcessTest, TheDrainTimeIsKept) {
