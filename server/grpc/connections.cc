@@ -10,9 +10,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
 
 namespace rivulet {
 namespace {
+
+constexpr absl::Duration kCutOffFor = absl::Seconds(1);
+constexpr size_t kDiscardBytes = 1 << 30;  // at a time; nothing is copied
 
 // "ipv4:1.2.3.4:56" -> "ipv4:1.2.3.4".
 std::string AddressOf(absl::string_view peer) {
@@ -58,13 +62,22 @@ void Connections::SetLimits(const ConnectionLimits& limits) {
 }
 
 absl::string_view Connections::Refusal(const sockaddr_storage& peer) {
+  const std::string address = AddressOf(PeerName(peer));
   absl::MutexLock lock(&mutex_);
   if (full_locked()) {
     ++counts_.refused;
     return "max-connections";
   }
+  const auto cut_off = cut_off_.find(address);
+  if (cut_off != cut_off_.end()) {
+    if (absl::Now() < cut_off->second) {
+      ++counts_.refused;
+      return "calls reset";
+    }
+    cut_off_.erase(cut_off);
+  }
   if (limits_.max_per_address == 0) return "";
-  const auto found = open_by_address_.find(AddressOf(PeerName(peer)));
+  const auto found = open_by_address_.find(address);
   if (found == open_by_address_.end() || found->second < limits_.max_per_address) return "";
   ++counts_.refused;
   return "max-connections-per-address";
@@ -99,8 +112,8 @@ bool Connections::CloseConnection(absl::string_view peer) {
   bool found = false;
   for (auto& [fd, connection] : open_) {  // rare: an index would cost every connection
     if (connection.peer != wanted) continue;
-    found = true;
     if (std::exchange(connection.closing, true)) continue;
+    found = true;
     shutdown(fd, SHUT_RDWR);  // gRPC sees the end, and the acceptor after it
     ++counts_.closed;
   }
@@ -110,6 +123,21 @@ bool Connections::CloseConnection(absl::string_view peer) {
 void Connections::EndAll() {
   absl::MutexLock lock(&mutex_);
   for (const auto& [fd, connection] : open_) shutdown(fd, SHUT_WR);
+}
+
+bool Connections::CutOff(absl::string_view peer) {
+  const bool closed = CloseConnection(peer);
+  const std::string wanted = Decoded(peer);
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [fd, connection] : open_) {
+    if (connection.peer != wanted) continue;
+    while (recv(fd, nullptr, kDiscardBytes, MSG_DONTWAIT | MSG_TRUNC) > 0) {
+    }
+  }
+  const absl::Time now = absl::Now();
+  std::erase_if(cut_off_, [now](const auto& entry) { return entry.second < now; });
+  cut_off_[AddressOf(wanted)] = now + kCutOffFor;
+  return closed;
 }
 
 bool Connections::full() const {

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 namespace rivulet {
 
@@ -57,8 +58,11 @@ class Connections {
   void Remove(int fd);
 
   // Ends the connections of a peer, given as ServerContext::peer() prints it, and with them the
-  // calls on them. False where there is none.
+  // calls on them. False where there is none, or it was closed before.
   bool CloseConnection(absl::string_view peer);
+  // The same of a peer that harms others: what it has sent and gRPC has not read is thrown away,
+  // and for a second no connection of its address is accepted.
+  bool CutOff(absl::string_view peer);
 
   // Ends every connection after what was sent on it: a call that comes later, or has no answer yet,
   // fails at its client as UNAVAILABLE. What comes in is still read, so that no reset overtakes
@@ -82,6 +86,8 @@ class Connections {
   ConnectionCounts counts_ ABSL_GUARDED_BY(mutex_);  // but for `open` and `max_open`
   std::unordered_map<int, Connection> open_ ABSL_GUARDED_BY(mutex_);              // by fd
   std::unordered_map<std::string, int> open_by_address_ ABSL_GUARDED_BY(mutex_);  // none is 0
+  // Until when no connection of an address is accepted.
+  std::unordered_map<std::string, absl::Time> cut_off_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rivulet

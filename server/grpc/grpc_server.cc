@@ -42,6 +42,13 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModel
   listener.max_connection_age = options.max_connection_age;
   grpc::ServerBuilder builder;
   SetUpListener(listener, &builder);
+  if (!options.listen.empty()) {
+    Connections* connections = &result->connections();
+    result->call_watch_ = std::make_unique<CallWatch>(
+        options.max_streams,
+        [connections](absl::string_view peer) { return connections->CutOff(peer); });
+    builder.SetContextAllocator(result->call_watch_->Counter());
+  }
   builder.RegisterService(&result->inference_);
   builder.RegisterService(&result->sessions_);
   builder.RegisterService(&result->multiplex_);

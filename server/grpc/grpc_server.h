@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/grpc/call_watch.h"
 #include "server/grpc/inference_service.h"
 #include "server/grpc/multiplex_service.h"
 #include "server/grpc/served_models.h"
@@ -82,6 +83,7 @@ class GrpcServer {
   InferenceService inference_;
   SessionService sessions_;
   MultiplexService multiplex_;
+  std::unique_ptr<CallWatch> call_watch_;  // none without a socket
   std::unique_ptr<Listener> listener_;
 };
 

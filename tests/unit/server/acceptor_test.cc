@@ -209,6 +209,32 @@ TEST_F(AcceptorTest, AConnectionIsClosedByTheNameOfItsPeer) {
   EXPECT_EQ(connections_.counts().closed, 1) << "each is counted once";
 }
 
+TEST_F(AcceptorTest, WhoIsCutOffIsClosedAndItsAddressRefusedForAWhile) {
+  Listen();
+  Client attacker(port(), "127.0.0.2"), other(port());
+  ASSERT_TRUE(AwaitTaken(2) && AwaitOpen(2));
+  const std::string name = attacker.Name();
+  EXPECT_TRUE(connections_.CutOff(name));
+  EXPECT_FALSE(connections_.CutOff(name)) << "it was closed before";
+  EXPECT_TRUE(attacker.Ended());
+  EXPECT_EQ(connections_.counts().closed, 1);
+  const auto refused = [this](const char* host) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    inet_pton(AF_INET, host, &address.sin_addr);
+    sockaddr_storage storage{};
+    std::memcpy(&storage, &address, sizeof(address));
+    return !connections_.Refusal(storage).empty();
+  };
+  EXPECT_TRUE(Eventually([&] {
+    connections_.CutOff(name);
+    return refused("127.0.0.2");
+  }));
+  EXPECT_FALSE(refused("127.0.0.1"));
+  EXPECT_TRUE(other.Open());
+  EXPECT_TRUE(Eventually([&] { return !refused("127.0.0.2"); }));
+}
+
 TEST_F(AcceptorTest, ItsOwnConnectionPassesALimitThatIsReached) {
   connections_.SetLimits({1, 0});
   for (const char* host : {"127.0.0.1", "0.0.0.0", "localhost"}) {
