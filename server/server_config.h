@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ServerConfig: everything that can be set on a server. Flags and the JSON file have the same names
-// and come from one table in server_config.cc; flags win over the file, the file over the defaults.
+// and come from one table, settings.cc; flags win over the file, the file over the defaults.
 #pragma once
 
 #include <string>

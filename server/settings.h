@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of settings: flags, keys of the JSON file and --help come from it.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "server/server_config.h"
+
+namespace rivulet {
+
+// Where a setting is kept.
+using SettingMember =
+    std::variant<std::vector<std::string> ServerConfig::*, std::string ServerConfig::*,
+                 int ServerConfig::*, bool ServerConfig::*>;
+
+// One setting: flag "--name" and JSON key "name".
+struct Setting {
+  const char* name;
+  const char* type;  // shown in --help
+  const char* help;
+  SettingMember member;
+  std::vector<std::string> choices = {};  // for std::string; empty: free
+  int min = 0, max = 0;                   // for int
+};
+
+// All, in the order of --help.
+const std::vector<Setting>& Settings();
+
+}  // namespace rivulet
