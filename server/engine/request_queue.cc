@@ -105,9 +105,9 @@ absl::Status RequestQueue::CheckTenantRoom(const Request& request, const Accepte
     most = std::min(most, int64_t{limits_.slots} + limits_.max_tenant_queue);
   }
   // It shares the rate evenly with the others that are here.
-  const auto time = [&] { return TimeFor(own.places * static_cast<int64_t>(accepted_of_.size())); };
+  const int64_t ahead = own.places * static_cast<int64_t>(accepted_of_.size());
   if (own.places + request.places > most) {
-    return QueueFull("TENANT_QUEUE_FULL", time(),
+    return QueueFull("TENANT_QUEUE_FULL", TimeFor(ahead),
                      absl::StrCat("The tenant's queue is full: ", own.places,
                                   " running or waiting, ", request.places, " asked for, ", most,
                                   " allowed now; the rest is for other tenants."));
@@ -115,7 +115,7 @@ absl::Status RequestQueue::CheckTenantRoom(const Request& request, const Accepte
   if (own.tokens == 0 || request.num_tokens == 0) return absl::OkStatus();
   const int64_t most_tokens = MostFor(limits_.max_tokens, accepted_.tokens, own.tokens);
   if (own.tokens + request.num_tokens <= most_tokens) return absl::OkStatus();
-  return QueueFull("TENANT_QUEUE_FULL", time(),
+  return QueueFull("TENANT_QUEUE_FULL", TimeFor(ahead),
                    absl::StrCat("The tenant's queue is full: requests with ", own.tokens,
                                 " given tokens are running or waiting, ", request.num_tokens,
                                 " more are asked for, ", most_tokens,
