@@ -4,12 +4,15 @@
 #include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/grpcpp.h>
 
-#include "absl/cleanup/cleanup.h"
+#include <thread>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/model_name.h"
 #include "model/strict_json.h"
+#include "server/call_note.h"
 #include "server/grpc/convert_session.h"
 #include "server/grpc/listener.h"
 #include "server/grpc/status_map.h"
@@ -42,25 +45,45 @@ absl::StatusOr<std::optional<absl::Duration>> DrainTimeout(const v1::UnloadModel
 
 }  // namespace
 
-grpc::Status AdminService::LoadModel(grpc::ServerContext* /*context*/,
-                                     const v1::LoadModelRequest* request,
-                                     v1::LoadModelReply* reply) {
+// One call, until its answer has left.
+class AdminService::Call final : public grpc::ServerUnaryReactor {
+ public:
+  explicit Call(ActiveCalls* calls) : calls_(calls) {}
+  void OnDone() override {
+    calls_->Leave();
+    delete this;
+  }
+
+ private:
+  ActiveCalls* const calls_;
+};
+
+template <typename Request>
+grpc::ServerUnaryReactor* AdminService::OnAThread(std::function<absl::Status()> work) {
   calls_.Enter();
-  const absl::Cleanup leave = [this] { calls_.Leave(); };
-  const auto load = [&]() -> absl::Status {
+  auto* const call = new Call(&calls_);
+  // Nothing joins it: its last act is Finish, and OnDone may run within that.
+  std::thread([call, work = std::move(work), name = NameOf<Request>()] {
+    const CallNote note(name);
+    call->Finish(ToGrpc(work(), nullptr));
+  }).detach();
+  return call;
+}
+
+grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* /*context*/,
+                                                  const v1::LoadModelRequest* request,
+                                                  v1::LoadModelReply* reply) {
+  return OnAThread<v1::LoadModelRequest>([this, request, reply]() -> absl::Status {
     RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
     RIVULET_ASSIGN_OR_RETURN(*reply->mutable_model(), control_->Load(request->model()));
     return absl::OkStatus();
-  };
-  return ToGrpc(load(), nullptr);
+  });
 }
 
-grpc::Status AdminService::UnloadModel(grpc::ServerContext* /*context*/,
-                                       const v1::UnloadModelRequest* request,
-                                       v1::UnloadModelReply* reply) {
-  calls_.Enter();
-  const absl::Cleanup leave = [this] { calls_.Leave(); };
-  const auto unload = [&]() -> absl::Status {
+grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext* /*context*/,
+                                                    const v1::UnloadModelRequest* request,
+                                                    v1::UnloadModelReply* reply) {
+  return OnAThread<v1::UnloadModelRequest>([this, request, reply]() -> absl::Status {
     RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
     RIVULET_ASSIGN_OR_RETURN(const std::optional<absl::Duration> drain, DrainTimeout(*request));
     RIVULET_ASSIGN_OR_RETURN(const ModelControl::Unloaded unloaded,
@@ -68,8 +91,7 @@ grpc::Status AdminService::UnloadModel(grpc::ServerContext* /*context*/,
     reply->set_all_ended(unloaded.all_ended);
     reply->set_sessions_closed(unloaded.sessions_closed);
     return absl::OkStatus();
-  };
-  return ToGrpc(unload(), nullptr);
+  });
 }
 
 AdminServer::AdminServer(ModelControl* control) : service_(control) {}

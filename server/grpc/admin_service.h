@@ -3,6 +3,7 @@
 // clients never reach it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,7 +35,7 @@ class ModelControl {
                                           std::optional<absl::Duration> drain_timeout) = 0;
 };
 
-// Synchronous, unlike the services for clients: its calls take seconds, and few people make them.
+// Every call has a thread, unlike those of clients: it takes seconds, and few people make them.
 class AdminService final : public RpcService {
  public:
   explicit AdminService(ModelControl* control)  // borrowed
@@ -42,14 +43,22 @@ class AdminService final : public RpcService {
     Handle(this, &AdminService::LoadModel, &AdminService::UnloadModel);
   }
 
-  grpc::Status LoadModel(grpc::ServerContext* context, const v1::LoadModelRequest* request,
-                         v1::LoadModelReply* reply);
-  grpc::Status UnloadModel(grpc::ServerContext* context, const v1::UnloadModelRequest* request,
-                           v1::UnloadModelReply* reply);
+  grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* context,
+                                      const v1::LoadModelRequest* request,
+                                      v1::LoadModelReply* reply);
+  grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* context,
+                                        const v1::UnloadModelRequest* request,
+                                        v1::UnloadModelReply* reply);
 
+  // Until every answer has left.
   void WaitUntilIdle() { calls_.WaitUntilNone(absl::InfiniteFuture()); }
 
  private:
+  class Call;
+
+  template <typename Request>
+  grpc::ServerUnaryReactor* OnAThread(std::function<absl::Status()> work);
+
   ModelControl* const control_;
   ActiveCalls calls_;
 };

@@ -41,15 +41,14 @@ const char* RpcService::NameOf(const google::protobuf::Descriptor* request) cons
 }
 
 int RpcService::AddMethodOf(const google::protobuf::Descriptor* request,
-                            const google::protobuf::Descriptor* reply, Type type,
-                            HandlerPointer handler) {
+                            const google::protobuf::Descriptor* reply, Type type) {
   for (int i = 0; i < descriptor_->method_count(); ++i) {
     const MethodDescriptor& method = *descriptor_->method(i);
     if (method.input_type() != request || method.output_type() != reply) continue;
     if (TypeOf(method) != type) break;
     const std::string& path =
         paths_.emplace_back(absl::StrCat("/", descriptor_->full_name(), "/", method.name()));
-    AddMethod(new grpc::internal::RpcServiceMethod(path.c_str(), type, handler.release()));
+    AddMethod(new grpc::internal::RpcServiceMethod(path.c_str(), type, nullptr));
     return static_cast<int>(paths_.size()) - 1;
   }
   WrongHandlers(*descriptor_);

@@ -33,19 +33,24 @@ class RpcService : public grpc::Service {
   explicit RpcService(const char* full_name);
 
   // Every method of the service has its handler in `self`, a member function that takes and returns
-  // what the generated callback (or synchronous) service would, but for Received messages where the
-  // client streams. The method is the one with these messages. REQUIRES (else the process ends):
-  // each method has one handler, of its kind.
+  // what the generated callback service would, but for Received messages where the client streams.
+  // The method is the one with these messages. REQUIRES (else the process ends): each method has
+  // one handler, of its kind.
   template <typename Self, typename... Handlers>
   void Handle(Self* self, Handlers... handlers) {
     (Add(self, handlers), ...);
     RequireAll();
   }
 
+  // Of the method with this message, for CallNote; lives as long as the process.
+  template <typename Request>
+  const char* NameOf() const {
+    return NameOf(Request::descriptor());
+  }
+
  private:
   using Context = grpc::CallbackServerContext;
   using Type = grpc::internal::RpcMethod::RpcType;
-  using HandlerPointer = std::unique_ptr<grpc::internal::MethodHandler>;
 
   // A call that ends with what was wrong with its message.
   template <typename Reactor>
@@ -107,36 +112,16 @@ class RpcService : public grpc::Service {
           return (self->*handler)(context);
         }));
   }
-  template <typename Self, typename Request, typename Reply>
-  void Add(Self* self,
-           grpc::Status (Self::*handler)(grpc::ServerContext*, const Request*, Reply*)) {
-    using Synchronous = grpc::internal::RpcMethodHandler<Self, Received<Request>, Reply>;
-    AddMethodOf(
-        Request::descriptor(), Reply::descriptor(), Type::NORMAL_RPC,
-        std::make_unique<Synchronous>(
-            [handler, name = NameOf<Request>()](Self* service, grpc::ServerContext* context,
-                                                const Received<Request>* request, Reply* reply) {
-              const CallNote note(name);
-              if (!request->error.ok()) return ToGrpc(request->error, nullptr);
-              return (service->*handler)(context, &request->message, reply);
-            },
-            self));
-  }
 
   template <typename Request, typename Reply>
-  void AddCallback(Type type, HandlerPointer handler) {
-    const int index = AddMethodOf(Request::descriptor(), Reply::descriptor(), type, nullptr);
+  void AddCallback(Type type, std::unique_ptr<grpc::internal::MethodHandler> handler) {
+    const int index = AddMethodOf(Request::descriptor(), Reply::descriptor(), type);
     MarkMethodCallback(index, handler.release());
-  }
-  // Of the method with this message, for CallNote; lives as long as the process.
-  template <typename Request>
-  const char* NameOf() const {
-    return NameOf(Request::descriptor());
   }
   const char* NameOf(const google::protobuf::Descriptor* request) const;
   // Its index.
   int AddMethodOf(const google::protobuf::Descriptor* request,
-                  const google::protobuf::Descriptor* reply, Type type, HandlerPointer handler);
+                  const google::protobuf::Descriptor* reply, Type type);
   void RequireAll() const;
 
   const google::protobuf::ServiceDescriptor* const descriptor_;
