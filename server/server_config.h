@@ -29,8 +29,8 @@ struct ServerConfig {
   int max_tenant_slots = 0;          // that one tenant holds at once; 0 = all
   int reader_timeout_seconds =
       30;  // a reply that is full and not read for so long is ended; 0 = never
-  // A model: host memory for states of replies that gave their slots to others; 0 = three times
-  // what all slots take.
+  // A model: host memory for states of replies that gave their slots to others; 0 = what
+  // preemption needs, and 256 MiB.
   int parked_state_mib = 0;
   int max_client_sessions = 10000;       // a model, open at once
   int max_tenant_sessions = 0;           // ... of one tenant; 0 = at most 7 times what is left

@@ -47,7 +47,7 @@ std::vector<Setting> StateSettings() {
       Number("parked-state-mib",
              "Memory for the states of a model's replies that gave their slots to others: of a "
              "tenant above its share, for which it must hold all slots' states twice, or not read; "
-             "0: three times what all slots take",
+             "0: as much as is needed, and 256 MiB",
              &C::parked_state_mib, 0, 1 << 24),
       {"state-dir", "DIR",
        "Directory for the files of states that memory has no room for; made where it is missing, "

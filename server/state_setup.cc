@@ -76,7 +76,7 @@ absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& 
       "CONFIG_INVALID", "parked-state-mib",
       absl::StrCat("parked-state-mib is ", config.parked_state_mib, "; the states of ",
                    limits.num_slots, " slots twice take at least ", (least + kMib - 1) / kMib,
-                   ", so that replies can be preempted; 0: three times what all slots take"));
+                   ", so that replies can be preempted; 0: as much as that, and 256 MiB"));
 }
 
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name) {

@@ -58,8 +58,8 @@ struct EngineOptions {
   // For so long a paused reply waits for its reader before it is ended.
   absl::Duration reader_timeout = absl::Seconds(30);
   // Most host memory for the states of replies that gave their slots to others (parked_room.h); at
-  // least LeastParkedBytes, else fewer are preempted than their promise needs. 0: three times what
-  // all slots take.
+  // least LeastParkedBytes, else fewer are preempted than their promise needs. 0: twice what
+  // all slots take, and 256 MiB, or what all slots take, for those that nobody reads.
   int64_t max_parked_bytes = 0;
   // A reply that was given slots is not preempted for so many runs. A copy of a state out and back
   // in takes as long as a sample's part of two or three steps (mnist-linear on 2 cores: 60 us of

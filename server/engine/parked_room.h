@@ -4,8 +4,9 @@
 //
 // Preempted replies: while one tenant's replies have their turn, all that others have begun may be
 // parked, and a tenant may have begun as much as there are slots. So for two tenants, whatever they
-// ask for, it must hold the states of all slots twice. Two thirds of the memory, and at least that,
-// are theirs; what is left is for replies that nobody reads.
+// ask for, it must hold the states of all slots twice. Of a given memory two thirds, and at least
+// that, are theirs; what is left is for replies that nobody reads. By default these have 256 MiB of
+// their own, since slow readers beyond their room keep slots from everybody of their tenant.
 #pragma once
 
 #include <algorithm>
@@ -25,11 +26,13 @@ inline int64_t LeastParkedBytes(const BackendLimits& limits) {
   return 2 * int64_t{limits.num_slots} * static_cast<int64_t>(limits.bytes_per_slot);
 }
 
-// `max_bytes` 0: three times what all slots take.
+// `max_bytes` 0: twice what all slots take, and for readers 256 MiB, or once what all slots take.
 inline ParkedRoom ParkedRoomOf(int64_t max_bytes, const BackendLimits& limits) {
-  const int64_t least = 2 * int64_t{limits.num_slots};
-  const int64_t all = max_bytes == 0 ? 3 * int64_t{limits.num_slots}
-                                     : max_bytes / static_cast<int64_t>(limits.bytes_per_slot);
+  constexpr int64_t kReadersBytes = int64_t{256} << 20;
+  const int64_t slots = limits.num_slots, least = 2 * slots;
+  const auto slot_bytes = static_cast<int64_t>(limits.bytes_per_slot);
+  if (max_bytes == 0) return {least, std::max(slots, kReadersBytes / slot_bytes)};
+  const int64_t all = max_bytes / slot_bytes;
   ParkedRoom room;
   room.begun = std::min(all, std::max(least, all / 3 * 2));
   room.readers = all - room.begun;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/engine/admission.h"
+#include "server/engine/parked_room.h"
 
 namespace rivulet {
 namespace {
@@ -335,6 +336,23 @@ TEST(PreemptionTest, KeepsItsBoundsUnderRandomOperations) {
   }
   EXPECT_GT(preemptions, 1000u);
   EXPECT_GT(longest, uint64_t{2 * kQuantum}) << "else the bound means nothing";
+}
+
+TEST(ParkedRoomTest, HoldsAllSlotsTwiceForPreemptionAndTheRestIsForReaders) {
+  BackendLimits limits;
+  limits.num_slots = 10;
+  limits.bytes_per_slot = 1 << 20;
+  EXPECT_EQ(LeastParkedBytes(limits), 20 << 20);
+  const auto room = [&](int64_t mib) {
+    const ParkedRoom of = ParkedRoomOf(mib << 20, limits);
+    return std::pair(of.begun, of.readers);
+  };
+  EXPECT_EQ(room(20), std::pair(int64_t{20}, int64_t{0}));
+  EXPECT_EQ(room(30), std::pair(int64_t{20}, int64_t{10}));
+  EXPECT_EQ(room(90), std::pair(int64_t{60}, int64_t{30}));
+  EXPECT_EQ(room(0), std::pair(int64_t{20}, int64_t{256})) << "by default";
+  limits.num_slots = 300;
+  EXPECT_EQ(room(0), std::pair(int64_t{600}, int64_t{300}));
 }
 
 }  // namespace
