@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--tests]
 # Without an option: what building the server and the command needs. --tests: also what deploy/test.sh needs.
-# --tests also makes build/venv (tests/requirements.txt) and build/node (tests/e2e/grpc_js).
+# --tests also makes build/venv (tests/requirements.txt; tests/requirements-cuda.txt where nvcc is) and build/node
+# (tests/e2e/grpc_js).
 # Does nothing where everything is there; otherwise needs root, or sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -67,6 +68,22 @@ install_venv() {
   sha256sum "$requirements" >"$venv/stamp"
 }
 
+# Some toolkits are the compiler alone: their disassemblers and cuBLAS come from the package index.
+install_cuda_tools() {
+  local requirements=tests/requirements-cuda.txt venv=build/venv toolkit missing=()
+  command -v nvcc >/dev/null && ! unchanged "$venv/stamp-cuda" "$requirements" || return 0
+  toolkit=$(nvcc --dryrun -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')
+  [[ -n $toolkit ]] || { echo "setup.sh: nvcc --dryrun names no TOP, the folder of its toolkit" >&2; exit 1; }
+  [[ -e $toolkit/bin/cuobjdump ]] || missing+=("$(grep '^nvidia-cuda-cuobjdump==' "$requirements")")
+  [[ -e $toolkit/bin/nvdisasm ]] || missing+=("$(grep '^nvidia-cuda-nvdisasm==' "$requirements")")
+  [[ -e $toolkit/include/cublasLt.h ]] || missing+=("$(grep '^nvidia-cublas==' "$requirements")")
+  if ((${#missing[@]})); then
+    echo "setup: CUDA tools of $requirements into $venv: ${missing[*]}" >&2
+    logged "$venv/bin/pip" install --disable-pip-version-check --no-deps "${missing[@]}"
+  fi
+  sha256sum "$requirements" >"$venv/stamp-cuda"
+}
+
 install_node() {
   local source=tests/e2e/grpc_js node=build/node
   ! unchanged "$node/stamp" "$source"/package.json "$source"/package-lock.json || return 0
@@ -80,5 +97,6 @@ install_node() {
 install_packages
 if [[ ${1:-} == --tests ]]; then
   install_venv
+  install_cuda_tools
   install_node
 fi
