@@ -27,7 +27,6 @@ constexpr int kSpareDescriptors = 4;
 constexpr int kAcceptsATurn = 64;  // then ends of connections are looked at again
 // How long nothing is accepted where a try failed for want of memory or descriptors.
 constexpr absl::Duration kPause = absl::Milliseconds(100);
-constexpr absl::Duration kLogEvery = absl::Minutes(1);  // for each reason
 
 bool NoDescriptor(int error) { return error == EMFILE || error == ENFILE; }
 
@@ -223,14 +222,11 @@ bool Acceptor::IsSelf(const sockaddr_storage& peer) {
 
 void Acceptor::Refuse(int fd, absl::string_view reason) {
   close(fd);
-  absl::Time& logged = logged_.try_emplace(std::string(reason), absl::InfinitePast()).first->second;
-  if (absl::Now() - logged < kLogEvery) return;
-  logged = absl::Now();
   const ConnectionCounts counts = connections_->counts();
-  Log(LogLevel::kWarning, "connections_refused",
-      {{"reason", std::string(reason)},
-       {"open", int64_t{counts.open}},
-       {"refused_total", counts.refused}});
+  LogLimited(LogLevel::kWarning, "connections_refused",
+             {{"reason", std::string(reason)},
+              {"open", int64_t{counts.open}},
+              {"refused_total", counts.refused}});
 }
 
 void Acceptor::Pause(const char* why) {
@@ -239,10 +235,7 @@ void Acceptor::Pause(const char* why) {
     epoll_ctl(epoll_, EPOLL_CTL_DEL, socket.fd, nullptr);
   }
   paused_ = true;
-  absl::Time& logged = logged_.try_emplace(why, absl::InfinitePast()).first->second;
-  if (absl::Now() - logged < kLogEvery) return;
-  logged = absl::Now();
-  Log(LogLevel::kWarning, "accept_failed", {{"reason", std::string(why)}});
+  LogLimited(LogLevel::kWarning, "accept_failed", {{"reason", std::string(why)}});
 }
 
 void Acceptor::Resume() {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -72,9 +71,8 @@ class Acceptor {
   SpareDescriptors spare_;
   Take take_;
   bool stopped_ = false;
-  bool paused_ = false;                       // of the thread
-  std::map<std::string, absl::Time> logged_;  // of the thread: when, by reason
-  size_t next_self_ = 0;                      // of ConnectToSelf
+  bool paused_ = false;   // of the thread
+  size_t next_self_ = 0;  // of ConnectToSelf
   absl::Mutex mutex_;
   std::string self_ ABSL_GUARDED_BY(mutex_);  // peer name of the connection to itself that is due
   std::thread thread_;

@@ -14,7 +14,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "server/log.h"
 
 namespace rivulet {
@@ -28,7 +27,6 @@ constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
 constexpr absl::Duration kLookAgainAfter = absl::Milliseconds(20);
 constexpr int kIdleShare = 50;  // of the time, looks take at most one part in so many
 constexpr int kBusyShare = 10;  // ... while there are many calls
-constexpr absl::Duration kLogEvery = absl::Seconds(1);
 
 // Of this thread, that it ran: what a look costs others, also where it had to wait for a core.
 absl::Duration ThreadTime() {
@@ -146,8 +144,9 @@ class CallCounter final : public grpc::ContextAllocator {
 
 }  // namespace
 
-CallWatch::CallWatch(int max_streams, Close close)
+CallWatch::CallWatch(int max_streams, Close close, List list)
     : max_streams_(std::max(max_streams, kLeastStreams)),
+      list_(std::move(list)),
       close_(std::move(close)),
       state_(std::make_shared<State>(kManyConnections * max_streams_)),
       thread_([this] { Run(); }) {}
@@ -177,27 +176,23 @@ void CallWatch::Run() {
     state.mutex.Unlock();
     const absl::Duration begin = ThreadTime();
     Look();
-    LogClosed();
     took = ThreadTime() - begin;
     state.mutex.Lock();
   }
 }
 
 void CallWatch::Look() {
-  const std::vector<ConnectionCalls> connections = CallsByConnection();
+  const std::vector<ConnectionCalls> connections = list_();
   int64_t calls = 0;
   for (const ConnectionCalls& connection : connections) calls += connection.calls;
   if (calls <= state_->many) return;
   for (const ConnectionCalls& connection : connections) {
-    if (connection.calls > 2 * max_streams_ && close_(connection.peer)) ++not_logged_;
+    if (connection.calls <= 2 * max_streams_ || !close_(connection.peer)) continue;
+    LogLimited(LogLevel::kWarning, "connections_closed",
+               {{"reason", std::string("calls reset")},
+                {"peer", connection.peer},
+                {"calls", connection.calls}});
   }
-}
-
-void CallWatch::LogClosed() {
-  if (not_logged_ == 0 || absl::Now() - logged_ < kLogEvery) return;
-  logged_ = absl::Now();
-  Log(LogLevel::kWarning, "connections_closed",
-      {{"reason", std::string("calls reset")}, {"connections", std::exchange(not_logged_, 0)}});
 }
 
 }  // namespace rivulet

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 
 namespace rivulet {
 
@@ -37,11 +36,12 @@ class CallWatch {
   // Closes the connection of a peer; false where it was closed before. Called on the watch's
   // thread.
   using Close = std::function<bool(absl::string_view peer)>;
+  using List = std::function<std::vector<ConnectionCalls>()>;
 
   // While there are more calls than four connections may have streams, closes every connection that
   // has more than twice as many as it may. `max_streams` is of one connection; less than 1000 count
   // as 1000, so that a client that cancels all it has and begins anew is none of them.
-  CallWatch(int max_streams, Close close);
+  CallWatch(int max_streams, Close close, List list = CallsByConnection);
   ~CallWatch();
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
@@ -55,13 +55,11 @@ class CallWatch {
 
   void Run();
   void Look();
-  void LogClosed();
 
   const int64_t max_streams_;
+  const List list_;
   const Close close_;
   const std::shared_ptr<State> state_;
-  int64_t not_logged_ = 0;                    // of the thread: connections closed since...
-  absl::Time logged_ = absl::InfinitePast();  // ... the last line
   std::thread thread_;
 };
 
