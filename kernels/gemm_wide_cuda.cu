@@ -22,12 +22,15 @@ struct WideShape {
   // Pieces of a chunk of a, then of W: [column / 8][k / 32][lane].
   static constexpr int kAPieces = kRows * kPieces, kBPieces = kColumns / 8 * 2 * kWarpLanes;
   static constexpr size_t kShared = size_t{kStages} * (kAPieces + kBPieces) * 16;
+  static constexpr int kPairs = kH * 2 * kW;  // of neighbouring sums that a thread has
+  static_assert(size_t{kPairs} * kThreads * sizeof(float2) <= kShared);
 };
 using SmallTile = WideShape<2, 2, 2, 4>;
 using MiddleTile = WideShape<2, 2, 4, 4>;
 using LargeTile = WideShape<2, 2, 4, 8>;
 
-// Brings a chunk of W, as it is packed; zeros beyond its columns.
+// Brings a chunk of W, as it is packed; zeros beyond its columns. Unrolled in full, this loop and
+// the one of BringRows would keep an address for each copy in registers that the sums need.
 template <class Shape>
 __device__ __forceinline__ void BringWeights(const CudaWideGemmArgs& p, int first_column, int chunk,
                                              uint4* shared) {
@@ -35,7 +38,7 @@ __device__ __forceinline__ void BringWeights(const CudaWideGemmArgs& p, int firs
   uint4* to =
       shared + chunk % Shape::kStages * (Shape::kAPieces + Shape::kBPieces) + Shape::kAPieces;
   const auto* w = static_cast<const uint4*>(p.w.packed);
-#pragma unroll
+#pragma unroll 2
   for (int i = 0; i < Shape::kBPieces; i += Shape::kThreads) {
     const int piece = i + static_cast<int>(threadIdx.x), block = piece / kWarpLanes;
     const int panel = first_column / 8 + block / 2, step = 2 * chunk + block % 2;
@@ -54,7 +57,7 @@ __device__ __forceinline__ void BringRows(const CudaWideGemmArgs& p, int first_r
   const int piece = static_cast<int>(threadIdx.x) % Shape::kPieces;
   const int k = chunk * Shape::kChunk + 8 * piece;
   const int left = 2 * (p.w.k - k), bytes = left < 0 ? 0 : left < 16 ? left : 16;
-#pragma unroll
+#pragma unroll 2
   for (int i = 0; i < Shape::kRows; i += Shape::kPerRow) {
     const int row = i + static_cast<int>(threadIdx.x) / Shape::kPieces, r = first_row + row;
     const bool exists = r < p.rows && bytes > 0;
@@ -99,34 +102,91 @@ __device__ __forceinline__ void MultiplyChunk(const uint4* a, int steps,
   }
 }
 
-// Two neighbouring outputs of row r; `column` is even.
-template <bool kGather>
-__device__ __forceinline__ void StorePair(const CudaWideGemmArgs& p, int r, int column, float x,
-                                          float y) {
-  if (r >= p.rows || column >= p.w.n) return;
-  const bool both = column + 1 < p.w.n;
-  float add_x = 0, add_y = 0;
-  if (p.epilogue == Epilogue::kResidual) {
-    const float* from = p.residual + At(kGather ? p.gather[r] : r, p.ld_residual, column);
-    add_x = from[0];
-    if (both) add_y = from[1];
-  }
-  x = Activated(p.epilogue, x), y = Activated(p.epilogue, y);
-  if (p.epilogue == Epilogue::kResidual) x += add_x, y += add_y;
-  const size_t at = At(r, p.ld_out, column);
-  if (p.out_half != nullptr) {
-    const uint32_t halves = PackHalves(x, y);
+// Two neighbouring outputs, of which the second may not exist.
+template <class To>
+__device__ __forceinline__ void StorePair(To* to, float2 v, bool both) {
+  if constexpr (sizeof(To) == 4) {
     if (both) {
-      *reinterpret_cast<uint32_t*>(p.out_half + at) = halves;
+      *reinterpret_cast<float2*>(to) = v;
     } else {
-      p.out_half[at] = static_cast<uint16_t>(halves);
+      *to = v.x;
     }
-  } else if (both) {
-    *reinterpret_cast<float2*>(p.out + at) = make_float2(x, y);
   } else {
-    p.out[at] = x;
+    const uint32_t halves = PackHalves(v.x, v.y);
+    if (both) {
+      *reinterpret_cast<uint32_t*>(to) = halves;
+    } else {
+      *to = static_cast<uint16_t>(halves);
+    }
   }
 }
+
+// The thread's pairs of sums, from shared memory to the output. Loops that are hardly unrolled keep
+// the code short: the sums are in shared memory because registers cannot be counted through.
+template <class Shape, bool kGather>
+class PairWriter {
+ public:
+  __device__ PairWriter(const CudaWideGemmArgs& p, int row, int column, const float2* sums)
+      : p_(p), row_(row), column_(column), sums_(sums) {}
+
+  __device__ void Write() const {
+    if (p_.epilogue == Epilogue::kResidual) {
+#pragma unroll 1
+      for (int first = 0; first < Shape::kPairs; first += kAtOnce) AddResiduals(first);
+    } else {
+#pragma unroll 2
+      for (int i = 0; i < Shape::kPairs; ++i) WriteActivated(i);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int Row(int i) const { return row_ + i / Shape::kWide * 8; }
+  __device__ __forceinline__ int Column(int i) const { return column_ + i % Shape::kWide * 8; }
+  __device__ __forceinline__ bool Exists(int i) const {
+    return Row(i) < p_.rows && Column(i) < p_.w.n;
+  }
+  __device__ __forceinline__ void Store(int i, float2 v) const {
+    const size_t at = At(Row(i), p_.ld_out, Column(i));
+    const bool both = Column(i) + 1 < p_.w.n;
+    if (p_.out_half != nullptr) {
+      StorePair(p_.out_half + at, v, both);
+    } else {
+      StorePair(p_.out + at, v, both);
+    }
+  }
+  // Loads first: the compiler cannot move them ahead of stores, which may go to the same place for
+  // all it knows.
+  __device__ __forceinline__ void AddResiduals(int first) const {
+    float2 add[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      add[i] = make_float2(0, 0);
+      if (!Exists(first + i)) continue;
+      const int r = Row(first + i), c = Column(first + i);
+      const float* from = p_.residual + At(kGather ? p_.gather[r] : r, p_.ld_residual, c);
+      add[i].x = from[0];
+      if (c + 1 < p_.w.n) add[i].y = from[1];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (!Exists(first + i)) continue;
+      const float2 v = sums_[(first + i) * Shape::kThreads];
+      Store(first + i, make_float2(v.x + add[i].x, v.y + add[i].y));
+    }
+  }
+  __device__ __forceinline__ void WriteActivated(int i) const {
+    if (!Exists(i)) return;
+    const float2 v = sums_[i * Shape::kThreads];
+    Store(i, make_float2(Activated(p_.epilogue, v.x), Activated(p_.epilogue, v.y)));
+  }
+
+  static constexpr int kAtOnce = 8;
+  static_assert(Shape::kPairs % kAtOnce == 0);
+  const CudaWideGemmArgs& p_;
+  // Of the first pair; pair i is 8 (i % kWide) columns and 8 (i / kWide) rows on.
+  int row_, column_;
+  const float2* sums_;
+};
 
 template <class Shape, bool kGather>
 __global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs p) {
@@ -170,20 +230,23 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs 
                          k_steps - 2 * chunk, sum);
   }
   WaitForCopies<0>();
+  __syncthreads();  // all have left the chunks: their place is free
 
-  const int first_row =
-      at.first_row + WarpIndex() / Shape::kAcross * Shape::kHigh * 16 + LaneIndex() / 4;
+  auto* sums = reinterpret_cast<float2*>(shared) + threadIdx.x;
 #pragma unroll
   for (int i = 0; i < Shape::kHigh; ++i) {
 #pragma unroll
     for (int down = 0; down < 2; ++down) {
 #pragma unroll
       for (int j = 0; j < Shape::kWide; ++j) {
-        StorePair<kGather>(p, first_row + 16 * i + 8 * down, first_column + 8 * j,
-                           sum[i][j][2 * down], sum[i][j][2 * down + 1]);
+        sums[((2 * i + down) * Shape::kWide + j) * Shape::kThreads] =
+            make_float2(sum[i][j][2 * down], sum[i][j][2 * down + 1]);
       }
     }
   }
+  const int first_row =
+      at.first_row + WarpIndex() / Shape::kAcross * Shape::kHigh * 16 + LaneIndex() / 4;
+  PairWriter<Shape, kGather>(p, first_row, first_column, sums).Write();
 }
 
 template <class Shape>
