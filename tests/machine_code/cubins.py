@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels in a built library: registers, stack, code size and instructions, for every architecture it holds."""
+
+import functools
+import os
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from dataclasses import dataclass
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class MissingTool(Exception):
+    """A program that reads machine code is not installed."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    name: str  # without namespaces and arguments: GemmF16<4>
+    arch: int  # 90: sm_90
+    registers: int  # of a thread
+    stack: int  # bytes of a thread; spilled registers lie there, too
+    local: int  # likewise
+    text: int  # bytes of its instructions
+    symbol: str
+    cubin: pathlib.Path
+
+    def family(self) -> str:
+        return self.name.split("<")[0]
+
+
+def tool(name: str, folder: str) -> str:
+    """The program in `folder`, on PATH, or in build/venv, where deploy/setup.sh --tests puts it."""
+    venv = [str(p) for p in ROOT.glob("build/venv/lib/python3*/site-packages/nvidia/cu*/bin")]
+    found = shutil.which(name, path=os.pathsep.join([folder, os.environ.get("PATH", ""), *venv]))
+    if found is None:
+        raise MissingTool(f"no {name}; deploy/setup.sh --tests installs it into build/venv")
+    return found
+
+
+def run(*command: str, cwd=None, text=None) -> str:
+    done = subprocess.run(command, cwd=cwd, input=text, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def text_bytes(cubin: pathlib.Path) -> dict:
+    """Bytes of each kernel's section .text, which ends with padding to 128."""
+    data = cubin.read_bytes()
+    headers, = struct.unpack_from("<Q", data, 0x28)
+    count, names = struct.unpack_from("<HH", data, 0x3C)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, headers + 64 * i) for i in range(count)]
+    strings = sections[names][4]
+    sizes = {}
+    for section in sections:
+        begin = strings + section[0]
+        name = data[begin : data.index(b"\0", begin)].decode()
+        if name.startswith(".text."):
+            sizes[name.removeprefix(".text.")] = section[5]
+    return sizes
+
+
+def short_name(demangled: str) -> str:
+    name = re.sub(r"rivulet::kernels::|\(anonymous namespace\)::|^void ", "", demangled)
+    return name[: name.index("(")] if "(" in name else name
+
+
+class Library:
+    """REQUIRES: `folder` is empty; cubins are put there."""
+
+    def __init__(self, library: pathlib.Path, toolkit: str, folder: pathlib.Path):
+        self.nvdisasm = tool("nvdisasm", toolkit)
+        cuobjdump = tool("cuobjdump", toolkit)
+        run(cuobjdump, "-xelf", "all", str(library.resolve()), cwd=folder)
+        found = []
+        for cubin in sorted(folder.glob("*.cubin")):
+            arch = int(re.search(r"\.sm_(\d+)a?\.cubin$", cubin.name).group(1))
+            usage = run(cuobjdump, "-res-usage", str(cubin))
+            sizes = text_bytes(cubin)
+            used = r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)"
+            for symbol, *numbers in re.findall(used, usage):
+                registers, stack, local = map(int, numbers)
+                found.append([symbol, arch, registers, stack, local, sizes.pop(symbol), symbol, cubin])
+            if sizes:
+                sys.exit(f"{cubin.name}: no resource usage of {', '.join(sizes)}")
+        if not found:
+            sys.exit(f"{library} holds no kernels")
+        names = run("c++filt", text="\n".join(f[0] for f in found)).splitlines()
+        self.kernels = [Kernel(short_name(n), *f[1:]) for n, f in zip(names, found)]
+        self.architectures = sorted({k.arch for k in self.kernels})
+
+    @functools.cache
+    def _listings(self, cubin: pathlib.Path) -> dict:
+        listings, opcodes = {}, []
+        for line in run(self.nvdisasm, "-c", str(cubin)).splitlines():
+            if begin := re.match(r"\.text\.(\S+):", line):
+                opcodes = listings.setdefault(begin.group(1), [])
+            elif found := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", line):
+                opcodes.append(found.group(1))
+        return listings
+
+    def opcodes(self, kernel: Kernel) -> list:
+        """With their modifiers, in the order of addresses: LDG.E.128."""
+        return self._listings(kernel.cubin)[kernel.symbol]

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What nvcc made of the kernels, on every architecture of the build: no spills, no stack, code of limited size."""
+
+import argparse
+import pathlib
+import re
+import sys
+import tempfile
+import unittest
+
+import cubins
+import kernels_table
+
+# Most KiB of instructions of a kernel, by its name without template arguments. A multiprocessor's cache of instructions has
+# some 128 KiB and what lies closer to its schedulers 32 KiB, so code beyond that is fetched again in every step.
+MOST_TEXT_KIB = {
+    "Attention": 40,
+    "AttentionFeatures": 44,
+    "CopySlot": 1,
+    "CountTokens": 3,
+    "Embed": 6,
+    "GemmF16": 100,
+    "GemmF32": 66,
+    "GenericAttention": 44,
+    "Latency": 496,
+    "LayerNorm": 16,
+    "LongAttention": 56,
+    "Sample": 152,
+    "WideGemm": 32,
+    "ZeroSlots": 2,
+}
+args = None  # of the command line
+library = None
+
+
+class KernelsTest(unittest.TestCase):
+    def test_no_kernel_spills_or_has_a_stack(self):
+        for kernel in library.kernels:
+            with self.subTest(kernel=kernel.name, arch=kernel.arch):
+                self.assertEqual((kernel.stack, kernel.local), (0, 0), "bytes of stack, of local memory")
+
+    def test_code_is_no_longer_than_its_limit(self):
+        for kernel in library.kernels:
+            with self.subTest(kernel=kernel.name, arch=kernel.arch):
+                self.assertIn(kernel.family(), MOST_TEXT_KIB, "a kernel without a limit: give it one")
+                self.assertLessEqual(kernel.text, MOST_TEXT_KIB[kernel.family()] * 1024, "bytes of instructions")
+
+    def test_every_limit_has_its_kernel(self):
+        self.assertEqual(set(MOST_TEXT_KIB), {kernel.family() for kernel in library.kernels})
+
+    def test_the_table_says_what_the_build_does(self):
+        text = kernels_table.FILE.read_text()
+        compiler = re.search(r" nvcc (\S+)\.$", text, re.MULTILINE).group(1)
+        if compiler != args.compiler:
+            self.skipTest(f"{kernels_table.FILE.name} is that of nvcc {compiler}, the build that of {args.compiler}")
+        columns = "| kernel | " + " | ".join(f"sm_{a}" for a in library.architectures) + " |"
+        if columns not in text:
+            self.skipTest(f"{kernels_table.FILE.name} is that of other architectures than {library.architectures}")
+        self.assertEqual(text, kernels_table.table(library, args.compiler),
+                         "run tests/machine_code/kernels_table.py on the built library")
+
+
+def main() -> None:
+    global args, library
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library", type=pathlib.Path)
+    parser.add_argument("--toolkit", default="", help="folder of nvcc and its tools")
+    parser.add_argument("--compiler", required=True, help="version of nvcc")
+    args, rest = parser.parse_known_args()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            library = cubins.Library(args.library, args.toolkit, pathlib.Path(folder))
+        except cubins.MissingTool as error:
+            print(f"skipped: {error}")
+            sys.exit(77)
+        unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()
