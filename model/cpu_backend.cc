@@ -337,11 +337,11 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
     const size_t fit = machine > weight_bytes ? (machine - weight_bytes) / slot_bytes : 0;
     ErrorDetail detail;
     detail.reason = "OUT_OF_MEMORY";
-    detail.field = "max_sessions";
+    detail.field = "slots";
     return MakeError(absl::StatusCode::kResourceExhausted,
                      absl::StrCat("weights of ", weight_bytes, " bytes and ", options.num_slots,
-                                  " sessions of ", slot_bytes, " bytes exceed this machine's ",
-                                  machine, " bytes; ", fit, " sessions would fit"),
+                                  " slots of ", slot_bytes, " bytes exceed this machine's ",
+                                  machine, " bytes; ", fit, " slots would fit"),
                      detail);
   }
   BackendLimits limits;

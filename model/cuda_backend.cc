@@ -346,10 +346,10 @@ struct Need {
     const size_t fit = usable() > other ? (usable() - other) / slot : 0;
     return MakeError(
         absl::StatusCode::kResourceExhausted,
-        absl::StrCat("weights of ", weights, " bytes, ", num_slots, " sessions of ", slot,
+        absl::StrCat("weights of ", weights, " bytes, ", num_slots, " slots of ", slot,
                      " bytes and work space of ", work, " bytes exceed the ", usable(),
-                     " bytes free of ", total, " on the CUDA device; ", fit, " sessions would fit"),
-        {"OUT_OF_MEMORY", "max_sessions", {}});
+                     " bytes free of ", total, " on the CUDA device; ", fit, " slots would fit"),
+        {"OUT_OF_MEMORY", "slots", {}});
   }
 };
 

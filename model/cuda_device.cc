@@ -21,7 +21,7 @@ absl::Status AllocationStatus(cudaError_t error, absl::string_view what, size_t 
   (void)cudaGetLastError();
   return MakeError(absl::StatusCode::kResourceExhausted,
                    absl::StrCat(what, " of ", bytes, " bytes: ", cudaGetErrorString(error)),
-                   {"OUT_OF_MEMORY", "max_sessions", {}});
+                   {"OUT_OF_MEMORY", "slots", {}});
 }
 
 }  // namespace

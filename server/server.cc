@@ -48,7 +48,7 @@ WeightPrecision ToWeightPrecision(absl::string_view name) {
 absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model> model,
                                                     const ServerConfig& config) {
   CudaBackendOptions options;
-  options.num_slots = config.max_sessions;
+  options.num_slots = config.slots;
   options.precision =
       config.precision == "float32" ? CudaPrecision::kFloat32 : CudaPrecision::kDefault;
   options.plan = config.plan == "latency"      ? CudaPlan::kLatency
@@ -61,10 +61,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpu(std::shared_ptr<const Model> model,
                                                    const ServerConfig& config) {
   CpuBackendOptions options;
-  options.num_slots = config.max_sessions;
+  options.num_slots = config.slots;
   options.weights = ToWeightPrecision(config.weights);
   options.threads = config.threads;
-  options.max_rows = std::min(options.max_rows, config.max_sessions);
+  options.max_rows = std::min(options.max_rows, config.slots);
   return CreateCpuBackend(std::move(model), options);
 }
 

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <variant>
@@ -25,6 +26,10 @@ absl::Status InvalidSetting(const Setting& setting, const std::string& held,
                             const std::string& allowed) {
   return InvalidField("CONFIG_INVALID", setting.name,
                       absl::StrCat(setting.name, " is ", held, "; ", allowed));
+}
+
+absl::Status RenamedSetting(absl::string_view name) {
+  return InvalidField("CONFIG_INVALID", name, absl::StrCat(name, ": ", kRenamedHelp));
 }
 
 absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
@@ -93,6 +98,7 @@ struct Flags {
   CLI::App app{"Serves trained linear transformers over gRPC.", "rivulet-server"};
   std::string config_file;
   bool print_config = false;
+  std::map<std::string, std::string> renamed;  // values of kRenamedSettings
 
   explicit Flags(ServerConfig* config) {
     for (const Setting& setting : Settings()) {
@@ -109,6 +115,10 @@ struct Flags {
             }
           },
           setting.member);
+    }
+    for (const char* name : kRenamedSettings) {
+      // Of group "": --help does not show it. A value is optional, so that none is asked for.
+      app.add_option(absl::StrCat("--", name), renamed[name])->expected(0, 1)->group("");
     }
     app.add_option("--config", config_file, "JSON file with the same names; flags win over it")
         ->type_name("FILE");
@@ -172,6 +182,9 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
 absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config) {
   const auto apply = [config](const std::string& key, const JsonValue& value) -> absl::Status {
     const Setting* found = nullptr;
+    for (const char* name : kRenamedSettings) {
+      if (key == name) return RenamedSetting(key);
+    }
     for (const Setting& setting : Settings()) {
       if (key == setting.name) found = &setting;
     }
@@ -214,6 +227,10 @@ absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* ar
     return command;
   } catch (const CLI::ParseError& error) {
     return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
+  }
+  for (const char* name : kRenamedSettings) {
+    const std::string flag = absl::StrCat("--", name);
+    if (first.app.count(flag) > 0) return RenamedSetting(flag);
   }
   if (!first.config_file.empty()) {
     const auto text = ReadSmallFile(first.config_file, kMaxConfigBytes);

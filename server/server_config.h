@@ -22,7 +22,7 @@ struct ServerConfig {
   std::string precision = "default";       // of matrix products on CUDA: default, float32
   std::string plan = "auto";               // of steps on CUDA: auto, latency, throughput
   std::string weights = "auto";  // how the CPU backend keeps matrix weights: auto, f32, f16, bf16
-  int max_sessions = 256;        // slots a model
+  int slots = 256;               // a model: sequences that hold a state at once
   int max_queue = 1024;          // samples and scores a model that may wait for a slot
   int max_tenant_queue = 0;      // ... of one tenant, beside what is kept for others; 0 = no cap
   int max_request_tokens = 1 << 26;  // that one request may generate, over all its samples
@@ -32,7 +32,7 @@ struct ServerConfig {
   // A model: host memory for states of replies that gave their slots to others; 0 = what
   // preemption needs, and 256 MiB.
   int parked_state_mib = 0;
-  int max_client_sessions = 10000;       // a model, open at once
+  int max_open_sessions = 10000;         // a model, open at once
   int max_tenant_sessions = 0;           // ... of one tenant; 0 = at most 7 times what is left
   int session_state_mib = 1024;          // a model: memory for the states that it keeps
   std::string state_dir;                 // states beyond that go to files there; "" = none do

@@ -20,8 +20,8 @@ Setting Number(const char* name, const char* help, int ServerConfig::*member, in
 std::vector<Setting> StateSettings() {
   using C = ServerConfig;
   return {
-      Number("max-client-sessions", "Client sessions of a model that may be open at once",
-             &C::max_client_sessions, 0, 1 << 24),
+      Number("max-open-sessions", "Sessions of a model that may be open at once",
+             &C::max_open_sessions, 0, 1 << 24),
       Number(
           "max-tenant-sessions",
           "... of one tenant, so that it cannot keep others out; 0: at most 7 times what is left",
@@ -127,8 +127,10 @@ std::vector<Setting> ConnectionSettings() {
 std::vector<Setting> OperatingSettings() {
   using C = ServerConfig;
   return {
-      Number("max-sessions", "Sessions of a model that hold a state at once", &C::max_sessions, 1,
-             1 << 24),
+      Number("slots",
+             "Slots of a model: samples and scores that run at once, each with a state in the "
+             "backend's memory",
+             &C::slots, 1, 1 << 24),
       Number("max-queue", "Samples and scores of a model that may wait for a slot", &C::max_queue,
              0, 1 << 24),
       Number("max-tenant-queue",

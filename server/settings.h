@@ -28,4 +28,10 @@ struct Setting {
 // All, in the order of --help.
 const std::vector<Setting>& Settings();
 
+// Names that settings had before. They are refused with kRenamedHelp until the release after 0.1.
+inline constexpr const char* kRenamedSettings[] = {"max-sessions", "max-client-sessions"};
+inline constexpr const char* kRenamedHelp =
+    "this setting was renamed; max-sessions is now slots, max-client-sessions is now "
+    "max-open-sessions";
+
 }  // namespace rivulet

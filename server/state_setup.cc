@@ -59,7 +59,7 @@ absl::StatusOr<Snapshot> ReadSnapshot(const std::string& path, absl::string_view
 }  // namespace
 
 void SetStateOptions(const ServerConfig& config, EngineOptions* options) {
-  options->sessions.max_sessions = config.max_client_sessions;
+  options->sessions.max_open_sessions = config.max_open_sessions;
   options->sessions.max_tenant_sessions = config.max_tenant_sessions;
   options->sessions.checkpoint_tokens = config.checkpoint_tokens;
   options->states.max_memory_bytes = int64_t{config.session_state_mib} << 20;

@@ -135,7 +135,7 @@ absl::StatusOr<std::string> RunModels(const ModelsOptions& options) {
   const absl::StatusOr<std::vector<std::string>> names = ModelNames(*target, {});
   if (!names.ok()) return names.status();
   std::vector<std::vector<std::string>> rows = {
-      {"NAME", "CONTENT", "PARAMETERS", "STATE", "SESSIONS", "BACKEND", "WEIGHTS SHA-256"}};
+      {"NAME", "CONTENT", "PARAMETERS", "STATE", "SLOTS", "BACKEND", "WEIGHTS SHA-256"}};
   std::string json;
   for (const std::string& name : *names) {
     const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(name);

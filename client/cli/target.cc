@@ -58,7 +58,7 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse&
   } else {
     config.listen.clear();
     // As many as a request of ours asks for; each holds a state from the start.
-    config.max_sessions = 64;
+    config.slots = 64;
   }
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Create(config);
   if (!server.ok()) return LoadError(server.status());

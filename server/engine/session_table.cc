@@ -43,22 +43,24 @@ SessionTable::SessionTable(const SessionLimits& limits, bool with_bos, StateStor
 
 absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::Time now) const {
   const int64_t wanted = int64_t{size()} + count;
-  if (wanted > limits_.max_sessions) {
-    return Full("SESSION_LIMIT", RoomIn(idle_, wanted - limits_.max_sessions, now),
+  if (wanted > limits_.max_open_sessions) {
+    return Full("SESSION_LIMIT", RoomIn(idle_, wanted - limits_.max_open_sessions, now),
                 absl::StrCat(size(), " sessions are open and ", count, " more are asked for; ",
-                             limits_.max_sessions, " are allowed."));
+                             limits_.max_open_sessions, " are allowed."));
   }
   const auto found = tenants_.find(tenant);
   const int64_t own = found == tenants_.end() ? 0 : std::ssize(found->second.order);
-  const int64_t most = limits_.max_tenant_sessions > 0 ? limits_.max_tenant_sessions
-                                                       : MostFor(limits_.max_sessions, size(), own);
+  const int64_t most = limits_.max_tenant_sessions > 0
+                           ? limits_.max_tenant_sessions
+                           : MostFor(limits_.max_open_sessions, size(), own);
   if (own + count <= most) return absl::OkStatus();
   // With each of its own that ends it may hold what it may now, and has one less.
   static const Idle none;
   const Idle& idle = found == tenants_.end() ? none : found->second.idle;
-  return Full("TENANT_SESSION_LIMIT", RoomIn(idle, own + count - most, now),
-              absl::StrCat("the tenant has ", own, " open sessions and asks for ", count,
-                           " more; it may now have ", most, " of ", limits_.max_sessions, "."));
+  return Full(
+      "TENANT_SESSION_LIMIT", RoomIn(idle, own + count - most, now),
+      absl::StrCat("the tenant has ", own, " open sessions and asks for ", count,
+                   " more; it may now have ", most, " of ", limits_.max_open_sessions, "."));
 }
 
 absl::StatusOr<ClientSession*> SessionTable::Open(absl::string_view tenant,

@@ -22,7 +22,7 @@
 namespace rivulet {
 
 struct SessionLimits {
-  int max_sessions = 10000;
+  int max_open_sessions = 10000;
   int max_tenant_sessions = 0;            // of one tenant; 0: its fair share (fair_share.h)
   int64_t max_tokens = int64_t{1} << 22;  // of one sequence
   // A request on a session keeps a checkpoint every so many tokens that it feeds; at least 1.

@@ -51,7 +51,7 @@ class ServerProcess {
       config.listen = "127.0.0.1:0";
       config.backend = "cpu";
       config.threads = options.threads;
-      config.max_sessions = config.max_queue = options.requests;
+      config.slots = config.max_queue = options.requests;
       config.max_streams = options.requests + 8;
       auto server = Server::Create(config);
       if (!server.ok()) {

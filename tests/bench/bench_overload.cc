@@ -223,7 +223,7 @@ void AwaitPaused(Stub* stub, Pace pace) {
 
 void MeasureReaders(const Options& options) {
   const ServerProcess server({"--model", RIVULET_SOURCE_DIR "/model/zoo/shakespeare-rfa",
-                              "--threads", std::to_string(options.threads), "--max-sessions",
+                              "--threads", std::to_string(options.threads), "--slots",
                               std::to_string(options.readers + 50), "--reader-timeout-seconds",
                               "0"});
   const Target fast = Connect(server, 1), other = Connect(server, 2);
@@ -274,7 +274,7 @@ std::vector<v1::GenerateRequest> Images() {
 
 void MeasureOverload(const Options& options) {
   const ServerProcess server({"--model", RIVULET_SOURCE_DIR "/model/zoo/mnist-linear", "--threads",
-                              std::to_string(options.threads), "--max-sessions",
+                              std::to_string(options.threads), "--slots",
                               std::to_string(options.slots), "--max-queue",
                               std::to_string(options.slots)});
   const Target target = Connect(server, 1);

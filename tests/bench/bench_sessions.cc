@@ -79,7 +79,7 @@ std::unique_ptr<Engine> NewEngine(const bench::Choice& choice, int slots, Engine
 
 void TimeOperations(const bench::Choice& choice) {
   EngineOptions options;
-  options.sessions.max_sessions = 4 * kRounds * 16;
+  options.sessions.max_open_sessions = 4 * kRounds * 16;
   const auto engine = NewEngine(choice, 8, options);
   const SessionClient client(engine.get(), "bench");
   const SessionRef session = client.Ref(Must(client.Open(1)).id);
@@ -118,7 +118,7 @@ void TimeOperations(const bench::Choice& choice) {
 // Each with a state of its own.
 void CountMemory(const bench::Choice& choice) {
   EngineOptions options;
-  options.sessions.max_sessions = kResident;
+  options.sessions.max_open_sessions = kResident;
   options.states.max_memory_bytes = int64_t{1} << 40;
   const auto engine = NewEngine(choice, 4, options);
   const SessionClient client(engine.get(), "bench");

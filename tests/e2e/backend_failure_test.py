@@ -19,7 +19,7 @@ class BackendFailureTest(CommandTest):
         """Starts a server, arms the fault, and returns (the command's result, the health command's, exit code, log)."""
         with tempfile.TemporaryDirectory() as folder:
             trigger = pathlib.Path(folder) / "fault"
-            server = Server(CONFORMANCE / "tiny-elu-relu", args=("--backend", "cuda", "--max-sessions", "4"))
+            server = Server(CONFORMANCE / "tiny-elu-relu", args=("--backend", "cuda", "--slots", "4"))
             server.command[0] = SERVER
             os.environ["RIVULET_EMULATOR_FAULT"] = str(trigger)
             try:

@@ -296,7 +296,7 @@ class SilenceTest(BalancerTest):
     def waiting(self, **variables):
         """The tokens and the error of a stream that waits for its first token, and the tokens that it is to get."""
         # One slot, which its holder keeps: it is of the same tenant, and is read.
-        with Replica("--max-sessions", "1") as replica, Balancer(replica.target, **variables) as balancer:
+        with Replica("--slots", "1") as replica, Balancer(replica.target, **variables) as balancer:
             with balancer.channel(NO_RETRIES) as channel, grpc.insecure_channel(replica.target) as direct:
                 holder = stub(direct).Generate(request(1), timeout=60)
                 next(holder)

@@ -321,7 +321,7 @@ class EndTest(BenchTest):
             self.fails(rivulet("bench", "--target", NOBODY, option, "/nonexistent/file"), 2, "/nonexistent/file")
 
     def test_a_full_queue_is_counted_by_reason(self):
-        with Server(RFA, args=["--max-sessions", "1", "--max-queue", "1"]) as server:
+        with Server(RFA, args=["--slots", "1", "--max-queue", "1"]) as server:
             args = ["--requests", 40, "--concurrency", 8, "--max-tokens", 300]
             run = self.bench(server, *args)
             (error,) = run["errors"]

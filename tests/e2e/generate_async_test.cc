@@ -43,7 +43,7 @@ struct Coming {
 TEST(GenerateAsyncTest, ThousandRepliesAtOnceAreThoseOfCallsThatWait) {
   constexpr int kReplies = 1000, kSeeds = 10;
   ServerConfig config;
-  config.max_sessions = 8;  // most of them wait
+  config.slots = 8;  // most of them wait
   config.max_queue = kReplies;
   TestServer server({kStream}, config);
   const Client client = Connect(server);

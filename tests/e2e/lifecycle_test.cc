@@ -204,7 +204,7 @@ TEST(LifecycleTest, AServerThatEndsTellsItsClients) {
 
 TEST(LifecycleTest, AFullQueueSaysWhenToTryAgain) {
   ServerConfig config;
-  config.max_sessions = 2;
+  config.slots = 2;
   config.max_queue = 2;
   TestServer server({kStream}, config);
   Begun first(server.stub(), Request(kStream, 1, kEndless));

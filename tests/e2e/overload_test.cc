@@ -65,7 +65,7 @@ void AwaitPause(TestServer* server) {
 TEST(OverloadTest, AReaderThatDoesNotReadGivesItsSlotAwayAndLosesNothing) {
   constexpr int64_t kTokens = 30000;
   ServerConfig config;
-  config.max_sessions = 1;
+  config.slots = 1;
   TestServer server({kStream}, config);
   const Collected alone = Generate(server.stub(), Request(kStream, 5, kTokens));
   const Collected other_alone = Generate(server.stub(), Request(kStream, 6, 50));
@@ -90,7 +90,7 @@ TEST(OverloadTest, AReaderThatDoesNotReadGivesItsSlotAwayAndLosesNothing) {
 
 TEST(OverloadTest, OneTenantsLongRepliesGiveUpTheirSlotsForAnothersToken) {
   ServerConfig config;
-  config.max_sessions = 2;
+  config.slots = 2;
   TestServer server({kStream}, config);
   const auto generate = [&](const char* tenant, int64_t tokens, int samples) {
     grpc::ClientContext context;
@@ -156,9 +156,9 @@ TEST(OverloadTest, AReaderThatNeverReadsIsCutWithAllThatItHeld) {
 
 TEST(OverloadTest, RefusalsAreCountedByTheirReason) {
   ServerConfig config;
-  config.max_sessions = 1;
+  config.slots = 1;
   config.max_queue = 1;
-  config.max_client_sessions = 1;
+  config.max_open_sessions = 1;
   TestServer server({kStream}, config);
   const Sessions sessions(Connect(server.server()), kStream);
   sessions.Open();
@@ -218,7 +218,7 @@ TEST(OverloadTest, ATenantsFirstRequestDoesNotWaitForAnothersQueue) {
   constexpr int kCrowd = 60;
   constexpr int kTaken = 57;  // with the one that has the slot
   ServerConfig config;
-  config.max_sessions = 1;
+  config.slots = 1;
   config.max_queue = 64;  // 56 of it for one tenant
   TestServer server({kStream}, config);
   const auto generate = [&](const char* tenant, uint64_t seed, int64_t tokens,

@@ -352,8 +352,8 @@ TEST(ProcessTest, AFailureIsOneLineThatSaysWhatAndWhere) {
   } kCases[] = {
       {{}, 2, "no model is given"},
       {Flags({"--frob"}), 2, "--frob"},
-      {Flags({"--max-sessions", "0"}), 2, "max-sessions is 0"},
-      {Flags({"--max-sessions", "4096", "--parked-state-mib", "1"}), 2,
+      {Flags({"--slots", "0"}), 2, "slots is 0"},
+      {Flags({"--slots", "4096", "--parked-state-mib", "1"}), 2,
        "parked-state-mib is 1; the states of 4096 slots twice take at least "},
       {{"--config", directory.File("bad.json")}, 2, "bad.json: \"modle\" is not a setting"},
       {{"--config", "/no/such.json"}, 2, "/no/such.json"},

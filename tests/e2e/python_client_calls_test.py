@@ -39,7 +39,7 @@ class ServerTest(unittest.TestCase):
     def setUpClass(cls):
         folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         models = [CONFORMANCE / name for name in (STREAM, BOUNDED, NO_BOS, IMAGE)] + [write_text_model(Path(folder))]
-        cls.server = cls.enterClassContext(Server(*models, args=("--max-sessions", "64", "--threads", "1", "--backend", "cpu")))
+        cls.server = cls.enterClassContext(Server(*models, args=("--slots", "64", "--threads", "1", "--backend", "cpu")))
         cls.client = cls.enterClassContext(rivulet.Client(cls.server.target))
 
 

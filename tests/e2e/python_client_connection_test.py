@@ -226,7 +226,7 @@ class ConnectionTests:
 
     def test_a_full_queue_says_when_to_come_back(self):
         endless = {"model": "tiny-rfa", "max_tokens": 1 << 19}
-        with Server(CONFORMANCE / "tiny-rfa", args=("--max-sessions", "1", "--max-queue", "1")) as server:
+        with Server(CONFORMANCE / "tiny-rfa", args=("--slots", "1", "--max-queue", "1")) as server:
             with rivulet.Client(server.target) as client, client.generate([1], **endless) as first:
                 next(first)
                 with client.generate([1], **endless):

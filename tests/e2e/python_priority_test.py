@@ -20,7 +20,7 @@ MODEL = "shakespeare-rfa"  # slow enough
 class PriorityTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        args = ("--max-sessions", "1", "--threads", "1", "--backend", "cpu")
+        args = ("--slots", "1", "--threads", "1", "--backend", "cpu")
         cls.server = cls.enterClassContext(Server(ZOO / MODEL, args=args))
         cls.client = cls.enterClassContext(rivulet.Client(cls.server.target))
 

@@ -229,7 +229,7 @@ TEST_F(SessionErrorTest, OpenForkAndRewindNameWhatIsWrong) {
 
 TEST(SessionLimitTest, TheServersLimitsHold) {
   ServerConfig config;
-  config.max_client_sessions = 2;
+  config.max_open_sessions = 2;
   config.session_state_mib = 0;
   TestServer server({kStream}, config);
   const Sessions sessions(Connect(server.server()), kStream);

@@ -30,7 +30,7 @@ class SessionShareTest(unittest.TestCase):
         return reason, raised.exception.details(), session_hoard.retry_delay(raised.exception)
 
     def test_tenants_that_hoard_leave_room_for_one_that_has_nothing(self):
-        with victim.Victim(SERVER, "--max-client-sessions", "1000") as server:
+        with victim.Victim(SERVER, "--max-open-sessions", "1000") as server:
             figures = session_hoard.attack(server, hoarders=3)
             self.assertEqual([figures[f"newcomer_{n}"] for n in (1, 2, 3)], ["OK"] * 3, figures)
             first = figures["hoarder_1"]
@@ -40,7 +40,7 @@ class SessionShareTest(unittest.TestCase):
             self.assertTrue(figures["alive"])
 
     def test_a_fixed_limit_counts_opened_forked_and_restored_sessions(self):
-        with victim.Victim(SERVER, "--max-client-sessions", "10", "--max-tenant-sessions", "3") as server:
+        with victim.Victim(SERVER, "--max-open-sessions", "10", "--max-tenant-sessions", "3") as server:
             reflected = Reflected(server.target)
             a, b = session_hoard.Tenant(reflected, "a"), session_hoard.Tenant(reflected, "b")
             parent = a.open()
@@ -60,7 +60,7 @@ class SessionShareTest(unittest.TestCase):
             a.open()
 
     def test_a_refusal_says_when_there_is_room_and_it_comes_true(self):
-        with victim.Victim(SERVER, "--max-client-sessions", "2") as server:
+        with victim.Victim(SERVER, "--max-open-sessions", "2") as server:
             reflected = Reflected(server.target)
             a, b = session_hoard.Tenant(reflected, "a"), session_hoard.Tenant(reflected, "b")
             a.open()

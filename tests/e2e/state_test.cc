@@ -75,7 +75,7 @@ class StateTest : public ::testing::Test {
 };
 
 TEST_F(StateTest, TenTimesAsManySessionsAsSlotsLiveInFiles) {
-  config_.max_sessions = 2;
+  config_.slots = 2;
   config_.session_state_mib = 0;
   config_.state_dir = directory_.File("states");
   {

@@ -87,7 +87,7 @@ class Served {
     fake.limits.max_tokens = 4096;
     fake.limits.bytes_per_slot = model_->config().state_layout().bytes_per_slot();
     EngineOptions options;
-    options.sessions.max_sessions = 300;
+    options.sessions.max_open_sessions = 300;
     engine_ = CreateSteppedEngine(model_->config(), model_->tokenizer(),
                                   std::make_unique<FakeBackend>(model_->config(), fake, probe_),
                                   options, [this] { return now_; });

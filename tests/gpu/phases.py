@@ -198,7 +198,7 @@ def peer(results: Results, name: str, command: list) -> None:
 def server(results: Results, programs: Programs) -> None:
     """`rivulet bench` against a server on loopback: gRPC, engine and device together."""
     command = [programs["rivulet-server"], "--model", programs.root / "model/zoo/mnist-linear", "--backend", "cuda"]
-    command += ["--max-sessions", max(STREAMS), "--listen", "127.0.0.1:0"]
+    command += ["--slots", max(STREAMS), "--listen", "127.0.0.1:0"]
     with tempfile.TemporaryFile() as log:
         try:
             process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -86,7 +86,7 @@ bool Simulation::HasCause(const Asked& asked, const std::string& reason) const {
     return asked.foreign || asked.client->gone || MayHaveExpired(*asked.client);
   }
   if (reason == "SESSION_LIMIT") {
-    return MostClients(asked.turn) + asked.opens > world_.options.sessions.max_sessions;
+    return MostClients(asked.turn) + asked.opens > world_.options.sessions.max_open_sessions;
   }
   if (reason == "TENANT_SESSION_LIMIT") {
     const int own = MostClients(asked.turn, asked.tenant);

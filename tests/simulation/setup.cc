@@ -62,7 +62,7 @@ void Simulation::DrawLimits() {
                                : absl::Seconds(choices_.Between(1, choices_.OneIn(2) ? 5 : 100));
   DrawPreemption(world_.fake.limits, &choices_, &options);
   SessionLimits& sessions = options.sessions;
-  sessions.max_sessions = choices_.Between(2, 12);
+  sessions.max_open_sessions = choices_.Between(2, 12);
   if (!choices_.OneIn(3)) sessions.max_tenant_sessions = choices_.Between(1, 8);
   const int64_t state = static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
   options.states.max_memory_bytes = choices_.Below(choices_.OneIn(2) ? 3 : 12) * state;

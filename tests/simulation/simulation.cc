@@ -31,7 +31,7 @@ std::string Simulation::Run() {
     return absl::StrCat(
         "slots ", limits.num_slots, ", rows ", limits.max_rows, ", steps ", limits.preferred_steps,
         "/", limits.max_steps, ", queue ", world_.options.max_queue, ", pending ",
-        world_.options.max_pending_bytes, ", sessions ", world_.options.sessions.max_sessions,
+        world_.options.max_pending_bytes, ", sessions ", world_.options.sessions.max_open_sessions,
         ", state bytes ", world_.options.states.max_memory_bytes, ", waiting ",
         world_.options.sessions.max_waiting, ", fails at call ", world_.fake.fail_at_call);
   });

@@ -52,7 +52,7 @@ int64_t Truth::MostSessions(int all, int own) const {
   const SessionLimits& limits = world_.options.sessions;
   if (limits.max_tenant_sessions > 0) return limits.max_tenant_sessions;
   int64_t most = own;  // one after another, while it has less than 7 times what is left
-  while (most < 7 * (limits.max_sessions - all - (most - own))) ++most;
+  while (most < 7 * (limits.max_open_sessions - all - (most - own))) ++most;
   return most;
 }
 

@@ -38,7 +38,7 @@ def main():
     parser = arguments(__doc__)
     parser.add_argument("--tenants", type=int, default=3)
     parsed = parser.parse_args()
-    flags = ("--max-sessions", "4", "--max-queue", "256", "--max-streams", "10000")
+    flags = ("--slots", "4", "--max-queue", "256", "--max-streams", "10000")
     with Victim.of(parsed, *flags) as victim, Tenants(victim.target) as tenants:
         taken, refused, streams = {}, {}, []
         for tenant in "abcdefgh"[: parsed.tenants]:

@@ -12,7 +12,7 @@ namespace {
 
 SessionLimits SmallLimits() {
   SessionLimits limits;
-  limits.max_sessions = 3;
+  limits.max_open_sessions = 3;
   return limits;
 }
 

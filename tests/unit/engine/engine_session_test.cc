@@ -201,7 +201,7 @@ TEST_F(EngineSessionTest, ForksGoOnFromTheSameStateWithSeedsOfTheirOwn) {
   ASSERT_TRUE(patient.ok());
   EXPECT_EQ(Fork({patient->id, "t", std::nullopt, ""}, 1, 7)->front().idle_timeout, absl::Hours(3));
   EXPECT_EQ(ReasonOf(Fork(session, 0, 1).status()), "FORK_COUNT_OUT_OF_RANGE");
-  options_.sessions.max_sessions = 2;
+  options_.sessions.max_open_sessions = 2;
   Start();
   EXPECT_EQ(ReasonOf(Fork(Open(), 2, 1).status()), "SESSION_LIMIT");
   EXPECT_EQ(engine_->GetLoad().client_sessions, 1);

@@ -10,9 +10,9 @@ namespace {
 
 class SessionLimitsTest : public testing::Test {
  protected:
-  void Start(int max_sessions, int max_tenant_sessions) {
+  void Start(int max_open_sessions, int max_tenant_sessions) {
     SessionLimits limits;
-    limits.max_sessions = max_sessions;
+    limits.max_open_sessions = max_open_sessions;
     limits.max_tenant_sessions = max_tenant_sessions;
     table_.emplace(limits, /*with_bos=*/true, &states_);
   }

@@ -61,7 +61,7 @@ TEST(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverDefaults) {
   EXPECT_EQ(command->config.threads, 5);
   EXPECT_EQ(command->config.max_queue, 7);
   EXPECT_FALSE(command->config.reflection);
-  EXPECT_EQ(command->config.max_sessions, 256);
+  EXPECT_EQ(command->config.slots, 256);
 }
 
 TEST(ServerConfigTest, ModelsOfFlagsReplaceThoseOfTheFile) {
@@ -77,7 +77,7 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   config.listen = "[::1]:0";
   config.weights = "bf16";
   config.max_queue = 3;
-  config.max_client_sessions = 5;
+  config.max_open_sessions = 5;
   config.max_tenant_sessions = 4;
   config.session_state_mib = 7;
   config.snapshot_key_file = "key";
@@ -87,7 +87,7 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   EXPECT_EQ(ServerConfigToJson(read), ServerConfigToJson(config));
   EXPECT_THAT(read.models, ElementsAre("one", "two"));
   EXPECT_EQ(read.weights, "bf16");
-  EXPECT_EQ(read.max_client_sessions, 5);
+  EXPECT_EQ(read.max_open_sessions, 5);
   EXPECT_EQ(read.max_tenant_sessions, 4);
   EXPECT_EQ(read.session_state_mib, 7);
   EXPECT_EQ(read.snapshot_key_file, "key");
@@ -138,10 +138,10 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "stray"}, "stray"},
       {{"--model", "m", "--threads", "many"}, "--threads"},
       {{"--model", "m", "--threads", "-1"}, "threads is -1; allowed: 0 to 4096"},
-      {{"--model", "m", "--max-sessions", "0"}, "max-sessions is 0; allowed: 1 to"},
+      {{"--model", "m", "--slots", "0"}, "slots is 0; allowed: 1 to"},
       {{"--model", "m", "--max-tenant-slots", "-1"}, "max-tenant-slots is -1; allowed: 0 to"},
       {{"--model", "m", "--max-request-tokens", "0"}, "max-request-tokens is 0; allowed: 1 to"},
-      {{"--model", "m", "--max-client-sessions", "-1"}, "max-client-sessions is -1; allowed: 0 to"},
+      {{"--model", "m", "--max-open-sessions", "-1"}, "max-open-sessions is -1; allowed: 0 to"},
       {{"--model", "m", "--session-state-mib", "-1"}, "session-state-mib is -1; allowed: 0 to"},
       {{"--model", "m", "--drain-delay-seconds", "-1"}, "drain-delay-seconds is -1; allowed: 0 to"},
       {{"--model", "m", "--restore-timeout-seconds", "-1"},
@@ -178,6 +178,27 @@ TEST(ServerConfigTest, ErrorsInAFileNameIt) {
   const TempFile file(R"({"modle": []})");
   const auto command = Parse({"--config", file.path.c_str()});
   EXPECT_THAT(std::string(command.status().message()), HasSubstr(file.path + ": \"modle\""));
+}
+
+TEST(ServerConfigTest, NamesOfBeforeAreRefusedAndNameTheNewOnes) {
+  const auto expect_refused = [](const absl::Status& status, const char* name) {
+    ASSERT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    const std::string message(status.message());
+    EXPECT_THAT(message, HasSubstr(std::string(name) + ": this setting was renamed"));
+    EXPECT_THAT(message, HasSubstr("max-sessions is now slots"));
+    EXPECT_THAT(message, HasSubstr("max-client-sessions is now max-open-sessions"));
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  };
+  expect_refused(Parse({"--model", "m", "--max-sessions", "4"}).status(), "--max-sessions");
+  expect_refused(Parse({"--model", "m", "--max-sessions=4"}).status(), "--max-sessions");
+  expect_refused(Parse({"--model", "m", "--max-sessions"}).status(), "--max-sessions");
+  expect_refused(Parse({"--max-client-sessions", "9", "--model", "m"}).status(),
+                 "--max-client-sessions");
+  for (const char* name : {"max-sessions", "max-client-sessions"}) {
+    const TempFile file(R"({"model": ["a"], ")" + std::string(name) + R"(": 4})");
+    expect_refused(Parse({"--config", file.path.c_str()}).status(), name);
+  }
+  EXPECT_EQ(Parse({"--help"})->output.find("max-client-sessions"), std::string::npos);
 }
 
 TEST(ServerConfigTest, HelpShowsDefaultsAndNeedsNoModel) {
