@@ -177,7 +177,7 @@ class PackageTest(unittest.TestCase):
             self.assertTrue(out.startswith("ROMEO:"))
             self.assertEqual(len(out), len("ROMEO:") + 30 + 1)
             code, out, err = run(chat, *at, "shakespeare-rfa", "\u00e9")
-            self.assertEqual((code, out), (1, ""))
+            self.assertEqual((code, out), (2, ""))
             self.assertIn("TEXT_NOT_IN_ALPHABET, prompt.text", err)
             png = self.folder / "finished.png"
             code, out, err = run(digits, *at, "mnist-linear", "--count", "3", "--out", png)

@@ -100,7 +100,7 @@ class PriorityTest(unittest.TestCase):
                     self.await_queued(*queued)
             finally:
                 self.holder.kill()  # else the calls, and with them the threads, would wait
-        for priority in (3, "high", True):
+        for priority in (3, b"high", True):
             for call in (
                 lambda: self.client.generate([1], priority=priority),
                 lambda: self.client.score([1], priority=priority),

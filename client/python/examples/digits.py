@@ -28,12 +28,15 @@ async def draw(target: str, model: str, count: int, seed: int, out: str | None) 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Finishes one digit several times.")
     parser.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT")
-    parser.add_argument("--model", default="", help="may be absent where the server serves exactly one")
+    parser.add_argument("--model", default="mnist-linear", help="a model of gray images; default: %(default)s")
     parser.add_argument("--count", type=int, default=7)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", metavar="FILE.png")
     arguments = parser.parse_args()
-    asyncio.run(draw(arguments.target, arguments.model, arguments.count, arguments.seed, arguments.out))
+    try:
+        asyncio.run(draw(arguments.target, arguments.model, arguments.count, arguments.seed, arguments.out))
+    except (rivulet.RivuletError, ValueError, OSError) as error:
+        parser.error(str(error))  # prints the usage, too
 
 
 if __name__ == "__main__":

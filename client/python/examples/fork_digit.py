@@ -45,7 +45,7 @@ async def draw(target: str, name: str, count: int, seed: int, temperature: float
         model = await client.model(name)
         content, mixture = model.content, model.architecture.mixture
         if not isinstance(content, rivulet.ImageContent) or content.channels != 1 or mixture is None:
-            raise SystemExit(f"fork_digit: {model.summary.name} draws no gray images")
+            raise ValueError(f"--model: {model.summary.name} draws no gray images")
         picture = Picture(count, content, mixture.num_levels, seed)
         async with await client.open_session(model=model.summary.name, seed=seed) as session:
             half = content.height // 2 * content.width
@@ -71,15 +71,18 @@ async def draw(target: str, name: str, count: int, seed: int, temperature: float
 def main() -> None:
     parser = argparse.ArgumentParser(description="Finishes one half-drawn digit several times.")
     parser.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT")
-    parser.add_argument("--model", default="", help="may be absent where the server serves exactly one")
+    parser.add_argument("--model", default="mnist-linear", help="a model of gray images; default: %(default)s")
     parser.add_argument("--count", type=int, default=16, help="1 to 256")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--out", metavar="FILE.png")
     arguments = parser.parse_args()
-    asyncio.run(
-        draw(arguments.target, arguments.model, arguments.count, arguments.seed, arguments.temperature, arguments.out)
-    )
+    try:
+        asyncio.run(
+            draw(arguments.target, arguments.model, arguments.count, arguments.seed, arguments.temperature, arguments.out)
+        )
+    except (rivulet.RivuletError, ValueError, OSError) as error:
+        parser.error(str(error))  # prints the usage, too
 
 
 if __name__ == "__main__":

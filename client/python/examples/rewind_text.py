@@ -5,7 +5,6 @@ python rewind_text.py [--target HOST:PORT] [--model NAME] [TEXT]"""
 from __future__ import annotations
 
 import argparse
-import sys
 
 import rivulet
 
@@ -29,22 +28,20 @@ def tell(client: rivulet.Client, model: str, text: str, length: int, seed: int) 
         write(session, "the first way again", length)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description="Goes on with a text, rewinds, and goes on with it differently.")
     parser.add_argument("text", nargs="?", default="ROMEO:")
     parser.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT")
-    parser.add_argument("--model", default="", help="may be absent where the server serves exactly one")
+    parser.add_argument("--model", default="shakespeare-rfa", help="a model of text; default: %(default)s")
     parser.add_argument("--length", type=int, default=120, help="characters of each part")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     try:
         with rivulet.Client(arguments.target) as client:
             tell(client, arguments.model, arguments.text, arguments.length, arguments.seed)
-    except rivulet.RivuletError as error:
-        print(f"rewind_text: {error}", file=sys.stderr)
-        return 1
-    return 0
+    except (rivulet.RivuletError, ValueError) as error:
+        parser.error(str(error))  # prints the usage, too
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -32,7 +32,7 @@ from rivulet.model_replies import (
     Architecture, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary, ServerLoad, TextContent, TokenContent,
 )  # fmt: skip
 from rivulet.replies import (
-    Finish, FinishReason, Generation, HealthStatus, Part, Sample, Score, SessionInfo, TopLogprobs, Usage,
+    Finish, FinishReason, Generation, HealthStatus, Part, PartialGeneration, Sample, Score, SessionInfo, TopLogprobs, Usage,
 )  # fmt: skip
 from rivulet.requests import (
     CallOptions, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, SamplingOptions, SessionGenerateOptions,
@@ -47,7 +47,7 @@ __all__ = [
     "AsyncSessionStream", "CallOptions", "Cancelled", "Client", "Code", "DataLoss", "DeadlineExceeded", "FailedPrecondition", "Finish",
     "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
     "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
-    "MultiplexPart", "NotFound", "OutOfRange", "Part", "PermissionDenied", "Priority", "Prompt", "PromptCache", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
+    "MultiplexPart", "NotFound", "OutOfRange", "Part", "PartialGeneration", "PermissionDenied", "Priority", "Prompt", "PromptCache", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
     "Score", "ServerLoad", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "TextContent", "TlsOptions",
     "TokenContent", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
     "Unloaded", "Usage", "draw",

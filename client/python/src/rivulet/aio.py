@@ -81,7 +81,7 @@ class AsyncClient:
                 self._cookies.opened(message, reply, await call.initial_metadata())
             return reply
         except grpc.RpcError as error:
-            raise errors.from_call(error) from None
+            raise errors.from_call(error, requests.timeout(options.get("timeout"))) from None
         except asyncio.CancelledError:
             raise await cancelled(call) from None
 
@@ -89,8 +89,9 @@ class AsyncClient:
         """Streams what the model generates: `async for part in client.generate("ROMEO:", max_tokens=100): ...`, or
         `await client.generate(...).collect()` for the whole. Arguments and errors: as Client.generate()."""
         request = requests.generate(prompt, options)
-        call = self._start("generate", request, requests.call_options(options))
-        return AsyncGenerateStream(call, replies.Reader(request))
+        own = requests.call_options(options)
+        call = self._start("generate", request, own)
+        return AsyncGenerateStream(call, replies.Reader(request), lambda: self.model(request.model, **own), own["timeout"])
 
     def multiplex(self, **options: Unpack[requests.CallOptions]) -> AsyncMultiplex:
         """A stream for many requests at once, for `async with`. Arguments and errors: as Client.multiplex()."""
@@ -162,7 +163,7 @@ class AsyncClient:
         window: int | None = None,
         output_positions: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         logprobs: bool = False,
-        priority: requests.Priority | None = None,
+        priority: requests.Priority | requests.PriorityName | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """How likely a text or a sequence of token ids [n] is. Arguments and errors: as Client.score()."""

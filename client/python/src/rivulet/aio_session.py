@@ -47,7 +47,7 @@ class AsyncSession(SessionCore):
         logprobs: bool = False,
         mark: str | None = None,
         cache: requests.PromptCache | bool | None = None,
-        priority: requests.Priority | None = None,
+        priority: requests.Priority | requests.PriorityName | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """Feeds tokens without generating. Arguments and errors: as Session.append()."""

@@ -13,6 +13,7 @@ import grpc
 
 from rivulet import errors, model_replies, replies
 from rivulet.session_core import SessionReader
+from rivulet.stream_hints import StreamHints, check_untouched
 from rivulet.v1 import inference_pb2
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ async def cancelled(call: Any) -> BaseException:
     return errors.Cancelled(await call.details() or "the call was cancelled")
 
 
-class AsyncGenerateStream(AsyncIterator[replies.Part]):
+class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
     """The parts of a reply as they arrive, for `async for`. Ends the call when it is closed, left (`async with`) or dropped
     (`break` out of a loop over it), and when the task that waits for a part is cancelled: the server then frees the session
     within a step or two.
@@ -49,10 +50,22 @@ class AsyncGenerateStream(AsyncIterator[replies.Part]):
     Thread: that of the event loop. close() by another task lets the iteration end with Cancelled. Errors: as GenerateStream.
     """
 
-    def __init__(self, call: Any, reader: replies.Reader) -> None:
+    _how_to_read = "Use `async for` over it for the parts, or `await stream.collect()` for the whole"
+
+    def __init__(
+        self,
+        call: Any,
+        reader: replies.Reader,
+        get_model: Callable[[], Awaitable[model_replies.Model]],
+        timeout: float | None,
+    ) -> None:
+        """call: None where it is yet to be made. timeout: seconds that it is given, for messages."""
         self._call = call
-        self._messages = call.__aiter__()
+        self._messages: Any = None if call is None else call.__aiter__()
         self._reader = reader
+        self._get_model = get_model
+        self._timeout = timeout
+        self._begun = False  # somebody iterates
 
     @property
     def seed(self) -> int | None:
@@ -65,20 +78,31 @@ class AsyncGenerateStream(AsyncIterator[replies.Part]):
         return self._reader.usage
 
     async def __anext__(self) -> replies.Part:
+        self._begun = True
         while True:
             try:
                 message = await self._messages.__anext__()
             except grpc.RpcError as error:
-                raise errors.from_call(error) from None
+                raise errors.from_call(error, self._timeout) from None
             except asyncio.CancelledError:
                 raise await cancelled(self._call) from None
+            if self._reader.needs_content:
+                self._reader.set_content(await self._get_model())
             part = self._reader.read(message)
             if part is not None:
                 return part
 
     async def collect(self) -> replies.Generation:
-        """Waits for the end and returns the whole. For a stream of which nothing was taken yet."""
-        return self._reader.collect([part async for part in self])
+        """Waits for the end and returns the whole. Errors: as GenerateStream.collect()."""
+        check_untouched(self._begun)
+        parts: list[replies.Part] = []
+        try:
+            async for part in self:
+                parts.append(part)
+        except errors.RivuletError as error:
+            error.partial = replies.PartialGeneration(tuple(parts), self.seed)
+            raise
+        return self._reader.collect(parts)
 
     def close(self) -> None:
         """Ends the call. Harmless where it has ended."""
@@ -111,15 +135,10 @@ class AsyncSessionStream(AsyncGenerateStream):
         """prepare: what comes before the first call, which then waits until somebody iterates."""
         self._start = start
         self._session_reader = reader
-        self._get_model = get_model
         self._prepare = prepare
         self._lost = prepare is not None  # there is to be a call
         self._closed = asyncio.Event()
-        self._call: Any = None
-        if prepare is None:
-            super().__init__(start(reader.request()), reader)
-        else:
-            self._reader = reader
+        super().__init__(start(reader.request()) if prepare is None else None, reader, get_model, reader.timeout)
 
     async def __anext__(self) -> replies.Part:
         while True:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A connection to the Rivulet server at `target`: "HOST:PORT" or any gRPC name such as "dns:///HOST:PORT" or "unix:PATH".
+    """A connection to the Rivulet server at `target`: "HOST:PORT", or a name with one of gRPC's schemes, such as
+    "dns:///HOST:PORT" or "unix:PATH".
     Connects with the first call.
 
     tls: absent: plaintext, for loopback and networks that are protected otherwise.
@@ -87,7 +88,7 @@ class Client:
             self._cookies.opened(message, reply, call.initial_metadata())
             return reply
         except grpc.RpcError as error:
-            raise errors.from_call(error) from None
+            raise errors.from_call(error, arguments["timeout"]) from None
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.GenerateOptions]) -> GenerateStream:
         """Streams what the model generates: `for part in client.generate("ROMEO:", max_tokens=100): ...`, or
@@ -101,8 +102,9 @@ class Client:
         Errors: TypeError, ValueError (arguments); those of GenerateStream while iterating.
         """
         request = requests.generate(prompt, options)
-        call = self._call("generate", request, requests.call_options(options))
-        return GenerateStream(call, replies.Reader(request))
+        own = requests.call_options(options)
+        call = self._call("generate", request, own)
+        return GenerateStream(call, replies.Reader(request), lambda: self.model(request.model, **own), own["timeout"])
 
     def multiplex(self, **options: Unpack[requests.CallOptions]) -> Multiplex:
         """A stream for many requests at once: `with client.multiplex() as stream: ...`, then stream.generate() for each and a
@@ -192,7 +194,7 @@ class Client:
         window: int | None = None,
         output_positions: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         logprobs: bool = False,
-        priority: requests.Priority | None = None,
+        priority: requests.Priority | requests.PriorityName | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """How likely a text or a sequence of token ids [n] is. With a bos every token is scored, without one all but the first.

@@ -53,6 +53,29 @@ class TlsOptions:
         return pem
 
 
+# Names that gRPC resolves itself. Anything else must be HOST:PORT: gRPC would take port 443 for a host alone, and look up a URL
+# as if it were a host.
+_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
+
+
+def check_target(target: str) -> None:
+    """Errors: ValueError."""
+    if target.startswith(_SCHEMES):
+        return
+    form = "HOST:PORT is needed, for example localhost:50051 or [::1]:50051"
+    scheme, mark, rest = target.partition("://")
+    if mark:
+        tls = ", and tls=rivulet.TlsOptions() for TLS" if scheme == "https" else ""
+        raise ValueError(f"target: {target!r} is a URL; {form}{tls}")
+    host, colon, port = target.rpartition(":")
+    if not host or not colon or target.endswith("]"):
+        raise ValueError(f"target: {target!r} has no port; {form}" if target else f"target: empty; {form}")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f"target: {target!r} is an IPv6 address without brackets; {form}")
+    if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+        raise ValueError(f"target: {target!r} has the port {port!r}; 1 to 65535 are allowed")
+
+
 @dataclass(frozen=True)
 class ConnectOptions:
     """The arguments of Client and AsyncClient, checked."""
@@ -67,8 +90,7 @@ class ConnectOptions:
     tenant: str
 
     def __post_init__(self) -> None:
-        if not requests.text("target", self.target):
-            raise ValueError("target: empty; HOST:PORT is needed")
+        check_target(requests.text("target", self.target))
         if self.tls is not None and not isinstance(self.tls, TlsOptions):
             raise TypeError(f"tls: {self.tls!r} is no TlsOptions")
         if not 0.001 <= requests.real("connect_timeout", self.connect_timeout) <= 3600:

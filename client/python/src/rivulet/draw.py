@@ -20,7 +20,10 @@ _GAP = 64  # gray between the images of a grid
 
 def grid(images: NDArray[np.uint8], *, columns: int = 8, num_levels: int = 256) -> NDArray[np.uint8]:
     """Images [count, height, width] or [count, height, width, channels] side by side with one gray pixel between: [h, w] or
-    [h, w, channels]; 0 is black, num_levels - 1 becomes 255. Errors: ValueError."""
+    [h, w, channels]; 0 is black, num_levels - 1 becomes 255. Errors: TypeError (not uint8), ValueError."""
+    if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
+        kind = f"an array of {images.dtype}" if isinstance(images, np.ndarray) else type(images).__name__
+        raise TypeError(f"images: {kind}; an array of uint8 is needed, with values from 0 to {num_levels - 1}")
     if images.ndim not in (3, 4) or images.size == 0:
         raise ValueError(f"images: an array of shape {list(images.shape)}; [count, height, width(, channels)] is needed")
     if columns < 1:
@@ -40,7 +43,8 @@ def grid(images: NDArray[np.uint8], *, columns: int = 8, num_levels: int = 256) 
 
 
 def png(images: NDArray[np.uint8], *, columns: int = 8, num_levels: int = 256) -> bytes:
-    """The grid of images as a PNG file. Errors: ValueError (neither 1 nor 3 channels), ImportError (no Pillow)."""
+    """The grid of images as a PNG file. Errors: those of grid(), ValueError (neither 1 nor 3 channels), ImportError (no
+    Pillow)."""
     picture = grid(images, columns=columns, num_levels=num_levels)
     if picture.ndim == 3 and picture.shape[2] != 3:
         raise ValueError(f"images: {picture.shape[2]} channels; a PNG has 1 (no axis) or 3")

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
+
+if TYPE_CHECKING:
+    from rivulet.replies import PartialGeneration
 
 __all__ = [
     "Code", "RivuletError", "Aborted", "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "FailedPrecondition",
@@ -53,6 +56,7 @@ class RivuletError(Exception):
     retry_delay: seconds after which it makes sense to try again; None where the server says nothing.
     metadata: what else the server says, by name. Of an error that ends a reply, where to go on: "session_id" and "session_position"
       with a session, else "sent_tokens": the tokens sent of each sample, with commas.
+    partial: what had come of the reply, where collect() failed; else None.
     """
 
     code: ClassVar[Code] = Code.UNKNOWN
@@ -71,6 +75,7 @@ class RivuletError(Exception):
         self.field = field
         self.retry_delay = retry_delay
         self.metadata = dict(metadata or {})
+        self.partial: PartialGeneration | None = None
 
     def __str__(self) -> str:
         said = [text for text in (self.reason, self.field) if text]
@@ -216,6 +221,11 @@ def _detailed(code: int, message: str, details: status_pb2.Status) -> RivuletErr
     return _CLASSES.get(code, Unknown)(message, reason, field, retry_delay, metadata)
 
 
-def from_call(call: Any) -> RivuletError:
-    """The exception of a grpc.RpcError, or of anything else that has code(), details() and trailing_metadata()."""
-    return from_status(call.code().value[0], call.details() or "", call.trailing_metadata())
+def from_call(call: Any, timeout: float | None = None) -> RivuletError:
+    """The exception of a grpc.RpcError, or of anything else that has code(), details() and trailing_metadata(). `timeout`: what
+    the caller gave the call, in seconds."""
+    code, message = call.code().value[0], call.details() or ""
+    if code == Code.DEADLINE_EXCEEDED and timeout is not None:
+        said = "" if message in ("", "Deadline Exceeded") else f": {message}"  # the latter is gRPC's own
+        message = f"the call did not end within its timeout of {timeout:g} s{said}"
+    return from_status(code, message, call.trailing_metadata())

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rivulet import model_replies
 from rivulet.errors import Internal
 from rivulet.message_fields import fields, optional, seconds
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
@@ -70,10 +71,12 @@ class Usage:
 
 @dataclass(frozen=True, eq=False)
 class TopLogprobs:
-    """The likeliest tokens at one position, likeliest first: token_ids int32 [n], logprobs float32 [n] nats."""
+    """The likeliest tokens at one position, likeliest first: token_ids int32 [n], logprobs float32 [n] nats. texts: [n], the text of
+    each token ("" of one that is no character: bos, eos), for models whose content is text; else None."""
 
     token_ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
+    texts: tuple[str, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +127,28 @@ class Generation:
     def tokens(self) -> NDArray[np.int32]:
         """The tokens of the first sample, [n]."""
         return self.samples[0].tokens
+
+
+@dataclass(frozen=True, eq=False)
+class PartialGeneration:
+    """What had come of a reply when collect() failed: `partial` of the error that it raises.
+
+    parts: in the order in which they came. seed: the one in force; None where no part came.
+    """
+
+    parts: tuple[Part, ...]
+    seed: int | None
+
+    @property
+    def text(self) -> str:
+        """The text of the first sample, as far as it came."""
+        return "".join(part.text for part in self.parts if part.sample_index == 0)
+
+    @property
+    def tokens(self) -> NDArray[np.int32]:
+        """The tokens of the first sample, as far as they came, [n]."""
+        own = [part.tokens for part in self.parts if part.sample_index == 0]
+        return np.concatenate(own) if own else np.array([], np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,12 +206,18 @@ def finish(message: inference_pb2.Finish) -> Finish:
     return Finish(FinishReason(message.reason), message.stop_string, optional(message, "stop_token_id"))
 
 
-def part(message: inference_pb2.GenerateReply, logprobs: bool, top_logprobs: bool) -> Part:
-    """A part of a reply in which `logprobs` and `top_logprobs` were asked for."""
+def _top_logprobs(message: inference_pb2.TopLogprobs, alphabet: str | None) -> TopLogprobs:
+    texts = None
+    if alphabet is not None:
+        texts = tuple(alphabet[token] if token < len(alphabet) else "" for token in message.token_ids)
+    return TopLogprobs(np.array(message.token_ids, np.int32), np.array(message.logprobs, np.float32), texts)
+
+
+def part(message: inference_pb2.GenerateReply, logprobs: bool, top_logprobs: bool, alphabet: str | None) -> Part:
+    """A part of a reply in which `logprobs` and `top_logprobs` were asked for. `alphabet`: the model's; None where its content is
+    no text."""
     end = finish(message.finish) if message.HasField("finish") else None
-    top = tuple(
-        TopLogprobs(np.array(entry.token_ids, np.int32), np.array(entry.logprobs, np.float32)) for entry in message.top_logprobs
-    )
+    top = tuple(_top_logprobs(entry, alphabet) for entry in message.top_logprobs)
     return Part(
         message.sample_index, message.first_position, np.array(message.tokens, np.int32), message.text,
         np.array(message.logprobs, np.float32) if logprobs else None, top if top_logprobs else None, end, message,
@@ -198,8 +229,15 @@ class Reader:
 
     def __init__(self, request: inference_pb2.GenerateRequest) -> None:
         self._request = request
+        self._alphabet: str | None = None
         self.seed: int | None = None
         self.usage: Usage | None = None
+        # Whether read() must know the model, for the texts of the likeliest tokens.
+        self.needs_content = request.logprobs.top_n > 0
+
+    def set_content(self, model: model_replies.Model) -> None:
+        self._alphabet = model.content.alphabet if isinstance(model.content, model_replies.TextContent) else None
+        self.needs_content = False
 
     def read(self, message: inference_pb2.GenerateReply) -> Part | None:
         """The part that a message holds; the last message may hold none."""
@@ -210,7 +248,7 @@ class Reader:
             if not (message.tokens or message.text or message.HasField("finish")):
                 return None
         asked = self._request.logprobs
-        return part(message, asked.enabled, asked.top_n > 0)
+        return part(message, asked.enabled, asked.top_n > 0, self._alphabet)
 
     def collect(self, parts: list[Part]) -> Generation:
         """Puts the parts of the whole reply together. Errors: Internal (a sample without an end, a gap)."""

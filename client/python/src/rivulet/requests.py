@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +30,15 @@ Metadata: TypeAlias = Union[Mapping[str, Union[str, bytes]], Sequence[tuple[str,
 
 
 class Priority(enum.Enum):
-    """Which of a tenant's own requests gets a slot first; it takes nothing from another tenant."""
+    """Which of a tenant's own requests gets a slot first; it takes nothing from another tenant. Where one is an argument, its
+    name will do: "low", "normal" or "high"."""
 
     LOW = 1  # gives way to the tenant's other requests: batch work
     NORMAL = 2
     HIGH = 3  # before the tenant's other requests: somebody looks at it
+
+
+PriorityName: TypeAlias = Literal["low", "normal", "high"]
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class SamplingOptions(CallOptions, total=False):
     logprobs: bool
     top_logprobs: int
     cache: PromptCache | bool | None
-    priority: Priority | None
+    priority: Priority | PriorityName | None
 
 
 class GenerateOptions(SamplingOptions, total=False):
@@ -148,6 +152,21 @@ class SessionGenerateOptions(SamplingOptions, total=False):
     position: int | None
     mark: str | None
     retries: int
+
+
+def _with_options_of(options: Any, *bases: Any) -> None:
+    """Appends what `bases` say of their options: a TypedDict does not inherit what help() shows."""
+    if options.__doc__ is None:  # python -OO
+        return
+    for base in bases:
+        _, _, entries = base.__doc__.partition("\n\n")
+        options.__doc__ = f"{options.__doc__.rstrip()}\n    {entries.strip()}\n"
+
+
+_with_options_of(ImageOptions, CallOptions)
+_with_options_of(SamplingOptions, CallOptions)
+_with_options_of(GenerateOptions, SamplingOptions)
+_with_options_of(SessionGenerateOptions, SamplingOptions)
 
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
@@ -283,8 +302,13 @@ def _set_priority(
     """Errors: TypeError."""
     if value is None:
         return
+    if isinstance(value, str):
+        names = {priority.name.lower(): priority for priority in Priority}
+        if value not in names:
+            raise ValueError(f"priority: {value!r}; low, normal and high are allowed")
+        value = names[value]
     if not isinstance(value, Priority):
-        raise TypeError(f"priority: {value!r} is no Priority")
+        raise TypeError(f"priority: {value!r}; a rivulet.Priority, or its name, is needed")
     number: Any = value.value  # protoc's types know the message's own enum alone
     message.priority = number
 
@@ -340,7 +364,7 @@ def _generate(prompt: Prompt, options: SamplingOptions) -> inference_pb2.Generat
 
 def append(
     content: Prompt, score: bool, output_positions: Sequence[int] | NDArray[np.integer[Any]] | None, logprobs: bool,
-    cache: PromptCache | bool | None, priority: Priority | None,
+    cache: PromptCache | bool | None, priority: Priority | PriorityName | None,
 ) -> session_service_pb2.AppendRequest:
     """The message of append(), but for model and session."""
     request = session_service_pb2.AppendRequest(score=boolean("score", score), logprobs=boolean("logprobs", logprobs))
@@ -358,7 +382,7 @@ def score(
     window: int | None,
     output_positions: Sequence[int] | NDArray[np.integer[Any]] | None,
     logprobs: bool,
-    priority: Priority | None,
+    priority: Priority | PriorityName | None,
 ) -> inference_pb2.ScoreRequest:
     """The message of score()."""
     request = inference_pb2.ScoreRequest(model=text("model", model), logprobs=boolean("logprobs", logprobs))

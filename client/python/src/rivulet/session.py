@@ -58,7 +58,7 @@ class Session(SessionCore):
         logprobs: bool = False,
         mark: str | None = None,
         cache: requests.PromptCache | bool | None = None,
-        priority: requests.Priority | None = None,
+        priority: requests.Priority | requests.PriorityName | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """Feeds tokens without generating. An error leaves the session as it was; after Unavailable or DeadlineExceeded the same

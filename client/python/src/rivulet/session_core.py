@@ -143,7 +143,7 @@ class SessionCore:
 
     def _append_request(
         self, content: requests.Prompt, score: bool, output_positions: Any, logprobs: bool, mark: str | None,
-        cache: requests.PromptCache | bool | None, priority: requests.Priority | None,
+        cache: requests.PromptCache | bool | None, priority: requests.Priority | requests.PriorityName | None,
     ) -> session_service_pb2.AppendRequest:
         request = requests.append(content, score, output_positions, logprobs, cache, priority)
         request.model = self._model
@@ -220,8 +220,8 @@ class SessionReader(replies.Reader):
         super().__init__(request)
         self.core = core
         self.metadata = options["metadata"]
-        timeout = requests.timeout(options["timeout"])
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self.timeout = requests.timeout(options["timeout"])  # seconds, of all calls together
+        self._deadline = None if self.timeout is None else time.monotonic() + self.timeout
         self._begin: int | None = None  # the session's position at the first generated token; None before the first part
         self._tokens = 0  # generated tokens seen
         self._earlier = 0  # of these, by calls before this one
@@ -294,7 +294,9 @@ class SessionReader(replies.Reader):
         if wait is None:
             wait = min(_FIRST_WAIT * 2 ** min(self._tries - 1, 10), _LONGEST_WAIT) * random.uniform(0.8, 1.2)
         if self._deadline is not None and time.monotonic() + wait >= self._deadline:
-            raise errors.DeadlineExceeded(f"the timeout comes before another try after: {error.message}") from error
+            raise errors.DeadlineExceeded(
+                f"the timeout of {self.timeout:g} s leaves no time to try again after: {error.message}"
+            ) from error
         return wait
 
     def end_without_usage(self) -> bool:

@@ -11,13 +11,14 @@ import grpc
 
 from rivulet import errors, model_replies, replies
 from rivulet.session_core import SessionReader
+from rivulet.stream_hints import StreamHints, check_untouched
 from rivulet.v1 import inference_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class GenerateStream(Iterator[replies.Part]):
+class GenerateStream(StreamHints, Iterator[replies.Part]):
     """The parts of a reply as they arrive. Ends the call when it is closed, left (`with`) or dropped (`break` out of a loop
     over it, where gRPC's own call ends with its last reference): the server then frees the session within a step or two.
 
@@ -27,9 +28,17 @@ class GenerateStream(Iterator[replies.Part]):
     sessions can be gone on with: SessionStream.)
     """
 
-    def __init__(self, call: Any, reader: replies.Reader) -> None:
+    _how_to_read = "Iterate over it for the parts, or call collect() for the whole"
+
+    def __init__(
+        self, call: Any, reader: replies.Reader, get_model: Callable[[], model_replies.Model], timeout: float | None
+    ) -> None:
+        """timeout: seconds that the call was given, for messages."""
         self._call = call
         self._reader = reader
+        self._get_model = get_model
+        self._timeout = timeout
+        self._begun = False  # somebody iterates
 
     @property
     def seed(self) -> int | None:
@@ -42,18 +51,29 @@ class GenerateStream(Iterator[replies.Part]):
         return self._reader.usage
 
     def __next__(self) -> replies.Part:
+        self._begun = True
         while True:
             try:
                 message = next(self._call)
             except grpc.RpcError:
-                raise errors.from_call(self._call) from None
+                raise errors.from_call(self._call, self._timeout) from None
+            if self._reader.needs_content:
+                self._reader.set_content(self._get_model())
             part = self._reader.read(message)
             if part is not None:
                 return part
 
     def collect(self) -> replies.Generation:
-        """Waits for the end and returns the whole. For a stream of which nothing was taken yet."""
-        return self._reader.collect(list(self))
+        """Waits for the end and returns the whole. Errors: those of iterating, with what had come as `partial`; RuntimeError
+        (called after parts were taken)."""
+        check_untouched(self._begun)
+        parts: list[replies.Part] = []
+        try:
+            parts.extend(self)
+        except errors.RivuletError as error:
+            error.partial = replies.PartialGeneration(tuple(parts), self.seed)
+            raise
+        return self._reader.collect(parts)
 
     def close(self) -> None:
         """Ends the call. Harmless where it has ended."""
@@ -83,11 +103,10 @@ class SessionStream(GenerateStream):
     ) -> None:
         self._start = start
         self._session_reader = reader
-        self._get_model = get_model
         self._lost = False  # there is to be another call
         self._lock = threading.Lock()  # of _call being replaced and closed
         self._closed = threading.Event()
-        super().__init__(start(reader.request()), reader)
+        super().__init__(start(reader.request()), reader, get_model, reader.timeout)
 
     def __next__(self) -> replies.Part:
         while True:
