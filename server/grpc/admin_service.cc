@@ -58,12 +58,11 @@ class AdminService::Call final : public grpc::ServerUnaryReactor {
   ActiveCalls* const calls_;
 };
 
-template <typename Request>
 grpc::ServerUnaryReactor* AdminService::OnAThread(std::function<absl::Status()> work) {
   calls_.Enter();
   auto* const call = new Call(&calls_);
   // Nothing joins it: its last act is Finish, and OnDone may run within that.
-  std::thread([call, work = std::move(work), name = NameOf<Request>()] {
+  std::thread([call, work = std::move(work), name = CallNote::Current()] {
     const CallNote note(name);
     call->Finish(ToGrpc(work(), nullptr));
   }).detach();
@@ -73,7 +72,7 @@ grpc::ServerUnaryReactor* AdminService::OnAThread(std::function<absl::Status()> 
 grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* /*context*/,
                                                   const v1::LoadModelRequest* request,
                                                   v1::LoadModelReply* reply) {
-  return OnAThread<v1::LoadModelRequest>([this, request, reply]() -> absl::Status {
+  return OnAThread([this, request, reply]() -> absl::Status {
     RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
     RIVULET_ASSIGN_OR_RETURN(*reply->mutable_model(), control_->Load(request->model()));
     return absl::OkStatus();
@@ -83,7 +82,7 @@ grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* /
 grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext* /*context*/,
                                                     const v1::UnloadModelRequest* request,
                                                     v1::UnloadModelReply* reply) {
-  return OnAThread<v1::UnloadModelRequest>([this, request, reply]() -> absl::Status {
+  return OnAThread([this, request, reply]() -> absl::Status {
     RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
     RIVULET_ASSIGN_OR_RETURN(const std::optional<absl::Duration> drain, DrainTimeout(*request));
     RIVULET_ASSIGN_OR_RETURN(const ModelControl::Unloaded unloaded,

@@ -56,7 +56,6 @@ class AdminService final : public RpcService {
  private:
   class Call;
 
-  template <typename Request>
   grpc::ServerUnaryReactor* OnAThread(std::function<absl::Status()> work);
 
   ModelControl* const control_;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/listener.h"
 
-#include <google/protobuf/stubs/logging.h>
-#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -12,33 +10,17 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "server/descriptors.h"
+#include "server/grpc/grpc_setup.h"
 #include "server/grpc/listening_sockets.h"
-#include "server/log.h"
 #include "server/server_config.h"
 
 namespace rivulet {
 namespace {
 
 constexpr int kMaxConnections = 65536;  // unless told otherwise: each costs memory, too
-
-// gRPC has one log function and one health default for the whole process.
-void SetUpProcess() {
-  static absl::once_flag once;
-  absl::call_once(once, [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    // libprotobuf would print a line of its own for text that is not UTF-8; gRPC answers it.
-    google::protobuf::SetLogHandler(nullptr);
-    gpr_set_log_function([](gpr_log_func_args* args) {
-      const LogLevel level =
-          args->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kInfo;
-      LogLimited(level, "grpc", {{"message", std::string(args->message)}});
-    });
-  });
-}
 
 // Linking the reflection library turns it on for every server of the process; this says so for one.
 class ReflectionOption final : public grpc::ServerBuilderOption {
@@ -81,7 +63,7 @@ absl::Status CannotListen(const ListenerOptions& options, absl::string_view why)
 }  // namespace
 
 void SetUpListener(const ListenerOptions& options, grpc::ServerBuilder* builder) {
-  SetUpProcess();
+  SetUpGrpc();
   builder->SetMaxReceiveMessageSize(options.max_message_bytes);
   // gRPC 1.51 closes the connection over more than this, with all its streams; so it is more than
   // proxies pass on, which put many clients on one connection: HAProxy 16 KiB in 101 fields, Envoy

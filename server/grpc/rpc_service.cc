@@ -32,10 +32,10 @@ RpcService::RpcService(const char* full_name)
     : descriptor_(
           google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(full_name)) {}
 
-const char* RpcService::NameOf(const google::protobuf::Descriptor* request) const {
+const char* RpcService::NameOf(const google::protobuf::Descriptor* request) {
   for (int i = 0; i < descriptor_->method_count(); ++i) {
     const MethodDescriptor& method = *descriptor_->method(i);
-    if (method.input_type() == request) return method.name().c_str();
+    if (method.input_type() == request) return names_.emplace_back(method.name()).c_str();
   }
   WrongHandlers(*descriptor_);
 }

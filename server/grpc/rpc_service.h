@@ -42,12 +42,6 @@ class RpcService : public grpc::Service {
     RequireAll();
   }
 
-  // Of the method with this message, for CallNote; lives as long as the process.
-  template <typename Request>
-  const char* NameOf() const {
-    return NameOf(Request::descriptor());
-  }
-
  private:
   using Context = grpc::CallbackServerContext;
   using Type = grpc::internal::RpcMethod::RpcType;
@@ -118,7 +112,12 @@ class RpcService : public grpc::Service {
     const int index = AddMethodOf(Request::descriptor(), Reply::descriptor(), type);
     MarkMethodCallback(index, handler.release());
   }
-  const char* NameOf(const google::protobuf::Descriptor* request) const;
+  // Of the method with this message, for CallNote.
+  template <typename Request>
+  const char* NameOf() {
+    return NameOf(Request::descriptor());
+  }
+  const char* NameOf(const google::protobuf::Descriptor* request);
   // Its index.
   int AddMethodOf(const google::protobuf::Descriptor* request,
                   const google::protobuf::Descriptor* reply, Type type);
@@ -126,6 +125,7 @@ class RpcService : public grpc::Service {
 
   const google::protobuf::ServiceDescriptor* const descriptor_;
   std::deque<std::string> paths_;  // of the methods that were added, which gRPC keeps pointers to
+  std::deque<std::string> names_;  // ... and CallNote
 };
 
 }  // namespace rivulet

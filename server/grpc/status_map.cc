@@ -74,6 +74,10 @@ void LogError(absl::StatusCode code, const std::string& reason, const std::strin
               {"field", field}});
 }
 
+void AddDetail(const google::protobuf::Message& detail, google::rpc::Status* wire) {
+  (void)wire->add_details()->PackFrom(detail);  // fails beyond 2 GiB alone
+}
+
 }  // namespace
 
 void ToWire(const absl::Status& status, RefusalCounts* refusals, google::rpc::Status* wire) {
@@ -88,7 +92,7 @@ void ToWire(const absl::Status& status, RefusalCounts* refusals, google::rpc::St
   info.set_domain(std::string(kErrorDomain));
   LogError(static_cast<absl::StatusCode>(wire->code()), info.reason(), detail.field);
   info.mutable_metadata()->insert(detail.metadata.begin(), detail.metadata.end());
-  wire->add_details()->PackFrom(info);
+  AddDetail(info, wire);
   if (refusals != nullptr && mapped.code == grpc::StatusCode::RESOURCE_EXHAUSTED) {
     refusals->Add(info.reason());
   }
@@ -97,14 +101,14 @@ void ToWire(const absl::Status& status, RefusalCounts* refusals, google::rpc::St
     auto* violation = bad_request.add_field_violations();
     violation->set_field(detail.field);
     violation->set_description(message);
-    wire->add_details()->PackFrom(bad_request);
+    AddDetail(bad_request, wire);
   }
   if (detail.retry_after > absl::ZeroDuration()) {
     const int64_t microseconds = absl::ToInt64Microseconds(detail.retry_after);
     google::rpc::RetryInfo retry;
     retry.mutable_retry_delay()->set_seconds(microseconds / 1000000);
     retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(microseconds % 1000000 * 1000));
-    wire->add_details()->PackFrom(retry);
+    AddDetail(retry, wire);
   }
 }
 

@@ -29,9 +29,9 @@ TEST(ClientErrorTest, ReadsReasonFieldAndRetryDelayFromTheDetails) {
   google::rpc::RetryInfo retry_info;
   retry_info.mutable_retry_delay()->set_seconds(2);
   retry_info.mutable_retry_delay()->set_nanos(500'000'000);
-  details.add_details()->PackFrom(error_info);
-  details.add_details()->PackFrom(bad_request);
-  details.add_details()->PackFrom(retry_info);
+  ASSERT_TRUE(details.add_details()->PackFrom(error_info));
+  ASSERT_TRUE(details.add_details()->PackFrom(bad_request));
+  ASSERT_TRUE(details.add_details()->PackFrom(retry_info));
 
   const ErrorInfo info = GetErrorInfo(FromGrpcStatus(
       grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "bad", details.SerializeAsString())));

@@ -37,8 +37,8 @@ absl::Status WithDetails(absl::string_view message) {
   bad_request.add_field_violations()->set_field("sampling.top_p");
   google::rpc::RetryInfo retry_info;
   retry_info.mutable_retry_delay()->set_seconds(2);
-  details.add_details()->PackFrom(bad_request);
-  details.add_details()->PackFrom(retry_info);
+  EXPECT_TRUE(details.add_details()->PackFrom(bad_request));
+  EXPECT_TRUE(details.add_details()->PackFrom(retry_info));
   return FromGrpcStatus(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, std::string(message),
                                      details.SerializeAsString()));
 }
