@@ -12,11 +12,15 @@ struct F16Shape {
                        kChunk = 256 / kTiles;
   static constexpr int kStride = kChunk + 8;  // halves; 8 more spread a fragment over all banks
   static constexpr int kSteps = kChunk / 32;  // of 32 k
-  static constexpr size_t kShared =
+  static constexpr int kSums = kTiles * kTiles * 4;  // of a thread
+  static constexpr size_t kBuffers =
       size_t{2} * kRows * kStride * sizeof(uint16_t) + kRows * sizeof(RowStatistics);
+  static constexpr size_t kStaged = StagedBytes(kSums);
+  static constexpr size_t kShared = kBuffers > kStaged ? kBuffers : kStaged;
 };
 
-// The warp's fragments of W for 32 k, the step-th of the matrix.
+// The warp's fragments of W for 32 k, the step-th of the matrix. By __ldcg: the compiler moves
+// loads by __ldg behind WaitForPredecessor().
 template <int kTiles>
 __device__ __forceinline__ void LoadF16Weights(const uint4* __restrict__ w, int step, int k_steps,
                                                int tile, int tiles, uint4 (&b)[kTiles]) {
@@ -24,7 +28,7 @@ __device__ __forceinline__ void LoadF16Weights(const uint4* __restrict__ w, int 
   for (int j = 0; j < kTiles; ++j) {
     b[j] = make_uint4(0, 0, 0, 0);
     if (step < k_steps && tile + j < tiles) {
-      b[j] = __ldg(w + At(tile + j, k_steps, step) * kWarpLanes + LaneIndex());
+      b[j] = __ldcg(w + At(tile + j, k_steps, step) * kWarpLanes + LaneIndex());
     }
   }
 }
@@ -75,7 +79,7 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int column = 8 * (tile + j) + 2 * (LaneIndex() % 4) + c;
-      const float bias = column < p.w.n ? __ldg(p.w.bias + column) : 0.0f;
+      const float bias = column < p.w.n ? __ldcg(p.w.bias + column) : 0.0f;
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) sum[i][j][c] = sum[i][j][c + 2] = bias;
     }
@@ -110,21 +114,15 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
     }
   }
 
+  // Sum 4 (kTiles i + j) + 2 down + c.
+  float sums[Shape::kSums];
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-    for (int down = 0; down < 2; ++down) {
-      const int r = at.first_row + 16 * i + 8 * down + LaneIndex() / 4;
-      if (r >= p.rows) continue;
-      const OutputRow out(p, r);
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
-        const int column = 8 * (tile + j) + 2 * (LaneIndex() % 4);
-        out.Store(column, sum[i][j][2 * down]);
-        out.Store(column + 1, sum[i][j][2 * down + 1]);
-      }
-    }
-  }
+  for (int i = 0; i < Shape::kSums; ++i) sums[i] = sum[i / (4 * kTiles)][i / 4 % kTiles][i % 4];
+  const int row = at.first_row + LaneIndex() / 4, column = 8 * tile + 2 * (LaneIndex() % 4);
+  WriteSums(p, sums, reinterpret_cast<float*>(shared), [&](int i) {
+    return SumPlace{row + i / (4 * kTiles) * 16 + i / 2 % 2 * 8,
+                    column + i / 4 % kTiles * 8 + i % 2};
+  });
 }
 
 }  // namespace

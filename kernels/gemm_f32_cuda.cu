@@ -15,11 +15,13 @@ struct F32Shape {
   static constexpr int kStride = kChunk + 4;  // floats
   static constexpr size_t kShared =
       size_t{2} * kRows * kStride * sizeof(float) + kRows * sizeof(RowStatistics);
+  static_assert(StagedBytes(kPerWarp) <= kShared);
 };
 constexpr int kAhead = 8;  // float4 of W that a lane holds in advance: 32 k
 
+// By __ldcg: the compiler moves loads by __ldg behind WaitForPredecessor().
 __device__ __forceinline__ float4 LoadF32Weights(const float4* __restrict__ w, int k4, int k4_end) {
-  return k4 < k4_end ? __ldg(w + static_cast<size_t>(k4) * kWarpLanes) : make_float4(0, 0, 0, 0);
+  return k4 < k4_end ? __ldcg(w + static_cast<size_t>(k4) * kWarpLanes) : make_float4(0, 0, 0, 0);
 }
 
 template <int kPerWarp, int kDown>
@@ -43,7 +45,7 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF32(CudaGemmArgs p) {
   for (int s = 0; s < kAhead; ++s) b[s] = LoadF32Weights(w, s, k4_end);
   float sum[kPerWarp];
 #pragma unroll
-  for (int i = 0; i < kPerWarp; ++i) sum[i] = column < p.w.n ? __ldg(p.w.bias + column) : 0.0f;
+  for (int i = 0; i < kPerWarp; ++i) sum[i] = column < p.w.n ? __ldcg(p.w.bias + column) : 0.0f;
   WaitForPredecessor();
 
   if (p.norm_weight != nullptr) TileStatistics<Shape::kRows>(p, at.first_row, statistics);
@@ -82,11 +84,7 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF32(CudaGemmArgs p) {
       }
     }
   }
-#pragma unroll
-  for (int i = 0; i < kPerWarp; ++i) {
-    const int r = at.first_row + first + i;
-    if (r < p.rows) OutputRow(p, r).Store(column, sum[i]);
-  }
+  WriteSums(p, sum, shared, [&](int i) { return SumPlace{at.first_row + first + i, column}; });
 }
 
 using SmallTile = F32Shape<4, 1>;

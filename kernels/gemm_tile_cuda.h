@@ -89,41 +89,88 @@ struct Loader {
   }
 };
 
-// Layer norm's statistics of the tile's rows. Ends with a barrier.
+// Layer norm's statistics of the tile's rows, a warp's up to four rows at a time. Ends with a
+// barrier.
 template <int kRows>
 __device__ void TileStatistics(const CudaGemmArgs& p, int first_row, RowStatistics* statistics) {
-  for (int r = WarpIndex(); r < kRows; r += kGemmWarps) {
-    if (first_row + r >= p.rows) break;  // the same for the whole warp
-    const int source = p.gather == nullptr ? first_row + r : p.gather[first_row + r];
-    const RowStatistics s = NormalizeStatistics(p.a + At(source, p.lda), p.w.k, p.norm_eps);
-    if (LaneIndex() == 0) statistics[r] = s;
+  constexpr int kAtOnce = kRows / kGemmWarps < 4 ? kRows / kGemmWarps : 4;
+#pragma unroll 1
+  for (int turn = 0; turn < kRows; turn += kAtOnce * kGemmWarps) {  // as often in every warp
+    const int first = turn + WarpIndex();
+    const float* x[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      // A row that is not there repeats the last: nobody reads its statistics.
+      int r = first_row + first + i * kGemmWarps;
+      r = r < p.rows ? r : p.rows - 1;
+      x[i] = p.a + At(p.gather == nullptr ? r : p.gather[r], p.lda);
+    }
+    RowStatistics s[kAtOnce];
+    NormalizeStatistics(x, p.w.k, p.norm_eps, s);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (LaneIndex() == 0) statistics[first + i * kGemmWarps] = s[i];
+    }
   }
   __syncthreads();
 }
 
-// One row of the output, from the sums on.
-class OutputRow {
- public:
-  // REQUIRES: r < p.rows
-  __device__ OutputRow(const CudaGemmArgs& p, int r) : epilogue_(p.epilogue), n_(p.w.n) {
-    out_ = p.out + At(r, p.ld_out);
-    residual_ = p.epilogue != Epilogue::kResidual
-                    ? nullptr
-                    : p.residual + At(p.gather == nullptr ? r : p.gather[r], p.ld_residual);
-  }
-  __device__ __forceinline__ void Store(int column, float v) const {
-    if (column >= n_) return;
-    v = Activated(epilogue_, v);
-    if (epilogue_ == Epilogue::kResidual) v += residual_[column];
-    out_[column] = v;
-  }
-
- private:
-  Epilogue epilogue_;
-  int n_;
-  float* out_;
-  const float* residual_;
+// A thread's sums, from there to the output. More than kInPlace go through shared memory into loops
+// that are hardly unrolled, which keeps the code short: registers cannot be counted through.
+inline constexpr int kInPlace = 4;
+constexpr size_t StagedBytes(int sums) {
+  return sums <= kInPlace ? 0 : static_cast<size_t>(sums) * kGemmThreads * sizeof(float);
+}
+struct SumPlace {
+  int row, column;
 };
+// place(i): where v[i] goes; it may not exist. `stage`: StagedBytes(kSums) of shared memory, in use
+// up to now.
+template <int kSums, class PlaceOf>
+__device__ __forceinline__ void WriteSums(const CudaGemmArgs& p, const float (&v)[kSums],
+                                          float* stage, const PlaceOf& place) {
+  constexpr bool kStaged = kSums > kInPlace;
+  constexpr int kResiduals = kStaged ? 8 : kSums, kActivated = kStaged ? 2 : kSums;
+  static_assert(kSums % kResiduals == 0 && kSums % kActivated == 0);
+  const auto staged = [&](int i) -> float& { return stage[i * kGemmThreads + threadIdx.x]; };
+  if constexpr (kStaged) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) staged(i) = v[i];
+  }
+  const auto exists = [&](SumPlace at) { return at.row < p.rows && at.column < p.w.n; };
+  const auto value = [&](int i) { return kStaged ? staged(i) : v[i]; };
+  if (p.epilogue == Epilogue::kResidual) {
+#pragma unroll 1
+    for (int first = 0; first < kSums; first += kResiduals) {
+      // Loads first: the compiler cannot move them ahead of stores, which may go to the same place
+      // for all it knows.
+      float add[kResiduals];
+#pragma unroll
+      for (int i = 0; i < kResiduals; ++i) {
+        const SumPlace at = place(first + i);
+        if (!exists(at)) continue;
+        const int r = p.gather == nullptr ? at.row : p.gather[at.row];
+        add[i] = p.residual[At(r, p.ld_residual, at.column)];
+      }
+#pragma unroll
+      for (int i = 0; i < kResiduals; ++i) {
+        const SumPlace at = place(first + i);
+        if (exists(at)) p.out[At(at.row, p.ld_out, at.column)] = value(first + i) + add[i];
+      }
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int first = 0; first < kSums; first += kActivated) {
+#pragma unroll
+    for (int i = 0; i < kActivated; ++i) {
+      const SumPlace at = place(first + i);
+      if (!exists(at)) continue;
+      p.out[At(at.row, p.ld_out, at.column)] = Activated(p.epilogue, value(first + i));
+    }
+  }
+}
 
 // A block's place: column blocks are neighbours, so that they find their rows of a in the cache.
 struct Place {

@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs 
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       const int column = first_column + 8 * j + c;
-      const float bias = column < p.w.n ? __ldg(p.w.bias + column) : 0.0f;
+      const float bias = column < p.w.n ? __ldcg(p.w.bias + column) : 0.0f;
 #pragma unroll
       for (int i = 0; i < Shape::kHigh; ++i) sum[i][j][c] = sum[i][j][c + 2] = bias;
     }

@@ -20,16 +20,25 @@ MOST_TEXT_KIB = {
     "CopySlot": 1,
     "CountTokens": 3,
     "Embed": 6,
-    "GemmF16": 100,
-    "GemmF32": 66,
+    "GemmF16": 52,
+    "GemmF32": 56,
     "GenericAttention": 44,
     "Latency": 496,
-    "LayerNorm": 16,
+    "LayerNorm": 12,
     "LongAttention": 56,
     "Sample": 152,
     "WideGemm": 32,
     "ZeroSlots": 2,
 }
+# Instructions ahead of the wait for the predecessor that bring weights or states, by name: how they begin, and at least how
+# many there are. Those of WideGemm are in loops.
+EARLY_LOADS = {
+    "Attention": ("LDG.E.128", 8),
+    "GemmF16": ("LDG.E.128", 8),
+    "GemmF32": ("LDG.E.128", 8),
+    "WideGemm": ("LDGSTS", 4),
+}
+WAIT = "ACQBULK"  # griddepcontrol.wait, from sm_90 on
 args = None  # of the command line
 library = None
 
@@ -48,6 +57,32 @@ class KernelsTest(unittest.TestCase):
 
     def test_every_limit_has_its_kernel(self):
         self.assertEqual(set(MOST_TEXT_KIB), {kernel.family() for kernel in library.kernels})
+
+    def waiting(self, families):
+        """(kernel, opcodes before the wait, opcodes behind it) of kernels that may overlap their predecessor."""
+        for kernel in library.kernels:
+            if kernel.family() in families and kernel.arch >= 90:
+                opcodes = library.opcodes(kernel)
+                self.assertEqual(opcodes.count(WAIT), 1, f"{WAIT} in {kernel.name}, sm_{kernel.arch}")
+                yield kernel, opcodes[: opcodes.index(WAIT)], opcodes[opcodes.index(WAIT) :]
+
+    def test_weights_and_states_are_on_their_way_before_the_wait(self):
+        for kernel, before, _ in self.waiting(EARLY_LOADS):
+            begin, least = EARLY_LOADS[kernel.family()]
+            with self.subTest(kernel=kernel.name, arch=kernel.arch):
+                self.assertGreaterEqual(sum(o.startswith(begin) for o in before), least, f"{begin} before {WAIT}")
+
+    def test_norms_load_four_rows_before_they_add(self):
+        for kernel, _, behind in self.waiting({"GemmF16", "GemmF32"}):
+            if kernel.name == "GemmF32<4, 1>":
+                continue  # a warp has one row
+            butterfly = next(i for i, o in enumerate(behind) if o.startswith("SHFL"))
+            longest = run = 0
+            for opcode in behind[:butterfly]:
+                run = 0 if opcode.startswith("FADD") else run + opcode.startswith("LDG.E.128")
+                longest = max(longest, run)
+            with self.subTest(kernel=kernel.name, arch=kernel.arch):
+                self.assertGreaterEqual(longest, 8, "loads of rows without an addition between them")
 
     def test_the_table_says_what_the_build_does(self):
         text = kernels_table.FILE.read_text()
