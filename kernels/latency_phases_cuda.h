@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/latency_block_cuda.h"
+#include "kernels/row_statistics_cuda.h"
 
 namespace rivulet::kernels {
 

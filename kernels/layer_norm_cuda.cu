@@ -2,8 +2,8 @@
 //   y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias
 #include <cstdint>
 
-#include "kernels/device_cuda.h"
 #include "kernels/layer_norm_cuda.h"
+#include "kernels/row_statistics_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
