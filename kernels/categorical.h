@@ -57,10 +57,10 @@ RIVULET_HOST_DEVICE inline double LogSumExp(const float* logits, int32_t n) {
   return static_cast<double>(max) + log(sum);
 }
 
-// Zeroes all but the smallest set of largest weights whose measure reaches `target`; measure =
-// number of weights
-// (`by_count`) or their sum. Among equal weights at the edge the lowest ids stay. weights: [n] in
-// [0, 1].
+// Zeroes all but the smallest set of largest weights whose measure reaches `target`. The measure is
+// the number of weights (`by_count`) or their sum. Among equal weights at the edge those with the
+// lowest ids stay.
+// weights: [n] in [0, 1].
 RIVULET_HOST_DEVICE inline void KeepLargest(float* weights, int32_t n, bool by_count,
                                             double target) {
   uint32_t low = 0, high = 0x3F800001u;  // every weight is >= bits 0; none is above 1.0f

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Feature maps phi of linear attention: what replaces softmax's exp(q.k) by phi(q).phi(k).
 //
-//   elu                       x + 1 for x > 0, else exp(x) [Katharopoulos 2020, eq. 7]
-//   random_fourier            u = (sqrt(t) x) omega;  [cos u, sin u] sqrt(2 / n)          [Rahimi &
-//   Recht 2007] smoothed_random_fourier   the same over n - 1 dimensions, then one feature equal to
-//   s favor                     u as above, h = |sqrt(t) x|^2 / 2 + ln(n) / 2;
-//                             [exp(u - h), exp(-u - h)] [Choromanski 2021, lemma 1]
-//   generalized_random_relu   relu(sqrt(t) x omega) [Choromanski 2021] rfa                       x'
-//   = x / max(|x|, 1e-6); u = x' omega_h; [sin u, cos u] / sqrt(n)   [Peng 2021]
+//   elu                      x + 1 for x > 0, else exp(x)  [Katharopoulos 2020, eq. 7]
+//   random_fourier           u = (sqrt(t) x) omega;  [cos u, sin u] sqrt(2 / n)  [Rahimi 2007]
+//   smoothed_random_fourier  the same over n - 1 dimensions, then one feature equal to s
+//   favor                    u as above, h = |sqrt(t) x|^2 / 2 + ln(n) / 2;
+//                            [exp(u - h), exp(-u - h)]  [Choromanski 2021, lemma 1]
+//   generalized_random_relu  relu(sqrt(t) x omega)  [Choromanski 2021]
+//   rfa                      x' = x / max(|x|, 1e-6); u = x' omega_h; [sin u, cos u] / sqrt(n)
 //
-// Names and constants follow pytorch-fast-transformers (`rfa`: the RFA paper), so checkpoints load
+// Names and constants follow pytorch-fast-transformers (`rfa`: Peng 2021), so checkpoints load
 // unchanged.
 #pragma once
 
@@ -56,7 +56,7 @@ constexpr int KeyFeatures(FeatureMapKind kind, int key_dim, int columns) {
 }
 
 // out[f] = phi(x)[f].
-//   x   [key_dim] float32      out [KeyFeatures(...)] float32; must not overlap x
+//   x [key_dim] float32, out [KeyFeatures(...)] float32; they must not overlap
 // Thread: any; no shared state. Numerics: float32, every sum in index order, so the bits depend on
 // x and args alone. Cost: key_dim * columns multiply-adds plus one transcendental a feature. Tested
 // by: tests/parity/feature_map_test.cc

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Matrix product with packed weights: y = epilogue(x W^T + b).
 //
-//   y[r][c] = epilogue( b[c] + sum_k x[r][k] W[c][k] )        x [rows, k]   W [n, k] as PyTorch
-//   stores it
+//   y[r][c] = epilogue( b[c] + sum_k x[r][k] W[c][k] )
+//   x [rows, k], W [n, k] as PyTorch stores it
 //
 // Weights are packed once in panels of 32 output columns, [panel][k][32], zero padded. Every output
 // has one accumulator that starts at the bias and takes k in ascending order with fused

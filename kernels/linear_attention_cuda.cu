@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//   S <- g S + a k v^T     z <- g z + a k     y = q^T S / n(q . z)       k = phi(key), q =
-//   phi(query)
+//   S <- g S + a k v^T     z <- g z + a k     y = q^T S / n(q . z)
+//   k = phi(key), q = phi(query)
 //
 // S of one head in registers, sums in the order of linear_attention_shape_cuda.h. A warp owns
-// kColumns of the value_dim columns and all features; a
-// lane four columns and every kLanesDown-th feature, so that a load of the warp covers whole rows
-// of S. The warps of one head (a *team*) share the feature maps of kTokens tokens at a time in
+// kColumns of the value_dim columns and all features; a lane owns four columns and every
+// kLanesDown-th feature, so that a load of the warp covers whole rows of S. The warps of one head (a *team*) share the feature maps of kTokens tokens at a time in
 // shared memory. z, a value a feature, is kept by every warp of the team; the first one writes it
 // back.
 #include <cstdint>

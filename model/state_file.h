@@ -2,8 +2,8 @@
 // A state as the bytes of a file, for the server that wrote it to read back:
 //
 //   "RVLTSTAT"  version u32 = 1  section...          (model/sections.h)
-//   1 meta   texts: SHA-256 of the weights, of config.json, numerics id, owner; u64 number, u64
-//   floats 2 state  float32 values, cut into sections of 1 MiB, the last one shorter
+//   1 meta   texts: SHA-256 of the weights, of config.json, numerics id, owner; u64 number, floats
+//   2 state  float32 values, cut into sections of 1 MiB, the last one shorter
 //
 // Unlike a snapshot (model/snapshot.h) it says nothing of a session and is of no use to others.
 #pragma once

@@ -16,9 +16,9 @@ class RefusalCounts;
 inline constexpr absl::string_view kErrorDomain = "rivulet";
 
 // The same code and message, and as error details a google.rpc.Status with
-//   ErrorInfo{reason, domain}   always; a Status without a reason gets one from its code, for
-//   example "CANCELLED" BadRequest{field, message}  where the Status names a field RetryInfo{delay}
-//   where the Status says when to try again
+//   ErrorInfo{reason, domain}   always; without a reason it gets one from its code, as "CANCELLED"
+//   BadRequest{field, message}  where the Status names a field
+//   RetryInfo{delay}            where the Status says when to try again
 // OK maps to OK without details. RESOURCE_EXHAUSTED is counted in `refusals`, by its reason; null
 // where nobody counts: errors of other codes, and of AdminService. Thread: any.
 grpc::Status ToGrpc(const absl::Status& status, RefusalCounts* refusals);
