@@ -39,7 +39,7 @@ __device__ __forceinline__ void WriteSums(const CudaGemmArgs& p, const float (&v
     for (int first = 0; first < kSums; first += kResiduals) {
       // Loads first: the compiler cannot move them ahead of stores, which may go to the same place
       // for all it knows.
-      float add[kResiduals];
+      float add[kResiduals] = {};
 #pragma unroll
       for (int i = 0; i < kResiduals; ++i) {
         const SumPlace at = place(first + i);
