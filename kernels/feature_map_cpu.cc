@@ -13,19 +13,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {
 
-// Loads and stores `count` lanes (all of them where count >= Lanes). A lane's arithmetic is the
-// same either way.
-HWY_INLINE FloatVec LoadSome(const float* p, size_t count) {
-  const FloatTag d;
-  if (count >= hn::Lanes(d)) return hn::LoadU(d, p);
-  return hn::MaskedLoad(hn::FirstN(d, count), d, p);
-}
-HWY_INLINE void StoreSome(FloatVec v, float* p, size_t count) {
-  const FloatTag d;
-  if (count >= hn::Lanes(d)) return hn::StoreU(v, d, p);
-  hn::BlendedStore(v, hn::FirstN(d, count), d, p);
-}
-
 // Calls f(u, c, count) for vectors of u[c] = sum_k (scale x[k]) omega[k][c], k ascending.
 template <class Fn>
 HWY_INLINE void Project(const FeatureMapArgs& args, const float* x, float scale, const Fn& f) {
@@ -54,17 +41,6 @@ HWY_INLINE void Project(const FeatureMapArgs& args, const float* x, float scale,
     }
     f(u, c, count);
   }
-}
-
-HWY_INLINE float SquaredNorm(const float* x, size_t n) {
-  const FloatTag d;
-  return FoldLanes(
-      n,
-      [&](size_t i, FloatVec acc) {
-        const FloatVec v = hn::LoadU(d, x + i);
-        return hn::MulAdd(v, v, acc);
-      },
-      [&](size_t i, float acc) { return MulAdd1(x[i], x[i], acc); });
 }
 
 void Elu(const FeatureMapArgs& args, const float* x, float* out) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Vector functions that Highway's math library lacks. Per-target include: see Highway's `-inl.h`
-// convention.
+// Vector functions that Highway's math library lacks, and sums in a fixed order. Per-target
+// include: see Highway's `-inl.h` convention.
 #if defined(RIVULET_KERNELS_VECTOR_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RIVULET_KERNELS_VECTOR_MATH_INL_H_
 #undef RIVULET_KERNELS_VECTOR_MATH_INL_H_
@@ -31,6 +31,19 @@ HWY_INLINE float MulAdd1(float a, float b, float c) {
 #else
   return std::fma(a, b, c);
 #endif
+}
+
+// Loads and stores `count` lanes (all of them where count >= Lanes). A lane's arithmetic is the
+// same either way.
+HWY_INLINE FloatVec LoadSome(const float* p, size_t count) {
+  const FloatTag d;
+  if (count >= hn::Lanes(d)) return hn::LoadU(d, p);
+  return hn::MaskedLoad(hn::FirstN(d, count), d, p);
+}
+HWY_INLINE void StoreSome(FloatVec v, float* p, size_t count) {
+  const FloatTag d;
+  if (count >= hn::Lanes(d)) return hn::StoreU(v, d, p);
+  hn::BlendedStore(v, hn::FirstN(d, count), d, p);
 }
 
 // erf(x), absolute error below 4e-7: x P(x^2) / Q(x^2) on [-4, 4], a least-maximum fit (Lawson
@@ -88,6 +101,18 @@ HWY_INLINE float FoldLanes(size_t n, const VectorFn& vector, const ScalarFn& sca
   }
   for (size_t i = whole; i < n; ++i) sums[i - whole] = scalar(i, sums[i - whole]);
   return SumLanes(sums);
+}
+
+// |x|^2
+HWY_INLINE float SquaredNorm(const float* x, size_t n) {
+  const FloatTag d;
+  return FoldLanes(
+      n,
+      [&](size_t i, FloatVec acc) {
+        const FloatVec v = hn::LoadU(d, x + i);
+        return hn::MulAdd(v, v, acc);
+      },
+      [&](size_t i, float acc) { return MulAdd1(x[i], x[i], acc); });
 }
 
 }  // namespace rivulet::kernels::HWY_NAMESPACE
