@@ -74,6 +74,16 @@ HWY_INLINE V Gelu(D d, V x) {
   return hn::MulAdd(half, Erf(d, hn::Mul(x, hn::Set(d, 0.70710678118654752f))), half);
 }
 
+// 1 / (1 + exp(-x)), relative error below 3e-7 where the result is a normal number: from exp(-|x|),
+// which neither overflows nor loses the digits of a result near 0. NaN stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Sigmoid(D d, V x) {
+  const V one = hn::Set(d, 1.0f);
+  const V small = hn::Exp(d, hn::Neg(hn::Abs(x)));
+  const V y = hn::Div(hn::IfThenElse(hn::Lt(x, hn::Zero(d)), small, one), hn::Add(one, small));
+  return hn::IfThenElse(hn::IsNaN(x), x, y);
+}
+
 // Sum of 16 virtual lanes in a fixed tree: (l + 8), (l + 4), (l + 2), (l + 1).
 HWY_INLINE float SumLanes(const float* HWY_RESTRICT lanes) {
   float s[8];

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/causal_conv.h"
+
+#include <algorithm>
+#include <array>
+
+#include "tests/support/kernel_arrays.h"
+
+namespace rivulet::kernels {
+namespace {
+
+using rivulet::testing::ForEachCpuTarget;
+using rivulet::testing::GuardedFloats;
+using rivulet::testing::RandomFloats;
+using rivulet::testing::SameBits;
+
+// Rows of x and y are wider than the channels: the convolution reads a part of a product's output.
+struct Case {
+  Case(int taps, int count, int length, bool with_bias, bool with_silu)
+      : width(taps),
+        channels(count),
+        tokens(length),
+        has_bias(with_bias),
+        silu(with_silu),
+        x(RandomFloats(size_t(length * (count + 3)), 1, -3, 3)),
+        weight(RandomFloats(size_t(taps * count), 2)),
+        bias(RandomFloats(size_t(count), 3)),
+        start(RandomFloats(size_t((taps - 1) * count), 4, -3, 3)) {}
+
+  CausalConvArgs Args(int first, int count, float* y, float* state) const {
+    CausalConvArgs args;
+    args.x_stride = size_t(channels) + 3;
+    args.y_stride = size_t(channels) + 2;
+    args.x = x.data() + size_t(first) * args.x_stride;
+    args.y = y + size_t(first) * args.y_stride;
+    args.weight = weight.data();
+    args.bias = has_bias ? bias.data() : nullptr;
+    args.state = state;
+    args.tokens = count;
+    args.channels = channels;
+    args.width = width;
+    args.silu = silu;
+    return args;
+  }
+  size_t y_size() const { return size_t(tokens * (channels + 2)); }
+
+  int width, channels, tokens;
+  bool has_bias, silu;
+  std::vector<float> x, weight, bias, start;
+};
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const auto& [width, channels, tokens] :
+       {std::array{4, 45, 23}, {1, 7, 5}, {2, 16, 9}, {3, 33, 2}, {4, 128, 1}, {8, 20, 30}}) {
+    for (const int options : {0, 1, 2, 3})
+      cases.emplace_back(width, channels, tokens, options % 2 == 1, options / 2 == 1);
+  }
+  return cases;
+}
+
+struct Result {
+  std::vector<float> y, state;
+};
+
+Result RunCpu(const Case& c, int chunk) {
+  GuardedFloats y(c.y_size()), state(c.start.size());
+  std::copy(c.start.begin(), c.start.end(), state.data());
+  for (int t = 0; t < c.tokens; t += chunk) {
+    const CausalConvArgs args = c.Args(t, std::min(chunk, c.tokens - t), y.data(), state.data());
+    EXPECT_EQ(CheckCausalConv(args), nullptr);
+    CausalConvCpu(args);
+  }
+  EXPECT_TRUE(y.Intact() && state.Intact());
+  return {y.Copy(), state.Copy()};
+}
+
+TEST(CausalConvTest, MatchesTheReferenceAndKeepsTheLastInputs) {
+  for (const Case& c : Cases()) {
+    std::vector<float> expected(c.y_size()), state = c.start;
+    CausalConvRef(c.Args(0, c.tokens, expected.data(), state.data()));
+    ForEachCpuTarget([&](const std::string& target) {
+      const Result result = RunCpu(c, 1);
+      for (int t = 0; t < c.tokens; ++t) {
+        for (int i = 0; i < c.channels + 2; ++i) {
+          const size_t at = size_t(t * (c.channels + 2) + i);
+          if (i >= c.channels) {
+            ASSERT_TRUE(std::isnan(result.y[at])) << "outside of the channels";
+          } else {
+            ASSERT_NEAR(result.y[at], expected[at], 3e-6) << target << " width " << c.width;
+          }
+        }
+      }
+      ASSERT_TRUE(SameBits(result.state, state)) << target << " width " << c.width;
+    });
+  }
+}
+
+TEST(CausalConvTest, BitsAreTheSameAtEveryChunkSizeAndFusingTarget) {
+  for (const Case& c : Cases()) {
+    const Result reference = RunCpu(c, 1);
+    ForEachCpuTarget([&](const std::string& target) {
+      if (!CpuTargetFuses()) return;
+      for (const int chunk : {1, 2, 3, 7, 1000}) {
+        const Result result = RunCpu(c, chunk);
+        ASSERT_TRUE(SameBits(result.y, reference.y)) << target << " chunk " << chunk;
+        ASSERT_TRUE(SameBits(result.state, reference.state)) << target << " chunk " << chunk;
+      }
+    });
+  }
+}
+
+TEST(CausalConvTest, AChannelAloneHasTheBitsItHasBesideOthers) {
+  for (const Case& c : Cases()) {
+    const Result whole = RunCpu(c, c.tokens);
+    for (int channel = 0; channel < c.channels; channel += 5) {
+      std::vector<float> weight, state, y(size_t(c.tokens)), expected;
+      for (int j = 0; j < c.width; ++j)
+        weight.push_back(c.weight[size_t(j * c.channels + channel)]);
+      for (int j = 0; j + 1 < c.width; ++j)
+        state.push_back(c.start[size_t(j * c.channels + channel)]);
+      for (int t = 0; t < c.tokens; ++t)
+        expected.push_back(whole.y[size_t(t * (c.channels + 2) + channel)]);
+      CausalConvArgs args = c.Args(0, c.tokens, y.data(), state.data());
+      args.x += channel;
+      args.weight = weight.data();
+      if (args.bias != nullptr) args.bias += channel;
+      args.channels = 1;
+      args.y_stride = 1;
+      CausalConvCpu(args);
+      ASSERT_TRUE(SameBits(y, expected)) << "width " << c.width << " channel " << channel;
+    }
+  }
+}
+
+TEST(CausalConvTest, AnImpulseMeetsTheTapsFromTheLastToTheFirst) {
+  const std::vector<float> weight = {1, 2, 3, 4}, x = {1, 0, 0, 0, 0, 0};
+  std::vector<float> state(3, 0.0f), y(6);
+  CausalConvArgs args;
+  args.x = x.data();
+  args.weight = weight.data();
+  args.y = y.data();
+  args.state = state.data();
+  args.x_stride = args.y_stride = 1;
+  args.tokens = 6;
+  args.channels = 1;
+  args.width = 4;
+  CausalConvCpu(args);
+  EXPECT_TRUE(SameBits(y, {4, 3, 2, 1, 0, 0}));
+  args.tokens = 0;
+  state = {5, 6, 7};
+  CausalConvCpu(args);
+  EXPECT_TRUE(SameBits(state, {5, 6, 7})) << "no token leaves the state alone";
+}
+
+TEST(CausalConvTest, RefusesWhatTheHeaderDoesNotAllow) {
+  const Case c(4, 8, 2, true, true);
+  std::vector<float> y(c.y_size()), state = c.start;
+  const auto refused = [&](const auto& change) {
+    CausalConvArgs args = c.Args(0, 2, y.data(), state.data());
+    change(args);
+    return CheckCausalConv(args) != nullptr;
+  };
+  EXPECT_FALSE(refused([](CausalConvArgs&) {}));
+  EXPECT_TRUE(refused([](CausalConvArgs& a) { a.tokens = -1; }));
+  EXPECT_TRUE(refused([](CausalConvArgs& a) { a.channels = 0; }));
+  EXPECT_TRUE(refused([](CausalConvArgs& a) { a.width = 9; }));
+  EXPECT_TRUE(refused([](CausalConvArgs& a) { a.width = 0; }));
+  EXPECT_TRUE(refused([](CausalConvArgs& a) { a.weight = nullptr; }));
+  EXPECT_TRUE(refused([](CausalConvArgs& a) { a.state = nullptr; }));
+  EXPECT_TRUE(refused([](CausalConvArgs& a) { a.x = nullptr; }));
+  EXPECT_TRUE(refused([](CausalConvArgs& a) { a.x_stride = 7; }));
+  EXPECT_TRUE(refused([](CausalConvArgs& a) { a.y_stride = 7; }));
+}
+
+}  // namespace
+}  // namespace rivulet::kernels
