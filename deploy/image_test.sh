@@ -86,9 +86,18 @@ build() {
   local name=$1 begin=$SECONDS
   shift
   quietly "$work/$name.log" buildah "${store[@]}" bud --isolation chroot --format docker --layers --pull-never \
-    --volume "$work/apt.conf:/etc/apt/apt.conf.d/99machine:ro" --tag "localhost/$name" "$@" .
+    --volume "$work/apt.conf:/etc/apt/apt.conf.d/99machine:ro" --volume "$work/ccache.conf:/etc/ccache.conf:ro" --tag "localhost/$name" "$@" .
   echo "image_test.sh: built $name in $((SECONDS - begin)) s" >&2
 }
+# The Dockerfile's compiler cache begins with this machine's, which holds most of the objects where the release preset was
+# built before: same compiler, same flags. ccache.conf makes paths relative there, as deploy/test.sh does here.
+printf '%s = %s\n' hash_dir false sloppiness time_macros base_dir /rivulet >"$work/ccache.conf"
+if cache=$(ccache --get-config cache_dir 2>/dev/null) && [[ -d $cache ]]; then
+  mkdir -p "$work/empty"
+  printf 'FROM %s\nRUN --mount=type=cache,target=/ccache cp -R --update /host-ccache/. /ccache/\n' "$base" >"$work/empty/Dockerfile"
+  quietly "$work/ccache.log" buildah "${store[@]}" bud --isolation chroot --pull-never --no-cache \
+    --volume "$cache:/host-ccache:ro" "$work/empty"
+fi
 build rivulet
 build rivulet-mnist --target with-model --build-arg MODEL=model/zoo/mnist-linear
 
