@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(kThreads) Embed(CudaEmbedArgs args) {
   WaitForPredecessor();
   const int row = static_cast<int>(blockIdx.x);
   const int64_t p = args.has_positions ? args.at[row] : 0;
-  for (int i = static_cast<int>(threadIdx.x); i < args.ld; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < args.width; i += kThreads) {
     const float y = EmbeddingValue(args, args.tokens[row], p, i);
     args.out[At(row, args.ld, i)] = y;
     if (args.half != nullptr) {
@@ -33,9 +33,12 @@ cudaError_t EmbedCuda(const CudaLaunch& launch, const CudaEmbedArgs& args) {
       (args.at == nullptr || (args.position_rows > 0 && args.positions == nullptr))) {
     return cudaErrorInvalidValue;
   }
+  if (args.width != 0 && (args.width < width || args.width > args.ld)) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
+  CudaEmbedArgs whole = args;
+  if (whole.width == 0) whole.width = args.ld;
   const KernelConfig config(launch, dim3(static_cast<unsigned>(args.rows)), kThreads, 0);
-  return cudaLaunchKernelEx(config.get(), Embed, args);
+  return cudaLaunchKernelEx(config.get(), Embed, whole);
 }
 
 void CudaFrequencies(int columns, double* out) {

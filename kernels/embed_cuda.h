@@ -22,9 +22,10 @@ struct CudaEmbedArgs {
   bool concat = false;              // [token ; position], else their sum
   const int32_t* tokens = nullptr;  // [rows], each in the table, of inactive rows, too
   const int64_t* at = nullptr;      // [rows] positions; may be null without has_positions
-  float* out = nullptr;             // [rows, ld]; columns past the embedding become 0
+  float* out = nullptr;             // [rows, ld]; columns from the embedding's last on become 0
   uint16_t* half = nullptr;         // where not null: [rows, ld] the same rounded to F16, too
   int rows = 0, ld = 0;
+  int width = 0;  // columns from here on are not touched; 0: ld
 };
 
 cudaError_t EmbedCuda(const CudaLaunch& launch, const CudaEmbedArgs& args);

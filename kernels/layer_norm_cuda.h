@@ -15,8 +15,9 @@
 
 namespace rivulet::kernels {
 
-// `half`, where not null: [rows, ld] y rounded to F16, too; 8-byte aligned.
+// `half`, where not null: [rows, ld] y rounded to F16, too; 8-byte aligned. Columns n to width - 1
+// become 0, those from `width` on are not touched; 0: ld, else a multiple of 4.
 cudaError_t LayerNormCuda(const CudaLaunch& launch, const LayerNormArgs& args,
-                          uint16_t* half = nullptr);
+                          uint16_t* half = nullptr, int width = 0);
 
 }  // namespace rivulet::kernels

@@ -15,17 +15,22 @@ import kernels_table
 # Most KiB of instructions of a kernel, by its name without template arguments. A multiprocessor's cache of instructions has
 # some 128 KiB and what lies closer to its schedulers 32 KiB, so code beyond that is fetched again in every step.
 MOST_TEXT_KIB = {
+    "ActivateProductRows": 7,
     "Attention": 40,
     "AttentionFeatures": 44,
     "CopySlot": 1,
+    "CountDifferentRows": 6,
     "CountTokens": 3,
     "Embed": 6,
+    "FillProductRows": 5,
+    "GatherProductRows": 4,
     "GemmF16": 52,
     "GemmF32": 56,
     "GenericAttention": 44,
     "Latency": 496,
     "LayerNorm": 12,
     "LongAttention": 56,
+    "MarkProductRows": 2,
     "Sample": 152,
     "WideGemm": 32,
     "ZeroSlots": 2,

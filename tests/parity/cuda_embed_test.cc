@@ -86,5 +86,34 @@ TEST(CudaEmbedTest, WrongShapesAreRefused) {
   EXPECT_EQ(EmbedCuda({}, args), cudaErrorInvalidValue);
 }
 
+TEST(CudaEmbedTest, ColumnsFromTheWidthOnAreNotTouched) {
+  constexpr int kColumns = 3, kWidth = 8, kLd = 16;
+  const std::vector<float> table = RandomFloats(size_t{kVocab} * kColumns, 1);
+  const DeviceArray<float> device_table(table), out(2 * kLd);
+  const DeviceArray<int32_t> tokens(std::vector<int32_t>{4, 9});
+  const DeviceArray<uint16_t> half(2 * kLd);
+  CudaEmbedArgs args;
+  args.table = device_table.data();
+  args.columns = kColumns;
+  args.tokens = tokens.data();
+  args.out = out.data();
+  args.half = half.data();
+  args.rows = 2;
+  args.ld = kLd;
+  args.width = kWidth;
+  ASSERT_EQ(EmbedCuda({}, args), cudaSuccess);
+  const std::vector<float> y = out.Copy();
+  const std::vector<uint16_t> halves = half.Copy();
+  for (size_t i = 0; i < y.size(); ++i) {
+    const int column = int(i % kLd);
+    ASSERT_EQ(std::isnan(y[i]), column >= kWidth) << column;
+    ASSERT_EQ(halves[i] == 0xFFFF, column >= kWidth) << column;
+  }
+  args.width = kColumns - 1;
+  EXPECT_EQ(EmbedCuda({}, args), cudaErrorInvalidValue);
+  args.width = kLd + 1;
+  EXPECT_EQ(EmbedCuda({}, args), cudaErrorInvalidValue);
+}
+
 }  // namespace
 }  // namespace rivulet::kernels

@@ -41,6 +41,26 @@ TEST(CudaLayerNormTest, MatchesTheReferenceClearsThePaddingAndWorksInPlace) {
   }
 }
 
+TEST(CudaLayerNormTest, ColumnsFromTheWidthOnAreNotTouched) {
+  constexpr int kN = 5, kWidth = 8, kLd = 16, kRows = 3;
+  const std::vector<float> x = RandomFloats(size_t{kRows} * kLd, 1);
+  const DeviceArray<float> device_x(x), y(x.size()), weight(std::vector<float>(kN, 2.0f));
+  const DeviceArray<uint16_t> half(x.size());
+  const LayerNormArgs args{device_x.data(), y.data(), weight.data(), weight.data(),
+                           kRows,           kN,       kLd,           1e-5f};
+  ASSERT_EQ(LayerNormCuda({}, args, half.data(), kWidth), cudaSuccess);
+  const std::vector<float> got = y.Copy();
+  const std::vector<uint16_t> halves = half.Copy();
+  for (size_t i = 0; i < got.size(); ++i) {
+    const int column = int(i % kLd);
+    ASSERT_EQ(std::isnan(got[i]), column >= kWidth) << column;
+    ASSERT_EQ(halves[i] == 0xFFFF, column >= kWidth) << column;
+    ASSERT_TRUE(column < kN || column >= kWidth || got[i] == 0) << column;
+  }
+  EXPECT_EQ(LayerNormCuda({}, args, nullptr, 4), cudaErrorInvalidValue);
+  EXPECT_EQ(LayerNormCuda({}, args, nullptr, 20), cudaErrorInvalidValue);
+}
+
 TEST(CudaLayerNormTest, AConstantRowBecomesTheBias) {
   const DeviceArray<float> x(std::vector<float>(20, 3.0f)), weight(std::vector<float>(20, 2.0f)),
       bias(std::vector<float>(20, 0.25f)), y(20);
