@@ -15,21 +15,8 @@ namespace rivulet::kernels::HWY_NAMESPACE {
 void NormalizeRow(const LayerNormArgs& args, const float* x, float* y) {
   const FloatTag d;
   const size_t n = size_t(args.n);
-  const float mean =
-      FoldLanes(
-          n, [&](size_t i, FloatVec acc) { return hn::Add(acc, hn::LoadU(d, x + i)); },
-          [&](size_t i, float acc) { return acc + x[i]; }) /
-      float(args.n);
+  const auto [mean, variance] = MeanAndVariance(x, n);
   const FloatVec vmean = hn::Set(d, mean);
-  const float variance =
-      FoldLanes(
-          n,
-          [&](size_t i, FloatVec acc) {
-            const FloatVec c = hn::Sub(hn::LoadU(d, x + i), vmean);
-            return hn::MulAdd(c, c, acc);
-          },
-          [&](size_t i, float acc) { return MulAdd1(x[i] - mean, x[i] - mean, acc); }) /
-      float(args.n);
   const float scale = 1.0f / std::sqrt(variance + args.eps);
   const FloatVec vscale = hn::Set(d, scale);
   const size_t lanes = hn::Lanes(d);

@@ -125,6 +125,30 @@ HWY_INLINE float SquaredNorm(const float* x, size_t n) {
       [&](size_t i, float acc) { return MulAdd1(x[i], x[i], acc); });
 }
 
+// Mean and biased variance, in two passes.
+struct Moments {
+  float mean, variance;
+};
+HWY_INLINE Moments MeanAndVariance(const float* x, size_t n) {
+  const FloatTag d;
+  const float mean =
+      FoldLanes(
+          n, [&](size_t i, FloatVec acc) { return hn::Add(acc, hn::LoadU(d, x + i)); },
+          [&](size_t i, float acc) { return acc + x[i]; }) /
+      float(n);
+  const FloatVec vmean = hn::Set(d, mean);
+  const float variance =
+      FoldLanes(
+          n,
+          [&](size_t i, FloatVec acc) {
+            const FloatVec c = hn::Sub(hn::LoadU(d, x + i), vmean);
+            return hn::MulAdd(c, c, acc);
+          },
+          [&](size_t i, float acc) { return MulAdd1(x[i] - mean, x[i] - mean, acc); }) /
+      float(n);
+  return {mean, variance};
+}
+
 }  // namespace rivulet::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
