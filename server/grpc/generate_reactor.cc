@@ -89,21 +89,25 @@ void GenerateReactor::WatchReader() {
 }
 
 void GenerateReactor::CutUnread(bool expired) {
-  if (expired) {
-    bool cut = false, counted = false;
-    {
-      absl::MutexLock lock(&mutex_);
-      cut = !done_ && messages_read_ == messages_when_watched_;
-      if (!done_ && !cut) WatchReader();
-      counted = absl::IsResourceExhausted(ticket_.reply->end()->status);  // at its Finish
-    }
-    // The client sees this status in place of what it has not read, without details.
+  bool cut = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (expired && !done_) cut = messages_read_ == messages_when_watched_;
+    if (expired && !done_ && !cut) WatchReader();
     if (cut) {
+      grpc_call_ref(call_);  // OnDone may come before the cancellation
+      const bool counted =
+          absl::IsResourceExhausted(ticket_.reply->end()->status);  // at its Finish
       if (!counted) calls_->refusals.Add("READER_TOO_SLOW");
-      grpc_call_cancel_with_status(call_, GRPC_STATUS_RESOURCE_EXHAUSTED,
-                                   "READER_TOO_SLOW: nothing of the reply was read for too long.",
-                                   nullptr);
     }
+  }
+  if (cut) {
+    // The client sees this status in place of what it has not read, without details. Not under the
+    // lock: OnCancel may come within the call.
+    grpc_call_cancel_with_status(call_, GRPC_STATUS_RESOURCE_EXHAUSTED,
+                                 "READER_TOO_SLOW: nothing of the reply was read for too long.",
+                                 nullptr);
+    grpc_call_unref(call_);
   }
   Release();
 }

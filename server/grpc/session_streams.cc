@@ -217,27 +217,31 @@ void RestoreReactor::WatchUntil(absl::Time time) {
 
 void RestoreReactor::CutSlow(bool expired) {
   const CallNote note(kRestore);
-  const absl::Duration timeout = restores_->options.timeout;
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::Time now = absl::Now(), end = pace_ + timeout;
-    if (expired && reading_ && now >= end && readers_ == 0) {
-      reading_ = false;
-      ErrorDetail detail;
-      detail.reason = "RESTORE_TOO_SLOW";
-      status =
-          MakeError(absl::StatusCode::kAborted,
-                    absl::StrCat("less than ", kRestorePaceBytes, " bytes of the snapshot came in ",
-                                 absl::FormatDuration(timeout), "; it had ", bytes_.size(),
-                                 ". Messages count once they are complete"),
-                    detail);
-    } else if (expired && reading_) {
-      WatchUntil(now < end ? end : now + timeout);
-    }
+    // Without a read the call may be over, and the server with what restores_ points to.
+    if (expired && reading_) status = CheckPace();
   }
   End(status);
   Release();
+}
+
+absl::Status RestoreReactor::CheckPace() {
+  const absl::Duration timeout = restores_->options.timeout;
+  const absl::Time now = absl::Now(), end = pace_ + timeout;
+  if (now < end || readers_ > 0) {
+    WatchUntil(now < end ? end : now + timeout);
+    return absl::OkStatus();
+  }
+  reading_ = false;
+  ErrorDetail detail;
+  detail.reason = "RESTORE_TOO_SLOW";
+  return MakeError(absl::StatusCode::kAborted,
+                   absl::StrCat("less than ", kRestorePaceBytes, " bytes of the snapshot came in ",
+                                absl::FormatDuration(timeout), "; it had ", bytes_.size(),
+                                ". Messages count once they are complete"),
+                   detail);
 }
 
 void RestoreReactor::OnDone() {

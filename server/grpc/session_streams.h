@@ -104,6 +104,8 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
 
   void WatchUntil(absl::Time time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CutSlow(bool expired);
+  // Ends the call where its client is too slow: the error it ends with, which is still to be sent.
+  absl::Status CheckPace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release();
 
   grpc::CallbackServerContext* const context_;

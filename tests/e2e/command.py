@@ -12,6 +12,8 @@ SOURCE_DIR = pathlib.Path(os.environ.get("RIVULET_SOURCE_DIR", pathlib.Path(__fi
 BIN_DIR = pathlib.Path(os.environ.get("RIVULET_BIN_DIR", SOURCE_DIR / "build/release/bin"))
 CONFORMANCE = SOURCE_DIR / "tests/conformance/models"
 ZOO = SOURCE_DIR / "model/zoo"
+# Freed memory that AddressSanitizer keeps back, in MiB.
+KEPT_BACK_MIB = 300 if "address" in os.environ.get("RIVULET_CXX_FLAGS", "") else 0
 
 
 class Result:
