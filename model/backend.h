@@ -37,6 +37,7 @@ struct BackendLimits {
   std::string
       numerics_id;        // what the bits of a session's tokens depend on beside model and request
   std::string plan = {};  // how steps are run, in words for people; bits do not depend on it
+  std::string products = {};  // what runs matrix products, in words for people
 };
 
 // What the penalties know of a token that was fed before: it was among the prompt, and how often it

@@ -13,6 +13,9 @@
 #include "model/cuda_forward.h"
 #include "model/cuda_latency.h"
 #include "model/cuda_limits.h"
+#include "model/cuda_model_args.h"
+#include "model/cuda_need.h"
+#include "model/cuda_products.h"
 #include "model/cuda_prompts.h"
 #include "model/cuda_queue.h"
 #include "model/cuda_records.h"
@@ -32,6 +35,7 @@ struct OnDevice {
   CudaSlots slots;
   CudaRecords records;
   CudaScratch scratch;
+  CudaProducts products;          // that run on a library
   CudaMemory block;               // where runs arrive
   std::vector<CudaGraph> graphs;  // one step, by bucket
   CudaPrompts prompts;            // first steps of one prompt alone
@@ -50,15 +54,16 @@ void GiveBack(std::unique_ptr<OnDevice> state, absl::Status status) {
 class CudaBackend final : public Backend {
  public:
   CudaBackend(std::shared_ptr<const Model> model, const CudaDevice& device,
-              const BackendLimits& limits, int many_rows)
+              const BackendLimits& limits, CudaLibrary library, int many_rows)
       : model_(std::move(model)),
         config_(model_->config()),
         device_(device),
         limits_(limits),
+        library_(std::move(library)),
         buckets_(CudaBuckets(limits.max_rows)),
         state_(std::make_unique<OnDevice>()),
         forward_(config_, state_->weights, state_->slots, state_->records, state_->scratch,
-                 many_rows),
+                 state_->products, many_rows),
         plan_(limits),
         order_(limits.max_rows) {
     run_.rows.reserve(size_t(limits.max_rows));
@@ -146,6 +151,7 @@ class CudaBackend final : public Backend {
   }
 
   absl::Status Prepare(const CudaBackendOptions& options);
+  absl::Status PlanProducts(const CudaBackendOptions& options);
   absl::Status PlanSteps(const CudaBackendOptions& options);
   absl::Status CaptureSteps();
   absl::Status WarmUp();
@@ -157,6 +163,7 @@ class CudaBackend final : public Backend {
   const ModelConfig& config_;
   const CudaDevice device_;
   BackendLimits limits_;  // constant once started
+  const CudaLibrary library_;
   const std::vector<int> buckets_;
   std::unique_ptr<OnDevice> state_;
   const CudaForward forward_;
@@ -179,11 +186,14 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
       d.queue, CudaQueue::Create(device_, std::max(kStagingBytes, CudaRunBlock::MaxBytes(limits_)),
                                  readback, options.patience));
   RIVULET_RETURN_IF_ERROR(CudaForward::Prepare());
-  RIVULET_ASSIGN_OR_RETURN(d.weights, CudaWeights::Load(*model_, options.precision, d.queue));
+  RIVULET_ASSIGN_OR_RETURN(d.weights, CudaWeights::Load(*model_, options.precision,
+                                                        CudaFormsOf(options, library_), d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.slots, CudaSlots::Create(config_, limits_.num_slots, d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.records, CudaRecords::Create(limits_, kCudaMaxTop));
   RIVULET_ASSIGN_OR_RETURN(
-      d.scratch, CudaScratch::Create(config_, limits_, options.head_rows, d.queue.stream()));
+      d.scratch, CudaScratch::Create(config_, limits_, CudaScratchOptions(options, library_),
+                                     d.queue.launch()));
+  RIVULET_RETURN_IF_ERROR(PlanProducts(options));
   RIVULET_ASSIGN_OR_RETURN(d.block, CudaMemory::OnDevice(CudaRunBlock::MaxBytes(limits_)));
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
   RIVULET_RETURN_IF_ERROR(WarmUp());
@@ -192,6 +202,19 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_ASSIGN_OR_RETURN(d.prompts,
                            CudaPrompts::Capture(forward_, d.queue, d.block.data(), limits_));
   return d.queue.AwaitAll();
+}
+
+// Which products a library runs. It comes before the first launch of a step.
+absl::Status CudaBackend::PlanProducts(const CudaBackendOptions& options) {
+  OnDevice& d = *state_;
+  RIVULET_ASSIGN_OR_RETURN(d.products, CudaProducts::Create(config_, options, library_, d.scratch,
+                                                            limits_, d.weights, d.queue));
+  limits_.products = d.products.description();
+  limits_.weight_bytes -= d.products.bytes_freed();
+  if (!d.products.numerics().empty()) {
+    absl::StrAppend(&limits_.numerics_id, "-", d.products.numerics());
+  }
+  return absl::OkStatus();
 }
 
 // Which runs go as one launch, and how.
@@ -332,40 +355,6 @@ absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
   return true;
 }
 
-// What a backend takes of a device's memory, in bytes.
-struct Need {
-  size_t free = 0, total = 0;  // the device's, before
-  size_t weights = 0, slot = 0, work = 0;
-  int num_slots = 0;
-
-  size_t sum() const { return weights + work + slot * (size_t(num_slots) + 1); }
-  // The runtime itself needs some for graphs and kernels.
-  size_t usable() const { return free - std::min(free, total / 64); }
-  absl::Status OutOfMemory() const {
-    const size_t other = weights + work + slot;  // with the guard slot
-    const size_t fit = usable() > other ? (usable() - other) / slot : 0;
-    return MakeError(
-        absl::StatusCode::kResourceExhausted,
-        absl::StrCat("weights of ", weights, " bytes, ", num_slots, " slots of ", slot,
-                     " bytes and work space of ", work, " bytes exceed the ", usable(),
-                     " bytes free of ", total, " on the CUDA device; ", fit, " slots would fit"),
-        {"OUT_OF_MEMORY", "slots", {}});
-  }
-};
-
-absl::StatusOr<Need> MeasureNeed(const ModelConfig& config, const BackendLimits& limits,
-                                 const CudaBackendOptions& options) {
-  Need need;
-  RIVULET_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&need.free, &need.total));
-  need.weights = limits.weight_bytes;
-  need.slot = CudaSlots::BytesPerSlot(config);
-  need.work = CudaScratch::Bytes(config, limits, options.head_rows) +
-              CudaRunBlock::MaxBytes(limits) + CudaStepModel::Bytes(config) +
-              CudaLatency::Bytes(config, limits, options);
-  need.num_slots = limits.num_slots;
-  return need;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model> model,
@@ -376,10 +365,17 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   device.graphs = options.graphs;
   const ModelConfig& config = model->config();
   RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
-  const BackendLimits limits = CudaLimits(config, options, device);
-  RIVULET_ASSIGN_OR_RETURN(const Need need, MeasureNeed(config, limits, options));
+  BackendLimits limits = CudaLimits(config, options, device);
+  RIVULET_ASSIGN_OR_RETURN(CudaLibrary library, OpenCudaLibrary(options, limits));
+  RIVULET_ASSIGN_OR_RETURN(CudaNeed need, MeasureCudaNeed(config, limits, options, library));
+  if (need.sum() > need.usable() && options.products == CudaProductChoice::kAuto) {
+    library = {nullptr, "no memory for a second copy of the weights"};
+    RIVULET_ASSIGN_OR_RETURN(need, MeasureCudaNeed(config, limits, options, library));
+  }
   if (need.sum() > need.usable()) return need.OutOfMemory();
-  auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits, options.many_rows);
+  limits.weight_bytes = need.weights;
+  auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits, std::move(library),
+                                               options.many_rows);
   const absl::Status started = backend->Start(options);
   // Memory is cut in pieces, and neighbours on the device take some, too.
   if (absl::IsResourceExhausted(started)) return need.OutOfMemory();

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -29,11 +30,23 @@ enum class CudaPlan : uint8_t {
   kThroughput,  // as graphs
 };
 
+// What runs the matrix products that stand alone. Norms, activations and few rows are part of our
+// own kernels.
+enum class CudaProductChoice : uint8_t {
+  kAuto,  // NVIDIA's cuBLASLt from many rows on, where it is there and gives the bits of our own
+          // kernels on this device; else these
+  kCublasLt,  // cuBLASLt for every product at every row count: other bits, so another numerics id
+  kOwn,       // our own kernels
+};
+
 struct CudaBackendOptions {
   // Behaviour.
   int num_slots = 1024;
   CudaPrecision precision = CudaPrecision::kDefault;
-  int device = 0;  // as CUDA counts them
+  CudaProductChoice products = CudaProductChoice::kAuto;
+  std::string library = {};  // cuBLASLt: a file, or a name that the dynamic linker looks for;
+                             // empty: libcublasLt.so.13
+  int device = 0;            // as CUDA counts them
   // The device is taken for hung, and the backend poisoned, when it makes no progress for so long.
   absl::Duration patience = absl::Seconds(10);
   // Ways around a fault of driver or device; the bits are the same.
@@ -53,9 +66,9 @@ struct CudaBackendOptions {
 // Uploads the weights, reserves the slots, captures a step for every bucket of row counts and runs
 // each once, so that nothing is allocated or loaded later. Errors: UNIMPLEMENTED (reason
 // BACKEND_ABSENT: this build has none), UNAVAILABLE (BACKEND_ABSENT: no driver or no usable device;
-// CUDA_ERROR), INVALID_ARGUMENT (options, a device that is not there, a plan that it cannot run, a
-// weight too large for fp16),
-// RESOURCE_EXHAUSTED naming the arithmetic (weights, slots, free memory), DATA_LOSS (weights).
+// CUDA_ERROR), INVALID_ARGUMENT (options, a device that is not there, a plan or products that it
+// cannot run, a weight too large for fp16), RESOURCE_EXHAUSTED naming the arithmetic (weights,
+// slots, free memory), DATA_LOSS (weights).
 //
 // A CUDA error or a hung device poisons the backend: every later call returns UNAVAILABLE with
 // reason CUDA_ERROR or CUDA_HANG. After a hang the destructor leaves the device's memory to the end

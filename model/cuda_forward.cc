@@ -8,7 +8,9 @@
 #include "kernels/gemm_cuda.h"
 #include "kernels/gemm_wide_cuda.h"
 #include "kernels/layer_norm_cuda.h"
+#include "kernels/product_rows_cuda.h"
 #include "model/base/error.h"
+#include "model/cuda_model_args.h"
 
 namespace rivulet {
 namespace {
@@ -41,22 +43,21 @@ void AddNorm(const CudaNorm& norm, float eps, float* norm_out, int ld_norm_out,
   args->ld_norm_out = ld_norm_out;
 }
 
-// What only products read, in F16 where float32 would lie.
-uint16_t* Halves(float* p) { return reinterpret_cast<uint16_t*>(p); }
-
-// The same where a and, with `half`, out are in F16.
-CudaWideGemmArgs WideProduct(const CudaMatrix& w, float* a, int lda, float* out, int ld_out,
-                             bool half, int rows) {
+// The same where a is in F16. `out` is null where the caller wants out_half.
+CudaWideGemmArgs WideProduct(const CudaMatrix& w, const uint16_t* a, int lda, float* out,
+                             int ld_out, int rows) {
   CudaWideGemmArgs args;
   args.w = w;
-  args.a = Halves(a);
+  args.a = a;
   args.lda = lda;
-  args.out = half ? nullptr : out;
-  args.out_half = half ? Halves(out) : nullptr;
+  args.out = out;
   args.ld_out = ld_out;
   args.rows = rows;
   return args;
 }
+
+// The columns that the library reads of rows with n.
+int Padded8(int n) { return kernels::ProductK(n) - kernels::kProductPrefix; }
 
 absl::Status WideGemm(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
   return CudaStatus(kernels::WideGemmCuda(launch, args), "launching a product of many rows");
@@ -87,63 +88,15 @@ bool CudaForward::Wide(int rows) const {
   return Many(rows) && weights_.layers[0].qkv.type == kernels::WeightType::kF16;
 }
 
-kernels::CudaEmbedArgs CudaEmbedding(const ModelConfig& config, const CudaWeights& weights) {
-  kernels::CudaEmbedArgs args;
-  args.table = weights.embedding;
-  args.positions = weights.positions;
-  args.position_rows = weights.position_rows;
-  args.frequencies = weights.frequencies;
-  args.columns = config.embedding_columns();
-  args.has_positions = config.position.type != PositionType::kNone;
-  args.concat = config.position.combine == PositionCombine::kConcat;
-  return args;
-}
-
-kernels::CudaAttentionArgs CudaAttention(const ModelConfig& config, const CudaSlots& slots) {
-  kernels::CudaAttentionArgs args;
-  args.states = slots.states();
-  args.layout = config.state_layout();
-  args.map = FeatureMapOf(config);
-  args.omega_per_head = args.map.kind == kernels::FeatureMapKind::kRfa
-                            ? size_t(config.key_dim) * size_t(args.map.columns)
-                            : 0;
-  args.gated = config.gate == Gate::kRfa;
-  args.clamp = config.normalizer == Normalizer::kClampMin;
-  args.normalizer = config.normalizer_value;
-  return args;
-}
-
-kernels::CudaSampleArgs CudaSampling(const ModelConfig& config, const CudaSlots& slots,
-                                     const CudaRecords& records, const CudaScratch& scratch) {
-  kernels::CudaSampleArgs args;
-  args.outputs = scratch.outputs;
-  args.num_outputs = config.output_size();
-  args.ld_outputs = scratch.ld_outputs;
-  if (config.output.type == OutputType::kMixtureOfLogistics) {
-    args.mixture = {config.output.num_mixtures, config.output.num_levels,
-                    config.output.scale == MixtureScale::kElu, config.bos_token_id.value_or(-1)};
-  }
-  args.samplers = slots.samplers();
-  args.scratch = scratch.adjusted;
-  args.ld_scratch = scratch.ld_adjusted;
-  args.records = records.records();
-  args.top = records.top();
-  args.top_stride = records.top_stride();
-  return args;
-}
-
-Epilogue CudaActivation(const ModelConfig& config) {
-  return config.activation == Activation::kGelu ? Epilogue::kGelu : Epilogue::kRelu;
-}
-
 absl::Status CudaForward::Embed(const CudaLaunch& launch, const Pass& pass) const {
   kernels::CudaEmbedArgs args = CudaEmbedding(config_, weights_);
   args.tokens = pass.tokens;
   args.at = pass.positions;
   args.out = scratch_.x;
-  args.half = Wide(pass.rows) ? Halves(scratch_.half) : nullptr;
+  args.half = Wide(pass.rows) ? scratch_.half : nullptr;
   args.rows = pass.rows;
   args.ld = scratch_.ld_x;
+  args.width = scratch_.width_x;
   return CudaStatus(kernels::EmbedCuda(launch, args), "launching the embedding");
 }
 
@@ -157,7 +110,7 @@ absl::Status CudaForward::Attention(const CudaLaunch& launch, const Pass& pass, 
   args.qkv = scratch_.qkv;
   args.ld_qkv = scratch_.ld_qkv;
   args.out = Wide(pass.rows) ? nullptr : scratch_.attention;
-  args.out_half = Wide(pass.rows) ? Halves(scratch_.attention) : nullptr;
+  args.out_half = Wide(pass.rows) ? scratch_.attention_half : nullptr;
   args.ld_out = scratch_.ld_attention;
   args.layer = index;
   args.map.omega = weights_.layers[size_t(index)].omega;
@@ -170,10 +123,14 @@ absl::Status CudaForward::Queries(const CudaLaunch& launch, int index, int rows)
   const CudaMatrix& w = weights_.layers[size_t(index)].qkv;
   const CudaNorm* const norm = index == 0 ? nullptr : &weights_.layers[size_t(index) - 1].norm2;
   if (norm != nullptr && Many(rows)) {
-    RIVULET_RETURN_IF_ERROR(Normalize(launch, *norm, s.x, rows));
+    RIVULET_RETURN_IF_ERROR(Normalize(launch, *norm, 0, s.x, rows));
+  }
+  if (products_.Takes(CudaProduct::kQkv, rows)) {
+    return products_.Run(CudaProduct::kQkv, weights_.layers[size_t(index)].rows[0], InputX(rows),
+                         nullptr, s.qkv, rows, launch.stream);
   }
   if (Wide(rows)) {
-    return WideGemm(launch, WideProduct(w, s.half, s.ld_x, s.qkv, s.ld_qkv, false, rows));
+    return WideGemm(launch, WideProduct(w, s.half, s.ld_x, s.qkv, s.ld_qkv, rows));
   }
   const bool fused = norm != nullptr && !Many(rows);
   CudaGemmArgs qkv = Product(w, fused ? s.y : s.x, s.ld_x, s.qkv, s.ld_qkv, rows);
@@ -189,6 +146,10 @@ absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const Pass& pas
   const bool last = index + 1 == config_.num_layers;
   const int rows = last ? pass.num_outputs : pass.rows;
   const int32_t* const gather = last ? pass.gather : nullptr;
+  // Our own kernels gather on the way, with the same bits where they may be mixed at all.
+  if (products_.Takes(CudaProduct::kOut, pass.rows) && (gather == nullptr || products_.all())) {
+    return LibraryAttentionOut(launch, pass, index, gather, rows);
+  }
   const auto with_residual = [&](auto args) {
     args.gather = gather;
     args.epilogue = Epilogue::kResidual;
@@ -197,42 +158,86 @@ absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const Pass& pas
     return args;
   };
   if (Wide(pass.rows)) {
-    return WideGemm(launch, with_residual(WideProduct(w, s.attention, s.ld_attention, s.y, s.ld_x,
-                                                      false, rows)));
+    return WideGemm(
+        launch, with_residual(WideProduct(w, s.attention_half, s.ld_attention, s.y, s.ld_x, rows)));
   }
   return Gemm(launch, with_residual(Product(w, s.attention, s.ld_attention, s.y, s.ld_x, rows)));
+}
+
+// The same on the library. It gathers nothing: rows of attention and residual are copied first.
+absl::Status CudaForward::LibraryAttentionOut(const CudaLaunch& launch, const Pass& pass, int index,
+                                              const int32_t* gather, int rows) const {
+  const CudaScratch& s = scratch_;
+  const bool half = Wide(pass.rows);
+  const int width = config_.num_heads * config_.value_dim;
+  const kernels::CudaProductRows attention = {
+      half ? static_cast<void*>(s.attention_half) : s.attention, half, s.ld_attention, rows};
+  const kernels::CudaProductRows x = {s.x, false, s.ld_x, rows}, y = {s.y, false, s.ld_x, rows};
+  kernels::CudaProductRows a = attention;
+  if (gather != nullptr) {
+    // The queries have been read. F16 of half the size fits, too.
+    a.data = half ? static_cast<void*>(reinterpret_cast<uint16_t*>(s.qkv) + kernels::kProductPrefix)
+                  : s.qkv + kernels::kProductPrefix;
+    RIVULET_RETURN_IF_ERROR(
+        CudaStatus(kernels::GatherProductRowsCuda(launch, attention, gather, a,
+                                                  -kernels::kProductPrefix, Padded8(width)),
+                   "launching a gather"));
+    RIVULET_RETURN_IF_ERROR(
+        CudaStatus(kernels::GatherProductRowsCuda(launch, x, gather, y, 0, config_.hidden_size),
+                   "launching a gather"));
+  }
+  return products_.Run(CudaProduct::kOut, weights_.layers[size_t(index)].rows[1], a.data,
+                       gather == nullptr ? s.x : s.y, s.y, rows, launch.stream);
 }
 
 // y -> y: x = norm1(y); y = x + ffn2(act(ffn1(x))).
 absl::Status CudaForward::FeedForward(const CudaLaunch& launch, const CudaLayer& layer,
                                       int rows) const {
-  if (Wide(rows)) return WideFeedForward(launch, layer, rows);
   const CudaScratch& s = scratch_;
   const bool fused = !Many(rows);
-  if (!fused) RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, s.x, rows));
+  if (!fused) RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, 0, s.x, rows));
+  RIVULET_RETURN_IF_ERROR(Expand(launch, layer, rows));
+  if (products_.Takes(CudaProduct::kFfn2, rows)) {
+    const void* const a = Wide(rows) ? static_cast<const void*>(s.ffn_half) : s.ffn;
+    return products_.Run(CudaProduct::kFfn2, layer.rows[3], a, s.x, s.y, rows, launch.stream);
+  }
+  const auto with_residual = [&](auto args) {
+    args.epilogue = Epilogue::kResidual;
+    args.residual = s.x;
+    args.ld_residual = s.ld_x;
+    return args;
+  };
+  if (Wide(rows)) {
+    return WideGemm(
+        launch, with_residual(WideProduct(layer.ffn2, s.ffn_half, s.ld_ffn, s.y, s.ld_x, rows)));
+  }
+  return Gemm(launch, with_residual(Product(layer.ffn2, s.ffn, s.ld_ffn, s.y, s.ld_x, rows)));
+}
+
+// ffn = act(ffn1(x)), of x or of the norm of y.
+absl::Status CudaForward::Expand(const CudaLaunch& launch, const CudaLayer& layer, int rows) const {
+  const CudaScratch& s = scratch_;
+  if (products_.Takes(CudaProduct::kFfn1, rows)) {
+    RIVULET_RETURN_IF_ERROR(products_.Run(CudaProduct::kFfn1, layer.rows[2], InputX(rows), nullptr,
+                                          s.ffn, rows, launch.stream));
+    const kernels::CudaProductRows sums = {s.ffn, false, s.ld_ffn, rows};
+    const kernels::CudaProductRows halves = {s.ffn_half, true, s.ld_ffn, rows};
+    return CudaStatus(
+        kernels::ActivateProductRowsCuda(launch, CudaActivation(config_), sums,
+                                         Wide(rows) ? halves : sums, config_.ffn_size),
+        "launching an activation");
+  }
+  if (Wide(rows)) {
+    CudaWideGemmArgs ffn1 = WideProduct(layer.ffn1, s.half, s.ld_x, nullptr, s.ld_ffn, rows);
+    ffn1.out_half = s.ffn_half;
+    ffn1.epilogue = CudaActivation(config_);
+    return WideGemm(launch, ffn1);
+  }
+  const bool fused = !Many(rows);
   CudaGemmArgs ffn1 = Product(layer.ffn1, fused ? s.y : s.x, s.ld_x, s.ffn, s.ld_ffn, rows);
   if (fused) AddNorm(layer.norm1, config_.layer_norm_eps, s.x, s.ld_x, &ffn1);
   ffn1.epilogue = CudaActivation(config_);
-  RIVULET_RETURN_IF_ERROR(Gemm(launch, ffn1));
-  CudaGemmArgs ffn2 = Product(layer.ffn2, s.ffn, s.ld_ffn, s.y, s.ld_x, rows);
-  ffn2.epilogue = Epilogue::kResidual;
-  ffn2.residual = s.x;
-  ffn2.ld_residual = s.ld_x;
-  return Gemm(launch, ffn2);
-}
-
-absl::Status CudaForward::WideFeedForward(const CudaLaunch& launch, const CudaLayer& layer,
-                                          int rows) const {
-  const CudaScratch& s = scratch_;
-  RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, s.x, rows));
-  CudaWideGemmArgs ffn1 = WideProduct(layer.ffn1, s.half, s.ld_x, s.ffn, s.ld_ffn, true, rows);
-  ffn1.epilogue = CudaActivation(config_);
-  RIVULET_RETURN_IF_ERROR(WideGemm(launch, ffn1));
-  CudaWideGemmArgs ffn2 = WideProduct(layer.ffn2, s.ffn, s.ld_ffn, s.y, s.ld_x, false, rows);
-  ffn2.epilogue = Epilogue::kResidual;
-  ffn2.residual = s.x;
-  ffn2.ld_residual = s.ld_x;
-  return WideGemm(launch, ffn2);
+  return Gemm(launch, ffn1);
 }
 
 // Post-norm: x = norm1(x + attention(x)); x = norm2(x + ffn(x)). y holds what norm2 has yet to see;
@@ -249,14 +254,14 @@ absl::Status CudaForward::Layers(const CudaLaunch& launch, const Pass& pass) con
   }
   // Where two norms follow each other the first is a launch of its own.
   if (!config_.final_norm) return absl::OkStatus();
-  return Normalize(launch, weights_.layers.back().norm2, scratch_.y, pass.num_outputs);
+  return Normalize(launch, weights_.layers.back().norm2, 0, scratch_.y, pass.num_outputs);
 }
 
-// `to` = norm(y), and where it is x in F16, too.
-absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& norm, float* to,
-                                    int rows) const {
+// `to` = norm(y) of rows from `first` on, and where `to` is x in F16, too.
+absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& norm, int first,
+                                    float* to, int rows) const {
   kernels::LayerNormArgs args;
-  args.x = scratch_.y;
+  args.x = scratch_.y + size_t(first) * size_t(scratch_.ld_x);
   args.y = to;
   args.weight = norm.weight;
   args.bias = norm.bias;
@@ -264,16 +269,23 @@ absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& no
   args.n = config_.hidden_size;
   args.ld = scratch_.ld_x;
   args.eps = config_.layer_norm_eps;
-  uint16_t* const half = to == scratch_.x && Wide(rows) ? Halves(scratch_.half) : nullptr;
-  return CudaStatus(kernels::LayerNormCuda(launch, args, half), "launching a norm");
+  uint16_t* const half = to == scratch_.x && Wide(rows) ? scratch_.half : nullptr;
+  return CudaStatus(kernels::LayerNormCuda(launch, args, half, scratch_.width_x),
+                    "launching a norm");
 }
 
 // Head outputs of output rows first .. first + rows - 1.
 absl::Status CudaForward::Head(const CudaLaunch& launch, int first, int rows) const {
   const CudaScratch& s = scratch_;
+  const CudaNorm& norm = config_.final_norm ? weights_.final_norm : weights_.layers.back().norm2;
+  if (products_.Takes(CudaProduct::kHead, rows)) {
+    // Nothing reads x any more.
+    RIVULET_RETURN_IF_ERROR(Normalize(launch, norm, first, s.x, rows));
+    return products_.Run(CudaProduct::kHead, weights_.head_rows, s.x, nullptr, s.outputs, rows,
+                         launch.stream);
+  }
   const float* const y = s.y + size_t(first) * size_t(s.ld_x);
   CudaGemmArgs head = Product(weights_.head, y, s.ld_x, s.outputs, s.ld_outputs, rows);
-  const CudaNorm& norm = config_.final_norm ? weights_.final_norm : weights_.layers.back().norm2;
   AddNorm(norm, config_.layer_norm_eps, nullptr, 0, &head);
   return Gemm(launch, head);
 }

@@ -6,18 +6,19 @@
 //                        norm + ffn1 + activation | ffn2 + residual ] -> norm(s) + head -> sample
 // Norms are prologues of the products that read them; with many rows they are launches of their
 // own, and what only products read is kept in F16 (where the weights are), rounded as a product
-// would round it: the bits are the same. Head outputs are made and consumed in pieces of rows, so
+// would round it: the bits are the same. Products that stand alone then may be a library's
+// (CudaProducts). Head outputs are made and consumed in pieces of rows, so
 // that a large vocabulary needs no more memory than a small one.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/embed_cuda.h"
 #include "kernels/linear_attention_cuda.h"
 #include "kernels/sample_cuda.h"
 #include "model/config.h"
 #include "model/cuda_device.h"
+#include "model/cuda_products.h"
 #include "model/cuda_queue.h"
 #include "model/cuda_records.h"
 #include "model/cuda_run_block.h"
@@ -27,24 +28,19 @@
 
 namespace rivulet {
 
-// What launches say of a model alone: tables, layout, slots, ring, head outputs.
-kernels::CudaEmbedArgs CudaEmbedding(const ModelConfig& config, const CudaWeights& weights);
-kernels::CudaAttentionArgs CudaAttention(const ModelConfig& config, const CudaSlots& slots);
-kernels::CudaSampleArgs CudaSampling(const ModelConfig& config, const CudaSlots& slots,
-                                     const CudaRecords& records, const CudaScratch& scratch);
-kernels::Epilogue CudaActivation(const ModelConfig& config);
-
 // Thread: one. References must outlive it.
 class CudaForward {
  public:
   // `many_rows`: from so many on a pass is one of many rows.
   CudaForward(const ModelConfig& config, const CudaWeights& weights, const CudaSlots& slots,
-              const CudaRecords& records, const CudaScratch& scratch, int many_rows)
+              const CudaRecords& records, const CudaScratch& scratch, const CudaProducts& products,
+              int many_rows)
       : config_(config),
         weights_(weights),
         slots_(slots),
         records_(records),
         scratch_(scratch),
+        products_(products),
         many_rows_(many_rows) {}
 
   // Once a device, before the first launch there.
@@ -82,19 +78,24 @@ class CudaForward {
     kernels::CudaStepRows next;
   };
   absl::Status Layers(const kernels::CudaLaunch& launch, const Pass& pass) const;
-  bool Many(int rows) const { return rows >= many_rows_; }
+  bool Many(int rows) const { return rows >= many_rows_ || products_.all(); }
   // Many rows, and products that take F16.
   bool Wide(int rows) const;
   absl::Status Embed(const kernels::CudaLaunch& launch, const Pass& pass) const;
   absl::Status Queries(const kernels::CudaLaunch& launch, int index, int rows) const;
   absl::Status Attention(const kernels::CudaLaunch& launch, const Pass& pass, int index) const;
   absl::Status AttentionOut(const kernels::CudaLaunch& launch, const Pass& pass, int index) const;
+  absl::Status LibraryAttentionOut(const kernels::CudaLaunch& launch, const Pass& pass, int index,
+                                   const int32_t* gather, int rows) const;
   absl::Status FeedForward(const kernels::CudaLaunch& launch, const CudaLayer& layer,
                            int rows) const;
-  absl::Status WideFeedForward(const kernels::CudaLaunch& launch, const CudaLayer& layer,
-                               int rows) const;
-  absl::Status Normalize(const kernels::CudaLaunch& launch, const CudaNorm& norm, float* to,
-                         int rows) const;
+  absl::Status Expand(const kernels::CudaLaunch& launch, const CudaLayer& layer, int rows) const;
+  // x as a product of so many rows reads it from a library's point of view.
+  const void* InputX(int rows) const {
+    return Wide(rows) ? static_cast<const void*>(scratch_.half) : scratch_.x;
+  }
+  absl::Status Normalize(const kernels::CudaLaunch& launch, const CudaNorm& norm, int first,
+                         float* to, int rows) const;
   absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const;
   absl::Status Sample(const kernels::CudaLaunch& launch, const Pass& pass, int first,
                       int rows) const;
@@ -104,6 +105,7 @@ class CudaForward {
   const CudaSlots& slots_;
   const CudaRecords& records_;
   const CudaScratch& scratch_;
+  const CudaProducts& products_;
   const int many_rows_;
 };
 

@@ -49,6 +49,7 @@ class Turns {
 // memory of a piece (CudaScratch).
 int MostRows(const BackendLimits& limits, const CudaBackendOptions& options) {
   if (options.plan == CudaPlan::kThroughput) return 0;
+  if (options.products == CudaProductChoice::kCublasLt) return 0;  // other bits
   const int rows = std::min(options.latency_rows, limits.max_rows);
   return options.head_rows > 0 ? std::min(rows, options.head_rows) : rows;
 }
@@ -121,7 +122,9 @@ absl::StatusOr<CudaLatency> CudaLatency::Create(
   CudaLatency latency;
   const int most_rows = MostRows(limits, options);
   if (most_rows == 0) {
-    latency.description_ = "chosen by option";
+    latency.description_ = options.products == CudaProductChoice::kCublasLt
+                               ? "products run on cuBLASLt"
+                               : "chosen by option";
     return latency;
   }
   latency.device_ = device.index;

@@ -24,6 +24,9 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(check("head_rows", options.head_rows, 0, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("latency_rows", options.latency_rows, 0, kernels::kLatencyMaxRows));
   RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));
+  if (options.plan == CudaPlan::kLatency && options.products == CudaProductChoice::kCublasLt) {
+    return CudaPlanUnsupported("latency", "products is \"cublaslt\"");
+  }
   if (options.patience > absl::ZeroDuration()) return absl::OkStatus();
   return InvalidField("OPTION_OUT_OF_RANGE", "patience",
                       absl::StrCat("patience is ", absl::FormatDuration(options.patience),
@@ -49,7 +52,6 @@ BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& op
   limits.preferred_steps = options.preferred_steps;
   limits.preferred_prefill_tokens = limits.max_tokens;
   limits.bytes_per_slot = config.state_layout().bytes_per_slot();
-  limits.weight_bytes = CudaWeights::Bytes(config, options.precision);
   // One more whenever a change of the code changes bits.
   constexpr int kNumericsVersion = 1;
   limits.numerics_id =

@@ -15,7 +15,7 @@ namespace rivulet {
 absl::Status CheckCudaOptions(const CudaBackendOptions& options);
 // INVALID_ARGUMENT: plan `name`, which was asked for by name, cannot be, and why.
 absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why);
-// REQUIRES: checked options.
+// All but weight_bytes, plan and products. REQUIRES: checked options.
 BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,
                          const CudaDevice& device);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda_step_model.h"
 
-#include "model/cuda_forward.h"
+#include "model/cuda_model_args.h"
 
 namespace rivulet {
 

@@ -3,6 +3,7 @@
 // float32.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -18,13 +19,25 @@
 
 namespace rivulet {
 
+// The matrix products of a model; all but the last are in every layer.
+enum class CudaProduct : uint8_t { kQkv, kOut, kFfn1, kFfn2, kHead };
+inline constexpr int kCudaProducts = 5, kCudaLayerProducts = 4;
+
+// In which forms matrices are on the device.
+struct CudaWeightForms {
+  bool packed = true;  // for our own kernels (kernels/gemm_cuda.h)
+  bool rows = false;   // for a library (kernels/product_rows_cuda.h)
+};
+
 struct CudaNorm {
   const float* weight = nullptr;  // [hidden]; null: no norm
   const float* bias = nullptr;
 };
 
 struct CudaLayer {
-  kernels::CudaMatrix qkv, out, ffn1, ffn2;  // DecodedLayer says what they are
+  // DecodedLayer says what they are. packed is null where that form is not wanted.
+  kernels::CudaMatrix qkv, out, ffn1, ffn2;
+  std::array<const void*, kCudaLayerProducts> rows = {};  // by CudaProduct; null: not wanted
   CudaNorm norm1, norm2;
   const float* omega = nullptr;  // [key_dim, columns], or per head for rfa; null for elu
 };
@@ -36,13 +49,20 @@ kernels::WeightType CudaLayerType(CudaPrecision precision);
 class CudaWeights {
  public:
   // What Load will take.
-  static size_t Bytes(const ModelConfig& config, CudaPrecision precision);
+  static size_t Bytes(const ModelConfig& config, CudaPrecision precision,
+                      const CudaWeightForms& forms = {});
 
   // Decodes, packs and uploads, in the order of `queue`. The head, norms, tables and omega are
-  // float32 in every precision. Errors: DATA_LOSS (file), INVALID_ARGUMENT (a weight too large for
-  // fp16, named), RESOURCE_EXHAUSTED, UNAVAILABLE.
+  // float32 in every precision. Errors: DATA_LOSS (file), INVALID_ARGUMENT (a weight, or with rows
+  // a bias, too large for fp16, named), RESOURCE_EXHAUSTED, UNAVAILABLE.
   static absl::StatusOr<CudaWeights> Load(const Model& model, CudaPrecision precision,
-                                          CudaQueue& queue);
+                                          const CudaWeightForms& forms, CudaQueue& queue);
+
+  // Gives back the rows of a product that no library runs, and returns their bytes. REQUIRES: no
+  // work that uses them is queued.
+  size_t FreeRows(CudaProduct which);
+  // Whether the rows of every such product hold the bias exactly (kernels::SplitBias).
+  bool exact(CudaProduct which) const { return exact_[size_t(which)]; }
 
   const float* embedding = nullptr;  // [vocab, embedding_columns]
   const float* positions =
@@ -52,10 +72,13 @@ class CudaWeights {
   std::vector<CudaLayer> layers;
   CudaNorm final_norm;
   kernels::CudaMatrix head;
+  const void* head_rows = nullptr;  // as CudaLayer::rows
 
  private:
   friend class CudaWeightsLoader;
   std::vector<CudaMemory> memory_;
+  std::array<std::vector<CudaMemory>, kCudaProducts> rows_;
+  std::array<bool, kCudaProducts> exact_ = {true, true, true, true, true};
 };
 
 }  // namespace rivulet

@@ -54,6 +54,7 @@ void LogModel(const ModelHold& model) {
        {"backend", model.description().summary().backend()},
        {"numerics_id", limits.numerics_id},
        {"plan", limits.plan},
+       {"products", limits.products},
        {"weight_bytes", static_cast<int64_t>(limits.weight_bytes)},
        {"slots", int64_t{limits.num_slots}},
        {"rows", int64_t{limits.max_rows}},

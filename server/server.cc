@@ -54,6 +54,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
   options.plan = config.plan == "latency"      ? CudaPlan::kLatency
                  : config.plan == "throughput" ? CudaPlan::kThroughput
                                                : CudaPlan::kAuto;
+  options.products = config.products == "cublaslt" ? CudaProductChoice::kCublasLt
+                     : config.products == "own"    ? CudaProductChoice::kOwn
+                                                   : CudaProductChoice::kAuto;
   options.device = config.device;
   return CreateCudaBackend(std::move(model), options);
 }

@@ -21,6 +21,7 @@ struct ServerConfig {
   std::string backend = "auto";            // auto (cuda where there is one, else cpu), cpu, cuda
   std::string precision = "default";       // of matrix products on CUDA: default, float32
   std::string plan = "auto";               // of steps on CUDA: auto, latency, throughput
+  std::string products = "auto";           // matrix products on CUDA: auto, cublaslt, own
   std::string weights = "auto";  // how the CPU backend keeps matrix weights: auto, f32, f16, bf16
   int slots = 256;               // a model: sequences that hold a state at once
   int max_queue = 1024;          // samples and scores a model that may wait for a slot

@@ -92,6 +92,12 @@ std::vector<Setting> ServingSettings() {
           "(one CUDA graph a step), or auto (latency where the weights fit into the GPU's shared "
           "memory, else throughput); the tokens are the same",
           &C::plan, {"auto", "latency", "throughput"}),
+      Choice("products",
+             "Matrix products on CUDA: auto (NVIDIA's cuBLASLt from many rows on where it is "
+             "installed and a check at start finds the bits of our own kernels, else these; the "
+             "tokens are the same), cublaslt (it runs all of them: other bits, another numerics "
+             "id) or own",
+             &C::products, {"auto", "cublaslt", "own"}),
       Choice("weights", "Matrix weights in memory on the CPU: auto, f32, f16 or bf16", &C::weights,
              {"auto", "f32", "f16", "bf16"}),
   };

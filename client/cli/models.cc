@@ -48,6 +48,7 @@ std::string ModelJson(const v1::GetModelReply& model) {
                                  {"weights_sha256", model.summary().weights_sha256()},
                                  {"numerics_id", model.numerics_id()},
                                  {"plan", model.plan()},
+                                 {"products", model.products()},
                                  {"vocab_size", a.vocab_size()},
                                  {"hidden_size", a.hidden_size()},
                                  {"num_layers", a.num_layers()},

@@ -373,6 +373,7 @@ v1::GetModelReply DescribeModel(const Engine& engine, absl::string_view backend)
   limits->set_max_score_outputs(MaxScoreOutputs(engine.options(), engine.model().config()));
   reply.set_numerics_id(engine.limits().numerics_id);
   reply.set_plan(engine.limits().plan);
+  reply.set_products(engine.limits().products);
   reply.set_config_json(model.config_text());
   return reply;
 }

@@ -30,6 +30,13 @@ CudaPlan PlanOf(const std::string& name) {
   return CudaPlan::kAuto;
 }
 
+CudaProductChoice ProductsOf(const std::string& name) {
+  if (name == "cublaslt") return CudaProductChoice::kCublasLt;
+  if (name == "own") return CudaProductChoice::kOwn;
+  if (name != "auto") Fail("--products=auto|cublaslt|own", 2);
+  return CudaProductChoice::kAuto;
+}
+
 bool Apply(const char* argument, Choice* choice) {
   if (const char* value = Value(argument, "--backend=")) {
     choice->cuda = std::strcmp(value, "cuda") == 0;
@@ -40,14 +47,16 @@ bool Apply(const char* argument, Choice* choice) {
     choice->precision = full ? CudaPrecision::kFloat32 : CudaPrecision::kDefault;
   } else if (const char* plan = Value(argument, "--plan=")) {
     choice->plan = PlanOf(plan);
+  } else if (const char* kind = Value(argument, "--products=")) {
+    choice->products = ProductsOf(kind);
   } else if (const char* rows = Value(argument, "--latency-rows=")) {
     choice->latency_rows = std::atoi(rows);
   } else if (const char* device = Value(argument, "--device=")) {
     choice->device = std::atoi(device);
   } else if (const char* rate = Value(argument, "--copy-gb-per-s=")) {
     choice->copy_gb_per_s = std::atof(rate);
-  } else if (const char* products = Value(argument, "--matrix-tflop-per-s=")) {
-    choice->matrix_tflop_per_s = std::atof(products);
+  } else if (const char* rate_of = Value(argument, "--matrix-tflop-per-s=")) {
+    choice->matrix_tflop_per_s = std::atof(rate_of);
   } else if (const char* models = Value(argument, "--models=")) {
     choice->models = models;
   } else {
@@ -112,6 +121,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.precision = choice.precision;
     options.device = choice.device;
     options.plan = choice.plan;
+    options.products = choice.products;
     options.latency_rows = choice.latency_rows;
     backend = CreateCudaBackend(std::move(model), options);
   } else {

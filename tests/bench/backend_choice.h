@@ -13,11 +13,12 @@
 namespace rivulet::bench {
 
 struct Choice {
-  bool cuda = false;                                  // --backend=cpu|cuda
-  CudaPrecision precision = CudaPrecision::kDefault;  // --precision=default|float32, of CUDA
-  CudaPlan plan = CudaPlan::kAuto;                    // --plan=auto|latency|throughput
-  int latency_rows = 8;                               // --latency-rows=N, of CUDA
-  int device = 0;                                     // --device=N
+  bool cuda = false;                                      // --backend=cpu|cuda
+  CudaPrecision precision = CudaPrecision::kDefault;      // --precision=default|float32, of CUDA
+  CudaPlan plan = CudaPlan::kAuto;                        // --plan=auto|latency|throughput
+  CudaProductChoice products = CudaProductChoice::kAuto;  // --products=auto|cublaslt|own
+  int latency_rows = 8;                                   // --latency-rows=N, of CUDA
+  int device = 0;                                         // --device=N
   double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device
   double matrix_tflop_per_s = 0;  // --matrix-tflop-per-s=X: the limit of products, likewise
   std::string models;             // --models=DIR: the bundled models

@@ -133,6 +133,7 @@ void BM_Step(benchmark::State& state, const Choice& choice, const std::string& n
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
   const double step = time.count() / (double(state.iterations()) * generation.steps());
   const BackendLimits& limits = backend->limits();
+  state.SetLabel(limits.products);
   const double bytes =
       double(limits.weight_bytes) + 2.0 * double(rows) * double(limits.bytes_per_slot);
   state.counters["tok/s"] = rows / step;
@@ -185,6 +186,7 @@ void BM_Prefill(benchmark::State& state, const Choice& choice, const std::string
     }
   }
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  state.SetLabel(backend->limits().products);
   const double rate = double(state.iterations()) * double(length) * double(sessions) / time.count();
   state.counters["tok/s"] = rate;
   if (!choice.cuda) return;

@@ -146,7 +146,7 @@ class CallTests:
         self.assertEqual(model.config, json.loads((CONFORMANCE / BOUNDED / "config.json").read_text()))
         self.assertEqual((model.content, model.limits.slots), (rivulet.TokenContent(), 64))
         self.assertTrue(model.numerics_id)
-        self.assertEqual(model.plan, "one step a run")
+        self.assertEqual((model.plan, model.products), ("one step a run", ""))
         image = self.call(lambda c: c.model(IMAGE))
         self.assertEqual(image.content, rivulet.ImageContent(4, 11, 1))
         self.assertEqual(image.architecture.mixture, rivulet.Mixture(10, 256))

@@ -328,6 +328,7 @@ TEST_F(ConvertTest, DescribesModelsOfEveryContent) {
   EXPECT_EQ(text.limits().max_num_samples(), 8);  // the engine's slots
   EXPECT_EQ(text.numerics_id(), "fake-1");
   EXPECT_EQ(text.plan(), "as it goes");
+  EXPECT_EQ(text.products(), "by hand");
 
   const testing::FakeEngine image_engine(image_);
   const v1::GetModelReply image = DescribeModel(image_engine, "cuda");

@@ -27,6 +27,7 @@ class FakeEngine final : public Engine {
     limits_.bytes_per_slot = 4096;
     limits_.numerics_id = "fake-1";
     limits_.plan = "as it goes";
+    limits_.products = "by hand";
   }
 
   const Model& model() const override { return *model_; }

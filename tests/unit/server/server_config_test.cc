@@ -151,6 +151,8 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "--backend", "tpu"}, "backend is \"tpu\"; allowed: auto, cpu, cuda"},
       {{"--model", "m", "--precision", "float16"}, "allowed: default, float32"},
       {{"--model", "m", "--plan", "fast"}, "allowed: auto, latency, throughput"},
+      {{"--model", "m", "--products", "cublas"},
+       "products is \"cublas\"; allowed: auto, cublaslt, own"},
       {{"--model", "m", "--weights", "int8"}, "allowed: auto, f32, f16, bf16"},
       {{"--model", "m", "--listen", "localhost"}, "it needs a host and a port"},
       {{"--model", "m", "--listen", ""}, "it needs a host and a port"},

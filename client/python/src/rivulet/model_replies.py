@@ -87,7 +87,7 @@ class Limits:
 @dataclass(frozen=True)
 class Model:
     """Everything that a server says about a model. numerics_id: equal ids promise equal tokens. plan: how runs are carried
-    out, in words for people. config: the model's config.json (model/FORMAT.md)."""
+    out, products: what runs matrix products on a GPU, both in words for people. config: the model's config.json (model/FORMAT.md)."""
 
     summary: ModelSummary
     architecture: Architecture
@@ -95,6 +95,7 @@ class Model:
     limits: Limits
     numerics_id: str
     plan: str
+    products: str
     config: Mapping[str, Any]
     proto: inference_pb2.GetModelReply = field(repr=False)
 
@@ -188,7 +189,7 @@ def model(message: inference_pb2.GetModelReply) -> Model:
         **fields(message.limits, "max_tokens", "default_max_tokens", "max_num_samples", "slots", "max_score_outputs")
     )
     config = json.loads(message.config_json)
-    return Model(summary(message.summary), architecture, content, limits, message.numerics_id, message.plan, config, message)
+    return Model(summary(message.summary), architecture, content, limits, message.numerics_id, message.plan, message.products, config, message)
 
 
 def load(message: inference_pb2.ModelLoad) -> ModelLoad:

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products on cuBLASLt, with the stand-in of tests/support/cublaslt_stand_in.cc: what is
+// chosen, what the bits are then, and what each fault of the library leads to.
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/cuda_backend.h"
+#include "tests/conformance/tested_backend.h"
+#include "tests/conformance/two_backends.h"
+#include "tests/support/cuda_emulator/cuda_emulator.h"
+#include "tests/support/cuda_patience.h"
+#include "tests/support/random_model.h"
+
+namespace rivulet::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+namespace emulator = ::rivulet::cuda_emulator;
+
+constexpr int kSlots = 4;
+constexpr char kLibrary[] = RIVULET_STAND_IN_CUBLASLT;
+constexpr auto kAuto = CudaProductChoice::kAuto;
+constexpr auto kCublasLt = CudaProductChoice::kCublasLt;
+constexpr auto kOwn = CudaProductChoice::kOwn;
+
+// Products that the stand-in has run.
+int64_t ProductsRun() {
+  static auto* const count =
+      reinterpret_cast<int64_t (*)()>(dlsym(dlopen(kLibrary, RTLD_NOW), "RivuletStandInProducts"));
+  return count();
+}
+
+class CudaProductsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    emulator::Reset();
+    ModelConfig config = TinyConfig();
+    config.num_layers = 2;
+    Use(config);
+  }
+  void TearDown() override {
+    emulator::Reset();
+    unsetenv("RIVULET_STAND_IN_CUBLASLT");
+  }
+  void Use(const ModelConfig& config) {
+    TempDir directory;
+    ASSERT_TRUE(WriteRandomModel(directory.path(), config, 3).ok());
+    auto model = Model::Load(directory.path());
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *model;
+  }
+  static void Fault(const std::string& name) {
+    setenv("RIVULET_STAND_IN_CUBLASLT", name.c_str(), 1);
+  }
+  static CudaBackendOptions Options(CudaProductChoice products,
+                                    CudaPrecision precision = CudaPrecision::kDefault) {
+    CudaBackendOptions options;
+    options.num_slots = kSlots;
+    options.precision = precision;
+    options.products = products;
+    options.library = kLibrary;
+    options.max_tokens = 40;
+    options.many_rows = 3;
+    options.latency_rows = 1;
+    options.patience = Patience();
+    return options;
+  }
+  std::unique_ptr<Backend> New(const CudaBackendOptions& options) {
+    auto backend = CreateCudaBackend(model_, options);
+    EXPECT_TRUE(backend.ok()) << backend.status();
+    return backend.ok() ? *std::move(backend) : nullptr;
+  }
+  void ExpectSameBits(const CudaBackendOptions& one, const CudaBackendOptions& other,
+                      const BackendTolerance& tolerance = {}) {
+    TwoBackends both(model_, New(one), New(other), kSlots, tolerance, 7);
+    both.Compare(8);
+  }
+  // What is said of a start that fails because of `products`.
+  std::string Refusal(const CudaBackendOptions& options) {
+    const absl::Status status = CreateCudaBackend(model_, options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_EQ(GetErrorDetail(status).field, "products");
+    EXPECT_EQ(GetErrorDetail(status).reason, "PRODUCTS_UNSUPPORTED");
+    return std::string(status.message());
+  }
+
+  std::shared_ptr<const Model> model_;
+};
+
+TEST_F(CudaProductsTest, AutoTakesALibraryWithTheBitsOfOurKernels) {
+  for (const CudaPrecision precision : {CudaPrecision::kDefault, CudaPrecision::kFloat32}) {
+    SCOPED_TRACE(precision == CudaPrecision::kDefault ? "default" : "float32");
+    auto own = New(Options(kOwn, precision)), chosen = New(Options(kAuto, precision));
+    EXPECT_EQ(own->limits().products, "own kernels (chosen by option)");
+    EXPECT_EQ(chosen->limits().products,
+              "cuBLASLt 13.0.2: qkv from 3 rows, out from 3 rows, ffn2 from 3 rows, head from 3 "
+              "rows; own kernels (ffn1: the activation is part of it)");
+    EXPECT_EQ(chosen->limits().numerics_id, own->limits().numerics_id);
+    EXPECT_GT(chosen->limits().weight_bytes, own->limits().weight_bytes);
+    const int64_t before = ProductsRun();
+    ExpectSameBits(Options(kOwn, precision), Options(kAuto, precision));
+    EXPECT_GT(ProductsRun(), before);
+  }
+}
+
+// Models of other kinds, heads in pieces, no graphs.
+TEST_F(CudaProductsTest, AutoAndCublasLtAgreeWithOurKernelsOnEveryKindOfModel) {
+  std::vector<ModelConfig> configs(3, TinyConfig());
+  configs[0].activation = Activation::kGelu;
+  configs[0].hidden_size = 20;
+  configs[0].num_heads = 4;
+  configs[0].key_dim = configs[0].value_dim = 5;
+  configs[0].ffn_size = 45;
+  configs[1].final_norm = !configs[1].final_norm;
+  configs[1].hidden_size = 32;
+  configs[2].feature_map = MakeFeatureMap(kernels::FeatureMapKind::kRfa, 4);
+  configs[2].gate = Gate::kRfa;
+  for (size_t i = 0; i < configs.size(); ++i) {
+    SCOPED_TRACE(i);
+    Use(configs[i]);
+    CudaBackendOptions options = Options(kAuto);
+    options.head_rows = 3;
+    options.graphs = i != 1;
+    ExpectSameBits(Options(kOwn), options);
+    // The stand-in has our bits, so all products on it have them as well.
+    options.products = kCublasLt;
+    ExpectSameBits(Options(kOwn), options);
+    Fault("other");
+    CudaBackendOptions wider = Options(kCublasLt);
+    wider.max_rows = 2;
+    wider.max_tokens = 61;
+    wider.max_rows = kSlots;
+    ExpectSameBits(options, wider);
+    unsetenv("RIVULET_STAND_IN_CUBLASLT");
+  }
+}
+
+TEST_F(CudaProductsTest, AutoKeepsOurKernelsWhereTheLibrarysBitsAreOthers) {
+  for (const char* fault : {"other", "rows", "place"}) {
+    SCOPED_TRACE(fault);
+    Fault(fault);
+    auto own = New(Options(kOwn)), chosen = New(Options(kAuto));
+    EXPECT_THAT(chosen->limits().products,
+                StartsWith("own kernels (qkv: other bits than our own kernel's (2 algorithms"));
+    EXPECT_EQ(chosen->limits().numerics_id, own->limits().numerics_id);
+    EXPECT_EQ(chosen->limits().weight_bytes, own->limits().weight_bytes);
+    const int64_t before = ProductsRun();
+    TwoBackends both(model_, std::move(own), std::move(chosen), kSlots, {}, 7);
+    both.Compare(6);
+    EXPECT_EQ(ProductsRun(), before);
+  }
+}
+
+TEST_F(CudaProductsTest, TheFirstAlgorithmThatPassesIsTaken) {
+  Fault("second");
+  EXPECT_THAT(New(Options(kAuto))->limits().products, StartsWith("cuBLASLt 13.0.2: qkv from"));
+  ExpectSameBits(Options(kOwn), Options(kAuto));
+}
+
+TEST_F(CudaProductsTest, CublasLtRunsEveryProductUnderANumericsIdOfItsOwn) {
+  auto own = New(Options(kOwn)), all = New(Options(kCublasLt));
+  EXPECT_EQ(all->limits().products, "cuBLASLt 13.0.2");
+  EXPECT_EQ(all->limits().plan, "graphs (products run on cuBLASLt)");
+  EXPECT_THAT(all->limits().numerics_id,
+              StartsWith(own->limits().numerics_id + "-cublaslt-130002-"));
+  // Other algorithms, another id.
+  Fault("first");
+  EXPECT_NE(New(Options(kCublasLt))->limits().numerics_id, all->limits().numerics_id);
+  Fault("other");
+  for (const CudaPrecision precision : {CudaPrecision::kDefault, CudaPrecision::kFloat32}) {
+    const BackendTolerance tolerance = {1e-3, 1e-3, 1e-3};
+    ExpectSameBits(Options(kOwn, precision), Options(kCublasLt, precision), tolerance);
+  }
+}
+
+TEST_F(CudaProductsTest, CublasLtDoesNotStartWhereARowsBitsDependOnItsCompany) {
+  for (const char* fault : {"rows", "place"}) {
+    Fault(fault);
+    EXPECT_THAT(Refusal(Options(kCublasLt)),
+                HasSubstr("products is \"cublaslt\", but for qkv rows have other bits at other row "
+                          "counts (2 algorithms tried); allowed here: \"auto\" or \"own\""))
+        << fault;
+  }
+}
+
+TEST_F(CudaProductsTest, AlgorithmsThatSplitOrConvertAreNotTaken) {
+  for (const char* fault : {"split", "scheme", "workspace", "none"}) {
+    SCOPED_TRACE(fault);
+    Fault(fault);
+    EXPECT_THAT(New(Options(kAuto))->limits().products,
+                StartsWith("own kernels (qkv: there is no algorithm without a split of k; out:"));
+    EXPECT_THAT(Refusal(Options(kCublasLt)), HasSubstr("for qkv there is no algorithm"));
+  }
+  Fault("tf32");
+  EXPECT_THAT(New(Options(kAuto))->limits().products, HasSubstr("head: there is no algorithm"));
+  EXPECT_THAT(Refusal(Options(kCublasLt)), HasSubstr("for head there is no algorithm"));
+}
+
+TEST_F(CudaProductsTest, ALibraryThatIsNotThereOrNotWhole) {
+  struct Case {
+    const char *library, *fault, *text;
+  };
+  const Case cases[] = {
+      {"", "", "rivulet_no_cublaslt.so cannot be opened: "},
+      {RIVULET_STAND_IN_WITHOUT_MATMUL, "", " has no function cublasLtMatmul"},
+      {kLibrary, "broken", "does not work on this device: cublasLtCreate says 1"}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.text);
+    Fault(c.fault);
+    CudaBackendOptions options = Options(kAuto);
+    options.library = c.library;
+    auto backend = New(options);
+    EXPECT_THAT(backend->limits().products, HasSubstr(c.text));
+    EXPECT_THAT(backend->limits().products, StartsWith("own kernels ("));
+    options.products = kCublasLt;
+    EXPECT_THAT(Refusal(options), HasSubstr(c.text));
+    options.products = kOwn;
+    EXPECT_EQ(New(options)->limits().products, "own kernels (chosen by option)");
+  }
+}
+
+TEST_F(CudaProductsTest, ALibraryThatFailsEndsTheStart) {
+  Fault("refuses");
+  for (const CudaProductChoice choice : {kAuto, kCublasLt}) {
+    const absl::Status status = CreateCudaBackend(model_, Options(choice)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(GetErrorDetail(status).reason, "CUDA_ERROR");
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cuBLASLt status 14 in cublasLtMatmul"));
+  }
+}
+
+TEST_F(CudaProductsTest, ThePlanOfFewRowsDoesNotGoWithCublasLt) {
+  CudaBackendOptions options = Options(kCublasLt);
+  options.plan = CudaPlan::kLatency;
+  const absl::Status status = CreateCudaBackend(model_, options).status();
+  EXPECT_EQ(GetErrorDetail(status).field, "plan");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("products is \"cublaslt\""));
+}
+
+TEST_F(CudaProductsTest, AutoDoesWithoutASecondCopyOfTheWeightsWhereMemoryIsShort) {
+  const auto products = [&](size_t bytes) -> std::string {
+    emulator::Options machine;
+    machine.memory_bytes = bytes;
+    emulator::Reset(machine);
+    auto backend = CreateCudaBackend(model_, Options(kAuto));
+    if (backend.ok()) return (*backend)->limits().products;
+    EXPECT_EQ(backend.status().code(), absl::StatusCode::kResourceExhausted) << backend.status();
+    return "";
+  };
+  // The smallest device on which it starts at all.
+  size_t too_small = 1 << 12, enough = 1 << 24;
+  ASSERT_EQ(products(too_small), "");
+  ASSERT_THAT(products(enough), StartsWith("cuBLASLt"));
+  while (enough - too_small > 512) {
+    const size_t middle = (too_small + enough) / 2;
+    (products(middle).empty() ? too_small : enough) = middle;
+  }
+  EXPECT_EQ(products(enough), "own kernels (no memory for a second copy of the weights)");
+}
+
+TEST_F(CudaProductsTest, WithoutARunOfManyRowsTheLibraryIsNotOpened) {
+  CudaBackendOptions options = Options(kAuto);
+  options.many_rows = 41;
+  EXPECT_EQ(New(options)->limits().products, "own kernels (no run has 41 rows)");
+}
+
+}  // namespace
+}  // namespace rivulet::testing
