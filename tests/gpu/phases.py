@@ -2,6 +2,7 @@
 """The phases of run.py: which programs each runs, for how long, and what of their output is a figure."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -27,13 +28,18 @@ SMOKE = (
     ("attention", "gpu_cuda_linear_attention_test", "*ATokenHasTheSameBits*"),
     ("prefill", "gpu_cuda_prefill_attention_test", "*EveryShape*"),
     ("prefill", "gpu_cuda_prefill_attention_test", "*EveryLength*"),
+    ("rows", "gpu_cuda_product_rows_test", "*"),
+    ("chain", "gpu_cuda_chain_test", "*OneByOne"),
+    ("chain", "gpu_cuda_chain_test", "*WithDependentLaunch"),
+    ("chain", "gpu_cuda_chain_test", "*AsAGraph"),
+    ("chain", "gpu_cuda_chain_test", "*AsAGraphOfDependentLaunches"),
     ("sample", "gpu_cuda_sample_test", "*"),
     ("sample", "gpu_cuda_sample_steps_test", "*"),
     ("latency", "backend_latency_cuda_test", "*AsManyRows*"),
 )
 # The families without which a test of the whole backend says nothing.
 BACKEND_NEEDS = ("embed", "norm", "slot", "gemm", "attention", "sample")
-NEEDS = {"gpu_cuda_embed_test": ("embed",), "gpu_cuda_layer_norm_test": ("norm",), "gpu_cuda_slot_test": ("slot",),
+NEEDS = {"gpu_cuda_chain_test": ("norm", "gemm", "attention"), "gpu_cuda_product_rows_test": ("rows",), "gpu_cuda_embed_test": ("embed",), "gpu_cuda_layer_norm_test": ("norm",), "gpu_cuda_slot_test": ("slot",),
          "gpu_cuda_gemm_test": ("gemm",), "gpu_cuda_gemm_wide_test": ("gemm_wide",), "gpu_cuda_linear_attention_test": ("attention",),
          "gpu_cuda_prefill_attention_test": ("prefill",), "gpu_cuda_sample_test": ("sample",), "gpu_cuda_sample_steps_test": ("sample",),
          "backend_latency_cuda_test": (*BACKEND_NEEDS, "latency"), "shared_math_cuda_test": ()}  # fmt: skip
@@ -42,6 +48,8 @@ SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT = 20, 60, 15  # seconds
 # Models of the speed phase and rows of a step.
 STEPS = (("mnist-linear", (1, 8, 16, 64, 1024, 4096)), ("shakespeare-rfa", (1, 64, 1024)), ("110m", (1, 16, 64)))
 PLANS = ("throughput", "latency")
+PRODUCTS = ("own", "cublaslt", "auto")  # own kernels, then the peer, then what users get
+LIBRARY_ROWS = 64  # from so many rows of a step on all three are measured
 LATENCY_ROWS = 16  # most rows of a step that plan latency takes
 PROMPTS = ("mnist-linear_784", "110m_784")
 STREAMS = (1, 64, 1024)
@@ -55,6 +63,7 @@ class Programs:
 
     def __init__(self, folders: list[pathlib.Path], root: pathlib.Path):
         self.folders, self.root = folders, root
+        self.environment: dict[str, str] = {}  # that figures are made in
 
     def __getitem__(self, name: str) -> pathlib.Path:
         """Where it is, or would be in the first folder."""
@@ -68,7 +77,11 @@ class Programs:
 
 def on_device(results: Results, name: str, command: list, limit: float, environment: dict | None = None, **more) -> Outcome:
     """As Results.run; but nvidia-smi shows a device here, so a program that finds none has failed."""
-    outcome = results.attempt(command, limit, environment)
+    return keep_on_device(results, name, results.attempt(command, limit, environment), **more)
+
+
+def keep_on_device(results: Results, name: str, outcome: Outcome, **more) -> Outcome:
+    """Keeps an outcome; `skipped` becomes `failed`."""
     if outcome.kind == "skipped":
         outcome.kind, outcome.output = "failed", outcome.output + "\nnvidia-smi shows a device that this program does not see"
     return results.record(name, outcome, **more)
@@ -146,30 +159,60 @@ def list_tests(program: pathlib.Path) -> list[str]:
     return names
 
 
+def library() -> dict[str, str]:
+    """Environment in which cuBLASLt is found: where the dynamic linker does not know it, PyTorch may have brought it."""
+    ask = "import importlib.util as u; s = u.find_spec('nvidia'); print(*(s.submodule_search_locations if s else ()), sep='\\n')"
+    try:
+        done = subprocess.run([shutil.which("python3") or sys.executable, "-c", ask], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    for folder in done.stdout.splitlines():
+        lib = pathlib.Path(folder) / "cu13/lib"
+        if (lib / "libcublasLt.so.13").is_file():
+            return {"LD_LIBRARY_PATH": ":".join(filter(None, (os.environ.get("LD_LIBRARY_PATH"), str(lib))))}
+    return {}
+
+
 def speed(results: Results, programs: Programs, folder: pathlib.Path) -> None:
     """Figures, even where tests have failed: report.py marks them then. The most wanted first."""
+    programs.environment = library()
     rate = next((line["figures"]["gb_per_s"] for line in reversed(read_lines(folder / "smoke.jsonl"))
                  if line.get("name") == "copy rate" and "figures" in line), 0)  # fmt: skip
     common = ["--backend=cuda", f"--copy-gb-per-s={rate}", f"--models={programs.root / 'model/zoo'}", "--benchmark_format=json"]
     for model, counts in STEPS:
         for rows in counts:
+            pattern = f"^BM_Step/{model}/rows:{rows}/"
             for plan in PLANS if rows <= LATENCY_ROWS else PLANS[:1]:
-                pattern = f"^BM_Step/{model}/rows:{rows}/"
-                bench(results, programs, [*common, f"--plan={plan}", f"--latency-rows={LATENCY_ROWS}"], pattern, f"{model} {rows} {plan}")
+                flags = [*common, f"--plan={plan}", f"--latency-rows={LATENCY_ROWS}"]
+                for products in PRODUCTS if rows >= LIBRARY_ROWS else PRODUCTS[:1]:
+                    bench(results, programs, [*flags, f"--products={products}"], pattern, f"{model} {rows} {plan}", products)
     torch = shutil.which("python3") or sys.executable
     for model, counts in STEPS:
         at = model if model == "110m" else programs.root / "model/zoo" / model
         script = programs.root / "tests/bench/peer_graph.py"
         peer(results, f"peer_graph {model}", [torch, script, "--model", at, "--rows", ",".join(map(str, counts)), "--compile", "no"])
+    sources = os.environ.get("RIVULET_FAST_TRANSFORMERS")
+    if sources:
+        script = programs.root / "tests/bench/peer_pytorch.py"
+        peer(results, "peer_pytorch", [torch, script, "--sources", sources, "--device", "cuda", "--rows", "1,64,1024", "--seconds", "1"])
+    else:
+        results.record("peer_pytorch", Outcome("skipped", "RIVULET_FAST_TRANSFORMERS names no sources of the library"))
     server(results, programs)
     for prompt in PROMPTS:
-        bench(results, programs, common, f"^BM_Prefill/{prompt}_tokens/", f"prompt {prompt}")
+        for products in PRODUCTS:
+            bench(results, programs, [*common, f"--products={products}"], f"^BM_Prefill/{prompt}_tokens/", f"prompt {prompt}", products)
 
 
-def bench(results: Results, programs: Programs, flags: list, pattern: str, name: str) -> None:
-    """Benchmarks of bench_step that match `pattern`."""
+def bench(results: Results, programs: Programs, flags: list, pattern: str, of: str, products: str) -> None:
+    """Benchmarks of bench_step that match `pattern`. Where cuBLASLt cannot be had, the peer is skipped."""
+    name = of if products == PRODUCTS[0] else f"{of} {products}"
     command = [programs["bench_step"], *flags, f"--benchmark_filter={pattern}", "--benchmark_min_time=0.3"]
-    outcome = on_device(results, name, command, 60)
+    outcome = results.attempt(command, 60, programs.environment)
+    if products == "cublaslt" and outcome.bad and 'products is "cublaslt"' in outcome.output:
+        outcome.kind = "skipped"
+        results.record(name, outcome)
+        return
+    keep_on_device(results, name, outcome)
     if not outcome.good:
         return
     begin = outcome.output.find("{")
@@ -180,8 +223,8 @@ def bench(results: Results, programs: Programs, flags: list, pattern: str, name:
     if not measured:
         results.record(name, Outcome("failed", f"no figures in: {outcome.output[-500:]}"))
     for one in measured:
-        keep = ("us/step", "tok/s", "GB/s", "TFLOP/s", "share", "real_time", "time_unit")
-        results.figure(one["name"], of=name, **{key: one[key] for key in keep if key in one})
+        keep = ("us/step", "tok/s", "GB/s", "TFLOP/s", "share", "real_time", "time_unit", "label")
+        results.figure(one["name"], of=of, products=products, **{key: one[key] for key in keep if key in one})
 
 
 def peer(results: Results, name: str, command: list) -> None:
@@ -201,7 +244,8 @@ def server(results: Results, programs: Programs) -> None:
     command += ["--slots", max(STREAMS), "--listen", "127.0.0.1:0"]
     with tempfile.TemporaryFile() as log:
         try:
-            process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                       env={**os.environ, **programs.environment})  # fmt: skip
         except OSError as error:
             results.record("server", Outcome("not_run", f"{command[0]}: {error.strerror}"))
             return

@@ -48,10 +48,14 @@ elif words[0] == "skip":
     sys.exit(77)
 elif me.name == "copy_rate_cuda":
     print("4100.5")
+elif me.name == "bench_step" and words[0] == "library" and given["--products"] == "cublaslt":
+    print('products is "cublaslt", but libcublasLt.so.13 cannot be opened')
+    sys.exit(1)
 elif me.name == "bench_step":
     name = given["--benchmark_filter"].strip("^/")
-    print('{{"benchmarks": [{{"name": "%s", "real_time": 400.0, "time_unit": "us", "us/step": 50.0, "tok/s": 20000.0,'
-          ' "GB/s": 287.0, "share": 0.07}}]}}' % name)
+    us = {{"own": 50.0, "cublaslt": 40.0, "auto": 45.0}}[given["--products"]]
+    print('{{"benchmarks": [{{"name": "%s", "label": "cuBLASLt 13.0.2: qkv", "real_time": 400.0, "time_unit": "us", "us/step": %s,'
+          ' "tok/s": 20000.0, "GB/s": 287.0, "share": 0.07}}]}}' % (name, us))
 elif me.name == "rivulet-server":
     print('{{"event":"listening","address":"127.0.0.1:1"}}', file=sys.stderr, flush=True)
     time.sleep(100)
@@ -64,7 +68,7 @@ elif me.name == "python3":
 elif me.name in ("ncu", "compute-sanitizer"):
     print('"ID","Kernel Name"')
 """
-TESTS = ("gpu_cuda_embed_test", "gpu_cuda_layer_norm_test", "gpu_cuda_slot_test", "gpu_cuda_gemm_test", "gpu_cuda_gemm_wide_test",
+TESTS = ("gpu_cuda_chain_test", "gpu_cuda_product_rows_test", "gpu_cuda_embed_test", "gpu_cuda_layer_norm_test", "gpu_cuda_slot_test", "gpu_cuda_gemm_test", "gpu_cuda_gemm_wide_test",
          "gpu_cuda_linear_attention_test", "gpu_cuda_prefill_attention_test", "gpu_cuda_sample_test", "gpu_cuda_sample_steps_test",
          "backend_latency_cuda_test", "backend_golden_cuda_test", "shared_math_cuda_test")  # fmt: skip
 PROGRAMS = (*TESTS, "copy_rate_cuda", "bench_step", "rivulet", "rivulet-server")
@@ -115,6 +119,8 @@ class RehearsalTest(unittest.TestCase):
         return done.stdout
 
     def test_all_is_well(self):
+        os.environ["RIVULET_FAST_TRANSFORMERS"] = str(self.folder)
+        self.addCleanup(os.environ.pop, "RIVULET_FAST_TRANSFORMERS")
         out = self.run_phases("smoke", "parity", "speed", "profile", "sanitizer")
         self.assertRegex(out, r"(?m)^passed \d+$")
         self.assertEqual(len(self.outcomes("smoke")), len(phases.SMOKE) + 3)
@@ -122,7 +128,7 @@ class RehearsalTest(unittest.TestCase):
         text = self.report()
         self.assertIn("NVIDIA H200", text)
         self.assertIn("Copy rate, read and written: 4,100 GB/s", text)
-        for row in ("| mnist-linear 1 throughput | 50.0 |", "| mnist-linear 1 latency | 50.0 |", "| mnist-linear 4096 throughput |",
+        for row in ("| mnist-linear 1 throughput | 50.0 |  |  |", "| mnist-linear 1 latency | 50.0 |", "| mnist-linear 4096 throughput | 50.0 | 40.0 | 45.0 |", "- auto ran: cuBLASLt 13.0.2: qkv",
                     "| prompt 110m_784 |", "| 1024 | 1,000 | 1.00 | 2.00 |", "| mnist-linear | 1 | f16 | 60.0 | 240 |"):  # fmt: skip
             self.assertIn(row, text)
         self.assertIn("--copy-gb-per-s=4100.5", "\n".join(self.calls()))
@@ -162,6 +168,15 @@ class RehearsalTest(unittest.TestCase):
         self.assertEqual(speed["mnist-linear 1 throughput"], "failed")
         self.assertEqual(speed["server 1024"], "passed")
         self.assertIn("| 1024 | 1,000 |", self.report())
+
+    def test_without_cublaslt_the_peer_is_skipped_and_the_rest_is_measured(self):
+        self.does("bench_step", "library")
+        self.run_phases("speed", code=77)
+        speed = self.outcomes("speed")
+        self.assertEqual(speed["mnist-linear 64 throughput cublaslt"], "skipped")
+        self.assertEqual(speed["mnist-linear 64 throughput auto"], "passed")
+        self.assertEqual(speed["peer_pytorch"], "skipped")
+        self.assertIn("| mnist-linear 64 throughput | 50.0 |  | 45.0 |", self.report())
 
     def test_a_server_that_does_not_start_is_a_failure(self):
         self.does("rivulet-server", "crash")
@@ -216,8 +231,8 @@ class RehearsalTest(unittest.TestCase):
         self.assertEqual(self.outcomes("sanitizer"), {"probe": "failed", "everything else": "skipped"})
 
     def test_figures_stand_beside_earlier_ones(self):
-        self.run_phases("speed")
-        self.assertIn("| 50.0 | 20.0 | 287 |  | 7 % | 1.00 |", self.report("--before", str(self.results)))
+        self.run_phases("speed", code=77)  # without the sources of peer_pytorch
+        self.assertIn("| 50.0 | 40.0 | 45.0 | 20.0 | 287 |  | 7 % | 1.00 |", self.report("--before", str(self.results)))
 
 
 if __name__ == "__main__":

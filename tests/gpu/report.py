@@ -7,6 +7,7 @@ With --before, a folder of earlier results, each figure stands beside the earlie
 
 import argparse
 import pathlib
+import re
 import sys
 
 from phases import read_lines
@@ -65,21 +66,36 @@ def tests(phase: Phase) -> str:
 
 
 def steps(phase: Phase, before: Phase) -> str:
-    """Steps and prompts of bench_step."""
-    earlier = {line["figures"]["of"]: line["figures"] for line in before.figures() if "of" in line["figures"]}
+    """Steps and prompts of bench_step: our own kernels, beside cuBLASLt for all products and the mixture that users get."""
+
+    def time(values: dict) -> float | None:
+        return values.get("us/step", values.get("real_time"))
+
+    def of(from_phase: Phase) -> dict[tuple[str, str, str], dict]:
+        found = [(line["name"], line["figures"]) for line in from_phase.figures() if "of" in line["figures"]]
+        return {(values["of"], name, values.get("products", "own")): values for name, values in found}
+
+    now, earlier = of(phase), of(before)
     rows = []
-    for line in phase.figures():
-        values = line["figures"]
-        if "of" not in values:
+    for (what, name, products), values in now.items():
+        if products != "own":
             continue
-        us = values.get("us/step", values.get("real_time"))
-        old = earlier.get(values["of"], {})
-        old_us = old.get("us/step", old.get("real_time"))
+        us, old_us = time(values), time(earlier.get((what, name, products), {}))
+        peer, mixed = (time(now.get((what, name, other), {})) for other in ("cublaslt", "auto"))
         change = f"{us / old_us:.2f}" if us and old_us else ""
-        rows.append([values["of"], number(us), number(values.get("tok/s", 0) / 1000), number(values.get("GB/s"), 0),
-                     number(values.get("TFLOP/s")), share(values.get("share")), change])  # fmt: skip
-    header = ["model, rows, plan", "us", "thousand tok/s", "GB/s", "TFLOP/s", "share of the limit", "time / before"]
-    return table(header, rows) if rows else "No figures of steps.\n"
+        rows.append([what + sessions(name), number(us), number(peer), number(mixed), number(values.get("tok/s", 0) / 1000),
+                     number(values.get("GB/s"), 0), number(values.get("TFLOP/s")), share(values.get("share")), change])  # fmt: skip
+    header = ["model, rows, plan", "us", "cuBLASLt, us", "auto, us", "thousand tok/s", "GB/s", "TFLOP/s", "share of the limit", "time / before"]
+    if not rows:
+        return "No figures of steps.\n"
+    ran = sorted({values["label"] for (_, _, products), values in now.items() if products == "auto" and values.get("label")})
+    return table(header, rows) + "".join(f"- auto ran: {label}\n" for label in ran)
+
+
+def sessions(name: str) -> str:
+    """Of a benchmark's name, where one measures several counts."""
+    found = re.search(r"/sessions:(\d+)/", name)
+    return f", {found.group(1)} at once" if found else ""
 
 
 def peers(phase: Phase) -> str:
