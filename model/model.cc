@@ -12,6 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/file.h"
+#include "model/foreign_checkpoint.h"
+#include "model/strict_json.h"
 
 namespace rivulet {
 namespace {
@@ -34,6 +36,19 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& dire
   const std::string shown = absl::Utf8SafeCHexEscape(directory);
   const absl::Status is_directory = CheckDirectory(directory);
   if (!is_directory.ok()) return Annotate(is_directory, shown);
+  absl::StatusOr<std::shared_ptr<const Model>> model = LoadFrom(directory, shown);
+  if (model.ok()) return model;
+  const std::optional<ForeignCheckpoint> foreign = RecognizeCheckpointIn(directory);
+  if (!foreign.has_value()) return model.status();
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   absl::StrCat(shown, ": this looks like a ", foreign->family, " checkpoint of ",
+                                foreign->library, ", which is not supported (it has the tensor ",
+                                Quoted(foreign->tensor), "); README.md lists what is served"),
+                   {"FOREIGN_CHECKPOINT", "model", {}});
+}
+
+absl::StatusOr<std::shared_ptr<const Model>> Model::LoadFrom(const std::string& directory,
+                                                             const std::string& shown) {
   auto model = std::shared_ptr<Model>(new Model);
   model->directory_ = directory;
 

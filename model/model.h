@@ -17,8 +17,9 @@ namespace rivulet {
 class Model {
  public:
   // Loads DIR/config.json, then opens DIR/model.safetensors and hashes it. Errors name file, field
-  // or tensor: NOT_FOUND (no such directory or file), INVALID_ARGUMENT (config), DATA_LOSS
-  // (weights). The weights are decoded later, by the backend.
+  // or tensor: NOT_FOUND (no such directory or file), INVALID_ARGUMENT (config; FOREIGN_CHECKPOINT:
+  // tensors of another library), DATA_LOSS (weights). The weights are decoded later, by the
+  // backend.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory);
 
   const ModelConfig& config() const { return config_; }
@@ -32,6 +33,10 @@ class Model {
 
  private:
   Model() = default;
+  // `shown`: the directory, for messages.
+  static absl::StatusOr<std::shared_ptr<const Model>> LoadFrom(const std::string& directory,
+                                                               const std::string& shown);
+
   std::string directory_;
   std::string config_text_;
   ModelConfig config_;

@@ -97,14 +97,31 @@ struct FreeDigest {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<WeightsFile>> WeightsFile::Open(
-    const std::string& path, std::span<const TensorSpec> expected) {
+absl::StatusOr<std::unique_ptr<WeightsFile>> WeightsFile::OpenOnly(const std::string& path) {
   struct stat info = {};
   RIVULET_ASSIGN_OR_RETURN(const int fd, OpenRegularFile(path, absl::StatusCode::kDataLoss, &info));
   auto file = std::unique_ptr<WeightsFile>(new WeightsFile);
   file->fd_ = fd;
   file->size_ = static_cast<uint64_t>(info.st_size);
   file->mtime_ns_ = MtimeNs(info);
+  return file;
+}
+
+absl::StatusOr<std::vector<std::string>> WeightsFile::TensorNames(const std::string& path) {
+  RIVULET_ASSIGN_OR_RETURN(const std::unique_ptr<WeightsFile> file, OpenOnly(path));
+  RIVULET_ASSIGN_OR_RETURN(const std::string header, file->ReadHeader());
+  std::vector<std::string> names;
+  const auto on_member = [&names](const std::string& name, const JsonValue&) {
+    names.push_back(name);
+    return absl::OkStatus();
+  };
+  RIVULET_RETURN_IF_ERROR(ParseStrictJsonMembers(header, JsonLimits{}, on_member));
+  return names;
+}
+
+absl::StatusOr<std::unique_ptr<WeightsFile>> WeightsFile::Open(
+    const std::string& path, std::span<const TensorSpec> expected) {
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<WeightsFile> file, OpenOnly(path));
   RIVULET_ASSIGN_OR_RETURN(const std::string header, file->ReadHeader());
   file->data_begin_ = kLengthBytes + header.size();
   RIVULET_ASSIGN_OR_RETURN(

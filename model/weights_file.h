@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +26,10 @@ class WeightsFile {
   // compared with the file's size first.
   static absl::StatusOr<std::unique_ptr<WeightsFile>> Open(const std::string& path,
                                                            std::span<const TensorSpec> expected);
+  // The names of the tensors in the header of any safetensors file, checked for nothing else.
+  // Errors: NOT_FOUND, DATA_LOSS, INVALID_ARGUMENT (no JSON).
+  static absl::StatusOr<std::vector<std::string>> TensorNames(const std::string& path);
+
   ~WeightsFile();
   WeightsFile(const WeightsFile&) = delete;
   WeightsFile& operator=(const WeightsFile&) = delete;
@@ -44,6 +49,8 @@ class WeightsFile {
 
  private:
   WeightsFile() = default;
+  // Opens the file; nothing is read.
+  static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenOnly(const std::string& path);
   // The header's text. Errors name the rule.
   absl::StatusOr<std::string> ReadHeader() const;
   // Reads exactly out.size() bytes from `offset` and makes sure that the file is still the one that
