@@ -10,8 +10,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   ErrorDetail detail;
   detail.reason = "BACKEND_ABSENT";
   detail.field = "backend";
-  return MakeError(absl::StatusCode::kUnimplemented,
-                   "backend \"cuda\" is not part of this build; use \"cpu\" or \"auto\"", detail);
+  return MakeError(absl::StatusCode::kUnimplemented, "this build has no CUDA backend", detail);
 }
 
 }  // namespace rivulet

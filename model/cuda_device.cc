@@ -9,10 +9,8 @@ namespace rivulet {
 namespace {
 
 absl::Status NoDevice(absl::string_view why) {
-  return MakeError(
-      absl::StatusCode::kUnavailable,
-      absl::StrCat("backend \"cuda\" finds no CUDA device: ", why, "; use \"cpu\" or \"auto\""),
-      {"BACKEND_ABSENT", "backend", {}});
+  return MakeError(absl::StatusCode::kUnavailable, absl::StrCat("no CUDA device: ", why),
+                   {"BACKEND_ABSENT", "backend", {}});
 }
 
 // cudaErrorMemoryAllocation is an answer, not a broken device: nothing stays behind.
@@ -39,7 +37,10 @@ absl::StatusOr<CudaDevice> CudaDevice::Open(int index) {
   const cudaError_t counted = cudaGetDeviceCount(&count);
   if (counted != cudaSuccess) {
     (void)cudaGetLastError();
-    return NoDevice(cudaGetErrorString(counted));
+    // Without a driver the runtime says that the driver is too old.
+    int driver = 0;
+    const bool installed = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
+    return NoDevice(installed ? cudaGetErrorString(counted) : "no NVIDIA driver is installed");
   }
   if (count == 0) return NoDevice("the driver lists none");
   if (index < 0 || index >= count) {

@@ -85,8 +85,13 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
     // Only a device that is not there leads to the CPU; a device that cannot hold the model is an
     // error.
     const bool absent = absl::IsUnimplemented(cuda.status()) || absl::IsUnavailable(cuda.status());
-    if (config.backend == "cuda" || !absent) return cuda.status();
-    Log(LogLevel::kInfo, "backend_fallback",
+    if (!absent) return cuda.status();
+    if (config.backend == "cuda") {
+      return Annotate(cuda.status(), "backend is \"cuda\"; allowed here: cpu, auto");
+    }
+    // A machine without a GPU is as good as any; one whose GPU fails is not.
+    const bool expected = GetErrorDetail(cuda.status()).reason == "BACKEND_ABSENT";
+    Log(expected ? LogLevel::kInfo : LogLevel::kWarning, "backend_chosen",
         {{"model", model->config().name},
          {"backend", "cpu"},
          {"reason", std::string(cuda.status().message())}});
@@ -116,8 +121,9 @@ absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
 absl::StatusOr<std::string> ReadSnapshotKey(const std::string& path) {
   if (path.empty()) return std::string();
   constexpr size_t kLeast = 16, kMost = 4096;
-  RIVULET_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, kMost));
-  const absl::string_view key = absl::StripTrailingAsciiWhitespace(text);
+  const auto text = ReadSmallFile(path, kMost);
+  if (!text.ok()) return Annotate(text.status(), absl::StrCat("snapshot-key-file ", path));
+  const absl::string_view key = absl::StripTrailingAsciiWhitespace(*text);
   if (key.size() >= kLeast) return std::string(key);
   return InvalidField("CONFIG_INVALID", "snapshot-key-file",
                       absl::StrCat("snapshot-key-file ", path, " holds a key of ", key.size(),

@@ -244,13 +244,18 @@ absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* ar
   } catch (const CLI::ParseError& error) {
     return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
   }
-  RIVULET_RETURN_IF_ERROR(ValidateServerConfig(command.config));
-  RIVULET_RETURN_IF_ERROR(
-      ParseHostPort(command.config.listen).status());  // a process needs a socket
   if (second.print_config) {
     command.serve = false;
     command.output = absl::StrCat(ServerConfigToJson(command.config), "\n");
+    // A template of a file names no model yet.
+    ServerConfig checked = command.config;
+    if (checked.models.empty()) checked.models.push_back("any");
+    RIVULET_RETURN_IF_ERROR(ValidateServerConfig(checked));
+    return command;
   }
+  RIVULET_RETURN_IF_ERROR(ValidateServerConfig(command.config));
+  RIVULET_RETURN_IF_ERROR(
+      ParseHostPort(command.config.listen).status());  // a process needs a socket
   return command;
 }
 

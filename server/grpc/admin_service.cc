@@ -93,7 +93,10 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext*
   });
 }
 
-AdminServer::AdminServer(ModelControl* control) : service_(control) {}
+AdminServer::AdminServer(ModelControl* control)
+    : service_(control),
+      unknown_("listen", {"rivulet.v1.InferenceService", "rivulet.v1.SessionService",
+                          "rivulet.v1.MultiplexService", "grpc.health.v1.Health"}) {}
 
 AdminServer::~AdminServer() { Shutdown(); }
 
@@ -108,6 +111,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* c
   // What is served is told where it is served.
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
   builder.RegisterService(&result->service_);
+  builder.RegisterCallbackGenericService(&result->unknown_);
   RIVULET_ASSIGN_OR_RETURN(result->listener_,
                            Listener::Start(options, &builder, &result->connections_));
   return result;

@@ -15,6 +15,7 @@
 #include "server/grpc/active_calls.h"
 #include "server/grpc/connections.h"
 #include "server/grpc/rpc_service.h"
+#include "server/grpc/unknown_methods.h"
 
 namespace rivulet {
 
@@ -81,6 +82,7 @@ class AdminServer {
   explicit AdminServer(ModelControl* control);
 
   AdminService service_;
+  UnknownMethods unknown_;
   Connections connections_;
   std::unique_ptr<Listener> listener_;
 };

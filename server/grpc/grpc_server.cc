@@ -24,7 +24,8 @@ GrpcServer::GrpcServer(const ServedModels* models, const GrpcServerOptions& opti
       sessions_(models, options.snapshot_key,
                 {options.max_restore_bytes, options.max_message_bytes, options.restore_timeout},
                 &calls_),
-      multiplex_(models, options.max_multiplexed, &calls_) {}
+      multiplex_(models, options.max_multiplexed, &calls_),
+      unknown_("admin-listen", {"rivulet.v1.AdminService"}) {}
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModels* models,
                                                                const GrpcServerOptions& options) {
@@ -52,6 +53,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModel
   builder.RegisterService(&result->inference_);
   builder.RegisterService(&result->sessions_);
   builder.RegisterService(&result->multiplex_);
+  builder.RegisterCallbackGenericService(&result->unknown_);
   RIVULET_ASSIGN_OR_RETURN(result->listener_,
                            Listener::Start(listener, &builder, &result->calls_.connections));
   RIVULET_RETURN_IF_ERROR(result->CheckMaxConnections(options.max_connections));

@@ -13,6 +13,7 @@
 #include "server/grpc/served_models.h"
 #include "server/grpc/server_calls.h"
 #include "server/grpc/session_service.h"
+#include "server/grpc/unknown_methods.h"
 
 namespace grpc {
 class Channel;
@@ -83,6 +84,7 @@ class GrpcServer {
   InferenceService inference_;
   SessionService sessions_;
   MultiplexService multiplex_;
+  UnknownMethods unknown_;
   std::unique_ptr<CallWatch> call_watch_;  // none without a socket
   std::unique_ptr<Listener> listener_;
 };

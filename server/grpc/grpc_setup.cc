@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/base/call_once.h"
+#include "grpc/health/v1/health.pb.h"
 #include "server/log.h"
 
 // Protocol Buffers 22 (C++ 4.22) and gRPC 1.65 log through Abseil.
@@ -59,6 +60,8 @@ void SetUpGrpc() {
   static absl::once_flag once;
   absl::call_once(once, [] {
     grpc::EnableDefaultHealthCheckService(true);
+    // gRPC's health service has no descriptors; this makes the linker keep ours, for reflection.
+    grpc::health::v1::HealthCheckRequest::descriptor();
 #if GOOGLE_PROTOBUF_VERSION < 4022000
     google::protobuf::SetLogHandler(nullptr);
 #endif

@@ -2,6 +2,7 @@
 """A client in Python that has no code of ours: every message and method comes from the server's reflection."""
 
 import json
+import re
 import sys
 import unittest
 
@@ -14,7 +15,7 @@ except ImportError as error:
     print(f"skipped: {error}; deploy/setup.sh --tests installs it into build/venv")
     sys.exit(77)
 
-from command import ZOO, CommandTest, Server, rivulet
+from command import SOURCE_DIR, ZOO, CommandTest, Server, rivulet
 from digits import MODEL, SEED, VALUES, reference_digits
 
 SERVICE = "rivulet.v1.InferenceService"
@@ -34,15 +35,15 @@ class ReflectedClient:
         """The class of a message that the server describes. Errors: KeyError where it does not."""
         return message_factory.GetMessageClass(self.pool.FindMessageTypeByName(full_name))
 
-    def call(self, method_name, request):
+    def call(self, method_name, request, service=SERVICE):
         """The reply, or for a streaming method an iterator of replies. Errors: grpc.RpcError, ParseError."""
-        method = self.pool.FindServiceByName(SERVICE).methods_by_name[method_name]
+        method = self.pool.FindServiceByName(service).methods_by_name[method_name]
         assert not method.client_streaming, method_name
         reply = message_factory.GetMessageClass(method.output_type)
         message = json_format.ParseDict(request, message_factory.GetMessageClass(method.input_type)())
         make = self.channel.unary_stream if method.server_streaming else self.channel.unary_unary
         stub = make(
-            f"/{SERVICE}/{method_name}",
+            f"/{service}/{method_name}",
             request_serializer=lambda value: value.SerializeToString(),
             response_deserializer=reply.FromString,
         )
@@ -87,6 +88,32 @@ class ReflectionClientTest(CommandTest):
         methods = self.client.pool.FindServiceByName(SERVICE).methods_by_name
         self.assertEqual(sorted(methods), ["Generate", "GetLoad", "GetModel", "ListModels", "Score"])
         self.assertEqual([name for name in methods if methods[name].server_streaming], ["Generate"])
+
+    def test_health_is_described_and_called_by_what_is_described(self):
+        health = self.client.pool.FindServiceByName("grpc.health.v1.Health")
+        self.assertEqual(sorted(health.methods_by_name), ["Check", "Watch"])
+        self.assertTrue(health.methods_by_name["Watch"].server_streaming)
+        for service in ("", "mnist-linear"):
+            reply = self.client.call("Check", {"service": service}, "grpc.health.v1.Health")
+            self.assertEqual(json_format.MessageToDict(reply), {"status": "SERVING"})
+            self.assertEqual(health_pb2.HealthCheckResponse.FromString(reply.SerializeToString()).status, health_pb2.HealthCheckResponse.SERVING)
+
+    def test_what_the_guide_asks_with_grpcurl_is_answered(self):
+        guide = (SOURCE_DIR / "docs/api.md").read_text(encoding="utf-8")
+        commands = re.findall(r"^grpcurl -plaintext (?:-d '(.*)' )?127\.0\.0\.1:50051 (.*)$", guide, re.MULTILINE)
+        self.assertEqual(len(commands), guide.count("\ngrpcurl "))
+        self.assertGreaterEqual(len(commands), 7)
+        for request, wanted in commands:
+            with self.subTest(command=(request, wanted)):
+                if wanted == "list":
+                    self.assertIn(SERVICE, self.client.database.get_services())
+                elif wanted.startswith("describe "):
+                    self.assertTrue(self.client.message(wanted.removeprefix("describe ")).DESCRIPTOR.fields)
+                else:
+                    service, method = wanted.split("/")
+                    reply = self.client.call(method, json.loads(request or "{}"), service)
+                    parts = [reply] if hasattr(reply, "DESCRIPTOR") else list(reply)
+                    self.assertGreater(sum(part.ByteSize() for part in parts), 0)
 
     def test_digits_arrive_pixel_by_pixel_and_equal_those_of_the_command(self):
         digits, usage, messages = [[] for _ in range(DIGITS)], None, 0

@@ -35,7 +35,7 @@ LAYERS = {
     "kernels/": ["kernels/"],
     "model/": ["model/", "kernels/"],
     "server/engine/": ["server/engine/", "model/", "kernels/"],
-    "server/grpc/": ["server/", "model/", "rivulet/v1/", "google/rpc/", "grpcpp/", "google/protobuf/"],
+    "server/grpc/": ["server/", "model/", "rivulet/v1/", "google/rpc/", "grpc/health/", "grpcpp/", "google/protobuf/"],
     "server/": ["server/", "model/", "grpcpp/"],
     "client/cpp/": ["client/cpp/", "rivulet/", "google/rpc/", "grpcpp/", "google/protobuf/"],
     "client/cli/": ["client/", "rivulet/", "server/server.h", "server/server_config.h", "server/log.h", "grpcpp/",

@@ -222,6 +222,15 @@ TEST(ServerConfigTest, VersionAndPrintConfigDoNotServe) {
   EXPECT_THAT(print->output, HasSubstr("\"model\": ["));
 }
 
+TEST(ServerConfigTest, PrintConfigNeedsNoModelButValidSettings) {
+  const auto print = Parse({"--print-config", "--threads", "3"});
+  ASSERT_TRUE(print.ok()) << print.status();
+  EXPECT_FALSE(print->serve);
+  EXPECT_THAT(print->output, HasSubstr("\"model\": []"));
+  EXPECT_THAT(print->output, HasSubstr("\"threads\": 3"));
+  EXPECT_FALSE(Parse({"--print-config", "--threads", "-3"}).ok());
+}
+
 TEST(HostPortTest, SplitsNamesAndBracketedAddresses) {
   const auto name = ParseHostPort("localhost:80");
   ASSERT_TRUE(name.ok());

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// UnknownMethods: answers calls of methods that a listener does not serve with UNIMPLEMENTED and a
+// message that says where they are served, if anywhere. gRPC's own answer has no message.
+#pragma once
+
+#include <grpcpp/generic/async_generic_service.h>
+
+#include <functional>
+#include <initializer_list>
+#include <set>
+#include <string>
+
+namespace rivulet {
+
+// Thread: any. Outlives the gRPC server that it is registered with.
+class UnknownMethods final : public grpc::CallbackGenericService {
+ public:
+  // `services`: full names of services that are served on the listener of setting `setting`
+  // instead.
+  UnknownMethods(const char* setting, std::initializer_list<const char*> services);
+
+  grpc::ServerGenericBidiReactor* CreateReactor(
+      grpc::GenericCallbackServerContext* context) override;
+
+ private:
+  const std::string setting_;
+  const std::set<std::string, std::less<>> services_;
+};
+
+}  // namespace rivulet
