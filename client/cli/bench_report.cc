@@ -138,6 +138,19 @@ Json WindowJson(const Measurements& m) {
           {"messages_per_second", Rate(m.window_messages, m.window_seconds)}};
 }
 
+// A line on histograms with too few values for a quantile: it is their maximum.
+std::string FewValues(const std::vector<Row>& rows) {
+  constexpr int64_t kForP99 = 100, kForP999 = 1000;
+  std::vector<std::string> few;
+  for (const Row& row : rows) {
+    const int64_t count = row.histogram.count();
+    if (count > 0 && count < kForP999) few.push_back(absl::StrCat(row.label, " has ", count));
+  }
+  if (few.empty()) return "";
+  return absl::StrCat("\nwarning    p99 needs ", kForP99, " values and p99.9 needs ", kForP999,
+                      "; with fewer it is the maximum (", absl::StrJoin(few, ", "), ")");
+}
+
 // Four digits that matter, fit for a column.
 std::string Cell(double ms) {
   const int digits = ms < 10 ? 3 : ms < 100 ? 2 : ms < 1000 ? 1 : 0;
@@ -237,6 +250,7 @@ std::string BenchTable(const BenchRun& run) {
     absl::StrAppendFormat(&text, "%10s%10s%10s", Cell(Ms(h.min())), Cell(Ms(h.mean())),
                           Cell(Ms(h.max())));
   }
+  absl::StrAppend(&text, FewValues(Rows(run)));
   for (const auto& [key, error] : m.errors) {
     absl::StrAppend(&text, "\nerror      ", error.count, " x ", key.first, " ", key.second,
                     key.second.empty() ? "" : " ", "- ", OneLine(error.message));

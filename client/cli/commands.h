@@ -18,6 +18,7 @@ absl::StatusOr<std::string> RunBench(const BenchOptions& options);
 absl::StatusOr<std::string> RunModels(const ModelsOptions& options);
 absl::StatusOr<std::string> RunSessions(const SessionsOptions& options);
 absl::StatusOr<std::string> RunHealth(const HealthOptions& options);
+absl::StatusOr<std::string> RunLoad(const LoadOptions& options);
 
 // Part of RunGenerate, for --out: draws the images that `request` (model, prompt, sampling) begins.
 absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target& target,

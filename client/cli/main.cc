@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -21,13 +22,20 @@
 namespace rivulet {
 namespace {
 
+// gRPC says of a call that took too long neither what it was nor how long.
+absl::StatusOr<std::string> NameDeadline(absl::StatusOr<std::string> summary,
+                                         std::optional<double> seconds) {
+  if (!absl::IsDeadlineExceeded(summary.status()) || !seconds.has_value()) return summary;
+  return absl::DeadlineExceededError(absl::StrCat("no end within --deadline ", *seconds, " s"));
+}
+
 struct Runner {
   absl::StatusOr<std::string> operator()(const ShowText& show) const {
     if (absl::Status status = WriteOut(show.text); !status.ok()) return status;
     return std::string();
   }
   absl::StatusOr<std::string> operator()(const GenerateOptions& options) const {
-    return RunGenerate(options);
+    return NameDeadline(RunGenerate(options), options.deadline_seconds);
   }
   absl::StatusOr<std::string> operator()(const ScoreOptions& options) const {
     return RunScore(options);
@@ -42,7 +50,10 @@ struct Runner {
     return RunSessions(options);
   }
   absl::StatusOr<std::string> operator()(const HealthOptions& options) const {
-    return RunHealth(options);
+    return NameDeadline(RunHealth(options), options.deadline_seconds);
+  }
+  absl::StatusOr<std::string> operator()(const LoadOptions& options) const {
+    return RunLoad(options);
   }
 };
 

@@ -86,18 +86,11 @@ std::string SummaryJson(const v1::ModelSummary& summary) {
   return json.dump() + "\n";
 }
 
-// What cannot be served here is said of a server that has no such service.
-absl::Status AtAdminPort(const absl::Status& status) {
-  if (!absl::IsUnimplemented(status) || !GetErrorInfo(status).reason.empty()) return status;
-  return absl::UnimplementedError(
-      "this port has no AdminService; --target must be the server's --admin-listen");
-}
-
 absl::StatusOr<std::string> Load(const ModelsOptions& options, const Target& target) {
   v1::LoadModelRequest request;
   request.set_model(options.name);
   const absl::StatusOr<v1::LoadModelReply> reply = target.client().LoadModel(request);
-  if (!reply.ok()) return AtAdminPort(reply.status());
+  if (!reply.ok()) return reply.status();
   const v1::ModelSummary& model = reply->model();
   if (options.json) {
     if (absl::Status status = WriteOut(SummaryJson(model)); !status.ok()) return status;
@@ -111,10 +104,12 @@ absl::StatusOr<std::string> Unload(const ModelsOptions& options, const Target& t
   v1::UnloadModelRequest request;
   request.set_model(options.name);
   if (options.drain_seconds.has_value()) {
-    request.mutable_drain_timeout()->set_seconds(*options.drain_seconds);
+    const timespec drain = absl::ToTimespec(absl::Seconds(*options.drain_seconds));
+    request.mutable_drain_timeout()->set_seconds(drain.tv_sec);
+    request.mutable_drain_timeout()->set_nanos(static_cast<int32_t>(drain.tv_nsec));
   }
   const absl::StatusOr<v1::UnloadModelReply> reply = target.client().UnloadModel(request);
-  if (!reply.ok()) return AtAdminPort(reply.status());
+  if (!reply.ok()) return reply.status();
   if (options.json) {
     const nlohmann::ordered_json json = {{"name", options.name},
                                          {"all_ended", reply->all_ended()},

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -97,7 +98,6 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
   CLI::Option* const remote = AddRemote(app, target);
   CLI::Option* const local =
       app->add_option("--model", target->model_dir, "A model directory, served in this process");
-  remote->excludes(local);
   app->add_option("--model-name", target->model_name, "Which of the server's models")
       ->needs(remote);
   app->add_option("--backend", target->backend, "auto, cpu or cuda")
@@ -146,11 +146,20 @@ absl::Status CheckTarget(TargetOptions* target) {
   if (absl::Status status = CheckUtf8("--model-name", target->model_name); !status.ok()) {
     return status;
   }
-  if (target->target.empty() == target->model_dir.empty()) {
-    return Usage("--target HOST:PORT or --model DIR is needed");
+  if (target->target.empty() && target->model_dir.empty()) {
+    return Usage("--target HOST:PORT (or RIVULET_TARGET) or --model DIR is needed");
+  }
+  if (!target->target.empty() && !target->model_dir.empty()) {
+    return Usage(
+        "--target and --model are both given: --target asks a running server, --model DIR serves "
+        "a model in this process; --model-name is the name of a server's model");
   }
   if (!target->tls_ca.empty()) target->tls = true;
   if (!target->target.empty()) {
+    if (absl::StrContains(target->target, "://")) {
+      return Usage(absl::StrCat("--target: \"", target->target,
+                                "\" is a URL; HOST:PORT is needed, with --tls for TLS"));
+    }
     const size_t colon = target->target.rfind(':');
     uint32_t port = 0;
     if (colon == std::string::npos || colon == 0 ||

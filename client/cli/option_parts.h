@@ -19,7 +19,7 @@ namespace rivulet {
 // the nearest integer for one of more than 64 bits, and knows inf and nan.
 struct RawValues {
   std::optional<std::string> seed, max_tokens, deadline, tokens, values, stop_tokens, outputs;
-  std::optional<std::string> rate, think, duration, warmup, idle;
+  std::optional<std::string> rate, think, duration, warmup, idle, drain;
   std::vector<std::string> logit_bias;
 };
 

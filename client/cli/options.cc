@@ -4,7 +4,10 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/environment.h"
 #include "client/cli/option_parts.h"
 #include "client/cli/text.h"
 
@@ -105,7 +108,7 @@ absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
   return FinishSampling(raw, &options->sampling);
 }
 
-void AddModels(CLI::App* app, ModelsOptions* options) {
+void AddModels(CLI::App* app, ModelsOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
   app->add_flag("--json", options->json, "One JSON line for each model");
   app->require_subcommand(0, 1);
@@ -121,13 +124,25 @@ void AddModels(CLI::App* app, ModelsOptions* options) {
   };
   add("load", "Load a model of the server's --model-repository or --model", ModelsAction::kLoad);
   add("unload", "End the service of a model and free its memory", ModelsAction::kUnload)
-      ->add_option("--drain-timeout", options->drain_seconds,
-                   "Seconds that running requests may go on; default: the server's")
-      ->check(CLI::Range(int64_t{0}, int64_t{86'400}));
+      ->add_option("--drain-timeout", raw->drain,
+                   "Seconds that running requests may go on; default: the server's");
 }
 
-absl::Status FinishModels(ModelsOptions* options) {
+void AddLoad(CLI::App* app, LoadOptions* options) {
+  AddRemote(app, &options->target)->required();
+  app->add_option("--model-name", options->target.model_name, "Only this one of its models");
+  app->add_flag("--json", options->json, "One JSON line for each model, and one for the server");
+}
+
+absl::Status FinishModels(const RawValues& raw, ModelsOptions* options) {
   if (absl::Status status = CheckUtf8("NAME", options->name); !status.ok()) return status;
+  if (raw.drain.has_value()) {
+    double& seconds = options->drain_seconds.emplace();
+    if (!absl::SimpleAtod(*raw.drain, &seconds) || !(seconds >= 0 && seconds <= 86'400)) {
+      return Usage(
+          absl::StrCat("--drain-timeout: \"", *raw.drain, "\"; 0 to 86400 seconds are needed"));
+    }
+  }
   return CheckTarget(&options->target);
 }
 
@@ -161,7 +176,8 @@ struct CommandLine {
     AddGenerate(on_generate, &generate, &raw);
     AddScore(on_score, &score, &raw);
     AddBench(on_bench, &bench, &raw);
-    AddModels(on_models, &models);
+    AddModels(on_models, &models, &raw);
+    AddLoad(on_load, &load);
     AddSessions(on_sessions, &sessions, &raw);
     AddTarget(on_health, &health.target);
     on_health->add_option("--deadline", raw.deadline, "Seconds to wait; default 5");
@@ -180,11 +196,14 @@ struct CommandLine {
       status = FinishBench(raw, &bench);
       if (status.ok()) return bench;
     } else if (on_models->parsed()) {
-      status = FinishModels(&models);
+      status = FinishModels(raw, &models);
       if (status.ok()) return models;
     } else if (on_sessions->parsed()) {
       status = FinishSessions(raw, &sessions);
       if (status.ok()) return sessions;
+    } else if (on_load->parsed()) {
+      status = CheckTarget(&load.target);
+      if (status.ok()) return load;
     } else {
       status = FinishHealth(&health, raw);
       if (status.ok()) return health;
@@ -199,6 +218,7 @@ struct CommandLine {
   ModelsOptions models;
   SessionsOptions sessions;
   HealthOptions health;
+  LoadOptions load;
   RawValues raw;
   CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
   CLI::App* const on_score = app.add_subcommand("score", "Log-likelihood of given tokens");
@@ -207,27 +227,36 @@ struct CommandLine {
       app.add_subcommand("models", "The models of a server; load and unload them");
   CLI::App* const on_sessions =
       app.add_subcommand("sessions", "Sessions: open, append, fork, rewind, snapshot, ...");
+  CLI::App* const on_load =
+      app.add_subcommand("load", "Slots, queues, sessions and connections of a server now");
   CLI::App* const on_health = app.add_subcommand("health", "Exit code 0 if the server is serving");
 };
 
 }  // namespace
 
-absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
+namespace {
+
+absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
+  CommandLine line;
   // CLI11 would not say what is wrong with the first word.
   const std::string first = args.empty() ? "" : args[0];
-  if (!absl::StartsWith(first, "-") && first != "generate" && first != "score" &&
-      first != "bench" && first != "models" && first != "sessions" && first != "health") {
-    return Usage(absl::StrCat("\"", first,
-                              "\" is no command; generate, score, bench, models, sessions or "
-                              "health is needed; see rivulet --help"));
+  const auto is_first = [&first](const CLI::App* sub) { return sub->get_name() == first; };
+  if (!absl::StartsWith(first, "-") && line.app.get_subcommands(is_first).empty()) {
+    const std::string wrong =
+        args.empty() ? "no command is given" : absl::StrCat("unknown command \"", first, "\"");
+    const auto append_name = [](std::string* out, const CLI::App* sub) {
+      out->append(sub->get_name());
+    };
+    return Usage(absl::StrCat(wrong, "; choose one of ",
+                              absl::StrJoin(line.app.get_subcommands({}), ", ", append_name),
+                              "; see rivulet --help"));
   }
-  CommandLine line;
   // Nor with the second.
   for (const CLI::App* const app : {line.on_models, line.on_sessions}) {
     if (args.size() < 2 || first != app->get_name() || absl::StartsWith(args[1], "-")) continue;
     const auto is_named = [&](const CLI::App* sub) { return sub->get_name() == args[1]; };
     if (!app->get_subcommands(is_named).empty()) continue;
-    return Usage(absl::StrCat("\"", args[1], "\" is nothing that ", first, " does; see rivulet ",
+    return Usage(absl::StrCat("unknown action \"", args[1], "\" of ", first, "; see rivulet ",
                               first, " --help"));
   }
   try {
@@ -244,6 +273,16 @@ absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
     return Usage(absl::StrCat(error.what(), "; see rivulet --help"));
   }
   return line.Finish();
+}
+
+}  // namespace
+
+absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
+  const CompletedArgs completed = WithEnvironment(args);
+  absl::StatusOr<Command> command = Parse(completed.args);
+  if (command.ok() || completed.added.empty()) return command;
+  return Usage(absl::StrCat(command.status().message(), "; the environment added ",
+                            absl::StrJoin(completed.added, " and ")));
 }
 
 }  // namespace rivulet

@@ -130,8 +130,8 @@ enum class ModelsAction : uint8_t { kList, kLoad, kUnload };
 struct ModelsOptions {
   TargetOptions target;
   ModelsAction action = ModelsAction::kList;
-  std::string name;                      // of the model to load or unload
-  std::optional<int64_t> drain_seconds;  // unload
+  std::string name;                     // of the model to load or unload
+  std::optional<double> drain_seconds;  // unload
   bool json = false;
 };
 
@@ -165,15 +165,21 @@ struct HealthOptions {
   double deadline_seconds = 5;
 };
 
+struct LoadOptions {
+  TargetOptions target;
+  bool json = false;
+};
+
 // Text that was asked for (--help, --version): printed to stdout, exit code 0.
 struct ShowText {
   std::string text;
 };
 
 using Command = std::variant<ShowText, GenerateOptions, ScoreOptions, BenchOptions, ModelsOptions,
-                             SessionsOptions, HealthOptions>;
+                             SessionsOptions, HealthOptions, LoadOptions>;
 
-// `args` without the program's name. Errors: INVALID_ARGUMENT, one line that names the option.
+// `args` without the program's name; environment.h says what the environment adds. Errors:
+// INVALID_ARGUMENT, one line that names the option.
 absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args);
 
 }  // namespace rivulet

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/request.h"
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -32,12 +34,16 @@ absl::StatusOr<std::string> ReadBytes(const std::string& path, absl::string_view
   std::error_code ignored;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream bytes;
-  // A directory opens like a file.
-  if (file.is_open() && !std::filesystem::is_directory(path, ignored)) {
-    bytes << file.rdbuf();
-    if (!bytes.bad()) return bytes.str();
-  }
-  return absl::NotFoundError(absl::StrCat(option, ": ", path, ": cannot be read"));
+  const auto fail = [&](absl::string_view why) {
+    return absl::NotFoundError(absl::StrCat(option, ": ", path, ": ", why));
+  };
+  if (!file.is_open()) return fail(std::strerror(errno));
+  // It opens like a file.
+  if (std::filesystem::is_directory(path, ignored))
+    return fail("a file is needed, not a directory");
+  bytes << file.rdbuf();
+  if (bytes.bad()) return fail("cannot be read");
+  return bytes.str();
 }
 
 void SetSession(const SessionOptions& options, v1::SessionRef* session) {

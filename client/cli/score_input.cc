@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -143,13 +144,20 @@ std::vector<ScoreItem> Cut(const std::string& text, int64_t window, bool has_bos
   return items;
 }
 
+// A directory opens like a file.
+absl::Status CheckNoDirectory(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": a file is needed, not a directory"));
+}
+
 absl::StatusOr<std::string> ReadText(const std::string& path, std::optional<double> tail) {
   std::ifstream file(path, std::ios::binary);
   if (!file.is_open()) return CannotOpen(path);
   std::ostringstream stream;
   stream << file.rdbuf();
   if (file.bad() || stream.fail()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read, or is empty"));
+    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read or is empty"));
   }
   std::string text = stream.str();
   if (const size_t bad = FirstInvalidUtf8(text); bad != text.size()) {
@@ -200,6 +208,9 @@ absl::StatusOr<std::unique_ptr<ScoreInput>> OpenIdx(const ScoreOptions& options,
 
 absl::StatusOr<std::unique_ptr<ScoreInput>> OpenScoreInput(const ScoreOptions& options,
                                                            const v1::GetModelReply& model) {
+  for (const std::string& path : {options.text, options.idx}) {
+    if (absl::Status status = CheckNoDirectory(path); !status.ok()) return status;
+  }
   if (!options.text.empty()) return OpenText(options, model);
   if (!options.idx.empty()) return OpenIdx(options, model.content());
   auto input = std::make_unique<JsonLines>(options.input);

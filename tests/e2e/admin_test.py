@@ -119,18 +119,21 @@ class AdminTest(CommandTest):
                 self.fails(load(name), 2, "model is")
                 self.fails(unload(name), 2, "model is")
         self.fails(unload(RFA, "--drain-timeout", "86401"), 2, "--drain-timeout")
+        self.fails(unload(RFA, "--drain-timeout", "nan"), 2, "--drain-timeout")
         self.fails(unload(RFA, "--drain-timeout", "-1"), 2, "--drain-timeout")
         self.assertEqual(self.names(server), [RFA])
         self.succeeds(rivulet("health", "--target", server.target))
 
     def test_the_port_for_clients_has_no_such_service(self):
         server = self.serve(CONFORMANCE / RFA)
-        self.fails(rivulet("models", "unload", RFA, "--target", server.target), 3, "--admin-listen")
-        self.fails(rivulet("models", "load", IMAGE, "--target", server.target), 3, "--admin-listen")
+        elsewhere = "rivulet.v1.AdminService is not served at this address, but at that of --admin-listen"
+        self.fails(rivulet("models", "unload", RFA, "--target", server.target), 3, elsewhere)
+        self.fails(rivulet("models", "load", IMAGE, "--target", server.target), 3, elsewhere)
         self.assertEqual(self.names(server), [RFA])
         # And that for operators has nothing for clients.
-        self.fails(rivulet("models", "--target", server.admin), 3)
-        self.fails(rivulet("health", "--target", server.admin), 3)
+        for command, service in ((["models"], "InferenceService"), (["load"], "InferenceService"), (["sessions", "list"], "SessionService")):
+            self.fails(rivulet(*command, "--target", server.admin), 3, f"rivulet.v1.{service} is not served at this address, but at that of --listen")
+        self.fails(rivulet("health", "--target", server.admin), 3, "at that of --listen")
         self.fails(rivulet("models", "load", IMAGE, "--target", NOBODY), 3)
         with Server(CONFORMANCE / RFA) as plain:
             self.assertFalse(hasattr(plain, "admin"), "off unless asked for")
@@ -141,7 +144,7 @@ class AdminTest(CommandTest):
         self.fails(rivulet("health", "--target", server.target), 3, "server is NOT_SERVING", out=None)
         self.succeeds(rivulet("models", "load", IMAGE, "--target", server.admin))
         self.succeeds(rivulet("health", "--target", server.target))
-        self.succeeds(rivulet("models", "unload", IMAGE, "--target", server.admin))
+        self.succeeds(rivulet("models", "unload", IMAGE, "--drain-timeout", "0.2", "--target", server.admin))
         self.fails(rivulet("health", "--target", server.target), 3, "server is NOT_SERVING", out=None)
         server.process.terminate()
         server.process.communicate(timeout=60)

@@ -34,7 +34,8 @@ def rivulet(*args, stdin="", timeout=120):
     if isinstance(stdin, str):
         stdin = stdin.encode()
     done = subprocess.run(
-        [BIN_DIR / "rivulet", *(arg if isinstance(arg, bytes) else str(arg) for arg in args)], input=stdin, capture_output=True, timeout=timeout
+        [BIN_DIR / "rivulet", *(arg if isinstance(arg, bytes) else str(arg) for arg in args)], input=stdin, capture_output=True,
+        timeout=timeout, env={name: value for name, value in os.environ.items() if name not in ("RIVULET_TARGET", "RIVULET_MODEL")},
     )
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 

@@ -54,6 +54,16 @@ TEST_F(BenchReportTest, TheTableNamesLoadRatesAndErrors) {
   EXPECT_EQ(DescribeErrors(measured_), "RESOURCE_EXHAUSTED QUEUE_FULL 1, UNAVAILABLE 1");
 }
 
+TEST_F(BenchReportTest, WarnsOfQuantilesOfFewValues) {
+  EXPECT_THAT(BenchTable(Run()),
+              HasSubstr("\nwarning    p99 needs 100 values and p99.9 needs 1000; with fewer it is "
+                        "the maximum (end to end has 3)"));
+  for (int i = 3; i < 999; ++i) measured_.end_to_end.Record(kMs);
+  EXPECT_THAT(BenchTable(Run()), HasSubstr("(end to end has 999)"));
+  measured_.end_to_end.Record(kMs);
+  EXPECT_THAT(BenchTable(Run()), Not(HasSubstr("warning")));
+}
+
 TEST_F(BenchReportTest, AnOpenLoopShowsBothClocks) {
   EXPECT_THAT(BenchTable(Run()), Not(HasSubstr("(sent)")));
   options_.rate = 20;

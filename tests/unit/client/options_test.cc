@@ -36,6 +36,40 @@ std::string Refusal(std::vector<std::string> args) {
   return std::string(command.status().message());
 }
 
+TEST(OptionsTest, LoadAsksAServerAlone) {
+  const auto options =
+      Expect<LoadOptions>({"load", "--target", "h:1", "--model-name", "m", "--json"});
+  EXPECT_EQ(options.target.target, "h:1");
+  EXPECT_EQ(options.target.model_name, "m");
+  EXPECT_TRUE(options.json);
+  EXPECT_THAT(Refusal({"load"}), HasSubstr("--target"));
+  EXPECT_THAT(Refusal({"load", "--model", "d"}), HasSubstr("--target"));
+}
+
+TEST(OptionsTest, ATargetIsNoUrlAndNeitherIsAModelDirectoryGivenToo) {
+  EXPECT_THAT(Refusal({"models", "--target", "http://h:1"}),
+              HasSubstr("\"http://h:1\" is a URL; HOST:PORT is needed"));
+  EXPECT_THAT(Refusal({"generate", "--target", "h:1", "--model", "d"}),
+              AllOf(HasSubstr("both given"), HasSubstr("--model-name")));
+  EXPECT_THAT(Refusal({}), HasSubstr("no command is given; choose one of generate, score"));
+}
+
+TEST(OptionsTest, ADrainMayBeLessThanASecond) {
+  const auto seconds = [](const char* text) {
+    return *Expect<ModelsOptions>(
+                {"models", "unload", "m", "--target", "h:1", "--drain-timeout", text})
+                .drain_seconds;
+  };
+  EXPECT_EQ(seconds("0.2"), 0.2);
+  EXPECT_EQ(seconds("0"), 0);
+  EXPECT_EQ(seconds("86400"), 86400);
+  for (const char* bad : {"-0.1", "86400.5", "nan", "inf", "", "1s"}) {
+    EXPECT_THAT(Refusal({"models", "unload", "m", "--target", "h:1", "--drain-timeout", bad}),
+                HasSubstr("--drain-timeout: "))
+        << bad;
+  }
+}
+
 TEST(OptionsTest, ReadsAWholeGenerateCommand) {
   const auto options = Expect<GenerateOptions>({"generate",
                                                 "--target",
@@ -130,7 +164,7 @@ TEST(OptionsTest, ReadsAScoreCommand) {
 
 TEST(OptionsTest, NeedsOneTarget) {
   for (const char* const command : {"generate", "models", "health"}) {
-    EXPECT_THAT(Refusal({command}), HasSubstr("--target HOST:PORT or --model DIR"));
+    EXPECT_THAT(Refusal({command}), HasSubstr("--target HOST:PORT (or RIVULET_TARGET) or --model DIR"));
     EXPECT_THAT(Refusal({command, "--target", "a:1", "--model", "d"}), HasSubstr("--model"));
     EXPECT_THAT(Refusal({command, "--model", "d", "--model-name", "m"}), HasSubstr("--target"));
     EXPECT_THAT(Refusal({command, "--target", "a:1", "--backend", "cpu"}), HasSubstr("--model"));
@@ -232,7 +266,8 @@ TEST(OptionsTest, RefusesWhatAnImageHasNoUseFor) {
 
 TEST(OptionsTest, RefusesWhatIsNoCommand) {
   EXPECT_NE(Refusal({}), "accepted");
-  EXPECT_THAT(Refusal({"bogus"}), HasSubstr("\"bogus\" is no command"));
+  EXPECT_THAT(Refusal({"bogus"}),
+              HasSubstr("unknown command \"bogus\"; choose one of generate, score, bench"));
   EXPECT_THAT(Refusal({"models", "--target", "a:1", "surplus"}), HasSubstr("surplus"));
   EXPECT_NE(Refusal({"models", "health", "--target", "a:1"}), "accepted");
 }

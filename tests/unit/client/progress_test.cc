@@ -23,6 +23,10 @@ TEST(ProgressLineTest, BearsAnUnknownTotalAndNothingDone) {
             "[                     ] 0/10 items  0/s");
 }
 
+TEST(ProgressLineTest, EndsAtItsTotal) {
+  EXPECT_EQ(ProgressLine(8, 4, "seconds", absl::Seconds(8), 20), "4/4 seconds  0.5/s  0:00 left");
+}
+
 TEST(ProgressTest, ShowsNothingUnlessStderrIsATerminal) {
   if (isatty(STDERR_FILENO) == 1) GTEST_SKIP() << "stderr is a terminal";
   ::testing::internal::CaptureStderr();

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// RIVULET_TARGET and RIVULET_MODEL in the environment: defaults of --target and --model-name.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace rivulet {
+
+// A command line with what the environment adds to it.
+struct CompletedArgs {
+  std::vector<std::string> args;
+  std::vector<std::string> added;  // "--target=... (RIVULET_TARGET)", for messages
+};
+
+// Adds --target=RIVULET_TARGET to a command that talks to a server and names neither --target nor
+// --model, and --model-name=RIVULET_MODEL to one that then needs a model and names none. `models
+// load` and `unload` talk to another address, so they get none. An empty variable counts as unset.
+CompletedArgs WithEnvironment(std::span<const std::string> args);
+
+}  // namespace rivulet
