@@ -106,7 +106,7 @@ class ModelLoad:
 
     slots, slots_used: requests that fit at once, and those that hold one. queued: wait for one, at most max_queue, of one tenant at
       most max_tenant_queue; queued_high, queued_normal, queued_low: slots that they need, by priority. oldest_wait: seconds that the
-      first of them has waited. tenants: that have slots or wait. parked: samples that gave their slots away because nobody reads them.
+      first of them has waited. tenants: that have slots or wait. parked: samples that are paused because their client stopped reading.
       preempted: ... because requests of another tenant waited, which holds less; preempted_total: how often.
     tokens_per_second: over about the last second. draining: takes no new requests.
     sessions: client sessions that are open; session_state_bytes: memory of all kept states, theirs and those of cached prompts.

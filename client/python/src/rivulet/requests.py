@@ -145,7 +145,7 @@ class SessionGenerateOptions(SamplingOptions, total=False):
     position: where to go on, 0 to the session's position, its end where absent; generated tokens after it are dropped. Given
       ones are dropped by rewind() alone: FailedPrecondition (GIVEN_TOKENS_BEYOND_POSITION)
     mark: name for the position after the reply, at most 64 bytes
-    retries: how often a reply that ends with Unavailable is gone on with, from the last part that came, so that the iterator
+    retries: how often a reply that ends with Unavailable is continued, from the last part that came, so that the iterator
       goes on without a gap or a repetition; 0 where absent
     """
 
@@ -177,7 +177,7 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
     except TypeError:
         raise TypeError(f"{name}: {value!r} is no integer") from None
     if not low <= number <= high:
-        raise ValueError(f"{name}: {number}; {low} to {high} is what fits")
+        raise ValueError(f"{name}: must be {low} to {high}; got {number}")
     return number
 
 

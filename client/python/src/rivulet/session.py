@@ -30,7 +30,7 @@ class Session(SessionCore):
     never saw are taken on trust: text that was given, whose tokens the server makes, and what was there before session().
 
     A call on a session ends a reply of it that still runs. Thread: one at a time; SessionStream.close() may come from any. One
-    object at a time uses a session: where another has gone on with it, FailedPrecondition (SESSION_HASH_MISMATCH) says so, and
+    object at a time uses a session: if another has used it, FailedPrecondition (SESSION_HASH_MISMATCH) says so, and
     Client.session() goes on from there.
     Errors of every call: NotFound (SESSION_NOT_FOUND: closed, or idle for too long, or the server was begun anew),
     ResourceExhausted (SESSION_BUSY), InvalidArgument, Unavailable, DeadlineExceeded, DataLoss (the server's tokens are others).

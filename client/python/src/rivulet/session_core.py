@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Session and AsyncSession have in common: where the session is, its messages, and replies that can be gone on with. No
+"""What Session and AsyncSession have in common: where the session is, its messages, and replies that can be continued. No
 input or output."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rivulet.cookies import SessionCookies
 from rivulet.sequence import Sequence
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0  # seconds before a reply is gone on with, doubling
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0  # seconds before a reply is continued, doubling
 
 # The server says these before it has changed anything.
 _UNCHANGED = (

@@ -25,7 +25,7 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
     Thread: one at a time iterates; close() may come from any, and lets the iteration end with Cancelled.
     Errors while iterating: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded, Cancelled,
     Internal. A reply that has begun is never begun again: Unavailable after the first part is for the caller to deal with. (Replies on
-    sessions can be gone on with: SessionStream.)
+    sessions can be continued: SessionStream.)
     """
 
     _how_to_read = "Iterate over it for the parts, or call collect() for the whole"
@@ -92,7 +92,7 @@ class SessionStream(GenerateStream):
 
     After a lost call, `usage` counts the whole reply, but its times are those of the last call (0 where only the usage was lost).
     Errors while iterating: also DataLoss (the server's session holds other tokens than this client has given and received), and
-    Cancelled where the session has gone on with another call.
+    Cancelled if another call has used the session.
     """
 
     def __init__(
