@@ -164,7 +164,8 @@ TEST(OptionsTest, ReadsAScoreCommand) {
 
 TEST(OptionsTest, NeedsOneTarget) {
   for (const char* const command : {"generate", "models", "health"}) {
-    EXPECT_THAT(Refusal({command}), HasSubstr("--target HOST:PORT (or RIVULET_TARGET) or --model DIR"));
+    EXPECT_THAT(Refusal({command}),
+                HasSubstr("--target HOST:PORT (or RIVULET_TARGET) or --model DIR"));
     EXPECT_THAT(Refusal({command, "--target", "a:1", "--model", "d"}), HasSubstr("--model"));
     EXPECT_THAT(Refusal({command, "--model", "d", "--model-name", "m"}), HasSubstr("--target"));
     EXPECT_THAT(Refusal({command, "--target", "a:1", "--backend", "cpu"}), HasSubstr("--model"));
