@@ -84,6 +84,22 @@ HWY_INLINE V Sigmoid(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, y);
 }
 
+// ln(1 + exp(x)) = max(x, 0) + ln(1 + exp(-|x|)): does not overflow, keeps the digits of small
+// results. Relative error below 3e-7 where the result is a normal number. NaN stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Softplus(D d, V x) {
+  const V zero = hn::Zero(d);
+  const V rest = hn::Log1p(d, hn::Exp(d, hn::Neg(hn::Abs(x))));
+  return hn::Add(hn::IfThenElse(hn::Lt(x, zero), zero, x), rest);
+}
+
+// tanh(x), which beyond 10 is 1 in float32. NaN stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ClampedTanh(D d, V x) {
+  const V bounded = hn::Min(hn::Max(x, hn::Set(d, -10.0f)), hn::Set(d, 10.0f));
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Tanh(d, bounded));
+}
+
 // Sum of 16 virtual lanes in a fixed tree: (l + 8), (l + 4), (l + 2), (l + 1).
 HWY_INLINE float SumLanes(const float* HWY_RESTRICT lanes) {
   float s[8];
