@@ -14,6 +14,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/utf8.h"
 #include "model/sections.h"
 #include "model/sequence_hash.h"
 

@@ -4,32 +4,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "model/base/error.h"
+#include "model/base/utf8.h"
 
 namespace rivulet {
 namespace {
-
-// Reads the code point that begins at text[0]. Returns its length in bytes, 0 for bytes that are
-// not UTF-8: cut short, longer than needed, a surrogate, or beyond U+10FFFF.
-size_t DecodeUtf8(absl::string_view text, uint32_t* code_point) {
-  const auto byte = [&text](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) {
-    *code_point = first;
-    return 1;
-  }
-  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
-  uint32_t value = first & (0x7Fu >> length);
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-    value = value << 6 | (byte(i) & 0x3Fu);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-  if (value < kLeast[length] || value > 0x10FFFF || surrogate) return 0;
-  *code_point = value;
-  return length;
-}
 
 absl::Status BadUtf8(size_t offset) {
   return InvalidField("INVALID_UTF8", "text",
@@ -37,16 +15,6 @@ absl::Status BadUtf8(size_t offset) {
 }
 
 }  // namespace
-
-bool IsUtf8(absl::string_view text) {
-  while (!text.empty()) {
-    uint32_t code_point = 0;
-    const size_t length = DecodeUtf8(text, &code_point);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
 
 absl::StatusOr<Tokenizer> Tokenizer::CreateChar(absl::string_view alphabet) {
   Tokenizer tokenizer;

@@ -14,9 +14,6 @@
 
 namespace rivulet {
 
-// No byte that is cut short, longer than needed, a surrogate, or beyond U+10FFFF.
-bool IsUtf8(absl::string_view text);
-
 // Thread: immutable, any thread.
 class Tokenizer {
  public:

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
 #include "model/base/error.h"
-#include "model/tokenizer.h"
+#include "model/base/utf8.h"
 
 namespace rivulet {
 namespace {
