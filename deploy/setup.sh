@@ -11,6 +11,7 @@ packages=(
   ca-certificates g++ make cmake ninja-build ccache pkg-config
   libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev nlohmann-json3-dev libssl-dev libhwy-dev libisal-dev libpng-dev zlib1g-dev libcli11-dev
+  libpcre2-dev libutf8proc-dev
 )
 test_packages=(
   libgtest-dev libgmock-dev openssl libbenchmark-dev

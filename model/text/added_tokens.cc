@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/text/added_tokens.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/base/utf8.h"
+#include "model/text/json_fields.h"
+
+namespace rivulet {
+namespace {
+
+// \w of Unicode's regular expressions: Alphabetic, M, Nd, Pc and the joiners. Of Alphabetic only
+// the letters in circles and squares are in none of the categories.
+bool IsWord(uint32_t c) {
+  if (c == 0x200C || c == 0x200D) return true;
+  if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+      (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189)) {
+    return true;
+  }
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Where the code point that ends at `end` begins. REQUIRES: end > 0.
+size_t BeginBefore(absl::string_view text, size_t end) {
+  size_t begin = end - 1;
+  while ((static_cast<uint8_t>(text[begin]) & 0xC0) == 0x80) --begin;
+  return begin;
+}
+
+uint32_t CodePointAt(absl::string_view text, size_t at, size_t* length) {
+  uint32_t code_point = 0;
+  *length = DecodeUtf8(text.substr(at), &code_point);
+  return code_point;
+}
+
+bool IsWordBefore(absl::string_view text, size_t end) {
+  size_t length = 0;
+  return end > 0 && IsWord(CodePointAt(text, BeginBefore(text, end), &length));
+}
+
+bool IsWordAt(absl::string_view text, size_t at) {
+  size_t length = 0;
+  return at < text.size() && IsWord(CodePointAt(text, at, &length));
+}
+
+// Where the white space that ends at `end` begins, not before `least`.
+size_t SpaceBefore(absl::string_view text, size_t end, size_t least) {
+  size_t length = 0;
+  while (end > least && IsWhiteSpace(CodePointAt(text, BeginBefore(text, end), &length))) {
+    end = BeginBefore(text, end);
+  }
+  return end;
+}
+
+// Where the white space that begins at `begin` ends.
+size_t SpaceBehind(absl::string_view text, size_t begin) {
+  size_t length = 0;
+  while (begin < text.size() && IsWhiteSpace(CodePointAt(text, begin, &length))) begin += length;
+  return begin;
+}
+
+absl::StatusOr<AddedToken> Read(const JsonValue& value, const std::string& path) {
+  RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
+                           JsonFields::Of(value, path,
+                                          {"id", "content", "single_word", "lstrip", "rstrip",
+                                           "normalized", "special"}));
+  AddedToken token;
+  RIVULET_ASSIGN_OR_RETURN(token.id, fields.Whole("id", kMaxVocabularyIds - 1));
+  RIVULET_ASSIGN_OR_RETURN(token.content, fields.Text("content"));
+  RIVULET_ASSIGN_OR_RETURN(token.single_word, fields.Bool("single_word", false));
+  RIVULET_ASSIGN_OR_RETURN(token.lstrip, fields.Bool("lstrip", false));
+  RIVULET_ASSIGN_OR_RETURN(token.rstrip, fields.Bool("rstrip", false));
+  RIVULET_ASSIGN_OR_RETURN(token.special, fields.Bool("special", false));
+  RIVULET_ASSIGN_OR_RETURN(token.normalized, fields.Bool("normalized", !token.special));
+  return token;
+}
+
+}  // namespace
+
+absl::Status AddedTokens::Add(const JsonValue& value, const std::string& path,
+                              const BpeModel& model, const Normalizer& normalizer) {
+  RIVULET_ASSIGN_OR_RETURN(AddedToken token, Read(value, path));
+  const std::string at = absl::StrCat(path, ".content");
+  std::string needle = token.content;
+  if (token.normalized) needle = std::string(normalizer.Apply(AlignedText(needle, 0)).text());
+  if (needle.empty() || std::max(needle.size(), token.content.size()) > kMaxAddedTokenBytes) {
+    return InvalidTokenizer(at, absl::StrCat("is ", Quoted(token.content), ", of ", needle.size(),
+                                             " bytes; allowed: 1 to ", kMaxAddedTokenBytes));
+  }
+  const int32_t known = model.IdOf(token.content);
+  const auto id = static_cast<size_t>(token.id);
+  const bool taken = id < model.tokens().size() && !model.tokens()[id].empty() && known != token.id;
+  if ((known >= 0 && known != token.id) || taken) {
+    return InvalidTokenizer(
+        absl::StrCat(path, ".id"),
+        absl::StrCat("is ", token.id, " for ", Quoted(token.content), "; model.vocab has ",
+                     known >= 0
+                         ? absl::StrCat("the id ", known, " for it")
+                         : absl::StrCat("another token of that id, ", Quoted(model.tokens()[id]))));
+  }
+  ByteTrie& trie = token.normalized ? normalized_ : raw_;
+  if (!trie.Insert(needle, static_cast<int32_t>(tokens_.size()))) {
+    return InvalidTokenizer(at, absl::StrCat("is ", Quoted(token.content), " a second time"));
+  }
+  tokens_.push_back(std::move(token));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AddedTokens> AddedTokens::Create(const JsonValue* value, absl::string_view path,
+                                                const BpeModel& model,
+                                                const Normalizer& normalizer) {
+  AddedTokens made;
+  if (value == nullptr) return made;
+  if (value->kind != JsonValue::Kind::kArray) {
+    return InvalidTokenizer(path, absl::StrCat("is ", Describe(*value), ", not an array"));
+  }
+  for (size_t i = 0; i < value->items.size(); ++i) {
+    RIVULET_RETURN_IF_ERROR(
+        made.Add(value->items[i], absl::StrCat(path, "[", i, "]"), model, normalizer));
+  }
+  std::vector<bool> seen(kMaxVocabularyIds);
+  for (size_t i = 0; i < made.tokens_.size(); ++i) {
+    const auto id = static_cast<size_t>(made.tokens_[i].id);
+    if (seen[id]) {
+      return InvalidTokenizer(absl::StrCat(path, "[", i, "].id"),
+                              absl::StrCat("is ", id, " a second time"));
+    }
+    seen[id] = true;
+  }
+  return made;
+}
+
+std::vector<AddedSegment> AddedTokens::Split(absl::string_view text, bool normalized,
+                                             bool parse_special_tokens, uint64_t* steps) const {
+  const ByteTrie& trie = normalized ? normalized_ : raw_;
+  std::vector<AddedSegment> segments;
+  size_t done = 0;
+  const auto close = [&segments, &done](size_t end) {
+    if (done < end) segments.push_back({{done, end}, -1});
+  };
+  for (size_t at = 0; trie.longest() > 0 && at < text.size();) {
+    const ByteTrie::Match match = trie.Longest(text.substr(at), steps);
+    if (match.length == 0) {
+      ++at;
+      continue;
+    }
+    const AddedToken& token = tokens_[static_cast<size_t>(match.value)];
+    TextRange range{at, at + match.length};
+    at = range.end;
+    if (token.special && !parse_special_tokens) continue;
+    if (token.single_word && (IsWordBefore(text, range.begin) || IsWordAt(text, range.end))) {
+      continue;
+    }
+    if (token.lstrip) range.begin = SpaceBefore(text, range.begin, done);
+    if (token.rstrip) range.end = SpaceBehind(text, range.end);
+    close(range.begin);
+    segments.push_back({range, token.id});
+    at = done = range.end;
+  }
+  close(text.size());
+  return segments;
+}
+
+}  // namespace rivulet

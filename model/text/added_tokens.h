@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// `added_tokens` of tokenizer.json: tokens that are found in text before anything is cut or merged.
+//
+// Of the tokens that begin leftmost the longest counts. `single_word` ones count only between
+// characters that are no \w; lstrip and rstrip take the white space beside them along. Those with
+// `normalized` are looked for, in their normalized form, in what is left after normalization.
+// Cost: at most kMaxAddedTokenBytes looks a byte of text.
+// Tested by: tests/unit/text/tokenizer_json_test.cc, tests/e2e/tokenizer_test.py
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/strict_json.h"
+#include "model/text/aligned_text.h"
+#include "model/text/bpe.h"
+#include "model/text/byte_trie.h"
+#include "model/text/normalizer.h"
+
+namespace rivulet {
+
+constexpr size_t kMaxAddedTokenBytes = 256;
+
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool single_word = false;
+  bool lstrip = false;
+  bool rstrip = false;
+  bool normalized = false;
+  bool special = false;  // control tokens: not looked for where parse_special_tokens is false
+};
+
+// A stretch of text: an added token, or, with id -1, text between them.
+struct AddedSegment {
+  TextRange range;
+  int32_t id = -1;
+};
+
+// Thread: const calls from any thread.
+class AddedTokens {
+ public:
+  // Of `value`, which may be null. Errors: INVALID_TOKENIZER where an id is not below
+  // kMaxVocabularyIds, stands twice or belongs to another token of `model`, where content is empty,
+  // too long or stands twice, or is a token of `model` with another id.
+  static absl::StatusOr<AddedTokens> Create(const JsonValue* value, absl::string_view path,
+                                            const BpeModel& model, const Normalizer& normalizer);
+
+  // Stretches of `text`, in order, none empty, which cover it. `normalized` says which tokens.
+  // Adds nodes of the trie that were looked at to *steps.
+  std::vector<AddedSegment> Split(absl::string_view text, bool normalized,
+                                  bool parse_special_tokens, uint64_t* steps) const;
+
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+
+ private:
+  absl::Status Add(const JsonValue& value, const std::string& path, const BpeModel& model,
+                   const Normalizer& normalizer);
+
+  std::vector<AddedToken> tokens_;  // in the order of the file
+  ByteTrie raw_, normalized_;       // values: indices of tokens_
+};
+
+}  // namespace rivulet

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// `model` of tokenizer.json: byte-pair encoding by merge ranks.
+//
+// A piece is first a token for each code point (or, with byte_fallback, a token <0xHH> for each
+// byte of one that the vocabulary lacks, or unk_token). Then the pair with the lowest rank, the
+// leftmost of equals, becomes one token, until no pair is a merge. With ignore_merges a piece that
+// is a token as a whole stays one.
+// Cost: at most 3 n entries of a queue for n code points, O(n log n), whatever the text and merges.
+// Sources: Sennrich et al., 2016 (arXiv:1508.07909); the order of ties is that of `tokenizers`.
+// Tested by: tests/unit/text/tokenizer_json_test.cc, tests/e2e/tokenizer_test.py
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/strict_json.h"
+
+namespace rivulet {
+
+// One above the largest id of a vocabulary, added tokens included.
+constexpr int32_t kMaxVocabularyIds = 1 << 20;
+
+struct BpeToken {
+  int32_t id = 0;
+  uint32_t bytes = 0;  // of the piece that it covers
+};
+
+// Thread: const calls from any thread.
+class BpeModel {
+ public:
+  // Errors: INVALID_TOKENIZER (ids that are no whole numbers below kMaxVocabularyIds or stand
+  // twice, merges of or to what is no token, merges that stand twice), UNSUPPORTED_TOKENIZER
+  // (another type than BPE, dropout, affixes).
+  static absl::StatusOr<BpeModel> Create(const JsonValue& model, absl::string_view path);
+
+  BpeModel(BpeModel&&) = default;
+  BpeModel& operator=(BpeModel&&) = default;
+
+  // Appends the tokens of `piece` (UTF-8) and adds the entries that left the queue to *steps.
+  // Returns the offset of a code point that the vocabulary cannot express, if there is one.
+  [[nodiscard]] std::optional<size_t> Encode(absl::string_view piece, std::vector<BpeToken>* tokens,
+                                             uint64_t* steps) const;
+
+  // The id of a token, -1 where it is none.
+  int32_t IdOf(absl::string_view token) const;
+  // tokens()[id]; empty for an id that no token has.
+  const std::vector<std::string>& tokens() const { return tokens_; }
+
+ private:
+  struct Merge {
+    int32_t rank = 0;
+    int32_t id = 0;
+  };
+  struct Symbol;
+  struct Candidate;
+
+  BpeModel() = default;
+  absl::Status ReadVocabulary(const JsonValue& vocabulary, absl::string_view path);
+  absl::Status ReadMerges(const JsonValue& merges, absl::string_view path);
+  absl::Status AddMerge(absl::string_view left, absl::string_view right, int32_t rank,
+                        const std::string& path);
+  absl::Status ReadOptions(const class JsonFields& fields);
+  std::optional<size_t> Symbols(absl::string_view piece, std::vector<Symbol>* symbols) const;
+  const Merge* Find(int32_t left, int32_t right) const;
+  static uint64_t Pair(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  }
+
+  std::vector<std::string> tokens_;
+  absl::flat_hash_map<absl::string_view, int32_t> ids_;  // keys are of tokens_
+  absl::flat_hash_map<uint64_t, Merge> merges_;          // Pair -> merge
+  std::optional<std::array<int32_t, 256>> byte_ids_;     // of byte_fallback
+  int32_t unk_id_ = -1;
+  bool fuse_unk_ = false;
+  bool ignore_merges_ = false;
+};
+
+}  // namespace rivulet

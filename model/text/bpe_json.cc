@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// `model` of tokenizer.json, read and checked.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "model/base/error.h"
+#include "model/text/bpe.h"
+#include "model/text/json_fields.h"
+
+namespace rivulet {
+
+absl::Status BpeModel::ReadVocabulary(const JsonValue& vocabulary, absl::string_view path) {
+  if (vocabulary.kind != JsonValue::Kind::kObject) {
+    return InvalidTokenizer(path, absl::StrCat("is ", Describe(vocabulary), ", not an object"));
+  }
+  int64_t most = -1;
+  for (size_t i = 0; i < vocabulary.items.size(); ++i) {
+    const JsonValue& id = vocabulary.items[i];
+    if (id.kind != JsonValue::Kind::kInteger || id.integer < 0 || id.integer >= kMaxVocabularyIds) {
+      return InvalidTokenizer(
+          path, absl::StrCat("gives ", Quoted(vocabulary.keys[i]), " the id ", Describe(id),
+                             "; allowed: whole numbers from 0 to ", kMaxVocabularyIds - 1));
+    }
+    if (vocabulary.keys[i].empty()) return InvalidTokenizer(path, "has an empty token");
+    most = std::max(most, id.integer);
+  }
+  tokens_.resize(static_cast<size_t>(most + 1));
+  ids_.reserve(vocabulary.items.size());
+  for (size_t i = 0; i < vocabulary.items.size(); ++i) {
+    std::string& token = tokens_[static_cast<size_t>(vocabulary.items[i].integer)];
+    if (!token.empty()) {
+      return InvalidTokenizer(
+          path, absl::StrCat("gives both ", Quoted(token), " and ", Quoted(vocabulary.keys[i]),
+                             " the id ", vocabulary.items[i].integer));
+    }
+    token = vocabulary.keys[i];
+    ids_.emplace(token, static_cast<int32_t>(vocabulary.items[i].integer));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BpeModel::AddMerge(absl::string_view left, absl::string_view right, int32_t rank,
+                                const std::string& path) {
+  const std::string merged = absl::StrCat(left, right);
+  for (const absl::string_view token : {left, right, absl::string_view(merged)}) {
+    if (IdOf(token) < 0) {
+      return InvalidTokenizer(path, absl::StrCat("merges ", Quoted(left), " and ", Quoted(right),
+                                                 ", and ", Quoted(token), " is no token"));
+    }
+  }
+  if (!merges_.emplace(Pair(IdOf(left), IdOf(right)), Merge{rank, IdOf(merged)}).second) {
+    return InvalidTokenizer(
+        path, absl::StrCat("merges ", Quoted(left), " and ", Quoted(right), " a second time"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BpeModel::ReadMerges(const JsonValue& merges, absl::string_view path) {
+  if (merges.kind != JsonValue::Kind::kArray) {
+    return InvalidTokenizer(path, absl::StrCat("is ", Describe(merges), ", not an array"));
+  }
+  merges_.reserve(merges.items.size());
+  for (size_t i = 0; i < merges.items.size(); ++i) {
+    const JsonValue& item = merges.items[i];
+    const std::string at = absl::StrCat(path, "[", i, "]");
+    if (item.kind == JsonValue::Kind::kString) {  // "left right"
+      const size_t space = item.text.find(' ');
+      if (space == std::string::npos || item.text.find(' ', space + 1) != std::string::npos) {
+        return InvalidTokenizer(
+            at, absl::StrCat("is ", Quoted(item.text), ", not two tokens with a space between"));
+      }
+      const absl::string_view text = item.text;
+      RIVULET_RETURN_IF_ERROR(
+          AddMerge(text.substr(0, space), text.substr(space + 1), static_cast<int32_t>(i), at));
+      continue;
+    }
+    const auto is_text = [](const JsonValue& part) {
+      return part.kind == JsonValue::Kind::kString;
+    };
+    if (item.kind != JsonValue::Kind::kArray || item.items.size() != 2 || !is_text(item.items[0]) ||
+        !is_text(item.items[1])) {
+      return InvalidTokenizer(at, absl::StrCat("is ", Describe(item), ", not two tokens"));
+    }
+    RIVULET_RETURN_IF_ERROR(
+        AddMerge(item.items[0].text, item.items[1].text, static_cast<int32_t>(i), at));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BpeModel::ReadOptions(const JsonFields& fields) {
+  RIVULET_RETURN_IF_ERROR(fields.RefuseUnlessNull("dropout"));
+  for (const absl::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (fields.Find(key) == nullptr) continue;
+    RIVULET_ASSIGN_OR_RETURN(const std::string affix, fields.Text(key));
+    if (affix.empty()) continue;
+    return UnsupportedTokenizer(fields.PathOf(key),
+                                absl::StrCat("is ", Quoted(affix), "; supported: none"));
+  }
+  RIVULET_ASSIGN_OR_RETURN(fuse_unk_, fields.Bool("fuse_unk", false));
+  RIVULET_ASSIGN_OR_RETURN(ignore_merges_, fields.Bool("ignore_merges", false));
+  if (fields.Find("unk_token") != nullptr) {
+    RIVULET_ASSIGN_OR_RETURN(const std::string unk, fields.Text("unk_token"));
+    unk_id_ = IdOf(unk);
+    if (unk_id_ < 0) {
+      return InvalidTokenizer(fields.PathOf("unk_token"),
+                              absl::StrCat("is ", Quoted(unk), ", which is no token"));
+    }
+  }
+  RIVULET_ASSIGN_OR_RETURN(const bool byte_fallback, fields.Bool("byte_fallback", false));
+  if (!byte_fallback) return absl::OkStatus();
+  byte_ids_.emplace();
+  for (size_t byte = 0; byte < 256; ++byte) {
+    const std::string token = absl::StrFormat("<0x%02X>", byte);
+    (*byte_ids_)[byte] = IdOf(token);
+    if (IdOf(token) < 0) {
+      return InvalidTokenizer(fields.PathOf("byte_fallback"),
+                              absl::StrCat("is true, and ", token, " is no token"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BpeModel> BpeModel::Create(const JsonValue& model, absl::string_view path) {
+  if (TypeOf(model) != "BPE") {
+    return UnsupportedType(model, path, "BPE");
+  }
+  RIVULET_ASSIGN_OR_RETURN(
+      const JsonFields fields,
+      JsonFields::Of(
+          model, path,
+          {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+           "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"}));
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* vocabulary, fields.Required("vocab"));
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* merges, fields.Required("merges"));
+  BpeModel made;
+  RIVULET_RETURN_IF_ERROR(made.ReadVocabulary(*vocabulary, fields.PathOf("vocab")));
+  RIVULET_RETURN_IF_ERROR(made.ReadMerges(*merges, fields.PathOf("merges")));
+  RIVULET_RETURN_IF_ERROR(made.ReadOptions(fields));
+  return made;
+}
+
+}  // namespace rivulet

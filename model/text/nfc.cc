@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Canonical composition with offsets.
+//
+// Every code point of the decomposition carries `extra`: 0 for the first of those that a code point
+// of the text was decomposed to, 1 for the others. A composition adds up: extra = sum - 1 for each
+// code point that went into the first. So -n says that the composed code point takes n code points
+// of the text beside its own, and 1 that it takes none. The offsets of `tokenizers` follow from the
+// same count.
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "model/base/utf8.h"
+#include "model/text/normalizer.h"
+
+namespace rivulet {
+namespace {
+
+struct Piece {
+  int32_t code_point = 0;
+  int extra = 0;
+  int combining_class = 0;
+};
+
+int CombiningClass(int32_t code_point) {
+  return utf8proc_get_property(code_point)->combining_class;
+}
+
+// The code point that the pair composes to, -1 where there is none.
+int32_t ComposePair(int32_t first, int32_t second) {
+  utf8proc_int32_t pair[] = {first, second, 0};
+  const auto length = utf8proc_normalize_utf32(
+      pair, 2, static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
+  return length == 1 ? pair[0] : -1;
+}
+
+// Decomposed, and marks in canonical order.
+std::vector<Piece> Decompose(absl::string_view text) {
+  constexpr int kMostPieces = 32;  // of a code point; Unicode's longest has 4
+  std::vector<Piece> pieces;
+  pieces.reserve(text.size());
+  while (!text.empty()) {
+    uint32_t code_point = 0;
+    text.remove_prefix(DecodeUtf8(text, &code_point));
+    utf8proc_int32_t made[kMostPieces] = {};
+    int boundary = 0;
+    const auto count =
+        utf8proc_decompose_char(static_cast<int32_t>(code_point), made, kMostPieces,
+                                static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE), &boundary);
+    for (int i = 0; i < count; ++i) {
+      pieces.push_back({made[i], i > 0 ? 1 : 0, CombiningClass(made[i])});
+    }
+  }
+  for (auto at = pieces.begin(); at != pieces.end();) {
+    const auto is_starter = [](const Piece& piece) { return piece.combining_class == 0; };
+    if (is_starter(*at)) {
+      ++at;
+      continue;
+    }
+    const auto end = std::find_if(at, pieces.end(), is_starter);
+    std::stable_sort(at, end, [](const Piece& a, const Piece& b) {
+      return a.combining_class < b.combining_class;
+    });
+    at = end;
+  }
+  return pieces;
+}
+
+// Composes in place: a mark or starter that nothing blocks goes into the starter before it.
+void Compose(std::vector<Piece>* pieces) {
+  size_t kept = 0, starter = 0;
+  bool has_starter = false;
+  for (size_t i = 0; i < pieces->size(); ++i) {
+    const Piece piece = (*pieces)[i];
+    if (has_starter) {
+      const bool adjacent = kept == starter + 1;
+      const int before = (*pieces)[kept - 1].combining_class;
+      if (adjacent || before < piece.combining_class) {
+        Piece& first = (*pieces)[starter];
+        const int32_t composed = ComposePair(first.code_point, piece.code_point);
+        if (composed >= 0) {
+          first = {composed, first.extra + piece.extra - 1, 0};
+          continue;
+        }
+      }
+    }
+    if (piece.combining_class == 0) {
+      has_starter = true;
+      starter = kept;
+    }
+    (*pieces)[kept++] = piece;
+  }
+  pieces->resize(kept);
+}
+
+size_t NextCodePoint(absl::string_view text, size_t at) {
+  uint32_t code_point = 0;
+  return at + DecodeUtf8(text.substr(at), &code_point);
+}
+
+}  // namespace
+
+AlignedText ComposeCanonically(AlignedText text) {
+  const absl::string_view source = text.text();
+  const auto is_ascii = [](char c) { return static_cast<uint8_t>(c) < 0x80; };
+  if (std::all_of(source.begin(), source.end(), is_ascii)) return text;
+  std::vector<Piece> pieces = Decompose(source);
+  Compose(&pieces);
+  AlignedText out;
+  size_t at = 0;  // code points of the text before it are taken
+  for (const Piece& piece : pieces) {
+    std::string bytes;
+    AppendUtf8(static_cast<uint32_t>(piece.code_point), &bytes);
+    const bool takes_none = piece.extra > 0;
+    const size_t of = takes_none ? at - 1 : at;
+    out.Append(bytes, of < source.size() ? text.span(of) : SourceSpan());
+    for (int taken = piece.extra; taken <= 0 && at < source.size(); ++taken) {
+      at = NextCodePoint(source, at);
+    }
+  }
+  return out;
+}
+
+}  // namespace rivulet

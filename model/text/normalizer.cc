@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/text/normalizer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/text/json_fields.h"
+
+namespace rivulet {
+
+absl::Status Normalizer::AddSteps(const JsonValue& value, absl::string_view path,
+                                  std::vector<Step>* steps) {
+  RIVULET_ASSIGN_OR_RETURN(
+      const JsonFields fields,
+      JsonFields::Of(value, path, {"type", "normalizers", "prepend", "pattern", "content"}));
+  const absl::string_view type = TypeOf(value);
+  Step step;
+  if (type == "Sequence") {
+    RIVULET_ASSIGN_OR_RETURN(const JsonValue* list, fields.Required("normalizers"));
+    if (list->kind != JsonValue::Kind::kArray) {
+      return InvalidTokenizer(fields.PathOf("normalizers"),
+                              absl::StrCat("is ", Describe(*list), ", not an array"));
+    }
+    for (size_t i = 0; i < list->items.size(); ++i) {
+      RIVULET_RETURN_IF_ERROR(
+          AddSteps(list->items[i], absl::StrCat(fields.PathOf("normalizers"), "[", i, "]"), steps));
+    }
+    return absl::OkStatus();
+  }
+  if (type == "Prepend") {
+    step.kind = Step::Kind::kPrepend;
+    RIVULET_ASSIGN_OR_RETURN(step.content, fields.Text("prepend"));
+  } else if (type == "Replace") {
+    step.kind = Step::Kind::kReplace;
+    RIVULET_ASSIGN_OR_RETURN(const JsonValue* pattern, fields.Required("pattern"));
+    RIVULET_ASSIGN_OR_RETURN(const JsonFields kind,
+                             JsonFields::Of(*pattern, fields.PathOf("pattern"), {"String"}));
+    RIVULET_ASSIGN_OR_RETURN(step.pattern, kind.Text("String"));
+    RIVULET_ASSIGN_OR_RETURN(step.content, fields.Text("content"));
+    if (step.pattern.empty()) return InvalidTokenizer(kind.PathOf("String"), "is empty");
+  } else if (type != "NFC") {
+    return UnsupportedType(value, path, "NFC, Prepend, Replace, Sequence");
+  }
+  steps->push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Normalizer> Normalizer::Create(const JsonValue* value, absl::string_view path) {
+  Normalizer normalizer;
+  if (value != nullptr) RIVULET_RETURN_IF_ERROR(AddSteps(*value, path, &normalizer.steps_));
+  return normalizer;
+}
+
+AlignedText Normalizer::Apply(AlignedText text) const {
+  for (const Step& step : steps_) {
+    switch (step.kind) {
+      case Step::Kind::kNfc:
+        text = ComposeCanonically(std::move(text));
+        break;
+      case Step::Kind::kPrepend:
+        text = PrependText(step.content, std::move(text));
+        break;
+      case Step::Kind::kReplace:
+        text = ReplaceText(step.pattern, step.content, std::move(text));
+        break;
+    }
+  }
+  return text;
+}
+
+AlignedText PrependText(absl::string_view content, AlignedText text) {
+  if (text.empty()) return text;
+  AlignedText out;
+  out.Append(content, text.span(0));
+  out.Append(text, {0, text.size()});
+  return out;
+}
+
+AlignedText ReplaceText(absl::string_view pattern, absl::string_view content, AlignedText text) {
+  size_t done = 0;
+  AlignedText out;
+  for (size_t at = 0; (at = text.text().find(pattern, at)) != absl::string_view::npos;) {
+    out.Append(text, {done, at});
+    at += pattern.size();
+    out.Append(content, text.span(at - 1));
+    done = at;
+  }
+  if (done == 0) return text;
+  out.Append(text, {done, text.size()});
+  return out;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// `normalizer` of tokenizer.json: NFC, Prepend, Replace of a string, Sequence.
+//
+// NFC comes from utf8proc (Unicode 15; a library of 350 KB without data files, where ICU brings
+// 30 MB): decomposition of a code point, combining classes, composition of a pair. The walk over
+// the text is ours, as offsets need to know which code points became which.
+// Tested by: tests/unit/text/tokenizer_json_test.cc, tests/e2e/tokenizer_test.py
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/strict_json.h"
+#include "model/text/aligned_text.h"
+
+namespace rivulet {
+
+// Thread: const calls from any thread.
+class Normalizer {
+ public:
+  // Of `value`, which may be null. Errors: INVALID_TOKENIZER, UNSUPPORTED_TOKENIZER.
+  static absl::StatusOr<Normalizer> Create(const JsonValue* value, absl::string_view path);
+
+  // Cost: linear in the text, but for n log n in a run of combining marks. Errors: none.
+  AlignedText Apply(AlignedText text) const;
+
+ private:
+  struct Step {
+    enum class Kind { kNfc, kPrepend, kReplace };
+    Kind kind = Kind::kNfc;
+    std::string content;
+    std::string pattern;  // kReplace: the string that `content` takes the place of
+  };
+  static absl::Status AddSteps(const JsonValue& value, absl::string_view path,
+                               std::vector<Step>* steps);
+
+  std::vector<Step> steps_;
+};
+
+// Canonical composition (NFC). The composed code point stands for the first of those it is made of.
+AlignedText ComposeCanonically(AlignedText text);
+// `content` before the text, unless that is empty; stands for the text's first code point.
+AlignedText PrependText(absl::string_view content, AlignedText text);
+// `content` in the place of every `pattern`; stands for the last code point replaced.
+AlignedText ReplaceText(absl::string_view pattern, absl::string_view content, AlignedText text);
+
+}  // namespace rivulet

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Split patterns of tokenizer.json on PCRE2.
+//
+// The files are written for Oniguruma's Ruby syntax. A pattern is translated where the engines
+// differ, and refused where it uses what we do not know to be the same:
+//   \s \S   White_Space of Unicode, in which U+180E is not (PCRE2's own \s has it)
+//   \w \W   outside of a class: Alphabetic, M, Nd, Pc;  \d \D: Nd
+//   \p{X}   general categories of one or two letters, else the script X (not its extensions)
+//   taken   literals, ., |, ( ) and (?: (?i: (?= (?! (?<= (?<!, classes without nesting, * + ?
+//   {n,m}
+//           followed by ? or (not after {n,m}) +, \n \r \t \f \v \uHHHH, escaped punctuation
+//   refused anchors, back references, &&, other escapes
+// Characters are those of Unicode 14 (PCRE2 10.42): later letters are not \p{L} here.
+//
+// Cost: PCRE2 tries at most 10,000 + 16 x bytes of the subject for one match; what needs more is an
+// error. Its matcher that compiles to machine code is not used, as it does not count all it does.
+// Tested by: tests/unit/text/pattern_test.cc
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/text/aligned_text.h"
+
+namespace rivulet {
+
+// Thread: const calls from any thread.
+class Pattern {
+ public:
+  // Errors: UNSUPPORTED_TOKENIZER (refused, or PCRE2 does not compile it), naming `field`.
+  static absl::StatusOr<Pattern> Compile(absl::string_view pattern, absl::string_view field);
+  // Finds `text`, which is not empty, and nothing else.
+  static Pattern Literal(absl::string_view text);
+
+  // Matches in order, none overlapping. A match may be empty, but not where the one before ended.
+  // REQUIRES: `subject` is UTF-8. Errors: INVALID_ARGUMENT, reason TEXT_TOO_HARD.
+  absl::StatusOr<std::vector<TextRange>> FindAll(absl::string_view subject) const;
+
+ private:
+  struct Compiled;
+  std::shared_ptr<const Compiled> compiled_;  // null for a literal
+  std::string literal_;
+};
+
+// The pattern as PCRE2 takes it. Errors: as Compile.
+absl::StatusOr<std::string> TranslatePattern(absl::string_view pattern, absl::string_view field);
+
+}  // namespace rivulet

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/text/post_processor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/base/utf8.h"
+#include "model/text/bpe.h"
+#include "model/text/json_fields.h"
+
+namespace rivulet {
+namespace {
+
+// Ids of the special token `name` of a template.
+absl::StatusOr<std::vector<int32_t>> IdsOf(const JsonFields& fields, const std::string& name) {
+  const std::string path = fields.PathOf("special_tokens");
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* all, fields.Required("special_tokens"));
+  const JsonValue* token = all->Find(name);
+  if (token == nullptr) return InvalidTokenizer(path, absl::StrCat("lacks ", Quoted(name)));
+  RIVULET_ASSIGN_OR_RETURN(
+      const JsonFields entry,
+      JsonFields::Of(*token, absl::StrCat(path, ".", name), {"id", "ids", "tokens"}));
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* list, entry.Required("ids"));
+  std::vector<int32_t> ids;
+  for (const JsonValue& id : list->items) {
+    if (id.kind != JsonValue::Kind::kInteger || id.integer < 0 || id.integer >= kMaxVocabularyIds) {
+      return InvalidTokenizer(
+          entry.PathOf("ids"),
+          absl::StrCat("has ", Describe(id), "; allowed: 0 to ", kMaxVocabularyIds - 1));
+    }
+    ids.push_back(static_cast<int32_t>(id.integer));
+  }
+  if (ids.empty()) return InvalidTokenizer(entry.PathOf("ids"), "is no array of ids");
+  return ids;
+}
+
+// Code points of white space, or of the space of the byte alphabet, at the ends of a token.
+struct Spaces {
+  int leading = 0;
+  int trailing = 0;
+};
+
+Spaces SpacesOf(absl::string_view token) {
+  constexpr uint32_t kByteAlphabetSpace = 0x120;
+  Spaces spaces;
+  for (bool only = true; !token.empty();) {
+    uint32_t code_point = 0;
+    token.remove_prefix(DecodeUtf8(token, &code_point));
+    const bool is_space = code_point == kByteAlphabetSpace || IsWhiteSpace(code_point);
+    only = only && is_space;
+    spaces.leading += only;
+    spaces.trailing = is_space ? spaces.trailing + 1 : 0;
+  }
+  return spaces;
+}
+
+bool IsTail(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+
+// The span without so many code points of the text.
+SourceSpan Trimmed(absl::string_view text, SourceSpan span, Spaces spaces) {
+  for (int leading = spaces.leading; leading > 0 && span.begin < span.end; --leading) {
+    do ++span.begin;
+    while (span.begin < span.end && IsTail(text[span.begin]));
+  }
+  for (int trailing = spaces.trailing; trailing > 0 && span.end > span.begin; --trailing) {
+    do --span.end;
+    while (span.end > span.begin && IsTail(text[span.end]));
+  }
+  return span;
+}
+
+}  // namespace
+
+absl::Status PostProcessor::AddTemplate(const JsonValue& value, absl::string_view path) {
+  RIVULET_ASSIGN_OR_RETURN(
+      const JsonFields fields,
+      JsonFields::Of(value, path, {"type", "single", "pair", "special_tokens"}));
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* single, fields.Required("single"));
+  Step step;
+  int texts = 0;
+  for (size_t i = 0; i < single->items.size(); ++i) {
+    const std::string at = absl::StrCat(fields.PathOf("single"), "[", i, "]");
+    RIVULET_ASSIGN_OR_RETURN(const JsonFields piece,
+                             JsonFields::Of(single->items[i], at, {"SpecialToken", "Sequence"}));
+    const JsonValue* token = piece.Find("SpecialToken");
+    if (token == nullptr) {
+      RIVULET_RETURN_IF_ERROR(piece.Required("Sequence").status());
+      ++texts;
+      continue;
+    }
+    RIVULET_ASSIGN_OR_RETURN(
+        const JsonFields entry,
+        JsonFields::Of(*token, piece.PathOf("SpecialToken"), {"id", "type_id"}));
+    RIVULET_ASSIGN_OR_RETURN(const std::string name, entry.Text("id"));
+    RIVULET_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, IdsOf(fields, name));
+    std::vector<int32_t>& side = texts == 0 ? step.before : step.behind;
+    side.insert(side.end(), ids.begin(), ids.end());
+  }
+  if (texts != 1) {
+    return InvalidTokenizer(fields.PathOf("single"),
+                            absl::StrCat("has the text ", texts, " times; allowed: once"));
+  }
+  steps_.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+absl::Status PostProcessor::Add(const JsonValue& value, absl::string_view path) {
+  const absl::string_view name = TypeOf(value);
+  if (name == "TemplateProcessing") return AddTemplate(value, path);
+  if (name == "ByteLevel") {
+    RIVULET_ASSIGN_OR_RETURN(
+        const JsonFields fields,
+        JsonFields::Of(value, path, {"type", "add_prefix_space", "trim_offsets", "use_regex"}));
+    Step step;
+    RIVULET_ASSIGN_OR_RETURN(step.trims, fields.Bool("trim_offsets", true));
+    RIVULET_ASSIGN_OR_RETURN(step.add_prefix_space, fields.Bool("add_prefix_space", true));
+    if (step.trims) steps_.push_back(std::move(step));
+    return absl::OkStatus();
+  }
+  if (name != "Sequence") {
+    return UnsupportedType(value, path, "TemplateProcessing, ByteLevel, Sequence");
+  }
+  RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
+                           JsonFields::Of(value, path, {"type", "processors"}));
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* list, fields.Required("processors"));
+  if (list->kind != JsonValue::Kind::kArray) {
+    return InvalidTokenizer(fields.PathOf("processors"),
+                            absl::StrCat("is ", Describe(*list), ", not an array"));
+  }
+  for (size_t i = 0; i < list->items.size(); ++i) {
+    RIVULET_RETURN_IF_ERROR(
+        Add(list->items[i], absl::StrCat(fields.PathOf("processors"), "[", i, "]")));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PostProcessor> PostProcessor::Create(const JsonValue* value,
+                                                    absl::string_view path) {
+  PostProcessor made;
+  if (value != nullptr) RIVULET_RETURN_IF_ERROR(made.Add(*value, path));
+  return made;
+}
+
+int32_t PostProcessor::largest_id() const {
+  int32_t largest = -1;
+  for (const Step& step : steps_) {
+    for (const int32_t id : step.before) largest = std::max(largest, id);
+    for (const int32_t id : step.behind) largest = std::max(largest, id);
+  }
+  return largest;
+}
+
+void PostProcessor::Apply(absl::string_view text, bool add_tokens, const TokenText& token_text,
+                          TextTokens* tokens) const {
+  for (const Step& step : steps_) {
+    if (!step.trims) {
+      if (!add_tokens) continue;
+      tokens->ids.insert(tokens->ids.begin(), step.before.begin(), step.before.end());
+      tokens->ids.insert(tokens->ids.end(), step.behind.begin(), step.behind.end());
+      tokens->spans.insert(tokens->spans.begin(), step.before.size(), SourceSpan());
+      tokens->spans.insert(tokens->spans.end(), step.behind.size(), SourceSpan());
+      continue;
+    }
+    for (size_t i = 0; i < tokens->ids.size(); ++i) {
+      Spaces spaces = SpacesOf(token_text(tokens->ids[i], tokens->spans[i]));
+      SourceSpan& span = tokens->spans[i];
+      // The one space of a first word may be the one that the pre-tokenizer put there.
+      const bool is_first = i == 0 || span.begin == 0;
+      if (spaces.leading == 1 && step.add_prefix_space && is_first) spaces.leading = 0;
+      span = Trimmed(text, span, spaces);
+    }
+  }
+}
+
+}  // namespace rivulet

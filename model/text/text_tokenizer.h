@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text to tokens and back, for the vocabularies that language models come with: tokenizer.json
+// (byte-pair encoding) and the RWKV World vocabulary.
+//
+// Units: offsets and lengths are bytes of UTF-8; ids are below kMaxVocabularyIds.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/text/aligned_text.h"
+
+namespace rivulet {
+
+constexpr size_t kMaxTokenizerBytes = size_t{64} << 20;  // of a tokenizer's file
+constexpr size_t kMaxTextBytes = size_t{64} << 20;       // of one text
+
+struct EncodeOptions {
+  // The text begins at position 0 of a sequence. Later the file's post-processor adds nothing.
+  bool at_start = true;
+  bool add_special_tokens = true;    // false: nor does it at position 0
+  bool parse_special_tokens = true;  // false: control tokens in the text are text
+};
+
+struct TextTokens {
+  std::vector<int32_t> ids;
+  // [ids.size()]: the whole code points of the text of which a token holds a part, so that the
+  // spans of neighbours may overlap; empty at 0 for a token that the post-processor added.
+  std::vector<SourceSpan> spans;
+  uint64_t steps = 0;  // what encoding cost: entries of queues, nodes of tries
+};
+
+// Thread: immutable, any thread.
+class TextTokenizer {
+ public:
+  virtual ~TextTokenizer() = default;
+
+  // Errors: INVALID_ARGUMENT, field "text": INVALID_UTF8 with the byte; TEXT_TOO_LONG;
+  // TEXT_NOT_IN_VOCABULARY with code point and byte; TEXT_TOO_HARD (pattern.h).
+  virtual absl::StatusOr<TextTokens> Encode(absl::string_view text,
+                                            const EncodeOptions& options) const = 0;
+
+  // What a token adds to the text: any bytes, as one code point may be in several tokens. "" for an
+  // id that the vocabulary does not have.
+  virtual absl::string_view TokenBytes(int32_t id) const = 0;
+
+  // A control token, such as the end of a text.
+  virtual bool IsSpecial(int32_t id) const = 0;
+
+  // The text of a whole sequence begins with a space that is not the user's.
+  virtual bool adds_leading_space() const = 0;
+
+  // One above the largest id.
+  virtual int size() const = 0;
+};
+
+// The errors that Encode has for any vocabulary: TEXT_TOO_LONG, INVALID_UTF8.
+absl::Status CheckText(absl::string_view text);
+
+// Of tokenizer.json's text. Errors: INVALID_ARGUMENT; reasons INVALID_JSON, INVALID_TOKENIZER (the
+// file contradicts itself) and UNSUPPORTED_TOKENIZER (asks for what is not done); the field is the
+// member's path.
+absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(absl::string_view json);
+
+}  // namespace rivulet

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/text/token_decoder.h"
+
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "model/base/error.h"
+#include "model/text/byte_alphabet.h"
+#include "model/text/json_fields.h"
+
+namespace rivulet {
+namespace {
+
+// The byte of <0xHH>, or -1.
+int ByteOf(absl::string_view token) {
+  if (token.size() != 6 || !absl::StartsWith(token, "<0x") || token[5] != '>') return -1;
+  const std::string digits(token.substr(3, 2));
+  const auto is_digit = [](char c) { return absl::ascii_isxdigit(static_cast<uint8_t>(c)); };
+  if (!is_digit(digits[0]) || !is_digit(digits[1])) return -1;
+  return std::stoi(digits, nullptr, 16);
+}
+
+}  // namespace
+
+absl::Status TokenDecoder::AddReplace(const JsonValue& value, absl::string_view path) {
+  RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
+                           JsonFields::Of(value, path, {"type", "pattern", "content"}));
+  Step step;
+  step.kind = Step::Kind::kReplace;
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* pattern, fields.Required("pattern"));
+  RIVULET_ASSIGN_OR_RETURN(const JsonFields kind,
+                           JsonFields::Of(*pattern, fields.PathOf("pattern"), {"String"}));
+  RIVULET_ASSIGN_OR_RETURN(step.pattern, kind.Text("String"));
+  RIVULET_ASSIGN_OR_RETURN(step.content, fields.Text("content"));
+  if (step.pattern.empty()) return InvalidTokenizer(kind.PathOf("String"), "is empty");
+  steps_.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+absl::Status TokenDecoder::AddMetaspace(const JsonValue& value, absl::string_view path) {
+  RIVULET_ASSIGN_OR_RETURN(
+      const JsonFields fields,
+      JsonFields::Of(value, path, {"type", "replacement", "prepend_scheme", "split"}));
+  Step step;
+  step.kind = Step::Kind::kReplace;
+  RIVULET_ASSIGN_OR_RETURN(step.pattern, fields.Text("replacement"));
+  if (step.pattern.empty()) return InvalidTokenizer(fields.PathOf("replacement"), "is empty");
+  step.content.push_back(' ');
+  strips_leading_space_ = true;
+  if (fields.Find("prepend_scheme") != nullptr) {
+    RIVULET_ASSIGN_OR_RETURN(const std::string scheme, fields.Text("prepend_scheme"));
+    strips_leading_space_ = scheme != "never";
+  }
+  steps_.push_back(std::move(step));
+  return absl::OkStatus();
+}
+
+absl::Status TokenDecoder::AddStrip(const JsonValue& value, absl::string_view path, bool fused) {
+  RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
+                           JsonFields::Of(value, path, {"type", "content", "start", "stop"}));
+  RIVULET_ASSIGN_OR_RETURN(const std::string content, fields.Text("content"));
+  RIVULET_ASSIGN_OR_RETURN(const int32_t start, fields.Whole("start", 1));
+  RIVULET_ASSIGN_OR_RETURN(const int32_t stop, fields.Whole("stop", 0));
+  if (content != " " || stop != 0 || !fused) {
+    return UnsupportedTokenizer(
+        path, absl::StrCat("strips ", Quoted(content), " of each ", fused ? "text" : "token",
+                           "; supported: a space, behind Fuse"));
+  }
+  strips_leading_space_ = start == 1;
+  return absl::OkStatus();
+}
+
+absl::Status TokenDecoder::AddList(const JsonValue& value, absl::string_view path, bool* fused) {
+  RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
+                           JsonFields::Of(value, path, {"type", "decoders"}));
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* list, fields.Required("decoders"));
+  if (list->kind != JsonValue::Kind::kArray) {
+    return InvalidTokenizer(fields.PathOf("decoders"),
+                            absl::StrCat("is ", Describe(*list), ", not an array"));
+  }
+  for (size_t i = 0; i < list->items.size(); ++i) {
+    RIVULET_RETURN_IF_ERROR(
+        Add(list->items[i], absl::StrCat(fields.PathOf("decoders"), "[", i, "]"), fused));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TokenDecoder::Add(const JsonValue& value, absl::string_view path, bool* fused) {
+  const absl::string_view name = TypeOf(value);
+  const bool per_token =
+      name == "Replace" || name == "ByteFallback" || name == "ByteLevel" || name == "Metaspace";
+  if (*fused && per_token) {
+    return UnsupportedTokenizer(absl::StrCat(path, ".type"),
+                                absl::StrCat("is ", Quoted(name), " behind Fuse"));
+  }
+  if (name == "Sequence") return AddList(value, path, fused);
+  if (name == "Replace") return AddReplace(value, path);
+  if (name == "Metaspace") return AddMetaspace(value, path);
+  if (name == "Strip") return AddStrip(value, path, *fused);
+  if (name == "ByteLevel") {
+    RIVULET_RETURN_IF_ERROR(
+        JsonFields::Of(value, path, {"type", "add_prefix_space", "trim_offsets", "use_regex"})
+            .status());
+    steps_.push_back({Step::Kind::kByteLevel, "", ""});
+    return absl::OkStatus();
+  }
+  if (name == "ByteFallback" || name == "Fuse") {
+    RIVULET_RETURN_IF_ERROR(JsonFields::Of(value, path, {"type"}).status());
+    if (name == "Fuse") *fused = true;
+    if (name == "ByteFallback") steps_.push_back({Step::Kind::kByteFallback, "", ""});
+    return absl::OkStatus();
+  }
+  return UnsupportedType(value, path,
+                         "ByteLevel, Metaspace, Sequence, Replace, ByteFallback, Fuse, Strip");
+}
+
+absl::StatusOr<TokenDecoder> TokenDecoder::Create(const JsonValue* value, absl::string_view path) {
+  TokenDecoder decoder;
+  if (value == nullptr) return InvalidTokenizer(path, "is missing");
+  bool fused = false;
+  RIVULET_RETURN_IF_ERROR(decoder.Add(*value, path, &fused));
+  return decoder;
+}
+
+std::string TokenDecoder::BytesOf(absl::string_view token) const {
+  std::string bytes(token);
+  for (const Step& step : steps_) {
+    if (step.kind == Step::Kind::kReplace) {
+      bytes = absl::StrReplaceAll(bytes, {{step.pattern, step.content}});
+    } else if (step.kind == Step::Kind::kByteFallback) {
+      const int byte = ByteOf(bytes);
+      if (byte >= 0) return {static_cast<char>(byte)};
+    } else {
+      std::string made;
+      if (BytesOfAlphabet(bytes, &made)) bytes.swap(made);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace rivulet

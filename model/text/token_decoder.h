@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// `decoder` of tokenizer.json: what bytes of text a token stands for. ByteLevel, Metaspace, and a
+// Sequence of these with Replace, ByteFallback, Fuse and, behind Fuse, Strip of one leading space.
+// Tested by: tests/unit/text/tokenizer_json_test.cc, tests/e2e/tokenizer_test.py
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/strict_json.h"
+
+namespace rivulet {
+
+// Thread: const calls from any thread.
+class TokenDecoder {
+ public:
+  // Errors: INVALID_TOKENIZER, UNSUPPORTED_TOKENIZER. There must be a decoder: without one others
+  // put spaces between tokens.
+  static absl::StatusOr<TokenDecoder> Create(const JsonValue* value, absl::string_view path);
+
+  // The bytes of a token of the model's vocabulary. With ByteLevel a token that has characters
+  // outside of the byte alphabet stands for itself.
+  std::string BytesOf(absl::string_view token) const;
+
+  // The text of a whole sequence loses one leading space.
+  bool strips_leading_space() const { return strips_leading_space_; }
+
+ private:
+  struct Step {
+    enum class Kind { kByteLevel, kByteFallback, kReplace };
+    Kind kind = Kind::kByteLevel;
+    std::string pattern, content;  // kReplace
+  };
+  absl::Status Add(const JsonValue& value, absl::string_view path, bool* fused);
+  absl::Status AddReplace(const JsonValue& value, absl::string_view path);
+  absl::Status AddMetaspace(const JsonValue& value, absl::string_view path);
+  absl::Status AddStrip(const JsonValue& value, absl::string_view path, bool fused);
+  absl::Status AddList(const JsonValue& value, absl::string_view path, bool* fused);
+
+  std::vector<Step> steps_;
+  bool strips_leading_space_ = false;
+};
+
+}  // namespace rivulet

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// A text goes through: added tokens as they are written | normalizer | added tokens in their
+// normalized form | pre-tokenizer | merges within each piece | post-processor.
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "model/base/error.h"
+#include "model/base/utf8.h"
+#include "model/strict_json.h"
+#include "model/text/added_tokens.h"
+#include "model/text/bpe.h"
+#include "model/text/json_fields.h"
+#include "model/text/normalizer.h"
+#include "model/text/post_processor.h"
+#include "model/text/pre_tokenizer.h"
+#include "model/text/text_tokenizer.h"
+#include "model/text/token_decoder.h"
+
+namespace rivulet {
+namespace {
+
+// The deepest real files have 6 levels; a vocabulary of 250,000 with its merges as pairs has a
+// million values.
+constexpr JsonLimits kLimits = {.max_depth = 16, .max_values = 2'000'000};
+
+struct Parts {
+  BpeModel model;
+  Normalizer normalizer;
+  AddedTokens added;
+  PreTokenizer pre_tokenizer;
+  PostProcessor post_processor;
+  TokenDecoder decoder;
+};
+
+class JsonTokenizer : public TextTokenizer {
+ public:
+  explicit JsonTokenizer(Parts parts) : parts_(std::move(parts)) {
+    const std::vector<std::string>& tokens = parts_.model.tokens();
+    int32_t largest = parts_.post_processor.largest_id();
+    for (const AddedToken& token : parts_.added.tokens()) largest = std::max(largest, token.id);
+    bytes_.resize(std::max(tokens.size(), static_cast<size_t>(largest + 1)));
+    is_special_.resize(bytes_.size());
+    for (size_t id = 0; id < tokens.size(); ++id) bytes_[id] = parts_.decoder.BytesOf(tokens[id]);
+    for (const AddedToken& token : parts_.added.tokens()) {
+      bytes_[static_cast<size_t>(token.id)] = token.content;
+      is_special_[static_cast<size_t>(token.id)] = token.special;
+      added_.insert(token.id);
+    }
+  }
+
+  absl::StatusOr<TextTokens> Encode(absl::string_view text,
+                                    const EncodeOptions& options) const override;
+
+  absl::string_view TokenBytes(int32_t id) const override {
+    return Has(id) ? absl::string_view(bytes_[static_cast<size_t>(id)]) : "";
+  }
+  bool IsSpecial(int32_t id) const override {
+    return Has(id) && is_special_[static_cast<size_t>(id)];
+  }
+  bool adds_leading_space() const override { return parts_.decoder.strips_leading_space(); }
+  int size() const override { return static_cast<int>(bytes_.size()); }
+
+ private:
+  bool Has(int32_t id) const { return id >= 0 && id < size(); }
+  absl::Status EncodeStretch(AlignedText stretch, const EncodeOptions& options,
+                             absl::string_view source, TextTokens* tokens) const;
+  absl::Status EncodePieces(const CutText& cut, absl::string_view source, TextTokens* tokens) const;
+
+  const Parts parts_;
+  absl::flat_hash_set<int32_t> added_;  // ids
+  std::vector<std::string> bytes_;      // [size()]
+  std::vector<bool> is_special_;        // [size()]
+};
+
+absl::Status JsonTokenizer::EncodePieces(const CutText& cut, absl::string_view source,
+                                         TextTokens* tokens) const {
+  std::vector<BpeToken> made;
+  for (const TextRange piece : cut.pieces) {
+    made.clear();
+    const auto unknown = parts_.model.Encode(cut.text.text(piece), &made, &tokens->steps);
+    if (unknown.has_value()) {
+      const uint32_t at = cut.text.span(piece.begin + *unknown).begin;
+      uint32_t code_point = 0;
+      DecodeUtf8(source.substr(at), &code_point);
+      return InvalidField("TEXT_NOT_IN_VOCABULARY", "text",
+                          absl::StrFormat("the text holds U+%04X at byte %d, which the model's "
+                                          "vocabulary cannot express",
+                                          code_point, at));
+    }
+    size_t begin = piece.begin;
+    for (const BpeToken& token : made) {
+      tokens->ids.push_back(token.id);
+      tokens->spans.push_back(cut.text.Source({begin, begin + token.bytes}));
+      begin += token.bytes;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JsonTokenizer::EncodeStretch(AlignedText stretch, const EncodeOptions& options,
+                                          absl::string_view source, TextTokens* tokens) const {
+  const AlignedText normalized = parts_.normalizer.Apply(std::move(stretch));
+  for (const AddedSegment& segment :
+       parts_.added.Split(normalized.text(), true, options.parse_special_tokens, &tokens->steps)) {
+    if (segment.id >= 0) {
+      tokens->ids.push_back(segment.id);
+      tokens->spans.push_back(normalized.Source(segment.range));
+      continue;
+    }
+    AlignedText rest;
+    rest.Append(normalized, segment.range);
+    RIVULET_ASSIGN_OR_RETURN(const CutText cut, parts_.pre_tokenizer.Cut(std::move(rest)));
+    RIVULET_RETURN_IF_ERROR(EncodePieces(cut, source, tokens));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TextTokens> JsonTokenizer::Encode(absl::string_view text,
+                                                 const EncodeOptions& options) const {
+  RIVULET_RETURN_IF_ERROR(CheckText(text));
+  TextTokens tokens;
+  for (const AddedSegment& segment :
+       parts_.added.Split(text, false, options.parse_special_tokens, &tokens.steps)) {
+    const auto begin = static_cast<uint32_t>(segment.range.begin);
+    if (segment.id >= 0) {
+      tokens.ids.push_back(segment.id);
+      tokens.spans.push_back({begin, static_cast<uint32_t>(segment.range.end)});
+      continue;
+    }
+    const size_t size = segment.range.end - segment.range.begin;
+    RIVULET_RETURN_IF_ERROR(
+        EncodeStretch(AlignedText(text.substr(begin, size), begin), options, text, &tokens));
+  }
+  const auto spelled = [this, text](int32_t id, SourceSpan span) -> absl::string_view {
+    if (added_.contains(id)) return text.substr(span.begin, span.end - span.begin);
+    const auto at = static_cast<size_t>(id);
+    if (at >= parts_.model.tokens().size()) return "";
+    return parts_.model.tokens()[at];
+  };
+  parts_.post_processor.Apply(text, options.at_start && options.add_special_tokens, spelled,
+                              &tokens);
+  return tokens;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(absl::string_view json) {
+  if (json.size() > kMaxTokenizerBytes) {
+    return InvalidField("INVALID_TOKENIZER", "",
+                        absl::StrCat("the file has ", json.size(), " bytes; allowed: at most ",
+                                     kMaxTokenizerBytes));
+  }
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue root, ParseStrictJson(json, kLimits));
+  RIVULET_ASSIGN_OR_RETURN(
+      const JsonFields fields,
+      JsonFields::Of(root, "",
+                     {"version", "truncation", "padding", "added_tokens", "normalizer",
+                      "pre_tokenizer", "post_processor", "decoder", "model"}));
+  RIVULET_ASSIGN_OR_RETURN(const std::string version, fields.Text("version"));
+  if (version != "1.0") {
+    return UnsupportedTokenizer("version",
+                                absl::StrCat("is ", Quoted(version), "; supported: \"1.0\""));
+  }
+  RIVULET_RETURN_IF_ERROR(fields.RefuseUnlessNull("truncation"));
+  RIVULET_RETURN_IF_ERROR(fields.RefuseUnlessNull("padding"));
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* model_value, fields.Required("model"));
+  RIVULET_ASSIGN_OR_RETURN(BpeModel model, BpeModel::Create(*model_value, "model"));
+  RIVULET_ASSIGN_OR_RETURN(Normalizer normalizer,
+                           Normalizer::Create(fields.Find("normalizer"), "normalizer"));
+  RIVULET_ASSIGN_OR_RETURN(
+      AddedTokens added,
+      AddedTokens::Create(fields.Find("added_tokens"), "added_tokens", model, normalizer));
+  RIVULET_ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer,
+                           PreTokenizer::Create(fields.Find("pre_tokenizer"), "pre_tokenizer"));
+  RIVULET_ASSIGN_OR_RETURN(PostProcessor post_processor,
+                           PostProcessor::Create(fields.Find("post_processor"), "post_processor"));
+  RIVULET_ASSIGN_OR_RETURN(TokenDecoder decoder,
+                           TokenDecoder::Create(fields.Find("decoder"), "decoder"));
+  return std::make_unique<JsonTokenizer>(Parts{std::move(model), std::move(normalizer),
+                                               std::move(added), std::move(pre_tokenizer),
+                                               std::move(post_processor), std::move(decoder)});
+}
+
+}  // namespace rivulet

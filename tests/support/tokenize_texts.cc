@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// tokenize_texts FILE: tokenizes what stands on stdin with a vocabulary, for tests that compare us
+// with others. FILE is a tokenizer.json.
+//   stdin   for each text: a line "BYTES AT_START ADD_SPECIAL PARSE_SPECIAL", then the bytes
+//   stdout  for each text a line: ids, "|", begin:end of each, "|", what the ids decode to in hex;
+//           or "error REASON MESSAGE"
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
+#include "model/base/error.h"
+#include "model/text/text_tokenizer.h"
+
+namespace rivulet {
+namespace {
+
+void Print(const TextTokenizer& tokenizer, const TextTokens& tokens) {
+  std::string decoded;
+  for (const int32_t id : tokens.ids) {
+    std::cout << id << ' ';
+    const absl::string_view bytes = tokenizer.TokenBytes(id);
+    decoded.append(bytes.data(), bytes.size());
+  }
+  std::cout << '|';
+  for (const SourceSpan span : tokens.spans) std::cout << ' ' << span.begin << ':' << span.end;
+  std::cout << " |" << absl::BytesToHexString(decoded) << '\n';
+}
+
+int Run(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string json((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const auto tokenizer = ParseTokenizerJson(json);
+  if (!tokenizer.ok()) {
+    std::cout << "error " << GetErrorDetail(tokenizer.status()).reason << ' '
+              << tokenizer.status().message() << '\n';
+    return 1;
+  }
+  size_t size = 0;
+  EncodeOptions options;
+  while (std::cin >> size >> options.at_start >> options.add_special_tokens >>
+         options.parse_special_tokens) {
+    std::cin.get();
+    std::string text(size, '\0');
+    std::cin.read(text.data(), static_cast<std::streamsize>(size));
+    const auto tokens = (*tokenizer)->Encode(text, options);
+    if (tokens.ok()) {
+      Print(**tokenizer, *tokens);
+    } else {
+      std::cout << "error " << GetErrorDetail(tokens.status()).reason << ' '
+                << tokens.status().message() << '\n';
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace rivulet
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: tokenize_texts FILE\n";
+    return 2;
+  }
+  std::ios::sync_with_stdio(false);
+  return rivulet::Run(argv[1]);
+}

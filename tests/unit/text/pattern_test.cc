@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/text/pattern.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<TextRange> Find(absl::string_view pattern, absl::string_view text) {
+  const auto compiled = Pattern::Compile(pattern, "field");
+  EXPECT_TRUE(compiled.ok()) << compiled.status();
+  if (!compiled.ok()) return {};
+  const auto found = compiled->FindAll(text);
+  EXPECT_TRUE(found.ok()) << found.status();
+  return found.ok() ? *found : std::vector<TextRange>();
+}
+
+TEST(PatternTest, WhiteSpaceIsUnicodesWithoutTheMongolianVowelSeparator) {
+  EXPECT_THAT(Find(R"(\s)", "a\xC2\x85\xE3\x80\x80"),
+              ElementsAre(TextRange{1, 3}, TextRange{3, 6}));
+  EXPECT_THAT(Find(R"(\s)", "\xE1\xA0\x8E"), IsEmpty());  // U+180E
+  EXPECT_THAT(Find(R"([^\S])", "\xE1\xA0\x8E "), ElementsAre(TextRange{3, 4}));
+}
+
+TEST(PatternTest, LooksAheadWithinTheTextAlone) {
+  EXPECT_THAT(Find(R"(\s+(?!\S)|\s+)", "   a"), ElementsAre(TextRange{0, 2}, TextRange{2, 3}));
+}
+
+TEST(PatternTest, NamesAreScriptsNotTheirExtensions) {
+  // U+3001 is used in Han text, and its script is Common.
+  EXPECT_THAT(Find(R"(\p{Han})", "\xE3\x80\x81\xE7\xBB\xB4"), ElementsAre(TextRange{3, 6}));
+}
+
+TEST(PatternTest, EmptyMatchesCutOnceAndDoNotFollowAMatch) {
+  EXPECT_THAT(Find(R"(b|(?=b))", "ab"), ElementsAre(TextRange{1, 2}));
+  EXPECT_THAT(Find(R"((?=B))", "aBB"), ElementsAre(TextRange{1, 1}, TextRange{2, 2}));
+}
+
+TEST(PatternTest, DotTakesEverythingButALineFeed) {
+  EXPECT_THAT(Find(".", "\r\n\xE2\x80\xA8"), ElementsAre(TextRange{0, 1}, TextRange{2, 5}));
+}
+
+TEST(PatternTest, RefusesByNameWhatMayMeanSomethingElse) {
+  for (const char* pattern : {"^a",
+                              "a$",
+                              R"(\b)",
+                              R"(\h)",
+                              R"((a)\1)",
+                              "[a[b]]",
+                              "[a&&b]",
+                              "a{,3}",
+                              "a{2}+",
+                              "(?<n>a)",
+                              "(?>a)",
+                              "(?i)a",
+                              "(*FAIL)",
+                              R"(\pL)",
+                              R"(\p{L&})",
+                              R"([\w])",
+                              R"(\p{NoSuchScript})",
+                              "(a",
+                              "a\\",
+                              "[",
+                              "[]a]",
+                              R"(\u12)",
+                              "((((a{1,1000}){1,1000}){1,1000}){1,1000})"}) {
+    const auto compiled = Pattern::Compile(pattern, "pre_tokenizer.pattern.Regex");
+    ASSERT_FALSE(compiled.ok()) << pattern;
+    EXPECT_TRUE(absl::IsInvalidArgument(compiled.status())) << pattern;
+    const ErrorDetail detail = GetErrorDetail(compiled.status());
+    EXPECT_EQ(detail.reason, "UNSUPPORTED_TOKENIZER") << pattern;
+    EXPECT_EQ(detail.field, "pre_tokenizer.pattern.Regex") << pattern;
+  }
+  const auto nested = Pattern::Compile(std::string(400, '(') + std::string(400, ')'), "f");
+  EXPECT_THAT(nested.status().message(), HasSubstr("PCRE2 refuses"));
+  EXPECT_FALSE(Pattern::Compile(std::string(20000, 'a'), "f").ok());
+}
+
+TEST(PatternTest, GivesUpOnAPatternThatTriesTooMuch) {
+  const auto bomb = Pattern::Compile(R"((a+)+\p{Nd})", "pre_tokenizer.pattern.Regex");
+  ASSERT_TRUE(bomb.ok()) << bomb.status();
+  const auto found = bomb->FindAll(std::string(64, 'a'));
+  ASSERT_FALSE(found.ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(found.status()));
+  EXPECT_EQ(GetErrorDetail(found.status()).reason, "TEXT_TOO_HARD");
+}
+
+TEST(PatternTest, ALongRunIsNotTooMuch) {
+  const std::string run(size_t{1} << 20, ' ');
+  EXPECT_THAT(Find(R"(\s*[\r\n]+|\s+(?!\S)|\s+)", run + "a"),
+              ElementsAre(TextRange{0, run.size() - 1}, TextRange{run.size() - 1, run.size()}));
+}
+
+TEST(PatternTest, LiteralsAreNoPatterns) {
+  const auto found = Pattern::Literal(".").FindAll("a.b..");
+  ASSERT_TRUE(found.ok());
+  EXPECT_THAT(*found, ElementsAre(TextRange{1, 2}, TextRange{3, 4}, TextRange{4, 5}));
+}
+
+}  // namespace
+}  // namespace rivulet
