@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The RWKV World vocabulary: the longest token that the text begins with, again and again.
+//
+// The file (rwkv_vocab_v20230424.txt) has a line for each token: its id, a space, the token as a
+// Python literal ('text', "text" or b'bytes'), a space, its length in bytes. Id 0 stands in no
+// line: it ends a text. None is shipped here. Cost: a text costs at most the longest token's length
+// a byte. Tested by: tests/unit/text/world_vocabulary_test.cc
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/text/text_tokenizer.h"
+
+namespace rivulet {
+
+// Of the file's text. No token is added to a text, and no text is a control token. Errors:
+// INVALID_ARGUMENT, reason INVALID_TOKENIZER, naming the line: ids outside of 1 to
+// kMaxVocabularyIds - 1, ids or tokens that stand twice, bad literals, other lengths, tokens of
+// more than 256 bytes, a single byte that no token is (such a text could not be expressed).
+absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseWorldVocabulary(absl::string_view file);
+
+}  // namespace rivulet
