@@ -70,7 +70,7 @@ TEST_F(CpuBackendTest, MoreSessionsThanMemoryIsAnErrorThatNamesTheArithmetic) {
   Start(config);
   const auto status = CreateCpuBackend(model_, {.num_slots = 1 << 24, .threads = 1}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  for (const char* word : {"weights of", "16777216 sessions of", "sessions would fit"}) {
+  for (const char* word : {"weights of", "16777216 slots of", "slots would fit"}) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(word));
   }
   EXPECT_EQ(GetErrorDetail(CreateCpuBackend(model_, {.num_slots = 0}).status()).field, "num_slots");

@@ -332,11 +332,11 @@ TEST_F(CudaEmulatedTest, TooLittleMemoryNamesTheArithmeticAndWhatWouldFit) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_EQ(GetErrorDetail(status).reason, "OUT_OF_MEMORY");
   const std::string message(status.message());
-  for (const char* word : {"weights of", "100000 sessions of", "free of", "sessions would fit"}) {
+  for (const char* word : {"weights of", "100000 slots of", "free of", "slots would fit"}) {
     EXPECT_THAT(message, HasSubstr(word));
   }
   // What is said to fit does.
-  const size_t end = message.find(" sessions would fit");
+  const size_t end = message.find(" slots would fit");
   const size_t begin = message.rfind(' ', end - 1) + 1;
   options.num_slots = std::atoi(message.substr(begin, end - begin).c_str());
   ASSERT_GT(options.num_slots, 0) << message;

@@ -235,7 +235,7 @@ class TargetTest(CommandTest):
             self.skipTest("this machine may have the backend")
         for command in (["models"], ["health"], ["generate"], ["score", "--input", "-"]):
             with self.subTest(command=command):
-                self.fails(rivulet(*command, "--model", RFA, "--backend", "cuda"), 3, "use \"cpu\" or \"auto\"")
+                self.fails(rivulet(*command, "--model", RFA, "--backend", "cuda"), 3, 'backend is "cuda"; allowed here: cpu, auto')
 
     def test_a_model_too_large_for_this_machine_is_exit_code_2(self):
         model = Model("tiny-elu-relu")
@@ -255,7 +255,7 @@ class TargetTest(CommandTest):
         model.rebuild(widen)
         with tempfile.TemporaryDirectory() as folder:
             model.write(pathlib.Path(folder))
-            self.fails(rivulet("models", "--model", folder, "--weights", "f32"), 2, "64 sessions")
+            self.fails(rivulet("models", "--model", folder, "--weights", "f32"), 2, "64 slots")
 
     def test_the_own_process_keeps_the_sessions_that_it_can_use(self):
         (model,) = self.succeeds(rivulet("models", "--model", RFA, "--json")).lines()

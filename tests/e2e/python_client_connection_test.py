@@ -247,7 +247,7 @@ class ConnectionTests:
             ({"connect_timeout": 0}, ValueError, "connect_timeout: 0"),
             ({"connect_timeout": "1"}, TypeError, "connect_timeout: '1'"),
             ({"max_attempts": 6}, ValueError, "max_attempts: 6"),
-            ({"max_receive_bytes": 0}, ValueError, "max_receive_bytes: 0"),
+            ({"max_receive_bytes": 0}, ValueError, "max_receive_bytes: must be 1 to 2147483647; got 0"),
             ({"wait_for_ready": 1}, TypeError, "wait_for_ready: 1"),
             ({"metadata": {"A": "b"}}, ValueError, "metadata: key 'A'"),
             ({"tls": rivulet.TlsOptions(client_cert_file="a.pem")}, ValueError, "client_key_file"),

@@ -165,7 +165,7 @@ class ImageTests:
             ({"model": IMAGE, "prompt": np.zeros((1, 11))}, TypeError, "float64"),
             ({"count": 0}, ValueError, "count: 0"),
             ({"count": 2.0}, TypeError, "count: 2.0"),
-            ({"seed": -1}, ValueError, "seed: -1"),
+            ({"seed": -1}, ValueError, "seed: must be 0 to 18446744073709551615; got -1"),
             ({"interval": 0}, ValueError, "interval: 0"),
             ({"columns": 3}, TypeError, "'columns'"),
             ({"model": MNIST, "count": 4000, "timeout": 0.2}, rivulet.DeadlineExceeded, ""),
