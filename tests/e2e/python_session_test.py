@@ -280,7 +280,7 @@ class SessionTests:
         async def run(client):
             async with await client.open_session(model=STREAM) as session:
                 for call, error, mention in (
-                    (lambda: client.open_session(seed=-1), ValueError, "seed: -1"),
+                    (lambda: client.open_session(seed=-1), ValueError, "seed: must be 0 to 18446744073709551615; got -1"),
                     (lambda: client.open_session(idle_timeout="1"), TypeError, "idle_timeout: '1'"),
                     (lambda: client.open_session(idle_timeout=float("nan")), ValueError, "idle_timeout: nan"),
                     (lambda: client.restore_session("abc"), TypeError, "snapshot: 'abc'"),
@@ -289,7 +289,7 @@ class SessionTests:
                     (lambda: session.fork(1.5), TypeError, "count: 1.5"),
                     (lambda: session.rewind(), ValueError, "position, mark"),
                     (lambda: session.rewind(position=1, mark="a"), ValueError, "position, mark"),
-                    (lambda: tokens_of(session.generate([1], retries=-1)), ValueError, "retries: -1"),
+                    (lambda: tokens_of(session.generate([1], retries=-1)), ValueError, "retries: must be"),
                     (lambda: tokens_of(session.generate([1], num_samples=2)), TypeError, "'num_samples'"),
                     (lambda: tokens_of(session.generate([1], position="a")), TypeError, "position: 'a'"),
                 ):
