@@ -11,6 +11,7 @@ void CausalConvRef(const CausalConvArgs& args) {
   for (int c = 0; c < args.channels; ++c) {
     // All inputs that this call can see: the state's, then the tokens'.
     std::vector<float> inputs;
+    inputs.reserve(size_t(past + args.tokens));
     for (int i = 0; i < past; ++i) inputs.push_back(args.state[i * args.channels + c]);
     for (int t = 0; t < args.tokens; ++t) {
       inputs.push_back(args.x[size_t(t) * args.x_stride + size_t(c)]);
