@@ -24,7 +24,8 @@ constexpr int kMaxMessageBytes = 64 << 10;
 constexpr int kMaxStreams = 16;
 constexpr int kMaxConnections = 16;
 constexpr absl::Duration kMaxDrain = absl::Hours(24);
-constexpr absl::Duration kFarewellTime = absl::Milliseconds(100);  // for the last answers to leave
+constexpr absl::Duration kDeliveryTime = absl::Seconds(1);  // for the last answers to arrive
+constexpr absl::Duration kFarewellTime = absl::Milliseconds(100);
 
 absl::Status CheckName(const std::string& name) {
   if (IsModelName(name)) return absl::OkStatus();
@@ -123,6 +124,7 @@ void AdminServer::Shutdown() {
   if (listener_ == nullptr) return;
   // What is being loaded cannot be given up halfway; what is being unloaded ends with the drain.
   service_.WaitUntilIdle();
+  connections_.AwaitDelivered(absl::Now() + kDeliveryTime);
   // Idle connections are cut: their clients may never look at the farewell.
   listener_->Shutdown(absl::Now() + kFarewellTime);
 }

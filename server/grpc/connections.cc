@@ -2,11 +2,14 @@
 #include "server/grpc/connections.h"
 
 #include <arpa/inet.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -26,6 +29,13 @@ std::string AddressOf(absl::string_view peer) {
 // "ipv6:%5B::1%5D:56" -> "ipv6:[::1]:56".
 std::string Decoded(absl::string_view peer) {
   return absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
+}
+
+// Bytes that were sent on `fd` and that the other end has not acknowledged; 0 for a socket that
+// ended.
+int UndeliveredBytes(int fd) {
+  int bytes = 0;
+  return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
 }
 
 }  // namespace
@@ -118,6 +128,26 @@ bool Connections::CloseConnection(absl::string_view peer) {
     ++counts_.closed;
   }
   return found;
+}
+
+bool Connections::AwaitDelivered(absl::Time deadline) const {
+  constexpr absl::Duration kLookEvery = absl::Milliseconds(1);
+  std::vector<int> waiting;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [fd, connection] : open_) waiting.push_back(fd);
+  }
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);  // for as long as a descriptor is in open_, it is not reused
+      std::erase_if(waiting, [this](int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return !open_.contains(fd) || UndeliveredBytes(fd) == 0;
+      });
+    }
+    if (waiting.empty()) return true;
+    if (absl::Now() >= deadline) return false;
+    absl::SleepFor(kLookEvery);
+  }
 }
 
 void Connections::EndAll() {

@@ -64,6 +64,12 @@ class Connections {
   // and for a second no connection of its address is accepted.
   bool CutOff(absl::string_view peer);
 
+  // Waits until the other end of every connection has received what was sent to it before this
+  // call. A process that ends earlier may lose the end of a reply: where the client has just sent
+  // something, for example a window update, the kernel closes the socket with a reset and drops
+  // what it still had to send. False if some is on its way at `deadline`.
+  bool AwaitDelivered(absl::Time deadline) const;
+
   // Ends every connection after what was sent on it: a call that comes later, or has no answer yet,
   // fails at its client as UNAVAILABLE. What comes in is still read, so that no reset overtakes
   // what is on its way out.

@@ -67,10 +67,11 @@ class GrpcServer {
   void StopServing();
 
   // Ends the Multiplex streams that have no request open, and waits until no Generate, Score,
-  // Multiplex or call of SessionService is on its way. False if some are at `deadline`.
+  // Multiplex or call of SessionService is on its way and clients have received what was sent to
+  // them. False if that is not so at `deadline`.
   bool WaitUntilIdle(absl::Time deadline) {
     multiplex_.Drain();
-    return calls_.active.WaitUntilNone(deadline);
+    return calls_.active.WaitUntilNone(deadline) && calls_.connections.AwaitDelivered(deadline);
   }
   // Takes no more calls, gives running ones until `deadline`, cancels the rest and waits for their
   // end. The engines must be running.

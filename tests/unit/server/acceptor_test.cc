@@ -11,7 +11,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -71,6 +74,14 @@ class Client {
   bool Open() const {
     char byte = 0;
     return recv(fd_, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN;
+  }
+  void Read(size_t bytes) const {
+    std::string buffer(1 << 16, '\0');
+    while (bytes > 0) {
+      const ssize_t got = recv(fd_, buffer.data(), std::min(bytes, buffer.size()), 0);
+      ASSERT_GT(got, 0);
+      bytes -= static_cast<size_t>(got);
+    }
   }
   std::string Name() const {
     sockaddr_storage name{};
@@ -233,6 +244,26 @@ TEST_F(AcceptorTest, WhoIsCutOffIsClosedAndItsAddressRefusedForAWhile) {
   EXPECT_FALSE(refused("127.0.0.1"));
   EXPECT_TRUE(other.Open());
   EXPECT_TRUE(Eventually([&] { return !refused("127.0.0.2"); }));
+}
+
+TEST_F(AcceptorTest, WhatAClientHasNotReceivedIsWaitedFor) {
+  Listen();
+  const Client idle(port());
+  const Client slow(port());
+  ASSERT_TRUE(AwaitTaken(2));
+  ASSERT_TRUE(AwaitOpen(2));
+  EXPECT_TRUE(connections_.AwaitDelivered(absl::Now()));
+  const std::string bytes(1 << 20, 'x');
+  size_t sent = 0;
+  for (ssize_t more = 1; more > 0;) {  // until the kernel of both sides takes no more
+    more = send(taken_.back(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (more > 0) sent += static_cast<size_t>(more);
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_FALSE(connections_.AwaitDelivered(absl::Now() + absl::Milliseconds(20)));
+  std::thread reader([&] { slow.Read(sent); });
+  EXPECT_TRUE(connections_.AwaitDelivered(absl::Now() + absl::Seconds(20)));
+  reader.join();
 }
 
 TEST_F(AcceptorTest, ItsOwnConnectionPassesALimitThatIsReached) {
