@@ -40,40 +40,40 @@ std::optional<SessionId> SessionId::Parse(absl::string_view text) {
 
 std::string SessionId::ToString() const { return absl::StrFormat("%016x%016x", high, low); }
 
-void Sequence::Append(int32_t token, bool generated) {
+void TokenHistory::Append(int32_t token, bool generated) {
   tokens_.push_back(token);
   generated_.push_back(generated);
   hash_ = HashToken(hash_, token);
 }
 
-void Sequence::Truncate(int64_t size) {
+void TokenHistory::Truncate(int64_t size) {
   if (size == this->size()) return;
   tokens_.resize(static_cast<size_t>(size));
   generated_.resize(static_cast<size_t>(size));
   hash_ = HashTokens(kEmptySequenceHash, tokens_);
 }
 
-KeptCheckpoint ClientSession::From(int64_t most) const {
+KeptCheckpoint Session::From(int64_t most) const {
   for (auto checkpoint = checkpoints_.rbegin(); checkpoint != checkpoints_.rend(); ++checkpoint) {
     if (checkpoint->fed <= most && !checkpoint->state->forgotten()) return *checkpoint;
   }
   return {};
 }
 
-bool ClientSession::Keeps(int64_t fed) const {
+bool Session::Keeps(int64_t fed) const {
   return std::any_of(checkpoints_.begin(), checkpoints_.end(), [fed](const KeptCheckpoint& kept) {
     return kept.fed == fed && !kept.state->forgotten();
   });
 }
 
-bool ClientSession::NeededByMark(int64_t fed) const {
+bool Session::NeededByMark(int64_t fed) const {
   // Going on from a mark feeds its last token again, so the state before that token serves it.
   return std::any_of(marks_.begin(), marks_.end(), [&](const auto& mark) {
     return fed == bos_ + mark.second - 1 || fed == bos_ + mark.second;
   });
 }
 
-void ClientSession::Keep(KeptCheckpoint checkpoint) {
+void Session::Keep(KeptCheckpoint checkpoint) {
   if (checkpoint.fed == 0) return;
   std::erase_if(checkpoints_, [](const KeptCheckpoint& kept) { return kept.state->forgotten(); });
   const auto place =
@@ -84,7 +84,7 @@ void ClientSession::Keep(KeptCheckpoint checkpoint) {
   Thin();
 }
 
-void ClientSession::Thin() {
+void Session::Thin() {
   const int64_t newest = checkpoints_.back().fed;
   size_t recent = 0;
   for (auto i = checkpoints_.size(); i-- > 0;) {
@@ -96,25 +96,25 @@ void ClientSession::Thin() {
   }
 }
 
-void ClientSession::Rewind(int64_t position) {
+void Session::Rewind(int64_t position) {
   sequence.Truncate(position);
   std::erase_if(marks_, [position](const auto& mark) { return mark.second > position; });
   std::erase_if(checkpoints_, [this](const KeptCheckpoint& kept) { return kept.fed > total(); });
 }
 
-void ClientSession::CopyFrom(const ClientSession& other) {
+void Session::CopyFrom(const Session& other) {
   sequence = other.sequence;
   marks_ = other.marks_;
   checkpoints_ = other.checkpoints_;
 }
 
-void ClientSession::Restore(Sequence restored, std::map<std::string, int64_t> marks) {
+void Session::Restore(TokenHistory restored, std::map<std::string, int64_t> marks) {
   sequence = std::move(restored);
   marks_ = std::move(marks);
   checkpoints_.clear();
 }
 
-SessionInfo ClientSession::Info(absl::Time now) const {
+SessionInfo Session::Info(absl::Time now) const {
   SessionInfo info;
   info.id = id;
   info.position = position();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ClientSession: a client's conversation with a model that outlives its requests.
+// Session: a client's conversation with a model that outlives its requests.
 //
 // All there is to a session is its *sequence*: the tokens given and generated so far. The recurrent
 // state after any number of them follows from it, so states are kept as *checkpoints* only to save
@@ -45,7 +45,7 @@ struct SessionId {
 };
 
 // The tokens of a session, in order; the implied bos is not among them. Thread: one at a time.
-class Sequence {
+class TokenHistory {
  public:
   int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
   int32_t token(int64_t i) const { return tokens_[static_cast<size_t>(i)]; }
@@ -82,7 +82,7 @@ struct KeptCheckpoint {
 struct SessionInfo {
   SessionId id;
   int64_t position = 0;                  // tokens given and generated
-  uint64_t hash = 0;                     // Sequence::hash
+  uint64_t hash = 0;                     // TokenHistory::hash
   uint64_t seed = 0;                     // of a Generate that names none
   std::map<std::string, int64_t> marks;  // name -> position
   absl::Duration idle_timeout;
@@ -93,10 +93,10 @@ struct SessionInfo {
 };
 
 // Thread: the loop.
-class ClientSession {
+class Session {
  public:
   // `checkpoint_tokens`: see Keep.
-  ClientSession(SessionId session_id, std::string owner, bool with_bos, int64_t checkpoint_tokens)
+  Session(SessionId session_id, std::string owner, bool with_bos, int64_t checkpoint_tokens)
       : id(session_id),
         tenant(std::move(owner)),
         bos_(with_bos ? 1 : 0),
@@ -104,7 +104,7 @@ class ClientSession {
 
   const SessionId id;
   const std::string tenant;
-  Sequence sequence;
+  TokenHistory sequence;
   uint64_t seed = 0;
   absl::Duration idle_timeout = absl::InfiniteDuration();
   absl::Time last_used;
@@ -133,9 +133,9 @@ class ClientSession {
   void Mark(const std::string& name) { marks_[name] = position(); }
   const std::map<std::string, int64_t>& marks() const { return marks_; }
   // Takes sequence, marks and checkpoints of `other`.
-  void CopyFrom(const ClientSession& other);
+  void CopyFrom(const Session& other);
   // Takes what a snapshot held. REQUIRES: marks lie within the sequence.
-  void Restore(Sequence restored, std::map<std::string, int64_t> marks);
+  void Restore(TokenHistory restored, std::map<std::string, int64_t> marks);
 
   SessionInfo Info(absl::Time now) const;
 

@@ -42,7 +42,7 @@ struct EngineOptions {
   int max_top_logprobs = 20;
   int64_t max_score_outputs = 16384;          // output_positions of one Score, ...
   int64_t max_score_output_values = 1 << 24;  // ... and the floats that they hold together
-  SessionLimits sessions;                     // of client sessions
+  SessionLimits sessions;                     // of sessions
   StateLimits states;                         // of all states that are kept between runs
   PrefixCacheLimits prefix_cache;             // of those that prompts share; a part of them
   int max_cache_positions = 16;               // PromptCacheSpec::positions
@@ -100,7 +100,7 @@ struct EngineLoad {
   absl::Status health;  // not OK: the backend is poisoned
 };
 
-// Something done to client sessions, or to one, between two runs. session_calls.h has those that
+// Something done to sessions, or to one, between two runs. session_calls.h has those that
 // there are.
 struct SessionCall {
   std::string tenant;                 // on whose account
@@ -113,7 +113,7 @@ struct SessionCall {
   absl::Time deadline = absl::InfiniteFuture();
   // On the loop's thread, once the requests of the session that came before have ended. An error
   // must have changed nothing. Null: nothing to do. `state`: see with_state.
-  std::function<absl::Status(SessionTable* table, ClientSession* session, absl::Time now,
+  std::function<absl::Status(SessionTable* table, Session* session, absl::Time now,
                              const Checkpoint& state)>
       act;
   std::function<void(absl::Status)> done;  // on the emitter thread, exactly once
@@ -153,7 +153,7 @@ class Engine {
   using ScoreDone = std::function<void(absl::StatusOr<ScoreResult>)>;
   virtual absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) = 0;
 
-  // Feeds tokens to a client session. As Score; further errors come with `done`: NOT_FOUND
+  // Feeds tokens to a session. As Score; further errors come with `done`: NOT_FOUND
   // (SESSION_NOT_FOUND), and those of ExtendSession (session_request.h).
   virtual absl::StatusOr<RequestId> Append(AppendSpec spec, ScoreDone done) = 0;
 

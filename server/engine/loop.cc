@@ -199,14 +199,14 @@ absl::Status Loop::AdmitWaiting() {
       request->admitted = now_;
       FindBetterState(request);
       CountCacheUse(*request);
-      request->CreateSessions();
+      request->CreateSequences();
     }
     if (request->paused_since) admission_.EndQuantum(*id);
-    for (auto& session : request->sessions) {
-      if (session->ended) continue;
-      session->slot = pool_.Take();
-      to_zero_.push_back(session->slot);
-      running_.push_back(session.get());
+    for (auto& sequence : request->sequences) {
+      if (sequence->ended) continue;
+      sequence->slot = pool_.Take();
+      to_zero_.push_back(sequence->slot);
+      running_.push_back(sequence.get());
     }
   }
   return running_.size() == first ? absl::OkStatus() : PrepareSlots(first);
@@ -216,19 +216,19 @@ absl::Status Loop::PrepareSlots(size_t first) {
   RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
   to_zero_.clear();
   for (size_t i = first; i < running_.size(); ++i) {
-    Session* const session = running_[i];
-    const Checkpoint start = session->start();
-    if (!session->parked.empty()) {
-      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(session->slot, session->parked));
-    } else if (const Session* const first_sample = session->copies_from()) {
-      RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first_sample->slot, session->slot));
+    Sequence* const sequence = running_[i];
+    const Checkpoint start = sequence->start();
+    if (!sequence->parked.empty()) {
+      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, sequence->parked));
+    } else if (const Sequence* const first_sample = sequence->copies_from()) {
+      RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first_sample->slot, sequence->slot));
     } else if (start.state != nullptr) {
-      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(session->slot, start.state->values()));
+      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, start.state->values()));
     }
-    const std::optional<SlotSampler> sampler = session->Sampler();
-    if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(session->slot, *sampler));
-    if (!session->parked.empty()) --num_parked_;
-    session->parked = {};
+    const std::optional<SlotSampler> sampler = sequence->Sampler();
+    if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(sequence->slot, *sampler));
+    if (!sequence->parked.empty()) --num_parked_;
+    sequence->parked = {};
   }
   return absl::OkStatus();
 }
@@ -250,33 +250,33 @@ absl::StatusOr<std::vector<float>> Loop::ReadState(Slot slot) {
   return values;
 }
 
-void Loop::FreeSlot(Session* session) {
-  if (session->slot != kGuardSlot) {
-    freed_.push_back(session->slot);
-    admission_.GiveBack(session->request->id, 1);
+void Loop::FreeSlot(Sequence* sequence) {
+  if (sequence->slot != kGuardSlot) {
+    freed_.push_back(sequence->slot);
+    admission_.GiveBack(sequence->request->id, 1);
   }
-  if (!session->parked.empty()) --num_parked_;
-  session->ended = true;
+  if (!sequence->parked.empty()) --num_parked_;
+  sequence->ended = true;
   some_ended_ = true;
-  --session->request->open_sessions;
-  if (ClientSession* const client = session->request->session) {
-    saving_.push_back({session->slot, client, session->start().fed, session->fed(),
-                       std::exchange(session->parked, {})});
+  --sequence->request->open_sequences;
+  if (Session* const session = sequence->request->session) {
+    saving_.push_back({sequence->slot, session, sequence->start().fed, sequence->fed(),
+                       std::exchange(sequence->parked, {})});
   }
-  if (session->row >= 0) row_sessions_[static_cast<size_t>(session->row)] = nullptr;
+  if (sequence->row >= 0) row_sequences_[static_cast<size_t>(sequence->row)] = nullptr;
 }
 
-void Loop::EndSession(Session* session) {
-  FreeSlot(session);
-  Request* request = session->request;
-  if (!session->status.ok() || request->open_sessions == 0) {
-    EndRequest(request, session->status);
+void Loop::EndSequence(Sequence* sequence) {
+  FreeSlot(sequence);
+  Request* request = sequence->request;
+  if (!sequence->status.ok() || request->open_sequences == 0) {
+    EndRequest(request, sequence->status);
   }
 }
 
 void Loop::EndRequest(Request* request, const absl::Status& status) {
-  for (auto& session : request->sessions) {
-    if (!session->ended) FreeSlot(session.get());
+  for (auto& sequence : request->sequences) {
+    if (!sequence->ended) FreeSlot(sequence.get());
   }
   LeaveQueues(request);
   const absl::Time end = clock_();
@@ -307,7 +307,7 @@ void Loop::EndAll(const absl::Status& status) {
 
 void Loop::ForgetEnded() {
   if (!some_ended_) return;
-  std::erase_if(running_, [](const Session* session) { return session->ended; });
+  std::erase_if(running_, [](const Sequence* sequence) { return sequence->ended; });
   some_ended_ = false;
 }
 

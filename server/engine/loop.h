@@ -65,8 +65,8 @@ class Loop {
   absl::Status TakeBackSlots();
   // The values of a slot. Waits for submitted runs.
   absl::StatusOr<std::vector<float>> ReadState(Slot slot);
-  void EndSession(Session* session);
-  void FreeSlot(Session* session);
+  void EndSequence(Sequence* sequence);
+  void FreeSlot(Sequence* sequence);
   void EndRequest(Request* request, const absl::Status& status);
   void EndAll(const absl::Status& status);
   void ForgetEnded();
@@ -81,9 +81,9 @@ class Loop {
   void BuildRun();
   absl::Status PollUntilComplete();
   void HandleRecords();
-  void Flush(Session* session);
+  void Flush(Sequence* sequence);
   absl::Status AfterRun();
-  absl::Status Fork(Session* first);
+  absl::Status Fork(Sequence* first);
 
   // loop_parking.cc: replies that give up their slots, because nobody reads them or others wait.
   // Notes that a reply has become too full to go on.
@@ -96,8 +96,8 @@ class Loop {
   absl::Status PreemptOthers();
   absl::Status Park(Request* request);
 
-  // loop_sessions.cc: client sessions.
-  // A request arrives at its client session, if it has one, and begins when its turn comes.
+  // loop_sessions.cc: sessions.
+  // A request arrives at its session, if it has one, and begins when its turn comes.
   void Enter(Request* request);
   void Begin(Request* request);
   // Finds the state that it goes on from, which may have to be read first; then it waits for slots.
@@ -110,10 +110,10 @@ class Loop {
   void LeaveQueues(Request* request);
   void SettleClientSession(Request* request, const absl::Status& end);
   void LeaveClientSession(Request* request);
-  // Gives a client session to the next that waits for it.
-  void Release(ClientSession* session);
+  // Gives a session to the next that waits for it.
+  void Release(Session* session);
   // Keeps the state of its slot where its request wants that now.
-  absl::Status KeepState(Session* session);
+  absl::Status KeepState(Sequence* sequence);
   void CountCacheUse(const Request& request);
   // Reads what saving_ names out of the slots.
   absl::Status SaveStates();
@@ -144,16 +144,16 @@ class Loop {
   };
   std::vector<Fetching> fetching_;
   const ParkedRoom parked_room_;
-  Admission admission_;            // who waits for slots, and how many each tenant holds
-  std::vector<Session*> running_;  // hold a slot; in order of admission
-  bool some_ended_ = false;        // running_ holds ended sessions
+  Admission admission_;             // who waits for slots, and how many each tenant holds
+  std::vector<Sequence*> running_;  // hold a slot; in order of admission
+  bool some_ended_ = false;         // running_ holds ended sequences
   bool file_error_noted_ = false;
   std::vector<Request*> paused_;  // their reader is slow; paused longest first
-  int num_parked_ = 0;            // sessions whose state is in Session::parked, preempted or not
-  // Slots that hold the state of a client session, which is released once it is saved.
+  int num_parked_ = 0;            // sequences whose state is in Sequence::parked, preempted or not
+  // Slots that hold the state of a session, which is released once it is saved.
   struct Saving {
     Slot slot;
-    ClientSession* session;
+    Session* session;
     int64_t start, fed;         // tokens fed before the request and now
     std::vector<float> parked;  // where it is not in the slot any more
   };
@@ -165,14 +165,14 @@ class Loop {
 
   // Of the run that is being planned or outstanding.
   uint64_t run_number_ = 0;
-  std::vector<Session*> runnable_;
-  std::vector<SessionView> views_;  // of runnable_
+  std::vector<Sequence*> runnable_;
+  std::vector<SequenceView> views_;  // of runnable_
   Plan plan_;
   rivulet::Run run_;
-  TokenBuffer tokens_;                  // what run_.rows point into
-  std::vector<Session*> row_sessions_;  // [rows]; null once ended
+  TokenBuffer tokens_;                    // what run_.rows point into
+  std::vector<Sequence*> row_sequences_;  // [rows]; null once ended
   std::vector<Record> records_;
-  std::vector<Session*> touched_;
+  std::vector<Sequence*> touched_;
 };
 
 }  // namespace rivulet

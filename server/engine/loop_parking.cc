@@ -31,7 +31,7 @@ void Loop::ResumeReaders() {
       request->resumed = now_;
       request->waits_for_slots = true;
       request->tenant_key =
-          admission_.Add(request->id, request->tenant, request->priority, request->open_sessions);
+          admission_.Add(request->id, request->tenant, request->priority, request->open_sequences);
     }
     return true;
   });
@@ -49,10 +49,10 @@ absl::Status Loop::ParkReaders() {
     if (needed <= 0) break;
     if (request->parked) continue;
     const int parked = num_parked_ - admission_.preempted();
-    if (parked + request->open_sessions > parked_room_.readers) continue;
-    needed -= request->open_sessions;
+    if (parked + request->open_sequences > parked_room_.readers) continue;
+    needed -= request->open_sequences;
     RIVULET_RETURN_IF_ERROR(Park(request));
-    admission_.GiveBack(request->id, request->open_sessions);
+    admission_.GiveBack(request->id, request->open_sequences);
   }
   return absl::OkStatus();
 }
@@ -65,26 +65,26 @@ absl::Status Loop::PreemptOthers() {
     admission_.Preempt(id);
     request->waits_for_slots = true;
     request->resumed = now_;
-    progress_.preemptions += request->open_sessions;
+    progress_.preemptions += request->open_sequences;
   }
   return absl::OkStatus();
 }
 
 absl::Status Loop::Park(Request* request) {
   std::vector<std::vector<float>> states;
-  for (auto& session : request->sessions) {
-    if (session->ended) continue;
-    RIVULET_ASSIGN_OR_RETURN(states.emplace_back(), ReadState(session->slot));
+  for (auto& sequence : request->sequences) {
+    if (sequence->ended) continue;
+    RIVULET_ASSIGN_OR_RETURN(states.emplace_back(), ReadState(sequence->slot));
   }
   auto state = states.begin();
-  for (auto& session : request->sessions) {
-    if (session->ended) continue;
-    session->parked = std::move(*state++);
+  for (auto& sequence : request->sequences) {
+    if (sequence->ended) continue;
+    sequence->parked = std::move(*state++);
     ++num_parked_;
-    freed_.push_back(std::exchange(session->slot, kGuardSlot));
+    freed_.push_back(std::exchange(sequence->slot, kGuardSlot));
   }
   std::erase_if(running_,
-                [request](const Session* session) { return session->request == request; });
+                [request](const Sequence* sequence) { return sequence->request == request; });
   request->parked = true;
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Client sessions between two runs: whose turn it is, and where their states go.
+// Sessions between two runs: whose turn it is, and where their states go.
 #include <algorithm>
 #include <utility>
 
@@ -29,7 +29,7 @@ absl::Status SessionBusy(size_t waiting) {
 
 void Loop::Enter(Request* request) {
   if (request->session_ref) {
-    const absl::StatusOr<ClientSession*> found =
+    const absl::StatusOr<Session*> found =
         sessions_.Find(request->session_ref->id, request->session_ref->tenant);
     if (!found.ok()) return EndRequest(request, found.status());
     request->session = *found;
@@ -109,19 +109,19 @@ void Loop::CountCacheUse(const Request& request) {
   ++(request.start.fed > 0 ? cache_hits_ : cache_misses_);
 }
 
-absl::Status Loop::KeepState(Session* session) {
-  Request* const request = session->request;
-  const int64_t fed = session->fed();
+absl::Status Loop::KeepState(Sequence* sequence) {
+  Request* const request = sequence->request;
+  const int64_t fed = sequence->fed();
   if (!request->keep.Due(fed)) return absl::OkStatus();
   // What was drawn and is held back may yet be dropped.
   if (request->session != nullptr && fed > request->session->total()) return absl::OkStatus();
-  RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, ReadState(session->slot));
+  RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, ReadState(sequence->slot));
   request->KeepState(fed, states_.Keep(std::move(values)), &cache_);
   return absl::OkStatus();
 }
 
 void Loop::CloseSession(Request* closing) {
-  ClientSession* const session = std::exchange(closing->session, nullptr);
+  Session* const session = std::exchange(closing->session, nullptr);
   session->closed = true;
   while (!session->waiters.empty()) EndRequest(session->waiters.front(), SessionClosed());
   if (session->active != nullptr) {
@@ -145,7 +145,7 @@ void Loop::SettleClientSession(Request* request, const absl::Status& end) {
 }
 
 void Loop::LeaveClientSession(Request* request) {
-  ClientSession* const session = request->session;
+  Session* const session = request->session;
   if (session == nullptr || session->active != request) return;
   const bool saved_first = std::any_of(saving_.begin(), saving_.end(), [&](const Saving& saving) {
     return saving.session == session;
@@ -153,7 +153,7 @@ void Loop::LeaveClientSession(Request* request) {
   if (!saved_first) Release(session);
 }
 
-void Loop::Release(ClientSession* session) {
+void Loop::Release(Session* session) {
   if (session->closed) return sessions_.Erase(session);
   sessions_.GiveBack(session, now_);
   if (session->waiters.empty()) return;

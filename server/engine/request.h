@@ -32,7 +32,7 @@ struct SessionRef {
   // position that it saw and gets the same tokens.
   std::optional<int64_t> position;
   std::string mark;  // name for the position after the request; empty: none
-  // What Sequence::hash of the whole session must be; absent: anything.
+  // What TokenHistory::hash of the whole session must be; absent: anything.
   std::optional<uint64_t> hash = std::nullopt;
   // It was sent before without an answer, and may have had its effect: then `hash` is that at
   // `position`.
@@ -42,7 +42,7 @@ struct SessionRef {
 // Where a session is after the tokens of a delta, and of the whole reply after the last.
 struct SessionProgress {
   int64_t position = 0;
-  uint64_t hash = 0;  // Sequence::hash
+  uint64_t hash = 0;  // TokenHistory::hash
   uint64_t seed = 0;  // in force for this request
 };
 

@@ -40,13 +40,13 @@ void Loop::CollectRunnable() {
   runnable_.clear();
   views_.clear();
   const absl::Time near_deadline = now_ + kNearDeadline;
-  for (Session* session : running_) {
-    if (!session->runnable() || session->request->paused_since) continue;
-    SessionView view = session->View();
-    view.single_step |= session->request->deadline < near_deadline;
-    view.priority = session->request->priority;
-    view.tenant = session->request->tenant_key;
-    runnable_.push_back(session);
+  for (Sequence* sequence : running_) {
+    if (!sequence->runnable() || sequence->request->paused_since) continue;
+    SequenceView view = sequence->View();
+    view.single_step |= sequence->request->deadline < near_deadline;
+    view.priority = sequence->request->priority;
+    view.tenant = sequence->request->tenant_key;
+    runnable_.push_back(sequence);
     views_.push_back(view);
   }
 }
@@ -56,17 +56,17 @@ void Loop::BuildRun() {
   for (const PlannedRow& planned : plan_.rows) total += static_cast<size_t>(planned.tokens);
   tokens_.clear();
   tokens_.reserve(total);
-  row_sessions_.clear();
+  row_sequences_.clear();
   run_.num_steps = plan_.num_steps;
   run_.rows.assign(plan_.rows.size(), RunRow());
   for (size_t i = 0; i < plan_.rows.size(); ++i) {
     const PlannedRow& planned = plan_.rows[i];
-    Session* session = runnable_[static_cast<size_t>(planned.session)];
-    session->row = static_cast<int>(i);
-    session->last_served = run_number_;
-    row_sessions_.push_back(session);
-    session->FillRow(planned.tokens, plan_.num_steps, &tokens_, &run_.rows[i]);
-    const bool given = views_[static_cast<size_t>(planned.session)].prefill_tokens > 0;
+    Sequence* sequence = runnable_[static_cast<size_t>(planned.sequence)];
+    sequence->row = static_cast<int>(i);
+    sequence->last_served = run_number_;
+    row_sequences_.push_back(sequence);
+    sequence->FillRow(planned.tokens, plan_.num_steps, &tokens_, &run_.rows[i]);
+    const bool given = views_[static_cast<size_t>(planned.sequence)].prefill_tokens > 0;
     if (given) progress_.fed += planned.tokens;
   }
 }
@@ -98,55 +98,55 @@ void Loop::HandleRecords() {
   for (Record& record : records_) {
     const size_t row = static_cast<size_t>(record.row);
     if (run_.rows[row].sample) ++progress_.sampled;
-    Session* session = row_sessions_[row];
-    if (session == nullptr) continue;
-    session->OnRecord(&record);
-    if (session->touched) continue;
-    session->touched = true;
-    touched_.push_back(session);
+    Sequence* sequence = row_sequences_[row];
+    if (sequence == nullptr) continue;
+    sequence->OnRecord(&record);
+    if (sequence->touched) continue;
+    sequence->touched = true;
+    touched_.push_back(sequence);
   }
-  for (Session* session : touched_) Flush(session);
+  for (Sequence* sequence : touched_) Flush(sequence);
   ForgetEnded();
 }
 
-void Loop::Flush(Session* session) {
-  session->touched = false;
-  if (session->ended) return;  // with its request, by a sibling
-  Request* request = session->request;
+void Loop::Flush(Sequence* sequence) {
+  sequence->touched = false;
+  if (sequence->ended) return;  // with its request, by a sibling
+  Request* request = sequence->request;
   if (!request->first_token) request->first_token = now_;
-  if (session->Flush()) {
+  if (sequence->Flush()) {
     if (request->MarkReady()) batch_.ready.push_back(request);
     NotePause(request);
   }
-  if (session->finished) EndSession(session);
+  if (sequence->finished) EndSequence(sequence);
 }
 
 absl::Status Loop::AfterRun() {
-  for (size_t i = 0; i < row_sessions_.size(); ++i) {
-    Session* session = row_sessions_[i];
-    if (session == nullptr) continue;
-    RIVULET_RETURN_IF_ERROR(KeepState(session));
-    const Session::Next next = session->OnRunDone();
-    session->row = -1;
-    row_sessions_[i] = nullptr;
-    if (session->finished) {
-      EndSession(session);
-    } else if (next == Session::Next::kFork) {
-      RIVULET_RETURN_IF_ERROR(Fork(session));
-    } else if (next == Session::Next::kZero) {
-      to_zero_.push_back(session->slot);
+  for (size_t i = 0; i < row_sequences_.size(); ++i) {
+    Sequence* sequence = row_sequences_[i];
+    if (sequence == nullptr) continue;
+    RIVULET_RETURN_IF_ERROR(KeepState(sequence));
+    const Sequence::Next next = sequence->OnRunDone();
+    sequence->row = -1;
+    row_sequences_[i] = nullptr;
+    if (sequence->finished) {
+      EndSequence(sequence);
+    } else if (next == Sequence::Next::kFork) {
+      RIVULET_RETURN_IF_ERROR(Fork(sequence));
+    } else if (next == Sequence::Next::kZero) {
+      to_zero_.push_back(sequence->slot);
     }
   }
   ForgetEnded();
   return TakeBackSlots();
 }
 
-absl::Status Loop::Fork(Session* first) {
-  for (auto& session : first->request->sessions) {
-    if (session.get() != first) {
-      RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first->slot, session->slot));
+absl::Status Loop::Fork(Sequence* first) {
+  for (auto& sequence : first->request->sequences) {
+    if (sequence.get() != first) {
+      RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first->slot, sequence->slot));
     }
-    session->OnForked();
+    sequence->OnForked();
   }
   return absl::OkStatus();
 }

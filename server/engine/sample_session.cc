@@ -76,7 +76,7 @@ absl::Status GenerateRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/
     feed_output.push_back(index >= 0 && session->sequence.generated(index));
   }
   if (spec.sampling.has_penalties()) {
-    const Sequence* const generated = session == nullptr ? nullptr : &session->sequence;
+    const TokenHistory* const generated = session == nullptr ? nullptr : &session->sequence;
     history = CountTokens(sequence_tokens(), generated, *model.config, start.fed);
   }
   const int64_t spacing = options.sessions.checkpoint_tokens;
@@ -104,9 +104,10 @@ void GenerateRequest::Settle(const absl::Status& end) {
   if (!end.ok() && session->position() == prompt_end_) session->Rewind(prompt_end_ - appended_);
 }
 
-void GenerateRequest::CreateSessions() {
-  for (int i = 0; i < num_slots; ++i) sessions.push_back(std::make_unique<SampleSession>(this, i));
-  open_sessions = num_slots;
+void GenerateRequest::CreateSequences() {
+  for (int i = 0; i < num_slots; ++i)
+    sequences.push_back(std::make_unique<SampleSequence>(this, i));
+  open_sequences = num_slots;
 }
 
 bool GenerateRequest::reader_slow() {
@@ -123,10 +124,10 @@ void GenerateRequest::DescribeProgress(ErrorDetail* detail) const {
   }
   if (session_ref) return;  // there is no such session
   const auto append_tokens = [](std::string* out, const auto& sample) {
-    absl::StrAppend(out, static_cast<const SampleSession&>(*sample).delivered());
+    absl::StrAppend(out, static_cast<const SampleSequence&>(*sample).delivered());
   };
   detail->metadata["sent_tokens"] =
-      sessions.empty() ? "0" : absl::StrJoin(sessions, ",", append_tokens);
+      sequences.empty() ? "0" : absl::StrJoin(sequences, ",", append_tokens);
 }
 
 void GenerateRequest::OnEnd() {
@@ -146,8 +147,8 @@ int64_t PrefillEnd(const GenerateRequest& request) {
 
 }  // namespace
 
-SampleSession::SampleSession(GenerateRequest* owner, int index)
-    : Session(owner),
+SampleSequence::SampleSequence(GenerateRequest* owner, int index)
+    : Sequence(owner),
       generate_(owner),
       index_(index),
       prefill_end_(PrefillEnd(*owner)),
@@ -161,25 +162,25 @@ SampleSession::SampleSession(GenerateRequest* owner, int index)
   }
 }
 
-void SampleSession::StartDecoding() {
+void SampleSequence::StartDecoding() {
   phase_ = Phase::kDecode;
   position_ = generate_->start.fed + prefill_end_;
   next_token_ = generate_->feed.back();
   next_is_output_ = FedAsOutput(static_cast<int64_t>(generate_->feed.size()) - 1);
 }
 
-const Session* SampleSession::copies_from() const {
+const Sequence* SampleSequence::copies_from() const {
   const bool waits = phase_ == Phase::kWaitForFork;
   const bool from_state = generate_->start.state != nullptr;
-  return index_ > 0 && from_state && !waits ? generate_->sessions[0].get() : nullptr;
+  return index_ > 0 && from_state && !waits ? generate_->sequences[0].get() : nullptr;
 }
 
-bool SampleSession::FedAsOutput(int64_t i) const {
+bool SampleSequence::FedAsOutput(int64_t i) const {
   return !generate_->feed_output.empty() && generate_->feed_output[static_cast<size_t>(i)];
 }
 
-SessionView SampleSession::View() const {
-  SessionView view;
+SequenceView SampleSequence::View() const {
+  SequenceView view;
   if (phase_ == Phase::kPrefill) {
     int64_t end = prefill_end_;
     const int64_t room = generate_->keep.Room(position_);
@@ -200,7 +201,7 @@ SessionView SampleSession::View() const {
 }
 
 // Of all that was fed to the slot.
-std::vector<TokenCount> SampleSession::History() const {
+std::vector<TokenCount> SampleSequence::History() const {
   if (!generate_->spec.sampling.has_penalties()) return {};
   if (phase_ == Phase::kWaitForFork) return {};  // nothing: it gets the counts with the state
   TokenCounts counts(generate_->history);
@@ -216,7 +217,7 @@ std::vector<TokenCount> SampleSession::History() const {
   return counts.All();
 }
 
-std::optional<SlotSampler> SampleSession::Sampler() const {
+std::optional<SlotSampler> SampleSequence::Sampler() const {
   const GenerateSpec& spec = generate_->spec;
   SlotSampler sampler;
   sampler.params = spec.sampling;
@@ -234,7 +235,7 @@ std::optional<SlotSampler> SampleSession::Sampler() const {
   return sampler;
 }
 
-void SampleSession::FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) {
+void SampleSequence::FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) {
   const size_t begin = buffer->size();
   if (phase_ == Phase::kDecode) {
     buffer->push_back(next_token_);
@@ -258,7 +259,7 @@ void SampleSession::FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunR
   drawn_in_run_ = 0;
 }
 
-void SampleSession::OnRecord(Record* record) {
+void SampleSequence::OnRecord(Record* record) {
   if (finished) return;
   if (drawn_in_run_++ > 0) ++position_;  // the token drawn before it was fed within the run
   phase_ = Phase::kDecode;
@@ -283,7 +284,7 @@ void SampleSession::OnRecord(Record* record) {
   if (!finished && drawn_ == generate_->max_new) End(FinishReason::kLength);
 }
 
-void SampleSession::Keep(HeldToken token) {
+void SampleSequence::Keep(HeldToken token) {
   if (generate_->stop_strings.empty()) {
     Deliver(&token);
     return;
@@ -298,13 +299,13 @@ void SampleSession::Keep(HeldToken token) {
   End(FinishReason::kStopString);
 }
 
-void SampleSession::Release(int count) {
+void SampleSequence::Release(int count) {
   const auto end = held_.begin() + count;
   for (auto token = held_.begin(); token != end; ++token) Deliver(&*token);
   held_.erase(held_.begin(), end);
 }
 
-void SampleSession::Deliver(HeldToken* token) {
+void SampleSequence::Deliver(HeldToken* token) {
   out_.tokens.push_back(token->token);
   if (generate_->session != nullptr) generate_->session->sequence.Append(token->token, true);
   if (const Tokenizer* tokenizer = generate_->model.tokenizer) {
@@ -315,14 +316,14 @@ void SampleSession::Deliver(HeldToken* token) {
   if (generate_->spec.num_top_logprobs > 0) out_.top_logprobs.push_back(std::move(token->top));
 }
 
-void SampleSession::End(FinishReason reason) {
+void SampleSequence::End(FinishReason reason) {
   Release(static_cast<int>(held_.size()));
   if (!out_.finish) out_.finish.emplace();
   out_.finish->reason = reason;
   finished = true;
 }
 
-bool SampleSession::Flush() {
+bool SampleSequence::Flush() {
   if (out_.tokens.empty() && !out_.finish) return false;
   const int64_t count = static_cast<int64_t>(out_.tokens.size());
   out_.first_position = delivered_;
@@ -335,7 +336,7 @@ bool SampleSession::Flush() {
   return true;
 }
 
-Session::Next SampleSession::OnRunDone() {
+Sequence::Next SampleSequence::OnRunDone() {
   const bool fork = phase_ == Phase::kPrefill && cursor_ == prefill_end_ && !finished;
   return fork ? Next::kFork : Next::kContinue;
 }

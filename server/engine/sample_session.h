@@ -23,7 +23,7 @@ struct EngineOptions;
 class GenerateRequest final : public Request {
  public:
   // REQUIRES: `spec_in` is valid (validate.h); max_new >= 1 tokens to draw at most, per sample.
-  // With a client session max_new is known only in Begin.
+  // With a session max_new is known only in Begin.
   GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens, const ModelView& model_view,
                   const EngineOptions& engine_options, ReplyListener* reply_listener);
 
@@ -31,7 +31,7 @@ class GenerateRequest final : public Request {
   KeptCheckpoint BestState(PrefixCache* cache) override;
   absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
   std::span<const int32_t> sequence_tokens() const override;
-  void CreateSessions() override;
+  void CreateSequences() override;
   void Settle(const absl::Status& end) override;
   bool reader_slow() override;
   void DescribeProgress(ErrorDetail* detail) const override;
@@ -51,23 +51,23 @@ class GenerateRequest final : public Request {
   ReplyListener* const listener;
 
  private:
-  friend class SampleSession;
+  friend class SampleSequence;
   int64_t bos() const { return model.config->has_bos() ? 1 : 0; }
   // Tokens that are fed before the first is drawn, those that `start` has seen included.
   int64_t total() const { return bos() + static_cast<int64_t>(sequence_tokens().size()); }
   std::optional<SessionProgress> Progress() const;
 
-  int64_t appended_ = 0;    // tokens of the prompt that the client session did not hold already
-  int64_t prompt_end_ = 0;  // position of the client session after the prompt
+  int64_t appended_ = 0;    // tokens of the prompt that the session did not hold already
+  int64_t prompt_end_ = 0;  // position of the session after the prompt
   bool reader_slow_ = false;
 };
 
-class SampleSession final : public Session {
+class SampleSequence final : public Sequence {
  public:
-  SampleSession(GenerateRequest* owner, int index);
+  SampleSequence(GenerateRequest* owner, int index);
 
   bool runnable() const override { return phase_ != Phase::kWaitForFork; }
-  SessionView View() const override;
+  SequenceView View() const override;
   std::optional<SlotSampler> Sampler() const override;
   void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) override;
   void OnRecord(Record* record) override;
@@ -75,7 +75,7 @@ class SampleSession final : public Session {
   Next OnRunDone() override;
   void OnForked() override { StartDecoding(); }
   Checkpoint start() const override { return index_ == 0 ? generate_->start : Checkpoint(); }
-  const Session* copies_from() const override;
+  const Sequence* copies_from() const override;
   int64_t fed() const override { return position_; }
   int64_t delivered() const { return delivered_; }
 

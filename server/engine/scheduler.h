@@ -2,12 +2,12 @@
 // Scheduler: what the next run holds. A pure function of what it is given: no clock, no threads, no
 // backend. (Who gets a slot: admission.h.)
 //
-// A run holds every session that can decode, one token each. Prompt tokens share a budget per run:
+// A run holds every sequence that can decode, one token each. Prompt tokens share a budget per run:
 // while replies are running, prompts of whatever number and length together add at most
 // prefill_tokens_busy tokens to each of their steps, and that is all that they delay them.
 //
-// Where more sessions want a row than the backend has, the tenants take turns, first the one that
-// was served longest ago, until the rows are used up. Within a tenant the sessions with the largest
+// Where more sequences want a row than the backend has, the tenants take turns, first the one that
+// was served longest ago, until the rows are used up. Within a tenant the sequences with the largest
 // claim go first: the runs since it was served last, times 4 for high priority, 2 for normal, 1 for
 // low; with equal claims, the ones admitted first. So where a high one gets a row in every n-th
 // run, a low one gets one in about every 4n-th.
@@ -28,8 +28,8 @@
 
 namespace rivulet {
 
-// What the scheduler knows about a session that has something to feed. In order of admission.
-struct SessionView {
+// What the scheduler knows about a sequence that has something to feed. In order of admission.
+struct SequenceView {
   int64_t prefill_tokens =
       0;  // prompt or scored tokens still to feed; 0: it decodes, one token a step
   uint64_t last_served = 0;  // number of the last run it had a row in; 0: none yet
@@ -42,13 +42,13 @@ struct SessionView {
 
 struct ScheduleOptions {
   int prefill_tokens_busy =
-      64;  // prompt tokens a run while at least one session decodes; at least 1
+      64;  // prompt tokens a run while at least one sequence decodes; at least 1
   int prefill_tokens_idle = 256;  // ... while none does
 };
 
 struct PlannedRow {
-  int session = 0;  // index into the views
-  int tokens = 0;   // to feed; at most prefill_tokens, 1 for a session that decodes
+  int sequence = 0;  // index into the views
+  int tokens = 0;    // to feed; at most prefill_tokens, 1 for a sequence that decodes
 };
 
 struct Plan {
@@ -64,20 +64,20 @@ class Scheduler {
 
   // Fills `plan` (its memory is reused). `run`: the number of this run, above every last_served.
   // `waiting`: requests wait for a slot.
-  void PlanRun(std::span<const SessionView> sessions, uint64_t run, bool waiting, Plan* plan);
+  void PlanRun(std::span<const SequenceView> sequences, uint64_t run, bool waiting, Plan* plan);
 
  private:
   // Fills share_: the budget in equal parts, and what a short prompt leaves of its part goes to the
   // longer ones, so that nobody waits behind a long prompt (max-min fairness). With more prompts
   // than budget, those served longest ago get one token each.
-  void SharePrefill(std::span<const SessionView> sessions, int64_t budget);
-  void KeepLargestClaims(std::span<const SessionView> sessions, uint64_t run, Plan* plan);
+  void SharePrefill(std::span<const SequenceView> sequences, int64_t budget);
+  void KeepLargestClaims(std::span<const SequenceView> sequences, uint64_t run, Plan* plan);
 
   const int max_rows_;  // also bounded by max_tokens: a row feeds at least one
   const int max_tokens_;
   const int long_run_;  // steps that hide the cost of a Submit
   const ScheduleOptions options_;
-  std::vector<int64_t> share_;      // [sessions]
+  std::vector<int64_t> share_;      // [sequences]
   std::vector<size_t> prefilling_;  // working memory of SharePrefill
   struct Claim {
     uint64_t turn;   // rows of its tenant with larger claims

@@ -43,9 +43,9 @@ void ScoreRequest::Want(std::span<const int64_t> positions) {
   result.outputs.resize(wanted.size());
 }
 
-void ScoreRequest::CreateSessions() {
-  sessions.push_back(std::make_unique<ScoreSession>(this));
-  open_sessions = 1;
+void ScoreRequest::CreateSequences() {
+  sequences.push_back(std::make_unique<ScoreSequence>(this));
+  open_sequences = 1;
 }
 
 void ScoreRequest::OnEnd() {
@@ -128,8 +128,8 @@ void AppendRequest::Settle(const absl::Status& end) {
   result.session = {session->position(), session->sequence.hash(), session->seed};
 }
 
-SessionView ScoreSession::View() const {
-  SessionView view;
+SequenceView ScoreSequence::View() const {
+  SequenceView view;
   const int64_t end = static_cast<int64_t>(score_->feed.size());
   view.prefill_tokens = std::min(end, (cursor_ / score_->window + 1) * score_->window) - cursor_;
   view.prefill_tokens = std::min(view.prefill_tokens, score_->keep.Room(fed()));
@@ -137,7 +137,7 @@ SessionView ScoreSession::View() const {
   return view;
 }
 
-void ScoreSession::FillRow(int tokens, int, TokenBuffer*, RunRow* run_row) {
+void ScoreSequence::FillRow(int tokens, int, TokenBuffer*, RunRow* run_row) {
   const size_t begin = static_cast<size_t>(cursor_);
   const size_t count = static_cast<size_t>(tokens);
   run_row->slot = slot;
@@ -159,7 +159,7 @@ void ScoreSession::FillRow(int tokens, int, TokenBuffer*, RunRow* run_row) {
   cursor_ += tokens;
 }
 
-void ScoreSession::OnRecord(Record* record) {
+void ScoreSequence::OnRecord(Record* record) {
   const int64_t index = scored_++;
   if (index < score_->first_scored) return;
   const bool finite = !record->non_finite && std::isfinite(record->logprob);
@@ -168,7 +168,7 @@ void ScoreSession::OnRecord(Record* record) {
   if (score_->want_logprobs) score_->result.logprobs.push_back(record->logprob);
 }
 
-Session::Next ScoreSession::OnRunDone() {
+Sequence::Next ScoreSequence::OnRunDone() {
   const size_t first = wanted_ - outputs_.size();
   for (size_t i = first; i < wanted_ && status.ok(); ++i) {
     const std::vector<float>& output = score_->result.outputs[score_->wanted[i].second];
@@ -183,7 +183,7 @@ Session::Next ScoreSession::OnRunDone() {
   return !finished && cursor_ % score_->window == 0 ? Next::kZero : Next::kContinue;
 }
 
-void ScoreSession::Fail(int64_t index, absl::string_view what) {
+void ScoreSequence::Fail(int64_t index, absl::string_view what) {
   status = NonFiniteError(absl::StrCat("the model's ", what, " for scored token ",
                                        index - score_->first_scored, " is not finite"));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Score, or an Append to a client session, while it holds a slot: feeds each window's tokens with
+// A Score, or an Append to a session, while it holds a slot: feeds each window's tokens with
 // the token that follows as target, the slot zeroed between windows, and sums what the backend says
 // of the targets.
 #pragma once
@@ -24,7 +24,7 @@ class ScoreRequest : public Request {
   // REQUIRES: `spec_in` is valid (validate.h).
   ScoreRequest(ScoreSpec spec_in, const ModelView& model_view, Done done_in);
 
-  void CreateSessions() override;
+  void CreateSequences() override;
   void OnReady() override {}
   void OnEnd() override;
 
@@ -46,7 +46,7 @@ class ScoreRequest : public Request {
   void Want(std::span<const int64_t> positions);
 };
 
-// An Append: the same without windows, from a client session's state.
+// An Append: the same without windows, from a session's state.
 class AppendRequest final : public ScoreRequest {
  public:
   // REQUIRES: `spec_in` is valid (validate.h).
@@ -68,14 +68,14 @@ class AppendRequest final : public ScoreRequest {
   const EngineOptions& options_;
   int64_t num_scored_ = 0;
   int64_t score_from_ = 0;  // tokens fed before the first that is scored
-  int64_t appended_ = 0;    // tokens that the client session did not hold already
+  int64_t appended_ = 0;    // tokens that the session did not hold already
 };
 
-class ScoreSession final : public Session {
+class ScoreSequence final : public Sequence {
  public:
-  explicit ScoreSession(ScoreRequest* owner) : Session(owner), score_(owner) {}
+  explicit ScoreSequence(ScoreRequest* owner) : Sequence(owner), score_(owner) {}
 
-  SessionView View() const override;
+  SequenceView View() const override;
   void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) override;
   void OnRecord(Record* record) override;
   Next OnRunDone() override;

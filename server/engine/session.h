@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Session: one sample of a Generate (sample_session.h), or a Score (score_session.h), while it
-// holds a slot. Request: the RPC that its sessions belong to. The loop asks a session what it can
+// Sequence: one sample of a Generate (sample_session.h), or a Score (score_session.h), while it
+// holds a slot. Request: the RPC that its sequences belong to. The loop asks a sequence what it can
 // feed, lets it fill its row of a run, and gives it the run's records.
 #pragma once
 
@@ -26,7 +26,7 @@
 
 namespace rivulet {
 
-class Session;
+class Sequence;
 class SessionTable;
 
 // Thread: built by the caller of the engine, then the loop's; handed to the emitter with its end.
@@ -42,21 +42,21 @@ class Request : public Outlet {
   int num_slots = 1;                      // 0: it is carried out as soon as its turn comes
   int places = 1;                         // in the queue, from Submit on
   int64_t num_tokens = 0;                 // given tokens: what it costs to keep
-  std::optional<SessionRef> session_ref;  // the client session that it goes on with
+  std::optional<SessionRef> session_ref;  // the session that it goes on with
   bool closes_session = false;            // it does not wait for its turn
   bool while_draining = false;            // SessionCall
-  ClientSession* session = nullptr;       // set when it is found
+  Session* session = nullptr;             // set when it is found
   bool waits_for_slots = false, begun = false;
-  int open_sessions = 0;                           // sessions that have not ended
-  std::vector<std::unique_ptr<Session>> sessions;  // [num_slots] from admission on
-  std::optional<CachedPrompt> cached;              // absent: it does without the prefix cache
+  int open_sequences = 0;                            // sequences that have not ended
+  std::vector<std::unique_ptr<Sequence>> sequences;  // [num_slots] from admission on
+  std::optional<CachedPrompt> cached;                // absent: it does without the prefix cache
   bool looks_again = false;  // for a better state there, when it gets its slots
   Checkpoint start;          // what it goes on from, once that is known
   KeepPlan keep;             // which of its states are kept on the way
   absl::Status status;       // how it ended; set before the end is handed over
   Usage usage;               // likewise
 
-  // Its turn has come: what it needs to know of its client session is known. May set num_slots to 0
+  // Its turn has come: what it needs to know of its session is known. May set num_slots to 0
   // where nothing has to be fed. An error ends it, and has changed nothing.
   virtual absl::Status Begin(SessionTable* /*table*/, absl::Time /*now*/) {
     return absl::OkStatus();
@@ -69,20 +69,20 @@ class Request : public Outlet {
   virtual absl::Status GoOnFrom(Checkpoint /*state*/, SessionTable* /*table*/, absl::Time /*now*/) {
     return absl::OkStatus();
   }
-  // The tokens whose states it keeps: its prompt, or all of its client session.
+  // The tokens whose states it keeps: its prompt, or all of its session.
   virtual std::span<const int32_t> sequence_tokens() const { return {}; }
   // The kept state that has seen the most of them, at most `most`, the implied bos counted.
   KeptCheckpoint DeepestState(PrefixCache* cache, int64_t most);
   // `state` has seen the first `fed` of them, the implied bos counted, as `keep` wanted.
   void KeepState(int64_t fed, StatePtr state, PrefixCache* cache);
-  // Fills `sessions`.
-  virtual void CreateSessions() = 0;
-  // It ends so after a Begin that was OK; the client session is still its own.
+  // Fills `sequences`.
+  virtual void CreateSequences() = 0;
+  // It ends so after a Begin that was OK; the session is still its own.
   virtual void Settle(const absl::Status& /*end*/) {}
   // Its reader is slow: no rows until it has taken what waits.
   virtual bool reader_slow() { return false; }
   std::optional<absl::Time> paused_since;  // as the loop knows it, between runs
-  bool parked = false;                     // its samples hold no slots, see Session::parked
+  bool parked = false;                     // its samples hold no slots, see Sequence::parked
 
   // Adds to an error that ends it where a client can go on.
   virtual void DescribeProgress(ErrorDetail* /*detail*/) const {}
@@ -92,10 +92,10 @@ class Request : public Outlet {
 using TokenBuffer = std::vector<int32_t>;
 
 // Thread: the loop.
-class Session {
+class Sequence {
  public:
-  explicit Session(Request* owner) : request(owner) {}
-  virtual ~Session() = default;
+  explicit Sequence(Request* owner) : request(owner) {}
+  virtual ~Sequence() = default;
 
   Request* const request;
   Slot slot = kGuardSlot;
@@ -108,15 +108,15 @@ class Session {
 
   // False while it can feed nothing (its prompt is being fed by sample 0).
   virtual bool runnable() const { return true; }
-  virtual SessionView View() const = 0;
-  // Null: this session never samples.
+  virtual SequenceView View() const = 0;
+  // Null: this sequence never samples.
   virtual std::optional<SlotSampler> Sampler() const { return std::nullopt; }
   // Fills `row` to feed `tokens` tokens. `buffer` has room for them without reallocation.
   virtual void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) = 0;
   // The state that its slot begins with; `state` null: the empty one, or that of copies_from.
   virtual Checkpoint start() const { return {}; }
-  // Its slot begins as that of this session, which has been prepared before it; null: of none.
-  virtual const Session* copies_from() const { return nullptr; }
+  // Its slot begins as that of this sequence, which has been prepared before it; null: of none.
+  virtual const Sequence* copies_from() const { return nullptr; }
   // Tokens fed to its slot, those of `start` included, once the outstanding run is complete.
   virtual int64_t fed() const { return 0; }
   // One record of its row. May take things from `record`.
@@ -125,7 +125,7 @@ class Session {
   virtual bool Flush() { return false; }
 
   // What must happen after a run in which it had a row. kFork: copy its slot to the request's other
-  // sessions, then tell all of them; kZero: zero its slot.
+  // sequences, then tell all of them; kZero: zero its slot.
   enum class Next : uint8_t { kContinue, kFork, kZero };
   virtual Next OnRunDone() = 0;
   // Its slot now holds the state of all but the last prompt token.

@@ -25,7 +25,7 @@ absl::Status CheckIdle(const std::optional<absl::Duration>& idle, const SessionL
 template <typename Result>
 absl::StatusOr<RequestId> Submit(
     Engine* engine, std::string tenant, std::optional<SessionRef> session, absl::Time deadline,
-    std::function<absl::Status(SessionTable*, ClientSession*, absl::Time, Result*)> act,
+    std::function<absl::Status(SessionTable*, Session*, absl::Time, Result*)> act,
     std::function<void(absl::StatusOr<Result>)> done, bool while_draining = false) {
   const auto result = std::make_shared<Result>();
   SessionCall call;
@@ -33,8 +33,8 @@ absl::StatusOr<RequestId> Submit(
   call.session = std::move(session);
   call.deadline = deadline;
   call.while_draining = while_draining;
-  call.act = [result, act = std::move(act)](SessionTable* table, ClientSession* client,
-                                            absl::Time now, const Checkpoint&) {
+  call.act = [result, act = std::move(act)](SessionTable* table, Session* client, absl::Time now,
+                                            const Checkpoint&) {
     return act(table, client, now, result.get());
   };
   call.done = [result, done = std::move(done)](const absl::Status& status) {
@@ -54,9 +54,9 @@ absl::StatusOr<RequestId> OpenSession(Engine* engine, OpenSpec spec, SessionDone
   const uint64_t seed = spec.seed ? *spec.seed : RandomWord();
   return Submit<SessionInfo>(
       engine, spec.tenant, std::nullopt, spec.deadline,
-      [spec, seed](SessionTable* table, ClientSession*, absl::Time now, SessionInfo* info) {
+      [spec, seed](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
         RIVULET_ASSIGN_OR_RETURN(
-            ClientSession* const opened,
+            Session* const opened,
             table->Open(spec.tenant, spec.idle_timeout.value_or(table->limits().default_idle),
                         now));
         opened->seed = seed;
@@ -75,12 +75,12 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
   const uint64_t seed = spec.seed ? *spec.seed : RandomWord();
   return Submit<std::vector<SessionInfo>>(
       engine, spec.session.tenant, spec.session, spec.deadline,
-      [spec, seed](SessionTable* table, ClientSession* parent, absl::Time now,
+      [spec, seed](SessionTable* table, Session* parent, absl::Time now,
                    std::vector<SessionInfo>* forks) {
         RIVULET_ASSIGN_OR_RETURN(const int64_t position, PositionIn(*parent, spec.session, {}));
         RIVULET_RETURN_IF_ERROR(table->CheckRoom(parent->tenant, spec.count, now));
         for (int i = 0; i < spec.count; ++i) {
-          RIVULET_ASSIGN_OR_RETURN(ClientSession* const fork,
+          RIVULET_ASSIGN_OR_RETURN(Session* const fork,
                                    table->Open(parent->tenant, parent->idle_timeout, now));
           fork->CopyFrom(*parent);
           fork->Rewind(position);
@@ -101,7 +101,7 @@ absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef session, absl
   SessionRef ref = session;
   return Submit<SessionInfo>(
       engine, ref.tenant, std::move(session), deadline,
-      [ref](SessionTable*, ClientSession* client, absl::Time now, SessionInfo* info) {
+      [ref](SessionTable*, Session* client, absl::Time now, SessionInfo* info) {
         int64_t position = ref.position.value_or(0);
         if (!ref.mark.empty()) {
           const auto mark = client->marks().find(ref.mark);
@@ -139,9 +139,8 @@ absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef session, absl::T
   std::string tenant = session.tenant;
   return Submit<SessionInfo>(
       engine, std::move(tenant), std::nullopt, deadline,
-      [ref = std::move(session)](SessionTable* table, ClientSession*, absl::Time now,
-                                 SessionInfo* info) {
-        RIVULET_ASSIGN_OR_RETURN(const ClientSession* const found, table->Find(ref.id, ref.tenant));
+      [ref = std::move(session)](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
+        RIVULET_ASSIGN_OR_RETURN(const Session* const found, table->Find(ref.id, ref.tenant));
         *info = found->Info(now);
         return absl::OkStatus();
       },
@@ -157,9 +156,9 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
   }
   return Submit<SessionPage>(
       engine, spec.tenant, std::nullopt, spec.deadline,
-      [spec](SessionTable* table, ClientSession*, absl::Time now, SessionPage* page) {
+      [spec](SessionTable* table, Session*, absl::Time now, SessionPage* page) {
         uint64_t last = 0;
-        for (const ClientSession* client : table->Of(spec.tenant)) {
+        for (const Session* client : table->Of(spec.tenant)) {
           if (client->use <= spec.after) continue;
           if (spec.page_size > 0 && std::ssize(page->sessions) == spec.page_size) {
             page->next = last;
@@ -183,8 +182,7 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, ab
   call.while_draining = true;
   call.deadline = deadline;
   const std::optional<int64_t> at = call.session->position;
-  call.act = [image, at](SessionTable*, ClientSession* client, absl::Time,
-                         const Checkpoint& state) {
+  call.act = [image, at](SessionTable*, Session* client, absl::Time, const Checkpoint& state) {
     const int64_t position = at.value_or(client->position());
     RIVULET_RETURN_IF_ERROR(CheckPosition(position, *client));
     image->tenant = client->tenant;
@@ -217,9 +215,9 @@ absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, Sessi
   const auto shared = std::make_shared<RestoreSpec>(std::move(spec));
   return Submit<SessionInfo>(
       engine, shared->tenant, std::nullopt, shared->deadline,
-      [shared](SessionTable* table, ClientSession*, absl::Time now, SessionInfo* info) {
+      [shared](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
         RIVULET_ASSIGN_OR_RETURN(
-            ClientSession* const client,
+            Session* const client,
             table->Open(shared->tenant, shared->idle_timeout.value_or(table->limits().default_idle),
                         now));
         client->Restore(std::move(shared->sequence), std::move(shared->marks));

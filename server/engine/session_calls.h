@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be done to client sessions beside generating and appending. Each of these becomes one
+// What can be done to sessions beside generating and appending. Each of these becomes one
 // SessionCall: it waits for the requests of its session that came before, holds no slot and submits
 // no run.
 //
@@ -82,7 +82,7 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
 struct SessionImage {
   std::string tenant;
   uint64_t seed = 0;
-  Sequence sequence;
+  TokenHistory sequence;
   std::map<std::string, int64_t> marks;
   Checkpoint state;  // its latest, with all but the last token fed or fewer; `state` null: none
 };
@@ -97,7 +97,7 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, ab
 // TENANT_SESSION_LIMIT), OUT_OF_RANGE (TOO_MANY_TOKENS).
 struct RestoreSpec {
   std::string tenant;
-  Sequence sequence;
+  TokenHistory sequence;
   uint64_t seed = 0;
   std::map<std::string, int64_t> marks;
   int64_t fed = 0;           // of `state`

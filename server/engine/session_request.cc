@@ -21,7 +21,7 @@ absl::Status Refuse(absl::StatusCode code, absl::string_view reason, absl::strin
   return MakeError(code, message, detail);
 }
 
-absl::Status CheckOnlyGeneratedAfter(int64_t position, const ClientSession& session) {
+absl::Status CheckOnlyGeneratedAfter(int64_t position, const Session& session) {
   for (int64_t i = position; i < session.position(); ++i) {
     if (session.sequence.generated(i)) continue;
     return Refuse(absl::StatusCode::kFailedPrecondition, "GIVEN_TOKENS_BEYOND_POSITION", "position",
@@ -32,7 +32,7 @@ absl::Status CheckOnlyGeneratedAfter(int64_t position, const ClientSession& sess
 }
 
 // Exactly these tokens were given at `position` before: the request is asked again. Any position.
-bool Holds(const ClientSession& session, int64_t position, std::span<const int32_t> tokens) {
+bool Holds(const Session& session, int64_t position, std::span<const int32_t> tokens) {
   const int64_t count = static_cast<int64_t>(tokens.size());
   const std::optional<int64_t> end = CheckedAdd(position, count);
   if (position < 0 || !end || *end > session.position()) return false;
@@ -57,7 +57,7 @@ absl::Status CheckLength(int64_t count, const ModelConfig& config, const Session
 // OK where the session is as ref.hash says, or where it holds what the request does to it: `tokens`
 // were given at ref.position and nothing came after them.
 absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
-                            const ClientSession& session) {
+                            const Session& session) {
   if (!ref.hash || *ref.hash == session.sequence.hash()) return absl::OkStatus();
   const int64_t position = ref.position.value_or(-1);
   if (position >= 0 && position <= session.position()) {
@@ -76,14 +76,14 @@ absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> toke
 
 }  // namespace
 
-absl::Status CheckPosition(int64_t position, const ClientSession& session) {
+absl::Status CheckPosition(int64_t position, const Session& session) {
   if (position >= 0 && position <= session.position()) return absl::OkStatus();
   return Refuse(absl::StatusCode::kOutOfRange, "POSITION_OUT_OF_RANGE", "position",
                 absl::StrCat("position is ", position, "; this session's are 0 to ",
                              session.position(), "."));
 }
 
-absl::StatusOr<int64_t> PositionIn(const ClientSession& session, const SessionRef& ref,
+absl::StatusOr<int64_t> PositionIn(const Session& session, const SessionRef& ref,
                                    std::span<const int32_t> tokens) {
   RIVULET_RETURN_IF_ERROR(CheckUnchanged(ref, tokens, session));
   const int64_t position = ref.position.value_or(session.position());
@@ -93,7 +93,7 @@ absl::StatusOr<int64_t> PositionIn(const ClientSession& session, const SessionRe
 
 absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
                                       const ModelConfig& config, const SessionLimits& limits,
-                                      ClientSession* session) {
+                                      Session* session) {
   RIVULET_ASSIGN_OR_RETURN(int64_t position, PositionIn(*session, ref, tokens));
   if (Holds(*session, position, tokens)) {
     position += static_cast<int64_t>(tokens.size());
@@ -126,7 +126,7 @@ std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfi
   return fed;
 }
 
-std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const Sequence* sequence,
+std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const TokenHistory* sequence,
                                     const ModelConfig& config, int64_t fed) {
   TokenCounts counts;
   const int64_t bos = config.has_bos() ? 1 : 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What requests do with a client session, and the requests that only look at or change one: open,
+// What requests do with a session, and the requests that only look at or change one: open,
 // fork, rewind, close, list, snapshot, restore (session_calls.h says what they mean).
 #pragma once
 
@@ -18,13 +18,13 @@
 namespace rivulet {
 
 // OK, or OUT_OF_RANGE (POSITION_OUT_OF_RANGE): a session's positions are 0 to its own.
-absl::Status CheckPosition(int64_t position, const ClientSession& session);
+absl::Status CheckPosition(int64_t position, const Session& session);
 
 // Where a request with these tokens goes on: ref.position or the session's end; one of the
 // session's positions, so no sum with it overflows. Errors: OUT_OF_RANGE (POSITION_OUT_OF_RANGE),
 // FAILED_PRECONDITION (SESSION_HASH_MISMATCH: the session is not as ref.hash says, nor does it hold
 // what the request does to it, `tokens` given at ref.position and nothing after them).
-absl::StatusOr<int64_t> PositionIn(const ClientSession& session, const SessionRef& ref,
+absl::StatusOr<int64_t> PositionIn(const Session& session, const SessionRef& ref,
                                    std::span<const int32_t> tokens);
 
 // Goes to ref.position and appends `tokens` there, unless exactly they were given there before: so
@@ -35,7 +35,7 @@ absl::StatusOr<int64_t> PositionIn(const ClientSession& session, const SessionRe
 // REQUIRES: `tokens` are ids of the model.
 absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
                                       const ModelConfig& config, const SessionLimits& limits,
-                                      ClientSession* session);
+                                      Session* session);
 
 // Tokens [begin, end) of what a sequence of `tokens` feeds; index 0 is the implied bos, where there
 // is one.
@@ -43,7 +43,7 @@ std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfi
                                int64_t begin, int64_t end);
 
 // The first `fed` of them, counted. `sequence`: says which were generated; null: none.
-std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const Sequence* sequence,
+std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const TokenHistory* sequence,
                                     const ModelConfig& config, int64_t fed);
 
 // Needs no slot: carried out by the loop between two runs, when its session's turn comes.
@@ -53,7 +53,7 @@ class SessionCommand final : public Request {
 
   KeptCheckpoint BestState(PrefixCache* cache) override;
   absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
-  void CreateSessions() override {}
+  void CreateSequences() override {}
   void OnReady() override {}
   void OnEnd() override;
 

@@ -63,13 +63,13 @@ absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::
                    " more; it may now have ", most, " of ", limits_.max_open_sessions, "."));
 }
 
-absl::StatusOr<ClientSession*> SessionTable::Open(absl::string_view tenant,
-                                                  absl::Duration idle_timeout, absl::Time now) {
+absl::StatusOr<Session*> SessionTable::Open(absl::string_view tenant, absl::Duration idle_timeout,
+                                            absl::Time now) {
   RIVULET_RETURN_IF_ERROR(CheckRoom(tenant, 1, now));
   SessionId id = SessionId::Random();
-  auto session = std::make_unique<ClientSession>(id, std::string(tenant), with_bos_,
-                                                 limits_.checkpoint_tokens);
-  ClientSession* opened = session.get();
+  auto session =
+      std::make_unique<Session>(id, std::string(tenant), with_bos_, limits_.checkpoint_tokens);
+  Session* opened = session.get();
   opened->idle_timeout = idle_timeout;
   opened->last_used = now;
   opened->use = ++uses_;
@@ -80,7 +80,7 @@ absl::StatusOr<ClientSession*> SessionTable::Open(absl::string_view tenant,
   return opened;
 }
 
-absl::StatusOr<ClientSession*> SessionTable::Find(const SessionId& id, absl::string_view tenant) {
+absl::StatusOr<Session*> SessionTable::Find(const SessionId& id, absl::string_view tenant) {
   const auto found = sessions_.find(id);
   if (found != sessions_.end() && found->second.session->tenant == tenant &&
       !found->second.session->closed) {
@@ -96,12 +96,12 @@ absl::StatusOr<ClientSession*> SessionTable::Find(const SessionId& id, absl::str
                    detail);
 }
 
-std::pair<absl::Time, uint64_t> SessionTable::ExpiryOf(const ClientSession& session) {
+std::pair<absl::Time, uint64_t> SessionTable::ExpiryOf(const Session& session) {
   return {session.last_used + session.idle_timeout, session.use};
 }
 
 void SessionTable::EnterIdle(const Entry& entry) {
-  ClientSession* const session = entry.session.get();
+  Session* const session = entry.session.get();
   entry.tenant->idle.emplace(ExpiryOf(*session), session);
   idle_.emplace(ExpiryOf(*session), session);
 }
@@ -111,12 +111,12 @@ void SessionTable::LeaveIdle(const Entry& entry) {
   idle_.erase(ExpiryOf(*entry.session));
 }
 
-void SessionTable::Take(ClientSession* session, Request* request) {
+void SessionTable::Take(Session* session, Request* request) {
   LeaveIdle(sessions_.at(session->id));
   session->active = request;
 }
 
-void SessionTable::GiveBack(ClientSession* session, absl::Time now) {
+void SessionTable::GiveBack(Session* session, absl::Time now) {
   const Entry& entry = sessions_.at(session->id);
   session->active = nullptr;
   session->last_used = now;
@@ -125,7 +125,7 @@ void SessionTable::GiveBack(ClientSession* session, absl::Time now) {
   EnterIdle(entry);
 }
 
-void SessionTable::Erase(ClientSession* session) {
+void SessionTable::Erase(Session* session) {
   const auto found = sessions_.find(session->id);
   Tenant* const owner = found->second.tenant;
   LeaveIdle(found->second);
@@ -134,11 +134,11 @@ void SessionTable::Erase(ClientSession* session) {
   sessions_.erase(found);
 }
 
-std::vector<const ClientSession*> SessionTable::Of(absl::string_view tenant) const {
-  std::vector<const ClientSession*> sessions;
+std::vector<const Session*> SessionTable::Of(absl::string_view tenant) const {
+  std::vector<const Session*> sessions;
   const auto found = tenants_.find(tenant);
   if (found == tenants_.end()) return sessions;
-  for (const ClientSession* session : found->second.order) {
+  for (const Session* session : found->second.order) {
     if (!session->closed) sessions.push_back(session);
   }
   return sessions;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionTable: the client sessions of one model. A session belongs to a tenant; under any other
+// SessionTable: the sessions of one model. A session belongs to a tenant; under any other
 // tenant's name it does not exist. Their states are kept by a StateStore, which may forget them:
 // they can be computed again from the sequence, so a client sees only latency.
 #pragma once
@@ -44,22 +44,22 @@ class SessionTable {
   StateStore* states() const { return states_; }
 
   // A new session without tokens. Errors: as CheckRoom.
-  absl::StatusOr<ClientSession*> Open(absl::string_view tenant, absl::Duration idle_timeout,
-                                      absl::Time now);
+  absl::StatusOr<Session*> Open(absl::string_view tenant, absl::Duration idle_timeout,
+                                absl::Time now);
   // OK where the tenant may open `count` more. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT: of all;
   // TENANT_SESSION_LIMIT: of the tenant), with retry_after where enough of those that count end
   // soon if nobody uses them. O(count).
   absl::Status CheckRoom(absl::string_view tenant, int count, absl::Time now) const;
   // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign ones.
-  absl::StatusOr<ClientSession*> Find(const SessionId& id, absl::string_view tenant);
+  absl::StatusOr<Session*> Find(const SessionId& id, absl::string_view tenant);
   // `request` has it from now on; it does not expire. REQUIRES: no request has it.
-  void Take(ClientSession* session, Request* request);
+  void Take(Session* session, Request* request);
   // No request has it any more: counts as its last use.
-  void GiveBack(ClientSession* session, absl::Time now);
+  void GiveBack(Session* session, absl::Time now);
   // REQUIRES: no request has it, or it was closed and its request has ended.
-  void Erase(ClientSession* session);
+  void Erase(Session* session);
   // Oldest use first.
-  std::vector<const ClientSession*> Of(absl::string_view tenant) const;
+  std::vector<const Session*> Of(absl::string_view tenant) const;
 
   // Erases sessions that were idle for too long.
   void Expire(absl::Time now);
@@ -69,19 +69,19 @@ class SessionTable {
   int size() const { return static_cast<int>(sessions_.size()); }
 
  private:
-  using Order = std::list<ClientSession*>;
-  // Sessions that no request has, by when they expire; the second number is ClientSession::use.
-  using Idle = absl::btree_map<std::pair<absl::Time, uint64_t>, ClientSession*>;
+  using Order = std::list<Session*>;
+  // Sessions that no request has, by when they expire; the second number is Session::use.
+  using Idle = absl::btree_map<std::pair<absl::Time, uint64_t>, Session*>;
   struct Tenant {
     Order order;  // by last use, oldest first; all that count for its limit
     Idle idle;
   };
   struct Entry {
-    std::unique_ptr<ClientSession> session;
+    std::unique_ptr<Session> session;
     Tenant* tenant;
     Order::iterator place;
   };
-  static std::pair<absl::Time, uint64_t> ExpiryOf(const ClientSession& session);
+  static std::pair<absl::Time, uint64_t> ExpiryOf(const Session& session);
   void EnterIdle(const Entry& entry);
   void LeaveIdle(const Entry& entry);
 

@@ -48,7 +48,7 @@ absl::Status TooLong(absl::string_view field, int64_t count, int64_t limit,
 
 absl::Status CheckPrompt(const GenerateSpec& spec, const ModelConfig& config) {
   const std::vector<int32_t>& prompt = spec.prompt;
-  // What a client session holds is looked at when its turn comes.
+  // What a session holds is looked at when its turn comes.
   if (prompt.empty() && !config.has_bos() && !spec.session) return EmptyPrompt();
   const int64_t count = static_cast<int64_t>(prompt.size());
   if (const auto limit = config.max_tokens(); limit && count > *limit) {
@@ -112,7 +112,7 @@ absl::Status CheckLogprobs(const GenerateSpec& spec, const ModelConfig& config,
                                    " but logprobs.enabled is false; allowed then: 0."));
 }
 
-// `given`: tokens that positions lie in; of a client session as many as there may be.
+// `given`: tokens that positions lie in; of a session as many as there may be.
 absl::Status CheckCache(const PromptCacheSpec& cache, int64_t given, const EngineOptions& options) {
   if (!cache.enabled) return absl::OkStatus();
   if (cache.salt.size() > static_cast<size_t>(options.max_cache_salt_bytes)) {

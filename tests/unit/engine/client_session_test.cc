@@ -34,7 +34,7 @@ TEST(SessionIdTest, RandomIdsDiffer) {
 }
 
 TEST(SequenceTest, HashIsFnv1aOverFourBytesOfEachIdAndFollowsTruncation) {
-  Sequence sequence;
+  TokenHistory sequence;
   EXPECT_EQ(sequence.hash(), 0xcbf29ce484222325u);
   sequence.Append(97, false);
   // FNV-1a of the bytes 61 00 00 00, computed by hand from the published constants.
@@ -54,7 +54,7 @@ class SessionTableTest : public testing::Test {
   SessionTable table_{SmallLimits(), /*with_bos=*/true, &states_};
   const absl::Time start_ = absl::FromUnixSeconds(1000);
 
-  ClientSession* Open(const std::string& tenant = "a") {
+  Session* Open(const std::string& tenant = "a") {
     return *table_.Open(tenant, absl::Seconds(10), start_);
   }
   // Nobody looks into it.
@@ -63,9 +63,9 @@ class SessionTableTest : public testing::Test {
 };
 
 TEST_F(SessionTableTest, FindsASessionForItsTenantOnly) {
-  const ClientSession* session = Open("a");
+  const Session* session = Open("a");
   EXPECT_EQ(*table_.Find(session->id, "a"), session);
-  for (const absl::StatusOr<ClientSession*>& none :
+  for (const absl::StatusOr<Session*>& none :
        {table_.Find(session->id, "b"), table_.Find(session->id, ""), table_.Find({1, 2}, "a")}) {
     EXPECT_EQ(none.status().code(), absl::StatusCode::kNotFound);
   }
@@ -74,7 +74,7 @@ TEST_F(SessionTableTest, FindsASessionForItsTenantOnly) {
 }
 
 TEST_F(SessionTableTest, RefusesMoreThanItsLimitAndCountsErasedOnesNoMore) {
-  ClientSession* first = Open();
+  Session* first = Open();
   Open();
   Open();
   EXPECT_EQ(table_.Open("a", absl::Seconds(1), start_).status().code(),
@@ -84,9 +84,9 @@ TEST_F(SessionTableTest, RefusesMoreThanItsLimitAndCountsErasedOnesNoMore) {
 }
 
 TEST_F(SessionTableTest, ErasesWhatWasIdleForTooLongButNothingBusy) {
-  ClientSession* idle = Open();
-  ClientSession* used = Open();
-  ClientSession* busy = Open();
+  Session* idle = Open();
+  Session* used = Open();
+  Session* busy = Open();
   table_.Take(busy, AnyRequest());
   table_.Expire(start_ + absl::Seconds(9));
   EXPECT_EQ(table_.size(), 3);
@@ -106,7 +106,7 @@ TEST_F(SessionTableTest, ErasesWhatWasIdleForTooLongButNothingBusy) {
 
 TEST_F(SessionTableTest, AForgottenStateIsNoneToGoOnFrom) {
   StateStore small{StateLimits{4 * 4 * 2, 0, 0}, {}, {}, [] {}};  // two states of four floats
-  ClientSession session{{1, 1}, "a", /*with_bos=*/true, 1};
+  Session session{{1, 1}, "a", /*with_bos=*/true, 1};
   for (int i = 0; i < 10; ++i) session.sequence.Append(i, false);
   for (const int64_t fed : {1, 2, 3}) session.Keep({fed, small.Keep({1, 2, 3, 4})});
   EXPECT_EQ(session.From(1).fed, 0);
@@ -119,7 +119,7 @@ TEST_F(SessionTableTest, AForgottenStateIsNoneToGoOnFrom) {
 }
 
 TEST_F(SessionTableTest, AStateSharedByForksIsCountedOnce) {
-  ClientSession* parent = Open();
+  Session* parent = Open();
   parent->Keep(State(1));
   Open()->CopyFrom(*parent);
   EXPECT_EQ(states_.usage().memory_bytes, 16);
@@ -128,7 +128,7 @@ TEST_F(SessionTableTest, AStateSharedByForksIsCountedOnce) {
 }
 
 TEST_F(SessionTableTest, GoesOnFromTheLatestCheckpointThatFits) {
-  ClientSession* session = Open();
+  Session* session = Open();
   for (int i = 0; i < 10; ++i) session->sequence.Append(i, false);
   session->Keep(State(3));
   session->Keep(State(8));
@@ -141,7 +141,7 @@ TEST_F(SessionTableTest, GoesOnFromTheLatestCheckpointThatFits) {
 }
 
 TEST_F(SessionTableTest, KeepsFewCheckpointsButThoseThatMarksNeed) {
-  ClientSession* session = Open();
+  Session* session = Open();
   for (int i = 0; i < 40; ++i) {
     session->sequence.Append(i, false);
     if (i == 4) session->Mark("early");  // position 5: six fed tokens, five before the last
@@ -157,7 +157,7 @@ TEST_F(SessionTableTest, KeepsFewCheckpointsButThoseThatMarksNeed) {
 
 TEST_F(SessionTableTest, GoingBackFeedsFewTokensAgainAndFewStatesAreKept) {
   constexpr int64_t kInterval = 10, kLength = 20000;
-  ClientSession session{{1, 1}, "a", /*with_bos=*/true, kInterval};
+  Session session{{1, 1}, "a", /*with_bos=*/true, kInterval};
   for (int64_t i = 0; i < kLength; ++i) {
     session.sequence.Append(1, true);
     if (session.total() % kInterval == 0) session.Keep(State(session.total()));

@@ -29,18 +29,18 @@ BackendLimits Limits(int max_rows, int max_tokens, int preferred_steps = 1) {
 constexpr ScheduleOptions kOptions = {8, 32};
 constexpr uint64_t kRun = 100;  // above every last_served of the tables
 
-SessionView Decode(uint64_t last_served = 0) { return {0, last_served, false}; }
-SessionView Prefill(int64_t tokens, uint64_t last_served = 0) {
+SequenceView Decode(uint64_t last_served = 0) { return {0, last_served, false}; }
+SequenceView Prefill(int64_t tokens, uint64_t last_served = 0) {
   return {tokens, last_served, false};
 }
 
 std::string ToString(const Plan& plan) {
   std::string s = absl::StrCat("steps ", plan.num_steps, ":");
-  for (const PlannedRow& row : plan.rows) absl::StrAppend(&s, " ", row.session, "x", row.tokens);
+  for (const PlannedRow& row : plan.rows) absl::StrAppend(&s, " ", row.sequence, "x", row.tokens);
   return s;
 }
 
-std::string PlanOf(const BackendLimits& limits, const std::vector<SessionView>& views,
+std::string PlanOf(const BackendLimits& limits, const std::vector<SequenceView>& views,
                    bool waiting = false) {
   Plan plan;
   Scheduler(limits, kOptions).PlanRun(views, kRun, waiting, &plan);
@@ -71,14 +71,14 @@ TEST(SchedulerTest, AShortPromptDoesNotWaitBehindALongOne) {
 }
 
 TEST(SchedulerTest, MorePromptsThanBudgetTakeTurns) {
-  std::vector<SessionView> sessions = {Decode()};
+  std::vector<SequenceView> sequences = {Decode()};
   for (uint64_t i = 0; i < 10; ++i)
-    sessions.push_back(Prefill(5, 20 - i));  // the last served longest ago
-  EXPECT_EQ(PlanOf(Limits(16, 64), sessions), "steps 1: 0x1 3x1 4x1 5x1 6x1 7x1 8x1 9x1 10x1");
+    sequences.push_back(Prefill(5, 20 - i));  // the last served longest ago
+  EXPECT_EQ(PlanOf(Limits(16, 64), sequences), "steps 1: 0x1 3x1 4x1 5x1 6x1 7x1 8x1 9x1 10x1");
 }
 
 TEST(SchedulerTest, LooksAfterEachStepWhereARowNeedsIt) {
-  SessionView watched = Decode();
+  SequenceView watched = Decode();
   watched.single_step = true;
   EXPECT_EQ(PlanOf(Limits(8, 64, 4), {Decode(), watched}), "steps 1: 0x1 1x1");
 }
@@ -101,7 +101,7 @@ TEST(SchedulerTest, ServesTheLongestUnservedFirstWhereRowsAreScarce) {
 TEST(SchedulerTest, WhileRequestsWaitARunEndsWithTheFirstRowThatIsKnownToEnd) {
   const BackendLimits limits = Limits(8, 64, 4);
   const auto plan = [&](int64_t left, bool waiting) {
-    SessionView ends = Decode();
+    SequenceView ends = Decode();
     ends.steps_left = left;
     return PlanOf(limits, {Decode(), ends}, waiting);
   };
@@ -111,8 +111,8 @@ TEST(SchedulerTest, WhileRequestsWaitARunEndsWithTheFirstRowThatIsKnownToEnd) {
   EXPECT_EQ(plan(1, false), "steps 4: 0x1 1x1") << "nobody wants its slot";
 }
 
-SessionView Of(uint64_t tenant, uint64_t last_served, Priority priority = Priority::kNormal) {
-  SessionView view = Decode(last_served);
+SequenceView Of(uint64_t tenant, uint64_t last_served, Priority priority = Priority::kNormal) {
+  SequenceView view = Decode(last_served);
   view.tenant = tenant;
   view.priority = priority;
   return view;
@@ -127,7 +127,7 @@ TEST(SchedulerTest, WhereRowsAreScarcePriorityWeighsTheTimeSinceASessionWasServe
 
 TEST(SchedulerTest, WhereRowsAreScarceTenantsTakeTurns) {
   // Tenant 1 has waited longer and calls everything urgent.
-  const SessionView crowd = Of(1, 10, Priority::kHigh);
+  const SequenceView crowd = Of(1, 10, Priority::kHigh);
   EXPECT_EQ(PlanOf(Limits(4, 64), {crowd, crowd, crowd, crowd, Of(2, 90), Of(2, 80), Of(2, 70)}),
             "steps 1: 0x1 1x1 5x1 6x1");
   EXPECT_EQ(PlanOf(Limits(4, 64), {crowd, crowd, crowd, crowd, Of(2, 90)}),
@@ -136,21 +136,21 @@ TEST(SchedulerTest, WhereRowsAreScarceTenantsTakeTurns) {
   EXPECT_EQ(PlanOf(Limits(1, 64), {Of(1, 99), Of(1, 3), Of(2, 98)}), "steps 1: 2x1");
 }
 
-// How often each session gets a row.
+// How often each sequence gets a row.
 TEST(SchedulerTest, RowsOfATenantAreDealtByPriorityAndThoseOfTenantsEvenly) {
   Scheduler scheduler(Limits(2, 64), kOptions);
-  std::vector<SessionView> sessions;
-  for (int i = 0; i < 6; ++i) sessions.push_back(Of(1, 0, Priority::kHigh));
-  sessions.push_back(Of(1, 0, Priority::kLow));
-  sessions.push_back(Of(2, 0, Priority::kLow));
-  sessions.push_back(Of(2, 0, Priority::kLow));
-  std::vector<int> rows(sessions.size(), 0);
+  std::vector<SequenceView> sequences;
+  for (int i = 0; i < 6; ++i) sequences.push_back(Of(1, 0, Priority::kHigh));
+  sequences.push_back(Of(1, 0, Priority::kLow));
+  sequences.push_back(Of(2, 0, Priority::kLow));
+  sequences.push_back(Of(2, 0, Priority::kLow));
+  std::vector<int> rows(sequences.size(), 0);
   Plan plan;
   for (uint64_t run = 1; run <= 1000; ++run) {
-    scheduler.PlanRun(sessions, run, false, &plan);
+    scheduler.PlanRun(sequences, run, false, &plan);
     for (const PlannedRow& row : plan.rows) {
-      ++rows[static_cast<size_t>(row.session)];
-      sessions[static_cast<size_t>(row.session)].last_served = run;
+      ++rows[static_cast<size_t>(row.sequence)];
+      sequences[static_cast<size_t>(row.sequence)].last_served = run;
     }
   }
   for (int i = 0; i < 6; ++i) EXPECT_NEAR(rows[static_cast<size_t>(i)], 160, 5) << i;
@@ -166,26 +166,26 @@ TEST(SchedulerTest, KeepsItsRulesUnderRandomOperations) {
   for (int round = 0; round < 200; ++round) {
     const BackendLimits limits = Limits(1 + below(6), 1 + below(40), 1 + below(4));
     Scheduler scheduler(limits, kOptions);
-    std::vector<SessionView> sessions;
+    std::vector<SequenceView> sequences;
     uint64_t run = 0;
     for (int op = 0; op < 300; ++op) {
-      if (below(3) == 0 && sessions.size() < 12) sessions.push_back(Prefill(below(60)));
-      if (below(4) == 0 && !sessions.empty()) {
-        sessions.erase(sessions.begin() + below(static_cast<int>(sessions.size())));
+      if (below(3) == 0 && sequences.size() < 12) sequences.push_back(Prefill(below(60)));
+      if (below(4) == 0 && !sequences.empty()) {
+        sequences.erase(sequences.begin() + below(static_cast<int>(sequences.size())));
       }
       Plan plan;
       const bool waiting = below(2) == 0;
-      scheduler.PlanRun(sessions, ++run, waiting, &plan);
-      ASSERT_EQ(plan.rows.empty(), sessions.empty());
+      scheduler.PlanRun(sequences, ++run, waiting, &plan);
+      ASSERT_EQ(plan.rows.empty(), sequences.empty());
       ASSERT_LE(plan.rows.size(), static_cast<size_t>(limits.max_rows));
       int64_t tokens = 0, prompt_tokens = 0;
       std::set<int> served;
       int last = -1;
       for (const PlannedRow& row : plan.rows) {
-        ASSERT_GT(row.session, last);
-        last = row.session;
-        served.insert(row.session);
-        SessionView& view = sessions[static_cast<size_t>(row.session)];
+        ASSERT_GT(row.sequence, last);
+        last = row.sequence;
+        served.insert(row.sequence);
+        SequenceView& view = sequences[static_cast<size_t>(row.sequence)];
         ASSERT_GE(row.tokens, 1);
         ASSERT_LE(row.tokens, std::max<int64_t>(1, view.prefill_tokens));
         tokens += row.tokens;
@@ -193,22 +193,22 @@ TEST(SchedulerTest, KeepsItsRulesUnderRandomOperations) {
       }
       ASSERT_LE(tokens, limits.max_tokens);
       bool prefilling = false, decoding = false, some_decode_left_out = false;
-      for (size_t i = 0; i < sessions.size(); ++i) {
-        (sessions[i].prefill_tokens > 0 ? prefilling : decoding) = true;
-        if (sessions[i].prefill_tokens == 0 && !served.contains(static_cast<int>(i))) {
+      for (size_t i = 0; i < sequences.size(); ++i) {
+        (sequences[i].prefill_tokens > 0 ? prefilling : decoding) = true;
+        if (sequences[i].prefill_tokens == 0 && !served.contains(static_cast<int>(i))) {
           some_decode_left_out = true;
         }
       }
       ASSERT_LE(prompt_tokens,
                 decoding ? kOptions.prefill_tokens_busy : kOptions.prefill_tokens_idle);
       ASSERT_EQ(plan.num_steps > 1, !prefilling && limits.preferred_steps > 1) << ToString(plan);
-      // A session that decodes rides unless the rows (or tokens) are used up.
+      // A sequence that decodes rides unless the rows (or tokens) are used up.
       if (some_decode_left_out) {
         ASSERT_EQ(plan.rows.size(),
                   static_cast<size_t>(std::min(limits.max_rows, limits.max_tokens)));
       }
       for (const PlannedRow& row : plan.rows) {
-        SessionView& view = sessions[static_cast<size_t>(row.session)];
+        SequenceView& view = sequences[static_cast<size_t>(row.sequence)];
         view.prefill_tokens = std::max<int64_t>(0, view.prefill_tokens - row.tokens);
         view.last_served = run;
       }
@@ -219,24 +219,24 @@ TEST(SchedulerTest, KeepsItsRulesUnderRandomOperations) {
 TEST(SchedulerTest, NobodyStarves) {
   for (int max_rows : {1, 2, 5}) {
     Scheduler scheduler(Limits(max_rows, 8), kOptions);
-    std::vector<SessionView> sessions(9, Decode());
-    sessions.push_back(Prefill(40));
-    sessions.push_back(Prefill(40));
+    std::vector<SequenceView> sequences(9, Decode());
+    sequences.push_back(Prefill(40));
+    sequences.push_back(Prefill(40));
     Plan plan;
-    std::vector<uint64_t> longest_gap(sessions.size(), 0);
+    std::vector<uint64_t> longest_gap(sequences.size(), 0);
     for (uint64_t run = 1; run <= 2000; ++run) {
-      scheduler.PlanRun(sessions, run, false, &plan);
+      scheduler.PlanRun(sequences, run, false, &plan);
       for (const PlannedRow& row : plan.rows) {
-        SessionView& view = sessions[static_cast<size_t>(row.session)];
-        auto& gap = longest_gap[static_cast<size_t>(row.session)];
+        SequenceView& view = sequences[static_cast<size_t>(row.sequence)];
+        auto& gap = longest_gap[static_cast<size_t>(row.sequence)];
         if (view.prefill_tokens == 0) gap = std::max(gap, run - view.last_served);
         view.prefill_tokens = std::max<int64_t>(0, view.prefill_tokens - row.tokens);
         view.last_served = run;
       }
     }
-    for (size_t i = 0; i < sessions.size(); ++i) {
-      EXPECT_EQ(sessions[i].prefill_tokens, 0) << i;
-      EXPECT_GE(sessions[i].last_served, 1980u) << i;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      EXPECT_EQ(sequences[i].prefill_tokens, 0) << i;
+      EXPECT_GE(sequences[i].last_served, 1980u) << i;
       EXPECT_LE(longest_gap[i], 12u) << i;
     }
   }

@@ -66,7 +66,7 @@ TEST_F(SessionLimitsTest, AFixedLimitCountsForEachTenant) {
 
 TEST_F(SessionLimitsTest, EndedSessionsCountNoMore) {
   Start(10, 3);
-  ClientSession* const closed = *table_->Open("a", absl::Hours(1), now_);
+  Session* const closed = *table_->Open("a", absl::Hours(1), now_);
   OpenAll("a", absl::Seconds(5));
   table_->Erase(closed);
   EXPECT_EQ(CheckRoom("a").reason, "");
@@ -89,7 +89,7 @@ TEST_F(SessionLimitsTest, ARefusalSaysWhenEnoughOfThoseThatCountWillHaveExpired)
   Start(6, 4);
   *table_->Open("a", absl::Seconds(7), now_);
   *table_->Open("a", absl::Seconds(9), now_);
-  ClientSession* const busy = *table_->Open("a", absl::Seconds(5), now_);
+  Session* const busy = *table_->Open("a", absl::Seconds(5), now_);
   *table_->Open("a", absl::Hours(2), now_);
   *table_->Open("b", absl::Seconds(1), now_);
   table_->Take(busy, AnyRequest());

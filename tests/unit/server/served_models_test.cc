@@ -187,7 +187,7 @@ TEST_F(ServedModelsTest, ASnapshotLetsGoOnceItIsCodedWhetherItIsReadOrNot) {
   const auto reader = sessions_->SnapshotSession(&context_, request);
   text_.WaitForRequest();
   const SessionCall call = text_.last_call();
-  ClientSession session(call.session->id, "", true, /*checkpoint_tokens=*/1);
+  Session session(call.session->id, "", true, /*checkpoint_tokens=*/1);
   ASSERT_TRUE(call.act(nullptr, &session, absl::Now(), Checkpoint()).ok());
   call.done(absl::OkStatus());
   Unload(kText);

@@ -120,7 +120,7 @@ TEST_F(SessionServiceTest, ASnapshotThatIsCancelledEnds) {
     context.TryCancel();
     engine_.WaitForCancel();
     const SessionCall call = engine_.last_call();
-    ClientSession session(call.session->id, "", true, /*checkpoint_tokens=*/1);
+    Session session(call.session->id, "", true, /*checkpoint_tokens=*/1);
     if (image_comes) {
       ASSERT_TRUE(call.act(nullptr, &session, absl::Now(), Checkpoint()).ok());
     }
@@ -138,7 +138,7 @@ TEST_F(SessionServiceTest, ARestoreThatIsCancelledOpensNothing) {
   const auto writer = stub_->RestoreSession(&context_, &reply);
   Snapshot snapshot;  // a good one, of an empty session
   SetFingerprint(engine_.model(), &snapshot);
-  snapshot.sequence_hash = Sequence().hash();
+  snapshot.sequence_hash = TokenHistory().hash();
   v1::RestoreSessionRequest request;
   request.set_chunk(EncodeSnapshot(snapshot, ""));
   ASSERT_TRUE(writer->Write(request));
