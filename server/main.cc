@@ -14,11 +14,11 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "server/crash_handler.h"
-#include "server/descriptors.h"
+#include "server/config/server_config.h"
 #include "server/log.h"
+#include "server/process/crash_handler.h"
+#include "server/process/descriptors.h"
 #include "server/server.h"
-#include "server/server_config.h"
 
 namespace rivulet {
 namespace {

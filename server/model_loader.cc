@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/strict_json.h"
-#include "server/health_watch.h"
+#include "server/health/health_watch.h"
 #include "server/log.h"
 
 namespace rivulet {

@@ -14,9 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "model/model.h"
-#include "server/engine/mutex.h"
-#include "server/grpc/admin_service.h"
-#include "server/grpc/served_models.h"
+#include "server/base/mutex.h"
+#include "server/grpc/admin/admin_service.h"
+#include "server/grpc/calls/served_models.h"
 
 namespace rivulet {
 

@@ -17,13 +17,13 @@
 #include "model/cuda_backend.h"
 #include "model/file.h"
 #include "model/model.h"
-#include "server/grpc/admin_service.h"
+#include "server/config/state_setup.h"
+#include "server/grpc/admin/admin_service.h"
 #include "server/grpc/grpc_server.h"
-#include "server/health_watch.h"
-#include "server/listener_watch.h"
+#include "server/health/health_watch.h"
+#include "server/health/listener_watch.h"
 #include "server/log.h"
 #include "server/model_loader.h"
-#include "server/state_setup.h"
 
 namespace rivulet {
 namespace {

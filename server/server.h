@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/grpc/served_models.h"
-#include "server/server_config.h"
+#include "server/config/server_config.h"
+#include "server/grpc/calls/served_models.h"
 
 namespace grpc {
 class Channel;

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "server/config/server_config.h"
 #include "server/server.h"
-#include "server/server_config.h"
 
 namespace rivulet {
 

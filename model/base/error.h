@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors that name what was wrong. A Status of ours carries, beside code and message, a
-// machine-readable reason and the field concerned; server/grpc/status_map.cc turns them into
+// machine-readable reason and the field concerned; server/grpc/wire/status_map.cc turns them into
 // google.rpc.ErrorInfo and BadRequest, and nothing else in the project maps errors.
 #pragma once
 

@@ -8,14 +8,14 @@
 
 #include "model/base/error.h"
 #include "model/base/thread.h"
-#include "server/engine/activity.h"
-#include "server/engine/emitter.h"
 #include "server/engine/engine_parts.h"
-#include "server/engine/loop.h"
-#include "server/engine/request_queue.h"
-#include "server/engine/sample_session.h"
-#include "server/engine/score_session.h"
-#include "server/engine/session_request.h"
+#include "server/engine/loop/activity.h"
+#include "server/engine/loop/emitter.h"
+#include "server/engine/loop/loop.h"
+#include "server/engine/policy/request_queue.h"
+#include "server/engine/sequences/sample_sequence.h"
+#include "server/engine/sequences/score_sequence.h"
+#include "server/engine/sequences/session_request.h"
 #include "server/engine/validate.h"
 
 namespace rivulet {

@@ -16,10 +16,10 @@
 #include "absl/time/time.h"
 #include "model/backend.h"
 #include "model/model.h"
-#include "server/engine/prefix_cache.h"
 #include "server/engine/reply.h"
 #include "server/engine/request.h"
-#include "server/engine/session_table.h"
+#include "server/sessions/session_table.h"
+#include "server/sessions/store/prefix_cache.h"
 
 namespace rivulet {
 

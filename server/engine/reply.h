@@ -13,7 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "model/backend.h"
-#include "server/engine/mutex.h"
+#include "server/base/mutex.h"
 #include "server/engine/request.h"
 
 namespace rivulet {

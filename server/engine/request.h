@@ -10,7 +10,7 @@
 
 #include "absl/time/time.h"
 #include "model/sampler.h"
-#include "server/engine/client_session.h"
+#include "server/sessions/session.h"
 
 namespace rivulet {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/random_word.h"
-#include "server/engine/session_request.h"
+#include "server/engine/sequences/session_request.h"
 
 namespace rivulet {
 namespace {

@@ -10,7 +10,7 @@
 #include "model/backend.h"
 #include "server/engine/engine.h"
 #include "server/engine/request.h"
-#include "server/engine/session.h"
+#include "server/engine/sequences/sequence.h"
 
 namespace rivulet {
 

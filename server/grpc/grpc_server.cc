@@ -9,8 +9,8 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "rivulet/v1/inference.grpc.pb.h"
-#include "server/descriptors.h"
-#include "server/grpc/listener.h"
+#include "server/grpc/connections/listener.h"
+#include "server/process/descriptors.h"
 
 namespace rivulet {
 namespace {

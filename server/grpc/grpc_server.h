@@ -7,13 +7,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/grpc/call_watch.h"
-#include "server/grpc/inference_service.h"
-#include "server/grpc/multiplex_service.h"
-#include "server/grpc/served_models.h"
-#include "server/grpc/server_calls.h"
-#include "server/grpc/session_service.h"
-#include "server/grpc/unknown_methods.h"
+#include "server/grpc/calls/served_models.h"
+#include "server/grpc/calls/server_calls.h"
+#include "server/grpc/calls/unknown_methods.h"
+#include "server/grpc/connections/call_watch.h"
+#include "server/grpc/generate/inference_service.h"
+#include "server/grpc/multiplex/multiplex_service.h"
+#include "server/grpc/session/session_service.h"
 
 namespace grpc {
 class Channel;

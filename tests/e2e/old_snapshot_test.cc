@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "kernels/cpu_target.h"
-#include "model/snapshot.h"
+#include "server/sessions/snapshot.h"
 #include "tests/e2e/session_fixture.h"
 
 namespace rivulet::testing {

@@ -8,8 +8,8 @@
 #include <functional>
 #include <thread>
 
-#include "model/sequence_hash.h"
-#include "model/snapshot.h"
+#include "server/sessions/sequence_hash.h"
+#include "server/sessions/snapshot.h"
 #include "tests/e2e/session_fixture.h"
 
 namespace rivulet::testing {

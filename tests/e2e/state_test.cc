@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "model/base/error.h"
-#include "model/snapshot.h"
+#include "server/sessions/snapshot.h"
 #include "tests/e2e/session_fixture.h"
 
 namespace rivulet::testing {

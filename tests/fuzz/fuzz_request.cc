@@ -18,9 +18,9 @@
 #include "model/model.h"
 #include "server/engine/engine_parts.h"
 #include "server/engine/session_calls.h"
-#include "server/grpc/convert.h"
-#include "server/grpc/convert_session.h"
-#include "server/grpc/wire_field.h"
+#include "server/grpc/wire/convert.h"
+#include "server/grpc/wire/convert_session.h"
+#include "server/grpc/wire/wire_field.h"
 #include "tests/fuzz/promise.h"
 #include "tests/support/fake_backend.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "model/base/error.h"
-#include "model/sequence_hash.h"
-#include "model/snapshot.h"
+#include "server/sessions/sequence_hash.h"
+#include "server/sessions/snapshot.h"
 #include "tests/fuzz/promise.h"
 #include "tests/fuzz/snapshot_sections.h"
 

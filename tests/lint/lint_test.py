@@ -38,7 +38,7 @@ LAYERS = {
     "server/grpc/": ["server/", "model/", "rivulet/v1/", "google/rpc/", "grpc/health/", "grpcpp/", "google/protobuf/"],
     "server/": ["server/", "model/", "grpcpp/"],
     "client/cpp/": ["client/cpp/", "rivulet/", "google/rpc/", "grpcpp/", "google/protobuf/"],
-    "client/cli/": ["client/", "rivulet/", "server/server.h", "server/server_config.h", "server/log.h", "grpcpp/",
+    "client/cli/": ["client/", "rivulet/", "server/server.h", "server/config/server_config.h", "server/log.h", "grpcpp/",
                     "model/base/error.h", "google/protobuf/"],
 }
 OURS = re.compile(r"^(kernels|model|server|client|tests|rivulet|google|grpcpp)/")
@@ -91,7 +91,7 @@ class LintTest(unittest.TestCase):
     def test_layers(self):
         self.assertTrue(layering_errors("kernels/a.h", '#include "model/config.h"\n'))
         self.assertTrue(layering_errors("model/a.cc", "#include <grpcpp/grpcpp.h>\n"))
-        self.assertTrue(layering_errors("server/engine/a.cc", '#include "server/grpc/convert.h"\n'))
+        self.assertTrue(layering_errors("server/engine/a.cc", '#include "server/grpc/wire/convert.h"\n'))
         self.assertTrue(layering_errors("kernels/gemm.h", "#include <hwy/highway.h>\n"))
         self.assertTrue(layering_errors("kernels/gemm.h", "#include <cuda_runtime.h>\n"))
         self.assertTrue(layering_errors("model/a.cc", "#include <cuda_runtime_api.h>\n"))

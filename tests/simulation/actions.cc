@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "model/snapshot.h"
 #include "server/engine/validate.h"
+#include "server/sessions/snapshot.h"
 #include "tests/simulation/extremes.h"
 #include "tests/simulation/reader.h"
 #include "tests/simulation/simulation.h"

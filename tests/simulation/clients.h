@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/engine/client_session.h"
 #include "server/engine/reply.h"
 #include "server/engine/request.h"
+#include "server/sessions/session.h"
 #include "tests/simulation/truth.h"
 
 namespace rivulet::simulated {

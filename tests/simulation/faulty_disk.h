@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/engine/state_files.h"
+#include "server/sessions/store/state_files.h"
 #include "tests/simulation/choices.h"
 
 namespace rivulet {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/snapshot.h"
+#include "server/sessions/snapshot.h"
 #include "tests/simulation/simulation.h"
 
 namespace rivulet {

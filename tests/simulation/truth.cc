@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/sequence_hash.h"
+#include "server/sessions/sequence_hash.h"
 
 namespace rivulet {
 namespace {

@@ -17,7 +17,7 @@
 #include "model/config.h"
 #include "model/tokenizer.h"
 #include "server/engine/engine.h"
-#include "server/engine/parked_room.h"
+#include "server/engine/loop/parked_room.h"
 #include "server/engine/reply.h"
 #include "server/engine/request.h"
 #include "tests/support/fake_backend.h"

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "model/sequence_hash.h"
+#include "server/sessions/sequence_hash.h"
 
 namespace rivulet {
 namespace {

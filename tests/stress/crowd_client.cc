@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "model/base/error.h"
-#include "model/sequence_hash.h"
+#include "server/sessions/sequence_hash.h"
 
 namespace rivulet {
 

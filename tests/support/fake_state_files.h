@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "server/engine/state_files.h"
+#include "server/sessions/store/state_files.h"
 
 namespace rivulet {
 

@@ -13,9 +13,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "model/base/error.h"
-#include "model/snapshot.h"
 #include "server/engine/engine.h"
 #include "server/engine/session_calls.h"
+#include "server/sessions/snapshot.h"
 #include "tests/support/reply_collector.h"
 
 namespace rivulet {

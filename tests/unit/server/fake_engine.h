@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "server/engine/engine.h"
-#include "server/grpc/served_models.h"
+#include "server/grpc/calls/served_models.h"
 #include "tests/unit/server/fake_drain.h"
 
 namespace rivulet::testing {

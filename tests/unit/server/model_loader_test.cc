@@ -15,7 +15,7 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "server/grpc/grpc_server.h"
-#include "server/health_watch.h"
+#include "server/health/health_watch.h"
 #include "tests/support/raw_rpc.h"
 #include "tests/unit/server/fake_engine.h"
 

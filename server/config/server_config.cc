@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config/server_config.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "model/base/error.h"
+#include "model/file.h"
+#include "model/strict_json.h"
+#include "server/config/settings.h"
+
+namespace rivulet {
+namespace {
+
+using nlohmann::ordered_json;
+absl::Status InvalidSetting(const Setting& setting, const std::string& held,
+                            const std::string& allowed) {
+  return InvalidField("CONFIG_INVALID", setting.name,
+                      absl::StrCat(setting.name, " is ", held, "; ", allowed));
+}
+
+absl::Status RenamedSetting(absl::string_view name) {
+  return InvalidField("CONFIG_INVALID", name, absl::StrCat(name, ": ", kRenamedHelp));
+}
+
+absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
+  if (const auto* number = std::get_if<int ServerConfig::*>(&setting.member)) {
+    const int value = config.**number;
+    if (value < setting.min || value > setting.max) {
+      return InvalidSetting(setting, absl::StrCat(value),
+                            absl::StrCat("allowed: ", setting.min, " to ", setting.max));
+    }
+  }
+  if (const auto* text = std::get_if<std::string ServerConfig::*>(&setting.member)) {
+    const std::string& value = config.**text;
+    if (setting.choices.empty()) return absl::OkStatus();
+    for (const std::string& choice : setting.choices) {
+      if (value == choice) return absl::OkStatus();
+    }
+    return InvalidSetting(setting, absl::StrCat("\"", value, "\""),
+                          absl::StrCat("allowed: ", absl::StrJoin(setting.choices, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+// Puts a JSON value into the member it belongs to; false where the type is wrong.
+struct JsonReader {
+  const JsonValue& json;
+  ServerConfig* config;
+
+  bool operator()(std::vector<std::string> ServerConfig::*member) const {
+    if (json.kind != JsonValue::Kind::kArray) return false;
+    std::vector<std::string> values;
+    for (const JsonValue& entry : json.items) {
+      if (entry.kind != JsonValue::Kind::kString) return false;
+      values.push_back(entry.text);
+    }
+    config->*member = std::move(values);
+    return true;
+  }
+  bool operator()(std::string ServerConfig::*member) const {
+    if (json.kind != JsonValue::Kind::kString) return false;
+    config->*member = json.text;
+    return true;
+  }
+  bool operator()(int ServerConfig::*member) const {
+    if (json.kind != JsonValue::Kind::kInteger) return false;
+    if (json.integer < INT32_MIN || json.integer > INT32_MAX) return false;
+    config->*member = static_cast<int>(json.integer);
+    return true;
+  }
+  bool operator()(bool ServerConfig::*member) const {
+    if (json.kind != JsonValue::Kind::kBool) return false;
+    config->*member = json.boolean;
+    return true;
+  }
+};
+
+const char* JsonTypeName(const SettingMember& member) {
+  constexpr const char* kNames[] = {"an array of strings", "a string", "an integer",
+                                    "true or false"};
+  return kNames[member.index()];
+}
+
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+
+// The parser of the command line; what it is given lands in the arguments.
+struct Flags {
+  CLI::App app{"Serves trained linear transformers over gRPC.", "rivulet-server"};
+  std::string config_file;
+  bool print_config = false;
+  std::map<std::string, std::string> renamed;  // values of kRenamedSettings
+
+  explicit Flags(ServerConfig* config) {
+    for (const Setting& setting : Settings()) {
+      const std::string flag = absl::StrCat("--", setting.name);
+      std::visit(
+          [&](auto member) {
+            CLI::Option* option = app.add_option(flag, config->*member, setting.help);
+            option->capture_default_str()->type_name(setting.type);
+            if constexpr (std::is_same_v<decltype(member), decltype(&ServerConfig::models)>) {
+              option->allow_extra_args(false)->default_str("");
+            }
+            if constexpr (std::is_same_v<decltype(member), bool ServerConfig::*>) {
+              option->default_str(config->*member ? "true" : "false");
+            }
+          },
+          setting.member);
+    }
+    for (const char* name : kRenamedSettings) {
+      // Of group "": --help does not show it. A value is optional, so that none is asked for.
+      app.add_option(absl::StrCat("--", name), renamed[name])->expected(0, 1)->group("");
+    }
+    app.add_option("--config", config_file, "JSON file with the same names; flags win over it")
+        ->type_name("FILE");
+    app.add_flag("--print-config", print_config, "Print the settings in force as JSON and exit");
+    app.set_version_flag("--version", std::string("rivulet-server ") + RIVULET_VERSION);
+    app.get_formatter()->column_width(34);
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view address, absl::string_view setting) {
+  const auto invalid = [&](absl::string_view why) {
+    return InvalidField("CONFIG_INVALID", setting,
+                        absl::StrCat(setting, " is \"", address, "\"; ", why,
+                                     ": HOST:PORT, for example 127.0.0.1:50051 or [::1]:50051"));
+  };
+  const size_t colon = address.rfind(':');
+  if (colon == absl::string_view::npos || colon == 0) return invalid("it needs a host and a port");
+  absl::string_view host = address.substr(0, colon);
+  const absl::string_view port = address.substr(colon + 1);
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
+    host = host.substr(1, host.size() - 2);
+  } else if (absl::StrContains(host, ":")) {
+    return invalid("an IPv6 address needs brackets");
+  }
+  HostPort result;
+  result.host = std::string(host);
+  if (port.empty() || port.size() > 5 || port.find_first_not_of("0123456789") != port.npos ||
+      !absl::SimpleAtoi(port, &result.port) || result.port > 65535) {
+    return invalid("the port must be 0 to 65535");
+  }
+  return result;
+}
+
+absl::Status ValidateServerConfig(const ServerConfig& config) {
+  if (config.models.empty() && config.model_repositories.empty()) {
+    return InvalidField("CONFIG_INVALID", "model", "no model is given; --model DIR names one");
+  }
+  if (!config.model_repositories.empty() && config.admin_listen.empty()) {
+    return InvalidField("CONFIG_INVALID", "model-repository",
+                        "model-repository is given without admin-listen, which loads from it");
+  }
+  for (const Setting& setting : Settings()) {
+    RIVULET_RETURN_IF_ERROR(CheckSetting(setting, config));
+  }
+  // One message that may come, and as much for other tenants.
+  if (config.restore_memory_mib < 2 * config.max_message_mib) {
+    return InvalidField("CONFIG_INVALID", "restore-memory-mib",
+                        absl::StrCat("restore-memory-mib is ", config.restore_memory_mib,
+                                     "; it must be at least twice max-message-mib, which is ",
+                                     config.max_message_mib));
+  }
+  if (!config.listen.empty()) RIVULET_RETURN_IF_ERROR(ParseHostPort(config.listen).status());
+  if (!config.admin_listen.empty()) {
+    RIVULET_RETURN_IF_ERROR(ParseHostPort(config.admin_listen, "admin-listen").status());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config) {
+  const auto apply = [config](const std::string& key, const JsonValue& value) -> absl::Status {
+    const Setting* found = nullptr;
+    for (const char* name : kRenamedSettings) {
+      if (key == name) return RenamedSetting(key);
+    }
+    for (const Setting& setting : Settings()) {
+      if (key == setting.name) found = &setting;
+    }
+    if (found == nullptr) {
+      const auto append_name = [](std::string* out, const Setting& s) { out->append(s.name); };
+      return InvalidField("CONFIG_INVALID", key,
+                          absl::StrCat(Quoted(key), " is not a setting; there are: ",
+                                       absl::StrJoin(Settings(), ", ", append_name)));
+    }
+    if (!std::visit(JsonReader{value, config}, found->member)) {
+      return InvalidSetting(*found, Describe(value),
+                            absl::StrCat("it must be ", JsonTypeName(found->member)));
+    }
+    return absl::OkStatus();
+  };
+  return ParseStrictJsonMembers(text, JsonLimits(), apply);
+}
+
+std::string ServerConfigToJson(const ServerConfig& config) {
+  ordered_json json;
+  for (const Setting& setting : Settings()) {
+    std::visit([&](auto member) { json[setting.name] = config.*member; }, setting.member);
+  }
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* argv) {
+  ServerCommand command;
+  ServerConfig scratch;
+  Flags first(&scratch);  // finds --config, --help, --version and every bad flag
+  try {
+    first.app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    command.serve = false;
+    command.output = first.app.help();
+    return command;
+  } catch (const CLI::CallForVersion& version) {
+    command.serve = false;
+    command.output = absl::StrCat(version.what(), "\n");
+    return command;
+  } catch (const CLI::ParseError& error) {
+    return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
+  }
+  for (const char* name : kRenamedSettings) {
+    const std::string flag = absl::StrCat("--", name);
+    if (first.app.count(flag) > 0) return RenamedSetting(flag);
+  }
+  if (!first.config_file.empty()) {
+    const auto text = ReadSmallFile(first.config_file, kMaxConfigBytes);
+    const absl::Status status =
+        text.ok() ? ApplyServerConfigJson(*text, &command.config) : text.status();
+    if (!status.ok()) return Annotate(status, first.config_file);
+  }
+  Flags second(&command.config);  // flags that are not given leave what the file has set
+  try {
+    second.app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return InvalidField("CONFIG_INVALID", "", absl::StrCat(error.what(), " (see --help)"));
+  }
+  if (second.print_config) {
+    command.serve = false;
+    command.output = absl::StrCat(ServerConfigToJson(command.config), "\n");
+    // A template of a file names no model yet.
+    ServerConfig checked = command.config;
+    if (checked.models.empty()) checked.models.push_back("any");
+    RIVULET_RETURN_IF_ERROR(ValidateServerConfig(checked));
+    return command;
+  }
+  RIVULET_RETURN_IF_ERROR(ValidateServerConfig(command.config));
+  RIVULET_RETURN_IF_ERROR(
+      ParseHostPort(command.config.listen).status());  // a process needs a socket
+  return command;
+}
+
+}  // namespace rivulet

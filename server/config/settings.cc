@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config/settings.h"
+
+#include <limits>
+#include <utility>
+
+namespace rivulet {
+namespace {
+
+Setting Choice(const char* name, const char* help, std::string ServerConfig::*member,
+               std::vector<std::string> choices) {
+  return {name, "NAME", help, member, std::move(choices)};
+}
+
+Setting Number(const char* name, const char* help, int ServerConfig::*member, int min, int max) {
+  return {name, "N", help, member, {}, min, max};
+}
+
+// Of what a model keeps between requests.
+std::vector<Setting> StateSettings() {
+  using C = ServerConfig;
+  return {
+      Number("max-open-sessions", "Sessions of a model that may be open at once",
+             &C::max_open_sessions, 0, 1 << 24),
+      Number("max-tenant-sessions",
+             "... of one tenant; 0: at most 7 times the number that is still free",
+             &C::max_tenant_sessions, 0, 1 << 24),
+      {"snapshot-key-file", "FILE",
+       "File with the key that signs snapshots of sessions, at least 16 bytes; only snapshots "
+       "signed with it are restored. Default: snapshots are unsigned",
+       &C::snapshot_key_file},
+      Number(
+          "restore-memory-mib",
+          "Memory for snapshots that clients are sending to RestoreSession; one tenant may use at "
+          "most 7 times what is still free",
+          &C::restore_memory_mib, 2, 1 << 24),
+      Number("restore-timeout-seconds",
+             "End a RestoreSession whose client needs longer than this for 64 KiB of the "
+             "snapshot; 0: never",
+             &C::restore_timeout_seconds, 0, 86400),
+      Number("session-state-mib",
+             "Memory of a model for the states of sessions and cached prompts between requests; "
+             "the least recently used ones beyond it move to files, or are dropped and computed "
+             "again when needed",
+             &C::session_state_mib, 0, 1 << 24),
+      Number("parked-state-mib",
+             "Memory of a model for paused replies: those whose client stopped reading, and those "
+             "of tenants above their share; at least twice the states of all slots. 0: that, and "
+             "256 MiB",
+             &C::parked_state_mib, 0, 1 << 24),
+      {"state-dir", "DIR",
+       "Directory for states that do not fit into memory. It is created if missing, emptied at "
+       "start and end, and used by one server at a time. Default: states are not written to files",
+       &C::state_dir},
+      Number("state-disk-mib", "Most disk space for the states of a model", &C::state_disk_mib, 0,
+             1 << 30),
+      Number("prefix-cache-mib",
+             "Most memory and disk space for the cached prompts of a model; 0: no prompt cache",
+             &C::prefix_cache_mib, 0, 1 << 24),
+      {"warm-states", "PATH",
+       "Snapshot of a session, or a directory of snapshots, from which the cached prompts of every "
+       "tenant may start; repeatable",
+       &C::warm_states},
+      Number("checkpoint-tokens",
+             "A long request on a session keeps a state after this many tokens each, so that a "
+             "rewind recomputes few tokens",
+             &C::checkpoint_tokens, 1, 1 << 30),
+  };
+}
+
+// What is served, where, and on what.
+std::vector<Setting> ServingSettings() {
+  using C = ServerConfig;
+  return {
+      {"model", "DIR", "Model directory; repeat the flag for several models", &C::models},
+      {"listen", "HOST:PORT", "Address to listen on; port 0 takes a free one", &C::listen},
+      {"admin-listen", "HOST:PORT",
+       "Address of AdminService, which loads and unloads models at run time. It is "
+       "unauthenticated: keep it on loopback. Default: not served",
+       &C::admin_listen},
+      {"model-repository", "DIR",
+       "Directory of model directories: DIR/NAME may be loaded by its NAME; repeatable",
+       &C::model_repositories},
+      Choice("backend", "auto (cuda where there is one, else cpu), cpu or cuda", &C::backend,
+             {"auto", "cpu", "cuda"}),
+      Choice("precision", "Matrix products on CUDA: default or float32", &C::precision,
+             {"default", "float32"}),
+      Choice(
+          "plan",
+          "Steps on CUDA: latency (one kernel launch for many steps; for few sessions), throughput "
+          "(one CUDA graph per step), or auto (latency if the weights fit into the GPU's shared "
+          "memory, else throughput). The tokens are the same",
+          &C::plan, {"auto", "latency", "throughput"}),
+      Choice("products",
+             "Matrix products on CUDA: auto (NVIDIA's cuBLASLt from many rows on where it is "
+             "installed and a check at start finds the bits of our own kernels, else these; the "
+             "tokens are the same), cublaslt (it runs all of them: other bits, another numerics "
+             "id) or own",
+             &C::products, {"auto", "cublaslt", "own"}),
+      Choice("weights", "Matrix weights in memory on the CPU: auto, f32, f16 or bf16", &C::weights,
+             {"auto", "f32", "f16", "bf16"}),
+  };
+}
+
+// Of connections.
+std::vector<Setting> ConnectionSettings() {
+  using C = ServerConfig;
+  return {
+      Number("max-connections",
+             "Most connections at once; further ones are closed; 0: as many as the limit of file "
+             "descriptors (ulimit -n) allows, at most 65536",
+             &C::max_connections, 0, 1 << 24),
+      Number("max-connections-per-address",
+             "... of one IP address; 0: no limit. A load balancer counts as one address",
+             &C::max_connections_per_address, 0, 1 << 24),
+      Number("max-streams", "Most concurrent requests on one connection", &C::max_streams, 1,
+             1 << 24),
+      Number("max-connection-idle-seconds",
+             "Send GOAWAY to a connection that had no request for about this long; 0: never",
+             &C::max_connection_idle_seconds, 0, 86400),
+      Number("max-connection-age-seconds",
+             "Send GOAWAY to a connection after about this long, so that its client finds new "
+             "replicas; running replies continue; 0: never",
+             &C::max_connection_age_seconds, 0, 86400),
+      Number("listener-timeout-seconds",
+             "The server connects to itself every few seconds. If no attempt succeeds for this "
+             "long, health turns NOT_SERVING and the process exits with code 3; 0: never",
+             &C::listener_timeout_seconds, 0, 86400),
+  };
+}
+
+// Limits, and how it ends.
+std::vector<Setting> OperatingSettings() {
+  using C = ServerConfig;
+  return {
+      Number("slots",
+             "Slots of a model: samples and scores that run at once, each with a state in the "
+             "backend's memory",
+             &C::slots, 1, 1 << 24),
+      Number("max-queue", "Samples and scores of a model that may wait for a slot", &C::max_queue,
+             0, 1 << 24),
+      Number("max-tenant-queue",
+             "... of one tenant; 0: no further limit. One tenant never fills the whole queue: an "
+             "eighth stays free even if it is alone",
+             &C::max_tenant_queue, 0, 1 << 24),
+      Number("max-tenant-slots",
+             "Slots that one tenant may hold at once, and so the most samples of a request; 0: all",
+             &C::max_tenant_slots, 0, 1 << 24),
+      Number("max-request-tokens", "Tokens that one request may generate, over all its samples",
+             &C::max_request_tokens, 1, std::numeric_limits<int>::max()),
+      Number("reader-timeout-seconds",
+             "End a reply whose client has not read for this long while more than 16 KiB wait for "
+             "it; 0: never",
+             &C::reader_timeout_seconds, 0, 86400),
+      Number("drain-delay-seconds",
+             "After SIGTERM: how long requests are still accepted while health is NOT_SERVING, so "
+             "that load balancers choose other replicas",
+             &C::drain_delay_seconds, 0, 86400),
+      Number("drain-seconds",
+             "After SIGTERM and that delay: how long running replies may continue; new requests "
+             "are refused",
+             &C::drain_seconds, 0, 86400),
+      {"reflection", "BOOL", "Serve gRPC reflection", &C::reflection},
+      Number("max-message-mib", "Largest request in MiB", &C::max_message_mib, 1, 1024),
+      Number("max-multiplexed", "Most concurrent requests on one Multiplex stream",
+             &C::max_multiplexed, 1, 1 << 24),
+      Number("device", "GPU of the CUDA backend, as CUDA counts them", &C::device, 0, 1023),
+      Number("threads", "Threads of the CPU backend; 0: the cores this process may use",
+             &C::threads, 0, 4096),
+  };
+}
+
+}  // namespace
+
+const std::vector<Setting>& Settings() {
+  static const auto* settings = [] {
+    auto* all = new std::vector<Setting>(ServingSettings());
+    for (const Setting& setting : OperatingSettings()) all->push_back(setting);
+    for (const Setting& setting : ConnectionSettings()) all->push_back(setting);
+    for (const Setting& setting : StateSettings()) all->push_back(setting);
+    return all;
+  }();
+  return *settings;
+}
+
+}  // namespace rivulet

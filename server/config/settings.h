@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one table of settings: flags, keys of the JSON file and --help come from it.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "server/config/server_config.h"
+
+namespace rivulet {
+
+// Where a setting is kept.
+using SettingMember =
+    std::variant<std::vector<std::string> ServerConfig::*, std::string ServerConfig::*,
+                 int ServerConfig::*, bool ServerConfig::*>;
+
+// One setting: flag "--name" and JSON key "name".
+struct Setting {
+  const char* name;
+  const char* type;  // shown in --help
+  const char* help;
+  SettingMember member;
+  std::vector<std::string> choices = {};  // for std::string; empty: free
+  int min = 0, max = 0;                   // for int
+};
+
+// All, in the order of --help.
+const std::vector<Setting>& Settings();
+
+// Names that settings had before. They are refused with kRenamedHelp until the release after 0.1.
+inline constexpr const char* kRenamedSettings[] = {"max-sessions", "max-client-sessions"};
+inline constexpr const char* kRenamedHelp =
+    "this setting was renamed; max-sessions is now slots, max-client-sessions is now "
+    "max-open-sessions";
+
+}  // namespace rivulet

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config/state_setup.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/file.h"
+#include "server/engine/loop/parked_room.h"
+#include "server/sessions/snapshot.h"
+
+namespace rivulet {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxWarmBytes = uint64_t{1} << 30;
+
+absl::Status BadWarmFile(absl::string_view reason, const std::string& path,
+                         absl::string_view what) {
+  return InvalidField(reason, "warm-states", absl::StrCat(path, ": ", what));
+}
+
+// The path itself, or the files of a directory in the order of their names.
+absl::StatusOr<std::vector<std::string>> FilesAt(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return std::vector<std::string>{path};
+  std::vector<std::string> files;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.empty() && name[0] != '.') files.push_back(entry->path().string());
+  }
+  if (error) return BadWarmFile("CONFIG_INVALID", path, error.message());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+absl::StatusOr<Snapshot> ReadSnapshot(const std::string& path, absl::string_view key) {
+  std::error_code error;
+  const uint64_t size = fs::file_size(path, error);
+  if (!error && size > kMaxWarmBytes) {
+    return InvalidField(
+        "CONFIG_INVALID", "warm-states",
+        absl::StrCat("the file has more than the allowed ", kMaxWarmBytes, " bytes"));
+  }
+  RIVULET_ASSIGN_OR_RETURN(const std::string bytes, ReadSmallFile(path, error ? 0 : size));
+  RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes, key));
+  if (snapshot.state.empty()) {
+    return InvalidField("CONFIG_INVALID", "warm-states",
+                        "the snapshot holds no state: nothing was fed to its session");
+  }
+  return snapshot;
+}
+
+}  // namespace
+
+void SetStateOptions(const ServerConfig& config, EngineOptions* options) {
+  options->sessions.max_open_sessions = config.max_open_sessions;
+  options->sessions.max_tenant_sessions = config.max_tenant_sessions;
+  options->sessions.checkpoint_tokens = config.checkpoint_tokens;
+  options->states.max_memory_bytes = int64_t{config.session_state_mib} << 20;
+  options->states.max_disk_bytes = int64_t{config.state_disk_mib} << 20;
+  options->prefix_cache.max_bytes = int64_t{config.prefix_cache_mib} << 20;
+}
+
+absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& limits) {
+  const int64_t given = int64_t{config.parked_state_mib} << 20;
+  const int64_t least = LeastParkedBytes(limits);
+  if (given == 0 || given >= least) return absl::OkStatus();
+  constexpr int64_t kMib = int64_t{1} << 20;
+  return InvalidField(
+      "CONFIG_INVALID", "parked-state-mib",
+      absl::StrCat("parked-state-mib is ", config.parked_state_mib, "; the states of ",
+                   limits.num_slots, " slots twice take at least ", (least + kMib - 1) / kMib,
+                   ", so that replies can be preempted; 0: as much as that, and 256 MiB"));
+}
+
+absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name) {
+  DiskTier tier;
+  if (config.state_dir.empty()) return tier;
+  RIVULET_RETURN_IF_ERROR(MakeStateDirectory(config.state_dir));
+  RIVULET_ASSIGN_OR_RETURN(tier.files,
+                           OpenStateDirectory(absl::StrCat(config.state_dir, "/", model_name)));
+  return tier;
+}
+
+absl::StatusOr<WarmFiles> WarmFiles::Read(const ServerConfig& config, absl::string_view key) {
+  WarmFiles warm;
+  for (const std::string& path : config.warm_states) {
+    RIVULET_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesAt(path));
+    for (const std::string& file : files) {
+      absl::StatusOr<Snapshot> snapshot = ReadSnapshot(file, key);
+      if (!snapshot.ok()) return Annotate(snapshot.status(), file);
+      warm.files_.push_back({file, *std::move(snapshot)});
+    }
+  }
+  return warm;
+}
+
+absl::Status WarmFiles::CheckModels(const std::vector<std::shared_ptr<const Model>>& models) const {
+  for (const File& file : files_) {
+    const bool known = std::any_of(models.begin(), models.end(), [&](const auto& model) {
+      return model->weights_sha256() == file.snapshot.weights_sha256;
+    });
+    if (known) continue;
+    return BadWarmFile("WARM_STATE_MODEL", file.path,
+                       absl::StrCat("the snapshot is of model \"", file.snapshot.model_name,
+                                    "\" with weights that no model here has"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<WarmState>> WarmFiles::Of(const Model& model,
+                                                     absl::string_view numerics_id,
+                                                     int64_t max_bytes) const {
+  std::vector<WarmState> states;
+  int64_t bytes = 0;
+  for (const File& file : files_) {
+    const Snapshot& snapshot = file.snapshot;
+    if (snapshot.weights_sha256 != model.weights_sha256()) continue;
+    const absl::Status status = CheckSnapshot(snapshot, model, snapshot.tenant);
+    if (!status.ok()) return Annotate(status, file.path);
+    if (snapshot.numerics_id != numerics_id) {
+      return BadWarmFile("WARM_STATE_NUMERICS", file.path,
+                         absl::StrCat("the state was computed with numerics id ",
+                                      snapshot.numerics_id, ", this server has ", numerics_id,
+                                      ": take the snapshot again with this server"));
+    }
+    bytes += static_cast<int64_t>(snapshot.state.size() * sizeof(float));
+    if (bytes > max_bytes) {
+      return BadWarmFile("WARM_STATE_MEMORY", file.path,
+                         absl::StrCat("the states up to this one take ", bytes,
+                                      " bytes, session-state-mib allows ", max_bytes));
+    }
+    states.push_back({snapshot.tokens, snapshot.fed, snapshot.state});
+  }
+  return states;
+}
+
+}  // namespace rivulet

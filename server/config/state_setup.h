@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the settings say of states: where those of a model may go, and which it begins with.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/model.h"
+#include "server/config/server_config.h"
+#include "server/engine/engine.h"
+#include "server/sessions/snapshot.h"
+
+namespace rivulet {
+
+// The limits of `config` on sessions, their states and cached prompts.
+void SetStateOptions(const ServerConfig& config, EngineOptions* options);
+
+// OK where parked-state-mib is 0 or holds what preemption needs (LeastParkedBytes). Errors:
+// INVALID_ARGUMENT naming it.
+absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& limits);
+
+// Files in STATE-DIR/NAME; empty where config.state_dir is "". Errors: as OpenStateDirectory.
+absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name);
+
+// The snapshots that config.warm_states names, files or directories of files, which may be of
+// several models. What they hold is for all tenants: whoever put them there decided that, so the
+// tenant in a snapshot is not looked at. Thread: any, once it is made.
+class WarmFiles {
+ public:
+  // Reads all of them, each with a state. `key`: of their signature; "": it is not looked at.
+  // Errors: those of DecodeSnapshot, NOT_FOUND, INVALID_ARGUMENT; the message begins with the file.
+  static absl::StatusOr<WarmFiles> Read(const ServerConfig& config, absl::string_view key);
+
+  // INVALID_ARGUMENT (WARM_STATE_MODEL) where a file is of none of these models.
+  absl::Status CheckModels(const std::vector<std::shared_ptr<const Model>>& models) const;
+  // Those of `model`. Errors: INVALID_ARGUMENT (WARM_STATE_NUMERICS: computed by another backend or
+  // build, so its tokens would not be those of a lone request; WARM_STATE_MEMORY), those of
+  // CheckSnapshot.
+  absl::StatusOr<std::vector<WarmState>> Of(const Model& model, absl::string_view numerics_id,
+                                            int64_t max_bytes) const;
+
+ private:
+  struct File {
+    std::string path;
+    Snapshot snapshot;
+  };
+  std::vector<File> files_;
+};
+
+}  // namespace rivulet

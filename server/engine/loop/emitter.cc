@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/loop/emitter.h"
+
+#include <utility>
+
+#include "model/base/thread.h"
+#include "server/engine/reply.h"
+
+namespace rivulet {
+namespace {
+
+using Calls = std::vector<std::function<void()>>;
+
+// What AfterBatch was given in the batch that this thread is telling; null between batches.
+thread_local Calls* after_batch = nullptr;
+
+}  // namespace
+
+void AfterBatch(std::function<void()> told) {
+  if (after_batch == nullptr) return told();
+  after_batch->push_back(std::move(told));
+}
+
+Emitter::Emitter(Threads threads) {
+  if (threads == Threads::kOwn) thread_ = std::thread([this] { Run(); });
+}
+
+Emitter::~Emitter() {
+  if (!thread_.joinable()) {
+    Tell();
+    return;
+  }
+  {
+    MutexLock lock(&mutex_);
+    stop_ = true;
+    filled_.NotifyAll();
+  }
+  thread_.join();
+}
+
+void Emitter::Hand(Batch* batch) {
+  if (batch->empty()) return;
+  {
+    MutexLock lock(&mutex_);
+    ++batches_handed_;
+    if (pending_.empty()) {
+      std::swap(pending_, *batch);
+    } else {
+      // Pointers in `ready` stay good although they are told before all of `ended`: what ended in
+      // an earlier batch is never in the `ready` of a later one.
+      pending_.ready.insert(pending_.ready.end(), batch->ready.begin(), batch->ready.end());
+      for (auto& outlet : batch->ended) pending_.ended.push_back(std::move(outlet));
+    }
+    if (idle_) filled_.NotifyOne();
+  }
+  batch->ready.clear();
+  batch->ended.clear();
+}
+
+void Emitter::Flush() {
+  if (!thread_.joinable()) return Tell();
+  MutexLock lock(&mutex_);
+  const uint64_t target = batches_handed_;
+  while (batches_told_ < target) told_.Wait(&mutex_);
+}
+
+void Emitter::Tell() {
+  Batch batch;
+  {
+    MutexLock lock(&mutex_);
+    std::swap(batch, pending_);
+  }
+  TellBatch(&batch);
+}
+
+void Emitter::Run() {
+  NameThread("emitter");
+  Batch batch;
+  while (true) {
+    uint64_t taken = 0;
+    {
+      MutexLock lock(&mutex_);
+      while (pending_.empty() && !stop_) {
+        idle_ = true;
+        filled_.Wait(&mutex_);
+      }
+      idle_ = false;
+      if (pending_.empty()) return;
+      std::swap(batch, pending_);
+      taken = batches_handed_;
+    }
+    TellBatch(&batch);
+    MutexLock lock(&mutex_);
+    batches_told_ = taken;
+    told_.NotifyAll();
+  }
+}
+
+void Emitter::TellBatch(Batch* batch) {
+  Calls after;
+  after_batch = &after;
+  for (Outlet* outlet : batch->ready) {
+    // Cleared first: what arrives during the call leads to another one.
+    outlet->ready_.exchange(false, std::memory_order_acq_rel);
+    outlet->OnReady();
+  }
+  batch->ready.clear();
+  for (auto& outlet : batch->ended) {
+    outlet->OnEnd();
+    outlet.reset();
+  }
+  batch->ended.clear();
+  after_batch = nullptr;
+  for (const auto& told : after) told();
+}
+
+}  // namespace rivulet

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/loop/loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "server/engine/loop/activity.h"
+
+namespace rivulet {
+namespace {
+
+absl::Status EndedBy(absl::StatusCode code, absl::string_view reason, absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  return MakeError(code, message, detail);
+}
+
+ScheduleOptions ScheduleOptionsOf(const EngineOptions& options, const BackendLimits& limits) {
+  ScheduleOptions schedule;
+  schedule.prefill_tokens_idle = options.prefill_tokens_idle > 0 ? options.prefill_tokens_idle
+                                                                 : limits.preferred_prefill_tokens;
+  schedule.prefill_tokens_busy = options.prefill_tokens_busy > 0
+                                     ? options.prefill_tokens_busy
+                                     : std::max(1, schedule.prefill_tokens_idle / 4);
+  return schedule;
+}
+
+AdmissionLimits AdmissionLimitsOf(const EngineOptions& options, const ParkedRoom& room, int slots) {
+  AdmissionLimits limits;
+  limits.slots = slots;
+  limits.max_tenant_slots = options.max_tenant_slots > 0 ? options.max_tenant_slots : slots;
+  limits.max_begun = room.begun;
+  limits.quantum = options.preempt_after_runs;
+  return limits;
+}
+
+}  // namespace
+
+Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
+           RequestQueue* queue, Emitter* emitter, StateStamp stamp, DiskTier disk)
+    : backend_(backend),
+      options_(options),
+      clock_(std::move(clock)),
+      queue_(queue),
+      emitter_(emitter),
+      pool_(backend->limits().num_slots),
+      scheduler_(backend->limits(), ScheduleOptionsOf(options, backend->limits())),
+      states_(options.states, std::move(stamp), std::move(disk), [queue] { queue->Wake(); }),
+      bos_(with_bos ? 1 : 0),
+      sessions_(options.sessions, with_bos, &states_),
+      cache_(options.prefix_cache),
+      now_(clock_()),
+      parked_room_(ParkedRoomOf(options.max_parked_bytes, backend->limits())),
+      admission_(AdmissionLimitsOf(options, parked_room_, backend->limits().num_slots)) {}
+
+void Loop::KeepWarm(WarmState warm) {
+  const auto seen = static_cast<size_t>(std::max<int64_t>(0, warm.fed - bos_));
+  cache_.Share(std::span<const int32_t>(warm.tokens).first(seen),
+               states_.Pin(std::move(warm.state)));
+}
+
+void Loop::Run() {
+  for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {
+    if (outcome == Outcome::kBusy) continue;
+    NotePhase(LoopPhase::kIdle);
+    queue_->WaitForArrivals(std::min(next_deadline_, sessions_.next_expiry()) - now_);
+  }
+}
+
+Loop::Outcome Loop::Turn() {
+  TakeArrivals();
+  if (arrivals_.stop) {
+    Shutdown();
+    return Outcome::kStopped;
+  }
+  bool ran = false;
+  if (poison_.ok()) {
+    const absl::Status status = RunWhatCanRun(&ran);
+    if (!status.ok()) {
+      queue_->Poison(status);
+      poison_ = EndedBy(absl::StatusCode::kUnavailable, "BACKEND_FAILED",
+                        "The model's backend has failed.");
+    }
+  }
+  if (!poison_.ok()) EndAll(poison_);
+  return ran || !ended_.empty() ? Outcome::kBusy : Outcome::kIdle;
+}
+
+void Loop::Shutdown() {
+  EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
+  if (poison_.ok()) TakeBackSlots().IgnoreError();  // nobody is left who could be told
+  PublishEnds();
+}
+
+absl::Status Loop::RunWhatCanRun(bool* ran) {
+  NotePhase(LoopPhase::kAdmit);
+  RIVULET_RETURN_IF_ERROR(ParkReaders());
+  RIVULET_RETURN_IF_ERROR(PreemptOthers());
+  RIVULET_RETURN_IF_ERROR(TakeBackSlots());
+  PublishEnds();
+  const size_t before = running_.size();
+  RIVULET_RETURN_IF_ERROR(AdmitWaiting());
+  const bool admitted = running_.size() > before;
+  RIVULET_ASSIGN_OR_RETURN(*ran, RunOnce());
+  // Those that nobody reads got slots back, and cannot use them yet: nobody else would tell.
+  if (admitted && !*ran) Publish();
+  return absl::OkStatus();
+}
+
+void Loop::TakeArrivals() {
+  NotePhase(LoopPhase::kArrivals);
+  now_ = clock_();
+  sessions_.Expire(now_);
+  NoteProgress();
+  queue_->Exchange(now_, progress_, &arrivals_);
+  progress_ = {};
+  Hand();  // after Exchange: who learns of an end finds its place in the queue free
+  // After Exchange, too: what is finished from now on wakes the loop again.
+  if (TakeFetchedStates()) Publish();
+  for (auto& arrival : arrivals_.requests) {
+    Request* request = arrival.get();
+    next_deadline_ = std::min(next_deadline_, request->deadline);
+    requests_.emplace(request->id, std::move(arrival));
+    Enter(request);
+  }
+  for (RequestId id : arrivals_.cancelled) {
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) continue;
+    EndRequest(found->second.get(),
+               EndedBy(absl::StatusCode::kCancelled, "CANCELLED", "The request was cancelled."));
+  }
+  if (arrivals_.end_all) {
+    EndAll(EndedBy(absl::StatusCode::kUnavailable, "DRAINING",
+                   "The server stopped before the reply was complete."));
+  }
+  ResumeReaders();
+  if (now_ >= next_deadline_) ExpireDeadlines();
+  ForgetEnded();
+}
+
+void Loop::NoteProgress() {
+  progress_.slots_used = pool_.used();
+  progress_.preempted = admission_.preempted();
+  progress_.parked = num_parked_ - progress_.preempted;
+  progress_.tenants = admission_.tenants();
+  for (int i = 0; i < kNumPriorities; ++i) {
+    progress_.waiting[static_cast<size_t>(i)] = admission_.slots_needed(static_cast<Priority>(i));
+  }
+  if (!admission_.empty()) {
+    const Request& oldest = *requests_.at(admission_.oldest());
+    progress_.oldest = std::max(oldest.arrival, oldest.resumed);
+  }
+  progress_.client_sessions = sessions_.size();
+  progress_.states = states_.usage();
+  progress_.cache_hits = cache_hits_;
+  progress_.cache_misses = cache_misses_;
+  progress_.cache_bytes = cache_.bytes();
+  if (progress_.states.file_errors > 0 && !file_error_noted_) {
+    queue_->NoteFileError(states_.file_error());
+    file_error_noted_ = true;
+  }
+}
+
+void Loop::ExpireDeadlines() {
+  std::vector<Request*> expired, cut;
+  next_deadline_ = absl::InfiniteFuture();
+  for (auto& [id, request] : requests_) {
+    const absl::Time cut_at =
+        request->paused_since.value_or(absl::InfiniteFuture()) + options_.reader_timeout;
+    if (request->deadline <= now_) {
+      expired.push_back(request.get());
+    } else if (cut_at <= now_) {
+      cut.push_back(request.get());
+    } else {
+      next_deadline_ = std::min({next_deadline_, request->deadline, cut_at});
+    }
+  }
+  progress_.cut += static_cast<int64_t>(cut.size());
+  for (Request* request : cut) {
+    EndRequest(request, EndedBy(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW",
+                                absl::StrCat("Nothing of the reply was read for ",
+                                             absl::FormatDuration(options_.reader_timeout), ".")));
+  }
+  for (Request* request : expired) {
+    if (request->ended) continue;  // by the end of one before it
+    EndRequest(request, EndedBy(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED",
+                                "The request's deadline has passed."));
+  }
+}
+
+absl::Status Loop::AdmitWaiting() {
+  const size_t first = running_.size();
+  while (const std::optional<RequestId> id = admission_.Next(pool_.free(), run_number_)) {
+    Request* const request = requests_.at(*id).get();
+    request->waits_for_slots = false;
+    if (!std::exchange(request->parked, false)) {
+      request->admitted = now_;
+      FindBetterState(request);
+      CountCacheUse(*request);
+      request->CreateSequences();
+    }
+    if (request->paused_since) admission_.EndQuantum(*id);
+    for (auto& sequence : request->sequences) {
+      if (sequence->ended) continue;
+      sequence->slot = pool_.Take();
+      to_zero_.push_back(sequence->slot);
+      running_.push_back(sequence.get());
+    }
+  }
+  return running_.size() == first ? absl::OkStatus() : PrepareSlots(first);
+}
+
+absl::Status Loop::PrepareSlots(size_t first) {
+  RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
+  to_zero_.clear();
+  for (size_t i = first; i < running_.size(); ++i) {
+    Sequence* const sequence = running_[i];
+    const Checkpoint start = sequence->start();
+    if (!sequence->parked.empty()) {
+      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, sequence->parked));
+    } else if (const Sequence* const first_sample = sequence->copies_from()) {
+      RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first_sample->slot, sequence->slot));
+    } else if (start.state != nullptr) {
+      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, start.state->values()));
+    }
+    const std::optional<SlotSampler> sampler = sequence->Sampler();
+    if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(sequence->slot, *sampler));
+    if (!sequence->parked.empty()) --num_parked_;
+    sequence->parked = {};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::TakeBackSlots() {
+  if (freed_.empty() && to_zero_.empty() && saving_.empty()) return absl::OkStatus();
+  RIVULET_RETURN_IF_ERROR(SaveStates());
+  to_zero_.insert(to_zero_.end(), freed_.begin(), freed_.end());
+  if (!to_zero_.empty()) RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
+  to_zero_.clear();
+  for (Slot slot : freed_) pool_.Give(slot);
+  freed_.clear();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> Loop::ReadState(Slot slot) {
+  std::vector<float> values(backend_->limits().bytes_per_slot / sizeof(float));
+  RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(slot, values));
+  return values;
+}
+
+void Loop::FreeSlot(Sequence* sequence) {
+  if (sequence->slot != kGuardSlot) {
+    freed_.push_back(sequence->slot);
+    admission_.GiveBack(sequence->request->id, 1);
+  }
+  if (!sequence->parked.empty()) --num_parked_;
+  sequence->ended = true;
+  some_ended_ = true;
+  --sequence->request->open_sequences;
+  if (Session* const session = sequence->request->session) {
+    saving_.push_back({sequence->slot, session, sequence->start().fed, sequence->fed(),
+                       std::exchange(sequence->parked, {})});
+  }
+  if (sequence->row >= 0) row_sequences_[static_cast<size_t>(sequence->row)] = nullptr;
+}
+
+void Loop::EndSequence(Sequence* sequence) {
+  FreeSlot(sequence);
+  Request* request = sequence->request;
+  if (!sequence->status.ok() || request->open_sequences == 0) {
+    EndRequest(request, sequence->status);
+  }
+}
+
+void Loop::EndRequest(Request* request, const absl::Status& status) {
+  for (auto& sequence : request->sequences) {
+    if (!sequence->ended) FreeSlot(sequence.get());
+  }
+  LeaveQueues(request);
+  const absl::Time end = clock_();
+  Usage& usage = request->usage;
+  usage.queue_time = request->admitted.value_or(end) - request->arrival;
+  if (request->first_token) usage.first_token_time = *request->first_token - request->arrival;
+  usage.total_time = end - request->arrival;
+  request->ended = true;
+  SettleClientSession(request, status);
+  ErrorDetail detail = GetErrorDetail(status);
+  if (!status.ok()) request->DescribeProgress(&detail);
+  request->status = MakeError(status.code(), status.message(), detail);  // shares no memory
+  progress_.ended.push_back({request->tenant, request->places, request->num_tokens});
+  ended_.push_back(std::move(requests_.extract(request->id).mapped()));
+  LeaveClientSession(request);
+}
+
+void Loop::EndAll(const absl::Status& status) {
+  while (!requests_.empty()) EndRequest(requests_.begin()->second.get(), status);
+  ForgetEnded();
+  if (poison_.ok()) return;
+  // A failed backend zeroes nothing and serves nobody: the slots go back as they are.
+  for (Slot slot : freed_) pool_.Give(slot);
+  freed_.clear();
+  to_zero_.clear();
+  for (const Saving& saving : std::exchange(saving_, {})) Release(saving.session);
+}
+
+void Loop::ForgetEnded() {
+  if (!some_ended_) return;
+  std::erase_if(running_, [](const Sequence* sequence) { return sequence->ended; });
+  some_ended_ = false;
+}
+
+void Loop::PublishEnds() {
+  if (!ended_.empty()) Publish();
+}
+
+void Loop::Publish() {
+  NoteProgress();
+  queue_->Note(now_, progress_);
+  progress_ = {};
+  Hand();
+}
+
+void Loop::Hand() {
+  const bool ends = !ended_.empty();
+  if (ends) {
+    // The end tells of the last tokens too: one message instead of two.
+    std::erase_if(batch_.ready, [](const Outlet* outlet) { return outlet->ended; });
+    batch_.ended.swap(ended_);
+  }
+  emitter_->Hand(&batch_);
+  if (ends) queue_->EndsHanded();
+}
+
+}  // namespace rivulet

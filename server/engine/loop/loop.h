@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loop: the engine's one thread for a model. Between two runs it takes arrivals, honours
+// cancellations and deadlines, gives slots out and takes them back; then it plans a run, submits it
+// and turns its records into replies.
+//
+//   Exchange -> cancel, expire -> admit -> plan -> Submit -> Poll ... -> records -> emitter
+//
+// Invariants: a slot is zeroed when it is given out and when it is taken back. A request is handed
+// to the emitter with its end exactly once, after which the loop holds no pointer to it. A backend
+// error poisons the loop: everything ends with UNAVAILABLE, and so does what still comes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "model/backend.h"
+#include "server/engine/engine.h"
+#include "server/engine/loop/emitter.h"
+#include "server/engine/loop/parked_room.h"
+#include "server/engine/loop/state_pool.h"
+#include "server/engine/policy/admission.h"
+#include "server/engine/policy/request_queue.h"
+#include "server/engine/policy/scheduler.h"
+#include "server/engine/sequences/sequence.h"
+#include "server/sessions/session_table.h"
+
+namespace rivulet {
+
+// Thread: Run() is the loop thread, or one thread calls Turn() in its place; nothing else is called
+// meanwhile. The arguments are borrowed and outlive it.
+class Loop {
+ public:
+  // `stamp`: of the files of `disk`, which may be empty.
+  Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
+       RequestQueue* queue, Emitter* emitter, StateStamp stamp, DiskTier disk);
+
+  // Before the first turn.
+  void KeepWarm(WarmState warm);
+
+  // Returns after RequestQueue::Stop, when every request has been handed to the emitter with its
+  // end.
+  void Run();
+
+  // One round of what Run repeats: takes what has arrived, then carries out at most one run. kIdle:
+  // nothing can happen until something arrives, time passes or the disk tier has done something
+  // (Run waits then). kStopped: as for
+  // Run; not to be called again.
+  enum class Outcome : uint8_t { kBusy, kIdle, kStopped };
+  Outcome Turn();
+
+ private:
+  // loop.cc: between runs.
+  void TakeArrivals();
+  void NoteProgress();
+  absl::Status RunWhatCanRun(bool* ran);
+  void Shutdown();
+  void ExpireDeadlines();
+  absl::Status AdmitWaiting();
+  // Zeroes the slots of running_[first] and what follows, and writes their states and samplers.
+  absl::Status PrepareSlots(size_t first);
+  absl::Status TakeBackSlots();
+  // The values of a slot. Waits for submitted runs.
+  absl::StatusOr<std::vector<float>> ReadState(Slot slot);
+  void EndSequence(Sequence* sequence);
+  void FreeSlot(Sequence* sequence);
+  void EndRequest(Request* request, const absl::Status& status);
+  void EndAll(const absl::Status& status);
+  void ForgetEnded();
+  void PublishEnds();
+  void Publish();
+  void Hand();
+
+  // run.cc: one run.
+  // Plans and carries out a run. False: nothing to feed.
+  absl::StatusOr<bool> RunOnce();
+  void CollectRunnable();
+  void BuildRun();
+  absl::Status PollUntilComplete();
+  void HandleRecords();
+  void Flush(Sequence* sequence);
+  absl::Status AfterRun();
+  absl::Status Fork(Sequence* first);
+
+  // loop_parking.cc: replies that give up their slots, because nobody reads them or others wait.
+  // Notes that a reply has become too full to go on.
+  void NotePause(Request* request);
+  // Replies that were read go on; their slots, where they gave them up, they wait for again.
+  void ResumeReaders();
+  // While requests wait for slots, paused replies give up theirs.
+  absl::Status ParkReaders();
+  // Those of tenants above their share give up theirs, as Admission says.
+  absl::Status PreemptOthers();
+  absl::Status Park(Request* request);
+
+  // loop_sessions.cc: sessions.
+  // A request arrives at its session, if it has one, and begins when its turn comes.
+  void Enter(Request* request);
+  void Begin(Request* request);
+  // Finds the state that it goes on from, which may have to be read first; then it waits for slots.
+  void FindState(Request* request);
+  void GoOnFrom(Request* request, const KeptCheckpoint& kept, BlobPtr blob);
+  void FindBetterState(Request* request);
+  // True: the disk tier had done something.
+  bool TakeFetchedStates();
+  void CloseSession(Request* closing);
+  void LeaveQueues(Request* request);
+  void SettleClientSession(Request* request, const absl::Status& end);
+  void LeaveClientSession(Request* request);
+  // Gives a session to the next that waits for it.
+  void Release(Session* session);
+  // Keeps the state of its slot where its request wants that now.
+  absl::Status KeepState(Sequence* sequence);
+  void CountCacheUse(const Request& request);
+  // Reads what saving_ names out of the slots.
+  absl::Status SaveStates();
+
+  Backend* const backend_;
+  const EngineOptions options_;
+  const Clock clock_;
+  RequestQueue* const queue_;
+  Emitter* const emitter_;
+  StatePool pool_;
+  Scheduler scheduler_;
+  StateStore states_;  // before whatever holds states
+  const int64_t bos_;
+  SessionTable sessions_;
+  PrefixCache cache_;
+  int64_t cache_hits_ = 0, cache_misses_ = 0;
+
+  absl::Time now_;
+  absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier
+  absl::Status poison_;  // what every request ends with once the backend has failed
+  RequestQueue::Arrivals arrivals_;
+  RequestQueue::Progress progress_;
+  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // all that have not ended
+  // Requests that wait for their state, which is being read.
+  struct Fetching {
+    Request* request;
+    KeptCheckpoint state;
+  };
+  std::vector<Fetching> fetching_;
+  const ParkedRoom parked_room_;
+  Admission admission_;             // who waits for slots, and how many each tenant holds
+  std::vector<Sequence*> running_;  // hold a slot; in order of admission
+  bool some_ended_ = false;         // running_ holds ended sequences
+  bool file_error_noted_ = false;
+  std::vector<Request*> paused_;  // their reader is slow; paused longest first
+  int num_parked_ = 0;            // sequences whose state is in Sequence::parked, preempted or not
+  // Slots that hold the state of a session, which is released once it is saved.
+  struct Saving {
+    Slot slot;
+    Session* session;
+    int64_t start, fed;         // tokens fed before the request and now
+    std::vector<float> parked;  // where it is not in the slot any more
+  };
+  std::vector<Saving> saving_;  // a part of freed_
+  std::vector<Slot> freed_;     // to be zeroed and given back
+  std::vector<Slot> to_zero_;   // to be zeroed and kept
+  Emitter::Batch batch_;
+  std::vector<std::unique_ptr<Outlet>> ended_;  // to be handed over between runs
+
+  // Of the run that is being planned or outstanding.
+  uint64_t run_number_ = 0;
+  std::vector<Sequence*> runnable_;
+  std::vector<SequenceView> views_;  // of runnable_
+  Plan plan_;
+  rivulet::Run run_;
+  TokenBuffer tokens_;                    // what run_.rows point into
+  std::vector<Sequence*> row_sequences_;  // [rows]; null once ended
+  std::vector<Record> records_;
+  std::vector<Sequence*> touched_;
+};
+
+}  // namespace rivulet

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replies that give up their slots: their states go to host memory, and when they get slots again
+// they go on bit for bit.
+//
+// Those that nobody reads: one whose untaken bytes exceed the limit is paused, it has no rows. It
+// keeps its slots while nobody wants them, which costs nothing; to requests that wait it gives them
+// up, and once it is read it waits for slots again, at its old place. Those of a tenant above its
+// share (admission.h): they wait again at once, also where nobody reads them.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "model/base/error.h"
+#include "server/engine/loop/loop.h"
+
+namespace rivulet {
+
+void Loop::NotePause(Request* request) {
+  if (request->paused_since || !request->reader_slow()) return;
+  request->paused_since = now_;
+  paused_.push_back(request);
+  admission_.EndQuantum(request->id);
+  next_deadline_ = std::min(next_deadline_, now_ + options_.reader_timeout);
+}
+
+void Loop::ResumeReaders() {
+  std::erase_if(paused_, [this](Request* request) {
+    if (request->reader_slow()) return false;
+    request->paused_since.reset();
+    if (request->parked && !request->waits_for_slots) {
+      request->resumed = now_;
+      request->waits_for_slots = true;
+      request->tenant_key =
+          admission_.Add(request->id, request->tenant, request->priority, request->open_sequences);
+    }
+    return true;
+  });
+}
+
+absl::Status Loop::ParkReaders() {
+  if (paused_.empty() || admission_.empty()) return absl::OkStatus();
+  int needed = -pool_.free() - static_cast<int>(freed_.size());
+  for (int i = 0; i < kNumPriorities; ++i) {
+    needed += admission_.slots_needed(static_cast<Priority>(i));
+  }
+  // What waits may wait for slots of its own tenant alone.
+  if (options_.max_tenant_slots > 0) needed = std::numeric_limits<int>::max();
+  for (Request* request : paused_) {
+    if (needed <= 0) break;
+    if (request->parked) continue;
+    const int parked = num_parked_ - admission_.preempted();
+    if (parked + request->open_sequences > parked_room_.readers) continue;
+    needed -= request->open_sequences;
+    RIVULET_RETURN_IF_ERROR(Park(request));
+    admission_.GiveBack(request->id, request->open_sequences);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::PreemptOthers() {
+  const int free_slots = pool_.free() + static_cast<int>(freed_.size());
+  for (const RequestId id : admission_.Victims(free_slots, run_number_)) {
+    Request* const request = requests_.at(id).get();
+    RIVULET_RETURN_IF_ERROR(Park(request));
+    admission_.Preempt(id);
+    request->waits_for_slots = true;
+    request->resumed = now_;
+    progress_.preemptions += request->open_sequences;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::Park(Request* request) {
+  std::vector<std::vector<float>> states;
+  for (auto& sequence : request->sequences) {
+    if (sequence->ended) continue;
+    RIVULET_ASSIGN_OR_RETURN(states.emplace_back(), ReadState(sequence->slot));
+  }
+  auto state = states.begin();
+  for (auto& sequence : request->sequences) {
+    if (sequence->ended) continue;
+    sequence->parked = std::move(*state++);
+    ++num_parked_;
+    freed_.push_back(std::exchange(sequence->slot, kGuardSlot));
+  }
+  std::erase_if(running_,
+                [request](const Sequence* sequence) { return sequence->request == request; });
+  request->parked = true;
+  return absl::OkStatus();
+}
+
+}  // namespace rivulet

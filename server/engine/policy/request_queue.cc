@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/policy/request_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "server/base/fair_share.h"
+
+namespace rivulet {
+namespace {
+
+absl::Status Unavailable(absl::string_view reason, absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  return MakeError(absl::StatusCode::kUnavailable, message, detail);
+}
+
+absl::Status QueueFull(absl::string_view reason, absl::Duration retry_after,
+                       absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  detail.retry_after = retry_after;
+  return MakeError(absl::StatusCode::kResourceExhausted, message, detail);
+}
+
+}  // namespace
+
+RequestQueue::RequestQueue(const QueueLimits& limits, Clock clock)
+    : limits_(limits), clock_(std::move(clock)) {
+  MutexLock lock(&mutex_);
+  load_.slots = limits.slots;
+  load_.max_queue = limits.max_queue;
+  load_.max_tenant_queue = limits.max_queue - limits.max_queue / 8;
+  if (limits.max_tenant_queue > 0) {
+    load_.max_tenant_queue = std::min(load_.max_tenant_queue, limits.max_tenant_queue);
+  }
+}
+
+absl::Status RequestQueue::CheckOpen(bool while_draining) const {
+  if (!load_.health.ok()) {
+    return Unavailable("BACKEND_FAILED", "The model's backend has failed.");
+  }
+  if (arrivals_.stop) return Unavailable("SHUTDOWN", "The server is shutting down.");
+  if (load_.draining && (!while_draining || arrivals_.end_all)) {
+    return Unavailable("DRAINING", "The server takes no new requests.");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RequestId> RequestQueue::NewId() {
+  MutexLock lock(&mutex_);
+  RIVULET_RETURN_IF_ERROR(CheckOpen(/*while_draining=*/false));
+  return ++last_id_;
+}
+
+absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request) {
+  MutexLock lock(&mutex_);
+  RIVULET_RETURN_IF_ERROR(CheckOpen(request->while_draining));
+  request->places = std::max(1, request->num_slots);
+  absl::Status room = CheckRoom(*request);
+  if (!room.ok()) {
+    ++load_.refused;
+    return room;
+  }
+  for (Accepted* accepted : {&accepted_, &accepted_of_[request->tenant]}) {
+    accepted->places += request->places;
+    accepted->tokens += request->num_tokens;
+  }
+  request->id = ++last_id_;
+  request->arrival = clock_();
+  arrivals_.requests.push_back(std::move(request));
+  NotifyLoop();
+  return last_id_;
+}
+
+absl::Status RequestQueue::CheckRoom(const Request& request) const {
+  const int64_t most = int64_t{limits_.slots} + limits_.max_queue;
+  if (accepted_.places + request.places > most) {
+    return QueueFull("QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
+                     absl::StrCat("The queue is full: ", accepted_.places, " running or waiting, ",
+                                  request.places, " asked for, ", most, " allowed."));
+  }
+  // One request alone is bounded by the size of a message; many of them are bounded here.
+  if (accepted_.tokens > 0 && accepted_.tokens + request.num_tokens > limits_.max_tokens) {
+    return QueueFull("QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
+                     absl::StrCat("The queue is full: requests with ", accepted_.tokens,
+                                  " given tokens are running or waiting, ", request.num_tokens,
+                                  " more are asked for, ", limits_.max_tokens, " allowed."));
+  }
+  const auto found = accepted_of_.find(request.tenant);
+  return CheckTenantRoom(request, found == accepted_of_.end() ? Accepted() : found->second);
+}
+
+absl::Status RequestQueue::CheckTenantRoom(const Request& request, const Accepted& own) const {
+  // Slots that the others leave are not counted: a lone tenant may use all of them.
+  const int64_t others = accepted_.places - own.places;
+  const int64_t uncounted = std::max<int64_t>(0, limits_.slots - others);
+  const int64_t held = std::max<int64_t>(own.places, uncounted);
+  int64_t most = uncounted + MostFor(int64_t{limits_.slots} + limits_.max_queue, others + held,
+                                     held - uncounted);
+  if (own.places == 0) most = std::max<int64_t>(most, request.places);  // there is room for it
+  if (limits_.max_tenant_queue > 0) {
+    most = std::min(most, int64_t{limits_.slots} + limits_.max_tenant_queue);
+  }
+  // It shares the rate evenly with the others that are here.
+  const int64_t ahead = own.places * static_cast<int64_t>(accepted_of_.size());
+  if (own.places + request.places > most) {
+    return QueueFull("TENANT_QUEUE_FULL", TimeFor(ahead),
+                     absl::StrCat("The tenant's queue is full: ", own.places,
+                                  " running or waiting, ", request.places, " asked for, ", most,
+                                  " allowed now; the rest is for other tenants."));
+  }
+  if (own.tokens == 0 || request.num_tokens == 0) return absl::OkStatus();
+  const int64_t most_tokens = MostFor(limits_.max_tokens, accepted_.tokens, own.tokens);
+  if (own.tokens + request.num_tokens <= most_tokens) return absl::OkStatus();
+  return QueueFull("TENANT_QUEUE_FULL", TimeFor(ahead),
+                   absl::StrCat("The tenant's queue is full: requests with ", own.tokens,
+                                " given tokens are running or waiting, ", request.num_tokens,
+                                " more are asked for, ", most_tokens,
+                                " allowed now; the rest is for other tenants."));
+}
+
+// How long that many take to end, at the rate of the last seconds.
+absl::Duration RequestQueue::TimeFor(int64_t places) const {
+  const double rate = ended_rate_.PerSecond(clock_());
+  if (rate <= 0) return absl::Seconds(1);  // nobody knows
+  return std::clamp(absl::Seconds(static_cast<double>(places) / rate), absl::Milliseconds(100),
+                    absl::Minutes(1));
+}
+
+void RequestQueue::Cancel(RequestId id) {
+  MutexLock lock(&mutex_);
+  if (id != 0 && id <= last_id_) arrivals_.cancelled.push_back(id);
+  NotifyLoop();
+}
+
+void RequestQueue::Wake() {
+  MutexLock lock(&mutex_);
+  NotifyLoop();
+}
+
+bool RequestQueue::StartDrain(bool end_rest) {
+  MutexLock lock(&mutex_);
+  load_.draining = true;
+  if (accepted_.places == 0 && !handing_) return true;
+  arrivals_.end_all |= end_rest;
+  NotifyLoop();
+  return false;
+}
+
+bool RequestQueue::Drain(absl::Time deadline) {
+  StartDrain(false);
+  MutexLock lock(&mutex_);
+  while (accepted_.places > 0 || handing_) {
+    const absl::Duration left = deadline - clock_();
+    if (left <= absl::ZeroDuration()) break;
+    ended_.WaitFor(&mutex_, left);
+  }
+  // Not so where another drain of the same queue, with an earlier deadline, had the rest ended.
+  if (accepted_.places == 0 && !handing_) return !arrivals_.end_all;
+  arrivals_.end_all = true;
+  NotifyLoop();
+  while (accepted_.places > 0 || handing_) ended_.Wait(&mutex_);
+  return false;
+}
+
+void RequestQueue::Stop() {
+  MutexLock lock(&mutex_);
+  arrivals_.stop = true;
+  NotifyLoop();
+}
+
+EngineLoad RequestQueue::load() const {
+  MutexLock lock(&mutex_);
+  EngineLoad load = load_;
+  load.queued = accepted_.places - load.running;
+  const absl::Time now = clock_();
+  load.tokens_per_second = rate_.PerSecond(now);
+  absl::Time oldest = oldest_;
+  for (const auto& request : arrivals_.requests) {  // the loop has not seen them yet
+    load.queued_by_priority[static_cast<size_t>(request->priority)] += request->num_slots;
+    oldest = std::min(oldest, request->arrival);
+  }
+  load.oldest_wait = std::max(absl::ZeroDuration(), now - oldest);
+  return load;
+}
+
+void RequestQueue::Exchange(absl::Time now, const Progress& progress, Arrivals* arrivals) {
+  arrivals->requests.clear();
+  arrivals->cancelled.clear();
+  MutexLock lock(&mutex_);
+  woken_ = false;
+  arrivals->requests.swap(arrivals_.requests);
+  arrivals->cancelled.swap(arrivals_.cancelled);
+  arrivals->end_all = arrivals_.end_all;
+  arrivals->stop = arrivals_.stop;
+  NoteLocked(now, progress);
+}
+
+void RequestQueue::Note(absl::Time now, const Progress& progress) {
+  MutexLock lock(&mutex_);
+  NoteLocked(now, progress);
+}
+
+void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
+  load_.slots_used = load_.running = progress.slots_used;
+  load_.client_sessions = progress.client_sessions;
+  load_.states = progress.states;
+  load_.cache_hits = progress.cache_hits;
+  load_.cache_misses = progress.cache_misses;
+  load_.cache_bytes = progress.cache_bytes;
+  load_.tokens_total += progress.sampled;
+  if (progress.sampled + progress.fed > 0) rate_.Add(now, progress.sampled + progress.fed);
+  load_.tenants = progress.tenants;
+  load_.parked = progress.parked;
+  load_.preempted = progress.preempted;
+  load_.preempted_total += progress.preemptions;
+  load_.cut += progress.cut;
+  load_.queued_by_priority = progress.waiting;
+  oldest_ = progress.oldest;
+  for (const Progress::Ended& ended : progress.ended) {
+    ended_rate_.Add(now, ended.places);
+    const auto found = accepted_of_.find(ended.tenant);
+    for (Accepted* accepted : {&accepted_, &found->second}) {
+      accepted->places -= ended.places;
+      accepted->tokens -= ended.tokens;
+    }
+    if (found->second.places == 0) accepted_of_.erase(found);
+  }
+  if (!progress.ended.empty()) handing_ = true;
+}
+
+void RequestQueue::EndsHanded() {
+  MutexLock lock(&mutex_);
+  handing_ = false;
+  if (load_.draining) ended_.NotifyAll();
+}
+
+void RequestQueue::WaitForArrivals(absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  if (woken_) return;
+  waiting_ = true;
+  arrived_.WaitFor(&mutex_,
+                   timeout);  // woken early by chance, the loop finds nothing and comes back
+  waiting_ = false;
+}
+
+void RequestQueue::NoteFileError(const absl::Status& error) {
+  MutexLock lock(&mutex_);
+  load_.state_file_error = std::string(error.message());
+}
+
+void RequestQueue::Poison(const absl::Status& health) {
+  MutexLock lock(&mutex_);
+  load_.health = health;
+}
+
+void RequestQueue::NotifyLoop() {
+  woken_ = true;
+  if (waiting_) arrived_.NotifyOne();
+}
+
+}  // namespace rivulet

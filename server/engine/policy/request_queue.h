@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// RequestQueue: the door between the engine's callers and its loop. Callers leave requests and
+// cancellations, the loop takes them all between two runs with one lock and leaves what GetLoad
+// shows.
+//
+// What is accepted is arithmetic: samples and scores that were accepted and have not ended are
+// never more than the slots plus max_queue, whether or not the loop has already found them a slot.
+//
+// Of that a tenant has at most seven times what is left (fair_share.h), not counting the slots that
+// the others leave: alone that is all slots and seven eighths of the queue. One that has nothing
+// gets in while there is room for its request. The same holds for the given tokens.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/base/mutex.h"
+#include "server/engine/engine.h"
+#include "server/engine/policy/rate_window.h"
+#include "server/engine/sequences/sequence.h"
+
+namespace rivulet {
+
+using Clock = std::function<absl::Time()>;
+
+struct QueueLimits {
+  int slots = 0;
+  int max_queue = 0;
+  int max_tenant_queue = 0;  // ... of one tenant, whatever is left; 0: as many
+  int64_t max_tokens = 0;    // given tokens of all accepted requests together
+};
+
+// Thread: any, but for the loop's own part.
+class RequestQueue {
+ public:
+  RequestQueue(const QueueLimits& limits, Clock clock);
+
+  // An id for a request that needs no slot. Errors: UNAVAILABLE (draining, stopped, backend
+  // failed).
+  absl::StatusOr<RequestId> NewId();
+  // Gives the request its id and arrival time and queues it. Errors as NewId, or RESOURCE_EXHAUSTED
+  // (QUEUE_FULL, TENANT_QUEUE_FULL) with the time that what waits now will take at the rate of the
+  // last seconds.
+  absl::StatusOr<RequestId> Submit(std::unique_ptr<Request> request);
+  void Cancel(RequestId id);
+  // Makes the loop look again at what it can run.
+  void Wake();
+  // Refuses new requests from now on and waits until all have ended; at `deadline` has the loop end
+  // the rest. True if all ended by themselves. Of several drains at once the earliest deadline
+  // counts.
+  bool Drain(absl::Time deadline);
+  // As Drain, without waiting: `end_rest` as if the deadline had passed. True if none is left.
+  bool StartDrain(bool end_rest);
+  // Has the loop end everything and return.
+  void Stop();
+  EngineLoad load() const;
+
+  // The loop's part.
+  struct Arrivals {
+    std::vector<std::unique_ptr<Request>> requests;  // oldest first
+    std::vector<RequestId> cancelled;
+    bool end_all = false;  // the drain's deadline has passed
+    bool stop = false;
+  };
+  struct Progress {
+    struct Ended {
+      std::string tenant;
+      int places;      // of its samples or scores
+      int64_t tokens;  // that it gave
+    };
+    std::vector<Ended> ended;  // requests, since the last Exchange
+    int slots_used = 0;
+    int tenants = 0;
+    int parked = 0, preempted = 0;               // samples
+    int64_t preemptions = 0;                     // of samples, since the last Exchange
+    int64_t cut = 0;                             // replies, since the last Exchange
+    std::array<int, kNumPriorities> waiting{};   // slots that are waited for
+    absl::Time oldest = absl::InfiniteFuture();  // arrival of the first that waits
+    int client_sessions = 0;
+    StateStore::Usage states;
+    int64_t cache_hits = 0, cache_misses = 0, cache_bytes = 0;  // of the prefix cache, since start
+    int64_t sampled = 0;                                        // tokens since the last Exchange
+    int64_t fed = 0;  // prompt and scored tokens, likewise
+  };
+  // For load() and Drain. Never waits.
+  void Note(absl::Time now, const Progress& progress);
+  // Note, and takes what has arrived (replacing the contents of `arrivals`). Never waits.
+  void Exchange(absl::Time now, const Progress& progress, Arrivals* arrivals);
+  // The ends that were noted have been handed to the emitter: what Drain waits for.
+  void EndsHanded();
+  // Waits until there is something new for Exchange, or `timeout` has passed.
+  void WaitForArrivals(absl::Duration timeout);
+  // The first error of the disk tier.
+  void NoteFileError(const absl::Status& error);
+  // The backend failed: no request is taken any more, load().health says why.
+  void Poison(const absl::Status& health);
+
+ private:
+  void NoteLocked(absl::Time now, const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckOpen(bool while_draining) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Accepted {
+    int places = 0;      // samples and scores taken and not ended
+    int64_t tokens = 0;  // given tokens of those requests
+  };
+  absl::Status CheckRoom(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckTenantRoom(const Request& request, const Accepted& own) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Duration TimeFor(int64_t places) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NotifyLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const QueueLimits limits_;
+  const Clock clock_;
+  mutable Mutex mutex_;
+  CondVar arrived_, ended_;
+  Arrivals arrivals_ ABSL_GUARDED_BY(mutex_);
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;    // something new since the last Exchange
+  bool waiting_ ABSL_GUARDED_BY(mutex_) = false;  // the loop sleeps
+  RequestId last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  Accepted accepted_ ABSL_GUARDED_BY(mutex_);  // of all
+  absl::flat_hash_map<std::string, Accepted> accepted_of_
+      ABSL_GUARDED_BY(mutex_);                                          // by tenant; none of 0
+  absl::Time oldest_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // arrival, of what waits
+  bool handing_ ABSL_GUARDED_BY(mutex_) = false;  // ends are noted and not yet handed over
+  EngineLoad load_ ABSL_GUARDED_BY(mutex_);  // queued and tokens_per_second are filled when asked
+  RateWindow rate_ ABSL_GUARDED_BY(mutex_){absl::Milliseconds(100)};        // of tokens
+  RateWindow ended_rate_ ABSL_GUARDED_BY(mutex_){absl::Milliseconds(500)};  // of places
+};
+
+}  // namespace rivulet

@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/sequences/sample_sequence.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "model/base/error.h"
+#include "server/engine/sequences/session_request.h"
+#include "server/engine/sequences/token_counts.h"
+#include "server/engine/validate.h"
+
+namespace rivulet {
+
+GenerateRequest::GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens,
+                                 const ModelView& model_view, const EngineOptions& engine_options,
+                                 ReplyListener* reply_listener)
+    : model(model_view),
+      options(engine_options),
+      spec(std::move(spec_in)),
+      max_new(max_new_tokens),
+      stop_strings(spec.stop_strings),
+      listener(reply_listener) {
+  num_tokens = static_cast<int64_t>(spec.prompt.size());
+  deadline = spec.deadline;
+  num_slots = spec.num_samples;
+  tenant = spec.tenant;
+  priority = spec.priority;
+  session_ref = spec.session;
+  if (spec.cache.enabled) cached.emplace(spec.cache, tenant, bos());
+  looks_again = cached.has_value();
+  usage.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
+  if (session_ref) return;
+  feed.reserve(spec.prompt.size() + 1);
+  if (model.config->has_bos()) feed.push_back(*model.config->bos_token_id);
+  feed.insert(feed.end(), spec.prompt.begin(), spec.prompt.end());
+}
+
+absl::Status GenerateRequest::Begin(SessionTable* table, absl::Time /*now*/) {
+  if (session == nullptr) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(
+      appended_, ExtendSession(*session_ref, spec.prompt, *model.config, table->limits(), session));
+  if (session->total() == 0) return EmptyPrompt();
+  prompt_end_ = session->position();
+  if (spec.session_seed) spec.sampling.seed = session->seed;
+  max_new = std::min(MaxNewTokens(spec, session->position(), model, options),
+                     table->limits().max_tokens - session->position());
+  if (max_new <= 0) {
+    ReplyDelta nothing;
+    nothing.finish.emplace();
+    nothing.session = Progress();
+    reply->Append(std::move(nothing));
+    num_slots = 0;
+  }
+  return absl::OkStatus();
+}
+
+std::span<const int32_t> GenerateRequest::sequence_tokens() const {
+  if (session != nullptr) return session->sequence.tokens();
+  return spec.prompt;
+}
+
+KeptCheckpoint GenerateRequest::BestState(PrefixCache* cache) {
+  return num_slots == 0 ? KeptCheckpoint() : DeepestState(cache, total() - 1);
+}
+
+absl::Status GenerateRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/,
+                                       absl::Time /*now*/) {
+  if (num_slots == 0 || (session == nullptr && !cached)) return absl::OkStatus();
+  start = std::move(state);
+  feed = FedTokens(sequence_tokens(), *model.config, start.fed, total());
+  feed_output.clear();
+  for (size_t i = 0; session != nullptr && i < feed.size(); ++i) {
+    const int64_t index = start.fed + static_cast<int64_t>(i) - bos();
+    feed_output.push_back(index >= 0 && session->sequence.generated(index));
+  }
+  if (spec.sampling.has_penalties()) {
+    const TokenHistory* const generated = session == nullptr ? nullptr : &session->sequence;
+    history = CountTokens(sequence_tokens(), generated, *model.config, start.fed);
+  }
+  const int64_t spacing = options.sessions.checkpoint_tokens;
+  std::vector<int64_t> points;
+  if (cached) {
+    points = cached->Points(start.fed, total() - 1, spacing, options.prefix_cache.least_gain);
+    const int64_t before = session == nullptr ? 0 : prompt_end_ - appended_;
+    usage.cached_prompt_tokens =
+        std::clamp<int64_t>(start.fed - bos() - before, 0, usage.prompt_tokens);
+  }
+  keep = KeepPlan(start.fed, std::move(points), session == nullptr ? 0 : spacing);
+  return absl::OkStatus();
+}
+
+std::optional<SessionProgress> GenerateRequest::Progress() const {
+  if (session == nullptr) return std::nullopt;
+  return SessionProgress{session->position(), session->sequence.hash(), spec.sampling.seed};
+}
+
+void GenerateRequest::Settle(const absl::Status& end) {
+  if (session == nullptr) return;
+  if (end.ok() && !session_ref->mark.empty()) session->Mark(session_ref->mark);
+  // What was generated stays, so that the client can go on where it lost the reply. Without a token
+  // of ours the prompt goes too, unless it was given before: the request had no effect.
+  if (!end.ok() && session->position() == prompt_end_) session->Rewind(prompt_end_ - appended_);
+}
+
+void GenerateRequest::CreateSequences() {
+  for (int i = 0; i < num_slots; ++i)
+    sequences.push_back(std::make_unique<SampleSequence>(this, i));
+  open_sequences = num_slots;
+}
+
+bool GenerateRequest::reader_slow() {
+  // Asked of the reply only while slow: its lock is not for every step.
+  if (reader_slow_) reader_slow_ = reply->pending_bytes() > options.max_pending_bytes;
+  return reader_slow_;
+}
+
+void GenerateRequest::DescribeProgress(ErrorDetail* detail) const {
+  if (session != nullptr) {
+    detail->metadata["session_id"] = session->id.ToString();
+    detail->metadata["session_position"] = absl::StrCat(session->position());
+    return;
+  }
+  if (session_ref) return;  // there is no such session
+  const auto append_tokens = [](std::string* out, const auto& sample) {
+    absl::StrAppend(out, static_cast<const SampleSequence&>(*sample).delivered());
+  };
+  detail->metadata["sent_tokens"] =
+      sequences.empty() ? "0" : absl::StrJoin(sequences, ",", append_tokens);
+}
+
+void GenerateRequest::OnEnd() {
+  reply->Finish({std::move(status), usage});
+  listener->OnReady();
+}
+
+namespace {
+
+// Tokens of `feed` that are fed before decoding begins: without the last where the state before it
+// is for several samples, or to be kept.
+int64_t PrefillEnd(const GenerateRequest& request) {
+  const int64_t size = static_cast<int64_t>(request.feed.size());
+  const bool shared = request.num_slots > 1 || request.keep.HasPoint(request.start.fed + size - 1);
+  return size - (shared ? 1 : 0);
+}
+
+}  // namespace
+
+SampleSequence::SampleSequence(GenerateRequest* owner, int index)
+    : Sequence(owner),
+      generate_(owner),
+      index_(index),
+      prefill_end_(PrefillEnd(*owner)),
+      position_(owner->start.fed),
+      matcher_(&owner->stop_strings) {
+  out_.sample_index = index;
+  if (prefill_end_ == 0) {
+    StartDecoding();
+  } else if (index > 0) {
+    phase_ = Phase::kWaitForFork;
+  }
+}
+
+void SampleSequence::StartDecoding() {
+  phase_ = Phase::kDecode;
+  position_ = generate_->start.fed + prefill_end_;
+  next_token_ = generate_->feed.back();
+  next_is_output_ = FedAsOutput(static_cast<int64_t>(generate_->feed.size()) - 1);
+}
+
+const Sequence* SampleSequence::copies_from() const {
+  const bool waits = phase_ == Phase::kWaitForFork;
+  const bool from_state = generate_->start.state != nullptr;
+  return index_ > 0 && from_state && !waits ? generate_->sequences[0].get() : nullptr;
+}
+
+bool SampleSequence::FedAsOutput(int64_t i) const {
+  return !generate_->feed_output.empty() && generate_->feed_output[static_cast<size_t>(i)];
+}
+
+SequenceView SampleSequence::View() const {
+  SequenceView view;
+  if (phase_ == Phase::kPrefill) {
+    int64_t end = prefill_end_;
+    const int64_t room = generate_->keep.Room(position_);
+    if (room < end - cursor_) end = cursor_ + room;
+    const int64_t last = end;
+    if (generate_->spec.sampling.has_penalties()) {
+      // They count prompt and output apart, and a row's tokens are all of one kind.
+      for (end = cursor_ + 1; end < last; ++end) {
+        if (FedAsOutput(end) != FedAsOutput(cursor_)) break;
+      }
+    }
+    view.prefill_tokens = end - cursor_;
+  }
+  view.last_served = last_served;
+  view.single_step = !generate_->stop_strings.empty();
+  view.steps_left = generate_->max_new - drawn_;
+  return view;
+}
+
+// Of all that was fed to the slot.
+std::vector<TokenCount> SampleSequence::History() const {
+  if (!generate_->spec.sampling.has_penalties()) return {};
+  if (phase_ == Phase::kWaitForFork) return {};  // nothing: it gets the counts with the state
+  TokenCounts counts(generate_->history);
+  // What is fed next is not in the slot yet: the rest of the prompt, or the last that was drawn.
+  int64_t fed_prompt = cursor_;
+  if (phase_ == Phase::kDecode) {
+    fed_prompt = static_cast<int64_t>(generate_->feed.size()) - (drawn_ > 0 ? 0 : 1);
+  }
+  for (int64_t i = 0; i < fed_prompt; ++i) {
+    counts.Add(generate_->feed[static_cast<size_t>(i)], FedAsOutput(i));
+  }
+  for (size_t i = 0; i + 1 < drawn_tokens_.size(); ++i) counts.Add(drawn_tokens_[i], true);
+  return counts.All();
+}
+
+std::optional<SlotSampler> SampleSequence::Sampler() const {
+  const GenerateSpec& spec = generate_->spec;
+  SlotSampler sampler;
+  sampler.params = spec.sampling;
+  sampler.sample_index = static_cast<uint32_t>(index_);
+  sampler.stop_ids = spec.stop_ids;
+  const auto& eos = generate_->model.config->eos_token_id;
+  if (eos && !spec.ignore_eos) sampler.stop_ids.push_back(*eos);
+  sampler.want_logprobs = spec.want_logprobs;
+  sampler.num_top_logprobs = spec.num_top_logprobs;
+  if (!parked.empty()) {
+    sampler.history = History();
+  } else if (index_ == 0) {
+    sampler.history = generate_->history;  // the others get its counts
+  }
+  return sampler;
+}
+
+void SampleSequence::FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) {
+  const size_t begin = buffer->size();
+  if (phase_ == Phase::kDecode) {
+    buffer->push_back(next_token_);
+    run_row->count_as_output = next_is_output_;
+    run_row->sample = true;
+  } else {
+    const auto first = generate_->feed.begin() + cursor_;
+    buffer->insert(buffer->end(), first, first + tokens);
+    run_row->count_as_output = FedAsOutput(cursor_);
+    cursor_ += tokens;
+    run_row->sample = cursor_ == static_cast<int64_t>(generate_->feed.size());
+  }
+  run_row->slot = slot;
+  run_row->position = position_;
+  run_row->tokens = std::span<const int32_t>(buffer->data() + begin, static_cast<size_t>(tokens));
+  if (run_row->sample) {
+    run_row->max_samples =
+        static_cast<int>(std::min<int64_t>(num_steps, generate_->max_new - drawn_));
+  }
+  position_ += tokens;
+  drawn_in_run_ = 0;
+}
+
+void SampleSequence::OnRecord(Record* record) {
+  if (finished) return;
+  if (drawn_in_run_++ > 0) ++position_;  // the token drawn before it was fed within the run
+  phase_ = Phase::kDecode;
+  next_token_ = record->token;
+  next_is_output_ = true;
+  ++drawn_;
+  if (generate_->spec.sampling.has_penalties()) drawn_tokens_.push_back(record->token);
+  const bool bad_token = record->token < 0 || record->token >= generate_->model.config->vocab_size;
+  if (record->non_finite || bad_token) {
+    finished = true;
+    status = NonFiniteError(absl::StrCat("the model's output for generated token ", drawn_ - 1,
+                                         " of sample ", index_, " is not finite"));
+    return;
+  }
+  if (record->stopped) {
+    out_.finish.emplace();
+    out_.finish->stop_token = record->token;
+    End(FinishReason::kStopToken);
+    return;
+  }
+  Keep({record->token, record->logprob, std::move(record->top)});
+  if (!finished && drawn_ == generate_->max_new) End(FinishReason::kLength);
+}
+
+void SampleSequence::Keep(HeldToken token) {
+  if (generate_->stop_strings.empty()) {
+    Deliver(&token);
+    return;
+  }
+  const StopMatcher::Result result = matcher_.Push(generate_->model.tokenizer->Decode(token.token));
+  held_.push_back(std::move(token));
+  Release(result.release);
+  if (result.match < 0) return;
+  if (!generate_->spec.include_stop_string) held_.clear();
+  out_.finish.emplace();
+  out_.finish->stop_string = generate_->stop_strings[static_cast<size_t>(result.match)];
+  End(FinishReason::kStopString);
+}
+
+void SampleSequence::Release(int count) {
+  const auto end = held_.begin() + count;
+  for (auto token = held_.begin(); token != end; ++token) Deliver(&*token);
+  held_.erase(held_.begin(), end);
+}
+
+void SampleSequence::Deliver(HeldToken* token) {
+  out_.tokens.push_back(token->token);
+  if (generate_->session != nullptr) generate_->session->sequence.Append(token->token, true);
+  if (const Tokenizer* tokenizer = generate_->model.tokenizer) {
+    const absl::string_view text = tokenizer->Decode(token->token);
+    out_.text.append(text.data(), text.size());
+  }
+  if (generate_->spec.want_logprobs) out_.logprobs.push_back(token->logprob);
+  if (generate_->spec.num_top_logprobs > 0) out_.top_logprobs.push_back(std::move(token->top));
+}
+
+void SampleSequence::End(FinishReason reason) {
+  Release(static_cast<int>(held_.size()));
+  if (!out_.finish) out_.finish.emplace();
+  out_.finish->reason = reason;
+  finished = true;
+}
+
+bool SampleSequence::Flush() {
+  if (out_.tokens.empty() && !out_.finish) return false;
+  const int64_t count = static_cast<int64_t>(out_.tokens.size());
+  out_.first_position = delivered_;
+  out_.session = generate_->Progress();
+  delivered_ += count;
+  generate_->usage.completion_tokens += count;
+  const int64_t pending = generate_->reply->Append(std::exchange(out_, ReplyDelta()));
+  out_.sample_index = index_;
+  generate_->reader_slow_ = pending > generate_->options.max_pending_bytes;
+  return true;
+}
+
+Sequence::Next SampleSequence::OnRunDone() {
+  const bool fork = phase_ == Phase::kPrefill && cursor_ == prefill_end_ && !finished;
+  return fork ? Next::kFork : Next::kContinue;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Generate and its samples.
+//
+// Life of a sample: prefill (feeds the prompt, the implied bos first, and draws at its end), then
+// decode (feeds what it drew). With several samples, sample 0 feeds all but the last prompt token,
+// its state is copied to the others, and then every sample feeds that last token itself and draws
+// with its own sample index.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "server/engine/reply.h"
+#include "server/engine/sequences/sequence.h"
+#include "server/engine/sequences/stop_matcher.h"
+
+namespace rivulet {
+
+struct EngineOptions;
+
+class GenerateRequest final : public Request {
+ public:
+  // REQUIRES: `spec_in` is valid (validate.h); max_new >= 1 tokens to draw at most, per sample.
+  // With a session max_new is known only in Begin.
+  GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens, const ModelView& model_view,
+                  const EngineOptions& engine_options, ReplyListener* reply_listener);
+
+  absl::Status Begin(SessionTable* table, absl::Time now) override;
+  KeptCheckpoint BestState(PrefixCache* cache) override;
+  absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
+  std::span<const int32_t> sequence_tokens() const override;
+  void CreateSequences() override;
+  void Settle(const absl::Status& end) override;
+  bool reader_slow() override;
+  void DescribeProgress(ErrorDetail* detail) const override;
+  void OnReady() override { listener->OnReady(); }
+  void OnEnd() override;
+
+  const ModelView model;
+  const EngineOptions& options;
+  GenerateSpec spec;
+  int64_t max_new;
+  const StopStrings stop_strings;
+  std::vector<int32_t>
+      feed;  // the implied bos and the tokens after it, but for what `start` has seen
+  std::vector<bool> feed_output;    // [feed] was generated; empty: none was
+  std::vector<TokenCount> history;  // of what was fed before `feed`
+  const std::shared_ptr<Reply> reply = std::make_shared<Reply>();
+  ReplyListener* const listener;
+
+ private:
+  friend class SampleSequence;
+  int64_t bos() const { return model.config->has_bos() ? 1 : 0; }
+  // Tokens that are fed before the first is drawn, those that `start` has seen included.
+  int64_t total() const { return bos() + static_cast<int64_t>(sequence_tokens().size()); }
+  std::optional<SessionProgress> Progress() const;
+
+  int64_t appended_ = 0;    // tokens of the prompt that the session did not hold already
+  int64_t prompt_end_ = 0;  // position of the session after the prompt
+  bool reader_slow_ = false;
+};
+
+class SampleSequence final : public Sequence {
+ public:
+  SampleSequence(GenerateRequest* owner, int index);
+
+  bool runnable() const override { return phase_ != Phase::kWaitForFork; }
+  SequenceView View() const override;
+  std::optional<SlotSampler> Sampler() const override;
+  void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) override;
+  void OnRecord(Record* record) override;
+  bool Flush() override;
+  Next OnRunDone() override;
+  void OnForked() override { StartDecoding(); }
+  Checkpoint start() const override { return index_ == 0 ? generate_->start : Checkpoint(); }
+  const Sequence* copies_from() const override;
+  int64_t fed() const override { return position_; }
+  int64_t delivered() const { return delivered_; }
+
+ private:
+  struct HeldToken {
+    int32_t token;
+    float logprob;
+    std::vector<TokenLogprob> top;
+  };
+  void StartDecoding();
+  bool FedAsOutput(int64_t i) const;
+  std::vector<TokenCount> History() const;
+  void Keep(HeldToken token);
+  void Release(int count);
+  void Deliver(HeldToken* token);
+  void End(FinishReason reason);
+
+  GenerateRequest* const generate_;
+  const int index_;
+  enum class Phase : uint8_t { kPrefill, kWaitForFork, kDecode } phase_ = Phase::kPrefill;
+  const int64_t prefill_end_;    // feed[0, prefill_end_) is fed by prefill
+  int64_t cursor_ = 0;           // next of feed
+  int64_t position_ = 0;         // tokens fed to the slot, once the outstanding run is complete
+  int32_t next_token_ = 0;       // decode: to feed next ...
+  bool next_is_output_ = false;  // ... and whether it was drawn, by this request or one before
+  int drawn_in_run_ = 0;
+  int64_t drawn_ = 0;
+  std::vector<int32_t> drawn_tokens_;  // where penalties count them
+  int64_t delivered_ = 0;
+  StopMatcher matcher_;
+  std::vector<HeldToken> held_;  // kept from the reply by matcher_
+  ReplyDelta out_;               // to go to the reply with the next Flush
+};
+
+}  // namespace rivulet

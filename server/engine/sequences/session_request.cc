@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/sequences/session_request.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/checked.h"
+#include "model/base/error.h"
+#include "server/engine/sequences/token_counts.h"
+
+namespace rivulet {
+namespace {
+
+absl::Status Refuse(absl::StatusCode code, absl::string_view reason, absl::string_view field,
+                    absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  detail.field = std::string(field);
+  return MakeError(code, message, detail);
+}
+
+absl::Status CheckOnlyGeneratedAfter(int64_t position, const Session& session) {
+  for (int64_t i = position; i < session.position(); ++i) {
+    if (session.sequence.generated(i)) continue;
+    return Refuse(absl::StatusCode::kFailedPrecondition, "GIVEN_TOKENS_BEYOND_POSITION", "position",
+                  absl::StrCat("position is ", position, ", but token ", i,
+                               " was given, not generated; RewindSession drops given tokens."));
+  }
+  return absl::OkStatus();
+}
+
+// Exactly these tokens were given at `position` before: the request is asked again. Any position.
+bool Holds(const Session& session, int64_t position, std::span<const int32_t> tokens) {
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  const std::optional<int64_t> end = CheckedAdd(position, count);
+  if (position < 0 || !end || *end > session.position()) return false;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = position + i;
+    if (session.sequence.generated(at) ||
+        session.sequence.token(at) != tokens[static_cast<size_t>(i)])
+      return false;
+  }
+  return true;
+}
+
+absl::Status CheckLength(int64_t count, const ModelConfig& config, const SessionLimits& limits) {
+  const int64_t limit =
+      std::min(config.max_tokens().value_or(limits.max_tokens), limits.max_tokens);
+  if (count <= limit) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kOutOfRange, "TOO_MANY_TOKENS", "tokens",
+                absl::StrCat("with these tokens the session would hold ", count,
+                             "; its sequence ends at ", limit, "."));
+}
+
+// OK where the session is as ref.hash says, or where it holds what the request does to it: `tokens`
+// were given at ref.position and nothing came after them.
+absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
+                            const Session& session) {
+  if (!ref.hash || *ref.hash == session.sequence.hash()) return absl::OkStatus();
+  const int64_t position = ref.position.value_or(-1);
+  if (position >= 0 && position <= session.position()) {
+    const auto before = session.sequence.tokens().first(static_cast<size_t>(position));
+    const bool same = HashTokens(kEmptySequenceHash, before) == *ref.hash;
+    const bool done = !tokens.empty() && Holds(session, position, tokens) &&
+                      position + static_cast<int64_t>(tokens.size()) == session.position();
+    if (same && (done || ref.repeated)) return absl::OkStatus();
+  }
+  return Refuse(absl::StatusCode::kFailedPrecondition, "SESSION_HASH_MISMATCH", "sequence_hash",
+                absl::StrCat("sequence_hash is ", absl::Hex(*ref.hash, absl::kZeroPad16),
+                             ", but that of the session, now at position ", session.position(),
+                             ", is ", absl::Hex(session.sequence.hash(), absl::kZeroPad16),
+                             ": somebody else has gone on with it."));
+}
+
+}  // namespace
+
+absl::Status CheckPosition(int64_t position, const Session& session) {
+  if (position >= 0 && position <= session.position()) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kOutOfRange, "POSITION_OUT_OF_RANGE", "position",
+                absl::StrCat("position is ", position, "; this session's are 0 to ",
+                             session.position(), "."));
+}
+
+absl::StatusOr<int64_t> PositionIn(const Session& session, const SessionRef& ref,
+                                   std::span<const int32_t> tokens) {
+  RIVULET_RETURN_IF_ERROR(CheckUnchanged(ref, tokens, session));
+  const int64_t position = ref.position.value_or(session.position());
+  RIVULET_RETURN_IF_ERROR(CheckPosition(position, session));
+  return position;
+}
+
+absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
+                                      const ModelConfig& config, const SessionLimits& limits,
+                                      Session* session) {
+  RIVULET_ASSIGN_OR_RETURN(int64_t position, PositionIn(*session, ref, tokens));
+  if (Holds(*session, position, tokens)) {
+    position += static_cast<int64_t>(tokens.size());
+    tokens = {};
+  }
+  RIVULET_RETURN_IF_ERROR(CheckOnlyGeneratedAfter(position, *session));
+  RIVULET_RETURN_IF_ERROR(
+      CheckLength(position + static_cast<int64_t>(tokens.size()), config, limits));
+  const auto& marks = session->marks();
+  if (!ref.mark.empty() && !marks.contains(ref.mark) &&
+      marks.size() >= static_cast<size_t>(limits.max_marks)) {
+    return Refuse(absl::StatusCode::kFailedPrecondition, "MARK_LIMIT", "mark",
+                  absl::StrCat("the session has ", marks.size(), " marks; allowed: at most ",
+                               limits.max_marks, "."));
+  }
+  session->Rewind(position);
+  for (const int32_t token : tokens) session->sequence.Append(token, /*generated=*/false);
+  return static_cast<int64_t>(tokens.size());
+}
+
+std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfig& config,
+                               int64_t begin, int64_t end) {
+  std::vector<int32_t> fed;
+  fed.reserve(static_cast<size_t>(end - begin) +
+              1);  // FillRow counts on no reallocation of its own
+  const int64_t bos = config.has_bos() ? 1 : 0;
+  if (begin < bos && begin < end) fed.push_back(*config.bos_token_id);
+  for (int64_t i = std::max(begin, bos); i < end; ++i)
+    fed.push_back(tokens[static_cast<size_t>(i - bos)]);
+  return fed;
+}
+
+std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const TokenHistory* sequence,
+                                    const ModelConfig& config, int64_t fed) {
+  TokenCounts counts;
+  const int64_t bos = config.has_bos() ? 1 : 0;
+  if (bos == 1 && fed > 0) counts.Add(*config.bos_token_id, false);
+  for (int64_t i = 0; i < fed - bos; ++i) {
+    counts.Add(tokens[static_cast<size_t>(i)], sequence != nullptr && sequence->generated(i));
+  }
+  return counts.All();
+}
+
+SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
+  num_slots = 0;
+  tenant = call_.tenant;
+  session_ref = call_.session;
+  closes_session = call_.close;
+  while_draining = call_.while_draining;
+  deadline = call_.deadline;
+}
+
+KeptCheckpoint SessionCommand::BestState(PrefixCache* /*cache*/) {
+  if (!call_.with_state) return {};
+  const int64_t end = session->position();
+  const int64_t position = std::clamp<int64_t>(session_ref->position.value_or(end), 0, end);
+  return session->From(std::max<int64_t>(0, session->total() - end + position - 1));
+}
+
+absl::Status SessionCommand::GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) {
+  return call_.act == nullptr ? absl::OkStatus() : call_.act(table, session, now, state);
+}
+
+void SessionCommand::OnEnd() { call_.done(std::move(status)); }
+
+}  // namespace rivulet

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What requests do with a session, and the requests that only look at or change one: open,
+// fork, rewind, close, list, snapshot, restore (session_calls.h says what they mean).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/config.h"
+#include "server/engine/engine.h"
+#include "server/engine/sequences/sequence.h"
+#include "server/sessions/session.h"
+#include "server/sessions/session_table.h"
+
+namespace rivulet {
+
+// OK, or OUT_OF_RANGE (POSITION_OUT_OF_RANGE): a session's positions are 0 to its own.
+absl::Status CheckPosition(int64_t position, const Session& session);
+
+// Where a request with these tokens goes on: ref.position or the session's end; one of the
+// session's positions, so no sum with it overflows. Errors: OUT_OF_RANGE (POSITION_OUT_OF_RANGE),
+// FAILED_PRECONDITION (SESSION_HASH_MISMATCH: the session is not as ref.hash says, nor does it hold
+// what the request does to it, `tokens` given at ref.position and nothing after them).
+absl::StatusOr<int64_t> PositionIn(const Session& session, const SessionRef& ref,
+                                   std::span<const int32_t> tokens);
+
+// Goes to ref.position and appends `tokens` there, unless exactly they were given there before: so
+// a request that is asked again changes nothing. Returns how many were appended, all or 0. Errors,
+// which change nothing: OUT_OF_RANGE (POSITION_OUT_OF_RANGE, TOO_MANY_TOKENS), FAILED_PRECONDITION
+// (GIVEN_TOKENS_BEYOND_POSITION: only RewindSession drops what the client gave; MARK_LIMIT;
+// SESSION_HASH_MISMATCH).
+// REQUIRES: `tokens` are ids of the model.
+absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,
+                                      const ModelConfig& config, const SessionLimits& limits,
+                                      Session* session);
+
+// Tokens [begin, end) of what a sequence of `tokens` feeds; index 0 is the implied bos, where there
+// is one.
+std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfig& config,
+                               int64_t begin, int64_t end);
+
+// The first `fed` of them, counted. `sequence`: says which were generated; null: none.
+std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const TokenHistory* sequence,
+                                    const ModelConfig& config, int64_t fed);
+
+// Needs no slot: carried out by the loop between two runs, when its session's turn comes.
+class SessionCommand final : public Request {
+ public:
+  explicit SessionCommand(SessionCall call);
+
+  KeptCheckpoint BestState(PrefixCache* cache) override;
+  absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
+  void CreateSequences() override {}
+  void OnReady() override {}
+  void OnEnd() override;
+
+ private:
+  const SessionCall call_;
+};
+
+}  // namespace rivulet

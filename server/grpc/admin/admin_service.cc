@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/admin/admin_service.h"
+
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
+#include <grpcpp/grpcpp.h>
+
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "model/base/error.h"
+#include "model/model_name.h"
+#include "model/strict_json.h"
+#include "server/grpc/connections/listener.h"
+#include "server/grpc/wire/convert_session.h"
+#include "server/grpc/wire/status_map.h"
+#include "server/process/call_note.h"
+
+namespace rivulet {
+namespace {
+
+constexpr int kMaxMessageBytes = 64 << 10;
+constexpr int kMaxStreams = 16;
+constexpr int kMaxConnections = 16;
+constexpr absl::Duration kMaxDrain = absl::Hours(24);
+constexpr absl::Duration kDeliveryTime = absl::Seconds(1);  // for the last answers to arrive
+constexpr absl::Duration kFarewellTime = absl::Milliseconds(100);
+
+absl::Status CheckName(const std::string& name) {
+  if (IsModelName(name)) return absl::OkStatus();
+  return InvalidField("MODEL_NAME_MALFORMED", "model",
+                      absl::StrCat("model is ", Quoted(name), "; allowed: ", kModelNamePattern));
+}
+
+absl::StatusOr<std::optional<absl::Duration>> DrainTimeout(const v1::UnloadModelRequest& request) {
+  if (!request.has_drain_timeout()) return std::optional<absl::Duration>();
+  RIVULET_ASSIGN_OR_RETURN(
+      const absl::Duration drain,
+      ToDuration("DRAIN_TIMEOUT_OUT_OF_RANGE", "drain_timeout", request.drain_timeout()));
+  if (drain >= absl::ZeroDuration() && drain <= kMaxDrain) return std::optional(drain);
+  return InvalidField(
+      "DRAIN_TIMEOUT_OUT_OF_RANGE", "drain_timeout",
+      absl::StrCat("drain_timeout is ", absl::FormatDuration(drain), "; allowed: 0 to 86400 s"));
+}
+
+}  // namespace
+
+// One call, until its answer has left.
+class AdminService::Call final : public grpc::ServerUnaryReactor {
+ public:
+  explicit Call(ActiveCalls* calls) : calls_(calls) {}
+  void OnDone() override {
+    calls_->Leave();
+    delete this;
+  }
+
+ private:
+  ActiveCalls* const calls_;
+};
+
+grpc::ServerUnaryReactor* AdminService::OnAThread(std::function<absl::Status()> work) {
+  calls_.Enter();
+  auto* const call = new Call(&calls_);
+  // Nothing joins it: its last act is Finish, and OnDone may run within that.
+  std::thread([call, work = std::move(work), name = CallNote::Current()] {
+    const CallNote note(name);
+    call->Finish(ToGrpc(work(), nullptr));
+  }).detach();
+  return call;
+}
+
+grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* /*context*/,
+                                                  const v1::LoadModelRequest* request,
+                                                  v1::LoadModelReply* reply) {
+  return OnAThread([this, request, reply]() -> absl::Status {
+    RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
+    RIVULET_ASSIGN_OR_RETURN(*reply->mutable_model(), control_->Load(request->model()));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext* /*context*/,
+                                                    const v1::UnloadModelRequest* request,
+                                                    v1::UnloadModelReply* reply) {
+  return OnAThread([this, request, reply]() -> absl::Status {
+    RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
+    RIVULET_ASSIGN_OR_RETURN(const std::optional<absl::Duration> drain, DrainTimeout(*request));
+    RIVULET_ASSIGN_OR_RETURN(const ModelControl::Unloaded unloaded,
+                             control_->Unload(request->model(), drain));
+    reply->set_all_ended(unloaded.all_ended);
+    reply->set_sessions_closed(unloaded.sessions_closed);
+    return absl::OkStatus();
+  });
+}
+
+AdminServer::AdminServer(ModelControl* control)
+    : service_(control),
+      unknown_("listen", {"rivulet.v1.InferenceService", "rivulet.v1.SessionService",
+                          "rivulet.v1.MultiplexService", "grpc.health.v1.Health"}) {}
+
+AdminServer::~AdminServer() { Shutdown(); }
+
+absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* control,
+                                                                 const std::string& listen,
+                                                                 bool reflection) {
+  std::unique_ptr<AdminServer> result(new AdminServer(control));
+  const ListenerOptions options{listen,           "admin-listen", reflection,
+                                kMaxMessageBytes, kMaxStreams,    kMaxConnections};
+  grpc::ServerBuilder builder;
+  SetUpListener(options, &builder);
+  // What is served is told where it is served.
+  builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+  builder.RegisterService(&result->service_);
+  builder.RegisterCallbackGenericService(&result->unknown_);
+  RIVULET_ASSIGN_OR_RETURN(result->listener_,
+                           Listener::Start(options, &builder, &result->connections_));
+  return result;
+}
+
+int AdminServer::port() const { return listener_->port(); }
+
+void AdminServer::Shutdown() {
+  if (listener_ == nullptr) return;
+  // What is being loaded cannot be given up halfway; what is being unloaded ends with the drain.
+  service_.WaitUntilIdle();
+  connections_.AwaitDelivered(absl::Now() + kDeliveryTime);
+  // Idle connections are cut: their clients may never look at the farewell.
+  listener_->Shutdown(absl::Now() + kFarewellTime);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdminService and the listener that it has for itself: operators load and unload models there,
+// clients never reach it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "rivulet/v1/admin_service.grpc.pb.h"
+#include "rivulet/v1/model.pb.h"
+#include "server/grpc/calls/active_calls.h"
+#include "server/grpc/calls/rpc_service.h"
+#include "server/grpc/calls/unknown_methods.h"
+#include "server/grpc/connections/connections.h"
+
+namespace rivulet {
+
+class Listener;
+
+// What AdminService asks of its server. Both wait until all is done. Errors: as the RPCs'. Thread:
+// any.
+class ModelControl {
+ public:
+  virtual ~ModelControl() = default;
+  virtual absl::StatusOr<v1::ModelSummary> Load(const std::string& name) = 0;
+  // Absent `drain_timeout`: the server's own.
+  struct Unloaded {
+    bool all_ended = false;   // every running request ended by itself
+    int sessions_closed = 0;  // client sessions that were open
+  };
+  virtual absl::StatusOr<Unloaded> Unload(const std::string& name,
+                                          std::optional<absl::Duration> drain_timeout) = 0;
+};
+
+// Every call has a thread, unlike those of clients: it takes seconds, and few people make them.
+class AdminService final : public RpcService {
+ public:
+  explicit AdminService(ModelControl* control)  // borrowed
+      : RpcService(v1::AdminService::service_full_name()), control_(control) {
+    Handle(this, &AdminService::LoadModel, &AdminService::UnloadModel);
+  }
+
+  grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* context,
+                                      const v1::LoadModelRequest* request,
+                                      v1::LoadModelReply* reply);
+  grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* context,
+                                        const v1::UnloadModelRequest* request,
+                                        v1::UnloadModelReply* reply);
+
+  // Until every answer has left.
+  void WaitUntilIdle() { calls_.WaitUntilNone(absl::InfiniteFuture()); }
+
+ private:
+  class Call;
+
+  grpc::ServerUnaryReactor* OnAThread(std::function<absl::Status()> work);
+
+  ModelControl* const control_;
+  ActiveCalls calls_;
+};
+
+// Thread: any, but Shutdown and the destructor once.
+class AdminServer {
+ public:
+  // Serves from its return on. `control` must outlive this object; `listen` is HOST:PORT. Errors:
+  // INVALID_ARGUMENT (address), UNAVAILABLE (address in use or not of this machine).
+  static absl::StatusOr<std::unique_ptr<AdminServer>> Create(ModelControl* control,
+                                                             const std::string& listen,
+                                                             bool reflection);
+  ~AdminServer();
+
+  int port() const;
+  // Waits until the calls that run have ended, and takes no more. REQUIRES: `control` refuses new
+  // ones by now.
+  void Shutdown();
+
+ private:
+  explicit AdminServer(ModelControl* control);
+
+  AdminService service_;
+  UnknownMethods unknown_;
+  Connections connections_;
+  std::unique_ptr<Listener> listener_;
+};
+
+}  // namespace rivulet

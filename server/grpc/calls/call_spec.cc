@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/calls/call_spec.h"
+
+#include "model/base/error.h"
+#include "model/base/random_word.h"
+#include "server/grpc/calls/caller.h"
+#include "server/grpc/wire/convert.h"
+
+namespace rivulet {
+absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const SessionRef& ref) {
+  if (ref.position || !IsRepeated(context)) return absl::OkStatus();
+  ErrorDetail detail;
+  detail.reason = "POSITION_NEEDED";
+  detail.field = "session.position";
+  return MakeError(absl::StatusCode::kAborted,
+                   "session.position is absent, and the client's library has sent this call before "
+                   "without an answer: only a call at a position may be repeated.",
+                   detail);
+}
+
+absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
+                                    const v1::GenerateRequest& request, const Model& model) {
+  RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec, ToGenerateSpec(request, model));
+  spec.deadline = DeadlineOf(context);
+  RIVULET_ASSIGN_OR_RETURN(spec.tenant, TenantOf(context));
+  if (spec.session) {
+    spec.session->tenant = spec.tenant;
+    RIVULET_RETURN_IF_ERROR(CheckRepetition(context, *spec.session));
+    spec.session->repeated = IsRepeated(context);
+  }
+  if (!request.sampling().has_seed() && !spec.session_seed) spec.sampling.seed = RandomWord();
+  return spec;
+}
+
+absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context,
+                                 const v1::ScoreRequest& request, const Model& model) {
+  RIVULET_ASSIGN_OR_RETURN(ScoreSpec spec, ToScoreSpec(request, model));
+  RIVULET_ASSIGN_OR_RETURN(spec.tenant, TenantOf(context));
+  spec.deadline = DeadlineOf(context);
+  return spec;
+}
+
+}  // namespace rivulet

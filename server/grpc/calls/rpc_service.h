@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// RpcService: what every service of rivulet.v1 is, in place of the generated base classes: those
+// let gRPC answer messages that do not parse (received.h).
+#pragma once
+
+#include <grpcpp/impl/rpc_service_method.h>
+#include <grpcpp/impl/service_type.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/method_handler.h>
+#include <grpcpp/support/server_callback.h>
+// Where the generated code finds it, too.
+#if __has_include(<grpcpp/impl/server_callback_handlers.h>)
+#include <grpcpp/impl/server_callback_handlers.h>
+#else
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+#endif
+
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "google/protobuf/descriptor.h"
+#include "server/grpc/wire/received.h"
+#include "server/grpc/wire/status_map.h"
+#include "server/process/call_note.h"
+
+namespace rivulet {
+
+// Thread: one, until the gRPC server that it is registered with starts.
+class RpcService : public grpc::Service {
+ protected:
+  // `full_name`: of the service, as in the generated code.
+  explicit RpcService(const char* full_name);
+
+  // Every method of the service has its handler in `self`, a member function that takes and returns
+  // what the generated callback service would, but for Received messages where the client streams.
+  // The method is the one with these messages. REQUIRES (else the process ends): each method has
+  // one handler, of its kind.
+  template <typename Self, typename... Handlers>
+  void Handle(Self* self, Handlers... handlers) {
+    (Add(self, handlers), ...);
+    RequireAll();
+  }
+
+ private:
+  using Context = grpc::CallbackServerContext;
+  using Type = grpc::internal::RpcMethod::RpcType;
+
+  // A call that ends with what was wrong with its message.
+  template <typename Reactor>
+  class Refused final : public Reactor {
+   public:
+    explicit Refused(const absl::Status& error) { this->Finish(ToGrpc(error, nullptr)); }
+    void OnDone() override { delete this; }
+  };
+
+  template <typename Self, typename Request, typename Reply>
+  void Add(Self* self,
+           grpc::ServerUnaryReactor* (Self::*handler)(Context*, const Request*, Reply*)) {
+    using Unary = grpc::internal::CallbackUnaryHandler<Received<Request>, Reply>;
+    AddCallback<Request, Reply>(
+        Type::NORMAL_RPC,
+        std::make_unique<Unary>([self, handler, name = NameOf<Request>()](
+                                    Context* context, const Received<Request>* request,
+                                    Reply* reply) -> grpc::ServerUnaryReactor* {
+          const CallNote note(name);
+          if (!request->error.ok()) return new Refused<grpc::ServerUnaryReactor>(request->error);
+          return (self->*handler)(context, &request->message, reply);
+        }));
+  }
+  template <typename Self, typename Request, typename Reply>
+  void Add(Self* self,
+           grpc::ServerWriteReactor<Reply>* (Self::*handler)(Context*, const Request*)) {
+    using Streaming = grpc::internal::CallbackServerStreamingHandler<Received<Request>, Reply>;
+    using Reactor = grpc::ServerWriteReactor<Reply>;
+    AddCallback<Request, Reply>(
+        Type::SERVER_STREAMING,
+        std::make_unique<Streaming>(
+            [self, handler, name = NameOf<Request>()](
+                Context* context, const Received<Request>* request) -> Reactor* {
+              const CallNote note(name);
+              if (!request->error.ok()) return new Refused<Reactor>(request->error);
+              return (self->*handler)(context, &request->message);
+            }));
+  }
+  template <typename Self, typename Request, typename Reply>
+  void Add(Self* self,
+           grpc::ServerReadReactor<Received<Request>>* (Self::*handler)(Context*, Reply*)) {
+    using Streaming = grpc::internal::CallbackClientStreamingHandler<Received<Request>, Reply>;
+    AddCallback<Request, Reply>(
+        Type::CLIENT_STREAMING,
+        std::make_unique<Streaming>(
+            [self, handler, name = NameOf<Request>()](Context* context, Reply* reply) {
+              const CallNote note(name);
+              return (self->*handler)(context, reply);
+            }));
+  }
+  template <typename Self, typename Request, typename Reply>
+  void Add(Self* self,
+           grpc::ServerBidiReactor<Received<Request>, Reply>* (Self::*handler)(Context*)) {
+    using Streaming = grpc::internal::CallbackBidiHandler<Received<Request>, Reply>;
+    AddCallback<Request, Reply>(
+        Type::BIDI_STREAMING,
+        std::make_unique<Streaming>([self, handler, name = NameOf<Request>()](Context* context) {
+          const CallNote note(name);
+          return (self->*handler)(context);
+        }));
+  }
+
+  template <typename Request, typename Reply>
+  void AddCallback(Type type, std::unique_ptr<grpc::internal::MethodHandler> handler) {
+    const int index = AddMethodOf(Request::descriptor(), Reply::descriptor(), type);
+    MarkMethodCallback(index, handler.release());
+  }
+  // Of the method with this message, for CallNote.
+  template <typename Request>
+  const char* NameOf() {
+    return NameOf(Request::descriptor());
+  }
+  const char* NameOf(const google::protobuf::Descriptor* request);
+  // Its index.
+  int AddMethodOf(const google::protobuf::Descriptor* request,
+                  const google::protobuf::Descriptor* reply, Type type);
+  void RequireAll() const;
+
+  const google::protobuf::ServiceDescriptor* const descriptor_;
+  std::deque<std::string> paths_;  // of the methods that were added, which gRPC keeps pointers to
+  std::deque<std::string> names_;  // ... and CallNote
+};
+
+}  // namespace rivulet

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The models of one server, found by name. They come and go while it runs: whoever uses one holds
+// it, and its engine ends when it has been removed and nobody holds it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "rivulet/v1/inference.pb.h"
+#include "server/base/mutex.h"
+#include "server/engine/engine.h"
+#include "server/grpc/calls/active_calls.h"
+
+namespace rivulet {
+
+// A model to serve: its engine, which nobody else shares (but tests), and "cpu" or "cuda".
+struct ServedModel {
+  std::shared_ptr<Engine> engine;
+  std::string backend;
+};
+
+// A model that somebody uses: its engine lives as long as this is held, and unloading it waits. So
+// hold one for a request, from before it is handed to the engine to the engine's last word, and
+// never while waiting for a client. Thread: one at a time.
+class ModelHold {
+ public:
+  ModelHold() = default;  // holds nothing
+  ModelHold(const ModelHold& other);
+  ModelHold& operator=(const ModelHold& other);
+  ModelHold(ModelHold&& other) noexcept = default;
+  ModelHold& operator=(ModelHold&& other) noexcept;
+  ~ModelHold() { Release(); }
+  // Holds nothing afterwards. On a thread of the engine, too.
+  void Release();
+
+  explicit operator bool() const { return entry_ != nullptr; }
+  // REQUIRES of the others: something is held.
+  Engine* engine() const { return entry_->engine.get(); }
+  const v1::GetModelReply& description() const { return entry_->description; }
+  const std::string& name() const { return description().summary().name(); }
+
+ private:
+  friend class ServedModels;
+  struct Entry {
+    std::shared_ptr<Engine> engine;
+    v1::GetModelReply description;
+    bool unloading = false;  // guarded by ServedModels::mutex_
+    ActiveCalls holds;
+  };
+  explicit ModelHold(std::shared_ptr<Entry> entry);
+
+  std::shared_ptr<Entry> entry_;
+};
+
+// Thread: any.
+class ServedModels {
+ public:
+  ServedModels() = default;
+  // Names are distinct.
+  explicit ServedModels(std::vector<ServedModel> models);
+
+  // The model `name` names. Errors: INVALID_ARGUMENT ("" where not exactly one is served),
+  // NOT_FOUND, UNAVAILABLE (MODEL_UNLOADING).
+  absl::StatusOr<ModelHold> Find(absl::string_view name) const;
+  // Those that Find finds, in the order in which they were added.
+  std::vector<ModelHold> served() const;
+  // Those too that are being unloaded.
+  std::vector<ModelHold> all() const;
+
+  // Find finds it from now on. REQUIRES: no model of this name is among all().
+  void Add(ServedModel model);
+  // Find no longer finds it; its engine goes on. Returns it, or holds nothing where Find would not
+  // find it.
+  ModelHold BeginUnload(absl::string_view name);
+  // Takes it out of all(), waits until nobody holds it and ends its engine. REQUIRES: BeginUnload
+  // found it and its engine is drained, so that those who hold it will let go.
+  void FinishUnload(absl::string_view name);
+
+ private:
+  using Entries = std::vector<std::shared_ptr<ModelHold::Entry>>;
+  Entries::const_iterator Position(absl::string_view name) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Names() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable Mutex mutex_;
+  Entries entries_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rivulet

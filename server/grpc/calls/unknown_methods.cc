@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/calls/unknown_methods.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "model/base/error.h"
+#include "model/strict_json.h"
+#include "server/grpc/wire/status_map.h"
+#include "server/process/call_note.h"
+
+namespace rivulet {
+namespace {
+
+class Refusal final : public grpc::ServerGenericBidiReactor {
+ public:
+  explicit Refusal(const grpc::Status& status) { Finish(status); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+UnknownMethods::UnknownMethods(const char* setting, std::initializer_list<const char*> services)
+    : setting_(setting), services_(services.begin(), services.end()) {}
+
+grpc::ServerGenericBidiReactor* UnknownMethods::CreateReactor(
+    grpc::GenericCallbackServerContext* context) {
+  const CallNote note("unknown method");
+  // "/package.Service/Method"
+  const absl::string_view method = absl::StripPrefix(context->method(), "/");
+  const absl::string_view service = method.substr(0, method.find('/'));
+  const bool is_elsewhere = services_.find(service) != services_.end();
+  const std::string message =
+      is_elsewhere
+          ? absl::StrCat(service, " is not served at this address, but at that of --", setting_)
+          : absl::StrCat("this server has no method ", Quoted(method));
+  return new Refusal(
+      ToGrpc(MakeError(absl::StatusCode::kUnimplemented, message,
+                       {is_elsewhere ? "SERVICE_ELSEWHERE" : "METHOD_UNKNOWN", "", {}}),
+             nullptr));
+}
+
+}  // namespace rivulet

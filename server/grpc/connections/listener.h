@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every listener of a server has in common: transport settings, reflection, whose connections
+// it takes, and why it could not listen.
+#pragma once
+
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/grpc/connections/acceptor.h"
+#include "server/grpc/connections/connections.h"
+
+namespace rivulet {
+
+struct ListenerOptions {
+  std::string address;  // HOST:PORT; "" = no socket, in-process channels only
+  std::string setting;  // that holds the address, for errors
+  bool reflection = true;
+  int max_message_bytes = 0;            // of a request
+  int max_streams = 0;                  // requests at once on one connection
+  int max_connections = 0;              // at once, as far as there are descriptors; 0: 65,536
+  int max_connections_per_address = 0;  // 0: no limit
+  // A connection on which nothing came for so long is pinged, with calls and without, and is closed
+  // where no answer comes. Clients may ping as often as that themselves.
+  absl::Duration keepalive_time = absl::Seconds(30);
+  absl::Duration keepalive_timeout = absl::Seconds(10);
+  absl::Duration handshake_timeout = absl::Seconds(10);           // until HTTP/2 has begun
+  absl::Duration max_connection_idle = absl::InfiniteDuration();  // without a call; then GOAWAY
+  absl::Duration max_connection_age = absl::InfiniteDuration();   // then GOAWAY; replies go on
+};
+
+// Sets what `options` and we ask of the transport. Plaintext; no socket is opened yet.
+void SetUpListener(const ListenerOptions& options, grpc::ServerBuilder* builder);
+
+// A server of gRPC and the sockets that it is reached at. Thread: any, but Shutdown and the
+// destructor once.
+class Listener {
+ public:
+  // Starts what was built, with the socket. `connections` is borrowed, and gets its limits here.
+  // Errors: INVALID_ARGUMENT (address; more connections than there are descriptors for),
+  // UNAVAILABLE (address in use or not of this machine).
+  static absl::StatusOr<std::unique_ptr<Listener>> Start(const ListenerOptions& options,
+                                                         grpc::ServerBuilder* builder,
+                                                         Connections* connections);
+
+  grpc::Server& server() { return *server_; }
+  Acceptor* acceptor() { return acceptor_.get(); }  // null without a socket
+  // That was bound; 0 without a socket.
+  int port() const { return acceptor_ == nullptr ? 0 : acceptor_->port(); }
+
+  // Takes no more connections and ends those that are open: what has not been sent is lost. Calls
+  // of channels within the process have until `deadline`, then they are cancelled; waits for all.
+  void Shutdown(absl::Time deadline);
+
+ private:
+  using External = grpc::experimental::ExternalConnectionAcceptor;
+
+  Connections* connections_ = nullptr;  // null without a socket
+  std::unique_ptr<External> external_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Acceptor> acceptor_;  // last: it hands sockets to the two above
+};
+
+}  // namespace rivulet

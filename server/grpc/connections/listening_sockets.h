@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sockets that listen on an address.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/config/server_config.h"
+
+namespace rivulet {
+
+struct ListeningSocket {
+  int fd = -1;               // non-blocking; the caller closes it
+  sockaddr_storage address;  // that was bound, with its port
+};
+
+struct ListeningSockets {
+  std::vector<ListeningSocket> sockets;  // at least one, all of the same port
+  int port = 0;
+};
+
+// Listens on every address of the host; "0.0.0.0" and "[::]" both mean every address of the
+// machine, IPv4 and IPv6. Port 0: any free one. Addresses of a family that the machine has not are
+// left out where another is left. Another socket on the port is an error, as SO_REUSEPORT is off.
+// Connections come with TCP_NODELAY, and end when what was sent is not acknowledged for
+// `user_timeout`. Errors: UNAVAILABLE, with what the system says.
+absl::StatusOr<ListeningSockets> ListenOn(const HostPort& address, absl::Duration user_timeout);
+
+}  // namespace rivulet

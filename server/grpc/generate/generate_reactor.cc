@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/generate/generate_reactor.h"
+
+#include <grpc/grpc.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "server/grpc/wire/convert.h"
+#include "server/grpc/wire/status_map.h"
+#include "server/grpc/wire/wire_field.h"
+#include "server/process/call_note.h"
+
+namespace rivulet {
+namespace {
+
+constexpr char kMethod[] = "Generate";
+
+}  // namespace
+
+GenerateReactor::GenerateReactor(ModelHold model, grpc::CallbackServerContext* context,
+                                 const v1::GenerateRequest* request, ServerCalls* calls)
+    : model_(std::move(model)), call_(context->c_call()), request_(request), calls_(calls) {
+  grpc_call_ref(call_);
+  calls_->active.Enter();
+}
+
+GenerateReactor::~GenerateReactor() { grpc_call_unref(call_); }
+
+GenerateReactor* GenerateReactor::Start(ModelHold model, grpc::CallbackServerContext* context,
+                                        const v1::GenerateRequest& request,
+                                        absl::StatusOr<GenerateSpec> spec, ServerCalls* calls) {
+  auto* reactor = new GenerateReactor(std::move(model), context, &request, calls);
+  if (spec.ok()) {
+    reactor->Submit(*std::move(spec));
+  } else {
+    reactor->Finish(ToGrpc(spec.status(), &calls->refusals));
+  }
+  return reactor;
+}
+
+void GenerateReactor::Submit(GenerateSpec spec) {
+  absl::Status status;
+  {
+    // Held while submitting: the first OnReady may come before Generate returns and needs the
+    // ticket.
+    absl::MutexLock lock(&mutex_);
+    seed_ = spec.sampling.seed;
+    patience_ = model_.engine()->options().reader_timeout;
+    holders_ = 2;
+    absl::StatusOr<Engine::Ticket> ticket = model_.engine()->Generate(std::move(spec), this);
+    if (ticket.ok()) {
+      ticket_ = *std::move(ticket);
+      return;
+    }
+    holders_ = 1;
+    finished_ = true;
+    status = ticket.status();
+  }
+  model_.Release();
+  Finish(ToGrpc(NameWireField(status, *request_), &calls_->refusals));
+}
+
+void GenerateReactor::OnReady() {
+  const CallNote note(kMethod);
+  bool last = false;
+  Action action = Action::kNone;
+  {
+    absl::MutexLock lock(&mutex_);
+    // The engine ends a reply on the thread that calls OnReady, just before the last call.
+    last = ticket_.reply->end().has_value();
+    action = Advance();
+    if (last && !done_) WatchReader();
+  }
+  Perform(action);
+  if (!last) return;
+  model_.Release();
+  Release();
+}
+
+void GenerateReactor::WatchReader() {
+  if (patience_ == absl::InfiniteDuration()) return;
+  messages_when_watched_ = messages_read_;
+  ++holders_;
+  // Its calls come on another thread, never from within Set or Cancel.
+  alarm_.Set(absl::ToChronoTime(absl::Now() + patience_),
+             [this](bool expired) { CutUnread(expired); });
+}
+
+void GenerateReactor::CutUnread(bool expired) {
+  bool cut = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (expired && !done_) cut = messages_read_ == messages_when_watched_;
+    if (expired && !done_ && !cut) WatchReader();
+    if (cut) {
+      grpc_call_ref(call_);  // OnDone may come before the cancellation
+      const bool counted =
+          absl::IsResourceExhausted(ticket_.reply->end()->status);  // at its Finish
+      if (!counted) calls_->refusals.Add("READER_TOO_SLOW");
+    }
+  }
+  if (cut) {
+    // The client sees this status in place of what it has not read, without details. Not under the
+    // lock: OnCancel may come within the call.
+    grpc_call_cancel_with_status(call_, GRPC_STATUS_RESOURCE_EXHAUSTED,
+                                 "READER_TOO_SLOW: nothing of the reply was read for too long.",
+                                 nullptr);
+    grpc_call_unref(call_);
+  }
+  Release();
+}
+
+void GenerateReactor::OnWriteDone(bool ok) {
+  const CallNote note(kMethod);
+  Action action = Action::kNone;
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    if (ok) ++messages_read_;
+    if (!ok) broken_ = true;
+    action = Advance();
+  }
+  if (!ok) model_.Cancel(ticket_.id);
+  Perform(action);
+}
+
+void GenerateReactor::OnCancel() {
+  const CallNote note(kMethod);
+  {
+    absl::MutexLock lock(&mutex_);
+    broken_ = true;
+    if (ticket_.reply == nullptr) return;
+  }
+  model_.Cancel(ticket_.id);  // the reply then ends, and OnReady finishes the call
+}
+
+void GenerateReactor::OnDone() {
+  {
+    absl::MutexLock lock(&mutex_);
+    done_ = true;
+    alarm_.Cancel();
+  }
+  calls_->active.Leave();
+  Release();
+}
+
+void GenerateReactor::Release() {
+  if (holders_.fetch_sub(1) == 1) delete this;
+}
+
+GenerateReactor::Action GenerateReactor::Advance() {
+  if (writing_ || finished_) return Action::kNone;
+  if (broken_) waiting_.clear();  // first: parts that nobody can read must not hide the end
+  if (waiting_.empty()) {
+    end_ = ticket_.reply->end();  // before Take: what is taken after the end is all there is
+    waiting_ = ticket_.reply->Take();
+    std::reverse(waiting_.begin(), waiting_.end());
+  }
+  if (broken_) waiting_.clear();
+  if (waiting_.empty() && !end_) return Action::kNone;
+  const bool ends_well = end_ && end_->status.ok() && !broken_;
+  if (waiting_.empty() && !ends_well) {
+    finished_ = true;
+    return Action::kFinish;
+  }
+  if (waiting_.empty()) {
+    message_.Clear();
+  } else {
+    if (waiting_.back().session) seed_ = waiting_.back().session->seed;
+    ToWire(std::move(waiting_.back()), &message_);
+    waiting_.pop_back();
+  }
+  if (!std::exchange(seed_sent_, true)) message_.set_seed(seed_);
+  if (waiting_.empty() && ends_well) {
+    ToWire(end_->usage, message_.mutable_usage());
+    finished_ = true;
+    return Action::kWriteAndFinish;
+  }
+  writing_ = true;
+  return Action::kWrite;
+}
+
+void GenerateReactor::Perform(Action action) {
+  switch (action) {
+    case Action::kNone:
+      return;
+    case Action::kWrite:
+      StartWrite(&message_);
+      return;
+    case Action::kWriteAndFinish:
+      StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
+      return;
+    case Action::kFinish:
+      Finish(ToGrpc(NameWireField(ticket_.reply->end()->status, *request_), &calls_->refusals));
+      return;
+  }
+}
+
+}  // namespace rivulet

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// GenerateReactor: one Generate call. Moves what the engine has put into the reply to the client,
+// one message in flight at a time; tokens that arrive meanwhile wait in the reply and leave
+// together (back-pressure: a reply that is not taken pauses its rows).
+//
+// Once the engine is done with a reply, what is left of it waits for the client for as long as the
+// engine would (EngineOptions::reader_timeout) after the last message that it took; then the call
+// is ended without it.
+#pragma once
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "rivulet/v1/inference.pb.h"
+#include "server/engine/engine.h"
+#include "server/engine/reply.h"
+#include "server/grpc/calls/call_model.h"
+#include "server/grpc/calls/server_calls.h"
+
+namespace rivulet {
+
+// Owns itself: created by Start, deleted once gRPC is done with the call (OnDone) and the engine is
+// done with the listener (its last OnReady has returned), whichever comes later. Thread: OnReady on
+// the engine's emitter thread, On* on threads of gRPC.
+// NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): it deletes itself, nobody else may
+class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>,
+                              public ReplyListener {
+ public:
+  // Submits `spec` to the engine of `model`, which the handler holds too until it returns. An error
+  // of `spec` (then `model` may hold nothing) or of the engine ends the call with trailers only, so
+  // that a client may retry. `request` is gRPC's and lives as long as the call; `calls` must
+  // outlive the gRPC server.
+  static GenerateReactor* Start(ModelHold model, grpc::CallbackServerContext* context,
+                                const v1::GenerateRequest& request,
+                                absl::StatusOr<GenerateSpec> spec, ServerCalls* calls);
+
+  void OnReady() override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  // What is to be asked of gRPC once mutex_ is released: its reactions may come at once, on any
+  // thread.
+  enum class Action { kNone, kWrite, kWriteAndFinish, kFinish };
+
+  GenerateReactor(ModelHold model, grpc::CallbackServerContext* context,
+                  const v1::GenerateRequest* request, ServerCalls* calls);
+  ~GenerateReactor() override;
+
+  void Submit(GenerateSpec spec);
+  Action Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Perform(Action action);
+  // Has CutUnread called after the time for which unread messages wait.
+  void WatchReader() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CutUnread(bool expired);
+  void Release();
+
+  CallModel model_;        // released after the last OnReady
+  grpc_call* const call_;  // a reference: valid after OnDone, when gRPC's context is not
+  const v1::GenerateRequest* const request_;  // not read once gRPC is asked to finish
+  ServerCalls* const calls_;
+  // Holders of this object: gRPC, the engine from Submit to the last OnReady, and alarm_ while it
+  // runs.
+  std::atomic<int> holders_ = 1;
+
+  absl::Mutex mutex_;
+  Engine::Ticket ticket_;  // set before any reaction can read it: by Submit, under mutex_
+  std::vector<ReplyDelta> waiting_ ABSL_GUARDED_BY(mutex_);  // taken from the reply, latest first
+  std::optional<Reply::End> end_ ABSL_GUARDED_BY(mutex_);
+  uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool seed_sent_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;       // message_ belongs to gRPC
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;      // nothing more may be asked of gRPC
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;        // nobody reads any more
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;          // gRPC has called OnDone
+  int64_t messages_read_ ABSL_GUARDED_BY(mutex_) = 0;  // or at least on their way to the client
+  int64_t messages_when_watched_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Duration patience_ ABSL_GUARDED_BY(mutex_);  // the engine's reader_timeout
+  grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
+  v1::GenerateReply message_;  // gRPC's while writing_ or finished_, else guarded by mutex_
+};
+
+}  // namespace rivulet

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/generate/inference_service.h"
+
+#include <utility>
+
+#include "rivulet/v1/inference.grpc.pb.h"
+#include "server/grpc/calls/call_spec.h"
+#include "server/grpc/calls/caller.h"
+#include "server/grpc/generate/engine_call.h"
+#include "server/grpc/generate/generate_reactor.h"
+#include "server/grpc/wire/convert.h"
+
+namespace rivulet {
+namespace {
+
+void ToWire(const ConnectionCounts& counts, v1::ServerLoad* wire) {
+  wire->set_connections(counts.open);
+  wire->set_max_connections(counts.max_open);
+  wire->set_connections_total(counts.accepted);
+  wire->set_connections_refused_total(counts.refused);
+  wire->set_connections_closed_total(counts.closed);
+}
+
+}  // namespace
+
+InferenceService::InferenceService(const ServedModels* models, ServerCalls* calls)
+    : RpcService(v1::InferenceService::service_full_name()), models_(models), calls_(calls) {
+  Handle(this, &InferenceService::Generate, &InferenceService::Score, &InferenceService::ListModels,
+         &InferenceService::GetModel, &InferenceService::GetLoad);
+}
+
+grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
+    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+  const auto model = models_->Find(request->model());
+  if (!model.ok()) {
+    return GenerateReactor::Start(ModelHold(), context, *request, model.status(), calls_);
+  }
+  return GenerateReactor::Start(*model, context, *request,
+                                SpecOf(*context, *request, model->engine()->model()), calls_);
+}
+
+grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
+                                                  const v1::ScoreRequest* request,
+                                                  v1::ScoreReply* reply) {
+  const auto model = models_->Find(request->model());
+  if (!model.ok()) return Answer(context, model.status(), calls_);
+  Engine* engine = model->engine();
+  absl::StatusOr<ScoreSpec> spec = SpecOf(*context, *request, engine->model());
+  if (!spec.ok()) return Answer(context, spec.status(), calls_);
+  auto* call = new EngineCall(*model, request, reply, calls_);
+  call->Run([&](auto done) { return engine->Score(*std::move(spec), std::move(done)); },
+            [](const ScoreResult& result, v1::ScoreReply* wire) { ToWire(result, wire); });
+  return call;
+}
+
+grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
+                                                       const v1::ListModelsRequest*,
+                                                       v1::ListModelsReply* reply) {
+  for (const ModelHold& model : models_->served()) {
+    *reply->add_models() = model.description().summary();
+  }
+  return Answer(context, absl::OkStatus(), calls_);
+}
+
+grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
+                                                     const v1::GetModelRequest* request,
+                                                     v1::GetModelReply* reply) {
+  const auto model = models_->Find(request->model());
+  if (model.ok()) *reply = model->description();
+  return Answer(context, model.status(), calls_);
+}
+
+grpc::ServerUnaryReactor* InferenceService::GetLoad(grpc::CallbackServerContext* context,
+                                                    const v1::GetLoadRequest* request,
+                                                    v1::GetLoadReply* reply) {
+  const auto add = [reply](const ModelHold& model) {
+    v1::ModelLoad* load = reply->add_models();
+    load->set_model(model.name());
+    rivulet::ToWire(model.engine()->GetLoad(), load);
+  };
+  ToWire(calls_->connections.counts(), reply->mutable_server());
+  const auto refusals = calls_->refusals.counts();
+  reply->mutable_server()->mutable_refusals()->insert(refusals.begin(), refusals.end());
+  if (request->model().empty()) {
+    for (const ModelHold& model : models_->all()) add(model);
+    return Answer(context, absl::OkStatus(), calls_);
+  }
+  const auto model = models_->Find(request->model());
+  if (model.ok()) add(*model);
+  return Answer(context, model.status(), calls_);
+}
+
+}  // namespace rivulet

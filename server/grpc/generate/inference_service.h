@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// InferenceService: its RPCs, for the models of one server.
+#pragma once
+
+#include "rivulet/v1/inference.pb.h"
+#include "server/grpc/calls/rpc_service.h"
+#include "server/grpc/calls/served_models.h"
+#include "server/grpc/calls/server_calls.h"
+
+namespace rivulet {
+
+// Thread: any; gRPC calls it from its own threads. Nothing here waits: work is handed to an engine,
+// and a reactor answers when it reports.
+class InferenceService final : public RpcService {
+ public:
+  // `calls` counts Generate and Score. Both, and the engines, must outlive the gRPC server that
+  // this service is registered with.
+  InferenceService(const ServedModels* models, ServerCalls* calls);
+
+  grpc::ServerWriteReactor<v1::GenerateReply>* Generate(grpc::CallbackServerContext* context,
+                                                        const v1::GenerateRequest* request);
+  grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
+                                  const v1::ScoreRequest* request, v1::ScoreReply* reply);
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const v1::ListModelsRequest* request,
+                                       v1::ListModelsReply* reply);
+  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
+                                     const v1::GetModelRequest* request, v1::GetModelReply* reply);
+  grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context,
+                                    const v1::GetLoadRequest* request, v1::GetLoadReply* reply);
+
+ private:
+  const ServedModels* const models_;
+  ServerCalls* const calls_;
+};
+
+}  // namespace rivulet

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/multiplex/multiplex_member.h"
+
+#include <utility>
+#include <vector>
+
+#include "server/grpc/wire/convert.h"
+#include "server/grpc/wire/status_map.h"
+#include "server/grpc/wire/wire_field.h"
+
+namespace rivulet {
+namespace {
+
+// What NameWireField looks at: which prompt there is, not what it holds.
+v1::GenerateRequest Outline(const v1::GenerateRequest& request) {
+  v1::GenerateRequest outline;
+  if (request.has_text()) outline.mutable_text();
+  if (request.has_image_values()) outline.mutable_image_values();
+  if (request.has_tokens()) outline.mutable_tokens();
+  return outline;
+}
+
+}  // namespace
+
+absl::Status MultiplexMember::Submit(ModelHold model, GenerateSpec spec,
+                                     const v1::GenerateRequest& request) {
+  absl::MutexLock lock(&mutex_);
+  outline_ = Outline(request);
+  seed_ = spec.sampling.seed;
+  Engine* const engine = model.engine();
+  model_.emplace(std::move(model));
+  absl::StatusOr<Engine::Ticket> ticket = engine->Generate(std::move(spec), this);
+  if (!ticket.ok()) return NameWireField(ticket.status(), outline_);
+  ticket_ = *std::move(ticket);
+  id_ = ticket_.id;
+  return absl::OkStatus();
+}
+
+void MultiplexMember::Cancel() {
+  const RequestId id = id_;
+  if (id != 0) model_->Cancel(id);
+}
+
+void MultiplexMember::OnReady() {
+  bool last = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    // The engine ends a reply on the thread that calls OnReady, just before the last call.
+    last = ticket_.reply->end().has_value();
+  }
+  if (last) model_->Release();
+  MultiplexOwner* const owner = owner_;
+  const uint8_t before = state_.fetch_or(last ? kQueued | kEnded : kQueued);
+  // Where it is queued already, its Take may come now and end it: nothing of it is touched.
+  if ((before & kQueued) == 0) owner->OnMemberReady(this);
+}
+
+bool MultiplexMember::Take(v1::MultiplexReply* reply, RefusalCounts* refusals) {
+  // First: what arrives from here on leads to another call.
+  const bool ended = (state_.fetch_and(uint8_t{0xff} & ~kQueued) & kEnded) != 0;
+  std::vector<ReplyDelta> deltas = ticket_.reply->Take();
+  for (ReplyDelta& delta : deltas) {
+    if (delta.session) seed_ = delta.session->seed;
+    v1::MultiplexPart* const part = reply->add_parts();
+    ToWire(std::move(delta), part);
+    part->set_key(key_);
+    if (!std::exchange(seed_sent_, true)) part->set_seed(seed_);
+  }
+  if (ended) AddEnd(*ticket_.reply->end(), !deltas.empty(), refusals, reply);
+  return ended;
+}
+
+void MultiplexMember::AddEnd(const Reply::End& end, bool parts_added, RefusalCounts* refusals,
+                             v1::MultiplexReply* reply) {
+  const bool on_last = end.status.ok() && parts_added;
+  v1::MultiplexPart* const part =
+      on_last ? reply->mutable_parts(reply->parts_size() - 1) : reply->add_parts();
+  part->set_key(key_);
+  if (!end.status.ok()) {
+    ToWire(NameWireField(end.status, outline_), refusals, part->mutable_error());
+    return;
+  }
+  if (!std::exchange(seed_sent_, true)) part->set_seed(seed_);
+  ToWire(end.usage, part->mutable_usage());
+}
+
+}  // namespace rivulet

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// MultiplexMember: one request of a Multiplex stream, between its engine and the stream's messages.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "rivulet/v1/multiplex.pb.h"
+#include "server/engine/engine.h"
+#include "server/engine/reply.h"
+#include "server/grpc/calls/call_model.h"
+#include "server/grpc/calls/served_models.h"
+#include "server/grpc/calls/server_calls.h"
+
+namespace rivulet {
+
+class MultiplexMember;
+
+// The stream, as its requests see it.
+class MultiplexOwner {
+ public:
+  virtual ~MultiplexOwner() = default;
+  // `member` has something to take: Take is to be called, once. Thread: the engines' emitters.
+  virtual void OnMemberReady(MultiplexMember* member) = 0;
+};
+
+class MultiplexMember final : public ReplyListener {
+ public:
+  MultiplexMember(uint64_t key, MultiplexOwner* owner) : key_(key), owner_(owner) {}
+
+  uint64_t key() const { return key_; }
+
+  // Hands the request to the engine of `model`, which is held to the engine's last word. Of
+  // `request` only what errors need to name its fields is kept. OnMemberReady may come before it
+  // returns; after an error it never comes. The caller has a share of this object meanwhile.
+  absl::Status Submit(ModelHold model, GenerateSpec spec, const v1::GenerateRequest& request);
+
+  // Ends the request; no effect before Submit has returned, and after its end. Thread: any that has
+  // a share of this object.
+  void Cancel();
+
+  void OnReady() override;
+
+  // Adds what has arrived since the last time to `reply`; `refusals` as in status_map.h. True: with
+  // its last part, and nobody but the caller holds this object any more. Thread: one at a time,
+  // once for each OnMemberReady.
+  bool Take(v1::MultiplexReply* reply, RefusalCounts* refusals);
+
+ private:
+  // Bits of state_: between OnMemberReady and Take; nothing more comes from the engine.
+  static constexpr uint8_t kQueued = 1, kEnded = 2;
+
+  void AddEnd(const Reply::End& end, bool parts_added, RefusalCounts* refusals,
+              v1::MultiplexReply* reply);
+
+  const uint64_t key_;
+  MultiplexOwner* const owner_;
+  v1::GenerateRequest outline_;
+  std::optional<CallModel> model_;  // set by Submit
+  absl::Mutex mutex_;               // held while submitting: the first OnReady needs the ticket
+  Engine::Ticket ticket_;
+  std::atomic<RequestId> id_ = 0;
+  std::atomic<uint8_t> state_ = 0;
+  uint64_t seed_ = 0;       // Take's, as is
+  bool seed_sent_ = false;  // this
+};
+
+}  // namespace rivulet

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/multiplex/multiplex_reactor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "model/base/error.h"
+#include "server/grpc/calls/call_spec.h"
+#include "server/grpc/wire/convert_session.h"
+#include "server/grpc/wire/status_map.h"
+#include "server/process/call_note.h"
+
+namespace rivulet {
+namespace {
+
+constexpr char kMethod[] = "Multiplex";
+// A part with more bytes leaves memory in its message that is given back.
+constexpr size_t kSmallPartBytes = 512;
+
+absl::Status Refusal(absl::StatusCode code, absl::string_view reason, absl::string_view field,
+                     absl::string_view message, absl::Duration retry_after = {}) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  detail.field = std::string(field);
+  detail.retry_after = retry_after;
+  return MakeError(code, message, detail);
+}
+
+grpc::Status Draining() {
+  return ToGrpc(Refusal(absl::StatusCode::kUnavailable, "DRAINING", "", "The server is draining.",
+                        absl::Seconds(1)),
+                nullptr);
+}
+
+absl::Status Gone() { return absl::CancelledError("The client has gone."); }
+
+}  // namespace
+
+bool MultiplexStreams::Add(MultiplexReactor* stream) {
+  absl::MutexLock lock(&mutex_);
+  streams_.insert(stream);
+  return !draining_;
+}
+
+void MultiplexStreams::Remove(MultiplexReactor* stream) {
+  absl::MutexLock lock(&mutex_);
+  streams_.erase(stream);
+}
+
+void MultiplexStreams::Drain() {
+  std::vector<MultiplexReactor*> streams;
+  {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+    for (MultiplexReactor* stream : streams_) {
+      stream->Hold();
+      streams.push_back(stream);
+    }
+  }
+  for (MultiplexReactor* stream : streams) {
+    stream->Drain();
+    stream->Release();
+  }
+}
+
+MultiplexReactor::MultiplexReactor(grpc::CallbackServerContext* context, const ServedModels* models,
+                                   int max_open, MultiplexStreams* streams, ServerCalls* calls)
+    : context_(context),
+      models_(models),
+      max_open_(static_cast<size_t>(max_open)),
+      streams_(streams),
+      calls_(calls) {
+  calls_->active.Enter();
+  StartRead(&request_);
+  if (!streams_->Add(this)) Drain();
+}
+
+void MultiplexReactor::Drain() {
+  {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+  }
+  Pump();
+}
+
+void MultiplexReactor::Release() {
+  if (holders_.fetch_sub(1) == 1) delete this;
+}
+
+void MultiplexReactor::OnMemberReady(MultiplexMember* member) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ready_.push_back(member);
+    if (std::exchange(batch_pending_, true)) return;
+    Hold();
+  }
+  AfterBatch([this] {
+    {
+      absl::MutexLock lock(&mutex_);
+      batch_pending_ = false;
+    }
+    Pump();
+    Release();
+  });
+}
+
+void MultiplexReactor::OnReadDone(bool ok) {
+  const CallNote note(kMethod);
+  {
+    absl::MutexLock lock(&mutex_);
+    ++readers_;
+    if (!ok) half_closed_ = true;
+  }
+  if (ok && request_.error.ok()) Handle(request_.message);
+  if (ok && !request_.error.ok()) Break(request_.error);
+  bool read_on = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    read_on = ok && !broken_ && !finished_;
+    if (read_on && notes_.size() >= kMaxNotes) {
+      read_paused_ = true;
+      read_on = false;
+    }
+  }
+  if (read_on) StartRead(&request_);
+  {
+    absl::MutexLock lock(&mutex_);
+    --readers_;
+  }
+  Pump();
+}
+
+void MultiplexReactor::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+  }
+  if (!ok) return Break(Gone());
+  Pump();
+  if (ReadOn()) Pump();
+}
+
+void MultiplexReactor::OnCancel() { Break(Gone()); }
+
+void MultiplexReactor::OnDone() {
+  streams_->Remove(this);
+  calls_->active.Leave();
+  Release();
+}
+
+void MultiplexReactor::Handle(const v1::MultiplexRequest& request) {
+  switch (request.action_case()) {
+    case v1::MultiplexRequest::kGenerate:
+      return Begin(request);
+    case v1::MultiplexRequest::kCancel:
+      return CancelRequest(request.key());
+    case v1::MultiplexRequest::ACTION_NOT_SET:
+      return AddNote({request.key(),
+                      Refusal(absl::StatusCode::kInvalidArgument, "ACTION_MISSING", "action",
+                              "action is required: one of generate or cancel"),
+                      false});
+  }
+}
+
+void MultiplexReactor::Begin(const v1::MultiplexRequest& request) {
+  const uint64_t key = request.key();
+  const auto member = std::make_shared<MultiplexMember>(key, this);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (finished_ || broken_) return;
+    if (open_.contains(key)) {
+      notes_.push_back({key,
+                        Refusal(absl::StatusCode::kInvalidArgument, "KEY_IN_USE", "key",
+                                absl::StrCat("key is ", key, ", which an open request has")),
+                        false});
+      return;
+    }
+    if (open_.size() >= max_open_) {
+      notes_.push_back({key,
+                        Refusal(absl::StatusCode::kResourceExhausted, "OPEN_REQUEST_LIMIT", "",
+                                absl::StrCat("the stream has ", open_.size(),
+                                             " open requests, as many as it may have"),
+                                absl::Seconds(1)),
+                        true});
+      return;
+    }
+    open_[key] = member;
+  }
+  absl::Status status = Submit(request, member.get());
+  bool cancel = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!status.ok()) {
+      open_.erase(key);
+      notes_.push_back({key, std::move(status), true});
+    }
+    cancel = broken_;  // since before there was something to cancel
+  }
+  if (cancel) member->Cancel();
+}
+
+absl::Status MultiplexReactor::Submit(const v1::MultiplexRequest& request,
+                                      MultiplexMember* member) {
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(request.generate().model()));
+  RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec,
+                           SpecOf(*context_, request.generate(), model.engine()->model()));
+  if (request.has_timeout()) {
+    RIVULET_ASSIGN_OR_RETURN(const absl::Duration timeout,
+                             ToDuration("TIMEOUT_OUT_OF_RANGE", "timeout", request.timeout()));
+    if (timeout <= absl::ZeroDuration()) {
+      return InvalidField("TIMEOUT_OUT_OF_RANGE", "timeout",
+                          absl::StrCat("timeout is ", absl::FormatDuration(timeout),
+                                       "; it must be above 0, or absent"));
+    }
+    spec.deadline = std::min(spec.deadline, absl::Now() + timeout);
+  }
+  return member->Submit(model, std::move(spec), request.generate());
+}
+
+void MultiplexReactor::CancelRequest(uint64_t key) {
+  std::shared_ptr<MultiplexMember> member;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = open_.find(key);
+    if (found != open_.end()) member = found->second;
+  }
+  if (member != nullptr) return member->Cancel();
+  AddNote({key,
+           Refusal(absl::StatusCode::kNotFound, "KEY_NOT_OPEN", "key",
+                   absl::StrCat("key is ", key, ", which no open request has")),
+           false});
+}
+
+void MultiplexReactor::AddNote(Note note) {
+  absl::MutexLock lock(&mutex_);
+  notes_.push_back(std::move(note));
+}
+
+void MultiplexReactor::Break(absl::Status why) {
+  std::vector<std::shared_ptr<MultiplexMember>> open;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!std::exchange(broken_, true)) {
+      why_broken_ = std::move(why);
+      for (const auto& [key, member] : open_) open.push_back(member);
+    }
+  }
+  for (const auto& member : open) member->Cancel();
+  Pump();
+}
+
+void MultiplexReactor::Pump() {
+  const CallNote note(kMethod);
+  Action action = Action::kNone;
+  grpc::Status end;
+  while (action == Action::kNone) {
+    std::vector<Note> notes;
+    bool broken = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (writing_ || batch_pending_ || finished_) return;
+      if (ready_.empty() && notes_.empty() && taking_.empty() && !Over()) return;
+      writing_ = true;  // so what Gather uses is ours
+      taking_.insert(taking_.end(), ready_.begin(), ready_.end());
+      ready_.clear();
+      notes.swap(notes_);
+      broken = broken_;
+    }
+    std::vector<uint64_t> ended;
+    Gather(broken, notes, &ended);
+    absl::MutexLock lock(&mutex_);
+    for (const uint64_t key : ended) open_.erase(key);
+    action = Next();
+    if (action == Action::kNone) writing_ = false;
+    if (action == Action::kFinish && !half_closed_) {
+      end = broken_ ? ToGrpc(why_broken_, nullptr) : Draining();
+    }
+  }
+  Perform(action, end);
+}
+
+void MultiplexReactor::Gather(bool broken, const std::vector<Note>& notes,
+                              std::vector<uint64_t>* ended) {
+  if (std::exchange(large_parts_, false)) v1::MultiplexReply().Swap(&message_);
+  message_.Clear();
+  size_t bytes = 0;
+  int counted = 0;
+  const auto count = [&] {
+    for (; counted < message_.parts_size(); ++counted) {
+      const size_t part = message_.parts(counted).ByteSizeLong();
+      large_parts_ |= part > kSmallPartBytes;
+      bytes += part;
+    }
+  };
+  RefusalCounts* const refusals = broken ? nullptr : &calls_->refusals;  // broken: nobody is told
+  for (const Note& note : notes) {
+    v1::MultiplexPart* const part = message_.add_parts();
+    part->set_key(note.key);
+    ToWire(note.status, refusals, note.ended ? part->mutable_error() : part->mutable_refused());
+  }
+  count();
+  while (!taking_.empty() && (broken || bytes < kMessageBytes)) {
+    MultiplexMember* const member = taking_.front();
+    taking_.pop_front();
+    if (member->Take(&message_, refusals)) ended->push_back(member->key());
+    if (broken) {
+      message_.Clear();
+    } else {
+      count();
+    }
+  }
+  if (broken) message_.Clear();
+}
+
+bool MultiplexReactor::Over() const {
+  return open_.empty() && readers_ == 0 && (half_closed_ || broken_ || draining_);
+}
+
+MultiplexReactor::Action MultiplexReactor::Next() {
+  const bool last = Over() && ready_.empty() && notes_.empty() && taking_.empty();
+  if (broken_ || message_.parts_size() == 0) {
+    finished_ = last;
+    return last ? Action::kFinish : Action::kNone;
+  }
+  finished_ = last && half_closed_;
+  return finished_ ? Action::kWriteAndFinish : Action::kWrite;
+}
+
+void MultiplexReactor::Perform(Action action, const grpc::Status& end) {
+  switch (action) {
+    case Action::kNone:
+      return;
+    case Action::kWrite:
+      return StartWrite(&message_);
+    case Action::kWriteAndFinish:
+      return StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
+    case Action::kFinish:
+      return Finish(end);
+  }
+}
+
+bool MultiplexReactor::ReadOn() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!read_paused_ || broken_ || finished_ || notes_.size() >= kMaxNotes) return false;
+    read_paused_ = false;
+    ++readers_;
+  }
+  StartRead(&request_);
+  absl::MutexLock lock(&mutex_);
+  --readers_;
+  return true;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/session/restore_budget.h"
+
+#include <malloc.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "model/base/error.h"
+#include "server/base/fair_share.h"
+
+namespace rivulet {
+namespace {
+
+// Freed memory that the process may keep for itself: the allocator gives back little by its own,
+// as the pieces lie among others.
+constexpr int64_t kMostKept = int64_t{64} << 20;
+
+absl::Status Refused(absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = "RESTORE_MEMORY";
+  detail.retry_after = absl::Seconds(1);
+  return MakeError(absl::StatusCode::kResourceExhausted, message, detail);
+}
+
+}  // namespace
+
+absl::Status RestoreBudget::Take(const std::string& tenant, int64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = taken_by_.find(tenant);
+  const int64_t own = found == taken_by_.end() ? 0 : found->second;
+  if (taken_ + bytes > bytes_) {
+    return Refused(absl::StrCat("the snapshots that are being restored hold ", taken_,
+                                " bytes of memory, and this one needs ", bytes,
+                                " more; all together may hold ", bytes_));
+  }
+  const int64_t most = MostFor(bytes_, taken_, own);
+  if (own + bytes > most) {
+    return Refused(absl::StrCat("the snapshots that this tenant restores hold ", own,
+                                " bytes of memory, and this one needs ", bytes,
+                                " more; its share is now ", most, " of ", bytes_));
+  }
+  taken_ += bytes;
+  taken_by_[tenant] = own + bytes;
+  return absl::OkStatus();
+}
+
+void RestoreBudget::Give(const std::string& tenant, int64_t bytes) {
+  bool give_back = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    taken_ -= bytes;
+    const auto found = taken_by_.find(tenant);
+    if ((found->second -= bytes) == 0) taken_by_.erase(found);
+    kept_ += bytes;
+    give_back = kept_ >= kMostKept;
+    if (give_back) kept_ = 0;
+  }
+  if (give_back) malloc_trim(0);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/session/session_service.h"
+
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "model/base/error.h"
+#include "rivulet/v1/session_service.grpc.pb.h"
+#include "server/engine/session_calls.h"
+#include "server/grpc/calls/call_spec.h"
+#include "server/grpc/calls/caller.h"
+#include "server/grpc/generate/engine_call.h"
+#include "server/grpc/wire/convert.h"
+#include "server/grpc/wire/convert_session.h"
+
+namespace rivulet {
+namespace {
+
+// Whom a call is for and how long it may take.
+struct Caller {
+  Engine* engine;
+  std::string tenant;
+  absl::Time deadline;
+};
+
+// Results into replies, for EngineCall.
+struct FillReply {
+  absl::string_view model;
+
+  template <typename Reply>
+  void operator()(const SessionInfo& info, Reply* reply) const {
+    ToWire(info, model, reply->mutable_session());
+  }
+  template <typename Reply>
+  void operator()(const std::vector<SessionInfo>& infos, Reply* reply) const {
+    for (const SessionInfo& info : infos) ToWire(info, model, reply->add_sessions());
+  }
+  void operator()(const SessionPage& page, v1::ListSessionsReply* reply) const {
+    ToWire(page, model, reply);
+  }
+  void operator()(const ScoreResult& result, v1::AppendReply* reply) const {
+    ToWire(result, reply);
+  }
+};
+
+}  // namespace
+
+SessionService::SessionService(const ServedModels* models, std::string snapshot_key,
+                               const RestoreOptions& restore_options, ServerCalls* calls)
+    : RpcService(v1::SessionService::service_full_name()),
+      models_(models),
+      calls_(calls),
+      restores_{models, std::move(snapshot_key), restore_options, calls} {
+  using Self = SessionService;
+  Handle(this, &Self::OpenSession, &Self::Append, &Self::ForkSession, &Self::RewindSession,
+         &Self::SnapshotSession, &Self::RestoreSession, &Self::CloseSession, &Self::GetSession,
+         &Self::ListSessions);
+}
+
+// Finds model and tenant; then submit(caller, done) hands `done` to the engine or returns an error.
+template <typename Request, typename Reply, typename Submit>
+grpc::ServerUnaryReactor* SessionService::Run(grpc::CallbackServerContext* context,
+                                              const Request* request, Reply* reply,
+                                              const Submit& submit) {
+  const auto model = models_->Find(request->model());
+  if (!model.ok()) return Answer(context, model.status(), calls_);
+  auto tenant = TenantOf(*context);
+  if (!tenant.ok()) return Answer(context, tenant.status(), calls_);
+  const Caller caller{model->engine(), *std::move(tenant), DeadlineOf(*context)};
+  auto* call = new EngineCall(*model, request, reply, calls_);
+  call->Run([&](auto done) { return submit(caller, std::move(done)); }, FillReply{model->name()});
+  return call;
+}
+
+grpc::ServerUnaryReactor* SessionService::OpenSession(grpc::CallbackServerContext* context,
+                                                      const v1::OpenSessionRequest* request,
+                                                      v1::OpenSessionReply* reply) {
+  return Run(context, request, reply,
+             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
+               RIVULET_ASSIGN_OR_RETURN(OpenSpec spec, ToOpenSpec(*request));
+               spec.tenant = caller.tenant;
+               spec.deadline = caller.deadline;
+               return rivulet::OpenSession(caller.engine, std::move(spec), std::move(done));
+             });
+}
+
+grpc::ServerUnaryReactor* SessionService::Append(grpc::CallbackServerContext* context,
+                                                 const v1::AppendRequest* request,
+                                                 v1::AppendReply* reply) {
+  return Run(
+      context, request, reply, [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
+        RIVULET_ASSIGN_OR_RETURN(AppendSpec spec, ToAppendSpec(*request, caller.engine->model()));
+        RIVULET_RETURN_IF_ERROR(CheckRepetition(*context, spec.session));
+        spec.session.tenant = caller.tenant;
+        spec.deadline = caller.deadline;
+        return caller.engine->Append(std::move(spec), std::move(done));
+      });
+}
+
+grpc::ServerUnaryReactor* SessionService::ForkSession(grpc::CallbackServerContext* context,
+                                                      const v1::ForkSessionRequest* request,
+                                                      v1::ForkSessionReply* reply) {
+  return Run(context, request, reply,
+             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
+               RIVULET_ASSIGN_OR_RETURN(ForkSpec spec, ToForkSpec(*request));
+               spec.session.tenant = caller.tenant;
+               spec.deadline = caller.deadline;
+               return rivulet::ForkSession(caller.engine, std::move(spec), std::move(done));
+             });
+}
+
+grpc::ServerUnaryReactor* SessionService::RewindSession(grpc::CallbackServerContext* context,
+                                                        const v1::RewindSessionRequest* request,
+                                                        v1::RewindSessionReply* reply) {
+  return Run(context, request, reply,
+             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
+               RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(*request));
+               session.tenant = caller.tenant;
+               return rivulet::RewindSession(caller.engine, std::move(session), caller.deadline,
+                                             std::move(done));
+             });
+}
+
+grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSession(
+    grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request) {
+  auto* reactor = new SnapshotReactor(restores_.key, calls_);
+  const auto start = [&]() -> absl::Status {
+    RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(request->model()));
+    RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(*request));
+    RIVULET_ASSIGN_OR_RETURN(session.tenant, TenantOf(*context));
+    return reactor->Submit(model, std::move(session), DeadlineOf(*context));
+  };
+  const absl::Status status = start();
+  if (!status.ok()) reactor->Finish(ToGrpc(status, &calls_->refusals));
+  return reactor;
+}
+
+grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* SessionService::RestoreSession(
+    grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply) {
+  return new RestoreReactor(context, reply, &restores_);
+}
+
+grpc::ServerUnaryReactor* SessionService::CloseSession(grpc::CallbackServerContext* context,
+                                                       const v1::CloseSessionRequest* request,
+                                                       v1::CloseSessionReply* reply) {
+  return Run(context, request, reply,
+             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
+               RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(request->session_id()));
+               session.tenant = caller.tenant;
+               return rivulet::CloseSession(caller.engine, std::move(session), std::move(done));
+             });
+}
+
+grpc::ServerUnaryReactor* SessionService::GetSession(grpc::CallbackServerContext* context,
+                                                     const v1::GetSessionRequest* request,
+                                                     v1::GetSessionReply* reply) {
+  return Run(context, request, reply,
+             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
+               RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(request->session_id()));
+               session.tenant = caller.tenant;
+               return rivulet::GetSession(caller.engine, std::move(session), caller.deadline,
+                                          std::move(done));
+             });
+}
+
+grpc::ServerUnaryReactor* SessionService::ListSessions(grpc::CallbackServerContext* context,
+                                                       const v1::ListSessionsRequest* request,
+                                                       v1::ListSessionsReply* reply) {
+  return Run(context, request, reply,
+             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
+               RIVULET_ASSIGN_OR_RETURN(ListSpec spec, ToListSpec(*request));
+               spec.tenant = caller.tenant;
+               spec.deadline = caller.deadline;
+               return rivulet::ListSessions(caller.engine, spec, std::move(done));
+             });
+}
+
+}  // namespace rivulet

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/session/session_streams.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "model/base/error.h"
+#include "server/grpc/calls/caller.h"
+#include "server/grpc/wire/convert_session.h"
+#include "server/grpc/wire/status_map.h"
+#include "server/process/call_note.h"
+#include "server/sessions/snapshot.h"
+
+namespace rivulet {
+namespace {
+
+constexpr char kSnapshot[] = "SnapshotSession", kRestore[] = "RestoreSession";
+
+// Of a call whose client has gone.
+grpc::Status Gone() { return ToGrpc(absl::CancelledError("The client has gone."), nullptr); }
+
+}  // namespace
+
+SnapshotReactor::SnapshotReactor(const std::string& key, ServerCalls* calls)
+    : key_(key), calls_(calls) {
+  calls_->active.Enter();
+}
+
+absl::Status SnapshotReactor::Submit(ModelHold model, SessionRef session, absl::Time deadline) {
+  Engine* const engine = model.engine();
+  model_.emplace(std::move(model));
+  RIVULET_ASSIGN_OR_RETURN(id_,  // gRPC orders the handler's end before OnCancel
+                           rivulet::SnapshotSession(engine, std::move(session), deadline,
+                                                    [this](absl::StatusOr<SessionImage> image) {
+                                                      OnImage(std::move(image));
+                                                    }));
+  return absl::OkStatus();
+}
+
+// On the engine's emitter thread, which has other replies to serve: gRPC's reaction to the initial
+// metadata comes on a thread of its own.
+void SnapshotReactor::OnImage(absl::StatusOr<SessionImage> image) {
+  const CallNote note(kSnapshot);
+  if (!image.ok()) {
+    model_->Release();
+    return Finish(ToGrpc(image.status(), &calls_->refusals));
+  }
+  image_ = *std::move(image);
+  StartSendInitialMetadata();
+}
+
+void SnapshotReactor::OnSendInitialMetadataDone(bool ok) {
+  const CallNote note(kSnapshot);
+  if (ok) {
+    const Engine& engine = *model_->engine();
+    bytes_ = EncodeSnapshot(ToSnapshot(image_, engine.model(), engine.limits().numerics_id), key_);
+  }
+  model_->Release();
+  if (!ok) return Finish(Gone());
+  image_ = SessionImage();
+  WriteNext();
+}
+
+void SnapshotReactor::WriteNext() {
+  const size_t count = std::min(kSnapshotChunkBytes, bytes_.size() - sent_);
+  message_.set_chunk(bytes_.substr(sent_, count));
+  sent_ += count;
+  if (sent_ < bytes_.size()) {
+    StartWrite(&message_);
+  } else {
+    StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
+  }
+}
+
+void SnapshotReactor::OnWriteDone(bool ok) {
+  if (!ok) return Finish(Gone());
+  WriteNext();
+}
+
+void SnapshotReactor::OnCancel() {
+  if (model_.has_value()) model_->Cancel(id_);
+}
+
+void SnapshotReactor::OnDone() {
+  calls_->active.Leave();
+  delete this;
+}
+
+RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
+                               Restores* restores)
+    : context_(context), reply_(reply), restores_(restores) {
+  restores_->calls->active.Enter();
+  const absl::Status status = Reserve();
+  End(status);
+  if (!status.ok()) return;
+  absl::MutexLock lock(&mutex_);
+  reading_ = true;
+  pace_ = absl::Now();
+  WatchUntil(pace_ + restores_->options.timeout);
+  StartRead(&received_);  // gRPC's reactions come after the handler's return
+}
+
+absl::Status RestoreReactor::Reserve() {
+  RIVULET_ASSIGN_OR_RETURN(tenant_, TenantOf(*context_));
+  return Take(restores_->options.message_bytes);
+}
+
+absl::Status RestoreReactor::Take(int64_t bytes) {
+  RIVULET_RETURN_IF_ERROR(restores_->budget.Take(tenant_, bytes));
+  taken_ += bytes;
+  return absl::OkStatus();
+}
+
+void RestoreReactor::OnReadDone(bool ok) {
+  const CallNote note(kRestore);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!reading_) return;  // CutSlow has ended the call
+    ++readers_;
+  }
+  const absl::Status status = ok ? TakeMessage() : absl::OkStatus();
+  const bool read_on = ok && status.ok();
+  {
+    absl::MutexLock lock(&mutex_);
+    reading_ = read_on;
+    if (bytes_.size() - paced_bytes_ >= kRestorePaceBytes) {
+      paced_bytes_ = bytes_.size();
+      pace_ = absl::Now();
+    }
+  }
+  if (read_on) {
+    StartRead(&received_);
+  } else if (!ok && context_->IsCancelled()) {
+    Finish(Gone());
+  } else {
+    End(ok ? status : Submit());
+  }
+  absl::MutexLock lock(&mutex_);  // gRPC calls OnDone after our return
+  --readers_;
+}
+
+void RestoreReactor::End(const absl::Status& status) {
+  if (!status.ok()) Finish(ToGrpc(status, &restores_->calls->refusals));
+}
+
+absl::Status RestoreReactor::TakeMessage() {
+  RIVULET_RETURN_IF_ERROR(received_.error);
+  if (!begun_) RIVULET_RETURN_IF_ERROR(Begin());
+  RIVULET_RETURN_IF_ERROR(TakeChunk(received_.message.chunk()));
+  v1::RestoreSessionRequest().Swap(&received_.message);  // or its memory would be held twice
+  return absl::OkStatus();
+}
+
+absl::Status RestoreReactor::Begin() {
+  begun_ = true;
+  const v1::RestoreSessionRequest& message = received_.message;
+  name_ = message.model();
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, restores_->models->Find(name_));
+  RIVULET_ASSIGN_OR_RETURN(
+      idle_timeout_, ToIdleTimeout(message.has_idle_timeout() ? &message.idle_timeout() : nullptr));
+  const Engine& engine = *model.engine();
+  max_bytes_ = MaxSnapshotBytes(engine.model().config(), engine.options().sessions.max_tokens);
+  bytes_.reserve(max_bytes_);  // once: growing would hold two copies; pages come as they are filled
+  return absl::OkStatus();
+}
+
+absl::Status RestoreReactor::TakeChunk(const std::string& chunk) {
+  if (chunk.size() > kSnapshotChunkBytes) {
+    return InvalidField("CHUNK_TOO_LARGE", "chunk",
+                        absl::StrCat("chunk holds ", chunk.size(), " bytes; allowed: at most ",
+                                     kSnapshotChunkBytes));
+  }
+  if (bytes_.size() + chunk.size() > max_bytes_) {
+    ErrorDetail detail;
+    detail.reason = "SNAPSHOT_TOO_LARGE";
+    return MakeError(absl::StatusCode::kOutOfRange,
+                     absl::StrCat("the snapshot has more than ", max_bytes_,
+                                  " bytes, which no session of this model has"),
+                     detail);
+  }
+  RIVULET_RETURN_IF_ERROR(Take(static_cast<int64_t>(chunk.size())));
+  bytes_.append(chunk);
+  return absl::OkStatus();
+}
+
+absl::Status RestoreReactor::Submit() {
+  if (!begun_) RIVULET_RETURN_IF_ERROR(Begin());
+  // Found again: it is not held while a client takes its time.
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, restores_->models->Find(name_));
+  Engine* const engine = model.engine();
+  RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes_, restores_->key));
+  std::string().swap(bytes_);  // decoded it is as large, and that is what the budget has now
+  RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine->model(), tenant_));
+  reply_->set_same_numerics(snapshot.numerics_id == engine->limits().numerics_id);
+  RestoreSpec spec = ToRestoreSpec(std::move(snapshot));
+  spec.tenant = tenant_;
+  spec.idle_timeout = idle_timeout_;
+  spec.deadline = DeadlineOf(*context_);
+  submitted_ = model;
+  const auto done = [this](const absl::StatusOr<SessionInfo>& info) {
+    const CallNote note(kRestore);
+    if (info.ok()) ToWire(*info, submitted_.name(), reply_->mutable_session());
+    submitted_.Release();
+    Finish(ToGrpc(info.status(), &restores_->calls->refusals));
+  };
+  return rivulet::RestoreSession(engine, std::move(spec), done).status();
+}
+
+void RestoreReactor::WatchUntil(absl::Time time) {
+  if (time == absl::InfiniteFuture()) return;
+  ++holders_;
+  // Its calls come on another thread, never from within Set or Cancel.
+  alarm_.Set(absl::ToChronoTime(time), [this](bool expired) { CutSlow(expired); });
+}
+
+void RestoreReactor::CutSlow(bool expired) {
+  const CallNote note(kRestore);
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    // Without a read the call may be over, and the server with what restores_ points to.
+    if (expired && reading_) status = CheckPace();
+  }
+  End(status);
+  Release();
+}
+
+absl::Status RestoreReactor::CheckPace() {
+  const absl::Duration timeout = restores_->options.timeout;
+  const absl::Time now = absl::Now(), end = pace_ + timeout;
+  if (now < end || readers_ > 0) {
+    WatchUntil(now < end ? end : now + timeout);
+    return absl::OkStatus();
+  }
+  reading_ = false;
+  ErrorDetail detail;
+  detail.reason = "RESTORE_TOO_SLOW";
+  return MakeError(absl::StatusCode::kAborted,
+                   absl::StrCat("less than ", kRestorePaceBytes, " bytes of the snapshot came in ",
+                                absl::FormatDuration(timeout), "; it had ", bytes_.size(),
+                                ". Messages count once they are complete"),
+                   detail);
+}
+
+void RestoreReactor::OnDone() {
+  std::string().swap(bytes_);
+  v1::RestoreSessionRequest().Swap(&received_.message);
+  if (taken_ > 0) restores_->budget.Give(tenant_, taken_);
+  restores_->calls->active.Leave();
+  {
+    absl::MutexLock lock(&mutex_);
+    reading_ = false;
+    alarm_.Cancel();
+  }
+  Release();
+}
+
+void RestoreReactor::Release() {
+  if (holders_.fetch_sub(1) == 1) delete this;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The two calls of SessionService that stream: a snapshot out, a snapshot in. Coding and checking
+// run on threads of gRPC, never on one of an engine.
+#pragma once
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "rivulet/v1/session_service.pb.h"
+#include "server/engine/session_calls.h"
+#include "server/grpc/calls/call_model.h"
+#include "server/grpc/calls/served_models.h"
+#include "server/grpc/calls/server_calls.h"
+#include "server/grpc/session/restore_budget.h"
+#include "server/grpc/wire/received.h"
+
+namespace rivulet {
+
+// Largest piece of a snapshot in one message, either way.
+inline constexpr size_t kSnapshotChunkBytes = size_t{1} << 20;
+
+// One SnapshotSession call. Owns itself, as EngineCall does.
+class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessionReply> {
+ public:
+  // `key` and `calls` are borrowed and outlive the gRPC server.
+  SnapshotReactor(const std::string& key, ServerCalls* calls);
+
+  // Asks for the image of `session`, a session of `model`, which the handler holds too until it
+  // returns. After an error the caller calls Finish.
+  absl::Status Submit(ModelHold model, SessionRef session, absl::Time deadline);
+
+  void OnSendInitialMetadataDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  void OnImage(absl::StatusOr<SessionImage> image);
+  void WriteNext();
+
+  const std::string& key_;
+  ServerCalls* const calls_;
+  std::optional<CallModel> model_;  // from Submit on; released once the image is coded
+  RequestId id_ = 0;
+  SessionImage image_;
+  std::string bytes_;
+  size_t sent_ = 0;
+  v1::SnapshotSessionReply message_;
+};
+
+// How snapshots are taken in.
+struct RestoreOptions {
+  int64_t memory_bytes = int64_t{512} << 20;   // of all that are on their way in
+  int64_t message_bytes = 4 << 20;             // of the largest message that gRPC takes
+  absl::Duration timeout = absl::Seconds(30);  // for each kRestorePaceBytes
+};
+
+// A snapshot that comes in brings as much in every RestoreOptions::timeout, in complete messages.
+inline constexpr size_t kRestorePaceBytes = size_t{64} << 10;
+
+// What the RestoreSession calls of a server share. All that is borrowed outlives the gRPC server.
+struct Restores {
+  const ServedModels* models;
+  std::string key;
+  RestoreOptions options;
+  ServerCalls* calls;
+  RestoreBudget budget{options.memory_bytes};
+};
+
+// One RestoreSession call. From its start it holds memory for a message that gRPC may hold for it,
+// which a client can leave incomplete; and for what has come, as it comes. A client that is too
+// slow is cut. Owns itself: deleted once gRPC is done with the call (OnDone) and alarm_ does not
+// run. Thread: On* on threads of gRPC.
+class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>> {
+ public:
+  // All is borrowed: `context` and `reply` for the call.
+  RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
+                 Restores* restores);
+
+  void OnReadDone(bool ok) override;
+  void OnDone() override;
+
+ private:
+  absl::Status Reserve();
+  absl::Status Take(int64_t bytes);
+  absl::Status TakeMessage();
+  absl::Status Begin();
+  absl::Status TakeChunk(const std::string& chunk);
+  // Decodes, checks and submits what has come; the engine's answer then ends the call.
+  absl::Status Submit();
+  // Of an error: ends the call with it.
+  void End(const absl::Status& status);
+
+  void WatchUntil(absl::Time time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CutSlow(bool expired);
+  // Ends the call where its client is too slow: the error it ends with, which is still to be sent.
+  absl::Status CheckPace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Release();
+
+  grpc::CallbackServerContext* const context_;
+  v1::RestoreSessionReply* const reply_;
+  Restores* const restores_;
+  std::string tenant_;
+  int64_t taken_ = 0;  // of the budget
+
+  Received<v1::RestoreSessionRequest> received_;
+  bool begun_ = false;   // the first message has come
+  std::string name_;     // of the model, as the client gave it
+  ModelHold submitted_;  // from Submit to the engine's answer
+  std::optional<absl::Duration> idle_timeout_;
+  size_t max_bytes_ = 0;
+  std::string bytes_;
+  size_t paced_bytes_ = 0;  // what had come at pace_
+
+  std::atomic<int> holders_ = 1;  // gRPC, and alarm_ while it runs
+  absl::Mutex mutex_;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // who ends that ends the call
+  int readers_ ABSL_GUARDED_BY(mutex_) = 0;       // OnReadDone goes on
+  absl::Time pace_ ABSL_GUARDED_BY(mutex_);  // when it last brought kRestorePaceBytes, or began
+  grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rivulet

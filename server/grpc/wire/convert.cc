@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/wire/convert.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "model/base/error.h"
+#include "server/engine/validate.h"
+#include "server/grpc/wire/convert_session.h"
+
+namespace rivulet {
+namespace {
+
+absl::Status WithField(const absl::Status& status, absl::string_view field) {
+  ErrorDetail detail = GetErrorDetail(status);
+  detail.field = std::string(field);
+  return MakeError(status.code(), status.message(), detail);
+}
+
+std::vector<int32_t> Ids(const v1::TokenSequence& tokens) {
+  return {tokens.ids().begin(), tokens.ids().end()};
+}
+
+absl::StatusOr<std::vector<int32_t>> EncodeText(const std::string& text, const Model& model,
+                                                absl::string_view field) {
+  if (model.tokenizer() == nullptr) {
+    return InvalidField("TEXT_NOT_SUPPORTED", field,
+                        absl::StrCat(field, " is given, but the content of model \"",
+                                     model.config().name, "\" is not text"));
+  }
+  auto tokens = model.tokenizer()->Encode(text);
+  if (!tokens.ok()) return WithField(tokens.status(), field);
+  return tokens;
+}
+
+absl::StatusOr<std::vector<int32_t>> ImageTokens(const std::string& values, const Model& model,
+                                                 absl::string_view field) {
+  if (model.config().content.type != ContentType::kImage) {
+    return InvalidField("IMAGE_VALUES_NOT_SUPPORTED", field,
+                        absl::StrCat(field, " is given, but the content of model \"",
+                                     model.config().name, "\" is not an image"));
+  }
+  std::vector<int32_t> tokens;
+  tokens.reserve(values.size());
+  for (const char value : values) tokens.push_back(static_cast<unsigned char>(value));
+  return tokens;
+}
+
+// The tokens of a oneof with tokens, text and image_values; none where it is not set.
+template <typename Request>
+absl::StatusOr<std::vector<int32_t>> GivenTokens(const Request& request, const Model& model,
+                                                 absl::string_view oneof) {
+  if (request.has_text()) return EncodeText(request.text(), model, absl::StrCat(oneof, ".text"));
+  if (request.has_image_values()) {
+    return ImageTokens(request.image_values(), model, absl::StrCat(oneof, ".image_values"));
+  }
+  return Ids(request.tokens());
+}
+
+SamplingParams ToSampling(const v1::SamplingParams& wire) {
+  SamplingParams params;
+  if (wire.has_temperature()) params.temperature = wire.temperature();
+  if (wire.has_top_k()) params.top_k = wire.top_k();
+  if (wire.has_top_p()) params.top_p = wire.top_p();
+  if (wire.has_min_p()) params.min_p = wire.min_p();
+  if (wire.has_repetition_penalty()) params.repetition_penalty = wire.repetition_penalty();
+  if (wire.has_frequency_penalty()) params.frequency_penalty = wire.frequency_penalty();
+  if (wire.has_presence_penalty()) params.presence_penalty = wire.presence_penalty();
+  params.logit_bias.assign(wire.logit_bias().begin(), wire.logit_bias().end());
+  std::sort(params.logit_bias.begin(), params.logit_bias.end());  // a map has no order of its own
+  params.seed = wire.seed();
+  return params;
+}
+
+// `value` must be at least 1 where the client gave it.
+absl::Status CheckAtLeastOne(absl::string_view reason, absl::string_view field, int64_t value,
+                             absl::string_view what_absent_means) {
+  if (value >= 1) return absl::OkStatus();
+  return InvalidField(reason, field,
+                      absl::StrCat(field, " is ", value, "; it must be at least 1, or absent for ",
+                                   what_absent_means));
+}
+
+absl::StatusOr<Priority> ToPriority(v1::Priority wire) {
+  switch (wire) {
+    case v1::PRIORITY_UNSPECIFIED:
+    case v1::PRIORITY_NORMAL:
+      return Priority::kNormal;
+    case v1::PRIORITY_LOW:
+      return Priority::kLow;
+    case v1::PRIORITY_HIGH:
+      return Priority::kHigh;
+    default:
+      return InvalidField("PRIORITY_UNKNOWN", "priority",
+                          absl::StrCat("priority is ", static_cast<int>(wire),
+                                       "; allowed: 0 (normal), 1 (low), 2 (normal), 3 (high)"));
+  }
+}
+
+PromptCacheSpec ToCacheSpec(const v1::PromptCache& wire) {
+  return {wire.enabled(), wire.salt(), {wire.positions().begin(), wire.positions().end()}};
+}
+
+// The fields that ScoreReply and AppendReply share.
+template <typename Reply>
+void ScoresToWire(const ScoreResult& result, Reply* reply) {
+  reply->set_nll_nats(result.nll_nats);
+  reply->set_num_scored(result.num_scored);
+  for (const auto& outputs : result.outputs) {
+    reply->add_outputs()->mutable_values()->Add(outputs.begin(), outputs.end());
+  }
+  reply->mutable_logprobs()->Add(result.logprobs.begin(), result.logprobs.end());
+}
+
+v1::FinishReason ToWire(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kStopToken:
+      return v1::FINISH_REASON_STOP_TOKEN;
+    case FinishReason::kStopString:
+      return v1::FINISH_REASON_STOP_STRING;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+// The fields that GenerateReply and MultiplexPart share.
+template <typename Reply>
+void DeltaToWire(ReplyDelta delta, Reply* reply) {
+  reply->set_sample_index(delta.sample_index);
+  reply->set_first_position(delta.first_position);
+  reply->mutable_tokens()->Add(delta.tokens.begin(), delta.tokens.end());
+  reply->set_text(std::move(delta.text));
+  reply->mutable_logprobs()->Add(delta.logprobs.begin(), delta.logprobs.end());
+  for (const auto& top : delta.top_logprobs) {
+    v1::TopLogprobs* wire = reply->add_top_logprobs();
+    for (const TokenLogprob& entry : top) {
+      wire->add_token_ids(entry.token);
+      wire->add_logprobs(entry.logprob);
+    }
+  }
+  if (delta.session) ToWire(*delta.session, reply->mutable_session());
+  if (!delta.finish) return;
+  v1::Finish* finish = reply->mutable_finish();
+  finish->set_reason(ToWire(delta.finish->reason));
+  finish->set_stop_string(std::move(delta.finish->stop_string));
+  if (delta.finish->reason == FinishReason::kStopToken) {
+    finish->set_stop_token_id(delta.finish->stop_token);
+  }
+}
+
+const char* FeatureMapName(kernels::FeatureMapKind kind) {
+  switch (kind) {
+    case kernels::FeatureMapKind::kElu:
+      return "elu";
+    case kernels::FeatureMapKind::kRandomFourier:
+      return "random_fourier";
+    case kernels::FeatureMapKind::kSmoothedRandomFourier:
+      return "smoothed_random_fourier";
+    case kernels::FeatureMapKind::kFavor:
+      return "favor";
+    case kernels::FeatureMapKind::kGeneralizedRandomRelu:
+      return "generalized_random";
+    case kernels::FeatureMapKind::kRfa:
+      return "rfa";
+  }
+  return "";
+}
+
+void DescribeArchitecture(const ModelConfig& config, v1::ModelArchitecture* wire) {
+  wire->set_vocab_size(config.vocab_size);
+  if (config.bos_token_id) wire->set_bos_token_id(*config.bos_token_id);
+  if (config.eos_token_id) wire->set_eos_token_id(*config.eos_token_id);
+  wire->set_hidden_size(config.hidden_size);
+  wire->set_num_layers(config.num_layers);
+  wire->set_num_heads(config.num_heads);
+  wire->set_key_dim(config.key_dim);
+  wire->set_value_dim(config.value_dim);
+  wire->set_ffn_size(config.ffn_size);
+  wire->set_key_features(config.key_features());
+  wire->set_feature_map(FeatureMapName(config.feature_map.kind));
+  if (config.max_tokens()) wire->set_max_sequence_tokens(*config.max_tokens());
+  if (config.output.type == OutputType::kCategorical) {
+    wire->mutable_categorical();
+  } else {
+    wire->mutable_mixture_of_logistics()->set_num_mixtures(config.output.num_mixtures);
+    wire->mutable_mixture_of_logistics()->set_num_levels(config.output.num_levels);
+  }
+}
+
+void DescribeContent(const ContentConfig& content, v1::ModelContent* wire) {
+  switch (content.type) {
+    case ContentType::kTokens:
+      wire->mutable_tokens();
+      return;
+    case ContentType::kImage:
+      wire->mutable_image()->set_height(content.height);
+      wire->mutable_image()->set_width(content.width);
+      wire->mutable_image()->set_channels(content.channels);
+      return;
+    case ContentType::kText:
+      wire->mutable_text()->set_alphabet(content.alphabet);
+      return;
+  }
+}
+
+int64_t CountParameters(const ModelConfig& config) {
+  int64_t total = 0;
+  for (const TensorSpec& tensor : ExpectedTensors(config)) {
+    int64_t elements = 1;
+    for (const int64_t size : tensor.shape) elements *= size;
+    total += elements;
+  }
+  return total;
+}
+
+}  // namespace
+
+absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request,
+                                            const Model& model) {
+  GenerateSpec spec;
+  if (request.has_session()) {
+    RIVULET_ASSIGN_OR_RETURN(spec.session, ToSessionRef(request.session()));
+    spec.session_seed = !request.sampling().has_seed();
+  } else if (request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET) {
+    return InvalidField("PROMPT_MISSING", "prompt",
+                        "prompt is required: one of tokens, text or image_values (which may be "
+                        "empty for a model with a bos)");
+  }
+  RIVULET_ASSIGN_OR_RETURN(spec.prompt, GivenTokens(request, model, "prompt"));
+  spec.sampling = ToSampling(request.sampling());
+  if (request.has_num_samples()) {
+    RIVULET_RETURN_IF_ERROR(
+        CheckAtLeastOne("NUM_SAMPLES_OUT_OF_RANGE", "num_samples", request.num_samples(), "1"));
+    spec.num_samples = request.num_samples();
+  }
+  if (request.has_max_tokens()) {
+    RIVULET_RETURN_IF_ERROR(CheckAtLeastOne("MAX_TOKENS_OUT_OF_RANGE", "max_tokens",
+                                            request.max_tokens(), "the natural length"));
+    spec.max_tokens = request.max_tokens();
+  }
+  const v1::StopConditions& stop = request.stop();
+  spec.stop_ids.assign(stop.token_ids().begin(), stop.token_ids().end());
+  spec.stop_strings.assign(stop.strings().begin(), stop.strings().end());
+  spec.include_stop_string = stop.include_string();
+  spec.ignore_eos = stop.ignore_eos();
+  spec.want_logprobs = request.logprobs().enabled();
+  spec.num_top_logprobs = request.logprobs().top_n();
+  spec.cache = ToCacheSpec(request.cache());
+  RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
+  return spec;
+}
+
+absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Model& model) {
+  ScoreSpec spec;
+  switch (request.content_case()) {
+    case v1::ScoreRequest::kTokens:
+      spec.tokens = Ids(request.tokens());
+      break;
+    case v1::ScoreRequest::kText: {
+      RIVULET_ASSIGN_OR_RETURN(spec.tokens, EncodeText(request.text(), model, "content.text"));
+      break;
+    }
+    case v1::ScoreRequest::CONTENT_NOT_SET:
+      return InvalidField("CONTENT_MISSING", "content",
+                          "content is required: one of tokens or text (which may be empty)");
+  }
+  if (request.has_window()) {
+    RIVULET_RETURN_IF_ERROR(
+        CheckAtLeastOne("WINDOW_OUT_OF_RANGE", "window", request.window(), "one window"));
+    spec.window = request.window();
+  }
+  spec.output_positions.assign(request.output_positions().begin(),
+                               request.output_positions().end());
+  spec.want_logprobs = request.logprobs();
+  RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
+  return spec;
+}
+
+absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const Model& model) {
+  AppendSpec spec;
+  RIVULET_ASSIGN_OR_RETURN(spec.session, RequiredSession(request));
+  RIVULET_ASSIGN_OR_RETURN(spec.tokens, GivenTokens(request, model, "content"));
+  if (!request.score() && (request.logprobs() || request.output_positions_size() > 0)) {
+    const absl::string_view field = request.logprobs() ? "logprobs" : "output_positions";
+    return InvalidField("NEEDS_SCORE", field,
+                        absl::StrCat(field, " is set, but score is false; it must be true then"));
+  }
+  spec.score = request.score();
+  spec.output_positions.assign(request.output_positions().begin(),
+                               request.output_positions().end());
+  spec.cache = ToCacheSpec(request.cache());
+  spec.want_logprobs = request.logprobs();
+  RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
+  return spec;
+}
+
+void ToWire(ReplyDelta delta, v1::GenerateReply* reply) {
+  reply->Clear();
+  DeltaToWire(std::move(delta), reply);
+}
+
+void ToWire(ReplyDelta delta, v1::MultiplexPart* part) { DeltaToWire(std::move(delta), part); }
+
+void ToWire(const Usage& usage, v1::Usage* wire) {
+  wire->set_prompt_tokens(usage.prompt_tokens);
+  wire->set_completion_tokens(usage.completion_tokens);
+  wire->set_cached_prompt_tokens(usage.cached_prompt_tokens);
+  ToWire(usage.queue_time, wire->mutable_queue_time());
+  ToWire(usage.first_token_time, wire->mutable_first_token_time());
+  ToWire(usage.total_time, wire->mutable_total_time());
+}
+
+void ToWire(const ScoreResult& result, v1::ScoreReply* reply) { ScoresToWire(result, reply); }
+
+void ToWire(const ScoreResult& result, v1::AppendReply* reply) {
+  if (result.session) ToWire(*result.session, reply->mutable_progress());
+  reply->set_cached_tokens(result.cached_tokens);
+  ScoresToWire(result, reply);
+}
+
+void ToWire(const EngineLoad& load, v1::ModelLoad* wire) {
+  wire->set_slots(load.slots);
+  wire->set_slots_used(load.slots_used);
+  wire->set_queued(load.queued);
+  wire->set_max_queue(load.max_queue);
+  wire->set_tokens_per_second(load.tokens_per_second);
+  wire->set_tokens_total(load.tokens_total);
+  wire->set_sessions(load.client_sessions);
+  wire->set_session_state_bytes(load.states.memory_bytes);
+  wire->set_states_in_memory(load.states.in_memory);
+  wire->set_states_on_disk(load.states.on_disk);
+  wire->set_state_disk_bytes(load.states.disk_bytes);
+  wire->set_states_forgotten(load.states.forgotten);
+  wire->set_state_file_errors(load.states.file_errors);
+  wire->set_prompt_cache_hits(load.cache_hits);
+  wire->set_prompt_cache_misses(load.cache_misses);
+  wire->set_prompt_cache_bytes(load.cache_bytes);
+  wire->set_draining(load.draining);
+  wire->set_max_tenant_queue(load.max_tenant_queue);
+  wire->set_queued_high(load.queued_by_priority[static_cast<size_t>(Priority::kHigh)]);
+  wire->set_queued_normal(load.queued_by_priority[static_cast<size_t>(Priority::kNormal)]);
+  wire->set_queued_low(load.queued_by_priority[static_cast<size_t>(Priority::kLow)]);
+  ToWire(load.oldest_wait, wire->mutable_oldest_wait());
+  wire->set_tenants(load.tenants);
+  wire->set_parked(load.parked);
+  wire->set_preempted(load.preempted);
+  wire->set_preempted_total(load.preempted_total);
+  wire->set_refused_total(load.refused);
+  wire->set_cut_total(load.cut);
+}
+
+v1::GetModelReply DescribeModel(const Engine& engine, absl::string_view backend) {
+  const Model& model = engine.model();
+  v1::GetModelReply reply;
+  v1::ModelSummary* summary = reply.mutable_summary();
+  summary->set_name(model.config().name);
+  summary->set_weights_sha256(model.weights_sha256());
+  summary->set_num_parameters(CountParameters(model.config()));
+  summary->set_state_bytes(static_cast<int64_t>(engine.limits().bytes_per_slot));
+  summary->set_backend(std::string(backend));
+  DescribeArchitecture(model.config(), reply.mutable_architecture());
+  DescribeContent(model.config().content, reply.mutable_content());
+  v1::ModelLimits* limits = reply.mutable_limits();
+  const EngineOptions& options = engine.options();
+  limits->set_max_tokens(std::min(options.max_tokens_limit, options.max_request_tokens));
+  limits->set_default_max_tokens(engine.options().default_max_tokens);
+  limits->set_max_num_samples(static_cast<int32_t>(MaxNumSamples(engine.limits(), options)));
+  limits->set_slots(engine.limits().num_slots);
+  limits->set_max_score_outputs(MaxScoreOutputs(engine.options(), engine.model().config()));
+  reply.set_numerics_id(engine.limits().numerics_id);
+  reply.set_plan(engine.limits().plan);
+  reply.set_products(engine.limits().products);
+  reply.set_config_json(model.config_text());
+  return reply;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Session: a client's conversation with a model that outlives its requests.
+//
+// All there is to a session is its *sequence*: the tokens given and generated so far. The recurrent
+// state after any number of them follows from it, so states are kept as *checkpoints* only to save
+// work: a request goes on from the latest one that fits and feeds the rest of the sequence.
+// Rewinding drops tokens; forking copies the sequence and shares the checkpoints, which never
+// change. The store that keeps the states (state_store.h) may forget any of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "model/backend.h"
+#include "server/sessions/sequence_hash.h"
+#include "server/sessions/store/state_store.h"
+
+namespace rivulet {
+
+class Request;
+
+// 128 random bits, never reused; never all zero. As text: 32 lower-case hexadecimal digits.
+struct SessionId {
+  uint64_t high = 0, low = 0;
+
+  static SessionId Random();  // from the system's generator
+  static std::optional<SessionId> Parse(absl::string_view text);
+  std::string ToString() const;
+  bool operator==(const SessionId&) const = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const SessionId& id) {
+    return H::combine(std::move(h), id.high, id.low);
+  }
+};
+
+// The tokens of a session, in order; the implied bos is not among them. Thread: one at a time.
+class TokenHistory {
+ public:
+  int64_t size() const { return static_cast<int64_t>(tokens_.size()); }
+  int32_t token(int64_t i) const { return tokens_[static_cast<size_t>(i)]; }
+  bool generated(int64_t i) const { return generated_[static_cast<size_t>(i)]; }
+  std::span<const int32_t> tokens() const { return tokens_; }
+  // Of all tokens. A client that computes it over the tokens that it saw knows whether it saw them
+  // all.
+  uint64_t hash() const { return hash_; }
+
+  void Append(int32_t token, bool generated);
+  // Drops what follows the first `size` tokens.
+  void Truncate(int64_t size);
+
+ private:
+  std::vector<int32_t> tokens_;
+  std::vector<bool> generated_;
+  uint64_t hash_ = kEmptySequenceHash;
+};
+
+// The state after the first `fed` tokens, the implied bos counted among them, in memory. `state`
+// null: nothing has been fed. Thread: any.
+struct Checkpoint {
+  int64_t fed = 0;
+  BlobPtr state;
+};
+
+// The same, wherever the state is. Thread: that of its store.
+struct KeptCheckpoint {
+  int64_t fed = 0;
+  StatePtr state;
+};
+
+// What a client may know of a session.
+struct SessionInfo {
+  SessionId id;
+  int64_t position = 0;                  // tokens given and generated
+  uint64_t hash = 0;                     // TokenHistory::hash
+  uint64_t seed = 0;                     // of a Generate that names none
+  std::map<std::string, int64_t> marks;  // name -> position
+  absl::Duration idle_timeout;
+  absl::Duration idle;  // since the last request ended
+  // Of its checkpoints, in memory and in files alone; those of forks are counted by each.
+  int64_t state_bytes = 0, state_disk_bytes = 0;
+  bool busy = false;
+};
+
+// Thread: the loop.
+class Session {
+ public:
+  // `checkpoint_tokens`: see Keep.
+  Session(SessionId session_id, std::string owner, bool with_bos, int64_t checkpoint_tokens)
+      : id(session_id),
+        tenant(std::move(owner)),
+        bos_(with_bos ? 1 : 0),
+        checkpoint_tokens_(checkpoint_tokens) {}
+
+  const SessionId id;
+  const std::string tenant;
+  TokenHistory sequence;
+  uint64_t seed = 0;
+  absl::Duration idle_timeout = absl::InfiniteDuration();
+  absl::Time last_used;
+  uint64_t use = 0;              // grows with every use of any session of the table: their order
+  Request* active = nullptr;     // the request that has it now
+  std::deque<Request*> waiters;  // those that come after it, oldest first
+  bool closed = false;           // ends with its active request
+
+  int64_t position() const { return sequence.size(); }
+  // Tokens that the whole sequence feeds: the implied bos, where there is one, and all of it.
+  int64_t total() const { return bos_ + position(); }
+
+  // The latest checkpoint with at most `most` fed tokens; the empty state where none is kept.
+  KeptCheckpoint From(int64_t most) const;
+  // Keeps a checkpoint of the present sequence. Of the others, those that marks need stay, the
+  // last few, and so many that going back by d tokens feeds at most max(checkpoint_tokens, d / 2)
+  // of them again, as long as none is forgotten and no two were further apart: about the logarithm
+  // of the length.
+  void Keep(KeptCheckpoint checkpoint);
+  // A checkpoint after exactly so many fed tokens is kept.
+  bool Keeps(int64_t fed) const;
+
+  // Drops what follows `position` tokens, with the marks and checkpoints beyond. REQUIRES: position
+  // <= this->position().
+  void Rewind(int64_t position);
+  void Mark(const std::string& name) { marks_[name] = position(); }
+  const std::map<std::string, int64_t>& marks() const { return marks_; }
+  // Takes sequence, marks and checkpoints of `other`.
+  void CopyFrom(const Session& other);
+  // Takes what a snapshot held. REQUIRES: marks lie within the sequence.
+  void Restore(TokenHistory restored, std::map<std::string, int64_t> marks);
+
+  SessionInfo Info(absl::Time now) const;
+
+ private:
+  bool NeededByMark(int64_t fed) const;
+  // Drops checkpoints that Keep need not keep.
+  void Thin();
+
+  const int64_t bos_;
+  const int64_t checkpoint_tokens_;
+  std::vector<KeptCheckpoint> checkpoints_;  // by `fed`, ascending; none of 0
+  std::map<std::string, int64_t> marks_;
+};
+
+}  // namespace rivulet

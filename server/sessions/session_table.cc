@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/sessions/session_table.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "server/base/fair_share.h"
+
+namespace rivulet {
+namespace {
+
+// A client that is told to come back later than so forgets it; and one that comes back at once only
+// asks in vain.
+constexpr absl::Duration kSoon = absl::Minutes(10);
+constexpr absl::Duration kLeastWait = absl::Milliseconds(100);
+
+// How long until `count` of the idle sessions have expired; 0: there are not so many, or not soon.
+template <typename Idle>
+absl::Duration RoomIn(const Idle& idle, int64_t count, absl::Time now) {
+  if (count > std::ssize(idle)) return absl::ZeroDuration();
+  const absl::Time expiry = std::next(idle.begin(), count - 1)->first.first;
+  return expiry - now > kSoon ? absl::ZeroDuration() : std::max(expiry - now, kLeastWait);
+}
+
+absl::Status Full(absl::string_view reason, absl::Duration retry_after, absl::string_view what) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  detail.retry_after = retry_after;
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat(what,
+                                " Close sessions that are not needed, or open them with a shorter "
+                                "idle_timeout."),
+                   detail);
+}
+
+}  // namespace
+
+SessionTable::SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states)
+    : limits_(limits), with_bos_(with_bos), states_(states) {}
+
+absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::Time now) const {
+  const int64_t wanted = int64_t{size()} + count;
+  if (wanted > limits_.max_open_sessions) {
+    return Full("SESSION_LIMIT", RoomIn(idle_, wanted - limits_.max_open_sessions, now),
+                absl::StrCat(size(), " sessions are open and ", count, " more are asked for; ",
+                             limits_.max_open_sessions, " are allowed."));
+  }
+  const auto found = tenants_.find(tenant);
+  const int64_t own = found == tenants_.end() ? 0 : std::ssize(found->second.order);
+  const int64_t most = limits_.max_tenant_sessions > 0
+                           ? limits_.max_tenant_sessions
+                           : MostFor(limits_.max_open_sessions, size(), own);
+  if (own + count <= most) return absl::OkStatus();
+  // With each of its own that ends it may hold what it may now, and has one less.
+  static const Idle none;
+  const Idle& idle = found == tenants_.end() ? none : found->second.idle;
+  return Full(
+      "TENANT_SESSION_LIMIT", RoomIn(idle, own + count - most, now),
+      absl::StrCat("the tenant has ", own, " open sessions and asks for ", count,
+                   " more; it may now have ", most, " of ", limits_.max_open_sessions, "."));
+}
+
+absl::StatusOr<Session*> SessionTable::Open(absl::string_view tenant, absl::Duration idle_timeout,
+                                            absl::Time now) {
+  RIVULET_RETURN_IF_ERROR(CheckRoom(tenant, 1, now));
+  SessionId id = SessionId::Random();
+  auto session =
+      std::make_unique<Session>(id, std::string(tenant), with_bos_, limits_.checkpoint_tokens);
+  Session* opened = session.get();
+  opened->idle_timeout = idle_timeout;
+  opened->last_used = now;
+  opened->use = ++uses_;
+  Tenant* const owner = &tenants_[opened->tenant];
+  Entry& entry = sessions_[id];
+  entry = {std::move(session), owner, owner->order.insert(owner->order.end(), opened)};
+  EnterIdle(entry);
+  return opened;
+}
+
+absl::StatusOr<Session*> SessionTable::Find(const SessionId& id, absl::string_view tenant) {
+  const auto found = sessions_.find(id);
+  if (found != sessions_.end() && found->second.session->tenant == tenant &&
+      !found->second.session->closed) {
+    return found->second.session.get();
+  }
+  ErrorDetail detail;
+  detail.reason = "SESSION_NOT_FOUND";
+  detail.field = "session_id";
+  return MakeError(absl::StatusCode::kNotFound,
+                   absl::StrCat("session_id is \"", id.ToString(),
+                                "\"; no such session is open here: it was closed, was idle for too "
+                                "long, or never was."),
+                   detail);
+}
+
+std::pair<absl::Time, uint64_t> SessionTable::ExpiryOf(const Session& session) {
+  return {session.last_used + session.idle_timeout, session.use};
+}
+
+void SessionTable::EnterIdle(const Entry& entry) {
+  Session* const session = entry.session.get();
+  entry.tenant->idle.emplace(ExpiryOf(*session), session);
+  idle_.emplace(ExpiryOf(*session), session);
+}
+
+void SessionTable::LeaveIdle(const Entry& entry) {
+  entry.tenant->idle.erase(ExpiryOf(*entry.session));
+  idle_.erase(ExpiryOf(*entry.session));
+}
+
+void SessionTable::Take(Session* session, Request* request) {
+  LeaveIdle(sessions_.at(session->id));
+  session->active = request;
+}
+
+void SessionTable::GiveBack(Session* session, absl::Time now) {
+  const Entry& entry = sessions_.at(session->id);
+  session->active = nullptr;
+  session->last_used = now;
+  session->use = ++uses_;
+  entry.tenant->order.splice(entry.tenant->order.end(), entry.tenant->order, entry.place);
+  EnterIdle(entry);
+}
+
+void SessionTable::Erase(Session* session) {
+  const auto found = sessions_.find(session->id);
+  Tenant* const owner = found->second.tenant;
+  LeaveIdle(found->second);
+  owner->order.erase(found->second.place);
+  if (owner->order.empty()) tenants_.erase(session->tenant);
+  sessions_.erase(found);
+}
+
+std::vector<const Session*> SessionTable::Of(absl::string_view tenant) const {
+  std::vector<const Session*> sessions;
+  const auto found = tenants_.find(tenant);
+  if (found == tenants_.end()) return sessions;
+  for (const Session* session : found->second.order) {
+    if (!session->closed) sessions.push_back(session);
+  }
+  return sessions;
+}
+
+void SessionTable::Expire(absl::Time now) {
+  while (next_expiry() <= now) Erase(idle_.begin()->second);
+}
+
+absl::Time SessionTable::next_expiry() const {
+  return idle_.empty() ? absl::InfiniteFuture() : idle_.begin()->first.first;
+}
+
+}  // namespace rivulet

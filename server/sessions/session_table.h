@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// SessionTable: the sessions of one model. A session belongs to a tenant; under any other
+// tenant's name it does not exist. Their states are kept by a StateStore, which may forget them:
+// they can be computed again from the sequence, so a client sees only latency.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/sessions/session.h"
+
+namespace rivulet {
+
+struct SessionLimits {
+  int max_open_sessions = 10000;
+  int max_tenant_sessions = 0;            // of one tenant; 0: its fair share (fair_share.h)
+  int64_t max_tokens = int64_t{1} << 22;  // of one sequence
+  // A request on a session keeps a checkpoint every so many tokens that it feeds; at least 1.
+  int64_t checkpoint_tokens = 512;
+  int max_waiting = 16;  // requests that wait for one session
+  int max_marks = 64;    // of one session
+  int max_forks = 256;   // of one ForkSession
+  absl::Duration default_idle = absl::Minutes(10);
+  absl::Duration max_idle = absl::Hours(24);
+};
+
+// Thread: the loop.
+class SessionTable {
+ public:
+  // `states` is borrowed and outlives it.
+  SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states);
+
+  const SessionLimits& limits() const { return limits_; }
+  StateStore* states() const { return states_; }
+
+  // A new session without tokens. Errors: as CheckRoom.
+  absl::StatusOr<Session*> Open(absl::string_view tenant, absl::Duration idle_timeout,
+                                absl::Time now);
+  // OK where the tenant may open `count` more. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT: of all;
+  // TENANT_SESSION_LIMIT: of the tenant), with retry_after where enough of those that count end
+  // soon if nobody uses them. O(count).
+  absl::Status CheckRoom(absl::string_view tenant, int count, absl::Time now) const;
+  // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign ones.
+  absl::StatusOr<Session*> Find(const SessionId& id, absl::string_view tenant);
+  // `request` has it from now on; it does not expire. REQUIRES: no request has it.
+  void Take(Session* session, Request* request);
+  // No request has it any more: counts as its last use.
+  void GiveBack(Session* session, absl::Time now);
+  // REQUIRES: no request has it, or it was closed and its request has ended.
+  void Erase(Session* session);
+  // Oldest use first.
+  std::vector<const Session*> Of(absl::string_view tenant) const;
+
+  // Erases sessions that were idle for too long.
+  void Expire(absl::Time now);
+  // When the next one expires if nobody uses it.
+  absl::Time next_expiry() const;
+
+  int size() const { return static_cast<int>(sessions_.size()); }
+
+ private:
+  using Order = std::list<Session*>;
+  // Sessions that no request has, by when they expire; the second number is Session::use.
+  using Idle = absl::btree_map<std::pair<absl::Time, uint64_t>, Session*>;
+  struct Tenant {
+    Order order;  // by last use, oldest first; all that count for its limit
+    Idle idle;
+  };
+  struct Entry {
+    std::unique_ptr<Session> session;
+    Tenant* tenant;
+    Order::iterator place;
+  };
+  static std::pair<absl::Time, uint64_t> ExpiryOf(const Session& session);
+  void EnterIdle(const Entry& entry);
+  void LeaveIdle(const Entry& entry);
+
+  const SessionLimits limits_;
+  const bool with_bos_;
+  StateStore* const states_;
+  absl::flat_hash_map<SessionId, Entry> sessions_;
+  absl::node_hash_map<std::string, Tenant> tenants_;  // none without sessions
+  Idle idle_;                                         // of all tenants
+  uint64_t uses_ = 0;
+};
+
+}  // namespace rivulet

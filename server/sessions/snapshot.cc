@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/sessions/snapshot.h"
+
+#include <openssl/crypto.h>
+#include <openssl/hmac.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/base/utf8.h"
+#include "server/sessions/sections.h"
+#include "server/sessions/sequence_hash.h"
+
+namespace rivulet {
+namespace {
+
+constexpr absl::string_view kMagic = "RVLTSNAP";
+constexpr uint32_t kVersion = 1;
+constexpr size_t kMacBytes = 32;
+constexpr size_t kChunkBytes = size_t{1} << 20;
+// Most that strings, marks and numbers of the first section take.
+constexpr size_t kMaxMetaBytes = size_t{64} << 10;
+
+enum Section : uint32_t { kMeta = 1, kTokens = 2, kState = 3, kEnd = 4 };
+
+absl::Status Refuse(absl::StatusCode code, absl::string_view reason, absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  detail.field = "chunk";
+  return MakeError(code, message, detail);
+}
+
+absl::Status Damaged(absl::string_view what) {
+  return Refuse(absl::StatusCode::kDataLoss, "SNAPSHOT_DAMAGED",
+                absl::StrCat("the snapshot is damaged: ", what, "."));
+}
+
+std::string Mac(absl::string_view bytes, absl::string_view key) {
+  unsigned char mac[kMacBytes];
+  unsigned int size = sizeof mac;
+  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+       reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), mac, &size);
+  return std::string(reinterpret_cast<const char*>(mac), size);
+}
+
+// The payload of the next section, which must be of this type and match its checksum.
+absl::StatusOr<absl::string_view> NextSection(SectionReader* reader, Section type) {
+  auto payload = reader->Section(type);
+  if (!payload.ok()) return Damaged(payload.status().message());
+  return payload;
+}
+
+std::string EncodeMeta(const Snapshot& s) {
+  SectionWriter meta;
+  for (const std::string* text :
+       {&s.model_name, &s.weights_sha256, &s.config_sha256, &s.numerics_id, &s.tenant}) {
+    meta.Text(*text);
+  }
+  for (const int n : {s.layout.layers, s.layout.heads, s.layout.features, s.layout.value_dim}) {
+    meta.Number(static_cast<int32_t>(n));
+  }
+  meta.Number(s.seed);
+  meta.Number(s.sequence_hash);
+  meta.Number(static_cast<uint64_t>(s.tokens.size()));
+  meta.Number(s.fed);
+  meta.Number(static_cast<uint32_t>(s.marks.size()));
+  for (const auto& [name, position] : s.marks) {
+    meta.Text(name);
+    meta.Number(position);
+  }
+  return meta.Take();
+}
+
+absl::Status DecodeMeta(absl::string_view payload, Snapshot* s, uint64_t* num_tokens) {
+  if (payload.size() > kMaxMetaBytes) return Damaged("its first section is too long");
+  SectionReader meta(payload);
+  for (std::string* text :
+       {&s->model_name, &s->weights_sha256, &s->config_sha256, &s->numerics_id, &s->tenant}) {
+    *text = meta.Text();
+  }
+  for (int* n : {&s->layout.layers, &s->layout.heads, &s->layout.features, &s->layout.value_dim}) {
+    *n = meta.Number<int32_t>();
+  }
+  s->seed = meta.Number<uint64_t>();
+  s->sequence_hash = meta.Number<uint64_t>();
+  *num_tokens = meta.Number<uint64_t>();
+  s->fed = meta.Number<int64_t>();
+  for (auto left = meta.Number<uint32_t>(); left > 0 && meta.ok(); --left) {
+    std::string name = meta.Text();
+    const auto position = meta.Number<int64_t>();
+    if (position < 0 || static_cast<uint64_t>(position) > *num_tokens) {
+      return Damaged("a mark lies outside the sequence");
+    }
+    // It goes out as text, which the wire cannot carry otherwise.
+    if (!IsUtf8(name)) return Damaged("a mark's name is not UTF-8");
+    if (!s->marks.emplace(std::move(name), position).second) return Damaged("a mark stands twice");
+  }
+  if (!meta.ok() || !meta.at_end()) return Damaged("its first section has another length");
+  // One more than the tokens: the implied bos.
+  if (s->fed < 0 || (s->fed > 0 && static_cast<uint64_t>(s->fed - 1) > *num_tokens)) {
+    return Damaged("its state has seen more tokens than there are");
+  }
+  return absl::OkStatus();
+}
+
+std::string EncodeTokens(const Snapshot& s) {
+  SectionWriter tokens;
+  tokens.Bytes(s.tokens.data(), s.tokens.size() * sizeof(int32_t));
+  std::string flags((s.tokens.size() + 7) / 8, '\0');
+  for (size_t i = 0; i < s.generated.size(); ++i) {
+    if (s.generated[i]) flags[i / 8] = static_cast<char>(flags[i / 8] | 1 << i % 8);
+  }
+  tokens.Bytes(flags.data(), flags.size());
+  return tokens.Take();
+}
+
+absl::Status DecodeTokens(absl::string_view payload, uint64_t count, Snapshot* s) {
+  const uint64_t most = payload.size() / sizeof(int32_t);
+  if (count > most || payload.size() != count * sizeof(int32_t) + (count + 7) / 8) {
+    return Damaged("its tokens have another number");
+  }
+  s->tokens.resize(count);
+  if (count > 0) std::memcpy(s->tokens.data(), payload.data(), count * sizeof(int32_t));
+  const absl::string_view flags = payload.substr(count * sizeof(int32_t));
+  for (size_t i = 0; i < count; ++i) s->generated.push_back((flags[i / 8] >> i % 8 & 1) != 0);
+  if (count % 8 != 0 && static_cast<unsigned char>(flags.back()) >> count % 8 != 0) {
+    return Damaged("bits beyond its tokens are set");
+  }
+  if (HashTokens(kEmptySequenceHash, s->tokens) != s->sequence_hash) {
+    return Damaged("the hash of its tokens does not match");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DecodeState(SectionReader* reader, size_t num_bytes, Snapshot* s) {
+  if (s->fed == 0) return absl::OkStatus();
+  const kernels::StateLayout& l = s->layout;
+  // A layout is believed only as far as the bytes go that are there. The first product has no
+  // padding; where it is small, the second does not overflow.
+  const double floats = static_cast<double>(l.layers) * l.heads * l.features * (l.value_dim + 1.0);
+  if (l.layers < 1 || l.heads < 1 || l.features < 1 || l.value_dim < 1 ||
+      floats > static_cast<double>(num_bytes) || l.bytes_per_slot() > num_bytes) {
+    return Damaged("its layout does not fit its size");
+  }
+  s->state.resize(l.floats_per_slot());
+  const size_t size = s->state.size() * sizeof(float);
+  for (size_t at = 0; at < size;) {
+    RIVULET_ASSIGN_OR_RETURN(const absl::string_view chunk, NextSection(reader, Section::kState));
+    if (chunk.size() != std::min(kChunkBytes, size - at)) return Damaged("its state has gaps");
+    std::memcpy(reinterpret_cast<char*>(s->state.data()) + at, chunk.data(), chunk.size());
+    at += chunk.size();
+  }
+  const bool finite =
+      std::all_of(s->state.begin(), s->state.end(), [](float x) { return std::isfinite(x); });
+  return finite ? absl::OkStatus() : Damaged("its state holds a value that is not finite");
+}
+
+absl::Status CheckMac(absl::string_view covered, absl::string_view mac, absl::string_view key) {
+  if (!mac.empty() && mac.size() != kMacBytes) return Damaged("its end has another length");
+  if (key.empty()) return absl::OkStatus();
+  const std::string want = Mac(covered, key);
+  if (mac.size() == want.size() && CRYPTO_memcmp(mac.data(), want.data(), want.size()) == 0) {
+    return absl::OkStatus();
+  }
+  return Refuse(absl::StatusCode::kFailedPrecondition, "SNAPSHOT_KEY",
+                mac.empty() ? "the snapshot is not signed, and this server asks for that."
+                            : "the snapshot was not signed with this server's key.");
+}
+
+}  // namespace
+
+void SetFingerprint(const Model& model, Snapshot* snapshot) {
+  const std::string& text = model.config_text();
+  unsigned char hash[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash);
+  snapshot->model_name = model.config().name;
+  snapshot->weights_sha256 = model.weights_sha256();
+  snapshot->config_sha256 =
+      absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(hash), sizeof hash));
+  snapshot->layout = model.config().state_layout();
+}
+
+std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key) {
+  SectionWriter out;
+  out.Reserve(snapshot.state.size() * sizeof(float) + snapshot.tokens.size() * 5 + kMaxMetaBytes);
+  out.Bytes(kMagic.data(), kMagic.size());
+  out.Number(kVersion);
+  out.AddSection(Section::kMeta, EncodeMeta(snapshot));
+  out.AddSection(Section::kTokens, EncodeTokens(snapshot));
+  const absl::string_view state(reinterpret_cast<const char*>(snapshot.state.data()),
+                                snapshot.state.size() * sizeof(float));
+  for (size_t at = 0; at < state.size(); at += kChunkBytes) {
+    out.AddSection(Section::kState, state.substr(at, kChunkBytes));
+  }
+  out.AddSection(Section::kEnd, key.empty() ? std::string() : Mac(out.bytes(), key));
+  return out.Take();
+}
+
+absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_view key) {
+  SectionReader reader(bytes);
+  if (reader.Bytes(kMagic.size()) != kMagic) return Damaged("it does not begin as a snapshot does");
+  const auto version = reader.Number<uint32_t>();
+  if (!reader.ok()) return Damaged("it ends early");
+  if (version != kVersion) {
+    return Refuse(absl::StatusCode::kFailedPrecondition, "SNAPSHOT_VERSION",
+                  absl::StrCat("the snapshot has format version ", version, "; this server reads ",
+                               kVersion, "."));
+  }
+  Snapshot snapshot;
+  uint64_t num_tokens = 0;
+  RIVULET_ASSIGN_OR_RETURN(const absl::string_view meta, NextSection(&reader, Section::kMeta));
+  RIVULET_RETURN_IF_ERROR(DecodeMeta(meta, &snapshot, &num_tokens));
+  RIVULET_ASSIGN_OR_RETURN(const absl::string_view tokens, NextSection(&reader, Section::kTokens));
+  RIVULET_RETURN_IF_ERROR(DecodeTokens(tokens, num_tokens, &snapshot));
+  RIVULET_RETURN_IF_ERROR(DecodeState(&reader, bytes.size(), &snapshot));
+  const absl::string_view covered = reader.taken();
+  RIVULET_ASSIGN_OR_RETURN(const absl::string_view mac, NextSection(&reader, Section::kEnd));
+  if (!reader.at_end()) return Damaged("bytes follow its end");
+  RIVULET_RETURN_IF_ERROR(CheckMac(covered, mac, key));
+  return snapshot;
+}
+
+absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::string_view tenant) {
+  Snapshot ours;
+  SetFingerprint(model, &ours);
+  const auto other_model = [](absl::string_view part) {
+    return Refuse(
+        absl::StatusCode::kFailedPrecondition, "SNAPSHOT_MODEL",
+        absl::StrCat("the snapshot is of another model: its ", part, " differs from this one's."));
+  };
+  if (snapshot.weights_sha256 != ours.weights_sha256) return other_model("weights_sha256");
+  if (snapshot.config_sha256 != ours.config_sha256) return other_model("config_sha256");
+  const kernels::StateLayout &a = snapshot.layout, &b = ours.layout;
+  if (a.layers != b.layers || a.heads != b.heads || a.features != b.features ||
+      a.value_dim != b.value_dim) {
+    return other_model("state layout");
+  }
+  if (snapshot.tenant != tenant) {
+    return Refuse(absl::StatusCode::kPermissionDenied, "SNAPSHOT_TENANT",
+                  "the snapshot belongs to another tenant.");
+  }
+  const ModelConfig& config = model.config();
+  const int64_t bos = config.has_bos() ? 1 : 0;
+  if (snapshot.fed > static_cast<int64_t>(snapshot.tokens.size()) + bos) {
+    return Damaged("its state has seen more tokens than there are");
+  }
+  if (const auto limit = config.max_tokens();
+      limit && static_cast<int64_t>(snapshot.tokens.size()) > *limit) {
+    return Damaged("it holds more tokens than the model's sequences");
+  }
+  const bool known =
+      std::all_of(snapshot.tokens.begin(), snapshot.tokens.end(),
+                  [&](int32_t token) { return token >= 0 && token < config.vocab_size; });
+  return known ? absl::OkStatus() : Damaged("it holds a token that the model does not have");
+}
+
+size_t MaxSnapshotBytes(const ModelConfig& config, int64_t max_tokens) {
+  const size_t state = config.state_layout().bytes_per_slot();
+  const size_t sections = 3 + state / kChunkBytes + 1;
+  return kMagic.size() + sizeof kVersion + kMaxMetaBytes + static_cast<size_t>(max_tokens) * 5 +
+         state + sections * kSectionOverhead + kMacBytes;
+}
+
+}  // namespace rivulet

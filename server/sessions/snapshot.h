@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Snapshot: a client session as bytes, to go on elsewhere or later. server/sessions/SNAPSHOT.md specifies the
+// format; nothing in it is trusted before it is checked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/state_layout.h"
+#include "model/model.h"
+
+namespace rivulet {
+
+struct Snapshot {
+  std::string model_name, weights_sha256, config_sha256;  // hashes: lower-case hex
+  std::string numerics_id;                                // of the backend that computed `state`
+  kernels::StateLayout layout;
+  std::string tenant;
+  uint64_t seed = 0;
+  uint64_t sequence_hash = 0;            // of `tokens`, as the session's client sees it
+  std::vector<int32_t> tokens;           // given and generated, the implied bos not among them
+  std::vector<bool> generated;           // [tokens]
+  std::map<std::string, int64_t> marks;  // name -> position, 0 to tokens.size()
+  int64_t fed = 0;                       // tokens that `state` has seen, the implied bos counted
+  std::vector<float> state;              // [layout.floats_per_slot()]; empty where fed is 0
+};
+
+// What `model` makes of a snapshot's fingerprint: name, hashes and layout.
+void SetFingerprint(const Model& model, Snapshot* snapshot);
+
+// `key`: of the HMAC-SHA-256 that ends the snapshot; empty: none.
+std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key);
+
+// The snapshot in `bytes`, whole and consistent in itself: checksums, lengths, hash of the tokens,
+// marks and `fed` within the sequence, a finite state. With a key the HMAC must be there and match;
+// without one it is not looked at. Takes memory in proportion to the bytes alone. Errors: DATA_LOSS
+// (SNAPSHOT_DAMAGED), FAILED_PRECONDITION (SNAPSHOT_VERSION, SNAPSHOT_KEY).
+absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_view key);
+
+// OK where `snapshot` is of this model and tenant. Errors: FAILED_PRECONDITION (SNAPSHOT_MODEL:
+// says which part differs), PERMISSION_DENIED (SNAPSHOT_TENANT), DATA_LOSS (SNAPSHOT_DAMAGED: a
+// token that the model does not have).
+absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::string_view tenant);
+
+// No valid snapshot of a session of this model with at most `max_tokens` tokens is larger.
+size_t MaxSnapshotBytes(const ModelConfig& config, int64_t max_tokens);
+
+}  // namespace rivulet

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// StateStore: every state that an engine keeps between runs, of sessions and of cached prompts, in
+// one order of use and within limits in bytes.
+//
+//   Keep --> in memory --(used longest ago, memory full)--> being written --> in a file
+//                ^                                                               |
+//                +---------------------- being read <---- Fetch -----------------+
+//
+// What has no room in either is forgotten: all that is kept can be computed again from a sequence
+// of tokens. A file stays when it has been read, so that its state leaves memory without another
+// write. Nothing here waits: files are written, read and removed by the disk tier's Background.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "server/sessions/store/state_file.h"
+#include "server/sessions/store/state_files.h"
+
+namespace rivulet {
+
+// One slot's state block in memory, kernels/state_layout.h. Immutable; counts its bytes while it
+// lives. Thread: any.
+class StateBlob {
+ public:
+  using Meter = std::shared_ptr<std::atomic<int64_t>>;  // bytes of all blobs alive
+  StateBlob(std::vector<float> values, Meter meter);
+  ~StateBlob();
+  StateBlob(const StateBlob&) = delete;
+  StateBlob& operator=(const StateBlob&) = delete;
+
+  std::span<const float> values() const { return values_; }
+  int64_t bytes() const { return static_cast<int64_t>(values_.size() * sizeof(float)); }
+
+ private:
+  const std::vector<float> values_;
+  const Meter meter_;
+};
+using BlobPtr = std::shared_ptr<const StateBlob>;
+
+class StateStore;
+
+// One state that is kept, wherever it is; forgotten with the last pointer to it. Thread: that of
+// its store, which outlives it.
+class KeptState {
+ public:
+  KeptState(StateStore* store, int64_t bytes) : store_(store), bytes_(bytes) {}
+  ~KeptState();
+  KeptState(const KeptState&) = delete;
+  KeptState& operator=(const KeptState&) = delete;
+
+  int64_t bytes() const { return bytes_; }
+  bool in_memory() const { return blob_ != nullptr; }
+  // In a file alone, or on its way back from one: Fetch it.
+  bool on_disk() const { return blob_ == nullptr && (reading_ || number_ != 0); }
+  // Of no use any more.
+  bool forgotten() const { return !in_memory() && !on_disk(); }
+
+ private:
+  friend class StateStore;
+  using Order = std::list<KeptState*>;
+
+  StateStore* const store_;
+  const int64_t bytes_;
+  BlobPtr blob_;
+  uint64_t number_ = 0;  // of its file; 0: none
+  int64_t file_bytes_ = 0;
+  bool writing_ = false, reading_ = false;
+  bool in_memory_order_ = false, in_disk_order_ = false;
+  Order::iterator memory_place_, disk_place_;
+};
+using StatePtr = std::shared_ptr<KeptState>;
+
+struct StateLimits {
+  // Of all blobs alive, but for those on their way to files. Blobs that somebody else holds, and
+  // pinned ones, count too: where they alone are more, nothing else stays in memory.
+  int64_t max_memory_bytes = int64_t{1} << 30;
+  // Of those on their way to files, which so take that much more memory; however large a state is,
+  // one can be on its way.
+  int64_t max_writing_bytes = int64_t{64} << 20;
+  int64_t max_disk_bytes = int64_t{4} << 30;  // of all files
+};
+
+// Thread: one, that of the loop.
+class StateStore {
+ public:
+  // `disk` may be empty. `wake` is called by other threads when Collect has something to do.
+  StateStore(const StateLimits& limits, StateStamp stamp, DiskTier disk,
+             std::function<void()> wake);
+  ~StateStore();
+
+  // A new state, the one used last. Others make room for it.
+  StatePtr Keep(std::vector<float> values);
+  // One that always stays in memory.
+  StatePtr Pin(std::vector<float> values);
+  // Its values; it is the one used last now. Null unless it is in memory.
+  BlobPtr Use(KeptState* state);
+  // Starts to bring it back to memory. REQUIRES: on_disk(). When Collect has returned true it is in
+  // memory or forgotten, unless `fetching`.
+  void Fetch(KeptState* state);
+  static bool fetching(const KeptState& state) { return state.reading_; }
+  // Takes note of what the disk tier has done. True: something was. Makes no room, so that what
+  // was fetched can be used; Fit does.
+  bool Collect();
+  // Lets states leave memory until the limit holds.
+  void Fit();
+
+  struct Usage {
+    int64_t memory_bytes = 0;            // of all blobs alive
+    int64_t writing_bytes = 0;           // of states on their way to files
+    int64_t in_memory = 0, on_disk = 0;  // states; on disk: alone
+    int64_t disk_bytes = 0;
+    int64_t forgotten = 0;    // for want of room, since start
+    int64_t file_errors = 0;  // since start
+  };
+  Usage usage() const;
+  // The first of them; OK: none.
+  const absl::Status& file_error() const { return file_error_; }
+
+ private:
+  friend class KeptState;
+  class Disk;
+  struct Done;
+
+  void Forget(KeptState* state);
+  void LeaveMemory(KeptState* state);
+  bool StartWriting(KeptState* state);
+  void DropFile(KeptState* state);
+  void EndWrite(KeptState* state, const Done& done);
+  void EndRead(KeptState* state, Done* done);
+  void CountError(const absl::Status& status);
+  void SetBlob(KeptState* state, BlobPtr blob);
+  void EnterMemoryOrder(KeptState* state);
+  void LeaveMemoryOrder(KeptState* state);
+  void EnterDiskOrder(KeptState* state);
+  void LeaveDiskOrder(KeptState* state);
+
+  const StateLimits limits_;
+  const StateBlob::Meter meter_ = std::make_shared<std::atomic<int64_t>>(0);
+  KeptState::Order memory_order_, disk_order_;       // used longest ago first
+  absl::flat_hash_map<uint64_t, KeptState*> files_;  // by number
+  uint64_t last_number_ = 0;
+  int64_t writing_bytes_ = 0, disk_bytes_ = 0;
+  Usage counted_;  // all but the bytes
+  absl::Status file_error_;
+  std::unique_ptr<Disk> disk_;  // null: none
+};
+
+}  // namespace rivulet

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config/server_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::StatusOr<ServerCommand> Parse(std::vector<const char*> flags) {
+  flags.insert(flags.begin(), "rivulet-server");
+  return ParseServerCommand(static_cast<int>(flags.size()), flags.data());
+}
+
+// A file that is removed with this object.
+struct TempFile {
+  explicit TempFile(const std::string& text) { std::ofstream(path) << text; }
+  ~TempFile() { std::remove(path.c_str()); }
+  const std::string path = ::testing::TempDir() + "rivulet_server_config_test.json";
+};
+
+TEST(ServerConfigTest, DefaultsListenOnLoopback) {
+  const auto command = Parse({"--model", "m"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_TRUE(command->serve);
+  EXPECT_EQ(command->config.listen, "127.0.0.1:50051");
+  EXPECT_EQ(command->config.backend, "auto");
+  EXPECT_EQ(command->config.drain_delay_seconds, 0);
+  EXPECT_EQ(command->config.drain_seconds, 30);
+  EXPECT_EQ(command->config.max_connections, 0);
+  EXPECT_EQ(command->config.max_connections_per_address, 0);
+  EXPECT_EQ(command->config.max_connection_idle_seconds, 0);
+  EXPECT_EQ(command->config.max_connection_age_seconds, 0);
+  EXPECT_EQ(command->config.listener_timeout_seconds, 60);
+}
+
+TEST(ServerConfigTest, ModelMayBeRepeated) {
+  const auto command = Parse({"--model", "a", "--model", "b", "--device", "1", "--threads", "3"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_THAT(command->config.models, ElementsAre("a", "b"));
+  EXPECT_EQ(command->config.device, 1);
+  EXPECT_EQ(command->config.threads, 3);
+}
+
+TEST(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverDefaults) {
+  const TempFile file(
+      R"({"model": ["a", "b"], "threads": 2, "max-queue": 7, "reflection": false})");
+  const auto command = Parse({"--config", file.path.c_str(), "--threads", "5"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_THAT(command->config.models, ElementsAre("a", "b"));
+  EXPECT_EQ(command->config.threads, 5);
+  EXPECT_EQ(command->config.max_queue, 7);
+  EXPECT_FALSE(command->config.reflection);
+  EXPECT_EQ(command->config.slots, 256);
+}
+
+TEST(ServerConfigTest, ModelsOfFlagsReplaceThoseOfTheFile) {
+  const TempFile file(R"({"model": ["a", "b"]})");
+  const auto command = Parse({"--config", file.path.c_str(), "--model", "c"});
+  ASSERT_TRUE(command.ok()) << command.status();
+  EXPECT_THAT(command->config.models, ElementsAre("c"));
+}
+
+TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
+  ServerConfig config;
+  config.models = {"one", "two"};
+  config.listen = "[::1]:0";
+  config.weights = "bf16";
+  config.max_queue = 3;
+  config.max_open_sessions = 5;
+  config.max_tenant_sessions = 4;
+  config.session_state_mib = 7;
+  config.snapshot_key_file = "key";
+  config.reflection = false;
+  ServerConfig read;
+  ASSERT_TRUE(ApplyServerConfigJson(ServerConfigToJson(config), &read).ok());
+  EXPECT_EQ(ServerConfigToJson(read), ServerConfigToJson(config));
+  EXPECT_THAT(read.models, ElementsAre("one", "two"));
+  EXPECT_EQ(read.weights, "bf16");
+  EXPECT_EQ(read.max_open_sessions, 5);
+  EXPECT_EQ(read.max_tenant_sessions, 4);
+  EXPECT_EQ(read.session_state_mib, 7);
+  EXPECT_EQ(read.snapshot_key_file, "key");
+}
+
+TEST(ServerConfigTest, JsonErrorsNameTheKey) {
+  const struct {
+    const char* json;
+    const char* message;
+  } kCases[] = {
+      {R"({"modle": []})", "\"modle\" is not a setting"},
+      {R"({"threads": 1, "threads": 2})", "threads"},
+      {R"({"threads": "2"})", "threads is \"2\"; it must be an integer"},
+      {R"({"threads": 2.5})", "threads is 2.5; it must be an integer"},
+      {R"({"threads": 99999999999999999999})", "threads is"},
+      {R"({"threads": 3000000000})", "threads is 3000000000; it must be an integer"},
+      {R"({"model": "dir"})", "model is \"dir\"; it must be an array of strings"},
+      {R"({"model": [1]})", "it must be an array of strings"},
+      {R"({"reflection": 1})", "it must be true or false"},
+      {R"({"listen": null})", "it must be a string"},
+      {R"([])", "object"},
+      {R"({"threads": 1)", "not valid JSON at byte 14"},
+      {"", "not valid JSON at byte 1"},
+  };
+  for (const auto& test : kCases) {
+    ServerConfig config;
+    const absl::Status status = ApplyServerConfigJson(test.json, &config);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << test.json;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(test.message)) << test.json;
+  }
+}
+
+TEST(ServerConfigTest, AConfigThatIsNoRegularFileIsAnError) {
+  const auto status = Parse({"--model", "m", "--config", "/"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("/: must be a regular file"));
+  EXPECT_EQ(Parse({"--model", "m", "--config", "/no/such/file"}).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
+  const struct {
+    std::vector<const char*> flags;
+    const char* message;
+  } kCases[] = {
+      {{}, "no model is given"},
+      {{"--model", "m", "--frob"}, "--frob"},
+      {{"--model", "m", "stray"}, "stray"},
+      {{"--model", "m", "--threads", "many"}, "--threads"},
+      {{"--model", "m", "--threads", "-1"}, "threads is -1; allowed: 0 to 4096"},
+      {{"--model", "m", "--slots", "0"}, "slots is 0; allowed: 1 to"},
+      {{"--model", "m", "--max-tenant-slots", "-1"}, "max-tenant-slots is -1; allowed: 0 to"},
+      {{"--model", "m", "--max-request-tokens", "0"}, "max-request-tokens is 0; allowed: 1 to"},
+      {{"--model", "m", "--max-open-sessions", "-1"}, "max-open-sessions is -1; allowed: 0 to"},
+      {{"--model", "m", "--session-state-mib", "-1"}, "session-state-mib is -1; allowed: 0 to"},
+      {{"--model", "m", "--drain-delay-seconds", "-1"}, "drain-delay-seconds is -1; allowed: 0 to"},
+      {{"--model", "m", "--restore-timeout-seconds", "-1"},
+       "restore-timeout-seconds is -1; allowed: 0 to 86400"},
+      {{"--model", "m", "--max-message-mib", "300"},
+       "restore-memory-mib is 512; it must be at least twice max-message-mib, which is 300"},
+      {{"--model", "m", "--backend", "tpu"}, "backend is \"tpu\"; allowed: auto, cpu, cuda"},
+      {{"--model", "m", "--precision", "float16"}, "allowed: default, float32"},
+      {{"--model", "m", "--plan", "fast"}, "allowed: auto, latency, throughput"},
+      {{"--model", "m", "--products", "cublas"},
+       "products is \"cublas\"; allowed: auto, cublaslt, own"},
+      {{"--model", "m", "--weights", "int8"}, "allowed: auto, f32, f16, bf16"},
+      {{"--model", "m", "--listen", "localhost"}, "it needs a host and a port"},
+      {{"--model", "m", "--listen", ""}, "it needs a host and a port"},
+      {{"--model", "m", "--listen", "::1:80"}, "an IPv6 address needs brackets"},
+      {{"--model", "m", "--listen", "localhost:99999"}, "the port must be 0 to 65535"},
+      {{"--model", "m", "--listen", "localhost:http"}, "the port must be 0 to 65535"},
+      {{"--model"}, "--model"},
+  };
+  for (const auto& test : kCases) {
+    const auto command = Parse(test.flags);
+    ASSERT_EQ(command.status().code(), absl::StatusCode::kInvalidArgument) << test.message;
+    const std::string message(command.status().message());
+    EXPECT_THAT(message, HasSubstr(test.message));
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+TEST(ServerConfigTest, AMissingFileIsNotFound) {
+  const auto command = Parse({"--config", "/no/such/file.json"});
+  EXPECT_EQ(command.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(command.status().message()), HasSubstr("/no/such/file.json"));
+}
+
+TEST(ServerConfigTest, ErrorsInAFileNameIt) {
+  const TempFile file(R"({"modle": []})");
+  const auto command = Parse({"--config", file.path.c_str()});
+  EXPECT_THAT(std::string(command.status().message()), HasSubstr(file.path + ": \"modle\""));
+}
+
+TEST(ServerConfigTest, NamesOfBeforeAreRefusedAndNameTheNewOnes) {
+  const auto expect_refused = [](const absl::Status& status, const char* name) {
+    ASSERT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
+    const std::string message(status.message());
+    EXPECT_THAT(message, HasSubstr(std::string(name) + ": this setting was renamed"));
+    EXPECT_THAT(message, HasSubstr("max-sessions is now slots"));
+    EXPECT_THAT(message, HasSubstr("max-client-sessions is now max-open-sessions"));
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  };
+  expect_refused(Parse({"--model", "m", "--max-sessions", "4"}).status(), "--max-sessions");
+  expect_refused(Parse({"--model", "m", "--max-sessions=4"}).status(), "--max-sessions");
+  expect_refused(Parse({"--model", "m", "--max-sessions"}).status(), "--max-sessions");
+  expect_refused(Parse({"--max-client-sessions", "9", "--model", "m"}).status(),
+                 "--max-client-sessions");
+  for (const char* name : {"max-sessions", "max-client-sessions"}) {
+    const TempFile file(R"({"model": ["a"], ")" + std::string(name) + R"(": 4})");
+    expect_refused(Parse({"--config", file.path.c_str()}).status(), name);
+  }
+  EXPECT_EQ(Parse({"--help"})->output.find("max-client-sessions"), std::string::npos);
+}
+
+TEST(ServerConfigTest, HelpShowsDefaultsAndNeedsNoModel) {
+  const auto command = Parse({"--help"});
+  ASSERT_TRUE(command.ok());
+  EXPECT_FALSE(command->serve);
+  EXPECT_THAT(command->output, HasSubstr("127.0.0.1:50051"));
+  EXPECT_THAT(command->output, HasSubstr("--drain-seconds"));
+}
+
+TEST(ServerConfigTest, VersionAndPrintConfigDoNotServe) {
+  const auto version = Parse({"--version"});
+  ASSERT_TRUE(version.ok());
+  EXPECT_FALSE(version->serve);
+  EXPECT_THAT(version->output, HasSubstr("rivulet-server "));
+  const auto print = Parse({"--model", "m", "--print-config"});
+  ASSERT_TRUE(print.ok());
+  EXPECT_FALSE(print->serve);
+  EXPECT_THAT(print->output, HasSubstr("\"model\": ["));
+}
+
+TEST(ServerConfigTest, PrintConfigNeedsNoModelButValidSettings) {
+  const auto print = Parse({"--print-config", "--threads", "3"});
+  ASSERT_TRUE(print.ok()) << print.status();
+  EXPECT_FALSE(print->serve);
+  EXPECT_THAT(print->output, HasSubstr("\"model\": []"));
+  EXPECT_THAT(print->output, HasSubstr("\"threads\": 3"));
+  EXPECT_FALSE(Parse({"--print-config", "--threads", "-3"}).ok());
+}
+
+TEST(HostPortTest, SplitsNamesAndBracketedAddresses) {
+  const auto name = ParseHostPort("localhost:80");
+  ASSERT_TRUE(name.ok());
+  EXPECT_EQ(name->host, "localhost");
+  EXPECT_EQ(name->port, 80);
+  const auto ipv6 = ParseHostPort("[::1]:0");
+  ASSERT_TRUE(ipv6.ok());
+  EXPECT_EQ(ipv6->host, "::1");
+  EXPECT_EQ(ipv6->port, 0);
+}
+
+}  // namespace
+}  // namespace rivulet

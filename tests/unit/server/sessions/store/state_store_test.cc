@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/sessions/store/state_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/support/fake_state_files.h"
+
+namespace rivulet {
+namespace {
+
+constexpr int64_t kBytes = 16;  // of a state of four floats
+const StateStamp kStamp{"weights", "config", "numerics", "owner"};
+const int64_t kFileBytes = static_cast<int64_t>(StateFileBytes(kStamp, 4));
+
+class StateStoreTest : public testing::Test {
+ protected:
+  std::shared_ptr<FakeDisk> disk_ = std::make_shared<FakeDisk>();
+  std::shared_ptr<ManualQueue> work_ = std::make_shared<ManualQueue>();
+  int wakes_ = 0;
+  std::unique_ptr<StateStore> store_;
+
+  // Room for so many states in memory, on their way and on disk; -1: no disk.
+  void Make(int64_t memory, int64_t writing, int64_t disk) {
+    const StateLimits limits{memory * kBytes, writing * kBytes,
+                             std::max<int64_t>(0, disk) * kFileBytes};
+    DiskTier tier;
+    if (disk >= 0) {
+      tier.files = std::make_unique<FakeStateFiles>(disk_);
+      tier.background = std::make_unique<ManualBackground>(work_);
+    }
+    store_ = std::make_unique<StateStore>(limits, kStamp, std::move(tier), [this] { ++wakes_; });
+  }
+  StatePtr Keep(float value) { return store_->Keep({value, value, value, value}); }
+  // Lets the disk do all its work.
+  void Work() {
+    work_->RunAll();
+    store_->Collect();
+  }
+  // The first value of a state that is in memory; -1 elsewhere.
+  float Value(const StatePtr& state) {
+    const BlobPtr blob = store_->Use(state.get());
+    return blob == nullptr ? -1 : blob->values()[0];
+  }
+  float FetchedValue(const StatePtr& state) {
+    if (!state->on_disk()) return Value(state);
+    store_->Fetch(state.get());
+    Work();
+    return Value(state);
+  }
+};
+
+TEST_F(StateStoreTest, WithoutADiskForgetsWhatWasUsedLongestAgo) {
+  Make(2, 0, -1);
+  const StatePtr first = Keep(1), second = Keep(2);
+  EXPECT_EQ(Value(first), 1);
+  const StatePtr third = Keep(3);
+  EXPECT_TRUE(second->forgotten());
+  EXPECT_EQ(Value(first), 1);
+  EXPECT_EQ(Value(third), 3);
+  const StateStore::Usage usage = store_->usage();
+  EXPECT_EQ(usage.memory_bytes, 2 * kBytes);
+  EXPECT_EQ(usage.in_memory, 2);
+  EXPECT_EQ(usage.forgotten, 1);
+}
+
+TEST_F(StateStoreTest, BytesThatSomebodyElseHoldsCount) {
+  Make(2, 0, -1);
+  StatePtr first = Keep(1);
+  const BlobPtr held = store_->Use(first.get());
+  first = nullptr;
+  EXPECT_EQ(store_->usage().memory_bytes, kBytes);
+  const StatePtr second = Keep(2), third = Keep(3);
+  EXPECT_TRUE(second->forgotten());
+  EXPECT_EQ(Value(third), 3);
+}
+
+TEST_F(StateStoreTest, APinnedStateStaysWhateverComes) {
+  Make(1, 0, -1);
+  const StatePtr pinned = store_->Pin({7, 7, 7, 7});
+  const StatePtr other = Keep(1);
+  EXPECT_TRUE(other->forgotten());
+  EXPECT_EQ(Value(pinned), 7);
+}
+
+TEST_F(StateStoreTest, WhatHasNoRoomInMemoryGoesToAFileAndBack) {
+  Make(1, 8, 8);
+  const StatePtr first = Keep(1);
+  const StatePtr second = Keep(2);
+  EXPECT_EQ(Value(first), 1) << "until it is written it can be used";
+  Work();
+  store_->Fit();
+  Work();
+  EXPECT_TRUE(first->in_memory());
+  EXPECT_TRUE(second->on_disk());
+  EXPECT_EQ(store_->usage().on_disk, 1);
+  EXPECT_EQ(store_->usage().in_memory, 1);
+  EXPECT_EQ(store_->usage().memory_bytes, kBytes);
+  EXPECT_EQ(store_->Use(second.get()), nullptr);
+  EXPECT_EQ(FetchedValue(second), 2);
+  EXPECT_GT(wakes_, 0);
+}
+
+TEST_F(StateStoreTest, AStateThatWasReadLeavesMemoryWithoutAnotherWrite) {
+  Make(1, 8, 8);
+  const StatePtr first = Keep(1), second = Keep(2);
+  Work();
+  ASSERT_TRUE(first->on_disk());
+  EXPECT_EQ(FetchedValue(first), 1);
+  store_->Fit();  // the second goes
+  Work();
+  EXPECT_EQ(disk_->writes, 2);
+  EXPECT_EQ(FetchedValue(second), 2);
+  store_->Fit();  // the first goes again
+  Work();
+  EXPECT_TRUE(first->on_disk());
+  EXPECT_EQ(disk_->writes, 2);
+  EXPECT_EQ(store_->usage().disk_bytes, 2 * kFileBytes);
+}
+
+TEST_F(StateStoreTest, AFileGoesWithTheLastWhoNeedsItsState) {
+  Make(0, 8, 8);
+  StatePtr state = Keep(1);
+  StatePtr shared = state;
+  Work();
+  state = nullptr;
+  Work();
+  EXPECT_EQ(disk_->files.size(), 1u);
+  shared = nullptr;
+  Work();
+  EXPECT_TRUE(disk_->files.empty());
+  EXPECT_EQ(store_->usage().disk_bytes, 0);
+  EXPECT_EQ(store_->usage().on_disk, 0);
+}
+
+TEST_F(StateStoreTest, AStateThatGoesWhileItIsWrittenOrReadLeavesNothing) {
+  Make(0, 8, 8);
+  StatePtr state = Keep(1);
+  state = nullptr;  // before the write
+  Work();
+  EXPECT_TRUE(disk_->files.empty());
+  state = Keep(2);
+  Work();
+  store_->Fetch(state.get());
+  state = nullptr;  // before the read
+  Work();
+  EXPECT_TRUE(disk_->files.empty());
+  const StateStore::Usage usage = store_->usage();
+  EXPECT_EQ(usage.memory_bytes, 0);
+  EXPECT_EQ(usage.disk_bytes, 0);
+  EXPECT_EQ(usage.in_memory + usage.on_disk, 0);
+}
+
+TEST_F(StateStoreTest, AFullDiskForgetsWhatWasUsedLongestAgo) {
+  Make(0, 8, 2);
+  const StatePtr first = Keep(1), second = Keep(2);
+  Work();
+  const StatePtr third = Keep(3);
+  Work();
+  EXPECT_TRUE(first->forgotten());
+  EXPECT_EQ(FetchedValue(second), 2);
+  EXPECT_EQ(FetchedValue(third), 3);
+  EXPECT_EQ(disk_->files.size(), 2u);
+  EXPECT_EQ(store_->usage().disk_bytes, 2 * kFileBytes);
+}
+
+TEST_F(StateStoreTest, MakingRoomLeavesAFileThatIsBeingRead) {
+  Make(0, 8, 2);
+  const StatePtr first = Keep(1), second = Keep(2);
+  Work();
+  store_->Fetch(first.get());
+  const StatePtr third = Keep(3);
+  Work();
+  EXPECT_EQ(Value(first), 1);
+  EXPECT_TRUE(second->forgotten());
+}
+
+TEST_F(StateStoreTest, WhatIsOnItsWayToFilesIsBounded) {
+  Make(0, 2, 100);
+  std::vector<StatePtr> states;
+  for (int i = 0; i < 5; ++i) states.push_back(Keep(static_cast<float>(i)));
+  EXPECT_EQ(store_->usage().memory_bytes, 2 * kBytes);
+  EXPECT_EQ(store_->usage().forgotten, 3);
+  Work();
+  EXPECT_EQ(store_->usage().on_disk, 2);
+}
+
+TEST_F(StateStoreTest, HoweverLargeAStateIsOneCanBeOnItsWayToAFile) {
+  Make(1, 0, 100);
+  const StatePtr first = Keep(1), second = Keep(2), third = Keep(3);
+  const StateStore::Usage usage = store_->usage();
+  EXPECT_EQ(usage.writing_bytes, kBytes) << "beyond its limit, which is 0";
+  EXPECT_EQ(usage.memory_bytes, 2 * kBytes);
+  EXPECT_TRUE(second->forgotten()) << "two are not on their way";
+  Work();
+  EXPECT_EQ(store_->usage().writing_bytes, 0);
+  EXPECT_TRUE(first->on_disk());
+  EXPECT_EQ(Value(third), 3);
+}
+
+TEST_F(StateStoreTest, AStateThatIsUsedOnItsWayOutStays) {
+  Make(1, 8, 8);
+  const StatePtr first = Keep(1), second = Keep(2);
+  EXPECT_EQ(Value(first), 1);
+  Work();
+  EXPECT_TRUE(first->in_memory());
+  store_->Fit();
+  EXPECT_TRUE(first->in_memory());
+  EXPECT_FALSE(second->forgotten());
+}
+
+TEST_F(StateStoreTest, AWriteThatFailsMeansThatTheStateIsForgotten) {
+  Make(0, 8, 8);
+  disk_->fail_writes = true;
+  const StatePtr state = Keep(1);
+  Work();
+  EXPECT_TRUE(state->forgotten());
+  StateStore::Usage usage = store_->usage();
+  EXPECT_EQ(usage.file_errors, 1);
+  EXPECT_EQ(usage.forgotten, 1);
+  EXPECT_EQ(usage.disk_bytes, 0);
+  EXPECT_EQ(usage.memory_bytes, 0);
+  EXPECT_EQ(usage.writing_bytes, 0);
+  EXPECT_THAT(std::string(store_->file_error().message()), testing::HasSubstr("no space"));
+  disk_->fail_writes = false;
+  const StatePtr next = Keep(2);
+  Work();
+  EXPECT_EQ(FetchedValue(next), 2);
+}
+
+TEST_F(StateStoreTest, AWriteThatFailsForAStateInUseLeavesItInMemory) {
+  Make(1, 8, 8);
+  disk_->fail_writes = true;
+  const StatePtr first = Keep(1), second = Keep(2);
+  EXPECT_EQ(Value(first), 1);
+  Work();
+  EXPECT_EQ(Value(first), 1);
+}
+
+TEST_F(StateStoreTest, AFileThatCannotBeReadOrHoldsOtherBytesIsForgotten) {
+  using Damage = std::function<void(std::string*)>;
+  const std::vector<Damage> damages = {
+      [](std::string* bytes) { bytes->clear(); },
+      [](std::string* bytes) { bytes->pop_back(); },
+      [](std::string* bytes) { bytes->push_back('x'); },
+      [](std::string* bytes) { bytes->back() ^= 1; },
+      [](std::string* bytes) { (*bytes)[bytes->size() - 8] ^= 64; },
+      [](std::string* bytes) { bytes->front() ^= 1; },
+  };
+  for (size_t i = 0; i <= damages.size(); ++i) {
+    disk_ = std::make_shared<FakeDisk>();
+    Make(0, 8, 8);
+    const StatePtr state = Keep(1);
+    Work();
+    disk_->fail_reads = i == damages.size();
+    disk_->damage = i < damages.size() ? damages[i] : Damage();
+    store_->Fetch(state.get());
+    Work();
+    EXPECT_TRUE(state->forgotten()) << i;
+    EXPECT_EQ(store_->usage().file_errors, 1) << i;
+    EXPECT_EQ(store_->usage().disk_bytes, 0) << i;
+    EXPECT_EQ(store_->usage().on_disk, 0) << i;
+  }
+}
+
+TEST_F(StateStoreTest, TheFileOfAnotherStateIsNotThisOne) {
+  Make(0, 8, 8);
+  const StatePtr first = Keep(1), second = Keep(2);
+  Work();
+  std::swap(disk_->files[1], disk_->files[2]);
+  EXPECT_EQ(FetchedValue(first), -1);
+  EXPECT_TRUE(first->forgotten());
+}
+
+TEST_F(StateStoreTest, ReadsComeBeforeWrites) {
+  Make(0, 8, 8);
+  const StatePtr first = Keep(1);
+  Work();
+  const StatePtr second = Keep(2);
+  store_->Fetch(first.get());
+  work_->RunOne();
+  EXPECT_TRUE(store_->Collect());
+  EXPECT_EQ(Value(first), 1);
+  EXPECT_FALSE(StateStore::fetching(*first));
+}
+
+// Every count and byte is what a walk over all states finds, whatever happens.
+TEST_F(StateStoreTest, CountsHoldInRandomOperations) {
+  Make(3, 2, 4);
+  std::vector<StatePtr> states;
+  uint64_t random = 12345;
+  const auto draw = [&random](size_t below) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<size_t>(random >> 33) % below;
+  };
+  std::map<const KeptState*, float> values;
+  for (int i = 0; i < 20000; ++i) {
+    const size_t choice = draw(9);
+    if (choice < 3 || states.empty()) {
+      states.push_back(Keep(static_cast<float>(i)));
+      values[states.back().get()] = static_cast<float>(i);
+    } else if (choice == 3) {
+      states.erase(states.begin() + static_cast<std::ptrdiff_t>(draw(states.size())));
+    } else if (choice == 4) {
+      const StatePtr& state = states[draw(states.size())];
+      if (state->on_disk()) store_->Fetch(state.get());
+    } else if (choice == 5) {
+      work_->RunOne();
+    } else if (choice == 6) {
+      store_->Collect();
+      store_->Fit();
+    } else if (choice == 7) {
+      const StatePtr& state = states[draw(states.size())];
+      if (state->in_memory()) {
+        ASSERT_EQ(Value(state), values[state.get()]);
+      }
+    } else {
+      disk_->fail_writes = draw(8) == 0;
+      disk_->fail_reads = draw(8) == 0;
+    }
+    while (states.size() > 12) states.erase(states.begin());
+    int64_t in_memory = 0, on_disk = 0;
+    for (const StatePtr& state : states) {
+      in_memory += state->in_memory();
+      on_disk += state->on_disk();
+    }
+    const StateStore::Usage usage = store_->usage();
+    ASSERT_EQ(usage.in_memory, in_memory) << i;
+    ASSERT_EQ(usage.on_disk, on_disk) << i;
+    ASSERT_LE(usage.disk_bytes, 4 * kFileBytes) << i;
+    ASSERT_LE(usage.writing_bytes, 2 * kBytes) << i;
+    ASSERT_LE(usage.memory_bytes, (3 + 2 + 8) * kBytes) << i;
+  }
+  store_->Fit();
+  EXPECT_LE(store_->usage().memory_bytes, 3 * kBytes + store_->usage().writing_bytes);
+  states.clear();
+  Work();
+  EXPECT_EQ(store_->usage().memory_bytes, 0);
+  EXPECT_EQ(store_->usage().disk_bytes, 0);
+  EXPECT_TRUE(disk_->files.empty());
+}
+
+}  // namespace
+}  // namespace rivulet
