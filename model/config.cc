@@ -3,9 +3,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/strict_json.h"
 #include "model/config_json.h"
 #include "model/model_name.h"
-#include "model/strict_json.h"
 #include "model/tokenizer.h"
 
 namespace rivulet {

@@ -18,7 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "model/base/error.h"
-#include "model/strict_json.h"
+#include "model/base/strict_json.h"
 
 namespace rivulet {
 

@@ -11,9 +11,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/file.h"
-#include "model/foreign_checkpoint.h"
-#include "model/strict_json.h"
+#include "model/base/file.h"
+#include "model/base/strict_json.h"
+#include "model/weights/foreign_checkpoint.h"
 
 namespace rivulet {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
-#include "model/weights_file.h"
+#include "model/weights/weights_file.h"
 
 namespace rivulet {
 

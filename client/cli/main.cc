@@ -14,9 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/cli/commands.h"
-#include "client/cli/exit_code.h"
-#include "client/cli/options.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/options/options.h"
+#include "client/cli/output/exit_code.h"
 #include "google/protobuf/stubs/logging.h"
 
 namespace rivulet {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "model/strict_json.h"
+#include "model/base/strict_json.h"
 
 namespace rivulet {
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/strict_json.h"
+#include "model/base/strict_json.h"
 #include "model/text/json_fields.h"
 
 namespace rivulet {

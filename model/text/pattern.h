@@ -14,7 +14,7 @@
 //
 // Cost: PCRE2 tries at most 10,000 + 16 x bytes of the subject for one match; what needs more is an
 // error. Its matcher that compiles to machine code is not used, as it does not count all it does.
-// Tested by: tests/unit/text/pattern_test.cc
+// Tested by: tests/unit/model/text/pattern_test.cc
 #pragma once
 
 #include <memory>

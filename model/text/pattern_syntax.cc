@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "model/base/error.h"
-#include "model/strict_json.h"
+#include "model/base/strict_json.h"
 #include "model/text/json_fields.h"
 #include "model/text/pattern.h"
 

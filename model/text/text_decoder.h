@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens to text as they are generated. A code point may be spread over tokens: its bytes are held
 // back until it is complete. Only text waits; who passes tokens on does so at once.
-// Tested by: tests/unit/text/text_decoder_test.cc
+// Tested by: tests/unit/model/text/text_decoder_test.cc
 #pragma once
 
 #include <cstdint>

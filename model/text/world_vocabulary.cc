@@ -13,8 +13,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "model/base/error.h"
+#include "model/base/strict_json.h"
 #include "model/base/utf8.h"
-#include "model/strict_json.h"
 #include "model/text/bpe.h"
 #include "model/text/byte_trie.h"
 

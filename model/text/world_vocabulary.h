@@ -4,7 +4,7 @@
 // The file (rwkv_vocab_v20230424.txt) has a line for each token: its id, a space, the token as a
 // Python literal ('text', "text" or b'bytes'), a space, its length in bytes. Id 0 stands in no
 // line: it ends a text. None is shipped here. Cost: a text costs at most the longest token's length
-// a byte. Tested by: tests/unit/text/world_vocabulary_test.cc
+// a byte. Tested by: tests/unit/model/text/world_vocabulary_test.cc
 #pragma once
 
 #include <memory>

@@ -14,8 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "model/base/error.h"
-#include "model/file.h"
-#include "model/strict_json.h"
+#include "model/base/file.h"
+#include "model/base/strict_json.h"
 #include "server/config/settings.h"
 
 namespace rivulet {

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/file.h"
+#include "model/base/file.h"
 #include "server/engine/loop/parked_room.h"
 #include "server/sessions/snapshot.h"
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "model/backend.h"
-#include "model/cpu_backend.h"
-#include "model/cuda_backend.h"
+#include "model/cpu/cpu_backend.h"
+#include "model/cuda/cuda_backend.h"
 #include "model/model.h"
 
 namespace rivulet::bench {

@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/gemm.h"
-#include "model/cpu_weights.h"
-#include "model/thread_team.h"
+#include "model/cpu/cpu_weights.h"
+#include "model/cpu/thread_team.h"
 #include "tests/bench/backend_choice.h"
 
 namespace rivulet {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the CPU backend promises beside the seam: kinds of weights, memory.
-#include "model/cpu_backend.h"
+#include "model/cpu/cpu_backend.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

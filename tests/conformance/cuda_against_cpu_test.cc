@@ -3,8 +3,8 @@
 // order, drawn at random, and must tell the same.
 #include <gtest/gtest.h>
 
-#include "model/cpu_backend.h"
-#include "model/cuda_backend.h"
+#include "model/cpu/cpu_backend.h"
+#include "model/cuda/cuda_backend.h"
 #include "tests/conformance/tested_backend.h"
 #include "tests/conformance/two_backends.h"
 

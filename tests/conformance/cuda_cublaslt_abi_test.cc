@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Our description of cuBLASLt's binary interface beside NVIDIA's headers and library, where a build
 // finds them. No device is needed.
-#include "model/cuda_cublaslt_abi.h"
-
 #include <cublasLt.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <type_traits>
 
-#include "model/cuda_cublaslt.h"
+#include "model/cuda/cublaslt.h"
+#include "model/cuda/cublaslt_abi.h"
 
 namespace rivulet::cublaslt {
 namespace {

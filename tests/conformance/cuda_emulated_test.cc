@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
-#include "model/cuda_backend.h"
+#include "model/cuda/cuda_backend.h"
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 #include "tests/support/random_model.h"
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "model/cpu_backend.h"
-#include "model/cuda_backend.h"
+#include "model/cpu/cpu_backend.h"
+#include "model/cuda/cuda_backend.h"
 #include "server/engine/engine.h"
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 #include "tests/support/random_model.h"

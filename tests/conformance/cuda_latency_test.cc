@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "model/cuda_backend.h"
+#include "model/cuda/cuda_backend.h"
 #include "tests/conformance/tested_backend.h"
 #include "tests/conformance/two_backends.h"
 #include "tests/support/cuda_patience.h"

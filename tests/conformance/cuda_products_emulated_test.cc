@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/cuda_backend.h"
+#include "model/cuda/cuda_backend.h"
 #include "tests/conformance/tested_backend.h"
 #include "tests/conformance/two_backends.h"
 #include "tests/support/cuda_emulator/cuda_emulator.h"

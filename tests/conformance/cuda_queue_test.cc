@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How host memory reaches the device and comes back while the device lags behind: on the emulator,
 // whose streams do their work as late as they may.
-#include "model/cuda_queue.h"
+#include "model/cuda/cuda_queue.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/cuda_run_block.h"
+#include "model/cuda/cuda_run_block.h"
 
 #include <gmock/gmock.h>
 
 #include <vector>
 
-#include "model/cuda_prompts.h"
+#include "model/cuda/cuda_prompts.h"
 
 namespace rivulet {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
-#include "model/cuda_backend.h"
+#include "model/cuda/cuda_backend.h"
 #include "tests/conformance/tested_backend.h"
 #include "tests/support/cuda_on_device.h"
 #include "tests/support/cuda_patience.h"

@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "kernels/cpu_target.h"
-#include "model/cpu_backend.h"
+#include "model/cpu/cpu_backend.h"
 #include "tests/conformance/tested_backend.h"
 
 namespace rivulet::testing {

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "model/cuda_backend.h"
+#include "model/cuda/cuda_backend.h"
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 
 namespace rivulet::testing {

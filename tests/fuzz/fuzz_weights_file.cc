@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "model/weights_file.h"
+#include "model/weights/weights_file.h"
 #include "tests/fuzz/promise.h"
 #include "tests/support/random_model.h"
 

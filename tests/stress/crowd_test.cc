@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "model/cpu_backend.h"
+#include "model/cpu/cpu_backend.h"
 #include "tests/stress/crowd_client.h"
 #include "tests/support/hostile_backend.h"
 #include "tests/support/random_model.h"

@@ -19,7 +19,7 @@
 #include <string>
 
 #include "kernels/half.h"
-#include "model/cuda_cublaslt_abi.h"
+#include "model/cuda/cublaslt_abi.h"
 
 namespace {
 

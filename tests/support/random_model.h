@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "model/config.h"
-#include "model/safetensors_header.h"
+#include "model/weights/safetensors_header.h"
 
 namespace rivulet::testing {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
-#include "model/strict_json.h"
+#include "model/base/strict_json.h"
 #include "server/grpc/wire/convert.h"
 
 namespace rivulet {

@@ -6,7 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "model/base/error.h"
-#include "model/strict_json.h"
+#include "model/base/strict_json.h"
 #include "server/grpc/wire/status_map.h"
 #include "server/process/call_note.h"
 

@@ -7,7 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "model/strict_json.h"
+#include "model/base/strict_json.h"
 
 namespace rivulet {
 namespace {

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Latency by percentile as an SVG picture: text and lines that any browser shows, at any size.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "client/cli/bench/bench_histogram.h"
+
+namespace rivulet {
+
+struct Curve {
+  std::string label;
+  const char* color;  // of SVG
+  bool dashed;
+  const Histogram* histogram;  // outlives the curve; empty: left out
+};
+
+// Both axes are logarithmic: across, percentiles so that 90, 99 and 99.9 are equally far apart, up
+// to what the number of values supports; up, milliseconds. Below the curves stands a table of their
+// percentiles.
+std::string PercentilePicture(absl::string_view title, absl::string_view subtitle,
+                              std::span<const Curve> curves);
+
+}  // namespace rivulet

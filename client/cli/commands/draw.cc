@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rivulet generate --count N --out FILE.png`. The images are samples of requests of one size, so
+// image i is a function of model, prompt, parameters and seed: request i / size has seed + i /
+// size, and image i is its sample i % size. More images repeat the first ones.
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <stop_token>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/image/half_blocks.h"
+#include "client/cli/image/png_grid.h"
+#include "client/cli/output/output_file.h"
+#include "client/cli/output/progress.h"
+#include "client/cli/output/text.h"
+
+namespace rivulet {
+namespace {
+
+constexpr int kRequestsAtOnce = 4;
+constexpr int kMostSamples = 64;  // of a request
+
+absl::StatusOr<ImageShape> Shape(const v1::GetModelReply& model) {
+  const v1::ImageContent& image = model.content().image();
+  if (!model.content().has_image()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--out: model ", model.summary().name(), " does not make images"));
+  }
+  const v1::ModelArchitecture& architecture = model.architecture();
+  ImageShape shape{image.height(), image.width(), image.channels(), architecture.vocab_size()};
+  if (architecture.has_mixture_of_logistics()) {
+    shape.num_levels = architecture.mixture_of_logistics().num_levels();
+  } else if (architecture.has_bos_token_id() &&
+             architecture.bos_token_id() == architecture.vocab_size() - 1) {
+    --shape.num_levels;  // the bos is no level
+  }
+  if (absl::Status status = CheckPngShape(shape); !status.ok()) return status;
+  return shape;
+}
+
+// The prompt's values, which every image begins with.
+std::vector<int32_t> PromptValues(const v1::GenerateRequest& request) {
+  std::vector<int32_t> values(request.tokens().ids().begin(), request.tokens().ids().end());
+  for (const char c : request.image_values()) values.push_back(static_cast<unsigned char>(c));
+  return values;
+}
+
+// The images as far as they are drawn. Thread: any.
+class Canvas {
+ public:
+  Canvas(const ImageShape& shape, int count, const std::vector<int32_t>& prompt)
+      : shape_(shape),
+        prompt_values_(static_cast<int64_t>(prompt.size())),
+        progress_(shape.values() * count, shape.channels == 1 ? "pixels" : "values") {
+    std::vector<int32_t> blank = prompt;
+    blank.resize(static_cast<size_t>(shape.values()), 0);
+    images_.assign(static_cast<size_t>(count), blank);
+    done_ = prompt_values_ * count;
+  }
+
+  absl::Status Add(int first_image, int num_images, const v1::GenerateReply& part) {
+    const int64_t begin = prompt_values_ + part.first_position();
+    if (part.sample_index() < 0 || part.sample_index() >= num_images || part.first_position() < 0 ||
+        begin > shape_.values() - part.tokens_size()) {
+      return absl::InternalError(absl::StrCat("the server sent values ", begin, " to ",
+                                              begin + part.tokens_size(), " of sample ",
+                                              part.sample_index(), " of ", num_images));
+    }
+    absl::MutexLock lock(&mutex_);
+    std::vector<int32_t>& image = images_[static_cast<size_t>(first_image + part.sample_index())];
+    std::copy(part.tokens().begin(), part.tokens().end(), image.begin() + begin);
+    done_ += part.tokens_size();
+    if (progress_.due()) progress_.Update(done_, HalfBlocks(images_, shape_, progress_.columns()));
+    return absl::OkStatus();
+  }
+
+  std::vector<std::vector<int32_t>> Take() {
+    absl::MutexLock lock(&mutex_);
+    return std::move(images_);
+  }
+
+ private:
+  const ImageShape shape_;
+  const int64_t prompt_values_;
+  absl::Mutex mutex_;
+  std::vector<std::vector<int32_t>> images_ ABSL_GUARDED_BY(mutex_);
+  int64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+  Progress progress_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Sends the requests, a few at a time, until all images are drawn or one request fails.
+class Drawing {
+ public:
+  Drawing(const Client& client, v1::GenerateRequest request, int count, int size,
+          absl::Time deadline, Canvas* canvas)
+      : client_(client),
+        request_(std::move(request)),
+        count_(count),
+        size_(size),
+        deadline_(deadline),
+        canvas_(canvas) {}
+
+  absl::Status Run() {
+    const int requests = (count_ + size_ - 1) / size_;
+    std::vector<std::thread> threads;
+    for (int i = 1; i < std::min(requests, kRequestsAtOnce); ++i) {
+      threads.emplace_back([this] { Work(); });
+    }
+    Work();
+    for (std::thread& thread : threads) thread.join();
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  void Work() {
+    while (true) {
+      int index = 0;
+      {
+        absl::MutexLock lock(&mutex_);
+        if (!status_.ok() || next_ * size_ >= count_) return;
+        index = next_++;
+      }
+      if (absl::Status status = Draw(index); !status.ok()) {
+        absl::MutexLock lock(&mutex_);
+        // The others end with CANCELLED because of this one.
+        if (status_.ok()) status_ = status;
+        stop_.request_stop();
+        return;
+      }
+    }
+  }
+
+  absl::Status Draw(int index) {
+    const int first = index * size_;
+    const int images = std::min(size_, count_ - first);
+    v1::GenerateRequest request = request_;
+    request.set_num_samples(images);
+    request.mutable_sampling()->set_seed(request_.sampling().seed() + static_cast<uint64_t>(index));
+    absl::Status drawn;
+    const absl::Status status =
+        client_.Generate(request,
+                         [&](const v1::GenerateReply& part) {
+                           drawn = canvas_->Add(first, images, part);
+                           return drawn.ok();
+                         },
+                         {.deadline = deadline_, .stop = stop_.get_token()});
+    return drawn.ok() ? status : drawn;
+  }
+
+  const Client& client_;
+  const v1::GenerateRequest request_;
+  const int count_;
+  const int size_;  // samples of a request
+  const absl::Time deadline_;
+  Canvas* const canvas_;
+  std::stop_source stop_;
+  absl::Mutex mutex_;
+  int next_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target& target,
+                                    const v1::GetModelReply& model, v1::GenerateRequest request) {
+  absl::StatusOr<ImageShape> shape = Shape(model);
+  if (!shape.ok()) return shape.status();
+  if (absl::Status status = CheckWritable(options.out); !status.ok()) return status;
+  const int count = options.count.value_or(1);
+  if (absl::Status status = CheckPngGrid(*shape, count, options.columns); !status.ok()) {
+    return status;
+  }
+  if (!request.sampling().has_seed()) {
+    std::random_device random;
+    request.mutable_sampling()->set_seed(random());
+  }
+  const uint64_t seed = request.sampling().seed();
+  const int size = std::clamp(model.limits().max_num_samples(), 1, kMostSamples);
+  const std::vector<int32_t> prompt = PromptValues(request);
+  if (static_cast<int64_t>(prompt.size()) > shape->values()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt: ", prompt.size(), " values are more than the ", shape->values(), " of an image"));
+  }
+  const absl::Time start = absl::Now();
+  const absl::Time deadline = options.deadline_seconds.has_value()
+                                  ? start + absl::Seconds(*options.deadline_seconds)
+                                  : absl::InfiniteFuture();
+  std::vector<std::vector<int32_t>> images;
+  {
+    Canvas canvas(*shape, count, prompt);
+    Drawing drawing(target.client(), std::move(request), count, size, deadline, &canvas);
+    if (absl::Status status = drawing.Run(); !status.ok()) return status;
+    images = canvas.Take();
+  }
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  if (absl::Status status = WritePngGrid(images, *shape, options.columns, options.out);
+      !status.ok()) {
+    return status;
+  }
+  return absl::StrFormat("%d images in %.2f s, %s values/s, seed %u: %s", count, seconds,
+                         Compact(static_cast<double>(count * shape->values()) / seconds), seed,
+                         options.out);
+}
+
+}  // namespace rivulet

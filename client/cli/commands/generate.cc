@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/input/request.h"
+#include "client/cli/output/part_json.h"
+#include "client/cli/output/text.h"
+
+namespace rivulet {
+namespace {
+
+bool HasPrompt(const PromptOptions& options) {
+  return options.prompt.has_value() || options.tokens.has_value() || options.values.has_value() ||
+         !options.values_file.empty();
+}
+
+absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
+                                                 const std::string& model_name) {
+  v1::GenerateRequest request;
+  request.set_model(model_name);
+  if (options.session.id.empty() || HasPrompt(options)) {
+    if (absl::Status status = SetPrompt(options, &request); !status.ok()) return status;
+  }
+  if (!options.session.id.empty()) SetSession(options.session, request.mutable_session());
+  if (options.cache.enabled) SetCache(options.cache, request.mutable_cache());
+  request.set_priority(ToPriority(options.priority));
+  SetSampling(options.sampling, request.mutable_sampling());
+  for (const std::string& stop : options.stop) request.mutable_stop()->add_strings(stop);
+  for (const int32_t id : options.stop_tokens) request.mutable_stop()->add_token_ids(id);
+  request.mutable_stop()->set_ignore_eos(options.ignore_eos);
+  if (options.max_tokens.has_value()) request.set_max_tokens(*options.max_tokens);
+  if (options.num_samples.has_value()) request.set_num_samples(*options.num_samples);
+  if (options.logprobs) {
+    request.mutable_logprobs()->set_enabled(true);
+    request.mutable_logprobs()->set_top_n(options.top_logprobs);
+  }
+  return request;
+}
+
+// Prints samples as they come: sample 0 at once, each later one when those before it are complete.
+class SamplePrinter {
+ public:
+  SamplePrinter(bool is_text, int32_t num_samples) : is_text_(is_text), num_samples_(num_samples) {}
+
+  absl::Status Add(const v1::GenerateReply& part) {
+    if (part.sample_index() < 0 || part.sample_index() >= num_samples_) {
+      return absl::InternalError(
+          absl::StrCat("the server sent sample ", part.sample_index(), " of ", num_samples_));
+    }
+    Sample& sample = samples_[part.sample_index()];
+    if (is_text_) {
+      sample.text += part.text();
+    } else {
+      for (const int32_t id : part.tokens()) {
+        absl::StrAppend(&sample.text, sample.begun ? " " : "", id);
+        sample.begun = true;
+      }
+    }
+    sample.finished = sample.finished || part.has_finish();
+    return Print();
+  }
+
+ private:
+  struct Sample {
+    std::string text;  // not yet printed
+    bool begun = false;
+    bool finished = false;
+  };
+
+  absl::Status Print() {
+    std::string out;
+    while (current_ < num_samples_) {
+      Sample& sample = samples_[current_];
+      if (!header_ && num_samples_ > 1) absl::StrAppend(&out, "=== sample ", current_, " ===\n");
+      header_ = true;
+      if (!sample.text.empty()) ends_line_ = sample.text.back() == '\n';
+      out += sample.text;
+      sample.text.clear();
+      if (!sample.finished) break;
+      if (!ends_line_) out += "\n";
+      ends_line_ = false;
+      header_ = false;
+      ++current_;
+    }
+    return out.empty() ? absl::OkStatus() : WriteOut(out);
+  }
+
+  const bool is_text_;
+  const int32_t num_samples_;
+  std::map<int32_t, Sample> samples_;  // those that have begun
+  int32_t current_ = 0;
+  bool header_ = false;
+  bool ends_line_ = false;
+};
+
+absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target& target,
+                                   const v1::GetModelReply& model,
+                                   const v1::GenerateRequest& request) {
+  CallOptions call;
+  if (options.deadline_seconds.has_value()) {
+    call.deadline = absl::Now() + absl::Seconds(*options.deadline_seconds);
+  }
+  SamplePrinter printer(model.content().has_text(), options.num_samples.value_or(1));
+  uint64_t seed = 0;
+  std::optional<int64_t> position;
+  v1::Usage usage;
+  absl::Status printed;
+  const absl::Time start = absl::Now();
+  absl::Time first = absl::InfiniteFuture();
+  const absl::Status status = target.client().Generate(
+      request,
+      [&](const v1::GenerateReply& part) {
+        if (part.has_seed()) seed = part.seed();
+        if (part.has_usage()) usage = part.usage();
+        if (part.has_session()) position = part.session().position();
+        if (part.tokens_size() > 0) first = std::min(first, absl::Now());
+        printed = options.json ? WriteOut(PartJson(part)) : printer.Add(part);
+        return printed.ok();
+      },
+      call);
+  if (!printed.ok()) return printed;
+  if (!status.ok()) return status;
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  std::string summary = absl::StrFormat(
+      "%d tokens in %.2f s, %s tokens/s", usage.completion_tokens(), seconds,
+      Compact(static_cast<double>(usage.completion_tokens()) / std::max(seconds, 1e-9)));
+  if (first < absl::InfiniteFuture()) {
+    absl::StrAppendFormat(&summary, ", first after %.1f ms",
+                          absl::ToDoubleMilliseconds(first - start));
+  }
+  if (options.cache.enabled) {
+    absl::StrAppend(&summary, ", ", usage.cached_prompt_tokens(), " of ", usage.prompt_tokens(),
+                    " prompt tokens cached");
+  }
+  absl::StrAppend(&summary, ", seed ", seed);
+  if (position.has_value()) absl::StrAppend(&summary, ", position ", *position);
+  return summary;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options) {
+  absl::StatusOr<Target> target = OpenTarget(options.target);
+  if (!target.ok()) return target.status();
+  if (absl::Status status = UseCookie(options.session, target->client()); !status.ok()) {
+    return status;
+  }
+  absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());
+  if (!model.ok()) return model.status();
+  absl::StatusOr<v1::GenerateRequest> request = BuildRequest(options, model->summary().name());
+  if (!request.ok()) return request.status();
+  if (!options.out.empty()) return RunDraw(options, *target, *model, *std::move(request));
+  return Stream(options, *target, *model, *request);
+}
+
+absl::Status WriteOut(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("stdout: ", std::strerror(errno)));
+}
+
+}  // namespace rivulet

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rivulet score`: reads item by item, keeps a few calls in flight and prints in the order of the
+// input.
+#include <cmath>
+#include <deque>
+#include <future>
+#include <memory>
+#include <numbers>
+#include <stop_token>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/input/request.h"
+#include "client/cli/input/score_input.h"
+#include "client/cli/output/exit_code.h"
+#include "client/cli/output/progress.h"
+#include "client/cli/output/text.h"
+
+namespace rivulet {
+namespace {
+
+constexpr size_t kMostInFlight = 32;
+constexpr size_t kUsualMessageBytes = 4 << 20;  // what a server takes unless configured otherwise
+
+struct Totals {
+  double nll_nats = 0;
+  int64_t num_scored = 0;
+  int64_t results = 0;
+};
+
+// {"nll_nats":x,"num_scored":n,"outputs":[[...],...]} and a newline.
+absl::StatusOr<std::string> ResultLine(const v1::ScoreReply& reply) {
+  bool finite = std::isfinite(reply.nll_nats());
+  std::string line = "{\"nll_nats\":";
+  AppendNumber(reply.nll_nats(), &line);
+  absl::StrAppend(&line, ",\"num_scored\":", reply.num_scored(), ",\"outputs\":[");
+  for (int i = 0; i < reply.outputs_size(); ++i) {
+    line.append(i == 0 ? "[" : ",[");
+    const auto& values = reply.outputs(i).values();
+    for (int j = 0; j < values.size(); ++j) {
+      if (j > 0) line.push_back(',');
+      finite = finite && std::isfinite(values.Get(j));
+      AppendNumber(values.Get(j), &line);
+    }
+    line.push_back(']');
+  }
+  line.append("]}\n");
+  if (!finite) return absl::InternalError("the server sent a number that is not finite");
+  return line;
+}
+
+class Scoring {
+ public:
+  Scoring(const ScoreOptions& options, const Target& target, const std::string& model_name,
+          ScoreInput* input)
+      : client_(target.client()),
+        model_name_(model_name),
+        options_(options),
+        input_(*input),
+        progress_(input->total().value_or(0), "items") {}
+  // No call may outlive the client.
+  ~Scoring() {
+    stop_.request_stop();
+    for (Pending& pending : pending_) pending.reply.wait();
+  }
+
+  // Everything before the first item that fails has been printed when this returns.
+  absl::Status Run() {
+    while (true) {
+      // Whoever writes the next line may be waiting for these results.
+      while (!pending_.empty() && !input_.ready()) {
+        if (absl::Status status = PrintOldest(); !status.ok()) return status;
+      }
+      absl::StatusOr<std::optional<ScoreItem>> item = input_.Next();
+      if (!item.ok() || !item->has_value()) {
+        while (!pending_.empty()) {
+          if (absl::Status status = PrintOldest(); !status.ok()) return status;
+        }
+        return item.status();
+      }
+      Send(**std::move(item));
+      if (pending_.size() < kMostInFlight) continue;
+      if (absl::Status status = PrintOldest(); !status.ok()) return status;
+    }
+  }
+
+  const Totals& totals() const { return totals_; }
+
+ private:
+  struct Pending {
+    std::string where;
+    bool continues = false;
+    size_t request_bytes = 0;
+    std::future<absl::StatusOr<v1::ScoreReply>> reply;
+  };
+
+  void Send(ScoreItem item) {
+    v1::ScoreRequest request;
+    request.set_priority(ToPriority(options_.priority));
+    request.set_model(model_name_);
+    if (auto* const text = std::get_if<std::string>(&item.content)) {
+      request.set_text(std::move(*text));
+    } else {
+      const auto& ids = std::get<std::vector<int32_t>>(item.content);
+      request.mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
+    }
+    for (const int64_t position : options_.outputs) request.add_output_positions(position);
+    if (options_.window.has_value()) request.set_window(*options_.window);
+    // std::function needs what can be copied.
+    auto promise = std::make_shared<std::promise<absl::StatusOr<v1::ScoreReply>>>();
+    pending_.push_back(
+        {std::move(item.where), item.continues, request.ByteSizeLong(), promise->get_future()});
+    client_.ScoreAsync(
+        std::move(request),
+        [promise](absl::StatusOr<v1::ScoreReply> reply) { promise->set_value(std::move(reply)); },
+        {.stop = stop_.get_token()});
+  }
+
+  absl::Status PrintOldest() {
+    Pending pending = std::move(pending_.front());
+    pending_.pop_front();
+    absl::StatusOr<v1::ScoreReply> reply = pending.reply.get();
+    if (!reply.ok()) return Explain(reply.status(), pending);
+    ++items_done_;
+    nll_nats_ += reply->nll_nats();
+    num_scored_ += reply->num_scored();
+    if (!pending.continues) {
+      if (absl::Status status = PrintResult(*std::move(reply), pending); !status.ok())
+        return status;
+    }
+    progress_.Update(items_done_);
+    return absl::OkStatus();
+  }
+
+  // Prints what has been added up, with the outputs of `last`.
+  absl::Status PrintResult(v1::ScoreReply last, const Pending& pending) {
+    last.set_nll_nats(std::exchange(nll_nats_, 0));
+    last.set_num_scored(std::exchange(num_scored_, 0));
+    absl::StatusOr<std::string> line = ResultLine(last);
+    if (!line.ok()) return Explain(line.status(), pending);
+    totals_.nll_nats += last.nll_nats();
+    totals_.num_scored += last.num_scored();
+    ++totals_.results;
+    progress_.Erase();  // stdout may be the same terminal
+    return WriteOut(*line);
+  }
+
+  // `status` with the place in the input.
+  static absl::Status Explain(const absl::Status& status, const Pending& pending) {
+    absl::StatusCode code = status.code();
+    std::string message = absl::StrCat(pending.where, ": ");
+    if (code == absl::StatusCode::kResourceExhausted &&
+        pending.request_bytes >= kUsualMessageBytes) {
+      // gRPC's own limit, not the server's load.
+      code = absl::StatusCode::kInvalidArgument;
+      absl::StrAppend(&message, "a request of ", pending.request_bytes,
+                      " bytes is more than the server takes at once: ");
+    }
+    absl::StrAppend(&message, Description(status));
+    return absl::Status(code, message);
+  }
+
+  const Client& client_;
+  const std::string model_name_;
+  const ScoreOptions& options_;
+  ScoreInput& input_;
+  Progress progress_;
+  Totals totals_;
+  int64_t items_done_ = 0;
+  double nll_nats_ = 0;  // of the items before that belong to the same result
+  int64_t num_scored_ = 0;
+  std::stop_source stop_;
+  std::deque<Pending> pending_;
+};
+
+std::string Summary(const Totals& totals, const v1::ModelContent& content, absl::Duration elapsed) {
+  const double scored = static_cast<double>(totals.num_scored);
+  std::string summary = absl::StrFormat("%d items, %d tokens", totals.results, totals.num_scored);
+  if (totals.num_scored > 0) {
+    const double nats = totals.nll_nats / scored;
+    if (content.has_image()) {
+      absl::StrAppendFormat(&summary, ", %.6f bits/dim", nats / std::numbers::ln2);
+    } else {
+      absl::StrAppendFormat(&summary, ", %.6f nats/token", nats);
+    }
+  }
+  const double seconds = absl::ToDoubleSeconds(elapsed);
+  absl::StrAppendFormat(&summary, ", %.2f s, %s tokens/s", seconds, Compact(scored / seconds));
+  return summary;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> RunScore(const ScoreOptions& options) {
+  absl::StatusOr<Target> target = OpenTarget(options.target);
+  if (!target.ok()) return target.status();
+  const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());
+  if (!model.ok()) return model.status();
+  absl::StatusOr<std::unique_ptr<ScoreInput>> input = OpenScoreInput(options, *model);
+  if (!input.ok()) return input.status();
+  const absl::Time start = absl::Now();
+  Scoring scoring(options, *target, model->summary().name(), input->get());
+  if (absl::Status status = scoring.Run(); !status.ok()) return status;
+  return Summary(scoring.totals(), model->content(), absl::Now() - start);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/commands/target.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "server/config/server_config.h"
+#include "server/server.h"
+
+namespace rivulet {
+
+Target::Target(std::unique_ptr<Server> server, Client client, std::string model_name)
+    : server_(std::move(server)), client_(std::move(client)), model_name_(std::move(model_name)) {}
+Target::Target(Target&&) noexcept = default;
+Target::~Target() = default;
+
+namespace {
+
+// A model too large for this machine is bad input, which no later attempt changes; a server that is
+// full has the same code.
+absl::Status LoadError(const absl::Status& status) {
+  if (status.code() == absl::StatusCode::kResourceExhausted &&
+      GetErrorDetail(status).reason == "OUT_OF_MEMORY") {
+    return absl::FailedPreconditionError(status.message());
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::Status UseCookie(const SessionOptions& session, const Client& client) {
+  if (session.cookie.empty()) return absl::OkStatus();
+  return client.SetSessionCookie(session.id, session.cookie);
+}
+
+absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse& use) {
+  if (options.model_dir.empty()) {
+    ClientOptions client_options = use.client;
+    client_options.tenant = options.tenant;
+    if (options.tls) {
+      client_options.tls.emplace();
+      client_options.tls->root_certs_file = options.tls_ca;
+    }
+    absl::StatusOr<Client> client = Client::Connect(options.target, client_options);
+    if (!client.ok()) return client.status();
+    return Target(nullptr, *std::move(client), options.model_name);
+  }
+  ServerConfig config;
+  config.models = {options.model_dir};
+  config.backend = options.backend;
+  config.precision = options.precision;
+  config.device = options.device;
+  config.weights = options.weights;
+  config.threads = options.threads;
+  if (use.over_socket) {
+    config.listen = "127.0.0.1:0";
+  } else {
+    config.listen.clear();
+    // As many as a request of ours asks for; each holds a state from the start.
+    config.slots = 64;
+  }
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Create(config);
+  if (!server.ok()) return LoadError(server.status());
+  if (!use.over_socket) {
+    Client client = Client::FromChannel((*server)->InProcessChannel());
+    return Target(*std::move(server), std::move(client), "");
+  }
+  absl::StatusOr<Client> client =
+      Client::Connect(absl::StrCat("127.0.0.1:", (*server)->port()), use.client);
+  if (!client.ok()) return client.status();
+  return Target(*std::move(server), *std::move(client), "");
+}
+
+}  // namespace rivulet

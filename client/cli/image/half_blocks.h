@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Images as text for a terminal: two rows of pixels in a row of characters.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "client/cli/image/png_grid.h"
+
+namespace rivulet {
+
+// Lines that show the first images side by side, as many as fit `columns`; none where not even one
+// does, or where an image is higher than a terminal bears. Colours are those of 24-bit terminals.
+// REQUIRES: 1 or 3 channels.
+std::vector<std::string> HalfBlocks(std::span<const std::vector<int32_t>> images,
+                                    const ImageShape& shape, int columns);
+
+}  // namespace rivulet

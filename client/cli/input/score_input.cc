@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/input/score_input.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/input/line_reader.h"
+#include "client/cli/output/text.h"
+
+namespace rivulet {
+namespace {
+
+using MaybeItem = std::optional<ScoreItem>;
+
+class JsonLines : public ScoreInput {
+ public:
+  explicit JsonLines(const std::string& path) : path_(path), lines_(path) {}
+  bool is_open() const { return lines_.is_open(); }
+
+  absl::StatusOr<MaybeItem> Next() override {
+    const auto line = lines_.Next();
+    if (!line.ok()) return line.status();
+    if (!line->has_value()) return MaybeItem();
+    const std::string where = absl::StrCat(path_, ":", ++number_);
+    absl::StatusOr<ScoreContent> content = ParseScoreLine(**line);
+    if (!content.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": ", content.status().message()));
+    }
+    return MaybeItem(ScoreItem{*std::move(content), where});
+  }
+  bool ready() override { return lines_.ready(); }
+
+ private:
+  const std::string path_;
+  LineReader lines_;
+  int64_t number_ = 0;
+};
+
+// Images in the format of the MNIST files: big-endian magic (two zero bytes, type 8 = unsigned
+// byte, number of dimensions), the dimensions, then the values.
+class IdxImages : public ScoreInput {
+ public:
+  explicit IdxImages(const std::string& path)
+      : path_(path), file_(gzopen(path.c_str(), "rb"), &gzclose_r) {}
+  bool is_open() const { return file_ != nullptr; }
+
+  absl::Status ReadHeader(const v1::ImageContent& image, std::optional<int64_t> limit) {
+    unsigned char magic[4];
+    if (!Read(magic, 4) || magic[0] != 0 || magic[1] != 0 || magic[2] != 8 || magic[3] < 3 ||
+        magic[3] > 4) {
+      return Bad("not an IDX file of images (bytes in 3 or 4 dimensions)");
+    }
+    uint32_t dims[4] = {0, 0, 0, 1};
+    for (int i = 0; i < magic[3]; ++i) {
+      unsigned char bytes[4];
+      if (!Read(bytes, 4)) return Bad("ends within its header");
+      dims[i] = uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 |
+                uint32_t{bytes[3]};
+    }
+    if (dims[1] != static_cast<uint32_t>(image.height()) ||
+        dims[2] != static_cast<uint32_t>(image.width()) ||
+        dims[3] != static_cast<uint32_t>(image.channels())) {
+      return Bad(absl::StrCat("images of ", dims[1], " x ", dims[2], " x ", dims[3],
+                              "; the model's are ", image.height(), " x ", image.width(), " x ",
+                              image.channels()));
+    }
+    total_ = dims[0];
+    if (limit.has_value() && *limit > total_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--limit: ", *limit, "; ", path_, " holds ", total_, " images"));
+    }
+    total_ = limit.value_or(total_);
+    bytes_.resize(size_t{dims[1]} * dims[2] * dims[3]);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<MaybeItem> Next() override {
+    if (number_ == total_) return MaybeItem();
+    const std::string where = absl::StrCat(path_, ":", ++number_);
+    if (!Read(bytes_.data(), bytes_.size())) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": the file ends within this image"));
+    }
+    return MaybeItem(ScoreItem{std::vector<int32_t>(bytes_.begin(), bytes_.end()), where});
+  }
+  std::optional<int64_t> total() const override { return total_; }
+
+ private:
+  bool Read(unsigned char* to, size_t bytes) { return gzfread(to, 1, bytes, file_.get()) == bytes; }
+  absl::Status Bad(absl::string_view what) const {
+    return absl::InvalidArgumentError(absl::StrCat(path_, ": ", what));
+  }
+
+  const std::string path_;
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> file_;
+  int64_t total_ = 0;
+  int64_t number_ = 0;
+  std::vector<unsigned char> bytes_;
+};
+
+class WholeText : public ScoreInput {
+ public:
+  explicit WholeText(std::vector<ScoreItem> items) : items_(std::move(items)) {}
+  absl::StatusOr<MaybeItem> Next() override {
+    if (next_ == items_.size()) return MaybeItem();
+    return MaybeItem(std::move(items_[next_++]));
+  }
+  std::optional<int64_t> total() const override { return static_cast<int64_t>(items_.size()); }
+
+ private:
+  std::vector<ScoreItem> items_;
+  size_t next_ = 0;
+};
+
+absl::Status CannotOpen(const std::string& path) {
+  return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
+}
+
+// Items of whole windows, about kItemTokens each. Without a bos neighbouring windows share a token.
+std::vector<ScoreItem> Cut(const std::string& text, int64_t window, bool has_bos,
+                           const std::string& path) {
+  constexpr int64_t kItemTokens = 8192;
+  const std::vector<size_t> offsets = CodePointOffsets(text);
+  const int64_t code_points = static_cast<int64_t>(offsets.size()) - 1;
+  const int64_t shared = has_bos ? 0 : 1;
+  const int64_t step = std::max<int64_t>(1, kItemTokens / window) * window;
+  std::vector<ScoreItem> items;
+  for (int64_t begin = 0; items.empty() || begin < code_points - shared; begin += step) {
+    const int64_t end = std::min(begin + step + shared, code_points);
+    const size_t from = offsets[static_cast<size_t>(begin)];
+    const size_t bytes = offsets[static_cast<size_t>(end)] - from;
+    items.push_back({text.substr(from, bytes), path, /*continues=*/true});
+  }
+  items.back().continues = false;
+  return items;
+}
+
+// A directory opens like a file.
+absl::Status CheckNoDirectory(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": a file is needed, not a directory"));
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path, std::optional<double> tail) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file.is_open()) return CannotOpen(path);
+  std::ostringstream stream;
+  stream << file.rdbuf();
+  if (file.bad() || stream.fail()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read or is empty"));
+  }
+  std::string text = stream.str();
+  if (const size_t bad = FirstInvalidUtf8(text); bad != text.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not UTF-8 at byte ", bad));
+  }
+  if (tail.has_value()) {
+    // char-rnn's and nanoGPT's split: of n code points the first int((1 - tail) * n) are for
+    // training.
+    const std::vector<size_t> offsets = CodePointOffsets(text);
+    const double code_points = static_cast<double>(offsets.size() - 1);
+    text.erase(0, offsets[static_cast<size_t>((1 - *tail) * code_points)]);
+  }
+  return text;
+}
+
+absl::StatusOr<std::unique_ptr<ScoreInput>> OpenText(const ScoreOptions& options,
+                                                     const v1::GetModelReply& model) {
+  if (!model.content().has_text()) {
+    return absl::InvalidArgumentError("--text: the model's content is not text");
+  }
+  absl::StatusOr<std::string> text = ReadText(options.text, options.tail);
+  if (!text.ok()) return text.status();
+  std::vector<ScoreItem> items;
+  // An alphabet says that a code point is a token.
+  if (options.window.has_value() && options.outputs.empty() &&
+      !model.content().text().alphabet().empty()) {
+    items = Cut(*text, *options.window, model.architecture().has_bos_token_id(), options.text);
+  } else {
+    items.push_back({*std::move(text), options.text});
+  }
+  return std::make_unique<WholeText>(std::move(items));
+}
+
+absl::StatusOr<std::unique_ptr<ScoreInput>> OpenIdx(const ScoreOptions& options,
+                                                    const v1::ModelContent& content) {
+  if (!content.has_image()) {
+    return absl::InvalidArgumentError("--idx: the model's content is not images");
+  }
+  auto input = std::make_unique<IdxImages>(options.idx);
+  if (!input->is_open()) return CannotOpen(options.idx);
+  if (absl::Status status = input->ReadHeader(content.image(), options.limit); !status.ok()) {
+    return status;
+  }
+  return input;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ScoreInput>> OpenScoreInput(const ScoreOptions& options,
+                                                           const v1::GetModelReply& model) {
+  for (const std::string& path : {options.text, options.idx}) {
+    if (absl::Status status = CheckNoDirectory(path); !status.ok()) return status;
+  }
+  if (!options.text.empty()) return OpenText(options, model);
+  if (!options.idx.empty()) return OpenIdx(options, model.content());
+  auto input = std::make_unique<JsonLines>(options.input);
+  if (!input->is_open()) return CannotOpen(options.input);
+  return input;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where `rivulet score` reads from: JSON lines, IDX images, a text file. One item at a time,
+// whatever the size of the input.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/cli/options/options.h"
+#include "client/cli/output/score_line.h"
+#include "rivulet/v1/inference.pb.h"
+
+namespace rivulet {
+
+struct ScoreItem {
+  ScoreContent content;
+  std::string where;  // "FILE:N", for messages
+  // The next item belongs to the same result: their log-likelihoods and counts are added.
+  bool continues = false;
+};
+
+// Thread: one.
+class ScoreInput {
+ public:
+  virtual ~ScoreInput() = default;
+
+  // The next item; nullopt at the end. Errors: INVALID_ARGUMENT with the place.
+  virtual absl::StatusOr<std::optional<ScoreItem>> Next() = 0;
+
+  // Whether Next() returns without waiting for whoever writes the input.
+  virtual bool ready() { return true; }
+
+  // Items in all, where that is known beforehand.
+  virtual std::optional<int64_t> total() const { return std::nullopt; }
+};
+
+// Opens what `options` name. A text of more than a few windows becomes several items where a code
+// point is a token, no window is cut and no outputs are asked for: progress can be shown, and no
+// message is too long. Errors: NOT_FOUND (cannot be opened), INVALID_ARGUMENT (not in the format,
+// or images of another shape than the model's).
+absl::StatusOr<std::unique_ptr<ScoreInput>> OpenScoreInput(const ScoreOptions& options,
+                                                           const v1::GetModelReply& model);
+
+}  // namespace rivulet

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of `rivulet bench`.
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/options/option_parts.h"
+#include "client/cli/output/text.h"
+
+namespace rivulet {
+namespace {
+
+constexpr int64_t kMost = 1'000'000'000;
+// What a server allows on a connection unless configured otherwise.
+constexpr int64_t kUsualStreams = 1000;
+
+void AddLoad(CLI::App* app, BenchOptions* options, RawValues* raw) {
+  CLI::Option* const rate =
+      app->add_option("--rate", raw->rate, "Open loop: requests/s, whatever the answers take");
+  CLI::Option* const concurrency =
+      app->add_option("--concurrency", options->concurrency,
+                      "Closed loop: workers that send when their last request ended; default 1")
+          ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
+          ->excludes(rate);
+  app->add_option("--think-ms", raw->think, "Closed loop: pause of a worker before it sends again")
+      ->excludes(rate);
+  app->add_option_function<std::string>(
+         "--arrivals", [options](const std::string& kind) { options->poisson = kind == "poisson"; },
+         "Open loop: poisson (default) or constant")
+      ->check(CLI::IsMember({"poisson", "constant"}))
+      ->needs(rate);
+  app->add_option("--max-in-flight", options->max_in_flight,
+                  "Open loop: most requests at once, the others wait here; default 10000")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
+      ->needs(rate)
+      ->excludes(concurrency);
+  app->add_option("--requests", options->requests, "End after N measured requests")
+      ->check(CLI::Range(int64_t{1}, kMost));
+  app->add_option("--duration", raw->duration,
+                  "Stop sending after this many measured seconds; default 10, or --requests");
+  CLI::Option* const warmup =
+      app->add_option("--warmup", raw->warmup, "First seconds, sent but not measured");
+  app->add_option("--warmup-requests", options->warmup_requests,
+                  "First requests, sent but not measured")
+      ->check(CLI::Range(int64_t{1}, kMost))
+      ->excludes(warmup);
+  app->add_option("--connections", options->connections,
+                  "Default: one for every 1000 requests that may be in flight")
+      ->check(CLI::Range(1, 10'000))
+      ->needs(app->get_option("--target"));
+  app->add_option("--deadline", raw->deadline, "Seconds that a request may take");
+}
+
+void AddWorkload(CLI::App* app, BenchOptions* options, RawValues* raw) {
+  app->add_option_function<std::string>(
+         "--kind", [options](const std::string& kind) { options->score = kind == "score"; },
+         "generate (default) or score")
+      ->check(CLI::IsMember({"generate", "score"}));
+  CLI::Option_group* const prompt = app->add_option_group("Prompt", "What to continue or score");
+  prompt->add_option("--prompt", options->prompt, "Text");
+  prompt->add_option("--tokens", raw->tokens, "Token ids: 1,2,3");
+  prompt
+      ->add_option("--prompt-length", options->prompt_length,
+                   "So many random tokens, others for each request")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  prompt->require_option(0, 1);
+  AddSampling(app, &options->sampling, raw);
+  app->get_option("--seed")->description(
+      "Of everything random here: arrivals, prompts, sampling (request i has seed + i); default 1");
+  app->add_option("--max-tokens", raw->max_tokens, "Most tokens of a reply");
+  app->add_flag("--ignore-eos", options->ignore_eos, "Go on past the model's end token");
+}
+
+absl::Status ParseTimes(const RawValues& raw, BenchOptions* options) {
+  const auto parse = [](const std::optional<std::string>& text, absl::string_view option,
+                        auto set) -> absl::Status {
+    if (!text.has_value()) return absl::OkStatus();
+    const absl::StatusOr<double> seconds = ParseSeconds(*text, option);
+    if (seconds.ok()) set(*seconds);
+    return seconds.status();
+  };
+  for (const absl::Status& status :
+       {parse(raw.duration, "--duration", [&](double s) { options->duration_seconds = s; }),
+        parse(raw.warmup, "--warmup", [&](double s) { options->warmup_seconds = s; }),
+        parse(raw.deadline, "--deadline", [&](double s) { options->deadline_seconds = s; })}) {
+    if (!status.ok()) return status;
+  }
+  double& rate = options->rate;
+  if (raw.rate.has_value() &&
+      !(absl::SimpleAtod(*raw.rate, &rate) && rate >= 1e-6 && rate <= 1e6)) {
+    return Usage(
+        absl::StrCat("--rate: \"", *raw.rate, "\"; requests/s from 1e-6 to 1e6 are needed"));
+  }
+  double think_ms = 0;
+  if (raw.think.has_value() &&
+      !(absl::SimpleAtod(*raw.think, &think_ms) && think_ms >= 0 && think_ms <= 1e9)) {
+    return Usage(
+        absl::StrCat("--think-ms: \"", *raw.think, "\"; milliseconds from 0 to 1e9 are needed"));
+  }
+  options->think_seconds = think_ms / 1000;
+  return absl::OkStatus();
+}
+
+// Score samples nothing.
+absl::Status CheckScore(const BenchOptions& options) {
+  const SamplingOptions& s = options.sampling;
+  const std::pair<const char*, bool> given[] = {
+      {"--temperature", s.temperature.has_value()},
+      {"--top-k", s.top_k.has_value()},
+      {"--top-p", s.top_p.has_value()},
+      {"--min-p", s.min_p.has_value()},
+      {"--repetition-penalty", s.repetition_penalty.has_value()},
+      {"--frequency-penalty", s.frequency_penalty.has_value()},
+      {"--presence-penalty", s.presence_penalty.has_value()},
+      {"--logit-bias", !s.logit_bias.empty()},
+      {"--max-tokens", options.max_tokens.has_value()},
+      {"--ignore-eos", options.ignore_eos},
+  };
+  for (const auto& [option, is_given] : given) {
+    if (is_given) return Usage(absl::StrCat(option, ": --kind score samples nothing"));
+  }
+  if (!options.prompt.has_value() && !options.tokens.has_value() && options.prompt_length == 0) {
+    return Usage("--kind score: --prompt, --tokens or --prompt-length is needed");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddBench(CLI::App* app, BenchOptions* options, RawValues* raw) {
+  options->connections = 0;  // not given
+  AddTarget(app, &options->target);
+  AddLoad(app, options, raw);
+  AddWorkload(app, options, raw);
+  app->add_option("--json", options->json, "Every setting and number as JSON to a file; -: stdout")
+      ->check(PathGiven());
+  app->add_option("--picture", options->picture, "Latency by percentile, drawn as an SVG file")
+      ->check(PathGiven());
+  app->add_flag("--fail-on-error", options->fail_on_error,
+                "A failed request fails the command; else only a run where none succeeded does");
+}
+
+absl::Status FinishBench(const RawValues& raw, BenchOptions* options) {
+  if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
+  if (absl::Status status = CheckUtf8("--prompt", options->prompt.value_or("")); !status.ok()) {
+    return status;
+  }
+  if (raw.tokens.has_value()) {
+    auto ids = ParseIds(*raw.tokens, "--tokens");
+    if (!ids.ok()) return ids.status();
+    options->tokens = *std::move(ids);
+  }
+  if (absl::Status status = ParseTimes(raw, options); !status.ok()) return status;
+  if (!options->requests.has_value() && !options->duration_seconds.has_value()) {
+    options->duration_seconds = 10;
+  }
+  if (options->connections == 0) {
+    const int64_t at_once = options->rate > 0 ? options->max_in_flight : options->concurrency;
+    options->connections = options->target.target.empty()
+                               ? 1
+                               : static_cast<int>((at_once + kUsualStreams - 1) / kUsualStreams);
+  }
+  if (absl::Status status = ParseMaxTokens(raw, &options->max_tokens); !status.ok()) return status;
+  if (absl::Status status = FinishSampling(raw, &options->sampling); !status.ok()) return status;
+  if (options->score) {
+    if (absl::Status status = CheckScore(*options); !status.ok()) return status;
+  }
+  if (!options->sampling.seed.has_value()) options->sampling.seed = 1;
+  return absl::OkStatus();
+}
+
+}  // namespace rivulet

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/options/option_parts.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/cli/output/text.h"
+
+namespace rivulet {
+namespace {
+
+absl::Status SetLogitBias(const std::vector<std::string>& entries, SamplingOptions* sampling) {
+  for (const std::string& entry : entries) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(absl::string_view(entry), absl::MaxSplits(':', 1));
+    int32_t id = 0;
+    float bias = 0;
+    if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
+      return Usage(absl::StrCat("--logit-bias: \"", entry, "\"; ID:BIAS is needed"));
+    }
+    for (const auto& [other, other_bias] : sampling->logit_bias) {
+      if (other == id) return Usage(absl::StrCat("--logit-bias: token ", id, " is given twice"));
+    }
+    sampling->logit_bias.emplace_back(id, bias);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// An empty path mostly is a variable of the shell that is not set.
+CLI::Validator PathGiven() {
+  return CLI::Validator(
+      [](const std::string& path) { return path.empty() ? "empty; a path is needed" : ""; }, "");
+}
+
+CLI::Option* AddRemote(CLI::App* app, TargetOptions* target) {
+  CLI::Option* const remote =
+      app->add_option("--target", target->target, "A running server, HOST:PORT");
+  app->add_flag("--tls", target->tls, "Connect with TLS")->needs(remote);
+  app->add_option("--tls-ca", target->tls_ca,
+                  "Who signs the server's certificate, PEM (implies --tls)")
+      ->check(PathGiven())
+      ->needs(remote);
+  return remote;
+}
+
+CLI::Option* AddTenant(CLI::App* app, TargetOptions* target) {
+  return app->add_option("--tenant", target->tenant,
+                         "On whose account, where no proxy sets that: sent as rivulet-tenant");
+}
+
+void AddCookie(CLI::App* app, SessionOptions* session) {
+  app->add_option("--cookie", session->cookie,
+                  "Behind a balancer: what leads to the session's replica");
+}
+
+void AddSessionPlace(CLI::App* app, SessionOptions* session, const char* position_help,
+                     const char* mark_help) {
+  app->add_option("--position", session->position, position_help)
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  if (mark_help != nullptr) app->add_option("--mark", session->mark, mark_help);
+  AddCookie(app, session);
+}
+
+void AddPrompt(CLI::App* app, const char* help, PromptOptions* options, RawValues* raw) {
+  CLI::Option_group* const prompt = app->add_option_group("Prompt", help);
+  prompt->add_option("--prompt", options->prompt, "Text");
+  prompt->add_option("--tokens", raw->tokens, "Token ids: 1,2,3");
+  prompt->add_option("--values", raw->values, "Values of an image: 0,12,...");
+  prompt->add_option("--values-file", options->values_file, "Values of an image, one byte each")
+      ->check(PathGiven());
+  prompt->require_option(0, 1);
+}
+
+void AddCache(CLI::App* app, CacheOptions* cache) {
+  CLI::Option* const enabled =
+      app->add_flag("--cache", cache->enabled,
+                    "Feed once what requests begin with alike; the tokens are the same");
+  app->add_option("--cache-salt", cache->salt, "Share with requests of this salt alone")
+      ->needs(enabled);
+  app->add_option("--cache-position", cache->positions,
+                  "Others will go on after so many tokens; repeatable")
+      ->expected(1)
+      ->take_all()
+      ->needs(enabled);
+}
+
+void AddPriority(CLI::App* app, std::string* priority) {
+  app->add_option("--priority", *priority, "low, normal or high, among the tenant's own requests")
+      ->check(CLI::IsMember({"low", "normal", "high"}));
+}
+
+void AddTarget(CLI::App* app, TargetOptions* target) {
+  CLI::Option* const remote = AddRemote(app, target);
+  CLI::Option* const local =
+      app->add_option("--model", target->model_dir, "A model directory, served in this process");
+  app->add_option("--model-name", target->model_name, "Which of the server's models")
+      ->needs(remote);
+  app->add_option("--backend", target->backend, "auto, cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->needs(local);
+  app->add_option("--precision", target->precision, "CUDA: default or float32")
+      ->check(CLI::IsMember({"default", "float32"}))
+      ->needs(local);
+  app->add_option("--weights", target->weights, "Weights in memory: auto, f32, f16 or bf16")
+      ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}))
+      ->needs(local);
+  app->add_option("--device", target->device, "CUDA: which GPU")
+      ->check(CLI::Range(0, 1023))
+      ->needs(local);
+  app->add_option("--threads", target->threads, "CPU threads; 0: every core")
+      ->check(CLI::Range(0, 1024))
+      ->needs(local);
+}
+
+void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw) {
+  app->add_option("--temperature", sampling->temperature, "0: the likeliest; default 1");
+  app->add_option("--top-k", sampling->top_k, "Keep the k likeliest; 0: all");
+  app->add_option("--top-p", sampling->top_p, "Keep the likeliest with this probability together");
+  app->add_option("--min-p", sampling->min_p, "Drop what is below this share of the likeliest");
+  app->add_option("--repetition-penalty", sampling->repetition_penalty, "1: none");
+  app->add_option("--frequency-penalty", sampling->frequency_penalty, "-2 to 2");
+  app->add_option("--presence-penalty", sampling->presence_penalty, "-2 to 2");
+  app->add_option("--logit-bias", raw->logit_bias, "ID:BIAS, added to a token's logit; repeatable")
+      ->expected(1)
+      ->take_all();
+  app->add_option("--seed", raw->seed, "Equal seeds give equal tokens; default: drawn");
+}
+
+absl::Status Usage(absl::string_view message) {
+  return absl::InvalidArgumentError(OneLine(message));
+}
+
+absl::Status CheckUtf8(absl::string_view option, absl::string_view text) {
+  const size_t bad = FirstInvalidUtf8(text);
+  if (bad == text.size()) return absl::OkStatus();
+  return Usage(absl::StrCat(option, ": not UTF-8 at byte ", bad));
+}
+
+absl::Status CheckTarget(TargetOptions* target) {
+  if (absl::Status status = CheckUtf8("--target", target->target); !status.ok()) return status;
+  if (absl::Status status = CheckUtf8("--model-name", target->model_name); !status.ok()) {
+    return status;
+  }
+  if (target->target.empty() && target->model_dir.empty()) {
+    return Usage("--target HOST:PORT (or RIVULET_TARGET) or --model DIR is needed");
+  }
+  if (!target->target.empty() && !target->model_dir.empty()) {
+    return Usage(
+        "--target and --model are both given: --target asks a running server, --model DIR serves "
+        "a model in this process; --model-name is the name of a server's model");
+  }
+  if (!target->tls_ca.empty()) target->tls = true;
+  if (!target->target.empty()) {
+    if (absl::StrContains(target->target, "://")) {
+      return Usage(absl::StrCat("--target: \"", target->target,
+                                "\" is a URL; HOST:PORT is needed, with --tls for TLS"));
+    }
+    const size_t colon = target->target.rfind(':');
+    uint32_t port = 0;
+    if (colon == std::string::npos || colon == 0 ||
+        !absl::SimpleAtoi(absl::string_view(target->target).substr(colon + 1), &port) ||
+        port == 0 || port > 65535) {
+      return Usage(absl::StrCat("--target: \"", target->target,
+                                "\"; HOST:PORT is needed, with a port from 1 to 65535"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FinishPrompt(const RawValues& raw, PromptOptions* prompt) {
+  if (absl::Status status = CheckUtf8("--prompt", prompt->prompt.value_or("")); !status.ok()) {
+    return status;
+  }
+  if (raw.tokens.has_value()) {
+    auto ids = ParseIds(*raw.tokens, "--tokens");
+    if (!ids.ok()) return ids.status();
+    prompt->tokens = *std::move(ids);
+  }
+  if (raw.values.has_value()) {
+    auto values = ParseIntegers(*raw.values, "--values", 0, 255);
+    if (!values.ok()) return values.status();
+    prompt->values.emplace();
+    for (const int64_t value : *values) prompt->values->push_back(static_cast<char>(value));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FinishSession(const SessionOptions& session) {
+  for (const auto& [option, text] :
+       {std::make_pair("SESSION", &session.id), std::make_pair("--mark", &session.mark)}) {
+    if (absl::Status status = CheckUtf8(option, *text); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FinishCache(const CacheOptions& cache) {
+  return CheckUtf8("--cache-salt", cache.salt);
+}
+
+absl::StatusOr<double> ParseSeconds(const std::string& text, absl::string_view option) {
+  double seconds = 0;
+  // No more than 1e9, so that now and the deadline can be added.
+  if (absl::SimpleAtod(text, &seconds) && seconds > 0 && seconds <= 1e9) return seconds;
+  return Usage(absl::StrCat(option, ": \"", text, "\"; seconds above 0, at most 1e9, are needed"));
+}
+
+absl::Status ParseMaxTokens(const RawValues& raw, std::optional<int64_t>* max_tokens) {
+  if (!raw.max_tokens.has_value() || absl::SimpleAtoi(*raw.max_tokens, &max_tokens->emplace())) {
+    return absl::OkStatus();
+  }
+  return Usage(
+      absl::StrCat("--max-tokens: \"", *raw.max_tokens, "\"; an integer of 64 bits is needed"));
+}
+
+absl::Status FinishSampling(const RawValues& raw, SamplingOptions* sampling) {
+  if (raw.seed.has_value() && !absl::SimpleAtoi(*raw.seed, &sampling->seed.emplace())) {
+    return Usage(
+        absl::StrCat("--seed: \"", *raw.seed, "\"; an integer from 0 to 2^64 - 1 is needed"));
+  }
+  return SetLogitBias(raw.logit_bias, sampling);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/options/options.h"
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/cli/options/environment.h"
+#include "client/cli/options/option_parts.h"
+#include "client/cli/output/text.h"
+
+namespace rivulet {
+namespace {
+
+void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
+  AddTarget(app, &options->target);
+  AddPrompt(app, "What to continue", options, raw);
+  CLI::Option* const session =
+      app->add_option("--session", options->session.id,
+                      "Go on with this session (see rivulet sessions), the prompt appended to it")
+          ->needs(app->get_option("--target"));
+  AddSessionPlace(app, &options->session, "Go on here; default: at the session's end",
+                  "Name the position after the reply, for rewind");
+  AddTenant(app, &options->target)->needs(app->get_option("--target"));
+  for (const char* const name : {"--position", "--mark", "--cookie"}) {
+    app->get_option(name)->needs(session);
+  }
+  AddCache(app, &options->cache);
+  AddPriority(app, &options->priority);
+  AddSampling(app, &options->sampling, raw);
+  app->add_option("--num-samples", options->num_samples, "Continuations of the prompt");
+  app->add_option("--max-tokens", raw->max_tokens, "Most tokens of a continuation");
+  app->add_option("--stop", options->stop, "End where the output would hold this text; repeatable")
+      ->expected(1)
+      ->take_all();
+  app->add_option("--stop-token", raw->stop_tokens, "End at one of these ids: 1,2,3");
+  app->add_flag("--ignore-eos", options->ignore_eos, "Go on past the model's end token");
+  CLI::Option* const json = app->add_flag("--json", options->json, "One JSON line for each part");
+  CLI::Option* const logprobs =
+      app->add_flag("--logprobs", options->logprobs, "Log-probability of each token")->needs(json);
+  app->add_option("--top-logprobs", options->top_logprobs, "And of the N likeliest")
+      ->needs(logprobs);
+  app->add_option("--deadline", raw->deadline, "Seconds that the call may take");
+  CLI::Option* const out =
+      app->add_option("--out", options->out, "Image models: a PNG file of --count images")
+          ->check(PathGiven())
+          ->excludes(json);
+  app->add_option("--count", options->count, "Images to draw; default 1")
+      ->check(CLI::Range(1, 65536))
+      ->needs(out);
+  app->add_option("--columns", options->columns, "Images in a row of the PNG; default 8")
+      ->check(CLI::Range(1, 65536))
+      ->needs(out);
+  for (const char* const name :
+       {"--num-samples", "--max-tokens", "--stop", "--stop-token", "--session", "--cache"}) {
+    app->get_option(name)->excludes(out);
+  }
+}
+
+void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
+  AddTarget(app, &options->target);
+  CLI::Option_group* const input = app->add_option_group("Input", "What to score");
+  input
+      ->add_option("--input", options->input,
+                   R"(Lines of {"tokens":[...]} or {"text":"..."}; -: stdin)")
+      ->check(PathGiven());
+  CLI::Option* const idx =
+      input->add_option("--idx", options->idx, "Images in MNIST's IDX format, gzip or not")
+          ->check(PathGiven());
+  CLI::Option* const text =
+      input->add_option("--text", options->text, "A text file, as one line")->check(PathGiven());
+  input->require_option(1);
+  app->add_option("--limit", options->limit, "Only the first N images")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->needs(idx);
+  app->add_option("--tail", options->tail,
+                  "Only this last fraction of the text, above 0, at most 1")
+      ->needs(text);
+  app->add_option("--outputs", raw->outputs,
+                  "Print the raw outputs that predict these scored tokens: 0,1,...");
+  app->add_option("--window", options->window,
+                  "Score windows of N tokens, each from an empty state")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  AddPriority(app, &options->priority);
+}
+
+absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
+  if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
+  if (absl::Status status = FinishPrompt(raw, options); !status.ok()) return status;
+  if (absl::Status status = FinishSession(options->session); !status.ok()) return status;
+  if (absl::Status status = FinishCache(options->cache); !status.ok()) return status;
+  for (const std::string& stop : options->stop) {
+    if (absl::Status status = CheckUtf8("--stop", stop); !status.ok()) return status;
+  }
+  if (raw.stop_tokens.has_value()) {
+    auto ids = ParseIds(*raw.stop_tokens, "--stop-token");
+    if (!ids.ok()) return ids.status();
+    options->stop_tokens = *std::move(ids);
+  }
+  if (absl::Status status = ParseMaxTokens(raw, &options->max_tokens); !status.ok()) return status;
+  if (raw.deadline.has_value()) {
+    const absl::StatusOr<double> seconds = ParseSeconds(*raw.deadline, "--deadline");
+    if (!seconds.ok()) return seconds.status();
+    options->deadline_seconds = *seconds;
+  }
+  return FinishSampling(raw, &options->sampling);
+}
+
+void AddModels(CLI::App* app, ModelsOptions* options, RawValues* raw) {
+  AddTarget(app, &options->target);
+  app->add_flag("--json", options->json, "One JSON line for each model");
+  app->require_subcommand(0, 1);
+  const auto add = [&](const char* name, const char* help, ModelsAction action) {
+    CLI::App* const sub = app->add_subcommand(name, help);
+    sub->callback([options, action] { options->action = action; });
+    sub->add_option("NAME", options->name, "Of the model")->required();
+    AddRemote(sub, &options->target)
+        ->required()
+        ->description("The server's --admin-listen, HOST:PORT");
+    sub->add_flag("--json", options->json, "One JSON line");
+    return sub;
+  };
+  add("load", "Load a model of the server's --model-repository or --model", ModelsAction::kLoad);
+  add("unload", "End the service of a model and free its memory", ModelsAction::kUnload)
+      ->add_option("--drain-timeout", raw->drain,
+                   "Seconds that running requests may go on; default: the server's");
+}
+
+void AddLoad(CLI::App* app, LoadOptions* options) {
+  AddRemote(app, &options->target)->required();
+  app->add_option("--model-name", options->target.model_name, "Only this one of its models");
+  app->add_flag("--json", options->json, "One JSON line for each model, and one for the server");
+}
+
+absl::Status FinishModels(const RawValues& raw, ModelsOptions* options) {
+  if (absl::Status status = CheckUtf8("NAME", options->name); !status.ok()) return status;
+  if (raw.drain.has_value()) {
+    double& seconds = options->drain_seconds.emplace();
+    if (!absl::SimpleAtod(*raw.drain, &seconds) || !(seconds >= 0 && seconds <= 86'400)) {
+      return Usage(
+          absl::StrCat("--drain-timeout: \"", *raw.drain, "\"; 0 to 86400 seconds are needed"));
+    }
+  }
+  return CheckTarget(&options->target);
+}
+
+absl::Status FinishHealth(HealthOptions* options, const RawValues& raw) {
+  if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
+  if (!raw.deadline.has_value()) return absl::OkStatus();
+  const absl::StatusOr<double> seconds = ParseSeconds(*raw.deadline, "--deadline");
+  if (!seconds.ok()) return seconds.status();
+  options->deadline_seconds = *seconds;
+  return absl::OkStatus();
+}
+
+absl::Status FinishScore(ScoreOptions* options, const RawValues& raw) {
+  if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
+  if (raw.outputs.has_value()) {
+    auto outputs = ParseIntegers(*raw.outputs, "--outputs", 0, int64_t{1} << 40);
+    if (!outputs.ok()) return outputs.status();
+    options->outputs = *std::move(outputs);
+  }
+  if (options->tail.has_value() && !(*options->tail > 0 && *options->tail <= 1)) {
+    return Usage(absl::StrCat("--tail: ", *options->tail, "; above 0 and at most 1 is allowed"));
+  }
+  return absl::OkStatus();
+}
+
+// The parser of every command, and what it fills.
+struct CommandLine {
+  CommandLine() {
+    app.set_version_flag("--version", "rivulet " RIVULET_VERSION);
+    app.require_subcommand(1);
+    AddGenerate(on_generate, &generate, &raw);
+    AddScore(on_score, &score, &raw);
+    AddBench(on_bench, &bench, &raw);
+    AddModels(on_models, &models, &raw);
+    AddLoad(on_load, &load);
+    AddSessions(on_sessions, &sessions, &raw);
+    AddTarget(on_health, &health.target);
+    on_health->add_option("--deadline", raw.deadline, "Seconds to wait; default 5");
+  }
+
+  // After parsing: the command that was given.
+  absl::StatusOr<Command> Finish() {
+    absl::Status status;
+    if (on_generate->parsed()) {
+      status = FinishGenerate(&generate, raw);
+      if (status.ok()) return generate;
+    } else if (on_score->parsed()) {
+      status = FinishScore(&score, raw);
+      if (status.ok()) return score;
+    } else if (on_bench->parsed()) {
+      status = FinishBench(raw, &bench);
+      if (status.ok()) return bench;
+    } else if (on_models->parsed()) {
+      status = FinishModels(raw, &models);
+      if (status.ok()) return models;
+    } else if (on_sessions->parsed()) {
+      status = FinishSessions(raw, &sessions);
+      if (status.ok()) return sessions;
+    } else if (on_load->parsed()) {
+      status = CheckTarget(&load.target);
+      if (status.ok()) return load;
+    } else {
+      status = FinishHealth(&health, raw);
+      if (status.ok()) return health;
+    }
+    return status;
+  }
+
+  CLI::App app{"Streams text, tokens and pixels from trained linear transformers.", "rivulet"};
+  GenerateOptions generate;
+  ScoreOptions score;
+  BenchOptions bench;
+  ModelsOptions models;
+  SessionsOptions sessions;
+  HealthOptions health;
+  LoadOptions load;
+  RawValues raw;
+  CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
+  CLI::App* const on_score = app.add_subcommand("score", "Log-likelihood of given tokens");
+  CLI::App* const on_bench = app.add_subcommand("bench", "Load a server and measure its latency");
+  CLI::App* const on_models =
+      app.add_subcommand("models", "The models of a server; load and unload them");
+  CLI::App* const on_sessions =
+      app.add_subcommand("sessions", "Sessions: open, append, fork, rewind, snapshot, ...");
+  CLI::App* const on_load =
+      app.add_subcommand("load", "Slots, queues, sessions and connections of a server now");
+  CLI::App* const on_health = app.add_subcommand("health", "Exit code 0 if the server is serving");
+};
+
+}  // namespace
+
+namespace {
+
+absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
+  CommandLine line;
+  // CLI11 would not say what is wrong with the first word.
+  const std::string first = args.empty() ? "" : args[0];
+  const auto is_first = [&first](const CLI::App* sub) { return sub->get_name() == first; };
+  if (!absl::StartsWith(first, "-") && line.app.get_subcommands(is_first).empty()) {
+    const std::string wrong =
+        args.empty() ? "no command is given" : absl::StrCat("unknown command \"", first, "\"");
+    const auto append_name = [](std::string* out, const CLI::App* sub) {
+      out->append(sub->get_name());
+    };
+    return Usage(absl::StrCat(wrong, "; choose one of ",
+                              absl::StrJoin(line.app.get_subcommands({}), ", ", append_name),
+                              "; see rivulet --help"));
+  }
+  // Nor with the second.
+  for (const CLI::App* const app : {line.on_models, line.on_sessions}) {
+    if (args.size() < 2 || first != app->get_name() || absl::StartsWith(args[1], "-")) continue;
+    const auto is_named = [&](const CLI::App* sub) { return sub->get_name() == args[1]; };
+    if (!app->get_subcommands(is_named).empty()) continue;
+    return Usage(absl::StrCat("unknown action \"", args[1], "\" of ", first, "; see rivulet ",
+                              first, " --help"));
+  }
+  try {
+    // CLI11 takes the arguments from the end.
+    line.app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
+  } catch (const CLI::CallForHelp&) {
+    for (const CLI::App* const sub : line.app.get_subcommands()) {
+      return ShowText{sub->help("rivulet")};
+    }
+    return ShowText{line.app.help()};
+  } catch (const CLI::CallForVersion& version) {
+    return ShowText{absl::StrCat(version.what(), "\n")};
+  } catch (const CLI::Error& error) {
+    return Usage(absl::StrCat(error.what(), "; see rivulet --help"));
+  }
+  return line.Finish();
+}
+
+}  // namespace
+
+absl::StatusOr<Command> ParseCommandLine(std::span<const std::string> args) {
+  const CompletedArgs completed = WithEnvironment(args);
+  absl::StatusOr<Command> command = Parse(completed.args);
+  if (command.ok() || completed.added.empty()) return command;
+  return Usage(absl::StrCat(command.status().message(), "; the environment added ",
+                            absl::StrJoin(completed.added, " and ")));
+}
+
+}  // namespace rivulet

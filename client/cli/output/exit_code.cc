@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/output/exit_code.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/cli/output/text.h"
+#include "rivulet/client.h"
+
+namespace rivulet {
+
+ExitCode ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitOk;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return kExitBadInput;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:
+      return kExitUnavailable;
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+    default:
+      return kExitBug;
+  }
+}
+
+std::string Description(const absl::Status& status) {
+  const std::string field = GetErrorInfo(status).field;
+  const std::string message = status.message().empty() ? absl::StatusCodeToString(status.code())
+                                                       : std::string(status.message());
+  if (field.empty() || absl::StrContains(message, field)) return message;
+  return absl::StrCat(field, ": ", message);
+}
+
+std::string ErrorLine(const absl::Status& status) {
+  std::string line = absl::StrCat("rivulet: ", Description(status));
+  const absl::Duration delay = GetErrorInfo(status).retry_delay;
+  if (delay > absl::ZeroDuration()) {
+    absl::StrAppend(&line, " (try again in ", absl::FormatDuration(delay), ")");
+  }
+  return OneLine(line);
+}
+
+}  // namespace rivulet

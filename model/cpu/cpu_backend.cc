@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cpu/cpu_backend.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu_target.h"
+#include "kernels/linear_attention.h"
+#include "model/base/error.h"
+#include "model/cpu/cpu_forward.h"
+#include "model/cpu/cpu_sampling.h"
+#include "model/cpu/cpu_step_plan.h"
+#include "model/cpu/cpu_weights.h"
+#include "model/cpu/thread_team.h"
+
+namespace rivulet {
+namespace {
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(std::shared_ptr<const Model> model, std::unique_ptr<CpuWeights> weights,
+             AlignedBuffer slots, const BackendLimits& limits, int threads)
+      : model_(std::move(model)),
+        config_(model_->config()),
+        weights_(std::move(weights)),
+        slots_(std::move(slots)),
+        samplers_(size_t(limits.num_slots) + 1),
+        limits_(limits),
+        forward_(config_, *weights_),
+        sampling_(config_),
+        multiply_adds_(weights_->multiply_adds()),
+        team_(threads),
+        barrier_(threads),
+        shared_(config_, kSharedRows),
+        adjusted_(size_t(threads)) {
+    for (int i = 0; i < threads; ++i) {
+      solo_.emplace_back(config_, kSoloRows);
+      shared_.features.push_back(FeatureScratch());
+      solo_.back().features.push_back(FeatureScratch());
+    }
+  }
+
+  const BackendLimits& limits() const override { return limits_; }
+
+  absl::Status ZeroSlots(std::span<const Slot> slots) override {
+    for (const Slot slot : slots) {
+      RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+      std::memset(State(slot), 0, limits_.bytes_per_slot);
+      samplers_[size_t(slot)] = {};
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override {
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    CpuSlotSampler& mine = samplers_[size_t(slot)];
+    mine.sampler = sampler;
+    if (sampler.params.has_penalties() && !mine.tracks()) {
+      mine.in_prompt.resize(size_t(config_.vocab_size));
+      mine.output_count.resize(size_t(config_.vocab_size));
+    }
+    mine.Add(sampler.history);
+    return absl::OkStatus();
+  }
+
+  absl::Status CopySlot(Slot from, Slot to) override {
+    RIVULET_RETURN_IF_ERROR(CheckSlot(from));
+    RIVULET_RETURN_IF_ERROR(CheckSlot(to));
+    std::memcpy(State(to), State(from), limits_.bytes_per_slot);
+    samplers_[size_t(to)].in_prompt = samplers_[size_t(from)].in_prompt;
+    samplers_[size_t(to)].output_count = samplers_[size_t(from)].output_count;
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadSlot(Slot slot, std::span<float> out) override {
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    if (out.size_bytes() != limits_.bytes_per_slot)
+      return absl::InternalError("ReadSlot: wrong size");
+    std::memcpy(out.data(), State(slot), out.size_bytes());
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteSlot(Slot slot, std::span<const float> in) override {
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    if (in.size_bytes() != limits_.bytes_per_slot)
+      return absl::InternalError("WriteSlot: wrong size");
+    std::memcpy(State(slot), in.data(), in.size_bytes());
+    return absl::OkStatus();
+  }
+
+  absl::Status Submit(const Run& run) override {
+    RIVULET_RETURN_IF_ERROR(CheckRun(run));
+    progress_.assign(run.rows.size(), Progress{});
+    for (int step = 0; step < run.num_steps; ++step) {
+      PlanStep(run, step);
+      if (plan_.empty()) break;
+      RunStep(run);
+      Advance(run);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Poll(std::vector<Record>* records) override {
+    for (Record& record : records_) records->push_back(std::move(record));
+    records_.clear();
+    return true;
+  }
+
+ private:
+  // How far a row has come in the current run.
+  struct Progress {
+    int samples = 0;
+    bool ended = false;
+    int32_t next_token = 0;  // sampled, to be fed by the next step
+    int record = -1;         // of the token this step samples, index into records_; -1: none
+  };
+  AlignedBuffer FeatureScratch() const {
+    return AlignedBuffer(kernels::LinearAttentionScratch(config_.key_features()) * sizeof(float));
+  }
+  float* State(Slot slot) const {
+    return slots_.floats() + size_t(slot) * (limits_.bytes_per_slot / sizeof(float));
+  }
+
+  absl::Status CheckSlot(Slot slot) const {
+    if (slot > kGuardSlot && slot <= limits_.num_slots) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("slot ", slot, " is not in 1..", limits_.num_slots));
+  }
+  absl::Status CheckRun(const Run& run) const;
+  void PlanStep(const Run& run, int step);
+  void RunStep(const Run& run);
+  void Finish(const Run& run, const CpuPiece& piece, const CpuScratch& scratch, int part, int parts,
+              int thread);
+  void FinishOutput(const Run& run, int index, int offset, const float* outputs, int thread);
+  void Advance(const Run& run);
+
+  const std::shared_ptr<const Model> model_;
+  const ModelConfig& config_;
+  const std::unique_ptr<CpuWeights> weights_;
+  const AlignedBuffer slots_;
+  std::vector<CpuSlotSampler> samplers_;  // [num_slots + 1]
+  const BackendLimits limits_;
+  const CpuForward forward_;
+  const CpuSampling sampling_;
+  const int64_t multiply_adds_;  // for one token row
+  ThreadTeam team_;
+  SpinBarrier barrier_;
+  CpuScratch shared_;
+  std::vector<CpuScratch> solo_;              // [threads]
+  std::vector<std::vector<float>> adjusted_;  // [threads][vocab]
+
+  // Of the current run and step; members so that a step allocates nothing.
+  std::vector<Progress> progress_;  // [rows]
+  CpuStepPlan plan_;
+  std::vector<Record> records_;
+};
+
+absl::Status CpuBackend::CheckRun(const Run& run) const {
+  if (int(run.rows.size()) > limits_.max_rows || run.num_steps < 1 ||
+      run.num_steps > limits_.max_steps) {
+    return absl::InternalError("run exceeds the backend's limits");
+  }
+  for (const RunRow& row : run.rows) {
+    RIVULET_RETURN_IF_ERROR(CheckSlot(row.slot));
+    if (row.tokens.empty() || (!row.targets.empty() && row.targets.size() != row.tokens.size())) {
+      return absl::InternalError("a row feeds at least one token, with as many targets or none");
+    }
+    for (const int32_t token : row.tokens) {
+      if (token < 0 || token >= config_.vocab_size)
+        return absl::InternalError(absl::StrCat("token ", token));
+    }
+    for (const int32_t target : row.targets) {
+      if (target < 0 || target >= config_.num_output_tokens()) {
+        return absl::InternalError(absl::StrCat("target ", target));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Lists what this step feeds: the rows' tokens in the first step, the sampled ones later.
+void CpuBackend::PlanStep(const Run& run, int step) {
+  plan_.Clear();
+  int num_records = int(records_.size());
+  for (int i = 0; i < int(run.rows.size()); ++i) {
+    const RunRow& row = run.rows[size_t(i)];
+    Progress& progress = progress_[size_t(i)];
+    CpuSlotSampler& sampler = samplers_[size_t(row.slot)];
+    progress.record = -1;
+    if (step == 0) {
+      for (const int32_t token : row.tokens) sampler.Count(token, row.count_as_output);
+      plan_.Add(row, i, State(row.slot), row.tokens, row.position, row.sample, &num_records);
+      if (row.sample) progress.record = num_records - 1;
+    } else if (row.sample && !progress.ended && progress.samples < row.max_samples) {
+      sampler.Count(progress.next_token, /*as_output=*/true);
+      const int64_t position = row.position + int64_t(row.tokens.size()) + step - 1;
+      RunRow next = row;  // later steps score nothing
+      next.targets = {};
+      next.outputs = {};
+      plan_.Add(next, i, State(row.slot), {&progress.next_token, 1}, position, true, &num_records);
+      progress.record = num_records - 1;
+    }
+  }
+  records_.resize(size_t(num_records));
+  plan_.CutPieces(team_.size(), multiply_adds_, weights_->type != kernels::WeightType::kF32);
+}
+
+void CpuBackend::RunStep(const Run& run) {
+  using Mode = CpuStepPlan::Mode;
+  SpinBarrier alone(1);
+  if (plan_.mode == Mode::kAlone) {
+    for (const CpuPiece& piece : plan_.pieces) {
+      forward_.Pass(plan_.segments_of(piece), shared_, 0, 1, alone);
+      Finish(run, piece, shared_, 0, 1, 0);
+    }
+    return;
+  }
+  std::atomic<size_t> next{0};  // Solo pieces go to whoever is free: a disturbed core takes fewer
+  team_.Run([&](int thread) {
+    if (plan_.mode == Mode::kSolo) {
+      CpuScratch& scratch = solo_[size_t(thread)];
+      for (size_t i = next.fetch_add(1); i < plan_.pieces.size(); i = next.fetch_add(1)) {
+        forward_.Pass(plan_.segments_of(plan_.pieces[i]), scratch, 0, 1, alone);
+        Finish(run, plan_.pieces[i], scratch, 0, 1, thread);
+      }
+      return;
+    }
+    for (const CpuPiece& piece : plan_.pieces) {
+      forward_.Pass(plan_.segments_of(piece), shared_, thread, team_.size(), barrier_);
+      Finish(run, piece, shared_, thread, team_.size(), thread);
+      barrier_.Wait();
+    }
+  });
+}
+
+// Records of one piece: part `part` of `parts` of its output rows, on thread `thread`.
+void CpuBackend::Finish(const Run& run, const CpuPiece& piece, const CpuScratch& scratch, int part,
+                        int parts, int thread) {
+  const int begin = int(int64_t{piece.output_rows} * part / parts);
+  const int end = int(int64_t{piece.output_rows} * (part + 1) / parts);
+  for (int i = piece.begin; i < piece.end; ++i) {
+    const CpuSegment& segment = plan_.segments[size_t(i)];
+    const int first_row = plan_.work[size_t(i)].output_row;
+    const int rows = CpuForward::OutputRows({&segment, 1});
+    for (int j = std::max(begin - first_row, 0); j < std::min(end - first_row, rows); ++j) {
+      const int offset = segment.all_outputs ? j : int(segment.tokens.size()) - 1;
+      FinishOutput(run, i, offset, scratch.output(first_row + j), thread);
+    }
+  }
+}
+
+// Everything that the outputs after one token are good for: token `offset` of segment `index`.
+void CpuBackend::FinishOutput(const Run& run, int index, int offset, const float* outputs,
+                              int thread) {
+  const CpuSegment& segment = plan_.segments[size_t(index)];
+  const CpuWork& work = plan_.work[size_t(index)];
+  const RunRow& row = run.rows[size_t(work.row)];
+  const int token = work.first_token + offset;
+  for (const OutputRequest& request : row.outputs) {
+    if (segment.all_outputs && request.token_index == token) {
+      std::memcpy(request.destination, outputs, size_t(config_.output_size()) * sizeof(float));
+    }
+  }
+  Record record;
+  record.row = work.row;
+  record.position = segment.position + offset + 1;
+  record.logprob = std::nanf("");
+  record.non_finite = !sampling_.Finite(outputs);
+  if (segment.all_outputs && !row.targets.empty()) {  // later steps score nothing
+    Record& scored = records_[size_t(work.record + offset)];
+    scored = record;
+    scored.token = row.targets[size_t(token)];
+    if (!record.non_finite) sampling_.Score(outputs, scored.token, &scored);
+  }
+  if (work.sample && offset == int(segment.tokens.size()) - 1) {
+    if (!record.non_finite) {
+      sampling_.Sample(samplers_[size_t(row.slot)], outputs, &adjusted_[size_t(thread)], &record);
+    }
+    records_[size_t(progress_[size_t(work.row)].record)] = std::move(record);
+  }
+}
+
+void CpuBackend::Advance(const Run& run) {
+  for (size_t i = 0; i < run.rows.size(); ++i) {
+    Progress& progress = progress_[i];
+    if (progress.record < 0) continue;
+    const Record& record = records_[size_t(progress.record)];
+    ++progress.samples;
+    progress.next_token = record.token;
+    progress.ended = record.stopped || record.non_finite;
+  }
+}
+
+absl::Status CheckOptions(const CpuBackendOptions& options) {
+  const auto check = [](absl::string_view field, int value, int low, int high) {
+    if (value >= low && value <= high) return absl::OkStatus();
+    return InvalidField("OPTION_OUT_OF_RANGE", field,
+                        absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high));
+  };
+  RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots, 1, 1 << 24));
+  RIVULET_RETURN_IF_ERROR(check("threads", options.threads, 0, 1024));
+  RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 1, 1 << 20));
+  return check("max_tokens", options.max_tokens, options.max_rows, 1 << 24);
+}
+
+std::string NumericsId(const CpuWeights& weights) {
+  const char* type = weights.lossless                             ? "exact"
+                     : weights.type == kernels::WeightType::kBF16 ? "bf16"
+                                                                  : "f16";
+  // One more whenever a change of the code changes bits.
+  constexpr int kNumericsVersion = 1;
+  return absl::StrCat("cpu-f32-", type, kernels::CpuTargetFuses() ? "-fma-" : "-nofma-",
+                      kNumericsVersion);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
+                                                          const CpuBackendOptions& options) {
+  RIVULET_RETURN_IF_ERROR(CheckOptions(options));
+  const size_t slot_bytes = model->config().state_layout().bytes_per_slot();
+  const size_t machine = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
+  const size_t all_slots = slot_bytes * (size_t(options.num_slots) + 1);
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuWeights> weights,
+                           CpuWeights::Load(*model, options.weights));
+  const size_t weight_bytes = weights->bytes();
+  AlignedBuffer slots =
+      weight_bytes + all_slots <= machine ? AlignedBuffer(all_slots) : AlignedBuffer();
+  if (slots.empty()) {
+    const size_t fit = machine > weight_bytes ? (machine - weight_bytes) / slot_bytes : 0;
+    ErrorDetail detail;
+    detail.reason = "OUT_OF_MEMORY";
+    detail.field = "slots";
+    return MakeError(absl::StatusCode::kResourceExhausted,
+                     absl::StrCat("weights of ", weight_bytes, " bytes and ", options.num_slots,
+                                  " slots of ", slot_bytes, " bytes exceed this machine's ",
+                                  machine, " bytes; ", fit, " slots would fit"),
+                     detail);
+  }
+  BackendLimits limits;
+  limits.num_slots = options.num_slots;
+  limits.max_rows = options.max_rows;
+  limits.max_tokens = options.max_tokens;
+  limits.max_steps = 64;
+  limits.preferred_steps =
+      1;  // a Submit costs nothing here, and a new request waits for no run to end
+  limits.bytes_per_slot = slot_bytes;
+  limits.weight_bytes = weight_bytes;
+  limits.numerics_id = NumericsId(*weights);
+  limits.plan = "one step a run";
+  const int threads = options.threads > 0 ? options.threads : UsableCores();
+  return std::make_unique<CpuBackend>(std::move(model), std::move(weights), std::move(slots),
+                                      limits, threads);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cpu/cpu_sampling.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/categorical.h"
+#include "kernels/mixture_of_logistics.h"
+#include "kernels/philox.h"
+
+namespace rivulet {
+namespace {
+
+kernels::MixtureHead Mixture(const ModelConfig& config) {
+  return {config.output.num_mixtures, config.output.num_levels,
+          config.output.scale == MixtureScale::kElu, config.bos_token_id.value_or(-1)};
+}
+
+kernels::CategoricalParams Categorical(const SamplingParams& p, const ModelConfig& config) {
+  return {p.temperature,
+          p.top_k,
+          p.top_p,
+          p.min_p,
+          p.repetition_penalty,
+          p.frequency_penalty,
+          p.presence_penalty,
+          config.bos_token_id.value_or(-1)};
+}
+
+}  // namespace
+
+void CpuSlotSampler::Count(int32_t token, bool as_output) {
+  if (!tracks()) return;
+  if (as_output) {
+    ++output_count[size_t(token)];
+  } else {
+    in_prompt[size_t(token)] = 1;
+  }
+}
+
+void CpuSlotSampler::Add(std::span<const TokenCount> history) {
+  if (!tracks()) return;
+  for (const TokenCount& count : history) {
+    if (count.in_prompt) in_prompt[size_t(count.token)] = 1;
+    output_count[size_t(count.token)] += count.output_count;
+  }
+}
+
+CpuSampling::CpuSampling(const ModelConfig& config) : config_(config) {}
+
+bool CpuSampling::Finite(const float* outputs) const {
+  // One NaN or infinity makes the sum of x * 0 a NaN.
+  float sum = 0;
+  for (int i = 0; i < config_.output_size(); ++i) sum += outputs[i] * 0.0f;
+  return sum == 0.0f;
+}
+
+void CpuSampling::Sample(const CpuSlotSampler& slot, const float* outputs,
+                         std::vector<float>* adjusted, Record* record) const {
+  const SlotSampler& sampler = slot.sampler;
+  const SamplingParams& params = sampler.params;
+  const kernels::PhiloxWords random =
+      kernels::DrawWords(params.seed, uint64_t(record->position), sampler.sample_index, /*draw=*/0);
+  if (config_.output.type == OutputType::kMixtureOfLogistics) {
+    record->token = kernels::SampleMixture(Mixture(config_), outputs, params.temperature, random);
+  } else {
+    const int n = config_.vocab_size;
+    const kernels::CategoricalParams p = Categorical(params, config_);
+    adjusted->assign(outputs, outputs + n);
+    if (params.has_penalties() && slot.tracks()) {
+      for (size_t i = 0; i < size_t(n); ++i) {
+        (*adjusted)[i] =
+            kernels::AdjustLogit(p, (*adjusted)[i], slot.in_prompt[i] != 0, slot.output_count[i]);
+      }
+    }
+    for (const auto& [token, bias] : params.logit_bias) (*adjusted)[size_t(token)] += bias;
+    record->token = kernels::SampleCategorical(p, adjusted->data(), n, random);
+  }
+  record->stopped = std::find(sampler.stop_ids.begin(), sampler.stop_ids.end(), record->token) !=
+                    sampler.stop_ids.end();
+  if (!sampler.want_logprobs) return;
+  record->logprob = LogProb(outputs, record->token);
+  if (sampler.num_top_logprobs > 0) FillTop(outputs, sampler.num_top_logprobs, record);
+}
+
+void CpuSampling::Score(const float* outputs, int32_t target, Record* record) const {
+  record->token = target;
+  record->logprob = LogProb(outputs, target);
+}
+
+float CpuSampling::LogProb(const float* outputs, int32_t token) const {
+  if (config_.output.type == OutputType::kMixtureOfLogistics) {
+    return kernels::MixtureLogProb(Mixture(config_), outputs, token);
+  }
+  return float(double{outputs[token]} - kernels::LogSumExp(outputs, config_.vocab_size));
+}
+
+void CpuSampling::FillTop(const float* outputs, int n, Record* record) const {
+  std::vector<TokenLogprob> all(size_t(config_.num_output_tokens()));
+  if (config_.output.type == OutputType::kMixtureOfLogistics) {
+    for (size_t i = 0; i < all.size(); ++i) all[i] = {int32_t(i), LogProb(outputs, int32_t(i))};
+  } else {
+    const double normalizer = kernels::LogSumExp(outputs, config_.vocab_size);
+    for (size_t i = 0; i < all.size(); ++i)
+      all[i] = {int32_t(i), float(double{outputs[i]} - normalizer)};
+  }
+  const size_t count = std::min(size_t(n), all.size());
+  std::partial_sort(all.begin(), all.begin() + ptrdiff_t(count), all.end(),
+                    [](const TokenLogprob& a, const TokenLogprob& b) {
+                      return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
+                    });
+  all.resize(count);
+  record->top = std::move(all);
+}
+
+}  // namespace rivulet

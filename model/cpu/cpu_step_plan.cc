@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cpu/cpu_step_plan.h"
+
+#include <algorithm>
+
+namespace rivulet {
+namespace {
+
+// Rows a thread from which threads work alone: below it a step is bound by reading weights, which
+// they should share. With float32 weights it is at every row count: 28 k against 25 k tokens/s at
+// 256 rows (deploy/BENCHMARKS.md).
+constexpr int kSoloRowsPerThread = 12;
+
+// Multiply-adds of a step below which one thread does it: waking another and waiting for it costs
+// as much, and a great deal more where a neighbour wants the core.
+constexpr int64_t kMinSharedWork = 1 << 20;
+
+}  // namespace
+
+void CpuStepPlan::Clear() {
+  segments.clear();
+  work.clear();
+  pieces.clear();
+}
+
+void CpuStepPlan::Add(const RunRow& row, int index, float* state, std::span<const int32_t> tokens,
+                      int64_t position, bool sample, int* num_records) {
+  for (size_t at = 0; at < tokens.size(); at += kSharedRows) {
+    const size_t count = std::min(tokens.size() - at, size_t{kSharedRows});
+    const bool last = at + count == tokens.size();
+    CpuSegment segment;
+    segment.state = state;
+    segment.position = position + int64_t(at);
+    segment.tokens = tokens.subspan(at, count);
+    segment.all_outputs = !row.targets.empty() || !row.outputs.empty();
+    segment.last_output = sample && last;
+    CpuWork its;
+    its.row = index;
+    its.first_token = int(at);
+    its.record = *num_records;
+    its.sample = sample && last;
+    *num_records += (row.targets.empty() ? 0 : int(count)) + (its.sample ? 1 : 0);
+    segments.push_back(segment);
+    work.push_back(its);
+  }
+}
+
+void CpuStepPlan::CutPieces(int threads, int64_t multiply_adds, bool short_weights) {
+  const int count = int(segments.size());
+  const int rows_in_all = CpuForward::TokenRows(segments);
+  const bool single_tokens = rows_in_all == count;
+  if (threads == 1 || rows_in_all * multiply_adds < kMinSharedWork) {
+    mode = Mode::kAlone;
+  } else {
+    const bool many = single_tokens && count >= kSoloRowsPerThread * threads;
+    mode = many && short_weights ? Mode::kSolo : Mode::kShared;
+  }
+  // Solo: even pieces, at least one for each thread. Else: as many segments as fit.
+  const bool solo = mode == Mode::kSolo;
+  const int solo_pieces = std::max(threads, (count + kSoloRows - 1) / kSoloRows);
+  CpuPiece piece;
+  int rows = 0;
+  for (int i = 0; i < count; ++i) {
+    const int tokens = int(segments[size_t(i)].tokens.size());
+    const bool full = solo ? i == int(int64_t{count} * int64_t(pieces.size() + 1) / solo_pieces)
+                           : rows + tokens > kSharedRows;
+    if (full) {
+      pieces.push_back(piece);
+      piece = {i, i, 0};
+      rows = 0;
+    }
+    work[size_t(i)].output_row = piece.output_rows;
+    piece.output_rows += CpuForward::OutputRows({&segments[size_t(i)], 1});
+    piece.end = i + 1;
+    rows += tokens;
+  }
+  if (count > 0) pieces.push_back(piece);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// CpuStepPlan: how the tokens of one step become segments, and segments pieces of work for threads.
+// It decides speed alone: on the CPU no cut changes a bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/backend.h"
+#include "model/cpu/cpu_forward.h"
+
+namespace rivulet {
+
+// Token rows that one pass takes: enough to run the matrix products at full rate, few enough that
+// the activations stay in the second-level cache (Solo) or nearly (Shared, where long prompts
+// come).
+inline constexpr int kSharedRows = 128;
+inline constexpr int kSoloRows = 16;
+
+// What belongs to a segment beside what the forward pass needs.
+struct CpuWork {
+  int row = 0;          // index into Run::rows
+  int first_token = 0;  // index into RunRow::tokens of the segment's first
+  int record = 0;       // the segment's first record, index into the run's records
+  int output_row = 0;   // first output row within its piece
+  bool sample = false;  // draw after the segment's last token
+};
+
+// Segments that one pass takes together.
+struct CpuPiece {
+  int begin = 0, end = 0;
+  int output_rows = 0;
+};
+
+// Thread: planned by one thread; const while threads work on it.
+class CpuStepPlan {
+ public:
+  void Clear();
+
+  // Adds tokens of row `index` in segments of at most kSharedRows. `num_records`: how many the run
+  // has; grows by one for each target and one if `sample`.
+  void Add(const RunRow& row, int index, float* state, std::span<const int32_t> tokens,
+           int64_t position, bool sample, int* num_records);
+
+  // Cuts pieces once all segments are added, and decides how threads share them.
+  // `multiply_adds`: of the model's matrix products for one token row. `short_weights`: weights of
+  // 16 bits.
+  void CutPieces(int threads, int64_t multiply_adds, bool short_weights);
+
+  bool empty() const { return segments.empty(); }
+  std::span<const CpuSegment> segments_of(const CpuPiece& piece) const {
+    return {&segments[size_t(piece.begin)], size_t(piece.end - piece.begin)};
+  }
+
+  std::vector<CpuSegment> segments;
+  std::vector<CpuWork> work;  // [segments]
+  std::vector<CpuPiece> pieces;
+  // Alone: the calling thread does everything. Solo: threads take whole pieces. Else: Shared.
+  enum class Mode : uint8_t { kAlone, kSolo, kShared };
+  Mode mode = Mode::kAlone;
+};
+
+}  // namespace rivulet

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/cuda/cuda_device.h"
+#include "model/cuda/cuda_forward.h"
+#include "model/cuda/cuda_latency.h"
+#include "model/cuda/cuda_limits.h"
+#include "model/cuda/cuda_model_args.h"
+#include "model/cuda/cuda_need.h"
+#include "model/cuda/cuda_products.h"
+#include "model/cuda/cuda_prompts.h"
+#include "model/cuda/cuda_queue.h"
+#include "model/cuda/cuda_records.h"
+#include "model/cuda/cuda_run_block.h"
+#include "model/cuda/cuda_run_plan.h"
+#include "model/cuda/cuda_slots.h"
+#include "model/cuda/cuda_step_model.h"
+#include "model/cuda/cuda_weights.h"
+
+namespace rivulet {
+namespace {
+
+// All that lies on the device. Abandoned as a whole where the device hangs.
+struct OnDevice {
+  CudaQueue queue;
+  CudaWeights weights;
+  CudaSlots slots;
+  CudaRecords records;
+  CudaScratch scratch;
+  CudaProducts products;          // that run on a library
+  CudaMemory block;               // where runs arrive
+  std::vector<CudaGraph> graphs;  // one step, by bucket
+  CudaPrompts prompts;            // first steps of one prompt alone
+  CudaStepModel model;            // for kernels of whole steps
+  CudaLatency latency;            // steps of few rows
+  CudaEvent end;                  // of the outstanding run
+};
+
+// Waits for what is in flight and gives everything back; after a hang nothing is, as that would
+// wait for ever.
+void GiveBack(std::unique_ptr<OnDevice> state, absl::Status status) {
+  if (!IsCudaHang(status)) status = state->queue.AwaitAll();
+  if (IsCudaHang(status)) (void)state.release();
+}
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(std::shared_ptr<const Model> model, const CudaDevice& device,
+              const BackendLimits& limits, CudaLibrary library, int many_rows)
+      : model_(std::move(model)),
+        config_(model_->config()),
+        device_(device),
+        limits_(limits),
+        library_(std::move(library)),
+        buckets_(CudaBuckets(limits.max_rows)),
+        state_(std::make_unique<OnDevice>()),
+        forward_(config_, state_->weights, state_->slots, state_->records, state_->scratch,
+                 state_->products, many_rows),
+        plan_(limits),
+        order_(limits.max_rows) {
+    run_.rows.reserve(size_t(limits.max_rows));
+  }
+  ~CudaBackend() override {
+    (void)device_.MakeCurrent();
+    GiveBack(std::move(state_), poison_);
+  }
+
+  // Everything before the first run.
+  absl::Status Start(const CudaBackendOptions& options) {
+    const absl::Status status = Prepare(options);
+    return Poisoning(status);
+  }
+
+  const BackendLimits& limits() const override { return limits_; }
+
+  absl::Status ZeroSlots(std::span<const Slot> slots) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    for (const Slot slot : slots) RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    return Poisoning(state_->slots.Zero(slots, state_->queue));
+  }
+
+  absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    return Poisoning(state_->slots.SetSampler(slot, sampler, state_->queue));
+  }
+
+  absl::Status CopySlot(Slot from, Slot to) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    RIVULET_RETURN_IF_ERROR(CheckSlot(from));
+    RIVULET_RETURN_IF_ERROR(CheckSlot(to));
+    return Poisoning(state_->slots.Copy(from, to, state_->queue));
+  }
+
+  absl::Status ReadSlot(Slot slot, std::span<float> out) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    if (out.size_bytes() != limits_.bytes_per_slot)
+      return absl::InternalError("ReadSlot: wrong size");
+    return Poisoning(state_->slots.Read(slot, out, state_->queue));
+  }
+
+  absl::Status WriteSlot(Slot slot, std::span<const float> in) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
+    if (in.size_bytes() != limits_.bytes_per_slot)
+      return absl::InternalError("WriteSlot: wrong size");
+    return Poisoning(state_->slots.Write(slot, in, state_->queue));
+  }
+
+  absl::Status Submit(const Run& run) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    if (outstanding_) return absl::InternalError("Submit while a run is outstanding");
+    RIVULET_RETURN_IF_ERROR(CheckCudaRun(run, limits_, config_));
+    return Poisoning(QueueRun(run));
+  }
+
+  absl::StatusOr<bool> Poll(std::vector<Record>* records) override {
+    RIVULET_RETURN_IF_ERROR(Enter());
+    if (!outstanding_) return true;
+    absl::StatusOr<bool> complete = TakeRecords(records);
+    if (!complete.ok()) return Poisoning(complete.status());
+    outstanding_ = !*complete;
+    return complete;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Comes first in every call: the poison, and the device of the calling thread.
+  absl::Status Enter() {
+    RIVULET_RETURN_IF_ERROR(poison_);
+    return Poisoning(device_.MakeCurrent());
+  }
+  // Whatever fails on the device fails for good; a refused argument does not.
+  absl::Status Poisoning(const absl::Status& status) {
+    if (!status.ok() && !absl::IsInvalidArgument(status)) poison_ = status;
+    return status;
+  }
+  absl::Status CheckSlot(Slot slot) const {
+    if (slot > kGuardSlot && slot <= limits_.num_slots) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("slot ", slot, " is not in 1..", limits_.num_slots));
+  }
+
+  absl::Status Prepare(const CudaBackendOptions& options);
+  absl::Status PlanProducts(const CudaBackendOptions& options);
+  absl::Status PlanSteps(const CudaBackendOptions& options);
+  absl::Status CaptureSteps();
+  absl::Status WarmUp();
+  absl::Status QueueRun(const Run& run);
+  absl::StatusOr<bool> TakeRecords(std::vector<Record>* records);
+  bool TakeArrived(std::vector<Record>* records);
+
+  const std::shared_ptr<const Model> model_;
+  const ModelConfig& config_;
+  const CudaDevice device_;
+  BackendLimits limits_;  // constant once started
+  const CudaLibrary library_;
+  const std::vector<int> buckets_;
+  std::unique_ptr<OnDevice> state_;
+  const CudaForward forward_;
+  absl::Status poison_;
+
+  // The outstanding run.
+  bool outstanding_ = false;
+  Run run_;
+  CudaRunPlan plan_;
+  CudaRecordOrder order_;
+  Clock::time_point last_progress_;
+};
+
+absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
+  OnDevice& d = *state_;
+  // A piece of readback holds a row of outputs, and many of a small head.
+  constexpr size_t kReadbackBytes = size_t{4} << 20, kStagingBytes = size_t{1} << 20;
+  const size_t readback = std::max(kReadbackBytes, size_t(config_.output_size()) * sizeof(float));
+  RIVULET_ASSIGN_OR_RETURN(
+      d.queue, CudaQueue::Create(device_, std::max(kStagingBytes, CudaRunBlock::MaxBytes(limits_)),
+                                 readback, options.patience));
+  RIVULET_RETURN_IF_ERROR(CudaForward::Prepare());
+  RIVULET_ASSIGN_OR_RETURN(d.weights, CudaWeights::Load(*model_, options.precision,
+                                                        CudaFormsOf(options, library_), d.queue));
+  RIVULET_ASSIGN_OR_RETURN(d.slots, CudaSlots::Create(config_, limits_.num_slots, d.queue));
+  RIVULET_ASSIGN_OR_RETURN(d.records, CudaRecords::Create(limits_, kCudaMaxTop));
+  RIVULET_ASSIGN_OR_RETURN(
+      d.scratch, CudaScratch::Create(config_, limits_, CudaScratchOptions(options, library_),
+                                     d.queue.launch()));
+  RIVULET_RETURN_IF_ERROR(PlanProducts(options));
+  RIVULET_ASSIGN_OR_RETURN(d.block, CudaMemory::OnDevice(CudaRunBlock::MaxBytes(limits_)));
+  RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
+  RIVULET_RETURN_IF_ERROR(WarmUp());
+  RIVULET_RETURN_IF_ERROR(CaptureSteps());
+  RIVULET_RETURN_IF_ERROR(PlanSteps(options));
+  RIVULET_ASSIGN_OR_RETURN(d.prompts,
+                           CudaPrompts::Capture(forward_, d.queue, d.block.data(), limits_));
+  return d.queue.AwaitAll();
+}
+
+// Which products a library runs. It comes before the first launch of a step.
+absl::Status CudaBackend::PlanProducts(const CudaBackendOptions& options) {
+  OnDevice& d = *state_;
+  RIVULET_ASSIGN_OR_RETURN(d.products, CudaProducts::Create(config_, options, library_, d.scratch,
+                                                            limits_, d.weights, d.queue));
+  limits_.products = d.products.description();
+  limits_.weight_bytes -= d.products.bytes_freed();
+  if (!d.products.numerics().empty()) {
+    absl::StrAppend(&limits_.numerics_id, "-", d.products.numerics());
+  }
+  return absl::OkStatus();
+}
+
+// Which runs go as one launch, and how.
+absl::Status CudaBackend::PlanSteps(const CudaBackendOptions& options) {
+  OnDevice& d = *state_;
+  RIVULET_ASSIGN_OR_RETURN(
+      d.model, CudaStepModel::Create(config_, options.precision, d.weights, d.slots, d.queue));
+  const kernels::CudaSampleArgs sample = CudaSampling(config_, d.slots, d.records, d.scratch);
+  RIVULET_ASSIGN_OR_RETURN(
+      d.latency, CudaLatency::Create(d.model, sample, d.block, limits_, device_, options, d.queue));
+  limits_.plan = d.latency.rows() > 0
+                     ? d.latency.description()
+                     : absl::StrCat(options.graphs ? "graphs (" : "launches without graphs (",
+                                    d.latency.description(), ")");
+  return absl::OkStatus();
+}
+
+// Captures a step for every bucket and runs it once, with rows of nobody: what the device reserves
+// at a first launch it does now.
+absl::Status CudaBackend::CaptureSteps() {
+  OnDevice& d = *state_;
+  for (const int bucket : buckets_) {
+    const CudaRunBlock block = CudaRunBlock::PlacePlain(d.block.data(), bucket);
+    RIVULET_ASSIGN_OR_RETURN(CudaGraph graph,
+                             CudaGraph::Capture(d.queue.stream(), d.queue.graphs(), [=, this, &d] {
+                               return forward_.Step(d.queue.launch(), block, bucket);
+                             }));
+    d.graphs.push_back(std::move(graph));
+    RIVULET_ASSIGN_OR_RETURN(void* const room, d.queue.Stage(block.bytes));
+    FillIdleCudaRunBlock(bucket, CudaRunBlock::PlacePlain(room, bucket));
+    RIVULET_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(d.block.data(), room, block.bytes,
+                                                 cudaMemcpyHostToDevice, d.queue.stream()));
+    RIVULET_RETURN_IF_ERROR(d.graphs.back().Launch(d.queue.stream()));
+  }
+  return absl::OkStatus();
+}
+
+// Runs a first step with as many tokens as one can have, of nobody: most kernels are loaded now.
+absl::Status CudaBackend::WarmUp() {
+  OnDevice& d = *state_;
+  const std::vector<int32_t> tokens(size_t(limits_.max_tokens));
+  Run run;
+  run.rows.resize(1);
+  run.rows[0].tokens = tokens;
+  run.rows[0].sample = true;
+  run.rows[0].max_samples = 1;
+  plan_.Build(run);
+  plan_.plain = false;
+  RIVULET_RETURN_IF_ERROR(d.slots.Ready(kGuardSlot, d.queue));
+  CudaRunBlock block = CudaRunBlock::Place(d.block.data(), buckets_[0], plan_);
+  RIVULET_ASSIGN_OR_RETURN(void* const room, d.queue.Stage(block.bytes));
+  const CudaRunBlock host = CudaRunBlock::Place(room, buckets_[0], plan_);
+  FillCudaRunBlock(run, plan_, buckets_[0], d.records.NextSequence(), host);
+  host.segments[0].num_rows = 0;  // no state moves
+  std::fill_n(host.positions, plan_.token_rows(), int64_t{0});
+  RIVULET_CUDA_RETURN_IF_ERROR(
+      cudaMemcpyAsync(d.block.data(), room, block.bytes, cudaMemcpyHostToDevice, d.queue.stream()));
+  return forward_.First(d.queue, block, plan_, /*count=*/true);
+}
+
+absl::Status CudaBackend::QueueRun(const Run& run) {
+  OnDevice& d = *state_;
+  run_ = run;
+  plan_.Build(run_);
+  bool count = false;
+  int draws = 0;
+  for (const RunRow& row : run_.rows) {
+    RIVULET_RETURN_IF_ERROR(d.slots.Ready(row.slot, d.queue));
+    const bool counts = d.slots.counts(row.slot);
+    count |= counts;
+    // A step counts what it feeds as output.
+    if (counts && !row.count_as_output) plan_.plain = false;
+    if (row.sample) draws = std::max(draws, std::min(row.max_samples, run_.num_steps));
+  }
+  const auto bucket = size_t(CudaBucketFor(buckets_, plan_.rows));
+  const int prompt = d.prompts.RowsFor(plan_);
+  const auto place = [&](void* base) {
+    return prompt > 0 ? CudaRunBlock::PlacePrompt(base, buckets_[bucket], prompt)
+                      : CudaRunBlock::Place(base, buckets_[bucket], plan_);
+  };
+  const CudaRunBlock block = place(d.block.data());
+  RIVULET_ASSIGN_OR_RETURN(void* const room, d.queue.Stage(block.bytes));
+  const CudaRunBlock host = place(room);
+  FillCudaRunBlock(run_, plan_, buckets_[bucket], d.records.NextSequence(), host);
+  if (prompt > 0) PadCudaPrompt(plan_.token_rows(), int(plan_.outputs.size()), prompt, host);
+  RIVULET_CUDA_RETURN_IF_ERROR(
+      cudaMemcpyAsync(d.block.data(), room, block.bytes, cudaMemcpyHostToDevice, d.queue.stream()));
+  const bool direct = prompt == 0 && !plan_.plain;
+  if (direct) RIVULET_RETURN_IF_ERROR(forward_.First(d.queue, block, plan_, count));
+  if (prompt > 0 && count) RIVULET_RETURN_IF_ERROR(forward_.Count(d.queue.launch(), block, 1));
+  if (prompt > 0) RIVULET_RETURN_IF_ERROR(d.prompts.Launch(prompt, d.queue.stream()));
+  const int steps = draws - (plan_.plain ? 0 : 1);  // that are alike
+  if (steps > 0 && plan_.rows <= d.latency.rows()) {
+    RIVULET_RETURN_IF_ERROR(d.latency.Run(d.queue, block.step, plan_.rows, steps));
+  } else {
+    for (int step = 0; step < steps; ++step) {
+      RIVULET_RETURN_IF_ERROR(d.graphs[bucket].Launch(d.queue.stream()));
+    }
+  }
+  RIVULET_RETURN_IF_ERROR(d.end.Record(d.queue.stream()));
+  order_.Start(run_, plan_);
+  outstanding_ = true;
+  last_progress_ = Clock::now();
+  return absl::OkStatus();
+}
+
+// Appends the records that have come, in their order. Returns whether there was any.
+bool CudaBackend::TakeArrived(std::vector<Record>* records) {
+  bool any = false;
+  for (Record record; !order_.done() && state_->records.Take(order_.next(), &record); any = true) {
+    order_.Take(record.stopped || record.non_finite);
+    records->push_back(std::move(record));
+  }
+  return any;
+}
+
+absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
+  OnDevice& d = *state_;
+  if (TakeArrived(records)) {
+    // A run that has told all needs no question to the device.
+    if (order_.done() && !d.queue.copies_wait()) return true;
+    last_progress_ = Clock::now();
+    return false;
+  }
+  RIVULET_ASSIGN_OR_RETURN(const bool passed, d.end.Passed());
+  if (!passed) {
+    if (Clock::now() - last_progress_ > absl::ToChronoNanoseconds(d.queue.patience())) {
+      return CudaHangStatus("the next record of a run", d.queue.patience());
+    }
+    return false;
+  }
+  TakeArrived(records);  // between the look above and the answer
+  if (!order_.done()) {
+    return MakeError(absl::StatusCode::kUnavailable, "a CUDA run ended without its records",
+                     {"CUDA_ERROR", "", {}});
+  }
+  d.queue.Deliver();
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model> model,
+                                                           const CudaBackendOptions& options) {
+  RIVULET_RETURN_IF_ERROR(CheckCudaOptions(options));
+  RIVULET_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open(options.device));
+  device.overlap = device.overlap && options.overlap;
+  device.graphs = options.graphs;
+  const ModelConfig& config = model->config();
+  RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
+  BackendLimits limits = CudaLimits(config, options, device);
+  RIVULET_ASSIGN_OR_RETURN(CudaLibrary library, OpenCudaLibrary(options, limits));
+  RIVULET_ASSIGN_OR_RETURN(CudaNeed need, MeasureCudaNeed(config, limits, options, library));
+  if (need.sum() > need.usable() && options.products == CudaProductChoice::kAuto) {
+    library = {nullptr, "no memory for a second copy of the weights"};
+    RIVULET_ASSIGN_OR_RETURN(need, MeasureCudaNeed(config, limits, options, library));
+  }
+  if (need.sum() > need.usable()) return need.OutOfMemory();
+  limits.weight_bytes = need.weights;
+  auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits, std::move(library),
+                                               options.many_rows);
+  const absl::Status started = backend->Start(options);
+  // Memory is cut in pieces, and neighbours on the device take some, too.
+  if (absl::IsResourceExhausted(started)) return need.OutOfMemory();
+  if (!started.ok()) return started;
+  return backend;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda/cuda_forward.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/gemm_cuda.h"
+#include "kernels/gemm_wide_cuda.h"
+#include "kernels/layer_norm_cuda.h"
+#include "kernels/product_rows_cuda.h"
+#include "model/base/error.h"
+#include "model/cuda/cuda_model_args.h"
+
+namespace rivulet {
+namespace {
+
+using kernels::CudaGemmArgs;
+using kernels::CudaLaunch;
+using kernels::CudaMatrix;
+using kernels::CudaWideGemmArgs;
+using kernels::Epilogue;
+
+CudaGemmArgs Product(const CudaMatrix& w, const float* a, int lda, float* out, int ld_out,
+                     int rows) {
+  CudaGemmArgs args;
+  args.w = w;
+  args.a = a;
+  args.lda = lda;
+  args.out = out;
+  args.ld_out = ld_out;
+  args.rows = rows;
+  return args;
+}
+
+// The rows of a are normalised first, and kept in `norm_out`.
+void AddNorm(const CudaNorm& norm, float eps, float* norm_out, int ld_norm_out,
+             CudaGemmArgs* args) {
+  args->norm_weight = norm.weight;
+  args->norm_bias = norm.bias;
+  args->norm_eps = eps;
+  args->norm_out = norm_out;
+  args->ld_norm_out = ld_norm_out;
+}
+
+// The same where a is in F16. `out` is null where the caller wants out_half.
+CudaWideGemmArgs WideProduct(const CudaMatrix& w, const uint16_t* a, int lda, float* out,
+                             int ld_out, int rows) {
+  CudaWideGemmArgs args;
+  args.w = w;
+  args.a = a;
+  args.lda = lda;
+  args.out = out;
+  args.ld_out = ld_out;
+  args.rows = rows;
+  return args;
+}
+
+// The columns that the library reads of rows with n.
+int Padded8(int n) { return kernels::ProductK(n) - kernels::kProductPrefix; }
+
+absl::Status WideGemm(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
+  return CudaStatus(kernels::WideGemmCuda(launch, args), "launching a product of many rows");
+}
+
+absl::Status Gemm(const CudaLaunch& launch, const CudaGemmArgs& args) {
+  return CudaStatus(kernels::GemmCuda(launch, args), "launching a matrix product");
+}
+
+}  // namespace
+
+absl::Status CudaForward::Check(const ModelConfig& config) {
+  const char* const reason =
+      kernels::CheckAttentionCuda(config.state_layout(), FeatureMapOf(config));
+  if (reason == nullptr) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnimplemented,
+                   absl::StrCat("backend \"cuda\" cannot run this model: ", reason),
+                   {"MODEL_UNSUPPORTED", "backend", {}});
+}
+
+absl::Status CudaForward::Prepare() {
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareAttentionCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareWideGemmCuda());
+  return absl::OkStatus();
+}
+
+bool CudaForward::Wide(int rows) const {
+  return Many(rows) && weights_.layers[0].qkv.type == kernels::WeightType::kF16;
+}
+
+absl::Status CudaForward::Embed(const CudaLaunch& launch, const Pass& pass) const {
+  kernels::CudaEmbedArgs args = CudaEmbedding(config_, weights_);
+  args.tokens = pass.tokens;
+  args.at = pass.positions;
+  args.out = scratch_.x;
+  args.half = Wide(pass.rows) ? scratch_.half : nullptr;
+  args.rows = pass.rows;
+  args.ld = scratch_.ld_x;
+  args.width = scratch_.width_x;
+  return CudaStatus(kernels::EmbedCuda(launch, args), "launching the embedding");
+}
+
+absl::Status CudaForward::Attention(const CudaLaunch& launch, const Pass& pass, int index) const {
+  kernels::CudaAttentionArgs args = CudaAttention(config_, slots_);
+  args.segments = pass.segments;
+  args.num_segments = pass.num_segments;
+  args.num_long = pass.num_long;
+  args.features = scratch_.features;
+  args.rows = pass.rows;
+  args.qkv = scratch_.qkv;
+  args.ld_qkv = scratch_.ld_qkv;
+  args.out = Wide(pass.rows) ? nullptr : scratch_.attention;
+  args.out_half = Wide(pass.rows) ? scratch_.attention_half : nullptr;
+  args.ld_out = scratch_.ld_attention;
+  args.layer = index;
+  args.map.omega = weights_.layers[size_t(index)].omega;
+  return CudaStatus(kernels::AttentionCuda(launch, args), "launching the attention");
+}
+
+// q, k, v and gates of a layer: of the embedding in x, or of x = norm2(y) of the layer before.
+absl::Status CudaForward::Queries(const CudaLaunch& launch, int index, int rows) const {
+  const CudaScratch& s = scratch_;
+  const CudaMatrix& w = weights_.layers[size_t(index)].qkv;
+  const CudaNorm* const norm = index == 0 ? nullptr : &weights_.layers[size_t(index) - 1].norm2;
+  if (norm != nullptr && Many(rows)) {
+    RIVULET_RETURN_IF_ERROR(Normalize(launch, *norm, 0, s.x, rows));
+  }
+  if (products_.Takes(CudaProduct::kQkv, rows)) {
+    return products_.Run(CudaProduct::kQkv, weights_.layers[size_t(index)].rows[0], InputX(rows),
+                         nullptr, s.qkv, rows, launch.stream);
+  }
+  if (Wide(rows)) {
+    return WideGemm(launch, WideProduct(w, s.half, s.ld_x, s.qkv, s.ld_qkv, rows));
+  }
+  const bool fused = norm != nullptr && !Many(rows);
+  CudaGemmArgs qkv = Product(w, fused ? s.y : s.x, s.ld_x, s.qkv, s.ld_qkv, rows);
+  if (fused) AddNorm(*norm, config_.layer_norm_eps, s.x, s.ld_x, &qkv);
+  return Gemm(launch, qkv);
+}
+
+// y = x + out(attention); in the last layer of the rows whose outputs are wanted alone.
+absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const Pass& pass,
+                                       int index) const {
+  const CudaScratch& s = scratch_;
+  const CudaMatrix& w = weights_.layers[size_t(index)].out;
+  const bool last = index + 1 == config_.num_layers;
+  const int rows = last ? pass.num_outputs : pass.rows;
+  const int32_t* const gather = last ? pass.gather : nullptr;
+  // Our own kernels gather on the way, with the same bits where they may be mixed at all.
+  if (products_.Takes(CudaProduct::kOut, pass.rows) && (gather == nullptr || products_.all())) {
+    return LibraryAttentionOut(launch, pass, index, gather, rows);
+  }
+  const auto with_residual = [&](auto args) {
+    args.gather = gather;
+    args.epilogue = Epilogue::kResidual;
+    args.residual = s.x;
+    args.ld_residual = s.ld_x;
+    return args;
+  };
+  if (Wide(pass.rows)) {
+    return WideGemm(
+        launch, with_residual(WideProduct(w, s.attention_half, s.ld_attention, s.y, s.ld_x, rows)));
+  }
+  return Gemm(launch, with_residual(Product(w, s.attention, s.ld_attention, s.y, s.ld_x, rows)));
+}
+
+// The same on the library. It gathers nothing: rows of attention and residual are copied first.
+absl::Status CudaForward::LibraryAttentionOut(const CudaLaunch& launch, const Pass& pass, int index,
+                                              const int32_t* gather, int rows) const {
+  const CudaScratch& s = scratch_;
+  const bool half = Wide(pass.rows);
+  const int width = config_.num_heads * config_.value_dim;
+  const kernels::CudaProductRows attention = {
+      half ? static_cast<void*>(s.attention_half) : s.attention, half, s.ld_attention, rows};
+  const kernels::CudaProductRows x = {s.x, false, s.ld_x, rows}, y = {s.y, false, s.ld_x, rows};
+  kernels::CudaProductRows a = attention;
+  if (gather != nullptr) {
+    // The queries have been read. F16 of half the size fits, too.
+    a.data = half ? static_cast<void*>(reinterpret_cast<uint16_t*>(s.qkv) + kernels::kProductPrefix)
+                  : s.qkv + kernels::kProductPrefix;
+    RIVULET_RETURN_IF_ERROR(
+        CudaStatus(kernels::GatherProductRowsCuda(launch, attention, gather, a,
+                                                  -kernels::kProductPrefix, Padded8(width)),
+                   "launching a gather"));
+    RIVULET_RETURN_IF_ERROR(
+        CudaStatus(kernels::GatherProductRowsCuda(launch, x, gather, y, 0, config_.hidden_size),
+                   "launching a gather"));
+  }
+  return products_.Run(CudaProduct::kOut, weights_.layers[size_t(index)].rows[1], a.data,
+                       gather == nullptr ? s.x : s.y, s.y, rows, launch.stream);
+}
+
+// y -> y: x = norm1(y); y = x + ffn2(act(ffn1(x))).
+absl::Status CudaForward::FeedForward(const CudaLaunch& launch, const CudaLayer& layer,
+                                      int rows) const {
+  const CudaScratch& s = scratch_;
+  const bool fused = !Many(rows);
+  if (!fused) RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, 0, s.x, rows));
+  RIVULET_RETURN_IF_ERROR(Expand(launch, layer, rows));
+  if (products_.Takes(CudaProduct::kFfn2, rows)) {
+    const void* const a = Wide(rows) ? static_cast<const void*>(s.ffn_half) : s.ffn;
+    return products_.Run(CudaProduct::kFfn2, layer.rows[3], a, s.x, s.y, rows, launch.stream);
+  }
+  const auto with_residual = [&](auto args) {
+    args.epilogue = Epilogue::kResidual;
+    args.residual = s.x;
+    args.ld_residual = s.ld_x;
+    return args;
+  };
+  if (Wide(rows)) {
+    return WideGemm(
+        launch, with_residual(WideProduct(layer.ffn2, s.ffn_half, s.ld_ffn, s.y, s.ld_x, rows)));
+  }
+  return Gemm(launch, with_residual(Product(layer.ffn2, s.ffn, s.ld_ffn, s.y, s.ld_x, rows)));
+}
+
+// ffn = act(ffn1(x)), of x or of the norm of y.
+absl::Status CudaForward::Expand(const CudaLaunch& launch, const CudaLayer& layer, int rows) const {
+  const CudaScratch& s = scratch_;
+  if (products_.Takes(CudaProduct::kFfn1, rows)) {
+    RIVULET_RETURN_IF_ERROR(products_.Run(CudaProduct::kFfn1, layer.rows[2], InputX(rows), nullptr,
+                                          s.ffn, rows, launch.stream));
+    const kernels::CudaProductRows sums = {s.ffn, false, s.ld_ffn, rows};
+    const kernels::CudaProductRows halves = {s.ffn_half, true, s.ld_ffn, rows};
+    return CudaStatus(
+        kernels::ActivateProductRowsCuda(launch, CudaActivation(config_), sums,
+                                         Wide(rows) ? halves : sums, config_.ffn_size),
+        "launching an activation");
+  }
+  if (Wide(rows)) {
+    CudaWideGemmArgs ffn1 = WideProduct(layer.ffn1, s.half, s.ld_x, nullptr, s.ld_ffn, rows);
+    ffn1.out_half = s.ffn_half;
+    ffn1.epilogue = CudaActivation(config_);
+    return WideGemm(launch, ffn1);
+  }
+  const bool fused = !Many(rows);
+  CudaGemmArgs ffn1 = Product(layer.ffn1, fused ? s.y : s.x, s.ld_x, s.ffn, s.ld_ffn, rows);
+  if (fused) AddNorm(layer.norm1, config_.layer_norm_eps, s.x, s.ld_x, &ffn1);
+  ffn1.epilogue = CudaActivation(config_);
+  return Gemm(launch, ffn1);
+}
+
+// Post-norm: x = norm1(x + attention(x)); x = norm2(x + ffn(x)). y holds what norm2 has yet to see;
+// from the middle of the last layer on only the rows whose outputs are wanted go on.
+absl::Status CudaForward::Layers(const CudaLaunch& launch, const Pass& pass) const {
+  RIVULET_RETURN_IF_ERROR(Embed(launch, pass));
+  for (int i = 0; i < config_.num_layers; ++i) {
+    RIVULET_RETURN_IF_ERROR(Queries(launch, i, pass.rows));
+    RIVULET_RETURN_IF_ERROR(Attention(launch, pass, i));
+    const int rows = i + 1 == config_.num_layers ? pass.num_outputs : pass.rows;
+    if (rows == 0) return absl::OkStatus();
+    RIVULET_RETURN_IF_ERROR(AttentionOut(launch, pass, i));
+    RIVULET_RETURN_IF_ERROR(FeedForward(launch, weights_.layers[size_t(i)], rows));
+  }
+  // Where two norms follow each other the first is a launch of its own.
+  if (!config_.final_norm) return absl::OkStatus();
+  return Normalize(launch, weights_.layers.back().norm2, 0, scratch_.y, pass.num_outputs);
+}
+
+// `to` = norm(y) of rows from `first` on, and where `to` is x in F16, too.
+absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& norm, int first,
+                                    float* to, int rows) const {
+  kernels::LayerNormArgs args;
+  args.x = scratch_.y + size_t(first) * size_t(scratch_.ld_x);
+  args.y = to;
+  args.weight = norm.weight;
+  args.bias = norm.bias;
+  args.rows = rows;
+  args.n = config_.hidden_size;
+  args.ld = scratch_.ld_x;
+  args.eps = config_.layer_norm_eps;
+  uint16_t* const half = to == scratch_.x && Wide(rows) ? scratch_.half : nullptr;
+  return CudaStatus(kernels::LayerNormCuda(launch, args, half, scratch_.width_x),
+                    "launching a norm");
+}
+
+// Head outputs of output rows first .. first + rows - 1.
+absl::Status CudaForward::Head(const CudaLaunch& launch, int first, int rows) const {
+  const CudaScratch& s = scratch_;
+  const CudaNorm& norm = config_.final_norm ? weights_.final_norm : weights_.layers.back().norm2;
+  if (products_.Takes(CudaProduct::kHead, rows)) {
+    // Nothing reads x any more.
+    RIVULET_RETURN_IF_ERROR(Normalize(launch, norm, first, s.x, rows));
+    return products_.Run(CudaProduct::kHead, weights_.head_rows, s.x, nullptr, s.outputs, rows,
+                         launch.stream);
+  }
+  const float* const y = s.y + size_t(first) * size_t(s.ld_x);
+  CudaGemmArgs head = Product(weights_.head, y, s.ld_x, s.outputs, s.ld_outputs, rows);
+  AddNorm(norm, config_.layer_norm_eps, nullptr, 0, &head);
+  return Gemm(launch, head);
+}
+
+absl::Status CudaForward::Sample(const CudaLaunch& launch, const Pass& pass, int first,
+                                 int rows) const {
+  kernels::CudaSampleArgs args = CudaSampling(config_, slots_, records_, scratch_);
+  args.rows = rows;
+  args.work = pass.work + first;
+  args.fed = pass.fed == nullptr ? nullptr : pass.fed + first;
+  args.next = pass.next;
+  return CudaStatus(kernels::SampleCuda(launch, args), "launching the sampling");
+}
+
+absl::Status CudaForward::Step(const CudaLaunch& launch, const CudaRunBlock& block,
+                               int bucket) const {
+  const kernels::CudaStepRows& step = block.step;
+  const Pass pass = {step.tokens, step.positions, step.segments, bucket,      bucket, 0,
+                     nullptr,     bucket,         step.outputs,  step.tokens, step};
+  RIVULET_RETURN_IF_ERROR(Layers(launch, pass));
+  for (int first = 0; first < bucket; first += scratch_.head_rows) {
+    const int rows = std::min(scratch_.head_rows, bucket - first);
+    RIVULET_RETURN_IF_ERROR(Head(launch, first, rows));
+    RIVULET_RETURN_IF_ERROR(Sample(launch, pass, first, rows));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CudaForward::Prompt(const CudaLaunch& launch, const CudaRunBlock& block,
+                                 int token_rows) const {
+  const int num_long = token_rows >= kCudaLongSegment ? 1 : 0;
+  const Pass pass = {
+      block.tokens,  block.positions, block.segments, token_rows, 1, num_long, block.gather, 1,
+      block.outputs, nullptr,         block.step};
+  RIVULET_RETURN_IF_ERROR(Layers(launch, pass));
+  RIVULET_RETURN_IF_ERROR(Head(launch, 0, 1));
+  return Sample(launch, pass, 0, 1);
+}
+
+absl::Status CudaForward::Count(const CudaLaunch& launch, const CudaRunBlock& block,
+                                int rows) const {
+  kernels::CudaCountArgs args;
+  args.segments = block.segments;
+  args.num_segments = rows;
+  args.tokens = block.tokens;
+  args.as_output = block.as_output;
+  args.samplers = slots_.samplers();
+  return CudaStatus(kernels::CountTokensCuda(launch, args), "launching the count of tokens");
+}
+
+absl::Status CudaForward::First(CudaQueue& queue, const CudaRunBlock& block,
+                                const CudaRunPlan& plan, bool count) const {
+  const CudaLaunch& launch = queue.launch();
+  const int num_outputs = int(plan.outputs.size());
+  const bool all = num_outputs == plan.token_rows();
+  const Pass pass = {block.tokens,
+                     block.positions,
+                     block.segments,
+                     plan.token_rows(),
+                     plan.rows,
+                     plan.num_long,
+                     all ? nullptr : block.gather,
+                     num_outputs,
+                     block.outputs,
+                     nullptr,
+                     block.step};
+  if (count) RIVULET_RETURN_IF_ERROR(Count(launch, block, plan.rows));
+  RIVULET_RETURN_IF_ERROR(Layers(launch, pass));
+  auto raw = plan.raw.begin();
+  std::vector<float*> destinations;
+  for (int first = 0; first < num_outputs; first += scratch_.head_rows) {
+    const int rows = std::min(scratch_.head_rows, num_outputs - first);
+    RIVULET_RETURN_IF_ERROR(Head(launch, first, rows));
+    RIVULET_RETURN_IF_ERROR(Sample(launch, pass, first, rows));
+    // Neighbouring rows leave in one copy.
+    while (raw != plan.raw.end() && raw->output_row < first + rows) {
+      const int begin = raw->output_row;
+      destinations.clear();
+      for (; raw != plan.raw.end() && raw->output_row < first + rows &&
+             raw->output_row == begin + int(destinations.size());
+           ++raw) {
+        destinations.push_back(raw->destination);
+      }
+      const float* const from =
+          scratch_.outputs + size_t(begin - first) * size_t(scratch_.ld_outputs);
+      RIVULET_RETURN_IF_ERROR(queue.CopyOut(from, size_t(scratch_.ld_outputs),
+                                            size_t(config_.output_size()), destinations));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rivulet

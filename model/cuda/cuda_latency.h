@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaLatency: the steps of a run of few rows as one launch (kernels/latency_cuda.h), where model
+// and device allow it. The bits are those of the graphs, so each run may take either.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/latency_cuda.h"
+#include "model/config.h"
+#include "model/cuda/cuda_backend.h"
+#include "model/cuda/cuda_device.h"
+#include "model/cuda/cuda_queue.h"
+#include "model/cuda/cuda_run_block.h"
+#include "model/cuda/cuda_step_model.h"
+
+namespace rivulet {
+
+// Thread: one.
+class CudaLatency {
+ public:
+  CudaLatency() = default;  // takes no run
+  ~CudaLatency();
+  CudaLatency(CudaLatency&& other) noexcept { *this = std::move(other); }
+  CudaLatency& operator=(CudaLatency&& other) noexcept;
+
+  // Device memory that Create will take at most.
+  static size_t Bytes(const ModelConfig& config, const BackendLimits& limits,
+                      const CudaBackendOptions& options);
+
+  // Plans for 1, 2, 4, ... up to options.latency_rows rows, and runs each once, with rows of
+  // nobody, in `block`, where runs arrive. Where the device or the model does not allow it, or
+  // options.plan is kThroughput or options.products kCublasLt, the result takes no run and says
+  // why. Errors: INVALID_ARGUMENT (options.plan is kLatency and cannot be), RESOURCE_EXHAUSTED,
+  // UNAVAILABLE. References must outlive the result.
+  static absl::StatusOr<CudaLatency> Create(const CudaStepModel& model,
+                                            const kernels::CudaSampleArgs& sample,
+                                            const CudaMemory& block, const BackendLimits& limits,
+                                            const CudaDevice& device,
+                                            const CudaBackendOptions& options, CudaQueue& queue);
+
+  // Most rows of a run that this takes; 0: none.
+  int rows() const { return plans_.empty() ? 0 : plans_.back().rows; }
+  // In words, for the log: how runs of few rows go, or why not in one launch.
+  const std::string& description() const { return description_; }
+
+  // Queues `steps` steps of `rows` rows from what `block.step` says, which is used up.
+  // REQUIRES: 1 <= rows <= rows(); steps >= 1.
+  absl::Status Run(const CudaQueue& queue, const kernels::CudaStepRows& step, int rows, int steps);
+
+ private:
+  absl::Status Prepare(const CudaDevice& device, bool may_stream, int most_rows);
+  absl::Status WarmUp(const CudaMemory& block, CudaQueue& queue);
+
+  int device_ = 0;
+  std::string description_;
+  kernels::LatencyArgs args_;                // but for plan, rows, steps
+  std::vector<kernels::LatencyPlan> plans_;  // rising rows
+  CudaMemory exchange_, abort_;
+  CudaEvent end_;           // of the last launch
+  uint64_t next_flag_ = 1;  // 0 is what fresh words hold
+};
+
+}  // namespace rivulet

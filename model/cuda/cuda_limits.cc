@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda/cuda_limits.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/latency_cuda.h"
+#include "model/base/error.h"
+#include "model/cuda/cuda_weights.h"
+
+namespace rivulet {
+
+absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
+  const auto check = [](absl::string_view field, int value, int low, int high) {
+    if (value >= low && value <= high) return absl::OkStatus();
+    return InvalidField("OPTION_OUT_OF_RANGE", field,
+                        absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high));
+  };
+  RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots, 1, 1 << 24));
+  RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 0, 1 << 16));
+  RIVULET_RETURN_IF_ERROR(check("max_tokens", options.max_tokens, 0, 1 << 20));
+  RIVULET_RETURN_IF_ERROR(check("max_steps", options.max_steps, 1, 1 << 10));
+  RIVULET_RETURN_IF_ERROR(check("many_rows", options.many_rows, 1, 1 << 20));
+  RIVULET_RETURN_IF_ERROR(check("head_rows", options.head_rows, 0, 1 << 20));
+  RIVULET_RETURN_IF_ERROR(check("latency_rows", options.latency_rows, 0, kernels::kLatencyMaxRows));
+  RIVULET_RETURN_IF_ERROR(check("preferred_steps", options.preferred_steps, 1, options.max_steps));
+  if (options.plan == CudaPlan::kLatency && options.products == CudaProductChoice::kCublasLt) {
+    return CudaPlanUnsupported("latency", "products is \"cublaslt\"");
+  }
+  if (options.patience > absl::ZeroDuration()) return absl::OkStatus();
+  return InvalidField("OPTION_OUT_OF_RANGE", "patience",
+                      absl::StrCat("patience is ", absl::FormatDuration(options.patience),
+                                   "; allowed: more than 0"));
+}
+
+absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why) {
+  return InvalidField("PLAN_UNSUPPORTED", "plan",
+                      absl::StrCat("plan is \"", name, "\", but ", why,
+                                   "; allowed here: \"auto\" or \"throughput\""));
+}
+
+BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,
+                         const CudaDevice& device) {
+  constexpr int kMostRows = 4096, kLeastTokens = 8192;
+  BackendLimits limits;
+  limits.num_slots = options.num_slots;
+  limits.max_rows =
+      options.max_rows > 0 ? options.max_rows : std::min(options.num_slots, kMostRows);
+  limits.max_tokens =
+      std::max(options.max_tokens > 0 ? options.max_tokens : kLeastTokens, limits.max_rows);
+  limits.max_steps = options.max_steps;
+  limits.preferred_steps = options.preferred_steps;
+  limits.preferred_prefill_tokens = limits.max_tokens;
+  limits.bytes_per_slot = config.state_layout().bytes_per_slot();
+  // One more whenever a change of the code changes bits.
+  constexpr int kNumericsVersion = 1;
+  limits.numerics_id =
+      absl::StrCat("cuda-", options.precision == CudaPrecision::kFloat32 ? "float32" : "default",
+                   "-graph-sm", device.sm, "-", kNumericsVersion);
+  return limits;
+}
+
+}  // namespace rivulet

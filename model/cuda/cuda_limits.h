@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the options of a CUDA backend may be, and what they make of it.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "model/backend.h"
+#include "model/config.h"
+#include "model/cuda/cuda_backend.h"
+#include "model/cuda/cuda_device.h"
+
+namespace rivulet {
+
+// OK, or INVALID_ARGUMENT naming the field and its range.
+absl::Status CheckCudaOptions(const CudaBackendOptions& options);
+// INVALID_ARGUMENT: plan `name`, which was asked for by name, cannot be, and why.
+absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why);
+// All but weight_bytes, plan and products. REQUIRES: checked options.
+BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,
+                         const CudaDevice& device);
+
+}  // namespace rivulet

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// What launches say of a model alone: tables, layout, slots, ring, head outputs.
+#pragma once
+
+#include "kernels/embed_cuda.h"
+#include "kernels/gemm.h"
+#include "kernels/linear_attention_cuda.h"
+#include "kernels/sample_cuda.h"
+#include "model/config.h"
+#include "model/cuda/cuda_records.h"
+#include "model/cuda/cuda_scratch.h"
+#include "model/cuda/cuda_slots.h"
+#include "model/cuda/cuda_weights.h"
+
+namespace rivulet {
+
+kernels::CudaEmbedArgs CudaEmbedding(const ModelConfig& config, const CudaWeights& weights);
+kernels::CudaAttentionArgs CudaAttention(const ModelConfig& config, const CudaSlots& slots);
+kernels::CudaSampleArgs CudaSampling(const ModelConfig& config, const CudaSlots& slots,
+                                     const CudaRecords& records, const CudaScratch& scratch);
+kernels::Epilogue CudaActivation(const ModelConfig& config);
+
+}  // namespace rivulet

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda/cuda_need.h"
+
+#include <cuda_runtime_api.h>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/cuda/cuda_device.h"
+#include "model/cuda/cuda_latency.h"
+#include "model/cuda/cuda_run_block.h"
+#include "model/cuda/cuda_slots.h"
+#include "model/cuda/cuda_step_model.h"
+#include "model/cuda/cuda_weights.h"
+
+namespace rivulet {
+
+absl::Status CudaNeed::OutOfMemory() const {
+  const size_t other = weights + work + slot;  // with the guard slot
+  const size_t fit = usable() > other ? (usable() - other) / slot : 0;
+  return MakeError(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrCat("weights of ", weights, " bytes, ", num_slots, " slots of ", slot,
+                   " bytes and work space of ", work, " bytes exceed the ", usable(),
+                   " bytes free of ", total, " on the CUDA device; ", fit, " slots would fit"),
+      {"OUT_OF_MEMORY", "slots", {}});
+}
+
+CudaScratch::Options CudaScratchOptions(const CudaBackendOptions& options,
+                                        const CudaLibrary& library) {
+  return {options.head_rows, library.library != nullptr,
+          options.precision != CudaPrecision::kFloat32};
+}
+
+absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, const BackendLimits& limits,
+                                         const CudaBackendOptions& options,
+                                         const CudaLibrary& library) {
+  CudaNeed need;
+  RIVULET_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&need.free, &need.total));
+  need.weights = CudaWeights::Bytes(config, options.precision, CudaFormsOf(options, library));
+  need.slot = CudaSlots::BytesPerSlot(config);
+  need.work = CudaScratch::Bytes(config, limits, CudaScratchOptions(options, library)) +
+              CudaRunBlock::MaxBytes(limits) + CudaStepModel::Bytes(config) +
+              CudaLatency::Bytes(config, limits, options);
+  need.num_slots = limits.num_slots;
+  return need;
+}
+
+}  // namespace rivulet

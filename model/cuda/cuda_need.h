@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a CUDA backend takes of its device's memory, before it takes any.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/backend.h"
+#include "model/config.h"
+#include "model/cuda/cuda_backend.h"
+#include "model/cuda/cuda_products.h"
+#include "model/cuda/cuda_scratch.h"
+
+namespace rivulet {
+
+// Bytes.
+struct CudaNeed {
+  size_t free = 0, total = 0;  // the device's, before
+  size_t weights = 0, slot = 0, work = 0;
+  int num_slots = 0;
+
+  size_t sum() const { return weights + work + slot * (size_t(num_slots) + 1); }
+  // The runtime itself needs some for graphs and kernels.
+  size_t usable() const { return free - std::min(free, total / 64); }
+  // RESOURCE_EXHAUSTED with the arithmetic, and how many slots would fit.
+  absl::Status OutOfMemory() const;
+};
+
+// Of the current device. Errors: UNAVAILABLE (CUDA_ERROR).
+absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, const BackendLimits& limits,
+                                         const CudaBackendOptions& options,
+                                         const CudaLibrary& library);
+
+CudaScratch::Options CudaScratchOptions(const CudaBackendOptions& options,
+                                        const CudaLibrary& library);
+
+}  // namespace rivulet

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaScratch: the memory between the launches of a forward pass.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/launch_cuda.h"
+#include "model/backend.h"
+#include "model/config.h"
+#include "model/cuda/cuda_device.h"
+
+namespace rivulet {
+
+// Activations. All pointers are device memory, rows [.., ld].
+class CudaScratch {
+ public:
+  struct Options {
+    int head_rows = 0;         // of a piece of head outputs; 0: what 32 MiB hold
+    bool for_library = false;  // rows that products read have the prefix of product_rows_cuda.h
+    bool halves = true;        // ... and products read F16
+  };
+  static size_t Bytes(const ModelConfig& config, const BackendLimits& limits,
+                      const Options& options);
+  static absl::StatusOr<CudaScratch> Create(const ModelConfig& config, const BackendLimits& limits,
+                                            const Options& options,
+                                            const kernels::CudaLaunch& launch);
+
+  float *x, *y, *qkv, *attention, *ffn;  // [max_tokens]
+  // What products read in F16: x, and in place of attention and ffn or, for a library, beside them.
+  uint16_t *half, *attention_half = nullptr,
+                  *ffn_half = nullptr;  // [max_tokens]; ld as of x, attention, ffn
+  float* features;            // [max_tokens and a long segment each kCudaLongSegment of them]
+  float *outputs, *adjusted;  // [head_rows]
+  int ld_x, ld_qkv, ld_attention, ld_ffn, ld_features, ld_outputs, ld_adjusted;
+  int width_x;    // columns of x that are written; what lies behind is the next row's prefix
+  int head_rows;  // head outputs of one piece
+
+ private:
+  struct Array;
+  static std::vector<Array> Arrays(const ModelConfig& config, const BackendLimits& limits,
+                                   const Options& options, CudaScratch* scratch);
+  absl::Status Place(const Array& array, void* memory, const kernels::CudaLaunch& launch);
+  std::vector<CudaMemory> memory_;
+};
+
+}  // namespace rivulet

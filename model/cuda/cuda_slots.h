@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaSlots: what sessions keep in device memory: recurrent state, how they sample, what tokens
+// they have seen. All of it is reserved at start, so that no session can fail for memory later.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/sample_cuda.h"
+#include "model/backend.h"
+#include "model/config.h"
+#include "model/cuda/cuda_device.h"
+#include "model/cuda/cuda_queue.h"
+
+namespace rivulet {
+
+// Most top log-probabilities of a record.
+inline constexpr int kCudaMaxTop = 20;
+
+// Everything takes effect in stream order. REQUIRES of all: slots within 1..num_slots. Thread: one.
+class CudaSlots {
+ public:
+  // Device memory of one slot: the state, for every token a stop id and (categorical heads) its
+  // count and bias.
+  static size_t BytesPerSlot(const ModelConfig& config);
+
+  // Slots 0 (the guard) to num_slots, states zero.
+  static absl::StatusOr<CudaSlots> Create(const ModelConfig& config, int num_slots,
+                                          const CudaQueue& queue);
+
+  absl::Status Zero(std::span<const Slot> slots, CudaQueue& queue);
+  absl::Status Copy(Slot from, Slot to, CudaQueue& queue);
+  // Errors: INVALID_ARGUMENT where the sampler asks for more than kCudaMaxTop.
+  absl::Status SetSampler(Slot slot, const SlotSampler& sampler, CudaQueue& queue);
+  absl::Status Read(Slot slot, std::span<float> out, CudaQueue& queue) const;
+  absl::Status Write(Slot slot, std::span<const float> in, CudaQueue& queue);
+
+  // Before a run uses `slot`: the device's sampler becomes what the calls above made of it.
+  absl::Status Ready(Slot slot, CudaQueue& queue);
+  // Whether fed tokens are counted.
+  bool counts(Slot slot) const { return mine_[size_t(slot)].sampler.seen != nullptr; }
+
+  float* states() const { return static_cast<float*>(states_.data()); }
+  const kernels::CudaSampler* samplers() const {
+    return static_cast<const kernels::CudaSampler*>(samplers_.data());
+  }
+
+ private:
+  struct Mine {
+    kernels::CudaSampler sampler;  // as the device shall have it
+    bool ready = false;            // the device has it
+  };
+  // Arrays of one slot, in device memory.
+  uint32_t* seen(Slot slot) const;
+  kernels::CudaLogitBias* bias(Slot slot) const;
+  int32_t* stop_ids(Slot slot) const;
+  kernels::CudaSampler Default() const;
+  absl::Status SetHistory(Slot slot, std::span<const TokenCount> history, CudaQueue& queue);
+  absl::Status SetLists(Slot slot, const SlotSampler& sampler, CudaQueue& queue);
+
+  size_t floats_ = 0;  // of a state
+  int num_tokens_ = 0;
+  bool categorical_ = false;
+  int32_t banned_ = -1;
+  CudaMemory states_, samplers_, seen_, bias_, stop_ids_;
+  std::vector<Mine> mine_;  // [num_slots + 1]
+  std::vector<int32_t> stops_;
+  std::vector<uint32_t> history_;
+  std::vector<kernels::CudaLogitBias> biases_;
+};
+
+}  // namespace rivulet

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/weights/safetensors_header.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "model/base/checked.h"
+#include "model/base/error.h"
+#include "model/base/strict_json.h"
+
+namespace rivulet {
+namespace {
+
+constexpr size_t kMaxNameBytes = 512;
+constexpr size_t kMaxDims = 8;
+constexpr char kMetadata[] = "__metadata__";
+
+absl::Status Corrupt(absl::string_view message) {
+  return MakeError(absl::StatusCode::kDataLoss, message, {"CORRUPT_WEIGHTS", "", {}});
+}
+
+absl::Status BadTensor(absl::string_view name, absl::string_view message) {
+  return Corrupt(absl::StrCat("tensor ", Quoted(name), ": ", message));
+}
+
+std::string ShapeText(std::span<const int64_t> shape) {
+  return absl::StrCat("[", absl::StrJoin(shape.begin(), shape.end(), ", "), "]");
+}
+
+absl::Status CheckMetadata(const JsonValue& value) {
+  if (value.kind != JsonValue::Kind::kObject) {
+    return Corrupt(absl::StrCat("header: __metadata__ is ", Describe(value),
+                                "; allowed: an object of strings"));
+  }
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    if (value.items[i].kind != JsonValue::Kind::kString) {
+      return Corrupt(absl::StrCat("header: __metadata__ ", Quoted(value.keys[i]), " is ",
+                                  Describe(value.items[i]), "; allowed: a string"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A non-negative integer of an array; `what` names the array.
+absl::StatusOr<int64_t> Extent(absl::string_view name, absl::string_view what,
+                               const JsonValue& value) {
+  if (value.kind == JsonValue::Kind::kInteger && value.integer >= 0) return value.integer;
+  return BadTensor(name, absl::StrCat(what, " holds ", Describe(value),
+                                      "; allowed: integers from 0 to ", INT64_MAX));
+}
+
+absl::StatusOr<DType> ParseDType(absl::string_view name, const JsonValue& value) {
+  if (value.kind == JsonValue::Kind::kString) {
+    if (value.text == "F32") return DType::kF32;
+    if (value.text == "F16") return DType::kF16;
+    if (value.text == "BF16") return DType::kBF16;
+  }
+  return BadTensor(
+      name, absl::StrCat("dtype is ", Describe(value), "; allowed: \"F32\", \"F16\" or \"BF16\""));
+}
+
+absl::Status ParseShape(absl::string_view name, const JsonValue& value, TensorEntry* entry) {
+  if (value.kind != JsonValue::Kind::kArray) {
+    return BadTensor(name, absl::StrCat("shape is ", Describe(value), "; allowed: an array"));
+  }
+  if (value.items.size() > kMaxDims) {
+    return BadTensor(name, absl::StrCat("shape has ", value.items.size(),
+                                        " dimensions; allowed: at most ", kMaxDims));
+  }
+  for (const JsonValue& item : value.items) {
+    RIVULET_ASSIGN_OR_RETURN(const int64_t extent, Extent(name, "shape", item));
+    entry->shape.push_back(extent);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParseOffsets(absl::string_view name, const JsonValue& value, uint64_t data_bytes,
+                          TensorEntry* entry) {
+  if (value.kind != JsonValue::Kind::kArray || value.items.size() != 2) {
+    return BadTensor(name, absl::StrCat("data_offsets is ", Describe(value),
+                                        "; allowed: an array of 2 integers"));
+  }
+  RIVULET_ASSIGN_OR_RETURN(const int64_t begin, Extent(name, "data_offsets", value.items[0]));
+  RIVULET_ASSIGN_OR_RETURN(const int64_t end, Extent(name, "data_offsets", value.items[1]));
+  entry->begin = static_cast<uint64_t>(begin);
+  entry->end = static_cast<uint64_t>(end);
+  const std::string held = absl::StrCat("data_offsets is [", begin, ", ", end, "]; ");
+  if (end < begin) return BadTensor(name, absl::StrCat(held, "the end lies before the begin"));
+  if (entry->end > data_bytes) {
+    return BadTensor(
+        name, absl::StrCat(held, "the file holds only ", data_bytes, " bytes after its header"));
+  }
+  return absl::OkStatus();
+}
+
+// That the offsets span what dtype and shape say.
+absl::Status CheckSize(absl::string_view name, const TensorEntry& entry) {
+  uint64_t bytes = SizeOf(entry.dtype);
+  for (const int64_t extent : entry.shape) {
+    const auto product = CheckedMul(bytes, static_cast<uint64_t>(extent));
+    if (!product) {
+      return BadTensor(name, absl::StrCat("shape ", ShapeText(entry.shape),
+                                          " has more bytes than 64 bits can count"));
+    }
+    bytes = *product;
+  }
+  if (bytes == 0) {
+    return BadTensor(name, absl::StrCat("shape ", ShapeText(entry.shape), " holds no weight"));
+  }
+  if (bytes == entry.end - entry.begin) return absl::OkStatus();
+  return BadTensor(name, absl::StrCat("data_offsets [", entry.begin, ", ", entry.end, "] span ",
+                                      entry.end - entry.begin, " bytes; shape ",
+                                      ShapeText(entry.shape), " and dtype need ", bytes));
+}
+
+absl::StatusOr<TensorEntry> ParseEntry(absl::string_view name, const JsonValue& value,
+                                       uint64_t data_bytes) {
+  if (value.kind != JsonValue::Kind::kObject) {
+    return BadTensor(name, absl::StrCat("its entry is ", Describe(value), "; allowed: an object"));
+  }
+  for (const std::string& key : value.keys) {
+    if (key != "dtype" && key != "shape" && key != "data_offsets") {
+      return BadTensor(name, absl::StrCat("unknown field ", Quoted(key),
+                                          "; allowed: dtype, shape, data_offsets"));
+    }
+  }
+  const JsonValue* const dtype = value.Find("dtype");
+  const JsonValue* const shape = value.Find("shape");
+  const JsonValue* const offsets = value.Find("data_offsets");
+  if (dtype == nullptr) return BadTensor(name, "dtype is missing");
+  if (shape == nullptr) return BadTensor(name, "shape is missing");
+  if (offsets == nullptr) return BadTensor(name, "data_offsets is missing");
+  TensorEntry entry;
+  RIVULET_ASSIGN_OR_RETURN(entry.dtype, ParseDType(name, *dtype));
+  RIVULET_RETURN_IF_ERROR(ParseShape(name, *shape, &entry));
+  RIVULET_RETURN_IF_ERROR(ParseOffsets(name, *offsets, data_bytes, &entry));
+  RIVULET_RETURN_IF_ERROR(CheckSize(name, entry));
+  return entry;
+}
+
+// That the tensors, in the order of their offsets, fill the data exactly.
+absl::Status CheckContiguous(const TensorEntries& entries, uint64_t data_bytes) {
+  std::vector<TensorEntries::const_pointer> order;
+  for (const auto& named : entries) order.push_back(&named);
+  std::sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);
+  });
+  uint64_t filled = 0;
+  for (const auto* named : order) {
+    const TensorEntry& entry = named->second;
+    if (entry.begin != filled) {
+      return BadTensor(named->first,
+                       absl::StrCat("data_offsets [", entry.begin, ", ", entry.end, "] leave ",
+                                    entry.begin < filled ? "an overlap with the tensor before"
+                                                         : "a gap before it",
+                                    "; the tensor must begin at ", filled));
+    }
+    filled = entry.end;
+  }
+  if (filled == data_bytes) return absl::OkStatus();
+  return Corrupt(absl::StrCat("the file holds ", data_bytes - filled,
+                              " bytes that belong to no tensor, after the last one"));
+}
+
+absl::Status CheckForm(absl::string_view header) {
+  if (header.empty() || header.front() != '{') {
+    return Corrupt(absl::StrCat("header: begins with ", Quoted(header.substr(0, 1)),
+                                "; allowed: \"{\", without white space before it"));
+  }
+  const size_t last = header.find_last_not_of(' ');
+  if (header[last] != '}') {
+    return Corrupt(absl::StrCat("header: ends with ", Quoted(header.substr(last, 1)),
+                                "; allowed: \"}\" and spaces after it"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<TensorEntries> ParseSafetensorsHeader(absl::string_view header, uint64_t data_bytes,
+                                                     std::span<const TensorSpec> expected) {
+  RIVULET_RETURN_IF_ERROR(CheckForm(header));
+  std::map<absl::string_view, const TensorSpec*> specs;
+  for (const TensorSpec& spec : expected) specs.emplace(spec.name, &spec);
+
+  TensorEntries entries;
+  const auto on_member = [&](const std::string& name, const JsonValue& value) -> absl::Status {
+    if (name == kMetadata) return CheckMetadata(value);
+    if (name.size() > kMaxNameBytes) {
+      return BadTensor(name, absl::StrCat("its name has ", name.size(), " bytes; allowed: at most ",
+                                          kMaxNameBytes));
+    }
+    const auto spec = specs.find(name);
+    if (spec == specs.end()) {
+      return BadTensor(name, "the configuration has no such tensor");
+    }
+    RIVULET_ASSIGN_OR_RETURN(TensorEntry entry, ParseEntry(name, value, data_bytes));
+    if (entry.shape != spec->second->shape) {
+      return BadTensor(
+          name, absl::StrCat("shape is ", ShapeText(entry.shape), "; the configuration needs ",
+                             ShapeText(spec->second->shape)));
+    }
+    entries.emplace(name, std::move(entry));
+    return absl::OkStatus();
+  };
+  const absl::Status parsed = ParseStrictJsonMembers(header, JsonLimits{}, on_member);
+  if (absl::IsInvalidArgument(parsed)) {
+    return Corrupt(absl::StrCat("header: ", parsed.message()));
+  }
+  RIVULET_RETURN_IF_ERROR(parsed);
+  for (const TensorSpec& spec : expected) {
+    if (entries.find(spec.name) == entries.end()) {
+      return BadTensor(spec.name, "the file lacks it");
+    }
+  }
+  RIVULET_RETURN_IF_ERROR(CheckContiguous(entries, data_bytes));
+  return entries;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// WeightsFile: a checked safetensors file. Opening reads and checks the header only; weights are
+// read in pieces of at most 1 MiB, straight into the caller's memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/config.h"
+#include "model/weights/safetensors_header.h"
+
+namespace rivulet {
+
+// Thread: const after Open; Read may be called from several threads at once (it uses pread).
+class WeightsFile {
+ public:
+  // Opens `path` (a regular file), checks the header completely (model/FORMAT.md lists every rule)
+  // and that names, shapes and dtypes are exactly `expected`. Errors: NOT_FOUND, or DATA_LOSS that
+  // names the tensor. No memory is taken in proportion to what the header claims: claims are
+  // compared with the file's size first.
+  static absl::StatusOr<std::unique_ptr<WeightsFile>> Open(const std::string& path,
+                                                           std::span<const TensorSpec> expected);
+  // The names of the tensors in the header of any safetensors file, checked for nothing else.
+  // Errors: NOT_FOUND, DATA_LOSS, INVALID_ARGUMENT (no JSON).
+  static absl::StatusOr<std::vector<std::string>> TensorNames(const std::string& path);
+
+  ~WeightsFile();
+  WeightsFile(const WeightsFile&) = delete;
+  WeightsFile& operator=(const WeightsFile&) = delete;
+
+  // Reads the whole file once, in pieces: looks at every weight and returns the file's SHA-256 in
+  // lower-case hex. Errors: DATA_LOSS for a non-finite weight (names tensor and index) or a file
+  // that changed since Open.
+  absl::StatusOr<std::string> Sha256() const;
+
+  // The dtype `name` has in the file. REQUIRES: `name` was among `expected`.
+  DType dtype(absl::string_view name) const;
+
+  // Decodes a tensor to float32 (exact for every dtype), row-major. REQUIRES: `name` was among
+  // `expected` and out.size() is its element count. Errors: DATA_LOSS for a non-finite weight
+  // (names tensor and index) or a file that changed since Open.
+  absl::Status Read(absl::string_view name, std::span<float> out) const;
+
+ private:
+  WeightsFile() = default;
+  // Opens the file; nothing is read.
+  static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenOnly(const std::string& path);
+  // The header's text. Errors name the rule.
+  absl::StatusOr<std::string> ReadHeader() const;
+  // Reads exactly out.size() bytes from `offset` and makes sure that the file is still the one that
+  // was opened.
+  absl::Status ReadBytes(uint64_t offset, std::span<char> out) const;
+  absl::Status CheckUnchanged() const;
+
+  int fd_ = -1;
+  uint64_t size_ = 0;
+  int64_t mtime_ns_ = 0;
+  uint64_t data_begin_ = 0;  // where the data starts, in bytes from the beginning of the file
+  TensorEntries entries_;
+};
+
+}  // namespace rivulet

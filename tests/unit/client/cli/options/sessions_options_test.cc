@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command lines of `rivulet sessions`, and of `rivulet models load` and `unload`.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "client/cli/options/options.h"
+
+namespace rivulet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Optional;
+
+// With --target at the end.
+template <typename T>
+T Expect(std::vector<std::string> args) {
+  args.insert(args.end(), {"--target", "h:1"});
+  absl::StatusOr<Command> command = ParseCommandLine(args);
+  EXPECT_TRUE(command.ok()) << command.status();
+  if (!command.ok() || !std::holds_alternative<T>(*command)) {
+    ADD_FAILURE() << "another command";
+    return T();
+  }
+  return std::get<T>(*std::move(command));
+}
+
+std::string Refusal(std::vector<std::string> args) {
+  const absl::StatusOr<Command> command = ParseCommandLine(args);
+  if (command.ok()) return "accepted";
+  EXPECT_EQ(command.status().code(), absl::StatusCode::kInvalidArgument);
+  const std::string message(command.status().message());
+  EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 0) << message;
+  return message;
+}
+
+TEST(SessionsOptionsTest, EveryActionIsRead) {
+  const auto action = [](std::vector<std::string> args) {
+    args.insert(args.begin(), "sessions");
+    return Expect<SessionsOptions>(args).action;
+  };
+  EXPECT_EQ(action({"open"}), SessionsAction::kOpen);
+  EXPECT_EQ(action({"append", "s"}), SessionsAction::kAppend);
+  EXPECT_EQ(action({"fork", "s"}), SessionsAction::kFork);
+  EXPECT_EQ(action({"rewind", "s", "--position", "0"}), SessionsAction::kRewind);
+  EXPECT_EQ(action({"snapshot", "s", "--out", "f"}), SessionsAction::kSnapshot);
+  EXPECT_EQ(action({"restore", "--input", "f"}), SessionsAction::kRestore);
+  EXPECT_EQ(action({"list"}), SessionsAction::kList);
+  EXPECT_EQ(action({"close", "s"}), SessionsAction::kClose);
+}
+
+TEST(SessionsOptionsTest, EveryOptionIsRead) {
+  const auto append = Expect<SessionsOptions>(
+      {"sessions", "append", "abc", "--tokens", "1,2", "--position", "7", "--mark", "m", "--score",
+       "--json", "--tenant", "t", "--cookie", "c", "--model-name", "n"});
+  EXPECT_EQ(append.session.id, "abc");
+  EXPECT_THAT(*append.tokens, ElementsAre(1, 2));
+  EXPECT_THAT(append.session.position, Optional(7));
+  EXPECT_EQ(append.session.mark, "m");
+  EXPECT_EQ(append.session.cookie, "c");
+  EXPECT_TRUE(append.score && append.json);
+  EXPECT_EQ(append.target.tenant, "t");
+  EXPECT_EQ(append.target.model_name, "n");
+  EXPECT_EQ(append.target.target, "h:1");
+  const auto open = Expect<SessionsOptions>(
+      {"sessions", "open", "--seed", "18446744073709551615", "--idle-timeout", "1.5"});
+  EXPECT_THAT(open.seed, Optional(UINT64_MAX));
+  EXPECT_THAT(open.idle_seconds, Optional(1.5));
+  EXPECT_FALSE(open.json);
+  EXPECT_THAT(Expect<SessionsOptions>({"sessions", "fork", "s", "--count", "256"}).count,
+              Optional(256));
+  EXPECT_EQ(Expect<SessionsOptions>({"sessions", "restore", "--input", "f"}).file, "f");
+  const auto generate = Expect<GenerateOptions>(
+      {"generate", "--session", "abc", "--position", "0", "--mark", "m", "--tenant", "t"});
+  EXPECT_EQ(generate.session.id, "abc");
+  EXPECT_THAT(generate.session.position, Optional(0));
+  EXPECT_EQ(generate.session.mark, "m");
+  EXPECT_EQ(generate.target.tenant, "t");
+}
+
+TEST(SessionsOptionsTest, GenerateAndAppendShareThePromptCacheAndHavePriorities) {
+  const std::vector<std::string> options = {"--cache", "--cache-salt",     "s",  "--cache-position",
+                                            "9",       "--cache-position", "-1", "--priority",
+                                            "high"};
+  const auto check = [](const CacheOptions& cache, const std::string& priority) {
+    EXPECT_TRUE(cache.enabled);
+    EXPECT_EQ(cache.salt, "s");
+    EXPECT_THAT(cache.positions, ElementsAre(9, -1));  // what they may be is the server's to say
+    EXPECT_EQ(priority, "high");
+  };
+  std::vector<std::string> args = {"generate"};
+  args.insert(args.end(), options.begin(), options.end());
+  const auto generate = Expect<GenerateOptions>(args);
+  check(generate.cache, generate.priority);
+  args = {"sessions", "append", "abc"};
+  args.insert(args.end(), options.begin(), options.end());
+  const auto append = Expect<SessionsOptions>(args);
+  check(append.cache, append.priority);
+  EXPECT_FALSE(Expect<GenerateOptions>({"generate"}).cache.enabled);
+  EXPECT_EQ(Expect<GenerateOptions>({"generate"}).priority, "");
+  EXPECT_EQ(Expect<ScoreOptions>({"score", "--input", "-", "--priority", "low"}).priority, "low");
+  EXPECT_EQ(Expect<GenerateOptions>({"generate", "--tenant", "t"}).target.tenant, "t");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--cache-salt", "s"}, "--cache"},
+      {{"--cache-position", "1"}, "--cache"},
+      {{"--cache", "--cache-position", "x"}, "--cache-position"},
+      {{"--cache", "--cache-salt", "\xff"}, "--cache-salt"},
+      {{"--priority", "urgent"}, "--priority"},
+      {{"--cache", "--out", "f.png"}, "--cache"},
+  };
+  for (const auto& [bad, mention] : cases) {
+    std::vector<std::string> command = {"generate", "--target", "h:1"};
+    command.insert(command.end(), bad.begin(), bad.end());
+    EXPECT_THAT(Refusal(command), HasSubstr(mention)) << bad[0];
+  }
+}
+
+TEST(SessionsOptionsTest, BadFormIsRefusedWithTheOptionsName) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"open", "--seed", "-1"}, "--seed"},
+      {{"open", "--idle-timeout", "0"}, "--idle-timeout"},
+      {{"append", "s", "--position", "-1"}, "--position"},
+      {{"append", "s", "--mark", "\xff"}, "--mark"},
+      {{"append", "\xff"}, "SESSION"},
+      {{"append"}, "SESSION"},
+      {{"append", "s", "--values", "256"}, "--values"},
+      {{"fork", "s", "--count", "0"}, "--count"},
+      {{"fork", "s", "--mark", "m"}, "--mark"},
+      {{"rewind", "s"}, "--position or --mark"},
+      {{"rewind", "s", "--position", "1", "--mark", "m"}, "--mark"},
+      {{"snapshot", "s"}, "--out"},
+      {{"snapshot", "s", "--out", ""}, "--out"},
+      {{"restore", "--input", ""}, "--input"},
+      {{"list", "--model", "d"}, "--model"},
+  };
+  for (const auto& [args, mention] : cases) {
+    std::vector<std::string> command = {"sessions"};
+    command.insert(command.end(), args.begin(), args.end());
+    command.insert(command.end(), {"--target", "h:1"});
+    EXPECT_THAT(Refusal(command), HasSubstr(mention)) << args[0];
+  }
+  EXPECT_THAT(Refusal({"sessions", "open"}), HasSubstr("--target"));
+  EXPECT_NE(Refusal({"generate", "--model", "d", "--session", "s"}), "accepted");
+  EXPECT_NE(Refusal({"generate", "--target", "h:1", "--position", "1"}), "accepted");
+}
+
+TEST(ModelsOptionsTest, LoadAndUnloadAreRead) {
+  const auto load = Expect<ModelsOptions>({"models", "load", "m", "--json"});
+  EXPECT_EQ(load.action, ModelsAction::kLoad);
+  EXPECT_EQ(load.name, "m");
+  EXPECT_EQ(load.target.target, "h:1");
+  EXPECT_TRUE(load.json);
+  const auto unload = Expect<ModelsOptions>({"models", "unload", "m", "--drain-timeout", "0"});
+  EXPECT_EQ(unload.action, ModelsAction::kUnload);
+  EXPECT_THAT(unload.drain_seconds, Optional(0));
+  EXPECT_EQ(Expect<ModelsOptions>({"models"}).action, ModelsAction::kList);
+  EXPECT_THAT(Refusal({"models", "load", "--target", "h:1"}), HasSubstr("NAME"));
+  EXPECT_THAT(Refusal({"models", "load", "m"}), HasSubstr("--target"));
+  EXPECT_THAT(Refusal({"models", "load", "m", "--target", "h:1", "--drain-timeout", "1"}),
+              HasSubstr("--drain-timeout"));
+  EXPECT_NE(Refusal({"models", "remove", "m", "--target", "h:1"}), "accepted");
+}
+
+}  // namespace
+}  // namespace rivulet
