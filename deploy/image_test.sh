@@ -118,4 +118,4 @@ fi
 
 export RIVULET_IMAGE_BASE=$base RIVULET_IMAGE=localhost/rivulet RIVULET_IMAGE_WITH_MODEL=localhost/rivulet-mnist
 RIVULET_IMAGE_BUILDAH="buildah ${store[*]}" RIVULET_BIN_DIR=$bin RIVULET_SOURCE_DIR=$PWD \
-  PYTHONDONTWRITEBYTECODE=1 unshare --net -- python3 tests/e2e/image_test.py
+  PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=tests/e2e/support unshare --net -- python3 tests/e2e/image_test.py

@@ -2,7 +2,7 @@
 # Installs what a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--tests]
 # Without an option: what building the server and the command needs. --tests: also what deploy/test.sh needs.
 # --tests also makes build/venv (tests/requirements.txt; tests/requirements-cuda.txt where nvcc is) and build/node
-# (tests/e2e/grpc_js).
+# (tests/e2e/client/grpc_js).
 # Does nothing where everything is there; otherwise needs root, or sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -86,7 +86,7 @@ install_cuda_tools() {
 }
 
 install_node() {
-  local source=tests/e2e/grpc_js node=build/node
+  local source=tests/e2e/client/grpc_js node=build/node
   ! unchanged "$node/stamp" "$source"/package.json "$source"/package-lock.json || return 0
   echo "setup: npm packages of $source into $node" >&2
   mkdir -p "$node"

@@ -5,7 +5,7 @@
 // characters that are no \w; lstrip and rstrip take the white space beside them along. Those with
 // `normalized` are looked for, in their normalized form, in what is left after normalization.
 // Cost: at most kMaxAddedTokenBytes looks a byte of text.
-// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/tokenizer_test.py
+// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 // is a token as a whole stays one.
 // Cost: at most 3 n entries of a queue for n code points, O(n log n), whatever the text and merges.
 // Sources: Sennrich et al., 2016 (arXiv:1508.07909); the order of ties is that of `tokenizers`.
-// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/tokenizer_test.py
+// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
 #pragma once
 
 #include <array>

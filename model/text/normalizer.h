@@ -4,7 +4,7 @@
 // NFC comes from utf8proc (Unicode 15; a library of 350 KB without data files, where ICU brings
 // 30 MB): decomposition of a code point, combining classes, composition of a pair. The walk over
 // the text is ours, as offsets need to know which code points became which.
-// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/tokenizer_test.py
+// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
 #pragma once
 
 #include <string>

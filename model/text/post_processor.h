@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `post_processor` of tokenizer.json: tokens before and behind a text (TemplateProcessing), and
 // offsets without the space beside a word (ByteLevel with trim_offsets); Sequence of these.
-// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/tokenizer_test.py
+// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `pre_tokenizer` of tokenizer.json: cuts text into the pieces that merges stay within.
 // ByteLevel, Split, Digits, Metaspace, Sequence; anything else is an error that names it.
-// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/tokenizer_test.py
+// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
 #pragma once
 
 #include <cstdint>

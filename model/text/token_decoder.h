@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `decoder` of tokenizer.json: what bytes of text a token stands for. ByteLevel, Metaspace, and a
 // Sequence of these with Replace, ByteFallback, Fuse and, behind Fuse, Strip of one leading space.
-// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/tokenizer_test.py
+// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
 #pragma once
 
 #include <string>

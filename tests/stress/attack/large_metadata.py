@@ -10,7 +10,7 @@ import time
 import http2
 import victim
 
-sys.path.append(str(victim.SOURCE_DIR / "tests/e2e"))
+sys.path.append(str(victim.SOURCE_DIR / "tests/e2e/support"))
 
 SIZES_KIB = (7, 9, 12, 14, 20, 40, 60, 100)
 ACK = 1
@@ -23,7 +23,7 @@ class Client:
     connection over one connection to `replica`, and gives that to other clients later."""
 
     def __init__(self, front: str, replica: str, replies: int = 4):
-        import balancer  # of tests/e2e: grpc and the stubs
+        import balancer  # of tests/e2e/support: grpc and the stubs
 
         self.balancer = balancer
         self.replica, self.expected = replica, replies

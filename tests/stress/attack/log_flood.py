@@ -9,7 +9,7 @@ import time
 
 import victim
 
-sys.path.append(str(victim.SOURCE_DIR / "tests/e2e"))
+sys.path.append(str(victim.SOURCE_DIR / "tests/e2e/support"))
 
 CALLS = 3000
 TOLD = 5  # seconds until the number of those left out is in the log
@@ -17,7 +17,7 @@ TOLD = 5  # seconds until the number of those left out is in the log
 
 def flood(channel, options: dict, request) -> dict[str, int]:
     """Status codes of CALLS calls, by number."""
-    import balancer  # of tests/e2e: grpc and the stubs
+    import balancer  # of tests/e2e/support: grpc and the stubs
 
     codes: collections.Counter[str] = collections.Counter()
     for _ in range(CALLS):

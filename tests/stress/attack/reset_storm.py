@@ -14,7 +14,7 @@ import time
 import http2
 import victim
 
-sys.path.append(str(victim.SOURCE_DIR / "tests/e2e"))
+sys.path.append(str(victim.SOURCE_DIR / "tests/e2e/support"))
 
 # By the name of --method: path, and whether a message is sent before the reset.
 METHODS = {
@@ -120,7 +120,7 @@ class Storm:
 
 def honest_calls(channel, timeout: float, until) -> dict:
     """Small replies, one after another, while `until()` is false: how many came, how many failed, how long they took."""
-    import balancer  # of tests/e2e: grpc and the stubs
+    import balancer  # of tests/e2e/support: grpc and the stubs
 
     took, failed, longest = [], {}, 0.0
     while not until():

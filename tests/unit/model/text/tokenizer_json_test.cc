@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ParseTokenizerJson: what is done, what is refused, and that the cost stays near linear.
-// tests/e2e/tokenizer_test.py compares the results with another implementation.
+// tests/e2e/cli/tokenizer_test.py compares the results with another implementation.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

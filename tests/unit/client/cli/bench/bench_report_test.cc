@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run says of itself. That the JSON output is complete is tested in
-// tests/e2e/bench_cli_test.py.
+// tests/e2e/cli/bench_cli_test.py.
 #include "client/cli/bench/bench_report.h"
 
 #include <gmock/gmock.h>

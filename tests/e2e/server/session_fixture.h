@@ -10,7 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "rivulet/client.h"
-#include "tests/e2e/test_server.h"
+#include "tests/e2e/server/test_server.h"
 
 namespace rivulet::testing {
 

@@ -19,7 +19,7 @@
 
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "tests/e2e/test_server.h"
+#include "tests/e2e/server/test_server.h"
 #include "tests/support/raw_rpc.h"
 #include "tests/support/wire_error.h"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """rivulet-convert: checkpoints of every feature map and of the paper's image model, scored like the library in float64.
 
-The first part needs no PyTorch: committed checkpoints with the library's answers (tests/e2e/checkpoints). The second makes fresh ones with
+The first part needs no PyTorch: committed checkpoints with the library's answers (tests/e2e/tools/checkpoints). The second makes fresh ones with
 the library itself (see torch_python.py) and lets the converter check them; where that is absent the output says so.
 """
 
@@ -19,7 +19,7 @@ from command import BIN_DIR, SOURCE_DIR, CommandTest, Result, rivulet, token_lin
 from safetensors.numpy import load_file, save_file
 from torch_python import LIBRARY, TORCH_PYTHON, missing_library, missing_torch, module
 
-CHECKPOINTS = SOURCE_DIR / "tests/e2e/checkpoints"
+CHECKPOINTS = SOURCE_DIR / "tests/e2e/tools/checkpoints"
 BY_NAME = {case.name: case for case in CASES}
 WITHOUT_SCALE = BY_NAME["image-generator"].flags[:-2]  # how it draws is then guessed
 NO_TORCH, NO_LIBRARY = missing_torch(), missing_library()

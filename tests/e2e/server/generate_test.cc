@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/e2e/test_server.h"
+#include "tests/e2e/server/test_server.h"
 
 namespace rivulet::testing {
 namespace {

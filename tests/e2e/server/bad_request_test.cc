@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/e2e/test_server.h"
+#include "tests/e2e/server/test_server.h"
 #include "tests/support/wire_error.h"
 
 namespace rivulet::testing {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "tests/e2e/test_server.h"
+#include "tests/e2e/server/test_server.h"
 #include "tests/support/raw_rpc.h"
 #include "tests/support/wire_error.h"
 

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "rivulet/v1/session_service.grpc.pb.h"
-#include "tests/e2e/session_fixture.h"
+#include "tests/e2e/server/session_fixture.h"
 #include "tests/support/wire_error.h"
 
 namespace rivulet::testing {

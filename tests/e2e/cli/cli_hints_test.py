@@ -47,7 +47,7 @@ class CommandHintsTest(CommandTest):
         model, of_server = result.lines()
         self.assertEqual((model["model"], model["slots"], model["max_queue"], model["draining"]), ("tiny-rfa", 7, 1024, False))
         self.assertGreaterEqual(model["tokens_total"], 9)
-        proto = (pathlib.Path(__file__).parents[2] / "proto/rivulet/v1/inference.proto").read_text()
+        proto = (pathlib.Path(__file__).parents[3] / "proto/rivulet/v1/inference.proto").read_text()
         declared = lambda name: {line.split()[-3] for line in proto.split(f"message {name} {{")[1].split("\n}")[0].splitlines() if line.endswith(";")}
         self.assertEqual(set(model), declared("ModelLoad"))
         self.assertEqual(set(of_server["server"]), declared("ServerLoad"))

@@ -32,7 +32,7 @@ class FindPackageTest(CommandTest):
                 for tree in (SOURCE_DIR, BUILD_DIR):
                     self.assertNotIn(f"{tree}/", file.read_text(), file)
             self.run_command(
-                "cmake", "-S", SOURCE_DIR / "tests/e2e/find_package", "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
+                "cmake", "-S", SOURCE_DIR / "tests/e2e/client/find_package", "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}",
                 f"-DCMAKE_CXX_FLAGS={os.environ.get('RIVULET_CXX_FLAGS', '')}",
                 f"-DCMAKE_CXX_COMPILER={os.environ.get('RIVULET_CXX', 'c++')}",
             )

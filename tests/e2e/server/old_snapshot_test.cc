@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots that an earlier build wrote (tests/e2e/snapshots/README.md): restored, kept as they
+// Snapshots that an earlier build wrote (tests/e2e/server/snapshots/README.md): restored, kept as they
 // were, and gone on with to the tokens that the earlier build drew.
 #include <gtest/gtest.h>
 
@@ -8,12 +8,12 @@
 
 #include "kernels/cpu_target.h"
 #include "server/sessions/snapshot.h"
-#include "tests/e2e/session_fixture.h"
+#include "tests/e2e/server/session_fixture.h"
 
 namespace rivulet::testing {
 namespace {
 
-constexpr char kFolder[] = RIVULET_SOURCE_DIR "/tests/e2e/snapshots/";
+constexpr char kFolder[] = RIVULET_SOURCE_DIR "/tests/e2e/server/snapshots/";
 constexpr char kNumerics[] = "cpu-f32-exact-fma-1";  // of the machine and build that wrote them
 
 struct Old {

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "tests/e2e/session_fixture.h"
+#include "tests/e2e/server/session_fixture.h"
 
 namespace rivulet::testing {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/e2e/test_server.h"
+#include "tests/e2e/server/test_server.h"
 
 #include <gtest/gtest.h>
 

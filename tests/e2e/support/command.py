@@ -8,7 +8,7 @@ import re
 import subprocess
 import unittest
 
-SOURCE_DIR = pathlib.Path(os.environ.get("RIVULET_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+SOURCE_DIR = pathlib.Path(os.environ.get("RIVULET_SOURCE_DIR", pathlib.Path(__file__).parents[3]))
 BIN_DIR = pathlib.Path(os.environ.get("RIVULET_BIN_DIR", SOURCE_DIR / "build/release/bin"))
 CONFORMANCE = SOURCE_DIR / "tests/conformance/models"
 ZOO = SOURCE_DIR / "model/zoo"

@@ -11,7 +11,7 @@
 
 #include "model/base/error.h"
 #include "server/sessions/snapshot.h"
-#include "tests/e2e/session_fixture.h"
+#include "tests/e2e/server/session_fixture.h"
 
 namespace rivulet::testing {
 namespace {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "rivulet/multiplex.h"
-#include "tests/e2e/test_server.h"
+#include "tests/e2e/server/test_server.h"
 
 namespace rivulet::testing {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "server/sessions/sequence_hash.h"
 #include "server/sessions/snapshot.h"
-#include "tests/e2e/session_fixture.h"
+#include "tests/e2e/server/session_fixture.h"
 
 namespace rivulet::testing {
 namespace {
