@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Rules for Markdown. Each rule is proved on a small bad example before it judges the tree."""
+import fnmatch
+import itertools
 import re
 import unittest
 
-from lint_test import FILES, relative
+from lint_test import FILES, ROOT, relative
 
 WIDTH = 100
 PAGES = [p for p in FILES if p.suffix == ".md"]
-# Pages that are not wrapped yet.
-LONG = re.compile(r"^(kernels|tests/gpu)/|^deploy/BENCHMARKS\.md$|^server/engine/README\.md$")
+# Pages to which the rules do not apply yet.
+PENDING = re.compile(r"^(kernels|tests/gpu)/|^deploy/BENCHMARKS\.md$|^server/engine/README\.md$")
 
 
 def prose(text):
@@ -38,6 +40,50 @@ def long_lines(text):
     return found
 
 
+NAMES = [relative(p) for p in FILES]
+FOLDERS = {str(parent) for p in FILES for parent in p.relative_to(ROOT).parents}
+SUFFIXES = ("h", "cc", "cu", "py", "sh", "proto", "md", "cfg", "yaml", "cmake")
+# Written by a build, a placeholder (`NAME.h`), an ending (`_cpu.cc`), or a file of gRPC's.
+NOT_OURS = re.compile(r"^(build|\.\.?/|/|~|_)|NAME|^health\.proto$")
+
+
+def alternatives(span):
+    """`a.{h,cc}` names a.h and a.cc."""
+    parts = [p[1:-1].split(",") if p.startswith("{") else [p] for p in re.split(r"(\{[^}]*\})", span)]
+    return ["".join(choice) for choice in itertools.product(*parts)]
+
+
+def is_path(span):
+    """Whether a code span names a file or folder of the tree: it has a suffix of our files, or
+    begins with a folder of the root, or ends with a slash."""
+    if not re.fullmatch(r"[\w./*{},-]+", span) or NOT_OURS.search(span):
+        return False
+    named = re.search(r"\.(\w+|\{[\w,]+\})$", span)
+    suffixes = named.group(1).strip("{}").split(",") if named else []
+    if suffixes and all(s in SUFFIXES for s in suffixes):
+        return True
+    return "/" in span and (span.split("/")[0] in FOLDERS or span.endswith("/"))
+
+
+def missing_paths(folder, text):
+    """Paths in code spans of a page in `folder` that are not in the tree. They are relative to the
+    page's folder, to a folder above it, or to the root; a bare file name may lie anywhere below."""
+    spans = [span for _, line in prose(text) for span in re.findall(r"`([^`]+)`", line)]
+    outside = {number for number, _ in prose(text)}
+    for number, line in enumerate(text.split("\n"), 1):
+        if number not in outside:  # in a drawing or an example
+            spans += re.findall(r"(?<![\w./-])(?:\w+/)+\w+\.(?:h|cc|cu)\b", line)
+    above = [""] + ["/".join(folder.split("/")[:n]) + "/" for n in range(1, folder.count("/") + 2) if folder]
+    found = []
+    for path in [p for span in spans if is_path(span) for p in alternatives(span)]:
+        places = [a + path.rstrip("/") for a in above]
+        if "/" not in path:
+            places += [f"{folder}/*/{path}" if folder else f"*/{path}"]
+        if not any(place in FOLDERS or fnmatch.filter(NAMES, place) for place in places):
+            found.append(path)
+    return found
+
+
 class MarkdownTest(unittest.TestCase):
     def test_prose_is_at_most_100_columns_wide(self):
         long = "word " * 21
@@ -46,8 +92,20 @@ class MarkdownTest(unittest.TestCase):
         self.assertEqual(long_lines(f"```\n{long}\n```\n| {long} |\n"), [])
         self.assertEqual(long_lines(f"```\n{long}\n```\n{long}\n"), [4])
         self.assertEqual(long_lines("- `" + long + "`\n"), [])
-        errors = [f"{relative(p)}:{n}" for p in PAGES if not LONG.search(relative(p))
+        errors = [f"{relative(p)}:{n}" for p in PAGES if not PENDING.search(relative(p))
                   for n in long_lines(p.read_text(encoding="utf-8"))]
+        self.assertEqual(errors, [])
+
+    def test_paths_exist(self):
+        self.assertEqual(missing_paths("server", "`engine/loop/loop.{h,cc}` `server/log.h` `log.h` `loop.h`"), [])
+        self.assertEqual(missing_paths("server", "`engine/loop.{h,cc}` `server/lag.h`"),
+                         ["engine/loop.h", "engine/loop.cc", "server/lag.h"])
+        self.assertEqual(missing_paths("model", "`loop.h` `tests/unit/nowhere/`"), ["loop.h", "tests/unit/nowhere/"])
+        self.assertEqual(missing_paths("server", "```\nengine/reply.h engine/replay.h\n```\n"), ["engine/replay.h"])
+        self.assertEqual(missing_paths("", "`build/release/bin/rivulet` `a/b` `--slots` `*.h`"), [])
+        # The changelog names files of its time.
+        errors = [f"{relative(p)}: {path}" for p in PAGES
+                  if relative(p) != "CHANGELOG.md" and not PENDING.search(relative(p)) for path in missing_paths(relative(p.parent).removeprefix("."), p.read_text(encoding="utf-8"))]
         self.assertEqual(errors, [])
 
 
