@@ -131,13 +131,10 @@ absl::StatusOr<AddedTokens> AddedTokens::Create(const JsonValue* value, absl::st
                                                 const Normalizer& normalizer) {
   AddedTokens made;
   if (value == nullptr) return made;
-  if (value->kind != JsonValue::Kind::kArray) {
-    return InvalidTokenizer(path, absl::StrCat("is ", Describe(*value), ", not an array"));
-  }
-  for (size_t i = 0; i < value->items.size(); ++i) {
-    RIVULET_RETURN_IF_ERROR(
-        made.Add(value->items[i], absl::StrCat(path, "[", i, "]"), model, normalizer));
-  }
+  RIVULET_RETURN_IF_ERROR(
+      ForEachItem(*value, path, [&](const JsonValue& item, absl::string_view at) {
+        return made.Add(item, std::string(at), model, normalizer);
+      }));
   std::vector<bool> seen(kMaxVocabularyIds);
   for (size_t i = 0; i < made.tokens_.size(); ++i) {
     const auto id = static_cast<size_t>(made.tokens_[i].id);

@@ -65,7 +65,7 @@ class BpeModel {
   absl::Status ReadVocabulary(const JsonValue& vocabulary, absl::string_view path);
   absl::Status ReadMerges(const JsonValue& merges, absl::string_view path);
   absl::Status AddMerge(absl::string_view left, absl::string_view right, int32_t rank,
-                        const std::string& path);
+                        absl::string_view path);
   absl::Status ReadOptions(const class JsonFields& fields);
   std::optional<size_t> Symbols(absl::string_view piece, std::vector<Symbol>* symbols) const;
   const Merge* Find(int32_t left, int32_t right) const;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "model/base/error.h"
 #include "model/text/bpe.h"
 #include "model/text/json_fields.h"
@@ -41,7 +42,7 @@ absl::Status BpeModel::ReadVocabulary(const JsonValue& vocabulary, absl::string_
 }
 
 absl::Status BpeModel::AddMerge(absl::string_view left, absl::string_view right, int32_t rank,
-                                const std::string& path) {
+                                absl::string_view path) {
   const std::string merged = absl::StrCat(left, right);
   for (const absl::string_view token : {left, right, absl::string_view(merged)}) {
     if (IdOf(token) < 0) {
@@ -57,35 +58,22 @@ absl::Status BpeModel::AddMerge(absl::string_view left, absl::string_view right,
 }
 
 absl::Status BpeModel::ReadMerges(const JsonValue& merges, absl::string_view path) {
-  if (merges.kind != JsonValue::Kind::kArray) {
-    return InvalidTokenizer(path, absl::StrCat("is ", Describe(merges), ", not an array"));
-  }
+  const auto is_text = [](const JsonValue& part) { return part.kind == JsonValue::Kind::kString; };
   merges_.reserve(merges.items.size());
-  for (size_t i = 0; i < merges.items.size(); ++i) {
-    const JsonValue& item = merges.items[i];
-    const std::string at = absl::StrCat(path, "[", i, "]");
-    if (item.kind == JsonValue::Kind::kString) {  // "left right"
-      const size_t space = item.text.find(' ');
-      if (space == std::string::npos || item.text.find(' ', space + 1) != std::string::npos) {
-        return InvalidTokenizer(
-            at, absl::StrCat("is ", Quoted(item.text), ", not two tokens with a space between"));
-      }
-      const absl::string_view text = item.text;
-      RIVULET_RETURN_IF_ERROR(
-          AddMerge(text.substr(0, space), text.substr(space + 1), static_cast<int32_t>(i), at));
-      continue;
+  int32_t rank = 0;
+  return ForEachItem(merges, path, [&](const JsonValue& item, absl::string_view at) {
+    if (is_text(item)) {  // "left right"
+      const std::vector<absl::string_view> parts = absl::StrSplit(item.text, ' ');
+      if (parts.size() == 2) return AddMerge(parts[0], parts[1], rank++, at);
+      return InvalidTokenizer(
+          at, absl::StrCat("is ", Quoted(item.text), ", not two tokens with a space between"));
     }
-    const auto is_text = [](const JsonValue& part) {
-      return part.kind == JsonValue::Kind::kString;
-    };
-    if (item.kind != JsonValue::Kind::kArray || item.items.size() != 2 || !is_text(item.items[0]) ||
-        !is_text(item.items[1])) {
-      return InvalidTokenizer(at, absl::StrCat("is ", Describe(item), ", not two tokens"));
+    if (item.kind == JsonValue::Kind::kArray && item.items.size() == 2 && is_text(item.items[0]) &&
+        is_text(item.items[1])) {
+      return AddMerge(item.items[0].text, item.items[1].text, rank++, at);
     }
-    RIVULET_RETURN_IF_ERROR(
-        AddMerge(item.items[0].text, item.items[1].text, static_cast<int32_t>(i), at));
-  }
-  return absl::OkStatus();
+    return InvalidTokenizer(at, absl::StrCat("is ", Describe(item), ", not two tokens"));
+  });
 }
 
 absl::Status BpeModel::ReadOptions(const JsonFields& fields) {

@@ -38,6 +38,16 @@ absl::Status UnsupportedType(const JsonValue& value, absl::string_view path,
                                            "; supported: ", supported));
 }
 
+absl::Status ForEachItem(const JsonValue& list, absl::string_view path, ItemAction action) {
+  if (list.kind != JsonValue::Kind::kArray) {
+    return InvalidTokenizer(path, absl::StrCat("is ", Describe(list), ", not an array"));
+  }
+  for (size_t i = 0; i < list.items.size(); ++i) {
+    RIVULET_RETURN_IF_ERROR(action(list.items[i], absl::StrCat(path, "[", i, "]")));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<JsonFields> JsonFields::Of(const JsonValue& value, absl::string_view path,
                                           std::initializer_list<absl::string_view> known) {
   if (value.kind != JsonValue::Kind::kObject) {
@@ -87,6 +97,11 @@ absl::StatusOr<int32_t> JsonFields::Whole(absl::string_view key, int32_t most) c
   }
   return InvalidTokenizer(PathOf(key), absl::StrCat("is ", Describe(*found),
                                                     "; allowed: whole numbers from 0 to ", most));
+}
+
+absl::Status JsonFields::ForEach(absl::string_view key, ItemAction action) const {
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue* list, Required(key));
+  return ForEachItem(*list, PathOf(key), action);
 }
 
 absl::Status JsonFields::RefuseUnlessNull(absl::string_view key) const {

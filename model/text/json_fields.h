@@ -6,12 +6,16 @@
 #include <initializer_list>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/base/strict_json.h"
 
 namespace rivulet {
+
+// What is done with an item of an array, whose own path is given.
+using ItemAction = absl::FunctionRef<absl::Status(const JsonValue& item, absl::string_view path)>;
 
 // Errors of all calls: INVALID_ARGUMENT with the member's path as field; reasons
 // INVALID_TOKENIZER (wrong type or value, missing) and UNSUPPORTED_TOKENIZER (known to others).
@@ -30,6 +34,8 @@ class JsonFields {
   absl::StatusOr<std::string> Text(absl::string_view key) const;
   // 0 <= value <= most.
   absl::StatusOr<int32_t> Whole(absl::string_view key, int32_t most) const;
+  // Does `action` with every item of an array, in order, until one fails. Fails where it is no array.
+  absl::Status ForEach(absl::string_view key, ItemAction action) const;
   // Fails unless the member is missing or null.
   absl::Status RefuseUnlessNull(absl::string_view key) const;
 
@@ -41,6 +47,9 @@ class JsonFields {
   const JsonValue* value_;
   std::string path_;
 };
+
+// As JsonFields::ForEach, of a value that is at hand.
+absl::Status ForEachItem(const JsonValue& list, absl::string_view path, ItemAction action);
 
 // "path" is what it should not be: the errors above.
 absl::Status InvalidTokenizer(absl::string_view path, absl::string_view what);

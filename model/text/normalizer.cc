@@ -17,16 +17,9 @@ absl::Status Normalizer::AddSteps(const JsonValue& value, absl::string_view path
   const absl::string_view type = TypeOf(value);
   Step step;
   if (type == "Sequence") {
-    RIVULET_ASSIGN_OR_RETURN(const JsonValue* list, fields.Required("normalizers"));
-    if (list->kind != JsonValue::Kind::kArray) {
-      return InvalidTokenizer(fields.PathOf("normalizers"),
-                              absl::StrCat("is ", Describe(*list), ", not an array"));
-    }
-    for (size_t i = 0; i < list->items.size(); ++i) {
-      RIVULET_RETURN_IF_ERROR(
-          AddSteps(list->items[i], absl::StrCat(fields.PathOf("normalizers"), "[", i, "]"), steps));
-    }
-    return absl::OkStatus();
+    return fields.ForEach("normalizers", [steps](const JsonValue& item, absl::string_view at) {
+      return AddSteps(item, at, steps);
+    });
   }
   if (type == "Prepend") {
     step.kind = Step::Kind::kPrepend;

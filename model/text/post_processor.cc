@@ -124,16 +124,8 @@ absl::Status PostProcessor::Add(const JsonValue& value, absl::string_view path) 
   }
   RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
                            JsonFields::Of(value, path, {"type", "processors"}));
-  RIVULET_ASSIGN_OR_RETURN(const JsonValue* list, fields.Required("processors"));
-  if (list->kind != JsonValue::Kind::kArray) {
-    return InvalidTokenizer(fields.PathOf("processors"),
-                            absl::StrCat("is ", Describe(*list), ", not an array"));
-  }
-  for (size_t i = 0; i < list->items.size(); ++i) {
-    RIVULET_RETURN_IF_ERROR(
-        Add(list->items[i], absl::StrCat(fields.PathOf("processors"), "[", i, "]")));
-  }
-  return absl::OkStatus();
+  return fields.ForEach(
+      "processors", [this](const JsonValue& item, absl::string_view at) { return Add(item, at); });
 }
 
 absl::StatusOr<PostProcessor> PostProcessor::Create(const JsonValue* value,

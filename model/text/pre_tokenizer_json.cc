@@ -137,16 +137,9 @@ absl::Status PreTokenizer::AddSteps(const JsonValue& value, absl::string_view pa
   }
   RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
                            JsonFields::Of(value, path, {"type", "pretokenizers"}));
-  RIVULET_ASSIGN_OR_RETURN(const JsonValue* list, fields.Required("pretokenizers"));
-  if (list->kind != JsonValue::Kind::kArray) {
-    return InvalidTokenizer(fields.PathOf("pretokenizers"),
-                            absl::StrCat("is ", Describe(*list), ", not an array"));
-  }
-  for (size_t i = 0; i < list->items.size(); ++i) {
-    RIVULET_RETURN_IF_ERROR(
-        AddSteps(list->items[i], absl::StrCat(fields.PathOf("pretokenizers"), "[", i, "]"), steps));
-  }
-  return absl::OkStatus();
+  return fields.ForEach("pretokenizers", [steps](const JsonValue& item, absl::string_view at) {
+    return AddSteps(item, at, steps);
+  });
 }
 
 absl::StatusOr<PreTokenizer> PreTokenizer::Create(const JsonValue* value, absl::string_view path) {

@@ -76,16 +76,9 @@ absl::Status TokenDecoder::AddStrip(const JsonValue& value, absl::string_view pa
 absl::Status TokenDecoder::AddList(const JsonValue& value, absl::string_view path, bool* fused) {
   RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
                            JsonFields::Of(value, path, {"type", "decoders"}));
-  RIVULET_ASSIGN_OR_RETURN(const JsonValue* list, fields.Required("decoders"));
-  if (list->kind != JsonValue::Kind::kArray) {
-    return InvalidTokenizer(fields.PathOf("decoders"),
-                            absl::StrCat("is ", Describe(*list), ", not an array"));
-  }
-  for (size_t i = 0; i < list->items.size(); ++i) {
-    RIVULET_RETURN_IF_ERROR(
-        Add(list->items[i], absl::StrCat(fields.PathOf("decoders"), "[", i, "]"), fused));
-  }
-  return absl::OkStatus();
+  return fields.ForEach("decoders", [this, fused](const JsonValue& item, absl::string_view at) {
+    return Add(item, at, fused);
+  });
 }
 
 absl::Status TokenDecoder::Add(const JsonValue& value, absl::string_view path, bool* fused) {

@@ -47,6 +47,12 @@ std::string With(absl::string_view from, absl::string_view to) {
   return json;
 }
 
+TEST(TokenizerJsonTest, TheMergeOfLowestRankComesFirstNotTheLeftmost) {
+  const auto tokenizer = Parse(With(R"(["a b", ["b", "c"]])", R"([["b", "c"], "a b"])"));
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_THAT(tokenizer->Encode("abc", {})->ids, ElementsAre(6, 0, 4));
+}
+
 TEST(TokenizerJsonTest, MergesByRankAndAddsTokensAtPositionZero) {
   const auto tokenizer = Parse(kFile);
   ASSERT_NE(tokenizer, nullptr);
