@@ -9,8 +9,8 @@
 #include "absl/status/statusor.h"
 #include "kernels/feature_map.h"
 #include "kernels/gemm.h"
+#include "model/backend_options.h"
 #include "model/cpu/aligned_buffer.h"
-#include "model/cpu/cpu_backend.h"
 #include "model/model.h"
 
 namespace rivulet {

@@ -6,62 +6,14 @@
 // its place, the bucket that a step was captured for, or how tokens are split over runs.
 #pragma once
 
-#include <cstdint>
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "model/backend.h"
+#include "model/backend_options.h"
 #include "model/model.h"
 
 namespace rivulet {
-
-enum class CudaPrecision : uint8_t {
-  kDefault,  // matrix products of the layers in fp16, summed in float32; all else float32
-  kFloat32,
-};
-
-// How the steps of a run are launched. The bits are the same.
-enum class CudaPlan : uint8_t {
-  kAuto,        // of few rows as one launch where weights fit into the device's shared memory, else
-                // as graphs
-  kLatency,     // of few rows as one launch, even if weights must be read anew in every step
-  kThroughput,  // as graphs
-};
-
-// What runs the matrix products that stand alone. Norms, activations and few rows are part of our
-// own kernels.
-enum class CudaProductChoice : uint8_t {
-  kAuto,  // NVIDIA's cuBLASLt from many rows on, where it is there and gives the bits of our own
-          // kernels on this device; else these
-  kCublasLt,  // cuBLASLt for every product at every row count: other bits, so another numerics id
-  kOwn,       // our own kernels
-};
-
-struct CudaBackendOptions {
-  // Behaviour.
-  int num_slots = 1024;
-  CudaPrecision precision = CudaPrecision::kDefault;
-  CudaProductChoice products = CudaProductChoice::kAuto;
-  std::string library = {};  // cuBLASLt: a file, or a name that the dynamic linker looks for;
-                             // empty: libcublasLt.so.13
-  int device = 0;            // as CUDA counts them
-  // The device is taken for hung, and the backend poisoned, when it makes no progress for so long.
-  absl::Duration patience = absl::Seconds(10);
-  // Ways around a fault of driver or device; the bits are the same.
-  bool overlap = true;  // programmatic dependent launch, where the device has it
-  bool graphs = true;   // CUDA graphs; without them every kernel is launched by the host
-  // Performance.
-  CudaPlan plan = CudaPlan::kAuto;
-  int latency_rows = 8;     // most rows of a run that goes as one launch, at most 16; 0: none
-  int max_rows = 0;         // rows of one run; 0: num_slots, but at most 4096
-  int max_tokens = 0;       // tokens fed by one run, over all rows; 0: max_rows, but at least 8192
-  int max_steps = 32;       // steps of one run
-  int preferred_steps = 8;  // run length that hides the host
-  int many_rows = 512;      // from so many token rows on products take tiles of many rows
-  int head_rows = 0;        // rows whose head outputs are made at a time; 0: what 32 MiB hold
-};
 
 // Uploads the weights, reserves the slots, captures a step for every bucket of row counts and runs
 // each once, so that nothing is allocated or loaded later. Errors: UNIMPLEMENTED (reason

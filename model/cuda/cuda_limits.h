@@ -5,8 +5,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "model/backend.h"
+#include "model/backend_options.h"
 #include "model/config.h"
-#include "model/cuda/cuda_backend.h"
 #include "model/cuda/cuda_device.h"
 
 namespace rivulet {

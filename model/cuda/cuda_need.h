@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/backend.h"
+#include "model/backend_options.h"
 #include "model/config.h"
-#include "model/cuda/cuda_backend.h"
 #include "model/cuda/cuda_products.h"
 #include "model/cuda/cuda_scratch.h"
 

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/feature_map.h"
 #include "kernels/gemm_cuda.h"
-#include "model/cuda/cuda_backend.h"
+#include "model/backend_options.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_queue.h"
 #include "model/model.h"
