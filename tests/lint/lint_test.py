@@ -65,6 +65,34 @@ def layering_errors(name, text):
     return errors
 
 
+def includes(text):
+    return re.findall(r'^\s*#include\s+"([^"]+)"', text, re.M)
+
+
+def imports(text, package):
+    """Modules of `package` that a module of it imports, for types only or not."""
+    named = {name.strip() for names in re.findall(rf"^\s*from {package} import ([\w, ]+)", text, re.M) for name in names.split(",")}
+    return named | set(re.findall(rf"^\s*from {package}\.(\w+)", text, re.M))
+
+
+def circle(arrows):
+    """The nodes of a circle in {node: nodes that it points to}, or []."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return path[path.index(node):] + [node]
+        if node in done or node not in arrows:
+            return []
+        path.append(node)
+        found = next(filter(None, map(visit, sorted(arrows[node]))), [])
+        path.pop()
+        done.add(node)
+        return found
+
+    return next(filter(None, map(visit, sorted(arrows))), [])
+
+
 def function_lengths(text):
     """(first line, length) of function bodies as clang-format lays them out: `) ... {` at indent 0 or 2 to its closing brace."""
     lines, found = text.split("\n"), []
@@ -100,6 +128,16 @@ class LintTest(unittest.TestCase):
         self.assertFalse(layering_errors("model/a.cc", '#include "kernels/gemm.h"\n#include <vector>\n'))
         errors = [e for p, t in TEXTS.items() if p.suffix in (".h", ".cc", ".cu") for e in layering_errors(relative(p), t)]
         self.assertEqual(errors, [])
+
+    def test_nothing_includes_itself_by_way_of_others(self):
+        self.assertEqual(circle({"a": ["b"], "b": ["c"], "c": ["b"]}), ["b", "c", "b"])
+        self.assertEqual(circle({"a": ["b", "c"], "b": ["c"], "c": []}), [])
+        self.assertEqual(imports("from rivulet import a, b\nif TYPE_CHECKING:\n    from rivulet.c import D\n", "rivulet"), {"a", "b", "c"})
+        self.assertEqual(includes('#include <vector>\n#include "model/a.h"\n'), ["model/a.h"])
+        self.assertEqual(circle({relative(p): includes(t) for p, t in TEXTS.items() if p.suffix == ".h"}), [])
+        package = {p.stem: imports(t, "rivulet") for p, t in TEXTS.items() if p.parent.name == "rivulet" and p.stem != "__init__"}
+        self.assertIn("client", package)
+        self.assertEqual(circle(package), [])
 
     def test_files_and_functions_stay_small(self):
         self.assertEqual(function_lengths("int F() {\n  x;\n}\n"), [(1, 3)])

@@ -21,6 +21,7 @@ from rivulet.aio_streams import AsyncGenerateStream, cancelled, end
 from rivulet.connection import ConnectOptions, Methods, TlsOptions
 from rivulet.cookies import SessionCookies
 from rivulet.multiplex_core import MultiplexPart, many
+from rivulet.reply_reader import Reader
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class AsyncClient:
         request = requests.generate(prompt, options)
         own = requests.call_options(options)
         call = self._start("generate", request, own)
-        return AsyncGenerateStream(call, replies.Reader(request), lambda: self.model(request.model, **own), own["timeout"])
+        return AsyncGenerateStream(call, Reader(request), lambda: self.model(request.model, **own), own["timeout"])
 
     def multiplex(self, **options: Unpack[requests.CallOptions]) -> AsyncMultiplex:
         """A stream for many requests at once, for `async with`. Arguments and errors: as Client.multiplex()."""

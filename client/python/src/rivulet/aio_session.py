@@ -5,30 +5,41 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from rivulet import errors, replies, requests
+from rivulet import errors, model_replies, replies, requests
 from rivulet.aio_streams import AsyncSessionStream, cancelled
+from rivulet.cookies import SessionCookies
 from rivulet.session_core import SessionCore
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from rivulet.aio import AsyncClient
+
+class AsyncSessionCalls(Protocol):
+    """What a session needs of its client."""
+
+    _cookies: SessionCookies
+
+    def _start(self, method: str, message: Any, options: requests.CallOptions) -> Any: ...
+
+    async def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any: ...
+
+    async def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> model_replies.Model: ...
 
 
 class AsyncSession(SessionCore):
     """A conversation with a model, of AsyncClient.open_session(), session(), restore_session() or fork(). As Session;
     `async with` closes it at the end, unless keep() was called. Thread: that of the event loop; one task at a time."""
 
-    _client: AsyncClient
+    _client: AsyncSessionCalls
 
-    def __init__(self, client: AsyncClient, info: replies.SessionInfo, **known: Any) -> None:
+    def __init__(self, client: AsyncSessionCalls, info: replies.SessionInfo, **known: Any) -> None:
         """For the client."""
         super().__init__(info, client._cookies, **known)
         self._client = client

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from rivulet import errors, model_replies, replies
+from rivulet.reply_reader import Reader
 from rivulet.session_core import SessionReader
 from rivulet.stream_hints import StreamHints, check_untouched
 from rivulet.v1 import inference_pb2
@@ -55,7 +56,7 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
     def __init__(
         self,
         call: Any,
-        reader: replies.Reader,
+        reader: Reader,
         get_model: Callable[[], Awaitable[model_replies.Model]],
         timeout: float | None,
     ) -> None:

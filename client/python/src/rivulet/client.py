@@ -17,6 +17,7 @@ from rivulet.cookies import SessionCookies
 from rivulet.drawing import Drawing
 from rivulet.multiplex import Multiplex, generate_many
 from rivulet.multiplex_core import MultiplexPart, many
+from rivulet.reply_reader import Reader
 from rivulet.session import Session
 from rivulet.streams import GenerateStream
 from rivulet.v1 import inference_pb2, session_service_pb2
@@ -104,7 +105,7 @@ class Client:
         request = requests.generate(prompt, options)
         own = requests.call_options(options)
         call = self._call("generate", request, own)
-        return GenerateStream(call, replies.Reader(request), lambda: self.model(request.model, **own), own["timeout"])
+        return GenerateStream(call, Reader(request), lambda: self.model(request.model, **own), own["timeout"])
 
     def multiplex(self, **options: Unpack[requests.CallOptions]) -> Multiplex:
         """A stream for many requests at once: `with client.multiplex() as stream: ...`, then stream.generate() for each and a

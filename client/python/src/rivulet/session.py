@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from rivulet import errors, replies, requests
+from rivulet import errors, model_replies, replies, requests
+from rivulet.cookies import SessionCookies
 from rivulet.session_core import SessionCore
 from rivulet.streams import SessionStream
 from rivulet.v1 import inference_pb2, session_service_pb2
@@ -18,7 +19,15 @@ from rivulet.v1 import inference_pb2, session_service_pb2
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
-    from rivulet.client import Client
+
+class SessionCalls(Protocol):
+    """What a session needs of its client."""
+
+    _cookies: SessionCookies
+
+    def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any: ...
+
+    def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> model_replies.Model: ...
 
 
 class Session(SessionCore):
@@ -36,9 +45,9 @@ class Session(SessionCore):
     ResourceExhausted (SESSION_BUSY), InvalidArgument, Unavailable, DeadlineExceeded, DataLoss (the server's tokens are others).
     """
 
-    _client: Client
+    _client: SessionCalls
 
-    def __init__(self, client: Client, info: replies.SessionInfo, **known: Any) -> None:
+    def __init__(self, client: SessionCalls, info: replies.SessionInfo, **known: Any) -> None:
         """For the client."""
         super().__init__(info, client._cookies, **known)
         self._client = client

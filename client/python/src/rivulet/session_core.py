@@ -14,6 +14,7 @@ from typing import Any
 
 from rivulet import errors, model_replies, replies, requests
 from rivulet.cookies import SessionCookies
+from rivulet.reply_reader import Reader
 from rivulet.sequence import Sequence
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
@@ -211,7 +212,7 @@ def _given(message: Any, oneof: str) -> list[int] | bytes | None:
     return bytes(message.image_values) if kind == "image_values" else list(message.tokens.ids)
 
 
-class SessionReader(replies.Reader):
+class SessionReader(Reader):
     """Reads the messages of a reply on a session, over several calls where one is lost, and checks the hash of each."""
 
     def __init__(

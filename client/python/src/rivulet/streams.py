@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from rivulet import errors, model_replies, replies
+from rivulet.reply_reader import Reader
 from rivulet.session_core import SessionReader
 from rivulet.stream_hints import StreamHints, check_untouched
 from rivulet.v1 import inference_pb2
@@ -31,7 +32,7 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
     _how_to_read = "Iterate over it for the parts, or call collect() for the whole"
 
     def __init__(
-        self, call: Any, reader: replies.Reader, get_model: Callable[[], model_replies.Model], timeout: float | None
+        self, call: Any, reader: Reader, get_model: Callable[[], model_replies.Model], timeout: float | None
     ) -> None:
         """timeout: seconds that the call was given, for messages."""
         self._call = call

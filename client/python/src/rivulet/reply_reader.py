@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the messages of one reply and puts them together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rivulet import model_replies
+from rivulet.errors import Internal
+from rivulet.replies import Generation, Part, Sample, Usage, part, usage
+from rivulet.v1 import inference_pb2
+
+
+class Reader:
+    """Reads the messages of one reply."""
+
+    def __init__(self, request: inference_pb2.GenerateRequest) -> None:
+        self._request = request
+        self._alphabet: str | None = None
+        self.seed: int | None = None
+        self.usage: Usage | None = None
+        # Whether read() must know the model, for the texts of the likeliest tokens.
+        self.needs_content = request.logprobs.top_n > 0
+
+    def set_content(self, model: model_replies.Model) -> None:
+        self._alphabet = model.content.alphabet if isinstance(model.content, model_replies.TextContent) else None
+        self.needs_content = False
+
+    def read(self, message: inference_pb2.GenerateReply) -> Part | None:
+        """The part that a message holds; the last message may hold none."""
+        if message.HasField("seed"):
+            self.seed = message.seed
+        if message.HasField("usage"):
+            self.usage = usage(message.usage)
+            if not (message.tokens or message.text or message.HasField("finish")):
+                return None
+        asked = self._request.logprobs
+        return part(message, asked.enabled, asked.top_n > 0, self._alphabet)
+
+    def collect(self, parts: list[Part]) -> Generation:
+        """Puts the parts of the whole reply together. Errors: Internal (a sample without an end, a gap)."""
+        if self.seed is None or self.usage is None:
+            raise Internal("the reply ended without seed or usage")
+        pieces: list[list[Part]] = [[] for _ in range(self._request.num_samples or 1)]
+        for piece in parts:
+            if not 0 <= piece.sample_index < len(pieces):
+                raise Internal(f"the server sent a part of sample {piece.sample_index} of {len(pieces)}")
+            pieces[piece.sample_index].append(piece)
+        return Generation(tuple(_sample(index, own) for index, own in enumerate(pieces)), self.seed, self.usage)
+
+
+def _sample(index: int, parts: list[Part]) -> Sample:
+    expected = 0
+    for piece in parts:
+        if piece.tokens.size and piece.first_position != expected:
+            raise Internal(f"sample {index}: the server sent position {piece.first_position} instead of {expected}")
+        expected += piece.tokens.size
+    if not parts or parts[-1].finish is None:
+        raise Internal(f"sample {index}: the reply ended before it did")
+    logprobs = [piece.logprobs for piece in parts if piece.logprobs is not None]
+    top = [entry for piece in parts for entry in piece.top_logprobs or ()]
+    return Sample(
+        np.concatenate([piece.tokens for piece in parts]),
+        "".join(piece.text for piece in parts),
+        np.concatenate(logprobs) if logprobs else None,
+        tuple(top) if parts[0].top_logprobs is not None else None,
+        parts[-1].finish,
+    )
