@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing this builds the wheel of client/python, installs it into an environment of its own, and makes `import rivulet` that
-wheel. Ends the script with code 77 where the tools for it are absent."""
+"""Importing this makes `import rivulet` the wheel of client/python, installed into an environment of its own. The first test of a
+build folder builds both; the others find them by the hash of the sources. Ends the script with code 77 where the tools for it are
+absent."""
 
-import atexit
+import fcntl
+import hashlib
 import importlib.util
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import sysconfig
-import tempfile
 import time
 import venv
 
-from command import SOURCE_DIR
+from command import BIN_DIR, SOURCE_DIR
 
 CLIENT = SOURCE_DIR / "client/python"
 
@@ -41,15 +43,39 @@ def build(source, folder):
     return wheel
 
 
-_scratch = tempfile.TemporaryDirectory(prefix="rivulet-wheel-")
-atexit.register(_scratch.cleanup)
-FOLDER = pathlib.Path(_scratch.name)
-WHEEL = build(CLIENT, FOLDER)
-venv.create(FOLDER / "venv")
+def sources_hash():
+    """What the wheel is made of, and for which Python."""
+    state = hashlib.sha256(sys.executable.encode() + sys.version.encode())
+    for file in sorted(file for folder in (CLIENT, SOURCE_DIR / "proto") for file in folder.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            state.update(f"\n{file.relative_to(SOURCE_DIR)}\n".encode() + file.read_bytes())
+    return state.hexdigest()[:16]
+
+
+CACHE = BIN_DIR.parent / "python-client"
+FOLDER = CACHE / sources_hash()
 PYTHON = FOLDER / "venv/bin/python"  # has rivulet, and what the interpreter of the tests has
-SITE = pathlib.Path(sysconfig.get_path("purelib", "venv", {"base": str(FOLDER / "venv")}))
-(SITE / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n")
-pip("install", "--no-deps", "--no-index", "--target", SITE, WHEEL)
+SITE = FOLDER / pathlib.Path(sysconfig.get_path("purelib", "venv", {"base": "venv"}))
+
+
+def prepare():
+    """Fills FOLDER. `done` is its last file: what was begun and not finished is made anew."""
+    for old in CACHE.iterdir():
+        if old.is_dir():
+            shutil.rmtree(old)
+    wheel = build(CLIENT, FOLDER)
+    venv.create(FOLDER / "venv")
+    (SITE / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n")
+    pip("install", "--no-deps", "--no-index", "--target", SITE, wheel)
+    (FOLDER / "done").touch()
+
+
+CACHE.mkdir(parents=True, exist_ok=True)
+with open(CACHE / "lock", "w") as _lock:
+    fcntl.flock(_lock, fcntl.LOCK_EX)
+    if not (FOLDER / "done").exists():
+        prepare()
+(WHEEL,) = FOLDER.glob("*.whl")
 sys.path.insert(0, str(SITE))
 
 
