@@ -18,7 +18,7 @@ from command import BIN_DIR, SOURCE_DIR
 from rivulet_wheel import PYTHON
 
 BLOCK = re.compile(r"(?:<!-- (?P<note>[^\n]*) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
-PAGES = [*sorted((SOURCE_DIR / "docs").glob("*.md")), SOURCE_DIR / "README.md", SOURCE_DIR / "client/python/README.md"]
+PAGES = [*sorted((SOURCE_DIR / "docs").glob("*.md")), SOURCE_DIR / "README.md"]
 TIMEOUT = 120  # seconds, of any block
 
 
