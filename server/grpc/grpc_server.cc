@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
+#include "rivulet/v1/admin_service.grpc.pb.h"
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "server/grpc/connections/listener.h"
 #include "server/process/descriptors.h"
@@ -25,7 +26,7 @@ GrpcServer::GrpcServer(const ServedModels* models, const GrpcServerOptions& opti
                 {options.max_restore_bytes, options.max_message_bytes, options.restore_timeout},
                 &calls_),
       multiplex_(models, options.max_multiplexed, &calls_),
-      unknown_("admin-listen", {"rivulet.v1.AdminService"}) {}
+      unknown_("admin-listen", {v1::AdminService::service_full_name()}) {}
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModels* models,
                                                                const GrpcServerOptions& options) {

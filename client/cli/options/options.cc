@@ -232,10 +232,6 @@ struct CommandLine {
   CLI::App* const on_health = app.add_subcommand("health", "Exit code 0 if the server is serving");
 };
 
-}  // namespace
-
-namespace {
-
 absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
   CommandLine line;
   // CLI11 would not say what is wrong with the first word.

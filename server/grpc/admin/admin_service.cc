@@ -12,6 +12,9 @@
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
 #include "model/model_name.h"
+#include "rivulet/v1/inference.grpc.pb.h"
+#include "rivulet/v1/multiplex.grpc.pb.h"
+#include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/grpc/connections/listener.h"
 #include "server/grpc/wire/convert_session.h"
 #include "server/grpc/wire/status_map.h"
@@ -96,8 +99,9 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext*
 
 AdminServer::AdminServer(ModelControl* control)
     : service_(control),
-      unknown_("listen", {"rivulet.v1.InferenceService", "rivulet.v1.SessionService",
-                          "rivulet.v1.MultiplexService", "grpc.health.v1.Health"}) {}
+      unknown_("listen",
+               {v1::InferenceService::service_full_name(), v1::SessionService::service_full_name(),
+                v1::MultiplexService::service_full_name(), "grpc.health.v1.Health"}) {}
 
 AdminServer::~AdminServer() { Shutdown(); }
 
