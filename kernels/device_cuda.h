@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "kernels/gemm.h"
 #include "kernels/launch_cuda.h"
@@ -45,6 +46,22 @@ class KernelConfig {
   cudaLaunchConfig_t config_ = {};
   cudaLaunchAttribute attribute_ = {};
 };
+
+// All kernels ask for the most shared memory that a multiprocessor can have, whatever they use: it
+// changes its split between shared memory and cache only when no block is left on it, so kernels of
+// different splits could not overlap.
+inline cudaError_t PreferSharedMemory(std::initializer_list<const void*> kernels) {
+  for (const void* const kernel : kernels) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+template <class... P>
+const void* KernelAddress(void (*kernel)(P...)) {
+  return reinterpret_cast<const void*>(kernel);
+}
 
 // Element `column` of row `row`, without overflow.
 __host__ __device__ inline size_t At(int row, int ld, int column = 0) {

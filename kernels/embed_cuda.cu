@@ -24,6 +24,8 @@ __global__ void __launch_bounds__(kThreads) Embed(CudaEmbedArgs args) {
 
 }  // namespace
 
+cudaError_t PrepareEmbedCuda() { return PreferSharedMemory({KernelAddress(Embed)}); }
+
 cudaError_t EmbedCuda(const CudaLaunch& launch, const CudaEmbedArgs& args) {
   const int width = args.columns * (args.has_positions && args.concat ? 2 : 1);
   if (args.rows < 0 || args.columns < 1 || args.ld < width || args.table == nullptr) {

@@ -28,6 +28,8 @@ struct CudaEmbedArgs {
   int width = 0;  // columns from here on are not touched; 0: ld
 };
 
+// Once a device, before the first launch.
+cudaError_t PrepareEmbedCuda();
 cudaError_t EmbedCuda(const CudaLaunch& launch, const CudaEmbedArgs& args);
 
 // What sinusoidal positions multiply with: 10000^(-2i/columns) / pi for columns 2i and 2i + 1, on

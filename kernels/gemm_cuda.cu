@@ -76,6 +76,11 @@ const char* CheckGemmCuda(const CudaGemmArgs& args) {
   return nullptr;
 }
 
+cudaError_t PrepareGemmCuda() {
+  const cudaError_t error = PrepareGemmF16();
+  return error != cudaSuccess ? error : PrepareGemmF32();
+}
+
 cudaError_t GemmCuda(const CudaLaunch& launch, const CudaGemmArgs& args) {
   if (CheckGemmCuda(args) != nullptr) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;

@@ -70,6 +70,8 @@ struct CudaGemmArgs {
 // Null if the arguments are valid, else the reason: a, norm_out 16-byte aligned with ld multiple of
 // 4, ...
 const char* CheckGemmCuda(const CudaGemmArgs& args);
+// Once a device, before the first launch.
+cudaError_t PrepareGemmCuda();
 // cudaErrorInvalidValue where CheckGemmCuda objects. rows = 0 launches nothing.
 cudaError_t GemmCuda(const CudaLaunch& launch, const CudaGemmArgs& args);
 

@@ -99,6 +99,11 @@ CudaTileSize GemmF32Tile(int tile) {
                      : CudaTileSize{LargeTile::kRows, LargeTile::kColumns};
 }
 
+cudaError_t PrepareGemmF32() {
+  return PreferSharedMemory(
+      {KernelAddress(GemmF32<4, 1>), KernelAddress(GemmF32<8, 2>), KernelAddress(GemmF32<16, 4>)});
+}
+
 cudaError_t StartGemmF32(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {
   switch (tile) {
     case 0:

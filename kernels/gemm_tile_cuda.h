@@ -141,6 +141,8 @@ struct CudaTileSize {
 // Of tile shape 0 .. kCudaGemmTiles - 1, from small to large.
 CudaTileSize GemmF16Tile(int tile);
 CudaTileSize GemmF32Tile(int tile);
+cudaError_t PrepareGemmF16();
+cudaError_t PrepareGemmF32();
 // REQUIRES: CheckGemmCuda is satisfied, rows >= 1.
 cudaError_t StartGemmF16(int tile, const CudaLaunch& launch, const CudaGemmArgs& args);
 cudaError_t StartGemmF32(int tile, const CudaLaunch& launch, const CudaGemmArgs& args);

@@ -290,6 +290,8 @@ const char* CheckWideGemmCuda(const CudaWideGemmArgs& args) {
 
 cudaError_t PrepareWideGemmCuda() {
   const auto allow = [](auto kernel, size_t bytes) {
+    const cudaError_t error = PreferSharedMemory({KernelAddress(kernel)});
+    if (error != cudaSuccess) return error;
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(bytes));
   };

@@ -37,6 +37,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+cudaError_t PrepareLayerNormCuda() { return PreferSharedMemory({KernelAddress(LayerNorm)}); }
+
 cudaError_t LayerNormCuda(const CudaLaunch& launch, const LayerNormArgs& args, uint16_t* half,
                           int width) {
   if (width == 0) width = args.ld;

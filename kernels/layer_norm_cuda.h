@@ -15,6 +15,8 @@
 
 namespace rivulet::kernels {
 
+// Once a device, before the first launch.
+cudaError_t PrepareLayerNormCuda();
 // `half`, where not null: [rows, ld] y rounded to F16, too; 8-byte aligned. Columns n to width - 1
 // become 0, those from `width` on are not touched; 0: ld, else a multiple of 4.
 cudaError_t LayerNormCuda(const CudaLaunch& launch, const LayerNormArgs& args,

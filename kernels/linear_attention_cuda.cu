@@ -183,9 +183,13 @@ const char* CheckAttentionCuda(const StateLayout& layout, const FeatureMapArgs& 
 
 cudaError_t PrepareAttentionCuda() {
   for (const cudaError_t error :
-       {PrepareGenericAttention(), PrepareLongAttention<Attention32x32>(),
-        PrepareLongAttention<Attention64x32>(), PrepareLongAttention<Attention64x64>(),
-        PrepareLongAttention<Attention128x64>()}) {
+       {PreferSharedMemory({KernelAddress(Attention<TeamShape<Attention32x32>>),
+                            KernelAddress(Attention<TeamShape<Attention64x32>>),
+                            KernelAddress(Attention<TeamShape<Attention64x64>>),
+                            KernelAddress(Attention<TeamShape<Attention128x64>>)}),
+        PrepareAttentionFeatures(), PrepareGenericAttention(),
+        PrepareLongAttention<Attention32x32>(), PrepareLongAttention<Attention64x32>(),
+        PrepareLongAttention<Attention64x64>(), PrepareLongAttention<Attention128x64>()}) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -106,6 +106,10 @@ __global__ void __launch_bounds__(kThreads) AttentionFeatures(CudaAttentionArgs 
 
 int AttentionFeatureFloats(const StateLayout& layout) { return FeatureFloats(layout); }
 
+cudaError_t PrepareAttentionFeatures() {
+  return PreferSharedMemory({KernelAddress(AttentionFeatures)});
+}
+
 cudaError_t StartAttentionFeatures(const CudaLaunch& launch, const CudaAttentionArgs& args,
                                    int groups) {
   const int64_t token_blocks = (int64_t{args.rows} + kTokens - 1) / kTokens;

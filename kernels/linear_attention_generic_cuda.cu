@@ -145,6 +145,8 @@ int GenericAttentionColumns(const StateLayout& layout, const FeatureMapArgs& map
 }
 
 cudaError_t PrepareGenericAttention() {
+  const cudaError_t error = PreferSharedMemory({KernelAddress(GenericAttention)});
+  if (error != cudaSuccess) return error;
   return cudaFuncSetAttribute(GenericAttention, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               kMaxShared);
 }

@@ -186,8 +186,10 @@ template <class Shape>
 cudaError_t Prepare() {
   constexpr int kBytes = Shape::kShared * int{sizeof(float)};
   for (const bool gated : {false, true}) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        LongKernel<Shape>(gated), cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    cudaError_t error = PreferSharedMemory({KernelAddress(LongKernel<Shape>(gated))});
+    if (error != cudaSuccess) return error;
+    error = cudaFuncSetAttribute(LongKernel<Shape>(gated),
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

@@ -64,6 +64,8 @@ using Attention128x64 = AttentionShape<128, 64, 8>;
 __host__ __device__ inline int FeatureFloats(const StateLayout& layout) {
   return (layout.heads * (2 * layout.features + 1) + 3) / 4 * 4;
 }
+// Once a device, before the first launch.
+cudaError_t PrepareAttentionFeatures();
 // Fills rows 0 .. rows - 1 so, and rows from `rows` on with z of the long segments, all heads.
 cudaError_t StartAttentionFeatures(const CudaLaunch& launch, const CudaAttentionArgs& args,
                                    int groups);

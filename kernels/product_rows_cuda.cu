@@ -130,6 +130,12 @@ bool PackProductRows(WeightType type, const float* w, const float* bias, int n, 
   return finite;
 }
 
+cudaError_t PrepareProductRowsCuda() {
+  return PreferSharedMemory({KernelAddress(MarkProductRows), KernelAddress(GatherProductRows),
+                             KernelAddress(ActivateProductRows), KernelAddress(FillProductRows),
+                             KernelAddress(CountDifferentRows)});
+}
+
 cudaError_t MarkProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows) {
   if (!Valid(rows)) return cudaErrorInvalidValue;
   return Start(MarkProductRows, launch, rows.rows, rows);

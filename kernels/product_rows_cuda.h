@@ -41,6 +41,9 @@ struct CudaProductRows {
   int ld = 0, rows = 0;
 };
 
+// Once a device, before the first launch of the kernels below.
+cudaError_t PrepareProductRowsCuda();
+
 // Writes the prefix of every row. REQUIRES: rows begin kProductPrefix elements into their memory.
 cudaError_t MarkProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows);
 

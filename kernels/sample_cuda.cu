@@ -30,6 +30,10 @@ __global__ void __launch_bounds__(kRowThreads) CountTokens(CudaCountArgs p) {
 
 }  // namespace
 
+cudaError_t PrepareSampleCuda() {
+  return PreferSharedMemory({KernelAddress(Sample), KernelAddress(CountTokens)});
+}
+
 cudaError_t SampleCuda(const CudaLaunch& launch, const CudaSampleArgs& args) {
   const int tokens = args.mixture.mixtures > 0 ? args.mixture.levels : args.num_outputs;
   if (args.rows < 0 || args.num_outputs < 1 || args.ld_outputs < args.num_outputs ||

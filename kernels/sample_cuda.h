@@ -103,6 +103,8 @@ struct CudaSampleArgs {
   CudaStepRows next;
 };
 
+// Once a device, before the first launch of SampleCuda or CountTokensCuda.
+cudaError_t PrepareSampleCuda();
 cudaError_t SampleCuda(const CudaLaunch& launch, const CudaSampleArgs& args);
 
 // Counts the tokens of segments, for slots whose samplers have `seen`.

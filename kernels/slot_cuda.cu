@@ -37,6 +37,10 @@ unsigned BlocksFor(size_t vectors) {
 
 }  // namespace
 
+cudaError_t PrepareSlotCuda() {
+  return PreferSharedMemory({KernelAddress(ZeroSlots), KernelAddress(CopySlot)});
+}
+
 cudaError_t ZeroSlotsCuda(const CudaLaunch& launch, float* states, size_t floats,
                           const int32_t* slots, int count) {
   if (floats == 0 || floats % 16 != 0 || count < 0) return cudaErrorInvalidValue;

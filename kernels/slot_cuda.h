@@ -11,6 +11,8 @@
 
 namespace rivulet::kernels {
 
+// Once a device, before the first launch.
+cudaError_t PrepareSlotCuda();
 // `slots`: [count] in device or mapped host memory, unchanged until the kernel ran.
 cudaError_t ZeroSlotsCuda(const CudaLaunch& launch, float* states, size_t floats,
                           const int32_t* slots, int count);

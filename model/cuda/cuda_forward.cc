@@ -9,6 +9,7 @@
 #include "kernels/gemm_wide_cuda.h"
 #include "kernels/layer_norm_cuda.h"
 #include "kernels/product_rows_cuda.h"
+#include "kernels/slot_cuda.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_model_args.h"
 
@@ -81,6 +82,12 @@ absl::Status CudaForward::Check(const ModelConfig& config) {
 absl::Status CudaForward::Prepare() {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareAttentionCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareWideGemmCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareGemmCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareLayerNormCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareEmbedCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareSampleCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareSlotCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareProductRowsCuda());
   return absl::OkStatus();
 }
 

@@ -86,6 +86,7 @@ TEST_F(CudaLatencyEmulatedTest, ARunOfFewRowsIsOneLaunchAndALargerOneIsGraphs) {
   ASSERT_TRUE(backend->Submit(two).ok());
   EXPECT_EQ(PollAll(*backend).size(), 8u);
   EXPECT_EQ(emulator::Count().graph_launches, graphs + 4);
+  EXPECT_EQ(emulator::Count().kernels_without_preference, 0);
 }
 
 // Stages, shares and what stays in shared memory follow from the device; the bits do not.

@@ -138,6 +138,7 @@ TEST_F(CudaProductsTest, AutoAndCublasLtAgreeWithOurKernelsOnEveryKindOfModel) {
     wider.max_rows = kSlots;
     ExpectSameBits(options, wider);
     unsetenv("RIVULET_STAND_IN_CUBLASLT");
+    EXPECT_EQ(emulator::Count().kernels_without_preference, 0);
   }
 }
 

@@ -228,6 +228,10 @@ cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* host_pointer, 
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   RIVULET_ENTER("cudaFuncSetAttribute");
+  if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) {
+    if (value < -1 || value > 100) return r.Remember(cudaErrorInvalidValue);
+    r.carveouts[function] = value;
+  }
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
   if (value < 0 || static_cast<size_t>(value) > r.options.shared_bytes)
     return r.Remember(cudaErrorInvalidValue);

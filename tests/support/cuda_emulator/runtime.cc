@@ -254,6 +254,10 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
                         r.options.multiprocessors;
     if (int64_t{g.x} * g.y * g.z > fit) return r.Remember(cudaErrorCooperativeLaunchTooLarge);
   }
+  const auto carveout = r.carveouts.find(function);
+  if (carveout == r.carveouts.end() || carveout->second != cudaSharedmemCarveoutMaxShared) {
+    ++r.counters.kernels_without_preference;
+  }
   Launch launch{g,    b,    config.dynamicSmemBytes, overlap, cooperative, cluster,
                 text, site, std::move(body)};
   Item item;

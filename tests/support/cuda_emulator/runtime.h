@@ -81,6 +81,7 @@ class Runtime {
   int hang_countdown = 0, lost_countdown = 0, lost_block = -1;
   std::set<Stream*> streams;
   std::map<const void*, int> shared_limits;  // of functions, where raised
+  std::map<const void*, int> carveouts;      // of functions: percent of shared memory, where set
   std::map<void*, size_t> host_allocations;
   uint64_t launch_seed = 0;
 

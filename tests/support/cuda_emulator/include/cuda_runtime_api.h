@@ -73,6 +73,7 @@ enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
   cudaFuncAttributePreferredSharedMemoryCarveout = 9,
 };
+enum cudaSharedCarveout { cudaSharedmemCarveoutMaxShared = 100 };
 
 struct cudaDeviceProp {
   char name[256];
