@@ -132,14 +132,21 @@ __device__ __forceinline__ float Activated(Epilogue epilogue, float v) {
   return fmaf(half, erff(v * 0.70710678118654752f), half);
 }
 
-// Two floats as F16, rounded to nearest even; `low` in the lower half.
+// Two activations as F16, rounded to nearest even; `low` in the lower half. Finite values beyond
+// F16's range become its largest, so that a row does not end as non-finite because of the rounding;
+// infinities and NaN become NaN, so that a fault stays one.
 __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
+  low = fmaf(low, 0.0f, low), high = fmaf(high, 0.0f, high);  // infinity: NaN; others stay
 #if defined(__CUDA_ARCH__)
   uint32_t packed;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 #elif defined(RIVULET_CUDA_EMULATED)
-  return uint32_t{F32ToF16(low)} | uint32_t{F32ToF16(high)} << 16;
+  const auto half = [](float x) {
+    const float most = 65504.0f;
+    return uint32_t{F32ToF16(x > most ? most : x < -most ? -most : x)};
+  };
+  return half(low) | half(high) << 16;
 #else
   return 0;
 #endif

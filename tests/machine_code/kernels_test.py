@@ -28,7 +28,7 @@ MOST_TEXT_KIB = {
     "GemmF32": 56,
     "GenericAttention": 44,
     "Latency": 496,
-    "LayerNorm": 12,
+    "LayerNorm": 13,
     "LongAttention": 56,
     "MarkProductRows": 2,
     "Sample": 152,

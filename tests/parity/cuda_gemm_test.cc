@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "kernels/gemm_cuda.h"
 #include "kernels/half.h"
@@ -178,6 +179,33 @@ TEST(CudaGemmTest, ARowHasTheSameBitsAtEveryRowCountPlaceAndTile) {
         }
       }
     });
+  }
+}
+
+// Inputs that F16 cannot hold count as its largest value; an infinity stays a fault.
+TEST(CudaGemmTest, F16InputsEndAtTheLargest) {
+  constexpr int kK = 40, kN = 24;
+  const TileGuard guard;
+  const Matrix m(WeightType::kF16, kK, kN);
+  const Rows ends(3, kK, kK, 5);
+  const auto multiply = [&](int tile, float at_0, float at_1) {
+    SetCudaGemmTileForTest(tile);
+    Rows a = ends;
+    a.at(1, 7) = at_0, a.at(1, 8) = at_1;
+    const DeviceArray<float> device_a(a.values), out(size_t{3} * kN);
+    EXPECT_EQ(GemmCuda({}, Args(m, a, device_a, out, kN)), cudaSuccess);
+    return out.Copy();
+  };
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (int tile = 0; tile < kCudaGemmTiles; ++tile) {
+    const std::vector<float> largest = multiply(tile, 65504, -65504);
+    EXPECT_TRUE(SameBits(multiply(tile, 3e38f, -65520), largest));
+    const std::vector<float> fault = multiply(tile, 1, infinity);
+    for (int c = 0; c < kN; ++c) {
+      EXPECT_TRUE(std::isfinite(largest[size_t(kN + c)]));
+      EXPECT_TRUE(std::isfinite(fault[size_t(c)])) << "another row";
+      EXPECT_FALSE(std::isfinite(fault[size_t(kN + c)]));
+    }
   }
 }
 

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <limits>
+
 #include "kernels/half.h"
 #include "kernels/layer_norm_cuda.h"
 #include "tests/support/cuda_arrays.h"
@@ -67,6 +70,25 @@ TEST(CudaLayerNormTest, AConstantRowBecomesTheBias) {
   ASSERT_EQ(LayerNormCuda({}, {x.data(), y.data(), weight.data(), bias.data(), 1, 20, 20, 1e-5f}),
             cudaSuccess);
   for (const float v : y.Copy()) EXPECT_EQ(v, 0.25f);
+}
+
+// A constant row becomes the bias, and so does its rounding to F16.
+TEST(CudaLayerNormTest, HalvesEndAtTheLargestAndWhatIsNotFiniteBecomesNaN) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {65504, -65519, 65520,    -65520,
+                                     3e38f, -3e38f, infinity, -infinity};
+  const int n = int(values.size());
+  const DeviceArray<float> x(std::vector<float>(values.size(), 3.0f)), bias(values),
+      y(values.size()), weight(std::vector<float>(values.size(), 2.0f));
+  const DeviceArray<uint16_t> half(values.size());
+  ASSERT_EQ(LayerNormCuda({}, {x.data(), y.data(), weight.data(), bias.data(), 1, n, n, 1e-5f},
+                          half.data()),
+            cudaSuccess);
+  const std::vector<uint16_t> halves = half.Copy();
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(F16ToF32(halves[i]), values[i] > 0 ? 65504.0f : -65504.0f) << values[i];
+  }
+  for (size_t i = 6; i < 8; ++i) EXPECT_TRUE(std::isnan(F16ToF32(halves[i]))) << values[i];
 }
 
 TEST(CudaLayerNormTest, MisalignedRowsAreRefused) {
