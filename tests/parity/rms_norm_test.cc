@@ -2,12 +2,11 @@
 #include "kernels/rms_norm.h"
 
 #include "tests/support/kernel_arrays.h"
+#include "tests/support/norm_rows.h"
 
 namespace rivulet::kernels {
 namespace {
 
-using rivulet::testing::ForEachCpuTarget;
-using rivulet::testing::GuardedFloats;
 using rivulet::testing::RandomFloats;
 using rivulet::testing::SameBits;
 
@@ -50,27 +49,7 @@ void ForEachCase(const F& f) {
 
 TEST(RmsNormTest, MatchesTheReferenceAndHasTheSameBitsOnEveryFusingTarget) {
   ForEachCase([](const Case& c) {
-    RmsNormArgs args = c.args;
-    std::vector<float> expected(c.x.size());
-    args.y = expected.data();
-    RmsNormRef(args);
-    std::vector<float> first;
-    ForEachCpuTarget([&](const std::string& target) {
-      GuardedFloats y(c.x.size());
-      args.y = y.data();
-      RmsNormCpu(args);
-      ASSERT_TRUE(y.Intact()) << target;
-      for (size_t i = 0; i < c.x.size(); ++i) {
-        if (i % c.stride >= c.stride - kPadding) {
-          ASSERT_TRUE(std::isnan(y[i])) << "outside of the groups";
-        } else {
-          ASSERT_NEAR(y[i], expected[i], 2e-6) << target << " size " << c.size;
-        }
-      }
-      if (!CpuTargetFuses()) return;
-      if (first.empty()) first = y.Copy();
-      ASSERT_TRUE(SameBits(y.Copy(), first)) << target;
-    });
+    rivulet::testing::ExpectRowsNormalised(c.args, RmsNormRef, RmsNormCpu, 2e-6);
   });
 }
 
