@@ -19,8 +19,8 @@ import numpy as np
 
 import rivulet
 from command import CONFORMANCE, ZOO, CommandTest, Server, rivulet as command
-from images_test import decode_png
 from model_files import Model
+from png_reader import decode_png
 
 MNIST, IMAGE, COLOUR, WIDE = "mnist-linear", "tiny-image", "tiny-colour", "tiny-wide"
 HEIGHT, WIDTH = 4, 11  # of tiny-image
