@@ -30,24 +30,6 @@ __device__ __forceinline__ HeadState KeptState(const LatencyArgs& p, float* shar
   return {s, s + layout.features * layout.value_dim};
 }
 
-// Takes the sums of a head's product: to its q, k, v and gate, [rows][ld].
-struct GiveHead {
-  const HeadColumns& columns;
-  float* qkv;
-  int ld;
-  __device__ void operator()(int row, int column, float v) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int at = column - columns.begin[i];
-      if (at >= 0 && at < columns.size[i]) qkv[row * ld + columns.to[i] + at] = v;
-    }
-  }
-  __device__ void operator()(int row, int column, float v0, float v1) const {
-    (*this)(row, column, v0);
-    (*this)(row, column + 1, v1);
-  }
-};
-
 // phi of q and k of every row, [rows][q, k][features].
 __device__ __noinline__ inline void HeadFeatures(const LatencyArgs& p, float* shared,
                                                  const float* omega, uint32_t alive) {
@@ -55,10 +37,12 @@ __device__ __noinline__ inline void HeadFeatures(const LatencyArgs& p, float* sh
   const int features = p.model.attention.layout.features, key_dim = map.key_dim;
   const bool elu = map.kind == FeatureMapKind::kElu;
   const int each = elu ? key_dim : map.columns;
+#pragma unroll 1
   for (int r = 0; r < p.rows; ++r) {
     if ((alive >> r & 1u) == 0) continue;
     const float* qkv = shared + p.plan.qkv + r * p.plan.ld_qkv;
     float* phi = shared + p.plan.phi + r * 2 * features;
+#pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < 2 * each; i += kLatencyThreads) {
       if (elu) {
         phi[i] = EluFeature(qkv[i]);  // features = key_dim
@@ -95,6 +79,7 @@ __device__ inline void AttendHead(const LatencyArgs& p, float* shared, const flo
   const int gate_at = 2 * attention.map.key_dim + values;
   HeadFeatures(p, shared, omega + static_cast<size_t>(head) * attention.omega_per_head, alive);
   __syncthreads();
+#pragma unroll 1
   for (int r = 0; r < p.rows; ++r) {
     if ((alive >> r & 1u) == 0) continue;
     const HeadState state =
@@ -148,6 +133,7 @@ __device__ void SendHead(const LatencyArgs& p, const float* shared, int head, ui
   const CudaAttentionArgs& attention = p.model.attention;
   const LatencyPlan& plan = p.plan;
   const int values = attention.layout.value_dim, each = kF16 ? (values + 1) / 2 : values;
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < p.rows * each; i += kLatencyThreads) {
     const int r = i / each, j = i % each;
     if ((alive >> r & 1u) == 0) continue;

@@ -60,29 +60,23 @@ class LatencyBlock {
 
   template <bool kBack>
   __device__ void MoveStates();
-  __device__ void Normalize(float* x, const StepNorm& norm) const;
+  __device__ void Normalize(float* x, const float* weight, const float* bias) const;
   __device__ bool LoadRows(const uint64_t* from, const StepNorm& norm, bool last, uint32_t rows);
-  __device__ void Put(int row, int i, uint32_t value, int heads, int width) const;
+  __device__ void PutHalves(int row, int i, uint32_t value, int width) const;
   __device__ bool LoadInput(const uint64_t* from, int ld, int heads, int width);
+  // `normalized`: LoadRows made the input, else LoadInput.
   template <class Give>
-  __device__ void MultiplyX(const CudaMatrix& w, const Tiles& tiles, const Give& give) {
+  __device__ __forceinline__ void Multiply(const CudaMatrix& w, const Tiles& tiles, bool normalized,
+                                           const Give& give) {
     if constexpr (kF16) {
       MultiplyF16(Take(w, tiles), A(0), p.plan.ld_a, p.rows, give);
     } else {
-      MultiplyF32(Take(w, tiles), X(0), p.plan.ld_x, p.rows, give);
+      const float* const a = normalized ? X(0) : reinterpret_cast<const float*>(A(0));
+      MultiplyF32(Take(w, tiles), a, normalized ? p.plan.ld_x : p.plan.ld_a, p.rows, give);
     }
   }
-  template <class Give>
-  __device__ void MultiplyA(const CudaMatrix& w, const Tiles& tiles, const Give& give) {
-    if constexpr (kF16) {
-      MultiplyF16(Take(w, tiles), A(0), p.plan.ld_a, p.rows, give);
-    } else {
-      MultiplyF32(Take(w, tiles), reinterpret_cast<const float*>(A(0)), p.plan.ld_a, p.rows, give);
-    }
-  }
-  __device__ void Heads(const StepLayer& layer, int index, const LayerWords& words);
-  __device__ bool LocalHead(const StepNorm& norm, const uint64_t* from);
-  __device__ bool SharedHead(const StepNorm& norm, const uint64_t* from);
+  __device__ GiveSums GiveOf(int phase, const LayerWords& words, const CudaMatrix& w,
+                             const HeadColumns& columns) const;
 
   const LatencyArgs& p;
   const BlockShare share_;
@@ -107,8 +101,11 @@ __device__ bool LatencyBlock<kF16, kStay>::Load() {
         works = works || (tiles.all() > 0 && !(head && share_.LocalHead()));
         if constexpr (kStay) to = KeepTiles(w, tiles, to);
       });
+  CommitCopies();
+  WaitForCopies<0>();  // for all threads behind the barrier below
   works = works || units > 0;
   // A block that only samples hears of its own rows: of others nobody would wait for it.
+#pragma unroll 1
   for (int r = 0; r < p.rows; ++r) {
     if (works || share_.Samples(r)) cares_ |= 1u << r;
   }
@@ -121,6 +118,7 @@ __device__ bool LatencyBlock<kF16, kStay>::Load() {
     slots()[r] = segment.slot;
   }
   __syncthreads();
+#pragma unroll 1
   for (int i = 0; i < p.rows; ++i) {
     if (tokens()[i] >= 0) began_ |= 1u << i;
   }
@@ -137,9 +135,12 @@ __device__ void LatencyBlock<kF16, kStay>::MoveStates() {
   const int s_floats = layout.features * layout.value_dim;
   __syncthreads();
   int unit = 0;
+#pragma unroll 1
   for (int l = share_.stage; l < layout.layers; l += p.plan.stages) {
+#pragma unroll 1
     for (int h = 0; h < layout.heads; ++h) {
       if (!share_.HasHead(l, h)) continue;
+#pragma unroll 1
       for (int r = 0; r < p.rows; ++r) {
         if ((began_ >> r & 1u) == 0) continue;
         const HeadState kept = KeptState(p, shared_, unit, r);
@@ -149,6 +150,7 @@ __device__ void LatencyBlock<kF16, kStay>::MoveStates() {
         for (int i = static_cast<int>(threadIdx.x); i < s_floats; i += kLatencyThreads) {
           to.s[i] = from.s[i];
         }
+#pragma unroll 1
         for (int i = static_cast<int>(threadIdx.x); i < layout.features; i += kLatencyThreads) {
           to.z[i] = from.z[i];
         }
@@ -174,6 +176,7 @@ __device__ bool LatencyBlock<kF16, kStay>::Begin(int step) {
     ++positions()[r];
   }
   if (!Arrived(arrived)) return false;
+#pragma unroll 1
   for (int i = 0; i < p.rows; ++i) {
     if (Alive(i) && tokens()[i] < 0) alive_ &= ~(1u << i);
   }

@@ -107,12 +107,12 @@ __device__ inline bool Receive(const uint64_t* from, uint32_t flag, const Watch&
 }
 
 // Of `count` words from an even place the pairs first, first + stride, ...: calls give(i, value)
-// for each of their words. False: given up, some are missing.
-template <class Give>
+// for each of their words. False: given up, some are missing. kFlight: pairs on their way at once.
+template <int kFlight = 8, class Give>
 __device__ __forceinline__ bool ReceivePairs(const uint64_t* from, int count, int first, int stride,
                                              uint32_t flag, const Watch& watch, const Give& give) {
-  constexpr int kFlight = 8;  // pairs on their way at once
   const int pairs = (count + 1) / 2;
+#pragma unroll 1
   for (int begin = first; begin < pairs; begin += kFlight * stride) {
     WordPair words[kFlight] = {};
     bool missing;

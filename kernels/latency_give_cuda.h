@@ -3,6 +3,7 @@
 // Included by latency_*.cu only.
 #pragma once
 
+#include "kernels/async_copy_cuda.h"
 #include "kernels/embed_row_cuda.h"
 #include "kernels/latency_exchange_cuda.h"
 #include "kernels/latency_product_cuda.h"
@@ -24,48 +25,60 @@ struct LayerWords {
   }
 };
 
-// Takes a product's sums: v + residual to the others.
-struct GiveSum {
-  uint64_t* to;
-  const float* x;
+// Takes the sums of a layer's products. One type for all, so that the products' code is there once.
+struct GiveSums {
+  enum class To { kHead, kResidual, kActivation };
+  To to;
+  const HeadColumns* columns;  // kHead: q, k, v and gate to shared memory ...
+  float* qkv;                  // ... [rows][ld]
+  uint64_t* words;             // else to the others, [rows][ld] words
+  const float* x;              // kResidual: what is added, [rows][ld_x]
   int ld, ld_x, n;
-  uint32_t flag, alive;
-  __device__ void operator()(int row, int column, float v) const {
-    if ((alive >> row & 1u) == 0) return;
-    Send(to + row * ld + column, __float_as_uint(v + x[row * ld_x + column]), flag);
-  }
-  __device__ void operator()(int row, int column, float v0, float v1) const {
-    if (column + 1 >= n) return (*this)(row, column, v0);
-    if ((alive >> row & 1u) == 0) return;
-    const float* residual = x + row * ld_x + column;
-    SendTwo(to + row * ld + column, __float_as_uint(v0 + residual[0]),
-            __float_as_uint(v1 + residual[1]), flag);
-  }
-};
-
-// Activates; F16 goes two values a word.
-struct GiveActivated {
-  uint64_t* to;
-  int ld, n;
   Epilogue epilogue;
   uint32_t flag, alive;
-  __device__ void operator()(int row, int column, float v) const {
-    if ((alive >> row & 1u) == 0) return;
-    Send(to + row * ld + column, __float_as_uint(Activated(epilogue, v)), flag);
+
+  __device__ __forceinline__ void ToHead(int row, int column, float v) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = column - columns->begin[i];
+      if (at >= 0 && at < columns->size[i]) qkv[row * ld + columns->to[i] + at] = v;
+    }
   }
-  __device__ void operator()(int row, int column, float v0, float v1) const {
+  // The value for the others.
+  __device__ __forceinline__ float Result(int row, int column, float v) const {
+    if (to == To::kActivation) return Activated(epilogue, v);
+    return v + x[row * ld_x + column];
+  }
+  __device__ __forceinline__ void operator()(int row, int column, float v) const {
+    if (to == To::kHead) return ToHead(row, column, v);
     if ((alive >> row & 1u) == 0) return;
-    const float second = column + 1 < n ? Activated(epilogue, v1) : 0.0f;
-    Send(to + row * ld + column / 2, PackHalves(Activated(epilogue, v0), second), flag);
+    Send(words + row * ld + column, __float_as_uint(Result(row, column, v)), flag);
+  }
+  // F16: activations go two in a word.
+  __device__ __forceinline__ void operator()(int row, int column, float v0, float v1) const {
+    if (to == To::kHead) {
+      ToHead(row, column, v0);
+      return ToHead(row, column + 1, v1);
+    }
+    if ((alive >> row & 1u) == 0) return;
+    const bool both = column + 1 < n;
+    const float first = Result(row, column, v0), second = both ? Result(row, column + 1, v1) : 0.0f;
+    if (to == To::kActivation) {
+      Send(words + row * ld + column / 2, PackHalves(first, second), flag);
+    } else if (both) {
+      SendTwo(words + row * ld + column, __float_as_uint(first), __float_as_uint(second), flag);
+    } else {
+      Send(words + row * ld + column, __float_as_uint(first), flag);
+    }
   }
 };
 
-// Apart from the rest, so that its registers are: what a step does once.
+// Apart from the rest, so that its registers are: what a step does once. `outputs`: the row's.
 __device__ __noinline__ inline void SampleAndTell(const LatencyArgs& p, int row,
-                                                  const float* outputs, int ld, uint32_t flag) {
+                                                  const float* outputs, uint32_t flag) {
   CudaSampleArgs args = p.sample;
   args.outputs = outputs;
-  args.ld_outputs = ld;
+  args.ld_outputs = 0;
   args.work = p.step.outputs;
   args.fed = p.step.tokens;
   args.next = p.step;
@@ -75,19 +88,17 @@ __device__ __noinline__ inline void SampleAndTell(const LatencyArgs& p, int row,
   });
 }
 
-// Copies weights to `to`, tile behind tile; returns the place behind them.
+// Begins to copy weights to `to`, tile behind tile; returns the place behind them.
 __device__ inline char* KeepTiles(const CudaMatrix& w, const Tiles& tiles, char* to) {
   const size_t bytes = TileBytes(w.type, w.k);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const auto* from = reinterpret_cast<const uint4*>(static_cast<const char*>(w.packed) +
-                                                      static_cast<size_t>(tiles.first[i]) * bytes);
-    const int vectors = static_cast<int>(static_cast<size_t>(tiles.count[i]) * bytes / 16);
-#pragma unroll 8
-    for (int j = static_cast<int>(threadIdx.x); j < vectors; j += kLatencyThreads) {
-      reinterpret_cast<uint4*>(to)[j] = __ldg(from + j);
+#pragma unroll 1
+  for (int j = 0; j < tiles.all(); ++j, to += bytes) {
+    const char* from =
+        static_cast<const char*>(w.packed) + static_cast<size_t>(tiles.At(j)) * bytes;
+#pragma unroll 1
+    for (size_t at = size_t{16} * threadIdx.x; at < bytes; at += size_t{16} * kLatencyThreads) {
+      CopyAsync<16>(to + at, from + at);
     }
-    to += static_cast<size_t>(vectors) * 16;
   }
   return to;
 }

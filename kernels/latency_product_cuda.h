@@ -31,11 +31,12 @@ __device__ __forceinline__ uint4 LoadWeights(const uint4* from) {
   return kStay ? *from : __ldg(from);
 }
 
-// Tiles first .. first + kTiles - 1 of F16 weights by one warp, as chains side by side. `a`: rows
-// of F16 pairs, `ld` words apart. give(row, column, v of column, v of column + 1).
+// Up to kTiles tiles from `first` on, `count` of them, of F16 weights by one warp, as chains side
+// by side. Chains of tiles that are not there cost next to nothing: each waits for itself. `a`:
+// rows of F16 pairs, `ld` words apart. give(row, column, v of column, v of column + 1).
 template <bool kStay, int kTiles, class Give>
 __device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source, int first,
-                                                 const uint32_t* a, int ld, int rows,
+                                                 int count, const uint32_t* a, int ld, int rows,
                                                  const Give& give) {
   constexpr int kAhead = kStay ? 2 : 4;  // 32 k each
   const int g = LaneIndex() / 4, t = LaneIndex() % 4;
@@ -44,27 +45,25 @@ __device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source
   // Rows that are not there repeat the last: their sums go nowhere.
   const uint32_t* low = a + (g < rows ? g : rows - 1) * ld + t;
   const uint32_t* high = a + (g + 8 < rows ? g + 8 : rows - 1) * ld + t;
+  const auto column = [&](int j) { return 8 * source.tiles.At(first + j) + 2 * t; };
   const uint4* w[kTiles];
-  int column[kTiles];
   float sum[kTiles][4];
+  uint4 b[kAhead][kTiles];
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
     w[j] = reinterpret_cast<const uint4*>(source.At(first + j)) + LaneIndex();
-    column[j] = 8 * source.tiles.At(first + j) + 2 * t;
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      const bool there = column[j] + c < source.w.n;
-      sum[j][c] = sum[j][c + 2] = there ? __ldg(source.w.bias + column[j] + c) : 0.0f;
+      const bool there = j < count && column(j) + c < source.w.n;
+      sum[j][c] = sum[j][c + 2] = there ? __ldg(source.w.bias + column(j) + c) : 0.0f;
+    }
+#pragma unroll
+    for (int s = 0; s < kAhead; ++s) {
+      b[s][j] = make_uint4(0, 0, 0, 0);
+      if (j < count && s < steps) b[s][j] = LoadWeights<kStay>(w[j] + s * kWarpLanes);
     }
   }
-  uint4 b[kAhead][kTiles];
-#pragma unroll
-  for (int s = 0; s < kAhead; ++s) {
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      if (s < steps) b[s][j] = LoadWeights<kStay>(w[j] + s * kWarpLanes);
-    }
-  }
+#pragma unroll 1
   for (int begin = 0; begin < steps; begin += kAhead) {
 #pragma unroll
     for (int s = 0; s < kAhead; ++s) {
@@ -84,16 +83,24 @@ __device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source
       }
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
-        if (step + kAhead < steps)
+        if (j < count && step + kAhead < steps) {
           b[s][j] = LoadWeights<kStay>(w[j] + (step + kAhead) * kWarpLanes);
+        }
       }
     }
   }
+  // give() exists once: its code is long, and registers cannot be counted through.
+#pragma unroll 1
+  for (int i = 0; i < (upper ? 2 : 1) * count; ++i) {
+    const int j = i < count ? i : i - count, row = i < count ? g : g + 8;
+    float v0 = 0, v1 = 0;
 #pragma unroll
-  for (int j = 0; j < kTiles; ++j) {
-    if (column[j] >= source.w.n) continue;
-    if (g < rows) give(g, column[j], sum[j][0], sum[j][1]);
-    if (g + 8 < rows) give(g + 8, column[j], sum[j][2], sum[j][3]);
+    for (int k = 0; k < kTiles; ++k) {
+      if (k != j) continue;
+      v0 = i < count ? sum[k][0] : sum[k][2];
+      v1 = i < count ? sum[k][1] : sum[k][3];
+    }
+    if (row < rows && column(j) < source.w.n) give(row, column(j), v0, v1);
   }
 }
 
@@ -102,33 +109,25 @@ template <bool kStay, class Give>
 __device__ void MultiplyF16(const TileSource<kStay>& source, const uint32_t* a, int ld, int rows,
                             const Give& give) {
   const int count = source.tiles.all(), each = (count + kLatencyWarps - 1) / kLatencyWarps;
-  int first = WarpIndex() * each;
-  const int end = first + each < count ? first + each : count;
+  const int begin = WarpIndex() * each, end = begin + each < count ? begin + each : count;
   constexpr int kMost = kStay ? 4 : 2;  // weights on their way take registers, too
-  for (; first < end; first += kMost) {
+#pragma unroll 1
+  for (int first = begin; first < end; first += kMost) {
     const int left = end - first;
-    if (left == 1) {
-      MultiplyTilesF16<kStay, 1>(source, first, a, ld, rows, give);
-    } else if (left == 2 || kMost == 2) {
-      MultiplyTilesF16<kStay, 2>(source, first, a, ld, rows, give);
-    } else if (left == 3) {
-      MultiplyTilesF16<kStay, kMost == 4 ? 3 : 2>(source, first, a, ld, rows, give);
-    } else {
-      MultiplyTilesF16<kStay, kMost>(source, first, a, ld, rows, give);
-    }
+    MultiplyTilesF16<kStay, kMost>(source, first, left < kMost ? left : kMost, a, ld, rows, give);
   }
 }
 
 // All tiles of float32 weights; a warp takes 32 columns of up to four rows at a time. `a`: rows of
-// floats, `ld` apart, readable up to k rounded up to 4. give(row, column, v). `warps`: of the
-// block.
+// floats, `ld` apart, readable up to k rounded up to 4. give(row, column, v).
 template <bool kStay, class Give>
 __device__ void MultiplyF32(const TileSource<kStay>& source, const float* a, int ld, int rows,
-                            const Give& give, int warps = kLatencyWarps) {
+                            const Give& give) {
   constexpr int kRows = 4;
   const int groups = (rows + kRows - 1) / kRows, items = source.tiles.all() * groups;
   const int steps = (source.w.k + 3) / 4;
-  for (int item = WarpIndex(); item < items; item += warps) {
+#pragma unroll 1
+  for (int item = WarpIndex(); item < items; item += kLatencyWarps) {
     const int tile = item / groups, first = item % groups * kRows;
     const auto* w = reinterpret_cast<const uint4*>(source.At(tile)) + LaneIndex();
     const int column = 32 * source.tiles.At(tile) + LaneIndex();
@@ -152,9 +151,9 @@ __device__ void MultiplyF32(const TileSource<kStay>& source, const float* a, int
       }
     }
     if (column >= source.w.n) continue;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (first + i < rows) give(first + i, column, sum[i]);
+#pragma unroll 1
+    for (int i = 0; i < kRows && first + i < rows; ++i) {
+      give(first + i, column, i == 0 ? sum[0] : i == 1 ? sum[1] : i == 2 ? sum[2] : sum[3]);
     }
   }
 }

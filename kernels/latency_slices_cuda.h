@@ -101,6 +101,7 @@ struct BlockShare {
     Tiles tiles;
     if (!IsLast()) return tiles;
     if (!LocalHead()) return Slice(WeightType::kF32, model.head.n, plan.stage_blocks - 1 - index);
+#pragma unroll 1
     for (int r = 0; r < rows; ++r) {
       if (Samples(r)) tiles.count[0] = NumTiles(WeightType::kF32, model.head.n);
     }
@@ -114,8 +115,10 @@ struct BlockShare {
   __host__ __device__ int ForEachSlice(int rows, const LayerOf& layer_of, const F& f) const {
     const StateLayout& layout = model.attention.layout;
     int units = 0;
+#pragma unroll 1
     for (int l = stage; l < layout.layers; l += plan.stages) {
       const StepLayer& layer = layer_of(l);
+#pragma unroll 1
       for (int h = 0; h < layout.heads; ++h) {
         if (!HasHead(l, h)) continue;
         ++units;

@@ -25,7 +25,7 @@ inline constexpr float kMinLogScale = -7.0f;
 
 // ln(1 + e^x) without overflow.
 RIVULET_HOST_DEVICE inline float Softplus(float x) {
-  return x > 0 ? x + log1pf(expf(-x)) : log1pf(expf(x));
+  return (x > 0 ? x : 0.0f) + log1pf(expf(-fabsf(x)));
 }
 
 // ln of one component's probability of `level`. With a and b the scaled edges of its bin,

@@ -9,9 +9,8 @@
 //
 // Order within a row: the fed token is counted; outputs are checked for NaN and infinity; the
 // target is scored; a token is drawn; the records are written; the next step's inputs are. A
-// record's payload is written first, then (system-wide fence) its sequence word: the host takes a
-// record when it reads the sequence it expects. Thread: any. Tested by:
-// tests/parity/cuda_sample_test.cc
+// record's word is written last and whole: the host takes a record when it reads the sequence it
+// expects there. Thread: any. Tested by: tests/parity/cuda_sample_test.cc
 #pragma once
 
 #include <cstdint>
@@ -53,7 +52,7 @@ struct CudaOutputWork {
   int32_t draw_record = 0;    // the record of this draw ...
   int32_t next_record = 0;    // ... of the row's next ...
   int32_t record_stride = 0;  // ... and from there to the one after
-  uint32_t sequence = 0;      // what the run's records carry; not what was there before
+  uint32_t sequence = 0;      // of the run's records: below kRecordSequences, not seen there yet
   uint32_t padding = 0;
 };
 static_assert(sizeof(CudaOutputWork) == 48);
@@ -61,16 +60,29 @@ static_assert(sizeof(CudaOutputWork) == 48);
 inline constexpr uint32_t kRecordStopped = 1;    // the token is a stop id: the row ended
 inline constexpr uint32_t kRecordNonFinite = 2;  // outputs held a NaN or infinity: the row ended
 inline constexpr uint32_t kRecordScored = 4;     // the token is a target, not a draw
+inline constexpr uint32_t kRecordLogprob = 8;    // logprob and num_top are there
+inline constexpr int kRecordFlagBits = 4;
+inline constexpr uint32_t kRecordSequences = 1u << (32 - kRecordFlagBits);
 
+// A record without a log-probability is its word alone, one store: a fence that covers other values
+// would hold up the step.
 struct CudaRecord {
-  int64_t position;
-  int32_t row, token;
-  float logprob;  // NaN where not asked for
-  uint32_t flags;
-  int32_t num_top;
-  uint32_t sequence;  // written last
+  uint64_t word;    // from its lowest bit: token, flags, sequence
+  float logprob;    // only with kRecordLogprob
+  int32_t num_top;  // likewise
+
+  static constexpr uint64_t Word(int32_t token, uint32_t flags, uint32_t sequence) {
+    return uint64_t{sequence << kRecordFlagBits | flags} << 32 | static_cast<uint32_t>(token);
+  }
+  constexpr int32_t token() const { return static_cast<int32_t>(word & 0xFFFFFFFFu); }
+  constexpr uint32_t flags() const {
+    return static_cast<uint32_t>(word >> 32) & ((1u << kRecordFlagBits) - 1);
+  }
+  constexpr uint32_t sequence() const {
+    return static_cast<uint32_t>(word >> (32 + kRecordFlagBits));
+  }
 };
-static_assert(sizeof(CudaRecord) == 32);
+static_assert(sizeof(CudaRecord) == 16);
 
 struct CudaTopLogprob {
   int32_t token;

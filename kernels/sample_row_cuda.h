@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row of head outputs to its records (sample_cuda.h), by a team of kRowThreads threads:
-// the body of Sample() and the end of a step of Latency(). Included by .cu files only.
+// One row of head outputs to its records (sample_cuda.h), by a block of kRowThreads threads: the
+// body of Sample() and the end of a step of Latency(). Included by .cu files only.
 #pragma once
 
 #include <cmath>
@@ -22,16 +22,18 @@ struct RowLikelihood {
   }
 };
 
-// Called by one thread, after everything that belongs to the record is written by it.
-__device__ inline void WriteRecord(CudaRecord* to, const CudaRecord& record) {
-  to->position = record.position;
-  to->row = record.row;
-  to->token = record.token;
-  to->logprob = record.logprob;
-  to->flags = record.flags;
-  to->num_top = record.num_top;
-  __threadfence_system();
-  *static_cast<volatile uint32_t*>(&to->sequence) = record.sequence;
+// Tells the host of a record. Called by the thread that wrote what else belongs to it.
+__device__ inline void WriteWord(CudaRecord* to, int32_t token, uint32_t flags, uint32_t sequence) {
+  const uint64_t word = CudaRecord::Word(token, flags, sequence);
+#if defined(__CUDA_ARCH__)
+  if ((flags & kRecordLogprob) != 0) {
+    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(&to->word), "l"(word) : "memory");
+  } else {
+    asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(&to->word), "l"(word) : "memory");
+  }
+#else
+  to->word = word;
+#endif
 }
 
 // The `count` likeliest tokens, by ln p, then by id. `scratch`: [tokens], used for a mixture.
@@ -39,12 +41,15 @@ __device__ inline void FillTop(const RowLikelihood& likelihood, int tokens, int 
                                float* scratch, CudaTopLogprob* top, RowShared& shared) {
   const Ids ids(tokens);
   const bool mixture = likelihood.mixture.mixtures > 0;
+  if (count == 0) return;
   if (mixture) {  // own ids only: no barrier needed
+#pragma unroll 1
     for (int i = ids.begin; i < ids.end; ++i) scratch[i] = likelihood.Of(i);
   }
   Best last = {0, -1};
   for (int rank = 0; rank < count; ++rank) {
     Best best = {0, -1};
+#pragma unroll 1
     for (int i = ids.begin; i < ids.end; ++i) {
       const float v = mixture ? scratch[i] : likelihood.Of(i);
       const bool taken =
@@ -58,10 +63,11 @@ __device__ inline void FillTop(const RowLikelihood& likelihood, int tokens, int 
 
 __device__ inline bool IsStop(const CudaSampler& sampler, int32_t token) {
   bool stop = false;
+#pragma unroll 1
   for (int i = RowThread(); i < sampler.num_stop_ids; i += kRowThreads) {
     stop = stop || sampler.stop_ids[i] == token;
   }
-  return RowAny(stop);
+  return __syncthreads_or(stop ? 1 : 0) != 0;
 }
 
 // Draws the next token; the same on all threads.
@@ -74,12 +80,13 @@ __device__ inline int32_t Draw(const CudaSampleArgs& p, const CudaSampler& sampl
     if (RowThread() == 0) {
       shared.chosen = SampleMixture(p.mixture, outputs, sampler.params.temperature, random);
     }
-    RowBarrier();
+    __syncthreads();
     const int32_t chosen = shared.chosen;
-    RowBarrier();
+    __syncthreads();
     return chosen;
   }
   const Ids ids(p.num_outputs);
+#pragma unroll 1
   for (int i = ids.begin; i < ids.end; ++i) {
     float logit = outputs[i];
     if (sampler.seen != nullptr) {
@@ -89,20 +96,20 @@ __device__ inline int32_t Draw(const CudaSampleArgs& p, const CudaSampler& sampl
     }
     scratch[i] = logit;
   }
-  if (sampler.num_bias > 0) {  // the same for the whole team
-    RowBarrier();
+  if (sampler.num_bias > 0) {  // the same for the whole block
+    __syncthreads();
+#pragma unroll 1
     for (int i = RowThread(); i < sampler.num_bias; i += kRowThreads) {
       scratch[sampler.bias[i].token] += sampler.bias[i].bias;
     }
-    RowBarrier();
+    __syncthreads();
   }
   return RowSample(sampler.params, scratch, p.num_outputs, random, shared);
 }
 
-// What row `work.row` feeds next, after it drew `token`. One thread.
+// What row `work.row` feeds next, after it drew `token`, if it goes on. One thread.
 __device__ inline void WriteNext(const CudaStepRows& next, const CudaOutputWork& work,
-                                 int32_t token, bool ended) {
-  const bool goes_on = !ended && work.draws_left > 1;
+                                 int32_t token, bool goes_on) {
   CudaOutputWork after = work;
   after.position = work.position + 1;
   after.target = -1;
@@ -123,7 +130,7 @@ template <class Told>
 __device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared, const Told& told) {
   const CudaOutputWork work = p.work[row];
   const bool draws = work.draws_left > 0, scores = work.target >= 0;
-  if (!draws && !scores) return;  // the whole team
+  if (!draws && !scores) return;  // the whole block
   const CudaSampler sampler = p.samplers[work.slot];
   if (draws && p.fed != nullptr && sampler.seen != nullptr && RowThread() == 0) {
     ++sampler.seen[p.fed[row]];  // read after the barrier below
@@ -131,43 +138,42 @@ __device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared, c
   const float* outputs = p.outputs + At(row, p.ld_outputs);
   float* scratch = p.scratch + At(row, p.ld_scratch);
   bool strange = false;
+#pragma unroll 1
   for (int i = RowThread(); i < p.num_outputs; i += kRowThreads) {
     strange = strange || !(outputs[i] * 0.0f == 0.0f);
   }
-  const bool finite = !RowAny(strange);
+  const bool finite = __syncthreads_or(strange ? 1 : 0) == 0;
 
-  CudaRecord record = {work.position, work.row, 0, nanf(""), finite ? 0 : kRecordNonFinite, 0,
-                       work.sequence};
   RowLikelihood likelihood = {outputs, p.mixture, 0};
   if (finite && p.mixture.mixtures == 0 && (scores || sampler.want_logprobs != 0)) {
     likelihood.normalizer = RowLogSumExp(outputs, p.num_outputs, shared);
   }
-  if (scores && RowThread() == 0) {
-    CudaRecord scored = record;
-    scored.token = work.target;
-    scored.flags |= kRecordScored;
-    if (finite) scored.logprob = likelihood.Of(work.target);
-    WriteRecord(p.records + work.target_record, scored);
+  // The target, then the draw: a loop, so that the likelihood's code is there once.
+#pragma unroll 1
+  for (int draw = scores ? 0 : 1; draw < (draws ? 2 : 1); ++draw) {
+    int32_t token = draw != 0 ? 0 : work.target;
+    uint32_t flags = (finite ? 0u : kRecordNonFinite) | (draw != 0 ? 0u : kRecordScored);
+    if (draw != 0 && finite) {
+      token = Draw(p, sampler, work.position, outputs, scratch, shared);
+      if (IsStop(sampler, token)) flags |= kRecordStopped;
+    }
+    const bool goes_on = draw != 0 && flags == 0 && work.draws_left > 1;
+    if (draw != 0 && RowThread() == 0) told(goes_on, token);
+    CudaRecord* const record = p.records + (draw != 0 ? work.draw_record : work.target_record);
+    if (finite && (draw == 0 || sampler.want_logprobs != 0)) {
+      flags |= kRecordLogprob;
+      const int tokens = p.mixture.mixtures > 0 ? p.mixture.levels : p.num_outputs;
+      int count = draw == 0 || p.top == nullptr ? 0 : sampler.num_top;
+      count = count < tokens ? count : tokens;
+      count = count < p.top_stride ? count : p.top_stride;
+      if (RowThread() == 0) record->logprob = likelihood.Of(token), record->num_top = count;
+      FillTop(likelihood, tokens, count, scratch, p.top + At(work.draw_record, p.top_stride),
+              shared);
+    }
+    if (RowThread() != 0) continue;
+    WriteWord(record, token, flags, work.sequence);
+    if (draw != 0 && p.next.tokens != nullptr) WriteNext(p.next, work, token, goes_on);
   }
-  if (!draws) return;
-  if (finite) {
-    record.token = Draw(p, sampler, work.position, outputs, scratch, shared);
-    if (IsStop(sampler, record.token)) record.flags |= kRecordStopped;
-  }
-  const bool ended = record.flags != 0;
-  if (RowThread() == 0) told(!ended && work.draws_left > 1, record.token);
-  if (finite && sampler.want_logprobs != 0) {
-    if (RowThread() == 0) record.logprob = likelihood.Of(record.token);
-    const int tokens = p.mixture.mixtures > 0 ? p.mixture.levels : p.num_outputs;
-    int count = p.top == nullptr ? 0 : sampler.num_top;
-    count = count < tokens ? count : tokens;
-    record.num_top = count < p.top_stride ? count : p.top_stride;
-    FillTop(likelihood, tokens, record.num_top, scratch, p.top + At(work.draw_record, p.top_stride),
-            shared);
-  }
-  if (RowThread() != 0) return;
-  WriteRecord(p.records + work.draw_record, record);
-  if (p.next.tokens != nullptr) WriteNext(p.next, work, record.token, ended);
 }
 
 }  // namespace rivulet::kernels

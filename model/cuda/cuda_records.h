@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaRecords: the ring through which the device tells what it drew, in mapped pinned memory. The
-// device writes a record's sequence word last; the host takes a record once it reads the sequence
+// device writes a record's word last and whole; the host takes a record once it reads the sequence
 // that it expects there.
 #pragma once
 
@@ -20,8 +20,8 @@ class CudaRecords {
   // Room for one run within `limits`, each record with up to `max_top` top log-probabilities.
   static absl::StatusOr<CudaRecords> Create(const BackendLimits& limits, int max_top);
 
-  // What the next run's records carry: never what any record here carries yet.
-  uint32_t NextSequence() { return ++sequence_ != 0 ? sequence_ : ++sequence_; }
+  // What the next run's records carry: never what any record here carries yet. No run is under way.
+  uint32_t NextSequence();
 
   // Whether the record that `expected` tells of has come with the last sequence; then fills it.
   bool Take(const CudaRecordOrder::Expected& expected, Record* record) const;
@@ -37,6 +37,7 @@ class CudaRecords {
 
  private:
   CudaMemory records_, top_;
+  size_t count_ = 0;
   int max_top_ = 0;
   uint32_t sequence_ = 0;
 };

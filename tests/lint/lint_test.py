@@ -112,7 +112,6 @@ KNOW_THE_EMULATOR = {
     "kernels/async_copy_cuda.h",
     "kernels/cluster_cuda.h",
     "kernels/device_cuda.h",
-    "kernels/row_team_cuda.h",
 }
 
 

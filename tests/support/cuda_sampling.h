@@ -31,7 +31,10 @@ struct SampledSlot {
 };
 
 struct ExpectedDraw {
-  CudaRecord record = {};
+  int32_t token = 0;
+  uint32_t flags = 0;  // without kRecordLogprob: that is said by logprob
+  float logprob = std::nanf("");
+  int32_t num_top = 0;
   std::vector<CudaTopLogprob> top;
 };
 
@@ -48,14 +51,13 @@ struct SampledHead {
   ExpectedDraw Draw(const SampledSlot& slot, const float* outputs,
                     const CudaOutputWork& work) const {
     ExpectedDraw e;
-    e.record = {work.position, work.row, 0, std::nanf(""), 0, 0, work.sequence};
     if (!std::all_of(outputs, outputs + num_outputs, [](float v) { return std::isfinite(v); })) {
-      e.record.flags = kRecordNonFinite;
+      e.flags = kRecordNonFinite;
       return e;
     }
     const PhiloxWords random = DrawWords(slot.seed, uint64_t(work.position), slot.sample_index, 0);
     if (mixture.mixtures > 0) {
-      e.record.token = SampleMixture(mixture, outputs, slot.params.temperature, random);
+      e.token = SampleMixture(mixture, outputs, slot.params.temperature, random);
     } else {
       std::vector<float> logits(outputs, outputs + num_outputs);
       for (size_t i = 0; i < logits.size() && slot.penalties; ++i) {
@@ -63,16 +65,16 @@ struct SampledHead {
                                 int32_t(slot.seen[i] & ~kSeenInPrompt));
       }
       for (const auto& [token, bias] : slot.bias) logits[size_t(token)] += bias;
-      e.record.token = SampleCategorical(slot.params, logits.data(), num_outputs, random);
+      e.token = SampleCategorical(slot.params, logits.data(), num_outputs, random);
     }
-    if (std::count(slot.stop_ids.begin(), slot.stop_ids.end(), e.record.token) > 0) {
-      e.record.flags |= kRecordStopped;
+    if (std::count(slot.stop_ids.begin(), slot.stop_ids.end(), e.token) > 0) {
+      e.flags |= kRecordStopped;
     }
     if (slot.want_logprobs) FillLogprobs(slot, outputs, &e);
     return e;
   }
   void FillLogprobs(const SampledSlot& slot, const float* outputs, ExpectedDraw* e) const {
-    e->record.logprob = LogProb(outputs, e->record.token);
+    e->logprob = LogProb(outputs, e->token);
     std::vector<CudaTopLogprob> all;
     const double normalizer = mixture.mixtures > 0 ? 0 : LogSumExp(outputs, num_outputs);
     for (int32_t i = 0; i < tokens() && slot.num_top > 0; ++i) {
@@ -83,7 +85,7 @@ struct SampledHead {
       return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
     });
     all.resize(std::min(all.size(), size_t(slot.num_top)));
-    e->record.num_top = int32_t(all.size());
+    e->num_top = int32_t(all.size());
     e->top = all;
   }
 };
