@@ -72,8 +72,8 @@ __host__ __device__ inline size_t At(int row, int ld, int column = 0) {
 // be brought on its way. Every block calls it, before it reads or writes anything but weights.
 __device__ __forceinline__ void WaitForPredecessor() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
 #elif defined(RIVULET_CUDA_EMULATED)
   cuda_emulator::WaitForPredecessor();
 #endif
