@@ -9,7 +9,7 @@
 // its packing, which is the order of the fragments.
 //
 // Cost: 2 rows k n flop; a is read once for every 64 or 128 columns, W for every 64 or 128 rows.
-// On paper, for 128 x 128: 64 k are 256 mma.sync a warp quarter, about 820 cycles at the rate that
+// Estimated, for 128 x 128: 64 k are 256 mma.sync a warp quarter, about 820 cycles at the rate that
 // mma.sync has on an H200 (62 % of wgmma's), against 512 cycles of shared memory (64 KiB at 128
 // bytes) and 500 of second-level cache (32 KiB at 64 bytes a multiprocessor).
 // Thread: any. Tested by: tests/parity/cuda_gemm_wide_test.cc
