@@ -21,7 +21,7 @@ import phases  # noqa: E402
 
 # A stand-in: what it does is in the file beside it, by default "pass". A GoogleTest program lists two tests; "fail Suite.Bad" fails
 # that test alone.
-STAND_IN = """#!{python}
+STAND_IN = """#!{python} -IS
 import os, pathlib, signal, sys, time
 me = pathlib.Path(sys.argv[0])
 does = pathlib.Path(str(me) + ".does")
@@ -75,7 +75,12 @@ PROGRAMS = (*TESTS, "copy_rate_cuda", "bench_step", "rivulet", "rivulet-server")
 TOOLS = ("nvidia-smi", "python3", "ncu", "compute-sanitizer", "nvcc")
 
 
-class RehearsalTest(unittest.TestCase):
+class Rehearsal(unittest.TestCase):
+    """Stand-ins of all programs and tools in folders of their own."""
+
+    # Limits of seconds: a stand-in that hangs costs the test little.
+    LIMITS = "phases.SMOKE_LIMIT = phases.TEST_LIMIT = phases.SINGLE_LIMIT = 1; results.KILL_AFTER = 0.5"
+
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.programs, self.tools, self.results = (self.folder / name for name in ("bin", "tools", "results"))
@@ -83,7 +88,6 @@ class RehearsalTest(unittest.TestCase):
             folder.mkdir()
             for name in names:
                 self.stand_in(folder / name)
-        self.limits = {}
 
     def stand_in(self, path):
         path.write_text(STAND_IN.format(python=sys.executable))
@@ -94,9 +98,7 @@ class RehearsalTest(unittest.TestCase):
         (folder / f"{name}.does").write_text(what)
 
     def run_phases(self, *names, flags=(), code=0):
-        # Time limits of seconds become tenths: a stand-in that hangs costs the test little.
-        script = ("import sys, phases, results, run; phases.SMOKE_LIMIT = phases.TEST_LIMIT = phases.SINGLE_LIMIT = 2; "
-                  "results.KILL_AFTER = 0.5; sys.exit(run.main(sys.argv[1:]))")  # fmt: skip
+        script = f"import pathlib, sys, phases, results, run; {self.LIMITS}; sys.exit(run.main(sys.argv[1:]))"
         flags = [*(flag for name in names for flag in ("--phase", name)), "--programs", self.programs, "--results", self.results, *flags]
         environment = {**os.environ, "PATH": f"{self.tools}:/usr/bin:/bin", "PYTHONPATH": str(HERE), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run([sys.executable, "-c", script, *map(str, flags)], capture_output=True, text=True, env=environment, timeout=120)
@@ -118,6 +120,8 @@ class RehearsalTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 
+
+class RehearsalTest(Rehearsal):
     def test_all_is_well(self):
         os.environ["RIVULET_FAST_TRANSFORMERS"] = str(self.folder)
         self.addCleanup(os.environ.pop, "RIVULET_FAST_TRANSFORMERS")
@@ -229,6 +233,23 @@ class RehearsalTest(unittest.TestCase):
         self.run_phases("profile", "sanitizer", code=1)
         self.assertEqual(self.outcomes("profile"), {"ncu": "skipped"})
         self.assertEqual(self.outcomes("sanitizer"), {"probe": "failed", "everything else": "skipped"})
+
+    def test_no_more_files_than_a_lent_machine_returns(self):
+        self.results.mkdir()
+        for i in range(7):
+            (self.results / f"other-{i}").touch()
+        self.run_phases("smoke", "parity", code=2)
+        self.assertFalse((self.results / "smoke.jsonl").exists())
+        (self.results / "other-0").unlink()
+        self.run_phases("smoke", "parity")
+
+    def test_a_file_that_would_be_too_long_keeps_every_outcome(self):
+        self.LIMITS += "; results.MOST_BYTES = 20000; results.ROOM_LEFT = 10000"
+        self.does("bench_step", "garbage")
+        self.run_phases("speed", code=1)
+        self.assertLessEqual((self.results / "speed.jsonl").stat().st_size, 20000)
+        self.assertEqual(self.outcomes("speed")["server 1024"], "passed")
+        self.assertTrue(any("left_out" in line for line in self.lines("speed")))
 
     def test_figures_stand_beside_earlier_ones(self):
         self.run_phases("speed", code=77)  # without the sources of peer_pytorch

@@ -12,6 +12,9 @@ import time
 SKIPPED = 77  # exit code of a program that cannot run on this machine
 KILL_AFTER = 5  # seconds between SIGTERM and SIGKILL
 TAIL = 4000  # characters of output that a result keeps
+# A lent machine returns so many files of so many bytes.
+MOST_FILES, MOST_BYTES = 8, 16 << 20
+ROOM_LEFT = 1 << 20  # of these for short lines, once long ones no longer fit
 
 
 @dataclasses.dataclass
@@ -93,7 +96,14 @@ class Results:
         return Outcome(kind, text, seconds, code)
 
     def _append(self, line: dict) -> None:
-        self.file.write(json.dumps(line) + "\n")
+        text = json.dumps(line)
+        room = MOST_BYTES - os.fstat(self.file.fileno()).st_size - 1
+        if len(text) > room - ROOM_LEFT:  # what follows must still say what came of it
+            text = json.dumps({key: value for key, value in line.items() if key not in ("output", "figures")} | {"left_out": len(text)})
+            self.kinds.setdefault("failed", []).append(f"{line.get('name')}: {self.phase}.jsonl would have more than {MOST_BYTES} bytes")
+        if len(text) > room:
+            return
+        self.file.write(text + "\n")
         self.file.flush()
         os.fsync(self.file.fileno())
 

@@ -17,7 +17,7 @@ import sys
 import time
 
 import phases
-from results import SKIPPED, Outcome, Results
+from results import MOST_FILES, SKIPPED, Outcome, Results
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Seconds for each phase. Each ends well inside ten minutes, the most that one command may take on a lent machine.
@@ -38,7 +38,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", type=int, default=0, metavar="N", help="as nvidia-smi counts; default 0")
     parser.add_argument("--results", type=pathlib.Path, default=pathlib.Path("gpu-results"), help="folder; default gpu-results")
     parser.add_argument("--programs", type=pathlib.Path, help="folder of all programs; default: the build, or ../../bin")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    files = {path.name for path in options.results.iterdir()} if options.results.is_dir() else set()
+    files |= {f"{name}.jsonl" for name in options.phase or DEADLINES}
+    if len(files) > MOST_FILES:
+        parser.error(f"--results {options.results} would hold {len(files)} files, and a lent machine returns at most {MOST_FILES}: name another folder")
+    return options
 
 
 def machine(device: int) -> dict | None:
