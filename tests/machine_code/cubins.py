@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+RESERVED = 1024  # bytes that CUDA keeps of the shared memory of a block that has any, from sm_90 on; cuobjdump counts them
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -25,6 +26,7 @@ class Kernel:
     registers: int  # of a thread
     stack: int  # bytes of a thread; spilled registers lie there, too
     local: int  # likewise
+    static: int  # bytes of static shared memory of a block
     text: int  # bytes of its instructions
     symbol: str
     cubin: pathlib.Path
@@ -82,10 +84,11 @@ class Library:
             arch = int(re.search(r"\.sm_(\d+)a?\.cubin$", cubin.name).group(1))
             usage = run(cuobjdump, "-res-usage", str(cubin))
             sizes = text_bytes(cubin)
-            used = r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)"
+            used = r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)"
             for symbol, *numbers in re.findall(used, usage):
-                registers, stack, local = map(int, numbers)
-                found.append([symbol, arch, registers, stack, local, sizes.pop(symbol), symbol, cubin])
+                registers, stack, shared, local = map(int, numbers)
+                static = max(shared - (RESERVED if arch >= 90 else 0), 0)
+                found.append([symbol, arch, registers, stack, local, static, sizes.pop(symbol), symbol, cubin])
             if sizes:
                 sys.exit(f"{cubin.name}: no resource usage of {', '.join(sizes)}")
         if not found:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What nvcc made of the kernels, on every architecture of the build: no spills, no stack, code of limited size."""
+"""What nvcc made of the kernels, on every architecture of the build: no spills, no stack, no static shared memory, code of limited size."""
 
 import argparse
 import pathlib
@@ -11,6 +11,7 @@ import unittest
 
 import cubins
 import kernels_table
+import launches
 
 # Most KiB of instructions of a kernel, by its name without template arguments. A multiprocessor's cache of instructions has
 # some 128 KiB and what lies closer to its schedulers 32 KiB, so code beyond that is fetched again in every step.
@@ -53,6 +54,11 @@ class KernelsTest(unittest.TestCase):
         for kernel in library.kernels:
             with self.subTest(kernel=kernel.name, arch=kernel.arch):
                 self.assertEqual((kernel.stack, kernel.local), (0, 0), "bytes of stack, of local memory")
+
+    def test_no_kernel_has_static_shared_memory(self):
+        for kernel in library.kernels:
+            with self.subTest(kernel=kernel.name, arch=kernel.arch):
+                self.assertEqual(kernel.static, 0, "bytes: all shared memory is asked for at the launch")
 
     def test_code_is_no_longer_than_its_limit(self):
         for kernel in library.kernels:
@@ -106,7 +112,7 @@ class KernelsTest(unittest.TestCase):
         columns = "| kernel | " + " | ".join(f"sm_{a}" for a in library.architectures) + " |"
         if columns not in text:
             self.skipTest(f"{kernels_table.FILE.name} is that of other architectures than {library.architectures}")
-        self.assertEqual(text, kernels_table.table(library, args.compiler),
+        self.assertEqual(text, kernels_table.table(library, launches.shared_memory(args.launches), args.compiler),
                          "run tests/machine_code/kernels_table.py on the built library")
 
 
@@ -116,6 +122,7 @@ def main() -> None:
     parser.add_argument("library", type=pathlib.Path)
     parser.add_argument("--toolkit", default="", help="folder of nvcc and its tools")
     parser.add_argument("--compiler", required=True, help="version of nvcc")
+    parser.add_argument("--launches", type=pathlib.Path, required=True, help="folder of the emulator's test programs")
     args, rest = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
         try:

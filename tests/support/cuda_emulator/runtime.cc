@@ -7,9 +7,13 @@
 #include <algorithm>
 #include <climits>
 #include <cstdio>
+#include <cstdlib>
+#include <set>
 #include <utility>
 
 #include "tests/support/cuda_emulator/block.h"
+
+extern "C" const char __executable_start;  // of the linker: where the program begins
 
 namespace rivulet::cuda_emulator {
 namespace {
@@ -212,6 +216,23 @@ int BlocksPerMultiprocessor(const Options& options, uint64_t threads, size_t sha
   return static_cast<int>(std::min({kMostThreads / threads, kMostBlocks, by_shared}));
 }
 
+namespace {
+
+// For tests/machine_code: a line with the kernel's place in the program and its bytes of dynamic
+// shared memory, whenever they are new, in the file that RIVULET_EMULATOR_LAUNCHES names.
+void NoteLaunch(const void* function, size_t shared_bytes) {
+  static const char* const path = std::getenv("RIVULET_EMULATOR_LAUNCHES");
+  if (path == nullptr) return;
+  static std::set<std::pair<size_t, size_t>> noted;
+  const auto place = static_cast<size_t>(static_cast<const char*>(function) - &__executable_start);
+  if (!noted.insert({place, shared_bytes}).second) return;
+  FILE* const file = fopen(path, "a");
+  if (file == nullptr || fprintf(file, "%zx %zu\n", place, shared_bytes) < 0) abort();
+  fclose(file);
+}
+
+}  // namespace
+
 cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function, const char* text,
                          Site site, std::function<void()> body) {
   Runtime& r = Runtime::Get();
@@ -258,6 +279,7 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
   if (carveout == r.carveouts.end() || carveout->second != cudaSharedmemCarveoutMaxShared) {
     ++r.counters.kernels_without_preference;
   }
+  NoteLaunch(function, config.dynamicSmemBytes);
   Launch launch{g,    b,    config.dynamicSmemBytes, overlap, cooperative, cluster,
                 text, site, std::move(body)};
   Item item;
