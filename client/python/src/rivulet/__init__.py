@@ -7,8 +7,9 @@
         for part in client.generate("ROMEO:", model="shakespeare-rfa", max_tokens=200):
             print(part.text, end="", flush=True)
 
-Client is for programs with threads, AsyncClient for asyncio; both have the same methods. What they return are the dataclasses
-of rivulet.replies and rivulet.model_replies, what they raise the exceptions of rivulet.errors. rivulet.v1 holds the messages of the protocol.
+Client is for programs with threads, AsyncClient for asyncio; both have the same methods. They return the dataclasses of
+rivulet.replies and rivulet.model_replies, and raise the exceptions of rivulet.errors. rivulet.v1 holds the messages of
+the protocol.
 """
 
 from importlib.metadata import version as _version

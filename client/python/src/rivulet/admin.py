@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Client and AsyncClient ask of AdminService, at a server's --admin-listen."""
+"""Calls of AdminService (a server's --admin-listen), for Client and AsyncClient."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rivulet.v1 import admin_service_pb2
 
 @dataclass(frozen=True)
 class Unloaded:
-    """What ended with a model.
+    """The result of unload_model().
 
-    all_ended: every running request ended by itself; False: some were cut at the end of the drain time.
-    sessions_closed: client sessions that were open.
+    all_ended: True if every running request completed; False if some were ended when the drain time was over.
+    sessions_closed: number of open sessions that ended with the model.
     """
 
     all_ended: bool
@@ -22,12 +22,12 @@ class Unloaded:
 
 
 def load_request(model: str) -> admin_service_pb2.LoadModelRequest:
-    """Errors: TypeError, ValueError (text that is no UTF-8)."""
+    """Errors: TypeError, ValueError (text that is not UTF-8)."""
     return admin_service_pb2.LoadModelRequest(model=requests.text("model", model))
 
 
 def unload_request(model: str, drain_timeout: float | None) -> admin_service_pb2.UnloadModelRequest:
-    """Errors: TypeError, ValueError (text that is no UTF-8, seconds that are none)."""
+    """Errors: TypeError, ValueError (text that is not UTF-8, an invalid number of seconds)."""
     request = admin_service_pb2.UnloadModelRequest(model=requests.text("model", model))
     if drain_timeout is not None:
         seconds = requests.real("drain_timeout", drain_timeout)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """A connection to the Rivulet server at `target`, for one event loop: make it in a coroutine. Arguments and errors: as
-    Client. A cancelled task ends its call. Thread: that of the event loop."""
+    """A connection to the Rivulet server at `target`, for one event loop: create it in a coroutine. Arguments and
+    errors: as Client. If a task is cancelled, its call ends. Thread: that of the event loop."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class AsyncClient:
         self._running: weakref.WeakSet[Any] = weakref.WeakSet()
 
     async def close(self) -> None:
-        """Closes the connection. Calls that run end with Cancelled; later ones raise ValueError."""
+        """Closes the connection. Running calls end with Cancelled; later calls raise ValueError."""
         self._methods = None
         for call in tuple(self._running):  # not every release of gRPC does so itself
             end(call)
@@ -87,8 +87,8 @@ class AsyncClient:
             raise await cancelled(call) from None
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.GenerateOptions]) -> AsyncGenerateStream:
-        """Streams what the model generates: `async for part in client.generate("ROMEO:", max_tokens=100): ...`, or
-        `await client.generate(...).collect()` for the whole. Arguments and errors: as Client.generate()."""
+        """Streams generated tokens: `async for part in client.generate("ROMEO:", max_tokens=100): ...`. For the whole
+        reply: `await client.generate(...).collect()`. Arguments and errors: as Client.generate()."""
         request = requests.generate(prompt, options)
         own = requests.call_options(options)
         call = self._start("generate", request, own)
@@ -113,7 +113,7 @@ class AsyncClient:
         idle_timeout: float | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> AsyncSession:
-        """A new session without tokens, for `async with await client.open_session(): ...`. Arguments and errors: as
+        """Opens a session without tokens, for `async with await client.open_session(): ...`. Arguments and errors: as
         Client.open_session()."""
         request = session_messages.open_request(model, seed, idle_timeout)
         return AsyncSession(self, replies.session((await self._call("open_session", request, options)).session))
@@ -121,13 +121,13 @@ class AsyncClient:
     async def session(
         self, id: str, *, model: str = "", cookie: str = "", **options: Unpack[requests.CallOptions]
     ) -> AsyncSession:
-        """The session with this id, where it is now. Errors: as Client.session()."""
+        """Returns the session with this id, at its current position. Errors: as Client.session()."""
         self._cookies.set(requests.text("id", id), requests.text("cookie", cookie))
         reply = await self._call("get_session", session_messages.get_request(id, model), options)
         return AsyncSession(self, replies.session(reply.session))
 
     async def sessions(self, *, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.SessionInfo, ...]:
-        """The tenant's sessions, the one used longest ago first. As Client.sessions()."""
+        """Lists the tenant's sessions, the least recently used first. As Client.sessions()."""
         request, found = session_messages.list_request(model), []
         while True:
             reply = await self._call("list_sessions", request, options)
@@ -144,7 +144,8 @@ class AsyncClient:
         idle_timeout: float | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> AsyncSession:
-        """A new session from what AsyncSession.snapshot() gave. Arguments and errors: as Client.restore_session()."""
+        """Opens a session from a snapshot of AsyncSession.snapshot(). Arguments and errors: as
+        Client.restore_session()."""
         if isinstance(snapshot, AsyncIterable):
             snapshot = [chunk async for chunk in snapshot]
         messages = session_messages.RestoreMessages(snapshot, model, idle_timeout)
@@ -177,12 +178,12 @@ class AsyncClient:
         return tuple(model_replies.summary(model) for model in reply.models)
 
     async def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> model_replies.Model:
-        """Everything about one model; the name may be empty where the server serves exactly one. Errors: NotFound."""
+        """Describes one model. The name may be empty if the server serves exactly one model. Errors: NotFound."""
         request = inference_pb2.GetModelRequest(model=requests.text("model", model))
         return model_replies.model(await self._call("get_model", request, options))
 
     async def load(self, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelLoad, ...]:
-        """Capacity and load now, of every model where the name is empty. Errors: NotFound."""
+        """Current capacity and load of one model, or of every model if the name is empty. Errors: NotFound."""
         request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
         return tuple(model_replies.load(entry) for entry in (await self._call("get_load", request, options)).models)
 
@@ -202,15 +203,16 @@ class AsyncClient:
         return admin.unloaded(await self._call("unload_model", request, options))
 
     async def health(self, service: str = "", **options: Unpack[requests.CallOptions]) -> replies.HealthStatus:
-        """grpc.health.v1: of a model by its name, or of the server as a whole. Errors: NotFound (no such service)."""
+        """Health as in grpc.health.v1, of a model by its name, or of the whole server. Errors: NotFound (no such
+        service)."""
         request = wrappers_pb2.StringValue(value=requests.text("service", service))
         return replies.HealthStatus((await self._call("health", request, options)).value)
 
     def stream_images(
         self, count: int = 1, *, seed: int | None = None, **options: Unpack[requests.ImageOptions]
     ) -> AsyncGenerator[images.Snapshot, None]:
-        """Draws `count` images and yields them as they become, for `async for`. Arguments and errors: as Client.stream_images();
-        what the server says about the model is raised while iterating."""
+        """Draws `count` images and yields snapshots while they are drawn, for `async for`. Arguments and errors: as
+        Client.stream_images(). Errors that depend on the model are raised while iterating."""
         return self._snapshots(images.Order("stream_images", count, seed, options))
 
     async def _snapshots(self, order: images.Order) -> AsyncGenerator[images.Snapshot, None]:
@@ -247,7 +249,7 @@ class AsyncClient:
         on_progress: Callable[[images.Snapshot], object] | None = None,
         **options: Unpack[requests.ImageOptions],
     ) -> NDArray[np.uint8]:
-        """Draws `count` images: uint8 [count, height, width], or [count, height, width, channels] where there are several.
+        """Draws `count` images: uint8 [count, height, width], or [count, height, width, channels] for several channels.
         Arguments and errors: as Client.generate_images(); `on_progress` must not block."""
         async for snapshot in self.stream_images(count, seed=seed, **options):
             if on_progress is not None:

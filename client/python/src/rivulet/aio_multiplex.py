@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class AsyncMultiplex(MultiplexCore, AsyncIterator[MultiplexPart]):
-    """Many generate() over one stream, of AsyncClient.multiplex(), for `async with` and `async for`. As Multiplex. Thread: that of
-    the event loop; one task at a time iterates, any may begin and cancel requests."""
+    """Many generate() over one stream, of AsyncClient.multiplex(), for `async with` and `async for`. As Multiplex. Thread:
+    that of the event loop. One task at a time iterates; any task may start and cancel requests."""
 
     def __init__(self, start: Callable[[AsyncIterator[multiplex_pb2.MultiplexRequest]], Any]) -> None:
         """For the client."""
@@ -35,7 +35,7 @@ class AsyncMultiplex(MultiplexCore, AsyncIterator[MultiplexPart]):
             yield message
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.GenerateOptions]) -> int:
-        """Begins a request and returns its key. Arguments and errors: as Multiplex.generate()."""
+        """Starts a request and returns its key. Arguments and errors: as Multiplex.generate()."""
         message = self._begin(prompt, options)
         self._unsent.put_nowait(message)
         return message.key
@@ -64,7 +64,7 @@ class AsyncMultiplex(MultiplexCore, AsyncIterator[MultiplexPart]):
         return part
 
     def close(self) -> None:
-        """Ends the stream and what is open. Harmless where it has ended."""
+        """Ends the stream and its open requests. Does nothing if it has ended."""
         end(self._call)
         self._unsent.put_nowait(None)
 

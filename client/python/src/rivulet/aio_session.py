@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class AsyncSessionCalls(Protocol):
-    """What a session needs of its client."""
+    """The part of the client that a session uses."""
 
     _cookies: SessionCookies
 
@@ -69,8 +69,9 @@ class AsyncSession(SessionCore):
         return self._appended(request, reply)
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.SessionGenerateOptions]) -> AsyncSessionStream:
-        """Appends the prompt, if there is one, and streams what the model generates, for `async for`. Arguments and errors: as
-        Session.generate(). After a reply that was left early or lost, the call begins when its first part is asked for."""
+        """Appends the prompt, if there is one, and streams generated tokens, for `async for`. Arguments and errors: as
+        Session.generate(). After a reply that was left early or lost, the call starts when its first part is
+        requested."""
         reader = self._reader(prompt, options)
         self._end_reply()
 
@@ -90,7 +91,7 @@ class AsyncSession(SessionCore):
     async def fork(
         self, count: int = 1, *, seed: int | None = None, position: int | None = None, **options: Unpack[requests.CallOptions]
     ) -> list[AsyncSession]:
-        """`count` new sessions that go on from this one. Arguments and errors: as Session.fork()."""
+        """Opens `count` sessions that continue from this one. Arguments and errors: as Session.fork()."""
         await self._begin(options)
         reply = await self._client._call("fork_session", self._fork_request(count, seed, position), options)
         infos = [replies.session(message) for message in reply.sessions]
@@ -99,7 +100,7 @@ class AsyncSession(SessionCore):
     async def rewind(
         self, *, position: int | None = None, mark: str | None = None, **options: Unpack[requests.CallOptions]
     ) -> None:
-        """Drops what follows a position or a mark. Arguments and errors: as Session.rewind()."""
+        """Drops the tokens after a position or a mark. Arguments and errors: as Session.rewind()."""
         self._end_reply()
         await self._rewind(position, mark, options)
 
@@ -110,7 +111,8 @@ class AsyncSession(SessionCore):
         self._rewound(reply)
 
     async def snapshot(self, *, position: int | None = None, **options: Unpack[requests.CallOptions]) -> bytes:
-        """The session as bytes for AsyncClient.restore_session(), which outlive the server. Arguments and errors: as
+        """Returns the session as bytes for AsyncClient.restore_session(). They outlive the server. Arguments and
+        errors: as
         Session.snapshot()."""
         self._end_reply()
         request = self._snapshot_request(position)
@@ -125,7 +127,7 @@ class AsyncSession(SessionCore):
             raise await cancelled(call) from None
 
     async def close(self, **options: Unpack[requests.CallOptions]) -> None:
-        """Ends the session and what runs on it. Harmless where it has ended."""
+        """Closes the session and ends the requests on it. Does nothing if it is closed."""
         self._end_reply()
         request = session_service_pb2.CloseSessionRequest(model=self.model, session_id=self.id)
         try:

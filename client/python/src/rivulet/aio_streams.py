@@ -30,14 +30,14 @@ def end(call: Any) -> None:
 
 
 def _task_is_cancelled(call: Any) -> bool:
-    """Whether a CancelledError out of `call` is for the task that waits for it, as opposed to a call that ended with the status
-    CANCELLED. Python 3.10 does not tell: there it is, unless close() has ended the call."""
+    """Whether a CancelledError from `call` is for the task that waits for it. Otherwise the call ended with the status
+    CANCELLED. Python 3.10 cannot tell: there it is for the task, unless close() has ended the call."""
     cancelling = getattr(asyncio.current_task(), "cancelling", None)
     return call not in _ended if cancelling is None else cancelling() > 0
 
 
 async def cancelled(call: Any) -> BaseException:
-    """What a CancelledError out of `call` means: that again where it is for the task, else Cancelled."""
+    """The exception for a CancelledError from `call`: the same if it is for the task, else Cancelled."""
     if _task_is_cancelled(call):
         return asyncio.CancelledError()
     return errors.Cancelled(await call.details() or "the call was cancelled")
@@ -45,10 +45,11 @@ async def cancelled(call: Any) -> BaseException:
 
 class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
     """The parts of a reply as they arrive, for `async for`. Ends the call when it is closed, left (`async with`) or dropped
-    (`break` out of a loop over it), and when the task that waits for a part is cancelled: the server then frees the session
-    within a step or two.
+    (`break` out of a loop over it), and when the task that waits for a part is cancelled: the server then frees the
+    slot within a step or two.
 
-    Thread: that of the event loop. close() by another task lets the iteration end with Cancelled. Errors: as GenerateStream.
+    Thread: that of the event loop. If another task calls close(), the iteration ends with Cancelled. Errors: as
+    GenerateStream.
     """
 
     _how_to_read = "Use `async for` over it for the parts, or `await stream.collect()` for the whole"
@@ -60,7 +61,7 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
         get_model: Callable[[], Awaitable[model_replies.Model]],
         timeout: float | None,
     ) -> None:
-        """call: None where it is yet to be made. timeout: seconds that it is given, for messages."""
+        """call: None if it is not made yet. timeout: seconds of the call, for error messages."""
         self._call = call
         self._messages: Any = None if call is None else call.__aiter__()
         self._reader = reader
@@ -70,12 +71,12 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
 
     @property
     def seed(self) -> int | None:
-        """The seed in force; None before the first part."""
+        """The seed that is used; None before the first part."""
         return self._reader.seed
 
     @property
     def usage(self) -> replies.Usage | None:
-        """What the reply cost; None before its end."""
+        """Token counts and times of the reply; None before its end."""
         return self._reader.usage
 
     async def __anext__(self) -> replies.Part:
@@ -94,7 +95,7 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
                 return part
 
     async def collect(self) -> replies.Generation:
-        """Waits for the end and returns the whole. Errors: as GenerateStream.collect()."""
+        """Waits for the end and returns the whole reply. Errors: as GenerateStream.collect()."""
         check_untouched(self._begun)
         parts: list[replies.Part] = []
         try:
@@ -106,7 +107,7 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
         return self._reader.collect(parts)
 
     def close(self) -> None:
-        """Ends the call. Harmless where it has ended."""
+        """Ends the call. Does nothing if it has ended."""
         end(self._call)
 
     def __del__(self) -> None:
@@ -133,7 +134,7 @@ class AsyncSessionStream(AsyncGenerateStream):
         get_model: Callable[[], Awaitable[model_replies.Model]],
         prepare: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        """prepare: what comes before the first call, which then waits until somebody iterates."""
+        """prepare: runs before the first call, which is then made when the program iterates."""
         self._start = start
         self._session_reader = reader
         self._prepare = prepare
@@ -175,7 +176,7 @@ class AsyncSessionStream(AsyncGenerateStream):
         self._lost = False
 
     def close(self) -> None:
-        """Ends the call. Harmless where it has ended. The session goes on after the last part that was taken."""
+        """Ends the call. Does nothing if it has ended. The session continues after the last part that was taken."""
         self._closed.set()
         if self._call is not None:
             end(self._call)

@@ -31,18 +31,18 @@ class Client:
     "dns:///HOST:PORT" or "unix:PATH".
     Connects with the first call.
 
-    tls: absent: plaintext, for loopback and networks that are protected otherwise.
-    connect_timeout: seconds, 0.001 to 3600; gRPC gives an attempt about one at least. A connection attempt that takes longer has
-      failed; calls that wait for it raise Unavailable.
-    wait_for_ready: calls wait for the server to come up until their timeout, instead of raising Unavailable.
-    max_attempts: of one call, 1 to 5. Only UNAVAILABLE before the first message of a reply is tried again, after 0.1 s to 2 s;
-      a reply that has begun is never begun again behind the caller's back.
+    tls: absent: plaintext, for loopback and for networks that are protected by other means.
+    connect_timeout: seconds, 0.001 to 3600; gRPC gives an attempt at least about one second. A connection attempt that
+      takes longer fails, and calls that wait for it raise Unavailable.
+    wait_for_ready: calls wait until the server is reachable, up to their timeout, instead of raising Unavailable.
+    max_attempts: attempts per call, 1 to 5. Only UNAVAILABLE before the first message of a reply is retried, after 0.1
+      s to 2 s. A reply that has started is never restarted without the caller's knowledge.
     max_receive_bytes: largest message accepted from the server.
     metadata: sent with every call, for example {"authorization": "Bearer ..."}.
-    tenant: whose sessions the calls are about, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata "rivulet-tenant". Leave it empty
-      where a proxy sets that.
+    tenant: the tenant of the calls, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata "rivulet-tenant". Leave it empty
+      if a proxy sets it.
 
-    Every call takes `timeout` (seconds for the whole of it) and `metadata`. Thread: any, also at the same time.
+    Every call takes `timeout` (seconds for the whole call) and `metadata`. Thread: any; calls may run concurrently.
     Errors: TypeError, ValueError (arguments), OSError (a certificate file cannot be read); calls raise rivulet.RivuletError.
     """
 
@@ -66,7 +66,7 @@ class Client:
         self._cookies = SessionCookies()
 
     def close(self) -> None:
-        """Closes the connection. Calls that run end with Cancelled; later ones raise ValueError."""
+        """Closes the connection. Running calls end with Cancelled; later calls raise ValueError."""
         self._methods = None
         self._channel.close()
 
@@ -92,8 +92,8 @@ class Client:
             raise errors.from_call(error, arguments["timeout"]) from None
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.GenerateOptions]) -> GenerateStream:
-        """Streams what the model generates: `for part in client.generate("ROMEO:", max_tokens=100): ...`, or
-        `client.generate(...).collect()` for the whole.
+        """Streams generated tokens: `for part in client.generate("ROMEO:", max_tokens=100): ...`. For the whole reply:
+        `client.generate(...).collect()`.
 
         prompt: text (str), token ids (a sequence or array of integers, [n]), or the first values of an image (bytes, or a numpy
           array of uint8, [n]). May be empty for a model with a bos.
@@ -108,18 +108,18 @@ class Client:
         return GenerateStream(call, Reader(request), lambda: self.model(request.model, **own), own["timeout"])
 
     def multiplex(self, **options: Unpack[requests.CallOptions]) -> Multiplex:
-        """A stream for many requests at once: `with client.multiplex() as stream: ...`, then stream.generate() for each and a
-        loop over the parts of all of them. `timeout` is for the whole stream."""
+        """Opens a stream for many requests at once: `with client.multiplex() as stream: ...`, then stream.generate()
+        for each request and one loop over the parts of all of them. `timeout` is for the whole stream."""
         return Multiplex(lambda messages: self._call("multiplex", messages, options))
 
     def generate_many(
         self, prompts: Iterable[requests.Prompt], *, at_once: int = 256, **options: Unpack[requests.GenerateOptions]
     ) -> Generator[MultiplexPart, None, None]:
-        """Generates after each of many prompts, over one stream, and yields the parts of all replies as they come: `key` of a
-        part is the index of its prompt. An error of one request is the `error` of its last part.
+        """Generates after each of many prompts, over one stream, and yields the parts of all replies as they arrive.
+        `key` of a part is the index of its prompt. An error of one request is the `error` of its last part.
 
-        prompts: are asked for as requests end; may go on for ever.
-        at_once: requests that are open at a time, at least 1.
+        prompts: read as requests end; may be infinite.
+        at_once: maximum number of open requests, at least 1.
         options: as generate(), for all; prompt i draws with `seed` + i. `timeout` is for each request.
         Errors: TypeError, ValueError (arguments); while iterating those of Multiplex.
         """
@@ -133,10 +133,10 @@ class Client:
         idle_timeout: float | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> Session:
-        """A new session without tokens: tokens are fed once, and any position can be gone on from, forked or rewound to. Leaving
-        its `with` block closes it.
+        """Opens a session without tokens. Tokens are fed once, and the session can be continued, forked and rewound at
+        any position. Leaving its `with` block closes it.
 
-        seed: what a generate() that names none draws with; absent: the server draws one.
+        seed: used by every generate() without its own seed; absent: the server draws one.
         idle_timeout: seconds, 1 to 86400, without a call after which the server closes it; absent: the server's default.
         Errors: InvalidArgument, NotFound, ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT), Unavailable, DeadlineExceeded.
         """
@@ -144,8 +144,8 @@ class Client:
         return Session(self, replies.session(self._call("open_session", request, options).session))
 
     def session(self, id: str, *, model: str = "", cookie: str = "", **options: Unpack[requests.CallOptions]) -> Session:
-        """The session with this id, where it is now: to go on with it in another program. One Session at a time may use it.
-        cookie: the other's Session.cookie, needed behind a balancer alone.
+        """Returns the session with this id, at its current position, to continue it in another program. One Session
+        object at a time may use it. cookie: Session.cookie of the other object; only needed behind a balancer.
         Errors: InvalidArgument (SESSION_ID_MALFORMED), NotFound (SESSION_NOT_FOUND: unknown, closed, idle for too long, or another
         tenant's)."""
         self._cookies.set(requests.text("id", id), requests.text("cookie", cookie))
@@ -153,7 +153,8 @@ class Client:
         return Session(self, replies.session(reply.session))
 
     def sessions(self, *, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.SessionInfo, ...]:
-        """The tenant's sessions, the one used longest ago first. One that is used meanwhile may come twice."""
+        """Lists the tenant's sessions, the least recently used first. A session that is used meanwhile may be listed
+        twice."""
         request, found = session_messages.list_request(model), []
         while True:
             reply = self._call("list_sessions", request, options)
@@ -170,13 +171,13 @@ class Client:
         idle_timeout: float | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> Session:
-        """A new session from what Session.snapshot() gave, on this server or another; `same_numerics` of it tells whether its
-        tokens go on bit for bit.
+        """Opens a session from a snapshot of Session.snapshot(), made by this server or another. Its `same_numerics`
+        says whether further tokens are bit-identical.
 
-        snapshot: its bytes, whole or in pieces of any size.
+        snapshot: the bytes, whole or in pieces of any size.
         Errors: DataLoss (damaged), FailedPrecondition (another model, version or key), PermissionDenied (another tenant's),
-          OutOfRange (longer than any of this model), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, RESTORE_MEMORY),
-          Aborted (RESTORE_TOO_SLOW); what `snapshot` raises.
+          OutOfRange (longer than any snapshot of this model), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT,
+          RESTORE_MEMORY), Aborted (RESTORE_TOO_SLOW), and any exception that iterating over `snapshot` raises.
         """
         messages = session_messages.RestoreMessages(snapshot, model, idle_timeout)
         try:
@@ -198,12 +199,13 @@ class Client:
         priority: requests.Priority | requests.PriorityName | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
-        """How likely a text or a sequence of token ids [n] is. With a bos every token is scored, without one all but the first.
+        """Returns how likely a text or a sequence of token ids [n] is. With a bos every token is scored; without a bos,
+        all but the first.
 
         window: cuts a long sequence into windows of this many scored tokens, each scored from an empty state.
-        output_positions: scored tokens (0 = the first) whose raw head outputs are wanted.
-        logprobs: the log-likelihood of each scored token is wanted.
-        priority: among the tenant's own requests that wait for a slot.
+        output_positions: indices of scored tokens (0 = the first) whose raw head outputs are returned.
+        logprobs: return the log-likelihood of each scored token.
+        priority: order among the tenant's own requests that wait for a slot.
         Errors: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded.
         """
         request = requests.score(content, model, window, output_positions, logprobs, priority)
@@ -215,50 +217,53 @@ class Client:
         return tuple(model_replies.summary(model) for model in reply.models)
 
     def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> model_replies.Model:
-        """Everything about one model; the name may be empty where the server serves exactly one. Errors: NotFound."""
+        """Describes one model. The name may be empty if the server serves exactly one model. Errors: NotFound."""
         request = inference_pb2.GetModelRequest(model=requests.text("model", model))
         return model_replies.model(self._call("get_model", request, options))
 
     def load(self, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelLoad, ...]:
-        """Capacity and load now, of every model where the name is empty. Errors: NotFound."""
+        """Current capacity and load of one model, or of every model if the name is empty. Errors: NotFound."""
         request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
         return tuple(model_replies.load(entry) for entry in self._call("get_load", request, options).models)
 
     def server_load(self, **options: Unpack[requests.CallOptions]) -> model_replies.ServerLoad:
-        """Connections now, and refusals since the server's start."""
+        """Current connections, and refusals since the server started."""
         return model_replies.server_load(self._call("get_load", inference_pb2.GetLoadRequest(), options).server)
 
     def load_model(self, model: str, **options: Unpack[requests.CallOptions]) -> model_replies.ModelSummary:
-        """Loads a model that the server may load by this name, and waits until it serves. For operators: the client's target is the
-        server's --admin-listen. Errors: NotFound (MODEL_NOT_IN_REPOSITORY), AlreadyExists, Aborted (MODEL_BUSY),
+        """Loads a model by its name and waits until it serves. For operators: the client's target must be the server's
+        --admin-listen. Errors: NotFound (MODEL_NOT_IN_REPOSITORY), AlreadyExists, Aborted (MODEL_BUSY),
         FailedPrecondition (its directory holds no valid model), DataLoss, ResourceExhausted (OUT_OF_MEMORY), Unimplemented."""
         return model_replies.summary(self._call("load_model", admin.load_request(model), options).model)
 
     def unload_model(
         self, model: str, *, drain_timeout: float | None = None, **options: Unpack[requests.CallOptions]
     ) -> admin.Unloaded:
-        """Ends the service of a model and waits until its memory is free. For operators, as load_model(). Its sessions end with it.
+        """Unloads a model and waits until its memory is free. For operators, as load_model(). The model's sessions end
+        with it.
 
-        drain_timeout: seconds, 0 to 86400, that running requests may go on; absent: the server's own.
+        drain_timeout: seconds, 0 to 86400, for which running requests may continue; absent: the server's own.
         Errors: NotFound, Aborted (MODEL_BUSY), Unimplemented (no AdminService at the target).
         """
         request = admin.unload_request(model, drain_timeout)
         return admin.unloaded(self._call("unload_model", request, options))
 
     def health(self, service: str = "", **options: Unpack[requests.CallOptions]) -> replies.HealthStatus:
-        """grpc.health.v1: of a model by its name, or of the server as a whole. Errors: NotFound (no such service)."""
+        """Health as in grpc.health.v1, of a model by its name, or of the whole server. Errors: NotFound (no such
+        service)."""
         request = wrappers_pb2.StringValue(value=requests.text("service", service))
         return replies.HealthStatus(self._call("health", request, options).value)
 
     def stream_images(
         self, count: int = 1, *, seed: int | None = None, **options: Unpack[requests.ImageOptions]
     ) -> Generator[images.Snapshot, None, None]:
-        """Draws `count` images and yields them as they become: a snapshot every `interval` seconds, the last one whole. Closing
-        or dropping the generator ends the calls.
+        """Draws `count` images and yields a snapshot every `interval` seconds; the last one is complete. Closing or
+        dropping the generator ends the calls.
 
-        seed: image i is a function of model, prompt, temperature, seed and i; absent: a random one (Snapshot.seed tells).
+        seed: image i is a function of model, prompt, temperature, seed and i; absent: a random one (see Snapshot.seed).
         options: model, temperature, prompt, interval, timeout (seconds for the whole), metadata: see rivulet.ImageOptions.
-        Errors: ValueError (a model that makes no images, ...), TypeError; while iterating those of GenerateStream.
+        Errors: ValueError (for example a model that does not generate images), TypeError; while iterating those of
+        GenerateStream.
         """
         order = images.Order("stream_images", count, seed, options)
         canvas = images.Canvas(order, self.model(order.model, **order.call_options()))
@@ -272,8 +277,9 @@ class Client:
         on_progress: Callable[[images.Snapshot], object] | None = None,
         **options: Unpack[requests.ImageOptions],
     ) -> NDArray[np.uint8]:
-        """Draws `count` images: uint8 [count, height, width], or [count, height, width, channels] where there are several;
-        values 0 to num_levels - 1. Arguments and errors: stream_images(). `on_progress` is called on this thread with every
+        """Draws `count` images: uint8 [count, height, width], or [count, height, width, channels] for several channels;
+        values 0 to num_levels - 1. Arguments and errors: stream_images(). `on_progress` is called on this thread with
+        every
         snapshot, the last one included, for example with rivulet.draw.live()."""
         for snapshot in self.stream_images(count, seed=seed, **options):
             if on_progress is not None:

@@ -19,11 +19,11 @@ from rivulet.v1 import admin_service_pb2, inference_pb2, multiplex_pb2, session_
 
 @dataclass(frozen=True)
 class TlsOptions:
-    """How to trust and to be trusted. Files are PEM.
+    """Certificates of the server and of this client. Files are PEM.
 
-    root_certs_file: who may have signed the server's certificate; None: the roots that gRPC brings along.
-    client_cert_file, client_key_file: what this client shows (mutual TLS); given together or not at all.
-    server_name: name expected in the certificate where it is not the target's host.
+    root_certs_file: authorities that may have signed the server's certificate; None: the roots that come with gRPC.
+    client_cert_file, client_key_file: this client's certificate and key (mutual TLS); both or neither.
+    server_name: name expected in the certificate, if it is not the target's host.
     """
 
     root_certs_file: str | PathLike[str] | None = None
@@ -32,7 +32,8 @@ class TlsOptions:
     server_name: str | None = None
 
     def credentials(self) -> Any:
-        """Reads the files. Errors: ValueError (half a pair, an empty file), OSError (a file that cannot be read)."""
+        """Reads the files. Errors: ValueError (a certificate without its key or the reverse, an empty file), OSError (a
+        file that cannot be read)."""
         if (self.client_cert_file is None) != (self.client_key_file is None):
             raise ValueError("tls: client_cert_file and client_key_file are given together or not at all")
         return grpc.ssl_channel_credentials(
@@ -144,7 +145,8 @@ _REPEATABLE = ("Append", "RewindSession", "SnapshotSession", "CloseSession", "Ge
 
 
 def service_config(max_attempts: int) -> str:
-    """Only UNAVAILABLE before the first message of a reply is tried again, and no call that makes a session: it could make two."""
+    """Only UNAVAILABLE before the first message of a reply is retried. Calls that create a session are not: they could
+    create two."""
     if max_attempts == 1:
         return "{}"
     retry = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which replica has a session: the cookies that a balancer gave with the replies that opened it."""
+"""Which replica holds a session: the cookies that a balancer set in the replies that opened it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SessionCookies:
         self._cookies: OrderedDict[str, str] = OrderedDict()
 
     def get(self, id: str) -> str:
-        """What to send as "cookie" with a call on the session; "" for nothing."""
+        """The "cookie" to send with a call on the session; "" for none."""
         with self._lock:
             return self._cookies.get(id, "")
 

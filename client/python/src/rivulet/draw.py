@@ -127,9 +127,10 @@ def _in_notebook() -> bool:
 
 
 def live(*, columns: int = 8, file: TextIO | None = None) -> Callable[[Snapshot], None]:
-    """Something to give to generate_images(on_progress=...), or to call with every Snapshot of stream_images(): shows the
-    images as they become. In a notebook as a picture, `columns` images wide (needs Pillow); else on `file`, by default stdout,
-    with as many images as the terminal has room for; nothing where that is no terminal."""
+    """Returns a function that shows images while they are drawn. Pass it to generate_images(on_progress=...), or call
+    it with every Snapshot of stream_images(). In a notebook it shows a picture, `columns` images wide (needs Pillow).
+    Otherwise it writes to `file`, by default stdout, as many images as fit into the terminal; it writes nothing if
+    `file` is not a terminal."""
     if file is None and _in_notebook():
         return _Notebook(columns)
     return _Terminal(file or sys.stdout)

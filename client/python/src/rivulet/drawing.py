@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class Drawing:
     """Sends the requests, a few at a time, until all images are drawn or one request fails. The first failure ends the others.
-    Workers write into the canvas and never wait for whoever looks at it."""
+    Workers write into the canvas and never wait for its readers."""
 
     def __init__(self, generate: Callable[..., GenerateStream], canvas: images.Canvas) -> None:
         self._generate = generate
@@ -28,7 +28,8 @@ class Drawing:
         self._ended = threading.Event()  # no worker is left
 
     def snapshots(self, interval: float) -> Generator[images.Snapshot, None, None]:
-        """Draws. Yields every `interval` seconds, and the whole at the end. Errors: the first of a request."""
+        """Draws. Yields a snapshot every `interval` seconds, and the complete images at the end. Errors: the first
+        error of a request."""
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(self._workers)]
         for thread in threads:
             thread.start()

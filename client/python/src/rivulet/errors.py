@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call may raise: one exception for each gRPC status, all below RivuletError.
+"""The exceptions that calls raise: one for each gRPC status, all derived from RivuletError.
 
-A mistake that can be seen without the server (a wrong type, a number that does not fit) raises TypeError or ValueError
-instead, before anything is sent; its message begins with the argument's name.
+A mistake that the client itself can detect (a wrong type, a number that does not fit) raises TypeError or ValueError
+instead, before anything is sent. The message begins with the argument's name.
 """
 
 from __future__ import annotations
@@ -49,14 +49,15 @@ class RivuletError(Exception):
     """A call that failed.
 
     message: for people; may change from release to release.
-    reason: UPPER_SNAKE_CASE and stable: switch on it, for example "TOKEN_OUT_OF_RANGE"; "" where the server says none (and
-      where no server answered).
-    field: path of the offending field in the request, a oneof being a level of its own: "prompt.tokens[3]",
-      "sampling.top_p"; "" where none is at fault.
-    retry_delay: seconds after which it makes sense to try again; None where the server says nothing.
-    metadata: what else the server says, by name. Of an error that ends a reply, where to go on: "session_id" and "session_position"
-      with a session, else "sent_tokens": the tokens sent of each sample, with commas.
-    partial: what had come of the reply, where collect() failed; else None.
+    reason: UPPER_SNAKE_CASE and stable, for programs to decide by, for example "TOKEN_OUT_OF_RANGE"; "" if the server
+      gave none or no server answered.
+    field: path of the wrong field in the request, with a oneof as a level of its own: "prompt.tokens[3]",
+      "sampling.top_p"; "" if no field is wrong.
+    retry_delay: seconds after which to try again; None if the server gave none.
+    metadata: further details by name. For an error that ends a reply, where to continue: "session_id" and
+      "session_position" on a session, else "sent_tokens": how many tokens of each sample were sent, separated by
+      commas.
+    partial: the part of the reply that was received before collect() failed; else None.
     """
 
     code: ClassVar[Code] = Code.UNKNOWN
@@ -83,13 +84,13 @@ class RivuletError(Exception):
 
 
 class Cancelled(RivuletError):
-    """The caller ended the call (close() in another thread), or the server did."""
+    """The caller ended the call (for example by close() in another thread), or the server did."""
 
     code = Code.CANCELLED
 
 
 class Unknown(RivuletError):
-    """An error with details but without a code of its own: a bug of the server."""
+    """An error with details but without a code: a bug of the server."""
 
     code = Code.UNKNOWN
 
@@ -101,7 +102,7 @@ class InvalidArgument(RivuletError):
 
 
 class DeadlineExceeded(RivuletError):
-    """`timeout` seconds were over before the call was."""
+    """The call did not complete within `timeout` seconds."""
 
     code = Code.DEADLINE_EXCEEDED
 
@@ -113,61 +114,64 @@ class NotFound(RivuletError):
 
 
 class AlreadyExists(RivuletError):
-    """What should be made is there already."""
+    """The thing to create exists already."""
 
     code = Code.ALREADY_EXISTS
 
 
 class PermissionDenied(RivuletError):
-    """The caller is known and may not do this."""
+    """The caller is not allowed to do this."""
 
     code = Code.PERMISSION_DENIED
 
 
 class ResourceExhausted(RivuletError):
-    """The queue is full (`retry_delay` says when to come back), or a message is above a size limit."""
+    """A limit is reached: for example the queue is full (`retry_delay` says when to try again), or a message is too
+    large."""
 
     code = Code.RESOURCE_EXHAUSTED
 
 
 class FailedPrecondition(RivuletError):
-    """The request does not fit the state of what it speaks of."""
+    """The request does not fit the current state, for example of a session or a snapshot."""
 
     code = Code.FAILED_PRECONDITION
 
 
 class Aborted(RivuletError):
-    """Somebody else was first."""
+    """Another call was first, or the call cannot be repeated safely."""
 
     code = Code.ABORTED
 
 
 class OutOfRange(RivuletError):
-    """Longer than the model's positions; `field` names what is."""
+    """A value is beyond the model's positions or a session's end; `field` names it."""
 
     code = Code.OUT_OF_RANGE
 
 
 class Unimplemented(RivuletError):
-    """The server does not know this call: it is older than this client, or no Rivulet server."""
+    """The server does not know this call: it is older than this client, is not a Rivulet server, or serves the call at
+    another address."""
 
     code = Code.UNIMPLEMENTED
 
 
 class Internal(RivuletError):
-    """A bug of the server, or a reply that breaks the API's promises."""
+    """A bug of the server, or a reply that violates the API."""
 
     code = Code.INTERNAL
 
 
 class Unavailable(RivuletError):
-    """The target cannot be reached, drains (reason "DRAINING"), or has lost its backend. It makes sense to try again."""
+    """The target cannot be reached, drains (reason "DRAINING"), or its backend failed. Try again, or use another
+    server."""
 
     code = Code.UNAVAILABLE
 
 
 class DataLoss(RivuletError):
-    """Something that was stored is damaged."""
+    """Stored data is damaged, or client and server disagree about a session's tokens."""
 
     code = Code.DATA_LOSS
 
@@ -222,8 +226,8 @@ def _detailed(code: int, message: str, details: status_pb2.Status) -> RivuletErr
 
 
 def from_call(call: Any, timeout: float | None = None) -> RivuletError:
-    """The exception of a grpc.RpcError, or of anything else that has code(), details() and trailing_metadata(). `timeout`: what
-    the caller gave the call, in seconds."""
+    """The exception of a grpc.RpcError, or of any object with code(), details() and trailing_metadata(). `timeout`: the
+    timeout of the call, in seconds."""
     code, message = call.code().value[0], call.details() or ""
     if code == Code.DEADLINE_EXCEEDED and timeout is not None:
         said = "" if message in ("", "Deadline Exceeded") else f": {message}"  # the latter is gRPC's own

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many images by few requests. Image i is sample i % size of the request with seed `seed + i // size`, size being 64 or the
-server's max_num_samples where that is less: the same rule as that of `rivulet generate --count N --out FILE`, so the same
-seed draws the same images."""
+"""Draws many images with few requests. Image i is sample i % size of the request with seed `seed + i // size`, where
+size is 64, or the server's max_num_samples if that is less. `rivulet generate --count N --out FILE` has the same rule,
+so the same seed draws the same images."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ _MOST_SAMPLES = 64  # of a request
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Images as far as they are drawn.
+    """Images drawn so far.
 
-    images: uint8 [count, height, width], or [count, height, width, channels] where there are several; values are 0 to
-      num_levels - 1, and 0 where nothing is drawn yet. The caller's own copy.
-    done, total: values drawn and to draw, given ones included. seed: draws the same images again.
+    images: uint8 [count, height, width], or [count, height, width, channels] for several channels; values are 0 to
+    num_levels - 1, and 0 for pixels that are not drawn yet. The array is a copy that the caller owns.
+    done, total: number of values drawn so far, and of all values, including given ones. seed: draws the same images
+      again.
     """
 
     images: NDArray[np.uint8]
@@ -73,10 +74,11 @@ class Request:
 
 
 class Canvas:
-    """The images of one order as far as they are drawn. Thread: one at a time; who shares it locks it."""
+    """The images of one order, drawn so far. Thread: one at a time; callers that share it must lock it."""
 
     def __init__(self, order: Order, model: Model) -> None:
-        """Errors: ValueError (a model that makes no images or has too many levels, a prompt that does not fit)."""
+        """Errors: ValueError (a model that does not generate images or has too many levels, a prompt that does not
+        fit)."""
         self._order = order
         self._name = model.summary.name
         if not isinstance(model.content, ImageContent):

@@ -15,7 +15,8 @@ from rivulet.v1 import inference_pb2, model_pb2
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """A model that a server serves. state_bytes: of one session's state, whatever its position. backend: "cpu" or "cuda"."""
+    """A model that a server serves. state_bytes: size of one state, the same at every position. backend: "cpu" or
+    "cuda"."""
 
     name: str
     weights_sha256: str
@@ -26,7 +27,7 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A head that gives num_mixtures logistics over num_levels values: tokens 0 to num_levels - 1."""
+    """A head that computes num_mixtures logistics over num_levels values: tokens 0 to num_levels - 1."""
 
     num_mixtures: int
     num_levels: int
@@ -34,8 +35,8 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Sizes of a model; *_dim are per head. mixture: None for a head that gives vocab_size logits. max_sequence_tokens: most
-    given plus generated tokens, None without a limit."""
+    """Sizes of a model; *_dim are per head. mixture: None for a head that computes vocab_size logits.
+    max_sequence_tokens: maximum number of given and generated tokens; None: no limit."""
 
     vocab_size: int
     bos_token_id: int | None
@@ -68,14 +69,14 @@ class ImageContent:
 
 @dataclass(frozen=True)
 class TextContent:
-    """Tokens are characters; alphabet[i] is that of token i."""
+    """Tokens are characters; alphabet[i] is the character of token i."""
 
     alphabet: str
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one request may ask for. slots: sessions that fit at once."""
+    """Limits on one request. slots: sequences that are computed at once."""
 
     max_tokens: int
     default_max_tokens: int
@@ -86,8 +87,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Model:
-    """Everything that a server says about a model. numerics_id: equal ids promise equal tokens. plan: how runs are carried
-    out, products: what runs matrix products on a GPU, both in words for people. config: the model's config.json (model/FORMAT.md)."""
+    """The description of a model. numerics_id: servers with equal ids generate equal tokens. plan: how runs are
+    executed; products: what computes matrix products on a GPU; both are for people to read. config: the model's
+    config.json (model/FORMAT.md)."""
 
     summary: ModelSummary
     architecture: Architecture
@@ -102,19 +104,22 @@ class Model:
 
 @dataclass(frozen=True)
 class ModelLoad:
-    """Load of a model now; totals are since the server's start.
+    """Current load of a model; totals count from the server's start.
 
-    slots, slots_used: requests that fit at once, and those that hold one. queued: wait for one, at most max_queue, of one tenant at
-      most max_tenant_queue; queued_high, queued_normal, queued_low: slots that they need, by priority. oldest_wait: seconds that the
-      first of them has waited. tenants: that have slots or wait. parked: samples that are paused because their client stopped reading.
-      preempted: ... because requests of another tenant waited, which holds less; preempted_total: how often.
-    tokens_per_second: over about the last second. draining: takes no new requests.
-    sessions: client sessions that are open; session_state_bytes: memory of all kept states, theirs and those of cached prompts.
-    states_in_memory, states_on_disk: kept states, in memory, and in files alone; state_disk_bytes: of all files. states_forgotten: for
-      want of room; state_file_errors: files that could not be written or read.
-    prompt_cache_hits, prompt_cache_misses: requests with PromptCache that found a kept state, and that found none.
-      prompt_cache_bytes: of the states of cached prompts, wherever they are, and of their tokens.
-    refused_total: requests refused because a queue was full; cut_total: replies ended because nobody read them.
+    slots, slots_used: number of slots, and how many are in use. queued: samples, scores and session calls that wait, at
+      most max_queue, and of one tenant at most max_tenant_queue. queued_high, queued_normal, queued_low: slots that the
+      waiting requests need, by priority. oldest_wait: seconds that the oldest of them has waited. tenants: tenants that
+      hold slots or wait. parked: samples that were swapped out because their client stopped reading. preempted: samples
+      that were preempted for another tenant's requests; preempted_total: how often that happened.
+    tokens_per_second: over about the last second. draining: the model refuses new requests.
+    sessions: open sessions; session_state_bytes: memory of all kept states, of sessions and of cached prompts.
+    states_in_memory, states_on_disk: kept states, in memory and only in files. state_disk_bytes: bytes of all state
+      files. states_forgotten: states that were forgotten because memory and disk were full. state_file_errors: files
+      that could not be written or read, or were damaged.
+    prompt_cache_hits, prompt_cache_misses: requests with PromptCache that found a kept state, and requests that found
+      none. prompt_cache_bytes: bytes of the states of cached prompts, in memory or in files, and of their tokens.
+    refused_total: requests refused because a queue was full. cut_total: replies ended because their client did not
+      read.
     """
 
     model: str
@@ -150,10 +155,11 @@ class ModelLoad:
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """Load of a server's listener for clients now; totals are since the server's start.
+    """Current load of a server's listener for clients; totals count from the server's start.
 
-    connections: open, at most max_connections (0: not limited). connections_total: accepted; connections_refused_total: closed at once
-      because no more may be open; connections_closed_total: because their client reset too many calls.
+    connections: open connections, at most max_connections (0: no limit). connections_total: accepted connections.
+      connections_refused_total: connections closed at once because the limit was reached or no file descriptor was
+      left. connections_closed_total: connections closed because their client reset too many calls.
     refusals: requests refused with ResourceExhausted, by the error's reason.
     """
 
@@ -193,7 +199,7 @@ def model(message: inference_pb2.GetModelReply) -> Model:
 
 
 def load(message: inference_pb2.ModelLoad) -> ModelLoad:
-    """Every field of the dataclass has its name in the message."""
+    """Converts the message; every field of the dataclass has the same name in it."""
     named = {entry.name: getattr(message, entry.name) for entry in dataclasses.fields(ModelLoad)}
     return ModelLoad(**{**named, "oldest_wait": seconds(message.oldest_wait)})
 

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 
 class Multiplex(MultiplexCore, Iterator[MultiplexPart]):
-    """Many generate() over one stream, of Client.multiplex(): for hundreds at once, whose tokens then come in one message a step.
+    """Many requests over one stream, from Client.multiplex(). For hundreds at once: one message per step holds the
+    tokens of all of them.
 
-    Iterating yields the parts of all requests as they come, and ends when every request begun so far has ended; then more may be
-    begun. What is wrong with one request ends that one: `error` of its last part. Leaving the `with` block cancels what is open.
-    While nobody iterates, the server pauses the requests.
+    Iterating yields the parts of all requests as they arrive, and ends when every request started so far has ended;
+    then more may be started. An error of one request ends only that request; it is the `error` of its last part.
+    Leaving the `with` block cancels open requests. While the program does not iterate, the server pauses the requests.
 
-    Thread: one at a time; cancel() and close() may come from any.
+    Thread: one at a time; cancel() and close() may be called from any thread.
     Errors while iterating: those of the stream, which end all requests: Unavailable, DeadlineExceeded, Cancelled (close()).
     """
 
@@ -36,15 +37,15 @@ class Multiplex(MultiplexCore, Iterator[MultiplexPart]):
         self._call = start(iter(self._unsent.get, None))
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.GenerateOptions]) -> int:
-        """Begins a request and returns its key, which its parts carry: 0 for the first, then 1, 2, ... Arguments: as
-        Client.generate(), without metadata; `timeout` is this request's. Errors: TypeError, ValueError; those of the server come
-        with the request's last part."""
+        """Starts a request and returns its key, which is in its parts: 0 for the first request, then 1, 2, ...
+        Arguments: as Client.generate(), without metadata; `timeout` is for this request. Errors: TypeError, ValueError;
+        errors of the server are in the request's last part."""
         message = self._begin(prompt, options)
         self._unsent.put(message)
         return message.key
 
     def cancel(self, key: int) -> None:
-        """Ends a request: its last part has the error Cancelled. Harmless where it has ended."""
+        """Cancels a request: its last part has the error Cancelled. Does nothing if it has ended."""
         message = self._cancel(key)
         if message is not None:
             self._unsent.put(message)
@@ -62,7 +63,7 @@ class Multiplex(MultiplexCore, Iterator[MultiplexPart]):
         return part
 
     def close(self) -> None:
-        """Ends the stream and what is open. Harmless where it has ended."""
+        """Ends the stream and its open requests. Does nothing if it has ended."""
         self._call.cancel()
         self._unsent.put(None)
 

@@ -16,11 +16,11 @@ from rivulet.v1 import multiplex_pb2
 class MultiplexPart:
     """Part of the reply to one request of a stream. Plain lists instead of arrays: there are many, and most are short.
 
-    key: what generate() returned. sample_index: 0 to num_samples - 1. first_position: of tokens[0] among the sample's
-    generated tokens. tokens: [n]. text: of these tokens, for models whose content is text. logprobs: [n] nats, where asked for.
-    finish: on the last part of each sample. seed: the one in force, on the request's first part.
-    usage: on the last part of a request that ended well. error: on the last part of one that did not; it holds nothing else.
-    proto: the message, with the top logprobs.
+    key: as returned by generate(). sample_index: 0 to num_samples - 1. first_position: index of tokens[0] among the
+      sample's generated tokens. tokens: [n]. text: of these tokens, for models whose content is text. logprobs: [n]
+      nats, if requested. finish: on the last part of each sample. seed: the seed that is used, on the request's first
+      part. usage: on the last part of a request that succeeded. error: on the last part of a request that failed, which
+      holds nothing else. proto: the message, with the top logprobs.
     """
 
     key: int
@@ -51,7 +51,7 @@ class MultiplexCore:
 
     @property
     def open_requests(self) -> int:
-        """Requests whose last part was not yielded yet."""
+        """Requests whose last part has not been yielded."""
         return len(self._open)
 
     def _begin(self, prompt: requests.Prompt, options: requests.GenerateOptions) -> multiplex_pb2.MultiplexRequest:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls return: frozen dataclasses. Where one was read from a message, `proto` is that message.
+"""The results of calls: frozen dataclasses. If one was read from a message, `proto` is that message.
 
-Shapes are written as [n, m]. Arrays belong to the caller. Compared by identity where they hold arrays.
+Shapes are written as [n, m]. The caller owns the arrays. Dataclasses that hold arrays are compared by identity.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class HealthStatus(enum.Enum):
 
 @dataclass(frozen=True)
 class Finish:
-    """How a sample ended. `stop_string`: the one that matched, else "". `stop_token_id`: the one sampled, which is not among
-    the tokens."""
+    """How a sample ended. `stop_string`: the string that matched, else "". `stop_token_id`: the stop token that was
+    sampled; it is not among the tokens."""
 
     reason: FinishReason
     stop_string: str = ""
@@ -55,9 +55,9 @@ class Finish:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a reply cost. The implied bos is not counted; `completion_tokens` is over all samples. Times are seconds from the
-    request's arrival: to its first slot, to its first generated token, to its end. `cached_prompt_tokens`: of the prompt's, those that
-    were not fed because a kept state had seen them already (PromptCache)."""
+    """Token counts and times of a reply. The implied bos is not counted; `completion_tokens` is over all samples. Times
+    are seconds from the request's arrival to its first slot, to its first generated token, and to its end.
+    `cached_prompt_tokens`: prompt tokens that were not fed because a kept state included them (PromptCache)."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -69,8 +69,9 @@ class Usage:
 
 @dataclass(frozen=True, eq=False)
 class TopLogprobs:
-    """The likeliest tokens at one position, likeliest first: token_ids int32 [n], logprobs float32 [n] nats. texts: [n], the text of
-    each token ("" of one that is no character: bos, eos), for models whose content is text; else None."""
+    """The most likely tokens at one position, most likely first: token_ids int32 [n], logprobs float32 [n] nats. texts:
+    [n], the text of each token ("" for bos and eos, which are not characters), for models whose content is text; else
+    None."""
 
     token_ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
@@ -79,11 +80,11 @@ class TopLogprobs:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A piece of one sample. Pieces of a sample come in order without gaps; those of different samples interleave.
+    """A part of one sample. Parts of a sample arrive in order and without gaps; parts of different samples interleave.
 
     tokens: int32 [n], n >= 0. first_position: index of tokens[0] among the sample's generated tokens.
     text: of the tokens, for models whose content is text.
-    logprobs: float32 [n], nats, of the model's own distribution; top_logprobs: n of them; both None unless asked for.
+    logprobs: float32 [n], nats, of the model's own distribution; top_logprobs: n of them; both None unless requested.
     finish: on the last part of each sample, else None.
     """
 
@@ -99,7 +100,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One whole continuation: the parts of a sample put together. Shapes as in Part."""
+    """One complete continuation: the joined parts of a sample. Shapes as in Part."""
 
     tokens: NDArray[np.int32]
     text: str
@@ -110,7 +111,7 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """A whole reply: samples[i] is sample i. `seed` repeats it."""
+    """A complete reply: samples[i] is sample i. The same request with `seed` gives the same reply."""
 
     samples: tuple[Sample, ...]
     seed: int
@@ -129,9 +130,9 @@ class Generation:
 
 @dataclass(frozen=True, eq=False)
 class PartialGeneration:
-    """What had come of a reply when collect() failed: `partial` of the error that it raises.
+    """The part of a reply that was received before collect() failed: `partial` of the error that it raises.
 
-    parts: in the order in which they came. seed: the one in force; None where no part came.
+    parts: in the order in which they arrived. seed: the seed that is used; None if no part arrived.
     """
 
     parts: tuple[Part, ...]
@@ -139,12 +140,12 @@ class PartialGeneration:
 
     @property
     def text(self) -> str:
-        """The text of the first sample, as far as it came."""
+        """The text of the first sample that was received."""
         return "".join(part.text for part in self.parts if part.sample_index == 0)
 
     @property
     def tokens(self) -> NDArray[np.int32]:
-        """The tokens of the first sample, as far as they came, [n]."""
+        """The tokens of the first sample that were received, [n]."""
         own = [part.tokens for part in self.parts if part.sample_index == 0]
         return np.concatenate(own) if own else np.array([], np.int32)
 
@@ -154,10 +155,10 @@ class Score:
     """How likely a sequence is.
 
     nll_nats: sum over the num_scored tokens of -ln p.
-    logprobs: float32 [num_scored], nats; None unless asked for.
-    outputs: float32 [positions, width], the raw outputs of the head that predict scored token output_positions[i]: vocab_size
-      logits, or K logits, K means, K log-scales of a mixture; None unless asked for.
-    cached_tokens: of append(), how many tokens were not fed because a kept state had seen them already (PromptCache).
+    logprobs: float32 [num_scored], nats; None unless requested.
+    outputs: float32 [positions, width], the raw outputs of the head that predict scored token output_positions[i]:
+      vocab_size logits, or K logits, K means, K log-scales of a mixture; None unless requested.
+    cached_tokens: for append(), how many tokens were not fed because a kept state included them (PromptCache).
     """
 
     nll_nats: float
@@ -170,13 +171,13 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class SessionInfo:
-    """What a server says about a session.
+    """The server's description of a session.
 
     id: 32 lower-case hexadecimal digits. position: tokens given and generated. sequence_hash: FNV-1a, 64 bits, over them.
-    seed: what a generate() that names none draws with. marks: name to position.
-    idle_timeout, idle_seconds: seconds; it is closed once it has been idle for so long.
-    state_bytes: memory of its states, state_disk_bytes: of those that are in files alone; what forks share is counted by each.
-    busy: a request runs on it.
+    seed: used by every generate() without its own seed. marks: name to position. idle_timeout, idle_seconds: seconds;
+      the session is closed once it has been idle for idle_timeout. state_bytes: memory of its states; state_disk_bytes:
+      bytes of states that are only in files; a state that forks share is counted in each of them. busy: a request runs
+      on the session.
     """
 
     id: str
@@ -212,8 +213,8 @@ def _top_logprobs(message: inference_pb2.TopLogprobs, alphabet: str | None) -> T
 
 
 def part(message: inference_pb2.GenerateReply, logprobs: bool, top_logprobs: bool, alphabet: str | None) -> Part:
-    """A part of a reply in which `logprobs` and `top_logprobs` were asked for. `alphabet`: the model's; None where its content is
-    no text."""
+    """Converts a part of a reply; `logprobs` and `top_logprobs` say what was requested. `alphabet`: the model's; None
+    if its content is not text."""
     end = finish(message.finish) if message.HasField("finish") else None
     top = tuple(_top_logprobs(entry, alphabet) for entry in message.top_logprobs)
     return Part(
@@ -223,7 +224,7 @@ def part(message: inference_pb2.GenerateReply, logprobs: bool, top_logprobs: boo
 
 
 def score(message: inference_pb2.ScoreReply | session_service_pb2.AppendReply, logprobs: bool, outputs: bool) -> Score:
-    """A reply to a request in which `logprobs` and `outputs` were asked for."""
+    """Converts a reply; `logprobs` and `outputs` say what was requested."""
     return Score(
         message.nll_nats, message.num_scored, np.array(message.logprobs, np.float32) if logprobs else None,
         np.array([list(row.values) for row in message.outputs], np.float32) if outputs else None,

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From Python values to the messages of rivulet.v1. Checks types, and that numbers fit the wire; what they may be is the
-server's to say. Errors: TypeError and ValueError that begin with the argument's name and tell the value."""
+"""From Python values to the messages of rivulet.v1. Checks types, and that numbers fit their fields; the server checks
+ranges. Errors: TypeError and ValueError that begin with the argument's name and state the value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeAlias
 
 Prompt: TypeAlias = Union[str, bytes, Sequence[int], NDArray[np.integer[Any]]]
-"""What to continue. str: text. bytes, or a numpy array of uint8, [n]: the first n values of an image in raster order,
+"""A prompt. str: text. bytes, or a numpy array of uint8, [n]: the first n values of an image in raster order,
 channels interleaved. Any other sequence or array of integers, [n]: token ids. Possibly empty, for a model with a bos."""
 
 Metadata: TypeAlias = Union[Mapping[str, Union[str, bytes]], Sequence[tuple[str, Union[str, bytes]]]]
@@ -30,12 +30,12 @@ Metadata: TypeAlias = Union[Mapping[str, Union[str, bytes]], Sequence[tuple[str,
 
 
 class Priority(enum.Enum):
-    """Which of a tenant's own requests gets a slot first; it takes nothing from another tenant. Where one is an argument, its
-    name will do: "low", "normal" or "high"."""
+    """Which of a tenant's own requests gets a slot first; it takes nothing from other tenants. An argument may also be
+    its name: "low", "normal" or "high"."""
 
-    LOW = 1  # gives way to the tenant's other requests: batch work
+    LOW = 1  # after the tenant's other requests: batch work
     NORMAL = 2
-    HIGH = 3  # before the tenant's other requests: somebody looks at it
+    HIGH = 3  # before the tenant's other requests: a person is waiting
 
 
 PriorityName: TypeAlias = Literal["low", "normal", "high"]
@@ -43,14 +43,15 @@ PriorityName: TypeAlias = Literal["low", "normal", "high"]
 
 @dataclass(frozen=True)
 class PromptCache:
-    """Requests that begin alike feed what they have in common once: it starts from the longest beginning of the prompt whose state the
-    server keeps, and states of this prompt are kept. Costs and saves time only: the tokens are the same with and without. Only
-    requests for the same model, of the same tenant and with the same salt share.
+    """Requests with a common prefix feed it once. A request starts from the longest prefix of its prompt whose state
+    the server keeps, and the server keeps states of this prompt. This only changes time, not the tokens. States are
+    shared only between requests for the same model, of the same tenant and with the same salt.
 
-    salt: at most 64 bytes, so that users of one tenant cannot learn from the time that a request takes what others have asked.
-    positions: also keep the state after so many tokens of the prompt, where it is known that others will go on from there; at
-      most 16, in any order, each from 1 to the tokens of the prompt; with a session: of its whole sequence.
-    enabled: False is as good as no PromptCache.
+    salt: at most 64 bytes. With different salts, users of one tenant cannot learn from the duration of a request what
+      others have sent.
+    positions: also keep the state after this many tokens of the prompt, because other requests will continue from
+      there; at most 16, in any order, each from 1 to the tokens of the prompt; on a session: of its whole sequence.
+    enabled: False is the same as no PromptCache.
     """
 
     salt: str = ""
@@ -59,9 +60,9 @@ class PromptCache:
 
 
 class CallOptions(TypedDict, total=False):
-    """What every call takes.
+    """Options of every call.
 
-    timeout: seconds for the whole call, streaming included; past it: DeadlineExceeded. None: no limit
+    timeout: seconds for the whole call, including streaming; after that DeadlineExceeded. None: no limit
     metadata: sent after the client's own
     """
 
@@ -70,12 +71,12 @@ class CallOptions(TypedDict, total=False):
 
 
 class ImageOptions(CallOptions, total=False):
-    """What a call that draws images takes, beside what every call takes (CallOptions).
+    """Options of calls that draw images, in addition to CallOptions.
 
-    model: may be absent where the server serves exactly one
-    temperature: >= 0; 1 where absent. 0: the likeliest value
+    model: may be absent if the server serves exactly one model
+    temperature: >= 0; absent: 1. 0: the most likely value
     prompt: values that every image begins with: [n], or whole rows, [rows, width] or [rows, width, channels]
-    interval: seconds between snapshots, 0.1 where absent
+    interval: seconds between snapshots; absent: 0.1
     """
 
     model: str
@@ -85,27 +86,26 @@ class ImageOptions(CallOptions, total=False):
 
 
 class SamplingOptions(CallOptions, total=False):
-    """What any generate() takes beside the prompt and what every call takes (CallOptions). None is as good as absent: the
-    server's default.
+    """Options of every generate(), in addition to CallOptions. None is the same as absent: the server's default.
 
     max_tokens: per sample, 1 to limits.max_tokens
-    temperature: >= 0; 1 where absent. 0: the likeliest token
+    temperature: >= 0; absent: 1. 0: the most likely token
     top_k: >= 0; 0: all tokens
     top_p: (0, 1]
     min_p: [0, 1]
     repetition_penalty: > 0, over prompt and output
     frequency_penalty: [-2, 2], per occurrence in the output
-    presence_penalty: [-2, 2], once if in the output
+    presence_penalty: [-2, 2], once for each token that is in the output
     logit_bias: token id to a bias in [-100, 100]
-    seed: 0 to 2^64 - 1; absent: that of the session, where there is one, else the server draws one, see GenerateStream.seed
-    stop: end where the text would contain one of these
-    stop_token_ids: end after one of these
+    seed: 0 to 2^64 - 1; absent: that of the session, or one that the server draws (see GenerateStream.seed)
+    stop: end a sample when its text would contain one of these
+    stop_token_ids: end a sample when one of these is sampled
     include_stop_string: keep the matched stop string in the output
-    ignore_eos: do not end at the model's eos
+    ignore_eos: do not end a sample at the model's eos
     logprobs: the log-probability of every token
-    top_logprobs: also those of the likeliest n, 0 to 20; needs logprobs
-    cache: share the prompt's state with other requests; True: as PromptCache() says. Usage.cached_prompt_tokens tells what it saved
-    priority: among the tenant's own requests that wait for a slot
+    top_logprobs: also the n most likely tokens, 0 to 20; needs logprobs
+    cache: share states of the prompt (see Usage.cached_prompt_tokens); True is the same as PromptCache()
+    priority: order among the tenant's own requests that wait for a slot
     """
 
     max_tokens: int | None
@@ -129,9 +129,9 @@ class SamplingOptions(CallOptions, total=False):
 
 
 class GenerateOptions(SamplingOptions, total=False):
-    """What generate() of a client takes beside the prompt and SamplingOptions.
+    """Options of a client's generate(), in addition to SamplingOptions.
 
-    model: may be absent where the server serves exactly one
+    model: may be absent if the server serves exactly one model
     num_samples: independent continuations, 1 to limits.max_num_samples
     """
 
@@ -140,13 +140,13 @@ class GenerateOptions(SamplingOptions, total=False):
 
 
 class SessionGenerateOptions(SamplingOptions, total=False):
-    """What generate() of a session takes beside the prompt and SamplingOptions.
+    """Options of a session's generate(), in addition to SamplingOptions.
 
-    position: where to go on, 0 to the session's position, its end where absent; generated tokens after it are dropped. Given
-      ones are dropped by rewind() alone: FailedPrecondition (GIVEN_TOKENS_BEYOND_POSITION)
-    mark: name for the position after the reply, at most 64 bytes
-    retries: how often a reply that ends with Unavailable is continued, from the last part that came, so that the iterator
-      goes on without a gap or a repetition; 0 where absent
+    position: where to continue, 0 to the session's position; absent: its end. Generated tokens after it are dropped.
+      Given tokens are only dropped by rewind(): FailedPrecondition (GIVEN_TOKENS_BEYOND_POSITION)
+    mark: sets a mark with this name at the position after the reply, at most 64 bytes
+    retries: how often a reply that ends with Unavailable is continued after its last received part. The iterator then
+      continues without missing or repeated tokens. Absent: 0
     """
 
     position: int | None
@@ -231,7 +231,7 @@ def integers(name: str, value: Any, check: Callable[[str, Any], int] = int32) ->
 
 
 def image_values(name: str, value: Any) -> bytes | None:
-    """The bytes of image values; None for what is none."""
+    """The bytes of image values; None if `value` is not an image."""
     if isinstance(value, bytes):
         return value
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
@@ -266,14 +266,14 @@ def metadata(value: Any) -> tuple[tuple[str, str | bytes], ...]:
 
 
 def refuse_unknown(call: str, options: Mapping[str, Any], allowed: type) -> None:
-    """What Python does for named parameters. Errors: TypeError."""
+    """Raises TypeError for an unknown option, as Python does for named parameters."""
     unknown = sorted(set(options) - allowed.__annotations__.keys())
     if unknown:
         raise TypeError(f"{call}() got an unexpected keyword argument {unknown[0]!r}")
 
 
 def call_options(options: CallOptions | SamplingOptions | ImageOptions) -> CallOptions:
-    """What of `options` is for the call, not for the request."""
+    """The part of `options` that is for the call, not for the request."""
     return {"timeout": options.get("timeout"), "metadata": options.get("metadata", ())}
 
 
@@ -324,13 +324,14 @@ def _set_cache(cache: Any, message: inference_pb2.GenerateRequest | session_serv
 
 
 def generate(prompt: Prompt, options: GenerateOptions) -> inference_pb2.GenerateRequest:
-    """The message of generate() of a client; timeout and metadata are left to the call."""
+    """The message of a client's generate(), without timeout and metadata, which belong to the call."""
     refuse_unknown("generate", options, GenerateOptions)
     return _generate(prompt, options)
 
 
 def session_generate(prompt: Prompt, options: SessionGenerateOptions) -> inference_pb2.GenerateRequest:
-    """The message of generate() of a session, but for model and session; timeout and metadata are left to the call."""
+    """The message of a session's generate(), without model and session, and without timeout and metadata, which belong
+    to the call."""
     refuse_unknown("generate", options, SessionGenerateOptions)
     return _generate(prompt, options)
 
@@ -366,7 +367,7 @@ def append(
     content: Prompt, score: bool, output_positions: Sequence[int] | NDArray[np.integer[Any]] | None, logprobs: bool,
     cache: PromptCache | bool | None, priority: Priority | PriorityName | None,
 ) -> session_service_pb2.AppendRequest:
-    """The message of append(), but for model and session."""
+    """The message of append(), without model and session."""
     request = session_service_pb2.AppendRequest(score=boolean("score", score), logprobs=boolean("logprobs", logprobs))
     _give("content", content, request)
     if output_positions is not None:

@@ -23,8 +23,8 @@ def hash_tokens(tokens: Iterable[int], begin: int = EMPTY_HASH) -> int:
 
 
 class Sequence:
-    """The hash after each position of a session, as far as this client can know it: it does not where it never saw the tokens
-    (text that the server turned into tokens, what was there before it came). 8 bytes a position. Thread: one at a time."""
+    """The hash after each position of a session, as far as this client knows the tokens. It does not know tokens of
+    text, which the server tokenizes, and tokens from before it joined. 8 bytes per position. Thread: one at a time."""
 
     def __init__(self) -> None:
         self._hashes = array("Q", [EMPTY_HASH])
@@ -34,7 +34,7 @@ class Sequence:
         return len(self._hashes) - 1
 
     def copy(self, position: int) -> Sequence:
-        """The first `position` tokens of this; unknown ones after its end."""
+        """The first `position` tokens; tokens beyond the end are unknown."""
         copy = Sequence()
         copy._hashes = self._hashes[: position + 1]
         copy.skip(position - copy.position)
@@ -52,7 +52,7 @@ class Sequence:
         self._hashes.extend(array("Q", [_UNKNOWN]) * max(count, 0))
 
     def check(self, position: int, sequence_hash: int) -> None:
-        """What the server says about the end of this; taken over where the hash is not known. Errors: DataLoss."""
+        """Compares the end with the server's hash, or takes that over if the hash is not known. Errors: DataLoss."""
         if position != self.position:
             raise DataLoss(f"the server is at position {position} of the session, its replies end at {self.position}")
         if self._hashes[-1] not in (_UNKNOWN, sequence_hash):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SessionCalls(Protocol):
-    """What a session needs of its client."""
+    """The part of the client that a session uses."""
 
     _cookies: SessionCookies
 
@@ -31,18 +31,22 @@ class SessionCalls(Protocol):
 
 
 class Session(SessionCore):
-    """A conversation with a model, of Client.open_session(), session(), restore_session() or fork(): a sequence of tokens, given
-    and generated, whose state waits in the server's memory. `with` closes it at the end, unless keep() was called.
+    """A conversation with a model, from Client.open_session(), session(), restore_session() or fork(): a sequence of
+    given and generated tokens, whose state is kept on the server. Leaving a `with` block closes it, unless keep() was
+    called.
 
-    This object knows the tokens that it gave and received, and goes on right after them: what the server generated of a reply
-    that was left early or lost is dropped. It checks that the server holds the same tokens (`sequence_hash`); only tokens that it
-    never saw are taken on trust: text that was given, whose tokens the server makes, and what was there before session().
+    This object knows the tokens that it gave and received, and continues after them. What the server generated beyond
+    that, in a reply that was left early or lost, is dropped. The object checks that the server holds the same tokens
+    (`sequence_hash`). It cannot check tokens that it never saw: those of given text, which the server tokenizes, and
+    those from before session().
 
-    A call on a session ends a reply of it that still runs. Thread: one at a time; SessionStream.close() may come from any. One
-    object at a time uses a session: if another has used it, FailedPrecondition (SESSION_HASH_MISMATCH) says so, and
-    Client.session() goes on from there.
-    Errors of every call: NotFound (SESSION_NOT_FOUND: closed, or idle for too long, or the server was begun anew),
-    ResourceExhausted (SESSION_BUSY), InvalidArgument, Unavailable, DeadlineExceeded, DataLoss (the server's tokens are others).
+    A call on a session ends a reply of the session that still runs. Thread: one at a time; SessionStream.close() may be
+    called from any thread. Only one object at a time should use a session. If another one has used it, calls raise
+    FailedPrecondition (SESSION_HASH_MISMATCH); Client.session() continues from there.
+
+    Errors of every call: NotFound (SESSION_NOT_FOUND: closed, idle for too long, or the server was restarted),
+    ResourceExhausted (SESSION_BUSY), InvalidArgument, Unavailable, DeadlineExceeded, DataLoss (the server holds
+    different tokens).
     """
 
     _client: SessionCalls
@@ -53,7 +57,8 @@ class Session(SessionCore):
         self._client = client
 
     def _begin(self, options: requests.CallOptions) -> None:
-        """Before a call: the server holds what this object knows, and nothing runs on the session."""
+        """Before a call: makes sure that the server holds what this object knows, and that no request runs on the
+        session."""
         self._end_reply()
         if self._ahead:
             self._rewind(self.position, None, options)
@@ -70,18 +75,18 @@ class Session(SessionCore):
         priority: requests.Priority | requests.PriorityName | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
-        """Feeds tokens without generating. An error leaves the session as it was; after Unavailable or DeadlineExceeded the same
-        append() may be called again, and nothing is fed twice.
+        """Feeds tokens without generating. An error leaves the session as it was. After Unavailable or DeadlineExceeded
+        the same append() may be repeated; tokens are not fed twice.
 
         content: text (str), token ids (a sequence or array of integers, [n]), or the next values of an image (bytes, or a numpy
           array of uint8, [n]); may be empty, to set a mark.
-        score: how likely the tokens are is wanted; all of them are scored, but for the very first of a model without bos. Without
-          it, num_scored of the result is 0.
-        output_positions, logprobs: as Client.score(), of the scored tokens; they need `score`.
-        mark: name for the position after it, at most 64 bytes.
-        cache: share the states of the whole sequence with other requests; True: as PromptCache() says. cached_tokens of the result
-          tells how many tokens were not fed because of it.
-        priority: among the tenant's own requests that wait for a slot.
+        score: return how likely the tokens are. All of them are scored, except the very first of a sequence if the
+          model has no bos. Without it, num_scored of the result is 0.
+        output_positions, logprobs: as in Client.score(), for the scored tokens; they need `score`.
+        mark: sets a mark with this name at the position after the tokens, at most 64 bytes.
+        cache: share states of the whole sequence with other requests; True is the same as PromptCache(). cached_tokens
+          of the result says how many tokens were not fed because of it.
+        priority: order among the tenant's own requests that wait for a slot.
         Errors: OutOfRange (TOO_MANY_TOKENS), FailedPrecondition (MARK_LIMIT).
         """
         self._begin(options)
@@ -91,8 +96,8 @@ class Session(SessionCore):
         return self._appended(request, reply)
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.SessionGenerateOptions]) -> SessionStream:
-        """Appends the prompt, if there is one, and streams what the model generates: as Client.generate(), but for `model` and
-        `num_samples` (fork() makes more).
+        """Appends the prompt, if there is one, and streams generated tokens. As Client.generate(), but without `model`
+        and `num_samples` (for several continuations, use fork()).
 
         options: position, mark, retries; max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
@@ -112,9 +117,11 @@ class Session(SessionCore):
     def fork(
         self, count: int = 1, *, seed: int | None = None, position: int | None = None, **options: Unpack[requests.CallOptions]
     ) -> list[Session]:
-        """`count` new sessions, 1 to 256, that go on from this one, which stays as it is. All or none.
+        """Opens `count` sessions, 1 to 256, that continue from this one, which does not change. Either all are opened
+        or none.
 
-        seed: fork i gets `seed + i`; absent: drawn, so that the forks differ. position: where they begin; absent: its end.
+        seed: fork i gets `seed + i`; absent: the server draws seeds, so that the forks differ. position: where the
+          forks continue; absent: the end.
         Errors: OutOfRange (POSITION_OUT_OF_RANGE), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT).
         """
         self._begin(options)
@@ -125,7 +132,8 @@ class Session(SessionCore):
     def rewind(
         self, *, position: int | None = None, mark: str | None = None, **options: Unpack[requests.CallOptions]
     ) -> None:
-        """Drops what follows a position, 0 to this one's, or a mark. Errors: OutOfRange (POSITION_OUT_OF_RANGE), NotFound
+        """Drops the tokens after a position (0 to the session's position) or a mark. Errors: OutOfRange
+        (POSITION_OUT_OF_RANGE), NotFound
         (MARK_NOT_FOUND), ValueError (not exactly one of the two)."""
         self._end_reply()
         self._rewind(position, mark, options)
@@ -137,8 +145,8 @@ class Session(SessionCore):
         self._rewound(reply)
 
     def snapshot(self, *, position: int | None = None, **options: Unpack[requests.CallOptions]) -> bytes:
-        """The session as bytes for Client.restore_session(), which outlive the server. position: of how many of its tokens, with the
-        marks among them; absent: all. Errors: OutOfRange (POSITION_OUT_OF_RANGE)."""
+        """Returns the session as bytes for Client.restore_session(). They outlive the server. position: number of
+        tokens in the snapshot, with the marks among them; absent: all. Errors: OutOfRange (POSITION_OUT_OF_RANGE)."""
         self._end_reply()
         request = self._snapshot_request(position)
         if self._ahead and request.position > self.position:
@@ -150,7 +158,7 @@ class Session(SessionCore):
             raise errors.from_call(call) from None
 
     def close(self, **options: Unpack[requests.CallOptions]) -> None:
-        """Ends the session and what runs on it. Harmless where it has ended."""
+        """Closes the session and ends the requests on it. Does nothing if it is closed."""
         self._end_reply()
         request = session_service_pb2.CloseSessionRequest(model=self.model, session_id=self.id)
         try:

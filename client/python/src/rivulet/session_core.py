@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Session and AsyncSession have in common: where the session is, its messages, and replies that can be continued. No
-input or output."""
+"""The common part of Session and AsyncSession: the position of a session, its messages, and replies that can be
+continued. No input or output."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _UNCHANGED = (
 
 
 class SessionCore:
-    """Where a session is, as this object knows it: the tokens that it has given and received, and no others. Thread: one at a
-    time."""
+    """The position of a session as this object knows it: it counts only tokens that it has given and received. Thread:
+    one at a time."""
 
     def __init__(
         self, info: replies.SessionInfo, cookies: SessionCookies, sequence: Sequence | None = None, same_numerics: bool | None = None
@@ -57,7 +57,8 @@ class SessionCore:
 
     @property
     def cookie(self) -> str:
-        """Where the session is, as a balancer says it (HAProxy's `cookie`, Envoy's stateful sessions), for Client.session(); or ""."""
+        """The cookie by which a balancer finds the session's replica (HAProxy's `cookie`, Envoy's stateful sessions),
+        for Client.session(); or ""."""
         return self._cookies.get(self._id)
 
     @property
@@ -72,7 +73,7 @@ class SessionCore:
 
     @property
     def seed(self) -> int:
-        """What a generate() that names none draws with."""
+        """The seed of every generate() without its own seed."""
         return self._seed
 
     @property
@@ -87,19 +88,20 @@ class SessionCore:
 
     @property
     def same_numerics(self) -> bool | None:
-        """Of a restored session: the snapshot's state was computed with this server's numerics id, so its tokens go on bit for
-        bit; else within the tolerance between the two ids (Model.numerics_id). None of any other session."""
+        """For a restored session: True if the snapshot's state was computed with this server's numerics id, so that
+        further tokens are bit-identical; otherwise they agree within the tolerance between the two ids
+        (Model.numerics_id). None for any other session."""
         return self._same_numerics
 
     def keep(self) -> None:
-        """Leaving the `with` block does not close the session; it ends with its idle time-out, or with close()."""
+        """Keeps the session open after the `with` block. It then ends with its idle timeout, or with close()."""
         self._keep = True
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._id} of {self._model} at {self.position}>"
 
     def _settle(self, info: replies.SessionInfo) -> None:
-        """Takes over what the server says right after a call that set the position."""
+        """Takes over the server's position and hash after a call that set them."""
         self._sequence.check(info.position, info.sequence_hash)
         self._hash = info.sequence_hash
         self._marks = dict(info.marks)
@@ -109,24 +111,24 @@ class SessionCore:
         self._hash = progress.sequence_hash
 
     def _drop_marks(self, position: int) -> None:
-        """Those that follow a position from which the session goes on."""
+        """Drops the marks after a position from which the session continues."""
         self._marks = {name: at for name, at in self._marks.items() if at <= position}
 
     def _end_reply(self) -> None:
-        """A reply that nobody reads on would hold up every other call."""
+        """Ends a running reply: if nobody reads it, it would delay every other call."""
         stream = None if self._stream is None else self._stream()
         if stream is not None:
             stream.close()
         self._stream = None
 
     def _watch(self, stream: Any) -> None:
-        """A reply begins: what the server holds is not known until it has ended well."""
+        """A reply starts: what the server holds is unknown until the reply has succeeded."""
         self._ahead = True
         self._stream = weakref.ref(stream)
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Around a call that changes the session: notes whether what became of it is known."""
+        """Around a call that changes the session: records whether its result is known."""
         try:
             yield
         except errors.RivuletError as error:
@@ -185,7 +187,8 @@ class SessionCore:
         return request
 
     def _snapshot_request(self, position: int | None) -> session_service_pb2.SnapshotSessionRequest:
-        """Names the position, so that what nobody saw is left out, without a rewind: a server that drains allows none."""
+        """Names the position, so that tokens that were not received are left out without a rewind, which a draining
+        server refuses."""
         at = self.position if position is None else requests.int64("position", position)
         return session_service_pb2.SnapshotSessionRequest(model=self._model, session_id=self._id, position=at)
 
@@ -205,7 +208,7 @@ class SessionCore:
 
 
 def _given(message: Any, oneof: str) -> list[int] | bytes | None:
-    """The tokens of a request; None of text, which the server turns into them."""
+    """The tokens of a request; None for text, which the server tokenizes."""
     kind = message.WhichOneof(oneof)
     if kind == "text":
         return [] if not message.text else None
@@ -213,7 +216,7 @@ def _given(message: Any, oneof: str) -> list[int] | bytes | None:
 
 
 class SessionReader(Reader):
-    """Reads the messages of a reply on a session, over several calls where one is lost, and checks the hash of each."""
+    """Reads the messages of a reply on a session, over several calls if one is lost, and checks the hash of each."""
 
     def __init__(
         self, core: SessionCore, request: inference_pb2.GenerateRequest, retries: int, options: requests.CallOptions
@@ -276,7 +279,7 @@ class SessionReader(Reader):
         self._finished = self._finished or message.HasField("finish")
 
     def _count(self, usage: inference_pb2.Usage) -> None:
-        """The server counts one call; the application made one request."""
+        """Adjusts the usage, because the server counts one call but the application made one request."""
         if self._tries and self._begin is not None:
             usage.prompt_tokens = self._begin - self._request.session.position
             usage.completion_tokens = self._tokens
@@ -287,7 +290,7 @@ class SessionReader(Reader):
             self.core._ahead = False
 
     def wait(self, error: errors.Unavailable) -> float:
-        """Seconds after which to call again. Errors: `error`, where that is not to be; DeadlineExceeded."""
+        """Seconds to wait before the next call. Errors: `error`, if there must be no next call; DeadlineExceeded."""
         if self._tries >= self._retries or self._finished:
             raise error
         self._tries += 1
@@ -301,7 +304,7 @@ class SessionReader(Reader):
         return wait
 
     def end_without_usage(self) -> bool:
-        """Whether the reply is whole but for its usage, which is then made up of what is known."""
+        """Whether the reply is complete except for its usage, which is then computed from the parts."""
         if not (self._finished and self._retries and self._begin is not None):
             return False
         empty = inference_pb2.Usage()
@@ -312,11 +315,11 @@ class SessionReader(Reader):
 
     @property
     def needs_model(self) -> bool:
-        """Whether request() must know how many tokens the server generates where none are asked for."""
+        """Whether request() must know the server's default number of tokens."""
         return self._begin is not None and not self._request.HasField("max_tokens")
 
     def set_max_tokens(self, model: model_replies.Model) -> None:
-        """The server's rule for a request that does not say how many: GenerateRequest.max_tokens."""
+        """Applies the server's rule for a request without max_tokens (GenerateRequest.max_tokens)."""
         assert self._begin is not None
         content, limits = model.content, model.limits
         if isinstance(content, model_replies.ImageContent):
@@ -328,7 +331,7 @@ class SessionReader(Reader):
         self._request.max_tokens = min(most, limits.max_tokens)
 
     def request(self) -> inference_pb2.GenerateRequest:
-        """The request of the next call: goes on after the last part that came."""
+        """The request of the next call, which continues after the last received part."""
         request = inference_pb2.GenerateRequest()
         request.CopyFrom(self._request)
         if self._tries:  # the server may hold more than was seen

@@ -31,8 +31,8 @@ def _set_idle_timeout(request: Any, seconds: float | None) -> None:
 
 
 class RestoreMessages(Iterator[session_service_pb2.RestoreSessionRequest]):
-    """The messages of a snapshot, whole or in pieces. `error`: what its iteration raised, of which gRPC only says that there was
-    something. Errors: TypeError."""
+    """The messages of a snapshot, whole or in pieces. `error`: the exception that its iteration raised, which gRPC does
+    not pass on. Errors: TypeError."""
 
     def __init__(self, snapshot: bytes | Iterable[bytes], model: str, idle_timeout: float | None) -> None:
         if isinstance(snapshot, str) or not isinstance(snapshot, Iterable):
@@ -79,5 +79,5 @@ def get_request(id: str, model: str) -> session_service_pb2.GetSessionRequest:
 
 
 def list_request(model: str) -> session_service_pb2.ListSessionsRequest:
-    """Of the first page; page_token is the caller's to set."""
+    """The request for the first page; the caller sets page_token for later ones."""
     return session_service_pb2.ListSessionsRequest(model=requests.text("model", model), page_size=PAGE_SIZE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that say how to read a reply, where a stream is used as if it were the reply."""
+"""Errors that say how to read a reply when a stream is used as if it were the reply."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 
 class StreamHints:
-    """Base of the streams. Type checkers do not see these methods, so that they find the same mistakes."""
+    """Base of the streams. These methods are hidden from type checkers, so that type checkers report the same
+    mistakes."""
 
     _how_to_read: ClassVar[str]
 

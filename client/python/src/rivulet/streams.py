@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 class GenerateStream(StreamHints, Iterator[replies.Part]):
     """The parts of a reply as they arrive. Ends the call when it is closed, left (`with`) or dropped (`break` out of a loop
-    over it, where gRPC's own call ends with its last reference): the server then frees the session within a step or two.
+    over it, where gRPC's own call ends with its last reference): the server then frees the slot within a step or two.
 
-    Thread: one at a time iterates; close() may come from any, and lets the iteration end with Cancelled.
+    Thread: one at a time iterates; close() may be called from any thread, and the iteration then ends with Cancelled.
     Errors while iterating: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded, Cancelled,
-    Internal. A reply that has begun is never begun again: Unavailable after the first part is for the caller to deal with. (Replies on
-    sessions can be continued: SessionStream.)
+    Internal. A reply that has started is never restarted: the caller must handle Unavailable after the first part.
+    (Replies on sessions can be continued: SessionStream.)
     """
 
     _how_to_read = "Iterate over it for the parts, or call collect() for the whole"
@@ -34,7 +34,7 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
     def __init__(
         self, call: Any, reader: Reader, get_model: Callable[[], model_replies.Model], timeout: float | None
     ) -> None:
-        """timeout: seconds that the call was given, for messages."""
+        """timeout: seconds of the call, for error messages."""
         self._call = call
         self._reader = reader
         self._get_model = get_model
@@ -43,12 +43,12 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
 
     @property
     def seed(self) -> int | None:
-        """The seed in force; None before the first part."""
+        """The seed that is used; None before the first part."""
         return self._reader.seed
 
     @property
     def usage(self) -> replies.Usage | None:
-        """What the reply cost; None before its end."""
+        """Token counts and times of the reply; None before its end."""
         return self._reader.usage
 
     def __next__(self) -> replies.Part:
@@ -65,8 +65,8 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
                 return part
 
     def collect(self) -> replies.Generation:
-        """Waits for the end and returns the whole. Errors: those of iterating, with what had come as `partial`; RuntimeError
-        (called after parts were taken)."""
+        """Waits for the end and returns the whole reply. Errors: those of iterating, with the received part as
+        `partial`; RuntimeError (called after parts were taken)."""
         check_untouched(self._begun)
         parts: list[replies.Part] = []
         try:
@@ -77,7 +77,7 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
         return self._reader.collect(parts)
 
     def close(self) -> None:
-        """Ends the call. Harmless where it has ended."""
+        """Ends the call. Does nothing if it has ended."""
         self._call.cancel()
 
     def __enter__(self) -> Self:
@@ -88,10 +88,11 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
 
 
 class SessionStream(GenerateStream):
-    """A reply on a session. As GenerateStream; each part is checked against the session's running hash, and with `retries` a
-    call that is lost (Unavailable) is made again where the last part ended.
+    """A reply on a session. As GenerateStream, and each part is checked against the session's running hash. With
+    `retries`, a lost call (Unavailable) is repeated from the end of the last part.
 
-    After a lost call, `usage` counts the whole reply, but its times are those of the last call (0 where only the usage was lost).
+    After a lost call, `usage` counts the whole reply, but its times are those of the last call (0 if only the usage was
+    lost).
     Errors while iterating: also DataLoss (the server's session holds other tokens than this client has given and received), and
     Cancelled if another call has used the session.
     """
@@ -136,7 +137,7 @@ class SessionStream(GenerateStream):
         self._lost = False
 
     def close(self) -> None:
-        """Ends the call. Harmless where it has ended. The session goes on after the last part that was taken."""
+        """Ends the call. Does nothing if it has ended. The session continues after the last part that was taken."""
         self._closed.set()
         with self._lock:
             self._call.cancel()
