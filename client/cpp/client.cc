@@ -135,15 +135,15 @@ class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateR
 };
 
 absl::StatusOr<Client> Client::Connect(absl::string_view target, const ClientOptions& options) {
-  if (target.empty()) return absl::InvalidArgumentError("target: empty; HOST:PORT is needed");
+  if (target.empty())
+    return absl::InvalidArgumentError("target must be HOST:PORT; got an empty string");
   if (options.max_attempts < 1 || options.max_attempts > 5) {
     return absl::InvalidArgumentError(
-        absl::StrCat("max_attempts: ", options.max_attempts, "; 1 to 5 is allowed"));
+        absl::StrCat("max_attempts must be 1 to 5; got ", options.max_attempts));
   }
   if (options.connect_timeout < absl::Milliseconds(1) || options.connect_timeout > absl::Hours(1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("connect_timeout: ", absl::FormatDuration(options.connect_timeout),
-                     "; 1 ms to 1 h is allowed"));
+    return absl::InvalidArgumentError(absl::StrCat("connect_timeout must be 1 ms to 1 h; got ",
+                                                   absl::FormatDuration(options.connect_timeout)));
   }
   // More than this gRPC would not send; what a tenant's name may be is the server's to say.
   const auto printable = [](unsigned char c) { return c > ' ' && c <= '~'; };

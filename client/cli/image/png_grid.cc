@@ -48,12 +48,12 @@ absl::Status CheckPngGrid(const ImageShape& shape, int64_t images, int columns) 
   if (size.width > kMostPixels || size.height > kMostPixels) {
     return absl::InvalidArgumentError(absl::StrCat("--out: the grid would be ", size.width, " x ",
                                                    size.height, " pixels; at most ", kMostPixels,
-                                                   " are allowed; choose other --columns"));
+                                                   " are possible; choose other --columns"));
   }
   if (const int64_t bytes = size.width * size.height * shape.channels; bytes > kMostBytes) {
     return absl::InvalidArgumentError(absl::StrCat("--out: the grid would hold ", bytes,
                                                    " bytes; at most ", kMostBytes,
-                                                   " are allowed; choose a smaller --count"));
+                                                   " are possible; choose a smaller --count"));
   }
   return absl::OkStatus();
 }

@@ -39,8 +39,7 @@ absl::StatusOr<std::string> ReadBytes(const std::string& path, absl::string_view
   };
   if (!file.is_open()) return fail(std::strerror(errno));
   // It opens like a file.
-  if (std::filesystem::is_directory(path, ignored))
-    return fail("a file is needed, not a directory");
+  if (std::filesystem::is_directory(path, ignored)) return fail("is a directory; expected a file");
   bytes << file.rdbuf();
   if (bytes.bad()) return fail("cannot be read");
   return bytes.str();

@@ -148,7 +148,7 @@ std::vector<ScoreItem> Cut(const std::string& text, int64_t window, bool has_bos
 absl::Status CheckNoDirectory(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(path, ": a file is needed, not a directory"));
+  return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory; expected a file"));
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path, std::optional<double> tail) {

@@ -16,59 +16,62 @@ constexpr int64_t kUsualStreams = 1000;
 
 void AddLoad(CLI::App* app, BenchOptions* options, RawValues* raw) {
   CLI::Option* const rate =
-      app->add_option("--rate", raw->rate, "Open loop: requests/s, whatever the answers take");
+      app->add_option("--rate", raw->rate,
+                      "Open loop: send this many requests per second, however long replies take");
   CLI::Option* const concurrency =
       app->add_option("--concurrency", options->concurrency,
-                      "Closed loop: workers that send when their last request ended; default 1")
+                      "Closed loop: workers, each with one request at a time; default 1")
           ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
           ->excludes(rate);
-  app->add_option("--think-ms", raw->think, "Closed loop: pause of a worker before it sends again")
+  app->add_option("--think-ms", raw->think,
+                  "Closed loop: pause of a worker between two requests in milliseconds")
       ->excludes(rate);
   app->add_option_function<std::string>(
          "--arrivals", [options](const std::string& kind) { options->poisson = kind == "poisson"; },
-         "Open loop: poisson (default) or constant")
+         "Open loop: distribution of send times, poisson (default) or constant")
       ->check(CLI::IsMember({"poisson", "constant"}))
       ->needs(rate);
   app->add_option("--max-in-flight", options->max_in_flight,
-                  "Open loop: most requests at once, the others wait here; default 10000")
+                  "Open loop: maximum number of requests in flight; others wait; default 10000")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}))
       ->needs(rate)
       ->excludes(concurrency);
-  app->add_option("--requests", options->requests, "End after N measured requests")
+  app->add_option("--requests", options->requests, "Stop after this many measured requests")
       ->check(CLI::Range(int64_t{1}, kMost));
-  app->add_option("--duration", raw->duration,
-                  "Stop sending after this many measured seconds; default 10, or --requests");
+  app->add_option(
+      "--duration", raw->duration,
+      "Stop sending after this many measured seconds; default 10, unless --requests is given");
   CLI::Option* const warmup =
-      app->add_option("--warmup", raw->warmup, "First seconds, sent but not measured");
+      app->add_option("--warmup", raw->warmup, "Seconds at the start that are not measured");
   app->add_option("--warmup-requests", options->warmup_requests,
-                  "First requests, sent but not measured")
+                  "Requests at the start that are not measured")
       ->check(CLI::Range(int64_t{1}, kMost))
       ->excludes(warmup);
   app->add_option("--connections", options->connections,
-                  "Default: one for every 1000 requests that may be in flight")
+                  "Number of connections; default: one per 1000 requests in flight")
       ->check(CLI::Range(1, 10'000))
       ->needs(app->get_option("--target"));
-  app->add_option("--deadline", raw->deadline, "Seconds that a request may take");
+  app->add_option("--deadline", raw->deadline, "Maximum duration of a request in seconds");
 }
 
 void AddWorkload(CLI::App* app, BenchOptions* options, RawValues* raw) {
   app->add_option_function<std::string>(
          "--kind", [options](const std::string& kind) { options->score = kind == "score"; },
-         "generate (default) or score")
+         "Kind of request: generate (default) or score")
       ->check(CLI::IsMember({"generate", "score"}));
-  CLI::Option_group* const prompt = app->add_option_group("Prompt", "What to continue or score");
+  CLI::Option_group* const prompt = app->add_option_group("Prompt", "The prompt, or what to score");
   prompt->add_option("--prompt", options->prompt, "Text");
   prompt->add_option("--tokens", raw->tokens, "Token ids: 1,2,3");
   prompt
       ->add_option("--prompt-length", options->prompt_length,
-                   "So many random tokens, others for each request")
+                   "Use this many random tokens, different for each request")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
   prompt->require_option(0, 1);
   AddSampling(app, &options->sampling, raw);
   app->get_option("--seed")->description(
-      "Of everything random here: arrivals, prompts, sampling (request i has seed + i); default 1");
-  app->add_option("--max-tokens", raw->max_tokens, "Most tokens of a reply");
-  app->add_flag("--ignore-eos", options->ignore_eos, "Go on past the model's end token");
+      "Seed of send times, prompts and sampling (request i samples with seed + i); default 1");
+  app->add_option("--max-tokens", raw->max_tokens, "Maximum number of tokens of each reply");
+  app->add_flag("--ignore-eos", options->ignore_eos, "Do not end at the model's end token");
 }
 
 absl::Status ParseTimes(const RawValues& raw, BenchOptions* options) {
@@ -88,14 +91,13 @@ absl::Status ParseTimes(const RawValues& raw, BenchOptions* options) {
   double& rate = options->rate;
   if (raw.rate.has_value() &&
       !(absl::SimpleAtod(*raw.rate, &rate) && rate >= 1e-6 && rate <= 1e6)) {
-    return Usage(
-        absl::StrCat("--rate: \"", *raw.rate, "\"; requests/s from 1e-6 to 1e6 are needed"));
+    return Usage(absl::StrCat("--rate must be 1e-6 to 1e6 requests/s; got \"", *raw.rate, "\""));
   }
   double think_ms = 0;
   if (raw.think.has_value() &&
       !(absl::SimpleAtod(*raw.think, &think_ms) && think_ms >= 0 && think_ms <= 1e9)) {
     return Usage(
-        absl::StrCat("--think-ms: \"", *raw.think, "\"; milliseconds from 0 to 1e9 are needed"));
+        absl::StrCat("--think-ms must be 0 to 1e9 milliseconds; got \"", *raw.think, "\""));
   }
   options->think_seconds = think_ms / 1000;
   return absl::OkStatus();
@@ -117,10 +119,11 @@ absl::Status CheckScore(const BenchOptions& options) {
       {"--ignore-eos", options.ignore_eos},
   };
   for (const auto& [option, is_given] : given) {
-    if (is_given) return Usage(absl::StrCat(option, ": --kind score samples nothing"));
+    if (is_given)
+      return Usage(absl::StrCat(option, " has no effect with --kind score, which does not sample"));
   }
   if (!options.prompt.has_value() && !options.tokens.has_value() && options.prompt_length == 0) {
-    return Usage("--kind score: --prompt, --tokens or --prompt-length is needed");
+    return Usage("--kind score requires --prompt, --tokens or --prompt-length");
   }
   return absl::OkStatus();
 }
@@ -132,12 +135,13 @@ void AddBench(CLI::App* app, BenchOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
   AddLoad(app, options, raw);
   AddWorkload(app, options, raw);
-  app->add_option("--json", options->json, "Every setting and number as JSON to a file; -: stdout")
+  app->add_option("--json", options->json,
+                  "Write every setting and result to this JSON file; -: stdout")
       ->check(PathGiven());
-  app->add_option("--picture", options->picture, "Latency by percentile, drawn as an SVG file")
+  app->add_option("--picture", options->picture, "Draw latency by percentile to this SVG file")
       ->check(PathGiven());
   app->add_flag("--fail-on-error", options->fail_on_error,
-                "A failed request fails the command; else only a run where none succeeded does");
+                "Fail if any request failed; otherwise the command fails only if all did");
 }
 
 absl::Status FinishBench(const RawValues& raw, BenchOptions* options) {

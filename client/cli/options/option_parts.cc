@@ -19,10 +19,10 @@ absl::Status SetLogitBias(const std::vector<std::string>& entries, SamplingOptio
     int32_t id = 0;
     float bias = 0;
     if (!absl::SimpleAtoi(parts.first, &id) || !absl::SimpleAtof(parts.second, &bias)) {
-      return Usage(absl::StrCat("--logit-bias: \"", entry, "\"; ID:BIAS is needed"));
+      return Usage(absl::StrCat("--logit-bias must be ID:BIAS; got \"", entry, "\""));
     }
     for (const auto& [other, other_bias] : sampling->logit_bias) {
-      if (other == id) return Usage(absl::StrCat("--logit-bias: token ", id, " is given twice"));
+      if (other == id) return Usage(absl::StrCat("--logit-bias names token ", id, " twice"));
     }
     sampling->logit_bias.emplace_back(id, bias);
   }
@@ -34,15 +34,16 @@ absl::Status SetLogitBias(const std::vector<std::string>& entries, SamplingOptio
 // An empty path mostly is a variable of the shell that is not set.
 CLI::Validator PathGiven() {
   return CLI::Validator(
-      [](const std::string& path) { return path.empty() ? "empty; a path is needed" : ""; }, "");
+      [](const std::string& path) { return path.empty() ? "the path must not be empty" : ""; }, "");
 }
 
 CLI::Option* AddRemote(CLI::App* app, TargetOptions* target) {
   CLI::Option* const remote =
-      app->add_option("--target", target->target, "A running server, HOST:PORT");
+      app->add_option("--target", target->target, "Address of a running server, HOST:PORT");
   app->add_flag("--tls", target->tls, "Connect with TLS")->needs(remote);
-  app->add_option("--tls-ca", target->tls_ca,
-                  "Who signs the server's certificate, PEM (implies --tls)")
+  app->add_option(
+         "--tls-ca", target->tls_ca,
+         "File with the authorities that sign the server's certificate, PEM (implies --tls)")
       ->check(PathGiven())
       ->needs(remote);
   return remote;
@@ -50,12 +51,12 @@ CLI::Option* AddRemote(CLI::App* app, TargetOptions* target) {
 
 CLI::Option* AddTenant(CLI::App* app, TargetOptions* target) {
   return app->add_option("--tenant", target->tenant,
-                         "On whose account, where no proxy sets that: sent as rivulet-tenant");
+                         "Tenant, if no proxy sets it; sent as rivulet-tenant");
 }
 
 void AddCookie(CLI::App* app, SessionOptions* session) {
   app->add_option("--cookie", session->cookie,
-                  "Behind a balancer: what leads to the session's replica");
+                  "Behind a balancer: the cookie of the session's replica");
 }
 
 void AddSessionPlace(CLI::App* app, SessionOptions* session, const char* position_help,
@@ -77,58 +78,69 @@ void AddPrompt(CLI::App* app, const char* help, PromptOptions* options, RawValue
 }
 
 void AddCache(CLI::App* app, CacheOptions* cache) {
-  CLI::Option* const enabled =
-      app->add_flag("--cache", cache->enabled,
-                    "Feed once what requests begin with alike; the tokens are the same");
-  app->add_option("--cache-salt", cache->salt, "Share with requests of this salt alone")
+  CLI::Option* const enabled = app->add_flag(
+      "--cache", cache->enabled,
+      "Share the states of a common prefix with other requests; the tokens are the same");
+  app->add_option("--cache-salt", cache->salt, "Share only with requests of the same salt")
       ->needs(enabled);
   app->add_option("--cache-position", cache->positions,
-                  "Others will go on after so many tokens; repeatable")
+                  "Also keep the state after this many tokens; repeatable")
       ->expected(1)
       ->take_all()
       ->needs(enabled);
 }
 
 void AddPriority(CLI::App* app, std::string* priority) {
-  app->add_option("--priority", *priority, "low, normal or high, among the tenant's own requests")
+  app->add_option("--priority", *priority,
+                  "Order among the tenant's own requests: low, normal or high")
       ->check(CLI::IsMember({"low", "normal", "high"}));
 }
 
 void AddTarget(CLI::App* app, TargetOptions* target) {
   CLI::Option* const remote = AddRemote(app, target);
   CLI::Option* const local =
-      app->add_option("--model", target->model_dir, "A model directory, served in this process");
-  app->add_option("--model-name", target->model_name, "Which of the server's models")
+      app->add_option("--model", target->model_dir, "Model directory, served in this process");
+  app->add_option("--model-name", target->model_name,
+                  "Name of the model; needed if the server serves several")
       ->needs(remote);
-  app->add_option("--backend", target->backend, "auto, cpu or cuda")
+  app->add_option("--backend", target->backend, "Backend: auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->needs(local);
-  app->add_option("--precision", target->precision, "CUDA: default or float32")
+  app->add_option("--precision", target->precision,
+                  "CUDA: precision of matrix products, default or float32")
       ->check(CLI::IsMember({"default", "float32"}))
       ->needs(local);
-  app->add_option("--weights", target->weights, "Weights in memory: auto, f32, f16 or bf16")
+  app->add_option("--weights", target->weights,
+                  "CPU: type of the weights in memory, auto, f32, f16 or bf16")
       ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}))
       ->needs(local);
-  app->add_option("--device", target->device, "CUDA: which GPU")
+  app->add_option("--device", target->device, "CUDA: number of the GPU")
       ->check(CLI::Range(0, 1023))
       ->needs(local);
-  app->add_option("--threads", target->threads, "CPU threads; 0: every core")
+  app->add_option("--threads", target->threads, "CPU: number of threads; 0: one per core")
       ->check(CLI::Range(0, 1024))
       ->needs(local);
 }
 
 void AddSampling(CLI::App* app, SamplingOptions* sampling, RawValues* raw) {
-  app->add_option("--temperature", sampling->temperature, "0: the likeliest; default 1");
-  app->add_option("--top-k", sampling->top_k, "Keep the k likeliest; 0: all");
-  app->add_option("--top-p", sampling->top_p, "Keep the likeliest with this probability together");
-  app->add_option("--min-p", sampling->min_p, "Drop what is below this share of the likeliest");
-  app->add_option("--repetition-penalty", sampling->repetition_penalty, "1: none");
-  app->add_option("--frequency-penalty", sampling->frequency_penalty, "-2 to 2");
-  app->add_option("--presence-penalty", sampling->presence_penalty, "-2 to 2");
-  app->add_option("--logit-bias", raw->logit_bias, "ID:BIAS, added to a token's logit; repeatable")
+  app->add_option("--temperature", sampling->temperature,
+                  "0 takes the most likely token; default 1");
+  app->add_option("--top-k", sampling->top_k, "Sample from the k most likely tokens; 0: all");
+  app->add_option("--top-p", sampling->top_p,
+                  "Sample from the most likely tokens with this total probability");
+  app->add_option("--min-p", sampling->min_p,
+                  "Drop tokens below this fraction of the highest probability");
+  app->add_option("--repetition-penalty", sampling->repetition_penalty,
+                  "Above 0; for tokens of prompt and output; default 1: none");
+  app->add_option("--frequency-penalty", sampling->frequency_penalty,
+                  "-2 to 2; per occurrence of a token in the output; default 0");
+  app->add_option("--presence-penalty", sampling->presence_penalty,
+                  "-2 to 2; once for each token in the output; default 0");
+  app->add_option("--logit-bias", raw->logit_bias,
+                  "ID:BIAS: add BIAS to the logit of token ID; repeatable")
       ->expected(1)
       ->take_all();
-  app->add_option("--seed", raw->seed, "Equal seeds give equal tokens; default: drawn");
+  app->add_option("--seed", raw->seed, "Equal seeds give equal tokens; default: a random seed");
 }
 
 absl::Status Usage(absl::string_view message) {
@@ -138,7 +150,7 @@ absl::Status Usage(absl::string_view message) {
 absl::Status CheckUtf8(absl::string_view option, absl::string_view text) {
   const size_t bad = FirstInvalidUtf8(text);
   if (bad == text.size()) return absl::OkStatus();
-  return Usage(absl::StrCat(option, ": not UTF-8 at byte ", bad));
+  return Usage(absl::StrCat(option, " is not valid UTF-8 at byte ", bad));
 }
 
 absl::Status CheckTarget(TargetOptions* target) {
@@ -147,26 +159,26 @@ absl::Status CheckTarget(TargetOptions* target) {
     return status;
   }
   if (target->target.empty() && target->model_dir.empty()) {
-    return Usage("--target HOST:PORT (or RIVULET_TARGET) or --model DIR is needed");
+    return Usage("--target HOST:PORT (or RIVULET_TARGET) or --model DIR is required");
   }
   if (!target->target.empty() && !target->model_dir.empty()) {
     return Usage(
-        "--target and --model are both given: --target asks a running server, --model DIR serves "
-        "a model in this process; --model-name is the name of a server's model");
+        "--target and --model exclude each other: --target calls a running server, --model DIR "
+        "serves a model in this process; --model-name names a model of the server");
   }
   if (!target->tls_ca.empty()) target->tls = true;
   if (!target->target.empty()) {
     if (absl::StrContains(target->target, "://")) {
-      return Usage(absl::StrCat("--target: \"", target->target,
-                                "\" is a URL; HOST:PORT is needed, with --tls for TLS"));
+      return Usage(absl::StrCat("--target must be HOST:PORT, with --tls for TLS; got the URL \"",
+                                target->target, "\""));
     }
     const size_t colon = target->target.rfind(':');
     uint32_t port = 0;
     if (colon == std::string::npos || colon == 0 ||
         !absl::SimpleAtoi(absl::string_view(target->target).substr(colon + 1), &port) ||
         port == 0 || port > 65535) {
-      return Usage(absl::StrCat("--target: \"", target->target,
-                                "\"; HOST:PORT is needed, with a port from 1 to 65535"));
+      return Usage(absl::StrCat("--target must be HOST:PORT with a port from 1 to 65535; got \"",
+                                target->target, "\""));
     }
   }
   return absl::OkStatus();
@@ -206,7 +218,8 @@ absl::StatusOr<double> ParseSeconds(const std::string& text, absl::string_view o
   double seconds = 0;
   // No more than 1e9, so that now and the deadline can be added.
   if (absl::SimpleAtod(text, &seconds) && seconds > 0 && seconds <= 1e9) return seconds;
-  return Usage(absl::StrCat(option, ": \"", text, "\"; seconds above 0, at most 1e9, are needed"));
+  return Usage(
+      absl::StrCat(option, " must be above 0 and at most 1e9 seconds; got \"", text, "\""));
 }
 
 absl::Status ParseMaxTokens(const RawValues& raw, std::optional<int64_t>* max_tokens) {
@@ -214,13 +227,13 @@ absl::Status ParseMaxTokens(const RawValues& raw, std::optional<int64_t>* max_to
     return absl::OkStatus();
   }
   return Usage(
-      absl::StrCat("--max-tokens: \"", *raw.max_tokens, "\"; an integer of 64 bits is needed"));
+      absl::StrCat("--max-tokens must be an integer of 64 bits; got \"", *raw.max_tokens, "\""));
 }
 
 absl::Status FinishSampling(const RawValues& raw, SamplingOptions* sampling) {
   if (raw.seed.has_value() && !absl::SimpleAtoi(*raw.seed, &sampling->seed.emplace())) {
     return Usage(
-        absl::StrCat("--seed: \"", *raw.seed, "\"; an integer from 0 to 2^64 - 1 is needed"));
+        absl::StrCat("--seed must be an integer from 0 to 2^64-1; got \"", *raw.seed, "\""));
   }
   return SetLogitBias(raw.logit_bias, sampling);
 }

@@ -16,13 +16,13 @@ namespace {
 
 void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
-  AddPrompt(app, "What to continue", options, raw);
+  AddPrompt(app, "The prompt: what to continue", options, raw);
   CLI::Option* const session =
       app->add_option("--session", options->session.id,
-                      "Go on with this session (see rivulet sessions), the prompt appended to it")
+                      "Continue this session (see rivulet sessions); the prompt is appended to it")
           ->needs(app->get_option("--target"));
-  AddSessionPlace(app, &options->session, "Go on here; default: at the session's end",
-                  "Name the position after the reply, for rewind");
+  AddSessionPlace(app, &options->session, "Continue at this position; default: the session's end",
+                  "Set a mark at the position after the reply, for rewind");
   AddTenant(app, &options->target)->needs(app->get_option("--target"));
   for (const char* const name : {"--position", "--mark", "--cookie"}) {
     app->get_option(name)->needs(session);
@@ -30,27 +30,33 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
   AddCache(app, &options->cache);
   AddPriority(app, &options->priority);
   AddSampling(app, &options->sampling, raw);
-  app->add_option("--num-samples", options->num_samples, "Continuations of the prompt");
-  app->add_option("--max-tokens", raw->max_tokens, "Most tokens of a continuation");
-  app->add_option("--stop", options->stop, "End where the output would hold this text; repeatable")
+  app->add_option("--num-samples", options->num_samples,
+                  "Number of continuations of the prompt; default 1");
+  app->add_option("--max-tokens", raw->max_tokens, "Maximum number of tokens of each continuation");
+  app->add_option("--stop", options->stop,
+                  "End when the output would contain this text; repeatable")
       ->expected(1)
       ->take_all();
-  app->add_option("--stop-token", raw->stop_tokens, "End at one of these ids: 1,2,3");
-  app->add_flag("--ignore-eos", options->ignore_eos, "Go on past the model's end token");
-  CLI::Option* const json = app->add_flag("--json", options->json, "One JSON line for each part");
+  app->add_option("--stop-token", raw->stop_tokens,
+                  "End when one of these token ids is sampled: 1,2,3");
+  app->add_flag("--ignore-eos", options->ignore_eos, "Do not end at the model's end token");
+  CLI::Option* const json =
+      app->add_flag("--json", options->json, "Print each part of the reply as a line of JSON");
   CLI::Option* const logprobs =
-      app->add_flag("--logprobs", options->logprobs, "Log-probability of each token")->needs(json);
-  app->add_option("--top-logprobs", options->top_logprobs, "And of the N likeliest")
+      app->add_flag("--logprobs", options->logprobs, "Also the log-probability of each token")
+          ->needs(json);
+  app->add_option("--top-logprobs", options->top_logprobs,
+                  "Also the N most likely tokens at each position")
       ->needs(logprobs);
-  app->add_option("--deadline", raw->deadline, "Seconds that the call may take");
+  app->add_option("--deadline", raw->deadline, "Maximum duration of the call in seconds");
   CLI::Option* const out =
-      app->add_option("--out", options->out, "Image models: a PNG file of --count images")
+      app->add_option("--out", options->out, "Image models: write --count images to this PNG file")
           ->check(PathGiven())
           ->excludes(json);
-  app->add_option("--count", options->count, "Images to draw; default 1")
+  app->add_option("--count", options->count, "Number of images; default 1")
       ->check(CLI::Range(1, 65536))
       ->needs(out);
-  app->add_option("--columns", options->columns, "Images in a row of the PNG; default 8")
+  app->add_option("--columns", options->columns, "Images per row of the PNG file; default 8")
       ->check(CLI::Range(1, 65536))
       ->needs(out);
   for (const char* const name :
@@ -61,25 +67,28 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
 
 void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
-  CLI::Option_group* const input = app->add_option_group("Input", "What to score");
+  CLI::Option_group* const input = app->add_option_group("Input", "What to score, one of");
   input
       ->add_option("--input", options->input,
-                   R"(Lines of {"tokens":[...]} or {"text":"..."}; -: stdin)")
+                   R"(File with lines {"tokens":[...]} or {"text":"..."}; -: stdin)")
       ->check(PathGiven());
   CLI::Option* const idx =
-      input->add_option("--idx", options->idx, "Images in MNIST's IDX format, gzip or not")
+      input
+          ->add_option("--idx", options->idx,
+                       "File of images in MNIST's IDX format, compressed with gzip or not")
           ->check(PathGiven());
   CLI::Option* const text =
-      input->add_option("--text", options->text, "A text file, as one line")->check(PathGiven());
+      input->add_option("--text", options->text, "Text file, scored as one sequence")
+          ->check(PathGiven());
   input->require_option(1);
-  app->add_option("--limit", options->limit, "Only the first N images")
+  app->add_option("--limit", options->limit, "Score only the first N images")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->needs(idx);
   app->add_option("--tail", options->tail,
-                  "Only this last fraction of the text, above 0, at most 1")
+                  "Score only the last fraction of the text, above 0 and at most 1")
       ->needs(text);
   app->add_option("--outputs", raw->outputs,
-                  "Print the raw outputs that predict these scored tokens: 0,1,...");
+                  "Also print the raw outputs that predict these scored tokens: 0,1,...");
   app->add_option("--window", options->window,
                   "Score windows of N tokens, each from an empty state")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
@@ -110,28 +119,29 @@ absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
 
 void AddModels(CLI::App* app, ModelsOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
-  app->add_flag("--json", options->json, "One JSON line for each model");
+  app->add_flag("--json", options->json, "Print each model as a line of JSON");
   app->require_subcommand(0, 1);
   const auto add = [&](const char* name, const char* help, ModelsAction action) {
     CLI::App* const sub = app->add_subcommand(name, help);
     sub->callback([options, action] { options->action = action; });
-    sub->add_option("NAME", options->name, "Of the model")->required();
+    sub->add_option("NAME", options->name, "Name of the model")->required();
     AddRemote(sub, &options->target)
         ->required()
-        ->description("The server's --admin-listen, HOST:PORT");
-    sub->add_flag("--json", options->json, "One JSON line");
+        ->description("The server's --admin-listen address, HOST:PORT");
+    sub->add_flag("--json", options->json, "Print the result as a line of JSON");
     return sub;
   };
-  add("load", "Load a model of the server's --model-repository or --model", ModelsAction::kLoad);
-  add("unload", "End the service of a model and free its memory", ModelsAction::kUnload)
+  add("load", "Load a model from the server's --model-repository or --model", ModelsAction::kLoad);
+  add("unload", "Unload a model and free its memory", ModelsAction::kUnload)
       ->add_option("--drain-timeout", raw->drain,
-                   "Seconds that running requests may go on; default: the server's");
+                   "Seconds for which running requests may continue; default: the server's");
 }
 
 void AddLoad(CLI::App* app, LoadOptions* options) {
   AddRemote(app, &options->target)->required();
-  app->add_option("--model-name", options->target.model_name, "Only this one of its models");
-  app->add_flag("--json", options->json, "One JSON line for each model, and one for the server");
+  app->add_option("--model-name", options->target.model_name, "Print only this model");
+  app->add_flag("--json", options->json,
+                "Print each model, and then the server, as a line of JSON");
 }
 
 absl::Status FinishModels(const RawValues& raw, ModelsOptions* options) {
@@ -140,7 +150,7 @@ absl::Status FinishModels(const RawValues& raw, ModelsOptions* options) {
     double& seconds = options->drain_seconds.emplace();
     if (!absl::SimpleAtod(*raw.drain, &seconds) || !(seconds >= 0 && seconds <= 86'400)) {
       return Usage(
-          absl::StrCat("--drain-timeout: \"", *raw.drain, "\"; 0 to 86400 seconds are needed"));
+          absl::StrCat("--drain-timeout must be 0 to 86400 seconds; got \"", *raw.drain, "\""));
     }
   }
   return CheckTarget(&options->target);
@@ -163,7 +173,7 @@ absl::Status FinishScore(ScoreOptions* options, const RawValues& raw) {
     options->outputs = *std::move(outputs);
   }
   if (options->tail.has_value() && !(*options->tail > 0 && *options->tail <= 1)) {
-    return Usage(absl::StrCat("--tail: ", *options->tail, "; above 0 and at most 1 is allowed"));
+    return Usage(absl::StrCat("--tail must be above 0 and at most 1; got ", *options->tail));
   }
   return absl::OkStatus();
 }
@@ -180,7 +190,7 @@ struct CommandLine {
     AddLoad(on_load, &load);
     AddSessions(on_sessions, &sessions, &raw);
     AddTarget(on_health, &health.target);
-    on_health->add_option("--deadline", raw.deadline, "Seconds to wait; default 5");
+    on_health->add_option("--deadline", raw.deadline, "Maximum time to wait in seconds; default 5");
   }
 
   // After parsing: the command that was given.
@@ -211,7 +221,9 @@ struct CommandLine {
     return status;
   }
 
-  CLI::App app{"Streams text, tokens and pixels from trained linear transformers.", "rivulet"};
+  CLI::App app{
+      "Generates text, tokens and images with trained linear transformers, and scores them.",
+      "rivulet"};
   GenerateOptions generate;
   ScoreOptions score;
   BenchOptions bench;
@@ -221,15 +233,17 @@ struct CommandLine {
   LoadOptions load;
   RawValues raw;
   CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
-  CLI::App* const on_score = app.add_subcommand("score", "Log-likelihood of given tokens");
-  CLI::App* const on_bench = app.add_subcommand("bench", "Load a server and measure its latency");
+  CLI::App* const on_score = app.add_subcommand("score", "Print how likely given tokens are");
+  CLI::App* const on_bench =
+      app.add_subcommand("bench", "Send requests to a server and measure latency and rate");
   CLI::App* const on_models =
-      app.add_subcommand("models", "The models of a server; load and unload them");
+      app.add_subcommand("models", "List, load and unload the models of a server");
   CLI::App* const on_sessions =
-      app.add_subcommand("sessions", "Sessions: open, append, fork, rewind, snapshot, ...");
-  CLI::App* const on_load =
-      app.add_subcommand("load", "Slots, queues, sessions and connections of a server now");
-  CLI::App* const on_health = app.add_subcommand("health", "Exit code 0 if the server is serving");
+      app.add_subcommand("sessions", "Open, append to, fork, rewind, snapshot, ... sessions");
+  CLI::App* const on_load = app.add_subcommand(
+      "load", "Print the current slots, queues, sessions and connections of a server");
+  CLI::App* const on_health =
+      app.add_subcommand("health", "Check health; the exit code is 0 if the server is serving");
 };
 
 absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
@@ -239,7 +253,7 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
   const auto is_first = [&first](const CLI::App* sub) { return sub->get_name() == first; };
   if (!absl::StartsWith(first, "-") && line.app.get_subcommands(is_first).empty()) {
     const std::string wrong =
-        args.empty() ? "no command is given" : absl::StrCat("unknown command \"", first, "\"");
+        args.empty() ? "no command given" : absl::StrCat("unknown command \"", first, "\"");
     const auto append_name = [](std::string* out, const CLI::App* sub) {
       out->append(sub->get_name());
     };

@@ -17,21 +17,23 @@ struct Actions {
     SessionsOptions* const to = options;
     sub->callback([to, action] { to->action = action; });
     AddRemote(sub, &options->target)->required();
-    sub->add_option("--model-name", options->target.model_name, "Which of the server's models");
+    sub->add_option("--model-name", options->target.model_name,
+                    "Name of the model; needed if the server serves several");
     AddTenant(sub, &options->target);
     return sub;
   }
   CLI::App* AddOnSession(const char* name, const char* help, SessionsAction action) const {
     CLI::App* const sub = Add(name, help, action);
-    sub->add_option("SESSION", options->session.id, "Its id")->required();
+    sub->add_option("SESSION", options->session.id, "Id of the session")->required();
     return sub;
   }
   void Json(CLI::App* sub) const {
-    sub->add_flag("--json", options->json, "One JSON line for each session");
+    sub->add_flag("--json", options->json, "Print each session as a line of JSON");
   }
   void IdleTimeout(CLI::App* sub) const {
-    sub->add_option("--idle-timeout", raw->idle,
-                    "Seconds without a request after which it is closed; default: the server's");
+    sub->add_option(
+        "--idle-timeout", raw->idle,
+        "Seconds without a request after which the session is closed; default: the server's");
   }
 };
 
@@ -41,52 +43,58 @@ void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw) {
   app->require_subcommand(1);
   const Actions actions{app, options, raw};
 
-  CLI::App* const open = actions.Add("open", "A new session; prints its id", SessionsAction::kOpen);
-  open->add_option("--seed", raw->seed, "What it draws with; default: drawn");
+  CLI::App* const open =
+      actions.Add("open", "Open a session; prints its id", SessionsAction::kOpen);
+  open->add_option("--seed", raw->seed, "Seed of the session; default: a random seed");
   actions.IdleTimeout(open);
   actions.Json(open);
 
   CLI::App* const append = actions.AddOnSession(
-      "append", "Feed without generating; prints the position", SessionsAction::kAppend);
-  AddPrompt(append, "What to feed", options, raw);
+      "append", "Feed tokens without generating; prints the position", SessionsAction::kAppend);
+  AddPrompt(append, "The tokens to feed", options, raw);
   AddSessionPlace(append, &options->session,
-                  "Where it goes; what was given there before is not fed twice",
-                  "Name the position after it, for rewind");
+                  "Append at this position; tokens given there before are not fed twice",
+                  "Set a mark at the position after the tokens, for rewind");
   AddCache(append, &options->cache);
   AddPriority(append, &options->priority);
-  append->add_flag("--score", options->score, "Also the log-likelihood of what is appended");
+  append->add_flag("--score", options->score,
+                   "Also print the log-likelihood of the appended tokens");
   actions.Json(append);
 
   CLI::App* const fork = actions.AddOnSession(
-      "fork", "New sessions that go on from this one; prints their ids", SessionsAction::kFork);
-  fork->add_option("--count", options->count, "How many; default 1")->check(CLI::Range(1, 256));
-  fork->add_option("--seed", raw->seed, "Fork i draws with seed + i; default: drawn");
-  AddSessionPlace(fork, &options->session, "Fork here; default: at its end", nullptr);
+      "fork", "Open sessions that continue from this one; prints their ids", SessionsAction::kFork);
+  fork->add_option("--count", options->count, "Number of forks; default 1")
+      ->check(CLI::Range(1, 256));
+  fork->add_option("--seed", raw->seed, "Fork i gets seed + i; default: random seeds");
+  AddSessionPlace(fork, &options->session, "Fork at this position; default: the session's end",
+                  nullptr);
   actions.Json(fork);
 
-  CLI::App* const rewind =
-      actions.AddOnSession("rewind", "Drop what follows a position or a mark; prints the position",
-                           SessionsAction::kRewind);
-  AddSessionPlace(rewind, &options->session, "Back to this position", "Back to this mark");
+  CLI::App* const rewind = actions.AddOnSession(
+      "rewind", "Drop the tokens after a position or a mark; prints the position",
+      SessionsAction::kRewind);
+  AddSessionPlace(rewind, &options->session, "Rewind to this position", "Rewind to this mark");
   rewind->get_option("--position")->excludes(rewind->get_option("--mark"));
   actions.Json(rewind);
 
   CLI::App* const snapshot = actions.AddOnSession(
-      "snapshot", "Write a session to a file that restore reads", SessionsAction::kSnapshot);
-  snapshot->add_option("--out", options->file, "The file")->check(PathGiven())->required();
+      "snapshot", "Write a session to a file, for restore", SessionsAction::kSnapshot);
+  snapshot->add_option("--out", options->file, "File to write")->check(PathGiven())->required();
   AddCookie(snapshot, &options->session);
 
-  CLI::App* const restore = actions.Add("restore", "A new session from a snapshot; prints its id",
+  CLI::App* const restore = actions.Add("restore", "Open a session from a snapshot; prints its id",
                                         SessionsAction::kRestore);
-  restore->add_option("--input", options->file, "The file")->check(PathGiven())->required();
+  restore->add_option("--input", options->file, "File written by snapshot")
+      ->check(PathGiven())
+      ->required();
   actions.IdleTimeout(restore);
   actions.Json(restore);
 
-  actions.Json(actions.Add("list", "The open sessions, the one used longest ago first",
+  actions.Json(actions.Add("list", "List the open sessions, the least recently used first",
                            SessionsAction::kList));
-  AddCookie(
-      actions.AddOnSession("close", "End a session and what runs on it", SessionsAction::kClose),
-      &options->session);
+  AddCookie(actions.AddOnSession("close", "Close a session and end the requests on it",
+                                 SessionsAction::kClose),
+            &options->session);
 }
 
 absl::Status FinishSessions(const RawValues& raw, SessionsOptions* options) {
@@ -96,7 +104,7 @@ absl::Status FinishSessions(const RawValues& raw, SessionsOptions* options) {
   if (absl::Status status = FinishCache(options->cache); !status.ok()) return status;
   if (options->action == SessionsAction::kRewind && !options->session.position.has_value() &&
       options->session.mark.empty()) {
-    return Usage("--position or --mark is needed");
+    return Usage("--position or --mark is required");
   }
   SamplingOptions sampling;
   if (absl::Status status = FinishSampling(raw, &sampling); !status.ok()) return status;

@@ -16,7 +16,7 @@
 namespace rivulet {
 namespace {
 
-constexpr absl::string_view kExpected = R"({"tokens":[...]} or {"text":"..."} is needed)";
+constexpr absl::string_view kExpected = R"(expected {"tokens":[...]} or {"text":"..."})";
 
 // Takes the line's one object as it is parsed: no tree is built, and the first wrong thing ends the
 // parse. Every handler returns false to end it; error() then says why.
@@ -56,8 +56,9 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
       return Fail(absl::StrCat("unknown key \"", Shown(name), "\"; ", kExpected));
     }
     if (!key_.empty()) {
-      return Fail(key_ == name ? absl::StrCat("key \"", name, "\" appears twice")
-                               : absl::StrCat("both \"tokens\" and \"text\"; one is needed"));
+      return Fail(key_ == name
+                      ? absl::StrCat("key \"", name, "\" appears twice")
+                      : absl::StrCat("holds both \"tokens\" and \"text\"; expected one of them"));
     }
     key_ = name;
     return true;
@@ -90,10 +91,10 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     if (!in_object_) return Fail(absl::StrCat("holds ", Shown(what), "; ", kExpected));
     if (in_tokens_) {
       return Fail(absl::StrCat("tokens[", tokens_.size(), "]: ", Shown(what),
-                               "; a token id, an integer of 32 bits, is needed"));
+                               "; expected a token id, an integer of 32 bits"));
     }
     return Fail(absl::StrCat(key_, ": ", Shown(what),
-                             key_ == "text" ? "; a string is needed" : "; a list is needed"));
+                             key_ == "text" ? "; expected a string" : "; expected a list"));
   }
   bool Fail(std::string message) {
     error_ = std::move(message);
@@ -123,7 +124,7 @@ absl::StatusOr<ScoreContent> ParseScoreLine(absl::string_view line) {
   // The parser would pass over the one and end at the other.
   if (absl::StartsWith(line, "\xEF\xBB\xBF")) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a byte order mark begins the line; ", kExpected));
+        absl::StrCat("the line begins with a byte order mark; ", kExpected));
   }
   if (const size_t nul = line.find('\0'); nul != absl::string_view::npos) {
     return absl::InvalidArgumentError(

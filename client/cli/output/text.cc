@@ -57,9 +57,9 @@ absl::StatusOr<std::vector<int64_t>> ParseIntegers(absl::string_view text, absl:
     const std::from_chars_result result = std::from_chars(entry.data(), end, value);
     if (entry.empty() || result.ptr != end || result.ec != std::errc() || value < min ||
         value > max) {
-      return absl::InvalidArgumentError(absl::StrCat(what, ": entry ", values.size(), " holds \"",
-                                                     OneLine(entry), "\"; an integer from ", min,
-                                                     " to ", max, " is needed"));
+      return absl::InvalidArgumentError(absl::StrCat(what, ": entry ", values.size(),
+                                                     " must be an integer from ", min, " to ", max,
+                                                     "; got \"", OneLine(entry), "\""));
     }
     values.push_back(value);
   }

@@ -65,7 +65,7 @@ class CommandHintsTest(CommandTest):
         # The command line wins, and an error says where a value came from.
         self.fails(run_with(variables, *generate, "--model-name", "absent"), 2, "absent")
         self.fails(run_with(variables, *generate, "--target", NOBODY), 3)
-        self.fails(run_with({"RIVULET_TARGET": "http://h:1"}, "models"), 2, "is a URL", "--target=http://h:1 (RIVULET_TARGET)")
+        self.fails(run_with({"RIVULET_TARGET": "http://h:1"}, "models"), 2, "got the URL", "--target=http://h:1 (RIVULET_TARGET)")
 
     def test_a_deadline_is_named(self):
         args = ("generate", "--target", self.server.target, "--model-name", "tiny-rfa", "--tokens", "1", "--max-tokens", "500000")
@@ -79,12 +79,12 @@ class CommandHintsTest(CommandTest):
                 ("score", "--model", IMAGE, "--idx", folder),
                 ("sessions", "restore", "--target", self.server.target, "--model-name", "tiny-rfa", "--input", folder),
             ):
-                self.fails(rivulet(*args), 2, f"{folder}: a file is needed, not a directory")
+                self.fails(rivulet(*args), 2, f"{folder}: is a directory; expected a file")
             self.fails(rivulet("generate", "--model", IMAGE, "--values-file", f"{folder}/absent"), 2, "No such file")
 
     def test_two_ways_to_name_a_model_are_told_apart(self):
-        self.fails(rivulet("models", "--target", self.server.target, "--model", RFA), 2, "both given", "--model-name")
-        self.fails(rivulet("models", "--target", "http://localhost:50051"), 2, "is a URL", "HOST:PORT")
+        self.fails(rivulet("models", "--target", self.server.target, "--model", RFA), 2, "exclude each other", "--model-name")
+        self.fails(rivulet("models", "--target", "http://localhost:50051"), 2, "got the URL", "HOST:PORT")
 
 
 class ServerHintsTest(unittest.TestCase):

@@ -90,9 +90,9 @@ class UsageTest(CommandTest):
             target = ["--target", server.target]
             for command in (["models"], ["health"], ["generate"], ["score", "--input", "-"]):
                 with self.subTest(command=command):
-                    self.fails(rivulet(*command, *target, b"--model-name=a\xff"), 2, "--model-name: not UTF-8")
-            self.fails(rivulet("generate", *target, b"--prompt=\xc0"), 2, "--prompt: not UTF-8")
-            self.fails(rivulet("generate", *target, b"--stop=\xc0"), 2, "--stop: not UTF-8")
+                    self.fails(rivulet(*command, *target, b"--model-name=a\xff"), 2, "--model-name is not valid UTF-8")
+            self.fails(rivulet("generate", *target, b"--prompt=\xc0"), 2, "--prompt is not valid UTF-8")
+            self.fails(rivulet("generate", *target, b"--stop=\xc0"), 2, "--stop is not valid UTF-8")
 
 
 class GenerateTest(CommandTest):

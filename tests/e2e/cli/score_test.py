@@ -87,7 +87,7 @@ class ScoreTest(CommandTest):
         for bad, mention in (
             ("", "empty"),
             ("{", "JSON"),
-            ("[1]", "needed"),
+            ("[1]", "expected"),
             ('{"tokens":[1,37]}', "tokens[1]"),
             ('{"tokens":[1,-1]}', "tokens[1]"),
             ('{"tokens":[2147483648]}', "tokens[0]"),
@@ -97,7 +97,7 @@ class ScoreTest(CommandTest):
             ('{"tokens":[1],"extra":1}', "extra"),
             ('{"tokens":[1],"tokens":[1]}', "twice"),
             ('{"text":"no text model"}', "text"),
-            ("{}", "needed"),
+            ("{}", "expected"),
             ('\ufeff{"tokens":[1]}', "byte order mark"),
             ('{"tokens":[1]}\0', "NUL"),
         ):

@@ -76,7 +76,7 @@ TEST_F(EnvironmentTest, AnErrorSaysWhatWasAdded) {
   Set("http://h:1", "m");
   const Args args = {"generate"};
   EXPECT_THAT(std::string(ParseCommandLine(args).status().message()),
-              AllOf(HasSubstr("is a URL"), HasSubstr("--target=http://h:1 (RIVULET_TARGET)"),
+              AllOf(HasSubstr("got the URL"), HasSubstr("--target=http://h:1 (RIVULET_TARGET)"),
                     HasSubstr("--model-name=m (RIVULET_MODEL)")));
   Set(nullptr, nullptr);
   EXPECT_THAT(std::string(ParseCommandLine(args).status().message()),

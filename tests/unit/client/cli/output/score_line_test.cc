@@ -71,9 +71,9 @@ TEST(ScoreLineTest, RefusesKeysThatAreUnknownRepeatedOrBoth) {
 TEST(ScoreLineTest, RefusesWhatIsNoObject) {
   EXPECT_THAT(Refusal(""), HasSubstr("empty"));
   EXPECT_THAT(Refusal(" \t\r"), HasSubstr("empty"));
-  EXPECT_THAT(Refusal("[1,2]"), HasSubstr("needed"));
-  EXPECT_THAT(Refusal("3"), HasSubstr("needed"));
-  EXPECT_THAT(Refusal("\"tokens\""), HasSubstr("needed"));
+  EXPECT_THAT(Refusal("[1,2]"), HasSubstr("expected {\"tokens\""));
+  EXPECT_THAT(Refusal("3"), HasSubstr("expected {\"tokens\""));
+  EXPECT_THAT(Refusal("\"tokens\""), HasSubstr("expected {\"tokens\""));
 }
 
 TEST(ScoreLineTest, SaysWhereTheJsonIsBroken) {
@@ -82,7 +82,7 @@ TEST(ScoreLineTest, SaysWhereTheJsonIsBroken) {
   EXPECT_THAT(Refusal(R"({"tokens":[1]}{"tokens":[1]})"), HasSubstr("JSON"));
   EXPECT_THAT(Refusal(R"({"tokens":[NaN]})"), HasSubstr("JSON"));
   EXPECT_THAT(Refusal("{\"text\":\"\xff\"}"), HasSubstr("JSON"));
-  EXPECT_THAT(Refusal(std::string(100000, '[')), HasSubstr("needed"));
+  EXPECT_THAT(Refusal(std::string(100000, '[')), HasSubstr("expected {\"tokens\""));
 }
 
 TEST(ScoreLineTest, RefusesWhatTheJsonParserWouldPassOver) {
