@@ -223,53 +223,53 @@ class CallTests:
         nobody = rivulet.Client("127.0.0.1:1")  # would be Unavailable
         self.addCleanup(nobody.close)
         cases = [
-            ({"prompt": 1.5}, TypeError, "prompt: 1.5"),
-            ({"prompt": [1, 2.5]}, TypeError, "prompt[1]: 2.5"),
-            ({"prompt": [True]}, TypeError, "prompt[0]: True"),
-            ({"prompt": ["a"]}, TypeError, "prompt[0]: 'a'"),
-            ({"prompt": None}, TypeError, "prompt: None"),
-            ({"prompt": [2**31]}, ValueError, "prompt[0]: must be -2147483648 to 2147483647; got 2147483648"),
+            ({"prompt": 1.5}, TypeError, r"^prompt: must .*; got 1\.5"),
+            ({"prompt": [1, 2.5]}, TypeError, r"^prompt\[1\]: must .*; got 2\.5"),
+            ({"prompt": [True]}, TypeError, r"^prompt\[0\]: must .*; got True"),
+            ({"prompt": ["a"]}, TypeError, r"^prompt\[0\]: must .*; got 'a'"),
+            ({"prompt": None}, TypeError, "^prompt: must .*; got None"),
+            ({"prompt": [2**31]}, ValueError, r"prompt\[0\]: must be -2147483648 to 2147483647; got 2147483648"),
             ({"prompt": np.array([0.5])}, TypeError, "float64"),
-            ({"prompt": np.zeros((2, 2), np.uint8)}, TypeError, "[2, 2]"),
-            ({"prompt": np.zeros((2, 2), np.int32)}, TypeError, "[2, 2]"),
-            ({"prompt": "\ud800"}, ValueError, "prompt: '\\ud800'"),
-            ({"model": 3}, TypeError, "model: 3"),
+            ({"prompt": np.zeros((2, 2), np.uint8)}, TypeError, r"\[2, 2\]"),
+            ({"prompt": np.zeros((2, 2), np.int32)}, TypeError, r"\[2, 2\]"),
+            ({"prompt": "\ud800"}, ValueError, r"^prompt: must .*; got '\\ud800'"),
+            ({"model": 3}, TypeError, "^model: must .*; got 3"),
             ({"max_tokens": 2**63}, ValueError, "max_tokens: must be -9223372036854775808 to 9223372036854775807; got 9223372036854775808"),
-            ({"max_tokens": 1.0}, TypeError, "max_tokens: 1.0"),
-            ({"num_samples": "1"}, TypeError, "num_samples: '1'"),
-            ({"temperature": "hot"}, TypeError, "temperature: 'hot'"),
+            ({"max_tokens": 1.0}, TypeError, r"^max_tokens: must .*; got 1\.0"),
+            ({"num_samples": "1"}, TypeError, "^num_samples: must .*; got '1'"),
+            ({"temperature": "hot"}, TypeError, "^temperature: must .*; got 'hot'"),
             ({"top_k": 2**40}, ValueError, "top_k: must be -2147483648 to 2147483647; got 1099511627776"),
             ({"seed": -1}, ValueError, "seed: must be 0 to 18446744073709551615; got -1"),
             ({"seed": 2**64}, ValueError, "seed: must be 0 to 18446744073709551615; got 18446744073709551616"),
-            ({"logit_bias": [1]}, TypeError, "logit_bias: [1]"),
-            ({"logit_bias": {1: "a"}}, TypeError, "logit_bias[1]: 'a'"),
-            ({"stop": 3}, TypeError, "stop: 3"),
-            ({"stop": ["a", 3]}, TypeError, "stop[1]: 3"),
-            ({"stop_token_ids": [0.5]}, TypeError, "stop_token_ids[0]: 0.5"),
-            ({"ignore_eos": 1}, TypeError, "ignore_eos: 1"),
-            ({"logprobs": 5}, TypeError, "logprobs: 5"),
-            ({"timeout": 0}, ValueError, "timeout: 0"),
-            ({"timeout": float("inf")}, ValueError, "timeout: inf"),
-            ({"timeout": "1"}, TypeError, "timeout: '1'"),
-            ({"metadata": {"Key": "a"}}, ValueError, "metadata: key 'Key'"),
-            ({"metadata": {"key": 3}}, TypeError, "metadata: key: 3"),
-            ({"metadata": {"key-bin": "a"}}, TypeError, "metadata: key-bin: 'a'"),
-            ({"metadata": [("key", "\n")]}, ValueError, "metadata: key: '\\n'"),
+            ({"logit_bias": [1]}, TypeError, r"^logit_bias: must .*; got \[1\]"),
+            ({"logit_bias": {1: "a"}}, TypeError, r"^logit_bias\[1\]: must .*; got 'a'"),
+            ({"stop": 3}, TypeError, "^stop: must .*; got 3"),
+            ({"stop": ["a", 3]}, TypeError, r"^stop\[1\]: must .*; got 3"),
+            ({"stop_token_ids": [0.5]}, TypeError, r"^stop_token_ids\[0\]: must .*; got 0\.5"),
+            ({"ignore_eos": 1}, TypeError, "^ignore_eos: must .*; got 1"),
+            ({"logprobs": 5}, TypeError, "^logprobs: must .*; got 5"),
+            ({"timeout": 0}, ValueError, "^timeout: must .*; got 0"),
+            ({"timeout": float("inf")}, ValueError, "^timeout: must .*; got inf"),
+            ({"timeout": "1"}, TypeError, "^timeout: must .*; got '1'"),
+            ({"metadata": {"Key": "a"}}, ValueError, "^metadata: a key must .*; got 'Key'"),
+            ({"metadata": {"key": 3}}, TypeError, "^metadata: key: must .*; got 3"),
+            ({"metadata": {"key-bin": "a"}}, TypeError, "^metadata: key-bin: must .*; got 'a'"),
+            ({"metadata": [("key", "\n")]}, ValueError, r"^metadata: key: must .*; got '\\n'"),
             ({"temprature": 1}, TypeError, "'temprature'"),
         ]
         for options, error_type, mention in cases:
             with self.subTest(options=options), self.assertRaises(error_type) as caught:
                 self.call(lambda c: (c if isinstance(c, rivulet.AsyncClient) else nobody).generate(**options).collect())
-            self.assertIn(mention, str(caught.exception))
+            self.assertRegex(str(caught.exception), mention)
         for options, error_type, mention in (
-            ({"content": 3}, TypeError, "content: 3"),
-            ({"content": [1], "window": "a"}, TypeError, "window: 'a'"),
-            ({"content": [1], "output_positions": 3}, TypeError, "output_positions: 3"),
+            ({"content": 3}, TypeError, "^content: must .*; got 3"),
+            ({"content": [1], "window": "a"}, TypeError, "^window: must .*; got 'a'"),
+            ({"content": [1], "output_positions": 3}, TypeError, "^output_positions: must .*; got 3"),
             ({"content": [1], "timout": 3}, TypeError, "timout"),
         ):
             with self.subTest(options=options), self.assertRaises(error_type) as caught:
                 self.call(lambda c: c.score(**options))
-            self.assertIn(mention, str(caught.exception))
+            self.assertRegex(str(caught.exception), mention)
 
     def test_a_timeout_ends_the_call_and_frees_the_session(self):
         with self.assertRaises(rivulet.DeadlineExceeded) as caught:

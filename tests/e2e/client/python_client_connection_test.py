@@ -241,22 +241,22 @@ class ConnectionTests:
 
     def test_bad_options_are_named(self):
         for options, error_type, mention in (
-            ({"target": ""}, ValueError, "target: empty"),
-            ({"target": 5}, TypeError, "target: 5"),
-            ({"tls": True}, TypeError, "tls: True"),
-            ({"connect_timeout": 0}, ValueError, "connect_timeout: 0"),
-            ({"connect_timeout": "1"}, TypeError, "connect_timeout: '1'"),
-            ({"max_attempts": 6}, ValueError, "max_attempts: 6"),
+            ({"target": ""}, ValueError, "^target: must be HOST:PORT.*; got ''"),
+            ({"target": 5}, TypeError, "^target: must .*; got 5"),
+            ({"tls": True}, TypeError, "^tls: must .*; got True"),
+            ({"connect_timeout": 0}, ValueError, "^connect_timeout: must .*; got 0"),
+            ({"connect_timeout": "1"}, TypeError, "^connect_timeout: must .*; got '1'"),
+            ({"max_attempts": 6}, ValueError, "^max_attempts: must .*; got 6"),
             ({"max_receive_bytes": 0}, ValueError, "max_receive_bytes: must be 1 to 2147483647; got 0"),
-            ({"wait_for_ready": 1}, TypeError, "wait_for_ready: 1"),
-            ({"metadata": {"A": "b"}}, ValueError, "metadata: key 'A'"),
+            ({"wait_for_ready": 1}, TypeError, "^wait_for_ready: must .*; got 1"),
+            ({"metadata": {"A": "b"}}, ValueError, "^metadata: a key must .*; got 'A'"),
             ({"tls": rivulet.TlsOptions(client_cert_file="a.pem")}, ValueError, "client_key_file"),
-            ({"tls": rivulet.TlsOptions(root_certs_file="/absent/ca.pem")}, FileNotFoundError, "tls.root_certs_file"),
-            ({"tls": rivulet.TlsOptions(root_certs_file="/dev/null")}, ValueError, "tls.root_certs_file: /dev/null is empty"),
+            ({"tls": rivulet.TlsOptions(root_certs_file="/absent/ca.pem")}, FileNotFoundError, r"tls\.root_certs_file"),
+            ({"tls": rivulet.TlsOptions(root_certs_file="/dev/null")}, ValueError, r"tls\.root_certs_file: /dev/null is empty"),
         ):
             with self.subTest(options=options), self.assertRaises(error_type) as caught:
                 self.call(**{"target": "127.0.0.1:1", "function": collect, **options})
-            self.assertIn(mention, str(caught.exception))
+            self.assertRegex(str(caught.exception), mention)
 
 
 @unittest.skipUnless(OPENSSL, "openssl is absent")

@@ -154,25 +154,25 @@ class ImageTests:
 
     def test_what_cannot_be_drawn_is_refused(self):
         for options, error_type, mention in (
-            ({"model": "tiny-rfa"}, ValueError, "model: tiny-rfa does not make images"),
+            ({"model": "tiny-rfa"}, ValueError, "model: tiny-rfa does not generate images"),
             ({"model": "gpt-2"}, rivulet.NotFound, "MODEL_NOT_FOUND"),
             ({"model": IMAGE}, rivulet.InvalidArgument, "PROMPT_EMPTY"),
-            ({"model": MNIST, "temperature": -1}, rivulet.InvalidArgument, "sampling.temperature"),
-            ({"model": MNIST, "temperature": "hot"}, TypeError, "temperature: 'hot'"),
-            ({"model": IMAGE, "prompt": [256]}, ValueError, "prompt[0]: must be 0 to 255; got 256"),
-            ({"model": IMAGE, "prompt": [1] * 44}, ValueError, "prompt: 44 values"),
-            ({"model": IMAGE, "prompt": np.zeros((1, 10), np.uint8)}, ValueError, "[1, 10]; rows of this model are [11]"),
+            ({"model": MNIST, "temperature": -1}, rivulet.InvalidArgument, r"sampling\.temperature"),
+            ({"model": MNIST, "temperature": "hot"}, TypeError, "^temperature: must .*; got 'hot'"),
+            ({"model": IMAGE, "prompt": [256]}, ValueError, r"prompt\[0\]: must be 0 to 255; got 256"),
+            ({"model": IMAGE, "prompt": [1] * 44}, ValueError, "^prompt: must .*; got 44 values"),
+            ({"model": IMAGE, "prompt": np.zeros((1, 10), np.uint8)}, ValueError, r"prompt: rows must have the shape \[11\]; got an array of shape \[1, 10\]"),
             ({"model": IMAGE, "prompt": np.zeros((1, 11))}, TypeError, "float64"),
             ({"count": 0}, ValueError, "count: must be"),
-            ({"count": 2.0}, TypeError, "count: 2.0"),
+            ({"count": 2.0}, TypeError, r"^count: must .*; got 2\.0"),
             ({"seed": -1}, ValueError, "seed: must be 0 to 18446744073709551615; got -1"),
-            ({"interval": 0}, ValueError, "interval: 0"),
+            ({"interval": 0}, ValueError, "^interval: must .*; got 0"),
             ({"columns": 3}, TypeError, "'columns'"),
-            ({"model": MNIST, "count": 4000, "timeout": 0.2}, rivulet.DeadlineExceeded, ""),
+            ({"model": MNIST, "count": 4000, "timeout": 0.2}, rivulet.DeadlineExceeded, r"its timeout of 0\."),
         ):
             with self.subTest(options=options), self.assertRaises(error_type) as caught:
                 self.draw(**options)
-            self.assertIn(mention, str(caught.exception))
+            self.assertRegex(str(caught.exception), mention)
         self.assertTrue(await_idle(self.client, MNIST))
 
 
@@ -270,14 +270,14 @@ class DrawTest(unittest.TestCase):
     def test_bad_pictures_are_named(self):
         good = np.zeros((1, 2, 2), np.uint8)
         for call, mention in (
-            (lambda: rivulet.draw.grid(np.zeros((2, 2), np.uint8)), "images: an array of shape [2, 2]"),
-            (lambda: rivulet.draw.grid(good, columns=0), "columns: 0"),
-            (lambda: rivulet.draw.grid(good, num_levels=1), "num_levels: 1"),
-            (lambda: rivulet.draw.png(np.zeros((1, 2, 2, 2), np.uint8)), "2 channels"),
+            (lambda: rivulet.draw.grid(np.zeros((2, 2), np.uint8)), r"images: must have the shape \[count, height, width\(, channels\)\]; got \[2, 2\]"),
+            (lambda: rivulet.draw.grid(good, columns=0), "^columns: must .*; got 0"),
+            (lambda: rivulet.draw.grid(good, num_levels=1), "^num_levels: must .*; got 1"),
+            (lambda: rivulet.draw.png(np.zeros((1, 2, 2, 2), np.uint8)), "^images: must have 1 channel .*; got 2"),
         ):
             with self.assertRaises(ValueError) as caught:
                 call()
-            self.assertIn(mention, str(caught.exception))
+            self.assertRegex(str(caught.exception), mention)
 
     def test_without_pillow_a_png_says_what_to_install(self):
         with mock.patch.dict(sys.modules, {"PIL": None}):

@@ -32,7 +32,7 @@ def unload_request(model: str, drain_timeout: float | None) -> admin_service_pb2
     if drain_timeout is not None:
         seconds = requests.real("drain_timeout", drain_timeout)
         if not 0 <= seconds <= 86400:
-            raise ValueError(f"drain_timeout: {drain_timeout}; 0 to 86400 seconds are allowed")
+            raise ValueError(f"drain_timeout: must be 0 to 86400 seconds; got {drain_timeout}")
         request.drain_timeout.FromNanoseconds(round(seconds * 1e9))
     return request
 

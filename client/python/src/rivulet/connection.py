@@ -35,7 +35,7 @@ class TlsOptions:
         """Reads the files. Errors: ValueError (a certificate without its key or the reverse, an empty file), OSError (a
         file that cannot be read)."""
         if (self.client_cert_file is None) != (self.client_key_file is None):
-            raise ValueError("tls: client_cert_file and client_key_file are given together or not at all")
+            raise ValueError("tls: client_cert_file and client_key_file must both be given, or neither")
         return grpc.ssl_channel_credentials(
             *(self._read(name) for name in ("root_certs_file", "client_key_file", "client_cert_file"))
         )
@@ -63,18 +63,18 @@ def check_target(target: str) -> None:
     """Errors: ValueError."""
     if target.startswith(_SCHEMES):
         return
-    form = "HOST:PORT is needed, for example localhost:50051 or [::1]:50051"
+    form = "must be HOST:PORT, for example localhost:50051 or [::1]:50051"
     scheme, mark, rest = target.partition("://")
     if mark:
         tls = ", and tls=rivulet.TlsOptions() for TLS" if scheme == "https" else ""
-        raise ValueError(f"target: {target!r} is a URL; {form}{tls}")
+        raise ValueError(f"target: {form}{tls}; got the URL {target!r}")
     host, colon, port = target.rpartition(":")
     if not host or not colon or target.endswith("]"):
-        raise ValueError(f"target: {target!r} has no port; {form}" if target else f"target: empty; {form}")
+        raise ValueError(f"target: {form}; got {target!r}")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ValueError(f"target: {target!r} is an IPv6 address without brackets; {form}")
+        raise ValueError(f"target: {form}, with brackets around an IPv6 address; got {target!r}")
     if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
-        raise ValueError(f"target: {target!r} has the port {port!r}; 1 to 65535 are allowed")
+        raise ValueError(f"target: {form}, with a port from 1 to 65535; got {target!r}")
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,15 @@ class ConnectOptions:
     def __post_init__(self) -> None:
         check_target(requests.text("target", self.target))
         if self.tls is not None and not isinstance(self.tls, TlsOptions):
-            raise TypeError(f"tls: {self.tls!r} is no TlsOptions")
+            raise TypeError(f"tls: must be a TlsOptions; got {self.tls!r}")
         if not 0.001 <= requests.real("connect_timeout", self.connect_timeout) <= 3600:
-            raise ValueError(f"connect_timeout: {self.connect_timeout}; 0.001 to 3600 seconds are allowed")
+            raise ValueError(f"connect_timeout: must be 0.001 to 3600 seconds; got {self.connect_timeout}")
         requests.boolean("wait_for_ready", self.wait_for_ready)
         if not 1 <= requests.int32("max_attempts", self.max_attempts) <= 5:
-            raise ValueError(f"max_attempts: {self.max_attempts}; 1 to 5 is allowed")
+            raise ValueError(f"max_attempts: must be 1 to 5; got {self.max_attempts}")
         requests.count("max_receive_bytes", self.max_receive_bytes)
         if not re.fullmatch(r"[!-~]*", requests.text("tenant", self.tenant)):
-            raise ValueError(f"tenant: {self.tenant!r}; only printable ASCII without spaces can be sent")
+            raise ValueError(f"tenant: must be printable ASCII without spaces; got {self.tenant!r}")
         tenant = (("rivulet-tenant", self.tenant),) if self.tenant else ()
         object.__setattr__(self, "metadata", (*tenant, *requests.metadata(self.metadata)))
 

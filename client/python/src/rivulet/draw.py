@@ -23,13 +23,13 @@ def grid(images: NDArray[np.uint8], *, columns: int = 8, num_levels: int = 256) 
     [h, w, channels]; 0 is black, num_levels - 1 becomes 255. Errors: TypeError (not uint8), ValueError."""
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8:
         kind = f"an array of {images.dtype}" if isinstance(images, np.ndarray) else type(images).__name__
-        raise TypeError(f"images: {kind}; an array of uint8 is needed, with values from 0 to {num_levels - 1}")
+        raise TypeError(f"images: must be an array of uint8 with values from 0 to {num_levels - 1}; got {kind}")
     if images.ndim not in (3, 4) or images.size == 0:
-        raise ValueError(f"images: an array of shape {list(images.shape)}; [count, height, width(, channels)] is needed")
+        raise ValueError(f"images: must have the shape [count, height, width(, channels)]; got {list(images.shape)}")
     if columns < 1:
-        raise ValueError(f"columns: {columns}; at least 1 is needed")
+        raise ValueError(f"columns: must be at least 1; got {columns}")
     if not 2 <= num_levels <= 256:
-        raise ValueError(f"num_levels: {num_levels}; 2 to 256 are allowed")
+        raise ValueError(f"num_levels: must be 2 to 256; got {num_levels}")
     top = num_levels - 1
     scaled = (np.minimum(images, top).astype(np.int32) * 255 + top // 2) // top
     count, height, width, *channels = images.shape
@@ -47,7 +47,7 @@ def png(images: NDArray[np.uint8], *, columns: int = 8, num_levels: int = 256) -
     Pillow)."""
     picture = grid(images, columns=columns, num_levels=num_levels)
     if picture.ndim == 3 and picture.shape[2] != 3:
-        raise ValueError(f"images: {picture.shape[2]} channels; a PNG has 1 (no axis) or 3")
+        raise ValueError(f"images: must have 1 channel (no axis) or 3 for a PNG; got {picture.shape[2]}")
     try:
         from PIL import Image
     except ImportError as error:

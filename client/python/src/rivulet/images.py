@@ -53,7 +53,7 @@ class Order:
         self.prompt: Any = options.get("prompt", ())
         self.interval = requests.real("interval", options.get("interval", 0.1))
         if not 0.001 <= self.interval <= 3600:
-            raise ValueError(f"interval: {self.interval}; 0.001 to 3600 seconds are allowed")
+            raise ValueError(f"interval: must be 0.001 to 3600 seconds; got {self.interval}")
         timeout = requests.timeout(options.get("timeout"))
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._metadata = requests.metadata(options.get("metadata", ()))
@@ -82,7 +82,7 @@ class Canvas:
         self._order = order
         self._name = model.summary.name
         if not isinstance(model.content, ImageContent):
-            raise ValueError(f"model: {self._name} does not make images")
+            raise ValueError(f"model: {self._name} does not generate images")
         self._shape = (model.content.height, model.content.width, model.content.channels)
         self._num_levels = _num_levels(model)
         self._size = max(1, min(model.limits.max_num_samples, _MOST_SAMPLES))
@@ -132,7 +132,7 @@ def _num_levels(model: Model) -> int:
     else:
         levels = size.vocab_size - (size.bos_token_id == size.vocab_size - 1)  # a bos is no level
     if levels > 256:
-        raise ValueError(f"model: {model.summary.name} has {levels} levels; 256 fit a uint8: use generate()")
+        raise ValueError(f"model: {model.summary.name} has {levels} levels, but uint8 holds 256; use generate()")
     return levels
 
 
@@ -142,11 +142,11 @@ def _given(prompt: Any, shape: tuple[int, int, int]) -> bytes:
         _, width, channels = shape
         row = (width,) if channels == 1 else (width, channels)
         if prompt.shape[1:] != row and prompt.shape[1:] != (width, channels):
-            raise ValueError(f"prompt: an array of shape {list(prompt.shape)}; rows of this model are {list(row)}")
+            raise ValueError(f"prompt: rows must have the shape {list(row)}; got an array of shape {list(prompt.shape)}")
         prompt = prompt.reshape(-1)
     values = requests.image_values("prompt", prompt)
     if values is None:
         values = bytes(requests.integers("prompt", prompt, lambda name, value: requests.integer(name, value, 0, 255)))
     if len(values) >= math.prod(shape):
-        raise ValueError(f"prompt: {len(values)} values; an image has {math.prod(shape)}, and at least one is to be drawn")
+        raise ValueError(f"prompt: must leave a value to draw of the {math.prod(shape)} of an image; got {len(values)} values")
     return values

@@ -56,7 +56,7 @@ class MultiplexCore:
 
     def _begin(self, prompt: requests.Prompt, options: requests.GenerateOptions) -> multiplex_pb2.MultiplexRequest:
         if options.get("metadata"):
-            raise TypeError("metadata: is that of the whole stream, for multiplex()")
+            raise TypeError("metadata: belongs to the whole stream; give it to multiplex()")
         request = requests.generate(prompt, options)
         message = multiplex_pb2.MultiplexRequest(key=self._last_key + 1, generate=request)
         timeout = requests.timeout(options.get("timeout"))
@@ -109,7 +109,7 @@ def many(
     """Each prompt with its options: prompt i draws with seed + i. Errors: TypeError, ValueError."""
     requests.count("at_once", at_once)
     if isinstance(prompts, (str, bytes)):
-        raise TypeError(f"prompts: {prompts!r} is one prompt; many are needed")
+        raise TypeError(f"prompts: must be several prompts; got one: {prompts!r}")
     seed: Any = options.get("seed")
     first = None if seed is None else requests.uint64("seed", seed)
 

@@ -171,11 +171,11 @@ _with_options_of(SessionGenerateOptions, SamplingOptions)
 
 def integer(name: str, value: Any, low: int, high: int) -> int:
     if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}: {value!r} is no integer")
+        raise TypeError(f"{name}: must be an integer; got {value!r}")
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}: {value!r} is no integer") from None
+        raise TypeError(f"{name}: must be an integer; got {value!r}") from None
     if not low <= number <= high:
         raise ValueError(f"{name}: must be {low} to {high}; got {number}")
     return number
@@ -199,23 +199,23 @@ def count(name: str, value: Any, high: int = 2**31 - 1) -> int:
 
 def real(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name}: {value!r} is no number")
+        raise TypeError(f"{name}: must be a number; got {value!r}")
     return float(value)
 
 
 def boolean(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}: {value!r} is neither True nor False")
+        raise TypeError(f"{name}: must be True or False; got {value!r}")
     return bool(value)
 
 
 def text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name}: {value!r} is no str")
+        raise TypeError(f"{name}: must be a str; got {value!r}")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{name}: {value!r} is no text: {error}") from None
+        raise ValueError(f"{name}: must be text that UTF-8 can encode; got {value!r}: {error}") from None
     return value
 
 
@@ -223,10 +223,10 @@ def integers(name: str, value: Any, check: Callable[[str, Any], int] = int32) ->
     """[n] integers of a sequence or array."""
     if isinstance(value, np.ndarray):
         if value.ndim != 1 or (value.size and not np.issubdtype(value.dtype, np.integer)):
-            raise TypeError(f"{name}: an array of shape {list(value.shape)} and type {value.dtype}; integers [n] are needed")
+            raise TypeError(f"{name}: must be integers [n]; got an array of shape {list(value.shape)} and type {value.dtype}")
         value = value.tolist()
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise TypeError(f"{name}: {value!r} is no sequence of integers")
+        raise TypeError(f"{name}: must be a sequence of integers; got {value!r}")
     return [check(f"{name}[{index}]", item) for index, item in enumerate(value)]
 
 
@@ -237,7 +237,7 @@ def image_values(name: str, value: Any) -> bytes | None:
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         return None
     if value.ndim != 1:
-        raise TypeError(f"{name}: an array of shape {list(value.shape)} and type uint8; image values [n] are needed")
+        raise TypeError(f"{name}: must be image values [n]; got an array of shape {list(value.shape)} and type uint8")
     return value.tobytes()
 
 
@@ -246,7 +246,7 @@ def timeout(value: Any) -> float | None:
         return None
     seconds = real("timeout", value)
     if not (isfinite(seconds) and seconds > 0):
-        raise ValueError(f"timeout: {value!r}; seconds above 0, or None, are needed")
+        raise ValueError(f"timeout: must be seconds above 0, or None; got {value!r}")
     return seconds
 
 
@@ -254,14 +254,14 @@ def metadata(value: Any) -> tuple[tuple[str, str | bytes], ...]:
     pairs = tuple(value.items() if isinstance(value, Mapping) else value)
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise TypeError(f"metadata: {pair!r} is no pair of a key and a value")
+            raise TypeError(f"metadata: must be pairs of a key and a value; got {pair!r}")
         key, content = pair
         if not re.fullmatch(r"[0-9a-z_.-]+", key) or key.startswith("grpc-"):
-            raise ValueError(f"metadata: key {key!r}; digits, lower-case letters, - _ and . are allowed, and no grpc- first")
+            raise ValueError(f"metadata: a key must consist of digits, lower-case letters, - _ and . and must not begin with grpc-; got {key!r}")
         if not isinstance(content, bytes if key.endswith("-bin") else str):
-            raise TypeError(f"metadata: {key}: {content!r}; a key that ends in -bin has bytes, any other a str")
+            raise TypeError(f"metadata: {key}: must be bytes if the key ends in -bin, else a str; got {content!r}")
         if isinstance(content, str) and not re.fullmatch(r"[ -~]*", content):
-            raise ValueError(f"metadata: {key}: {content!r} is not printable ASCII")
+            raise ValueError(f"metadata: {key}: must be printable ASCII; got {content!r}")
     return pairs
 
 
@@ -305,10 +305,10 @@ def _set_priority(
     if isinstance(value, str):
         names = {priority.name.lower(): priority for priority in Priority}
         if value not in names:
-            raise ValueError(f"priority: {value!r}; low, normal and high are allowed")
+            raise ValueError(f"priority: must be low, normal or high; got {value!r}")
         value = names[value]
     if not isinstance(value, Priority):
-        raise TypeError(f"priority: {value!r}; a rivulet.Priority, or its name, is needed")
+        raise TypeError(f"priority: must be a rivulet.Priority or its name; got {value!r}")
     number: Any = value.value  # protoc's types know the message's own enum alone
     message.priority = number
 
@@ -345,12 +345,12 @@ def _generate(prompt: Prompt, options: SamplingOptions) -> inference_pb2.Generat
             if name in given:
                 setattr(message, name, check(name, given[name]))
     if not isinstance(given.get("logit_bias", {}), Mapping):
-        raise TypeError(f"logit_bias: {given['logit_bias']!r} is no mapping of token ids to numbers")
+        raise TypeError(f"logit_bias: must be a mapping of token ids to numbers; got {given['logit_bias']!r}")
     for token, bias in given.get("logit_bias", {}).items():
         request.sampling.logit_bias[int32("logit_bias", token)] = real(f"logit_bias[{token}]", bias)
     stop = given.get("stop", ())
     if not isinstance(stop, (str, Sequence)) or isinstance(stop, bytes):
-        raise TypeError(f"stop: {stop!r} is neither a str nor a sequence of them")
+        raise TypeError(f"stop: must be a str or a sequence of str; got {stop!r}")
     strings = [stop] if isinstance(stop, str) else stop
     request.stop.strings.extend(text(f"stop[{index}]", string) for index, string in enumerate(strings))
     request.stop.token_ids.extend(integers("stop_token_ids", given.get("stop_token_ids", ())))

@@ -194,7 +194,7 @@ class SessionCore:
 
     def _rewind_request(self, position: int | None, mark: str | None) -> session_service_pb2.RewindSessionRequest:
         if (position is None) == (mark is None):
-            raise ValueError(f"position, mark: {position!r} and {mark!r}; exactly one of them is needed")
+            raise ValueError(f"position, mark: exactly one of them must be given; got {position!r} and {mark!r}")
         request = session_service_pb2.RewindSessionRequest(model=self._model, session_id=self._id)
         if mark is not None:
             request.mark = requests.text("mark", mark)

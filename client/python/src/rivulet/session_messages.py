@@ -26,7 +26,7 @@ def _set_idle_timeout(request: Any, seconds: float | None) -> None:
         return
     value = requests.real("idle_timeout", seconds)
     if not abs(value) <= 1e9:
-        raise ValueError(f"idle_timeout: {seconds!r}; seconds are needed")
+        raise ValueError(f"idle_timeout: must be seconds; got {seconds!r}")
     request.idle_timeout.FromNanoseconds(round(value * 1e9))
 
 
@@ -36,7 +36,7 @@ class RestoreMessages(Iterator[session_service_pb2.RestoreSessionRequest]):
 
     def __init__(self, snapshot: bytes | Iterable[bytes], model: str, idle_timeout: float | None) -> None:
         if isinstance(snapshot, str) or not isinstance(snapshot, Iterable):
-            raise TypeError(f"snapshot: {snapshot!r} is neither bytes nor pieces of them")
+            raise TypeError(f"snapshot: must be bytes or an iterable of bytes; got {snapshot!r}")
         self._chunks = (snapshot,) if isinstance(snapshot, (bytes, bytearray, memoryview)) else snapshot
         self._messages = self._make(restore_request(model, idle_timeout))
         self.error: Exception | None = None
@@ -68,7 +68,7 @@ def restore_request(model: str, idle_timeout: float | None) -> session_service_p
 def restore_chunks(chunk: Any) -> Iterator[session_service_pb2.RestoreSessionRequest]:
     """Messages with the bytes of a piece of a snapshot. Errors: TypeError."""
     if not isinstance(chunk, (bytes, bytearray, memoryview)):
-        raise TypeError(f"snapshot: a piece is {chunk!r}, no bytes")
+        raise TypeError(f"snapshot: every piece must be bytes; got {chunk!r}")
     data = bytes(chunk)
     for begin in range(0, len(data), CHUNK_BYTES):
         yield session_service_pb2.RestoreSessionRequest(chunk=data[begin : begin + CHUNK_BYTES])
