@@ -30,20 +30,20 @@ GUESSED = 4  # the exit code
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rivulet-convert",
-        description="Turns a checkpoint of pytorch-fast-transformers into a Rivulet model directory and checks the result. What shapes "
-        "do not tell is guessed, and said so, where the library has a default; else a flag is asked for.",
+        description="Converts a checkpoint of pytorch-fast-transformers into a Rivulet model directory and checks the result. Settings "
+        "that cannot be inferred from shapes are guessed and listed if the library has a default; otherwise a flag is required.",
     )
     parser.add_argument("checkpoint", type=pathlib.Path, help="a PyTorch (.pt .pth .bin .ckpt) or .safetensors file")
     parser.add_argument("directory", type=pathlib.Path, help="the model directory to write")
     parser.add_argument("--dtype", choices=DTYPES, default="keep", help="element type of the weights (default: as in the checkpoint)")
-    parser.add_argument("--force", action="store_true", help="replace the model directory where it exists")
-    parser.add_argument("--accept-guesses", action="store_true", help="exit with 0 although settings were guessed that change numbers")
-    parser.add_argument("--ignore-unused", action="store_true", help="leave out tensors that look like weights but have no place")
-    names = parser.add_argument_group("names of tensors (found by themselves where there is one choice)")
-    names.add_argument("--prefix", help="what stands before layers.N, where there is more than one encoder")
-    names.add_argument("--embedding", metavar="NAME")
-    names.add_argument("--position", metavar="NAME")
-    names.add_argument("--predictor", metavar="NAME")
+    parser.add_argument("--force", action="store_true", help="replace the model directory if it exists")
+    parser.add_argument("--accept-guesses", action="store_true", help="exit with 0 even if guessed settings change the model's numbers")
+    parser.add_argument("--ignore-unused", action="store_true", help="ignore tensors that look like weights but have no place in the model")
+    names = parser.add_argument_group("names of tensors (found automatically if there is one candidate)")
+    names.add_argument("--prefix", help="the part of the names before layers.N, if there is more than one encoder")
+    names.add_argument("--embedding", metavar="NAME", help="the token embedding")
+    names.add_argument("--position", metavar="NAME", help="the table of positions")
+    names.add_argument("--predictor", metavar="NAME", help="the weight of the head")
     _add_encoder_flags(parser.add_argument_group("the encoder"))
     _add_model_flags(parser.add_argument_group("the model"))
     _add_check_flags(parser.add_argument_group("the check: rivulet score against the library in float64"))
@@ -51,44 +51,44 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _add_encoder_flags(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--num-heads", type=positive)
-    group.add_argument("--feature-map", choices=MAPS)
-    group.add_argument("--n-dims", type=positive, help="of smoothed_random_fourier, where two fit")
-    group.add_argument("--softmax-temp", type=positive_number, help="default: 1/sqrt(key_dim), 1 for generalized_random")
-    group.add_argument("--smoothing", type=number_from_zero, help="default: 1")
-    group.add_argument("--stabilize", action="store_true", help="say so if Favor had it: then this ends with an error")
-    group.add_argument("--activation", choices=("relu", "gelu"), help="default: relu")
-    group.add_argument("--layer-norm-eps", type=positive_number, help="default: 1e-5")
-    group.add_argument("--eps", type=positive_number, help="of the normalizer; default: 1e-6")
+    group.add_argument("--num-heads", type=positive, help="number of heads; required for the elu map")
+    group.add_argument("--feature-map", choices=MAPS, help="required if there is an omega, because several maps have its shape")
+    group.add_argument("--n-dims", type=positive, help="size of smoothed_random_fourier, if two sizes fit")
+    group.add_argument("--softmax-temp", type=positive_number, help="temperature of the feature map; default: 1/sqrt(key_dim), 1 for generalized_random")
+    group.add_argument("--smoothing", type=number_from_zero, help="smoothing of smoothed_random_fourier; default: 1")
+    group.add_argument("--stabilize", action="store_true", help="set this if Favor was stabilized; the conversion then ends with an error")
+    group.add_argument("--activation", choices=("relu", "gelu"), help="of the feed-forward part; default: relu")
+    group.add_argument("--layer-norm-eps", type=positive_number, help="eps of LayerNorm; default: 1e-5")
+    group.add_argument("--eps", type=positive_number, help="eps of the normalizer; default: 1e-6")
     group.add_argument("--clamp-min", type=positive_number, help="normalizer max(q.z, MIN); default for rfa: 0.01")
 
 
 def _add_model_flags(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--name", help="default: the directory's name")
+    group.add_argument("--name", help="name of the model; default: the directory's name")
     group.add_argument("--position-type", choices=("none", "learned", "sinusoidal"))
-    group.add_argument("--max-length", type=positive, help="of sinusoidal positions that the checkpoint does not hold; else to shorten")
-    group.add_argument("--bos", metavar="ID|none")
-    group.add_argument("--eos", metavar="ID|none")
-    group.add_argument("--output", choices=("categorical", "mixture"))
-    group.add_argument("--num-levels", type=positive, help="of a mixture; default: 256 for 256 or 257 tokens")
+    group.add_argument("--max-length", type=positive, help="length of sinusoidal positions that the checkpoint does not hold, or a shorter length of a table")
+    group.add_argument("--bos", metavar="ID|none", help="token that begins every sequence")
+    group.add_argument("--eos", metavar="ID|none", help="token that ends a generation; default: none")
+    group.add_argument("--output", choices=("categorical", "mixture"), help="kind of the head")
+    group.add_argument("--num-levels", type=positive, help="levels of a mixture; default: 256 for 256 or 257 tokens")
     group.add_argument("--scale", choices=("exp", "elu"), help="how a mixture samples; default: elu for the paper's ImageGenerator")
-    group.add_argument("--content", choices=("tokens", "image", "text"))
+    group.add_argument("--content", choices=("tokens", "image", "text"), help="meaning of the tokens")
     group.add_argument("--height", type=positive)
     group.add_argument("--width", type=positive)
     group.add_argument("--channels", type=positive)
-    group.add_argument("--alphabet", type=pathlib.Path, metavar="FILE", help="the characters in the order of their ids, UTF-8, nothing else")
+    group.add_argument("--alphabet", type=pathlib.Path, metavar="FILE", help="file with only the characters, in the order of their ids, in UTF-8")
 
 
 def _add_check_flags(group: "argparse._ArgumentGroup") -> None:
-    group.add_argument("--no-check", action="store_true")
-    group.add_argument("--library", type=pathlib.Path, metavar="DIR", help="folder that holds fast_transformers, where it is not installed")
-    group.add_argument("--rivulet", type=pathlib.Path, metavar="PATH", help="the command (default: from PATH)")
-    group.add_argument("--check-tokens", type=pathlib.Path, metavar="FILE", help='lines {"tokens":[...]} (default: random ones)')
-    group.add_argument("--check-length", type=positive, default=128, help="how many random tokens (default: 128)")
-    group.add_argument("--seed", type=int, default=1, help="of the random tokens")
-    group.add_argument("--expect", type=pathlib.Path, metavar="FILE", help="a golden.json from your own code, instead of the library's answers")
-    group.add_argument("--limit", type=positive_number, help="of raw outputs, absolute (default: 2e-3, 5e-3 for random_fourier)")
-    group.add_argument("--golden", action="store_true", help="write the library's answers to golden.json in the directory")
+    group.add_argument("--no-check", action="store_true", help="do not check the result")
+    group.add_argument("--library", type=pathlib.Path, metavar="DIR", help="folder that contains fast_transformers, if the library is not installed")
+    group.add_argument("--rivulet", type=pathlib.Path, metavar="PATH", help="the command rivulet (default: from PATH)")
+    group.add_argument("--check-tokens", type=pathlib.Path, metavar="FILE", help='file with lines {"tokens":[...]} to check with (default: random tokens)')
+    group.add_argument("--check-length", type=positive, default=128, help="number of random tokens (default: 128)")
+    group.add_argument("--seed", type=int, default=1, help="seed of the random tokens")
+    group.add_argument("--expect", type=pathlib.Path, metavar="FILE", help="compare with this golden.json from your own code instead of the library's outputs")
+    group.add_argument("--limit", type=positive_number, help="largest absolute difference of raw outputs (default: 2e-3, 5e-3 for random_fourier)")
+    group.add_argument("--golden", action="store_true", help="write the library's outputs to golden.json in the model directory")
 
 
 def settings_of(args: argparse.Namespace) -> Settings:

@@ -23,14 +23,14 @@ def make_parser() -> argparse.ArgumentParser:
     mnist.add_argument("--data", type=pathlib.Path, required=True,
                        help="a folder with MNIST's train and t10k images, or one IDX file, whose first tenth is held out")  # fmt: skip
     mnist.add_argument("--mixtures", type=positive, default=10, help="logistics in the head")
-    mnist.add_argument("--eval-images", type=positive, default=200, help="held-out images for the final number")
+    mnist.add_argument("--eval-images", type=positive, default=200, help="number of held-out images for the final score")
     _add_common(mnist, layers=8, heads=8, key_dim=32, ffn=1024, batch=32, lr=5e-4, steps=20000, chunk=64)
     text = kinds.add_parser("text", help="characters: random features with the recency gate (RFA), no positions",
                             formatter_class=argparse.ArgumentDefaultsHelpFormatter)  # fmt: skip
     text.add_argument("--data", type=pathlib.Path, required=True, help="a text file, UTF-8")
     text.add_argument("--length", type=positive, default=256, help="characters in a training window")
-    text.add_argument("--features", type=positive, default=64, help="random frequencies of a head")
-    text.add_argument("--holdout", type=fraction, default=0.1, help="the end of the text that is kept for the final number")
+    text.add_argument("--features", type=positive, default=64, help="random frequencies per head")
+    text.add_argument("--holdout", type=fraction, default=0.1, help="fraction at the end of the text that is kept for the final score")
     _add_common(text, layers=6, heads=6, key_dim=64, ffn=1536, batch=32, lr=1e-3, steps=5000, chunk=64)
     return parser
 
@@ -38,31 +38,31 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_common(parser: argparse.ArgumentParser, **defaults: float) -> None:
     """Flags of both kinds; `defaults` are the zoo's sizes."""
     add = parser.add_argument
-    add("--out", type=pathlib.Path, required=True, help="the model directory to write; OUT.training.pt beside it while training")
-    add("--name", help="of the model (default: the directory's)")
+    add("--out", type=pathlib.Path, required=True, help="the model directory to write; while training, OUT.training.pt is next to it")
+    add("--name", help="name of the model (default: the directory's name)")
     for name, kind, words in (
         ("steps", positive, "updates"),
-        ("batch", positive, "sequences in an update"),
+        ("batch", positive, "sequences per update"),
         ("lr", positive_number, "highest learning rate"),
         ("layers", positive, "layers"),
         ("heads", positive, "heads; hidden size = heads x key_dim"),
-        ("key_dim", positive, "values of a key, and of a value, of a head"),
+        ("key_dim", positive, "size of a key, and of a value, per head"),
         ("ffn", positive, "feed-forward size"),
-        ("chunk", positive, "tokens that attention takes at once: speed and memory only"),
+        ("chunk", positive, "tokens that attention processes at once; affects only speed and memory"),
     ):
         add(f"--{name.replace('_', '-')}", type=kind, default=defaults[name], help=words)
-    add("--warmup", type=from_zero, default=100, help="updates until the highest learning rate")
+    add("--warmup", type=from_zero, default=100, help="updates until the highest learning rate is reached")
     add("--clip", type=positive_number, default=1.0, help="largest norm of the gradient")
-    add("--weight-decay", type=number_from_zero, default=0.01, help="of matrices")
-    add("--dropout", type=number_from_zero, default=0.0, help="below 1")
-    add("--seed", type=from_zero, default=1, help="of weights, batches and dropout")
-    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU where there is one")
-    add("--threads", type=from_zero, default=0, help="of the CPU; 0: PyTorch's choice")
+    add("--weight-decay", type=number_from_zero, default=0.01, help="weight decay of matrices")
+    add("--dropout", type=number_from_zero, default=0.0, help="dropout probability, below 1")
+    add("--seed", type=from_zero, default=1, help="seed of weights, batches and dropout")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: a GPU if there is one")
+    add("--threads", type=from_zero, default=0, help="CPU threads; 0: PyTorch's choice")
     add("--dtype", choices=("f32", "f16", "bf16"), default="f32", help="element type of the written weights")
-    add("--log-every", type=positive, default=50, help="updates between two losses shown")
-    add("--save-every", type=positive, default=500, help="updates between two savings to go on from")
-    add("--force", action="store_true", help="replace the model directory where it exists")
-    add("--restart", action="store_true", help="begin anew where a run was cut off")
+    add("--log-every", type=positive, default=50, help="updates between two printed losses")
+    add("--save-every", type=positive, default=500, help="updates between two saved states, from which an interrupted run continues")
+    add("--force", action="store_true", help="replace the model directory if it exists")
+    add("--restart", action="store_true", help="start over instead of continuing an interrupted run")
 
 
 def train(args: argparse.Namespace) -> int:
@@ -88,7 +88,7 @@ def train(args: argparse.Namespace) -> int:
     parameters = sum(p.numel() for p in run.network.parameters())
     print(f"{args.kind}: {parameters} parameters, {args.steps} steps of {args.batch} sequences on {run.device}", flush=True)
     if not run.run():
-        print(f"rivulet-train: interrupted after step {run.step}; the same command goes on from {run.path}", file=sys.stderr)
+        print(f"rivulet-train: interrupted after step {run.step}; the same command continues from {run.path}", file=sys.stderr)
         return 130
     run.finish()
     return 0

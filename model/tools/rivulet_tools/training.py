@@ -66,15 +66,15 @@ class Training:
             settings, step, model, optimizer = saved["settings"], saved["step"], saved["model"], saved["optimizer"]
         except Exception as error:  # a damaged archive surfaces as many types
             reason = " ".join(str(error).split())[:120]
-            raise BadInput(f"{self.path}: not the file of a run that was cut off ({reason}); --restart begins anew") from error
+            raise BadInput(f"{self.path}: not the file of an interrupted run ({reason}); --restart starts over") from error
         for name, value in self.settings.items():
             if settings.get(name) != value:
                 flag = f"--{name.replace('_', '-')}"
-                raise BadInput(f"{flag}: {value}, but the run in {self.path} has {settings.get(name)}; say the same, or --restart")
+                raise BadInput(f"{flag}: {value}, but the run in {self.path} has {settings.get(name)}; use the same value, or --restart")
         self.network.load_state_dict(model)
         self.optimizer.load_state_dict(optimizer)
         self.step = step
-        print(f"going on from step {self.step} of {self.path}", flush=True)
+        print(f"continuing from step {self.step} of {self.path}", flush=True)
 
     def save(self) -> None:
         """Writes the file to go on from, whole or not at all."""

@@ -135,7 +135,7 @@ class TrainTest(CommandTest):
                 self.assertFalse(out.exists())
                 self.refused("text", text, *flags, "--lr", "1e-3", out=f"cut{index}", says=("--lr", "0.001", "0.005", "--restart"))
                 result = self.train("text", text, f"cut{index}", *flags)
-                self.assertIn("going on from step", result.out)
+                self.assertIn("continuing from step", result.out)
                 self.assertFalse(saved.exists())
                 whole = (self.folder / "whole/model.safetensors").read_bytes()
                 self.assertTrue((out / "model.safetensors").read_bytes() == whole, "the weights differ from those of an uncut run")
