@@ -14,9 +14,11 @@ import launches
 FILE = cubins.ROOT / "kernels" / "RESOURCES.md"
 HEAD = """# Registers, code and shared memory of the kernels
 
-Written by `tests/machine_code/kernels_table.py`; `machine_code.kernels_test` compares it with the build. Registers of a thread and KiB of
-instructions, by architecture. No kernel spills or has a stack, and none has static shared memory. The last column is the dynamic shared memory of a
-block, in bytes, that launches on the emulator ask for: one number where all launches of the tests ask for the same, else "by shape". nvcc {version}.
+Written by `tests/machine_code/kernels_table.py`; `machine_code.kernels_test` compares it with the
+build. For each architecture: registers of a thread, KiB of instructions. No kernel spills, has a
+stack, or has static shared memory. The last column is the dynamic shared memory of a block in
+bytes, as requested by launches on the emulator: one number if all launches of the tests request the
+same, else "by shape". nvcc {version}.
 
 """
 
