@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "tests/support/cuda_patience.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet::bench {
@@ -123,6 +124,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.plan = choice.plan;
     options.products = choice.products;
     options.latency_rows = choice.latency_rows;
+    options.patience = testing::Patience();
     backend = CreateCudaBackend(std::move(model), options);
   } else {
     backend = CreateCpuBackend(std::move(model),

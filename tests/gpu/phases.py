@@ -53,6 +53,8 @@ LIBRARY_ROWS = 64  # from so many rows of a step on all three are measured
 LATENCY_ROWS = 16  # most rows of a step that plan latency takes
 PROMPTS = ("mnist-linear_784", "110m_784")
 STREAMS = (1, 64, 1024)
+LOAD_SECONDS = (1, 5)  # of warm-up, of measuring
+LEAST_SECONDS = 0.3  # of one benchmark
 # Kernels of `mnist-linear` at 64 rows, for the profiler.
 HOT_KERNELS = ("Gemm", "Attention", "Sample", "Latency")
 SECTIONS = ("SpeedOfLight", "WarpStateStats", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy")
@@ -206,7 +208,7 @@ def speed(results: Results, programs: Programs, folder: pathlib.Path) -> None:
 def bench(results: Results, programs: Programs, flags: list, pattern: str, of: str, products: str) -> None:
     """Benchmarks of bench_step that match `pattern`. Where cuBLASLt cannot be had, the peer is skipped."""
     name = of if products == PRODUCTS[0] else f"{of} {products}"
-    command = [programs["bench_step"], *flags, f"--benchmark_filter={pattern}", "--benchmark_min_time=0.3"]
+    command = [programs["bench_step"], *flags, f"--benchmark_filter={pattern}", f"--benchmark_min_time={LEAST_SECONDS}"]
     outcome = results.attempt(command, 60, programs.environment)
     if products == "cublaslt" and outcome.bad and 'products is "cublaslt"' in outcome.output:
         outcome.kind = "skipped"
@@ -277,7 +279,7 @@ def await_listening(process: subprocess.Popen, log, seconds: float) -> str | Non
 def load(results: Results, programs: Programs, target: str, streams: int) -> None:
     """So many streams at once."""
     name = f"server {streams}"
-    command = [programs["rivulet"], "bench", "--target", target, "--concurrency", streams, "--warmup", 1, "--duration", 5]
+    command = [programs["rivulet"], "bench", "--target", target, "--concurrency", streams, "--warmup", LOAD_SECONDS[0], "--duration", LOAD_SECONDS[1]]
     outcome = on_device(results, name, [*command, "--fail-on-error", "--json", "-"], 60)
     if not outcome.good:
         return

@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Rehearses run.py and report.py with real programs, whose device is the emulator: what tests print, what bench_step and the server
+measure, and how a program that fails is run again. Only the tools of NVIDIA, PyTorch and the copy rate are stand-ins. Times and figures
+are those of the emulator and say nothing of a GPU."""
+
+import os
+import pathlib
+import shutil
+import unittest
+
+import rehearsal_test
+
+BUILD = pathlib.Path(os.environ["RIVULET_BUILD_DIR"])
+ROOT = rehearsal_test.HERE.parents[1]
+# The kit's programs, and what they are here.
+REAL = {
+    **{f"gpu_{name}": f"tests/{name}" for name in ("cuda_chain_test", "cuda_embed_test", "cuda_layer_norm_test", "cuda_product_rows_test",
+                                                   "cuda_sample_steps_test", "cuda_slot_test")},
+    "backend_golden_cuda_test": "tests/cuda_golden_emulated_test",
+    "bench_step": "tests/bench_step_emulated",
+    "rivulet-server": "tests/rivulet-server-emulated",
+    "rivulet": "bin/rivulet",
+}  # fmt: skip
+# Each does all that the program does, but as a whole it fails: only single tests pass.
+FAILS_AS_A_WHOLE = """#!/bin/sh
+{real} "$@" || exit
+case "$*" in *--gtest_filter=*|*--gtest_list_tests*) exit 0;; *) echo "not as a whole"; exit 1;; esac
+"""
+
+
+class EmulatedTest(rehearsal_test.Rehearsal):
+    LIMITS = (
+        "phases.SMOKE_LIMIT = phases.TEST_LIMIT = phases.SINGLE_LIMIT = 60; phases.LOAD_SECONDS = (0.2, 1); phases.LEAST_SECONDS = 0.01; "
+        "phases.SMOKE = [one for one in phases.SMOKE if phases.Programs([pathlib.Path({programs!r})], None)[one[1]].is_file()]; "
+        "phases.STEPS = (('mnist-linear', (1, 8)),); phases.LIBRARY_ROWS = 8; phases.LATENCY_ROWS = 4; phases.PROMPTS = (); phases.STREAMS = (1, 4); "
+        "run.ROOT = pathlib.Path({root!r})"
+    )
+
+    def setUp(self):
+        super().setUp()
+        for path in self.programs.iterdir():
+            if path.name != "copy_rate_cuda":
+                path.unlink()
+        for name, real in REAL.items():
+            (self.programs / name).symlink_to(BUILD / real)
+        root = self.folder / "tree"
+        (root / "model/zoo").mkdir(parents=True)
+        (root / "tests").symlink_to(ROOT / "tests")
+        shutil.copytree(ROOT / "tests/conformance/models/tiny-elu-relu", root / "model/zoo/mnist-linear")
+        self.LIMITS = self.LIMITS.format(programs=str(self.programs), root=str(root))
+
+    def test_smoke_and_parity(self):
+        fails = self.programs / "gpu_cuda_sample_steps_test"
+        fails.unlink()
+        fails.write_text(FAILS_AS_A_WHOLE.format(real=BUILD / "tests/cuda_sample_steps_test"))
+        fails.chmod(0o755)
+        self.run_phases("smoke", "parity", code=1)
+        smoke, parity = self.outcomes("smoke"), self.outcomes("parity")
+        for name in ("chain: gpu_cuda_chain_test *OneByOne", "chain: gpu_cuda_chain_test *AsAGraphOfDependentLaunches", "slot: gpu_cuda_slot_test *"):
+            self.assertEqual(smoke[name], "passed")
+        self.assertEqual({kind for name, kind in smoke.items() if "failed" not in kind}, {"passed"})
+        single = {name: kind for name, kind in parity.items() if name.startswith("gpu_cuda_sample_steps_test ")}
+        self.assertEqual(set(single.values()), {"passed"})
+        self.assertIn("gpu_cuda_sample_steps_test CudaSampleStepsTest.RecordsReachMappedHostMemory", single)
+        self.assertEqual({name for name, kind in parity.items() if kind != "passed"}, {"gpu_cuda_sample_steps_test"})
+
+    def test_speed(self):
+        self.run_phases("smoke", "speed", code=77)  # cuBLASLt and the sources of peer_pytorch are absent
+        speed = self.outcomes("speed")
+        self.assertEqual({name: kind for name, kind in speed.items() if kind != "passed"},
+                         {"peer_pytorch": "skipped", "mnist-linear 8 throughput cublaslt": "skipped"})  # fmt: skip
+        text = self.report()
+        for row in (r"mnist-linear 1 throughput \| [\d.,]+ \|  \|  \|", r"mnist-linear 1 latency \| [\d.,]+ \|",
+                    r"mnist-linear 8 throughput \| [\d.,]+ \|  \| [\d.,]+ \|", r"\| 4 \| [\d.,]+ \|",
+                    r"auto ran: own kernels"):  # fmt: skip
+            self.assertRegex(text, row)
+
+
+if __name__ == "__main__":
+    unittest.main()
