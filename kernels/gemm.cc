@@ -53,4 +53,23 @@ bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin
   return finite;
 }
 
+void UnpackColumn(const PackedMatrix& w, int column, float* out) {
+  const size_t base =
+      size_t(column / kPanelColumns) * size_t(w.k) * kPanelColumns + size_t(column % kPanelColumns);
+  for (size_t j = 0; j < size_t(w.k); ++j) {
+    const size_t at = base + j * kPanelColumns;
+    switch (w.type) {
+      case WeightType::kF32:
+        out[j] = static_cast<const float*>(w.panels)[at];
+        break;
+      case WeightType::kF16:
+        out[j] = F16ToF32(static_cast<const uint16_t*>(w.panels)[at]);
+        break;
+      case WeightType::kBF16:
+        out[j] = Bf16ToF32(static_cast<const uint16_t*>(w.panels)[at]);
+        break;
+    }
+  }
+}
+
 }  // namespace rivulet::kernels

@@ -50,6 +50,9 @@ constexpr size_t PackedSize(WeightType type, int k, int n) {
 [[nodiscard]] bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin,
                                void* panels);
 
+// Column `column` of a packed matrix as float32, [k]: a row of the matrix as it was given.
+void UnpackColumn(const PackedMatrix& w, int column, float* out);
+
 struct GemmArgs {
   PackedMatrix w;
   const float* bias = nullptr;  // [PaddedColumns(n)], zero padded
