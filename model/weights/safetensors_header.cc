@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/base/checked.h"
@@ -177,14 +178,14 @@ absl::Status CheckForm(absl::string_view header) {
   return absl::OkStatus();
 }
 
-}  // namespace
+// Judges a tensor beside its form; its shape is known by then.
+using CheckEntry =
+    absl::FunctionRef<absl::Status(const std::string& name, const TensorEntry& entry)>;
 
-absl::StatusOr<TensorEntries> ParseSafetensorsHeader(absl::string_view header, uint64_t data_bytes,
-                                                     std::span<const TensorSpec> expected) {
+absl::StatusOr<TensorEntries> Parse(absl::string_view header, uint64_t data_bytes,
+                                    absl::FunctionRef<absl::Status(const std::string&)> check_name,
+                                    CheckEntry check) {
   RIVULET_RETURN_IF_ERROR(CheckForm(header));
-  std::map<absl::string_view, const TensorSpec*> specs;
-  for (const TensorSpec& spec : expected) specs.emplace(spec.name, &spec);
-
   TensorEntries entries;
   const auto on_member = [&](const std::string& name, const JsonValue& value) -> absl::Status {
     if (name == kMetadata) return CheckMetadata(value);
@@ -192,16 +193,9 @@ absl::StatusOr<TensorEntries> ParseSafetensorsHeader(absl::string_view header, u
       return BadTensor(name, absl::StrCat("its name has ", name.size(), " bytes; allowed: at most ",
                                           kMaxNameBytes));
     }
-    const auto spec = specs.find(name);
-    if (spec == specs.end()) {
-      return BadTensor(name, "the configuration has no such tensor");
-    }
+    RIVULET_RETURN_IF_ERROR(check_name(name));
     RIVULET_ASSIGN_OR_RETURN(TensorEntry entry, ParseEntry(name, value, data_bytes));
-    if (entry.shape != spec->second->shape) {
-      return BadTensor(
-          name, absl::StrCat("shape is ", ShapeText(entry.shape), "; the configuration needs ",
-                             ShapeText(spec->second->shape)));
-    }
+    RIVULET_RETURN_IF_ERROR(check(name, entry));
     entries.emplace(name, std::move(entry));
     return absl::OkStatus();
   };
@@ -210,11 +204,43 @@ absl::StatusOr<TensorEntries> ParseSafetensorsHeader(absl::string_view header, u
     return Corrupt(absl::StrCat("header: ", parsed.message()));
   }
   RIVULET_RETURN_IF_ERROR(parsed);
+  return entries;
+}
+
+}  // namespace
+
+absl::StatusOr<TensorEntries> ParseSafetensorsHeader(absl::string_view header, uint64_t data_bytes,
+                                                     std::span<const TensorSpec> expected) {
+  std::map<absl::string_view, const TensorSpec*> specs;
+  for (const TensorSpec& spec : expected) specs.emplace(spec.name, &spec);
+  const auto check_name = [&specs](const std::string& name) {
+    return specs.find(name) != specs.end()
+               ? absl::OkStatus()
+               : BadTensor(name, "the configuration has no such tensor");
+  };
+  const auto check = [&specs](const std::string& name, const TensorEntry& entry) {
+    const std::vector<int64_t>& shape = specs.find(name)->second->shape;
+    if (entry.shape == shape) return absl::OkStatus();
+    return BadTensor(name, absl::StrCat("shape is ", ShapeText(entry.shape),
+                                        "; the configuration needs ", ShapeText(shape)));
+  };
+  RIVULET_ASSIGN_OR_RETURN(TensorEntries entries, Parse(header, data_bytes, check_name, check));
   for (const TensorSpec& spec : expected) {
     if (entries.find(spec.name) == entries.end()) {
       return BadTensor(spec.name, "the file lacks it");
     }
   }
+  RIVULET_RETURN_IF_ERROR(CheckContiguous(entries, data_bytes));
+  return entries;
+}
+
+absl::StatusOr<TensorEntries> ParseSafetensorsHeader(absl::string_view header,
+                                                     uint64_t data_bytes) {
+  RIVULET_ASSIGN_OR_RETURN(
+      TensorEntries entries,
+      Parse(
+          header, data_bytes, [](const std::string&) { return absl::OkStatus(); },
+          [](const std::string&, const TensorEntry&) { return absl::OkStatus(); }));
   RIVULET_RETURN_IF_ERROR(CheckContiguous(entries, data_bytes));
   return entries;
 }

@@ -34,5 +34,7 @@ using TensorEntries = std::map<std::string, TensorEntry, std::less<>>;
 // is concerned.
 absl::StatusOr<TensorEntries> ParseSafetensorsHeader(absl::string_view header, uint64_t data_bytes,
                                                      std::span<const TensorSpec> expected);
+// The same for a file that may hold any tensors: memory in proportion to the header.
+absl::StatusOr<TensorEntries> ParseSafetensorsHeader(absl::string_view header, uint64_t data_bytes);
 
 }  // namespace rivulet

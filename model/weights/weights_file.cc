@@ -129,6 +129,15 @@ absl::StatusOr<std::unique_ptr<WeightsFile>> WeightsFile::Open(
   return file;
 }
 
+absl::StatusOr<std::unique_ptr<WeightsFile>> WeightsFile::OpenAny(const std::string& path) {
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<WeightsFile> file, OpenOnly(path));
+  RIVULET_ASSIGN_OR_RETURN(const std::string header, file->ReadHeader());
+  file->data_begin_ = kLengthBytes + header.size();
+  RIVULET_ASSIGN_OR_RETURN(file->entries_,
+                           ParseSafetensorsHeader(header, file->size_ - file->data_begin_));
+  return file;
+}
+
 WeightsFile::~WeightsFile() {
   if (fd_ >= 0) close(fd_);
 }
@@ -219,15 +228,16 @@ absl::StatusOr<std::string> WeightsFile::Sha256() const {
 
 DType WeightsFile::dtype(absl::string_view name) const { return entries_.find(name)->second.dtype; }
 
-absl::Status WeightsFile::Read(absl::string_view name, std::span<float> out) const {
+absl::Status WeightsFile::ReadFrom(absl::string_view name, size_t first,
+                                   std::span<float> out) const {
   const TensorEntry& entry = entries_.find(name)->second;
   const size_t item = SizeOf(entry.dtype);
   std::vector<char> piece(std::min(kPieceBytes, out.size() * item));
   for (size_t done = 0; done < out.size();) {
     const size_t count = std::min(piece.size() / item, out.size() - done);
-    RIVULET_RETURN_IF_ERROR(ReadBytes(data_begin_ + entry.begin + done * item,
+    RIVULET_RETURN_IF_ERROR(ReadBytes(data_begin_ + entry.begin + (first + done) * item,
                                       std::span<char>(piece.data(), count * item)));
-    RIVULET_RETURN_IF_ERROR(CheckFinite(name, entry.dtype, piece.data(), count, done));
+    RIVULET_RETURN_IF_ERROR(CheckFinite(name, entry.dtype, piece.data(), count, first + done));
     Decode(entry.dtype, piece.data(), count, out.data() + done);
     done += count;
   }

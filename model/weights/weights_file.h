@@ -26,6 +26,8 @@ class WeightsFile {
   // compared with the file's size first.
   static absl::StatusOr<std::unique_ptr<WeightsFile>> Open(const std::string& path,
                                                            std::span<const TensorSpec> expected);
+  // The same for a file of any tensors.
+  static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenAny(const std::string& path);
   // The names of the tensors in the header of any safetensors file, checked for nothing else.
   // Errors: NOT_FOUND, DATA_LOSS, INVALID_ARGUMENT (no JSON).
   static absl::StatusOr<std::vector<std::string>> TensorNames(const std::string& path);
@@ -39,13 +41,20 @@ class WeightsFile {
   // that changed since Open.
   absl::StatusOr<std::string> Sha256() const;
 
-  // The dtype `name` has in the file. REQUIRES: `name` was among `expected`.
+  // What the file holds, by name.
+  const TensorEntries& tensors() const { return entries_; }
+
+  // The dtype `name` has in the file. REQUIRES: `name` is one of tensors().
   DType dtype(absl::string_view name) const;
 
-  // Decodes a tensor to float32 (exact for every dtype), row-major. REQUIRES: `name` was among
-  // `expected` and out.size() is its element count. Errors: DATA_LOSS for a non-finite weight
+  // Decodes a tensor to float32 (exact for every dtype), row-major. REQUIRES: `name` is one of
+  // tensors() and out.size() is its element count. Errors: DATA_LOSS for a non-finite weight
   // (names tensor and index) or a file that changed since Open.
-  absl::Status Read(absl::string_view name, std::span<float> out) const;
+  absl::Status Read(absl::string_view name, std::span<float> out) const {
+    return ReadFrom(name, 0, out);
+  }
+  // The same of out.size() elements from element `first` on. REQUIRES: the tensor has them.
+  absl::Status ReadFrom(absl::string_view name, size_t first, std::span<float> out) const;
 
  private:
   WeightsFile() = default;

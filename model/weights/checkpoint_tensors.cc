@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/weights/checkpoint_tensors.h"
+
+#include <openssl/sha.h>
+#include <sys/stat.h>
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/base/file.h"
+#include "model/base/strict_json.h"
+
+namespace rivulet {
+namespace {
+
+constexpr size_t kMaxIndexBytes = size_t{64} << 20;
+constexpr char kOneFile[] = "model.safetensors", kIndex[] = "model.safetensors.index.json";
+
+absl::Status Corrupt(absl::string_view message) {
+  return MakeError(absl::StatusCode::kDataLoss, message, {"CORRUPT_WEIGHTS", "", {}});
+}
+
+bool Exists(const std::string& path) {
+  struct stat info = {};
+  return stat(path.c_str(), &info) == 0;
+}
+
+// Tensor to file name, as the index says.
+using WeightMap = std::map<std::string, std::string>;
+
+absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
+  RIVULET_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, kMaxIndexBytes));
+  WeightMap map;
+  const auto on_member = [&map](const std::string& key, const JsonValue& value) -> absl::Status {
+    if (key != "weight_map") return absl::OkStatus();
+    if (value.kind != JsonValue::Kind::kObject) {
+      return Corrupt(absl::StrCat("weight_map is ", Describe(value), ", not an object"));
+    }
+    for (size_t i = 0; i < value.items.size(); ++i) {
+      const std::string& file = value.items[i].text;
+      // A name of a file, and of no other directory's.
+      if (!absl::EndsWith(file, ".safetensors") || absl::StrContains(file, '/')) {
+        return Corrupt(absl::StrCat("weight_map: tensor ", Quoted(value.keys[i]), " is in ",
+                                    Describe(value.items[i]),
+                                    "; allowed: a file of this directory, *.safetensors"));
+      }
+      map.emplace(value.keys[i], file);
+    }
+    return absl::OkStatus();
+  };
+  const JsonLimits limits{.max_values = size_t{1} << 20};
+  const absl::Status parsed = ParseStrictJsonMembers(text, limits, on_member);
+  if (absl::IsInvalidArgument(parsed)) return Corrupt(parsed.message());
+  RIVULET_RETURN_IF_ERROR(parsed);
+  if (map.empty()) return Corrupt("weight_map is missing or empty");
+  return map;
+}
+
+absl::Status NoWeights(const std::string& directory) {
+  if (Exists(directory + "/pytorch_model.bin") ||
+      Exists(directory + "/pytorch_model.bin.index.json")) {
+    return MakeError(absl::StatusCode::kNotFound,
+                     "there is no model.safetensors, and pytorch_model.bin is not read, as it can "
+                     "hold code; load it with transformers and write it again with "
+                     "save_pretrained(DIR, safe_serialization=True)",
+                     {"NO_SUCH_FILE", "", {}});
+  }
+  return MakeError(absl::StatusCode::kNotFound,
+                   "there is neither model.safetensors nor model.safetensors.index.json",
+                   {"NO_SUCH_FILE", "", {}});
+}
+
+}  // namespace
+
+absl::Status CheckpointTensors::Add(const std::string& directory, const std::string& shown,
+                                    const std::string& name) {
+  auto file = WeightsFile::OpenAny(absl::StrCat(directory, "/", name));
+  if (!file.ok()) return Annotate(file.status(), absl::StrCat(shown, "/", name));
+  for (const auto& [tensor, entry] : (*file)->tensors()) {
+    if (!by_tensor_.emplace(tensor, file->get()).second) {
+      return Annotate(Corrupt(absl::StrCat("tensor ", Quoted(tensor), " is in another shard too")),
+                      absl::StrCat(shown, "/", name));
+    }
+  }
+  files_.emplace(name, *std::move(file));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<const CheckpointTensors>> CheckpointTensors::Open(
+    const std::string& directory, const std::string& shown) {
+  auto checkpoint = std::unique_ptr<CheckpointTensors>(new CheckpointTensors);
+  if (Exists(absl::StrCat(directory, "/", kOneFile))) {
+    RIVULET_RETURN_IF_ERROR(checkpoint->Add(directory, shown, kOneFile));
+    return std::unique_ptr<const CheckpointTensors>(std::move(checkpoint));
+  }
+  const std::string index = absl::StrCat(directory, "/", kIndex);
+  if (!Exists(index)) return Annotate(NoWeights(directory), shown);
+  const std::string index_shown = absl::StrCat(shown, "/", kIndex);
+  auto map = ReadIndex(index);
+  if (!map.ok()) return Annotate(map.status(), index_shown);
+  checkpoint->sharded_ = true;
+  std::set<std::string> shards;
+  for (const auto& [tensor, file] : *map) shards.insert(file);
+  for (const std::string& shard : shards) {
+    RIVULET_RETURN_IF_ERROR(checkpoint->Add(directory, shown, shard));
+  }
+  for (const auto& [tensor, file] : *map) {
+    const auto found = checkpoint->by_tensor_.find(tensor);
+    const WeightsFile* const shard = checkpoint->files_.at(file).get();
+    if (found == checkpoint->by_tensor_.end() || found->second != shard) {
+      return Annotate(Corrupt(absl::StrCat("tensor ", Quoted(tensor), " is not in ", Quoted(file))),
+                      index_shown);
+    }
+  }
+  for (const auto& [tensor, file] : checkpoint->by_tensor_) {
+    if (map->find(tensor) != map->end()) continue;
+    return Annotate(Corrupt(absl::StrCat("a shard holds tensor ", Quoted(tensor),
+                                         ", which weight_map does not list")),
+                    index_shown);
+  }
+  return std::unique_ptr<const CheckpointTensors>(std::move(checkpoint));
+}
+
+const TensorEntry* CheckpointTensors::Find(absl::string_view name) const {
+  const auto found = by_tensor_.find(name);
+  if (found == by_tensor_.end()) return nullptr;
+  return &found->second->tensors().find(name)->second;
+}
+
+std::vector<std::string> CheckpointTensors::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : by_tensor_) names.push_back(name);
+  return names;
+}
+
+absl::Status CheckpointTensors::Read(absl::string_view name, std::span<float> out) const {
+  return by_tensor_.find(name)->second->Read(name, out);
+}
+
+absl::Status CheckpointTensors::ReadFrom(absl::string_view name, size_t first,
+                                         std::span<float> out) const {
+  return by_tensor_.find(name)->second->ReadFrom(name, first, out);
+}
+
+absl::StatusOr<std::string> CheckpointTensors::Sha256() const {
+  std::string digests;
+  for (const auto& [name, file] : files_) {
+    auto digest = file->Sha256();
+    if (!digest.ok()) return Annotate(digest.status(), name);
+    digests += *digest;
+  }
+  if (!sharded_) return digests;
+  unsigned char hash[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(digests.data()), digests.size(), hash);
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(hash), sizeof hash));
+}
+
+}  // namespace rivulet

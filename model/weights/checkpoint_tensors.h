@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// CheckpointTensors: the tensors of a directory as save_pretrained writes it, in one model.safetensors or
+// in the shards that model.safetensors.index.json lists.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/weights/weights_file.h"
+
+namespace rivulet {
+
+// Thread: const after Open; Read may be called from several threads at once.
+class CheckpointTensors {
+ public:
+  // Opens the files and checks their headers; no weight is read. `shown`: the directory, for
+  // messages. Errors: NOT_FOUND (no safetensors file; says what to do where there is a
+  // pytorch_model.bin), DATA_LOSS (a header; an index that names a file outside the directory, a
+  // tensor that its shard lacks, or leaves one out).
+  static absl::StatusOr<std::unique_ptr<const CheckpointTensors>> Open(const std::string& directory,
+                                                                       const std::string& shown);
+
+  // Null where there is no such tensor. Valid while this is.
+  const TensorEntry* Find(absl::string_view name) const;
+  std::vector<std::string> names() const;
+
+  // Decodes a tensor to float32, row-major. REQUIRES: Find(name) != nullptr, and out.size() is its
+  // element count. Errors: as WeightsFile::Read.
+  absl::Status Read(absl::string_view name, std::span<float> out) const;
+  // The same of out.size() elements from element `first` on. REQUIRES: the tensor has them.
+  absl::Status ReadFrom(absl::string_view name, size_t first, std::span<float> out) const;
+
+  // Reads everything once, looking at every weight. Of one file its SHA-256; of shards that of their
+  // hex digests in the order of the file names. Lower-case hex. Errors: as WeightsFile::Sha256.
+  absl::StatusOr<std::string> Sha256() const;
+
+ private:
+  CheckpointTensors() = default;
+  absl::Status Add(const std::string& directory, const std::string& shown, const std::string& name);
+
+  bool sharded_ = false;
+  std::map<std::string, std::unique_ptr<WeightsFile>> files_;  // by file name
+  std::map<std::string, const WeightsFile*, std::less<>> by_tensor_;
+};
+
+}  // namespace rivulet
