@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/feature_map.h"
 #include "kernels/state_layout.h"
+#include "model/blocks/block_config.h"
 
 namespace rivulet {
 
@@ -68,6 +70,10 @@ struct ModelConfig {
   float normalizer_value = 1e-6f;  // eps or min
   OutputConfig output;
   ContentConfig content;
+  // A model of the family: what its checkpoint says. Then the members above hold what these models
+  // share with ours (vocab_size, eos, sizes, a categorical head, no positions); feature_map, gate,
+  // normalizer and state_layout() mean nothing. Null: a model of model/FORMAT.md.
+  std::shared_ptr<const BlockConfig> blocks = nullptr;
 
   bool has_bos() const { return bos_token_id.has_value(); }
   int key_features() const {
@@ -86,6 +92,11 @@ struct ModelConfig {
   int num_output_tokens() const {
     return output.type == OutputType::kCategorical ? vocab_size : output.num_levels;
   }
+  size_t bytes_per_slot() const {
+    return blocks == nullptr ? state_layout().bytes_per_slot()
+                             : blocks->state().floats_per_slot * sizeof(float);
+  }
+  // REQUIRES: blocks == nullptr.
   kernels::StateLayout state_layout() const {
     return {num_layers, num_heads, key_features(), value_dim};
   }

@@ -13,6 +13,9 @@
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
+#include "model/blocks/block_settings.h"
+#include "model/blocks/settings_reader.h"
+#include "model/model_name.h"
 #include "model/weights/foreign_checkpoint.h"
 
 namespace rivulet {
@@ -29,6 +32,52 @@ absl::Status CheckDirectory(const std::string& directory) {
                    {"NO_SUCH_FILE", "", {}});
 }
 
+// What the rest of the program knows of a model of the family.
+ModelConfig ConfigOf(BlockConfig blocks, absl::string_view directory) {
+  ModelConfig config;
+  config.name = NameOfDirectory(directory);
+  config.vocab_size = blocks.vocab_size;
+  config.eos_token_id = blocks.eos_token_id;
+  config.hidden_size = blocks.hidden_size;
+  config.num_layers = blocks.num_layers;
+  config.num_heads = blocks.num_heads;
+  config.key_dim = blocks.key_dim;
+  config.value_dim = blocks.value_dim;
+  config.ffn_size = blocks.ffn_size;
+  config.blocks = std::make_shared<const BlockConfig>(std::move(blocks));
+  return config;
+}
+
+absl::StatusOr<ModelConfig> ParseAnyConfig(const std::string& text, const std::string& directory) {
+  const absl::StatusOr<JsonValue> json = ParseSettings(text);
+  if (!json.ok() || !HasModelType(*json)) return ParseModelConfig(text);
+  RIVULET_ASSIGN_OR_RETURN(BlockConfig blocks, ParseBlockConfig(*json));
+  return ConfigOf(std::move(blocks), directory);
+}
+
+// Whether config.json says that this is a model of the family, right or wrong in the rest.
+bool IsOfTheFamily(const std::string& directory) {
+  const auto text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
+  if (!text.ok()) return false;
+  const absl::StatusOr<JsonValue> json = ParseSettings(*text);
+  return json.ok() && HasModelType(*json) &&
+         GetErrorDetail(ParseBlockConfig(*json).status()).field != "model_type";
+}
+
+// `foreign` in DIRECTORY cannot be loaded as it is.
+absl::Status Refuse(const ForeignCheckpoint& foreign, absl::string_view shown) {
+  const std::string seen = absl::StrCat(shown, ": this looks like a ", foreign.family,
+                                        " checkpoint of ", foreign.library),
+                    tensor = absl::StrCat(" (it has the tensor ", Quoted(foreign.tensor), ")");
+  return MakeError(absl::StatusCode::kInvalidArgument,
+                   foreign.served
+                       ? absl::StrCat(seen, tensor, "; to be served it needs the config.json that ",
+                                      foreign.library, " wrote beside it, with its model_type")
+                       : absl::StrCat(seen, ", which is not supported", tensor,
+                                      "; docs/models.md lists what is served"),
+                   {"FOREIGN_CHECKPOINT", "model", {}});
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& directory) {
@@ -37,14 +86,10 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& dire
   const absl::Status is_directory = CheckDirectory(directory);
   if (!is_directory.ok()) return Annotate(is_directory, shown);
   absl::StatusOr<std::shared_ptr<const Model>> model = LoadFrom(directory, shown);
-  if (model.ok()) return model;
+  if (model.ok() || IsOfTheFamily(directory)) return model;
   const std::optional<ForeignCheckpoint> foreign = RecognizeCheckpointIn(directory);
   if (!foreign.has_value()) return model.status();
-  return MakeError(absl::StatusCode::kInvalidArgument,
-                   absl::StrCat(shown, ": this looks like a ", foreign->family, " checkpoint of ",
-                                foreign->library, ", which is not supported (it has the tensor ",
-                                Quoted(foreign->tensor), "); README.md lists what is served"),
-                   {"FOREIGN_CHECKPOINT", "model", {}});
+  return Refuse(*foreign, shown);
 }
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::LoadFrom(const std::string& directory,
@@ -55,24 +100,39 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::LoadFrom(const std::string& 
   const std::string config_name = absl::StrCat(shown, "/config.json");
   auto text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
   if (!text.ok()) return Annotate(text.status(), config_name);
-  auto config = ParseModelConfig(*text);
+  auto config = ParseAnyConfig(*text, directory);
   if (!config.ok()) return Annotate(config.status(), config_name);
   model->config_text_ = *std::move(text);
   model->config_ = *std::move(config);
-  if (model->config_.content.type == ContentType::kText) {
-    RIVULET_ASSIGN_OR_RETURN(model->tokenizer_,
-                             Tokenizer::CreateChar(model->config_.content.alphabet));
+  if (model->config_.blocks != nullptr) {
+    RIVULET_RETURN_IF_ERROR(model->OpenCheckpoint(shown));
+  } else {
+    RIVULET_RETURN_IF_ERROR(model->OpenWeights(shown));
+  }
+  return std::shared_ptr<const Model>(std::move(model));
+}
+
+absl::Status Model::OpenWeights(const std::string& shown) {
+  if (config_.content.type == ContentType::kText) {
+    RIVULET_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::CreateChar(config_.content.alphabet));
   }
 
   const std::string weights_name = absl::StrCat(shown, "/model.safetensors");
-  auto weights =
-      WeightsFile::Open(directory + "/model.safetensors", ExpectedTensors(model->config_));
+  auto weights = WeightsFile::Open(directory_ + "/model.safetensors", ExpectedTensors(config_));
   if (!weights.ok()) return Annotate(weights.status(), weights_name);
-  model->weights_ = *std::move(weights);
-  auto sha256 = model->weights_->Sha256();
+  weights_ = *std::move(weights);
+  auto sha256 = weights_->Sha256();
   if (!sha256.ok()) return Annotate(sha256.status(), weights_name);
-  model->sha256_ = *std::move(sha256);
-  return std::shared_ptr<const Model>(std::move(model));
+  sha256_ = *std::move(sha256);
+  return absl::OkStatus();
+}
+
+absl::Status Model::OpenCheckpoint(const std::string& shown) {
+  RIVULET_ASSIGN_OR_RETURN(checkpoint_, CheckpointTensors::Open(directory_, shown));
+  auto sha256 = checkpoint_->Sha256();
+  if (!sha256.ok()) return Annotate(sha256.status(), shown);
+  sha256_ = *std::move(sha256);
+  return absl::OkStatus();
 }
 
 }  // namespace rivulet

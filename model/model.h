@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "model/config.h"
 #include "model/tokenizer.h"
+#include "model/weights/checkpoint_tensors.h"
 #include "model/weights/weights_file.h"
 
 namespace rivulet {
@@ -16,15 +17,19 @@ namespace rivulet {
 // Thread: immutable, any thread. Shared by backend, engine and service.
 class Model {
  public:
-  // Loads DIR/config.json, then opens DIR/model.safetensors and hashes it. Errors name file, field
-  // or tensor: NOT_FOUND (no such directory or file), INVALID_ARGUMENT (config; FOREIGN_CHECKPOINT:
-  // tensors of another library), DATA_LOSS (weights). The weights are decoded later, by the
-  // backend.
+  // Loads DIR/config.json, then opens DIR/model.safetensors and hashes it. A config.json with a
+  // `model_type` is that of a model of the family (blocks/block_settings.h), whose weights may be in
+  // shards; such a model is named after the directory. Errors name file, field or tensor: NOT_FOUND
+  // (no such directory or file), INVALID_ARGUMENT (config; FOREIGN_CHECKPOINT: tensors of another
+  // library), DATA_LOSS (weights). The weights are decoded later, by the backend.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory);
 
   const ModelConfig& config() const { return config_; }
   const std::string& config_text() const { return config_text_; }  // config.json as it stands there
+  // REQUIRES: config().blocks == nullptr.
   const WeightsFile& weights() const { return *weights_; }
+  // Null unless config().blocks.
+  const CheckpointTensors* checkpoint() const { return checkpoint_.get(); }
   const std::string& weights_sha256() const { return sha256_; }  // lower-case hex
   const std::string& directory() const { return directory_; }    // for logs; never sent to clients
   const Tokenizer* tokenizer() const {
@@ -36,11 +41,14 @@ class Model {
   // `shown`: the directory, for messages.
   static absl::StatusOr<std::shared_ptr<const Model>> LoadFrom(const std::string& directory,
                                                                const std::string& shown);
+  absl::Status OpenWeights(const std::string& shown);
+  absl::Status OpenCheckpoint(const std::string& shown);
 
   std::string directory_;
   std::string config_text_;
   ModelConfig config_;
   std::unique_ptr<WeightsFile> weights_;
+  std::unique_ptr<const CheckpointTensors> checkpoint_;
   std::string sha256_;
   std::optional<Tokenizer> tokenizer_;
 };

@@ -15,6 +15,8 @@
 #include "kernels/cpu_target.h"
 #include "kernels/linear_attention.h"
 #include "model/base/error.h"
+#include "model/cpu/block_forward.h"
+#include "model/cpu/block_weights.h"
 #include "model/cpu/cpu_forward.h"
 #include "model/cpu/cpu_sampling.h"
 #include "model/cpu/cpu_step_plan.h"
@@ -26,25 +28,21 @@ namespace {
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(std::shared_ptr<const Model> model, std::unique_ptr<CpuWeights> weights,
+  CpuBackend(std::shared_ptr<const Model> model, std::unique_ptr<const CpuNetwork> network,
              AlignedBuffer slots, const BackendLimits& limits, int threads)
       : model_(std::move(model)),
         config_(model_->config()),
-        weights_(std::move(weights)),
+        network_(std::move(network)),
         slots_(std::move(slots)),
         samplers_(size_t(limits.num_slots) + 1),
         limits_(limits),
-        forward_(config_, *weights_),
         sampling_(config_),
-        multiply_adds_(weights_->multiply_adds()),
         team_(threads),
         barrier_(threads),
-        shared_(config_, kSharedRows),
+        shared_(network_->NewActivations(kSharedRows, threads)),
         adjusted_(size_t(threads)) {
     for (int i = 0; i < threads; ++i) {
-      solo_.emplace_back(config_, kSoloRows);
-      shared_.features.push_back(FeatureScratch());
-      solo_.back().features.push_back(FeatureScratch());
+      solo_.push_back(network_->NewActivations(kSoloRows, 1));
     }
   }
 
@@ -122,9 +120,6 @@ class CpuBackend final : public Backend {
     int32_t next_token = 0;  // sampled, to be fed by the next step
     int record = -1;         // of the token this step samples, index into records_; -1: none
   };
-  AlignedBuffer FeatureScratch() const {
-    return AlignedBuffer(kernels::LinearAttentionScratch(config_.key_features()) * sizeof(float));
-  }
   float* State(Slot slot) const {
     return slots_.floats() + size_t(slot) * (limits_.bytes_per_slot / sizeof(float));
   }
@@ -136,25 +131,23 @@ class CpuBackend final : public Backend {
   absl::Status CheckRun(const Run& run) const;
   void PlanStep(const Run& run, int step);
   void RunStep(const Run& run);
-  void Finish(const Run& run, const CpuPiece& piece, const CpuScratch& scratch, int part, int parts,
-              int thread);
+  void Finish(const Run& run, const CpuPiece& piece, const CpuActivations& activations, int part,
+              int parts, int thread);
   void FinishOutput(const Run& run, int index, int offset, const float* outputs, int thread);
   void Advance(const Run& run);
 
   const std::shared_ptr<const Model> model_;
   const ModelConfig& config_;
-  const std::unique_ptr<CpuWeights> weights_;
+  const std::unique_ptr<const CpuNetwork> network_;
   const AlignedBuffer slots_;
   std::vector<CpuSlotSampler> samplers_;  // [num_slots + 1]
   const BackendLimits limits_;
-  const CpuForward forward_;
   const CpuSampling sampling_;
-  const int64_t multiply_adds_;  // for one token row
   ThreadTeam team_;
   SpinBarrier barrier_;
-  CpuScratch shared_;
-  std::vector<CpuScratch> solo_;              // [threads]
-  std::vector<std::vector<float>> adjusted_;  // [threads][vocab]
+  const std::unique_ptr<CpuActivations> shared_;
+  std::vector<std::unique_ptr<CpuActivations>> solo_;  // [threads]
+  std::vector<std::vector<float>> adjusted_;           // [threads][vocab]
 
   // Of the current run and step; members so that a step allocates nothing.
   std::vector<Progress> progress_;  // [rows]
@@ -209,7 +202,8 @@ void CpuBackend::PlanStep(const Run& run, int step) {
     }
   }
   records_.resize(size_t(num_records));
-  plan_.CutPieces(team_.size(), multiply_adds_, weights_->type != kernels::WeightType::kF32);
+  const CpuWeightFacts& weights = network_->weights();
+  plan_.CutPieces(team_.size(), weights.multiply_adds, weights.type != kernels::WeightType::kF32);
 }
 
 void CpuBackend::RunStep(const Run& run) {
@@ -217,41 +211,41 @@ void CpuBackend::RunStep(const Run& run) {
   SpinBarrier alone(1);
   if (plan_.mode == Mode::kAlone) {
     for (const CpuPiece& piece : plan_.pieces) {
-      forward_.Pass(plan_.segments_of(piece), shared_, 0, 1, alone);
-      Finish(run, piece, shared_, 0, 1, 0);
+      network_->Pass(plan_.segments_of(piece), *shared_, 0, 1, alone);
+      Finish(run, piece, *shared_, 0, 1, 0);
     }
     return;
   }
   std::atomic<size_t> next{0};  // Solo pieces go to whoever is free: a disturbed core takes fewer
   team_.Run([&](int thread) {
     if (plan_.mode == Mode::kSolo) {
-      CpuScratch& scratch = solo_[size_t(thread)];
+      CpuActivations& own = *solo_[size_t(thread)];
       for (size_t i = next.fetch_add(1); i < plan_.pieces.size(); i = next.fetch_add(1)) {
-        forward_.Pass(plan_.segments_of(plan_.pieces[i]), scratch, 0, 1, alone);
-        Finish(run, plan_.pieces[i], scratch, 0, 1, thread);
+        network_->Pass(plan_.segments_of(plan_.pieces[i]), own, 0, 1, alone);
+        Finish(run, plan_.pieces[i], own, 0, 1, thread);
       }
       return;
     }
     for (const CpuPiece& piece : plan_.pieces) {
-      forward_.Pass(plan_.segments_of(piece), shared_, thread, team_.size(), barrier_);
-      Finish(run, piece, shared_, thread, team_.size(), thread);
+      network_->Pass(plan_.segments_of(piece), *shared_, thread, team_.size(), barrier_);
+      Finish(run, piece, *shared_, thread, team_.size(), thread);
       barrier_.Wait();
     }
   });
 }
 
 // Records of one piece: part `part` of `parts` of its output rows, on thread `thread`.
-void CpuBackend::Finish(const Run& run, const CpuPiece& piece, const CpuScratch& scratch, int part,
-                        int parts, int thread) {
+void CpuBackend::Finish(const Run& run, const CpuPiece& piece, const CpuActivations& activations,
+                        int part, int parts, int thread) {
   const int begin = int(int64_t{piece.output_rows} * part / parts);
   const int end = int(int64_t{piece.output_rows} * (part + 1) / parts);
   for (int i = piece.begin; i < piece.end; ++i) {
     const CpuSegment& segment = plan_.segments[size_t(i)];
     const int first_row = plan_.work[size_t(i)].output_row;
-    const int rows = CpuForward::OutputRows({&segment, 1});
+    const int rows = OutputRows({&segment, 1});
     for (int j = std::max(begin - first_row, 0); j < std::min(end - first_row, rows); ++j) {
       const int offset = segment.all_outputs ? j : int(segment.tokens.size()) - 1;
-      FinishOutput(run, i, offset, scratch.output(first_row + j), thread);
+      FinishOutput(run, i, offset, activations.output(first_row + j), thread);
     }
   }
 }
@@ -310,7 +304,7 @@ absl::Status CheckOptions(const CpuBackendOptions& options) {
   return check("max_tokens", options.max_tokens, options.max_rows, 1 << 24);
 }
 
-std::string NumericsId(const CpuWeights& weights) {
+std::string NumericsId(const CpuWeightFacts& weights) {
   const char* type = weights.lossless                             ? "exact"
                      : weights.type == kernels::WeightType::kBF16 ? "bf16"
                                                                   : "f16";
@@ -320,17 +314,30 @@ std::string NumericsId(const CpuWeights& weights) {
                       kNumericsVersion);
 }
 
+absl::StatusOr<std::unique_ptr<const CpuNetwork>> LoadNetwork(const Model& model,
+                                                              WeightPrecision precision) {
+  const ModelConfig& config = model.config();
+  if (config.blocks != nullptr) {
+    RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const BlockWeights> weights,
+                             BlockWeights::Load(*model.checkpoint(), *config.blocks, precision));
+    return std::make_unique<BlockForward>(*config.blocks, std::move(weights));
+  }
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuWeights> weights,
+                           CpuWeights::Load(model, precision));
+  return std::make_unique<CpuForward>(config, std::move(weights));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
                                                           const CpuBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));
-  const size_t slot_bytes = model->config().state_layout().bytes_per_slot();
+  const size_t slot_bytes = model->config().bytes_per_slot();
   const size_t machine = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
   const size_t all_slots = slot_bytes * (size_t(options.num_slots) + 1);
-  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuWeights> weights,
-                           CpuWeights::Load(*model, options.weights));
-  const size_t weight_bytes = weights->bytes();
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuNetwork> network,
+                           LoadNetwork(*model, options.weights));
+  const size_t weight_bytes = network->weights().bytes;
   AlignedBuffer slots =
       weight_bytes + all_slots <= machine ? AlignedBuffer(all_slots) : AlignedBuffer();
   if (slots.empty()) {
@@ -353,10 +360,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
       1;  // a Submit costs nothing here, and a new request waits for no run to end
   limits.bytes_per_slot = slot_bytes;
   limits.weight_bytes = weight_bytes;
-  limits.numerics_id = NumericsId(*weights);
+  limits.numerics_id = NumericsId(network->weights());
   limits.plan = "one step a run";
   const int threads = options.threads > 0 ? options.threads : UsableCores();
-  return std::make_unique<CpuBackend>(std::move(model), std::move(weights), std::move(slots),
+  return std::make_unique<CpuBackend>(std::move(model), std::move(network), std::move(slots),
                                       limits, threads);
 }
 

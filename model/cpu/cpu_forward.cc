@@ -74,7 +74,7 @@ struct CpuForward::Part {
   }
 };
 
-CpuScratch::CpuScratch(const ModelConfig& config, int rows)
+CpuScratch::CpuScratch(const ModelConfig& config, int rows, int threads)
     : max_rows(rows),
       ld_x(PaddedColumns(config.hidden_size)),
       ld_qkv(PaddedColumns(config.num_heads * (2 * config.key_dim + config.value_dim + 1))),
@@ -97,15 +97,28 @@ CpuScratch::CpuScratch(const ModelConfig& config, int rows)
     *array.first = next;
     next += size_t(rows) * size_t(array.second);
   }
+  for (int i = 0; i < threads; ++i) {
+    features.emplace_back(kernels::LinearAttentionScratch(config.key_features()) * sizeof(float));
+  }
 }
 
-int CpuForward::TokenRows(std::span<const CpuSegment> piece) {
+CpuForward::CpuForward(const ModelConfig& config, std::unique_ptr<const CpuWeights> weights)
+    : config_(config),
+      owned_(std::move(weights)),
+      weights_(*owned_),
+      facts_{weights_.bytes(), weights_.multiply_adds(), weights_.type, weights_.lossless} {}
+
+std::unique_ptr<CpuActivations> CpuForward::NewActivations(int max_rows, int threads) const {
+  return std::make_unique<CpuScratch>(config_, max_rows, threads);
+}
+
+int TokenRows(std::span<const CpuSegment> piece) {
   size_t rows = 0;
   for (const CpuSegment& s : piece) rows += s.tokens.size();
   return int(rows);
 }
 
-int CpuForward::OutputRows(std::span<const CpuSegment> piece) {
+int OutputRows(std::span<const CpuSegment> piece) {
   size_t rows = 0;
   for (const CpuSegment& s : piece)
     rows += s.all_outputs ? s.tokens.size() : (s.last_output ? 1 : 0);
@@ -247,8 +260,9 @@ void CpuForward::Head(Part& p) const {
   p.barrier.Wait();
 }
 
-void CpuForward::Pass(std::span<const CpuSegment> piece, CpuScratch& scratch, int thread,
+void CpuForward::Pass(std::span<const CpuSegment> piece, CpuActivations& activations, int thread,
                       int threads, SpinBarrier& barrier) const {
+  auto& scratch = static_cast<CpuScratch&>(activations);
   Part part{piece,   scratch,          thread,    threads,
             barrier, TokenRows(piece), scratch.x, scratch.attention};
   Embed(part);

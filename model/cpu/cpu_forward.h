@@ -1,42 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model's forward pass on the CPU: token rows in, raw head outputs out, states advanced.
-//
-// A *segment* is consecutive tokens of one slot; a *piece* is the segments that one pass takes
-// together. Matrix products run over all token rows of a piece; states advance token by token in
-// order. Two ways to use threads, with the same bits: Shared (all threads split columns and heads
-// of one piece, barriers between phases) for few rows and for prompts; Solo (each thread takes
-// whole pieces) for many rows.
+// CpuForward: the CpuNetwork of the transformers with linear attention (model/FORMAT.md).
 #pragma once
 
-#include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "model/config.h"
 #include "model/cpu/aligned_buffer.h"
+#include "model/cpu/cpu_network.h"
 #include "model/cpu/cpu_weights.h"
-#include "model/cpu/thread_team.h"
 
 namespace rivulet {
 
-struct CpuSegment {
-  float* state = nullptr;           // slot's block, kernels/state_layout.h
-  int64_t position = 0;             // of tokens[0]
-  std::span<const int32_t> tokens;  // at least 1
-  bool all_outputs = false;         // head outputs after every token, else only where `last_output`
-  bool last_output = false;         // head outputs after the last token
-};
-
-// Activations of one piece; one for Shared use, one per thread for Solo use. All [rows, ld], rows
-// padded to whole panels so that kernels may store them.
-class CpuScratch {
+// All [rows, ld], rows padded to whole panels so that kernels may store them.
+class CpuScratch final : public CpuActivations {
  public:
-  // For pieces of at most `max_rows` token rows.
-  CpuScratch(const ModelConfig& config, int max_rows);
+  CpuScratch(const ModelConfig& config, int max_rows, int threads);
 
-  // Head outputs of output row i of the last pass: [output_size] float32, valid until the next
-  // pass. Output rows are numbered over the piece in order of segments and tokens.
-  const float* output(int i) const { return outputs + size_t(i) * size_t(ld_outputs); }
+  const float* output(int i) const override { return outputs + size_t(i) * size_t(ld_outputs); }
 
   int max_rows;
   int ld_x, ld_qkv, ld_attention, ld_ffn, ld_outputs;
@@ -48,20 +30,15 @@ class CpuScratch {
   AlignedBuffer memory_;
 };
 
-// Thread: const; passes with different scratch and states may run at once.
-class CpuForward {
+class CpuForward final : public CpuNetwork {
  public:
-  CpuForward(const ModelConfig& config, const CpuWeights& weights)
-      : config_(config), weights_(weights) {}
+  // `config` is borrowed.
+  CpuForward(const ModelConfig& config, std::unique_ptr<const CpuWeights> weights);
 
-  // The part of thread `thread` of `threads` in one pass over `piece`; all threads call it with the
-  // same arguments and a barrier of that size (Solo: 0 of 1). Returns once the outputs are
-  // complete. REQUIRES: token rows fit `scratch`.
-  void Pass(std::span<const CpuSegment> piece, CpuScratch& scratch, int thread, int threads,
-            SpinBarrier& barrier) const;
-
-  static int TokenRows(std::span<const CpuSegment> piece);
-  static int OutputRows(std::span<const CpuSegment> piece);
+  const CpuWeightFacts& weights() const override { return facts_; }
+  std::unique_ptr<CpuActivations> NewActivations(int max_rows, int threads) const override;
+  void Pass(std::span<const CpuSegment> piece, CpuActivations& activations, int thread, int threads,
+            SpinBarrier& barrier) const override;
 
  private:
   struct Part;  // one thread's view of a pass
@@ -72,7 +49,9 @@ class CpuForward {
   void Head(Part& p) const;
 
   const ModelConfig& config_;
+  const std::unique_ptr<const CpuWeights> owned_;
   const CpuWeights& weights_;
+  const CpuWeightFacts facts_;
 };
 
 }  // namespace rivulet

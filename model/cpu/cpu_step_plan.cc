@@ -47,7 +47,7 @@ void CpuStepPlan::Add(const RunRow& row, int index, float* state, std::span<cons
 
 void CpuStepPlan::CutPieces(int threads, int64_t multiply_adds, bool short_weights) {
   const int count = int(segments.size());
-  const int rows_in_all = CpuForward::TokenRows(segments);
+  const int rows_in_all = TokenRows(segments);
   const bool single_tokens = rows_in_all == count;
   if (threads == 1 || rows_in_all * multiply_adds < kMinSharedWork) {
     mode = Mode::kAlone;
@@ -70,7 +70,7 @@ void CpuStepPlan::CutPieces(int threads, int64_t multiply_adds, bool short_weigh
       rows = 0;
     }
     work[size_t(i)].output_row = piece.output_rows;
-    piece.output_rows += CpuForward::OutputRows({&segments[size_t(i)], 1});
+    piece.output_rows += OutputRows({&segments[size_t(i)], 1});
     piece.end = i + 1;
     rows += tokens;
   }

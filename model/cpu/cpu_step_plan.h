@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/backend.h"
-#include "model/cpu/cpu_forward.h"
+#include "model/cpu/cpu_network.h"
 
 namespace rivulet {
 

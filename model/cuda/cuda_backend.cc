@@ -360,6 +360,12 @@ absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model> model,
                                                            const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckCudaOptions(options));
+  if (model->config().blocks != nullptr) {
+    return MakeError(absl::StatusCode::kUnimplemented,
+                     absl::StrCat("models of kind ", BlockKindName(model->config().blocks->kind),
+                                  " run on the CPU alone so far"),
+                     {"MODEL_NEEDS_CPU", "backend", {}});
+  }
   RIVULET_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open(options.device));
   device.overlap = device.overlap && options.overlap;
   device.graphs = options.graphs;

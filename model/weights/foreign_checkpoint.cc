@@ -25,30 +25,43 @@ struct Family {
   const char* library;
   std::vector<const char*> has;
   std::vector<const char*> lacks = {};
+  bool served = false;
 };
 
 const std::vector<Family>& Families() {
   static const auto* const families = new std::vector<Family>{
-      {"GLA", kFla, {"model.layers.*.attn.gk_proj.0.weight"}},
-      {"KDA", kFla, {"model.layers.*.attn.f_proj.0.weight", "model.layers.*.attn.A_log"}},
-      {"GatedDeltaNet", kFla, {"model.layers.*.attn.a_proj.weight", "model.layers.*.attn.A_log"}},
+      {"GLA", kFla, {"model.layers.*.attn.gk_proj.0.weight"}, {}, true},
+      {"KDA", kFla, {"model.layers.*.attn.f_proj.0.weight", "model.layers.*.attn.A_log"}, {}, true},
+      {"GatedDeltaNet",
+       kFla,
+       {"model.layers.*.attn.a_proj.weight", "model.layers.*.attn.A_log"},
+       {},
+       true},
       {"DeltaNet",
        kFla,
        {"model.layers.*.attn.b_proj.weight", "model.layers.*.attn.q_proj.weight"},
-       {"model.layers.*.attn.A_log"}},
-      {"HGRN2", kFla, {"model.layers.*.attn.f_proj.weight", "model.layers.*.attn.i_proj.weight"}},
+       {"model.layers.*.attn.A_log"},
+       true},
+      {"HGRN2",
+       kFla,
+       {"model.layers.*.attn.f_proj.weight", "model.layers.*.attn.i_proj.weight"},
+       {},
+       true},
       {"RetNet",
        kFla,
        {"model.layers.*.attn.g_norm.weight", "model.layers.*.attn.g_proj.weight",
         "model.layers.*.attn.q_proj.weight"},
-       {"model.layers.*.attn.gk_proj.0.weight", "model.layers.*.attn.A_log"}},
-      {"RWKV-7", kFla, {"model.layers.*.attn.r_k", "model.layers.*.attn.x_r"}},
+       {"model.layers.*.attn.gk_proj.0.weight", "model.layers.*.attn.A_log"},
+       true},
+      {"RWKV-7", kFla, {"model.layers.*.attn.r_k", "model.layers.*.attn.x_r"}, {}, true},
       {"RWKV-7", "RWKV-LM", {"blocks.*.att.r_k", "blocks.*.att.x_r"}},
       {"RWKV", "RWKV-LM", {"blocks.*.att.time_decay"}},
       {"RWKV", kTransformers, {"rwkv.blocks.*.attention.time_decay"}},
       {"Mamba-2",
        kTransformers,
-       {"backbone.layers.*.mixer.A_log", "backbone.layers.*.mixer.dt_bias"}},
+       {"backbone.layers.*.mixer.A_log", "backbone.layers.*.mixer.dt_bias"},
+       {},
+       true},
       {"Mamba",
        kTransformers,
        {"backbone.layers.*.mixer.A_log", "backbone.layers.*.mixer.x_proj.weight"}},
@@ -92,7 +105,7 @@ std::optional<ForeignCheckpoint> RecognizeCheckpoint(std::span<const std::string
     if (!std::all_of(family.has.begin(), family.has.end(), is_there)) continue;
     if (std::any_of(family.lacks.begin(), family.lacks.end(), is_there)) continue;
     return ForeignCheckpoint{family.name, family.library,
-                             std::string(known.find(family.has.front())->second)};
+                             std::string(known.find(family.has.front())->second), family.served};
   }
   return std::nullopt;
 }

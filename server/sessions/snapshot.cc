@@ -22,7 +22,8 @@ namespace rivulet {
 namespace {
 
 constexpr absl::string_view kMagic = "RVLTSNAP";
-constexpr uint32_t kVersion = 1;
+// Version 2 is that of the family's models, whose states have more parts.
+constexpr uint32_t kLinearVersion = 1, kVersion = 2;
 constexpr size_t kMacBytes = 32;
 constexpr size_t kChunkBytes = size_t{1} << 20;
 // Most that strings, marks and numbers of the first section take.
@@ -57,14 +58,40 @@ absl::StatusOr<absl::string_view> NextSection(SectionReader* reader, Section typ
   return payload;
 }
 
+uint32_t VersionOf(const Snapshot& s) {
+  return s.layout_sha256.empty() ? kLinearVersion : kVersion;
+}
+
+std::string Sha256Hex(absl::string_view text) {
+  unsigned char hash[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash);
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(hash), sizeof hash));
+}
+
+// What stands in a slot of a model of the family.
+std::string DescribeState(const BlockConfig& c) {
+  const BlockState s = c.state();
+  return absl::StrCat(BlockKindName(c.kind), " layers ", c.num_layers, " S ", c.num_heads, " x ",
+                      c.key_dim, " x ", c.value_dim, " at ", s.s, " conv ", c.conv_width, " x ",
+                      c.conv_channels(), " at ", s.conv, " shift ", c.hidden_size, " at ",
+                      s.mixer_shift, " and ", s.ffn_shift, " of ", s.floats_per_layer, " in ",
+                      s.floats_per_slot);
+}
+
 std::string EncodeMeta(const Snapshot& s) {
   SectionWriter meta;
   for (const std::string* text :
        {&s.model_name, &s.weights_sha256, &s.config_sha256, &s.numerics_id, &s.tenant}) {
     meta.Text(*text);
   }
-  for (const int n : {s.layout.layers, s.layout.heads, s.layout.features, s.layout.value_dim}) {
-    meta.Number(static_cast<int32_t>(n));
+  if (VersionOf(s) == kLinearVersion) {
+    for (const int n : {s.layout.layers, s.layout.heads, s.layout.features, s.layout.value_dim}) {
+      meta.Number(static_cast<int32_t>(n));
+    }
+  } else {
+    meta.Text(s.layout_sha256);
+    meta.Number(static_cast<uint64_t>(s.state.size()));
   }
   meta.Number(s.seed);
   meta.Number(s.sequence_hash);
@@ -78,15 +105,26 @@ std::string EncodeMeta(const Snapshot& s) {
   return meta.Take();
 }
 
-absl::Status DecodeMeta(absl::string_view payload, Snapshot* s, uint64_t* num_tokens) {
+// `state_floats`: of a state in version 2.
+absl::Status DecodeMeta(absl::string_view payload, uint32_t version, Snapshot* s,
+                        uint64_t* num_tokens, uint64_t* state_floats) {
   if (payload.size() > kMaxMetaBytes) return Damaged("its first section is too long");
   SectionReader meta(payload);
   for (std::string* text :
        {&s->model_name, &s->weights_sha256, &s->config_sha256, &s->numerics_id, &s->tenant}) {
     *text = meta.Text();
   }
-  for (int* n : {&s->layout.layers, &s->layout.heads, &s->layout.features, &s->layout.value_dim}) {
-    *n = meta.Number<int32_t>();
+  if (version == kLinearVersion) {
+    for (int* n :
+         {&s->layout.layers, &s->layout.heads, &s->layout.features, &s->layout.value_dim}) {
+      *n = meta.Number<int32_t>();
+    }
+  } else {
+    s->layout_sha256 = meta.Text();
+    *state_floats = meta.Number<uint64_t>();
+    if (s->layout_sha256.size() != 2 * SHA256_DIGEST_LENGTH) {
+      return Damaged("the hash of its layout has another length");
+    }
   }
   s->seed = meta.Number<uint64_t>();
   s->sequence_hash = meta.Number<uint64_t>();
@@ -139,17 +177,23 @@ absl::Status DecodeTokens(absl::string_view payload, uint64_t count, Snapshot* s
   return absl::OkStatus();
 }
 
-absl::Status DecodeState(SectionReader* reader, size_t num_bytes, Snapshot* s) {
-  if (s->fed == 0) return absl::OkStatus();
-  const kernels::StateLayout& l = s->layout;
-  // A layout is believed only as far as the bytes go that are there. The first product has no
-  // padding; where it is small, the second does not overflow.
+// Whether a state of version 1's layout fits into `num_bytes`. The first product has no padding;
+// where it is small, the second does not overflow.
+bool Fits(const kernels::StateLayout& l, size_t num_bytes) {
   const double floats = static_cast<double>(l.layers) * l.heads * l.features * (l.value_dim + 1.0);
-  if (l.layers < 1 || l.heads < 1 || l.features < 1 || l.value_dim < 1 ||
-      floats > static_cast<double>(num_bytes) || l.bytes_per_slot() > num_bytes) {
-    return Damaged("its layout does not fit its size");
-  }
-  s->state.resize(l.floats_per_slot());
+  return l.layers >= 1 && l.heads >= 1 && l.features >= 1 && l.value_dim >= 1 &&
+         floats <= static_cast<double>(num_bytes) && l.bytes_per_slot() <= num_bytes;
+}
+
+absl::Status DecodeState(SectionReader* reader, size_t num_bytes, uint64_t state_floats,
+                         Snapshot* s) {
+  if (s->fed == 0) return absl::OkStatus();
+  // A layout is believed only as far as the bytes go that are there.
+  const bool fits = VersionOf(*s) == kLinearVersion
+                        ? Fits(s->layout, num_bytes)
+                        : state_floats >= 1 && state_floats <= num_bytes / sizeof(float);
+  if (!fits) return Damaged("its layout does not fit its size");
+  s->state.resize(VersionOf(*s) == kLinearVersion ? s->layout.floats_per_slot() : state_floats);
   const size_t size = s->state.size() * sizeof(float);
   for (size_t at = 0; at < size;) {
     RIVULET_ASSIGN_OR_RETURN(const absl::string_view chunk, NextSection(reader, Section::kState));
@@ -177,21 +221,20 @@ absl::Status CheckMac(absl::string_view covered, absl::string_view mac, absl::st
 }  // namespace
 
 void SetFingerprint(const Model& model, Snapshot* snapshot) {
-  const std::string& text = model.config_text();
-  unsigned char hash[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash);
-  snapshot->model_name = model.config().name;
+  const ModelConfig& config = model.config();
+  snapshot->model_name = config.name;
   snapshot->weights_sha256 = model.weights_sha256();
-  snapshot->config_sha256 =
-      absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(hash), sizeof hash));
-  snapshot->layout = model.config().state_layout();
+  snapshot->config_sha256 = Sha256Hex(model.config_text());
+  snapshot->layout = config.blocks == nullptr ? config.state_layout() : kernels::StateLayout();
+  snapshot->layout_sha256 =
+      config.blocks == nullptr ? "" : Sha256Hex(DescribeState(*config.blocks));
 }
 
 std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key) {
   SectionWriter out;
   out.Reserve(snapshot.state.size() * sizeof(float) + snapshot.tokens.size() * 5 + kMaxMetaBytes);
   out.Bytes(kMagic.data(), kMagic.size());
-  out.Number(kVersion);
+  out.Number(VersionOf(snapshot));
   out.AddSection(Section::kMeta, EncodeMeta(snapshot));
   out.AddSection(Section::kTokens, EncodeTokens(snapshot));
   const absl::string_view state(reinterpret_cast<const char*>(snapshot.state.data()),
@@ -208,18 +251,18 @@ absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_vi
   if (reader.Bytes(kMagic.size()) != kMagic) return Damaged("it does not begin as a snapshot does");
   const auto version = reader.Number<uint32_t>();
   if (!reader.ok()) return Damaged("it ends early");
-  if (version != kVersion) {
+  if (version != kVersion && version != kLinearVersion) {
     return Refuse(absl::StatusCode::kFailedPrecondition, "SNAPSHOT_VERSION",
                   absl::StrCat("the snapshot has format version ", version, "; this server reads ",
-                               kVersion, "."));
+                               kLinearVersion, " and ", kVersion, "."));
   }
   Snapshot snapshot;
-  uint64_t num_tokens = 0;
+  uint64_t num_tokens = 0, state_floats = 0;
   RIVULET_ASSIGN_OR_RETURN(const absl::string_view meta, NextSection(&reader, Section::kMeta));
-  RIVULET_RETURN_IF_ERROR(DecodeMeta(meta, &snapshot, &num_tokens));
+  RIVULET_RETURN_IF_ERROR(DecodeMeta(meta, version, &snapshot, &num_tokens, &state_floats));
   RIVULET_ASSIGN_OR_RETURN(const absl::string_view tokens, NextSection(&reader, Section::kTokens));
   RIVULET_RETURN_IF_ERROR(DecodeTokens(tokens, num_tokens, &snapshot));
-  RIVULET_RETURN_IF_ERROR(DecodeState(&reader, bytes.size(), &snapshot));
+  RIVULET_RETURN_IF_ERROR(DecodeState(&reader, bytes.size(), state_floats, &snapshot));
   const absl::string_view covered = reader.taken();
   RIVULET_ASSIGN_OR_RETURN(const absl::string_view mac, NextSection(&reader, Section::kEnd));
   if (!reader.at_end()) return Damaged("bytes follow its end");
@@ -239,7 +282,7 @@ absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::s
   if (snapshot.config_sha256 != ours.config_sha256) return other_model("config_sha256");
   const kernels::StateLayout &a = snapshot.layout, &b = ours.layout;
   if (a.layers != b.layers || a.heads != b.heads || a.features != b.features ||
-      a.value_dim != b.value_dim) {
+      a.value_dim != b.value_dim || snapshot.layout_sha256 != ours.layout_sha256) {
     return other_model("state layout");
   }
   if (snapshot.tenant != tenant) {
@@ -247,6 +290,9 @@ absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::s
                   "the snapshot belongs to another tenant.");
   }
   const ModelConfig& config = model.config();
+  if (snapshot.fed > 0 && snapshot.state.size() * sizeof(float) != config.bytes_per_slot()) {
+    return Damaged("its state has another size than its layout");
+  }
   const int64_t bos = config.has_bos() ? 1 : 0;
   if (snapshot.fed > static_cast<int64_t>(snapshot.tokens.size()) + bos) {
     return Damaged("its state has seen more tokens than there are");
@@ -262,7 +308,7 @@ absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::s
 }
 
 size_t MaxSnapshotBytes(const ModelConfig& config, int64_t max_tokens) {
-  const size_t state = config.state_layout().bytes_per_slot();
+  const size_t state = config.bytes_per_slot();
   const size_t sections = 3 + state / kChunkBytes + 1;
   return kMagic.size() + sizeof kVersion + kMaxMetaBytes + static_cast<size_t>(max_tokens) * 5 +
          state + sections * kSectionOverhead + kMacBytes;

@@ -20,7 +20,9 @@ namespace rivulet {
 struct Snapshot {
   std::string model_name, weights_sha256, config_sha256;  // hashes: lower-case hex
   std::string numerics_id;                                // of the backend that computed `state`
-  kernels::StateLayout layout;
+  kernels::StateLayout layout;  // version 1: of a model of model/FORMAT.md
+  // Version 2: SHA-256, lower-case hex, of the layout's description; "" in version 1.
+  std::string layout_sha256;
   std::string tenant;
   uint64_t seed = 0;
   uint64_t sequence_hash = 0;            // of `tokens`, as the session's client sees it
@@ -28,7 +30,7 @@ struct Snapshot {
   std::vector<bool> generated;           // [tokens]
   std::map<std::string, int64_t> marks;  // name -> position, 0 to tokens.size()
   int64_t fed = 0;                       // tokens that `state` has seen, the implied bos counted
-  std::vector<float> state;              // [layout.floats_per_slot()]; empty where fed is 0
+  std::vector<float> state;              // of one slot; empty where fed is 0
 };
 
 // What `model` makes of a snapshot's fingerprint: name, hashes and layout.

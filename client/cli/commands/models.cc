@@ -49,6 +49,7 @@ std::string ModelJson(const v1::GetModelReply& model) {
                                  {"numerics_id", model.numerics_id()},
                                  {"plan", model.plan()},
                                  {"products", model.products()},
+                                 {"kind", a.kind()},
                                  {"vocab_size", a.vocab_size()},
                                  {"hidden_size", a.hidden_size()},
                                  {"num_layers", a.num_layers()},

@@ -36,7 +36,8 @@ class Mixture:
 @dataclass(frozen=True)
 class Architecture:
     """Sizes of a model; *_dim are per head. mixture: None for a head that computes vocab_size logits.
-    max_sequence_tokens: maximum number of given and generated tokens; None: no limit."""
+    max_sequence_tokens: maximum number of given and generated tokens; None: no limit. kind: "linear", or the model_type of a
+    checkpoint, for example "rwkv7"."""
 
     vocab_size: int
     bos_token_id: int | None
@@ -51,6 +52,7 @@ class Architecture:
     feature_map: str
     max_sequence_tokens: int | None
     mixture: Mixture | None
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def model(message: inference_pb2.GetModelReply) -> Model:
     may_be_absent = ("bos_token_id", "eos_token_id", "max_sequence_tokens")
     architecture = Architecture(
         **fields(size, "vocab_size", "hidden_size", "num_layers", "num_heads", "key_dim", "value_dim", "ffn_size",
-                  "key_features", "feature_map"),
+                  "key_features", "feature_map", "kind"),
         **{name: optional(size, name) for name in may_be_absent}, mixture=mixture,
     )  # fmt: skip
     content: TokenContent | ImageContent | TextContent = TokenContent()

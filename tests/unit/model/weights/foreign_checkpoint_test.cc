@@ -28,6 +28,7 @@ struct Case {
   const char* library;
   const char* tensor;  // that the message names
   Names names;         // of one layer, as the library writes them
+  bool served = false;
 };
 
 // Projections that several families share.
@@ -46,26 +47,30 @@ std::vector<Case> Cases() {
   return {
       {"GLA", "flash-linear-attention", "model.layers.7.attn.gk_proj.0.weight",
        WithProjections(fla, {fla + "g_norm.weight", fla + "g_proj.weight", fla + "gk_proj.0.weight",
-                             fla + "gk_proj.1.weight", fla + "gk_proj.1.bias"})},
+                             fla + "gk_proj.1.weight", fla + "gk_proj.1.bias"}),
+       true},
       {"RetNet", "flash-linear-attention", "model.layers.7.attn.g_norm.weight",
-       WithProjections(fla, {fla + "g_norm.weight", fla + "g_proj.weight"})},
+       WithProjections(fla, {fla + "g_norm.weight", fla + "g_proj.weight"}), true},
       {"DeltaNet", "flash-linear-attention", "model.layers.7.attn.b_proj.weight",
-       WithProjections(fla, {fla + "b_proj.weight", fla + "o_norm.weight"})},
+       WithProjections(fla, {fla + "b_proj.weight", fla + "o_norm.weight"}), true},
       {"GatedDeltaNet", "flash-linear-attention", "model.layers.7.attn.a_proj.weight",
        WithProjections(fla, {fla + "A_log", fla + "a_proj.weight", fla + "b_proj.weight",
-                             fla + "dt_bias", fla + "g_proj.weight", fla + "o_norm.weight"})},
+                             fla + "dt_bias", fla + "g_proj.weight", fla + "o_norm.weight"}),
+       true},
       {"KDA", "flash-linear-attention", "model.layers.7.attn.f_proj.0.weight",
        WithProjections(fla, {fla + "A_log", fla + "b_proj.weight", fla + "f_proj.0.weight",
-                             fla + "f_proj.1.weight", fla + "g_proj.0.weight"})},
+                             fla + "f_proj.1.weight", fla + "g_proj.0.weight"}),
+       true},
       {"HGRN2",
        "flash-linear-attention",
        "model.layers.7.attn.f_proj.weight",
-       {fla + "f_proj.weight", fla + "g_norm.weight", fla + "i_proj.weight",
-        fla + "q_proj.weight"}},
+       {fla + "f_proj.weight", fla + "g_norm.weight", fla + "i_proj.weight", fla + "q_proj.weight"},
+       true},
       {"RWKV-7",
        "flash-linear-attention",
        "model.layers.7.attn.r_k",
-       {fla + "r_k", fla + "x_r", fla + "k_proj.weight"}},
+       {fla + "r_k", fla + "x_r", fla + "k_proj.weight"},
+       true},
       {"RWKV-7", "RWKV-LM", "blocks.3.att.r_k", {"blocks.3.att.r_k", "blocks.3.att.x_r"}},
       {"RWKV", "RWKV-LM", "blocks.3.att.time_decay", {"blocks.3.att.time_decay"}},
       {"RWKV",
@@ -75,7 +80,8 @@ std::vector<Case> Cases() {
       {"Mamba-2",
        "transformers",
        "backbone.layers.11.mixer.A_log",
-       {mixer + "A_log", mixer + "D", mixer + "dt_bias", mixer + "in_proj.weight"}},
+       {mixer + "A_log", mixer + "D", mixer + "dt_bias", mixer + "in_proj.weight"},
+       true},
       {"Mamba",
        "transformers",
        "backbone.layers.11.mixer.A_log",
@@ -102,7 +108,8 @@ void ExpectRefused(const TempDir& dir, const Case& test) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr(absl::StrCat("this looks like a ", test.family, " checkpoint of ",
-                                           test.library, ", which is not supported")),
+                                           test.library)),
+                    HasSubstr(test.served ? "it needs the config.json" : "is not supported"),
                     HasSubstr(test.tensor), HasSubstr(dir.path())));
   EXPECT_EQ(GetErrorDetail(status).reason, "FOREIGN_CHECKPOINT");
 }
@@ -115,6 +122,7 @@ TEST(ForeignCheckpointTest, IsRecognisedByItsTensors) {
     EXPECT_EQ(found->family, test.family);
     EXPECT_EQ(found->library, test.library);
     EXPECT_EQ(found->tensor, test.tensor);
+    EXPECT_EQ(found->served, test.served);
   }
 }
 
@@ -124,7 +132,7 @@ TEST(ForeignCheckpointTest, AModelDirectoryOfItSaysWhatItIs) {
     const TempDir dir;
     ASSERT_TRUE(WriteFile(dir.File("model.safetensors"), File(test.names)).ok());
     ExpectRefused(dir, test);  // without a configuration
-    ASSERT_TRUE(WriteFile(dir.File("config.json"), R"({"model_type": "gla"})").ok());
+    ASSERT_TRUE(WriteFile(dir.File("config.json"), R"({"model_type": "another"})").ok());
     ExpectRefused(dir, test);
   }
 }

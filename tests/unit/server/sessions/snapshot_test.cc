@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -109,7 +110,7 @@ TEST_F(SnapshotTest, EveryTruncationAndEveryExtraByteIsNoticed) {
 
 TEST_F(SnapshotTest, AnotherVersionSaysSo) {
   std::string bytes = EncodeSnapshot(snapshot_, "");
-  bytes[8] = 2;
+  bytes[8] = 3;
   EXPECT_EQ(ReasonOf(DecodeSnapshot(bytes, "").status()), "SNAPSHOT_VERSION");
 }
 
@@ -170,10 +171,11 @@ std::vector<std::string> PayloadsOf(absl::string_view snapshot) {
   for (uint32_t type = 1; type <= 4; ++type) payloads.emplace_back(*reader.Section(type));
   return payloads;
 }
-std::string FromPayloads(const std::vector<std::string>& payloads, uint32_t first_type = 1) {
+std::string FromPayloads(const std::vector<std::string>& payloads, uint32_t first_type = 1,
+                         uint32_t version = 1) {
   SectionWriter writer;
   writer.Bytes("RVLTSNAP", 8);
-  writer.Number(uint32_t{1});
+  writer.Number(version);
   for (const std::string& payload : payloads) writer.AddSection(first_type++, payload);
   return writer.Take();
 }
@@ -211,6 +213,7 @@ TEST_F(SnapshotTest, HoldsNoMoreThanItsModelsSequences) {
   const auto check = [this](size_t tokens, int64_t fed) {
     snapshot_.tokens.assign(tokens, 1);
     snapshot_.fed = fed;
+    snapshot_.state.resize(snapshot_.layout.floats_per_slot());
     return ReasonOf(CheckSnapshot(snapshot_, *model_, "somebody"));
   };
   EXPECT_EQ(check(40, 40), "");
@@ -233,6 +236,41 @@ TEST_F(SnapshotTest, IsOfItsModelAndTenantOnly) {
   bad = snapshot_;
   bad.tokens[4] = model_->config().vocab_size;
   EXPECT_EQ(ReasonOf(CheckSnapshot(bad, *model_, "somebody")), "SNAPSHOT_DAMAGED");
+}
+
+// Version 2, that of the family's models: the layout is told by its hash, the state by its size.
+TEST_F(SnapshotTest, AStateOfManyPartsIsToldByItsHashAndSize) {
+  snapshot_.layout = {};
+  snapshot_.layout_sha256 = std::string(64, 'a');
+  snapshot_.state.resize(100);
+  const std::string bytes = EncodeSnapshot(snapshot_, "key");
+  EXPECT_EQ(bytes[8], 2);
+  const auto decoded = DecodeSnapshot(bytes, "key");
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  ExpectSame(*decoded);
+  EXPECT_EQ(decoded->layout_sha256, snapshot_.layout_sha256);
+  // It is of another model than ours, whose snapshots have a layout.
+  EXPECT_EQ(ReasonOf(CheckSnapshot(*decoded, *model_, "somebody")), "SNAPSHOT_MODEL");
+  snapshot_.layout_sha256 = "short";
+  EXPECT_EQ(CodeOf(EncodeSnapshot(snapshot_, "")), absl::StatusCode::kDataLoss);
+  snapshot_.layout_sha256 = std::string(64, 'a');
+  const std::vector<std::string> good = PayloadsOf(EncodeSnapshot(snapshot_, ""));
+  const uint64_t floats = 100, huge = uint64_t{1} << 61;
+  const size_t at = good[0].find(std::string(64, 'a')) + 64;
+  ASSERT_EQ(std::memcmp(&good[0][at], &floats, sizeof floats), 0);
+  std::vector<std::string> payloads = good;
+  std::memcpy(&payloads[0][at], &huge, sizeof huge);
+  EXPECT_EQ(CodeOf(FromPayloads(payloads, 1, 2)), absl::StatusCode::kDataLoss) << "a size";
+  EXPECT_TRUE(DecodeSnapshot(FromPayloads(good, 1, 2), "").ok());
+}
+
+TEST_F(SnapshotTest, AStateOfAnotherSizeThanItsModelsIsDamaged) {
+  snapshot_.fed = 0;
+  snapshot_.state = {};
+  EXPECT_EQ(ReasonOf(CheckSnapshot(snapshot_, *model_, "somebody")), "");
+  snapshot_.fed = 9;
+  snapshot_.state.resize(3);
+  EXPECT_EQ(ReasonOf(CheckSnapshot(snapshot_, *model_, "somebody")), "SNAPSHOT_DAMAGED");
 }
 
 TEST_F(SnapshotTest, LongStatesTravelInChunks) {

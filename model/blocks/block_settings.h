@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of a config.json in the layout of flash-linear-attention or transformers, and what
+// they mean for the mathematics.
+//
+// Every setting is honoured, harmless (training, other programs' speed, how others spell the same)
+// or refused. One that is in no list ends the parse unless it is null or false, so that nothing that
+// changes the numbers is passed over.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/base/strict_json.h"
+#include "model/blocks/block_config.h"
+
+namespace rivulet {
+
+// Whether a configuration is of this layout: it has a `model_type`.
+bool HasModelType(const JsonValue& config);
+
+// Errors: INVALID_ARGUMENT, naming the setting and what it holds; reasons INVALID_CONFIG (missing,
+// mistyped, out of range, inconsistent) and UNSUPPORTED_MODEL (a kind or a setting that others know
+// and we do not, softmax layers among them).
+absl::StatusOr<BlockConfig> ParseBlockConfig(const JsonValue& config);
+
+}  // namespace rivulet

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mixers whose keys and values come from one product: gated linear attention, the delta rules,
+// Mamba-2. Equations: kernels/recurrence.h; what stands around them is said here.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/activation.h"
+#include "kernels/causal_conv.h"
+#include "kernels/decay.h"
+#include "kernels/recurrence.h"
+#include "kernels/rms_norm.h"
+#include "model/cpu/block_pass.h"
+
+namespace rivulet {
+namespace {
+
+// y = f(x + bias) of `n` columns of `count` rows, in place.
+void Activate(kernels::Activation kind, float* x, int ld, int n, int count,
+              const float* bias = nullptr) {
+  kernels::ActivationArgs args;
+  args.kind = kind;
+  args.rows = count;
+  args.n = n;
+  args.x = args.y = x;
+  args.bias = bias;
+  args.x_stride = args.y_stride = size_t(ld);
+  kernels::ActivationCpu(args);
+}
+
+void Scale(float* x, int ld, int n, int count, float by) {
+  for (int t = 0; t < count; ++t) {
+    for (int i = 0; i < n; ++i) x[size_t(t) * size_t(ld) + size_t(i)] *= by;
+  }
+}
+
+// x / sqrt(sum(x^2) + 1e-6) * by, of `n` columns: a norm of root mean squares with other constants.
+void NormL2(float* x, int ld, int n, int count, float by) {
+  const std::vector<float> weight(size_t(n), by / std::sqrt(float(n)));
+  kernels::RmsNormArgs args;
+  args.x = args.y = x;
+  args.weight = weight.data();
+  args.x_stride = args.y_stride = size_t(ld);
+  args.rows = count;
+  args.size = n;
+  args.eps = 1e-6f / float(n);
+  kernels::RmsNormCpu(args);
+}
+
+// Pairs (x_i, x_{i + n/2}) turned by the row's angles [Su 2021, half-split].
+void Rotate(const BlockPass& p, float* x, int ld, int row, int count) {
+  const int half = p.config.key_dim / 2;
+  for (int t = 0; t < count; ++t) {
+    const float* cosine = p.a.rope.row(row + t);
+    const float* sine = cosine + half;
+    float* v = x + size_t(t) * size_t(ld);
+    for (int i = 0; i < half; ++i) {
+      const float first = v[i], second = v[i + half];
+      v[i] = first * cosine[i] - second * sine[i];
+      v[i + half] = second * cosine[i] + first * sine[i];
+    }
+  }
+}
+
+kernels::RecurrenceArgs Recurrence(const BlockPass& p, const CpuSegment& segment, int index,
+                                   int row, int head) {
+  kernels::RecurrenceArgs args;
+  args.tokens = int(segment.tokens.size());
+  args.key_dim = p.config.key_dim;
+  args.value_dim = p.config.value_dim;
+  args.s = p.S(segment, index, head);
+  args.y = p.a.o.row(row) + head * p.config.value_dim;
+  args.y_stride = size_t(p.a.o.ld);
+  return args;
+}
+
+// RetNet: rotary positions, a constant factor a head.
+void PrepareRetNet(const BlockPass& p, const BlockLayer& layer, int row, int head,
+                   kernels::RecurrenceArgs* args) {
+  const int keys = p.config.key_dim, ld = p.a.in.ld;
+  float* q = p.a.in.row(row) + p.columns.q + head * keys;
+  float* k = p.a.in.row(row) + p.columns.k + head * keys;
+  Rotate(p, q, ld, row, args->tokens);
+  Rotate(p, k, ld, row, args->tokens);
+  args->w_dim = 1;
+  args->w = {&layer.decay_scale[size_t(head)], 0};
+}
+
+// GLA: w = sigmoid(x)^(1/16); x is in `decay`.
+void PrepareGla(const BlockPass& p, const BlockLayer& layer, int row, int head,
+                kernels::RecurrenceArgs* args) {
+  const int keys = p.config.key_dim;
+  kernels::DecayArgs decay;
+  decay.kind = kernels::DecayKind::kSoftplus;
+  decay.negate = true;
+  decay.rows = args->tokens;
+  decay.n = keys;
+  decay.x = decay.y = p.a.decay.row(row) + head * keys;
+  decay.scale = &layer.decay_scale[size_t(head * keys)];
+  if (p.config.gate_floor) decay.floor = *p.config.gate_floor;
+  decay.x_stride = decay.y_stride = size_t(p.a.decay.ld);
+  kernels::DecayCpu(decay);
+  args->w_dim = keys;
+  args->w = {decay.y, decay.y_stride};
+}
+
+// HGRN2: w = lb + (1 - lb) sigmoid(f), k = 1 - w, q = silu(q).
+void PrepareHgrn2(const BlockPass& p, const BlockLayer& layer, int row, int head,
+                  kernels::RecurrenceArgs* args) {
+  const int keys = p.config.key_dim, ld = p.a.in.ld;
+  float* q = p.a.in.row(row) + p.columns.q + head * keys;
+  float* k = p.a.in.row(row) + p.columns.k + head * keys;
+  float* w = p.a.decay.row(row) + head * keys;
+  const float* bound = &layer.lower_bound[size_t(head * keys)];
+  Activate(kernels::Activation::kSilu, q, ld, keys, args->tokens);
+  Activate(kernels::Activation::kSigmoid, k, ld, keys, args->tokens);
+  for (int t = 0; t < args->tokens; ++t) {
+    float* const key = k + size_t(t) * size_t(ld);
+    float* const factor = w + size_t(t) * size_t(p.a.decay.ld);
+    for (int i = 0; i < keys; ++i) {
+      factor[i] = bound[i] + (1 - bound[i]) * key[i];
+      key[i] = 1 - factor[i];
+    }
+  }
+  args->w_dim = keys;
+  args->w = {w, size_t(p.a.decay.ld)};
+}
+
+// HGRN2's norm is over all heads, and its eps is 1e-5 whatever norm_eps says.
+void NormHgrn2(const BlockPass& p, const BlockLayer& layer) {
+  const IndexRange range = p.RowShare();
+  kernels::RmsNormArgs args;
+  args.x = args.y = p.a.o.row(range.begin);
+  args.weight = layer.out_norm.data();
+  args.x_stride = args.y_stride = size_t(p.a.o.ld);
+  args.rows = range.end - range.begin;
+  args.size = p.config.values();
+  args.eps = 1e-5f;
+  kernels::RmsNormCpu(args);
+}
+
+// The convolution of channels `first` .. of `in`, with SiLU, into `conv`.
+void Convolve(const BlockPass& p, const BlockLayer& layer, int index, int first) {
+  const int channels = p.config.conv_channels();
+  p.ForEachSegment([&](const CpuSegment& segment, int row) {
+    kernels::CausalConvArgs args;
+    args.x = p.a.in.row(row) + first;
+    args.weight = layer.conv.data();
+    args.bias = layer.conv_bias.empty() ? nullptr : layer.conv_bias.data();
+    args.y = p.a.conv.row(row);
+    args.state = p.State(segment, index, p.state.conv);
+    args.x_stride = size_t(p.a.in.ld);
+    args.y_stride = size_t(p.a.conv.ld);
+    args.tokens = int(segment.tokens.size());
+    args.channels = channels;
+    args.width = p.config.conv_width;
+    args.silu = true;
+    kernels::CausalConvCpu(args);
+  });
+}
+
+// w = exp(-exp(A_log) softplus(x + dt_bias)): one a head (Gated DeltaNet), or one a key (KDA).
+void PrepareDeltaDecay(const BlockPass& p, const BlockLayer& layer, int row, int head,
+                       kernels::RecurrenceArgs* args) {
+  const bool vector = p.config.kind == BlockKind::kKda;
+  const int n = vector ? p.config.key_dim : 1;
+  kernels::DecayArgs decay;
+  decay.rows = args->tokens;
+  decay.n = n;
+  decay.y = p.a.decay.row(row) + head * n;
+  decay.y_stride = size_t(p.a.decay.ld);
+  decay.x = vector ? decay.y : p.a.in.row(row) + p.columns.dt + head;
+  decay.x_stride = vector ? decay.y_stride : size_t(p.a.in.ld);
+  decay.bias = &layer.decay_bias[size_t(head * n)];
+  decay.scale = &layer.decay_scale[size_t(head * n)];
+  kernels::DecayCpu(decay);
+  args->w_dim = n;
+  args->w = {decay.y, decay.y_stride};
+}
+
+}  // namespace
+
+void NormHead(const BlockPass& p, const std::vector<float>& weight, float* x, int ld, int count) {
+  kernels::RmsNormArgs args;
+  args.x = args.y = x;
+  args.weight = weight.data();
+  args.x_stride = args.y_stride = size_t(ld);
+  args.rows = count;
+  args.size = p.config.value_dim;
+  args.eps = p.config.norm_eps;
+  kernels::RmsNormCpu(args);
+}
+
+void GateHead(const BlockPass& p, bool sigmoid, const float* gate, int ld_gate, float* o,
+              int count) {
+  kernels::ActivationArgs args;
+  args.kind = sigmoid ? kernels::Activation::kSigmoid : kernels::Activation::kSilu;
+  args.rows = count;
+  args.n = p.config.value_dim;
+  args.x = gate;
+  args.times = args.y = o;
+  args.x_stride = size_t(ld_gate);
+  args.times_stride = args.y_stride = size_t(p.a.o.ld);
+  kernels::ActivationCpu(args);
+}
+
+void MixGated(const BlockPass& p, const BlockLayer& layer, int index) {
+  const BlockConfig& c = p.config;
+  p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
+  p.Wait();
+  if (c.kind == BlockKind::kGla) {
+    p.Product(layer.decay, p.a.in.data + p.columns.low, p.a.in.ld, p.a.decay.data, p.a.decay.ld,
+              p.rows);
+    p.Wait();
+  }
+  p.ForEachHead([&](const CpuSegment& segment, int row, int head) {
+    kernels::RecurrenceArgs args = Recurrence(p, segment, index, row, head);
+    const size_t ld = size_t(p.a.in.ld);
+    float* const in = p.a.in.row(row);
+    if (c.kind == BlockKind::kRetNet) PrepareRetNet(p, layer, row, head, &args);
+    if (c.kind == BlockKind::kGla) PrepareGla(p, layer, row, head, &args);
+    if (c.kind == BlockKind::kHgrn2) PrepareHgrn2(p, layer, row, head, &args);
+    float* const q = in + p.columns.q + head * c.key_dim;
+    Scale(q, p.a.in.ld, c.key_dim, args.tokens, 1 / std::sqrt(float(c.key_dim)));
+    args.q = {q, ld};
+    args.k = {in + p.columns.k + head * c.key_dim, ld};
+    args.v = {in + p.columns.v + head * c.value_dim, ld};
+    kernels::RecurrenceCpu(args);
+    if (c.kind == BlockKind::kHgrn2) return;
+    NormHead(p, layer.out_norm, args.y, p.a.o.ld, args.tokens);
+    GateHead(p, false, in + p.columns.gate + head * c.value_dim, p.a.in.ld, args.y, args.tokens);
+  });
+  p.Wait();
+  if (c.kind != BlockKind::kHgrn2) return;
+  NormHgrn2(p, layer);
+  p.Wait();
+}
+
+void MixDelta(const BlockPass& p, const BlockLayer& layer, int index) {
+  const BlockConfig& c = p.config;
+  const bool kda = c.kind == BlockKind::kKda;
+  p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
+  p.Wait();
+  Convolve(p, layer, index, p.columns.q);
+  if (kda) {
+    p.Product(layer.decay, p.a.in.data + p.columns.low, p.a.in.ld, p.a.decay.data, p.a.decay.ld,
+              p.rows);
+    p.Product(layer.gate, p.a.in.data + p.columns.low_gate, p.a.in.ld, p.a.gate.data, p.a.gate.ld,
+              p.rows);
+  }
+  p.Wait();
+  const float scale = 1 / std::sqrt(float(c.key_dim));
+  p.ForEachHead([&](const CpuSegment& segment, int row, int head) {
+    kernels::RecurrenceArgs args = Recurrence(p, segment, index, row, head);
+    const size_t ld = size_t(p.a.conv.ld);
+    float* const q = p.a.conv.row(row) + head * c.key_dim;
+    float* const k = q + c.keys();
+    NormL2(q, p.a.conv.ld, c.key_dim, args.tokens, scale);
+    NormL2(k, p.a.conv.ld, c.key_dim, args.tokens, 1);
+    float* const beta = p.a.in.row(row) + p.columns.beta + head;
+    Activate(kernels::Activation::kSigmoid, beta, p.a.in.ld, 1, args.tokens);
+    if (c.negative_eigenvalues) Scale(beta, p.a.in.ld, 1, args.tokens, 2);
+    if (c.kind != BlockKind::kDeltaNet) PrepareDeltaDecay(p, layer, row, head, &args);
+    args.rule = kernels::UpdateRule::kDelta;
+    args.q = {q, ld};
+    args.k = {k, ld};
+    args.v = {p.a.conv.row(row) + 2 * c.keys() + head * c.value_dim, ld};
+    args.beta = {beta, size_t(p.a.in.ld)};
+    kernels::RecurrenceCpu(args);
+    NormHead(p, layer.out_norm, args.y, p.a.o.ld, args.tokens);
+    if (!c.output_gate) return;
+    const float* const gate = kda ? p.a.gate.row(row) : p.a.in.row(row) + p.columns.gate;
+    GateHead(p, kda, gate + head * c.value_dim, kda ? p.a.gate.ld : p.a.in.ld, args.y, args.tokens);
+  });
+  p.Wait();
+}
+
+namespace {
+
+// dt = clamp(softplus(dt + bias)), w = exp(-exp(A_log) dt), v = dt x; then o += D x.
+void MixMamba2Head(const BlockPass& p, const BlockLayer& layer, int index,
+                   const CpuSegment& segment, int row, int head) {
+  const BlockConfig& c = p.config;
+  kernels::RecurrenceArgs args = Recurrence(p, segment, index, row, head);
+  const size_t ld = size_t(p.a.conv.ld), ld_in = size_t(p.a.in.ld);
+  float* const dt = p.a.in.row(row) + p.columns.dt + head;
+  Activate(kernels::Activation::kSoftplus, dt, p.a.in.ld, 1, args.tokens,
+           &layer.decay_bias[size_t(head)]);
+  const float* const x = p.a.conv.row(row) + head * c.value_dim;
+  float* const v = p.a.value.row(row) + head * c.value_dim;
+  for (int t = 0; t < args.tokens; ++t) {
+    float& step = dt[size_t(t) * ld_in];
+    step = step < c.dt_min ? c.dt_min : step > c.dt_max ? c.dt_max : step;  // NaN stays
+    for (int i = 0; i < c.value_dim; ++i) {
+      v[size_t(t) * size_t(p.a.value.ld) + size_t(i)] = step * x[size_t(t) * ld + size_t(i)];
+    }
+  }
+  kernels::DecayArgs decay;
+  decay.kind = kernels::DecayKind::kIdentity;
+  decay.rows = args.tokens;
+  decay.n = 1;
+  decay.x = dt;
+  decay.x_stride = ld_in;
+  decay.scale = &layer.decay_scale[size_t(head)];
+  decay.y = p.a.decay.row(row) + head;
+  decay.y_stride = size_t(p.a.decay.ld);
+  kernels::DecayCpu(decay);
+  const int group = head / (c.num_heads / c.num_groups);
+  const float* const b = p.a.conv.row(row) + c.values() + group * c.key_dim;
+  args.w_dim = 1;
+  args.w = {decay.y, decay.y_stride};
+  args.q = {b + c.num_groups * c.key_dim, ld};
+  args.k = {b, ld};
+  args.v = {v, size_t(p.a.value.ld)};
+  kernels::RecurrenceCpu(args);
+  for (int t = 0; t < args.tokens; ++t) {
+    for (int i = 0; i < c.value_dim; ++i) {
+      args.y[size_t(t) * args.y_stride + size_t(i)] +=
+          layer.skip[size_t(head)] * x[size_t(t) * ld + size_t(i)];
+    }
+  }
+}
+
+}  // namespace
+
+void MixMamba2(const BlockPass& p, const BlockLayer& layer, int index) {
+  const BlockConfig& c = p.config;
+  p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
+  p.Wait();
+  Convolve(p, layer, index, p.columns.v);
+  p.Wait();
+  p.ForEachHead([&](const CpuSegment& segment, int row, int head) {
+    MixMamba2Head(p, layer, index, segment, row, head);
+  });
+  p.Wait();
+  // o = RMSNorm of each group of (o silu(z)).
+  const IndexRange range = p.RowShare();
+  kernels::ActivationArgs gate;
+  gate.kind = kernels::Activation::kSilu;
+  gate.rows = range.end - range.begin;
+  gate.n = c.values();
+  gate.x = p.a.in.row(range.begin) + p.columns.gate;
+  gate.x_stride = size_t(p.a.in.ld);
+  gate.times = gate.y = p.a.o.row(range.begin);
+  gate.times_stride = gate.y_stride = size_t(p.a.o.ld);
+  kernels::ActivationCpu(gate);
+  kernels::RmsNormArgs norm;
+  norm.x = norm.y = gate.y;
+  norm.x_stride = norm.y_stride = gate.y_stride;
+  norm.rows = gate.rows;
+  norm.groups = c.num_groups;
+  norm.size = c.values() / c.num_groups;
+  norm.weight = layer.out_norm.data();
+  norm.weight_stride = size_t(norm.size);
+  norm.eps = c.norm_eps;
+  kernels::RmsNormCpu(norm);
+  p.Wait();
+}
+
+}  // namespace rivulet

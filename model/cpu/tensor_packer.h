@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// TensorPacker: reads the tensors of a checkpoint into packed matrices and vectors, checks their
+// shapes, and sees to it that each is used.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/gemm.h"
+#include "model/backend_options.h"
+#include "model/blocks/block_config.h"
+#include "model/cpu/cpu_network.h"
+#include "model/cpu/cpu_weights.h"
+#include "model/weights/checkpoint_tensors.h"
+
+namespace rivulet {
+
+// A tensor [rows, k] that becomes rows of a matrix.
+struct TensorRows {
+  std::string name;
+  int rows = 0;
+};
+
+// Errors of all calls: DATA_LOSS (a tensor that is missing, misshapen or damaged, named),
+// INVALID_ARGUMENT (a weight too large for the precision), RESOURCE_EXHAUSTED. Thread: one.
+class TensorPacker {
+ public:
+  using Shape = std::vector<int64_t>;
+
+  // `facts`: its bytes and `lossless` are kept up to date. All are borrowed.
+  TensorPacker(const CheckpointTensors& tensors, const BlockConfig& model,
+               WeightPrecision precision, CpuWeightFacts* facts)
+      : config(model), tensors_(tensors), precision_(precision), facts_(facts) {}
+
+  bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
+  // Rows that a matrix tensor has; 0 where there is none.
+  int RowsOf(const std::string& name) const;
+
+  // All elements of a tensor of this shape, in order; dimensions of 1 do not count.
+  absl::Status Values(const std::string& name, const Shape& shape, std::vector<float>* out);
+
+  // y = x W^T + bias with the parts' rows one below the other. `bias`: of all rows, or empty.
+  absl::Status Matrix(const std::vector<TensorRows>& parts, int k, CpuMatrix* m,
+                      const std::vector<float>& bias = {});
+  // The same with the first column of y given for each part; y has `n` columns.
+  absl::Status PlacedMatrix(const std::vector<std::pair<TensorRows, int>>& parts, int k, int n,
+                            CpuMatrix* m, const std::vector<float>& bias = {});
+
+  // An error for the first tensor that nothing has asked for. Call last.
+  absl::Status CheckNoOthers() const;
+
+  const BlockConfig& config;
+
+ private:
+  absl::Status Check(const std::string& name, const Shape& shape);
+  // As the file has it where all parts agree, unless told otherwise.
+  kernels::WeightType Choose(const std::vector<std::pair<TensorRows, int>>& parts);
+  absl::Status Pack(const TensorRows& part, int column, CpuMatrix* m) const;
+
+  const CheckpointTensors& tensors_;
+  const WeightPrecision precision_;
+  CpuWeightFacts* const facts_;
+  std::set<std::string, std::less<>> used_;
+};
+
+}  // namespace rivulet

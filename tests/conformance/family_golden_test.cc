@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models of the family against their float64 goldens (family/make_goldens.py), and the promises
+// of the seam that their states must keep: prefill is stepping, threads and batches change no bit,
+// a state that was read and written goes on bit for bit. RIVULET_FAMILY_DIR adds a folder of model
+// directories.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "model/cpu/cpu_backend.h"
+#include "model/model.h"
+#include "tests/support/golden.h"
+
+namespace rivulet::testing {
+namespace {
+
+std::vector<std::string> Directories() {
+  std::vector<std::string> found;
+  std::vector<std::string> folders = {RIVULET_SOURCE_DIR "/tests/conformance/family"};
+  if (const char* more = std::getenv("RIVULET_FAMILY_DIR")) folders.emplace_back(more);
+  for (const std::string& folder : folders) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (std::filesystem::exists(entry.path() / "golden.json")) found.push_back(entry.path());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::unique_ptr<Backend> NewBackend(std::shared_ptr<const Model> model, int threads) {
+  CpuBackendOptions options;
+  options.num_slots = 3;
+  options.threads = threads;
+  auto backend = CreateCpuBackend(std::move(model), options);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return backend.ok() ? *std::move(backend) : nullptr;
+}
+
+class FamilyGoldenTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    auto model = Model::Load(GetParam());
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *std::move(model);
+    golden_ = ReadGolden(GetParam());
+    ASSERT_FALSE(golden_.sequences.empty());
+  }
+  BackendScore Score(Backend& backend, std::span<const int32_t> tokens, int chunk) {
+    return ScoreThroughBackend(backend, model_->config(), 1, tokens, chunk);
+  }
+
+  std::shared_ptr<const Model> model_;
+  Golden golden_;
+};
+
+TEST_P(FamilyGoldenTest, OutputsAndLikelihoodMatchFloat64) {
+  const auto backend = NewBackend(model_, 2);
+  for (const GoldenSequence& sequence : golden_.sequences) {
+    const BackendScore score = Score(*backend, sequence.tokens, 1024);
+    ASSERT_EQ(int64_t(score.logprobs.size()), sequence.num_scored);
+    EXPECT_NEAR(score.nll_nats, sequence.nll_nats, 1e-4 * std::max(1.0, sequence.nll_nats));
+    size_t j = 0;
+    double worst = 0;
+    for (const int64_t position : golden_.positions) {
+      if (position >= sequence.num_scored) continue;  // positions past the end are left out
+      const std::vector<float>& outputs = score.outputs[size_t(position)];
+      ASSERT_LT(j, sequence.outputs.size());
+      ASSERT_EQ(outputs.size(), sequence.outputs[j].size());
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        worst = std::max(worst, std::fabs(double{outputs[i]} - sequence.outputs[j][i]));
+      }
+      ++j;
+    }
+    EXPECT_EQ(j, sequence.outputs.size());
+    EXPECT_LE(worst, 1e-4);
+    std::printf("  %s: worst output error %.2g\n", GetParam().c_str() + GetParam().rfind('/') + 1,
+                worst);
+  }
+}
+
+TEST_P(FamilyGoldenTest, TheCutIntoRunsAndTheThreadsChangeNoBit) {
+  const std::vector<int32_t>& tokens = golden_.sequences.back().tokens;
+  const auto alone = NewBackend(model_, 1);
+  const BackendScore whole = Score(*alone, tokens, 1024);
+  for (const int threads : {1, 3}) {
+    const auto backend = NewBackend(model_, threads);
+    for (const int chunk : {1, 2, 7, 1024}) {
+      const BackendScore score = Score(*backend, tokens, chunk);
+      EXPECT_EQ(score.outputs, whole.outputs) << threads << " threads, chunks of " << chunk;
+      EXPECT_EQ(score.state, whole.state) << threads << " threads, chunks of " << chunk;
+    }
+  }
+}
+
+TEST_P(FamilyGoldenTest, AStateThatWasReadAndWrittenGoesOnBitForBit) {
+  const std::vector<int32_t>& tokens = golden_.sequences.front().tokens;
+  const auto backend = NewBackend(model_, 2);
+  const BackendScore whole = Score(*backend, tokens, 1024);
+  const size_t half = tokens.size() / 2;
+  const BackendScore first = Score(*backend, std::span(tokens).first(half + 1), 1024);
+  const Slot slot = 2, copy = 3;
+  ASSERT_TRUE(backend->ZeroSlots({{slot, copy}}).ok());
+  ASSERT_TRUE(backend->WriteSlot(slot, first.state).ok());
+  ASSERT_TRUE(backend->CopySlot(slot, copy).ok());
+  std::vector<std::vector<float>> outputs(tokens.size() - 1 - half);
+  std::vector<OutputRequest> requests;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    outputs[i].resize(size_t(model_->config().output_size()));
+    requests.push_back({int(i), outputs[i].data()});
+  }
+  for (const Slot one : {slot, copy}) {
+    rivulet::Run run;
+    RunRow row;
+    row.slot = one;
+    row.position = int64_t(half);
+    row.tokens = std::span(tokens).subspan(half, outputs.size());
+    row.outputs = requests;
+    run.rows.push_back(row);
+    for (std::vector<float>& output : outputs) std::fill(output.begin(), output.end(), 0.0f);
+    ASSERT_TRUE(backend->Submit(run).ok());
+    std::vector<Record> records;
+    ASSERT_TRUE(*backend->Poll(&records));
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      ASSERT_EQ(outputs[i], whole.outputs[half + i]) << "slot " << one << " token " << half + i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FamilyGoldenTest, ::testing::ValuesIn(Directories()),
+                         [](const auto& param) {
+                           std::string name = param.param.substr(param.param.rfind('/') + 1);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace rivulet::testing

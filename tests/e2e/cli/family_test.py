@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of the family, from the directory as it is to the command: scores agree with the float64 goldens, and sessions keep every
+part of their states through forks, rewinds and snapshots.
+
+RIVULET_FAMILY_DIR (folders of model directories, separated by colons) adds directories that the repository does not hold.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import struct
+import tempfile
+import unittest
+
+from command import SOURCE_DIR, CommandTest, Server, rivulet, token_lines
+
+FOLDERS = [SOURCE_DIR / "tests/conformance/family"]
+FOLDERS += [pathlib.Path(path) for path in os.environ.get("RIVULET_FAMILY_DIR", "").split(":") if path]
+DIRECTORIES = sorted(golden.parent for folder in FOLDERS for golden in folder.glob("*/golden.json"))
+FIRST, MORE = [3, 1, 4, 1, 5, 9, 2, 6], [5, 3, 5]
+
+
+def text(tokens):
+    return ",".join(map(str, tokens))
+
+
+class FamilyTest(CommandTest):
+    def test_scores_agree_with_the_goldens(self):
+        self.assertGreaterEqual(len({d.name for d in DIRECTORIES}), 10, "the repository holds one of each kind at least")
+        for directory in DIRECTORIES:
+            golden = json.loads((directory / "golden.json").read_text())
+            for sequence in golden["sequences"]:
+                positions = [p for p in golden["positions"] if p < sequence["num_scored"]]
+                with self.subTest(f"{directory.name}, {len(sequence['tokens'])} tokens"):
+                    result = rivulet(
+                        "score", "--model", directory, "--input", "-", "--outputs", text(positions),
+                        stdin=token_lines([sequence["tokens"]]),
+                    )
+                    (line,) = self.succeeds(result).lines()
+                    self.assertEqual(line["num_scored"], sequence["num_scored"])
+                    self.assertLessEqual(abs(line["nll_nats"] - sequence["nll_nats"]), 1e-4 * max(1, sequence["nll_nats"]))
+                    self.assertEqual(len(line["outputs"]), len(sequence["outputs"]))
+                    for got, want in zip(line["outputs"], sequence["outputs"]):
+                        self.assertLessEqual(max(abs(a - b) for a, b in zip(got, want, strict=True)), 1e-4)
+
+    def test_sessions_keep_every_part_of_their_states(self):
+        for directory in DIRECTORIES:
+            with self.subTest(directory.name):
+                self.check_sessions(directory)
+
+    def check_sessions(self, directory):
+        def generate(server, session, *args):
+            command = ("generate", "--session", session, "--target", server.target, "--json", "--max-tokens", "9", *args)
+            return [token for part in self.succeeds(rivulet(*command)).lines() for token in part["tokens"]]
+
+        def sessions(server, action, *args):
+            return self.succeeds(rivulet("sessions", action, *args, "--target", server.target)).out.split()
+
+        whole = rivulet("generate", "--model", directory, "--tokens", text(FIRST + MORE), "--seed", "7", "--max-tokens", "9", "--ignore-eos")
+        want = [int(token) for token in self.succeeds(whole).out.split()]
+        self.assertEqual(len(want), 9)
+        drawn = ("--seed", "7", "--ignore-eos", "--tokens", text(MORE))
+        with tempfile.TemporaryDirectory() as folder, Server(directory) as server:
+            (session,) = sessions(server, "open")
+            sessions(server, "append", session, "--tokens", text(FIRST))
+            (fork,) = sessions(server, "fork", session)
+            snapshot = os.path.join(folder, "snapshot")
+            sessions(server, "snapshot", session, "--out", snapshot)
+            self.assertEqual(generate(server, session, *drawn), want, "a session")
+            self.assertEqual(generate(server, fork, *drawn), want, "a fork")
+            sessions(server, "rewind", session, "--position", str(len(FIRST)))
+            self.assertEqual(generate(server, session, *drawn), want, "after a rewind")
+            with Server(directory) as other:
+                (restored,) = sessions(other, "restore", "--input", snapshot)
+                self.assertEqual(generate(other, restored, *drawn), want, "restored in another process")
+
+    def test_a_tensor_that_is_missing_misshapen_or_not_expected_ends_the_start(self):
+        directory = next(d for d in DIRECTORIES if d.name == "gla")
+        name = "model.layers.1.attn.g_proj.weight"
+        for change, said in (
+            (lambda tensors: tensors.pop(name), "the checkpoint lacks it"),
+            (lambda tensors: tensors[name]["shape"].reverse() or tensors[name]["shape"].append(2), "the configuration needs"),
+            (lambda tensors: tensors.update({name + "2": tensors.pop(name)}), name + "2"),
+        ):
+            with self.subTest(said), tempfile.TemporaryDirectory() as folder:
+                copy = pathlib.Path(folder) / "gla"
+                shutil.copytree(directory, copy)
+                self.change_header(copy / "model.safetensors", change)
+                result = rivulet("generate", "--model", copy, "--tokens", "1")
+                self.fails(result, 2, name)
+                self.assertEqual(len(result.err.splitlines()), 1)
+
+    @staticmethod
+    def change_header(path, change):
+        data = path.read_bytes()
+        (size,) = struct.unpack("<Q", data[:8])
+        tensors = json.loads(data[8 : 8 + size])
+        change(tensors)
+        kept = {name: tensor for name, tensor in tensors.items() if name != "__metadata__"}
+        body, at = b"", 0
+        for tensor in kept.values():
+            begin, end = tensor["data_offsets"]
+            values = 1
+            for extent in tensor["shape"]:
+                values *= extent
+            part = data[8 + size + begin : 8 + size + end]
+            part = (part * 2)[: values * (2 if tensor["dtype"] != "F32" else 4)]
+            tensor["data_offsets"] = [at, at + len(part)]
+            at += len(part)
+            body += part
+        header = json.dumps(kept).encode()
+        path.write_bytes(struct.pack("<Q", len(header)) + header + body)
+
+    def test_what_cannot_be_served_is_one_line(self):
+        directory = next(d for d in DIRECTORIES if d.name == "gla")
+        for settings, field in (({"attn": {"layers": [1]}}, "attn"), ({"use_gv": True}, "use_gv"), ({"tomorrow": 1}, "tomorrow")):
+            with self.subTest(field), tempfile.TemporaryDirectory() as folder:
+                copy = pathlib.Path(folder) / "gla"
+                shutil.copytree(directory, copy)
+                config = json.loads((copy / "config.json").read_text())
+                (copy / "config.json").write_text(json.dumps(config | settings))
+                result = rivulet("generate", "--model", copy, "--tokens", "1")
+                self.fails(result, 2, field)
+                self.assertEqual(len(result.err.splitlines()), 1)
+
+    def test_a_prompt_must_hold_a_token_and_be_no_text(self):
+        for directory in DIRECTORIES[:1]:
+            self.fails(rivulet("generate", "--model", directory, "--tokens", ""), 2, "prompt")
+            self.fails(rivulet("generate", "--model", directory, "--prompt", "a"), 2, "not text")
+
+
+if __name__ == "__main__":
+    unittest.main()

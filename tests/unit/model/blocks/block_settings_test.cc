@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a config.json of a checkpoint means: which settings are honoured, and that none that changes
+// the mathematics is passed over.
+#include "model/blocks/block_settings.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "model/base/error.h"
+#include "model/blocks/settings_reader.h"
+#include "model/model_name.h"
+
+namespace rivulet {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kFla[] = R"("vocab_size": 50, "hidden_size": 64, "num_hidden_layers": 2,
+  "num_heads": 2, "hidden_act": "swish", "norm_eps": 1e-6, "attn": null)";
+constexpr char kMamba2[] = R"({"model_type": "mamba2", "vocab_size": 50, "hidden_size": 64,
+  "num_hidden_layers": 2, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2,
+  "expand": 2, "layer_norm_epsilon": 1e-5,
+  "time_step_limit": [0.0, {"__float__": "Infinity"}]})";
+constexpr char kRwkv7[] = R"({"model_type": "rwkv7", "vocab_size": 50, "hidden_size": 64,
+  "num_hidden_layers": 2, "head_dim": 32, "hidden_act": "sqrelu", "value_dim": [64, 64]})";
+
+// A model of flash-linear-attention with `more` settings.
+std::string Fla(absl::string_view type, absl::string_view more = "") {
+  return absl::StrCat("{\"model_type\": \"", type, "\", ", kFla, more.empty() ? "" : ", ", more,
+                      "}");
+}
+
+absl::StatusOr<BlockConfig> Parse(absl::string_view text) {
+  const absl::StatusOr<JsonValue> json = ParseSettings(text);
+  if (!json.ok()) return json.status();
+  return ParseBlockConfig(*json);
+}
+
+// Refused with this reason and field, in a message that holds `what`.
+void ExpectRefused(const std::string& text, absl::string_view reason, absl::string_view field,
+                   absl::string_view what) {
+  const auto config = Parse(text);
+  ASSERT_FALSE(config.ok()) << text;
+  const ErrorDetail detail = GetErrorDetail(config.status());
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(detail.reason, reason) << config.status();
+  EXPECT_EQ(detail.field, field) << config.status();
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr(std::string(what)));
+}
+
+TEST(BlockSettingsTest, SizesFollowFromTheSettingsOfEachKind) {
+  const auto retnet = Parse(Fla("retnet"));
+  ASSERT_TRUE(retnet.ok()) << retnet.status();
+  EXPECT_EQ(retnet->key_dim, 32);
+  EXPECT_EQ(retnet->value_dim, 64);  // expand_v is 2 unless told otherwise
+  EXPECT_EQ(retnet->ffn_size, 256);  // 256 ceil(64 * 2 * 2/3 / 256)
+  const auto gla = Parse(Fla("gla", R"("clamp_min": -1.5, "gate_logit_normalizer": 8)"));
+  ASSERT_TRUE(gla.ok()) << gla.status();
+  EXPECT_EQ(gla->key_dim, 16);  // expand_k is 0.5
+  EXPECT_EQ(gla->gate_floor, -1.5f);
+  EXPECT_EQ(gla->gate_normalizer, 8);
+  const auto hgrn2 = Parse(absl::StrReplaceAll(Fla("hgrn2", R"("expand_ratio": 32)"),
+                                               {{"\"num_heads\": 2", "\"num_heads\": null"}}));
+  ASSERT_TRUE(hgrn2.ok()) << hgrn2.status();
+  EXPECT_EQ(hgrn2->num_heads, 2);
+  EXPECT_EQ(hgrn2->value_dim, 32);
+  const auto delta = Parse(Fla("delta_net", R"("conv_size": 3, "allow_neg_eigval": true)"));
+  ASSERT_TRUE(delta.ok()) << delta.status();
+  EXPECT_EQ(delta->conv_width, 3);
+  EXPECT_TRUE(delta->negative_eigenvalues);
+  EXPECT_FALSE(delta->output_gate);
+  EXPECT_EQ(delta->conv_channels(), 3 * 64);
+  const auto gated = Parse(Fla("gated_deltanet", R"("head_dim": 16, "intermediate_size": 96)"));
+  ASSERT_TRUE(gated.ok()) << gated.status();
+  EXPECT_EQ(gated->value_dim, 32);
+  EXPECT_EQ(gated->ffn_size, 96);
+  EXPECT_TRUE(gated->output_gate);
+  const auto kda = Parse(Fla("kda", R"("head_dim": 16)"));
+  ASSERT_TRUE(kda.ok()) << kda.status();
+  EXPECT_EQ(kda->value_dim, 16);
+  const auto mamba2 = Parse(kMamba2);
+  ASSERT_TRUE(mamba2.ok()) << mamba2.status();
+  EXPECT_EQ(mamba2->conv_channels(), 128 + 2 * 2 * 16);
+  EXPECT_EQ(mamba2->ffn_size, 0);
+  EXPECT_EQ(mamba2->dt_max, std::numeric_limits<float>::infinity());
+  const auto rwkv7 = Parse(kRwkv7);
+  ASSERT_TRUE(rwkv7.ok()) << rwkv7.status();
+  EXPECT_EQ(rwkv7->num_heads, 2);
+  EXPECT_EQ(rwkv7->ffn_size, 256);
+  EXPECT_TRUE(rwkv7->first_norm);
+}
+
+TEST(BlockSettingsTest, AStateHasItsPartsSideBySide) {
+  const BlockState gla = Parse(Fla("gla"))->state();
+  EXPECT_EQ(gla.floats_per_layer, size_t{2 * 16 * 32});
+  const BlockConfig config = *Parse(kRwkv7);
+  const BlockState rwkv7 = config.state();
+  EXPECT_EQ(rwkv7.mixer_shift, size_t{2 * 32 * 32});
+  EXPECT_EQ(rwkv7.ffn_shift, rwkv7.mixer_shift + 64);
+  EXPECT_EQ(rwkv7.floats_per_slot, 2 * (rwkv7.ffn_shift + 64));
+  const BlockState mamba2 = Parse(kMamba2)->state();
+  EXPECT_EQ(mamba2.conv, size_t{8 * 16 * 16});
+  EXPECT_EQ(mamba2.floats_per_layer, mamba2.conv + size_t{3 * 192});
+}
+
+TEST(BlockSettingsTest, OldSpellingsMeanTheSame) {
+  const auto bare =
+      Parse(absl::StrReplaceAll(kMamba2, {{R"({"__float__": "Infinity"})", "Infinity"}}));
+  ASSERT_TRUE(bare.ok()) << bare.status();
+  EXPECT_EQ(bare->dt_max, std::numeric_limits<float>::infinity());
+  const auto fla = Parse(absl::StrReplaceAll(
+      kMamba2,
+      {{"layer_norm_epsilon", "norm_eps"},
+       {R"("time_step_limit": [0.0, {"__float__": "Infinity"}])", R"("dt_limit": [0.5, 2])"}}));
+  ASSERT_TRUE(fla.ok()) << fla.status();
+  EXPECT_EQ(fla->dt_min, 0.5f);
+  EXPECT_EQ(fla->dt_max, 2.0f);
+  ExpectRefused(absl::StrReplaceAll(kMamba2, {{"\"expand\"", "\"norm_eps\": 1e-5, \"expand\""}}),
+                "INVALID_CONFIG", "norm_eps", "stands beside layer_norm_epsilon");
+}
+
+TEST(BlockSettingsTest, WhatChangesTheMathematicsIsRefusedByName) {
+  const std::pair<std::string, std::string> refused[] = {
+      {Fla("gla", R"("use_gv": true)"), "use_gv"},
+      {Fla("gla", R"("use_gk": false)"), "use_gk"},
+      {Fla("gla", R"("feature_map": "relu")"), "feature_map"},
+      {Fla("gla", R"("num_kv_heads": 1)"), "num_kv_heads"},
+      {Fla("gla", R"("use_short_conv": true)"), "use_short_conv"},
+      {Fla("gla", R"("use_output_gate": false)"), "use_output_gate"},
+      {Fla("gla", R"("elementwise_affine": false)"), "elementwise_affine"},
+      {Fla("retnet", R"("attnres_block_size": 4)"), "attnres_block_size"},
+      {Fla("hgrn2", R"("expand_ratio": 32, "use_lower_bound": false)"), "use_lower_bound"},
+      {Fla("delta_net", R"("use_short_conv": false)"), "use_short_conv"},
+      {Fla("delta_net", R"("conv_bias": true)"), "conv_bias"},
+      {Fla("delta_net", R"("use_beta": false)"), "use_beta"},
+      {Fla("delta_net", R"("use_output_norm": false)"), "use_output_norm"},
+      {Fla("delta_net", R"("qk_norm": "sum")"), "qk_norm"},
+      {Fla("delta_net", R"("qk_activation": "elu")"), "qk_activation"},
+      {Fla("gated_deltanet", R"("num_v_heads": 4)"), "num_v_heads"},
+      {Fla("gated_deltanet", R"("output_gate_activation": "sigmoid")"), "output_gate_activation"},
+      {Fla("kda", R"("safe_gate": true)"), "safe_gate"},
+      {Fla("kda", R"("lower_bound": -5.0)"), "lower_bound"},
+      {Fla("gla", R"("hidden_ratio_of_tomorrow": 3)"), "hidden_ratio_of_tomorrow"},
+      {absl::StrReplaceAll(Fla("gla"), {{"swish", "powlu"}}), "hidden_act"},
+      {absl::StrReplaceAll(Fla("gla"), {{"\"attn\": null", R"("attn": {"layers": [1]})"}}), "attn"},
+      {absl::StrReplaceAll(kMamba2, {{"\"expand\"", "\"rmsnorm\": false, \"expand\""}}), "rmsnorm"},
+      {absl::StrReplaceAll(kMamba2, {{"\"expand\"", "\"norm_before_gate\": true, \"expand\""}}),
+       "norm_before_gate"},
+      {absl::StrReplaceAll(kMamba2, {{"\"expand\"", "\"D_has_hdim\": true, \"expand\""}}),
+       "D_has_hdim"},
+      {absl::StrReplaceAll(kRwkv7, {{"[64, 64]", "[64, 32]"}}), "value_dim"},
+      {Fla("llama"), "model_type"},
+  };
+  for (const auto& [text, field] : refused) ExpectRefused(text, "UNSUPPORTED_MODEL", field, field);
+  ExpectRefused(refused[21].first, "UNSUPPORTED_MODEL", "attn", "softmax attention");
+}
+
+TEST(BlockSettingsTest, WhatCannotBeIsNamed) {
+  ExpectRefused(Fla("gla", R"("clamp_min": 1)"), "INVALID_CONFIG", "clamp_min", "at most 0");
+  ExpectRefused(Fla("gla", R"("expand_v": 0.52)"), "INVALID_CONFIG", "expand_v",
+                "do not divide by 2");
+  ExpectRefused(Fla("gla", R"("eos_token_id": 50)"), "INVALID_CONFIG", "eos_token_id", "0 to 49");
+  ExpectRefused(Fla("gla", R"("hidden_ratio": "wide")"), "INVALID_CONFIG", "hidden_ratio",
+                "above 0");
+  ExpectRefused(Fla("delta_net", R"("conv_size": 9)"), "INVALID_CONFIG", "conv_size", "1 to 8");
+  ExpectRefused(absl::StrReplaceAll(Fla("gla"), {{"\"hidden_size\": 64, ", ""}}), "INVALID_CONFIG",
+                "hidden_size", "is missing");
+  ExpectRefused(absl::StrReplaceAll(kMamba2, {{"\"n_groups\": 2", "\"n_groups\": 3"}}),
+                "INVALID_CONFIG", "n_groups", "does not divide");
+  ExpectRefused(absl::StrReplaceAll(kMamba2, {{"\"expand\": 2", "\"expand\": 3"}}),
+                "INVALID_CONFIG", "expand", "are not num_heads");
+  ExpectRefused(absl::StrReplaceAll(kMamba2, {{"[0.0, {\"__float__\": \"Infinity\"}]", "[2, 1]"}}),
+                "INVALID_CONFIG", "time_step_limit", "minimum above its maximum");
+  ExpectRefused(absl::StrReplaceAll(kRwkv7, {{"\"head_dim\": 32", "\"head_dim\": 48"}}),
+                "INVALID_CONFIG", "head_dim", "does not divide");
+  ExpectRefused(
+      absl::StrReplaceAll(Fla("gla"), {{"\"num_hidden_layers\": 2", "\"num_hidden_layers\": 4096"},
+                                       {"\"hidden_size\": 64", "\"hidden_size\": 65536"}}),
+      "INVALID_CONFIG", "num_hidden_layers", "larger than 16 GiB");
+}
+
+TEST(ModelNameTest, ADirectoryNamesItsModel) {
+  EXPECT_EQ(NameOfDirectory("/models/RWKV7-0.4B-World/"), "rwkv7-0.4b-world");
+  EXPECT_EQ(NameOfDirectory("models//my model"), "my-model");
+  EXPECT_EQ(NameOfDirectory("/h/hub/models--fla-hub--GLA-340M/snapshots/0a1b2c"), "gla-340m");
+  EXPECT_EQ(NameOfDirectory("/"), "model");
+  EXPECT_EQ(NameOfDirectory("..."), "model");
+  EXPECT_EQ(NameOfDirectory("/x/" + std::string(80, 'a')), std::string(64, 'a'));
+}
+
+}  // namespace
+}  // namespace rivulet
