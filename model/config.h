@@ -57,6 +57,7 @@ struct ModelConfig {
   std::string name;
   int vocab_size = 0;
   std::optional<int32_t> bos_token_id, eos_token_id;
+  std::vector<int32_t> more_eos_token_ids;  // beside eos_token_id; a checkpoint may name several
   int hidden_size = 0, num_layers = 0, num_heads = 0;
   int key_dim = 0, value_dim = 0;  // a head
   int ffn_size = 0;

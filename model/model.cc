@@ -37,7 +37,10 @@ ModelConfig ConfigOf(BlockConfig blocks, absl::string_view directory) {
   ModelConfig config;
   config.name = NameOfDirectory(directory);
   config.vocab_size = blocks.vocab_size;
-  config.eos_token_id = blocks.eos_token_id;
+  if (!blocks.eos_token_ids.empty()) {
+    config.eos_token_id = blocks.eos_token_ids.front();
+    config.more_eos_token_ids.assign(blocks.eos_token_ids.begin() + 1, blocks.eos_token_ids.end());
+  }
   config.hidden_size = blocks.hidden_size;
   config.num_layers = blocks.num_layers;
   config.num_heads = blocks.num_heads;
@@ -48,10 +51,26 @@ ModelConfig ConfigOf(BlockConfig blocks, absl::string_view directory) {
   return config;
 }
 
+// generation_config.json says where generation ends, if it is there and says so; its other defaults
+// are the client's business.
+absl::Status ReadGenerationConfig(const std::string& directory, BlockConfig* blocks) {
+  constexpr char kName[] = "generation_config.json";
+  const auto text = ReadSmallFile(absl::StrCat(directory, "/", kName), kMaxConfigBytes);
+  if (absl::IsNotFound(text.status())) return absl::OkStatus();
+  if (!text.ok()) return Annotate(text.status(), kName);
+  const absl::StatusOr<JsonValue> json = ParseSettings(*text);
+  if (!json.ok()) return Annotate(json.status(), kName);
+  auto ids = ParseEosTokenIds(*json, blocks->vocab_size);
+  if (!ids.ok()) return Annotate(ids.status(), kName);
+  if (!ids->empty()) blocks->eos_token_ids = *std::move(ids);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ModelConfig> ParseAnyConfig(const std::string& text, const std::string& directory) {
   const absl::StatusOr<JsonValue> json = ParseSettings(text);
   if (!json.ok() || !HasModelType(*json)) return ParseModelConfig(text);
   RIVULET_ASSIGN_OR_RETURN(BlockConfig blocks, ParseBlockConfig(*json));
+  RIVULET_RETURN_IF_ERROR(ReadGenerationConfig(directory, &blocks));
   return ConfigOf(std::move(blocks), directory);
 }
 

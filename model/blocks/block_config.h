@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace rivulet {
 
@@ -44,7 +45,7 @@ struct BlockConfig {
   int ffn_size = 0;                               // 0: no feed-forward (Mamba-2)
   float norm_eps = 1e-6f;
   bool tied_head = false;  // the embedding is the head's matrix
-  std::optional<int32_t> eos_token_id;
+  std::vector<int32_t> eos_token_ids;
 
   int conv_width = 0;  // 0: no convolution
   bool conv_bias = false;

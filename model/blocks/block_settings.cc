@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -48,18 +49,6 @@ absl::StatusOr<absl::string_view> Spelling(SettingsReader* settings, absl::strin
   return second ? other : name;
 }
 
-absl::Status ParseEos(SettingsReader* settings, BlockConfig* config) {
-  const JsonValue* eos = settings->Find("eos_token_id");
-  if (eos == nullptr) return absl::OkStatus();
-  if (eos->kind != Kind::kInteger || eos->integer < 0 || eos->integer >= config->vocab_size) {
-    return InvalidSetting("eos_token_id",
-                          absl::StrCat("is ", Describe(*eos), "; allowed: a token id, 0 to ",
-                                       config->vocab_size - 1));
-  }
-  config->eos_token_id = static_cast<int32_t>(eos->integer);
-  return absl::OkStatus();
-}
-
 // What all kinds have.
 absl::Status ParseCommon(SettingsReader* settings, BlockConfig* config) {
   settings->Harmless({"architectures",
@@ -87,7 +76,8 @@ absl::Status ParseCommon(SettingsReader* settings, BlockConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Count("num_hidden_layers", 0, &config->num_layers, 4096));
   RIVULET_RETURN_IF_ERROR(settings->Bool("tie_word_embeddings", false, &config->tied_head));
   RIVULET_RETURN_IF_ERROR(CheckNoSoftmaxLayers(settings));
-  return ParseEos(settings, config);
+  settings->Harmless({"eos_token_id"});  // read by ParseBlockConfig
+  return absl::OkStatus();
 }
 
 absl::Status ParseEps(SettingsReader* settings, absl::string_view name, double eps,
@@ -383,6 +373,23 @@ bool HasModelType(const JsonValue& config) {
   return config.kind == Kind::kObject && config.Find("model_type") != nullptr;
 }
 
+absl::StatusOr<std::vector<int32_t>> ParseEosTokenIds(const JsonValue& config, int vocab_size) {
+  const JsonValue* eos = config.Find("eos_token_id");
+  std::vector<int32_t> ids;
+  if (eos == nullptr || eos->kind == Kind::kNull) return ids;
+  const std::span<const JsonValue> values =
+      eos->kind == Kind::kArray ? std::span(eos->items) : std::span(eos, 1);
+  for (const JsonValue& id : values) {
+    if (id.kind != Kind::kInteger || id.integer < 0 || id.integer >= vocab_size) {
+      return InvalidSetting(
+          "eos_token_id",
+          absl::StrCat("is ", Describe(id), "; allowed: token ids, 0 to ", vocab_size - 1));
+    }
+    ids.push_back(static_cast<int32_t>(id.integer));
+  }
+  return ids;
+}
+
 absl::StatusOr<BlockConfig> ParseBlockConfig(const JsonValue& json) {
   if (json.kind != Kind::kObject) {
     return InvalidSetting("config.json", absl::StrCat("is ", Describe(json), ", not an object"));
@@ -394,6 +401,7 @@ absl::StatusOr<BlockConfig> ParseBlockConfig(const JsonValue& json) {
   RIVULET_RETURN_IF_ERROR(kParsers[size_t(config.kind)](&settings, &config));
   RIVULET_RETURN_IF_ERROR(settings.CheckNoOthers());
   RIVULET_RETURN_IF_ERROR(CheckSizes(config));
+  RIVULET_ASSIGN_OR_RETURN(config.eos_token_ids, ParseEosTokenIds(json, config.vocab_size));
   return config;
 }
 

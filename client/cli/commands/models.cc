@@ -56,7 +56,10 @@ std::string ModelJson(const v1::GetModelReply& model) {
                                  {"num_heads", a.num_heads()},
                                  {"feature_map", a.feature_map()}};
   if (a.has_bos_token_id()) json["bos_token_id"] = a.bos_token_id();
-  if (a.has_eos_token_id()) json["eos_token_id"] = a.eos_token_id();
+  if (a.has_eos_token_id()) {
+    json["eos_token_id"] = a.eos_token_id();
+    json["eos_token_ids"] = a.eos_token_ids();
+  }
   if (a.has_max_sequence_tokens()) json["max_sequence_tokens"] = a.max_sequence_tokens();
   json["limits"] = {{"max_tokens", model.limits().max_tokens()},
                     {"default_max_tokens", model.limits().default_max_tokens()},

@@ -223,8 +223,12 @@ std::optional<SlotSampler> SampleSequence::Sampler() const {
   sampler.params = spec.sampling;
   sampler.sample_index = static_cast<uint32_t>(index_);
   sampler.stop_ids = spec.stop_ids;
-  const auto& eos = generate_->model.config->eos_token_id;
-  if (eos && !spec.ignore_eos) sampler.stop_ids.push_back(*eos);
+  const ModelConfig& config = *generate_->model.config;
+  if (config.eos_token_id && !spec.ignore_eos) {
+    sampler.stop_ids.push_back(*config.eos_token_id);
+    sampler.stop_ids.insert(sampler.stop_ids.end(), config.more_eos_token_ids.begin(),
+                            config.more_eos_token_ids.end());
+  }
   sampler.want_logprobs = spec.want_logprobs;
   sampler.num_top_logprobs = spec.num_top_logprobs;
   if (!parked.empty()) {

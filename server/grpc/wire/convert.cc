@@ -173,7 +173,12 @@ const char* FeatureMapName(kernels::FeatureMapKind kind) {
 void DescribeArchitecture(const ModelConfig& config, v1::ModelArchitecture* wire) {
   wire->set_vocab_size(config.vocab_size);
   if (config.bos_token_id) wire->set_bos_token_id(*config.bos_token_id);
-  if (config.eos_token_id) wire->set_eos_token_id(*config.eos_token_id);
+  if (config.eos_token_id) {
+    wire->set_eos_token_id(*config.eos_token_id);
+    wire->add_eos_token_ids(*config.eos_token_id);
+  }
+  wire->mutable_eos_token_ids()->Add(config.more_eos_token_ids.begin(),
+                                     config.more_eos_token_ids.end());
   wire->set_hidden_size(config.hidden_size);
   wire->set_num_layers(config.num_layers);
   wire->set_num_heads(config.num_heads);

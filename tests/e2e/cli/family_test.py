@@ -124,6 +124,19 @@ class FamilyTest(CommandTest):
                 self.fails(result, 2, field)
                 self.assertEqual(len(result.err.splitlines()), 1)
 
+    def test_generation_ends_at_each_eos_of_the_generation_config(self):
+        directory = next(d for d in DIRECTORIES if d.name == "gla")
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder) / "gla"
+            shutil.copytree(directory, copy)
+            command = ("generate", "--model", copy, "--tokens", "1,2,3", "--seed", "5", "--max-tokens", "8")
+            drawn = self.succeeds(rivulet(*command, "--ignore-eos")).out.split()
+            last = next(i for i in range(2, 8) if drawn[i] not in drawn[:i])
+            (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": [int(drawn[last]), 0], "temperature": 9}))
+            self.assertEqual(self.succeeds(rivulet(*command)).out.split(), drawn[:last])
+            (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": [10**6]}))
+            self.fails(rivulet(*command), 2, "eos_token_id")
+
     def test_a_prompt_must_hold_a_token_and_be_no_text(self):
         for directory in DIRECTORIES[:1]:
             self.fails(rivulet("generate", "--model", directory, "--tokens", ""), 2, "prompt")

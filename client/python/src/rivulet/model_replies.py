@@ -37,7 +37,7 @@ class Mixture:
 class Architecture:
     """Sizes of a model; *_dim are per head. mixture: None for a head that computes vocab_size logits.
     max_sequence_tokens: maximum number of given and generated tokens; None: no limit. kind: "linear", or the model_type of a
-    checkpoint, for example "rwkv7"."""
+    checkpoint, for example "rwkv7". eos_token_ids: all that end a generation, eos_token_id first."""
 
     vocab_size: int
     bos_token_id: int | None
@@ -53,6 +53,7 @@ class Architecture:
     max_sequence_tokens: int | None
     mixture: Mixture | None
     kind: str
+    eos_token_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,7 @@ def model(message: inference_pb2.GetModelReply) -> Model:
         **fields(size, "vocab_size", "hidden_size", "num_layers", "num_heads", "key_dim", "value_dim", "ffn_size",
                   "key_features", "feature_map", "kind"),
         **{name: optional(size, name) for name in may_be_absent}, mixture=mixture,
+        eos_token_ids=tuple(size.eos_token_ids),
     )  # fmt: skip
     content: TokenContent | ImageContent | TextContent = TokenContent()
     if message.content.HasField("image"):

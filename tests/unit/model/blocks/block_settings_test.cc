@@ -184,6 +184,15 @@ TEST(BlockSettingsTest, WhatCannotBeIsNamed) {
       "INVALID_CONFIG", "num_hidden_layers", "larger than 16 GiB");
 }
 
+TEST(BlockSettingsTest, GenerationMayEndAtSeveralTokens) {
+  EXPECT_EQ(Parse(Fla("gla"))->eos_token_ids, std::vector<int32_t>());
+  EXPECT_EQ(Parse(Fla("gla", R"("eos_token_id": 7)"))->eos_token_ids, std::vector<int32_t>{7});
+  EXPECT_EQ(Parse(Fla("gla", R"("eos_token_id": [7, 3])"))->eos_token_ids,
+            (std::vector<int32_t>{7, 3}));
+  ExpectRefused(Fla("gla", R"("eos_token_id": [7, -1])"), "INVALID_CONFIG", "eos_token_id",
+                "is -1");
+}
+
 TEST(ModelNameTest, ADirectoryNamesItsModel) {
   EXPECT_EQ(NameOfDirectory("/models/RWKV7-0.4B-World/"), "rwkv7-0.4b-world");
   EXPECT_EQ(NameOfDirectory("models//my model"), "my-model");
