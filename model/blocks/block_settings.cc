@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <span>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -371,23 +370,6 @@ absl::Status CheckSizes(const BlockConfig& config) {
 
 bool HasModelType(const JsonValue& config) {
   return config.kind == Kind::kObject && config.Find("model_type") != nullptr;
-}
-
-absl::StatusOr<std::vector<int32_t>> ParseEosTokenIds(const JsonValue& config, int vocab_size) {
-  const JsonValue* eos = config.Find("eos_token_id");
-  std::vector<int32_t> ids;
-  if (eos == nullptr || eos->kind == Kind::kNull) return ids;
-  const std::span<const JsonValue> values =
-      eos->kind == Kind::kArray ? std::span(eos->items) : std::span(eos, 1);
-  for (const JsonValue& id : values) {
-    if (id.kind != Kind::kInteger || id.integer < 0 || id.integer >= vocab_size) {
-      return InvalidSetting(
-          "eos_token_id",
-          absl::StrCat("is ", Describe(id), "; allowed: token ids, 0 to ", vocab_size - 1));
-    }
-    ids.push_back(static_cast<int32_t>(id.integer));
-  }
-  return ids;
 }
 
 absl::StatusOr<BlockConfig> ParseBlockConfig(const JsonValue& json) {

@@ -7,8 +7,6 @@
 // changes the numbers is passed over.
 #pragma once
 
-#include <vector>
-
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/base/strict_json.h"
@@ -18,10 +16,6 @@ namespace rivulet {
 
 // Whether a configuration is of this layout: it has a `model_type`.
 bool HasModelType(const JsonValue& config);
-
-// The `eos_token_id` of a config.json or generation_config.json, a number or a list; empty where there
-// is none. Errors: INVALID_ARGUMENT (INVALID_CONFIG: no token id).
-absl::StatusOr<std::vector<int32_t>> ParseEosTokenIds(const JsonValue& config, int vocab_size);
 
 // Errors: INVALID_ARGUMENT, naming the setting and what it holds; reasons INVALID_CONFIG (missing,
 // mistyped, out of range, inconsistent) and UNSUPPORTED_MODEL (a kind or a setting that others know

@@ -2,6 +2,7 @@
 #include "model/blocks/settings_reader.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -134,6 +135,23 @@ absl::Status SettingsReader::Absent(absl::string_view name) {
   const JsonValue* found = Find(name);
   if (found == nullptr) return absl::OkStatus();
   return UnsupportedSetting(name, absl::StrCat("is ", Describe(*found)));
+}
+
+absl::StatusOr<std::vector<int32_t>> ParseEosTokenIds(const JsonValue& config, int vocab_size) {
+  const JsonValue* eos = config.Find("eos_token_id");
+  std::vector<int32_t> ids;
+  if (eos == nullptr || eos->kind == Kind::kNull) return ids;
+  const std::span<const JsonValue> values =
+      eos->kind == Kind::kArray ? std::span(eos->items) : std::span(eos, 1);
+  for (const JsonValue& id : values) {
+    if (id.kind != Kind::kInteger || id.integer < 0 || id.integer >= vocab_size) {
+      return InvalidSetting(
+          "eos_token_id",
+          absl::StrCat("is ", Describe(id), "; allowed: token ids, 0 to ", vocab_size - 1));
+    }
+    ids.push_back(static_cast<int32_t>(id.integer));
+  }
+  return ids;
 }
 
 }  // namespace rivulet
