@@ -12,6 +12,7 @@
 #include "model/base/error.h"
 #include "model/cuda/cuda_backend.h"
 #include "tests/support/cuda_emulator/cuda_emulator.h"
+#include "tests/support/cuda_patience.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet::testing {
@@ -47,6 +48,7 @@ class CudaEmulatedTest : public ::testing::Test {
     options.max_rows = 2;
     options.max_tokens = 8;
     options.max_steps = 8;
+    options.patience = Patience();
     return options;
   }
   std::unique_ptr<Backend> New(const CudaBackendOptions& options = Options()) {
