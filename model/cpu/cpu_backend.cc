@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu_target.h"
+#include "kernels/cpu/cpu_target.h"
 #include "kernels/linear_attention.h"
 #include "model/base/error.h"
 #include "model/cpu/block_forward.h"

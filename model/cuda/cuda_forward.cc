@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/gemm_cuda.h"
-#include "kernels/gemm_wide_cuda.h"
-#include "kernels/layer_norm_cuda.h"
-#include "kernels/product_rows_cuda.h"
-#include "kernels/slot_cuda.h"
+#include "kernels/cuda/common/slot_cuda.h"
+#include "kernels/cuda/gemm/gemm_cuda.h"
+#include "kernels/cuda/gemm/gemm_wide_cuda.h"
+#include "kernels/cuda/gemm/product_rows_cuda.h"
+#include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_model_args.h"
 

@@ -14,8 +14,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/linear_attention_cuda.h"
-#include "kernels/sample_cuda.h"
+#include "kernels/cuda/attention/linear_attention_cuda.h"
+#include "kernels/cuda/sample/sample_cuda.h"
 #include "model/config.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_products.h"

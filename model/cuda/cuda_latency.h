@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaLatency: the steps of a run of few rows as one launch (kernels/latency_cuda.h), where model
+// CudaLatency: the steps of a run of few rows as one launch (kernels/cuda/latency/latency_cuda.h), where model
 // and device allow it. The bits are those of the graphs, so each run may take either.
 #pragma once
 
@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "kernels/latency_cuda.h"
+#include "kernels/cuda/latency/latency_cuda.h"
 #include "model/backend_options.h"
 #include "model/config.h"
 #include "model/cuda/cuda_device.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/latency_cuda.h"
+#include "kernels/cuda/latency/latency_cuda.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_weights.h"
 

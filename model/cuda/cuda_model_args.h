@@ -2,10 +2,10 @@
 // What launches say of a model alone: tables, layout, slots, ring, head outputs.
 #pragma once
 
-#include "kernels/embed_cuda.h"
+#include "kernels/cuda/attention/linear_attention_cuda.h"
+#include "kernels/cuda/rows/embed_cuda.h"
+#include "kernels/cuda/sample/sample_cuda.h"
 #include "kernels/gemm.h"
-#include "kernels/linear_attention_cuda.h"
-#include "kernels/sample_cuda.h"
 #include "model/config.h"
 #include "model/cuda/cuda_records.h"
 #include "model/cuda/cuda_scratch.h"

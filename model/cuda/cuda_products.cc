@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "kernels/gemm_cuda.h"
-#include "kernels/gemm_wide_cuda.h"
+#include "kernels/cuda/gemm/gemm_cuda.h"
+#include "kernels/cuda/gemm/gemm_wide_cuda.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_run_plan.h"
 

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "kernels/launch_cuda.h"
+#include "kernels/cuda/common/launch_cuda.h"
 #include "model/cuda/cuda_device.h"
 
 namespace rivulet {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "kernels/sample_cuda.h"
+#include "kernels/cuda/sample/sample_cuda.h"
 #include "model/backend.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_run_plan.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/sample_cuda.h"
+#include "kernels/cuda/sample/sample_cuda.h"
 #include "model/backend.h"
 #include "model/cuda/cuda_run_plan.h"
 

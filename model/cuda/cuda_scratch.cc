@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/linear_attention_cuda.h"
-#include "kernels/product_rows_cuda.h"
+#include "kernels/cuda/attention/linear_attention_cuda.h"
+#include "kernels/cuda/gemm/product_rows_cuda.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_run_plan.h"
 

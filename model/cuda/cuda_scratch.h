@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/launch_cuda.h"
+#include "kernels/cuda/common/launch_cuda.h"
 #include "model/backend.h"
 #include "model/config.h"
 #include "model/cuda/cuda_device.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/slot_cuda.h"
+#include "kernels/cuda/common/slot_cuda.h"
 #include "model/base/error.h"
 
 namespace rivulet {

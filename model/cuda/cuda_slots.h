@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/sample_cuda.h"
+#include "kernels/cuda/sample/sample_cuda.h"
 #include "model/backend.h"
 #include "model/config.h"
 #include "model/cuda/cuda_device.h"

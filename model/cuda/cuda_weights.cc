@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "kernels/embed_cuda.h"
+#include "kernels/cuda/gemm/product_rows_cuda.h"
+#include "kernels/cuda/rows/embed_cuda.h"
 #include "kernels/half.h"
-#include "kernels/product_rows_cuda.h"
 
 namespace rivulet {
 namespace {

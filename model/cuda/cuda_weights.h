@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/cuda/gemm/gemm_cuda.h"
 #include "kernels/feature_map.h"
-#include "kernels/gemm_cuda.h"
 #include "model/backend_options.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_queue.h"
@@ -25,8 +25,8 @@ inline constexpr int kCudaProducts = 5, kCudaLayerProducts = 4;
 
 // In which forms matrices are on the device.
 struct CudaWeightForms {
-  bool packed = true;  // for our own kernels (kernels/gemm_cuda.h)
-  bool rows = false;   // for a library (kernels/product_rows_cuda.h)
+  bool packed = true;  // for our own kernels (kernels/cuda/gemm/gemm_cuda.h)
+  bool rows = false;   // for a library (kernels/cuda/gemm/product_rows_cuda.h)
 };
 
 struct CudaNorm {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
 
-#include "kernels/cpu_target.h"
+#include "kernels/cpu/cpu_target.h"
 #include "model/cpu/cpu_backend.h"
 #include "tests/conformance/tested_backend.h"
 

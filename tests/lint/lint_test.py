@@ -109,9 +109,9 @@ def function_lengths(text):
 
 # Headers that wrap what is PTX on a GPU and a call of the emulator without one.
 KNOW_THE_EMULATOR = {
-    "kernels/async_copy_cuda.h",
-    "kernels/cluster_cuda.h",
-    "kernels/device_cuda.h",
+    "kernels/cuda/common/async_copy_cuda.h",
+    "kernels/cuda/common/cluster_cuda.h",
+    "kernels/cuda/common/device_cuda.h",
 }
 
 
@@ -123,7 +123,7 @@ class LintTest(unittest.TestCase):
         self.assertTrue(layering_errors("kernels/gemm.h", "#include <hwy/highway.h>\n"))
         self.assertTrue(layering_errors("kernels/gemm.h", "#include <cuda_runtime.h>\n"))
         self.assertTrue(layering_errors("model/a.cc", "#include <cuda_runtime_api.h>\n"))
-        self.assertFalse(layering_errors("kernels/gemm_cuda.h", "#include <cuda_runtime_api.h>\n"))
+        self.assertFalse(layering_errors("kernels/cuda/gemm/gemm_cuda.h", "#include <cuda_runtime_api.h>\n"))
         self.assertFalse(layering_errors("model/a.cc", '#include "kernels/gemm.h"\n#include <vector>\n'))
         errors = [e for p, t in TEXTS.items() if p.suffix in (".h", ".cc", ".cu") for e in layering_errors(relative(p), t)]
         self.assertEqual(errors, [])

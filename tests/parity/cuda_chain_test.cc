@@ -2,9 +2,9 @@
 // A step's chain of kernels, replayed many times: launched one by one, with programmatic dependent
 // launch, as a graph, and as a graph of dependent launches. Each replay goes on from what the one
 // before left behind, so one early read anywhere changes the bits at the end.
-#include "kernels/gemm_cuda.h"
-#include "kernels/layer_norm_cuda.h"
-#include "kernels/linear_attention_cuda.h"
+#include "kernels/cuda/attention/linear_attention_cuda.h"
+#include "kernels/cuda/gemm/gemm_cuda.h"
+#include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/cuda_attention_case.h"
 #include "tests/support/kernel_arrays.h"

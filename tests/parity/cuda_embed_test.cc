@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/rows/embed_cuda.h"
 #include "kernels/embed.h"
-#include "kernels/embed_cuda.h"
 #include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"

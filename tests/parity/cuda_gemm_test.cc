@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/gemm_cuda.h"
+#include "kernels/cuda/gemm/gemm_cuda.h"
+#include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "kernels/half.h"
-#include "kernels/layer_norm_cuda.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "kernels/gemm_wide_cuda.h"
+#include "kernels/cuda/gemm/gemm_wide_cuda.h"
 #include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "kernels/half.h"
-#include "kernels/layer_norm_cuda.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 

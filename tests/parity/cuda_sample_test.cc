@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/sample_cuda.h"
+#include "kernels/cuda/sample/sample_cuda.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/cuda_sampling.h"
 #include "tests/support/kernel_arrays.h"

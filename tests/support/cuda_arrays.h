@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/launch_cuda.h"
+#include "kernels/cuda/common/launch_cuda.h"
 #if defined(RIVULET_CUDA_EMULATED)
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 #endif

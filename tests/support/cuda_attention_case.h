@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cuda/attention/linear_attention_cuda.h"
 #include "kernels/linear_attention.h"
-#include "kernels/linear_attention_cuda.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 

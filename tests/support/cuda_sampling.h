@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of kernels/sample_cuda.h share: slots and heads in host terms, and the host's results.
+// What tests of kernels/cuda/sample/sample_cuda.h share: slots and heads in host terms, and the host's results.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/sample_cuda.h"
+#include "kernels/cuda/sample/sample_cuda.h"
 #include "tests/support/cuda_arrays.h"
 
 namespace rivulet::kernels {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu_target.h"
+#include "kernels/cpu/cpu_target.h"
 
 namespace rivulet::testing {
 

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "kernels/cpu_target.h"
+#include "kernels/cpu/cpu_target.h"
 #include "server/sessions/snapshot.h"
 #include "tests/e2e/server/session_fixture.h"
 

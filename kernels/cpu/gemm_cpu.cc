@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+// The packed product with Highway. A tile is kRows rows by kVecs vectors of columns held in
+// registers for the whole of k. Few rows take several panels at once, which hides the latency of
+// the multiply-adds; many rows go in blocks that read a panel while it is in the first caches.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/gemm_cpu.cc"
+#include "hwy/foreach_target.h"
+// (must stand before highway.h)
+#include <algorithm>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/cpu/vector_math-inl.h"
+#include "kernels/gemm.h"
+
+#if defined(__clang__)
+#define RIVULET_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define RIVULET_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace rivulet::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+inline constexpr int kLanes = 16;
+inline constexpr int kMaxRows = 12;  // 12 x 2 accumulators of 32 registers
+inline constexpr int kMaxAccumulators = 24;
+inline constexpr int kMaxVecs = 8;
+#elif HWY_TARGET == HWY_AVX2
+inline constexpr int kLanes = 8;
+inline constexpr int kMaxRows = 6;  // 6 x 2 accumulators of 16 registers
+inline constexpr int kMaxAccumulators = 12;
+inline constexpr int kMaxVecs = 8;
+#else  // one lane under HWY_SCALAR, four on NEON
+inline constexpr int kLanes = static_cast<int>(HWY_MIN(HWY_LANES(float), 4));
+inline constexpr int kMaxRows = 6;
+inline constexpr int kMaxAccumulators = 12;
+inline constexpr int kMaxVecs = 8;
+#endif
+inline constexpr int kCacheLine = 64;  // bytes
+inline constexpr int kVecsPerPanel = kPanelColumns / kLanes;
+using Tag = hn::CappedTag<float, kLanes>;
+using Vec = hn::Vec<Tag>;
+
+// Vectors of columns for a tile of `rows` rows: as many as the registers hold, a power of two.
+constexpr int VecsFor(int rows) {
+  int vecs = 1;
+  while (vecs * 2 <= kMaxVecs && vecs * 2 * rows <= kMaxAccumulators) vecs *= 2;
+  return vecs;
+}
+
+HWY_INLINE Vec LoadWeights(const float* HWY_RESTRICT p) { return hn::Load(Tag(), p); }
+HWY_INLINE Vec LoadWeights(const hwy::float16_t* HWY_RESTRICT p) {
+  return hn::PromoteTo(Tag(), hn::Load(hn::Rebind<hwy::float16_t, Tag>(), p));
+}
+HWY_INLINE Vec LoadWeights(const hwy::bfloat16_t* HWY_RESTRICT p) {
+  return hn::PromoteTo(Tag(), hn::Load(hn::Rebind<hwy::bfloat16_t, Tag>(), p));
+}
+
+template <Epilogue kEpilogue>
+HWY_INLINE void StoreOutput(const GemmArgs& args, Vec v, size_t at) {
+  const Tag d;
+  if constexpr (kEpilogue == Epilogue::kRelu) v = hn::Max(v, hn::Zero(d));
+  if constexpr (kEpilogue == Epilogue::kGelu) v = Gelu(d, v);
+  if constexpr (kEpilogue == Epilogue::kResidual) v = hn::Add(v, hn::LoadU(d, args.residual + at));
+  hn::StoreU(v, d, args.y + at);
+}
+
+HWY_INLINE void Store(const GemmArgs& args, Vec v, size_t at) {
+  switch (args.epilogue) {
+    case Epilogue::kNone:
+      return StoreOutput<Epilogue::kNone>(args, v, at);
+    case Epilogue::kRelu:
+      return StoreOutput<Epilogue::kRelu>(args, v, at);
+    case Epilogue::kGelu:
+      return StoreOutput<Epilogue::kGelu>(args, v, at);
+    case Epilogue::kResidual:
+      return StoreOutput<Epilogue::kResidual>(args, v, at);
+  }
+}
+
+// Rows row .. row + kRows - 1, columns of vectors vec .. vec + kVecs - 1 (counted over the whole
+// matrix).
+template <int kRows, int kVecs, bool kPrefetch, class Weight>
+HWY_NOINLINE void Tile(const GemmArgs& args, int row, int vec) {
+  const Tag d;
+  const int k = args.w.k;
+  const size_t panel_size = size_t(k) * kPanelColumns;
+  const float* HWY_RESTRICT x = args.x + size_t(row) * size_t(args.ldx);
+  const Weight* w[kVecs];
+  Vec acc[kRows][kVecs];
+  RIVULET_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const int v = vec + j;
+    w[j] = static_cast<const Weight*>(args.w.panels) + size_t(v / kVecsPerPanel) * panel_size +
+           size_t(v % kVecsPerPanel) * kLanes;
+    const Vec bias = hn::LoadU(d, args.bias + size_t(v) * kLanes);
+    RIVULET_UNROLL
+    for (int i = 0; i < kRows; ++i) acc[i][j] = bias;
+  }
+  for (int kk = 0; kk < k; ++kk) {
+    Vec b[kVecs];
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) b[j] = LoadWeights(w[j] + size_t(kk) * kPanelColumns);
+    // The panel after this one arrives while this one is used.
+    if constexpr (kPrefetch) {
+      const Weight* next = w[0] + panel_size + size_t(kk) * kPanelColumns;
+      RIVULET_UNROLL
+      for (int line = 0; line < kVecs * kLanes * int(sizeof(Weight)); line += kCacheLine) {
+        hwy::Prefetch(next + line / int(sizeof(Weight)));
+      }
+    }
+    RIVULET_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const Vec a = hn::Set(d, x[size_t(i) * size_t(args.ldx) + size_t(kk)]);
+      RIVULET_UNROLL
+      for (int j = 0; j < kVecs; ++j) acc[i][j] = hn::MulAdd(a, b[j], acc[i][j]);
+    }
+  }
+  RIVULET_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      Store(args, acc[i][j], size_t(row + i) * size_t(args.ldy) + size_t(vec + j) * kLanes);
+    }
+  }
+}
+
+// `vecs` columns' vectors from `vec` on with tiles of kVecs, then the rest with smaller ones.
+template <int kRows, int kVecs, class Weight>
+HWY_INLINE void TileColumns(const GemmArgs& args, int row, int vec, int vec_end) {
+  // Several panels in flight already stream from several places; a prefetch then only costs.
+  constexpr bool kPrefetch = kVecs <= kVecsPerPanel;
+  for (; vec + kVecs <= vec_end; vec += kVecs) {
+    Tile<kRows, kVecs, kPrefetch, Weight>(args, row, vec);
+  }
+  if constexpr (kVecs > 1) {
+    if (vec < vec_end) TileColumns<kRows, kVecs / 2, Weight>(args, row, vec, vec_end);
+  }
+}
+
+template <int kRows, class Weight>
+HWY_INLINE void TileRows(const GemmArgs& args, int rows, int row, int vec, int vec_end) {
+  if constexpr (kRows >= 1) {
+    if (rows == kRows) {
+      TileColumns<kRows, VecsFor(kRows), Weight>(args, row, vec, vec_end);
+    } else {
+      TileRows<kRows - 1, Weight>(args, rows, row, vec, vec_end);
+    }
+  }
+}
+
+template <class Weight>
+void Run(const GemmArgs& args) {
+  // Even blocks: 16 rows are 8 + 8, not 12 + 4.
+  const int blocks = (args.rows + kMaxRows - 1) / kMaxRows;
+  if (blocks == 0) return;
+  const int vec_begin = args.panel_begin * kVecsPerPanel;
+  const int vec_end = args.panel_end * kVecsPerPanel;
+  // One block: all columns in one sweep, in as wide tiles as fit. Several: panel by panel, rows
+  // inside.
+  const int vecs_at_once = blocks == 1 ? vec_end - vec_begin : kVecsPerPanel;
+  for (int vec = vec_begin; vec < vec_end; vec += vecs_at_once) {
+    for (int block = 0; block < blocks; ++block) {
+      const int row = int(int64_t{args.rows} * block / blocks);
+      const int row_end = int(int64_t{args.rows} * (block + 1) / blocks);
+      TileRows<kMaxRows, Weight>(args, row_end - row, row, vec, vec + vecs_at_once);
+    }
+  }
+}
+
+void Gemm(const GemmArgs& args) {
+  switch (args.w.type) {
+    case WeightType::kF32:
+      return Run<float>(args);
+    case WeightType::kF16:
+      return Run<hwy::float16_t>(args);
+    case WeightType::kBF16:
+      return Run<hwy::bfloat16_t>(args);
+  }
+}
+
+}  // namespace rivulet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace rivulet::kernels {
+
+HWY_EXPORT(Gemm);
+
+void GemmCpu(const GemmArgs& args) { HWY_DYNAMIC_DISPATCH(Gemm)(args); }
+
+}  // namespace rivulet::kernels
+#endif

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the CUDA kernels share: launches, waiting for the predecessor, warp sums, F16 products.
+// Included by .cu files only, which nvcc compiles for a GPU and, for tests without one, g++ for the
+// emulator (tests/support/cuda_emulator, RIVULET_CUDA_EMULATED).
+//
+// House rules of kernels: dynamic shared memory only (SharedMemory()), so that the emulator can
+// poison it; every thread of a block reaches every barrier; const __restrict__ and __ldg only on
+// weights: such loads may move ahead of WaitForPredecessor().
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "kernels/cuda/common/launch_cuda.h"
+#include "kernels/gemm.h"
+#if defined(RIVULET_CUDA_EMULATED)
+#include "kernels/half.h"
+#endif
+
+namespace rivulet::kernels {
+
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
+inline constexpr int kWarpLanes = 32;
+
+// A launch configuration; `get()` is for cudaLaunchKernelEx. Not copied: it points into itself.
+class KernelConfig {
+ public:
+  KernelConfig(const CudaLaunch& launch, dim3 grid, int threads, size_t shared_bytes) {
+    config_.gridDim = grid;
+    config_.blockDim = dim3(static_cast<unsigned>(threads));
+    config_.dynamicSmemBytes = shared_bytes;
+    config_.stream = launch.stream;
+    attribute_.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute_.val.programmaticStreamSerializationAllowed = 1;
+    config_.attrs = &attribute_;
+    config_.numAttrs = launch.overlap ? 1 : 0;
+  }
+  KernelConfig(const KernelConfig&) = delete;
+  KernelConfig& operator=(const KernelConfig&) = delete;
+  const cudaLaunchConfig_t* get() const { return &config_; }
+
+ private:
+  cudaLaunchConfig_t config_ = {};
+  cudaLaunchAttribute attribute_ = {};
+};
+
+// All kernels ask for the most shared memory that a multiprocessor can have, whatever they use: it
+// changes its split between shared memory and cache only when no block is left on it, so kernels of
+// different splits could not overlap.
+inline cudaError_t PreferSharedMemory(std::initializer_list<const void*> kernels) {
+  for (const void* const kernel : kernels) {
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+template <class... P>
+const void* KernelAddress(void (*kernel)(P...)) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+// Element `column` of row `row`, without overflow.
+__host__ __device__ inline size_t At(int row, int ld, int column = 0) {
+  return static_cast<size_t>(row) * static_cast<size_t>(ld) + static_cast<size_t>(column);
+}
+
+// Until the kernels before this one have ended and their writes are visible; then lets the next one
+// be brought on its way. Every block calls it, before it reads or writes anything but weights.
+__device__ __forceinline__ void WaitForPredecessor() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+  cudaTriggerProgrammaticLaunchCompletion();
+#elif defined(RIVULET_CUDA_EMULATED)
+  cuda_emulator::WaitForPredecessor();
+#endif
+}
+
+// The block's dynamic shared memory, 16-byte aligned.
+__device__ __forceinline__ void* SharedMemory() {
+#if defined(RIVULET_CUDA_EMULATED)
+  return cuda_emulator::SharedMemory();
+#else
+  extern __shared__ __align__(16) unsigned char rivulet_shared[];
+  return rivulet_shared;
+#endif
+}
+
+// For threads that wait for another block of a cooperative launch: a breath between two looks, how
+// often they should also look at the clock, and the clock.
+#if defined(RIVULET_CUDA_EMULATED)
+inline constexpr unsigned kLooksAClock = 1;
+#else
+inline constexpr unsigned kLooksAClock = 1024;
+#endif
+__device__ __forceinline__ void SpinPause() {
+#if defined(RIVULET_CUDA_EMULATED)
+  cuda_emulator::Pause();
+#endif
+}
+__device__ __forceinline__ uint64_t DeviceNanoseconds() {
+#if defined(__CUDA_ARCH__)
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+#elif defined(RIVULET_CUDA_EMULATED)
+  return cuda_emulator::Nanoseconds();
+#else
+  return 0;
+#endif
+}
+
+__device__ __forceinline__ int LaneIndex() { return static_cast<int>(threadIdx.x) % kWarpLanes; }
+__device__ __forceinline__ int WarpIndex() { return static_cast<int>(threadIdx.x) / kWarpLanes; }
+
+// Sum over a warp's lanes, on all of them, in the order of a butterfly.
+template <class T>
+__device__ __forceinline__ T WarpSum(T v) {
+#pragma unroll
+  for (int lanes = kWarpLanes / 2; lanes > 0; lanes /= 2) v += __shfl_xor_sync(kAllLanes, v, lanes);
+  return v;
+}
+
+// The activations among the epilogues; others leave v as it is.
+__device__ __forceinline__ float Activated(Epilogue epilogue, float v) {
+  if (epilogue == Epilogue::kRelu) return v < 0 ? 0.0f : v;  // a NaN stays one
+  if (epilogue != Epilogue::kGelu) return v;
+  const float half = 0.5f * v;
+  return fmaf(half, erff(v * 0.70710678118654752f), half);
+}
+
+// Two activations as F16, rounded to nearest even; `low` in the lower half. Finite values beyond
+// F16's range become its largest, so that a row does not end as non-finite because of the rounding;
+// infinities and NaN become NaN, so that a fault stays one.
+__device__ __forceinline__ uint32_t PackHalves(float low, float high) {
+  low = fmaf(low, 0.0f, low), high = fmaf(high, 0.0f, high);  // infinity: NaN; others stay
+#if defined(__CUDA_ARCH__)
+  uint32_t packed;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+#elif defined(RIVULET_CUDA_EMULATED)
+  const auto half = [](float x) {
+    const float most = 65504.0f;
+    return uint32_t{F32ToF16(x > most ? most : x < -most ? -most : x)};
+  };
+  return half(low) | half(high) << 16;
+#else
+  return 0;
+#endif
+}
+
+// d += a b for a warp's tiles a [16, 16] and b [16, 8] of F16 and d [16, 8] of float32, in the
+// register layout of PTX mma.m16n8k16: with g = lane / 4 and t = lane % 4, halves (low, high)
+//   a[0] = (g, 2t), (g, 2t+1)   a[1] = rows g + 8   a[2] = columns + 8   a[3] = both
+//   b[0] = (2t, g), (2t+1, g)   b[1] = rows + 8
+//   d[0], d[1] = (g, 2t), (g, 2t+1)   d[2], d[3] = rows g + 8
+__device__ __forceinline__ void MmaF16(float (&d)[4], const uint32_t (&a)[4],
+                                       const uint32_t (&b)[2]) {
+#if defined(__CUDA_ARCH__)
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#elif defined(RIVULET_CUDA_EMULATED)
+  cuda_emulator::MmaF16(d, a, b, F16ToF32);
+#endif
+}
+
+}  // namespace rivulet::kernels

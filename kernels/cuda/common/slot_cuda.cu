@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//   state[slot] := 0        state[to] := state[from]
+#include "kernels/cuda/common/device_cuda.h"
+#include "kernels/cuda/common/slot_cuda.h"
+
+namespace rivulet::kernels {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr size_t kBlockVectors = size_t{4} * kThreads;  // float4 that a block writes
+
+// Block x of slot y, y + gridDim.y, ...; `vectors` float4 a slot.
+__global__ void __launch_bounds__(kThreads)
+    ZeroSlots(float4* states, size_t vectors, const int32_t* slots, int count) {
+  WaitForPredecessor();
+  for (int i = static_cast<int>(blockIdx.y); i < count; i += static_cast<int>(gridDim.y)) {
+    float4* slot = states + static_cast<size_t>(slots[i]) * vectors;
+    for (size_t j = blockIdx.x * kBlockVectors + threadIdx.x;
+         j < (blockIdx.x + 1) * kBlockVectors && j < vectors; j += kThreads) {
+      slot[j] = make_float4(0, 0, 0, 0);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    CopySlot(const float4* from, float4* to, size_t vectors) {
+  WaitForPredecessor();
+  for (size_t j = blockIdx.x * kBlockVectors + threadIdx.x;
+       j < (blockIdx.x + 1) * kBlockVectors && j < vectors; j += kThreads) {
+    to[j] = from[j];
+  }
+}
+
+unsigned BlocksFor(size_t vectors) {
+  return static_cast<unsigned>((vectors + kBlockVectors - 1) / kBlockVectors);
+}
+
+}  // namespace
+
+cudaError_t PrepareSlotCuda() {
+  return PreferSharedMemory({KernelAddress(ZeroSlots), KernelAddress(CopySlot)});
+}
+
+cudaError_t ZeroSlotsCuda(const CudaLaunch& launch, float* states, size_t floats,
+                          const int32_t* slots, int count) {
+  if (floats == 0 || floats % 16 != 0 || count < 0) return cudaErrorInvalidValue;
+  if (count == 0) return cudaSuccess;
+  constexpr int kMaxGridY = 4096;  // CUDA allows 65535; a block takes several slots beyond this
+  const dim3 grid(BlocksFor(floats / 4),
+                  static_cast<unsigned>(count < kMaxGridY ? count : kMaxGridY));
+  const KernelConfig config(launch, grid, kThreads, 0);
+  return cudaLaunchKernelEx(config.get(), ZeroSlots, reinterpret_cast<float4*>(states), floats / 4,
+                            slots, count);
+}
+
+cudaError_t CopySlotCuda(const CudaLaunch& launch, float* states, size_t floats, int32_t from,
+                         int32_t to) {
+  if (floats == 0 || floats % 16 != 0 || from < 0 || to < 0) return cudaErrorInvalidValue;
+  if (from == to) return cudaSuccess;
+  auto* vectors = reinterpret_cast<float4*>(states);
+  const size_t each = floats / 4;
+  const KernelConfig config(launch, dim3(BlocksFor(each)), kThreads, 0);
+  return cudaLaunchKernelEx(config.get(), CopySlot,
+                            static_cast<const float4*>(vectors + static_cast<size_t>(from) * each),
+                            vectors + static_cast<size_t>(to) * each, each);
+}
+
+}  // namespace rivulet::kernels

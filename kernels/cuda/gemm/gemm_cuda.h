@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix product with packed weights on the GPU: out = epilogue(norm(a) W^T + b).
+//
+//   out[r][c] = epilogue( b[c] + sum_k norm(a[r])[k] W[c][k] )       a [rows, k]   W [n, k]
+//
+// a, b and out are float32. W is float32 (arithmetic: float32 fused multiply-adds) or F16 (a is
+// rounded to F16, products and sums are float32 in the tensor cores: mma.sync m16n8k16). norm,
+// where asked for, is the layer norm of layer_norm_cuda.h with the same bits.
+//
+// Every output has one accumulator that starts at the bias and takes k in ascending order (F16: in
+// chunks of 16); k is never split. So a row's bits depend on its a and the weights alone, not on
+// the number of rows, the row's place, or the tile shape, which is chosen for the machine's size.
+// With float32 weights, no norm and no GELU they are the bits of GemmCpu.
+//
+// Packing puts what one lane needs into 16 consecutive bytes and what a warp loads at once into
+// 512:
+//   F16 [n / 8][k / 32][lane][8]: the two B fragments of column c = lane / 4, at
+//       k = 16 j + 2 (lane % 4) + {0, 1, 8, 9}, j = 0, 1
+//   F32 [n / 32][k / 4][lane][4]: column = lane, four consecutive k
+// both zero padded. Weights go from memory to registers; a, shared by the warps of a block, goes
+// through shared memory.
+//
+// Cost: 2 rows k n flop; weights are read once for every 16 to 64 rows, a once for every 32 to 128
+// columns. Thread: any. Tested by: tests/parity/cuda_gemm_test.cc
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/common/launch_cuda.h"
+#include "kernels/gemm.h"
+
+namespace rivulet::kernels {
+
+// Bytes of a packed matrix, a multiple of 512. `type`: kF32 or kF16.
+size_t CudaPackedSize(WeightType type, int k, int n);
+
+// Packs rows of `w` [n, k] float32 (host) into columns column_begin .. column_begin + n - 1 of a
+// packed matrix of `packed_k` = k; call it several times to put several matrices side by side.
+// `packed` (host) must be zero at first. Rounds to nearest even; returns false if a finite weight
+// becomes infinite.
+[[nodiscard]] bool PackCudaMatrix(WeightType type, const float* w, int n, int k, int column_begin,
+                                  void* packed);
+
+struct CudaMatrix {
+  WeightType type = WeightType::kF32;  // kF32 or kF16
+  int k = 0, n = 0;
+  const void* packed = nullptr;  // CudaPackedSize() bytes
+  const float* bias = nullptr;   // [n]
+};
+
+struct CudaGemmArgs {
+  CudaMatrix w;
+  const float* a = nullptr;         // [.., lda]
+  const int32_t* gather = nullptr;  // row r of the product takes rows gather[r] of a and residual;
+                                    // null: rows r
+  const float* residual = nullptr;  // [.., ld_residual] for Epilogue::kResidual; not out
+  float* out = nullptr;             // [rows, ld_out]; columns n .. are not touched
+  int rows = 0, lda = 0, ld_residual = 0, ld_out = 0;
+  Epilogue epilogue = Epilogue::kNone;
+  // Layer norm of a's rows first; null weight: none. The normalised rows are also written to
+  // norm_out where that is not null (the residual of a later product).
+  const float* norm_weight = nullptr;  // [k]
+  const float* norm_bias = nullptr;    // [k]
+  float* norm_out = nullptr;           // [rows, ld_norm_out]; neither a nor out
+  int ld_norm_out = 0;
+  float norm_eps = 0;
+};
+
+// Null if the arguments are valid, else the reason: a, norm_out 16-byte aligned with ld multiple of
+// 4, ...
+const char* CheckGemmCuda(const CudaGemmArgs& args);
+// Once a device, before the first launch.
+cudaError_t PrepareGemmCuda();
+// cudaErrorInvalidValue where CheckGemmCuda objects. rows = 0 launches nothing.
+cudaError_t GemmCuda(const CudaLaunch& launch, const CudaGemmArgs& args);
+
+// For tests: the tile shape to use, 0 .. kCudaGemmTiles - 1; -1: chosen by size. Thread: none may
+// call GemmCuda.
+inline constexpr int kCudaGemmTiles = 3;
+void SetCudaGemmTileForTest(int tile);
+
+}  // namespace rivulet::kernels

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//   out[r][c] = epilogue( b[c] + sum_k f16(norm(a[r])[k]) W[c][k] )      on the tensor cores
+#include "kernels/cuda/gemm/gemm_tile_cuda.h"
+
+namespace rivulet::kernels {
+namespace {
+
+// F16: a warp computes kTiles x kTiles tiles of 16 x 8; a block 16 kTiles rows x 32 kTiles columns.
+template <int kTiles>
+struct F16Shape {
+  static constexpr int kRows = 16 * kTiles, kColumns = 8 * kTiles * kGemmWarps,
+                       kChunk = 256 / kTiles;
+  static constexpr int kStride = kChunk + 8;  // halves; 8 more spread a fragment over all banks
+  static constexpr int kSteps = kChunk / 32;  // of 32 k
+  static constexpr int kSums = kTiles * kTiles * 4;  // of a thread
+  static constexpr size_t kBuffers =
+      size_t{2} * kRows * kStride * sizeof(uint16_t) + kRows * sizeof(RowStatistics);
+  static constexpr size_t kStaged = StagedBytes(kSums);
+  static constexpr size_t kShared = kBuffers > kStaged ? kBuffers : kStaged;
+};
+
+// The warp's fragments of W for 32 k, the step-th of the matrix. By __ldcg: the compiler moves
+// loads by __ldg behind WaitForPredecessor().
+template <int kTiles>
+__device__ __forceinline__ void LoadF16Weights(const uint4* __restrict__ w, int step, int k_steps,
+                                               int tile, int tiles, uint4 (&b)[kTiles]) {
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+    b[j] = make_uint4(0, 0, 0, 0);
+    if (step < k_steps && tile + j < tiles) {
+      b[j] = __ldcg(w + At(tile + j, k_steps, step) * kWarpLanes + LaneIndex());
+    }
+  }
+}
+
+// Multiplies 32 k: `a` is this lane's place in the rows in shared memory.
+template <int kTiles>
+__device__ __forceinline__ void MultiplyF16(const uint32_t* a, const uint4 (&b)[kTiles],
+                                            float (&sum)[kTiles][kTiles][4]) {
+  constexpr int kStride = F16Shape<kTiles>::kStride / 2;  // words
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t fa[kTiles][4];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const uint32_t* at = a + 8 * half + 16 * i * kStride;
+      fa[i][0] = at[0];
+      fa[i][1] = at[8 * kStride];
+      fa[i][2] = at[4];
+      fa[i][3] = at[8 * kStride + 4];
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      const uint32_t fb[2] = {half == 0 ? b[j].x : b[j].z, half == 0 ? b[j].y : b[j].w};
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) MmaF16(sum[i][j], fa[i], fb);
+    }
+  }
+}
+
+template <int kTiles>
+__global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
+  using Shape = F16Shape<kTiles>;
+  using ALoader = Loader<Shape::kRows, Shape::kChunk>;
+  const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n);
+  const int tile = at.first_column / 8 + WarpIndex() * kTiles, tiles = (p.w.n + 7) / 8;
+  const int k_steps = (p.w.k + 31) / 32;
+  const auto* w = static_cast<const uint4*>(p.w.packed);
+  auto* shared = static_cast<uint32_t*>(SharedMemory());
+  constexpr int kBuffer = Shape::kRows * Shape::kStride / 2;  // words
+  auto* statistics = reinterpret_cast<RowStatistics*>(shared + 2 * kBuffer);
+
+  uint4 b[Shape::kSteps][kTiles];
+#pragma unroll
+  for (int s = 0; s < Shape::kSteps; ++s) LoadF16Weights<kTiles>(w, s, k_steps, tile, tiles, b[s]);
+  float sum[kTiles][kTiles][4];
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int column = 8 * (tile + j) + 2 * (LaneIndex() % 4) + c;
+      const float bias = column < p.w.n ? __ldcg(p.w.bias + column) : 0.0f;
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) sum[i][j][c] = sum[i][j][c + 2] = bias;
+    }
+  }
+  WaitForPredecessor();
+
+  if (p.norm_weight != nullptr) TileStatistics<Shape::kRows>(p, at.first_row, statistics);
+  const bool write_norm = p.norm_out != nullptr && at.first_column == 0;
+  const ALoader loader(p, at.first_row);
+  float4 a[ALoader::kLoads];
+  loader.Load(p, 0, a);
+  int buffer = 0;
+  for (int k = 0; k < p.w.k; k += Shape::kChunk, buffer ^= 1) {
+    uint32_t* tile_a = shared + buffer * kBuffer;
+    loader.Finish(p, at.first_row, k, write_norm, statistics, a);
+#pragma unroll
+    for (int i = 0; i < ALoader::kLoads; ++i) {
+      const int word = ((loader.row + i * ALoader::kRowStep) * Shape::kStride + loader.column) / 2;
+      *reinterpret_cast<uint2*>(tile_a + word) =
+          make_uint2(PackHalves(a[i].x, a[i].y), PackHalves(a[i].z, a[i].w));
+    }
+    __syncthreads();
+    if (k + Shape::kChunk < p.w.k) loader.Load(p, k + Shape::kChunk, a);
+    const uint32_t* lane_a = tile_a + LaneIndex() / 4 * (Shape::kStride / 2) + LaneIndex() % 4;
+#pragma unroll
+    for (int s = 0; s < Shape::kSteps; ++s) {
+      const int step = k / 32 + s;
+      if (step >= k_steps) break;
+      MultiplyF16<kTiles>(lane_a + 16 * s, b[s], sum);
+      // The registers are free: what the next chunk needs comes while this one goes on.
+      LoadF16Weights<kTiles>(w, step + Shape::kSteps, k_steps, tile, tiles, b[s]);
+    }
+  }
+
+  // Sum 4 (kTiles i + j) + 2 down + c.
+  float sums[Shape::kSums];
+#pragma unroll
+  for (int i = 0; i < Shape::kSums; ++i) sums[i] = sum[i / (4 * kTiles)][i / 4 % kTiles][i % 4];
+  const int row = at.first_row + LaneIndex() / 4, column = 8 * tile + 2 * (LaneIndex() % 4);
+  WriteSums(p, sums, reinterpret_cast<float*>(shared), [&](int i) {
+    return SumPlace{row + i / (4 * kTiles) * 16 + i / 2 % 2 * 8,
+                    column + i / 4 % kTiles * 8 + i % 2};
+  });
+}
+
+}  // namespace
+
+CudaTileSize GemmF16Tile(int tile) {
+  return tile == 0   ? CudaTileSize{F16Shape<1>::kRows, F16Shape<1>::kColumns}
+         : tile == 1 ? CudaTileSize{F16Shape<2>::kRows, F16Shape<2>::kColumns}
+                     : CudaTileSize{F16Shape<4>::kRows, F16Shape<4>::kColumns};
+}
+
+cudaError_t PrepareGemmF16() {
+  return PreferSharedMemory(
+      {KernelAddress(GemmF16<1>), KernelAddress(GemmF16<2>), KernelAddress(GemmF16<4>)});
+}
+
+cudaError_t StartGemmF16(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {
+  switch (tile) {
+    case 0:
+      return StartGemm<F16Shape<1>>(GemmF16<1>, launch, args);
+    case 1:
+      return StartGemm<F16Shape<2>>(GemmF16<2>, launch, args);
+    default:
+      return StartGemm<F16Shape<4>>(GemmF16<4>, launch, args);
+  }
+}
+
+}  // namespace rivulet::kernels

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+//   out[r][c] = epilogue( b[c] + sum_k a[r][k] W[c][k] )      many rows, a and W in F16
+#include "kernels/cuda/common/async_copy_cuda.h"
+#include "kernels/cuda/gemm/gemm_tile_cuda.h"
+#include "kernels/cuda/gemm/gemm_wide_cuda.h"
+
+namespace rivulet::kernels {
+namespace {
+
+int tile_for_test = -1;
+
+// kDown x kAcross warps, each of 16 kHigh rows x 8 kWide columns.
+template <int kD, int kA, int kH, int kW>
+struct WideShape {
+  static constexpr int kAcross = kA, kHigh = kH, kWide = kW;
+  static constexpr int kThreads = kD * kA * kWarpLanes;
+  static constexpr int kRows = 16 * kD * kH, kColumns = 8 * kA * kW;
+  static constexpr int kChunk = 64;                   // k
+  static constexpr int kStages = 3;                   // chunks in shared memory
+  static constexpr int kPieces = 8;                   // of 16 bytes, in a row of a chunk of a
+  static constexpr int kPerRow = kThreads / kPieces;  // rows that the threads load at once
+  // Pieces of a chunk of a, then of W: [column / 8][k / 32][lane].
+  static constexpr int kAPieces = kRows * kPieces, kBPieces = kColumns / 8 * 2 * kWarpLanes;
+  static constexpr size_t kShared = size_t{kStages} * (kAPieces + kBPieces) * 16;
+  static constexpr int kPairs = kH * 2 * kW;  // of neighbouring sums that a thread has
+  static_assert(size_t{kPairs} * kThreads * sizeof(float2) <= kShared);
+};
+using SmallTile = WideShape<2, 2, 2, 4>;
+using MiddleTile = WideShape<2, 2, 4, 4>;
+using LargeTile = WideShape<2, 2, 4, 8>;
+
+// Brings a chunk of W, as it is packed; zeros beyond its columns. Unrolled in full, this loop and
+// the one of BringRows would keep an address for each copy in registers that the sums need.
+template <class Shape>
+__device__ __forceinline__ void BringWeights(const CudaWideGemmArgs& p, int first_column, int chunk,
+                                             uint4* shared) {
+  const int k_steps = (p.w.k + 31) / 32, panels = (p.w.n + 7) / 8;
+  uint4* to =
+      shared + chunk % Shape::kStages * (Shape::kAPieces + Shape::kBPieces) + Shape::kAPieces;
+  const auto* w = static_cast<const uint4*>(p.w.packed);
+#pragma unroll 2
+  for (int i = 0; i < Shape::kBPieces; i += Shape::kThreads) {
+    const int piece = i + static_cast<int>(threadIdx.x), block = piece / kWarpLanes;
+    const int panel = first_column / 8 + block / 2, step = 2 * chunk + block % 2;
+    const bool exists = panel < panels && step < k_steps;
+    const uint4* from = exists ? w + At(panel, k_steps, step) * kWarpLanes + piece % kWarpLanes : w;
+    CopyAsyncPadded(to + piece, from, exists ? 16 : 0);
+  }
+}
+
+// Brings a chunk of a. Piece j of row r stands at j ^ (r % 8): the eight rows of an ldmatrix tile
+// then lie in different banks.
+template <class Shape, bool kGather>
+__device__ __forceinline__ void BringRows(const CudaWideGemmArgs& p, int first_row, int chunk,
+                                          uint4* shared) {
+  uint4* to = shared + chunk % Shape::kStages * (Shape::kAPieces + Shape::kBPieces);
+  const int piece = static_cast<int>(threadIdx.x) % Shape::kPieces;
+  const int k = chunk * Shape::kChunk + 8 * piece;
+  const int left = 2 * (p.w.k - k), bytes = left < 0 ? 0 : left < 16 ? left : 16;
+#pragma unroll 2
+  for (int i = 0; i < Shape::kRows; i += Shape::kPerRow) {
+    const int row = i + static_cast<int>(threadIdx.x) / Shape::kPieces, r = first_row + row;
+    const bool exists = r < p.rows && bytes > 0;
+    const int source = !exists ? 0 : kGather ? p.gather[r] : r;
+    const uint16_t* from = exists ? p.a + At(source, p.lda, k) : p.a;
+    CopyAsyncPadded(to + row * Shape::kPieces + (piece ^ (row % 8)), from, exists ? bytes : 0);
+  }
+}
+
+// The warp's share of a chunk, of which `steps` of 32 k exist.
+template <class Shape>
+__device__ __forceinline__ void MultiplyChunk(const uint4* a, int steps,
+                                              float (&sum)[Shape::kHigh][Shape::kWide][4]) {
+  const int lane = LaneIndex();
+  const int first_row = WarpIndex() / Shape::kAcross * Shape::kHigh * 16;
+  const int first_panel = WarpIndex() % Shape::kAcross * Shape::kWide;
+  const uint4* w = a + Shape::kAPieces + first_panel * 2 * kWarpLanes + lane;
+  // Lane 8 i + j names row j of tile i: tiles 1 and 3 are eight rows further down, 2 and 3 eight k
+  // on.
+  const int row = first_row + lane % 16, high = lane / 16;
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    if (step >= steps) break;
+    uint4 b[Shape::kWide];
+#pragma unroll
+    for (int j = 0; j < Shape::kWide; ++j) b[j] = w[(2 * j + step) * kWarpLanes];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t fa[Shape::kHigh][4];
+#pragma unroll
+      for (int i = 0; i < Shape::kHigh; ++i) {
+        const int piece = (4 * step + 2 * half + high) ^ (row % 8);
+        LoadTiles(fa[i], a + (row + 16 * i) * Shape::kPieces + piece);
+      }
+#pragma unroll
+      for (int j = 0; j < Shape::kWide; ++j) {
+        const uint32_t fb[2] = {half == 0 ? b[j].x : b[j].z, half == 0 ? b[j].y : b[j].w};
+#pragma unroll
+        for (int i = 0; i < Shape::kHigh; ++i) MmaF16(sum[i][j], fa[i], fb);
+      }
+    }
+  }
+}
+
+// Two neighbouring outputs, of which the second may not exist.
+template <class To>
+__device__ __forceinline__ void StorePair(To* to, float2 v, bool both) {
+  if constexpr (sizeof(To) == 4) {
+    if (both) {
+      *reinterpret_cast<float2*>(to) = v;
+    } else {
+      *to = v.x;
+    }
+  } else {
+    const uint32_t halves = PackHalves(v.x, v.y);
+    if (both) {
+      *reinterpret_cast<uint32_t*>(to) = halves;
+    } else {
+      *to = static_cast<uint16_t>(halves);
+    }
+  }
+}
+
+// The thread's pairs of sums, from shared memory to the output. Loops that are hardly unrolled keep
+// the code short: the sums are in shared memory because registers cannot be counted through.
+template <class Shape, bool kGather>
+class PairWriter {
+ public:
+  __device__ PairWriter(const CudaWideGemmArgs& p, int row, int column, const float2* sums)
+      : p_(p), row_(row), column_(column), sums_(sums) {}
+
+  __device__ void Write() const {
+    if (p_.epilogue == Epilogue::kResidual) {
+#pragma unroll 1
+      for (int first = 0; first < Shape::kPairs; first += kAtOnce) AddResiduals(first);
+    } else {
+#pragma unroll 2
+      for (int i = 0; i < Shape::kPairs; ++i) WriteActivated(i);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int Row(int i) const { return row_ + i / Shape::kWide * 8; }
+  __device__ __forceinline__ int Column(int i) const { return column_ + i % Shape::kWide * 8; }
+  __device__ __forceinline__ bool Exists(int i) const {
+    return Row(i) < p_.rows && Column(i) < p_.w.n;
+  }
+  __device__ __forceinline__ void Store(int i, float2 v) const {
+    const size_t at = At(Row(i), p_.ld_out, Column(i));
+    const bool both = Column(i) + 1 < p_.w.n;
+    if (p_.out_half != nullptr) {
+      StorePair(p_.out_half + at, v, both);
+    } else {
+      StorePair(p_.out + at, v, both);
+    }
+  }
+  // Loads first: the compiler cannot move them ahead of stores, which may go to the same place for
+  // all it knows.
+  __device__ __forceinline__ void AddResiduals(int first) const {
+    float2 add[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      add[i] = make_float2(0, 0);
+      if (!Exists(first + i)) continue;
+      const int r = Row(first + i), c = Column(first + i);
+      const float* from = p_.residual + At(kGather ? p_.gather[r] : r, p_.ld_residual, c);
+      add[i].x = from[0];
+      if (c + 1 < p_.w.n) add[i].y = from[1];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (!Exists(first + i)) continue;
+      const float2 v = sums_[(first + i) * Shape::kThreads];
+      Store(first + i, make_float2(v.x + add[i].x, v.y + add[i].y));
+    }
+  }
+  __device__ __forceinline__ void WriteActivated(int i) const {
+    if (!Exists(i)) return;
+    const float2 v = sums_[i * Shape::kThreads];
+    Store(i, make_float2(Activated(p_.epilogue, v.x), Activated(p_.epilogue, v.y)));
+  }
+
+  static constexpr int kAtOnce = 8;
+  static_assert(Shape::kPairs % kAtOnce == 0);
+  const CudaWideGemmArgs& p_;
+  // Of the first pair; pair i is 8 (i % kWide) columns and 8 (i / kWide) rows on.
+  int row_, column_;
+  const float2* sums_;
+};
+
+template <class Shape, bool kGather>
+__global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs p) {
+  const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n);
+  auto* shared = static_cast<uint4*>(SharedMemory());
+  const int k_steps = (p.w.k + 31) / 32, chunks = (k_steps + 1) / 2;
+#pragma unroll
+  for (int s = 0; s < Shape::kStages - 1; ++s) {
+    BringWeights<Shape>(p, at.first_column, s, shared);
+  }
+  const int first_column =
+      at.first_column + WarpIndex() % Shape::kAcross * Shape::kWide * 8 + 2 * (LaneIndex() % 4);
+  float sum[Shape::kHigh][Shape::kWide][4];
+#pragma unroll
+  for (int j = 0; j < Shape::kWide; ++j) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const int column = first_column + 8 * j + c;
+      const float bias = column < p.w.n ? __ldcg(p.w.bias + column) : 0.0f;
+#pragma unroll
+      for (int i = 0; i < Shape::kHigh; ++i) sum[i][j][c] = sum[i][j][c + 2] = bias;
+    }
+  }
+  WaitForPredecessor();
+  // The first of these groups holds the weights from above, too.
+#pragma unroll
+  for (int s = 0; s < Shape::kStages - 1; ++s) {
+    BringRows<Shape, kGather>(p, at.first_row, s, shared);
+    CommitCopies();
+  }
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    WaitForCopies<Shape::kStages - 2>();
+    __syncthreads();  // the chunk is here for all, and all have left the one before
+    const int next = chunk + Shape::kStages - 1;
+    if (next < chunks) {
+      BringWeights<Shape>(p, at.first_column, next, shared);
+      BringRows<Shape, kGather>(p, at.first_row, next, shared);
+    }
+    CommitCopies();  // empty at the end, so that the count holds
+    MultiplyChunk<Shape>(shared + chunk % Shape::kStages * (Shape::kAPieces + Shape::kBPieces),
+                         k_steps - 2 * chunk, sum);
+  }
+  WaitForCopies<0>();
+  __syncthreads();  // all have left the chunks: their place is free
+
+  auto* sums = reinterpret_cast<float2*>(shared) + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < Shape::kHigh; ++i) {
+#pragma unroll
+    for (int down = 0; down < 2; ++down) {
+#pragma unroll
+      for (int j = 0; j < Shape::kWide; ++j) {
+        sums[((2 * i + down) * Shape::kWide + j) * Shape::kThreads] =
+            make_float2(sum[i][j][2 * down], sum[i][j][2 * down + 1]);
+      }
+    }
+  }
+  const int first_row =
+      at.first_row + WarpIndex() / Shape::kAcross * Shape::kHigh * 16 + LaneIndex() / 4;
+  PairWriter<Shape, kGather>(p, first_row, first_column, sums).Write();
+}
+
+template <class Shape>
+int64_t Blocks(const CudaWideGemmArgs& args) {
+  const int64_t down = (int64_t{args.rows} + Shape::kRows - 1) / Shape::kRows;
+  const int64_t across = (int64_t{args.w.n} + Shape::kColumns - 1) / Shape::kColumns;
+  return down * across;
+}
+
+template <class Shape, bool kGather = false>
+cudaError_t Start(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
+  const int64_t blocks = Blocks<Shape>(args);
+  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), Shape::kThreads,
+                            Shape::kShared);
+  return cudaLaunchKernelEx(config.get(), WideGemm<Shape, kGather>, args);
+}
+
+bool Aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
+
+}  // namespace
+
+const char* CheckWideGemmCuda(const CudaWideGemmArgs& args) {
+  if (args.w.type != WeightType::kF16) return "weights are F16";
+  if (args.w.packed == nullptr || args.w.bias == nullptr) return "weights and bias must be set";
+  if (args.w.k < 1 || args.w.n < 1 || args.rows < 0) return "k, n >= 1 and rows >= 0";
+  if (args.a == nullptr) return "a must be set";
+  if ((args.out == nullptr) == (args.out_half == nullptr)) return "one of out and out_half is set";
+  if (args.lda < args.w.k || args.ld_out < args.w.n) return "lda >= k and ld_out >= n";
+  if (!Aligned(args.a, 16) || args.lda % 8 != 0) {
+    return "a is 16-byte aligned and lda a multiple of 8";
+  }
+  if (!Aligned(args.out, 8) || !Aligned(args.out_half, 4) || args.ld_out % 2 != 0) {
+    return "out is 8-byte, out_half 4-byte aligned, and ld_out even";
+  }
+  if (args.epilogue != Epilogue::kResidual) return nullptr;
+  if (args.residual == nullptr || args.ld_residual < args.w.n)
+    return "residual [.., n] must be set";
+  return args.residual == args.out ? "out is not residual" : nullptr;
+}
+
+cudaError_t PrepareWideGemmCuda() {
+  const auto allow = [](auto kernel, size_t bytes) {
+    const cudaError_t error = PreferSharedMemory({KernelAddress(kernel)});
+    if (error != cudaSuccess) return error;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(bytes));
+  };
+  for (const cudaError_t error : {allow(WideGemm<SmallTile, true>, SmallTile::kShared),
+                                  allow(WideGemm<SmallTile, false>, SmallTile::kShared),
+                                  allow(WideGemm<MiddleTile, false>, MiddleTile::kShared),
+                                  allow(WideGemm<LargeTile, false>, LargeTile::kShared)}) {
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t WideGemmCuda(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
+  if (CheckWideGemmCuda(args) != nullptr) return cudaErrorInvalidValue;
+  if (args.rows == 0) return cudaSuccess;
+  if (args.gather != nullptr) return Start<SmallTile, true>(launch, args);
+  // The largest tile of which there are enough: half of the machine has two to switch between.
+  const int64_t enough = int64_t{launch.multiprocessors} * 3 / 2;
+  const int tile = tile_for_test >= 0                   ? tile_for_test
+                   : Blocks<LargeTile>(args) >= enough  ? 2
+                   : Blocks<MiddleTile>(args) >= enough ? 1
+                                                        : 0;
+  return tile == 0   ? Start<SmallTile>(launch, args)
+         : tile == 1 ? Start<MiddleTile>(launch, args)
+                     : Start<LargeTile>(launch, args);
+}
+
+void SetCudaWideGemmTileForTest(int tile) { tile_for_test = tile; }
+
+}  // namespace rivulet::kernels

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix product of many rows on the tensor cores: what gemm_cuda.h does with F16 weights, for a
+// that is F16 already, bit for bit (the same accumulators, k in the same chunks of 16). There is no
+// norm inside: with many rows it would be computed again for every tile beside another; a launch of
+// layer_norm_cuda.h writes the normalised rows once.
+//
+// A block of four warps computes 64 x 64, 128 x 64 or 128 x 128 outputs, 64 k at a time. Both
+// factors come by cp.async, three chunks deep: rows of a swizzled for ldmatrix, W in the order of
+// its packing, which is the order of the fragments.
+//
+// Cost: 2 rows k n flop; a is read once for every 64 or 128 columns, W for every 64 or 128 rows.
+// Estimated, for 128 x 128: 64 k are 256 mma.sync a warp quarter, about 820 cycles at the rate that
+// mma.sync has on an H200 (62 % of wgmma's), against 512 cycles of shared memory (64 KiB at 128
+// bytes) and 500 of second-level cache (32 KiB at 64 bytes a multiprocessor).
+// Thread: any. Tested by: tests/parity/cuda_gemm_wide_test.cc
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/gemm/gemm_cuda.h"
+
+namespace rivulet::kernels {
+
+struct CudaWideGemmArgs {
+  CudaMatrix w;                     // kF16
+  const uint16_t* a = nullptr;      // [.., lda] F16, 16-byte aligned, lda a multiple of 8
+  const int32_t* gather = nullptr;  // row r of the product takes rows gather[r] of a and residual;
+                                    // null: rows r
+  const float* residual = nullptr;  // [.., ld_residual] for Epilogue::kResidual; not out
+  // One of the two; columns n .. are not touched. 8- and 4-byte aligned, ld_out even.
+  float* out = nullptr;          // [rows, ld_out]
+  uint16_t* out_half = nullptr;  // [rows, ld_out] rounded to F16
+  int rows = 0, lda = 0, ld_residual = 0, ld_out = 0;
+  Epilogue epilogue = Epilogue::kNone;
+};
+
+// Null if the arguments are valid, else the reason.
+const char* CheckWideGemmCuda(const CudaWideGemmArgs& args);
+// Once a device, before the first launch there.
+cudaError_t PrepareWideGemmCuda();
+// cudaErrorInvalidValue where CheckWideGemmCuda objects. rows = 0 launches nothing.
+cudaError_t WideGemmCuda(const CudaLaunch& launch, const CudaWideGemmArgs& args);
+
+// For tests: the tile shape to use, 0 .. kCudaWideGemmTiles - 1; -1: chosen by size. With a gather
+// it is always 0. Thread: none may call WideGemmCuda.
+inline constexpr int kCudaWideGemmTiles = 3;
+void SetCudaWideGemmTileForTest(int tile);
+
+}  // namespace rivulet::kernels

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a matrix product by a library needs around it: out = a W^T + b with the bits of our own
+// products (gemm_cuda.h), if the library takes k in ascending order into one accumulator.
+//
+// Our accumulators start at the bias, a library adds it to the finished sum, and the roundings
+// differ. So the bias is part of k here: every row of a has kProductPrefix elements before its
+// first column, every row of W the bias in the same place, and what the library has summed up after
+// them is the bias exactly.
+//   float32:  a  1, 0, 0, ...              W  b, 0, 0, ...
+//   F16:      a  1, 2^-11, 2^-22, 0, ...   W  the three parts of b (SplitBias), 0, ...
+// 16 elements are the k of one tensor-core product, so that the chunks of k stay where ours are.
+//
+// Rows are row-major with `ld` elements from one to the next; pointers are to column 0. Thread:
+// any. Tested by: tests/parity/cuda_product_rows_test.cc
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/common/launch_cuda.h"
+#include "kernels/gemm.h"
+
+namespace rivulet::kernels {
+
+inline constexpr int kProductPrefix = 16;
+// k as the library sees it: the prefix, and zeros behind the last column.
+constexpr int ProductK(int k) { return kProductPrefix + (k + 7) / 8 * 8; }
+
+// Three F16 with b = parts[0] + 2^-11 parts[1] + 2^-22 parts[2], which holds exactly for all b from
+// 2^-22 to 65504 in magnitude. parts[0] is infinite beyond.
+void SplitBias(float b, uint16_t (&parts)[3]);
+
+// Rows of `w` [n, k] and `bias` [n] (float32, host) as rows of W: `packed` [n, ProductK(k)] of
+// `type` (kF32 or kF16), host, zero at first. Returns false if a finite value becomes infinite.
+[[nodiscard]] bool PackProductRows(WeightType type, const float* w, const float* bias, int n, int k,
+                                   void* packed);
+
+struct CudaProductRows {
+  void* data = nullptr;  // column 0 of row 0: float, or F16 where `half`
+  bool half = false;
+  int ld = 0, rows = 0;
+};
+
+// Once a device, before the first launch of the kernels below.
+cudaError_t PrepareProductRowsCuda();
+
+// Writes the prefix of every row. REQUIRES: rows begin kProductPrefix elements into their memory.
+cudaError_t MarkProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows);
+
+// Row r of `to` := row gather[r] of `from`, columns `begin` to `end` - 1; `begin` may be
+// -kProductPrefix. REQUIRES: both are of one type, memory does not overlap.
+cudaError_t GatherProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& from,
+                                  const int32_t* gather, const CudaProductRows& to, int begin,
+                                  int end);
+
+// to[r][c] = activation(from[r][c]) for c < n: what the epilogue of our own products does. `from`
+// is float32; `to` may be `from`.
+cudaError_t ActivateProductRowsCuda(const CudaLaunch& launch, Epilogue activation,
+                                    const CudaProductRows& from, const CudaProductRows& to, int n);
+
+// For checks of a library. Fills columns 0 to n - 1 with numbers in [-1, 1) that depend on column
+// and row modulo `period` alone.
+cudaError_t FillProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows, int n,
+                                int period);
+// Adds to *different (device memory) how many elements of columns 0 to n - 1 have other bits than
+// row `r mod period` of `expected`. Both are float32.
+cudaError_t CountDifferentRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows,
+                                   const CudaProductRows& expected, int n, int period,
+                                   unsigned* different);
+
+}  // namespace rivulet::kernels

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// One block of Latency(): its share of a step, phase by phase. Included by latency_cuda.cu only.
+//
+// All methods are called by all threads. Those that return bool answer the same to all; false: a
+// value did not come, and the launch is over. A phase begins with a barrier, so that it may write
+// what the one before it read.
+#pragma once
+
+#include "kernels/cuda/latency/latency_attention_cuda.h"
+#include "kernels/cuda/latency/latency_give_cuda.h"
+
+namespace rivulet::kernels {
+
+template <bool kF16, bool kStay>
+class LatencyBlock {
+ public:
+  __device__ explicit LatencyBlock(const LatencyArgs& args)
+      : p(args),
+        share_(args.model, args.plan, static_cast<int>(blockIdx.x)),
+        watch_{args.abort, args.patience_nanoseconds},
+        shared_(static_cast<float*>(SharedMemory())) {}
+
+  // Brings weights and states; returns whether this block has anything to do.
+  __device__ bool Load();
+  // Learns what the rows of `step` feed; false as well where no row is left.
+  __device__ bool Begin(int step);
+  __device__ bool Layer(int layer);
+  __device__ bool Head();
+  __device__ void StoreStates() {
+    if (p.plan.states_stay) MoveStates</*kBack=*/true>();
+  }
+  __device__ bool gave_up() const { return gave_up_; }
+  __device__ int stage() const { return share_.stage; }
+
+ private:
+  // Rows as they are fed: [kLatencyMaxRows] each.
+  __device__ int64_t* positions() const {
+    return reinterpret_cast<int64_t*>(shared_ + p.plan.rows_at);
+  }
+  __device__ int32_t* tokens() const {
+    return reinterpret_cast<int32_t*>(positions() + kLatencyMaxRows);
+  }
+  __device__ int32_t* slots() const { return tokens() + kLatencyMaxRows; }
+  __device__ float* X(int row) const { return shared_ + p.plan.x + row * p.plan.ld_x; }
+  __device__ uint32_t* A(int row) const {
+    return reinterpret_cast<uint32_t*>(shared_ + p.plan.a) + row * p.plan.ld_a;
+  }
+  __device__ bool Alive(int row) const { return (alive_ >> row & 1u) != 0; }
+
+  // A barrier that tells whether everyone got what it waited for.
+  __device__ bool Arrived(bool mine) {
+    gave_up_ = __syncthreads_or(mine ? 0 : 1) != 0;
+    return !gave_up_;
+  }
+  __device__ TileSource<kStay> Take(const CudaMatrix& w, const Tiles& tiles) {
+    const TileSource<kStay> source{w, tiles, weights_};
+    if (kStay) weights_ += static_cast<size_t>(tiles.all()) * TileBytes(w.type, w.k);
+    return source;
+  }
+
+  template <bool kBack>
+  __device__ void MoveStates();
+  __device__ void Normalize(float* x, const float* weight, const float* bias) const;
+  __device__ bool LoadRows(const uint64_t* from, const StepNorm& norm, bool last, uint32_t rows);
+  __device__ void PutHalves(int row, int i, uint32_t value, int width) const;
+  __device__ bool LoadInput(const uint64_t* from, int ld, int heads, int width);
+  // `normalized`: LoadRows made the input, else LoadInput.
+  template <class Give>
+  __device__ __forceinline__ void Multiply(const CudaMatrix& w, const Tiles& tiles, bool normalized,
+                                           const Give& give) {
+    if constexpr (kF16) {
+      MultiplyF16(Take(w, tiles), A(0), p.plan.ld_a, p.rows, give);
+    } else {
+      const float* const a = normalized ? X(0) : reinterpret_cast<const float*>(A(0));
+      MultiplyF32(Take(w, tiles), a, normalized ? p.plan.ld_x : p.plan.ld_a, p.rows, give);
+    }
+  }
+  __device__ GiveSums GiveOf(int phase, const LayerWords& words, const CudaMatrix& w,
+                             const HeadColumns& columns) const;
+
+  const LatencyArgs& p;
+  const BlockShare share_;
+  const Watch watch_;
+  float* const shared_;
+  const char* weights_ = nullptr;   // of the next product
+  int unit_ = 0;                    // the next (layer, head) of this block
+  uint32_t began_ = 0, alive_ = 0;  // rows, of the first and of this step
+  uint32_t cares_ = 0;              // rows of which this block must know
+  uint32_t flag_ = 0;
+  bool gave_up_ = false;
+};
+
+template <bool kF16, bool kStay>
+__device__ bool LatencyBlock<kF16, kStay>::Load() {
+  char* to = reinterpret_cast<char*>(shared_ + p.plan.weights);
+  bool works = false;
+  const int units = share_.ForEachSlice(
+      p.plan.rows, [&](int l) -> const StepLayer& { return p.model.layers[l]; },
+      [&](const CudaMatrix& w, const Tiles& tiles) {
+        const bool head = &w == &p.model.head;
+        works = works || (tiles.all() > 0 && !(head && share_.LocalHead()));
+        if constexpr (kStay) to = KeepTiles(w, tiles, to);
+      });
+  CommitCopies();
+  WaitForCopies<0>();  // for all threads behind the barrier below
+  works = works || units > 0;
+  // A block that only samples hears of its own rows: of others nobody would wait for it.
+#pragma unroll 1
+  for (int r = 0; r < p.rows; ++r) {
+    if (works || share_.Samples(r)) cares_ |= 1u << r;
+  }
+  if (cares_ == 0) return false;
+  const int r = static_cast<int>(threadIdx.x);
+  if (r < p.rows) {
+    const CudaSegment segment = p.step.segments[r];
+    tokens()[r] = segment.num_rows > 0 ? p.step.tokens[r] : -1;
+    positions()[r] = p.step.positions[r];
+    slots()[r] = segment.slot;
+  }
+  __syncthreads();
+#pragma unroll 1
+  for (int i = 0; i < p.rows; ++i) {
+    if (tokens()[i] >= 0) began_ |= 1u << i;
+  }
+  alive_ = began_ & cares_;
+  if (p.plan.states_stay) MoveStates</*kBack=*/false>();
+  return true;
+}
+
+// Copies the states of the first step's rows between their slots and shared memory.
+template <bool kF16, bool kStay>
+template <bool kBack>
+__device__ void LatencyBlock<kF16, kStay>::MoveStates() {
+  const StateLayout& layout = p.model.attention.layout;
+  const int s_floats = layout.features * layout.value_dim;
+  __syncthreads();
+  int unit = 0;
+#pragma unroll 1
+  for (int l = share_.stage; l < layout.layers; l += p.plan.stages) {
+#pragma unroll 1
+    for (int h = 0; h < layout.heads; ++h) {
+      if (!share_.HasHead(l, h)) continue;
+#pragma unroll 1
+      for (int r = 0; r < p.rows; ++r) {
+        if ((began_ >> r & 1u) == 0) continue;
+        const HeadState kept = KeptState(p, shared_, unit, r);
+        const HeadState slot = SlotState(p, l, h, slots()[r]);
+        const HeadState to = kBack ? slot : kept, from = kBack ? kept : slot;
+#pragma unroll 8
+        for (int i = static_cast<int>(threadIdx.x); i < s_floats; i += kLatencyThreads) {
+          to.s[i] = from.s[i];
+        }
+#pragma unroll 1
+        for (int i = static_cast<int>(threadIdx.x); i < layout.features; i += kLatencyThreads) {
+          to.z[i] = from.z[i];
+        }
+      }
+      ++unit;
+    }
+  }
+}
+
+template <bool kF16, bool kStay>
+__device__ bool LatencyBlock<kF16, kStay>::Begin(int step) {
+  flag_ = p.first_flag + static_cast<uint32_t>(step);
+  weights_ = reinterpret_cast<const char*>(shared_ + p.plan.weights);
+  unit_ = 0;
+  if (step == 0) return alive_ != 0;
+  __syncthreads();
+  const int r = static_cast<int>(threadIdx.x);
+  bool arrived = true;
+  if (r < p.rows && Alive(r)) {
+    uint32_t token;
+    arrived = Receive(p.exchange + p.plan.tokens_at + r, flag_ - 1, watch_, &token);
+    tokens()[r] = static_cast<int32_t>(token);
+    ++positions()[r];
+  }
+  if (!Arrived(arrived)) return false;
+#pragma unroll 1
+  for (int i = 0; i < p.rows; ++i) {
+    if (Alive(i) && tokens()[i] < 0) alive_ &= ~(1u << i);
+  }
+  return alive_ != 0;
+}
+
+}  // namespace rivulet::kernels

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the blocks of Latency() share a model: stages, and where things lie in shared memory and in
+// the exchange.
+#include <algorithm>
+
+#include "kernels/cuda/attention/linear_attention_shape_cuda.h"
+#include "kernels/cuda/latency/latency_slices_cuda.h"
+#include "kernels/cuda/sample/categorical_cuda.h"
+
+namespace rivulet::kernels {
+namespace {
+
+int RoundUp(int n, int to) { return (n + to - 1) / to * to; }
+
+struct ShareBytes {
+  int units = 0;
+  size_t weights = 0;
+};
+
+// The largest share of any block.
+ShareBytes LargestShare(const StepModel& model, const LatencyPlan& plan) {
+  // Only shapes count here, and layers have the same.
+  StepLayer layer;
+  const CudaAttentionArgs& p = model.attention;
+  layer.qkv = layer.ffn1 = CudaMatrix{model.type, model.hidden, 0, nullptr, nullptr};
+  layer.out = CudaMatrix{model.type, p.layout.heads * p.layout.value_dim, 0, nullptr, nullptr};
+  layer.ffn2 = CudaMatrix{model.type, model.ffn, 0, nullptr, nullptr};
+  ShareBytes largest;
+  for (int block = 0; block < plan.blocks(); ++block) {
+    size_t bytes = 0;
+    const int units = BlockShare(model, plan, block)
+                          .ForEachSlice(
+                              plan.rows, [&](int) -> const StepLayer& { return layer; },
+                              [&](const CudaMatrix& m, const Tiles& tiles) {
+                                bytes += static_cast<size_t>(tiles.all()) * TileBytes(m.type, m.k);
+                              });
+    largest.units = std::max(largest.units, units);
+    largest.weights = std::max(largest.weights, bytes);
+  }
+  return largest;
+}
+
+// The order in which AttentionCuda adds for this model: a special kernel's, or the generic one's
+// with a warp a group.
+void SetOrder(const StepModel& model, LatencyPlan* plan) {
+  plan->tree = false;
+  plan->groups = plan->dots = 4;
+  (void)ForAttentionShape(
+      model.attention,
+      [&](auto shape) {
+        plan->tree = true;
+        plan->groups = decltype(shape)::kGroups;
+        plan->dots = 1;
+        return cudaSuccess;
+      },
+      [] { return cudaSuccess; });
+}
+
+void PlaceInShared(const StepModel& model, LatencyPlan* p) {
+  const StateLayout& layout = model.attention.layout;
+  const int key = model.attention.map.key_dim, f = layout.features, v = layout.value_dim;
+  int at = 0;
+  const auto place = [&](int* where, int floats) {
+    *where = at;
+    at += RoundUp(floats, 4);
+  };
+  int sampling = 0;  // comes first
+  place(&sampling, static_cast<int>((sizeof(RowShared) + 3) / 4));
+  p->ld_x = RoundUp(model.hidden, 4) + 4;
+  place(&p->x, p->rows * p->ld_x);
+  // Rows begin 4 words further in the banks than the row before, so that a fragment meets all.
+  const int widest = std::max({model.hidden, model.ffn, layout.heads * v});
+  const int words = model.type == WeightType::kF16 ? RoundUp(widest, 32) / 2 : RoundUp(widest, 4);
+  p->ld_a = RoundUp(words, 32) + 4;
+  place(&p->a, p->rows * p->ld_a);
+  p->ld_qkv = 2 * key + v + 1;
+  place(&p->qkv, p->rows * p->ld_qkv);
+  place(&p->phi, p->rows * 2 * f);
+  place(&p->sums, p->rows * p->groups * v);
+  place(&p->dot, p->rows * p->dots);
+  place(&p->outputs, model.head.n <= kLocalHead ? model.head.n : 0);
+  place(&p->rows_at, kLatencyMaxRows * 4);  // positions, tokens, slots
+  p->ld_state = RoundUp(f * v + f, 4);
+  p->states = p->weights = at;
+  p->shared_bytes = static_cast<size_t>(at) * sizeof(float);
+}
+
+void PlaceInExchange(const StepModel& model, LatencyPlan* p) {
+  const StateLayout& layout = model.attention.layout;
+  const bool f16 = model.type == WeightType::kF16;
+  const auto words = [&](int n, bool halves) { return RoundUp(halves ? (n + 1) / 2 : n, 2); };
+  p->ld_attention =
+      RoundUp(layout.heads * (f16 ? (layout.value_dim + 1) / 2 : layout.value_dim), 2);
+  p->ld_y = words(model.hidden, false);
+  p->ld_ffn = words(model.ffn, f16);
+  p->ld_outputs = words(model.head.n, false);
+  const auto rows = static_cast<size_t>(p->rows);
+  p->layer_words = rows * static_cast<size_t>(p->ld_attention + 2 * p->ld_y + p->ld_ffn);
+  p->outputs_at = static_cast<size_t>(layout.layers) * p->layer_words;
+  p->tokens_at = p->outputs_at + rows * static_cast<size_t>(p->ld_outputs);
+  p->words = p->tokens_at + static_cast<size_t>(RoundUp(p->rows, 2));
+}
+
+// Adds what stays, if it fits.
+bool Keep(bool weights, bool states, size_t limit, const ShareBytes& share, LatencyPlan* p) {
+  const size_t state_bytes = states ? static_cast<size_t>(share.units * p->rows) *
+                                          static_cast<size_t>(p->ld_state) * sizeof(float)
+                                    : 0;
+  const size_t bytes = p->shared_bytes + state_bytes + (weights ? share.weights : 0);
+  if (bytes > limit) return false;
+  p->weights_stay = weights;
+  p->states_stay = states;
+  p->weights = p->states + static_cast<int>(state_bytes / sizeof(float));
+  p->shared_bytes = bytes;
+  return true;
+}
+
+}  // namespace
+
+LatencyPlan PlanLatency(const StepModel& model, int rows, int multiprocessors, size_t shared_limit,
+                        bool may_stream) {
+  LatencyPlan plan;
+  plan.rows = rows;
+  SetOrder(model, &plan);
+  PlaceInShared(model, &plan);
+  PlaceInExchange(model, &plan);
+  for (const bool states : {true, false}) {
+    for (int stages = std::min(model.attention.layout.layers, multiprocessors); stages > 0;
+         --stages) {
+      plan.stages = stages;
+      plan.stage_blocks = multiprocessors / stages;
+      if (Keep(true, states, shared_limit, LargestShare(model, plan), &plan)) return plan;
+    }
+  }
+  plan.stages = 1;
+  plan.stage_blocks = multiprocessors;
+  if (!may_stream) return {};
+  const ShareBytes share = LargestShare(model, plan);
+  for (const bool states : {true, false}) {
+    if (Keep(false, states, shared_limit, share, &plan)) return plan;
+  }
+  return {};
+}
+
+}  // namespace rivulet::kernels

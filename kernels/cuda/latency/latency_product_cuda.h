@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//   v[r][c] = b[c] + sum_k a[r][k] W[c][k]      for the tiles of one block, a in shared memory
+//
+// The sums of gemm_f16_cuda.cu and gemm_f32_cuda.cu, operation by operation. Weights lie in shared
+// memory, tile behind tile, or are read from where they are packed. Included by latency_*.cu only.
+#pragma once
+
+#include "kernels/cuda/common/device_cuda.h"
+#include "kernels/cuda/latency/latency_slices_cuda.h"
+
+namespace rivulet::kernels {
+
+inline constexpr int kLatencyThreads = 128, kLatencyWarps = kLatencyThreads / kWarpLanes;
+
+// Where the tiles of one product are.
+template <bool kStay>
+struct TileSource {
+  const CudaMatrix& w;
+  Tiles tiles;
+  const char* kept;  // kStay: the first tile, in shared memory
+
+  __device__ __forceinline__ const char* At(int j) const {
+    const size_t bytes = TileBytes(w.type, w.k);
+    if (kStay) return kept + static_cast<size_t>(j) * bytes;
+    return static_cast<const char*>(w.packed) + static_cast<size_t>(tiles.At(j)) * bytes;
+  }
+};
+
+template <bool kStay>
+__device__ __forceinline__ uint4 LoadWeights(const uint4* from) {
+  return kStay ? *from : __ldg(from);
+}
+
+// Up to kTiles tiles from `first` on, `count` of them, of F16 weights by one warp, as chains side
+// by side. Chains of tiles that are not there cost next to nothing: each waits for itself. `a`:
+// rows of F16 pairs, `ld` words apart. give(row, column, v of column, v of column + 1).
+template <bool kStay, int kTiles, class Give>
+__device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source, int first,
+                                                 int count, const uint32_t* a, int ld, int rows,
+                                                 const Give& give) {
+  constexpr int kAhead = kStay ? 2 : 4;  // 32 k each
+  const int g = LaneIndex() / 4, t = LaneIndex() % 4;
+  const int steps = (source.w.k + 31) / 32;
+  const bool upper = rows > 8;
+  // Rows that are not there repeat the last: their sums go nowhere.
+  const uint32_t* low = a + (g < rows ? g : rows - 1) * ld + t;
+  const uint32_t* high = a + (g + 8 < rows ? g + 8 : rows - 1) * ld + t;
+  const auto column = [&](int j) { return 8 * source.tiles.At(first + j) + 2 * t; };
+  const uint4* w[kTiles];
+  float sum[kTiles][4];
+  uint4 b[kAhead][kTiles];
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+    w[j] = reinterpret_cast<const uint4*>(source.At(first + j)) + LaneIndex();
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const bool there = j < count && column(j) + c < source.w.n;
+      sum[j][c] = sum[j][c + 2] = there ? __ldg(source.w.bias + column(j) + c) : 0.0f;
+    }
+#pragma unroll
+    for (int s = 0; s < kAhead; ++s) {
+      b[s][j] = make_uint4(0, 0, 0, 0);
+      if (j < count && s < steps) b[s][j] = LoadWeights<kStay>(w[j] + s * kWarpLanes);
+    }
+  }
+#pragma unroll 1
+  for (int begin = 0; begin < steps; begin += kAhead) {
+#pragma unroll
+    for (int s = 0; s < kAhead; ++s) {
+      const int step = begin + s;
+      if (step >= steps) break;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = 16 * step + 8 * half;
+        const uint32_t fa[4] = {low[at], upper ? high[at] : 0, low[at + 4],
+                                upper ? high[at + 4] : 0};
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          const uint32_t fb[2] = {half == 0 ? b[s][j].x : b[s][j].z,
+                                  half == 0 ? b[s][j].y : b[s][j].w};
+          MmaF16(sum[j], fa, fb);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+        if (j < count && step + kAhead < steps) {
+          b[s][j] = LoadWeights<kStay>(w[j] + (step + kAhead) * kWarpLanes);
+        }
+      }
+    }
+  }
+  // give() exists once: its code is long, and registers cannot be counted through.
+#pragma unroll 1
+  for (int i = 0; i < (upper ? 2 : 1) * count; ++i) {
+    const int j = i < count ? i : i - count, row = i < count ? g : g + 8;
+    float v0 = 0, v1 = 0;
+#pragma unroll
+    for (int k = 0; k < kTiles; ++k) {
+      if (k != j) continue;
+      v0 = i < count ? sum[k][0] : sum[k][2];
+      v1 = i < count ? sum[k][1] : sum[k][3];
+    }
+    if (row < rows && column(j) < source.w.n) give(row, column(j), v0, v1);
+  }
+}
+
+// All tiles, neighbours to one warp. Columns behind n are given as bias 0 and sum 0 or not at all.
+template <bool kStay, class Give>
+__device__ void MultiplyF16(const TileSource<kStay>& source, const uint32_t* a, int ld, int rows,
+                            const Give& give) {
+  const int count = source.tiles.all(), each = (count + kLatencyWarps - 1) / kLatencyWarps;
+  const int begin = WarpIndex() * each, end = begin + each < count ? begin + each : count;
+  constexpr int kMost = kStay ? 4 : 2;  // weights on their way take registers, too
+#pragma unroll 1
+  for (int first = begin; first < end; first += kMost) {
+    const int left = end - first;
+    MultiplyTilesF16<kStay, kMost>(source, first, left < kMost ? left : kMost, a, ld, rows, give);
+  }
+}
+
+// All tiles of float32 weights; a warp takes 32 columns of up to four rows at a time. `a`: rows of
+// floats, `ld` apart, readable up to k rounded up to 4. give(row, column, v).
+template <bool kStay, class Give>
+__device__ void MultiplyF32(const TileSource<kStay>& source, const float* a, int ld, int rows,
+                            const Give& give) {
+  constexpr int kRows = 4;
+  const int groups = (rows + kRows - 1) / kRows, items = source.tiles.all() * groups;
+  const int steps = (source.w.k + 3) / 4;
+#pragma unroll 1
+  for (int item = WarpIndex(); item < items; item += kLatencyWarps) {
+    const int tile = item / groups, first = item % groups * kRows;
+    const auto* w = reinterpret_cast<const uint4*>(source.At(tile)) + LaneIndex();
+    const int column = 32 * source.tiles.At(tile) + LaneIndex();
+    const float* at[kRows];
+    float sum[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      at[i] = a + (first + i < rows ? first + i : rows - 1) * ld;
+      sum[i] = column < source.w.n ? __ldg(source.w.bias + column) : 0.0f;
+    }
+#pragma unroll 4
+    for (int s = 0; s < steps; ++s) {
+      const uint4 b = LoadWeights<kStay>(w + static_cast<size_t>(s) * kWarpLanes);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const float4 x = *reinterpret_cast<const float4*>(at[i] + 4 * s);
+        sum[i] = fmaf(x.x, __uint_as_float(b.x), sum[i]);
+        sum[i] = fmaf(x.y, __uint_as_float(b.y), sum[i]);
+        sum[i] = fmaf(x.z, __uint_as_float(b.z), sum[i]);
+        sum[i] = fmaf(x.w, __uint_as_float(b.w), sum[i]);
+      }
+    }
+    if (column >= source.w.n) continue;
+#pragma unroll 1
+    for (int i = 0; i < kRows && first + i < rows; ++i) {
+      give(first + i, column, i == 0 ? sum[0] : i == 1 ? sum[1] : i == 2 ? sum[2] : sum[3]);
+    }
+  }
+}
+
+}  // namespace rivulet::kernels

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//   y = e(token) + p(position),  or  [e(token) ; p(position)]
+#include <cmath>
+
+#include "kernels/cuda/rows/embed_row_cuda.h"
+
+namespace rivulet::kernels {
+namespace {
+
+constexpr int kThreads = 128;
+
+__global__ void __launch_bounds__(kThreads) Embed(CudaEmbedArgs args) {
+  WaitForPredecessor();
+  const int row = static_cast<int>(blockIdx.x);
+  const int64_t p = args.has_positions ? args.at[row] : 0;
+  for (int i = static_cast<int>(threadIdx.x); i < args.width; i += kThreads) {
+    const float y = EmbeddingValue(args, args.tokens[row], p, i);
+    args.out[At(row, args.ld, i)] = y;
+    if (args.half != nullptr) {
+      args.half[At(row, args.ld, i)] = static_cast<uint16_t>(PackHalves(y, 0));
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t PrepareEmbedCuda() { return PreferSharedMemory({KernelAddress(Embed)}); }
+
+cudaError_t EmbedCuda(const CudaLaunch& launch, const CudaEmbedArgs& args) {
+  const int width = args.columns * (args.has_positions && args.concat ? 2 : 1);
+  if (args.rows < 0 || args.columns < 1 || args.ld < width || args.table == nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  if (args.has_positions &&
+      (args.at == nullptr || (args.position_rows > 0 && args.positions == nullptr))) {
+    return cudaErrorInvalidValue;
+  }
+  if (args.width != 0 && (args.width < width || args.width > args.ld)) return cudaErrorInvalidValue;
+  if (args.rows == 0) return cudaSuccess;
+  CudaEmbedArgs whole = args;
+  if (whole.width == 0) whole.width = args.ld;
+  const KernelConfig config(launch, dim3(static_cast<unsigned>(args.rows)), kThreads, 0);
+  return cudaLaunchKernelEx(config.get(), Embed, whole);
+}
+
+void CudaFrequencies(int columns, double* out) {
+  constexpr double kPi = 3.14159265358979323846;
+  for (int c = 0; c < columns; ++c) {
+    out[c] =
+        std::pow(10000.0, -static_cast<double>(c - c % 2) / static_cast<double>(columns)) / kPi;
+  }
+}
+
+}  // namespace rivulet::kernels

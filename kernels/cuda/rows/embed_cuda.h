@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Token embedding with its position on the GPU: the equation of embed.h, many rows at once.
+// Sinusoidal positions behind the table are computed in double, sin(pi x) with x = p frequency.
+//
+// Cost: 4 (columns + ld) bytes a row. Tested by: tests/parity/cuda_embed_test.cc
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/common/launch_cuda.h"
+
+namespace rivulet::kernels {
+
+struct CudaEmbedArgs {
+  const float* table = nullptr;      // [vocab, columns]
+  const float* positions = nullptr;  // [position_rows, columns]; may be null if there are none
+  int64_t position_rows = 0;
+  const double* frequencies = nullptr;  // [columns] of CudaFrequencies(); null: every position is
+                                        // in the table
+  int columns = 0;                      // of the token part; of the position part, too
+  bool has_positions = false;
+  bool concat = false;              // [token ; position], else their sum
+  const int32_t* tokens = nullptr;  // [rows], each in the table, of inactive rows, too
+  const int64_t* at = nullptr;      // [rows] positions; may be null without has_positions
+  float* out = nullptr;             // [rows, ld]; columns from the embedding's last on become 0
+  uint16_t* half = nullptr;         // where not null: [rows, ld] the same rounded to F16, too
+  int rows = 0, ld = 0;
+  int width = 0;  // columns from here on are not touched; 0: ld
+};
+
+// Once a device, before the first launch.
+cudaError_t PrepareEmbedCuda();
+cudaError_t EmbedCuda(const CudaLaunch& launch, const CudaEmbedArgs& args);
+
+// What sinusoidal positions multiply with: 10000^(-2i/columns) / pi for columns 2i and 2i + 1, on
+// the host. `out`: [columns]
+void CudaFrequencies(int columns, double* out);
+
+}  // namespace rivulet::kernels

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// From head outputs to records on the GPU: scoring of given tokens, drawing of next ones, and what
+// the next step feeds. The mathematics is that of categorical.h and mixture_of_logistics.h.
+//
+// One block a row of outputs. Sums over a vocabulary run in double: thread t adds the ids t C ..
+// t C + C - 1 in order, C = ceil(n / 128), and the threads' sums are added in their order, so up to
+// 128 ids the operations are those of the host functions in their order. (KeepLargest folds in a
+// tree.) Results differ from the host's where expf does, by an ulp, or where such sums round apart.
+//
+// Order within a row: the fed token is counted; outputs are checked for NaN and infinity; the
+// target is scored; a token is drawn; the records are written; the next step's inputs are. A
+// record's word is written last and whole: the host takes a record when it reads the sequence it
+// expects there. Thread: any. Tested by: tests/parity/cuda_sample_test.cc
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/categorical.h"
+#include "kernels/cuda/common/launch_cuda.h"
+#include "kernels/mixture_of_logistics.h"
+
+namespace rivulet::kernels {
+
+struct CudaLogitBias {
+  int32_t token;
+  float bias;
+};
+
+// How one slot samples.
+struct CudaSampler {
+  CategoricalParams params;   // for a mixture only temperature counts
+  uint32_t sample_index = 0;  // second word of the Philox counter
+  uint64_t seed = 0;
+  const int32_t* stop_ids = nullptr;    // [num_stop_ids]
+  const CudaLogitBias* bias = nullptr;  // [num_bias], tokens distinct
+  // [vocab] tokens seen: bit 31 = in the prompt, the others how often in the output; null where
+  // there are no penalties.
+  uint32_t* seen = nullptr;
+  int32_t num_stop_ids = 0, num_bias = 0;
+  int32_t want_logprobs = 0, num_top = 0;  // num_top: at most CudaSampleArgs::top_stride
+};
+inline constexpr uint32_t kSeenInPrompt = 0x80000000u;
+
+// What is wanted of one row of outputs. 48 bytes.
+struct CudaOutputWork {
+  int64_t position = 0;  // tokens fed up to here, bos counted: of the draw, and of the record
+  int32_t slot = 0;
+  int32_t row = 0;            // index into the run's rows
+  int32_t target = -1;        // scored where not negative ...
+  int32_t target_record = 0;  // ... into this record
+  int32_t draws_left = 0;     // draws the row may still make, this one counted; 0: none here
+  int32_t draw_record = 0;    // the record of this draw ...
+  int32_t next_record = 0;    // ... of the row's next ...
+  int32_t record_stride = 0;  // ... and from there to the one after
+  uint32_t sequence = 0;      // of the run's records: below kRecordSequences, not seen there yet
+  uint32_t padding = 0;
+};
+static_assert(sizeof(CudaOutputWork) == 48);
+
+inline constexpr uint32_t kRecordStopped = 1;    // the token is a stop id: the row ended
+inline constexpr uint32_t kRecordNonFinite = 2;  // outputs held a NaN or infinity: the row ended
+inline constexpr uint32_t kRecordScored = 4;     // the token is a target, not a draw
+inline constexpr uint32_t kRecordLogprob = 8;    // logprob and num_top are there
+inline constexpr int kRecordFlagBits = 4;
+inline constexpr uint32_t kRecordSequences = 1u << (32 - kRecordFlagBits);
+
+// A record without a log-probability is its word alone, one store: a fence that covers other values
+// would hold up the step.
+struct CudaRecord {
+  uint64_t word;    // from its lowest bit: token, flags, sequence
+  float logprob;    // only with kRecordLogprob
+  int32_t num_top;  // likewise
+
+  static constexpr uint64_t Word(int32_t token, uint32_t flags, uint32_t sequence) {
+    return uint64_t{sequence << kRecordFlagBits | flags} << 32 | static_cast<uint32_t>(token);
+  }
+  constexpr int32_t token() const { return static_cast<int32_t>(word & 0xFFFFFFFFu); }
+  constexpr uint32_t flags() const {
+    return static_cast<uint32_t>(word >> 32) & ((1u << kRecordFlagBits) - 1);
+  }
+  constexpr uint32_t sequence() const {
+    return static_cast<uint32_t>(word >> (32 + kRecordFlagBits));
+  }
+};
+static_assert(sizeof(CudaRecord) == 16);
+
+struct CudaTopLogprob {
+  int32_t token;
+  float logprob;
+};
+
+// What the rows of the next step feed and want; entry i belongs to row i of the run. They may be
+// the arrays that this very step reads, if its i-th row of outputs is row i of the run. Null
+// tokens: nothing follows.
+struct CudaStepRows {
+  int32_t* tokens = nullptr;
+  int64_t* positions = nullptr;     // of the fed tokens
+  CudaSegment* segments = nullptr;  // num_rows becomes 1, or 0 where the row ended
+  CudaOutputWork* outputs = nullptr;
+};
+
+struct CudaSampleArgs {
+  const float* outputs = nullptr;  // [rows, ld_outputs] raw head outputs
+  int rows = 0, num_outputs = 0, ld_outputs = 0;
+  MixtureHead mixture;                   // mixtures = 0: a categorical head of num_outputs tokens
+  const CudaOutputWork* work = nullptr;  // [rows]
+  const int32_t* fed = nullptr;          // [rows] tokens that this step fed, counted as output
+                                         // before the draw of rows that draw; null: counted already
+  const CudaSampler* samplers = nullptr;  // by slot
+  float* scratch = nullptr;               // [rows, ld_scratch], ld_scratch >= tokens of the head
+  int ld_scratch = 0;
+  CudaRecord* records = nullptr;  // mapped host memory, or device memory
+  CudaTopLogprob* top = nullptr;  // [records, top_stride] likewise; null: none
+  int top_stride = 0;
+  CudaStepRows next;
+};
+
+// Once a device, before the first launch of SampleCuda or CountTokensCuda.
+cudaError_t PrepareSampleCuda();
+cudaError_t SampleCuda(const CudaLaunch& launch, const CudaSampleArgs& args);
+
+// Counts the tokens of segments, for slots whose samplers have `seen`.
+struct CudaCountArgs {
+  const CudaSegment* segments = nullptr;  // [num_segments]
+  int num_segments = 0;
+  const int32_t* tokens = nullptr;     // by token row
+  const uint8_t* as_output = nullptr;  // [rows of the run] 1: as output, 0: as prompt
+  const CudaSampler* samplers = nullptr;
+};
+cudaError_t CountTokensCuda(const CudaLaunch& launch, const CudaCountArgs& args);
+
+}  // namespace rivulet::kernels

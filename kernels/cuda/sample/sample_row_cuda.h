@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// One row of head outputs to its records (sample_cuda.h), by a block of kRowThreads threads: the
+// body of Sample() and the end of a step of Latency(). Included by .cu files only.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/sample/categorical_cuda.h"
+#include "kernels/cuda/sample/sample_cuda.h"
+
+namespace rivulet::kernels {
+
+// ln p of tokens under one row of outputs. Categorical rows need their ln sum e^x once.
+struct RowLikelihood {
+  const float* outputs;
+  MixtureHead mixture;
+  double normalizer;
+
+  __device__ float Of(int32_t token) const {
+    if (mixture.mixtures > 0) return MixtureLogProb(mixture, outputs, token);
+    return static_cast<float>(static_cast<double>(outputs[token]) - normalizer);
+  }
+};
+
+// Tells the host of a record. Called by the thread that wrote what else belongs to it.
+__device__ inline void WriteWord(CudaRecord* to, int32_t token, uint32_t flags, uint32_t sequence) {
+  const uint64_t word = CudaRecord::Word(token, flags, sequence);
+#if defined(__CUDA_ARCH__)
+  if ((flags & kRecordLogprob) != 0) {
+    asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(&to->word), "l"(word) : "memory");
+  } else {
+    asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(&to->word), "l"(word) : "memory");
+  }
+#else
+  to->word = word;
+#endif
+}
+
+// The `count` likeliest tokens, by ln p, then by id. `scratch`: [tokens], used for a mixture.
+__device__ inline void FillTop(const RowLikelihood& likelihood, int tokens, int count,
+                               float* scratch, CudaTopLogprob* top, RowShared& shared) {
+  const Ids ids(tokens);
+  const bool mixture = likelihood.mixture.mixtures > 0;
+  if (count == 0) return;
+  if (mixture) {  // own ids only: no barrier needed
+#pragma unroll 1
+    for (int i = ids.begin; i < ids.end; ++i) scratch[i] = likelihood.Of(i);
+  }
+  Best last = {0, -1};
+  for (int rank = 0; rank < count; ++rank) {
+    Best best = {0, -1};
+#pragma unroll 1
+    for (int i = ids.begin; i < ids.end; ++i) {
+      const float v = mixture ? scratch[i] : likelihood.Of(i);
+      const bool taken =
+          last.index >= 0 && (v > last.value || (v == last.value && i <= last.index));
+      if (!taken) best = Better(best, {v, i});
+    }
+    last = BlockBest(best, shared);
+    if (RowThread() == 0) top[rank] = {last.index, last.value};
+  }
+}
+
+__device__ inline bool IsStop(const CudaSampler& sampler, int32_t token) {
+  bool stop = false;
+#pragma unroll 1
+  for (int i = RowThread(); i < sampler.num_stop_ids; i += kRowThreads) {
+    stop = stop || sampler.stop_ids[i] == token;
+  }
+  return __syncthreads_or(stop ? 1 : 0) != 0;
+}
+
+// Draws the next token; the same on all threads.
+__device__ inline int32_t Draw(const CudaSampleArgs& p, const CudaSampler& sampler,
+                               int64_t position, const float* outputs, float* scratch,
+                               RowShared& shared) {
+  const PhiloxWords random =
+      DrawWords(sampler.seed, static_cast<uint64_t>(position), sampler.sample_index, /*draw=*/0);
+  if (p.mixture.mixtures > 0) {
+    if (RowThread() == 0) {
+      shared.chosen = SampleMixture(p.mixture, outputs, sampler.params.temperature, random);
+    }
+    __syncthreads();
+    const int32_t chosen = shared.chosen;
+    __syncthreads();
+    return chosen;
+  }
+  const Ids ids(p.num_outputs);
+#pragma unroll 1
+  for (int i = ids.begin; i < ids.end; ++i) {
+    float logit = outputs[i];
+    if (sampler.seen != nullptr) {
+      const uint32_t seen = sampler.seen[i];
+      logit = AdjustLogit(sampler.params, logit, (seen & kSeenInPrompt) != 0,
+                          static_cast<int32_t>(seen & ~kSeenInPrompt));
+    }
+    scratch[i] = logit;
+  }
+  if (sampler.num_bias > 0) {  // the same for the whole block
+    __syncthreads();
+#pragma unroll 1
+    for (int i = RowThread(); i < sampler.num_bias; i += kRowThreads) {
+      scratch[sampler.bias[i].token] += sampler.bias[i].bias;
+    }
+    __syncthreads();
+  }
+  return RowSample(sampler.params, scratch, p.num_outputs, random, shared);
+}
+
+// What row `work.row` feeds next, after it drew `token`, if it goes on. One thread.
+__device__ inline void WriteNext(const CudaStepRows& next, const CudaOutputWork& work,
+                                 int32_t token, bool goes_on) {
+  CudaOutputWork after = work;
+  after.position = work.position + 1;
+  after.target = -1;
+  after.draws_left = goes_on ? work.draws_left - 1 : 0;
+  after.draw_record = work.next_record;
+  after.next_record = work.next_record + work.record_stride;
+  next.outputs[work.row] = after;
+  next.segments[work.row] = {work.slot, work.row, goes_on ? 1 : 0, work.row};
+  if (!goes_on) return;  // the last token stays: a valid one
+  next.tokens[work.row] = token;
+  next.positions[work.row] = work.position;
+}
+
+// All of row `row` of `p`. As soon as the draw is known, and before the record is written, thread 0
+// calls told(goes_on, token): whether the row feeds `token` next. Not called where nothing is
+// drawn.
+template <class Told>
+__device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared, const Told& told) {
+  const CudaOutputWork work = p.work[row];
+  const bool draws = work.draws_left > 0, scores = work.target >= 0;
+  if (!draws && !scores) return;  // the whole block
+  const CudaSampler sampler = p.samplers[work.slot];
+  if (draws && p.fed != nullptr && sampler.seen != nullptr && RowThread() == 0) {
+    ++sampler.seen[p.fed[row]];  // read after the barrier below
+  }
+  const float* outputs = p.outputs + At(row, p.ld_outputs);
+  float* scratch = p.scratch + At(row, p.ld_scratch);
+  bool strange = false;
+#pragma unroll 1
+  for (int i = RowThread(); i < p.num_outputs; i += kRowThreads) {
+    strange = strange || !(outputs[i] * 0.0f == 0.0f);
+  }
+  const bool finite = __syncthreads_or(strange ? 1 : 0) == 0;
+
+  RowLikelihood likelihood = {outputs, p.mixture, 0};
+  if (finite && p.mixture.mixtures == 0 && (scores || sampler.want_logprobs != 0)) {
+    likelihood.normalizer = RowLogSumExp(outputs, p.num_outputs, shared);
+  }
+  // The target, then the draw: a loop, so that the likelihood's code is there once.
+#pragma unroll 1
+  for (int draw = scores ? 0 : 1; draw < (draws ? 2 : 1); ++draw) {
+    int32_t token = draw != 0 ? 0 : work.target;
+    uint32_t flags = (finite ? 0u : kRecordNonFinite) | (draw != 0 ? 0u : kRecordScored);
+    if (draw != 0 && finite) {
+      token = Draw(p, sampler, work.position, outputs, scratch, shared);
+      if (IsStop(sampler, token)) flags |= kRecordStopped;
+    }
+    const bool goes_on = draw != 0 && flags == 0 && work.draws_left > 1;
+    if (draw != 0 && RowThread() == 0) told(goes_on, token);
+    CudaRecord* const record = p.records + (draw != 0 ? work.draw_record : work.target_record);
+    if (finite && (draw == 0 || sampler.want_logprobs != 0)) {
+      flags |= kRecordLogprob;
+      const int tokens = p.mixture.mixtures > 0 ? p.mixture.levels : p.num_outputs;
+      int count = draw == 0 || p.top == nullptr ? 0 : sampler.num_top;
+      count = count < tokens ? count : tokens;
+      count = count < p.top_stride ? count : p.top_stride;
+      if (RowThread() == 0) record->logprob = likelihood.Of(token), record->num_top = count;
+      FillTop(likelihood, tokens, count, scratch, p.top + At(work.draw_record, p.top_stride),
+              shared);
+    }
+    if (RowThread() != 0) continue;
+    WriteWord(record, token, flags, work.sequence);
+    if (draw != 0 && p.next.tokens != nullptr) WriteNext(p.next, work, token, goes_on);
+  }
+}
+
+}  // namespace rivulet::kernels
