@@ -70,7 +70,7 @@ absl::Status ParseCommon(SettingsReader* settings, BlockConfig* config) {
                       "use_cache",
                       "use_l2warp",
                       "_name_or_path"});
-  RIVULET_RETURN_IF_ERROR(settings->Count("vocab_size", 0, &config->vocab_size, INT32_MAX));
+  RIVULET_RETURN_IF_ERROR(settings->Count("vocab_size", 0, &config->vocab_size));
   RIVULET_RETURN_IF_ERROR(settings->Count("hidden_size", 0, &config->hidden_size));
   RIVULET_RETURN_IF_ERROR(settings->Count("num_hidden_layers", 0, &config->num_layers, 4096));
   RIVULET_RETURN_IF_ERROR(settings->Bool("tie_word_embeddings", false, &config->tied_head));

@@ -16,6 +16,7 @@ namespace {
 
 using kernels::WeightType;
 
+constexpr int64_t kMaxRows = int64_t{1} << 24;       // so that sums of them stay in range
 constexpr size_t kMaxPieceFloats = size_t{4} << 20;  // of a matrix that is being packed
 
 absl::Status BadTensor(absl::string_view name, absl::string_view what) {
@@ -43,8 +44,8 @@ WeightType TypeOf(DType dtype) {
 
 int TensorPacker::RowsOf(const std::string& name) const {
   const TensorEntry* entry = tensors_.Find(name);
-  if (entry == nullptr || entry->shape.size() != 2) return 0;
-  return static_cast<int>(std::min<int64_t>(entry->shape[0], INT32_MAX));
+  if (entry == nullptr || entry->shape.size() != 2 || entry->shape[0] > kMaxRows) return 0;
+  return static_cast<int>(entry->shape[0]);
 }
 
 absl::Status TensorPacker::Values(const std::string& name, const Shape& shape,

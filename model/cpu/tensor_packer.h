@@ -37,7 +37,7 @@ class TensorPacker {
       : config(model), tensors_(tensors), precision_(precision), facts_(facts) {}
 
   bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
-  // Rows that a matrix tensor has; 0 where there is none.
+  // Rows that a matrix tensor has; 0 where there is none, or it has more than 2^24.
   int RowsOf(const std::string& name) const;
 
   // All elements of a tensor of this shape, in order; dimensions of 1 do not count.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any text as config.json: a valid configuration or one typed error.
+// Any text as config.json, of either layout: a valid configuration or one typed error.
 #include "absl/strings/string_view.h"
+#include "model/blocks/block_settings.h"
+#include "model/blocks/settings_reader.h"
 #include "model/config.h"
 #include "tests/fuzz/promise.h"
 #include "tests/support/random_model.h"
@@ -27,6 +29,22 @@ void CheckValid(const ModelConfig& config) {
           "what was read can be written and read");
 }
 
+void CheckError(const absl::Status& status) {
+  Promise(absl::IsInvalidArgument(status), "errors are INVALID_ARGUMENT");
+  fuzz::PromiseOneLine(status);
+}
+
+void CheckBlocks(const BlockConfig& config) {
+  const BlockState state = config.state();
+  Promise(state.floats_per_slot <= uint64_t{4} << 30, "a state is at most 16 GiB");
+  Promise(config.keys() > 0 && config.values() > 0 && config.ffn_size >= 0, "sizes are positive");
+  Promise(config.conv_channels() >= 0 && config.num_heads % config.num_groups == 0,
+          "heads are shared by the groups");
+  for (const int32_t id : config.eos_token_ids) {
+    Promise(id >= 0 && id < config.vocab_size, "generation ends at tokens");
+  }
+}
+
 }  // namespace
 }  // namespace rivulet
 
@@ -36,8 +54,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (config.ok()) {
     rivulet::CheckValid(*config);
   } else {
-    rivulet::fuzz::Promise(absl::IsInvalidArgument(config.status()), "errors are INVALID_ARGUMENT");
-    rivulet::fuzz::PromiseOneLine(config.status());
+    rivulet::CheckError(config.status());
+  }
+  const auto json = rivulet::ParseSettings(text);
+  if (!json.ok()) {
+    rivulet::CheckError(json.status());
+  } else if (const auto blocks = rivulet::ParseBlockConfig(*json); blocks.ok()) {
+    rivulet::CheckBlocks(*blocks);
+  } else {
+    rivulet::CheckError(blocks.status());
   }
   return 0;
 }
