@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks of what a request asks for against the model, the backend's limits and the engine's
-// options. Every error names the field, what it held and what is allowed; README.md lists the
+// options. Every error names the field, what it held and what is allowed; docs/api.md lists the
 // reasons.
 #pragma once
 

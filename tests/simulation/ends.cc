@@ -12,7 +12,7 @@
 namespace rivulet {
 namespace {
 
-// The errors of server/engine/README.md that a simulated client can meet.
+// The errors of docs/api.md that a simulated client can meet.
 const std::map<std::string, absl::StatusCode>& Documented() {
   using Code = absl::StatusCode;
   static const auto* const documented = new std::map<std::string, Code>{

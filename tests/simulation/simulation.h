@@ -7,8 +7,8 @@
 // draws alone, complete if it ended well; I4 nothing depends on anybody else; I5 what failed
 // changed nothing; I6 queues, pending tokens, parked and kept states stay within their limits; I7 a
 // failed backend is said to have failed; I8 every request ends, and its error is one of those in
-// server/engine/README.md for a cause that there was; I9 sessions, places and slots are conserved;
-// I10 free slots are zero, messages hold no pointer and no path.
+// docs/api.md for a cause that there was; I9 sessions, places and slots are conserved; I10 free
+// slots are zero, messages hold no pointer and no path.
 #pragma once
 
 #include <array>

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a grpc::Status of ours says, unpacked.
+// What a grpc::Status of ours says, unpacked. Its reason must be in the table, with its code.
 #pragma once
 
 #include <grpcpp/support/status.h>
+#include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "server/base/error_reasons.h"
 
 namespace rivulet::testing {
 
@@ -36,6 +38,8 @@ inline WireError Unpack(const grpc::Status& status) {
     if (any.UnpackTo(&info)) {
       error.domain = info.domain();
       error.reason = info.reason();
+      EXPECT_TRUE(IsErrorReason(error.reason, static_cast<absl::StatusCode>(error.code)))
+          << error.reason << " with code " << error.code;
       error.metadata = {info.metadata().begin(), info.metadata().end()};
     } else if (any.UnpackTo(&bad_request) && bad_request.field_violations_size() == 1) {
       error.field = bad_request.field_violations(0).field();

@@ -6,6 +6,7 @@
 #include "absl/time/time.h"
 #include "google/rpc/error_details.pb.h"
 #include "model/base/error.h"
+#include "server/base/error_reasons.h"
 #include "server/grpc/calls/server_calls.h"
 #include "server/log.h"
 #include "server/process/call_note.h"
@@ -63,10 +64,12 @@ Mapped MapCode(absl::StatusCode code) {
 }
 
 // One event for each error that a client is told, but a cancellation: that is the client's own.
-// Neither the message nor a value: they may quote what the client sent.
+// Neither the message nor a value: they may quote what the client sent. A reason that the table
+// lacks is a bug of ours.
 void LogError(absl::StatusCode code, const std::string& reason, const std::string& field) {
   if (code == absl::StatusCode::kCancelled) return;
-  const bool ours = code == absl::StatusCode::kInternal || code == absl::StatusCode::kDataLoss;
+  const bool ours = code == absl::StatusCode::kInternal || code == absl::StatusCode::kDataLoss ||
+                    !IsErrorReason(reason, code);
   LogLimited(ours ? LogLevel::kError : LogLevel::kInfo, "request_error",
              {{"method", CallNote::Current()},
               {"code", absl::StatusCodeToString(code)},

@@ -87,7 +87,10 @@ TEST_F(SessionServiceTest, ErrorsNameTheClientsFieldWheneverTheyCome) {
     error = Unpack(stub_->Append(&context, append_, &reply));
   });
   const RequestId id = engine_.WaitForRequest();
-  engine_.EndScore(id, InvalidField("POSITION_OUT_OF_RANGE", "position", "position is 9"));
+  ErrorDetail detail;
+  detail.reason = "POSITION_OUT_OF_RANGE";
+  detail.field = "position";
+  engine_.EndScore(id, MakeError(absl::StatusCode::kOutOfRange, "position is 9", detail));
   client.join();
   EXPECT_EQ(error.field, "session.position");
   EXPECT_EQ(error.message, "session.position is 9");

@@ -61,10 +61,10 @@ TEST(StatusMapTest, OkHasNoDetails) {
 }
 
 TEST(StatusMapTest, NamesReasonAndField) {
-  const WireError error =
-      Unpack(ToGrpc(InvalidField("TOP_P", "sampling.top_p", "sampling.top_p is 2"), nullptr));
+  const WireError error = Unpack(
+      ToGrpc(InvalidField("INVALID_SAMPLING", "sampling.top_p", "sampling.top_p is 2"), nullptr));
   EXPECT_EQ(error.code, grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_EQ(error.reason, "TOP_P");
+  EXPECT_EQ(error.reason, "INVALID_SAMPLING");
   EXPECT_EQ(error.field, "sampling.top_p");
 }
 
@@ -92,20 +92,24 @@ TEST(StatusMapTest, AnErrorIsLoggedWithoutItsMessage) {
   SetLogMode(LogMode::kOn);
   {
     const CallNote note("Score");
-    ToGrpc(InvalidField("TOP_P", "sampling.top_p", "sampling.top_p is \"secret\""), nullptr);
+    ToGrpc(InvalidField("INVALID_SAMPLING", "sampling.top_p", "sampling.top_p is \"secret\""),
+           nullptr);
     ToGrpc(absl::CancelledError("The client has gone."), nullptr);
     ToGrpc(absl::OkStatus(), nullptr);
   }
   ToGrpc(absl::InternalError("secret"), nullptr);
+  ToGrpc(InvalidField("NOT_IN_THE_TABLE", "sampling.top_p", "secret"), nullptr);
   SetLogMode(LogMode::kOff);
   const std::string output = ::testing::internal::GetCapturedStderr();
   std::vector<std::string> lines = absl::StrSplit(output, '\n', absl::SkipEmpty());
-  ASSERT_EQ(lines.size(), 2u) << output;
-  EXPECT_THAT(lines[0],
-              ::testing::HasSubstr(
-                  R"("level":"info","event":"request_error","method":"Score",)"
-                  R"("code":"INVALID_ARGUMENT","reason":"TOP_P","field":"sampling.top_p"})"));
+  ASSERT_EQ(lines.size(), 3u) << output;
+  EXPECT_THAT(
+      lines[0],
+      ::testing::HasSubstr(
+          R"("level":"info","event":"request_error","method":"Score",)"
+          R"("code":"INVALID_ARGUMENT","reason":"INVALID_SAMPLING","field":"sampling.top_p"})"));
   EXPECT_THAT(lines[1], ::testing::HasSubstr(R"("level":"error","event":"request_error")"));
+  EXPECT_THAT(lines[2], ::testing::HasSubstr(R"("level":"error","event":"request_error")"));
   EXPECT_EQ(output.find("secret"), std::string::npos);
 }
 
