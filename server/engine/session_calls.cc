@@ -24,18 +24,18 @@ absl::Status CheckIdle(const std::optional<absl::Duration>& idle, const SessionL
 // Submits a call whose action yields a Result for `done`.
 template <typename Result>
 absl::StatusOr<RequestId> Submit(
-    Engine* engine, std::string tenant, std::optional<SessionRef> session, absl::Time deadline,
+    Engine* engine, std::string tenant, std::optional<SessionRef> ref, absl::Time deadline,
     std::function<absl::Status(SessionTable*, Session*, absl::Time, Result*)> act,
     std::function<void(absl::StatusOr<Result>)> done, bool while_draining = false) {
   const auto result = std::make_shared<Result>();
   SessionCall call;
   call.tenant = std::move(tenant);
-  call.session = std::move(session);
+  call.session = std::move(ref);
   call.deadline = deadline;
   call.while_draining = while_draining;
-  call.act = [result, act = std::move(act)](SessionTable* table, Session* client, absl::Time now,
+  call.act = [result, act = std::move(act)](SessionTable* table, Session* session, absl::Time now,
                                             const Checkpoint&) {
-    return act(table, client, now, result.get());
+    return act(table, session, now, result.get());
   };
   call.done = [result, done = std::move(done)](const absl::Status& status) {
     if (status.ok()) {
@@ -92,20 +92,20 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
       std::move(done));
 }
 
-absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef session, absl::Time deadline,
+absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                         SessionDone done) {
-  if (session.position.has_value() == !session.mark.empty()) {
+  if (ref.position.has_value() == !ref.mark.empty()) {
     return InvalidField("POSITION_OR_MARK", "position",
                         "position and mark: exactly one of them must be given.");
   }
-  SessionRef ref = session;
+  std::string tenant = ref.tenant;
   return Submit<SessionInfo>(
-      engine, ref.tenant, std::move(session), deadline,
-      [ref](SessionTable*, Session* client, absl::Time now, SessionInfo* info) {
+      engine, std::move(tenant), ref, deadline,
+      [ref](SessionTable*, Session* session, absl::Time now, SessionInfo* info) {
         int64_t position = ref.position.value_or(0);
         if (!ref.mark.empty()) {
-          const auto mark = client->marks().find(ref.mark);
-          if (mark == client->marks().end()) {
+          const auto mark = session->marks().find(ref.mark);
+          if (mark == session->marks().end()) {
             ErrorDetail detail;
             detail.reason = "MARK_NOT_FOUND";
             detail.field = "mark";
@@ -114,32 +114,32 @@ absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef session, absl
           }
           position = mark->second;
         }
-        RIVULET_RETURN_IF_ERROR(CheckPosition(position, *client));
-        client->Rewind(position);
-        *info = client->Info(now);
+        RIVULET_RETURN_IF_ERROR(CheckPosition(position, *session));
+        session->Rewind(position);
+        *info = session->Info(now);
         info->busy = false;  // with this call alone, which ends now
         return absl::OkStatus();
       },
       std::move(done));
 }
 
-absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef session,
+absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef ref,
                                        std::function<void(absl::Status)> done) {
   SessionCall call;
-  call.tenant = session.tenant;
-  call.session = std::move(session);
+  call.tenant = ref.tenant;
+  call.session = std::move(ref);
   call.close = true;
   call.while_draining = true;
   call.done = std::move(done);
   return engine->Call(std::move(call));
 }
 
-absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef session, absl::Time deadline,
+absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                      SessionDone done) {
-  std::string tenant = session.tenant;
+  std::string tenant = ref.tenant;
   return Submit<SessionInfo>(
       engine, std::move(tenant), std::nullopt, deadline,
-      [ref = std::move(session)](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
+      [ref = std::move(ref)](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
         RIVULET_ASSIGN_OR_RETURN(const Session* const found, table->Find(ref.id, ref.tenant));
         *info = found->Info(now);
         return absl::OkStatus();
@@ -158,38 +158,38 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
       engine, spec.tenant, std::nullopt, spec.deadline,
       [spec](SessionTable* table, Session*, absl::Time now, SessionPage* page) {
         uint64_t last = 0;
-        for (const Session* client : table->Of(spec.tenant)) {
-          if (client->use <= spec.after) continue;
+        for (const Session* session : table->Of(spec.tenant)) {
+          if (session->use <= spec.after) continue;
           if (spec.page_size > 0 && std::ssize(page->sessions) == spec.page_size) {
             page->next = last;
             break;
           }
-          page->sessions.push_back(client->Info(now));
-          last = client->use;
+          page->sessions.push_back(session->Info(now));
+          last = session->use;
         }
         return absl::OkStatus();
       },
       std::move(done), /*while_draining=*/true);
 }
 
-absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, absl::Time deadline,
+absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                           ImageDone done) {
   const auto image = std::make_shared<SessionImage>();
   SessionCall call;
-  call.tenant = session.tenant;
-  call.session = std::move(session);
+  call.tenant = ref.tenant;
+  call.session = std::move(ref);
   call.with_state = true;
   call.while_draining = true;
   call.deadline = deadline;
   const std::optional<int64_t> at = call.session->position;
-  call.act = [image, at](SessionTable*, Session* client, absl::Time, const Checkpoint& state) {
-    const int64_t position = at.value_or(client->position());
-    RIVULET_RETURN_IF_ERROR(CheckPosition(position, *client));
-    image->tenant = client->tenant;
-    image->seed = client->seed;
-    image->sequence = client->sequence;
+  call.act = [image, at](SessionTable*, Session* session, absl::Time, const Checkpoint& state) {
+    const int64_t position = at.value_or(session->position());
+    RIVULET_RETURN_IF_ERROR(CheckPosition(position, *session));
+    image->tenant = session->tenant;
+    image->seed = session->seed;
+    image->sequence = session->sequence;
     image->sequence.Truncate(position);
-    image->marks = client->marks();
+    image->marks = session->marks();
     std::erase_if(image->marks, [position](const auto& mark) { return mark.second > position; });
     image->state = state;
     return absl::OkStatus();
@@ -217,15 +217,15 @@ absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, Sessi
       engine, shared->tenant, std::nullopt, shared->deadline,
       [shared](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
         RIVULET_ASSIGN_OR_RETURN(
-            Session* const client,
+            Session* const session,
             table->Open(shared->tenant, shared->idle_timeout.value_or(table->limits().default_idle),
                         now));
-        client->Restore(std::move(shared->sequence), std::move(shared->marks));
-        client->seed = shared->seed;
+        session->Restore(std::move(shared->sequence), std::move(shared->marks));
+        session->seed = shared->seed;
         if (!shared->state.empty()) {
-          client->Keep({shared->fed, table->states()->Keep(std::move(shared->state))});
+          session->Keep({shared->fed, table->states()->Keep(std::move(shared->state))});
         }
-        *info = client->Info(now);
+        *info = session->Info(now);
         return absl::OkStatus();
       },
       std::move(done));

@@ -48,18 +48,18 @@ struct ForkSpec {
 // (SESSION_LIMIT, TENANT_SESSION_LIMIT).
 absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDone done);
 
-// Drops what follows the position of `session`, or of the mark that it names. Errors: OUT_OF_RANGE
+// Drops what follows the position of `ref`, or of the mark that it names. Errors: OUT_OF_RANGE
 // (POSITION_OUT_OF_RANGE), NOT_FOUND (MARK_NOT_FOUND), INVALID_ARGUMENT (POSITION_OR_MARK: exactly
 // one is given).
-absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef session, absl::Time deadline,
+absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                         SessionDone done);
 
 // Ends what is running or waiting on it with CANCELLED (SESSION_CLOSED), and the session.
-absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef session,
+absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef ref,
                                        std::function<void(absl::Status)> done);
 
 // The session as it is now; does not wait for its turn.
-absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef session, absl::Time deadline,
+absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                      SessionDone done);
 
 // The tenant's sessions, the one used longest ago first, page by page. None is missed; one that is
@@ -89,7 +89,7 @@ struct SessionImage {
 using ImageDone = std::function<void(absl::StatusOr<SessionImage>)>;
 // Its first session.position tokens with the marks among them; absent: all. Errors: OUT_OF_RANGE
 // (POSITION_OUT_OF_RANGE).
-absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef session, absl::Time deadline,
+absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                           ImageDone done);
 
 // A new session from an image whose parts were checked against the model: tokens in the vocabulary,

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "model/backend.h"
-#include "server/engine/engine.h"
+#include "server/engine/options.h"
 #include "server/engine/request.h"
 #include "server/engine/sequences/sequence.h"
 

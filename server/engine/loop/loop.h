@@ -18,15 +18,17 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "model/backend.h"
-#include "server/engine/engine.h"
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/parked_room.h"
 #include "server/engine/loop/state_pool.h"
+#include "server/engine/options.h"
 #include "server/engine/policy/admission.h"
 #include "server/engine/policy/request_queue.h"
 #include "server/engine/policy/scheduler.h"
 #include "server/engine/sequences/sequence.h"
 #include "server/sessions/session_table.h"
+#include "server/sessions/store/prefix_cache.h"
+#include "server/sessions/store/state_store.h"
 
 namespace rivulet {
 

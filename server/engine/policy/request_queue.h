@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "server/base/mutex.h"
-#include "server/engine/engine.h"
+#include "server/engine/load.h"
 #include "server/engine/policy/rate_window.h"
 #include "server/engine/sequences/sequence.h"
 

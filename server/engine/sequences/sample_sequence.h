@@ -12,13 +12,12 @@
 #include <optional>
 #include <vector>
 
+#include "server/engine/options.h"
 #include "server/engine/reply.h"
 #include "server/engine/sequences/sequence.h"
 #include "server/engine/sequences/stop_matcher.h"
 
 namespace rivulet {
-
-struct EngineOptions;
 
 class GenerateRequest final : public Request {
  public:

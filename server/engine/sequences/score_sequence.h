@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "server/engine/engine.h"
+#include "server/engine/options.h"
 #include "server/engine/sequences/sequence.h"
 
 namespace rivulet {

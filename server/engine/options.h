@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine is started with: its limits and time-outs, and states that are loaded at start.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/sessions/session_table.h"
+#include "server/sessions/store/prefix_cache.h"
+#include "server/sessions/store/state_store.h"
+
+namespace rivulet {
+
+struct EngineOptions {
+  // Behaviour.
+  int max_queue = 1024;  // samples and scores that may wait for a slot; beyond: RESOURCE_EXHAUSTED
+  // ... of one tenant at most so many, and at most seven times what is left (request_queue.h), so
+  // that it cannot keep others out. 0: only the latter.
+  int max_tenant_queue = 0;
+  int64_t max_queue_tokens = 1 << 24;    // given tokens of all accepted requests together, likewise
+  int64_t max_tokens_limit = 1 << 20;    // largest GenerateSpec::max_tokens
+  int64_t max_request_tokens = 1 << 26;  // ... and most over all samples of a request
+  int64_t default_max_tokens =
+      256;                   // where the request names none and the model has no natural length
+  int max_num_samples = 64;  // also at most the number of slots, and max_tenant_slots
+  int max_tenant_slots = 0;  // that one tenant holds at once; 0: all
+  int max_stop_ids = 64;
+  int max_stop_strings = 16;
+  int max_stop_string_bytes = 256;
+  int max_top_logprobs = 20;
+  int64_t max_score_outputs = 16384;          // output_positions of one Score, ...
+  int64_t max_score_output_values = 1 << 24;  // ... and the floats that they hold together
+  SessionLimits sessions;                     // of sessions
+  StateLimits states;                         // of all states that are kept between runs
+  PrefixCacheLimits prefix_cache;             // of those that prompts share; a part of them
+  int max_cache_positions = 16;               // PromptCacheSpec::positions
+  int max_cache_salt_bytes = 64;
+  // Performance.
+  // Prompt tokens fed per run while no other reply is running (0: what the backend prefers), and
+  // while some are (0: a quarter of that).
+  int prefill_tokens_idle = 0;
+  int prefill_tokens_busy = 0;
+  // Untaken bytes of a reply (ContentBytes; one run may add more) before its rows pause. As much
+  // again may be on its way to the client.
+  int64_t max_pending_bytes = 16 << 10;
+  // For so long a paused reply waits for its reader before it is ended.
+  absl::Duration reader_timeout = absl::Seconds(30);
+  // Most host memory for the states of replies that gave their slots to others (parked_room.h); at
+  // least LeastParkedBytes, else fewer are preempted than their promise needs. 0: twice what
+  // all slots take, and 256 MiB, or what all slots take, for those that nobody reads.
+  int64_t max_parked_bytes = 0;
+  // A reply that was given slots is not preempted for so many runs. A copy of a state out and back
+  // in takes as long as a sample's part of two or three steps (mnist-linear on 2 cores: 60 us of
+  // copies, 28 us a token of 64), so at 64 preemption costs at most one run in twenty; and where
+  // nobody holds its slots for less, another tenant waits for some 0.2 s (64 steps of 64 samples).
+  int preempt_after_runs = 64;
+};
+
+// A state that every tenant's requests with a PromptCacheSpec may go on from; never forgotten.
+struct WarmState {
+  std::vector<int32_t> tokens;  // the first of them are what the state has seen
+  int64_t fed = 0;              // how many, the implied bos counted; at most all
+  std::vector<float> state;     // [bytes_per_slot / 4], of this backend's numerics id
+};
+
+}  // namespace rivulet
