@@ -45,7 +45,7 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       clock_(std::move(clock)),
       queue_(queue),
       emitter_(emitter),
-      pool_(backend->limits().num_slots),
+      slots_(backend),
       scheduler_(backend->limits(), ScheduleOptionsOf(options, backend->limits())),
       states_(options.states, std::move(stamp), std::move(disk), [queue] { queue->Wake(); }),
       bos_(with_bos ? 1 : 0),
@@ -100,9 +100,9 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
   RIVULET_RETURN_IF_ERROR(PreemptOthers());
   RIVULET_RETURN_IF_ERROR(TakeBackSlots());
   PublishEnds();
-  const size_t before = running_.size();
+  const size_t before = slots_.holders().size();
   RIVULET_RETURN_IF_ERROR(AdmitWaiting());
-  const bool admitted = running_.size() > before;
+  const bool admitted = slots_.holders().size() > before;
   RIVULET_ASSIGN_OR_RETURN(*ran, RunOnce());
   // Those that nobody reads got slots back, and cannot use them yet: nobody else would tell.
   if (admitted && !*ran) Publish();
@@ -137,13 +137,13 @@ void Loop::TakeArrivals() {
   }
   ResumeReaders();
   if (now_ >= next_deadline_) ExpireDeadlines();
-  ForgetEnded();
+  slots_.ForgetEnded();
 }
 
 void Loop::NoteProgress() {
-  progress_.slots_used = pool_.used();
+  progress_.slots_used = slots_.used();
   progress_.preempted = admission_.preempted();
-  progress_.parked = num_parked_ - progress_.preempted;
+  progress_.parked = slots_.parked() - progress_.preempted;
   progress_.tenants = admission_.tenants();
   for (int i = 0; i < kNumPriorities; ++i) {
     progress_.waiting[static_cast<size_t>(i)] = admission_.slots_needed(static_cast<Priority>(i));
@@ -191,8 +191,7 @@ void Loop::ExpireDeadlines() {
 }
 
 absl::Status Loop::AdmitWaiting() {
-  const size_t first = running_.size();
-  while (const std::optional<RequestId> id = admission_.Next(pool_.free(), run_number_)) {
+  while (const std::optional<RequestId> id = admission_.Next(slots_.free(), run_number_)) {
     Request* const request = requests_.at(*id).get();
     request->waits_for_slots = false;
     if (!std::exchange(request->parked, false)) {
@@ -203,65 +202,24 @@ absl::Status Loop::AdmitWaiting() {
     }
     if (request->paused_since) admission_.EndQuantum(*id);
     for (auto& sequence : request->sequences) {
-      if (sequence->ended) continue;
-      sequence->slot = pool_.Take();
-      to_zero_.push_back(sequence->slot);
-      running_.push_back(sequence.get());
+      if (!sequence->ended) slots_.Give(sequence.get());
     }
   }
-  return running_.size() == first ? absl::OkStatus() : PrepareSlots(first);
-}
-
-absl::Status Loop::PrepareSlots(size_t first) {
-  RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
-  to_zero_.clear();
-  for (size_t i = first; i < running_.size(); ++i) {
-    Sequence* const sequence = running_[i];
-    const Checkpoint start = sequence->start();
-    if (!sequence->parked.empty()) {
-      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, sequence->parked));
-    } else if (const Sequence* const first_sample = sequence->copies_from()) {
-      RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first_sample->slot, sequence->slot));
-    } else if (start.state != nullptr) {
-      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, start.state->values()));
-    }
-    const std::optional<SlotSampler> sampler = sequence->Sampler();
-    if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(sequence->slot, *sampler));
-    if (!sequence->parked.empty()) --num_parked_;
-    sequence->parked = {};
-  }
-  return absl::OkStatus();
+  return slots_.Prepare();
 }
 
 absl::Status Loop::TakeBackSlots() {
-  if (freed_.empty() && to_zero_.empty() && saving_.empty()) return absl::OkStatus();
   RIVULET_RETURN_IF_ERROR(SaveStates());
-  to_zero_.insert(to_zero_.end(), freed_.begin(), freed_.end());
-  if (!to_zero_.empty()) RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
-  to_zero_.clear();
-  for (Slot slot : freed_) pool_.Give(slot);
-  freed_.clear();
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<float>> Loop::ReadState(Slot slot) {
-  std::vector<float> values(backend_->limits().bytes_per_slot / sizeof(float));
-  RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(slot, values));
-  return values;
+  return slots_.ZeroFreed();
 }
 
 void Loop::FreeSlot(Sequence* sequence) {
-  if (sequence->slot != kGuardSlot) {
-    freed_.push_back(sequence->slot);
-    admission_.GiveBack(sequence->request->id, 1);
-  }
-  if (!sequence->parked.empty()) --num_parked_;
-  sequence->ended = true;
-  some_ended_ = true;
-  --sequence->request->open_sequences;
-  if (Session* const session = sequence->request->session) {
-    saving_.push_back({sequence->slot, session, sequence->start().fed, sequence->fed(),
-                       std::exchange(sequence->parked, {})});
+  Request* const request = sequence->request;
+  if (sequence->slot != kGuardSlot) admission_.GiveBack(request->id, 1);
+  --request->open_sequences;
+  LeftState left = slots_.TakeBack(sequence);
+  if (request->session != nullptr) {
+    saving_.push_back({std::move(left), request->session, sequence->start().fed, sequence->fed()});
   }
   if (sequence->row >= 0) row_sequences_[static_cast<size_t>(sequence->row)] = nullptr;
 }
@@ -296,19 +254,10 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
 
 void Loop::EndAll(const absl::Status& status) {
   while (!requests_.empty()) EndRequest(requests_.begin()->second.get(), status);
-  ForgetEnded();
+  slots_.ForgetEnded();
   if (poison_.ok()) return;
-  // A failed backend zeroes nothing and serves nobody: the slots go back as they are.
-  for (Slot slot : freed_) pool_.Give(slot);
-  freed_.clear();
-  to_zero_.clear();
+  slots_.Abandon();
   for (const Saving& saving : std::exchange(saving_, {})) Release(saving.session);
-}
-
-void Loop::ForgetEnded() {
-  if (!some_ended_) return;
-  std::erase_if(running_, [](const Sequence* sequence) { return sequence->ended; });
-  some_ended_ = false;
 }
 
 void Loop::PublishEnds() {

@@ -5,9 +5,9 @@
 //
 //   Exchange -> cancel, expire -> admit -> plan -> Submit -> Poll ... -> records -> emitter
 //
-// Invariants: a slot is zeroed when it is given out and when it is taken back. A request is handed
-// to the emitter with its end exactly once, after which the loop holds no pointer to it. A backend
-// error poisons the loop: everything ends with UNAVAILABLE, and so does what still comes.
+// Invariants: a request is handed to the emitter with its end exactly once, after which the loop
+// holds no pointer to it. A backend error poisons the loop: everything ends with UNAVAILABLE, and so
+// does what still comes.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 #include "model/backend.h"
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/parked_room.h"
-#include "server/engine/loop/state_pool.h"
+#include "server/engine/loop/slots.h"
 #include "server/engine/options.h"
 #include "server/engine/policy/admission.h"
 #include "server/engine/policy/request_queue.h"
@@ -62,16 +62,12 @@ class Loop {
   void Shutdown();
   void ExpireDeadlines();
   absl::Status AdmitWaiting();
-  // Zeroes the slots of running_[first] and what follows, and writes their states and samplers.
-  absl::Status PrepareSlots(size_t first);
+  // Saves what sessions keep of the slots that were freed, and makes these free.
   absl::Status TakeBackSlots();
-  // The values of a slot. Waits for submitted runs.
-  absl::StatusOr<std::vector<float>> ReadState(Slot slot);
   void EndSequence(Sequence* sequence);
   void FreeSlot(Sequence* sequence);
   void EndRequest(Request* request, const absl::Status& status);
   void EndAll(const absl::Status& status);
-  void ForgetEnded();
   void PublishEnds();
   void Publish();
   void Hand();
@@ -85,7 +81,6 @@ class Loop {
   void HandleRecords();
   void Flush(Sequence* sequence);
   absl::Status AfterRun();
-  absl::Status Fork(Sequence* first);
 
   // loop_parking.cc: replies that give up their slots, because nobody reads them or others wait.
   // Notes that a reply has become too full to go on.
@@ -125,7 +120,7 @@ class Loop {
   const Clock clock_;
   RequestQueue* const queue_;
   Emitter* const emitter_;
-  StatePool pool_;
+  Slots slots_;
   Scheduler scheduler_;
   StateStore states_;  // before whatever holds states
   const int64_t bos_;
@@ -146,22 +141,16 @@ class Loop {
   };
   std::vector<Fetching> fetching_;
   const ParkedRoom parked_room_;
-  Admission admission_;             // who waits for slots, and how many each tenant holds
-  std::vector<Sequence*> running_;  // hold a slot; in order of admission
-  bool some_ended_ = false;         // running_ holds ended sequences
+  Admission admission_;  // who waits for slots, and how many each tenant holds
   bool file_error_noted_ = false;
   std::vector<Request*> paused_;  // their reader is slow; paused longest first
-  int num_parked_ = 0;            // sequences whose state is in Sequence::parked, preempted or not
-  // Slots that hold the state of a session, which is released once it is saved.
+  // Last states of sessions, each of which is released once its state is saved.
   struct Saving {
-    Slot slot;
+    LeftState left;
     Session* session;
-    int64_t start, fed;         // tokens fed before the request and now
-    std::vector<float> parked;  // where it is not in the slot any more
+    int64_t start, fed;  // tokens fed before the request and now
   };
-  std::vector<Saving> saving_;  // a part of freed_
-  std::vector<Slot> freed_;     // to be zeroed and given back
-  std::vector<Slot> to_zero_;   // to be zeroed and kept
+  std::vector<Saving> saving_;
   Emitter::Batch batch_;
   std::vector<std::unique_ptr<Outlet>> ended_;  // to be handed over between runs
 

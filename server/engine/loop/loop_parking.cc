@@ -39,7 +39,7 @@ void Loop::ResumeReaders() {
 
 absl::Status Loop::ParkReaders() {
   if (paused_.empty() || admission_.empty()) return absl::OkStatus();
-  int needed = -pool_.free() - static_cast<int>(freed_.size());
+  int needed = -slots_.free_soon();
   for (int i = 0; i < kNumPriorities; ++i) {
     needed += admission_.slots_needed(static_cast<Priority>(i));
   }
@@ -48,7 +48,7 @@ absl::Status Loop::ParkReaders() {
   for (Request* request : paused_) {
     if (needed <= 0) break;
     if (request->parked) continue;
-    const int parked = num_parked_ - admission_.preempted();
+    const int parked = slots_.parked() - admission_.preempted();
     if (parked + request->open_sequences > parked_room_.readers) continue;
     needed -= request->open_sequences;
     RIVULET_RETURN_IF_ERROR(Park(request));
@@ -58,8 +58,7 @@ absl::Status Loop::ParkReaders() {
 }
 
 absl::Status Loop::PreemptOthers() {
-  const int free_slots = pool_.free() + static_cast<int>(freed_.size());
-  for (const RequestId id : admission_.Victims(free_slots, run_number_)) {
+  for (const RequestId id : admission_.Victims(slots_.free_soon(), run_number_)) {
     Request* const request = requests_.at(id).get();
     RIVULET_RETURN_IF_ERROR(Park(request));
     admission_.Preempt(id);
@@ -71,20 +70,7 @@ absl::Status Loop::PreemptOthers() {
 }
 
 absl::Status Loop::Park(Request* request) {
-  std::vector<std::vector<float>> states;
-  for (auto& sequence : request->sequences) {
-    if (sequence->ended) continue;
-    RIVULET_ASSIGN_OR_RETURN(states.emplace_back(), ReadState(sequence->slot));
-  }
-  auto state = states.begin();
-  for (auto& sequence : request->sequences) {
-    if (sequence->ended) continue;
-    sequence->parked = std::move(*state++);
-    ++num_parked_;
-    freed_.push_back(std::exchange(sequence->slot, kGuardSlot));
-  }
-  std::erase_if(running_,
-                [request](const Sequence* sequence) { return sequence->request == request; });
+  RIVULET_RETURN_IF_ERROR(slots_.Park(*request));
   request->parked = true;
   return absl::OkStatus();
 }

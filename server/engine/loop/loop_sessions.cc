@@ -115,7 +115,7 @@ absl::Status Loop::KeepState(Sequence* sequence) {
   if (!request->keep.Due(fed)) return absl::OkStatus();
   // What was drawn and is held back may yet be dropped.
   if (request->session != nullptr && fed > request->session->total()) return absl::OkStatus();
-  RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, ReadState(sequence->slot));
+  RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, slots_.Read(sequence->slot));
   request->KeepState(fed, states_.Keep(std::move(values)), &cache_);
   return absl::OkStatus();
 }
@@ -167,10 +167,7 @@ absl::Status Loop::SaveStates() {
     // What was drawn and then dropped (a stop string) may have been fed: such a state is of no use.
     const bool fits = saving.fed > saving.start && saving.fed <= saving.session->total();
     if (saving.session->closed || !fits || saving.session->Keeps(saving.fed)) continue;
-    std::vector<float> values = std::move(saving.parked);
-    if (values.empty()) {
-      RIVULET_ASSIGN_OR_RETURN(values, ReadState(saving.slot));
-    }
+    RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, slots_.Read(std::move(saving.left)));
     saving.session->Keep({saving.fed, states_.Keep(std::move(values))});
   }
   for (const Saving& saving : std::exchange(saving_, {})) Release(saving.session);

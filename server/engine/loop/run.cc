@@ -40,7 +40,7 @@ void Loop::CollectRunnable() {
   runnable_.clear();
   views_.clear();
   const absl::Time near_deadline = now_ + kNearDeadline;
-  for (Sequence* sequence : running_) {
+  for (Sequence* sequence : slots_.holders()) {
     if (!sequence->runnable() || sequence->request->paused_since) continue;
     SequenceView view = sequence->View();
     view.single_step |= sequence->request->deadline < near_deadline;
@@ -106,7 +106,7 @@ void Loop::HandleRecords() {
     touched_.push_back(sequence);
   }
   for (Sequence* sequence : touched_) Flush(sequence);
-  ForgetEnded();
+  slots_.ForgetEnded();
 }
 
 void Loop::Flush(Sequence* sequence) {
@@ -132,23 +132,14 @@ absl::Status Loop::AfterRun() {
     if (sequence->finished) {
       EndSequence(sequence);
     } else if (next == Sequence::Next::kFork) {
-      RIVULET_RETURN_IF_ERROR(Fork(sequence));
+      RIVULET_RETURN_IF_ERROR(slots_.Fork(*sequence));
+      for (auto& forked : sequence->request->sequences) forked->OnForked();
     } else if (next == Sequence::Next::kZero) {
-      to_zero_.push_back(sequence->slot);
+      slots_.ZeroSoon(*sequence);
     }
   }
-  ForgetEnded();
+  slots_.ForgetEnded();
   return TakeBackSlots();
-}
-
-absl::Status Loop::Fork(Sequence* first) {
-  for (auto& sequence : first->request->sequences) {
-    if (sequence.get() != first) {
-      RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first->slot, sequence->slot));
-    }
-    sequence->OnForked();
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace rivulet

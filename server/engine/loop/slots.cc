@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/loop/slots.h"
+
+#include <optional>
+#include <utility>
+
+#include "model/base/error.h"
+
+namespace rivulet {
+
+Slots::Slots(Backend* backend) : backend_(backend), pool_(backend->limits().num_slots) {}
+
+void Slots::Give(Sequence* sequence) {
+  sequence->slot = pool_.Take();
+  to_zero_.push_back(sequence->slot);
+  given_.push_back(sequence);
+  holders_.push_back(sequence);
+}
+
+absl::Status Slots::Prepare() {
+  if (given_.empty()) return absl::OkStatus();
+  RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
+  to_zero_.clear();
+  for (Sequence* const sequence : given_) {
+    const Checkpoint start = sequence->start();
+    if (!sequence->parked.empty()) {
+      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, sequence->parked));
+    } else if (const Sequence* const first_sample = sequence->copies_from()) {
+      RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first_sample->slot, sequence->slot));
+    } else if (start.state != nullptr) {
+      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, start.state->values()));
+    }
+    const std::optional<SlotSampler> sampler = sequence->Sampler();
+    if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(sequence->slot, *sampler));
+    if (!sequence->parked.empty()) --parked_;
+    sequence->parked = {};
+  }
+  given_.clear();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<float>> Slots::Read(Slot slot) {
+  std::vector<float> values(backend_->limits().bytes_per_slot / sizeof(float));
+  RIVULET_RETURN_IF_ERROR(backend_->ReadSlot(slot, values));
+  return values;
+}
+
+absl::StatusOr<std::vector<float>> Slots::Read(LeftState left) {
+  if (!left.values.empty()) return std::move(left.values);
+  return Read(left.slot);
+}
+
+absl::Status Slots::Fork(const Sequence& first) {
+  for (const auto& sequence : first.request->sequences) {
+    if (sequence.get() == &first) continue;
+    RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first.slot, sequence->slot));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Slots::Park(const Request& request) {
+  std::vector<std::vector<float>> states;
+  for (const auto& sequence : request.sequences) {
+    if (sequence->ended) continue;
+    RIVULET_ASSIGN_OR_RETURN(states.emplace_back(), Read(sequence->slot));
+  }
+  auto state = states.begin();
+  for (const auto& sequence : request.sequences) {
+    if (sequence->ended) continue;
+    sequence->parked = std::move(*state++);
+    ++parked_;
+    freed_.push_back(std::exchange(sequence->slot, kGuardSlot));
+  }
+  std::erase_if(holders_, [&](const Sequence* sequence) { return sequence->request == &request; });
+  return absl::OkStatus();
+}
+
+LeftState Slots::TakeBack(Sequence* sequence) {
+  LeftState left = {std::exchange(sequence->slot, kGuardSlot), std::exchange(sequence->parked, {})};
+  if (left.slot != kGuardSlot) freed_.push_back(left.slot);
+  if (!left.values.empty()) --parked_;
+  sequence->ended = true;
+  some_ended_ = true;
+  return left;
+}
+
+void Slots::ForgetEnded() {
+  if (!some_ended_) return;
+  std::erase_if(holders_, [](const Sequence* sequence) { return sequence->ended; });
+  some_ended_ = false;
+}
+
+absl::Status Slots::ZeroFreed() {
+  to_zero_.insert(to_zero_.end(), freed_.begin(), freed_.end());
+  if (to_zero_.empty()) return absl::OkStatus();
+  RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
+  to_zero_.clear();
+  for (Slot slot : freed_) pool_.Give(slot);
+  freed_.clear();
+  return absl::OkStatus();
+}
+
+void Slots::Abandon() {
+  for (Slot slot : freed_) pool_.Give(slot);
+  freed_.clear();
+  to_zero_.clear();
+  given_.clear();
+}
+
+}  // namespace rivulet

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/loop/slots.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/support/fake_backend.h"
+#include "tests/unit/server/engine/loop/stub_request.h"
+
+namespace rivulet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class SlotsTest : public ::testing::Test {
+ protected:
+  // What the backend holds in a slot that is held: FakeState of what was fed.
+  std::vector<float> ValuesOf(const StubSequence& sequence) { return *slots_.Read(sequence.slot); }
+  static std::vector<float> StateAfter(const std::vector<int32_t>& tokens) {
+    FakeHistory history;
+    for (int32_t token : tokens) history.Feed(token, false);
+    return FakeState(history, 64);
+  }
+  // Feeds one token to the slot of `sequence`.
+  void Feed(StubSequence* sequence, int32_t token) {
+    rivulet::Run run;
+    TokenBuffer buffer;
+    buffer.reserve(1);
+    sequence->token = token;
+    sequence->FillRow(1, 1, &buffer, &run.rows.emplace_back());
+    ASSERT_TRUE(backend_.Submit(run).ok());
+    std::vector<Record> records;
+    ASSERT_TRUE(*backend_.Poll(&records));
+  }
+  void GiveAll(StubRequest* request) {
+    if (request->sequences.empty()) request->CreateSequences();
+    for (auto& sequence : request->sequences) {
+      if (!sequence->ended) slots_.Give(sequence.get());
+    }
+    ASSERT_TRUE(slots_.Prepare().ok());
+  }
+
+  const ModelConfig config_ = FakeConfig(16, false);
+  const std::shared_ptr<FakeProbe> probe_ = std::make_shared<FakeProbe>();
+  FakeBackend backend_{config_, {}, probe_};
+  Slots slots_{&backend_};
+};
+
+TEST_F(SlotsTest, ASlotIsZeroedWhenGivenOutAndWhenTakenBack) {
+  StubRequest request;
+  GiveAll(&request);
+  EXPECT_EQ(probe_->zeroed(), 1);  // an unzeroed one would hold the backend's garbage
+  EXPECT_EQ(ValuesOf(*request.sequence(0)), StateAfter({}));
+  EXPECT_EQ(slots_.used(), 1);
+  Feed(request.sequence(0), 7);
+  const LeftState left = slots_.TakeBack(request.sequence(0));
+  EXPECT_EQ(slots_.free(), 3);
+  EXPECT_EQ(slots_.free_soon(), 4);
+  EXPECT_EQ(probe_->dirty_slots(), 1);
+  EXPECT_EQ(*slots_.Read(left), StateAfter({7}));
+  ASSERT_TRUE(slots_.ZeroFreed().ok());
+  EXPECT_EQ(probe_->dirty_slots(), 0);
+  EXPECT_EQ(slots_.free(), 4);
+  EXPECT_EQ(slots_.used(), 0);
+}
+
+TEST_F(SlotsTest, HoldersAreInTheOrderInWhichTheyGotTheirSlots) {
+  StubRequest first(1, 2), second(2, 1);
+  GiveAll(&first);
+  GiveAll(&second);
+  EXPECT_THAT(slots_.holders(),
+              ElementsAre(first.sequence(0), first.sequence(1), second.sequence(0)));
+  slots_.TakeBack(first.sequence(0));
+  EXPECT_TRUE(first.sequence(0)->ended);
+  slots_.ForgetEnded();
+  EXPECT_THAT(slots_.holders(), ElementsAre(first.sequence(1), second.sequence(0)));
+}
+
+TEST_F(SlotsTest, WhatWasParkedGoesOnInAnotherSlot) {
+  StubRequest parked(1, 2), other(2, 1);
+  GiveAll(&parked);
+  Feed(parked.sequence(0), 3);
+  Feed(parked.sequence(1), 4);
+  ASSERT_TRUE(slots_.Park(parked).ok());
+  EXPECT_EQ(slots_.parked(), 2);
+  EXPECT_THAT(slots_.holders(), IsEmpty());
+  EXPECT_EQ(slots_.free(), 2);
+  EXPECT_EQ(slots_.free_soon(), 4);
+  ASSERT_TRUE(slots_.ZeroFreed().ok());
+  EXPECT_EQ(probe_->dirty_slots(), 0);
+  GiveAll(&other);
+  GiveAll(&parked);
+  EXPECT_EQ(slots_.parked(), 0);
+  EXPECT_EQ(ValuesOf(*parked.sequence(0)), StateAfter({3}));
+  EXPECT_EQ(ValuesOf(*parked.sequence(1)), StateAfter({4}));
+}
+
+TEST_F(SlotsTest, WhatEndsWhileItIsParkedLeavesItsState) {
+  StubRequest request(1, 2);
+  GiveAll(&request);
+  Feed(request.sequence(1), 9);
+  slots_.TakeBack(request.sequence(0));
+  slots_.ForgetEnded();
+  ASSERT_TRUE(slots_.Park(request).ok());
+  EXPECT_EQ(slots_.parked(), 1);  // the other one has ended
+  ASSERT_TRUE(slots_.ZeroFreed().ok());
+  const LeftState left = slots_.TakeBack(request.sequence(1));
+  EXPECT_EQ(slots_.parked(), 0);
+  EXPECT_EQ(*slots_.Read(left), StateAfter({9}));
+  EXPECT_EQ(slots_.free(), 4);  // its slot is not given back twice
+}
+
+TEST_F(SlotsTest, BeginsWithAStateOrACopyOfTheFirstSample) {
+  const auto meter = std::make_shared<std::atomic<int64_t>>(0);
+  StubRequest request(1, 2);
+  request.CreateSequences();
+  request.sequence(0)->begins_with = {2, std::make_shared<StateBlob>(StateAfter({5, 6}), meter)};
+  request.sequence(1)->first = request.sequence(0);
+  GiveAll(&request);
+  EXPECT_EQ(ValuesOf(*request.sequence(0)), StateAfter({5, 6}));
+  EXPECT_EQ(ValuesOf(*request.sequence(1)), StateAfter({5, 6}));
+}
+
+TEST_F(SlotsTest, ForksTheSlotOfTheFirstSample) {
+  StubRequest request(1, 3);
+  GiveAll(&request);
+  Feed(request.sequence(0), 8);
+  ASSERT_TRUE(slots_.Fork(*request.sequence(0)).ok());
+  EXPECT_EQ(probe_->copied(), 2);
+  EXPECT_EQ(ValuesOf(*request.sequence(2)), StateAfter({8}));
+}
+
+TEST_F(SlotsTest, ZeroSoonKeepsTheSlot) {
+  StubRequest request;
+  GiveAll(&request);
+  Feed(request.sequence(0), 8);
+  slots_.ZeroSoon(*request.sequence(0));
+  ASSERT_TRUE(slots_.ZeroFreed().ok());
+  EXPECT_EQ(ValuesOf(*request.sequence(0)), StateAfter({}));
+  EXPECT_EQ(slots_.used(), 1);
+}
+
+TEST_F(SlotsTest, AParkThatFailsTakesNothing) {
+  FakeBackendOptions options;
+  options.fail_at_call = 2;  // ZeroSlots, the first ReadSlot, then the second
+  FakeBackend failing(config_, options, std::make_shared<FakeProbe>());
+  Slots slots(&failing);
+  StubRequest request(1, 2);
+  request.CreateSequences();
+  for (auto& sequence : request.sequences) slots.Give(sequence.get());
+  ASSERT_TRUE(slots.Prepare().ok());
+  EXPECT_FALSE(slots.Park(request).ok());
+  EXPECT_EQ(slots.parked(), 0);
+  EXPECT_EQ(slots.holders().size(), 2u);
+  for (auto& sequence : request.sequences) slots.TakeBack(sequence.get());
+  EXPECT_FALSE(slots.ZeroFreed().ok());
+  EXPECT_EQ(slots.free(), 2);
+  slots.Abandon();
+  EXPECT_EQ(slots.free(), 4);
+}
+
+// Any order of calls leaves every slot either free and zeroed, or held by one sequence.
+TEST_F(SlotsTest, EverySlotIsHeldOnceOrFreeAndZeroed) {
+  std::mt19937 random(20261122);
+  std::vector<std::unique_ptr<StubRequest>> requests;
+  RequestId next = 1;
+  for (int turn = 0; turn < 2000; ++turn) {
+    const unsigned choice = random() % 4;
+    if (choice == 0 && slots_.free() > 0) {
+      const int samples = 1 + static_cast<int>(random() % static_cast<unsigned>(slots_.free()));
+      requests.push_back(std::make_unique<StubRequest>(next++, samples));
+      GiveAll(requests.back().get());
+    } else if (!requests.empty()) {
+      const size_t index = random() % requests.size();
+      StubRequest* const request = requests[index].get();
+      const bool holds = request->sequence(0)->slot != kGuardSlot;
+      if (choice == 1 && holds) {
+        ASSERT_TRUE(slots_.Park(*request).ok());
+      } else if (choice == 1 && slots_.free() >= request->num_slots) {
+        GiveAll(request);
+      } else if (choice == 2 && holds) {
+        Feed(request->sequence(0), static_cast<int32_t>(random() % 16));
+      } else if (choice == 3) {
+        for (auto& sequence : request->sequences) slots_.TakeBack(sequence.get());
+        slots_.ForgetEnded();
+        requests.erase(requests.begin() + static_cast<std::ptrdiff_t>(index));
+      }
+    }
+    ASSERT_TRUE(slots_.ZeroFreed().ok());
+    int held = 0, parked = 0;
+    for (const auto& request : requests) {
+      const bool holds = request->sequence(0)->slot != kGuardSlot;
+      (holds ? held : parked) += request->num_slots;
+    }
+    ASSERT_EQ(slots_.used(), held);
+    ASSERT_EQ(slots_.parked(), parked);
+    ASSERT_EQ(slots_.free(), 4 - held);
+    ASSERT_EQ(static_cast<int>(slots_.holders().size()), held);
+    ASSERT_LE(probe_->dirty_slots(), held);
+  }
+  EXPECT_THAT(probe_->violations(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace rivulet
