@@ -2,6 +2,7 @@
 #include "server/engine/loop/loop.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,13 +41,12 @@ AdmissionLimits AdmissionLimitsOf(const EngineOptions& options, const ParkedRoom
 
 Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
            RequestQueue* queue, Emitter* emitter, StateStamp stamp, DiskTier disk)
-    : backend_(backend),
-      options_(options),
+    : options_(options),
       clock_(std::move(clock)),
       queue_(queue),
       emitter_(emitter),
       slots_(backend),
-      scheduler_(backend->limits(), ScheduleOptionsOf(options, backend->limits())),
+      run_(backend, ScheduleOptionsOf(options, backend->limits())),
       states_(options.states, std::move(stamp), std::move(disk), [queue] { queue->Wake(); }),
       bos_(with_bos ? 1 : 0),
       sessions_(options.sessions, with_bos, &states_),
@@ -191,7 +191,7 @@ void Loop::ExpireDeadlines() {
 }
 
 absl::Status Loop::AdmitWaiting() {
-  while (const std::optional<RequestId> id = admission_.Next(slots_.free(), run_number_)) {
+  while (const std::optional<RequestId> id = admission_.Next(slots_.free(), run_.number())) {
     Request* const request = requests_.at(*id).get();
     request->waits_for_slots = false;
     if (!std::exchange(request->parked, false)) {
@@ -208,6 +208,58 @@ absl::Status Loop::AdmitWaiting() {
   return slots_.Prepare();
 }
 
+absl::StatusOr<bool> Loop::RunOnce() {
+  if (!run_.Plan(slots_.holders(), now_, !admission_.empty())) return false;
+  progress_.fed += run_.fed();
+  RIVULET_RETURN_IF_ERROR(run_.Submit());
+  for (bool complete = false; !complete;) {
+    RIVULET_ASSIGN_OR_RETURN(complete, run_.Poll());
+    if (run_.has_records()) HandleRecords();
+    if (complete) break;
+    emitter_->Hand(&batch_);
+    run_.BackOff();
+  }
+  NotePhase(LoopPhase::kEnd);
+  RIVULET_RETURN_IF_ERROR(AfterRun());
+  return true;
+}
+
+void Loop::HandleRecords() {
+  now_ = clock_();
+  const std::span<Sequence* const> given = run_.GiveRecords();
+  progress_.sampled += run_.sampled();
+  for (Sequence* sequence : given) Flush(sequence);
+  slots_.ForgetEnded();
+}
+
+void Loop::Flush(Sequence* sequence) {
+  if (sequence->ended) return;  // with its request, by a sibling
+  Request* request = sequence->request;
+  if (!request->first_token) request->first_token = now_;
+  if (sequence->Flush()) {
+    if (request->MarkReady()) batch_.ready.push_back(request);
+    NotePause(request);
+  }
+  if (sequence->finished) EndSequence(sequence);
+}
+
+absl::Status Loop::AfterRun() {
+  while (Sequence* const sequence = run_.TakeDone()) {
+    RIVULET_RETURN_IF_ERROR(KeepState(sequence));
+    const Sequence::Next next = sequence->OnRunDone();
+    if (sequence->finished) {
+      EndSequence(sequence);
+    } else if (next == Sequence::Next::kFork) {
+      RIVULET_RETURN_IF_ERROR(slots_.Fork(*sequence));
+      for (auto& forked : sequence->request->sequences) forked->OnForked();
+    } else if (next == Sequence::Next::kZero) {
+      slots_.ZeroSoon(*sequence);
+    }
+  }
+  slots_.ForgetEnded();
+  return TakeBackSlots();
+}
+
 absl::Status Loop::TakeBackSlots() {
   RIVULET_RETURN_IF_ERROR(SaveStates());
   return slots_.ZeroFreed();
@@ -217,11 +269,11 @@ void Loop::FreeSlot(Sequence* sequence) {
   Request* const request = sequence->request;
   if (sequence->slot != kGuardSlot) admission_.GiveBack(request->id, 1);
   --request->open_sequences;
+  run_.Drop(sequence);
   LeftState left = slots_.TakeBack(sequence);
   if (request->session != nullptr) {
     saving_.push_back({std::move(left), request->session, sequence->start().fed, sequence->fed()});
   }
-  if (sequence->row >= 0) row_sequences_[static_cast<size_t>(sequence->row)] = nullptr;
 }
 
 void Loop::EndSequence(Sequence* sequence) {

@@ -18,13 +18,13 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "model/backend.h"
+#include "server/engine/loop/current_run.h"
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/parked_room.h"
 #include "server/engine/loop/slots.h"
 #include "server/engine/options.h"
 #include "server/engine/policy/admission.h"
 #include "server/engine/policy/request_queue.h"
-#include "server/engine/policy/scheduler.h"
 #include "server/engine/sequences/sequence.h"
 #include "server/sessions/session_table.h"
 #include "server/sessions/store/prefix_cache.h"
@@ -55,7 +55,6 @@ class Loop {
   Outcome Turn();
 
  private:
-  // loop.cc: between runs.
   void TakeArrivals();
   void NoteProgress();
   absl::Status RunWhatCanRun(bool* ran);
@@ -72,12 +71,8 @@ class Loop {
   void Publish();
   void Hand();
 
-  // run.cc: one run.
   // Plans and carries out a run. False: nothing to feed.
   absl::StatusOr<bool> RunOnce();
-  void CollectRunnable();
-  void BuildRun();
-  absl::Status PollUntilComplete();
   void HandleRecords();
   void Flush(Sequence* sequence);
   absl::Status AfterRun();
@@ -115,13 +110,12 @@ class Loop {
   // Reads what saving_ names out of the slots.
   absl::Status SaveStates();
 
-  Backend* const backend_;
   const EngineOptions options_;
   const Clock clock_;
   RequestQueue* const queue_;
   Emitter* const emitter_;
   Slots slots_;
-  Scheduler scheduler_;
+  CurrentRun run_;
   StateStore states_;  // before whatever holds states
   const int64_t bos_;
   SessionTable sessions_;
@@ -153,17 +147,6 @@ class Loop {
   std::vector<Saving> saving_;
   Emitter::Batch batch_;
   std::vector<std::unique_ptr<Outlet>> ended_;  // to be handed over between runs
-
-  // Of the run that is being planned or outstanding.
-  uint64_t run_number_ = 0;
-  std::vector<Sequence*> runnable_;
-  std::vector<SequenceView> views_;  // of runnable_
-  Plan plan_;
-  rivulet::Run run_;
-  TokenBuffer tokens_;                    // what run_.rows point into
-  std::vector<Sequence*> row_sequences_;  // [rows]; null once ended
-  std::vector<Record> records_;
-  std::vector<Sequence*> touched_;
 };
 
 }  // namespace rivulet

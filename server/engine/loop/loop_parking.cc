@@ -58,7 +58,7 @@ absl::Status Loop::ParkReaders() {
 }
 
 absl::Status Loop::PreemptOthers() {
-  for (const RequestId id : admission_.Victims(slots_.free_soon(), run_number_)) {
+  for (const RequestId id : admission_.Victims(slots_.free_soon(), run_.number())) {
     Request* const request = requests_.at(id).get();
     RIVULET_RETURN_IF_ERROR(Park(request));
     admission_.Preempt(id);

@@ -12,7 +12,7 @@ Scheduler::Scheduler(const BackendLimits& limits, const ScheduleOptions& options
       options_(options) {}
 
 void Scheduler::PlanRun(std::span<const SequenceView> sequences, uint64_t run, bool waiting,
-                        Plan* plan) {
+                        RunPlan* plan) {
   plan->rows.clear();
   size_t decoding = 0;
   bool single_step = false;
@@ -68,7 +68,7 @@ void Scheduler::SharePrefill(std::span<const SequenceView> sequences, int64_t bu
 }
 
 void Scheduler::KeepLargestClaims(std::span<const SequenceView> sequences, uint64_t run,
-                                  Plan* plan) {
+                                  RunPlan* plan) {
   const auto view_of = [sequences](const PlannedRow& row) -> const SequenceView& {
     return sequences[static_cast<size_t>(row.sequence)];
   };

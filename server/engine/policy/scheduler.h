@@ -51,7 +51,7 @@ struct PlannedRow {
   int tokens = 0;    // to feed; at most prefill_tokens, 1 for a sequence that decodes
 };
 
-struct Plan {
+struct RunPlan {
   std::vector<PlannedRow> rows;  // in order of admission; empty only if there are no views
   int num_steps = 1;
 };
@@ -64,14 +64,14 @@ class Scheduler {
 
   // Fills `plan` (its memory is reused). `run`: the number of this run, above every last_served.
   // `waiting`: requests wait for a slot.
-  void PlanRun(std::span<const SequenceView> sequences, uint64_t run, bool waiting, Plan* plan);
+  void PlanRun(std::span<const SequenceView> sequences, uint64_t run, bool waiting, RunPlan* plan);
 
  private:
   // Fills share_: the budget in equal parts, and what a short prompt leaves of its part goes to the
   // longer ones, so that nobody waits behind a long prompt (max-min fairness). With more prompts
   // than budget, those served longest ago get one token each.
   void SharePrefill(std::span<const SequenceView> sequences, int64_t budget);
-  void KeepLargestClaims(std::span<const SequenceView> sequences, uint64_t run, Plan* plan);
+  void KeepLargestClaims(std::span<const SequenceView> sequences, uint64_t run, RunPlan* plan);
 
   const int max_rows_;  // also bounded by max_tokens: a row feeds at least one
   const int max_tokens_;

@@ -99,10 +99,12 @@ class Sequence {
 
   Request* const request;
   Slot slot = kGuardSlot;
-  int row = -1;              // its row of the outstanding run
-  uint64_t last_served = 0;  // number of the last run it had a row in
-  bool ended = false;        // has given its slot back
-  bool touched = false;      // has records that are not flushed
+  bool ended = false;  // has given its slot back
+  // Kept by CurrentRun: its row of the outstanding run, or -1; the number of the last run that it had
+  // a row in; whether it is noted already as one that got records.
+  int row = -1;
+  uint64_t last_served = 0;
+  bool got_records = false;
   // What was in its slot when that was taken from it; empty: it was not.
   std::vector<float> parked;
 

@@ -34,7 +34,7 @@ SequenceView Prefill(int64_t tokens, uint64_t last_served = 0) {
   return {tokens, last_served, false};
 }
 
-std::string ToString(const Plan& plan) {
+std::string ToString(const RunPlan& plan) {
   std::string s = absl::StrCat("steps ", plan.num_steps, ":");
   for (const PlannedRow& row : plan.rows) absl::StrAppend(&s, " ", row.sequence, "x", row.tokens);
   return s;
@@ -42,7 +42,7 @@ std::string ToString(const Plan& plan) {
 
 std::string PlanOf(const BackendLimits& limits, const std::vector<SequenceView>& views,
                    bool waiting = false) {
-  Plan plan;
+  RunPlan plan;
   Scheduler(limits, kOptions).PlanRun(views, kRun, waiting, &plan);
   return ToString(plan);
 }
@@ -145,7 +145,7 @@ TEST(SchedulerTest, RowsOfATenantAreDealtByPriorityAndThoseOfTenantsEvenly) {
   sequences.push_back(Of(2, 0, Priority::kLow));
   sequences.push_back(Of(2, 0, Priority::kLow));
   std::vector<int> rows(sequences.size(), 0);
-  Plan plan;
+  RunPlan plan;
   for (uint64_t run = 1; run <= 1000; ++run) {
     scheduler.PlanRun(sequences, run, false, &plan);
     for (const PlannedRow& row : plan.rows) {
@@ -173,7 +173,7 @@ TEST(SchedulerTest, KeepsItsRulesUnderRandomOperations) {
       if (below(4) == 0 && !sequences.empty()) {
         sequences.erase(sequences.begin() + below(static_cast<int>(sequences.size())));
       }
-      Plan plan;
+      RunPlan plan;
       const bool waiting = below(2) == 0;
       scheduler.PlanRun(sequences, ++run, waiting, &plan);
       ASSERT_EQ(plan.rows.empty(), sequences.empty());
@@ -222,7 +222,7 @@ TEST(SchedulerTest, NobodyStarves) {
     std::vector<SequenceView> sequences(9, Decode());
     sequences.push_back(Prefill(40));
     sequences.push_back(Prefill(40));
-    Plan plan;
+    RunPlan plan;
     std::vector<uint64_t> longest_gap(sequences.size(), 0);
     for (uint64_t run = 1; run <= 2000; ++run) {
       scheduler.PlanRun(sequences, run, false, &plan);

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/loop/current_run.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "model/base/error.h"
+#include "server/engine/loop/activity.h"
+
+namespace rivulet {
+namespace {
+
+// A request this close to its deadline is looked at after each step.
+constexpr absl::Duration kNearDeadline = absl::Milliseconds(100);
+// How often an unfinished run is polled without sleeping, and how long a sleep is: a bounded spin,
+// because an unbounded one starves a neighbour on the same core.
+constexpr int kPollsBeforeSleep = 200;
+constexpr std::chrono::microseconds kPollSleep(20);
+
+}  // namespace
+
+CurrentRun::CurrentRun(Backend* backend, const ScheduleOptions& options)
+    : backend_(backend), scheduler_(backend->limits(), options) {}
+
+bool CurrentRun::Plan(std::span<Sequence* const> holders, absl::Time now, bool waiting) {
+  NotePhase(LoopPhase::kPlan);
+  Collect(holders, now);
+  if (runnable_.empty()) return false;
+  ++number_;
+  scheduler_.PlanRun(views_, number_, waiting, &plan_);
+  FillRows();
+  return true;
+}
+
+void CurrentRun::Collect(std::span<Sequence* const> holders, absl::Time now) {
+  runnable_.clear();
+  views_.clear();
+  const absl::Time near_deadline = now + kNearDeadline;
+  for (Sequence* sequence : holders) {
+    if (!sequence->runnable() || sequence->request->paused_since) continue;
+    SequenceView view = sequence->View();
+    view.single_step |= sequence->request->deadline < near_deadline;
+    view.priority = sequence->request->priority;
+    view.tenant = sequence->request->tenant_key;
+    runnable_.push_back(sequence);
+    views_.push_back(view);
+  }
+}
+
+void CurrentRun::FillRows() {
+  size_t total = 0;
+  for (const PlannedRow& planned : plan_.rows) total += static_cast<size_t>(planned.tokens);
+  tokens_.clear();
+  tokens_.reserve(total);
+  row_sequences_.clear();
+  next_done_ = 0;
+  fed_ = 0;
+  run_.num_steps = plan_.num_steps;
+  run_.rows.assign(plan_.rows.size(), RunRow());
+  for (size_t i = 0; i < plan_.rows.size(); ++i) {
+    const PlannedRow& planned = plan_.rows[i];
+    Sequence* sequence = runnable_[static_cast<size_t>(planned.sequence)];
+    sequence->row = static_cast<int>(i);
+    sequence->last_served = number_;
+    row_sequences_.push_back(sequence);
+    sequence->FillRow(planned.tokens, plan_.num_steps, &tokens_, &run_.rows[i]);
+    const bool given = views_[static_cast<size_t>(planned.sequence)].prefill_tokens > 0;
+    if (given) fed_ += planned.tokens;
+  }
+}
+
+absl::Status CurrentRun::Submit() {
+  NoteRun(static_cast<int>(run_.rows.size()), run_.num_steps);
+  NotePhase(LoopPhase::kSubmit);
+  idle_polls_ = 0;
+  return backend_->Submit(run_);
+}
+
+absl::StatusOr<bool> CurrentRun::Poll() {
+  NotePhase(LoopPhase::kPoll);
+  records_.clear();
+  return backend_->Poll(&records_);
+}
+
+std::span<Sequence* const> CurrentRun::GiveRecords() {
+  NotePhase(LoopPhase::kRecords);
+  idle_polls_ = 0;
+  sampled_ = 0;
+  given_.clear();
+  for (Record& record : records_) {
+    const size_t row = static_cast<size_t>(record.row);
+    if (run_.rows[row].sample) ++sampled_;
+    Sequence* sequence = row_sequences_[row];
+    if (sequence == nullptr) continue;
+    sequence->OnRecord(&record);
+    if (std::exchange(sequence->got_records, true)) continue;
+    given_.push_back(sequence);
+  }
+  for (Sequence* sequence : given_) sequence->got_records = false;
+  return given_;
+}
+
+void CurrentRun::BackOff() {
+  if (++idle_polls_ < kPollsBeforeSleep) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(kPollSleep);
+  }
+}
+
+void CurrentRun::Drop(Sequence* sequence) {
+  if (sequence->row < 0) return;
+  row_sequences_[static_cast<size_t>(std::exchange(sequence->row, -1))] = nullptr;
+}
+
+Sequence* CurrentRun::TakeDone() {
+  while (next_done_ < row_sequences_.size()) {
+    Sequence* const sequence = std::exchange(row_sequences_[next_done_++], nullptr);
+    if (sequence == nullptr) continue;
+    sequence->row = -1;
+    return sequence;
+  }
+  return nullptr;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// CurrentRun: the backend's run that is being planned or carried out.
+//
+//   Plan ── Submit ── Poll, GiveRecords (repeated) ── TakeDone (once a row)
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "model/backend.h"
+#include "server/engine/policy/scheduler.h"
+#include "server/engine/sequences/sequence.h"
+
+namespace rivulet {
+
+// Thread: the loop. Sequences are borrowed: one that ends before its row is taken must be dropped.
+// Errors are those of the backend.
+class CurrentRun {
+ public:
+  // `backend` is borrowed and outlives it.
+  CurrentRun(Backend* backend, const ScheduleOptions& options);
+
+  // Of the last run that was planned; 0: none was.
+  uint64_t number() const { return number_; }
+
+  // Chooses rows among `holders`, sequences in order of admission: those that have something to
+  // feed and whose replies are read. False: there are none. `waiting`: requests wait for slots.
+  bool Plan(std::span<Sequence* const> holders, absl::Time now, bool waiting);
+  // Prompt and scored tokens that the planned run feeds.
+  int64_t fed() const { return fed_; }
+
+  absl::Status Submit();
+  // Fetches the records that have come. True: the run is complete.
+  absl::StatusOr<bool> Poll();
+  bool has_records() const { return !records_.empty(); }
+  // Gives each sequence the records that the last Poll fetched for it. Returns the sequences that
+  // got some, in the order of their first; valid until the next call.
+  std::span<Sequence* const> GiveRecords();
+  // Tokens that were sampled, among the records that the last GiveRecords handled.
+  int64_t sampled() const { return sampled_; }
+  // Waits a little before the next Poll; for longer once many in a row have brought nothing.
+  void BackOff();
+
+  // `sequence` has ended: it gets no more records, and its row is not to be taken.
+  void Drop(Sequence* sequence);
+  // Once the run is complete: the sequence of the next row, in row order, which leaves the run; null:
+  // all have been taken.
+  Sequence* TakeDone();
+
+ private:
+  void Collect(std::span<Sequence* const> holders, absl::Time now);
+  void FillRows();
+
+  Backend* const backend_;
+  Scheduler scheduler_;
+  uint64_t number_ = 0;
+  std::vector<Sequence*> runnable_;
+  std::vector<SequenceView> views_;  // of runnable_
+  RunPlan plan_;
+  Run run_;
+  TokenBuffer tokens_;                    // what run_.rows point into
+  std::vector<Sequence*> row_sequences_;  // [rows]; null once ended or taken
+  size_t next_done_ = 0;                  // row
+  std::vector<Record> records_;
+  std::vector<Sequence*> given_;  // that got records
+  int idle_polls_ = 0;
+  int64_t fed_ = 0, sampled_ = 0;
+};
+
+}  // namespace rivulet
