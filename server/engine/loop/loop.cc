@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "server/engine/loop/activity.h"
+#include "server/engine/loop/parked_room.h"
 
 namespace rivulet {
 namespace {
@@ -28,11 +29,12 @@ ScheduleOptions ScheduleOptionsOf(const EngineOptions& options, const BackendLim
   return schedule;
 }
 
-AdmissionLimits AdmissionLimitsOf(const EngineOptions& options, const ParkedRoom& room, int slots) {
+AdmissionLimits AdmissionLimitsOf(const EngineOptions& options, const BackendLimits& backend) {
+  const int slots = backend.num_slots;
   AdmissionLimits limits;
   limits.slots = slots;
   limits.max_tenant_slots = options.max_tenant_slots > 0 ? options.max_tenant_slots : slots;
-  limits.max_begun = room.begun;
+  limits.max_begun = ParkedRoomOf(options.max_parked_bytes, backend).begun;
   limits.quantum = options.preempt_after_runs;
   return limits;
 }
@@ -52,8 +54,9 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       sessions_(options.sessions, with_bos, &states_),
       cache_(options.prefix_cache),
       now_(clock_()),
-      parked_room_(ParkedRoomOf(options.max_parked_bytes, backend->limits())),
-      admission_(AdmissionLimitsOf(options, parked_room_, backend->limits().num_slots)) {}
+      admission_(AdmissionLimitsOf(options, backend->limits())),
+      readers_(options.reader_timeout,
+               ParkedRoomOf(options.max_parked_bytes, backend->limits()).readers) {}
 
 void Loop::KeepWarm(WarmState warm) {
   const auto seen = static_cast<size_t>(std::max<int64_t>(0, warm.fed - bos_));
@@ -167,8 +170,7 @@ void Loop::ExpireDeadlines() {
   std::vector<Request*> expired, cut;
   next_deadline_ = absl::InfiniteFuture();
   for (auto& [id, request] : requests_) {
-    const absl::Time cut_at =
-        request->paused_since.value_or(absl::InfiniteFuture()) + options_.reader_timeout;
+    const absl::Time cut_at = readers_.EndsAt(*request);
     if (request->deadline <= now_) {
       expired.push_back(request.get());
     } else if (cut_at <= now_) {

@@ -20,7 +20,7 @@
 #include "model/backend.h"
 #include "server/engine/loop/current_run.h"
 #include "server/engine/loop/emitter.h"
-#include "server/engine/loop/parked_room.h"
+#include "server/engine/loop/reader_gate.h"
 #include "server/engine/loop/slots.h"
 #include "server/engine/options.h"
 #include "server/engine/policy/admission.h"
@@ -134,10 +134,9 @@ class Loop {
     KeptCheckpoint state;
   };
   std::vector<Fetching> fetching_;
-  const ParkedRoom parked_room_;
   Admission admission_;  // who waits for slots, and how many each tenant holds
+  ReaderGate readers_;
   bool file_error_noted_ = false;
-  std::vector<Request*> paused_;  // their reader is slow; paused longest first
   // Last states of sessions, each of which is released once its state is saved.
   struct Saving {
     LeftState left;

@@ -2,10 +2,9 @@
 // Replies that give up their slots: their states go to host memory, and when they get slots again
 // they go on bit for bit.
 //
-// Those that nobody reads: one whose untaken bytes exceed the limit is paused, it has no rows. It
-// keeps its slots while nobody wants them, which costs nothing; to requests that wait it gives them
-// up, and once it is read it waits for slots again, at its old place. Those of a tenant above its
-// share (admission.h): they wait again at once, also where nobody reads them.
+// Those that nobody reads (reader_gate.h): they wait again, at their old places, once they are read.
+// Those of a tenant above its share (admission.h): they wait again at once, also where nobody reads
+// them.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -16,41 +15,31 @@
 namespace rivulet {
 
 void Loop::NotePause(Request* request) {
-  if (request->paused_since || !request->reader_slow()) return;
-  request->paused_since = now_;
-  paused_.push_back(request);
+  if (!readers_.Pause(request, now_)) return;
   admission_.EndQuantum(request->id);
-  next_deadline_ = std::min(next_deadline_, now_ + options_.reader_timeout);
+  next_deadline_ = std::min(next_deadline_, readers_.EndsAt(*request));
 }
 
 void Loop::ResumeReaders() {
-  std::erase_if(paused_, [this](Request* request) {
-    if (request->reader_slow()) return false;
-    request->paused_since.reset();
-    if (request->parked && !request->waits_for_slots) {
-      request->resumed = now_;
-      request->waits_for_slots = true;
-      request->tenant_key =
-          admission_.Add(request->id, request->tenant, request->priority, request->open_sequences);
-    }
-    return true;
-  });
+  for (Request* request : readers_.Resume()) {
+    if (!request->parked || request->waits_for_slots) continue;
+    request->resumed = now_;
+    request->waits_for_slots = true;
+    request->tenant_key =
+        admission_.Add(request->id, request->tenant, request->priority, request->open_sequences);
+  }
 }
 
 absl::Status Loop::ParkReaders() {
-  if (paused_.empty() || admission_.empty()) return absl::OkStatus();
+  if (readers_.empty() || admission_.empty()) return absl::OkStatus();
   int needed = -slots_.free_soon();
   for (int i = 0; i < kNumPriorities; ++i) {
     needed += admission_.slots_needed(static_cast<Priority>(i));
   }
   // What waits may wait for slots of its own tenant alone.
   if (options_.max_tenant_slots > 0) needed = std::numeric_limits<int>::max();
-  for (Request* request : paused_) {
-    if (needed <= 0) break;
-    if (request->parked) continue;
-    const int parked = slots_.parked() - admission_.preempted();
-    if (parked + request->open_sequences > parked_room_.readers) continue;
-    needed -= request->open_sequences;
+  const int parked = slots_.parked() - admission_.preempted();
+  for (Request* request : readers_.Yielding(needed, parked)) {
     RIVULET_RETURN_IF_ERROR(Park(request));
     admission_.GiveBack(request->id, request->open_sequences);
   }

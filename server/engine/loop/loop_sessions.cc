@@ -135,7 +135,7 @@ void Loop::CloseSession(Request* closing) {
 void Loop::LeaveQueues(Request* request) {
   if (std::exchange(request->waits_for_slots, false)) admission_.Remove(request->id);
   std::erase_if(fetching_, [request](const Fetching& entry) { return entry.request == request; });
-  if (request->paused_since) std::erase(paused_, request);
+  readers_.Leave(request);
   if (request->session != nullptr) std::erase(request->session->waiters, request);
 }
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// ReaderGate: replies that are paused because nobody reads them.
+//
+// A reply whose untaken bytes exceed the limit is paused: it has no rows until it was read. It
+// keeps its slots while nobody wants them, which costs nothing; to requests that wait it gives them
+// up, its states go to host memory, and once it is read it waits for slots again. One that nobody
+// reads for too long is ended.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/engine/sequences/sequence.h"
+
+namespace rivulet {
+
+// Thread: the loop. Requests are borrowed: Leave comes before their end.
+class ReaderGate {
+ public:
+  // `timeout`: a reply that is paused for so long is to be ended. `room`: samples whose states may
+  // be in host memory because nobody reads them.
+  ReaderGate(absl::Duration timeout, int64_t room) : timeout_(timeout), room_(room) {}
+
+  // Pauses the reply of `request` if its reader has become slow. True: it is paused from now on.
+  bool Pause(Request* request, absl::Time now);
+  // Lets those go on that were read since, and returns them, the one paused longest first.
+  std::vector<Request*> Resume();
+  // When `request` is to be ended because nobody reads it.
+  absl::Time EndsAt(const Request& request) const;
+  absl::Duration timeout() const { return timeout_; }
+  // Paused replies that should give up their slots so that `needed` more become free, the one paused
+  // longest first: as many as that takes and as have room beside the `parked` samples whose states
+  // are in host memory already.
+  std::vector<Request*> Yielding(int needed, int parked) const;
+  bool empty() const { return paused_.empty(); }
+  // `request` ends.
+  void Leave(Request* request);
+
+ private:
+  const absl::Duration timeout_;
+  const int64_t room_;
+  std::vector<Request*> paused_;  // paused longest first
+};
+
+}  // namespace rivulet

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/loop/reader_gate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/server/engine/loop/stub_request.h"
+
+namespace rivulet {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr absl::Time kNow = absl::UnixEpoch();
+
+class ReaderGateTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (StubRequest* request : {&one_, &two_, &three_}) request->CreateSequences();
+  }
+  void PauseAll() {
+    for (StubRequest* request : {&one_, &two_, &three_}) {
+      request->slow = true;
+      ASSERT_TRUE(gate_.Pause(request, kNow));
+    }
+  }
+
+  StubRequest one_{1, 1}, two_{2, 2}, three_{3, 3};
+  ReaderGate gate_{absl::Seconds(30), /*room=*/4};
+};
+
+TEST_F(ReaderGateTest, PausesOnceAndOnlyWhatIsNotRead) {
+  EXPECT_FALSE(gate_.Pause(&one_, kNow));
+  EXPECT_FALSE(one_.paused_since.has_value());
+  EXPECT_EQ(gate_.EndsAt(one_), absl::InfiniteFuture());
+  one_.slow = true;
+  EXPECT_TRUE(gate_.Pause(&one_, kNow));
+  EXPECT_FALSE(gate_.Pause(&one_, kNow + absl::Seconds(1)));  // since when stays
+  EXPECT_EQ(gate_.EndsAt(one_), kNow + absl::Seconds(30));
+}
+
+TEST_F(ReaderGateTest, ResumesWhatWasReadAndKeepsTheOrder) {
+  PauseAll();
+  EXPECT_THAT(gate_.Resume(), IsEmpty());
+  one_.slow = three_.slow = false;
+  EXPECT_THAT(gate_.Resume(), ElementsAre(&one_, &three_));
+  EXPECT_FALSE(three_.paused_since.has_value());
+  EXPECT_TRUE(two_.paused_since.has_value());
+  EXPECT_THAT(gate_.Resume(), IsEmpty());
+  EXPECT_THAT(gate_.Yielding(1, 0), ElementsAre(&two_));
+}
+
+TEST_F(ReaderGateTest, YieldsWhatWasPausedLongestAndNoMoreThanNeeded) {
+  PauseAll();
+  EXPECT_THAT(gate_.Yielding(0, 0), IsEmpty());
+  EXPECT_THAT(gate_.Yielding(1, 0), ElementsAre(&one_));
+  EXPECT_THAT(gate_.Yielding(2, 0), ElementsAre(&one_, &two_));
+}
+
+TEST_F(ReaderGateTest, YieldsNoMoreThanThereIsRoomFor) {
+  PauseAll();
+  EXPECT_THAT(gate_.Yielding(6, 0), ElementsAre(&one_, &two_));  // 3 + 3 samples are too many
+  EXPECT_THAT(gate_.Yielding(6, 2), ElementsAre(&one_));
+  EXPECT_THAT(gate_.Yielding(6, 4), IsEmpty());
+  one_.open_sequences = 0;  // has room for the third one
+  gate_.Leave(&two_);
+  EXPECT_THAT(gate_.Yielding(6, 1), ElementsAre(&one_, &three_));
+}
+
+TEST_F(ReaderGateTest, WhatHasEndedIsForgotten) {
+  PauseAll();
+  gate_.Leave(&one_);
+  one_.slow = false;
+  EXPECT_THAT(gate_.Resume(), IsEmpty());
+  EXPECT_THAT(gate_.Yielding(1, 0), ElementsAre(&two_));
+}
+
+}  // namespace
+}  // namespace rivulet
