@@ -49,20 +49,13 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       emitter_(emitter),
       slots_(backend),
       run_(backend, ScheduleOptionsOf(options, backend->limits())),
-      states_(options.states, std::move(stamp), std::move(disk), [queue] { queue->Wake(); }),
-      bos_(with_bos ? 1 : 0),
-      sessions_(options.sessions, with_bos, &states_),
-      cache_(options.prefix_cache),
+      checkpoints_(options, with_bos, std::move(stamp), std::move(disk),
+                   [queue] { queue->Wake(); }),
+      sessions_(options.sessions, with_bos, checkpoints_.store()),
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
                ParkedRoomOf(options.max_parked_bytes, backend->limits()).readers) {}
-
-void Loop::KeepWarm(WarmState warm) {
-  const auto seen = static_cast<size_t>(std::max<int64_t>(0, warm.fed - bos_));
-  cache_.Share(std::span<const int32_t>(warm.tokens).first(seen),
-               states_.Pin(std::move(warm.state)));
-}
 
 void Loop::Run() {
   for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {
@@ -156,14 +149,12 @@ void Loop::NoteProgress() {
     progress_.oldest = std::max(oldest.arrival, oldest.resumed);
   }
   progress_.client_sessions = sessions_.size();
-  progress_.states = states_.usage();
-  progress_.cache_hits = cache_hits_;
-  progress_.cache_misses = cache_misses_;
-  progress_.cache_bytes = cache_.bytes();
-  if (progress_.states.file_errors > 0 && !file_error_noted_) {
-    queue_->NoteFileError(states_.file_error());
-    file_error_noted_ = true;
-  }
+  progress_.states = checkpoints_.store()->usage();
+  progress_.cache_hits = checkpoints_.hits();
+  progress_.cache_misses = checkpoints_.misses();
+  progress_.cache_bytes = checkpoints_.cache_bytes();
+  const absl::Status file_error = checkpoints_.TakeFileError();
+  if (!file_error.ok()) queue_->NoteFileError(file_error);
 }
 
 void Loop::ExpireDeadlines() {
@@ -199,7 +190,7 @@ absl::Status Loop::AdmitWaiting() {
     if (!std::exchange(request->parked, false)) {
       request->admitted = now_;
       FindBetterState(request);
-      CountCacheUse(*request);
+      checkpoints_.CountUse(*request);
       request->CreateSequences();
     }
     if (request->paused_since) admission_.EndQuantum(*id);
@@ -247,7 +238,7 @@ void Loop::Flush(Sequence* sequence) {
 
 absl::Status Loop::AfterRun() {
   while (Sequence* const sequence = run_.TakeDone()) {
-    RIVULET_RETURN_IF_ERROR(KeepState(sequence));
+    RIVULET_RETURN_IF_ERROR(checkpoints_.KeepAfterRun(*sequence, &slots_));
     const Sequence::Next next = sequence->OnRunDone();
     if (sequence->finished) {
       EndSequence(sequence);
@@ -263,7 +254,8 @@ absl::Status Loop::AfterRun() {
 }
 
 absl::Status Loop::TakeBackSlots() {
-  RIVULET_RETURN_IF_ERROR(SaveStates());
+  RIVULET_ASSIGN_OR_RETURN(const std::vector<Session*> saved, checkpoints_.Save(&slots_));
+  for (Session* session : saved) Release(session);
   return slots_.ZeroFreed();
 }
 
@@ -273,9 +265,7 @@ void Loop::FreeSlot(Sequence* sequence) {
   --request->open_sequences;
   run_.Drop(sequence);
   LeftState left = slots_.TakeBack(sequence);
-  if (request->session != nullptr) {
-    saving_.push_back({std::move(left), request->session, sequence->start().fed, sequence->fed()});
-  }
+  if (request->session != nullptr) checkpoints_.SaveSoon(*sequence, std::move(left));
 }
 
 void Loop::EndSequence(Sequence* sequence) {
@@ -311,7 +301,7 @@ void Loop::EndAll(const absl::Status& status) {
   slots_.ForgetEnded();
   if (poison_.ok()) return;
   slots_.Abandon();
-  for (const Saving& saving : std::exchange(saving_, {})) Release(saving.session);
+  for (Session* session : checkpoints_.ForgetUnsaved()) Release(session);
 }
 
 void Loop::PublishEnds() {

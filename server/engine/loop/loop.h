@@ -13,11 +13,13 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "model/backend.h"
+#include "server/engine/loop/checkpoints.h"
 #include "server/engine/loop/current_run.h"
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/reader_gate.h"
@@ -27,8 +29,6 @@
 #include "server/engine/policy/request_queue.h"
 #include "server/engine/sequences/sequence.h"
 #include "server/sessions/session_table.h"
-#include "server/sessions/store/prefix_cache.h"
-#include "server/sessions/store/state_store.h"
 
 namespace rivulet {
 
@@ -41,7 +41,7 @@ class Loop {
        RequestQueue* queue, Emitter* emitter, StateStamp stamp, DiskTier disk);
 
   // Before the first turn.
-  void KeepWarm(WarmState warm);
+  void KeepWarm(WarmState warm) { checkpoints_.KeepWarm(std::move(warm)); }
 
   // Returns after RequestQueue::Stop, when every request has been handed to the emitter with its
   // end.
@@ -94,7 +94,7 @@ class Loop {
   void Begin(Request* request);
   // Finds the state that it goes on from, which may have to be read first; then it waits for slots.
   void FindState(Request* request);
-  void GoOnFrom(Request* request, const KeptCheckpoint& kept, BlobPtr blob);
+  void ContinueFrom(Request* request, FoundState found);
   void FindBetterState(Request* request);
   // True: the disk tier had done something.
   bool TakeFetchedStates();
@@ -104,11 +104,6 @@ class Loop {
   void LeaveClientSession(Request* request);
   // Gives a session to the next that waits for it.
   void Release(Session* session);
-  // Keeps the state of its slot where its request wants that now.
-  absl::Status KeepState(Sequence* sequence);
-  void CountCacheUse(const Request& request);
-  // Reads what saving_ names out of the slots.
-  absl::Status SaveStates();
 
   const EngineOptions options_;
   const Clock clock_;
@@ -116,11 +111,8 @@ class Loop {
   Emitter* const emitter_;
   Slots slots_;
   CurrentRun run_;
-  StateStore states_;  // before whatever holds states
-  const int64_t bos_;
+  Checkpoints checkpoints_;  // before whatever holds states
   SessionTable sessions_;
-  PrefixCache cache_;
-  int64_t cache_hits_ = 0, cache_misses_ = 0;
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier
@@ -128,22 +120,8 @@ class Loop {
   RequestQueue::Arrivals arrivals_;
   RequestQueue::Progress progress_;
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // all that have not ended
-  // Requests that wait for their state, which is being read.
-  struct Fetching {
-    Request* request;
-    KeptCheckpoint state;
-  };
-  std::vector<Fetching> fetching_;
   Admission admission_;  // who waits for slots, and how many each tenant holds
   ReaderGate readers_;
-  bool file_error_noted_ = false;
-  // Last states of sessions, each of which is released once its state is saved.
-  struct Saving {
-    LeftState left;
-    Session* session;
-    int64_t start, fed;  // tokens fed before the request and now
-  };
-  std::vector<Saving> saving_;
   Emitter::Batch batch_;
   std::vector<std::unique_ptr<Outlet>> ended_;  // to be handed over between runs
 };

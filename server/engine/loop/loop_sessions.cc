@@ -55,20 +55,18 @@ void Loop::Begin(Request* request) {
 }
 
 void Loop::FindState(Request* request) {
-  const KeptCheckpoint best = request->BestState(&cache_);
-  if (best.state == nullptr) return GoOnFrom(request, best, nullptr);
-  BlobPtr blob = states_.Use(best.state.get());
-  if (blob != nullptr) return GoOnFrom(request, best, std::move(blob));
-  states_.Fetch(best.state.get());
-  fetching_.push_back({request, best});
+  std::optional<FoundState> found = checkpoints_.Find(request);
+  if (found) ContinueFrom(request, std::move(*found));
 }
 
-void Loop::GoOnFrom(Request* request, const KeptCheckpoint& kept, BlobPtr blob) {
+void Loop::ContinueFrom(Request* request, FoundState found) {
   // A state of the prefix cache serves the session from now on.
-  if (request->session != nullptr && kept.state != nullptr) request->session->Keep(kept);
-  const absl::Status status = request->GoOnFrom({kept.fed, std::move(blob)}, &sessions_, now_);
+  if (request->session != nullptr && found.kept.state != nullptr)
+    request->session->Keep(found.kept);
+  const absl::Status status =
+      request->GoOnFrom({found.kept.fed, std::move(found.blob)}, &sessions_, now_);
   if (!status.ok() || request->num_slots == 0) {
-    CountCacheUse(*request);
+    checkpoints_.CountUse(*request);
     return EndRequest(request, status);
   }
   request->waits_for_slots = true;
@@ -77,19 +75,13 @@ void Loop::GoOnFrom(Request* request, const KeptCheckpoint& kept, BlobPtr blob) 
 }
 
 bool Loop::TakeFetchedStates() {
-  if (!states_.Collect()) return false;
-  std::vector<std::pair<Fetching, BlobPtr>> fetched;
-  std::erase_if(fetching_, [&](const Fetching& entry) {
-    if (StateStore::fetching(*entry.state.state)) return false;
-    fetched.emplace_back(entry, states_.Use(entry.state.state.get()));
-    return true;
-  });
-  states_.Fit();  // what was fetched is held by now
-  for (auto& [entry, blob] : fetched) {
-    if (blob == nullptr) {
-      FindState(entry.request);  // it could not be read: another one, or none
+  std::vector<Checkpoints::Fetched> fetched;
+  if (!checkpoints_.TakeFetched(&fetched)) return false;
+  for (auto& [request, found] : fetched) {
+    if (found.blob == nullptr) {
+      FindState(request);  // it could not be read: another one, or none
     } else {
-      GoOnFrom(entry.request, entry.state, std::move(blob));
+      ContinueFrom(request, std::move(found));
     }
   }
   return true;
@@ -98,26 +90,9 @@ bool Loop::TakeFetchedStates() {
 // Requests that began alike may have left a state since it came.
 void Loop::FindBetterState(Request* request) {
   if (!request->looks_again) return;
-  const KeptCheckpoint best = request->BestState(&cache_);
-  if (best.fed <= request->start.fed || !best.state->in_memory()) return;
+  std::optional<Checkpoint> better = checkpoints_.FindBetter(request);
   // It feeds at least one token, so nothing of this ends it.
-  request->GoOnFrom({best.fed, states_.Use(best.state.get())}, &sessions_, now_).IgnoreError();
-}
-
-void Loop::CountCacheUse(const Request& request) {
-  if (!request.cached) return;
-  ++(request.start.fed > 0 ? cache_hits_ : cache_misses_);
-}
-
-absl::Status Loop::KeepState(Sequence* sequence) {
-  Request* const request = sequence->request;
-  const int64_t fed = sequence->fed();
-  if (!request->keep.Due(fed)) return absl::OkStatus();
-  // What was drawn and is held back may yet be dropped.
-  if (request->session != nullptr && fed > request->session->total()) return absl::OkStatus();
-  RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, slots_.Read(sequence->slot));
-  request->KeepState(fed, states_.Keep(std::move(values)), &cache_);
-  return absl::OkStatus();
+  if (better) request->GoOnFrom(std::move(*better), &sessions_, now_).IgnoreError();
 }
 
 void Loop::CloseSession(Request* closing) {
@@ -134,7 +109,7 @@ void Loop::CloseSession(Request* closing) {
 
 void Loop::LeaveQueues(Request* request) {
   if (std::exchange(request->waits_for_slots, false)) admission_.Remove(request->id);
-  std::erase_if(fetching_, [request](const Fetching& entry) { return entry.request == request; });
+  checkpoints_.Leave(*request);
   readers_.Leave(request);
   if (request->session != nullptr) std::erase(request->session->waiters, request);
 }
@@ -147,10 +122,7 @@ void Loop::SettleClientSession(Request* request, const absl::Status& end) {
 void Loop::LeaveClientSession(Request* request) {
   Session* const session = request->session;
   if (session == nullptr || session->active != request) return;
-  const bool saved_first = std::any_of(saving_.begin(), saving_.end(), [&](const Saving& saving) {
-    return saving.session == session;
-  });
-  if (!saved_first) Release(session);
+  if (!checkpoints_.Saves(*session)) Release(session);
 }
 
 void Loop::Release(Session* session) {
@@ -160,18 +132,6 @@ void Loop::Release(Session* session) {
   Request* const next = session->waiters.front();
   session->waiters.pop_front();
   Begin(next);
-}
-
-absl::Status Loop::SaveStates() {
-  for (Saving& saving : saving_) {
-    // What was drawn and then dropped (a stop string) may have been fed: such a state is of no use.
-    const bool fits = saving.fed > saving.start && saving.fed <= saving.session->total();
-    if (saving.session->closed || !fits || saving.session->Keeps(saving.fed)) continue;
-    RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, slots_.Read(std::move(saving.left)));
-    saving.session->Keep({saving.fed, states_.Keep(std::move(values))});
-  }
-  for (const Saving& saving : std::exchange(saving_, {})) Release(saving.session);
-  return absl::OkStatus();
 }
 
 }  // namespace rivulet

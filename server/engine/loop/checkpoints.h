@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints: the kept states that requests continue from, and those that they leave.
+//
+//   Find ──(in a file)── TakeFetched ──> the request gets slots ── KeepAfterRun ... SaveSoon ── Save
+//
+// A request continues from the latest state that is kept of its session or of a cached prompt. It
+// keeps states on its way, and one of a session leaves its last state there: the session is free
+// for its next request only once that has been saved.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/engine/loop/slots.h"
+#include "server/engine/options.h"
+#include "server/engine/sequences/sequence.h"
+#include "server/sessions/session.h"
+#include "server/sessions/store/prefix_cache.h"
+#include "server/sessions/store/state_store.h"
+
+namespace rivulet {
+
+// What a request continues from. `blob` null: nothing has been fed, or the state was lost.
+struct FoundState {
+  KeptCheckpoint kept;
+  BlobPtr blob;  // of kept.state, in memory
+};
+
+// Thread: the loop. Requests are borrowed: Leave comes before their end. Errors are those of the
+// backend.
+class Checkpoints {
+ public:
+  // `stamp`: of the files of `disk`, which may be empty. `wake` is called by another thread when
+  // TakeFetched has something to do.
+  Checkpoints(const EngineOptions& options, bool with_bos, StateStamp stamp, DiskTier disk,
+              std::function<void()> wake);
+
+  StateStore* store() { return &states_; }
+  // A state that every tenant's requests may continue from; never forgotten.
+  void KeepWarm(WarmState warm);
+
+  // The best state for `request`, which has begun; nullopt: it is being read from a file, and
+  // TakeFetched brings it.
+  std::optional<FoundState> Find(Request* request);
+  struct Fetched {
+    Request* request;
+    FoundState found;  // blob null: it could not be read, so Find has to look again
+  };
+  // The states that have been read since, in the order of the calls of Find. True: the disk tier had
+  // done something.
+  bool TakeFetched(std::vector<Fetched>* fetched);
+  // A state in memory that saves more than request->start, which requests that began alike may have
+  // left since; nullopt: none.
+  std::optional<Checkpoint> FindBetter(Request* request);
+  // Counts a hit or a miss, if `request` uses the prefix cache.
+  void CountUse(const Request& request);
+
+  // Keeps the state of the slot of `sequence`, if its request wants that at this position.
+  absl::Status KeepAfterRun(const Sequence& sequence, Slots* slots);
+
+  // `sequence` has ended, and its request, which has a session, with it or soon: Save keeps `left`.
+  void SaveSoon(const Sequence& sequence, LeftState left);
+  bool Saves(const Session& session) const;
+  // Keeps what SaveSoon was given, before the slots are zeroed. Returns the sessions, one for each
+  // call of SaveSoon. After an error, which has saved only a part, ForgetUnsaved returns them all.
+  absl::StatusOr<std::vector<Session*>> Save(Slots* slots);
+  std::vector<Session*> ForgetUnsaved();
+
+  // `request` ends.
+  void Leave(const Request& request);
+
+  int64_t hits() const { return hits_; }
+  int64_t misses() const { return misses_; }
+  int64_t cache_bytes() const { return cache_.bytes(); }
+  // The first error of the disk tier, once; OK: there is none, or it was taken before.
+  absl::Status TakeFileError();
+
+ private:
+  struct Fetching {
+    Request* request;
+    KeptCheckpoint state;
+  };
+  struct Saving {
+    LeftState left;
+    Session* session;
+    int64_t start, fed;  // tokens fed before the request and now
+  };
+
+  StateStore states_;  // before whatever holds states
+  PrefixCache cache_;
+  const int64_t bos_;
+  int64_t hits_ = 0, misses_ = 0;
+  bool file_error_taken_ = false;
+  std::vector<Fetching> fetching_;  // requests whose states are being read
+  std::vector<Saving> saving_;
+};
+
+}  // namespace rivulet
