@@ -51,7 +51,7 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       run_(backend, ScheduleOptionsOf(options, backend->limits())),
       checkpoints_(options, with_bos, std::move(stamp), std::move(disk),
                    [queue] { queue->Wake(); }),
-      sessions_(options.sessions, with_bos, checkpoints_.store()),
+      gate_(options.sessions, with_bos, checkpoints_.store()),
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
@@ -61,7 +61,7 @@ void Loop::Run() {
   for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {
     if (outcome == Outcome::kBusy) continue;
     NotePhase(LoopPhase::kIdle);
-    queue_->WaitForArrivals(std::min(next_deadline_, sessions_.next_expiry()) - now_);
+    queue_->WaitForArrivals(std::min(next_deadline_, gate_.table()->next_expiry()) - now_);
   }
 }
 
@@ -108,7 +108,7 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
 void Loop::TakeArrivals() {
   NotePhase(LoopPhase::kArrivals);
   now_ = clock_();
-  sessions_.Expire(now_);
+  gate_.table()->Expire(now_);
   NoteProgress();
   queue_->Exchange(now_, progress_, &arrivals_);
   progress_ = {};
@@ -148,7 +148,7 @@ void Loop::NoteProgress() {
     const Request& oldest = *requests_.at(admission_.oldest());
     progress_.oldest = std::max(oldest.arrival, oldest.resumed);
   }
-  progress_.client_sessions = sessions_.size();
+  progress_.client_sessions = gate_.table()->size();
   progress_.states = checkpoints_.store()->usage();
   progress_.cache_hits = checkpoints_.hits();
   progress_.cache_misses = checkpoints_.misses();
@@ -280,20 +280,25 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   for (auto& sequence : request->sequences) {
     if (!sequence->ended) FreeSlot(sequence.get());
   }
-  LeaveQueues(request);
+  if (std::exchange(request->waits_for_slots, false)) admission_.Remove(request->id);
+  checkpoints_.Leave(*request);
+  readers_.Leave(request);
+  SessionGate::Leave(request);
   const absl::Time end = clock_();
   Usage& usage = request->usage;
   usage.queue_time = request->admitted.value_or(end) - request->arrival;
   if (request->first_token) usage.first_token_time = *request->first_token - request->arrival;
   usage.total_time = end - request->arrival;
   request->ended = true;
-  SettleClientSession(request, status);
+  const bool has_session = SessionGate::HasTurn(*request);
+  if (has_session && request->begun) request->Settle(status);
   ErrorDetail detail = GetErrorDetail(status);
   if (!status.ok()) request->DescribeProgress(&detail);
   request->status = MakeError(status.code(), status.message(), detail);  // shares no memory
   progress_.ended.push_back({request->tenant, request->places, request->num_tokens});
   ended_.push_back(std::move(requests_.extract(request->id).mapped()));
-  LeaveClientSession(request);
+  // While its state is to be saved, nobody else gets the session.
+  if (has_session && !checkpoints_.Saves(*request->session)) Release(request->session);
 }
 
 void Loop::EndAll(const absl::Status& status) {

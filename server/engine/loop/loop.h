@@ -23,12 +23,12 @@
 #include "server/engine/loop/current_run.h"
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/reader_gate.h"
+#include "server/engine/loop/session_gate.h"
 #include "server/engine/loop/slots.h"
 #include "server/engine/options.h"
 #include "server/engine/policy/admission.h"
 #include "server/engine/policy/request_queue.h"
 #include "server/engine/sequences/sequence.h"
-#include "server/sessions/session_table.h"
 
 namespace rivulet {
 
@@ -99,10 +99,7 @@ class Loop {
   // True: the disk tier had done something.
   bool TakeFetchedStates();
   void CloseSession(Request* closing);
-  void LeaveQueues(Request* request);
-  void SettleClientSession(Request* request, const absl::Status& end);
-  void LeaveClientSession(Request* request);
-  // Gives a session to the next that waits for it.
+  // The next request that waits for the session begins.
   void Release(Session* session);
 
   const EngineOptions options_;
@@ -112,7 +109,7 @@ class Loop {
   Slots slots_;
   CurrentRun run_;
   Checkpoints checkpoints_;  // before whatever holds states
-  SessionTable sessions_;
+  SessionGate gate_;
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier

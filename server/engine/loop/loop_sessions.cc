@@ -3,52 +3,27 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "server/engine/loop/loop.h"
 
 namespace rivulet {
-namespace {
-
-absl::Status SessionClosed() {
-  ErrorDetail detail;
-  detail.reason = "SESSION_CLOSED";
-  return MakeError(absl::StatusCode::kCancelled, "The session was closed.", detail);
-}
-
-absl::Status SessionBusy(size_t waiting) {
-  ErrorDetail detail;
-  detail.reason = "SESSION_BUSY";
-  detail.field = "session_id";
-  detail.retry_after = absl::Seconds(1);
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat(waiting, " requests wait for this session already."), detail);
-}
-
-}  // namespace
 
 void Loop::Enter(Request* request) {
-  if (request->session_ref) {
-    const absl::StatusOr<Session*> found =
-        sessions_.Find(request->session_ref->id, request->session_ref->tenant);
-    if (!found.ok()) return EndRequest(request, found.status());
-    request->session = *found;
-    if (request->closes_session) return CloseSession(request);
-    auto& waiters = request->session->waiters;
-    if (request->session->active != nullptr) {
-      if (waiters.size() >= static_cast<size_t>(sessions_.limits().max_waiting)) {
-        return EndRequest(request, SessionBusy(waiters.size()));
-      }
-      waiters.push_back(request);
-      return;
-    }
-  }
-  Begin(request);
+  if (request->closes_session) return CloseSession(request);
+  const absl::StatusOr<bool> its_turn = gate_.Enter(request);
+  if (!its_turn.ok()) return EndRequest(request, its_turn.status());
+  if (*its_turn) Begin(request);
+}
+
+void Loop::CloseSession(Request* closing) {
+  const absl::StatusOr<std::vector<Request*>> ended = gate_.Close(closing);
+  if (!ended.ok()) return EndRequest(closing, ended.status());
+  for (Request* request : *ended) EndRequest(request, SessionGate::SessionClosed());
+  EndRequest(closing, absl::OkStatus());
 }
 
 void Loop::Begin(Request* request) {
-  if (request->session != nullptr) sessions_.Take(request->session, request);
-  const absl::Status status = request->Begin(&sessions_, now_);
+  const absl::Status status = request->Begin(gate_.table(), now_);
   request->begun = status.ok();
   if (!status.ok()) return EndRequest(request, status);
   FindState(request);
@@ -64,7 +39,7 @@ void Loop::ContinueFrom(Request* request, FoundState found) {
   if (request->session != nullptr && found.kept.state != nullptr)
     request->session->Keep(found.kept);
   const absl::Status status =
-      request->GoOnFrom({found.kept.fed, std::move(found.blob)}, &sessions_, now_);
+      request->GoOnFrom({found.kept.fed, std::move(found.blob)}, gate_.table(), now_);
   if (!status.ok() || request->num_slots == 0) {
     checkpoints_.CountUse(*request);
     return EndRequest(request, status);
@@ -92,46 +67,11 @@ void Loop::FindBetterState(Request* request) {
   if (!request->looks_again) return;
   std::optional<Checkpoint> better = checkpoints_.FindBetter(request);
   // It feeds at least one token, so nothing of this ends it.
-  if (better) request->GoOnFrom(std::move(*better), &sessions_, now_).IgnoreError();
-}
-
-void Loop::CloseSession(Request* closing) {
-  Session* const session = std::exchange(closing->session, nullptr);
-  session->closed = true;
-  while (!session->waiters.empty()) EndRequest(session->waiters.front(), SessionClosed());
-  if (session->active != nullptr) {
-    EndRequest(session->active, SessionClosed());
-  } else {
-    sessions_.Erase(session);
-  }
-  EndRequest(closing, absl::OkStatus());
-}
-
-void Loop::LeaveQueues(Request* request) {
-  if (std::exchange(request->waits_for_slots, false)) admission_.Remove(request->id);
-  checkpoints_.Leave(*request);
-  readers_.Leave(request);
-  if (request->session != nullptr) std::erase(request->session->waiters, request);
-}
-
-void Loop::SettleClientSession(Request* request, const absl::Status& end) {
-  const bool its_own = request->session != nullptr && request->session->active == request;
-  if (its_own && request->begun) request->Settle(end);
-}
-
-void Loop::LeaveClientSession(Request* request) {
-  Session* const session = request->session;
-  if (session == nullptr || session->active != request) return;
-  if (!checkpoints_.Saves(*session)) Release(session);
+  if (better) request->GoOnFrom(std::move(*better), gate_.table(), now_).IgnoreError();
 }
 
 void Loop::Release(Session* session) {
-  if (session->closed) return sessions_.Erase(session);
-  sessions_.GiveBack(session, now_);
-  if (session->waiters.empty()) return;
-  Request* const next = session->waiters.front();
-  session->waiters.pop_front();
-  Begin(next);
+  if (Request* const next = gate_.Release(session, now_)) Begin(next);
 }
 
 }  // namespace rivulet

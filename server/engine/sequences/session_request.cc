@@ -141,7 +141,7 @@ SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
   num_slots = 0;
   tenant = call_.tenant;
   session_ref = call_.session;
-  closes_session = call_.close;
+  closes_session = call_.close && call_.session.has_value();
   while_draining = call_.while_draining;
   deadline = call_.deadline;
 }
