@@ -94,6 +94,7 @@ std::vector<Session*> Checkpoints::ForgetUnsaved() {
 }
 
 void Checkpoints::Leave(const Request& request) {
+  if (request.life.state() != RequestLife::State::kFetchesState) return;
   std::erase_if(fetching_, [&](const Fetching& entry) { return entry.request == &request; });
 }
 

@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "server/engine/loop/slots.h"
 #include "server/engine/options.h"
-#include "server/engine/sequences/sequence.h"
+#include "server/engine/sequences/request.h"
 #include "server/sessions/session.h"
 #include "server/sessions/store/prefix_cache.h"
 #include "server/sessions/store/state_store.h"

@@ -7,6 +7,7 @@
 
 #include "model/base/error.h"
 #include "server/engine/loop/activity.h"
+#include "server/engine/sequences/request.h"
 
 namespace rivulet {
 namespace {
@@ -38,11 +39,11 @@ void CurrentRun::Collect(std::span<Sequence* const> holders, absl::Time now) {
   views_.clear();
   const absl::Time near_deadline = now + kNearDeadline;
   for (Sequence* sequence : holders) {
-    if (!sequence->runnable() || sequence->request->paused_since) continue;
+    if (!sequence->runnable() || sequence->request->life.paused()) continue;
     SequenceView view = sequence->View();
-    view.single_step |= sequence->request->deadline < near_deadline;
-    view.priority = sequence->request->priority;
-    view.tenant = sequence->request->tenant_key;
+    view.single_step |= sequence->request->times.deadline < near_deadline;
+    view.priority = sequence->request->account.priority;
+    view.tenant = sequence->request->account.tenant_key;
     runnable_.push_back(sequence);
     views_.push_back(view);
   }

@@ -25,8 +25,6 @@ class Outlet {
   // False if a call of OnReady is already on its way: no need for another. Thread: the loop.
   bool MarkReady() { return !ready_.exchange(true, std::memory_order_acq_rel); }
 
-  bool ended = false;  // its end is decided: OnEnd will come, so OnReady need not. Thread: the loop
-
  private:
   friend class Emitter;
   std::atomic<bool> ready_{false};

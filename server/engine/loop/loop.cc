@@ -117,7 +117,7 @@ void Loop::TakeArrivals() {
   if (TakeFetchedStates()) Publish();
   for (auto& arrival : arrivals_.requests) {
     Request* request = arrival.get();
-    next_deadline_ = std::min(next_deadline_, request->deadline);
+    next_deadline_ = std::min(next_deadline_, request->times.deadline);
     requests_.emplace(request->id, std::move(arrival));
     Enter(request);
   }
@@ -146,7 +146,7 @@ void Loop::NoteProgress() {
   }
   if (!admission_.empty()) {
     const Request& oldest = *requests_.at(admission_.oldest());
-    progress_.oldest = std::max(oldest.arrival, oldest.resumed);
+    progress_.oldest = std::max(oldest.times.arrival, oldest.times.resumed);
   }
   progress_.client_sessions = gate_.table()->size();
   progress_.states = checkpoints_.store()->usage();
@@ -162,12 +162,12 @@ void Loop::ExpireDeadlines() {
   next_deadline_ = absl::InfiniteFuture();
   for (auto& [id, request] : requests_) {
     const absl::Time cut_at = readers_.EndsAt(*request);
-    if (request->deadline <= now_) {
+    if (request->times.deadline <= now_) {
       expired.push_back(request.get());
     } else if (cut_at <= now_) {
       cut.push_back(request.get());
     } else {
-      next_deadline_ = std::min({next_deadline_, request->deadline, cut_at});
+      next_deadline_ = std::min({next_deadline_, request->times.deadline, cut_at});
     }
   }
   progress_.cut += static_cast<int64_t>(cut.size());
@@ -177,7 +177,7 @@ void Loop::ExpireDeadlines() {
                                              absl::FormatDuration(options_.reader_timeout), ".")));
   }
   for (Request* request : expired) {
-    if (request->ended) continue;  // by the end of one before it
+    if (request->life.ended()) continue;  // by the end of one before it
     EndRequest(request, EndedBy(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED",
                                 "The request's deadline has passed."));
   }
@@ -186,14 +186,15 @@ void Loop::ExpireDeadlines() {
 absl::Status Loop::AdmitWaiting() {
   while (const std::optional<RequestId> id = admission_.Next(slots_.free(), run_.number())) {
     Request* const request = requests_.at(*id).get();
-    request->waits_for_slots = false;
-    if (!std::exchange(request->parked, false)) {
-      request->admitted = now_;
+    const bool for_the_first_time = !request->life.parked();
+    request->life.Go(RequestLife::State::kHoldsSlots);
+    if (for_the_first_time) {
+      request->times.admitted = now_;
       FindBetterState(request);
       checkpoints_.CountUse(*request);
       request->CreateSequences();
     }
-    if (request->paused_since) admission_.EndQuantum(*id);
+    if (request->life.paused()) admission_.EndQuantum(*id);
     for (auto& sequence : request->sequences) {
       if (!sequence->ended) slots_.Give(sequence.get());
     }
@@ -228,7 +229,7 @@ void Loop::HandleRecords() {
 void Loop::Flush(Sequence* sequence) {
   if (sequence->ended) return;  // with its request, by a sibling
   Request* request = sequence->request;
-  if (!request->first_token) request->first_token = now_;
+  if (!request->times.first_token) request->times.first_token = now_;
   if (sequence->Flush()) {
     if (request->MarkReady()) batch_.ready.push_back(request);
     NotePause(request);
@@ -280,22 +281,25 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   for (auto& sequence : request->sequences) {
     if (!sequence->ended) FreeSlot(sequence.get());
   }
-  if (std::exchange(request->waits_for_slots, false)) admission_.Remove(request->id);
+  if (request->life.waits_for_slots()) admission_.Remove(request->id);
   checkpoints_.Leave(*request);
   readers_.Leave(request);
   SessionGate::Leave(request);
+  const bool had_begun = request->life.begun();
+  request->life.Go(RequestLife::State::kEnded);
   const absl::Time end = clock_();
   Usage& usage = request->usage;
-  usage.queue_time = request->admitted.value_or(end) - request->arrival;
-  if (request->first_token) usage.first_token_time = *request->first_token - request->arrival;
-  usage.total_time = end - request->arrival;
-  request->ended = true;
+  const Request::Times& times = request->times;
+  usage.queue_time = times.admitted.value_or(end) - times.arrival;
+  if (times.first_token) usage.first_token_time = *times.first_token - times.arrival;
+  usage.total_time = end - times.arrival;
   const bool has_session = SessionGate::HasTurn(*request);
-  if (has_session && request->begun) request->Settle(status);
+  if (has_session && had_begun) request->Settle(status);
   ErrorDetail detail = GetErrorDetail(status);
   if (!status.ok()) request->DescribeProgress(&detail);
   request->status = MakeError(status.code(), status.message(), detail);  // shares no memory
-  progress_.ended.push_back({request->tenant, request->places, request->num_tokens});
+  const Request::Account& account = request->account;
+  progress_.ended.push_back({account.tenant, account.places, account.num_tokens});
   ended_.push_back(std::move(requests_.extract(request->id).mapped()));
   // While its state is to be saved, nobody else gets the session.
   if (has_session && !checkpoints_.Saves(*request->session)) Release(request->session);
@@ -324,7 +328,9 @@ void Loop::Hand() {
   const bool ends = !ended_.empty();
   if (ends) {
     // The end tells of the last tokens too: one message instead of two.
-    std::erase_if(batch_.ready, [](const Outlet* outlet) { return outlet->ended; });
+    std::erase_if(batch_.ready, [](const Outlet* outlet) {
+      return static_cast<const Request*>(outlet)->life.ended();
+    });
     batch_.ended.swap(ended_);
   }
   emitter_->Hand(&batch_);

@@ -28,7 +28,7 @@
 #include "server/engine/options.h"
 #include "server/engine/policy/admission.h"
 #include "server/engine/policy/request_queue.h"
-#include "server/engine/sequences/sequence.h"
+#include "server/engine/sequences/request.h"
 
 namespace rivulet {
 
@@ -86,7 +86,6 @@ class Loop {
   absl::Status ParkReaders();
   // Those of tenants above their share give up theirs, as Admission says.
   absl::Status PreemptOthers();
-  absl::Status Park(Request* request);
 
   // loop_sessions.cc: sessions.
   // A request arrives at its session, if it has one, and begins when its turn comes.
@@ -95,6 +94,8 @@ class Loop {
   // Finds the state that it goes on from, which may have to be read first; then it waits for slots.
   void FindState(Request* request);
   void ContinueFrom(Request* request, FoundState found);
+  // It waits for so many slots.
+  void AddToAdmission(Request* request, int slots);
   void FindBetterState(Request* request);
   // True: the disk tier had done something.
   bool TakeFetchedStates();

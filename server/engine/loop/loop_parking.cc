@@ -22,11 +22,8 @@ void Loop::NotePause(Request* request) {
 
 void Loop::ResumeReaders() {
   for (Request* request : readers_.Resume()) {
-    if (!request->parked || request->waits_for_slots) continue;
-    request->resumed = now_;
-    request->waits_for_slots = true;
-    request->tenant_key =
-        admission_.Add(request->id, request->tenant, request->priority, request->open_sequences);
+    request->times.resumed = now_;
+    AddToAdmission(request, request->open_sequences);
   }
 }
 
@@ -40,7 +37,8 @@ absl::Status Loop::ParkReaders() {
   if (options_.max_tenant_slots > 0) needed = std::numeric_limits<int>::max();
   const int parked = slots_.parked() - admission_.preempted();
   for (Request* request : readers_.Yielding(needed, parked)) {
-    RIVULET_RETURN_IF_ERROR(Park(request));
+    RIVULET_RETURN_IF_ERROR(slots_.Park(*request));
+    request->life.Go(RequestLife::State::kParked);
     admission_.GiveBack(request->id, request->open_sequences);
   }
   return absl::OkStatus();
@@ -49,18 +47,12 @@ absl::Status Loop::ParkReaders() {
 absl::Status Loop::PreemptOthers() {
   for (const RequestId id : admission_.Victims(slots_.free_soon(), run_.number())) {
     Request* const request = requests_.at(id).get();
-    RIVULET_RETURN_IF_ERROR(Park(request));
+    RIVULET_RETURN_IF_ERROR(slots_.Park(*request));
+    request->life.Go(RequestLife::State::kWaitsAgain);
+    request->times.resumed = now_;
     admission_.Preempt(id);
-    request->waits_for_slots = true;
-    request->resumed = now_;
     progress_.preemptions += request->open_sequences;
   }
-  return absl::OkStatus();
-}
-
-absl::Status Loop::Park(Request* request) {
-  RIVULET_RETURN_IF_ERROR(slots_.Park(*request));
-  request->parked = true;
   return absl::OkStatus();
 }
 

@@ -12,7 +12,8 @@ void Loop::Enter(Request* request) {
   if (request->closes_session) return CloseSession(request);
   const absl::StatusOr<bool> its_turn = gate_.Enter(request);
   if (!its_turn.ok()) return EndRequest(request, its_turn.status());
-  if (*its_turn) Begin(request);
+  if (*its_turn) return Begin(request);
+  request->life.Go(RequestLife::State::kWaitsForTurn);
 }
 
 void Loop::CloseSession(Request* closing) {
@@ -24,14 +25,15 @@ void Loop::CloseSession(Request* closing) {
 
 void Loop::Begin(Request* request) {
   const absl::Status status = request->Begin(gate_.table(), now_);
-  request->begun = status.ok();
   if (!status.ok()) return EndRequest(request, status);
   FindState(request);
 }
 
 void Loop::FindState(Request* request) {
+  request->life.Go(RequestLife::State::kFindsState);
   std::optional<FoundState> found = checkpoints_.Find(request);
-  if (found) ContinueFrom(request, std::move(*found));
+  if (found) return ContinueFrom(request, std::move(*found));
+  request->life.Go(RequestLife::State::kFetchesState);
 }
 
 void Loop::ContinueFrom(Request* request, FoundState found) {
@@ -44,9 +46,13 @@ void Loop::ContinueFrom(Request* request, FoundState found) {
     checkpoints_.CountUse(*request);
     return EndRequest(request, status);
   }
-  request->waits_for_slots = true;
-  request->tenant_key =
-      admission_.Add(request->id, request->tenant, request->priority, request->num_slots);
+  request->life.Go(RequestLife::State::kWaitsForSlots);
+  AddToAdmission(request, request->num_slots);
+}
+
+void Loop::AddToAdmission(Request* request, int slots) {
+  Request::Account& account = request->account;
+  account.tenant_key = admission_.Add(request->id, account.tenant, account.priority, slots);
 }
 
 bool Loop::TakeFetchedStates() {

@@ -4,32 +4,31 @@
 namespace rivulet {
 
 bool ReaderGate::Pause(Request* request, absl::Time now) {
-  if (request->paused_since || !request->reader_slow()) return false;
-  request->paused_since = now;
+  if (request->life.paused() || !request->reader_slow()) return false;
+  request->life.Pause(now);
   paused_.push_back(request);
   return true;
 }
 
 std::vector<Request*> ReaderGate::Resume() {
-  std::vector<Request*> resumed;
-  std::erase_if(paused_, [&resumed](Request* request) {
+  std::vector<Request*> waiting;
+  std::erase_if(paused_, [&waiting](Request* request) {
     if (request->reader_slow()) return false;
-    request->paused_since.reset();
-    resumed.push_back(request);
+    if (request->life.Resume()) waiting.push_back(request);
     return true;
   });
-  return resumed;
+  return waiting;
 }
 
 absl::Time ReaderGate::EndsAt(const Request& request) const {
-  return request.paused_since.value_or(absl::InfiniteFuture()) + timeout_;
+  return request.life.paused_since().value_or(absl::InfiniteFuture()) + timeout_;
 }
 
 std::vector<Request*> ReaderGate::Yielding(int needed, int parked) const {
   std::vector<Request*> yielding;
   for (Request* request : paused_) {
     if (needed <= 0) break;
-    if (request->parked) continue;
+    if (request->life.parked()) continue;
     if (parked + request->open_sequences > room_) continue;
     parked += request->open_sequences;
     needed -= request->open_sequences;
@@ -39,7 +38,7 @@ std::vector<Request*> ReaderGate::Yielding(int needed, int parked) const {
 }
 
 void ReaderGate::Leave(Request* request) {
-  if (request->paused_since) std::erase(paused_, request);
+  if (request->life.paused()) std::erase(paused_, request);
 }
 
 }  // namespace rivulet

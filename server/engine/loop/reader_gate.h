@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/engine/sequences/sequence.h"
+#include "server/engine/sequences/request.h"
 
 namespace rivulet {
 
@@ -24,7 +24,8 @@ class ReaderGate {
 
   // Pauses the reply of `request` if its reader has become slow. True: it is paused from now on.
   bool Pause(Request* request, absl::Time now);
-  // Lets those go on that were read since, and returns them, the one paused longest first.
+  // Lets those go on that were read since. Returns those of them that have no slots and wait for some
+  // from now on, the one paused longest first.
   std::vector<Request*> Resume();
   // When `request` is to be ended because nobody reads it.
   absl::Time EndsAt(const Request& request) const;

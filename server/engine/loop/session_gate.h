@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/engine/sequences/sequence.h"
+#include "server/engine/sequences/request.h"
 #include "server/sessions/session_table.h"
 
 namespace rivulet {

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "model/backend.h"
 #include "server/engine/loop/state_pool.h"
-#include "server/engine/sequences/sequence.h"
+#include "server/engine/sequences/request.h"
 
 namespace rivulet {
 

@@ -58,18 +58,18 @@ absl::StatusOr<RequestId> RequestQueue::NewId() {
 absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request) {
   MutexLock lock(&mutex_);
   RIVULET_RETURN_IF_ERROR(CheckOpen(request->while_draining));
-  request->places = std::max(1, request->num_slots);
+  request->account.places = std::max(1, request->num_slots);
   absl::Status room = CheckRoom(*request);
   if (!room.ok()) {
     ++load_.refused;
     return room;
   }
-  for (Accepted* accepted : {&accepted_, &accepted_of_[request->tenant]}) {
-    accepted->places += request->places;
-    accepted->tokens += request->num_tokens;
+  for (Accepted* accepted : {&accepted_, &accepted_of_[request->account.tenant]}) {
+    accepted->places += request->account.places;
+    accepted->tokens += request->account.num_tokens;
   }
   request->id = ++last_id_;
-  request->arrival = clock_();
+  request->times.arrival = clock_();
   arrivals_.requests.push_back(std::move(request));
   NotifyLoop();
   return last_id_;
@@ -77,19 +77,20 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
 
 absl::Status RequestQueue::CheckRoom(const Request& request) const {
   const int64_t most = int64_t{limits_.slots} + limits_.max_queue;
-  if (accepted_.places + request.places > most) {
+  if (accepted_.places + request.account.places > most) {
     return QueueFull("QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
                      absl::StrCat("The queue is full: ", accepted_.places, " running or waiting, ",
-                                  request.places, " asked for, ", most, " allowed."));
+                                  request.account.places, " asked for, ", most, " allowed."));
   }
   // One request alone is bounded by the size of a message; many of them are bounded here.
-  if (accepted_.tokens > 0 && accepted_.tokens + request.num_tokens > limits_.max_tokens) {
-    return QueueFull("QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
-                     absl::StrCat("The queue is full: requests with ", accepted_.tokens,
-                                  " given tokens are running or waiting, ", request.num_tokens,
-                                  " more are asked for, ", limits_.max_tokens, " allowed."));
+  if (accepted_.tokens > 0 && accepted_.tokens + request.account.num_tokens > limits_.max_tokens) {
+    return QueueFull(
+        "QUEUE_FULL", TimeFor(accepted_.places - limits_.slots),
+        absl::StrCat("The queue is full: requests with ", accepted_.tokens,
+                     " given tokens are running or waiting, ", request.account.num_tokens,
+                     " more are asked for, ", limits_.max_tokens, " allowed."));
   }
-  const auto found = accepted_of_.find(request.tenant);
+  const auto found = accepted_of_.find(request.account.tenant);
   return CheckTenantRoom(request, found == accepted_of_.end() ? Accepted() : found->second);
 }
 
@@ -100,25 +101,26 @@ absl::Status RequestQueue::CheckTenantRoom(const Request& request, const Accepte
   const int64_t held = std::max<int64_t>(own.places, uncounted);
   int64_t most = uncounted + MostFor(int64_t{limits_.slots} + limits_.max_queue, others + held,
                                      held - uncounted);
-  if (own.places == 0) most = std::max<int64_t>(most, request.places);  // there is room for it
+  if (own.places == 0)
+    most = std::max<int64_t>(most, request.account.places);  // there is room for it
   if (limits_.max_tenant_queue > 0) {
     most = std::min(most, int64_t{limits_.slots} + limits_.max_tenant_queue);
   }
   // It shares the rate evenly with the others that are here.
   const int64_t ahead = own.places * static_cast<int64_t>(accepted_of_.size());
-  if (own.places + request.places > most) {
+  if (own.places + request.account.places > most) {
     return QueueFull("TENANT_QUEUE_FULL", TimeFor(ahead),
                      absl::StrCat("The tenant's queue is full: ", own.places,
-                                  " running or waiting, ", request.places, " asked for, ", most,
-                                  " allowed now; the rest is for other tenants."));
+                                  " running or waiting, ", request.account.places, " asked for, ",
+                                  most, " allowed now; the rest is for other tenants."));
   }
-  if (own.tokens == 0 || request.num_tokens == 0) return absl::OkStatus();
+  if (own.tokens == 0 || request.account.num_tokens == 0) return absl::OkStatus();
   const int64_t most_tokens = MostFor(limits_.max_tokens, accepted_.tokens, own.tokens);
-  if (own.tokens + request.num_tokens <= most_tokens) return absl::OkStatus();
+  if (own.tokens + request.account.num_tokens <= most_tokens) return absl::OkStatus();
   return QueueFull("TENANT_QUEUE_FULL", TimeFor(ahead),
                    absl::StrCat("The tenant's queue is full: requests with ", own.tokens,
-                                " given tokens are running or waiting, ", request.num_tokens,
-                                " more are asked for, ", most_tokens,
+                                " given tokens are running or waiting, ",
+                                request.account.num_tokens, " more are asked for, ", most_tokens,
                                 " allowed now; the rest is for other tenants."));
 }
 
@@ -180,8 +182,8 @@ EngineLoad RequestQueue::load() const {
   load.tokens_per_second = rate_.PerSecond(now);
   absl::Time oldest = oldest_;
   for (const auto& request : arrivals_.requests) {  // the loop has not seen them yet
-    load.queued_by_priority[static_cast<size_t>(request->priority)] += request->num_slots;
-    oldest = std::min(oldest, request->arrival);
+    load.queued_by_priority[static_cast<size_t>(request->account.priority)] += request->num_slots;
+    oldest = std::min(oldest, request->times.arrival);
   }
   load.oldest_wait = std::max(absl::ZeroDuration(), now - oldest);
   return load;

@@ -25,7 +25,7 @@
 #include "server/base/mutex.h"
 #include "server/engine/load.h"
 #include "server/engine/policy/rate_window.h"
-#include "server/engine/sequences/sequence.h"
+#include "server/engine/sequences/request.h"
 
 namespace rivulet {
 

@@ -22,13 +22,13 @@ GenerateRequest::GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens,
       max_new(max_new_tokens),
       stop_strings(spec.stop_strings),
       listener(reply_listener) {
-  num_tokens = static_cast<int64_t>(spec.prompt.size());
-  deadline = spec.deadline;
+  account.num_tokens = static_cast<int64_t>(spec.prompt.size());
+  times.deadline = spec.deadline;
   num_slots = spec.num_samples;
-  tenant = spec.tenant;
-  priority = spec.priority;
+  account.tenant = spec.tenant;
+  account.priority = spec.priority;
   session_ref = spec.session;
-  if (spec.cache.enabled) cached.emplace(spec.cache, tenant, bos());
+  if (spec.cache.enabled) cached.emplace(spec.cache, account.tenant, bos());
   looks_again = cached.has_value();
   usage.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
   if (session_ref) return;

@@ -14,7 +14,7 @@
 
 #include "server/engine/options.h"
 #include "server/engine/reply.h"
-#include "server/engine/sequences/sequence.h"
+#include "server/engine/sequences/request.h"
 #include "server/engine/sequences/stop_matcher.h"
 
 namespace rivulet {

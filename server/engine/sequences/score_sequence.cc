@@ -16,11 +16,12 @@ ScoreRequest::ScoreRequest(const ModelView& model_view, Done done_in)
 
 ScoreRequest::ScoreRequest(ScoreSpec spec, const ModelView& model_view, Done done_in)
     : ScoreRequest(model_view, std::move(done_in)) {
-  tenant = std::move(spec.tenant);
-  priority = spec.priority;
-  deadline = spec.deadline;
+  account.tenant = std::move(spec.tenant);
+  account.priority = spec.priority;
+  times.deadline = spec.deadline;
   want_logprobs = spec.want_logprobs;
-  num_tokens = static_cast<int64_t>(spec.tokens.size());
+  const auto num_tokens = static_cast<int64_t>(spec.tokens.size());
+  account.num_tokens = num_tokens;
   const std::optional<int32_t> bos = model_view.config->bos_token_id;
   const int64_t num_scored = bos ? num_tokens : std::max<int64_t>(0, num_tokens - 1);
   window = spec.window > 0 ? std::min(spec.window, std::max<int64_t>(1, num_scored))
@@ -62,13 +63,13 @@ AppendRequest::AppendRequest(AppendSpec spec_in, const ModelView& model_view,
       spec_(std::move(spec_in)),
       config_(*model_view.config),
       options_(options) {
-  tenant = spec_.session.tenant;
-  priority = spec_.priority;
-  deadline = spec_.deadline;
+  account.tenant = spec_.session.tenant;
+  account.priority = spec_.priority;
+  times.deadline = spec_.deadline;
   want_logprobs = spec_.want_logprobs;
-  num_tokens = static_cast<int64_t>(spec_.tokens.size());
+  account.num_tokens = static_cast<int64_t>(spec_.tokens.size());
   session_ref = spec_.session;
-  if (spec_.cache.enabled) cached.emplace(spec_.cache, tenant, config_.has_bos() ? 1 : 0);
+  if (spec_.cache.enabled) cached.emplace(spec_.cache, account.tenant, config_.has_bos() ? 1 : 0);
 }
 
 absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
@@ -77,8 +78,9 @@ absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
                            PositionIn(*session, *session_ref, spec_.tokens));
   // The sequence before the appended tokens; the first token of all is scored after a bos only.
   const int64_t before = bos + position;
-  const int64_t unscored = before == 0 ? std::min<int64_t>(1, num_tokens) : 0;
-  num_scored_ = spec_.score ? num_tokens - unscored : 0;
+  const int64_t appended = account.num_tokens;
+  const int64_t unscored = before == 0 ? std::min<int64_t>(1, appended) : 0;
+  num_scored_ = spec_.score ? appended - unscored : 0;
   score_from_ = before + unscored - 1;
   for (const int64_t output : spec_.output_positions) {
     if (output < num_scored_) continue;

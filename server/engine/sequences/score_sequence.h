@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "server/engine/options.h"
-#include "server/engine/sequences/sequence.h"
+#include "server/engine/sequences/request.h"
 
 namespace rivulet {
 

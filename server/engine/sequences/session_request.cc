@@ -139,11 +139,11 @@ std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const Token
 
 SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
   num_slots = 0;
-  tenant = call_.tenant;
+  account.tenant = call_.tenant;
   session_ref = call_.session;
   closes_session = call_.close && call_.session.has_value();
   while_draining = call_.while_draining;
-  deadline = call_.deadline;
+  times.deadline = call_.deadline;
 }
 
 KeptCheckpoint SessionCommand::BestState(PrefixCache* /*cache*/) {

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/config.h"
-#include "server/engine/sequences/sequence.h"
+#include "server/engine/sequences/request.h"
 #include "server/engine/session_call.h"
 #include "server/sessions/session.h"
 #include "server/sessions/session_table.h"

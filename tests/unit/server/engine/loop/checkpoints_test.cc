@@ -122,7 +122,9 @@ TEST_F(CheckpointsTest, WhatEndsWhileItsStateIsReadIsForgotten) {
   Make(2);
   KeepState(8, 3);
   PushOut(2);
+  request_.life.Go(RequestLife::State::kFindsState);
   EXPECT_FALSE(checkpoints_->Find(&request_).has_value());
+  request_.life.Go(RequestLife::State::kFetchesState);
   checkpoints_->Leave(request_);
   work_->RunAll();
   std::vector<Checkpoints::Fetched> fetched;

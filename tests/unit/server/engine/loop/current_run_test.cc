@@ -29,6 +29,7 @@ class CurrentRunTest : public ::testing::Test {
     for (RequestId id = 1; id <= 3; ++id) {
       StubRequest* const request = requests_.emplace_back(std::make_unique<StubRequest>(id)).get();
       request->CreateSequences();
+      request->HoldSlots();
       request->sequence(0)->sampler.emplace();
       request->sequence(0)->sample = true;
       slots_.Give(request->sequence(0));
@@ -62,7 +63,7 @@ class CurrentRunTest : public ::testing::Test {
 
 TEST_F(CurrentRunTest, LeavesOutWhatHasNothingToFeedAndWhatNobodyReads) {
   sequence(0)->can_run = false;
-  requests_[2]->paused_since = absl::UnixEpoch();
+  requests_[2]->life.Pause(absl::UnixEpoch());
   ASSERT_TRUE(Plan());
   ASSERT_TRUE(run_.Submit().ok());
   EXPECT_THAT(RowSlots(), ElementsAre(2));
@@ -125,12 +126,12 @@ TEST_F(CurrentRunTest, WhatWasDroppedGetsNoRecordsAndIsNotTaken) {
 }
 
 TEST_F(CurrentRunTest, ARunIsOneStepLongNearADeadline) {
-  requests_[1]->deadline = absl::UnixEpoch() + absl::Milliseconds(99);
+  requests_[1]->times.deadline = absl::UnixEpoch() + absl::Milliseconds(99);
   ASSERT_TRUE(Plan());
   ASSERT_TRUE(run_.Submit().ok());
   EXPECT_EQ(probe_->runs().back().num_steps, 1);
   Complete();
-  requests_[1]->deadline = absl::UnixEpoch() + absl::Milliseconds(100);
+  requests_[1]->times.deadline = absl::UnixEpoch() + absl::Milliseconds(100);
   ASSERT_TRUE(Plan());
   ASSERT_TRUE(run_.Submit().ok());
   EXPECT_EQ(probe_->runs().back().num_steps, 4);

@@ -17,7 +17,10 @@ constexpr absl::Time kNow = absl::UnixEpoch();
 class ReaderGateTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (StubRequest* request : {&one_, &two_, &three_}) request->CreateSequences();
+    for (StubRequest* request : {&one_, &two_, &three_}) {
+      request->CreateSequences();
+      request->HoldSlots();
+    }
   }
   void PauseAll() {
     for (StubRequest* request : {&one_, &two_, &three_}) {
@@ -32,7 +35,7 @@ class ReaderGateTest : public ::testing::Test {
 
 TEST_F(ReaderGateTest, PausesOnceAndOnlyWhatIsNotRead) {
   EXPECT_FALSE(gate_.Pause(&one_, kNow));
-  EXPECT_FALSE(one_.paused_since.has_value());
+  EXPECT_FALSE(one_.life.paused());
   EXPECT_EQ(gate_.EndsAt(one_), absl::InfiniteFuture());
   one_.slow = true;
   EXPECT_TRUE(gate_.Pause(&one_, kNow));
@@ -40,15 +43,34 @@ TEST_F(ReaderGateTest, PausesOnceAndOnlyWhatIsNotRead) {
   EXPECT_EQ(gate_.EndsAt(one_), kNow + absl::Seconds(30));
 }
 
-TEST_F(ReaderGateTest, ResumesWhatWasReadAndKeepsTheOrder) {
+TEST_F(ReaderGateTest, WhatWasReadGoesOnAndWhatHasNoSlotsWaitsForThem) {
   PauseAll();
   EXPECT_THAT(gate_.Resume(), IsEmpty());
-  one_.slow = three_.slow = false;
+  for (StubRequest* request : {&one_, &three_}) request->life.Go(RequestLife::State::kParked);
+  two_.life.Go(RequestLife::State::kWaitsAgain);  // preempted: it waits already
+  EXPECT_THAT(gate_.Resume(), IsEmpty());         // nobody has read them
+  one_.slow = two_.slow = three_.slow = false;
   EXPECT_THAT(gate_.Resume(), ElementsAre(&one_, &three_));
-  EXPECT_FALSE(three_.paused_since.has_value());
-  EXPECT_TRUE(two_.paused_since.has_value());
+  for (StubRequest* request : {&one_, &two_, &three_}) {
+    EXPECT_FALSE(request->life.paused());
+    EXPECT_EQ(request->life.state(), RequestLife::State::kWaitsAgain);
+  }
+  EXPECT_TRUE(gate_.empty());
+}
+
+TEST_F(ReaderGateTest, WhatWasReadBeforeAnybodyWantedItsSlotsKeepsThem) {
+  PauseAll();
+  one_.slow = three_.slow = false;
   EXPECT_THAT(gate_.Resume(), IsEmpty());
+  EXPECT_EQ(one_.life.state(), RequestLife::State::kHoldsSlots);
+  EXPECT_TRUE(two_.life.paused());
   EXPECT_THAT(gate_.Yielding(1, 0), ElementsAre(&two_));
+}
+
+TEST_F(ReaderGateTest, WhatHasGivenUpItsSlotsIsNotAskedAgain) {
+  PauseAll();
+  one_.life.Go(RequestLife::State::kParked);
+  EXPECT_THAT(gate_.Yielding(1, 1), ElementsAre(&two_));
 }
 
 TEST_F(ReaderGateTest, YieldsWhatWasPausedLongestAndNoMoreThanNeeded) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/engine/sequences/sequence.h"
+#include "server/engine/sequences/request.h"
 
 namespace rivulet {
 
@@ -57,11 +57,16 @@ class StubRequest final : public Request {
   explicit StubRequest(RequestId number = 1, int samples = 1) {
     id = number;
     num_slots = samples;
-    deadline = absl::InfiniteFuture();
   }
   void CreateSequences() override {
     for (int i = 0; i < num_slots; ++i) sequences.push_back(std::make_unique<StubSequence>(this));
     open_sequences = num_slots;
+  }
+  // Takes it through its life until it holds slots.
+  void HoldSlots() {
+    life.Go(RequestLife::State::kFindsState);
+    life.Go(RequestLife::State::kWaitsForSlots);
+    life.Go(RequestLife::State::kHoldsSlots);
   }
   void OnReady() override {}
   void OnEnd() override {}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Request: an RPC while it is in the engine, with the sequences that it holds slots with.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "model/base/error.h"
+#include "server/engine/loop/emitter.h"
+#include "server/engine/request.h"
+#include "server/engine/sequences/cached_prompt.h"
+#include "server/engine/sequences/request_life.h"
+#include "server/engine/sequences/sequence.h"
+#include "server/sessions/session.h"
+
+namespace rivulet {
+
+class SessionTable;
+
+// Thread: built by the caller of the engine, then the loop's; handed to the emitter with its end.
+class Request : public Outlet {
+ public:
+  RequestId id = 0;
+  RequestLife life;
+
+  struct Account {
+    std::string tenant;
+    uint64_t tenant_key = 0;  // stands for it, once the request has waited for slots
+    Priority priority = Priority::kNormal;
+    int places = 1;          // in the queue, from Submit on
+    int64_t num_tokens = 0;  // given tokens: what it costs to keep
+  } account;
+
+  struct Times {
+    absl::Time arrival;
+    absl::Time deadline = absl::InfiniteFuture();
+    absl::Time resumed = absl::InfinitePast();  // when it last began to wait for slots again
+    std::optional<absl::Time> admitted, first_token;
+  } times;
+
+  // The session that it continues, and what it may do to it.
+  std::optional<SessionRef> session_ref;
+  Session* session = nullptr;   // set when it is found
+  bool closes_session = false;  // it does not wait for its turn
+  bool while_draining = false;  // SessionCall
+
+  int num_slots = 1;       // 0: it is carried out as soon as its turn comes
+  int open_sequences = 0;  // sequences that have not ended
+  std::vector<std::unique_ptr<Sequence>> sequences;  // [num_slots] from admission on
+
+  std::optional<CachedPrompt> cached;  // absent: it does without the prefix cache
+  bool looks_again = false;            // for a better state there, when it gets its slots
+  Checkpoint start;                    // what it continues from, once that is known
+  KeepPlan keep;                       // which of its states are kept on the way
+
+  absl::Status status;  // how it ended; set before the end is handed over
+  Usage usage;          // likewise
+
+  // Its turn has come: what it needs to know of its session is known. May set num_slots to 0
+  // where nothing has to be fed. An error ends it, and has changed nothing.
+  virtual absl::Status Begin(SessionTable* /*table*/, absl::Time /*now*/) {
+    return absl::OkStatus();
+  }
+  // After Begin: the kept state from which it has the least to feed; none: it begins with nothing.
+  virtual KeptCheckpoint BestState(PrefixCache* /*cache*/) { return {}; }
+  // It goes on from `state`, which BestState named and which is in memory now: what has to be fed
+  // is known. May set num_slots to 0. An error ends it. Comes again where it looks_again.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): those that need it keep it
+  virtual absl::Status GoOnFrom(Checkpoint /*state*/, SessionTable* /*table*/, absl::Time /*now*/) {
+    return absl::OkStatus();
+  }
+  // The tokens whose states it keeps: its prompt, or all of its session.
+  virtual std::span<const int32_t> sequence_tokens() const { return {}; }
+  // The kept state that has seen the most of them, at most `most`, the implied bos counted.
+  KeptCheckpoint DeepestState(PrefixCache* cache, int64_t most);
+  // `state` has seen the first `fed` of them, the implied bos counted, as `keep` wanted.
+  void KeepState(int64_t fed, StatePtr state, PrefixCache* cache);
+  // Fills `sequences`.
+  virtual void CreateSequences() = 0;
+  // It ends so after a Begin that was OK; the session is still its own.
+  virtual void Settle(const absl::Status& /*end*/) {}
+  // Its reader is slow: no rows until it has taken what waits.
+  virtual bool reader_slow() { return false; }
+  // Adds to an error that ends it where a client can go on.
+  virtual void DescribeProgress(ErrorDetail* /*detail*/) const {}
+};
+
+}  // namespace rivulet
