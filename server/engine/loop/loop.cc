@@ -46,7 +46,6 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
     : options_(options),
       clock_(std::move(clock)),
       queue_(queue),
-      emitter_(emitter),
       slots_(backend),
       run_(backend, ScheduleOptionsOf(options, backend->limits())),
       checkpoints_(options, with_bos, std::move(stamp), std::move(disk),
@@ -55,7 +54,8 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
-               ParkedRoomOf(options.max_parked_bytes, backend->limits()).readers) {}
+               ParkedRoomOf(options.max_parked_bytes, backend->limits()).readers),
+      outbox_(emitter) {}
 
 void Loop::Run() {
   for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {
@@ -81,13 +81,13 @@ Loop::Outcome Loop::Turn() {
     }
   }
   if (!poison_.ok()) EndAll(poison_);
-  return ran || !ended_.empty() ? Outcome::kBusy : Outcome::kIdle;
+  return ran || outbox_.has_ends() ? Outcome::kBusy : Outcome::kIdle;
 }
 
 void Loop::Shutdown() {
   EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
   if (poison_.ok()) TakeBackSlots().IgnoreError();  // nobody is left who could be told
-  PublishEnds();
+  if (outbox_.has_ends()) Publish();
 }
 
 absl::Status Loop::RunWhatCanRun(bool* ran) {
@@ -95,7 +95,7 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
   RIVULET_RETURN_IF_ERROR(ParkReaders());
   RIVULET_RETURN_IF_ERROR(PreemptOthers());
   RIVULET_RETURN_IF_ERROR(TakeBackSlots());
-  PublishEnds();
+  if (outbox_.has_ends()) Publish();
   const size_t before = slots_.holders().size();
   RIVULET_RETURN_IF_ERROR(AdmitWaiting());
   const bool admitted = slots_.holders().size() > before;
@@ -210,7 +210,7 @@ absl::StatusOr<bool> Loop::RunOnce() {
     RIVULET_ASSIGN_OR_RETURN(complete, run_.Poll());
     if (run_.has_records()) HandleRecords();
     if (complete) break;
-    emitter_->Hand(&batch_);
+    outbox_.HandReady();
     run_.BackOff();
   }
   NotePhase(LoopPhase::kEnd);
@@ -231,7 +231,7 @@ void Loop::Flush(Sequence* sequence) {
   Request* request = sequence->request;
   if (!request->times.first_token) request->times.first_token = now_;
   if (sequence->Flush()) {
-    if (request->MarkReady()) batch_.ready.push_back(request);
+    outbox_.PutReady(request);
     NotePause(request);
   }
   if (sequence->finished) EndSequence(sequence);
@@ -300,7 +300,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   request->status = MakeError(status.code(), status.message(), detail);  // shares no memory
   const Request::Account& account = request->account;
   progress_.ended.push_back({account.tenant, account.places, account.num_tokens});
-  ended_.push_back(std::move(requests_.extract(request->id).mapped()));
+  outbox_.PutEnd(std::move(requests_.extract(request->id).mapped()));
   // While its state is to be saved, nobody else gets the session.
   if (has_session && !checkpoints_.Saves(*request->session)) Release(request->session);
 }
@@ -313,10 +313,6 @@ void Loop::EndAll(const absl::Status& status) {
   for (Session* session : checkpoints_.ForgetUnsaved()) Release(session);
 }
 
-void Loop::PublishEnds() {
-  if (!ended_.empty()) Publish();
-}
-
 void Loop::Publish() {
   NoteProgress();
   queue_->Note(now_, progress_);
@@ -325,16 +321,7 @@ void Loop::Publish() {
 }
 
 void Loop::Hand() {
-  const bool ends = !ended_.empty();
-  if (ends) {
-    // The end tells of the last tokens too: one message instead of two.
-    std::erase_if(batch_.ready, [](const Outlet* outlet) {
-      return static_cast<const Request*>(outlet)->life.ended();
-    });
-    batch_.ended.swap(ended_);
-  }
-  emitter_->Hand(&batch_);
-  if (ends) queue_->EndsHanded();
+  if (outbox_.HandAll()) queue_->EndsHanded();
 }
 
 }  // namespace rivulet

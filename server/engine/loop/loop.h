@@ -22,6 +22,7 @@
 #include "server/engine/loop/checkpoints.h"
 #include "server/engine/loop/current_run.h"
 #include "server/engine/loop/emitter.h"
+#include "server/engine/loop/outbox.h"
 #include "server/engine/loop/reader_gate.h"
 #include "server/engine/loop/session_gate.h"
 #include "server/engine/loop/slots.h"
@@ -67,7 +68,6 @@ class Loop {
   void FreeSlot(Sequence* sequence);
   void EndRequest(Request* request, const absl::Status& status);
   void EndAll(const absl::Status& status);
-  void PublishEnds();
   void Publish();
   void Hand();
 
@@ -106,7 +106,6 @@ class Loop {
   const EngineOptions options_;
   const Clock clock_;
   RequestQueue* const queue_;
-  Emitter* const emitter_;
   Slots slots_;
   CurrentRun run_;
   Checkpoints checkpoints_;  // before whatever holds states
@@ -120,8 +119,7 @@ class Loop {
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // all that have not ended
   Admission admission_;  // who waits for slots, and how many each tenant holds
   ReaderGate readers_;
-  Emitter::Batch batch_;
-  std::vector<std::unique_ptr<Outlet>> ended_;  // to be handed over between runs
+  Outbox outbox_;
 };
 
 }  // namespace rivulet

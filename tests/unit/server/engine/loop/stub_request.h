@@ -68,8 +68,12 @@ class StubRequest final : public Request {
     life.Go(RequestLife::State::kWaitsForSlots);
     life.Go(RequestLife::State::kHoldsSlots);
   }
-  void OnReady() override {}
-  void OnEnd() override {}
+  void OnReady() override {
+    if (told != nullptr) told->push_back(std::to_string(id));
+  }
+  void OnEnd() override {
+    if (told != nullptr) told->push_back(std::to_string(id) + " ended");
+  }
   bool reader_slow() override { return slow; }
   KeptCheckpoint BestState(PrefixCache* cache) override { return DeepestState(cache, most_fed); }
   std::span<const int32_t> sequence_tokens() const override { return tokens; }
@@ -77,8 +81,9 @@ class StubRequest final : public Request {
   StubSequence* sequence(size_t i) { return static_cast<StubSequence*>(sequences[i].get()); }
 
   bool slow = false;
-  int64_t most_fed = 1000;      // of the state that it continues from
-  std::vector<int32_t> tokens;  // without a session
+  int64_t most_fed = 1000;                   // of the state that it continues from
+  std::vector<int32_t> tokens;               // without a session
+  std::vector<std::string>* told = nullptr;  // gets the calls of OnReady and OnEnd
 };
 
 }  // namespace rivulet
