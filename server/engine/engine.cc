@@ -118,8 +118,7 @@ absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyList
   const bool in_session = spec.session.has_value();
   const int64_t max_new =
       MaxNewTokens(spec, static_cast<int64_t>(spec.prompt.size()), view_, options_);
-  auto request =
-      std::make_unique<GenerateRequest>(std::move(spec), max_new, view_, options_, listener);
+  auto request = std::make_unique<Generation>(std::move(spec), max_new, view_, options_, listener);
   Ticket ticket;
   ticket.reply = request->reply;
   if (max_new > 0 || in_session) {
@@ -139,7 +138,7 @@ absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyList
 
 absl::StatusOr<RequestId> EngineImpl::Score(ScoreSpec spec, ScoreDone done) {
   RIVULET_RETURN_IF_ERROR(ValidateScore(spec, view_, options_));
-  auto request = std::make_unique<ScoreRequest>(std::move(spec), view_, std::move(done));
+  auto request = std::make_unique<Scoring>(std::move(spec), view_, std::move(done));
   if (request->feed.empty()) return EndAtOnce(std::move(request));
   return queue_.Submit(std::move(request));
 }
@@ -147,7 +146,7 @@ absl::StatusOr<RequestId> EngineImpl::Score(ScoreSpec spec, ScoreDone done) {
 absl::StatusOr<RequestId> EngineImpl::Append(AppendSpec spec, ScoreDone done) {
   RIVULET_RETURN_IF_ERROR(ValidateAppend(spec, view_, options_));
   return queue_.Submit(
-      std::make_unique<AppendRequest>(std::move(spec), view_, options_, std::move(done)));
+      std::make_unique<Appending>(std::move(spec), view_, options_, std::move(done)));
 }
 
 // For a request with nothing to feed: no slot, no loop.

@@ -13,9 +13,8 @@
 
 namespace rivulet {
 
-GenerateRequest::GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens,
-                                 const ModelView& model_view, const EngineOptions& engine_options,
-                                 ReplyListener* reply_listener)
+Generation::Generation(GenerateSpec spec_in, int64_t max_new_tokens, const ModelView& model_view,
+                       const EngineOptions& engine_options, ReplyListener* reply_listener)
     : model(model_view),
       options(engine_options),
       spec(std::move(spec_in)),
@@ -37,7 +36,7 @@ GenerateRequest::GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens,
   feed.insert(feed.end(), spec.prompt.begin(), spec.prompt.end());
 }
 
-absl::Status GenerateRequest::Begin(SessionTable* table, absl::Time /*now*/) {
+absl::Status Generation::Begin(SessionTable* table, absl::Time /*now*/) {
   if (session == nullptr) return absl::OkStatus();
   RIVULET_ASSIGN_OR_RETURN(
       appended_, ExtendSession(*session_ref, spec.prompt, *model.config, table->limits(), session));
@@ -56,17 +55,16 @@ absl::Status GenerateRequest::Begin(SessionTable* table, absl::Time /*now*/) {
   return absl::OkStatus();
 }
 
-std::span<const int32_t> GenerateRequest::sequence_tokens() const {
+std::span<const int32_t> Generation::sequence_tokens() const {
   if (session != nullptr) return session->sequence.tokens();
   return spec.prompt;
 }
 
-KeptCheckpoint GenerateRequest::BestState(PrefixCache* cache) {
+KeptCheckpoint Generation::BestState(PrefixCache* cache) {
   return num_slots == 0 ? KeptCheckpoint() : DeepestState(cache, total() - 1);
 }
 
-absl::Status GenerateRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/,
-                                       absl::Time /*now*/) {
+absl::Status Generation::GoOnFrom(Checkpoint state, SessionTable* /*table*/, absl::Time /*now*/) {
   if (num_slots == 0 || (session == nullptr && !cached)) return absl::OkStatus();
   start = std::move(state);
   feed = FedTokens(sequence_tokens(), *model.config, start.fed, total());
@@ -91,12 +89,12 @@ absl::Status GenerateRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/
   return absl::OkStatus();
 }
 
-std::optional<SessionProgress> GenerateRequest::Progress() const {
+std::optional<SessionProgress> Generation::Progress() const {
   if (session == nullptr) return std::nullopt;
   return SessionProgress{session->position(), session->sequence.hash(), spec.sampling.seed};
 }
 
-void GenerateRequest::Settle(const absl::Status& end) {
+void Generation::Settle(const absl::Status& end) {
   if (session == nullptr) return;
   if (end.ok() && !session_ref->mark.empty()) session->Mark(session_ref->mark);
   // What was generated stays, so that the client can go on where it lost the reply. Without a token
@@ -104,19 +102,19 @@ void GenerateRequest::Settle(const absl::Status& end) {
   if (!end.ok() && session->position() == prompt_end_) session->Rewind(prompt_end_ - appended_);
 }
 
-void GenerateRequest::CreateSequences() {
+void Generation::CreateSequences() {
   for (int i = 0; i < num_slots; ++i)
     sequences.push_back(std::make_unique<SampleSequence>(this, i));
   open_sequences = num_slots;
 }
 
-bool GenerateRequest::reader_slow() {
+bool Generation::reader_slow() {
   // Asked of the reply only while slow: its lock is not for every step.
   if (reader_slow_) reader_slow_ = reply->pending_bytes() > options.max_pending_bytes;
   return reader_slow_;
 }
 
-void GenerateRequest::DescribeProgress(ErrorDetail* detail) const {
+void Generation::DescribeProgress(ErrorDetail* detail) const {
   if (session != nullptr) {
     detail->metadata["session_id"] = session->id.ToString();
     detail->metadata["session_position"] = absl::StrCat(session->position());
@@ -130,7 +128,7 @@ void GenerateRequest::DescribeProgress(ErrorDetail* detail) const {
       sequences.empty() ? "0" : absl::StrJoin(sequences, ",", append_tokens);
 }
 
-void GenerateRequest::OnEnd() {
+void Generation::OnEnd() {
   reply->Finish({std::move(status), usage});
   listener->OnReady();
 }
@@ -139,7 +137,7 @@ namespace {
 
 // Tokens of `feed` that are fed before decoding begins: without the last where the state before it
 // is for several samples, or to be kept.
-int64_t PrefillEnd(const GenerateRequest& request) {
+int64_t PrefillEnd(const Generation& request) {
   const int64_t size = static_cast<int64_t>(request.feed.size());
   const bool shared = request.num_slots > 1 || request.keep.HasPoint(request.start.fed + size - 1);
   return size - (shared ? 1 : 0);
@@ -147,7 +145,7 @@ int64_t PrefillEnd(const GenerateRequest& request) {
 
 }  // namespace
 
-SampleSequence::SampleSequence(GenerateRequest* owner, int index)
+SampleSequence::SampleSequence(Generation* owner, int index)
     : Sequence(owner),
       generate_(owner),
       index_(index),

@@ -19,12 +19,12 @@
 
 namespace rivulet {
 
-class GenerateRequest final : public Request {
+class Generation final : public Request {
  public:
   // REQUIRES: `spec_in` is valid (validate.h); max_new >= 1 tokens to draw at most, per sample.
   // With a session max_new is known only in Begin.
-  GenerateRequest(GenerateSpec spec_in, int64_t max_new_tokens, const ModelView& model_view,
-                  const EngineOptions& engine_options, ReplyListener* reply_listener);
+  Generation(GenerateSpec spec_in, int64_t max_new_tokens, const ModelView& model_view,
+             const EngineOptions& engine_options, ReplyListener* reply_listener);
 
   absl::Status Begin(SessionTable* table, absl::Time now) override;
   KeptCheckpoint BestState(PrefixCache* cache) override;
@@ -63,7 +63,7 @@ class GenerateRequest final : public Request {
 
 class SampleSequence final : public Sequence {
  public:
-  SampleSequence(GenerateRequest* owner, int index);
+  SampleSequence(Generation* owner, int index);
 
   bool runnable() const override { return phase_ != Phase::kWaitForFork; }
   SequenceView View() const override;
@@ -92,7 +92,7 @@ class SampleSequence final : public Sequence {
   void Deliver(HeldToken* token);
   void End(FinishReason reason);
 
-  GenerateRequest* const generate_;
+  Generation* const generate_;
   const int index_;
   enum class Phase : uint8_t { kPrefill, kWaitForFork, kDecode } phase_ = Phase::kPrefill;
   const int64_t prefill_end_;    // feed[0, prefill_end_) is fed by prefill

@@ -11,11 +11,11 @@
 
 namespace rivulet {
 
-ScoreRequest::ScoreRequest(const ModelView& model_view, Done done_in)
+Scoring::Scoring(const ModelView& model_view, Done done_in)
     : output_size(model_view.config->output_size()), done(std::move(done_in)) {}
 
-ScoreRequest::ScoreRequest(ScoreSpec spec, const ModelView& model_view, Done done_in)
-    : ScoreRequest(model_view, std::move(done_in)) {
+Scoring::Scoring(ScoreSpec spec, const ModelView& model_view, Done done_in)
+    : Scoring(model_view, std::move(done_in)) {
   account.tenant = std::move(spec.tenant);
   account.priority = spec.priority;
   times.deadline = spec.deadline;
@@ -38,18 +38,18 @@ ScoreRequest::ScoreRequest(ScoreSpec spec, const ModelView& model_view, Done don
   Want(spec.output_positions);
 }
 
-void ScoreRequest::Want(std::span<const int64_t> positions) {
+void Scoring::Want(std::span<const int64_t> positions) {
   for (size_t j = 0; j < positions.size(); ++j) wanted.emplace_back(first_scored + positions[j], j);
   std::sort(wanted.begin(), wanted.end());
   result.outputs.resize(wanted.size());
 }
 
-void ScoreRequest::CreateSequences() {
+void Scoring::CreateSequences() {
   sequences.push_back(std::make_unique<ScoreSequence>(this));
   open_sequences = 1;
 }
 
-void ScoreRequest::OnEnd() {
+void Scoring::OnEnd() {
   if (status.ok()) {
     done(std::move(result));
   } else {
@@ -57,9 +57,9 @@ void ScoreRequest::OnEnd() {
   }
 }
 
-AppendRequest::AppendRequest(AppendSpec spec_in, const ModelView& model_view,
-                             const EngineOptions& options, Done done_in)
-    : ScoreRequest(model_view, std::move(done_in)),
+Appending::Appending(AppendSpec spec_in, const ModelView& model_view, const EngineOptions& options,
+                     Done done_in)
+    : Scoring(model_view, std::move(done_in)),
       spec_(std::move(spec_in)),
       config_(*model_view.config),
       options_(options) {
@@ -72,7 +72,7 @@ AppendRequest::AppendRequest(AppendSpec spec_in, const ModelView& model_view,
   if (spec_.cache.enabled) cached.emplace(spec_.cache, account.tenant, config_.has_bos() ? 1 : 0);
 }
 
-absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
+absl::Status Appending::Begin(SessionTable* table, absl::Time /*now*/) {
   const int64_t bos = config_.has_bos() ? 1 : 0;
   RIVULET_ASSIGN_OR_RETURN(const int64_t position,
                            PositionIn(*session, *session_ref, spec_.tokens));
@@ -94,12 +94,11 @@ absl::Status AppendRequest::Begin(SessionTable* table, absl::Time /*now*/) {
   return absl::OkStatus();
 }
 
-KeptCheckpoint AppendRequest::BestState(PrefixCache* cache) {
+KeptCheckpoint Appending::BestState(PrefixCache* cache) {
   return DeepestState(cache, num_scored_ > 0 ? score_from_ : end());
 }
 
-absl::Status AppendRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/,
-                                     absl::Time /*now*/) {
+absl::Status Appending::GoOnFrom(Checkpoint state, SessionTable* /*table*/, absl::Time /*now*/) {
   start = std::move(state);
   feed = FedTokens(sequence_tokens(), config_, start.fed, end());
   window = static_cast<int64_t>(feed.size());
@@ -121,7 +120,7 @@ absl::Status AppendRequest::GoOnFrom(Checkpoint state, SessionTable* /*table*/,
   return absl::OkStatus();
 }
 
-void AppendRequest::Settle(const absl::Status& end) {
+void Appending::Settle(const absl::Status& end) {
   if (!end.ok()) {
     session->Rewind(session->position() - appended_);
     return;

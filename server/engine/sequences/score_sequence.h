@@ -18,11 +18,11 @@
 
 namespace rivulet {
 
-class ScoreRequest : public Request {
+class Scoring : public Request {
  public:
   using Done = std::function<void(absl::StatusOr<ScoreResult>)>;
   // REQUIRES: `spec_in` is valid (validate.h).
-  ScoreRequest(ScoreSpec spec_in, const ModelView& model_view, Done done_in);
+  Scoring(ScoreSpec spec_in, const ModelView& model_view, Done done_in);
 
   void CreateSequences() override;
   void OnReady() override {}
@@ -40,18 +40,18 @@ class ScoreRequest : public Request {
   ScoreResult result;
 
  protected:
-  ScoreRequest(const ModelView& model_view, Done done_in);
+  Scoring(const ModelView& model_view, Done done_in);
   // Fills `wanted` and makes room for the outputs. `positions`: scored tokens, 0 = the first asked
   // for.
   void Want(std::span<const int64_t> positions);
 };
 
 // An Append: the same without windows, from a session's state.
-class AppendRequest final : public ScoreRequest {
+class Appending final : public Scoring {
  public:
   // REQUIRES: `spec_in` is valid (validate.h).
-  AppendRequest(AppendSpec spec_in, const ModelView& model_view, const EngineOptions& options,
-                Done done_in);
+  Appending(AppendSpec spec_in, const ModelView& model_view, const EngineOptions& options,
+            Done done_in);
 
   absl::Status Begin(SessionTable* table, absl::Time now) override;
   KeptCheckpoint BestState(PrefixCache* cache) override;
@@ -73,7 +73,7 @@ class AppendRequest final : public ScoreRequest {
 
 class ScoreSequence final : public Sequence {
  public:
-  explicit ScoreSequence(ScoreRequest* owner) : Sequence(owner), score_(owner) {}
+  explicit ScoreSequence(Scoring* owner) : Sequence(owner), score_(owner) {}
 
   SequenceView View() const override;
   void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) override;
@@ -85,7 +85,7 @@ class ScoreSequence final : public Sequence {
  private:
   void Fail(int64_t scored_token, absl::string_view what);
 
-  ScoreRequest* const score_;
+  Scoring* const score_;
   int64_t cursor_ = 0;                  // next of feed
   int64_t scored_ = 0;                  // records so far
   size_t wanted_ = 0;                   // next of wanted
