@@ -2,6 +2,8 @@
 #include "server/engine/loop/loop.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -68,7 +70,9 @@ void Loop::Run() {
 Loop::Outcome Loop::Turn() {
   TakeArrivals();
   if (arrivals_.stop) {
-    Shutdown();
+    EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
+    if (poison_.ok()) TakeBackSlots().IgnoreError();  // nobody is left who could be told
+    if (outbox_.has_ends()) Publish();
     return Outcome::kStopped;
   }
   bool ran = false;
@@ -84,27 +88,6 @@ Loop::Outcome Loop::Turn() {
   return ran || outbox_.has_ends() ? Outcome::kBusy : Outcome::kIdle;
 }
 
-void Loop::Shutdown() {
-  EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
-  if (poison_.ok()) TakeBackSlots().IgnoreError();  // nobody is left who could be told
-  if (outbox_.has_ends()) Publish();
-}
-
-absl::Status Loop::RunWhatCanRun(bool* ran) {
-  NotePhase(LoopPhase::kAdmit);
-  RIVULET_RETURN_IF_ERROR(ParkReaders());
-  RIVULET_RETURN_IF_ERROR(PreemptOthers());
-  RIVULET_RETURN_IF_ERROR(TakeBackSlots());
-  if (outbox_.has_ends()) Publish();
-  const size_t before = slots_.holders().size();
-  RIVULET_RETURN_IF_ERROR(AdmitWaiting());
-  const bool admitted = slots_.holders().size() > before;
-  RIVULET_ASSIGN_OR_RETURN(*ran, RunOnce());
-  // Those that nobody reads got slots back, and cannot use them yet: nobody else would tell.
-  if (admitted && !*ran) Publish();
-  return absl::OkStatus();
-}
-
 void Loop::TakeArrivals() {
   NotePhase(LoopPhase::kArrivals);
   now_ = clock_();
@@ -112,7 +95,8 @@ void Loop::TakeArrivals() {
   NoteProgress();
   queue_->Exchange(now_, progress_, &arrivals_);
   progress_ = {};
-  Hand();  // after Exchange: who learns of an end finds its place in the queue free
+  // After Exchange: who learns of an end finds its place in the queue free.
+  if (outbox_.HandAll()) queue_->EndsHanded();
   // After Exchange, too: what is finished from now on wakes the loop again.
   if (TakeFetchedStates()) Publish();
   for (auto& arrival : arrivals_.requests) {
@@ -134,27 +118,6 @@ void Loop::TakeArrivals() {
   ResumeReaders();
   if (now_ >= next_deadline_) ExpireDeadlines();
   slots_.ForgetEnded();
-}
-
-void Loop::NoteProgress() {
-  progress_.slots_used = slots_.used();
-  progress_.preempted = admission_.preempted();
-  progress_.parked = slots_.parked() - progress_.preempted;
-  progress_.tenants = admission_.tenants();
-  for (int i = 0; i < kNumPriorities; ++i) {
-    progress_.waiting[static_cast<size_t>(i)] = admission_.slots_needed(static_cast<Priority>(i));
-  }
-  if (!admission_.empty()) {
-    const Request& oldest = *requests_.at(admission_.oldest());
-    progress_.oldest = std::max(oldest.times.arrival, oldest.times.resumed);
-  }
-  progress_.client_sessions = gate_.table()->size();
-  progress_.states = checkpoints_.store()->usage();
-  progress_.cache_hits = checkpoints_.hits();
-  progress_.cache_misses = checkpoints_.misses();
-  progress_.cache_bytes = checkpoints_.cache_bytes();
-  const absl::Status file_error = checkpoints_.TakeFileError();
-  if (!file_error.ok()) queue_->NoteFileError(file_error);
 }
 
 void Loop::ExpireDeadlines() {
@@ -183,6 +146,122 @@ void Loop::ExpireDeadlines() {
   }
 }
 
+absl::Status Loop::RunWhatCanRun(bool* ran) {
+  NotePhase(LoopPhase::kAdmit);
+  RIVULET_RETURN_IF_ERROR(ParkReaders());
+  RIVULET_RETURN_IF_ERROR(PreemptOthers());
+  RIVULET_RETURN_IF_ERROR(TakeBackSlots());
+  if (outbox_.has_ends()) Publish();
+  const size_t before = slots_.holders().size();
+  RIVULET_RETURN_IF_ERROR(AdmitWaiting());
+  const bool admitted = slots_.holders().size() > before;
+  RIVULET_ASSIGN_OR_RETURN(*ran, RunOnce());
+  // Those that nobody reads got slots back, and cannot use them yet: nobody else would tell.
+  if (admitted && !*ran) Publish();
+  return absl::OkStatus();
+}
+
+// Arrivals: a request begins when its session is free, finds the state that it continues from, and
+// waits for slots.
+
+void Loop::Enter(Request* request) {
+  if (request->closes_session) return CloseSession(request);
+  const absl::StatusOr<bool> its_turn = gate_.Enter(request);
+  if (!its_turn.ok()) return EndRequest(request, its_turn.status());
+  if (*its_turn) return Begin(request);
+  request->life.Go(RequestLife::State::kWaitsForTurn);
+}
+
+void Loop::CloseSession(Request* closing) {
+  const absl::StatusOr<std::vector<Request*>> ended = gate_.Close(closing);
+  if (!ended.ok()) return EndRequest(closing, ended.status());
+  for (Request* request : *ended) EndRequest(request, SessionGate::SessionClosed());
+  EndRequest(closing, absl::OkStatus());
+}
+
+void Loop::Begin(Request* request) {
+  const absl::Status status = request->Begin(gate_.table(), now_);
+  if (!status.ok()) return EndRequest(request, status);
+  FindState(request);
+}
+
+void Loop::FindState(Request* request) {
+  request->life.Go(RequestLife::State::kFindsState);
+  std::optional<FoundState> found = checkpoints_.Find(request);
+  if (found) return ContinueFrom(request, std::move(*found));
+  request->life.Go(RequestLife::State::kFetchesState);
+}
+
+void Loop::ContinueFrom(Request* request, FoundState found) {
+  // A state of the prefix cache serves the session from now on.
+  if (request->session != nullptr && found.kept.state != nullptr)
+    request->session->Keep(found.kept);
+  const absl::Status status =
+      request->GoOnFrom({found.kept.fed, std::move(found.blob)}, gate_.table(), now_);
+  if (!status.ok() || request->num_slots == 0) {
+    checkpoints_.CountUse(*request);
+    return EndRequest(request, status);
+  }
+  request->life.Go(RequestLife::State::kWaitsForSlots);
+  AddToAdmission(request, request->num_slots);
+}
+
+void Loop::AddToAdmission(Request* request, int slots) {
+  Request::Account& account = request->account;
+  account.tenant_key = admission_.Add(request->id, account.tenant, account.priority, slots);
+}
+
+bool Loop::TakeFetchedStates() {
+  std::vector<Checkpoints::Fetched> fetched;
+  if (!checkpoints_.TakeFetched(&fetched)) return false;
+  for (auto& [request, found] : fetched) {
+    if (found.blob == nullptr) {
+      FindState(request);  // it could not be read: another one, or none
+    } else {
+      ContinueFrom(request, std::move(found));
+    }
+  }
+  return true;
+}
+
+// Slots: who gives some up, and who gets them.
+
+void Loop::ResumeReaders() {
+  for (Request* request : readers_.Resume()) {
+    request->times.resumed = now_;
+    AddToAdmission(request, request->open_sequences);
+  }
+}
+
+absl::Status Loop::ParkReaders() {
+  if (readers_.empty() || admission_.empty()) return absl::OkStatus();
+  int needed = -slots_.free_soon();
+  for (int i = 0; i < kNumPriorities; ++i) {
+    needed += admission_.slots_needed(static_cast<Priority>(i));
+  }
+  // What waits may wait for slots of its own tenant alone.
+  if (options_.max_tenant_slots > 0) needed = std::numeric_limits<int>::max();
+  const int parked = slots_.parked() - admission_.preempted();
+  for (Request* request : readers_.Yielding(needed, parked)) {
+    RIVULET_RETURN_IF_ERROR(slots_.Park(*request));
+    request->life.Go(RequestLife::State::kParked);
+    admission_.GiveBack(request->id, request->open_sequences);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Loop::PreemptOthers() {
+  for (const RequestId id : admission_.Victims(slots_.free_soon(), run_.number())) {
+    Request* const request = requests_.at(id).get();
+    RIVULET_RETURN_IF_ERROR(slots_.Park(*request));
+    request->life.Go(RequestLife::State::kWaitsAgain);
+    request->times.resumed = now_;
+    admission_.Preempt(id);
+    progress_.preemptions += request->open_sequences;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Loop::AdmitWaiting() {
   while (const std::optional<RequestId> id = admission_.Next(slots_.free(), run_.number())) {
     Request* const request = requests_.at(*id).get();
@@ -190,7 +269,11 @@ absl::Status Loop::AdmitWaiting() {
     request->life.Go(RequestLife::State::kHoldsSlots);
     if (for_the_first_time) {
       request->times.admitted = now_;
-      FindBetterState(request);
+      // Requests that began alike may have left a better state since it came. With that, too, it
+      // feeds at least one token, so nothing of this ends it.
+      std::optional<Checkpoint> better;
+      if (request->looks_again) better = checkpoints_.FindBetter(request);
+      if (better) request->GoOnFrom(std::move(*better), gate_.table(), now_).IgnoreError();
       checkpoints_.CountUse(*request);
       request->CreateSequences();
     }
@@ -201,6 +284,14 @@ absl::Status Loop::AdmitWaiting() {
   }
   return slots_.Prepare();
 }
+
+absl::Status Loop::TakeBackSlots() {
+  RIVULET_ASSIGN_OR_RETURN(const std::vector<Session*> saved, checkpoints_.Save(&slots_));
+  for (Session* session : saved) Release(session);
+  return slots_.ZeroFreed();
+}
+
+// A run.
 
 absl::StatusOr<bool> Loop::RunOnce() {
   if (!run_.Plan(slots_.holders(), now_, !admission_.empty())) return false;
@@ -232,7 +323,10 @@ void Loop::Flush(Sequence* sequence) {
   if (!request->times.first_token) request->times.first_token = now_;
   if (sequence->Flush()) {
     outbox_.PutReady(request);
-    NotePause(request);
+    if (readers_.Pause(request, now_)) {
+      admission_.EndQuantum(request->id);
+      next_deadline_ = std::min(next_deadline_, readers_.EndsAt(*request));
+    }
   }
   if (sequence->finished) EndSequence(sequence);
 }
@@ -254,10 +348,14 @@ absl::Status Loop::AfterRun() {
   return TakeBackSlots();
 }
 
-absl::Status Loop::TakeBackSlots() {
-  RIVULET_ASSIGN_OR_RETURN(const std::vector<Session*> saved, checkpoints_.Save(&slots_));
-  for (Session* session : saved) Release(session);
-  return slots_.ZeroFreed();
+// Ends.
+
+void Loop::EndSequence(Sequence* sequence) {
+  FreeSlot(sequence);
+  Request* request = sequence->request;
+  if (!sequence->status.ok() || request->open_sequences == 0) {
+    EndRequest(request, sequence->status);
+  }
 }
 
 void Loop::FreeSlot(Sequence* sequence) {
@@ -267,14 +365,6 @@ void Loop::FreeSlot(Sequence* sequence) {
   run_.Drop(sequence);
   LeftState left = slots_.TakeBack(sequence);
   if (request->session != nullptr) checkpoints_.SaveSoon(*sequence, std::move(left));
-}
-
-void Loop::EndSequence(Sequence* sequence) {
-  FreeSlot(sequence);
-  Request* request = sequence->request;
-  if (!sequence->status.ok() || request->open_sequences == 0) {
-    EndRequest(request, sequence->status);
-  }
 }
 
 void Loop::EndRequest(Request* request, const absl::Status& status) {
@@ -313,14 +403,37 @@ void Loop::EndAll(const absl::Status& status) {
   for (Session* session : checkpoints_.ForgetUnsaved()) Release(session);
 }
 
+void Loop::Release(Session* session) {
+  if (Request* const next = gate_.Release(session, now_)) Begin(next);
+}
+
+// What others are told.
+
+void Loop::NoteProgress() {
+  progress_.slots_used = slots_.used();
+  progress_.preempted = admission_.preempted();
+  progress_.parked = slots_.parked() - progress_.preempted;
+  progress_.tenants = admission_.tenants();
+  for (int i = 0; i < kNumPriorities; ++i) {
+    progress_.waiting[static_cast<size_t>(i)] = admission_.slots_needed(static_cast<Priority>(i));
+  }
+  if (!admission_.empty()) {
+    const Request& oldest = *requests_.at(admission_.oldest());
+    progress_.oldest = std::max(oldest.times.arrival, oldest.times.resumed);
+  }
+  progress_.client_sessions = gate_.table()->size();
+  progress_.states = checkpoints_.store()->usage();
+  progress_.cache_hits = checkpoints_.hits();
+  progress_.cache_misses = checkpoints_.misses();
+  progress_.cache_bytes = checkpoints_.cache_bytes();
+  const absl::Status file_error = checkpoints_.TakeFileError();
+  if (!file_error.ok()) queue_->NoteFileError(file_error);
+}
+
 void Loop::Publish() {
   NoteProgress();
   queue_->Note(now_, progress_);
   progress_ = {};
-  Hand();
-}
-
-void Loop::Hand() {
   if (outbox_.HandAll()) queue_->EndsHanded();
 }
 

@@ -5,6 +5,12 @@
 //
 //   Exchange -> cancel, expire -> admit -> plan -> Submit -> Poll ... -> records -> emitter
 //
+// It composes the classes beside it, each of which has its own state: who has a session
+// (session_gate.h), what a request continues from (checkpoints.h), who waits for slots
+// (policy/admission.h), who holds them (slots.h), who is not read (reader_gate.h), the run
+// (current_run.h), what goes to the emitter (outbox.h). They call neither the loop nor each other's
+// callers: they return what is to be begun or ended.
+//
 // Invariants: a request is handed to the emitter with its end exactly once, after which the loop
 // holds no pointer to it. A backend error poisons the loop: everything ends with UNAVAILABLE, and so
 // does what still comes.
@@ -50,26 +56,36 @@ class Loop {
 
   // One round of what Run repeats: takes what has arrived, then carries out at most one run. kIdle:
   // nothing can happen until something arrives, time passes or the disk tier has done something
-  // (Run waits then). kStopped: as for
-  // Run; not to be called again.
+  // (Run waits then). kStopped: as for Run; not to be called again.
   enum class Outcome : uint8_t { kBusy, kIdle, kStopped };
   Outcome Turn();
 
  private:
   void TakeArrivals();
-  void NoteProgress();
-  absl::Status RunWhatCanRun(bool* ran);
-  void Shutdown();
   void ExpireDeadlines();
+  absl::Status RunWhatCanRun(bool* ran);
+
+  // A request arrives at its session, if it has one, and begins when its turn comes.
+  void Enter(Request* request);
+  void CloseSession(Request* closing);
+  void Begin(Request* request);
+  // Finds the state that it continues from, which may have to be read first; then it waits for
+  // slots.
+  void FindState(Request* request);
+  void ContinueFrom(Request* request, FoundState found);
+  void AddToAdmission(Request* request, int slots);
+  // True: the disk tier had done something.
+  bool TakeFetchedStates();
+
+  // Replies that were read go on; their slots, where they gave them up, they wait for again.
+  void ResumeReaders();
+  // While requests wait for slots, paused replies give up theirs.
+  absl::Status ParkReaders();
+  // Those of tenants above their share give up theirs, as Admission says.
+  absl::Status PreemptOthers();
   absl::Status AdmitWaiting();
   // Saves what sessions keep of the slots that were freed, and makes these free.
   absl::Status TakeBackSlots();
-  void EndSequence(Sequence* sequence);
-  void FreeSlot(Sequence* sequence);
-  void EndRequest(Request* request, const absl::Status& status);
-  void EndAll(const absl::Status& status);
-  void Publish();
-  void Hand();
 
   // Plans and carries out a run. False: nothing to feed.
   absl::StatusOr<bool> RunOnce();
@@ -77,31 +93,15 @@ class Loop {
   void Flush(Sequence* sequence);
   absl::Status AfterRun();
 
-  // loop_parking.cc: replies that give up their slots, because nobody reads them or others wait.
-  // Notes that a reply has become too full to go on.
-  void NotePause(Request* request);
-  // Replies that were read go on; their slots, where they gave them up, they wait for again.
-  void ResumeReaders();
-  // While requests wait for slots, paused replies give up theirs.
-  absl::Status ParkReaders();
-  // Those of tenants above their share give up theirs, as Admission says.
-  absl::Status PreemptOthers();
-
-  // loop_sessions.cc: sessions.
-  // A request arrives at its session, if it has one, and begins when its turn comes.
-  void Enter(Request* request);
-  void Begin(Request* request);
-  // Finds the state that it goes on from, which may have to be read first; then it waits for slots.
-  void FindState(Request* request);
-  void ContinueFrom(Request* request, FoundState found);
-  // It waits for so many slots.
-  void AddToAdmission(Request* request, int slots);
-  void FindBetterState(Request* request);
-  // True: the disk tier had done something.
-  bool TakeFetchedStates();
-  void CloseSession(Request* closing);
+  void EndSequence(Sequence* sequence);
+  void FreeSlot(Sequence* sequence);
+  void EndRequest(Request* request, const absl::Status& status);
+  void EndAll(const absl::Status& status);
   // The next request that waits for the session begins.
   void Release(Session* session);
+
+  void NoteProgress();
+  void Publish();
 
   const EngineOptions options_;
   const Clock clock_;
