@@ -106,14 +106,14 @@ class ServerHintsTest(unittest.TestCase):
                 self.assertEqual((code, err), (2, f"rivulet-server: snapshot-key-file {path}: {why}\n"))
 
     def test_another_librarys_checkpoint_is_called_by_its_name(self):
-        names = ["model.layers.0.attn.gk_proj.0.weight", "model.layers.0.attn.q_proj.weight"]
+        names = ["model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight"]
         header = json.dumps({name: {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i, name in enumerate(names)})
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder)
-            (path / "config.json").write_text('{"architectures": ["GLAForCausalLM"], "model_type": "gla"}')
+            (path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}')
             (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(8))
             code, out, err = server("--model", folder)
-        expected = f"{folder}: this looks like a GLA checkpoint of flash-linear-attention, which is not supported"
+        expected = f"{folder}: this looks like a softmax transformer checkpoint of transformers, which is not supported"
         self.assertEqual((code, out, err.count("\n")), (2, "", 1))
         self.assertIn(expected, err)
 
