@@ -203,15 +203,11 @@ std::unique_ptr<CpuActivations> BlockForward::NewActivations(int max_rows, int /
 
 void BlockForward::Pass(std::span<const CpuSegment> piece, CpuActivations& activations, int thread,
                         int threads, SpinBarrier& barrier) const {
-  const BlockPass pass{config_,
-                       state_,
-                       weights_->columns,
-                       piece,
-                       static_cast<BlockActivations&>(activations),
-                       thread,
-                       threads,
-                       barrier,
-                       TokenRows(piece)};
+  const BlockPass pass{config_,   state_,
+                       *weights_, weights_->columns,
+                       piece,     static_cast<BlockActivations&>(activations),
+                       thread,    threads,
+                       barrier,   TokenRows(piece)};
   Embed(pass, *weights_);
   pass.Wait();
   for (int i = 0; i < config_.num_layers; ++i) Layer(pass, weights_->layers[size_t(i)], i);

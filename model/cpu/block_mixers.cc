@@ -15,28 +15,15 @@
 namespace rivulet {
 namespace {
 
-// y = f(x + bias) of `n` columns of `count` rows, in place.
-void Activate(kernels::Activation kind, float* x, int ld, int n, int count,
-              const float* bias = nullptr) {
-  kernels::ActivationArgs args;
-  args.kind = kind;
-  args.rows = count;
-  args.n = n;
-  args.x = args.y = x;
-  args.bias = bias;
-  args.x_stride = args.y_stride = size_t(ld);
-  kernels::ActivationCpu(args);
-}
-
 void Scale(float* x, int ld, int n, int count, float by) {
   for (int t = 0; t < count; ++t) {
     for (int i = 0; i < n; ++i) x[size_t(t) * size_t(ld) + size_t(i)] *= by;
   }
 }
 
-// x / sqrt(sum(x^2) + 1e-6) * by, of `n` columns: a norm of root mean squares with other constants.
-void NormL2(float* x, int ld, int n, int count, float by) {
-  const std::vector<float> weight(size_t(n), by / std::sqrt(float(n)));
+// x / sqrt(sum(x^2) + 1e-6) of `n` columns, times what `weight` holds beside 1 / sqrt(n): a norm of
+// root mean squares with other constants.
+void NormL2(const std::vector<float>& weight, float* x, int ld, int n, int count) {
   kernels::RmsNormArgs args;
   args.x = args.y = x;
   args.weight = weight.data();
@@ -180,6 +167,17 @@ void PrepareDeltaDecay(const BlockPass& p, const BlockLayer& layer, int row, int
 
 }  // namespace
 
+void Activate(kernels::Activation kind, float* x, int ld, int n, int count, const float* bias) {
+  kernels::ActivationArgs args;
+  args.kind = kind;
+  args.rows = count;
+  args.n = n;
+  args.x = args.y = x;
+  args.bias = bias;
+  args.x_stride = args.y_stride = size_t(ld);
+  kernels::ActivationCpu(args);
+}
+
 void NormHead(const BlockPass& p, const std::vector<float>& weight, float* x, int ld, int count) {
   kernels::RmsNormArgs args;
   args.x = args.y = x;
@@ -249,14 +247,13 @@ void MixDelta(const BlockPass& p, const BlockLayer& layer, int index) {
               p.rows);
   }
   p.Wait();
-  const float scale = 1 / std::sqrt(float(c.key_dim));
   p.ForEachHead([&](const CpuSegment& segment, int row, int head) {
     kernels::RecurrenceArgs args = Recurrence(p, segment, index, row, head);
     const size_t ld = size_t(p.a.conv.ld);
     float* const q = p.a.conv.row(row) + head * c.key_dim;
     float* const k = q + c.keys();
-    NormL2(q, p.a.conv.ld, c.key_dim, args.tokens, scale);
-    NormL2(k, p.a.conv.ld, c.key_dim, args.tokens, 1);
+    NormL2(p.weights.scaled_length, q, p.a.conv.ld, c.key_dim, args.tokens);
+    NormL2(p.weights.unit_length, k, p.a.conv.ld, c.key_dim, args.tokens);
     float* const beta = p.a.in.row(row) + p.columns.beta + head;
     Activate(kernels::Activation::kSigmoid, beta, p.a.in.ld, 1, args.tokens);
     if (c.negative_eigenvalues) Scale(beta, p.a.in.ld, 1, args.tokens, 2);

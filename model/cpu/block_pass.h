@@ -4,29 +4,23 @@
 
 #include <span>
 
+#include "kernels/activation.h"
 #include "kernels/gemm.h"
 #include "model/blocks/block_config.h"
 #include "model/cpu/block_forward.h"
 #include "model/cpu/block_weights.h"
 #include "model/cpu/cpu_network.h"
+#include "model/cpu/cpu_shares.h"
 
 namespace rivulet {
-
-struct IndexRange {
-  int begin, end;
-};
-
-// Share of `thread` in 0 .. n - 1, contiguous.
-inline IndexRange ShareOf(int n, int thread, int threads) {
-  return {int(int64_t{n} * thread / threads), int(int64_t{n} * (thread + 1) / threads)};
-}
 
 struct BlockPass {
   using Array = BlockActivations::Array;
 
   const BlockConfig& config;
   const BlockState& state;
-  const BlockColumns& columns;
+  const BlockWeights& weights;
+  const BlockColumns& columns;  // of `weights`
   std::span<const CpuSegment> piece;
   BlockActivations& a;
   int thread, threads;
@@ -39,20 +33,7 @@ struct BlockPass {
   // This thread's panels of y = epilogue(x W + b), for `count` rows. kResidual adds to y.
   void Product(const CpuMatrix& m, const float* x, int ldx, float* y, int ldy, int count,
                kernels::Epilogue epilogue = kernels::Epilogue::kNone) const {
-    const IndexRange panels = ShareOf(kernels::NumPanels(m.packed.n), thread, threads);
-    kernels::GemmArgs args;
-    args.w = m.packed;
-    args.bias = m.bias.data();
-    args.x = x;
-    args.y = y;
-    args.residual = y;
-    args.rows = count;
-    args.ldx = ldx;
-    args.ldy = ldy;
-    args.epilogue = epilogue;
-    args.panel_begin = panels.begin;
-    args.panel_end = panels.end;
-    kernels::GemmCpu(args);
+    ShareOfProduct(m, x, ldx, y, ldy, count, epilogue, thread, threads);
   }
 
   // Calls f(segment, first row) for this thread's share of the segments.
@@ -100,6 +81,10 @@ void MixRwkv7(const BlockPass& p, const BlockLayer& layer, int index);
 
 // The first half of RWKV-7's feed-forward: a.h to a.ffn. As above.
 void FeedRwkv7(const BlockPass& p, const BlockLayer& layer, int index);
+
+// y = f(x + bias) of `n` columns of `count` rows, in place. `bias` null: 0.
+void Activate(kernels::Activation kind, float* x, int ld, int n, int count,
+              const float* bias = nullptr);
 
 // y = x / sqrt(mean(x^2) + eps) * weight, of the head's columns of `count` rows, in place.
 void NormHead(const BlockPass& p, const std::vector<float>& weight, float* x, int ld, int count);

@@ -7,9 +7,8 @@
 //   kk = k k_k, of length 1 a head;  k = k (1 + (alpha - 1) k_a)
 //   S = diag(w) S - (kk alpha) (S^T kk)^T + k v^T;  o = S^T r
 //   o = (GroupNorm(o) + (sum of r k r_k over the head) v) g
-#include <cmath>
 #include <cstring>
-#include <utility>
+#include <vector>
 
 #include "kernels/activation.h"
 #include "kernels/decay.h"
@@ -36,16 +35,6 @@ struct Columns {
         v_mix(g + PaddedColumns(own.g.first.packed.n)) {}
   int k, v, a, g, v_mix;
 };
-
-void Activate(kernels::Activation kind, float* x, int ld, int n, int count) {
-  kernels::ActivationArgs args;
-  args.kind = kind;
-  args.rows = count;
-  args.n = n;
-  args.x = args.y = x;
-  args.x_stride = args.y_stride = size_t(ld);
-  kernels::ActivationCpu(args);
-}
 
 void Shift(const BlockPass& p, const Rwkv7Layer& own, int index) {
   p.ForEachSegment([&](const CpuSegment& segment, int row) {
@@ -121,10 +110,9 @@ void MixKeys(const BlockPass& p, const Rwkv7Layer& own, const Columns& at, int r
     for (int i = 0; i < n; ++i) kk[i] = k[i] * own.k_k[size_t(first + i)];
   }
   // Divided by max(length, 1e-12): by the root of the sum of squares + 1e-24, as a norm has it.
-  const std::vector<float> weight(size_t(n), 1 / std::sqrt(float(n)));
   kernels::RmsNormArgs norm;
   norm.x = norm.y = p.a.removal.row(row) + first;
-  norm.weight = weight.data();
+  norm.weight = p.weights.unit_length.data();
   norm.x_stride = norm.y_stride = size_t(p.a.removal.ld);
   norm.rows = count;
   norm.size = n;

@@ -367,6 +367,9 @@ absl::StatusOr<std::unique_ptr<BlockWeights>> BlockWeights::Load(
   RIVULET_RETURN_IF_ERROR(ReadLayers(&reader, weights.get()));
   RIVULET_RETURN_IF_ERROR(reader.CheckNoOthers());
   CountProducts(weights.get());
+  const float root = std::sqrt(float(config.key_dim));
+  weights->unit_length.assign(size_t(config.key_dim), 1 / root);
+  weights->scaled_length.assign(size_t(config.key_dim), 1 / root / root);
   return weights;
 }
 

@@ -67,6 +67,8 @@ struct BlockWeights {
   std::vector<float> final_norm, final_norm_bias;
   CpuMatrix head;  // hidden -> vocab; empty where the embedding is the head
   CpuWeightFacts facts;
+  // [key_dim] each: what makes a norm of root mean squares one of the length 1, and of key_dim^-1/2.
+  std::vector<float> unit_length, scaled_length;
 
   // Reads and packs. Every tensor of the checkpoint must be used, and have the shape that `config`
   // asks for. Errors: DATA_LOSS (file; a tensor that is missing, misshapen or not expected, named),

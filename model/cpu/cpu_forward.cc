@@ -9,21 +9,13 @@
 #include "kernels/gemm.h"
 #include "kernels/layer_norm.h"
 #include "kernels/linear_attention.h"
+#include "model/cpu/cpu_shares.h"
 
 namespace rivulet {
 namespace {
 
 using kernels::Epilogue;
 using kernels::PaddedColumns;
-
-struct Range {
-  int begin, end;
-};
-
-// Share of `thread` in 0 .. n - 1, contiguous.
-Range Share(int n, int thread, int threads) {
-  return {int(int64_t{n} * thread / threads), int(int64_t{n} * (thread + 1) / threads)};
-}
 
 }  // namespace
 
@@ -42,25 +34,12 @@ struct CpuForward::Part {
   // This thread's panels of y = epilogue(input W + b).
   void Gemm(const CpuMatrix& m, const float* input, int ld_input, float* y, int ldy,
             Epilogue epilogue) const {
-    const Range panels = Share(kernels::NumPanels(m.packed.n), thread, threads);
-    kernels::GemmArgs args;
-    args.w = m.packed;
-    args.bias = m.bias.data();
-    args.x = input;
-    args.y = y;
-    args.residual = y;
-    args.rows = rows;
-    args.ldx = ld_input;
-    args.ldy = ldy;
-    args.epilogue = epilogue;
-    args.panel_begin = panels.begin;
-    args.panel_end = panels.end;
-    kernels::GemmCpu(args);
+    ShareOfProduct(m, input, ld_input, y, ldy, rows, epilogue, thread, threads);
   }
 
   // This thread's rows of x = LayerNorm(x).
   void Norm(const CpuNorm& norm, const ModelConfig& config) const {
-    const Range range = Share(rows, thread, threads);
+    const IndexRange range = ShareOf(rows, thread, threads);
     kernels::LayerNormArgs args;
     args.y = x + size_t(range.begin) * size_t(scratch.ld_x);
     args.x = args.y;
@@ -126,7 +105,7 @@ int OutputRows(std::span<const CpuSegment> piece) {
 }
 
 void CpuForward::Embed(const Part& p) const {
-  const Range range = Share(p.rows, p.thread, p.threads);
+  const IndexRange range = ShareOf(p.rows, p.thread, p.threads);
   kernels::EmbedArgs args;
   args.tokens = weights_.embedding.data();
   args.columns = config_.embedding_columns();
@@ -159,7 +138,7 @@ void CpuForward::Embed(const Part& p) const {
 void CpuForward::Attention(const Part& p, const CpuLayer& layer, int layer_index) const {
   const kernels::StateLayout layout = config_.state_layout();
   const int heads = config_.num_heads, key_dim = config_.key_dim, value_dim = config_.value_dim;
-  const Range range = Share(int(p.piece.size()) * heads, p.thread, p.threads);
+  const IndexRange range = ShareOf(int(p.piece.size()) * heads, p.thread, p.threads);
   CpuScratch& s = p.scratch;
   kernels::LinearAttentionArgs args;
   args.features = layout.features;
@@ -226,7 +205,7 @@ void CpuForward::KeepOutputRows(Part& p) const {
   CpuScratch& s = p.scratch;
   const int outputs = OutputRows(p.piece);
   if (outputs == p.rows) return;
-  const Range range = Share(outputs, p.thread, p.threads);
+  const IndexRange range = ShareOf(outputs, p.thread, p.threads);
   const auto copy = [&](float* to, const float* from, int ld, int row, int output) {
     std::memcpy(to + size_t(output) * size_t(ld), from + size_t(row) * size_t(ld),
                 size_t(ld) * sizeof(float));
