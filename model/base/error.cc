@@ -53,10 +53,6 @@ ErrorDetail GetErrorDetail(const absl::Status& status) {
   return detail;
 }
 
-absl::Status Unshared(const absl::Status& status) {
-  return MakeError(status.code(), status.message(), GetErrorDetail(status));
-}
-
 absl::Status Annotate(const absl::Status& status, absl::string_view prefix) {
   if (status.ok()) return status;
   return MakeError(status.code(), absl::StrCat(prefix, ": ", status.message()),

@@ -41,10 +41,6 @@ ErrorDetail GetErrorDetail(const absl::Status& status);
 // `status` with "prefix: " before its message; code and detail stay.
 absl::Status Annotate(const absl::Status& status, absl::string_view prefix);
 
-// A copy that shares no memory with `status`. For handing an error to another thread: copies count
-// their references inside Abseil, where ThreadSanitizer does not see that this orders their ends.
-absl::Status Unshared(const absl::Status& status);
-
 }  // namespace rivulet
 
 // Returns the Status of an expression from the current function if it is not OK.

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/base/error.h"
 #include "server/engine/engine.h"
+#include "tests/support/unshared.h"
 
 namespace rivulet {
 

@@ -23,7 +23,7 @@ TEST(ErrorTest, MetadataIsKeptByEveryCopy) {
   detail.reason = "DRAINING";
   detail.metadata = {{"session_position", "12"}, {"session_id", ""}};
   const absl::Status status = MakeError(absl::StatusCode::kUnavailable, "draining", detail);
-  for (const absl::Status& copy : {status, Unshared(status), Annotate(status, "x")}) {
+  for (const absl::Status& copy : {status, Annotate(status, "x")}) {
     EXPECT_EQ(GetErrorDetail(copy).metadata, detail.metadata);
     EXPECT_EQ(GetErrorDetail(copy).reason, "DRAINING");
   }

@@ -10,6 +10,7 @@
 
 #include "model/base/error.h"
 #include "server/engine/session_calls.h"
+#include "tests/support/unshared.h"
 #include "tests/unit/server/engine/engine_fixture.h"
 
 namespace rivulet {
