@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rivulet-convert: a checkpoint of pytorch-fast-transformers becomes a model directory, and the result is checked.
+"""rivulet-convert: a checkpoint of pytorch-fast-transformers, or of RWKV-7, becomes a model directory, and the result is checked.
 
 Exit codes: 0 converted and checked (or --no-check); 1 the check found differences beyond the limits; 2 bad input; 3 something is absent
 that the check needs (the directory is kept) or that reading needs; 4 settings that change numbers were guessed, and neither the check nor
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rivulet_tools import check
+from rivulet_tools import check, rwkv7
 from rivulet_tools.checkpoint import read_checkpoint
 from rivulet_tools.encoder_layout import MAPS
 from rivulet_tools.errors import Absent, BadInput
@@ -23,14 +23,17 @@ from rivulet_tools.layout import make_plan
 from rivulet_tools.library import Reference, import_library, import_torch, in_library
 from rivulet_tools.model_directory import DTYPES, ModelFiles, refuse_existing
 from rivulet_tools.plan import Plan, Settings
+from rivulet_tools.torch_file import TorchFile
 
 GUESSED = 4  # the exit code
+RWKV7_LIMIT = 1e-3  # of raw outputs, by default
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rivulet-convert",
-        description="Converts a checkpoint of pytorch-fast-transformers into a Rivulet model directory and checks the result. Settings "
+        description="Converts a checkpoint of pytorch-fast-transformers, or the author's .pth of RWKV-7 (recognised by its tensors), into a "
+        "model directory and checks the result. Settings "
         "that cannot be inferred from shapes are guessed and listed if the library has a default; otherwise a flag is required.",
     )
     parser.add_argument("checkpoint", type=pathlib.Path, help="a PyTorch (.pt .pth .bin .ckpt) or .safetensors file")
@@ -39,6 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--force", action="store_true", help="replace the model directory if it exists")
     parser.add_argument("--accept-guesses", action="store_true", help="exit with 0 even if guessed settings change the model's numbers")
     parser.add_argument("--ignore-unused", action="store_true", help="ignore tensors that look like weights but have no place in the model")
+    parser.add_argument("--vocab", type=pathlib.Path, metavar="FILE", help="RWKV-7: the World vocabulary, which is copied into the directory")
     names = parser.add_argument_group("names of tensors (found automatically if there is one candidate)")
     names.add_argument("--prefix", help="the part of the names before layers.N, if there is more than one encoder")
     names.add_argument("--embedding", metavar="NAME", help="the token embedding")
@@ -114,6 +118,10 @@ class Conversion:
         if args.golden and (args.no_check or args.expect):
             raise BadInput("--golden writes the library's answers, so it needs the check against the library: no --no-check, no --expect")
         refuse_existing(args.directory, args.force)
+        if rwkv7.is_rwkv7(args.checkpoint):
+            return self.run_rwkv7()
+        if args.vocab is not None:
+            raise BadInput(f"--vocab is for RWKV-7; {args.checkpoint} has no tensor 'blocks.0.att.r_k'")
         source = read_checkpoint(args.checkpoint)
         plan = make_plan(source, settings_of(args), args.directory.resolve().name)
         print(f"{args.checkpoint}: {len(source)} tensors, encoder under {plan.prefix!r}")
@@ -137,6 +145,30 @@ class Conversion:
                 check.say_not_checked(str(error))
                 code = error.exit_code
         return self.judge_guesses(plan, code)
+
+    def run_rwkv7(self) -> int:
+        """All is in the file, so flags that state settings are refused."""
+        args, parser = self.args, make_parser()
+        own = ("checkpoint", "directory", "dtype", "force", "vocab", "no_check", "rivulet", "expect", "limit")
+        for name, value in vars(args).items():
+            if name not in own and value != parser.get_default(name):
+                raise BadInput(f"--{name.replace('_', '-')} is not for RWKV-7, whose checkpoint states its settings")
+        want = check.read_golden(args.expect) if args.expect is not None and not args.no_check else None
+        with TorchFile(args.checkpoint) as file:
+            conversion = rwkv7.Conversion(file)
+            vocabulary = None if args.vocab is None else rwkv7.read_vocabulary(args.vocab, conversion.sizes.vocab)
+            print(conversion.report(), flush=True)
+            conversion.write(args.directory, args.dtype, vocabulary, args.force)
+        print(f"wrote {args.directory}")
+        if want is None:
+            print("not compared: --expect FILE compares with a golden.json of other code")
+            return 0
+        try:
+            found = check.difference(want, check.rivulet_score(check.find_rivulet(args.rivulet), args.directory, want))
+        except Absent as error:
+            check.say_not_checked(str(error))
+            return error.exit_code
+        return 0 if check.print_difference(found, args.limit or RWKV7_LIMIT, f"{args.expect}", want, "good") else 1
 
     def wanted(self, plan: Plan, files: ModelFiles) -> dict:
         """What the model must answer: from --expect, or from the library with the checkpoint's tensors, as they are written."""

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes model directories (model/FORMAT.md): which tensors a configuration calls for, and the files, all or nothing."""
 
+import contextlib
 import json
 import os
 import pathlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import safetensors
 from rivulet_tools.checkpoint import Tensor
 from rivulet_tools.errors import BadInput
 
+OWN_FILES = ("config.json", "model.safetensors", "golden.json", "rwkv_vocab_v20230424.txt")
 DTYPES = ("f32", "f16", "bf16", "keep")
 _SAFETENSORS_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -122,18 +124,12 @@ class ModelFiles:
 
         Raises BadInput where `directory` exists without `force`, OSError where the disk refuses; then nothing is left behind.
         """
-        refuse_existing(directory, force)
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-        try:
+        with new_directory(directory, force) as temporary:
             text = json.dumps(self.config, indent=2, ensure_ascii=False) + "\n"
             (temporary / "config.json").write_text(text, encoding="utf-8")
             if golden is not None:
                 (temporary / "golden.json").write_text(json.dumps(golden) + "\n", encoding="utf-8")
             safetensors.serialize_file(self._entries(), temporary / "model.safetensors", None)
-            _put_in_place(temporary, directory)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
 
     def _entries(self) -> dict[str, safetensors.TensorSpec]:
         """What safetensors writes; the specifications point into arrays that this object keeps."""
@@ -146,6 +142,22 @@ class ModelFiles:
         }  # fmt: skip
 
 
+@contextlib.contextmanager
+def new_directory(directory: pathlib.Path, force: bool) -> Iterator[pathlib.Path]:
+    """A folder to fill, which becomes `directory` at the end, and leaves nothing behind after an exception.
+
+    Raises BadInput where `directory` exists without `force`, OSError where the disk refuses.
+    """
+    refuse_existing(directory, force)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pathlib.Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        yield temporary
+        _put_in_place(temporary, directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def refuse_existing(directory: pathlib.Path, force: bool) -> None:
     """Raises BadInput where `directory` may not be written: it exists and `force` is not given, or is no model directory."""
     if not directory.exists() and not directory.is_symlink():
@@ -153,7 +165,7 @@ def refuse_existing(directory: pathlib.Path, force: bool) -> None:
     if not force:
         raise BadInput(f"{directory}: exists already; --force replaces it")
     strangers = [] if not directory.is_dir() else sorted(
-        p.name for p in directory.iterdir() if p.name not in ("config.json", "model.safetensors", "golden.json")
+        p.name for p in directory.iterdir() if p.name not in OWN_FILES
     )  # fmt: skip
     if directory.is_symlink() or not directory.is_dir():
         raise BadInput(f"{directory}: is not a directory; --force replaces model directories only")

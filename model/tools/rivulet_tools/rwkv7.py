@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RWKV-7 as its author publishes it (a .pth of torch.save) becomes a directory of kind rwkv7, as flash-linear-attention's save_pretrained
+would write it. Every tensor has one place there; nothing is guessed."""
+
+import ast
+import json
+import pathlib
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from rivulet_tools.checkpoint import Tensor
+from rivulet_tools.errors import BadInput
+from rivulet_tools.model_directory import encoded, new_directory
+from rivulet_tools.torch_file import TorchFile
+
+VOCABULARY = "rwkv_vocab_v20230424.txt"  # as the directory calls it
+HEAD_DIM = 64
+LORAS = "wavg"
+# One tensor of a layer to another of the same numbers.
+LAYER = {
+    "ln1.weight": "attn_norm.weight", "ln1.bias": "attn_norm.bias", "ln2.weight": "ffn_norm.weight", "ln2.bias": "ffn_norm.bias",
+    "att.receptance.weight": "attn.r_proj.weight", "att.key.weight": "attn.k_proj.weight", "att.value.weight": "attn.v_proj.weight",
+    "att.output.weight": "attn.o_proj.weight", "att.k_k": "attn.k_k", "att.k_a": "attn.k_a", "att.r_k": "attn.r_k",
+    "att.ln_x.weight": "attn.g_norm.weight", "att.ln_x.bias": "attn.g_norm.bias", "ffn.x_k": "ffn.x_k",
+    "ffn.key.weight": "ffn.key.weight", "ffn.value.weight": "ffn.value.weight",
+} | {f"att.x_{c}": f"attn.x_{c}" for c in "rwkvag"}  # fmt: skip
+ENDS = {
+    "emb.weight": "model.embeddings.weight", "blocks.0.ln0.weight": "model.layers.0.pre_norm.weight",
+    "blocks.0.ln0.bias": "model.layers.0.pre_norm.bias", "ln_out.weight": "model.norm.weight", "ln_out.bias": "model.norm.bias",
+    "head.weight": "lm_head.weight",
+}  # fmt: skip
+
+
+def is_rwkv7(path: pathlib.Path) -> bool:
+    """Whether the file is an archive of torch.save with the names of RWKV-7."""
+    try:
+        with TorchFile(path) as file:
+            return "blocks.0.att.r_k" in file.tensors
+    except BadInput:
+        return False
+
+
+class Sizes:
+    """What shapes say; a tensor that is missing or misshapen is BadInput that names it."""
+
+    def __init__(self, file: TorchFile):
+        self.file = file
+        self.vocab, self.hidden = self.shape("emb.weight", 2)
+        self.layers = 1 + max((int(m[1]) for name in file if (m := re.match(r"blocks\.(\d+)\.", name))), default=-1)
+        self.heads, head_dim = self.shape("blocks.0.att.r_k", 2)
+        if head_dim != HEAD_DIM or self.heads * head_dim != self.hidden:
+            raise self.bad("blocks.0.att.r_k", f"{HEAD_DIM} columns and {self.hidden} elements (the eps of the group norm fits no other heads)")
+        self.ffn = self.shape("blocks.0.ffn.key.weight", 2)[0]
+        self.ranks = {c: self.shape(f"blocks.{'1' if c == 'v' and self.layers > 1 else '0'}.att.{c}1", 2)[1] for c in LORAS if c != "v" or self.layers > 1}
+
+    def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
+        if name not in self.file.tensors:
+            raise BadInput(f"{self.file.path}: tensor {name!r} is missing")
+        if len(self.file.tensors[name].shape) != dimensions:
+            raise self.bad(name, f"{dimensions} dimensions")
+        return self.file.tensors[name].shape
+
+    def bad(self, name: str, needed: str) -> BadInput:
+        return BadInput(f"{self.file.path}: tensor {name!r} has the shape {list(self.file.tensors[name].shape)}; needed: {needed}")
+
+    def of(self, name: str) -> tuple[int, ...]:
+        """The shape in the written directory of the tensor `name` there."""
+        d, f = self.hidden, self.ffn
+        if name in ("model.embeddings.weight", "lm_head.weight"):
+            return (self.vocab, d)
+        if lora := re.search(r"attn\.(.)_lora\.lora\.(\d)\.(weight|bias)", name):
+            rank = self.ranks[lora[1]]
+            return (d,) if lora[3] == "bias" else (rank, d) if lora[2] == "0" else (d, rank)
+        if name.endswith("_proj.weight"):
+            return (d, d)
+        if "attn.x_" in name:
+            return (1, 1, d)
+        return {"attn.r_k": (self.heads, HEAD_DIM), "ffn.key.weight": (f, d), "ffn.value.weight": (d, f)}.get(name.split(".", 3)[-1], (d,))
+
+
+def places(layers: int) -> Iterator[tuple[str, str, bool]]:
+    """(tensor of the checkpoint, tensor of the directory, whether it is transposed) of all."""
+    yield from ((old, new, False) for old, new in ENDS.items())
+    for i in range(layers):
+        old, new = f"blocks.{i}.", f"model.layers.{i}."
+        yield from ((old + a, new + b, False) for a, b in LAYER.items())
+        for c in LORAS:
+            if c == "v" and i == 0:
+                continue  # the first layer's values are what the others mix with
+            lora = f"{new}attn.{c}_lora.lora."
+            yield f"{old}att.{c}1", lora + "0.weight", True
+            yield f"{old}att.{c}2", lora + "2.weight", True
+            if c != "g":
+                yield f"{old}att.{c}0", lora + "2.bias", False
+
+
+def configuration(sizes: Sizes, dtype: str) -> dict[str, Any]:
+    ranks = {"decay": "w", "a": "a", "v": "v", "gate": "g"}
+    return {
+        "architectures": ["RWKV7ForCausalLM"], "model_type": "rwkv7", "hidden_size": sizes.hidden, "num_hidden_layers": sizes.layers,
+        "head_dim": HEAD_DIM, "num_heads": sizes.heads, "intermediate_size": sizes.ffn, "hidden_act": "sqrelu", "norm_eps": 1e-5,
+        "norm_first": True, "norm_bias": True, "value_dim": [sizes.hidden] * sizes.layers, "vocab_size": sizes.vocab,
+        "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": 0, "dtype": dtype,
+    } | {f"{name}_low_rank_dim": sizes.ranks[c] for name, c in ranks.items() if c in sizes.ranks}  # fmt: skip
+
+
+def read_vocabulary(path: pathlib.Path, vocab_size: int) -> bytes:
+    """The bytes of a World vocabulary, each line checked: `id literal length`. Raises BadInput with the line."""
+    try:
+        data = path.read_bytes()
+        lines = data.decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"--vocab {path}: {error}") from error
+    seen: set[int] = set()
+    for number, line in enumerate(lines, 1):
+        try:
+            index, rest = line.split(" ", 1)
+            literal, length = rest.rsplit(" ", 1)
+            token = ast.literal_eval(literal)
+            token = token.encode() if isinstance(token, str) else token
+            good = isinstance(token, bytes) and len(token) == int(length) and 0 < int(index) < vocab_size and int(index) not in seen
+            seen.add(int(index))
+        except (ValueError, SyntaxError, UnicodeEncodeError):
+            good = False
+        if not good:
+            raise BadInput(f"--vocab {path}:{number}: {line[:80]!r}; allowed: ID LITERAL BYTES, each ID once, from 1 to {vocab_size - 1}")
+    if not seen:
+        raise BadInput(f"--vocab {path}: holds no token")
+    return data
+
+
+class Conversion:
+    """One checkpoint, checked. Raises BadInput where a tensor is missing, misshapen or has no place."""
+
+    def __init__(self, file: TorchFile):
+        self.file, self.sizes = file, Sizes(file)
+        self.places = list(places(self.sizes.layers))
+        # Checkpoints may hold a value mix of the first layer, which no code reads.
+        self.unused = sorted(name for name in file if re.fullmatch(r"blocks\.0\.att\.v[012]", name))
+        for old, new, turned in self.places:
+            if old not in file.tensors:
+                raise BadInput(f"{file.path}: tensor {old!r} is missing")
+            shape, needed = file.tensors[old].shape, self.sizes.of(new)
+            needed = needed[::-1] if turned else needed
+            if tuple(n for n in shape if n != 1) != tuple(n for n in needed if n != 1):
+                raise self.sizes.bad(old, str(list(needed)))
+        surplus = sorted(set(file.tensors) - {old for old, _, _ in self.places} - set(self.unused))
+        if surplus:
+            raise BadInput(f"{file.path}: tensor {surplus[0]!r} has no place in RWKV-7; checkpoints of its successors are not converted")
+
+    def tensor(self, old: str, new: str, turned: bool) -> Tensor:
+        tensor, shape = self.file.read(old), self.sizes.of(new)
+        values = tensor.values.reshape(shape[::-1]).T if turned else tensor.values.reshape(shape)
+        return Tensor(tensor.dtype, np.ascontiguousarray(values))
+
+    def report(self) -> str:
+        s = self.sizes
+        lines = [f"{self.file.path}: RWKV-7, {s.layers} layers of width {s.hidden}, {s.heads} heads, vocabulary of {s.vocab}"]
+        lines += [f"mapped ({len(self.places)} tensors)"]
+        lines += [f"  {old}  ->  {new}  {list(s.of(new))}{' transposed' if turned else ''}" for old, new, turned in self.places]
+        return "\n".join(lines + ([f"not used ({len(self.unused)} tensors)", *(f"  {name}" for name in self.unused)] if self.unused else []))
+
+    def write(self, directory: pathlib.Path, dtype: str, vocabulary: bytes | None, force: bool) -> None:
+        """All or nothing; one tensor is in memory at a time. Raises BadInput as `encoded` does, OSError where the disk refuses."""
+        with new_directory(directory, force) as temporary:
+            types = self._write_weights(temporary / "model.safetensors", dtype)
+            names = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+            config = configuration(self.sizes, names[types["model.embeddings.weight"]])
+            (temporary / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            if vocabulary is not None:
+                (temporary / VOCABULARY).write_bytes(vocabulary)
+
+    def _write_weights(self, path: pathlib.Path, dtype: str) -> Mapping[str, str]:
+        """Returns the element type of each tensor."""
+        types, header, at = {}, {}, 0
+        for old, new, _ in self.places:
+            types[new] = {"f32": "F32", "f16": "F16", "bf16": "BF16"}.get(dtype) or {"F64": "F32"}.get(*2 * (self.file.tensors[old].dtype,))
+            size = int(np.prod(self.sizes.of(new))) * (4 if types[new] == "F32" else 2)
+            header[new] = {"dtype": types[new], "shape": list(self.sizes.of(new)), "data_offsets": [at, at + size]}
+            at += size
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with path.open("wb") as out:
+            out.write(struct.pack("<Q", len(text)) + text)
+            for old, new, turned in self.places:
+                out.write(encoded(old, self.tensor(old, new, turned), dtype)[1].tobytes())
+        return types

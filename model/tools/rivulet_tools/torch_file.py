@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the tensors of a file of torch.save without PyTorch. No code of its pickle is run: only the few names that a dictionary of
+tensors needs are known, and each stands for a function of this file."""
+
+import collections
+import dataclasses
+import math
+import pathlib
+import pickle
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rivulet_tools.checkpoint import Tensor
+from rivulet_tools.errors import BadInput
+
+# Element type of a storage and of the bytes that hold it; BF16 is read as 16-bit numbers and widened.
+STORAGES = {"DoubleStorage": ("F64", "<f8"), "FloatStorage": ("F32", "<f4"), "HalfStorage": ("F16", "<f2"), "BFloat16Storage": ("BF16", "<u2")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    kind: str  # of STORAGES
+    key: str  # of its file in the archive
+    elements: int
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredTensor:
+    """Where a tensor lies; all numbers in elements."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def dtype(self) -> str:
+        return STORAGES[self.storage.kind][0]
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 48
+
+
+def _rebuild_tensor(storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any) -> StoredTensor:
+    good = isinstance(storage, Storage) and isinstance(shape, tuple) and isinstance(strides, tuple) and len(shape) == len(strides)
+    if not good or not all(map(_whole, (offset, *shape, *strides))):
+        raise BadInput("a tensor is not described by a storage, an offset, a shape and strides")
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    if math.prod(shape) > 0 and last >= storage.elements:
+        raise BadInput(f"a tensor of shape {list(shape)} ends beyond its storage of {storage.elements} elements")
+    return StoredTensor(storage, offset, shape, strides)
+
+
+def _rebuild_parameter(tensor: StoredTensor, *_: Any) -> StoredTensor:
+    return tensor
+
+
+class _Names(pickle.Unpickler):
+    KNOWN = {
+        ("collections", "OrderedDict"): collections.OrderedDict,
+        ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+        ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
+    } | {("torch", name): name for name in STORAGES}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self.KNOWN:
+            raise BadInput(f"it needs {module}.{name}; allowed: a dictionary of tensors of {', '.join(STORAGES)}")
+        return self.KNOWN[module, name]
+
+    def persistent_load(self, pid: Any) -> Storage:
+        if not isinstance(pid, tuple) or len(pid) != 5 or pid[0] != "storage" or pid[1] not in STORAGES:
+            raise BadInput("a storage is not described as torch.save does")
+        _, kind, key, _, elements = pid
+        if not isinstance(key, str) or not _whole(elements):
+            raise BadInput("a storage is not described as torch.save does")
+        return Storage(kind, key, elements)
+
+
+class TorchFile:
+    """The tensors of a dictionary that torch.save wrote. Opening reads no weight. Use it as a context."""
+
+    def __init__(self, path: pathlib.Path):
+        """Raises BadInput for a file that is missing, damaged, of the form before PyTorch 1.6, or holds more than tensors."""
+        self.path = path
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise BadInput(f"{path}: not an archive of torch.save ({error})") from error
+        try:
+            self.tensors = self._read_names()
+        except BaseException:
+            self._zip.close()
+            raise
+
+    def __enter__(self) -> "TorchFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._zip.close()
+
+    def _read_names(self) -> dict[str, StoredTensor]:
+        pickles = [name for name in self._zip.namelist() if name == "data.pkl" or name.endswith("/data.pkl")]
+        if len(pickles) != 1:
+            raise BadInput(f"{self.path}: holds {len(pickles)} files data.pkl; allowed: one, as torch.save writes it")
+        self._folder = pickles[0][: -len("data.pkl")]
+        if self._member("byteorder", optional=True) not in (None, b"little"):
+            raise BadInput(f"{self.path}: its numbers are big-endian; allowed: little")
+        try:
+            with self._zip.open(pickles[0]) as file:
+                content = _Names(file).load()
+        except BadInput as error:
+            raise BadInput(f"{self.path}: {error}") from error
+        except Exception as error:  # a damaged pickle surfaces as almost anything
+            raise BadInput(f"{self.path}: data.pkl is damaged: {' '.join(str(error).split())[:200]}") from error
+        if not isinstance(content, dict) or not content:
+            raise BadInput(f"{self.path}: holds {type(content).__name__}; allowed: a dictionary of tensors")
+        for name, value in content.items():
+            if not isinstance(name, str) or not isinstance(value, StoredTensor):
+                raise BadInput(f"{self.path}: {str(name)!r} is no tensor; allowed: a dictionary of tensors")
+        return dict(content)
+
+    def _member(self, name: str, optional: bool = False) -> bytes | None:
+        try:
+            info = self._zip.getinfo(self._folder + name)
+            if info.compress_type != zipfile.ZIP_STORED:
+                raise BadInput(f"{self.path}: {info.filename} is compressed; torch.save stores plainly")
+            return self._zip.read(info)
+        except KeyError as error:
+            if optional:
+                return None
+            raise BadInput(f"{self.path}: {self._folder + name} is missing") from error
+        except (OSError, zipfile.BadZipFile) as error:
+            raise BadInput(f"{self.path}: {self._folder + name}: {error}") from error
+
+    def read(self, name: str) -> Tensor:
+        """The tensor `name`. Raises BadInput where its storage is damaged."""
+        stored = self.tensors[name]
+        dtype, element = STORAGES[stored.storage.kind]
+        data = self._member(f"data/{stored.storage.key}") or b""
+        size = np.dtype(element).itemsize
+        if len(data) != stored.storage.elements * size:
+            raise BadInput(f"{self.path}: tensor {name!r}: its storage has {len(data)} bytes, not {stored.storage.elements * size}")
+        flat = np.frombuffer(data, element)[stored.offset :] if data else np.empty(0, element)
+        values = np.lib.stride_tricks.as_strided(flat, stored.shape, [stride * size for stride in stored.strides], writeable=False)
+        if dtype == "BF16":
+            values = (values.astype("<u4") << 16).view("<f4")
+        return Tensor(dtype, np.ascontiguousarray(values))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rivulet-convert on RWKV-7 as its author publishes it: the written directory scores as the author's equations say, computed here in float64 from
+the tensors of the .pth. No PyTorch is needed: the test writes the file of torch.save itself.
+"""
+
+import json
+import pathlib
+import pickle
+import struct
+import sys
+import tempfile
+import types
+import unittest
+import zipfile
+from collections import OrderedDict
+from unittest import mock
+
+import numpy as np
+from command import CommandTest, Result, rivulet, token_lines
+from torch_python import module
+
+VOCAB, WIDTH, HEADS, LAYERS, FFN = 43, 128, 2, 3, 160
+RANKS = {"w": 6, "a": 5, "v": 4, "g": 7}
+STORAGES = {"F32": ("FloatStorage", "<f4"), "F16": ("HalfStorage", "<f2"), "BF16": ("BFloat16Storage", "<u2")}
+
+
+def checkpoint(seed: int = 1) -> dict[str, np.ndarray]:
+    """Random tensors, none of them trivial, with the names and shapes of the author's files."""
+    random = np.random.default_rng(seed)
+
+    def around(center: float, spread: float, *shape: int) -> np.ndarray:
+        return (center + spread * random.standard_normal(shape)).astype(np.float32)
+
+    def norm(name: str) -> dict[str, np.ndarray]:
+        return {f"{name}.weight": around(1, 0.2, WIDTH), f"{name}.bias": around(0, 0.2, WIDTH)}
+
+    tensors = {"emb.weight": around(0, 1, VOCAB, WIDTH), "head.weight": around(0, 0.1, VOCAB, WIDTH), **norm("ln_out"), **norm("blocks.0.ln0")}
+    for i in range(LAYERS):
+        b = f"blocks.{i}."
+        tensors |= norm(b + "ln1") | norm(b + "ln2") | norm(b + "att.ln_x")
+        tensors |= {f"{b}att.x_{c}": around(0.5, 0.3, 1, 1, WIDTH) for c in "rwkvag"}
+        tensors |= {f"{b}att.{name}.weight": around(0, 0.1, WIDTH, WIDTH) for name in ("receptance", "key", "value", "output")}
+        for c, rank in RANKS.items():
+            if c == "v" and i == 0:
+                continue
+            tensors |= {f"{b}att.{c}1": around(0, 0.1, WIDTH, rank), f"{b}att.{c}2": around(0, 0.3, rank, WIDTH)}
+            tensors |= {} if c == "g" else {f"{b}att.{c}0": around(0, 1, 1, 1, WIDTH)}
+        tensors |= {b + "att.k_k": around(0.8, 0.2, 1, 1, WIDTH), b + "att.k_a": around(1, 0.2, 1, 1, WIDTH)}
+        tensors |= {b + "att.r_k": around(0, 0.3, HEADS, WIDTH // HEADS), b + "ffn.x_k": around(0.5, 0.3, 1, 1, WIDTH)}
+        tensors |= {b + "ffn.key.weight": around(0, 0.1, FFN, WIDTH), b + "ffn.value.weight": around(0, 0.1, WIDTH, FFN)}
+    return tensors
+
+
+def stored(values: np.ndarray, dtype: str) -> np.ndarray:
+    """The elements of a storage."""
+    if dtype == "BF16":
+        return (values.view("<u4") >> 16).astype("<u2")
+    return values.astype(STORAGES[dtype][1])
+
+
+def meant(values: np.ndarray, dtype: str) -> np.ndarray:
+    """The numbers that a reader gets."""
+    elements = stored(values, dtype)
+    return (elements.astype("<u4") << 16).view("<f4") if dtype == "BF16" else elements
+
+
+class Tensor:
+    """A tensor to be pickled as torch does it; `turned`: with the strides of a transposed one."""
+
+    def __init__(self, key: str, values: np.ndarray, dtype: str, turned: bool = False, offset: int = 0):
+        self.key, self.dtype, self.shape, self.offset = key, dtype, values.shape, offset
+        elements = stored(values, dtype)
+        elements = np.ascontiguousarray(elements.T) if turned else elements
+        self.strides = [n // elements.itemsize for n in (elements.T if turned else elements).strides]
+        self.elements = np.concatenate([np.zeros(offset, elements.dtype), elements.ravel()])
+
+
+def write_torch_file(path: pathlib.Path, content: object, *, change=lambda name, data: data, compress: bool = False) -> None:
+    """What torch.save writes; `change` may replace the bytes of a file in the archive, or drop it (None)."""
+    storages: dict[str, np.ndarray] = {}
+    torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
+    kinds = {name: type(name, (), {"__module__": "torch"}) for name, _ in STORAGES.values()}
+    for name, kind in kinds.items():
+        setattr(torch, name, kind)
+
+    def _rebuild_tensor_v2() -> None: ...
+
+    _rebuild_tensor_v2.__module__, _rebuild_tensor_v2.__qualname__ = "torch._utils", "_rebuild_tensor_v2"
+    utils._rebuild_tensor_v2 = _rebuild_tensor_v2
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, value: object) -> object:
+            if not isinstance(value, Tensor):
+                return None
+            raise AssertionError("tensors are reduced")
+
+        def reducer_override(self, value: object) -> object:
+            if not isinstance(value, Tensor):
+                return NotImplemented
+            storages[value.key] = value.elements
+            kind = kinds[STORAGES[value.dtype][0]]
+            return _rebuild_tensor_v2, (Stored(kind, value.key, value.elements.size), value.offset, value.shape, tuple(value.strides), False, OrderedDict())
+
+    class Stored(tuple):
+        def __new__(cls, *parts: object) -> "Stored":
+            return super().__new__(cls, parts)
+
+    class Outer(Pickler):
+        def persistent_id(self, value: object) -> object:
+            return ("storage", value[0], value[1], "cpu", value[2]) if isinstance(value, Stored) else None
+
+    with mock.patch.dict(sys.modules, {"torch": torch, "torch._utils": utils}), zipfile.ZipFile(path, "w") as archive:
+        folder, buffer = "model", __import__("io").BytesIO()
+        Outer(buffer, protocol=2).dump(content)
+        files = {"data.pkl": buffer.getvalue(), "byteorder": b"little", "version": b"3\n"}
+        files |= {f"data/{key}": elements.tobytes() for key, elements in storages.items()}
+        for name, data in files.items():
+            data = change(name, data)
+            if data is not None:
+                archive.writestr(f"{folder}/{name}", data, zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def layer_norm(x: np.ndarray, t: dict, name: str) -> np.ndarray:
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5) * t[name + ".weight"] + t[name + ".bias"]
+
+
+class AuthorsModel:
+    """RWKV-7 token by token, in float64, with the author's names."""
+
+    def __init__(self, tensors: dict[str, np.ndarray]):
+        self.t = {name: np.asarray(values, np.float64).squeeze() for name, values in tensors.items()}
+        self.t |= {name: self.t[name].reshape(HEADS, -1) for name in tensors if name.endswith("r_k")}
+        self.state = [np.zeros((HEADS, WIDTH // HEADS, WIDTH // HEADS)) for _ in range(LAYERS)]  # [head, value, key]
+        self.before = np.zeros((LAYERS, 2, WIDTH))
+
+    def token(self, token: int) -> np.ndarray:
+        t, x, first_value = self.t, layer_norm(self.t["emb.weight"][token], self.t, "blocks.0.ln0"), None
+        for i in range(LAYERS):
+            b = f"blocks.{i}."
+            h = layer_norm(x, t, b + "ln1")
+            mixed, first_value = self.mix(i, h, first_value)
+            x = x + mixed
+            h = layer_norm(x, t, b + "ln2")
+            k = h + (self.before[i, 1] - h) * t[b + "ffn.x_k"]
+            self.before[i, 1] = h
+            x = x + t[b + "ffn.value.weight"] @ np.maximum(t[b + "ffn.key.weight"] @ k, 0) ** 2
+        return t["head.weight"] @ layer_norm(x, t, "ln_out")
+
+    def mix(self, i: int, h: np.ndarray, first_value: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        t = {name.removeprefix(f"blocks.{i}.att."): values for name, values in self.t.items() if name.startswith(f"blocks.{i}.att.")}
+        xr, xw, xk, xv, xa, xg = (h + (self.before[i, 0] - h) * t[f"x_{c}"] for c in "rwkvag")
+        self.before[i, 0] = h
+        r, k, v = t["receptance.weight"] @ xr, t["key.weight"] @ xk, t["value.weight"] @ xv
+        w = np.exp(-0.606531 * sigmoid(t["w0"] + np.tanh(xw @ t["w1"]) @ t["w2"]))
+        a = sigmoid(t["a0"] + (xa @ t["a1"]) @ t["a2"])
+        g = sigmoid(xg @ t["g1"]) @ t["g2"]
+        kk = (k * t["k_k"]).reshape(HEADS, -1)
+        kk = kk / np.maximum(np.sqrt((kk**2).sum(-1, keepdims=True)), 1e-12)
+        k = k * (1 + (a - 1) * t["k_a"])
+        if first_value is None:
+            first_value = v
+        else:
+            v = v + (first_value - v) * sigmoid(t["v0"] + (xv @ t["v1"]) @ t["v2"])
+        out = np.empty((HEADS, WIDTH // HEADS))
+        for head, (rh, wh, kh, vh, kkh, ah) in enumerate(zip(*(y.reshape(HEADS, -1) for y in (r, w, k, v, kk, a)), strict=True)):
+            s = self.state[i][head]
+            s = s * wh - np.outer(s @ kkh, kkh * ah) + np.outer(vh, kh)
+            self.state[i][head] = s
+            o = s @ rh
+            out[head] = (o - o.mean()) / np.sqrt(o.var() + 64e-5)
+        out = out.ravel() * t["ln_x.weight"] + t["ln_x.bias"]
+        bonus = (r.reshape(HEADS, -1) * k.reshape(HEADS, -1) * t["r_k"]).sum(-1, keepdims=True) * v.reshape(HEADS, -1)
+        return t["output.weight"] @ ((out + bonus.ravel()) * g), first_value
+
+
+class Rwkv7Test(CommandTest):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.path, self.model = self.folder / "rwkv7.pth", self.folder / "model"
+
+    def convert(self, *args: object, code: int = 0) -> Result:
+        result = module("convert", self.path, self.model, *args)
+        self.assertEqual(result.code, code, result)
+        return result
+
+    def refused(self, *mentions: str, args: tuple = ()) -> None:
+        result = self.convert(*args, code=2)
+        self.assertEqual(result.err.count("\n"), 1, result)
+        for mention in mentions:
+            self.assertIn(mention, result.err)
+        self.assertFalse(self.model.exists())
+
+    def save(self, tensors: dict[str, np.ndarray], dtype: str = "F32", **options: object) -> None:
+        turned = {name for name in tensors if name.endswith("receptance.weight")}
+        content = OrderedDict((name, Tensor(str(i), v, dtype, name in turned, offset=i % 3)) for i, (name, v) in enumerate(tensors.items()))
+        write_torch_file(self.path, content, **options)
+
+    def test_the_directory_scores_as_the_authors_equations_say(self) -> None:
+        tokens = [3, 1, 4, 1, 5, 9, 2, 6, 42, 0, 7, 7, 30]
+        for dtype in STORAGES:
+            with self.subTest(dtype):
+                tensors = checkpoint()
+                self.save(tensors, dtype)
+                self.convert("--force")
+                model = AuthorsModel({name: meant(values, dtype) for name, values in tensors.items()})
+                want = np.array([model.token(token) for token in tokens[:-1]])
+                scores = rivulet("score", "--model", self.model, "--input", "-", "--outputs", ",".join(map(str, range(12))), stdin=token_lines([tokens]))
+                (line,) = self.succeeds(scores).lines()
+                self.assertLess(np.abs(np.array(line["outputs"]) - want).max(), 1e-4)
+                self.assertGreater(np.abs(want).max(), 0.5)
+                data = (self.model / "model.safetensors").read_bytes()
+                header = json.loads(data[8 : 8 + struct.unpack("<Q", data[:8])[0]])
+                self.assertEqual({entry["dtype"] for entry in header.values()}, {dtype})
+
+    def test_expect_compares_with_the_answers_of_other_code(self) -> None:
+        tensors, tokens = checkpoint(), [1, 2, 3, 4]
+        self.save(tensors | {"blocks.0.att.v0": tensors["blocks.0.att.a0"]})
+        model = AuthorsModel(tensors)
+        outputs = [model.token(token) for token in tokens[:-1]]
+        nll = sum(np.log(np.exp(row).sum()) - row[token] for row, token in zip(outputs, tokens[1:], strict=True))
+        golden = {"positions": [0, 1, 2], "sequences": [{"tokens": tokens, "num_scored": 3, "nll_nats": nll, "outputs": [list(row) for row in outputs]}]}
+        (self.folder / "golden.json").write_text(json.dumps(golden))
+        good = self.convert("--expect", self.folder / "golden.json")
+        self.assertIn("good", good.out)
+        self.assertIn("not used (1 tensors)\n  blocks.0.att.v0\n", good.out)
+        golden["sequences"][0]["outputs"][1][5] += 0.01
+        (self.folder / "golden.json").write_text(json.dumps(golden))
+        self.assertIn("BEYOND THE LIMITS", self.convert("--expect", self.folder / "golden.json", "--force", code=1).out)
+
+    def test_a_vocabulary_is_checked_and_copied(self) -> None:
+        self.save(checkpoint())
+        vocabulary = self.folder / "vocab.txt"
+        vocabulary.write_text("1 '\\x00' 1\n2 'a b' 3\n3 b'\\xe2\\x80' 2\n42 '\\n' 1\n")
+        self.convert("--vocab", vocabulary)
+        copies = [path for path in self.model.iterdir() if path.name.startswith("rwkv_vocab")]
+        self.assertEqual([path.read_text() for path in copies], [vocabulary.read_text()])
+        self.convert("--vocab", vocabulary, "--force")
+        self.model.rename(self.folder / "aside")
+        for line in ("43 'a' 1", "0 'a' 1", "2 'é' 1", "2 'a'", "x 'a' 1", "2 __import__('os') 1", "1 'c' 1"):
+            vocabulary.write_text(f"1 'b' 1\n{line}\n")
+            self.refused("--vocab", "vocab.txt:2", args=("--vocab", vocabulary))
+        self.refused("--vocab", "no-such", args=("--vocab", self.folder / "no-such"))
+
+    def test_a_checkpoint_with_other_tensors_is_refused_by_name(self) -> None:
+        def without(name: str) -> dict:
+            return {n: v for n, v in checkpoint().items() if n != name}
+
+        for tensors, mentions in (
+            (without("blocks.1.att.w2"), ("blocks.1.att.w2", "missing")),
+            (without("emb.weight"), ("emb.weight", "missing")),
+            (without("ln_out.bias"), ("ln_out.bias", "missing")),
+            (checkpoint() | {"blocks.1.ffn.s_emb.weight": np.ones((2, 2), np.float32)}, ("blocks.1.ffn.s_emb.weight", "no place")),
+            (checkpoint() | {"blocks.2.att.k_k": np.ones((1, 1, 64), np.float32)}, ("blocks.2.att.k_k", "[1, 1, 64]", "[128]")),
+            (checkpoint() | {"blocks.2.att.w1": np.ones((6, 128), np.float32)}, ("blocks.2.att.w1", "[6, 128]")),
+            (checkpoint() | {"blocks.0.att.r_k": np.ones((4, 32), np.float32)}, ("blocks.0.att.r_k", "[4, 32]", "64")),
+            (checkpoint() | {"head.weight": np.full((VOCAB, WIDTH), np.nan, np.float32)}, ("head.weight", "finite")),
+        ):
+            with self.subTest(mentions):
+                self.save(tensors)
+                self.refused(*mentions)
+
+    def test_a_flag_that_means_nothing_here_is_refused(self) -> None:
+        self.save(checkpoint())
+        self.refused("--num-heads", args=("--num-heads", 2))
+
+    def test_no_code_of_a_pickle_is_run(self) -> None:
+        ran = self.folder / "ran"
+
+        class Code:
+            def __reduce__(self) -> tuple:
+                return pathlib.Path.touch, (ran,)
+
+        self.save(checkpoint() | {})
+        content = OrderedDict((name, Tensor(str(i), v, "F32")) for i, (name, v) in enumerate(checkpoint().items()))
+        write_torch_file(self.path, content | {"code": Code()})
+        # Neither this reader nor PyTorch, where the tool falls back to it, runs it.
+        result = module("convert", self.path, self.model)
+        self.assertIn(result.code, (2, 3), result)
+        self.assertFalse(self.model.exists())
+        self.assertFalse(ran.exists())
+
+    def test_a_damaged_archive_is_one_line(self) -> None:
+        for name, change, mention in (
+            ("a short storage", lambda n, data: data[:-4] if n == "data/5" else data, "bytes"),
+            ("no storage", lambda n, data: None if n == "data/5" else data, "data/5"),
+            ("big-endian", lambda n, data: b"big" if n == "byteorder" else data, ""),
+        ):
+            with self.subTest(name):
+                self.save(checkpoint(), change=change)
+                result = module("convert", self.path, self.model)
+                self.assertIn(result.code, (2, 3), result)
+                self.assertEqual(result.err.count("\n"), 1, result)
+                self.assertIn(mention, result.err)
+                self.assertFalse(self.model.exists())
+        self.save(checkpoint(), compress=True)
+        self.assertIn(module("convert", self.path, self.model).code, (2, 3))
+
+
+if __name__ == "__main__":
+    unittest.main()
