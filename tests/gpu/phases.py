@@ -29,6 +29,12 @@ SMOKE = (
     ("prefill", "gpu_cuda_prefill_attention_test", "*EveryShape*"),
     ("prefill", "gpu_cuda_prefill_attention_test", "*EveryLength*"),
     ("rows", "gpu_cuda_product_rows_test", "*"),
+    ("blocks", "gpu_cuda_recurrence_test", "*EveryShape*"),
+    ("blocks", "gpu_cuda_causal_conv_test", "*"),
+    ("blocks", "gpu_cuda_token_shift_test", "*"),
+    ("blocks", "gpu_cuda_group_rows_test", "*"),
+    ("blocks", "gpu_cuda_element_rows_test", "*"),
+    ("blocks", "gpu_cuda_mixer_rows_test", "*"),
     ("chain", "gpu_cuda_chain_test", "*OneByOne"),
     ("chain", "gpu_cuda_chain_test", "*WithDependentLaunch"),
     ("chain", "gpu_cuda_chain_test", "*AsAGraph"),
@@ -42,6 +48,7 @@ BACKEND_NEEDS = ("embed", "norm", "slot", "gemm", "attention", "sample")
 NEEDS = {"gpu_cuda_chain_test": ("norm", "gemm", "attention"), "gpu_cuda_product_rows_test": ("rows",), "gpu_cuda_embed_test": ("embed",), "gpu_cuda_layer_norm_test": ("norm",), "gpu_cuda_slot_test": ("slot",),
          "gpu_cuda_gemm_test": ("gemm",), "gpu_cuda_gemm_wide_test": ("gemm_wide",), "gpu_cuda_linear_attention_test": ("attention",),
          "gpu_cuda_prefill_attention_test": ("prefill",), "gpu_cuda_sample_test": ("sample",), "gpu_cuda_sample_steps_test": ("sample",),
+         **{f"gpu_cuda_{name}_test": ("blocks",) for name in ("recurrence", "causal_conv", "token_shift", "group_rows", "element_rows", "mixer_rows")},
          "backend_latency_cuda_test": (*BACKEND_NEEDS, "latency"), "shared_math_cuda_test": ()}  # fmt: skip
 SWITCHES = ("overlap", "graphs")  # of CudaBackendOptions
 SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT = 20, 60, 15  # seconds

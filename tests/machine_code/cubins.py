@@ -69,6 +69,7 @@ def text_bytes(cubin: pathlib.Path) -> dict:
 
 def short_name(demangled: str) -> str:
     name = re.sub(r"rivulet::kernels::|\(anonymous namespace\)::|^void ", "", demangled)
+    name = re.sub(r"\(\w+\)(?=\d)", "", name)  # the type of an enumerator among the template arguments
     return name[: name.index("(")] if "(" in name else name
 
 

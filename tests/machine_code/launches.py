@@ -12,16 +12,22 @@ import cubins
 
 # Programs, and those of their tests that launch the kernels.
 PROGRAMS = {
+    "cuda_causal_conv_test": "*",
+    "cuda_element_rows_test": "*",
     "cuda_embed_test": "*",
     "cuda_gemm_test": "*EveryShape*",
     "cuda_gemm_wide_test": "*",
+    "cuda_group_rows_test": "*",
     "cuda_layer_norm_test": "*",
     "cuda_linear_attention_test": "*EveryShape*",
+    "cuda_mixer_rows_test": "*",
     "cuda_prefill_attention_test": "*EveryShape*:*MatchesTheReference*",
     "cuda_product_rows_test": "*",
+    "cuda_recurrence_test": "*EveryShape*",
     "cuda_sample_test": "*",
     "cuda_sample_steps_test": "*",
     "cuda_slot_test": "*",
+    "cuda_token_shift_test": "*",
     "cuda_latency_emulated_test": "*ARunOfFewRows*:*RandomOperations*:*WhereItCannot*",
 }
 

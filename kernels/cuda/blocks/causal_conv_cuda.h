@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Causal convolution on the GPU: the equation of causal_conv.h for all segments and channels of one
+// layer.
+//
+// One thread takes a channel of a segment: it holds the last inputs in registers, and loads those of
+// four tokens at once. Sums run as on the CPU, so without SiLU the bits are the CPU's. A token has
+// the same bits whether prefilled or stepped, in any company.
+// Cost: 8 channels bytes a token, 8 (width - 1) channels bytes of state a segment.
+// Tested by: tests/parity/cuda_causal_conv_test.cc
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/causal_conv.h"
+#include "kernels/cuda/common/launch_cuda.h"
+
+namespace rivulet::kernels {
+
+struct CudaCausalConvArgs {
+  const CudaSegment* segments = nullptr;  // [num_segments], slots of active ones distinct
+  int num_segments = 0;
+  const float* x = nullptr;       // [rows, ld_x]
+  const float* weight = nullptr;  // [width, channels]
+  const float* bias = nullptr;    // [channels]; null: 0
+  float* y = nullptr;             // [rows, ld_y]; not x
+  int ld_x = 0, ld_y = 0, channels = 0, width = 0;
+  bool silu = false;
+  float* states = nullptr;     // slot i's at states + i floats_per_slot
+  size_t floats_per_slot = 0;  // of a whole slot
+  size_t offset = 0;           // of this layer's [width - 1, channels] in a slot
+};
+
+// Once a device, before the first launch.
+cudaError_t PrepareCausalConvCuda();
+// cudaErrorInvalidValue where an argument is missing or out of range. Rows of no segment keep y.
+cudaError_t CausalConvCuda(const CudaLaunch& launch, const CudaCausalConvArgs& args);
+
+}  // namespace rivulet::kernels

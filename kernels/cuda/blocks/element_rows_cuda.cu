@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//   y = f(x + bias) * times        w = exp(max(floor, -scale f(z)))
+#include "kernels/cuda/blocks/element_math_cuda.h"
+#include "kernels/cuda/blocks/element_rows_cuda.h"
+
+namespace rivulet::kernels {
+namespace {
+
+constexpr int kThreads = 128;
+
+// This thread's element of [rows, n].
+struct Element {
+  size_t row;
+  int column;
+  bool exists;
+  __device__ Element(int rows, int n) {
+    const auto index = static_cast<size_t>(blockIdx.x) * kThreads + threadIdx.x;
+    row = index / static_cast<size_t>(n);
+    column = static_cast<int>(index % static_cast<size_t>(n));
+    exists = row < static_cast<size_t>(rows);
+  }
+  __device__ size_t In(size_t stride) const { return row * stride + static_cast<size_t>(column); }
+};
+
+__global__ void __launch_bounds__(kThreads) ActivateRows(ActivationArgs p) {
+  WaitForPredecessor();
+  const Element at(p.rows, p.n);
+  if (!at.exists) return;
+  float x = p.x[at.In(p.x_stride)];
+  if (p.bias != nullptr) x += p.bias[at.column];
+  x = ActivationOf(p.kind, x);
+  if (p.times != nullptr) x *= p.times[at.In(p.times_stride)];
+  p.y[at.In(p.y_stride)] = x;
+}
+
+__global__ void __launch_bounds__(kThreads) DecayRows(DecayArgs p) {
+  WaitForPredecessor();
+  const Element at(p.rows, p.n);
+  if (!at.exists) return;
+  float z = p.x[at.In(p.x_stride)];
+  if (p.bias != nullptr) z += p.bias[at.column];
+  p.y[at.In(p.y_stride)] = DecayOf(p.kind, p.negate ? -z : z, p.scale[at.column], p.floor);
+}
+
+template <class Args>
+cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args), const Args& args) {
+  if (args.rows < 0 || args.n < 1 || args.x == nullptr || args.y == nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  const auto n = static_cast<size_t>(args.n);
+  if (args.rows > 1 && (args.x_stride < n || args.y_stride < n)) return cudaErrorInvalidValue;
+  const int64_t blocks = (int64_t{args.rows} * args.n + kThreads - 1) / kThreads;
+  if (blocks == 0) return cudaSuccess;
+  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), kThreads, 0);
+  return cudaLaunchKernelEx(config.get(), kernel, args);
+}
+
+}  // namespace
+
+cudaError_t PrepareElementRowsCuda() {
+  return PreferSharedMemory({KernelAddress(ActivateRows), KernelAddress(DecayRows)});
+}
+
+cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args) {
+  return Start(launch, ActivateRows, args);
+}
+
+cudaError_t DecayCuda(const CudaLaunch& launch, const DecayArgs& args) {
+  return args.scale == nullptr ? cudaErrorInvalidValue : Start(launch, DecayRows, args);
+}
+
+}  // namespace rivulet::kernels

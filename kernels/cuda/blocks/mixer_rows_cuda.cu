@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The equations of mixer_rows.h.
+#include <cmath>
+#include <initializer_list>
+
+#include "kernels/cuda/blocks/element_math_cuda.h"
+#include "kernels/cuda/blocks/mixer_rows_cuda.h"
+
+namespace rivulet::kernels {
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / kWarpLanes;
+
+// A block a row, a thread a pair: its angle serves q and k of all heads.
+__global__ void __launch_bounds__(kThreads) RotateHeads(RotateHeadsArgs p) {
+  WaitForPredecessor();
+  const int row = static_cast<int>(blockIdx.x), half = p.key_dim / 2;
+  for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
+    // In double, as positions have no end; in units of pi, which the reduction to one turn keeps
+    // exact.
+    const double x = static_cast<double>(p.positions[row]) * p.frequencies[i];
+    const float cosine = static_cast<float>(cospi(x)), sine = static_cast<float>(sinpi(x));
+    for (int head = 0; head < 2 * p.heads; ++head) {
+      float* const v = (head < p.heads ? p.q : p.k) + At(row, p.ld, head % p.heads * p.key_dim + i);
+      const float first = v[0], second = v[half];
+      v[0] = first * cosine - second * sine;
+      v[half] = second * cosine + first * sine;
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) LowerBoundKeys(LowerBoundKeysArgs p) {
+  WaitForPredecessor();
+  const int row = static_cast<int>(blockIdx.x);
+  for (int i = static_cast<int>(threadIdx.x); i < p.n; i += kThreads) {
+    float* const q = p.q + At(row, p.ld, i);
+    float* const k = p.k + At(row, p.ld, i);
+    const float w = p.bound[i] + (1.0f - p.bound[i]) * SigmoidOf(*k);
+    p.w[At(row, p.ld_w, i)] = w;
+    *k = 1.0f - w;
+    *q = SiluOf(*q);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) StepSizes(StepSizesArgs p) {
+  WaitForPredecessor();
+  const int row = static_cast<int>(blockIdx.x);
+  for (int h = static_cast<int>(threadIdx.x); h < p.heads; h += kThreads) {
+    float* const dt = p.dt + At(row, p.ld, h);
+    const float step = SoftplusOf(*dt + p.bias[h]);
+    const float bounded = step < p.least ? p.least : step > p.most ? p.most : step;  // NaN stays
+    *dt = bounded;
+    p.w[At(row, p.ld_w, h)] = expf(-(p.scale[h] * bounded));
+  }
+}
+
+// This warp's row and head.
+struct RowHead {
+  int row, head;
+  __device__ explicit RowHead(int heads) {
+    const int item = static_cast<int>(blockIdx.x) * kWarps + WarpIndex();
+    row = item / heads;
+    head = item % heads;
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) Rwkv7Heads(Rwkv7HeadsArgs p) {
+  WaitForPredecessor();
+  const RowHead at(p.heads);
+  if (at.row >= p.rows) return;  // whole warps; no block barrier follows
+  const int first = at.head * p.head_dim;
+  float* const k = p.k + At(at.row, p.ld, first);
+  float* const kk = p.kk + At(at.row, p.ld_w, first);
+  float squares = 0;
+  for (int i = LaneIndex(); i < p.head_dim; i += kWarpLanes) {
+    kk[i] = k[i] * p.k_k[first + i];  // read below by this lane alone
+    squares = fmaf(kk[i], kk[i], squares);
+  }
+  const float scale = 1.0f / sqrtf(WarpSum(squares) + 1e-24f);
+  for (int i = LaneIndex(); i < p.head_dim; i += kWarpLanes) {
+    const size_t here = At(at.row, p.ld_w, first + i);
+    const float alpha = SigmoidOf(p.rate[here]);
+    const float unit = kk[i] * scale;
+    kk[i] = unit;
+    p.minus[here] = -(unit * alpha);
+    k[i] = k[i] * (1.0f + (alpha - 1.0f) * p.k_a[first + i]);
+    p.w[here] = DecayOf(DecayKind::kSigmoid, p.w[here], p.scale[first + i], -INFINITY);
+    float* const v = p.v + At(at.row, p.ld, first + i);
+    if (p.v_mix == nullptr) {
+      p.first[here] = *v;
+    } else {
+      *v += (p.first[here] - *v) * SigmoidOf(p.v_mix[here]);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) Rwkv7Outputs(Rwkv7OutputsArgs p) {
+  WaitForPredecessor();
+  const RowHead at(p.heads);
+  if (at.row >= p.rows) return;  // whole warps; no block barrier follows
+  const int first = at.head * p.head_dim;
+  float* const o = p.o + At(at.row, p.ld_o, first);
+  const size_t in = At(at.row, p.ld, first);
+  const auto n = static_cast<float>(p.head_dim);
+  float sum = 0, bonus = 0, squares = 0;
+  for (int i = LaneIndex(); i < p.head_dim; i += kWarpLanes) {
+    sum += o[i];
+    bonus = fmaf(p.r[in + static_cast<size_t>(i)] * p.k[in + static_cast<size_t>(i)],
+                 p.r_k[first + i], bonus);
+  }
+  const float mean = WarpSum(sum) / n;
+  bonus = WarpSum(bonus);
+  for (int i = LaneIndex(); i < p.head_dim; i += kWarpLanes) {
+    squares = fmaf(o[i] - mean, o[i] - mean, squares);
+  }
+  const float scale = 1.0f / sqrtf(WarpSum(squares) / n + p.eps);
+  for (int i = LaneIndex(); i < p.head_dim; i += kWarpLanes) {
+    const float normed = fmaf((o[i] - mean) * scale, p.weight[first + i], p.bias[first + i]);
+    o[i] = fmaf(bonus, p.v[in + static_cast<size_t>(i)], normed) *
+           p.gate[At(at.row, p.ld_o, first + i)];
+  }
+}
+
+template <class Args>
+cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args), const Args& args, int64_t blocks,
+                  bool valid) {
+  if (!valid || blocks < 0 || blocks > INT32_MAX) return cudaErrorInvalidValue;
+  if (blocks == 0) return cudaSuccess;
+  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), kThreads, 0);
+  return cudaLaunchKernelEx(config.get(), kernel, args);
+}
+
+bool AllSet(std::initializer_list<const void*> arrays) {
+  for (const void* const array : arrays) {
+    if (array == nullptr) return false;
+  }
+  return true;
+}
+
+// Blocks of a warp a head of a row.
+int64_t HeadBlocks(int rows, int heads) { return (int64_t{rows} * heads + kWarps - 1) / kWarps; }
+
+}  // namespace
+
+cudaError_t PrepareMixerRowsCuda() {
+  return PreferSharedMemory({KernelAddress(RotateHeads), KernelAddress(LowerBoundKeys),
+                             KernelAddress(StepSizes), KernelAddress(Rwkv7Heads),
+                             KernelAddress(Rwkv7Outputs)});
+}
+
+cudaError_t RotateHeadsCuda(const CudaLaunch& launch, const RotateHeadsArgs& args) {
+  return Start(launch, RotateHeads, args, args.rows,
+               args.heads >= 1 && args.key_dim >= 2 && args.key_dim % 2 == 0 &&
+                   args.ld >= args.heads * args.key_dim &&
+                   AllSet({args.q, args.k, args.positions, args.frequencies}));
+}
+
+cudaError_t LowerBoundKeysCuda(const CudaLaunch& launch, const LowerBoundKeysArgs& args) {
+  return Start(launch, LowerBoundKeys, args, args.rows,
+               args.n >= 1 && args.ld >= args.n && args.ld_w >= args.n &&
+                   AllSet({args.q, args.k, args.w, args.bound}));
+}
+
+cudaError_t StepSizesCuda(const CudaLaunch& launch, const StepSizesArgs& args) {
+  return Start(launch, StepSizes, args, args.rows,
+               args.heads >= 1 && args.ld >= args.heads && args.ld_w >= args.heads &&
+                   args.least <= args.most && AllSet({args.dt, args.w, args.bias, args.scale}));
+}
+
+cudaError_t Rwkv7HeadsCuda(const CudaLaunch& launch, const Rwkv7HeadsArgs& args) {
+  const int n = args.heads * args.head_dim;
+  return Start(launch, Rwkv7Heads, args, HeadBlocks(args.rows, args.heads),
+               args.heads >= 1 && args.head_dim >= 1 && args.ld >= n && args.ld_w >= n &&
+                   AllSet({args.k, args.v, args.w, args.rate, args.first, args.kk, args.minus,
+                           args.k_k, args.k_a, args.scale}));
+}
+
+cudaError_t Rwkv7OutputsCuda(const CudaLaunch& launch, const Rwkv7OutputsArgs& args) {
+  const int n = args.heads * args.head_dim;
+  return Start(
+      launch, Rwkv7Outputs, args, HeadBlocks(args.rows, args.heads),
+      args.heads >= 1 && args.head_dim >= 1 && args.ld >= n && args.ld_o >= n &&
+          AllSet({args.o, args.r, args.k, args.v, args.gate, args.weight, args.bias, args.r_k}));
+}
+
+}  // namespace rivulet::kernels

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//   kDecay    S <- diag(w) S + k v^T
+//   kDelta    S <- diag(w) S + k (beta (v - (diag(w) S)^T k))^T
+//   kRankOne  S <- diag(w) S + b (S^T a)^T + k v^T
+//   then      y = S^T q
+#include "kernels/cuda/blocks/recurrence_cuda.h"
+#include "kernels/cuda/common/device_cuda.h"
+
+namespace rivulet::kernels {
+namespace {
+
+// kGroups groups of lanes divide the keys: chunk c of four keys belongs to group c mod kGroups. The
+// lanes of a group have four columns each.
+constexpr int kLaneChunks = 4;
+template <UpdateRule kRule, int kGroups>
+struct RecurrenceShape {
+  static constexpr int kQuads = kWarpLanes / kGroups, kColumns = 4 * kQuads;
+  static constexpr int kKeys = 4 * kLaneChunks * kGroups;
+  static constexpr int kStaged = kKeys / kWarpLanes;  // values of a vector that a lane loads
+  // q, k, w and, with kRankOne, a, b.
+  static constexpr int kVectors = kRule == UpdateRule::kRankOne ? 5 : 3;
+  static constexpr size_t kShared = size_t{kVectors} * kKeys * sizeof(float);
+};
+
+__device__ __forceinline__ const float* VectorAt(const CudaHeadVectors& x, int row, int head) {
+  return x.data + At(row, x.ld) + At(head, x.head_stride);
+}
+
+// What a lane holds of a token before it is the token's turn.
+template <UpdateRule kRule, int kGroups>
+struct NextToken {
+  using Shape = RecurrenceShape<kRule, kGroups>;
+  float keys[Shape::kVectors][Shape::kStaged];
+  float v[4], beta;
+
+  __device__ __forceinline__ void LoadKeys(const float* from, int n, int vector) {
+#pragma unroll
+    for (int i = 0; i < Shape::kStaged; ++i) {
+      const int key = LaneIndex() + i * kWarpLanes;
+      keys[vector][i] = key < n ? from[key] : 0.0f;
+    }
+  }
+  __device__ __forceinline__ void Load(const CudaRecurrenceArgs& p, int row, int head, int column) {
+    const int key_head = head / p.heads_per_key;
+    LoadKeys(VectorAt(p.q, row, key_head), p.key_dim, 0);
+    LoadKeys(VectorAt(p.k, row, key_head), p.key_dim, 1);
+    if (p.w_dim > 1) LoadKeys(VectorAt(p.w, row, head), p.key_dim, 2);
+    if (p.w_dim <= 1) {
+      const float w = p.w_dim == 0 ? 1.0f : *VectorAt(p.w, row, head);
+#pragma unroll
+      for (int i = 0; i < Shape::kStaged; ++i) keys[2][i] = w;
+    }
+    if constexpr (kRule == UpdateRule::kRankOne) {
+      LoadKeys(VectorAt(p.a, row, head), p.key_dim, 3);
+      LoadKeys(VectorAt(p.b, row, head), p.key_dim, 4);
+    }
+    const float* values = VectorAt(p.v, row, head) + column;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) v[c] = column + c < p.value_dim ? values[c] : 0.0f;
+    beta = p.beta.data == nullptr ? 1.0f : p.beta_scale * *VectorAt(p.beta, row, head);
+  }
+  __device__ __forceinline__ void Stage(float* shared) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kVectors; ++i) {
+#pragma unroll
+      for (int j = 0; j < Shape::kStaged; ++j) {
+        shared[i * Shape::kKeys + LaneIndex() + j * kWarpLanes] = keys[i][j];
+      }
+    }
+  }
+};
+
+// Four keys of a staged vector.
+__device__ __forceinline__ void KeysOf(const float* vector, int chunk, float (&out)[4]) {
+  const float4 v = *reinterpret_cast<const float4*>(vector + 4 * chunk);
+  out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
+}
+
+// Sums over the groups, on all lanes.
+template <int kGroups>
+__device__ __forceinline__ void SumGroups(float (&sum)[4]) {
+#pragma unroll
+  for (int lanes = kWarpLanes / kGroups; lanes < kWarpLanes; lanes *= 2) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) sum[c] += __shfl_xor_sync(kAllLanes, sum[c], lanes);
+  }
+}
+
+// A lane's part of S: chunk, key, column.
+using LaneState = float[kLaneChunks][4][4];
+
+// Calls f(chunk of the lane, chunk of the head) for the lane's chunks that have keys.
+template <int kGroups, class F>
+__device__ __forceinline__ void ForEachChunk(int key_dim, const F& f) {
+#pragma unroll
+  for (int j = 0; j < kLaneChunks; ++j) {
+    if (4 * j * kGroups < key_dim) f(j, j * kGroups + LaneIndex() / (kWarpLanes / kGroups));
+  }
+}
+
+// Moves the lane's part of S between registers and memory, `state` being its first column.
+template <int kGroups, bool kStore>
+__device__ __forceinline__ void MoveState(const CudaRecurrenceArgs& p, float* state, int column,
+                                          LaneState& s) {
+  const bool whole = p.value_dim % 4 == 0;
+  ForEachChunk<kGroups>(p.key_dim, [&](int j, int chunk) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int key = 4 * chunk + e;
+      if (key >= p.key_dim || column >= p.value_dim) continue;
+      float* const at = state + At(key, p.value_dim);
+      float(&lane)[4] = s[j][e];
+      if (whole && kStore) {
+        *reinterpret_cast<float4*>(at) = make_float4(lane[0], lane[1], lane[2], lane[3]);
+      } else if (whole) {
+        const float4 v = *reinterpret_cast<const float4*>(at);
+        lane[0] = v.x, lane[1] = v.y, lane[2] = v.z, lane[3] = v.w;
+      } else {
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          if (column + c >= p.value_dim) continue;
+          if (kStore) {
+            at[c] = lane[c];
+          } else {
+            lane[c] = at[c];
+          }
+        }
+      }
+    }
+  });
+}
+
+// One token: S in registers advances, `y` becomes S^T q. `added`: v, or what stands in its place.
+template <UpdateRule kRule, int kGroups>
+__device__ __forceinline__ void Advance(const float* shared, int key_dim, float beta,
+                                        float (&added)[4], LaneState& s, float (&y)[4]) {
+  constexpr int kKeys = RecurrenceShape<kRule, kGroups>::kKeys;
+  float read[4] = {};
+  if constexpr (kRule != UpdateRule::kDecay) {
+    ForEachChunk<kGroups>(key_dim, [&](int j, int chunk) {
+      float x[4], w[4];
+      KeysOf(shared + (kRule == UpdateRule::kDelta ? 1 : 3) * kKeys, chunk, x);
+      if constexpr (kRule == UpdateRule::kDelta) KeysOf(shared + 2 * kKeys, chunk, w);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if constexpr (kRule == UpdateRule::kDelta) x[e] = w[e] * x[e];
+#pragma unroll
+        for (int c = 0; c < 4; ++c) read[c] = fmaf(x[e], s[j][e][c], read[c]);
+      }
+    });
+    SumGroups<kGroups>(read);
+  }
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    if constexpr (kRule == UpdateRule::kDecay) added[c] = beta * added[c];
+    if constexpr (kRule == UpdateRule::kDelta) added[c] = beta * (added[c] - read[c]);
+    y[c] = 0;
+  }
+  ForEachChunk<kGroups>(key_dim, [&](int j, int chunk) {
+    float q[4], k[4], w[4], b[4];
+    KeysOf(shared, chunk, q);
+    KeysOf(shared + kKeys, chunk, k);
+    KeysOf(shared + 2 * kKeys, chunk, w);
+    if constexpr (kRule == UpdateRule::kRankOne) KeysOf(shared + 4 * kKeys, chunk, b);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        float state = w[e] * s[j][e][c];
+        if constexpr (kRule == UpdateRule::kRankOne) state = fmaf(b[e], read[c], state);
+        state = fmaf(k[e], added[c], state);
+        s[j][e][c] = state;
+        y[c] = fmaf(q[e], state, y[c]);
+      }
+    }
+  });
+  SumGroups<kGroups>(y);
+}
+
+template <UpdateRule kRule, int kGroups>
+__global__ void __launch_bounds__(kWarpLanes) Recurrence(CudaRecurrenceArgs p) {
+  using Shape = RecurrenceShape<kRule, kGroups>;
+  WaitForPredecessor();
+  const int tiles = (p.value_dim + Shape::kColumns - 1) / Shape::kColumns;
+  const int item = static_cast<int>(blockIdx.x);
+  const int tile = item % tiles, head = item / tiles % p.heads;
+  const CudaSegment segment = p.segments[item / tiles / p.heads];
+  if (segment.num_rows == 0) return;
+  auto* const shared = static_cast<float*>(SharedMemory());
+  const int group = LaneIndex() / Shape::kQuads;
+  const int column = tile * Shape::kColumns + 4 * (LaneIndex() % Shape::kQuads);
+  float* const state = p.states + static_cast<size_t>(segment.slot) * p.floats_per_slot +
+                       p.s_offset + At(head, p.key_dim * p.value_dim) + column;
+  const float skip = p.skip == nullptr ? 0.0f : p.skip[head];
+  NextToken<kRule, kGroups> next;
+  next.Load(p, segment.first_row, head, column);
+  LaneState s = {};
+  MoveState<kGroups, false>(p, state, column, s);
+  for (int t = 0; t < segment.num_rows; ++t) {
+    const int row = segment.first_row + t;
+    float added[4], y[4];
+#pragma unroll
+    for (int c = 0; c < 4; ++c) added[c] = next.v[c];
+    const float beta = next.beta;
+    // Of the lane's columns it writes one: group g has column g of the four.
+    const float mine = group == 0   ? added[0]
+                       : group == 1 ? added[1]
+                       : group == 2 ? added[2]
+                                    : added[3];
+    __syncwarp();  // the last token's vectors are read
+    next.Stage(shared);
+    __syncwarp();
+    if (t + 1 < segment.num_rows) next.Load(p, row + 1, head, column);
+    Advance<kRule, kGroups>(shared, p.key_dim, beta, added, s, y);
+    const float sum = group == 0 ? y[0] : group == 1 ? y[1] : group == 2 ? y[2] : y[3];
+    if (group < 4 && column + group < p.value_dim) {
+      p.y[At(row, p.ld_y, head * p.value_dim + column + group)] =
+          p.skip == nullptr ? p.q_scale * sum : fmaf(skip, mine, p.q_scale * sum);
+    }
+  }
+  MoveState<kGroups, true>(p, state, column, s);
+}
+
+template <UpdateRule kRule, int kGroups>
+cudaError_t Start(const CudaLaunch& launch, const CudaRecurrenceArgs& args) {
+  using Shape = RecurrenceShape<kRule, kGroups>;
+  const int64_t tiles = (args.value_dim + Shape::kColumns - 1) / Shape::kColumns;
+  const int64_t blocks = tiles * args.heads * args.num_segments;
+  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), kWarpLanes,
+                            Shape::kShared);
+  return cudaLaunchKernelEx(config.get(), Recurrence<kRule, kGroups>, args);
+}
+
+template <UpdateRule kRule>
+cudaError_t StartRule(const CudaLaunch& launch, const CudaRecurrenceArgs& args) {
+  if (args.key_dim <= RecurrenceShape<kRule, 4>::kKeys) return Start<kRule, 4>(launch, args);
+  if (args.key_dim <= RecurrenceShape<kRule, 8>::kKeys) return Start<kRule, 8>(launch, args);
+  if (args.key_dim <= RecurrenceShape<kRule, 16>::kKeys) return Start<kRule, 16>(launch, args);
+  static_assert(RecurrenceShape<kRule, 32>::kKeys == kMaxCudaKeyDim);
+  return Start<kRule, 32>(launch, args);
+}
+
+template <UpdateRule kRule>
+cudaError_t PrepareRule() {
+  return PreferSharedMemory(
+      {KernelAddress(Recurrence<kRule, 4>), KernelAddress(Recurrence<kRule, 8>),
+       KernelAddress(Recurrence<kRule, 16>), KernelAddress(Recurrence<kRule, 32>)});
+}
+
+}  // namespace
+
+const char* CheckRecurrenceCuda(const CudaRecurrenceArgs& args) {
+  const bool delta = args.rule == UpdateRule::kDelta, rank_one = args.rule == UpdateRule::kRankOne;
+  if (args.num_segments < 0 || args.heads < 1) return "num_segments >= 0 and heads >= 1";
+  if (args.key_dim < 1 || args.value_dim < 1) return "key_dim, value_dim >= 1";
+  if (args.key_dim > kMaxCudaKeyDim) return "key_dim is at most 512";
+  if (args.heads_per_key < 1 || args.heads % args.heads_per_key != 0)
+    return "heads_per_key divides heads";
+  if (args.w_dim != 0 && args.w_dim != 1 && args.w_dim != args.key_dim)
+    return "w_dim is 0, 1 or key_dim";
+  if (args.q.data == nullptr || args.k.data == nullptr || args.v.data == nullptr)
+    return "q, k and v must be set";
+  if ((args.w.data != nullptr) != (args.w_dim > 0)) return "w is set where w_dim > 0, only there";
+  if (args.beta.data == nullptr ? delta : rank_one) return "beta is set for kDelta, not kRankOne";
+  if ((args.a.data != nullptr) != rank_one || (args.b.data != nullptr) != rank_one)
+    return "a and b are set for kRankOne, only there";
+  if (args.skip != nullptr && args.rule != UpdateRule::kDecay) return "skip is kDecay's alone";
+  if (args.states == nullptr || args.y == nullptr || args.segments == nullptr)
+    return "states, y and segments must be set";
+  if (reinterpret_cast<uintptr_t>(args.states) % 16 != 0 || args.floats_per_slot % 4 != 0 ||
+      args.s_offset % 4 != 0)
+    return "states are 16-byte aligned";
+  if (args.ld_y < args.heads * args.value_dim) return "ld_y >= heads value_dim";
+  return nullptr;
+}
+
+cudaError_t PrepareRecurrenceCuda() {
+  cudaError_t error = PrepareRule<UpdateRule::kDecay>();
+  if (error == cudaSuccess) error = PrepareRule<UpdateRule::kDelta>();
+  return error != cudaSuccess ? error : PrepareRule<UpdateRule::kRankOne>();
+}
+
+cudaError_t RecurrenceCuda(const CudaLaunch& launch, const CudaRecurrenceArgs& args) {
+  if (CheckRecurrenceCuda(args) != nullptr) return cudaErrorInvalidValue;
+  if (args.num_segments == 0) return cudaSuccess;
+  switch (args.rule) {
+    case UpdateRule::kDecay:
+      return StartRule<UpdateRule::kDecay>(launch, args);
+    case UpdateRule::kDelta:
+      return StartRule<UpdateRule::kDelta>(launch, args);
+    case UpdateRule::kRankOne:
+      return StartRule<UpdateRule::kRankOne>(launch, args);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace rivulet::kernels
