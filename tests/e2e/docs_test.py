@@ -15,6 +15,7 @@ import tempfile
 import unittest
 
 from command import BIN_DIR, SOURCE_DIR
+from gateway import environment
 from rivulet_wheel import PYTHON
 
 BLOCK = re.compile(r"(?:<!-- (?P<note>[^\n]*) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL)
@@ -60,7 +61,7 @@ class Page:
 
     def start(self, text: str) -> None:
         """Starts a server and waits until it listens."""
-        server = subprocess.Popen(["bash", "-ec", f"exec {text}"], cwd=self.root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        server = subprocess.Popen(["bash", "-ec", f"exec {text}"], cwd=self.root, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.servers.append(server)
         for line in server.stderr:
             if '"event":"listening"' in line:
@@ -74,7 +75,7 @@ class Page:
         else:
             # One terminal: what a block exports holds for the next ones.
             command = ["bash", "-euo", "pipefail", "-c", f"[ ! -e .exports ] || . ./.exports\n{text}\nexport -p >.exports"]
-        return subprocess.run(command, cwd=self.root, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+        return subprocess.run(command, cwd=self.root, env=environment(), capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
 
 
 class DocsTest(unittest.TestCase):

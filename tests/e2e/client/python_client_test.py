@@ -88,7 +88,7 @@ class PackageTest(unittest.TestCase):
             (metadata,) = (wheel.read(name).decode() for name in names if name.endswith("METADATA"))
         for module in ("v1/inference_pb2", "v1/model_pb2"):
             self.assertLessEqual({f"rivulet/{module}.py", f"rivulet/{module}.pyi"}, names)
-        sources = {f"rivulet/{path.name}" for path in (CLIENT / "src/rivulet").glob("*") if path.is_file()}
+        sources = {path.relative_to(CLIENT / "src").as_posix() for path in (CLIENT / "src/rivulet").rglob("*.py")}
         self.assertLessEqual(sources | {"rivulet/py.typed", "rivulet/LICENSE"}, names)
         self.assertIn("Requires-Python: >=3.10", metadata)
         self.assertIn(f"Version: {rivulet.__version__}\n", metadata)

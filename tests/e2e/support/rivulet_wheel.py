@@ -66,7 +66,7 @@ def prepare():
     wheel = build(CLIENT, FOLDER)
     venv.create(FOLDER / "venv")
     (SITE / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n")
-    pip("install", "--no-deps", "--no-index", "--target", SITE, wheel)
+    pip("--python", PYTHON, "install", "--no-deps", "--no-index", wheel)
     (FOLDER / "done").touch()
 
 

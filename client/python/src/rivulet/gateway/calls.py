@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One HTTP request: its body, who sent it, and how its answer is sent, until the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rivulet import AsyncClient, CallOptions, PromptCache, RivuletError
+from rivulet.gateway import body as bodies
+from rivulet.gateway.problems import Problem, of_argument, of_error
+
+T = TypeVar("T")
+
+
+class ClientGone(Exception):
+    """The HTTP client has closed its connection."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """names: parameters of the route that the server calls otherwise; a handler may add to it."""
+
+    client: AsyncClient
+    body: bodies.Body
+    options: CallOptions
+    cache: PromptCache
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+    names: dict[str, str] = field(default_factory=dict)
+
+
+def _authorization(request: Request) -> str:
+    value = request.headers.get("authorization", "")
+    if not re.fullmatch(r"[ -~]*", value):
+        raise Problem(401, "the header Authorization must be printable ASCII", "UNAUTHENTICATED", None, {"www-authenticate": "Bearer"})
+    return str(value)
+
+
+def _salt(authorization: str) -> str:
+    """Callers with different keys share no cached prompts. Not the hash that a server compares keys by."""
+    if not authorization:
+        return ""
+    return hashlib.sha256(b"rivulet-gateway prompt cache\n" + authorization.encode()).hexdigest()[:32]
+
+
+async def _read_body(request: Request) -> bodies.Body:
+    """Errors: Problem. A body must say that it is JSON: a form of a foreign web page cannot."""
+    if request.method not in ("POST",):
+        return bodies.Body({})
+    raw = bytearray()
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > bodies.MOST_BYTES:
+            raise Problem(413, f"the body must be at most {bodies.MOST_BYTES} bytes", "BODY_TOO_LARGE", None, {"connection": "close"})
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if raw and kind != "application/json":
+        raise Problem(415, f"the header Content-Type must be application/json; got {kind!r}", "CONTENT_TYPE_UNSUPPORTED")
+    return bodies.parse(bytes(raw))
+
+
+async def _until_gone(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _ended(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def unless_gone(work: Coroutine[Any, Any, T], receive: Callable[[], Awaitable[Any]]) -> T:
+    """The result of `work`, which is cancelled when the client leaves. Errors: ClientGone."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+    finally:
+        await _ended(task, gone)
+    raise ClientGone
+
+
+class EventStream:
+    """An answer as server-sent events, the first of which is there already. When the client leaves, the events end, and with
+    them their calls to the server. An error of the server is the last event."""
+
+    def __init__(self, first: bytes, events: AsyncGenerator[bytes, None], names: Mapping[str, str]) -> None:
+        self._first = first
+        self._events = events
+        self._names = names
+
+    async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
+        try:
+            await unless_gone(self._send(send), receive)
+        except (ClientGone, OSError):
+            pass
+        finally:
+            await self._events.aclose()
+
+    async def _send(self, send: Callable[[Any], Awaitable[None]]) -> None:
+        # no-transform and the last one: a proxy in between must not hold events back.
+        headers = [
+            (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache, no-transform"),
+            (b"x-accel-buffering", b"no"),
+        ]  # fmt: skip
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self._first, "more_body": True})
+        try:
+            async for one in self._events:
+                await send({"type": "http.response.body", "body": one, "more_body": True})
+        except RivuletError as error:
+            last = event(of_error(error, self._names).body())
+            await send({"type": "http.response.body", "body": last, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def event(value: Any) -> bytes:
+    return b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+async def begun(events: AsyncGenerator[bytes, None], names: Mapping[str, str]) -> EventStream:
+    """Waits for the first event, so that an error before it has its HTTP status."""
+    try:
+        return EventStream(await events.__anext__(), events, names)
+    except BaseException:
+        await events.aclose()
+        raise
+
+
+def answer_of(problem: Problem) -> Response:
+    return JSONResponse(problem.body(), problem.status, problem.headers)
+
+
+Handler = Callable[[Call], Coroutine[Any, Any, Any]]
+
+
+def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Any]]:
+    """A route's function of one that takes a Call and returns a value for JSON, or an EventStream."""
+
+    async def respond(request: Request) -> Any:
+        names: dict[str, str] = {}
+        try:
+            authorization = _authorization(request)
+            options: CallOptions = {"metadata": {"authorization": authorization} if authorization else {}}
+            body = await _read_body(request)
+            cache = PromptCache(salt=_salt(authorization))
+            client = request.app.state.client
+            call = Call(client, body, options, cache, request.path_params, request.query_params, names)
+            result = await unless_gone(handler(call), request.receive)
+            return result if isinstance(result, EventStream) else JSONResponse(result)
+        except Problem as problem:
+            return answer_of(problem)
+        except RivuletError as error:
+            return answer_of(of_error(error, names))
+        except ClientGone:
+            return Response(status_code=499)
+
+    return respond
+
+
+def checked(make: Callable[[], T], names: Mapping[str, str]) -> T:
+    """The result of `make`, which checks its arguments. Errors: Problem."""
+    try:
+        return make()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise of_argument(error, names) from None

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""POST /v1/chat/completions, for models that come with a chat template."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rivulet import Model, Part, Sample, TopLogprobs
+from rivulet.gateway import sampling, templates, tokens
+from rivulet.gateway.body import Body, shown
+from rivulet.gateway.calls import Call, begun, checked
+from rivulet.gateway.problems import invalid
+from rivulet.gateway.replies import Piece, Reply, finish_reason, logprob
+
+_MOST_CHOICES = 128
+
+
+class ChatForm:
+    """model: of the log-probabilities, or None if none are wanted."""
+
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
+    id_prefix = "chatcmpl"
+
+    def __init__(self, model: Model | None) -> None:
+        self._model = model
+
+    def _choice(self, index: int, key: str, message: dict[str, Any], piece: Piece | None) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": index, key: message, "logprobs": None, "finish_reason": None}
+        if piece is not None:
+            choice["finish_reason"] = finish_reason(piece.finish)
+            if self._model is not None:
+                choice["logprobs"] = {"content": _logprobs(self._model, piece), "refusal": None}
+        return choice
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        return self._choice(index, "delta", {"role": "assistant", "content": ""}, None)
+
+    def chunk(self, index: int, part: Part) -> dict[str, Any] | None:
+        if not (part.text or part.finish or (part.tokens.size and self._model is not None)):
+            return None
+        return self._choice(index, "delta", {"content": part.text} if part.text else {}, part)
+
+    def whole(self, index: int, sample: Sample) -> dict[str, Any]:
+        message = {"role": "assistant", "content": sample.text, "refusal": None}
+        return self._choice(index, "message", message, sample)
+
+
+def _token(text: str, value: float) -> dict[str, Any]:
+    return {"token": text, "logprob": logprob(value), "bytes": list(text.encode())}
+
+
+def _top(model: Model, entry: TopLogprobs) -> list[dict[str, Any]]:
+    return [_token(*one) for one in zip(tokens.texts(model, entry.token_ids.tolist()), entry.logprobs.tolist())]
+
+
+def _logprobs(model: Model, piece: Piece) -> list[dict[str, Any]]:
+    texts = tokens.texts(model, piece.tokens.tolist())
+    values = [] if piece.logprobs is None else piece.logprobs.tolist()
+    top = piece.top_logprobs or [None] * len(texts)
+    return [
+        {**_token(text, value), "top_logprobs": [] if entry is None else _top(model, entry)}
+        for text, value, entry in zip(texts, values, top)
+    ]
+
+
+def _content(name: str, value: Any) -> str:
+    """A text, or the texts of an array of parts. Errors: Problem."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise invalid(name, f"must be a string or an array of text parts; got {shown(value)}")
+    texts = []
+    for index, part in enumerate(value):
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise invalid(f"{name}[{index}]", f'only parts {{"type": "text", "text": "..."}} are supported; got {shown(part)}')
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _messages(value: Any) -> list[dict[str, str]]:
+    """Errors: Problem."""
+    if not isinstance(value, list) or not value:
+        raise invalid("messages", "must be an array of at least one message")
+    found = []
+    for index, entry in enumerate(value):
+        name = f"messages[{index}]"
+        if not isinstance(entry, dict):
+            raise invalid(name, f"must be an object; got {shown(entry)}")
+        message = Body(entry)
+        role = message.required_text("role", name)
+        content = _content(f"{name}.content", message.take("content"))
+        message.ignore("name", "refusal")
+        message.end(f"{name}.")
+        found.append({"role": "system" if role == "developer" else role, "content": content})
+    return found
+
+
+def _prompt(model: Model, messages: list[dict[str, str]]) -> str:
+    """Errors: Problem."""
+    template, special = chat_template(model)
+    if not template:
+        raise invalid(
+            "model", f"{model.summary.name} has no chat template; use /v1/completions with a prompt of your own", "NO_CHAT_TEMPLATE"
+        )
+    try:
+        return templates.render(template, messages, special)
+    except templates.TemplateError as error:
+        raise invalid("messages", f"the model's chat template: {error}", "CHAT_TEMPLATE_REFUSED") from None
+
+
+def chat_template(model: Model) -> tuple[str, dict[str, str]]:
+    """The template, or "", and the texts of special tokens by role ("bos_token")."""
+    special = {role: token.content for token in getattr(model, "special_tokens", ()) for role in token.roles}
+    return getattr(model, "chat_template", ""), special
+
+
+def _refuse(body: Body) -> None:
+    """Parameters with one supported value. Errors: Problem."""
+    body.only("tools", [])
+    body.only("tool_choice", "none")
+    body.only("functions", [])
+    body.only("function_call", "none")
+    body.only("response_format", {"type": "text"})
+    body.only("modalities", ["text"])
+    body.only("store", False)
+    body.ignore("parallel_tool_calls", "prediction")
+
+
+async def create(call: Call) -> Any:
+    body = call.body
+    name = body.required_text("model")
+    messages = _messages(body.take("messages"))
+    stream, include_usage = sampling.take_stream(body)
+    options = sampling.take(body)
+    both = {key: value for key in ("max_tokens", "max_completion_tokens") if (value := body.take(key)) is not None}
+    if len(both) == 2:
+        raise invalid("max_tokens", "must not be given beside max_completion_tokens")
+    for key, value in both.items():
+        call.names["max_tokens"] = key
+        options["max_tokens"] = value
+    samples = body.integer("n", 1, _MOST_CHOICES) or 1
+    options.update(model=name, num_samples=samples, cache=call.cache, **call.options)
+    wants_logprobs, top = body.flag("logprobs"), body.integer("top_logprobs", 0, 20)
+    if wants_logprobs:
+        options.update(logprobs=True, top_logprobs=top or 0)
+    elif top:
+        raise invalid("top_logprobs", "needs logprobs = true")
+    _refuse(body)
+    body.end()
+    model = await call.client.model(name, **call.options)
+    prompt = _prompt(model, messages)
+    answer = checked(lambda: call.client.generate(prompt, **options), call.names)
+    reply = Reply(ChatForm(model if wants_logprobs else None), name, [answer], samples, include_usage)
+    return await begun(reply.events(), call.names) if stream else await reply.complete()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rivulet import Model, Part, Sample, TextContent
+from rivulet.gateway import sampling, tokens
+from rivulet.gateway.body import Prompt, prompts
+from rivulet.gateway.calls import Call, begun, checked
+from rivulet.gateway.problems import invalid
+from rivulet.gateway.replies import Piece, Reply, finish_reason, logprob
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+_MOST_CHOICES = 1024
+
+
+class CompletionForm:
+    """echo: a text for each choice, which it begins with. model: of the log-probabilities, or None if none are wanted."""
+
+    kind = "text_completion"
+    chunk_kind = "text_completion"
+    id_prefix = "cmpl"
+
+    def __init__(self, echo: list[str] | None, model: Model | None, return_token_ids: bool) -> None:
+        self._echo = echo
+        self._model = model
+        self._return_token_ids = return_token_ids
+        self._offsets: dict[int, int] = {}  # characters of each choice so far
+
+    def _choice(self, index: int, text: str, piece: Piece | None) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None, "finish_reason": None}
+        if piece is not None:
+            choice["finish_reason"] = finish_reason(piece.finish)
+            if self._return_token_ids:
+                choice["token_ids"] = piece.tokens.tolist()
+            if self._model is not None:
+                choice["logprobs"] = self._logprobs(index, self._model, piece)
+        return choice
+
+    def _logprobs(self, index: int, model: Model, piece: Piece) -> dict[str, Any]:
+        texts, offsets = tokens.texts(model, piece.tokens.tolist()), []
+        for text in texts:
+            offset = self._offsets.setdefault(index, len(self._echo[index]) if self._echo else 0)
+            offsets.append(offset)
+            self._offsets[index] = offset + len(text)
+        top = None
+        if piece.top_logprobs is not None:
+            top = [
+                dict(zip(tokens.texts(model, entry.token_ids.tolist()), map(logprob, entry.logprobs.tolist())))
+                for entry in piece.top_logprobs
+            ]
+        values = [] if piece.logprobs is None else piece.logprobs.tolist()
+        return {"tokens": texts, "token_logprobs": [logprob(one) for one in values], "top_logprobs": top, "text_offset": offsets}
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        return self._choice(index, self._echo[index], None) if self._echo and self._echo[index] else None
+
+    def chunk(self, index: int, part: Part) -> dict[str, Any] | None:
+        holds_more = part.tokens.size and (self._return_token_ids or self._model is not None)
+        if not (part.text or part.finish or holds_more):
+            return None
+        return self._choice(index, part.text, part)
+
+    def whole(self, index: int, sample: Sample) -> dict[str, Any]:
+        return self._choice(index, (self._echo[index] if self._echo else "") + sample.text, sample)
+
+
+def echoed(given: list[Prompt], model: Model | None) -> list[str]:
+    """The texts of prompts. Errors: Problem."""
+    found = []
+    for prompt in given:
+        if not isinstance(prompt, str):
+            if model is None or not isinstance(model.content, TextContent) or not model.content.alphabet:
+                raise invalid("echo", "a prompt of token ids can be echoed only for a model whose tokens are characters")
+            prompt = "".join(tokens.texts(model, prompt))
+        found.append(prompt)
+    return found
+
+
+def take_logprobs(call: Call, options: dict[str, Any]) -> bool:
+    """Whether log-probabilities are wanted. Errors: Problem."""
+    call.names["top_logprobs"] = call.names["logprobs.top_n"] = "logprobs"
+    top = call.body.integer("logprobs", 0, 20)
+    if top is None:
+        return False
+    options.update(logprobs=True, top_logprobs=top)
+    return True
+
+
+async def create(call: Call) -> Any:
+    body = call.body
+    model = body.required_text("model")
+    prompt = body.take("prompt")
+    given = prompts("" if prompt is None else prompt)
+    stream, include_usage = sampling.take_stream(body)
+    options = sampling.take(body)
+    most = body.take("max_tokens")
+    options.update(model=model, max_tokens=DEFAULT_MAX_TOKENS if most is None else most, cache=call.cache, **call.options)
+    samples = body.integer("n", 1, _MOST_CHOICES) or 1
+    options["num_samples"] = samples
+    if len(given) * samples > _MOST_CHOICES:
+        raise invalid("n", f"must give at most {_MOST_CHOICES} choices; got {samples} for each of {len(given)} prompts")
+    body.only("best_of", samples)
+    body.only("suffix", "")
+    echo, ids = body.flag("echo"), body.flag("return_token_ids")
+    wants_logprobs = take_logprobs(call, options)
+    if echo and wants_logprobs:
+        raise invalid("logprobs", "cannot be combined with echo = true", "UNSUPPORTED_PARAMETER")
+    body.end()
+    needs_model = wants_logprobs or (echo and not all(isinstance(prompt, str) for prompt in given))
+    described = await call.client.model(model, **call.options) if needs_model else None
+    texts = [text for text in echoed(given, described) for _ in range(samples)] if echo else None
+    form = CompletionForm(texts, described if wants_logprobs else None, ids)
+    streams = [checked(lambda: call.client.generate(one, **options), call.names) for one in given]
+    reply = Reply(form, model, streams, samples, include_usage)
+    return await begun(reply.events(), call.names) if stream else await reply.complete()

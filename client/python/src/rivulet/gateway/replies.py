@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replies of the server as OpenAI's objects: complete ones, and the chunks of a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Union
+
+from rivulet import AsyncGenerateStream, Finish, FinishReason, Generation, Part, Sample, Usage
+from rivulet.errors import Internal
+from rivulet.gateway.calls import DONE, event
+
+Piece = Union[Part, Sample]
+
+_LEAST_LOGPROB = -9999.0  # JSON has no infinity
+
+
+def finish_reason(finish: Finish | None) -> str | None:
+    if finish is None:
+        return None
+    return "length" if finish.reason is FinishReason.LENGTH else "stop"
+
+
+def logprob(value: float) -> float:
+    return max(float(value), _LEAST_LOGPROB)
+
+
+def usage_of(usages: Iterable[Usage | None]) -> dict[str, Any]:
+    """Over all prompts of a request. Errors: Internal."""
+    prompt = completion = cached = 0
+    for usage in usages:
+        if usage is None:
+            raise Internal("the reply ended without usage")
+        prompt += usage.prompt_tokens
+        completion += usage.completion_tokens
+        cached += usage.cached_prompt_tokens
+    return {
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }  # fmt: skip
+
+
+class Form(Protocol):
+    """How a route writes choices. index: of the choice, over all prompts of the request."""
+
+    kind: str
+    chunk_kind: str
+    id_prefix: str
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """What a stream sends of a choice before its first part."""
+
+    def chunk(self, index: int, part: Part) -> dict[str, Any] | None:
+        """A part of a choice; None if it holds nothing to send."""
+
+    def whole(self, index: int, sample: Sample) -> dict[str, Any]: ...
+
+
+@dataclass
+class Reply:
+    """One request: a reply of the server for each of its prompts, `samples` choices each."""
+
+    form: Form
+    model: str
+    streams: Sequence[AsyncGenerateStream]
+    samples: int
+    include_usage: bool = False
+    session: dict[str, Any] | None = None  # of a reply on a session: its id, and its position so far
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def _object(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        session = {} if self.session is None else {"session": self.session}
+        head = {"id": f"{self.form.id_prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
+        return {**head, "choices": choices, **session, **more}
+
+    def _moved(self, pieces: Iterable[Part]) -> None:
+        for piece in pieces:
+            if self.session is not None and piece.proto.HasField("session"):
+                self.session["position"] = piece.proto.session.position
+
+    async def complete(self) -> dict[str, Any]:
+        """The whole reply. Errors: those of the server."""
+        generations = await _collected(self.streams)
+        choices = [
+            self.form.whole(number * self.samples + index, sample)
+            for number, generation in enumerate(generations)
+            for index, sample in enumerate(generation.samples)
+        ]
+        return self._object(self.form.kind, choices, usage=usage_of(one.usage for one in generations))
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """The chunks of the reply. The calls to the server end when it is closed."""
+        none: Mapping[str, Any] = {"usage": None} if self.include_usage else {}
+        opened: set[int] = set()
+        parts = _merged(self.streams)
+        try:
+            async for number, part in parts:
+                self._moved((part,))
+                index = number * self.samples + part.sample_index
+                opening = None if index in opened else self.form.opening(index)
+                opened.add(index)
+                for choice in (opening, self.form.chunk(index, part)):
+                    if choice is not None:
+                        yield event(self._object(self.form.chunk_kind, [choice], **none))
+        finally:
+            await parts.aclose()
+        if self.include_usage:
+            usage = usage_of(stream.usage for stream in self.streams)
+            yield event(self._object(self.form.chunk_kind, [], usage=usage))
+        yield DONE
+
+
+async def _collected(streams: Sequence[AsyncGenerateStream]) -> list[Generation]:
+    """All replies; if one fails, the others are ended."""
+    tasks = [asyncio.ensure_future(stream.collect()) for stream in streams]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in streams:
+            stream.close()
+
+
+async def _next(stream: AsyncGenerateStream) -> Part | None:
+    try:
+        return await stream.__anext__()
+    except StopAsyncIteration:
+        return None
+
+
+async def _merged(streams: Sequence[AsyncGenerateStream]) -> AsyncGenerator[tuple[int, Part], None]:
+    """The parts of all replies as they arrive, each with the number of its stream."""
+    tasks: dict[asyncio.Task[Part | None], int] = {}
+    try:
+        if len(streams) == 1:
+            async for part in streams[0]:
+                yield 0, part
+            return
+        tasks = {asyncio.create_task(_next(stream)): number for number, stream in enumerate(streams)}
+        while tasks:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                number, found = tasks.pop(task), task.result()
+                if found is not None:
+                    yield number, found
+                    tasks[asyncio.create_task(_next(streams[number]))] = number
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in streams:
+            stream.close()

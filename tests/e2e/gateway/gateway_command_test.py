@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rivulet-gateway as a command, and what it makes of errors, keys and certificates: against a gRPC server that follows a script."""
+
+import http.client
+import io
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import unittest
+from concurrent import futures
+from contextlib import redirect_stderr
+from pathlib import Path
+
+import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
+from gateway import PATIENCE, Gateway, run
+
+import grpc
+import openai
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from rivulet.gateway import command, templates
+from rivulet.v1 import inference_pb2
+
+OPENSSL = shutil.which("openssl")
+KEY = "Bearer a-key"
+
+
+def part(**fields):
+    return inference_pb2.GenerateReply(**fields)
+
+
+WHOLE = [part(seed=1, tokens=[1], text="a"), part(first_position=1, tokens=[2], text="b", finish={"reason": "FINISH_REASON_LENGTH"}), part(usage={"completion_tokens": 2})]
+
+
+def failing(context, code, reason="", field="", retry_seconds=None):
+    """Ends a call as rivulet-server does."""
+    status = status_pb2.Status(code=code.value[0], message="said by the server")
+    details = [error_details_pb2.ErrorInfo(domain="rivulet", reason=reason)]
+    if field:
+        details.append(error_details_pb2.BadRequest(field_violations=[{"field": field}]))
+    if retry_seconds is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromNanoseconds(round(retry_seconds * 1e9))
+        details.append(retry)
+    for detail in details:
+        packed = any_pb2.Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
+    context.abort(code, "said by the server")
+
+
+class FakeServer:
+    """Serves the model "m". Generate yields what `generate(context)` does, a function that tests set. metadata: of each Generate."""
+
+    def __init__(self, credentials=None):
+        self.generate, self.metadata, self.requests = lambda context: iter(WHOLE), [], []
+        self.server = grpc.server(futures.ThreadPoolExecutor(8))
+        messages = inference_pb2
+        handlers = {
+            "Generate": grpc.unary_stream_rpc_method_handler(
+                self._generate, messages.GenerateRequest.FromString, messages.GenerateReply.SerializeToString
+            ),
+            "ListModels": grpc.unary_unary_rpc_method_handler(
+                lambda request, context: messages.ListModelsReply(models=[{"name": "m"}]),
+                messages.ListModelsRequest.FromString, messages.ListModelsReply.SerializeToString,
+            ),
+        }  # fmt: skip
+        self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("rivulet.v1.InferenceService", handlers)])
+        address = "127.0.0.1:0"
+        port = self.server.add_secure_port(address, credentials) if credentials else self.server.add_insecure_port(address)
+        self.target = f"127.0.0.1:{port}"
+
+    def _generate(self, request, context):
+        self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        yield from self.generate(context)
+
+    def __enter__(self):
+        self.server.start()
+        return self
+
+    def __exit__(self, *exception):
+        self.server.stop(None).wait()
+
+
+class ErrorsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(FakeServer())
+        cls.gateway = cls.enterClassContext(Gateway(cls.server.target))
+
+    def post(self, body=None, headers=None):
+        """Status, headers and text of the answer to a completion."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=PATIENCE)
+        self.addCleanup(connection.close)
+        request = json.dumps({"model": "m", "prompt": "a", **(body or {})})
+        connection.request("POST", "/v1/completions", request, {"content-type": "application/json", **(headers or {})})
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+
+    def test_every_status_has_its_own_and_names_reason_and_parameter(self):
+        code = grpc.StatusCode
+        for status, expected, kind in (
+            (code.INVALID_ARGUMENT, 400, "invalid_request_error"), (code.OUT_OF_RANGE, 400, "invalid_request_error"),
+            (code.UNAUTHENTICATED, 401, "authentication_error"), (code.PERMISSION_DENIED, 403, "permission_error"),
+            (code.NOT_FOUND, 404, "invalid_request_error"), (code.FAILED_PRECONDITION, 409, "conflict_error"),
+            (code.ABORTED, 409, "conflict_error"), (code.RESOURCE_EXHAUSTED, 429, "rate_limit_error"),
+            (code.INTERNAL, 500, "server_error"), (code.DATA_LOSS, 500, "server_error"), (code.UNIMPLEMENTED, 501, "server_error"),
+            (code.DEADLINE_EXCEEDED, 504, "server_error"),
+        ):  # fmt: skip
+            for stream in (False, True):
+                with self.subTest(status=status, stream=stream):
+                    self.server.generate = lambda context: failing(context, status, "A_REASON", "sampling.top_p")
+                    got, headers, answer = self.post({"stream": stream})
+                    error = {"message": "said by the server", "type": kind, "param": "top_p", "code": "A_REASON"}
+                    self.assertEqual((got, json.loads(answer)), (expected, {"error": error}))
+                    self.assertEqual(headers["www-authenticate"], "Bearer" if expected == 401 else None)
+
+    def test_a_full_queue_says_when_to_come_back(self):
+        self.server.generate = lambda context: failing(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", "", 1.25)
+        status, headers, answer = self.post()
+        self.assertEqual((status, json.loads(answer)["error"]["param"]), (429, None))
+        self.assertEqual((headers["retry-after"], headers["retry-after-ms"]), ("2", "1250"))
+
+    def test_an_error_in_mid_stream_is_the_last_event(self):
+        def generate(context):
+            yield WHOLE[0]
+            failing(context, grpc.StatusCode.UNAVAILABLE, "DRAINING")
+
+        self.server.generate = generate
+        status, headers, answer = self.post({"stream": True})
+        first, last, end = answer.split("\n\n")
+        self.assertEqual((status, end), (200, ""))
+        self.assertIn("text/event-stream", headers["content-type"])
+        self.assertEqual(json.loads(first.removeprefix("data: "))["choices"][0]["text"], "a")
+        error = {"message": "said by the server", "type": "server_error", "param": None, "code": "DRAINING"}
+        self.assertEqual(json.loads(last.removeprefix("data: ")), {"error": error})
+        with openai.OpenAI(base_url=f"{self.gateway.url}/v1", api_key="k", max_retries=0) as client:
+            with self.assertRaises(openai.APIError) as caught:
+                list(client.completions.create(model="m", prompt="a", stream=True))
+        self.assertEqual(caught.exception.code, "DRAINING")
+
+    def test_the_key_is_passed_on_and_salts_the_cache(self):
+        self.server.generate = lambda context: iter(WHOLE)
+        begin = len(self.server.requests)
+        for headers in ({}, {"Authorization": KEY}, {"Authorization": KEY}, {"Authorization": KEY + "2"}):
+            status, _, answer = self.post(headers=headers)
+            self.assertEqual((status, json.loads(answer)["choices"][0]["text"]), (200, "ab"))
+        passed = [metadata.get("authorization") for metadata in self.server.metadata[begin:]]
+        self.assertEqual(passed, [None, KEY, KEY, KEY + "2"])
+        caches = [request.cache for request in self.server.requests[begin:]]
+        self.assertTrue(all(cache.enabled for cache in caches))
+        none, first, again, other = (cache.salt for cache in caches)
+        self.assertEqual((none, first), ("", again))
+        self.assertEqual(len({none, first, other}), 3)
+        self.assertNotIn("a-key", first + other)
+
+    def test_a_key_that_no_header_of_grpc_can_hold_is_refused_and_not_repeated(self):
+        status, _, answer = self.post(headers={"Authorization": "Bearer \u00e9-secret".encode("latin-1")})
+        self.assertEqual((status, json.loads(answer)["error"]["code"]), (401, "UNAUTHENTICATED"))
+        self.assertNotIn("secret", answer)
+
+
+class StartAndEndTest(unittest.TestCase):
+    def fails(self, code, mention, *args):
+        got, out, err = run(*args)
+        self.assertEqual((got, out, err.count("\n")), (code, "", 1), err)
+        self.assertTrue(err.startswith("rivulet-gateway: "), err)
+        self.assertIn(mention, err)
+
+    def test_bad_options_end_with_one_line(self):
+        for args, mention in (
+            ((), "--target"),
+            (("--target", "localhost"), "--target: must be HOST:PORT"),
+            (("--target", "a:1", "--port", "3"), "--port"),
+            (("--target", "a:1", "--tls-ca", "/absent/ca.pem"), "--tls-ca: /absent/ca.pem: No such file"),
+            (("--target", "a:1", "--tls-ca", "/dev/null"), "--tls-ca: /dev/null is empty"),
+            (("--target", "a:1", "--drain-seconds", "-1"), "--drain-seconds: must be at least 0; got -1"),
+        ):
+            with self.subTest(args), redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as caught:
+                command.main(args)
+            self.assertEqual((caught.exception.code, said.getvalue().count("\n")), (2, 1), said.getvalue())
+            self.assertIn(mention, said.getvalue())
+
+    def test_what_cannot_be_reached_or_listened_on_ends_with_one_line(self):
+        with FakeServer() as server, socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            self.fails(3, f"--listen: cannot listen on {address}: Address already in use", "--target", server.target, "--listen", address)
+            self.fails(2, "--listen: must be HOST:PORT", "--target", server.target, "--listen", "8000")
+            target = server.target
+        self.fails(3, f"--target: {target}: ", "--target", target)
+
+    def test_sigterm_lets_a_stream_end(self):
+        begun, go_on = threading.Event(), threading.Event()
+
+        def generate(context):
+            yield WHOLE[0]
+            begun.set()
+            go_on.wait(PATIENCE)
+            yield from WHOLE[1:]
+
+        with FakeServer() as server, Gateway(server.target) as gateway:
+            server.generate = generate
+            with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0, timeout=PATIENCE) as client:
+                stream = client.completions.create(model="m", prompt="a", stream=True)
+                chunks = iter(stream)
+                text = next(chunks).choices[0].text
+                self.assertTrue(begun.wait(PATIENCE))
+                gateway.process.send_signal(signal.SIGTERM)
+                go_on.set()
+                text += "".join(chunk.choices[0].text for chunk in chunks)
+            _, log = gateway.process.communicate(timeout=PATIENCE)
+        self.assertEqual((text, gateway.process.returncode), ("ab", 0), log)
+        self.assertIn('"event":"stopped"', log)
+
+    def test_a_stream_that_does_not_end_is_ended_after_the_drain_time(self):
+        begun, ended = threading.Event(), threading.Event()
+
+        def generate(context):
+            context.add_callback(ended.set)
+            yield WHOLE[0]
+            begun.set()
+            ended.wait(PATIENCE)
+
+        with FakeServer() as server, Gateway(server.target, "--drain-seconds", "0") as gateway:
+            server.generate = generate
+            with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k", max_retries=0, timeout=PATIENCE) as client:
+                stream = client.completions.create(model="m", prompt="a", stream=True)
+                next(iter(stream))
+                code, log = gateway.stop()
+                self.assertTrue(ended.wait(PATIENCE))
+        self.assertEqual(code, 0, log)
+
+    @unittest.skipUnless(OPENSSL, "openssl is absent")
+    def test_tls_to_the_server(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for host in ("server", "other"):
+                subprocess.run(
+                    [OPENSSL, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+                     "-subj", f"/CN={host}", "-addext", "subjectAltName=IP:127.0.0.1",
+                     "-keyout", folder / f"{host}.key", "-out", folder / f"{host}.pem"],
+                    check=True, capture_output=True,
+                )  # fmt: skip
+            pair = ((folder / "server.key").read_bytes(), (folder / "server.pem").read_bytes())
+            with FakeServer(grpc.ssl_server_credentials([pair])) as server:
+                with Gateway(server.target, "--tls-ca", str(folder / "server.pem")) as gateway:
+                    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k") as client:
+                        self.assertEqual([model.id for model in client.models.list()], ["m"])
+                for wrong in (("--tls-ca", str(folder / "other.pem")), ()):
+                    with self.subTest(wrong):
+                        self.fails(3, f"--target: {server.target}: ", "--target", server.target, *wrong)
+
+
+class TemplateTest(unittest.TestCase):
+    """Templates as the files of published models write them."""
+
+    CHATML = (
+        "{%- for message in messages %}\n    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}\n"
+        "{%- endfor %}\n{%- if add_generation_prompt %}\n    {{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n"
+    )
+    MESSAGES = [{"role": "user", "content": "a < b & \u00e9"}]
+
+    def test_a_conversation_becomes_a_prompt(self):
+        self.assertEqual(
+            templates.render(self.CHATML, self.MESSAGES, {}), "<|im_start|>user\na < b & \u00e9<|im_end|>\n<|im_start|>assistant\n"
+        )
+        template = "{{ bos_token }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m | tojson }}{% endfor %}"
+        twice = templates.render(template, self.MESSAGES * 2, {"bos_token": "<s>"})
+        self.assertEqual(twice, '<s>{"role": "user", "content": "a < b & \u00e9"}')
+
+    def test_a_template_that_refuses_fails_or_reaches_out_is_an_error(self):
+        for template, mention in (
+            ("{{ raise_exception('only one turn') }}", "only one turn"),
+            ("{% for %}", "Expected an expression"),
+            ("{{ messages[9].content }}", "no element 9"),
+            ("{{ 1 / 0 }}", "division by zero"),
+            ("{{ messages.__class__.__mro__ }}", "unsafe"),
+            ("{{ messages.append(1) }}", "unsafe"),
+            ("{% include '/etc/passwd' %}", "loader"),
+        ):
+            with self.subTest(template), self.assertRaises(templates.TemplateError) as caught:
+                templates.render(template, self.MESSAGES, {})
+            self.assertIn(mention, str(caught.exception))
+
+
+if __name__ == "__main__":
+    unittest.main()
