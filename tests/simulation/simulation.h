@@ -60,7 +60,7 @@ class Simulation {
   using Asked = simulated::Asked;
   using Kept = simulated::Kept;
 
-  // setup.cc: the engine.
+  // world.cc: the engine.
   void DrawWorld();
   void DrawLimits();
   void DrawDisk();
@@ -118,7 +118,7 @@ class Simulation {
   // The request is in flight, or was refused for a good reason.
   void Accepted(Asked* asked, const absl::StatusOr<RequestId>& id);
 
-  // draw.cc: the parts of that.
+  // draws.cc: the parts of that.
   SessionRef DrawSession(Asked* asked);
   void DrawHash(const Asked& asked, SessionRef* ref);
   GenerateSpec DrawGenerate();
@@ -130,8 +130,8 @@ class Simulation {
   std::string DrawMark();
   Priority DrawPriority();
 
-  // ends.cc, session_ends.cc: what is made of their ends. End is for all kinds; true: it reached
-  // its session, if any, and was not ended from outside.
+  // result_judge.cc, session_judge.cc: what is made of their ends. End is for all kinds; true: it
+  // reached its session, if any, and was not ended from outside.
   bool End(Asked* asked, const absl::Status& status);
   void EndGenerate(Asked* asked, const GenerateSpec& spec, const SeenReply& seen,
                    const Usage& usage);
