@@ -158,7 +158,6 @@ LARGE_CLASSES = {
     "model/blocks/block_config.h BlockConfig": "settings of a model, one field for each of its configuration",
     "model/config.h ModelConfig": "likewise",
     "model/cuda/cuda_scratch.h CudaScratch": "pointers and strides of one allocation, in the order in which they lie in it",
-    "tests/simulation/simulation.h Simulation": "what is drawn, what is done and what is checked of one schedule; not split yet",
     "tests/stress/cancel_stage.h CancelStage": "a method for each thing that a trial can do to its stage",
 }
 

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What simulated clients know: of their sessions, of their requests that have not ended, of the
-// snapshots that they took.
+// Clients: what simulated clients know of their sessions.
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
-#include "server/engine/reply.h"
-#include "server/engine/request.h"
-#include "server/sessions/session.h"
-#include "tests/simulation/truth.h"
+#include "absl/functional/function_ref.h"
+#include "tests/simulation/journal.h"
+#include "tests/simulation/requests.h"
 
 namespace rivulet::simulated {
 
@@ -31,40 +28,47 @@ struct Client {
   int gone_turn = 0;                // ... in this turn
   absl::Time used_low, used_high;   // last use lies between
 };
-// A request that has not ended.
-struct Asked {
-  int number = 0;
-  std::string what;
-  RequestId id = 0;
-  std::string tenant;  // on whose account
-  Priority priority = Priority::kNormal;
-  absl::Time arrival;
-  bool first = false;        // no request of its tenant can get slots before it
-  int64_t runs_before = 0;   // when it came ...
-  int tenants = 0;           // ... and the tenants that may wait or hold slots, its own among them
-  Client* client = nullptr;  // null: none, or an id that never was
-  bool foreign = false;      // under another tenant's name, or such an id
-  bool closes = false;
-  bool goes_on = false;          // may go on from a kept state
-  int turn = 0;                  // of the engine when it was asked ...
-  std::optional<int> cancelled;  // ... and cancelled
-  absl::Time deadline = absl::InfiniteFuture();
-  std::string refusal;  // the reason for which it must be refused at once; empty: none
-  int places = 1;
-  int opens = 1;  // sessions, if it opens any
-  int64_t tokens = 0;
-  bool asleep = false;                   // reads nothing before the rest
-  std::optional<absl::Time> full_since;  // its reader has not read since then, and it is full
-  int64_t held_back = 0;  // tokens that may come at once although they were not drawn in one run
-  std::unique_ptr<ReplyListener> listener;  // of a Generate
-  std::shared_ptr<Reply> reply;
-  std::optional<SessionState> restores;
-};
-struct Kept {  // a snapshot
-  std::string bytes;
-  std::string tenant;
-  uint64_t seed = 0;
-  SessionState state;
+
+// What the engine says of a session of `client` is true if it is in `state`.
+bool Fits(const SessionInfo& info, const Client& client, const SessionState& state);
+
+// All sessions that ever were, oldest first. Thread: one.
+class Clients {
+ public:
+  // Both are borrowed.
+  Clients(const TurnClock& clock, Journal* journal) : clock_(clock), journal_(journal) {}
+
+  // A session was opened that is in one of the states `maybe`.
+  Client* Open(const SessionInfo& info, const std::string& tenant, std::vector<SessionState> maybe);
+  // Those are gone that the turn that begins now must find idle for too long.
+  void Expire(const Requests& requests);
+  bool MayHaveExpired(const Client& client) const {
+    return clock_.MayHavePassed(client.used_low + client.idle);
+  }
+  // A request on it has just ended; not `for_certain`: it may have ended before it used it.
+  void Used(Client* client, bool for_certain);
+  // It was closed, or has expired, in this turn.
+  static void Gone(Client* client, int turn);
+  // Sessions that may have been open when a request was carried out that was asked for in this
+  // turn; `tenant`: of this one alone.
+  int Most(int turn, const std::optional<std::string>& tenant = std::nullopt) const;
+  // Keeps the states of its session that `follow` explains, each replaced by what follows from it.
+  // None: a promise is broken.
+  void Narrow(const Asked& asked,
+              absl::FunctionRef<std::vector<SessionState>(const SessionState&)> follow);
+
+  bool empty() const { return clients_.empty(); }
+  // One that is open, if some tries find one. REQUIRES: !empty().
+  Client* Choose(Choices* choices);
+  auto begin() { return clients_.begin(); }
+  auto end() { return clients_.end(); }
+  auto begin() const { return clients_.begin(); }
+  auto end() const { return clients_.end(); }
+
+ private:
+  const TurnClock& clock_;
+  Journal* const journal_;
+  std::deque<Client> clients_;
 };
 
 }  // namespace rivulet::simulated

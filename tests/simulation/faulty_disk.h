@@ -26,6 +26,7 @@ class FaultyDisk {
   struct Faults {
     int writes_one_in = 0, reads_one_in = 0;  // one of so many fails; 0: none
     int max_files = 1000;                     // beyond, writes fail
+    bool slow = false;                        // its work is seldom done
   };
   // `choices` is borrowed.
   FaultyDisk(Choices* choices, const Faults& faults) : choices_(choices), to_come_(faults) {}

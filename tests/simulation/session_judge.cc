@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is made of the ends of calls on sessions: fork, rewind, list, snapshot.
+#include "tests/simulation/session_judge.h"
+
 #include <algorithm>
+#include <span>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "server/sessions/snapshot.h"
-#include "tests/simulation/simulation.h"
 
-namespace rivulet {
+namespace rivulet::simulated {
 namespace {
 
 bool IsStateOf(const FakeHistory& history, std::span<const float> state) {
@@ -17,13 +17,38 @@ bool IsStateOf(const FakeHistory& history, std::span<const float> state) {
 
 }  // namespace
 
-void Simulation::EndFork(Asked* asked, const ForkSpec& spec,
-                         const absl::StatusOr<std::vector<SessionInfo>>& seen) {
+void SessionJudge::Open(Asked* asked, const OpenSpec& spec,
+                        const absl::StatusOr<SessionInfo>& seen) {
+  if (status_->End(asked, seen.status()) && seen.ok()) {
+    journal_->Count("open");
+    const absl::Duration idle = spec.idle_timeout.value_or(world_.options.sessions.default_idle);
+    if (seen->seed != *spec.seed || seen->position != 0 || seen->idle_timeout != idle)
+      journal_->Broken("a new session is not as asked for");
+    clients_->Open(*seen, spec.tenant, {SessionState()});
+  }
+  requests_->Remove(asked);
+}
+
+void SessionJudge::Close(Asked* asked, const absl::Status& status) {
+  if (status_->End(asked, status) && status.ok()) {
+    journal_->Count("close");
+    Clients::Gone(asked->client, asked->turn + 1);
+    for (const Asked& other : *requests_) {
+      if (other.client == asked->client && !other.foreign && other.number < asked->number) {
+        journal_->Broken("I8: ", other.what, " goes on after ", asked->what);
+      }
+    }
+  }
+  requests_->Remove(asked);
+}
+
+void SessionJudge::Fork(Asked* asked, const ForkSpec& spec,
+                        const absl::StatusOr<std::vector<SessionInfo>>& seen) {
   const std::string reason = ReasonOf(seen.status());
   const bool full = reason == "SESSION_LIMIT" || reason == "TENANT_SESSION_LIMIT";
-  if (End(asked, seen.status()) && !full) {
+  if (status_->End(asked, seen.status()) && !full) {
     std::vector<SessionState> forked;
-    Narrow(*asked, [&](const SessionState& state) -> std::vector<SessionState> {
+    clients_->Narrow(*asked, [&](const SessionState& state) -> std::vector<SessionState> {
       const int64_t position = spec.session.position.value_or(state.size());
       const bool within = position >= 0 && position <= state.size();
       if (!seen.ok())
@@ -42,19 +67,19 @@ void Simulation::EndFork(Asked* asked, const ForkSpec& spec,
       forked.push_back(fork);
       return {state};
     });
-    if (seen.ok() && broken_.empty()) {
-      Count("fork");
-      for (const SessionInfo& info : *seen) NewClient(info, asked->client->tenant, forked);
+    if (seen.ok() && journal_->ok()) {
+      journal_->Count("fork");
+      for (const SessionInfo& info : *seen) clients_->Open(info, asked->client->tenant, forked);
     }
   }
-  Remove(asked);
+  requests_->Remove(asked);
 }
 
-void Simulation::EndRewind(Asked* asked, const SessionRef& to,
-                           const absl::StatusOr<SessionInfo>& seen) {
+void SessionJudge::Rewind(Asked* asked, const SessionRef& to,
+                          const absl::StatusOr<SessionInfo>& seen) {
   const std::string reason = ReasonOf(seen.status());
-  if (End(asked, seen.status())) {
-    Narrow(*asked, [&](SessionState state) -> std::vector<SessionState> {
+  if (status_->End(asked, seen.status())) {
+    clients_->Narrow(*asked, [&](SessionState state) -> std::vector<SessionState> {
       const auto mark = state.marks.find(to.mark);
       const bool known = to.mark.empty() || mark != state.marks.end();
       if (!known)
@@ -67,42 +92,52 @@ void Simulation::EndRewind(Asked* asked, const SessionRef& to,
       state.Cut(position);
       return Fits(*seen, *asked->client, state) ? std::vector{state} : std::vector<SessionState>();
     });
-    if (seen.ok()) Count("rewind");
+    if (seen.ok()) journal_->Count("rewind");
   }
-  Remove(asked);
+  requests_->Remove(asked);
 }
 
-void Simulation::EndList(const Asked& asked, const std::string& tenant,
-                         const std::vector<SessionInfo>& seen) {
-  Count("list");
+void SessionJudge::List(Asked* asked, bool beyond, const absl::StatusOr<SessionPage>& seen) {
+  if (status_->End(asked, seen.status()) && seen.ok()) {
+    if (!beyond) {
+      JudgeList(*asked, seen->sessions);
+    } else if (!seen->sessions.empty()) {
+      journal_->Broken("I9: a page too far");
+    }
+  }
+  requests_->Remove(asked);
+}
+
+void SessionJudge::JudgeList(const Asked& asked, const std::vector<SessionInfo>& seen) {
+  journal_->Count("list");
   size_t known = 0;
-  for (const Client& client : clients_) {
+  for (const Client& client : *clients_) {
     const auto info = std::find_if(seen.begin(), seen.end(),
                                    [&](const SessionInfo& other) { return other.id == client.id; });
     if (info == seen.end()) {
-      const bool sure =
-          client.tenant == tenant && !client.gone && !client.closing && !MayHaveExpired(client);
-      if (sure) Broken(absl::StrCat("I9: session ", client.number, " is not listed"));
+      const bool sure = client.tenant == asked.tenant && !client.gone && !client.closing &&
+                        !clients_->MayHaveExpired(client);
+      if (sure) journal_->Broken("I9: session ", client.number, " is not listed");
       continue;
     }
     ++known;
-    if (client.tenant != tenant) Broken("I4: another tenant's session is listed");
+    if (client.tenant != asked.tenant) journal_->Broken("I4: another tenant's session is listed");
     if (client.gone && client.gone_turn <= asked.turn + 1)
-      Broken("I9: a session that is gone is listed");
+      journal_->Broken("I9: a session that is gone is listed");
     const bool fits =
         std::any_of(client.maybe.begin(), client.maybe.end(),
                     [&](const SessionState& state) { return Fits(*info, client, state); });
     if (!info->busy && !fits)
-      Broken(absl::StrCat("I4: session ", client.number, " is not as its client left it"));
+      journal_->Broken("I4: session ", client.number, " is not as its client left it");
   }
-  if (known != seen.size()) Broken("I9: a session is listed that nobody opened");
+  if (known != seen.size()) journal_->Broken("I9: a session is listed that nobody opened");
 }
 
-void Simulation::EndSnapshot(Asked* asked, const SessionRef& ref,
-                             const absl::StatusOr<SessionImage>& seen) {
+void SessionJudge::TakeSnapshot(Asked* asked, const SessionRef& ref,
+                                const absl::StatusOr<SessionImage>& seen) {
   const std::string reason = ReasonOf(seen.status());
-  if (End(asked, seen.status())) {
-    Narrow(*asked, [&](const SessionState& whole) -> std::vector<SessionState> {
+  if (status_->End(asked, seen.status())) {
+    clients_->Narrow(*asked, [&](const SessionState& whole) -> std::vector<SessionState> {
       const int64_t position = ref.position.value_or(whole.size());
       const bool within = position >= 0 && position <= whole.size();
       if (!within || !seen.ok()) {
@@ -121,20 +156,31 @@ void Simulation::EndSnapshot(Asked* asked, const SessionRef& ref,
         if (seen->sequence.generated(static_cast<int64_t>(i)) != state.generated[i]) return {};
       }
       const Checkpoint& kept = seen->state;
-      if (kept.fed < 0 || kept.fed > std::max<int64_t>(0, truth_.bos() + state.size() - 1))
+      if (kept.fed < 0 || kept.fed > std::max<int64_t>(0, world_.bos() + state.size() - 1))
         return {};
       if ((kept.fed == 0) != (kept.state == nullptr)) return {};
       if (kept.state != nullptr && !IsStateOf(truth_.Fed(state, kept.fed), kept.state->values()))
         return {};
       return {whole};
     });
-    if (seen.ok() && broken_.empty()) KeepSnapshot(*asked, *seen);
+    if (seen.ok() && journal_->ok()) Keep(*asked->client, *seen);
   }
-  Remove(asked);
+  requests_->Remove(asked);
 }
 
-void Simulation::KeepSnapshot(const Asked& asked, const SessionImage& image) {
-  Count("snapshot");
+void SessionJudge::Restore(Asked* asked, const std::string& tenant, uint64_t seed,
+                           const absl::StatusOr<SessionInfo>& seen) {
+  if (status_->End(asked, seen.status()) && seen.ok()) {
+    journal_->Count("restore");
+    const Client& client = *clients_->Open(*seen, tenant, {*asked->restores});
+    if (client.seed != seed || !Fits(*seen, client, *asked->restores))
+      journal_->Broken("a restored session is not the one that was kept");
+  }
+  requests_->Remove(asked);
+}
+
+void SessionJudge::Keep(const Client& client, const SessionImage& image) {
+  journal_->Count("snapshot");
   Snapshot snapshot;
   snapshot.model_name = "fake";
   snapshot.weights_sha256 = snapshot.config_sha256 = std::string(64, '0');
@@ -152,9 +198,9 @@ void Simulation::KeepSnapshot(const Asked& asked, const SessionImage& image) {
     snapshot.state.assign(image.state.state->values().begin(), image.state.state->values().end());
   }
   if (snapshots_.size() >= 4) snapshots_.erase(snapshots_.begin());
-  SessionState state = asked.client->maybe[0];
+  SessionState state = client.maybe[0];
   state.Cut(image.sequence.size());
   snapshots_.push_back({EncodeSnapshot(snapshot, ""), image.tenant, image.seed, std::move(state)});
 }
 
-}  // namespace rivulet
+}  // namespace rivulet::simulated

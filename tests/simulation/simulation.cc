@@ -4,218 +4,173 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 namespace rivulet {
 
-void Simulation::Broken(const std::string& what) {
-  Note([&] { return absl::StrCat("BROKEN: ", what); });
-  if (broken_.empty()) broken_ = what;
-}
+Simulation::Simulation(Choices choices, const SimulationOptions& options)
+    : choices_(std::move(choices)),
+      options_(options),
+      world_(DrawWorld(&choices_)),
+      journal_(clock_, options.trace),
+      engine_(world_, clock_, &choices_, options.mutant, [this] { OnBackendCall(); }),
+      requests_(clock_),
+      clients_(clock_, &journal_),
+      status_(clock_, engine_, requests_, &clients_, &journal_),
+      results_(world_, clock_, &status_, &requests_, &clients_, &journal_),
+      sessions_(world_, &status_, &requests_, &clients_, &journal_),
+      checks_(clock_, engine_, clients_, &requests_, &journal_),
+      actions_(&choices_, clock_, &engine_, &requests_, &clients_,
+               {&status_, &results_, &sessions_}, &journal_) {}
 
-void Simulation::Note(absl::FunctionRef<std::string()> what) {
-  if (!options_.trace) return;
-  trace_.push_back(absl::StrCat("turn ", turn_, " +",
-                                absl::ToInt64Milliseconds(now_ - absl::FromUnixSeconds(1'000'000)),
-                                "ms ", what()));
-}
-
-int64_t Simulation::Counted(const std::string& what) const {
-  const auto found = counts_.find(what);
-  return found == counts_.end() ? 0 : found->second;
+Simulation::~Simulation() {
+  if (engine_.get() != nullptr) Stop();  // its requests tell us of their ends
 }
 
 std::string Simulation::Run() {
-  Note([&] {
-    const BackendLimits& limits = world_.fake.limits;
-    return absl::StrCat(
-        "slots ", limits.num_slots, ", rows ", limits.max_rows, ", steps ", limits.preferred_steps,
-        "/", limits.max_steps, ", queue ", world_.options.max_queue, ", pending ",
-        world_.options.max_pending_bytes, ", sessions ", world_.options.sessions.max_open_sessions,
-        ", state bytes ", world_.options.states.max_memory_bytes, ", waiting ",
-        world_.options.sessions.max_waiting, ", fails at call ", world_.fake.fail_at_call);
-  });
-  while (actions_ < options_.max_actions && choices_.more() && broken_.empty()) Act();
-  if (broken_.empty()) FinishAll();
+  const BackendLimits& limits = world_.fake.limits;
+  const EngineOptions& options = world_.options;
+  journal_.Note("slots ", limits.num_slots, ", rows ", limits.max_rows, ", steps ",
+                limits.preferred_steps, "/", limits.max_steps, ", queue ", options.max_queue,
+                ", pending ", options.max_pending_bytes, ", sessions ",
+                options.sessions.max_open_sessions, ", state bytes ",
+                options.states.max_memory_bytes, ", waiting ", options.sessions.max_waiting,
+                ", fails at call ", world_.fake.fail_at_call);
+  for (int i = 0; i < options_.max_actions && choices_.more() && journal_.ok(); ++i) Act();
+  if (journal_.ok()) Finish();
   Stop();
-  if (!asked_.empty()) Broken(absl::StrCat("I8: ", asked_.front().what, " never ended"));
-  if (disk_ && disk_->reads() > 0) counts_["disk read"] = disk_->reads();
-  if (disk_ && disk_->faults() > 0) counts_["disk fault"] = disk_->faults();
-  if (!BackendFailed() && probe_->dirty_slots() > 0) Broken("I10: a slot was left dirty");
-  for (const std::string& violation : probe_->violations()) Broken("backend: " + violation);
-  if (broken_.empty()) JudgeEnds();
-  return broken_;
-}
-
-// What only all ends together tell.
-void Simulation::JudgeEnds() {
-  const std::string unexplained = shared_.Unexplained();
-  if (!unexplained.empty()) Broken(unexplained);
-  const bool preempted = Counted("preempted") > 0;
-  const std::string unfair =
-      clock_went_back_ ? "" : turns_.Unfair(preempted, world_.room_for_all());
-  if (!unfair.empty()) Broken("fair shares: " + unfair);
-}
-
-void Simulation::Stop() {
-  Note([] { return "the engine goes"; });
-  stopping_ = true;
-  BeginTurn();
-  engine_.reset();
+  if (!requests_.empty()) {
+    journal_.Broken("I8: ", requests_.begin()->what, " never ended");
+  }
+  if (engine_.disk() != nullptr) {
+    journal_.SetCount("disk read", engine_.disk()->reads());
+    journal_.SetCount("disk fault", engine_.disk()->faults());
+  }
+  const FakeProbe& probe = engine_.probe();
+  if (!engine_.BackendFailed() && probe.dirty_slots() > 0) {
+    journal_.Broken("I10: a slot was left dirty");
+  }
+  for (const std::string& violation : probe.violations()) journal_.Broken("backend: ", violation);
+  if (journal_.ok()) results_.AllEnded();
+  return journal_.broken();
 }
 
 void Simulation::Act() {
-  ++actions_;
   const int kind = choices_.Below(100);
   if (kind < 40) {
     Turn(/*emit=*/!choices_.OneIn(5));
   } else if (kind < 44) {
-    if (!slow_disk_ || choices_.OneIn(8)) WorkOnDisk(choices_.Between(1, 4));
+    const bool slow = world_.disk && world_.disk->slow;
+    if (!slow || choices_.OneIn(8)) engine_.WorkOnDisk(choices_.Between(1, 4));
   } else if (kind < 82) {
-    Ask();
+    actions_.Ask();
   } else if (kind < 88) {
-    CancelSomething();
+    actions_.CancelSomething();
   } else if (kind < 93) {
-    Read();
+    actions_.Read();
   } else if (kind < 98) {
     MoveClock();
   } else if (kind < 99) {
-    Emit();
+    engine_.get()->Emit();
   } else if (choices_.OneIn(20)) {
-    Note([] { return "drain begins"; });
-    draining_ = true;
-    engine_->Drain(absl::InfiniteFuture());
+    Drain(/*end_rest=*/false);
   }
 }
 
-bool Simulation::WorkOnDisk(int pieces) {
-  int done = 0;
-  while (disk_ && done < pieces && disk_->DoOne()) ++done;
-  return done > 0;
+void Simulation::Drain(bool end_rest) {
+  journal_.Note(end_rest ? "drain ends the rest" : "drain begins");
+  engine_.Drain(end_rest ? absl::InfinitePast() : absl::InfiniteFuture());
 }
 
 void Simulation::MoveClock() {
-  const absl::Time before = now_;
   const int kind = choices_.Below(100);
   if (kind == 0) {
-    now_ += absl::Hours(1);
+    clock_.Move(absl::Hours(1));
   } else if (kind == 1 && choices_.OneIn(2)) {
-    now_ -= absl::Hours(1);
+    clock_.Move(-absl::Hours(1));
   } else if (kind < 20) {
-    now_ += absl::Seconds(choices_.Between(1, 20));
+    clock_.Move(absl::Seconds(choices_.Between(1, 20)));
   } else {
-    now_ += absl::Milliseconds(choices_.Between(1, 900));
+    clock_.Move(absl::Milliseconds(choices_.Between(1, 900)));
   }
-  clock_went_back_ |= now_ < before;
-  Note([] { return "clock moved"; });
+  journal_.Note("clock moved");
 }
 
 // Other threads do something while the loop is inside a call of the backend.
 void Simulation::OnBackendCall() {
-  if (stopping_ || quiet_ || !broken_.empty() || !choices_.OneIn(12)) return;
-  Note([] { return "(while the backend works)"; });
+  if (engine_.stopping() || quiet_ || !journal_.ok() || !choices_.OneIn(12)) return;
+  journal_.Note("(while the backend works)");
   switch (choices_.Below(9)) {
     case 0:
     case 1:
-      return Emit();
+      return engine_.get()->Emit();
     case 8:
-      WorkOnDisk(1);
+      engine_.WorkOnDisk(1);
       return;
     case 2:
       return MoveClock();
     case 3:
-      return Read();
+      return actions_.Read();
     case 4:
     case 5:
-      return CancelSomething();
+      return actions_.CancelSomething();
     default:
-      return Ask();
+      return actions_.Ask();
   }
 }
 
-bool Simulation::BackendFailed() const {
-  return world_.fake.fail_at_call >= 0 && probe_->calls() > world_.fake.fail_at_call;
-}
-
 void Simulation::BeginTurn() {
-  ++turn_;
-  now_ += absl::Microseconds(1);  // so that what happened in different turns has different times
-  if (BackendFailed() && !failed_at_turn_) failed_at_turn_ = turn_;
-  latest_ = std::max(latest_, now_);
-  turn_clocks_.push_back(now_);
-  turn_runs_.push_back(probe_->num_runs());
-  ExpireClients();
+  clock_.BeginTurn(engine_.probe().num_runs());
+  engine_.BeginTurn(clock_.turn());
+  clients_.Expire(requests_);
 }
 
 void Simulation::Turn(bool emit) {
   BeginTurn();
-  int64_t holders =
-      std::count_if(asked_.begin(), asked_.end(), [](const Asked& asked) { return asked.goes_on; });
-  const int asked_before = last_number_;
-  const bool more = engine_->Turn();
-  holders += last_number_ - asked_before;
+  int64_t holders = std::count_if(requests_.begin(), requests_.end(),
+                                  [](const simulated::Asked& asked) { return asked.goes_on; });
+  const int asked_before = requests_.last_number();
+  const bool more = engine_.get()->Turn();
+  holders += requests_.last_number() - asked_before;
   if (!emit) return;
-  Emit();
-  told_turn_ = turn_;
-  if (broken_.empty()) CheckAfterTurn();
-  if (broken_.empty()) CheckLoad(/*idle=*/!more, holders);
-}
-
-void Simulation::Emit() { engine_->Emit(); }
-
-bool Simulation::MayHaveExpired(const Client& client) const {
-  return clock_went_back_ || latest_ >= client.used_low + client.idle;
-}
-
-// Those that the turn that begins now must find idle for too long.
-void Simulation::ExpireClients() {
-  if (clock_went_back_) return;
-  for (Client& client : clients_) {
-    if (client.gone || now_ < client.used_high + client.idle) continue;
-    const bool used = std::any_of(asked_.begin(), asked_.end(), [&](const Asked& asked) {
-      return asked.client == &client && !asked.foreign && asked.turn < turn_ - 1;
-    });
-    if (used) continue;
-    client.gone = true;
-    client.gone_turn = turn_;
-    Count("expired");
-    Note([&] { return absl::StrCat("session ", client.number, " expires"); });
-  }
+  engine_.get()->Emit();
+  clock_.Told();
+  checks_.AfterTurn(/*idle=*/!more, holders, results_.tokens_seen());
 }
 
 // Everybody reads, nobody disturbs: what is left must end by itself.
-void Simulation::FinishAll() {
+void Simulation::Finish() {
   const int how = choices_.Below(4);
   if (how == 0) return;  // the engine goes in the middle
-  if (how == 1) {
-    Note([] { return "drain begins"; });
-    draining_ = true;
-    engine_->Drain(absl::InfiniteFuture());
-  }
-  if (how == 2 && choices_.OneIn(3)) {
-    Note([] { return "drain ends the rest"; });
-    draining_ = ended_rest_ = true;
-    engine_->Drain(absl::InfinitePast());
-  }
+  if (how == 1) Drain(/*end_rest=*/false);
+  if (how == 2 && choices_.OneIn(3)) Drain(/*end_rest=*/true);
   quiet_ = true;
-  const bool close_all = choices_.OneIn(2) && !ended_rest_;
-  for (int turns = 0, idle = 0; idle < 3 && broken_.empty(); ++turns) {
-    for (Asked& asked : asked_) ReadOf(&asked);
-    const bool worked = WorkOnDisk(1000);
-    if (close_all && asked_.empty() && !BackendFailed()) CloseAll();
-    const size_t before = asked_.size();
-    const int64_t runs = probe_->num_runs();
+  const bool close_all = choices_.OneIn(2) && !engine_.ended_rest();
+  for (int turns = 0, idle = 0; idle < 3 && journal_.ok(); ++turns) {
+    actions_.ReadAll();
+    const bool worked = engine_.WorkOnDisk(1000);
+    if (close_all && requests_.empty() && !engine_.BackendFailed()) actions_.CloseAll();
+    const size_t before = requests_.size();
+    const int64_t runs = engine_.probe().num_runs();
     Turn(/*emit=*/true);
-    const bool busy = worked || asked_.size() != before || probe_->num_runs() != runs;
+    const bool busy = worked || requests_.size() != before || engine_.probe().num_runs() != runs;
     idle = busy ? 0 : idle + 1;
-    if (turns > 20000) Broken("I8: no end in sight");
+    if (turns > 20000) journal_.Broken("I8: no end in sight");
   }
-  if (!broken_.empty()) return;
-  if (!asked_.empty()) {
-    Broken(absl::StrCat("I8: ", asked_.front().what, " hangs although nothing stops it"));
+  if (!journal_.ok()) return;
+  if (!requests_.empty()) {
+    journal_.Broken("I8: ", requests_.begin()->what, " hangs although nothing stops it");
   }
-  CheckRest();
-  if (draining_ && !engine_->Drain(absl::InfiniteFuture())) Broken("I8: drained, and not empty");
+  checks_.AtRest();
+  if (engine_.draining() && !engine_.Drain(absl::InfiniteFuture())) {
+    journal_.Broken("I8: drained, and not empty");
+  }
+}
+
+void Simulation::Stop() {
+  journal_.Note("the engine goes");
+  BeginTurn();
+  engine_.Stop();
 }
 
 }  // namespace rivulet

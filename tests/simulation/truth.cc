@@ -31,8 +31,8 @@ void SessionState::Cut(int64_t size) {
 
 FakeHistory Truth::Fed(const SessionState& session, int64_t fed) const {
   FakeHistory history;
-  if (bos() == 1 && fed > 0) history.Feed(*world_.config.bos_token_id, false);
-  for (size_t i = 0; static_cast<int64_t>(i) < fed - bos(); ++i) {
+  if (world_.bos() == 1 && fed > 0) history.Feed(*world_.config.bos_token_id, false);
+  for (size_t i = 0; static_cast<int64_t>(i) < fed - world_.bos(); ++i) {
     history.Feed(session.tokens[i], session.generated[i]);
   }
   return history;
@@ -87,7 +87,7 @@ Drawn Truth::Draw(const SessionState& from, const GenerateSpec& spec, uint32_t s
   sampler.sample_index = sample;
   std::vector<int32_t> stops = spec.stop_ids;
   if (world_.config.eos_token_id && !spec.ignore_eos) stops.push_back(*world_.config.eos_token_id);
-  FakeHistory history = Fed(from, bos() + from.size());
+  FakeHistory history = Fed(from, world_.bos() + from.size());
   Drawn drawn;
   for (int64_t left = MaxNew(spec, from.size()); left > 0; --left) {
     if (history.count == world_.fake.non_finite_draw_position) return drawn;
@@ -193,7 +193,7 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
   SessionState begun = session;
   int64_t appended = 0;
   std::string reason = Extend(*spec.session, spec.prompt, &begun, &appended);
-  if (reason.empty() && begun.size() + bos() == 0) reason = "PROMPT_EMPTY";
+  if (reason.empty() && begun.size() + world_.bos() == 0) reason = "PROMPT_EMPTY";
   if (!reason.empty()) {
     if (ReasonOf(seen.status) == reason) possible.push_back(session);
     return possible;
@@ -231,7 +231,7 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
   SessionState begun = session;
   int64_t appended = 0;
   const int64_t position = spec.session.position.value_or(session.size());
-  const int64_t before = bos() + std::clamp<int64_t>(position, 0, session.size());
+  const int64_t before = world_.bos() + std::clamp<int64_t>(position, 0, session.size());
   const int64_t count = static_cast<int64_t>(spec.tokens.size());
   const int64_t first = before + (before == 0 ? std::min<int64_t>(1, count) : 0);
   const int64_t num_scored = spec.score ? before + count - first : 0;
@@ -279,7 +279,7 @@ std::optional<ScoreResult> Truth::ScoreSequence(const SessionState& session, int
   ScoreResult result;
   bool finite = true;
   for (int64_t i = 0; i < count; ++i) {
-    finite &= ScoreToken(Fed(session, first + i), session.tokens[size_t(first + i - bos())],
+    finite &= ScoreToken(Fed(session, first + i), session.tokens[size_t(first + i - world_.bos())],
                          spec.want_logprobs, Wanted(spec.output_positions, i), &result);
   }
   return finite ? std::make_optional(std::move(result)) : std::nullopt;
@@ -289,11 +289,11 @@ std::optional<ScoreResult> Truth::Score(const ScoreSpec& spec) const {
   ScoreResult result;
   bool finite = true;
   FakeHistory history;
-  const size_t skipped = bos() == 1 ? 0 : std::min<size_t>(1, spec.tokens.size());
+  const size_t skipped = world_.bos() == 1 ? 0 : std::min<size_t>(1, spec.tokens.size());
   for (size_t k = 0; k + skipped < spec.tokens.size(); ++k) {
     const bool fresh = k == 0 || (spec.window > 0 && k % static_cast<size_t>(spec.window) == 0);
     if (fresh) history = FakeHistory();
-    const bool feeds_bos = fresh && bos() == 1;
+    const bool feeds_bos = fresh && world_.bos() == 1;
     history.Feed(feeds_bos ? *world_.config.bos_token_id : spec.tokens[k + skipped - 1], false);
     finite &= ScoreToken(history, spec.tokens[k + skipped], spec.want_logprobs,
                          Wanted(spec.output_positions, static_cast<int64_t>(k)), &result);

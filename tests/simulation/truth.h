@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Truth: what the engine promises, said without slots, runs, checkpoints, tiers or threads. A
 // session is the sequence of its tokens; a token is FakeBackend's pure function of what was fed
-// before it. With truth.cc under 300 lines, so that it can be read against server/engine/README.md.
+// before it. It stays short, so that it can be read against server/engine/README.md.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +14,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/base/error.h"
-#include "model/config.h"
-#include "model/tokenizer.h"
 #include "server/engine/engine.h"
-#include "server/engine/loop/parked_room.h"
 #include "server/engine/reply.h"
 #include "server/engine/request.h"
+#include "tests/simulation/world.h"
 #include "tests/support/fake_backend.h"
 
 namespace rivulet {
-
-// What the engine under test is made from.
-struct World {
-  ModelConfig config;
-  std::optional<Tokenizer> tokenizer;
-  FakeBackendOptions fake;
-  EngineOptions options;
-
-  static constexpr int kTenants = 3;
-  ParkedRoom parked_room() const { return ParkedRoomOf(options.max_parked_bytes, fake.limits); }
-  // That every tenant may begin as much as there are slots.
-  bool room_for_all() const {
-    return parked_room().begun >= kTenants * int64_t{fake.limits.num_slots};
-  }
-};
 
 struct SessionState {
   std::vector<int32_t> tokens;
@@ -80,7 +63,6 @@ class Truth {
 
   // After the first `fed` tokens of the sequence, the implied bos counted.
   FakeHistory Fed(const SessionState& session, int64_t fed) const;
-  int64_t bos() const { return world_.config.has_bos() ? 1 : 0; }
 
   // What `spec` draws after `from`, which holds its prompt.
   Drawn Draw(const SessionState& from, const GenerateSpec& spec, uint32_t sample) const;

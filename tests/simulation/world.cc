@@ -1,37 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of a schedule: small limits, so that all of them are met.
-#include <utility>
+#include "tests/simulation/world.h"
 
-#include "tests/simulation/simulation.h"
+#include "absl/time/time.h"
+#include "tests/simulation/truth.h"
 
 namespace rivulet {
-
-void Simulation::DrawWorld() {
-  const bool with_bos = choices_.Below(3) > 0;
-  const bool text = choices_.OneIn(3);
-  if (text) letters_ = 5;  // few, so that stop strings are met
-  world_.config = FakeConfig(letters_ + (with_bos ? 3 : 2), with_bos);
-  if (choices_.OneIn(3)) world_.config.eos_token_id = letters_;
-  if (choices_.OneIn(4)) {
-    world_.config.position.type = PositionType::kLearned;
-    world_.config.position.max_length = choices_.Between(20, 60);
-  }
-  if (text) world_.tokenizer = *Tokenizer::CreateChar("abcde");
-  BackendLimits& limits = world_.fake.limits;
-  limits.num_slots = choices_.Between(1, 5);
-  limits.max_rows = choices_.Between(1, limits.num_slots);
-  limits.max_tokens = choices_.Between(4, 40);
-  limits.max_steps = choices_.Between(1, 5);
-  limits.preferred_steps = choices_.Between(1, limits.max_steps);
-  limits.bytes_per_slot = world_.config.state_layout().bytes_per_slot();
-  world_.fake.polls_per_run = choices_.Between(1, 3);
-  if (choices_.OneIn(6)) world_.fake.fail_at_call = choices_.Below(300);
-  if (choices_.OneIn(8)) world_.fake.non_finite_draw_position = choices_.Between(3, 20);
-  if (choices_.OneIn(8)) world_.fake.nan_score_position = choices_.Between(1, 12);
-  if (choices_.OneIn(8)) world_.fake.nan_output_position = choices_.Between(1, 12);
-}
-
 namespace {
+
+void DrawBackend(Choices* choices, World* world) {
+  const bool with_bos = choices->Below(3) > 0;
+  const bool text = choices->OneIn(3);
+  if (text) world->letters = 5;  // few, so that stop strings are met
+  world->config = FakeConfig(world->letters + (with_bos ? 3 : 2), with_bos);
+  if (choices->OneIn(3)) world->config.eos_token_id = world->letters;
+  if (choices->OneIn(4)) {
+    world->config.position.type = PositionType::kLearned;
+    world->config.position.max_length = choices->Between(20, 60);
+  }
+  if (text) world->tokenizer = *Tokenizer::CreateChar("abcde");
+  BackendLimits& limits = world->fake.limits;
+  limits.num_slots = choices->Between(1, 5);
+  limits.max_rows = choices->Between(1, limits.num_slots);
+  limits.max_tokens = choices->Between(4, 40);
+  limits.max_steps = choices->Between(1, 5);
+  limits.preferred_steps = choices->Between(1, limits.max_steps);
+  limits.bytes_per_slot = world->config.state_layout().bytes_per_slot();
+  world->fake.polls_per_run = choices->Between(1, 3);
+  if (choices->OneIn(6)) world->fake.fail_at_call = choices->Below(300);
+  if (choices->OneIn(8)) world->fake.non_finite_draw_position = choices->Between(3, 20);
+  if (choices->OneIn(8)) world->fake.nan_score_position = choices->Between(1, 12);
+  if (choices->OneIn(8)) world->fake.nan_output_position = choices->Between(1, 12);
+}
 
 void DrawPreemption(const BackendLimits& limits, Choices* choices, EngineOptions* options) {
   options->preempt_after_runs = choices->OneIn(4) ? 1 << 20 : choices->Between(1, 8);
@@ -46,81 +45,71 @@ void DrawPreemption(const BackendLimits& limits, Choices* choices, EngineOptions
   }
 }
 
-}  // namespace
-
-void Simulation::DrawLimits() {
-  EngineOptions& options = world_.options;
-  options.max_queue = choices_.Between(0, 8);
-  options.max_queue_tokens = choices_.Between(40, 400);
+void DrawLimits(Choices* choices, World* world) {
+  EngineOptions& options = world->options;
+  options.max_queue = choices->Between(0, 8);
+  options.max_queue_tokens = choices->Between(40, 400);
   options.default_max_tokens = 15;
-  options.prefill_tokens_busy = choices_.Between(1, 8);
-  options.prefill_tokens_idle = choices_.Between(4, 24);
-  if (!choices_.OneIn(3)) options.max_tenant_queue = choices_.Between(1, 8);
-  options.max_pending_bytes = 4 * choices_.Between(2, 10);
-  options.reader_timeout = choices_.OneIn(2)
+  options.prefill_tokens_busy = choices->Between(1, 8);
+  options.prefill_tokens_idle = choices->Between(4, 24);
+  if (!choices->OneIn(3)) options.max_tenant_queue = choices->Between(1, 8);
+  options.max_pending_bytes = 4 * choices->Between(2, 10);
+  options.reader_timeout = choices->OneIn(2)
                                ? absl::InfiniteDuration()
-                               : absl::Seconds(choices_.Between(1, choices_.OneIn(2) ? 5 : 100));
-  DrawPreemption(world_.fake.limits, &choices_, &options);
+                               : absl::Seconds(choices->Between(1, choices->OneIn(2) ? 5 : 100));
+  DrawPreemption(world->fake.limits, choices, &options);
   SessionLimits& sessions = options.sessions;
-  sessions.max_open_sessions = choices_.Between(2, 12);
-  if (!choices_.OneIn(3)) sessions.max_tenant_sessions = choices_.Between(1, 8);
-  const int64_t state = static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
-  options.states.max_memory_bytes = choices_.Below(choices_.OneIn(2) ? 3 : 12) * state;
-  options.states.max_writing_bytes = choices_.Below(4) * state;
-  options.states.max_disk_bytes = choices_.Below(choices_.OneIn(2) ? 10 : 100) * state;
-  options.prefix_cache.max_bytes = choices_.Below(12) * 2 * state;
-  options.prefix_cache.least_gain = choices_.Between(1, 6);
-  sessions.checkpoint_tokens = choices_.Between(2, 40);
-  sessions.max_tokens = choices_.Between(20, 120);
-  sessions.max_waiting = choices_.Between(0, 3);
-  sessions.max_marks = choices_.Between(1, 3);
+  sessions.max_open_sessions = choices->Between(2, 12);
+  if (!choices->OneIn(3)) sessions.max_tenant_sessions = choices->Between(1, 8);
+  const int64_t state = world->state_bytes();
+  options.states.max_memory_bytes = choices->Below(choices->OneIn(2) ? 3 : 12) * state;
+  options.states.max_writing_bytes = choices->Below(4) * state;
+  options.states.max_disk_bytes = choices->Below(choices->OneIn(2) ? 10 : 100) * state;
+  options.prefix_cache.max_bytes = choices->Below(12) * 2 * state;
+  options.prefix_cache.least_gain = choices->Between(1, 6);
+  sessions.checkpoint_tokens = choices->Between(2, 40);
+  sessions.max_tokens = choices->Between(20, 120);
+  sessions.max_waiting = choices->Between(0, 3);
+  sessions.max_marks = choices->Between(1, 3);
   sessions.max_forks = 4;
-  sessions.default_idle = absl::Seconds(choices_.Between(2, 60));
+  sessions.default_idle = absl::Seconds(choices->Between(2, 60));
 }
 
-void Simulation::DrawDisk() {
-  if (choices_.OneIn(4)) return;
+std::optional<FaultyDisk::Faults> DrawDisk(Choices* choices) {
+  if (choices->OneIn(4)) return std::nullopt;
   static constexpr int kOneIn[] = {0, 0, 0, 20, 4, 1};
   FaultyDisk::Faults faults;
-  faults.writes_one_in = kOneIn[choices_.Below(6)];
-  faults.reads_one_in = kOneIn[choices_.Below(6)];
-  if (choices_.OneIn(6)) faults.max_files = choices_.Below(6);
-  slow_disk_ = choices_.OneIn(4);
-  disk_.emplace(&choices_, faults);
+  faults.writes_one_in = kOneIn[choices->Below(6)];
+  faults.reads_one_in = kOneIn[choices->Below(6)];
+  if (choices->OneIn(6)) faults.max_files = choices->Below(6);
+  faults.slow = choices->OneIn(4);
+  return faults;
 }
 
-std::vector<WarmState> Simulation::DrawWarm() {
-  std::vector<WarmState> all;
-  for (std::vector<int32_t>& tokens : common_) {
-    for (int n = choices_.Between(3, 20); n > 0; --n) tokens.push_back(choices_.Below(letters_));
-    if (!choices_.OneIn(4)) continue;
-    WarmState& warm = all.emplace_back();
+void DrawWarm(Choices* choices, World* world) {
+  const Truth truth(*world);
+  for (std::vector<int32_t>& tokens : world->common) {
+    for (int n = choices->Between(3, 20); n > 0; --n)
+      tokens.push_back(choices->Below(world->letters));
+    if (!choices->OneIn(4)) continue;
+    WarmState& warm = world->warm.emplace_back();
     warm.tokens = tokens;
-    warm.fed = choices_.Between(1, static_cast<int>(tokens.size())) + truth_.bos();
+    warm.fed = choices->Between(1, static_cast<int>(tokens.size())) + world->bos();
     SessionState state;
     for (const int32_t token : tokens) state.Append(token, false);
-    warm.state = FakeState(truth_.Fed(state, warm.fed), world_.fake.limits.bytes_per_slot);
-    warm_bytes_ += static_cast<int64_t>(world_.fake.limits.bytes_per_slot);
-    shared_.OfferToAll({tokens.begin(), tokens.begin() + (warm.fed - truth_.bos())});
+    warm.state = FakeState(truth.Fed(state, warm.fed), world->fake.limits.bytes_per_slot);
   }
-  return all;
 }
 
-Simulation::Simulation(Choices choices, const SimulationOptions& options)
-    : choices_(std::move(choices)), options_(options) {
-  DrawWorld();
-  DrawLimits();
-  DrawDisk();
-  std::vector<WarmState> warm = DrawWarm();
-  engine_ = CreateSteppedEngine(
-      world_.config, world_.tokenizer ? &*world_.tokenizer : nullptr,
-      std::make_unique<WatchedBackend>(world_.config, world_.fake, probe_, options_.mutant,
-                                       [this] { OnBackendCall(); }),
-      world_.options, [this] { return now_; }, disk_ ? disk_->Tier() : DiskTier(), std::move(warm));
-}
+}  // namespace
 
-Simulation::~Simulation() {
-  if (engine_ != nullptr) Stop();  // its requests tell us of their ends
+World DrawWorld(Choices* choices) {
+  World world;
+  DrawBackend(choices, &world);
+  DrawLimits(choices, &world);
+  world.disk = DrawDisk(choices);
+  DrawWarm(choices, &world);
+  return world;
 }
 
 }  // namespace rivulet

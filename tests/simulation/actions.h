@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Actions: what simulated clients do: send requests, read, cancel.
+#pragma once
+
+#include <string>
+
+#include "tests/simulation/draws.h"
+#include "tests/simulation/engine_under_test.h"
+#include "tests/simulation/result_judge.h"
+#include "tests/simulation/session_judge.h"
+
+namespace rivulet::simulated {
+
+// Thread: one.
+class Actions {
+ public:
+  // Where the results of requests go.
+  struct Judges {
+    StatusJudge* status;
+    ResultJudge* results;
+    SessionJudge* sessions;
+  };
+  // All are borrowed.
+  Actions(Choices* choices, const TurnClock& clock, EngineUnderTest* engine, Requests* requests,
+          Clients* clients, const Judges& judges, Journal* journal)
+      : choices_(choices),
+        clock_(clock),
+        engine_(engine),
+        requests_(requests),
+        clients_(clients),
+        judges_(judges),
+        journal_(journal),
+        draws_(choices, engine->world(), clock, clients) {}
+
+  // Sends a request of any kind.
+  void Ask();
+  void CancelSomething();
+  // Somebody reads; everybody does.
+  void Read();
+  void ReadAll();
+  void CloseAll();
+
+ private:
+  void Generate(bool in_session);
+  void Score();
+  void Append();
+  void Open();
+  void Fork();
+  void Rewind();
+  void Close();
+  void Close(Asked* asked, const SessionRef& ref);
+  void List();
+  void TakeSnapshot();
+  void Restore();
+  // The request is in flight, or was refused for a good reason.
+  void Accepted(Asked* asked, const absl::StatusOr<RequestId>& id);
+
+  Choices* const choices_;
+  const TurnClock& clock_;
+  EngineUnderTest* const engine_;
+  Requests* const requests_;
+  Clients* const clients_;
+  const Judges judges_;
+  Journal* const journal_;
+  Draws draws_;
+};
+
+}  // namespace rivulet::simulated

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// World: what the engine of a schedule is made from, and the tokens that its clients know.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <vector>
+
+#include "model/config.h"
+#include "model/tokenizer.h"
+#include "server/engine/engine.h"
+#include "server/engine/loop/parked_room.h"
+#include "tests/simulation/choices.h"
+#include "tests/simulation/faulty_disk.h"
+#include "tests/support/fake_backend.h"
+
+namespace rivulet {
+
+struct World {
+  ModelConfig config;
+  std::optional<Tokenizer> tokenizer;
+  FakeBackendOptions fake;
+  EngineOptions options;
+  std::optional<FaultyDisk::Faults> disk;      // absent: no disk tier
+  int letters = 26;                            // tokens that clients give: 0 to letters - 1
+  std::array<std::vector<int32_t>, 2> common;  // that prompts begin with
+  std::vector<WarmState> warm;                 // loaded for all tenants
+
+  static constexpr int kTenants = 3;
+  int64_t bos() const { return config.has_bos() ? 1 : 0; }
+  int64_t warm_bytes() const { return std::ssize(warm) * state_bytes(); }
+  int64_t state_bytes() const { return static_cast<int64_t>(fake.limits.bytes_per_slot); }
+  ParkedRoom parked_room() const { return ParkedRoomOf(options.max_parked_bytes, fake.limits); }
+  // That every tenant may begin as much as there are slots.
+  bool room_for_all() const {
+    return parked_room().begun >= kTenants * int64_t{fake.limits.num_slots};
+  }
+};
+
+// With small limits, so that all of them are met.
+World DrawWorld(Choices* choices);
+
+}  // namespace rivulet
