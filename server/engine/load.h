@@ -30,7 +30,7 @@ struct EngineLoad {
   double tokens_per_second = 0;  // sampled and fed, over about the last second
   int64_t tokens_total = 0;      // sampled, since start
   int client_sessions = 0;       // open ones
-  StateStore::Usage states;      // of all that is kept between runs
+  StateStore::Totals states;     // of all that is kept between runs
   std::string state_file_error;  // the first, empty: none
   int64_t cache_hits = 0, cache_misses = 0;  // requests with a PromptCacheSpec, since start
   int64_t cache_bytes = 0;                   // of cached prompts: states and tokens

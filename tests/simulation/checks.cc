@@ -130,7 +130,7 @@ void Checks::CheckParked(const EngineLoad& load) {
 }
 
 void Checks::CheckStates(const EngineLoad& load, int64_t holders) {
-  const StateStore::Usage& states = load.states;
+  const StateStore::Totals& states = load.states;
   const StateLimits& limits = world_.options.states;
   const int64_t state = world_.state_bytes();
   const int64_t most =
@@ -156,7 +156,7 @@ void Checks::CheckStates(const EngineLoad& load, int64_t holders) {
 
 void Checks::AtRest() {
   const EngineLoad load = engine_.load();
-  const StateStore::Usage& states = load.states;
+  const StateStore::Totals& states = load.states;
   if (load.slots_used != 0 || load.running != 0 || load.queued != 0 || load.parked != 0 ||
       load.preempted != 0 || load.tenants != 0) {
     journal_->Broken("I9: ", load.slots_used, " slots used, ", load.parked, " samples parked and ",

@@ -422,7 +422,7 @@ void Loop::NoteProgress() {
     progress_.oldest = std::max(oldest.times.arrival, oldest.times.resumed);
   }
   progress_.client_sessions = gate_.table()->size();
-  progress_.states = checkpoints_.store()->usage();
+  progress_.states = checkpoints_.store()->totals();
   progress_.cache_hits = checkpoints_.hits();
   progress_.cache_misses = checkpoints_.misses();
   progress_.cache_bytes = checkpoints_.cache_bytes();

@@ -85,7 +85,7 @@ class RequestQueue {
     std::array<int, kNumPriorities> waiting{};   // slots that are waited for
     absl::Time oldest = absl::InfiniteFuture();  // arrival of the first that waits
     int client_sessions = 0;
-    StateStore::Usage states;
+    StateStore::Totals states;
     int64_t cache_hits = 0, cache_misses = 0, cache_bytes = 0;  // of the prefix cache, since start
     int64_t sampled = 0;                                        // tokens since the last Exchange
     int64_t fed = 0;  // prompt and scored tokens, likewise

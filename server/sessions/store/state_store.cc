@@ -250,12 +250,12 @@ void StateStore::LeaveDiskOrder(KeptState* state) {
   if (std::exchange(state->in_disk_order_, false)) disk_order_.erase(state->disk_place_);
 }
 
-StateStore::Usage StateStore::usage() const {
-  Usage usage = counted_;
-  usage.memory_bytes = *meter_;
-  usage.writing_bytes = writing_bytes_;
-  usage.disk_bytes = disk_bytes_;
-  return usage;
+StateStore::Totals StateStore::totals() const {
+  Totals totals = counted_;
+  totals.memory_bytes = *meter_;
+  totals.writing_bytes = writing_bytes_;
+  totals.disk_bytes = disk_bytes_;
+  return totals;
 }
 
 }  // namespace rivulet

@@ -112,7 +112,7 @@ class StateStore {
   // Lets states leave memory until the limit holds.
   void Fit();
 
-  struct Usage {
+  struct Totals {
     int64_t memory_bytes = 0;            // of all blobs alive
     int64_t writing_bytes = 0;           // of states on their way to files
     int64_t in_memory = 0, on_disk = 0;  // states; on disk: alone
@@ -120,7 +120,7 @@ class StateStore {
     int64_t forgotten = 0;    // for want of room, since start
     int64_t file_errors = 0;  // since start
   };
-  Usage usage() const;
+  Totals totals() const;
   // The first of them; OK: none.
   const absl::Status& file_error() const { return file_error_; }
 
@@ -148,7 +148,7 @@ class StateStore {
   absl::flat_hash_map<uint64_t, KeptState*> files_;  // by number
   uint64_t last_number_ = 0;
   int64_t writing_bytes_ = 0, disk_bytes_ = 0;
-  Usage counted_;  // all but the bytes
+  Totals counted_;  // all but the bytes
   absl::Status file_error_;
   std::unique_ptr<Disk> disk_;  // null: none
 };

@@ -122,9 +122,9 @@ TEST_F(SessionTableTest, AStateSharedByForksIsCountedOnce) {
   Session* parent = Open();
   parent->Keep(State(1));
   Open()->CopyFrom(*parent);
-  EXPECT_EQ(states_.usage().memory_bytes, 16);
+  EXPECT_EQ(states_.totals().memory_bytes, 16);
   table_.Erase(parent);
-  EXPECT_EQ(states_.usage().memory_bytes, 16);
+  EXPECT_EQ(states_.totals().memory_bytes, 16);
 }
 
 TEST_F(SessionTableTest, GoesOnFromTheLatestCheckpointThatFits) {
@@ -167,7 +167,7 @@ TEST_F(SessionTableTest, GoingBackFeedsFewTokensAgainAndFewStatesAreKept) {
     ASSERT_LE(again, std::max(kInterval, (session.total() - fed) / 2 + kInterval)) << fed;
   }
   EXPECT_LE(session.Info(start_).state_bytes, 40 * 16);
-  EXPECT_EQ(states_.usage().memory_bytes, session.Info(start_).state_bytes);
+  EXPECT_EQ(states_.totals().memory_bytes, session.Info(start_).state_bytes);
 }
 
 }  // namespace

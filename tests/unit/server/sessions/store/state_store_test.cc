@@ -60,10 +60,10 @@ TEST_F(StateStoreTest, WithoutADiskForgetsWhatWasUsedLongestAgo) {
   EXPECT_TRUE(second->forgotten());
   EXPECT_EQ(Value(first), 1);
   EXPECT_EQ(Value(third), 3);
-  const StateStore::Usage usage = store_->usage();
-  EXPECT_EQ(usage.memory_bytes, 2 * kBytes);
-  EXPECT_EQ(usage.in_memory, 2);
-  EXPECT_EQ(usage.forgotten, 1);
+  const StateStore::Totals totals = store_->totals();
+  EXPECT_EQ(totals.memory_bytes, 2 * kBytes);
+  EXPECT_EQ(totals.in_memory, 2);
+  EXPECT_EQ(totals.forgotten, 1);
 }
 
 TEST_F(StateStoreTest, BytesThatSomebodyElseHoldsCount) {
@@ -71,7 +71,7 @@ TEST_F(StateStoreTest, BytesThatSomebodyElseHoldsCount) {
   StatePtr first = Keep(1);
   const BlobPtr held = store_->Use(first.get());
   first = nullptr;
-  EXPECT_EQ(store_->usage().memory_bytes, kBytes);
+  EXPECT_EQ(store_->totals().memory_bytes, kBytes);
   const StatePtr second = Keep(2), third = Keep(3);
   EXPECT_TRUE(second->forgotten());
   EXPECT_EQ(Value(third), 3);
@@ -95,9 +95,9 @@ TEST_F(StateStoreTest, WhatHasNoRoomInMemoryGoesToAFileAndBack) {
   Work();
   EXPECT_TRUE(first->in_memory());
   EXPECT_TRUE(second->on_disk());
-  EXPECT_EQ(store_->usage().on_disk, 1);
-  EXPECT_EQ(store_->usage().in_memory, 1);
-  EXPECT_EQ(store_->usage().memory_bytes, kBytes);
+  EXPECT_EQ(store_->totals().on_disk, 1);
+  EXPECT_EQ(store_->totals().in_memory, 1);
+  EXPECT_EQ(store_->totals().memory_bytes, kBytes);
   EXPECT_EQ(store_->Use(second.get()), nullptr);
   EXPECT_EQ(FetchedValue(second), 2);
   EXPECT_GT(wakes_, 0);
@@ -117,7 +117,7 @@ TEST_F(StateStoreTest, AStateThatWasReadLeavesMemoryWithoutAnotherWrite) {
   Work();
   EXPECT_TRUE(first->on_disk());
   EXPECT_EQ(disk_->writes, 2);
-  EXPECT_EQ(store_->usage().disk_bytes, 2 * kFileBytes);
+  EXPECT_EQ(store_->totals().disk_bytes, 2 * kFileBytes);
 }
 
 TEST_F(StateStoreTest, AFileGoesWithTheLastWhoNeedsItsState) {
@@ -131,8 +131,8 @@ TEST_F(StateStoreTest, AFileGoesWithTheLastWhoNeedsItsState) {
   shared = nullptr;
   Work();
   EXPECT_TRUE(disk_->files.empty());
-  EXPECT_EQ(store_->usage().disk_bytes, 0);
-  EXPECT_EQ(store_->usage().on_disk, 0);
+  EXPECT_EQ(store_->totals().disk_bytes, 0);
+  EXPECT_EQ(store_->totals().on_disk, 0);
 }
 
 TEST_F(StateStoreTest, AStateThatGoesWhileItIsWrittenOrReadLeavesNothing) {
@@ -147,10 +147,10 @@ TEST_F(StateStoreTest, AStateThatGoesWhileItIsWrittenOrReadLeavesNothing) {
   state = nullptr;  // before the read
   Work();
   EXPECT_TRUE(disk_->files.empty());
-  const StateStore::Usage usage = store_->usage();
-  EXPECT_EQ(usage.memory_bytes, 0);
-  EXPECT_EQ(usage.disk_bytes, 0);
-  EXPECT_EQ(usage.in_memory + usage.on_disk, 0);
+  const StateStore::Totals totals = store_->totals();
+  EXPECT_EQ(totals.memory_bytes, 0);
+  EXPECT_EQ(totals.disk_bytes, 0);
+  EXPECT_EQ(totals.in_memory + totals.on_disk, 0);
 }
 
 TEST_F(StateStoreTest, AFullDiskForgetsWhatWasUsedLongestAgo) {
@@ -163,7 +163,7 @@ TEST_F(StateStoreTest, AFullDiskForgetsWhatWasUsedLongestAgo) {
   EXPECT_EQ(FetchedValue(second), 2);
   EXPECT_EQ(FetchedValue(third), 3);
   EXPECT_EQ(disk_->files.size(), 2u);
-  EXPECT_EQ(store_->usage().disk_bytes, 2 * kFileBytes);
+  EXPECT_EQ(store_->totals().disk_bytes, 2 * kFileBytes);
 }
 
 TEST_F(StateStoreTest, MakingRoomLeavesAFileThatIsBeingRead) {
@@ -181,21 +181,21 @@ TEST_F(StateStoreTest, WhatIsOnItsWayToFilesIsBounded) {
   Make(0, 2, 100);
   std::vector<StatePtr> states;
   for (int i = 0; i < 5; ++i) states.push_back(Keep(static_cast<float>(i)));
-  EXPECT_EQ(store_->usage().memory_bytes, 2 * kBytes);
-  EXPECT_EQ(store_->usage().forgotten, 3);
+  EXPECT_EQ(store_->totals().memory_bytes, 2 * kBytes);
+  EXPECT_EQ(store_->totals().forgotten, 3);
   Work();
-  EXPECT_EQ(store_->usage().on_disk, 2);
+  EXPECT_EQ(store_->totals().on_disk, 2);
 }
 
 TEST_F(StateStoreTest, HoweverLargeAStateIsOneCanBeOnItsWayToAFile) {
   Make(1, 0, 100);
   const StatePtr first = Keep(1), second = Keep(2), third = Keep(3);
-  const StateStore::Usage usage = store_->usage();
-  EXPECT_EQ(usage.writing_bytes, kBytes) << "beyond its limit, which is 0";
-  EXPECT_EQ(usage.memory_bytes, 2 * kBytes);
+  const StateStore::Totals totals = store_->totals();
+  EXPECT_EQ(totals.writing_bytes, kBytes) << "beyond its limit, which is 0";
+  EXPECT_EQ(totals.memory_bytes, 2 * kBytes);
   EXPECT_TRUE(second->forgotten()) << "two are not on their way";
   Work();
-  EXPECT_EQ(store_->usage().writing_bytes, 0);
+  EXPECT_EQ(store_->totals().writing_bytes, 0);
   EXPECT_TRUE(first->on_disk());
   EXPECT_EQ(Value(third), 3);
 }
@@ -217,12 +217,12 @@ TEST_F(StateStoreTest, AWriteThatFailsMeansThatTheStateIsForgotten) {
   const StatePtr state = Keep(1);
   Work();
   EXPECT_TRUE(state->forgotten());
-  StateStore::Usage usage = store_->usage();
-  EXPECT_EQ(usage.file_errors, 1);
-  EXPECT_EQ(usage.forgotten, 1);
-  EXPECT_EQ(usage.disk_bytes, 0);
-  EXPECT_EQ(usage.memory_bytes, 0);
-  EXPECT_EQ(usage.writing_bytes, 0);
+  StateStore::Totals totals = store_->totals();
+  EXPECT_EQ(totals.file_errors, 1);
+  EXPECT_EQ(totals.forgotten, 1);
+  EXPECT_EQ(totals.disk_bytes, 0);
+  EXPECT_EQ(totals.memory_bytes, 0);
+  EXPECT_EQ(totals.writing_bytes, 0);
   EXPECT_THAT(std::string(store_->file_error().message()), testing::HasSubstr("no space"));
   disk_->fail_writes = false;
   const StatePtr next = Keep(2);
@@ -259,9 +259,9 @@ TEST_F(StateStoreTest, AFileThatCannotBeReadOrHoldsOtherBytesIsForgotten) {
     store_->Fetch(state.get());
     Work();
     EXPECT_TRUE(state->forgotten()) << i;
-    EXPECT_EQ(store_->usage().file_errors, 1) << i;
-    EXPECT_EQ(store_->usage().disk_bytes, 0) << i;
-    EXPECT_EQ(store_->usage().on_disk, 0) << i;
+    EXPECT_EQ(store_->totals().file_errors, 1) << i;
+    EXPECT_EQ(store_->totals().disk_bytes, 0) << i;
+    EXPECT_EQ(store_->totals().on_disk, 0) << i;
   }
 }
 
@@ -326,19 +326,19 @@ TEST_F(StateStoreTest, CountsHoldInRandomOperations) {
       in_memory += state->in_memory();
       on_disk += state->on_disk();
     }
-    const StateStore::Usage usage = store_->usage();
-    ASSERT_EQ(usage.in_memory, in_memory) << i;
-    ASSERT_EQ(usage.on_disk, on_disk) << i;
-    ASSERT_LE(usage.disk_bytes, 4 * kFileBytes) << i;
-    ASSERT_LE(usage.writing_bytes, 2 * kBytes) << i;
-    ASSERT_LE(usage.memory_bytes, (3 + 2 + 8) * kBytes) << i;
+    const StateStore::Totals totals = store_->totals();
+    ASSERT_EQ(totals.in_memory, in_memory) << i;
+    ASSERT_EQ(totals.on_disk, on_disk) << i;
+    ASSERT_LE(totals.disk_bytes, 4 * kFileBytes) << i;
+    ASSERT_LE(totals.writing_bytes, 2 * kBytes) << i;
+    ASSERT_LE(totals.memory_bytes, (3 + 2 + 8) * kBytes) << i;
   }
   store_->Fit();
-  EXPECT_LE(store_->usage().memory_bytes, 3 * kBytes + store_->usage().writing_bytes);
+  EXPECT_LE(store_->totals().memory_bytes, 3 * kBytes + store_->totals().writing_bytes);
   states.clear();
   Work();
-  EXPECT_EQ(store_->usage().memory_bytes, 0);
-  EXPECT_EQ(store_->usage().disk_bytes, 0);
+  EXPECT_EQ(store_->totals().memory_bytes, 0);
+  EXPECT_EQ(store_->totals().disk_bytes, 0);
   EXPECT_TRUE(disk_->files.empty());
 }
 
