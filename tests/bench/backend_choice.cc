@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/support/cuda_patience.h"
+#include "tests/support/paths.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet::bench {
@@ -103,7 +104,7 @@ ModelConfig Language110M() {
 
 Choice ParseChoice(int* argc, char** argv) {
   Choice choice;
-  choice.models = std::string(RIVULET_SOURCE_DIR) + "/model/zoo";
+  choice.models = SourcePath("model/zoo");
   int kept = 1;
   for (int i = 1; i < *argc; ++i) {
     if (!Apply(argv[i], &choice)) argv[kept++] = argv[i];

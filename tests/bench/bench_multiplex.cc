@@ -26,12 +26,13 @@
 #include "rivulet/client.h"
 #include "rivulet/v1/multiplex.grpc.pb.h"
 #include "server/server.h"
+#include "tests/support/paths.h"
 
 namespace rivulet {
 namespace {
 
 struct Options {
-  std::string model = RIVULET_SOURCE_DIR "/tests/conformance/models/tiny-elu-relu";
+  std::string model = SourcePath("tests/conformance/models/tiny-elu-relu");
   int requests = 1000, threads = 1;
   int64_t tokens = 500;
   double seconds = 5;

@@ -30,6 +30,7 @@
 
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "tests/bench/server_process.h"
+#include "tests/support/paths.h"
 
 namespace rivulet {
 namespace {
@@ -222,8 +223,8 @@ void AwaitPaused(Stub* stub, Pace pace) {
 }
 
 void MeasureReaders(const Options& options) {
-  const ServerProcess server({"--model", RIVULET_SOURCE_DIR "/model/zoo/shakespeare-rfa",
-                              "--threads", std::to_string(options.threads), "--slots",
+  const ServerProcess server({"--model", SourcePath("model/zoo/shakespeare-rfa"), "--threads",
+                              std::to_string(options.threads), "--slots",
                               std::to_string(options.readers + 50), "--reader-timeout-seconds",
                               "0"});
   const Target fast = Connect(server, 1), other = Connect(server, 2);
@@ -273,7 +274,7 @@ std::vector<v1::GenerateRequest> Images() {
 }
 
 void MeasureOverload(const Options& options) {
-  const ServerProcess server({"--model", RIVULET_SOURCE_DIR "/model/zoo/mnist-linear", "--threads",
+  const ServerProcess server({"--model", SourcePath("model/zoo/mnist-linear"), "--threads",
                               std::to_string(options.threads), "--slots",
                               std::to_string(options.slots), "--max-queue",
                               std::to_string(options.slots)});

@@ -23,6 +23,7 @@
 
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "tests/bench/server_process.h"
+#include "tests/support/paths.h"
 
 namespace rivulet {
 namespace {
@@ -122,7 +123,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--pin", options.pin);
   CLI11_PARSE(app, argc, argv);
 
-  ServerProcess server({"--model", RIVULET_SOURCE_DIR "/model/zoo/mnist-linear", "--threads",
+  ServerProcess server({"--model", SourcePath("model/zoo/mnist-linear"), "--threads",
                         std::to_string(options.threads), "--weights", options.weights});
   if (options.pin) PinToLastCore();
   auto stub = InferenceService::NewStub(

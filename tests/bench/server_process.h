@@ -14,13 +14,15 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/paths.h"
+
 namespace rivulet {
 
 class ServerProcess {
  public:
   // `flags` beside --listen. Ends this process where the server does not start.
   explicit ServerProcess(std::vector<std::string> flags) {
-    flags.insert(flags.begin(), {RIVULET_BIN_DIR "/rivulet-server", "--listen", "127.0.0.1:0"});
+    flags.insert(flags.begin(), {ProgramPath("rivulet-server"), "--listen", "127.0.0.1:0"});
     int log[2];
     if (pipe(log) != 0) std::abort();
     pid_ = fork();

@@ -11,6 +11,7 @@
 #include "model/model.h"
 #include "tests/conformance/tested_backend.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet::testing {
@@ -98,7 +99,7 @@ std::vector<Slot> SlotsInOrder(size_t n) {
 class BackendBitsTest : public ::testing::TestWithParam<std::tuple<std::string, TestedBackend>> {
  protected:
   void SetUp() override {
-    auto model = Model::Load(SourceDir() + std::get<0>(GetParam()));
+    auto model = Model::Load(SourcePath(std::get<0>(GetParam())));
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = *model;
   }
@@ -157,12 +158,12 @@ TEST_P(BackendBitsTest, PrefillEqualsStepping) {
 }
 
 std::vector<std::string> BitsModels() {
-  std::vector<std::string> models = {"/tests/conformance/models/tiny-favor",
-                                     "/tests/conformance/models/tiny-smoothed-random-fourier",
-                                     "/tests/conformance/models/tiny-image"};
+  std::vector<std::string> models = {"tests/conformance/models/tiny-favor",
+                                     "tests/conformance/models/tiny-smoothed-random-fourier",
+                                     "tests/conformance/models/tiny-image"};
   if (!BundledModelsAreTooLarge()) {
-    models.push_back("/model/zoo/mnist-linear");
-    models.push_back("/model/zoo/shakespeare-rfa");
+    models.push_back("model/zoo/mnist-linear");
+    models.push_back("model/zoo/shakespeare-rfa");
   }
   return models;
 }

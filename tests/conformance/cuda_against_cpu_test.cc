@@ -7,6 +7,7 @@
 #include "model/cuda/cuda_backend.h"
 #include "tests/conformance/tested_backend.h"
 #include "tests/conformance/two_backends.h"
+#include "tests/support/paths.h"
 
 namespace rivulet::testing {
 namespace {
@@ -19,7 +20,7 @@ class CudaAgainstCpuTest : public ::testing::TestWithParam<std::string> {
 
 TEST_P(CudaAgainstCpuTest, RandomOperationsGiveTheSameRecordsAndStatesInTheSameOrder) {
   constexpr int kSlots = 5;
-  auto model = Model::Load(SourceDir() + "/tests/conformance/models/" + GetParam());
+  auto model = Model::Load(SourcePath("tests/conformance/models/") + GetParam());
   ASSERT_TRUE(model.ok()) << model.status();
   auto cpu = CreateCpuBackend(*model, {.num_slots = kSlots, .threads = 1});
   CudaBackendOptions options;

@@ -9,6 +9,7 @@
 #include "tests/conformance/tested_backend.h"
 #include "tests/conformance/two_backends.h"
 #include "tests/support/cuda_patience.h"
+#include "tests/support/paths.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet::testing {
@@ -61,7 +62,7 @@ class CudaLatencyGoldenTest : public CudaLatencyTest,
                               public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(CudaLatencyGoldenTest, RandomOperationsHaveTheSameBitsInOneLaunchAsInGraphs) {
-  auto model = Model::Load(SourceDir() + "/tests/conformance/models/" + GetParam());
+  auto model = Model::Load(SourcePath("tests/conformance/models/") + GetParam());
   ASSERT_TRUE(model.ok()) << model.status();
   ExpectSameBits(*model, 40);
 }

@@ -16,13 +16,14 @@
 #include "model/cpu/cpu_backend.h"
 #include "model/model.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 
 namespace rivulet::testing {
 namespace {
 
 std::vector<std::string> Directories() {
   std::vector<std::string> found;
-  std::vector<std::string> folders = {RIVULET_SOURCE_DIR "/tests/conformance/family"};
+  std::vector<std::string> folders = {SourcePath("tests/conformance/family")};
   if (const char* more = std::getenv("RIVULET_FAMILY_DIR")) folders.emplace_back(more);
   for (const std::string& folder : folders) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -138,7 +139,8 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyGoldenTest, ::testing::ValuesIn(Directories(
                            const auto odd = [](unsigned char c) { return !std::isalnum(c); };
                            std::replace_if(name.begin(), name.end(), odd, '_');
                            // Two folders may hold directories of one name.
-                           const bool ours = param.param.rfind(RIVULET_SOURCE_DIR, 0) == 0;
+                           const bool ours =
+                               param.param.rfind(SourcePath("tests/conformance/family"), 0) == 0;
                            return ours ? name : "other_" + name;
                          });
 

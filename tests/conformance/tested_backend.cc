@@ -5,19 +5,15 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
 #include <filesystem>
+
+#include "tests/support/paths.h"
 
 namespace rivulet::testing {
 
-std::string SourceDir() {
-  const char* given = std::getenv("RIVULET_SOURCE_DIR");
-  return given != nullptr ? given : RIVULET_SOURCE_DIR;
-}
-
 std::vector<std::string> GoldenDirectories() {
-  std::vector<std::string> parents = {SourceDir() + "/tests/conformance/models"};
-  if (!BundledModelsAreTooLarge()) parents.push_back(SourceDir() + "/model/zoo");
+  std::vector<std::string> parents = {SourcePath("tests/conformance/models")};
+  if (!BundledModelsAreTooLarge()) parents.push_back(SourcePath("model/zoo"));
   std::vector<std::string> directories;
   for (const std::string& parent : parents) {
     for (const auto& entry : std::filesystem::directory_iterator(parent)) {

@@ -32,9 +32,6 @@ std::vector<TestedBackend> TestedBackends();
 bool StepsAreSlow();
 bool BundledModelsAreTooLarge();
 
-// The folder that holds tests/ and model/: environment variable RIVULET_SOURCE_DIR, or where this
-// was compiled.
-std::string SourceDir();
 // Directories with a golden.json: those of the tests and the bundled ones.
 std::vector<std::string> GoldenDirectories();
 

@@ -23,6 +23,7 @@
 #include "server/grpc/wire/wire_field.h"
 #include "tests/fuzz/promise.h"
 #include "tests/support/fake_backend.h"
+#include "tests/support/paths.h"
 
 namespace rivulet {
 namespace {
@@ -80,7 +81,7 @@ class Sink final : public ReplyListener {
 class Served {
  public:
   explicit Served(const std::string& path) {
-    auto model = Model::Load(RIVULET_SOURCE_DIR + path);
+    auto model = Model::Load(SourcePath(path));
     Promise(model.ok(), "the model loads");
     model_ = *std::move(model);
     FakeBackendOptions fake;
@@ -229,8 +230,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using rivulet::Served;
   namespace v1 = rivulet::v1;
   static const auto* const served = new std::array<Served*, 3>{
-      new Served("/tests/conformance/models/tiny-elu-relu"),
-      new Served("/tests/conformance/models/tiny-image"), new Served("/model/zoo/shakespeare-rfa")};
+      new Served("tests/conformance/models/tiny-elu-relu"),
+      new Served("tests/conformance/models/tiny-image"), new Served("model/zoo/shakespeare-rfa")};
   using Runner = void (Served::*)(const uint8_t*, size_t);
   static constexpr std::array<Runner, 9> kRunners = {
       &Served::Run<v1::GenerateRequest>,        &Served::Run<v1::ScoreRequest>,

@@ -15,6 +15,7 @@
 #include "model/cpu/cpu_backend.h"
 #include "tests/stress/crowd_client.h"
 #include "tests/support/hostile_backend.h"
+#include "tests/support/paths.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet {
@@ -69,7 +70,7 @@ class CrowdTest : public ::testing::TestWithParam<Crowd> {};
 TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
   const Crowd& crowd = GetParam();
   FirstFailure first_failure;
-  const auto model = Model::Load(std::string(RIVULET_SOURCE_DIR) + crowd.model);
+  const auto model = Model::Load(SourcePath(crowd.model));
   ASSERT_TRUE(model.ok()) << model.status();
   const auto new_backend = [&](int slots) {
     return *CreateCpuBackend(*model, {.num_slots = slots, .threads = 1});
@@ -158,10 +159,10 @@ TEST_P(CrowdTest, EveryReplyIsThatOfASessionAlone) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, CrowdTest,
-    ::testing::Values(Crowd{"/tests/conformance/models/tiny-elu-relu", 100000, 40, 100, 150, 400},
-                      Crowd{"/tests/conformance/models/tiny-rfa", 10000, 40, 50, 2000, 0},
-                      Crowd{"/tests/conformance/models/tiny-image", 10000, 40, 20, 300, 0},
-                      Crowd{"/model/zoo/mnist-linear", 1000, 8, 60, 30, 60}),
+    ::testing::Values(Crowd{"tests/conformance/models/tiny-elu-relu", 100000, 40, 100, 150, 400},
+                      Crowd{"tests/conformance/models/tiny-rfa", 10000, 40, 50, 2000, 0},
+                      Crowd{"tests/conformance/models/tiny-image", 10000, 40, 20, 300, 0},
+                      Crowd{"model/zoo/mnist-linear", 1000, 8, 60, 30, 60}),
     [](const auto& param) {
       std::string name = param.param.model;
       name = name.substr(name.rfind('/') + 1);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/e2e/server/test_server.h"
+#include "tests/support/paths.h"
 
 namespace rivulet::testing {
 namespace {
@@ -168,7 +169,7 @@ TEST_F(GenerateTest, TheSameOverASocketAndInProcess) {
 }
 
 TEST(ServerTest, TwoModelsOfOneNameAreRefused) {
-  const std::string directory = RIVULET_SOURCE_DIR "/tests/conformance/models/tiny-elu-relu";
+  const std::string directory = SourcePath("tests/conformance/models/tiny-elu-relu");
   ServerConfig config;
   config.models = {directory, directory + "/"};
   config.listen = "";
@@ -180,7 +181,7 @@ TEST(ServerTest, TwoModelsOfOneNameAreRefused) {
 
 TEST(ServerTest, AServerNeedsNoSocket) {
   ServerConfig config;
-  config.models = {RIVULET_SOURCE_DIR "/tests/conformance/models/tiny-elu-relu"};
+  config.models = {SourcePath("tests/conformance/models/tiny-elu-relu")};
   config.listen = "";
   config.backend = "cpu";
   const auto server = Server::Create(config);

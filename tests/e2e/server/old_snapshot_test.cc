@@ -9,11 +9,12 @@
 #include "kernels/cpu/cpu_target.h"
 #include "server/sessions/snapshot.h"
 #include "tests/e2e/server/session_fixture.h"
+#include "tests/support/paths.h"
 
 namespace rivulet::testing {
 namespace {
 
-constexpr char kFolder[] = RIVULET_SOURCE_DIR "/tests/e2e/server/snapshots/";
+const std::string kFolder = SourcePath("tests/e2e/server/snapshots/");
 constexpr char kNumerics[] = "cpu-f32-exact-fma-1";  // of the machine and build that wrote them
 
 struct Old {
@@ -51,11 +52,11 @@ TEST_P(OldSnapshotTest, RestoresAndGoesOnAsItDidThen) {
 }
 
 void OldSnapshotTest::RestoreAndGoOn(const Old& old) {
-  std::ifstream file(std::string(kFolder) + old.file, std::ios::binary);
+  std::ifstream file(kFolder + old.file, std::ios::binary);
   const std::string bytes(std::istreambuf_iterator<char>(file), {});
   ASSERT_FALSE(bytes.empty());
   ServerConfig config;
-  if (*old.key_file != '\0') config.snapshot_key_file = std::string(kFolder) + old.key_file;
+  if (*old.key_file != '\0') config.snapshot_key_file = kFolder + old.key_file;
   TestServer server({old.model}, config);
   const Sessions sessions(Connect(server.server(), "somebody"), old.model);
   const std::string numerics = sessions.client().GetModel(old.model)->numerics_id();

@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "tests/e2e/server/test_server.h"
+#include "tests/support/paths.h"
 #include "tests/support/raw_rpc.h"
 #include "tests/support/wire_error.h"
 
@@ -30,13 +31,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kModels[] = RIVULET_SOURCE_DIR "/tests/conformance/models/";
+const std::string kModels = SourcePath("tests/conformance/models/");
 
 // A running rivulet-server; killed with this object.
 class Process {
  public:
   explicit Process(const std::vector<std::string>& flags) {
-    std::vector<std::string> words = {RIVULET_BIN_DIR "/rivulet-server"};
+    std::vector<std::string> words = {ProgramPath("rivulet-server")};
     words.insert(words.end(), flags.begin(), flags.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
@@ -103,16 +104,15 @@ class Process {
 };
 
 std::vector<std::string> Flags(std::vector<std::string> more = {}) {
-  std::vector<std::string> flags = {"--model",   kModels + std::string(kStream),
-                                    "--listen",  "127.0.0.1:0",
-                                    "--backend", "cpu",
-                                    "--threads", "1"};
+  std::vector<std::string> flags = {
+      "--model", kModels + kStream, "--listen", "127.0.0.1:0", "--backend",
+      "cpu",     "--threads",       "1"};
   flags.insert(flags.end(), more.begin(), more.end());
   return flags;
 }
 
 TEST(ProcessTest, SigtermLetsRunningRepliesEndAndExitsWithZero) {
-  Process process(Flags({"--model", kModels + std::string(kImage)}));
+  Process process(Flags({"--model", kModels + kImage}));
   const auto channel = process.Connect();
   ASSERT_NE(channel, nullptr);
   auto stub = v1::InferenceService::NewStub(channel);
@@ -344,7 +344,7 @@ TEST(ProcessTest, AFailureIsOneLineThatSaysWhatAndWhere) {
   ASSERT_TRUE(WriteRandomModel(directory.File("cut"), TinyConfig(), 1).ok());
   ASSERT_TRUE(WriteFile(directory.File("cut/model.safetensors"), "short").ok());
   ASSERT_TRUE(WriteFile(directory.File("bad.json"), R"({"modle": []})").ok());
-  const std::string stream = kModels + std::string(kStream);
+  const std::string stream = kModels + kStream;
   const struct {
     std::vector<std::string> flags;
     int code;

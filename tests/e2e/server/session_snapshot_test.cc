@@ -7,6 +7,7 @@
 
 #include "rivulet/v1/session_service.grpc.pb.h"
 #include "tests/e2e/server/session_fixture.h"
+#include "tests/support/paths.h"
 #include "tests/support/wire_error.h"
 
 namespace rivulet::testing {
@@ -149,7 +150,7 @@ TEST_F(SessionSnapshotTest, AServerWithAKeyTakesWhatThatKeySigned) {
     ExpectRefused(refuses, snapshot, absl::StatusCode::kFailedPrecondition, "SNAPSHOT_KEY");
   }
   ServerConfig bad = config("short", "0123456789abcde\n");
-  bad.models = {RIVULET_SOURCE_DIR "/tests/conformance/models/" + std::string(kStream)};
+  bad.models = {SourcePath("tests/conformance/models/") + std::string(kStream)};
   bad.listen = "";
   const absl::Status refused = Server::Create(bad).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);

@@ -12,6 +12,7 @@
 #include "model/base/error.h"
 #include "server/sessions/snapshot.h"
 #include "tests/e2e/server/session_fixture.h"
+#include "tests/support/paths.h"
 
 namespace rivulet::testing {
 namespace {
@@ -67,7 +68,7 @@ class StateTest : public ::testing::Test {
   }
   absl::Status StartError() const {
     ServerConfig config = config_;
-    config.models = {RIVULET_SOURCE_DIR "/tests/conformance/models/" + std::string(kStream)};
+    config.models = {SourcePath("tests/conformance/models/") + std::string(kStream)};
     config.listen = "";
     const auto server = Server::Create(config);
     return server.status();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "tests/support/paths.h"
 
 namespace rivulet::testing {
 namespace {
@@ -28,9 +29,8 @@ std::string WriteTextModel(const std::string& directory) {
 
 TestServer::TestServer(const std::vector<std::string>& models, ServerConfig config) {
   for (const std::string& model : models) {
-    config.models.push_back(model == kText
-                                ? WriteTextModel(directory_.File(kText))
-                                : RIVULET_SOURCE_DIR "/tests/conformance/models/" + model);
+    config.models.push_back(model == kText ? WriteTextModel(directory_.File(kText))
+                                           : SourcePath("tests/conformance/models/") + model);
   }
   config.listen = "127.0.0.1:0";
   config.backend = "cpu";

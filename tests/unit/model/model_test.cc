@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/support/paths.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet {
@@ -33,9 +34,8 @@ std::vector<std::string> DirectoriesIn(const std::string& parent) {
 }
 
 TEST(ModelTest, LoadsEveryModelOfTheRepository) {
-  const std::string root = RIVULET_SOURCE_DIR;
-  const auto zoo = DirectoriesIn(root + "/model/zoo");
-  const auto conformance = DirectoriesIn(root + "/tests/conformance/models");
+  const auto zoo = DirectoriesIn(SourcePath("model/zoo"));
+  const auto conformance = DirectoriesIn(SourcePath("tests/conformance/models"));
   EXPECT_EQ(zoo.size(), 2u);
   EXPECT_GE(conformance.size(), 9u);
   for (const auto& list : {zoo, conformance}) {

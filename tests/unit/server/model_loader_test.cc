@@ -16,6 +16,7 @@
 #include "model/base/error.h"
 #include "server/grpc/grpc_server.h"
 #include "server/health/health_watch.h"
+#include "tests/support/paths.h"
 #include "tests/support/raw_rpc.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -26,7 +27,7 @@ using testing::FakeEngine;
 using ::testing::HasSubstr;
 using testing::Health;
 
-const char kModels[] = RIVULET_SOURCE_DIR "/tests/conformance/models";
+const std::string kModels = SourcePath("tests/conformance/models");
 
 class ModelLoaderTest : public ::testing::Test {
  protected:
@@ -108,23 +109,22 @@ TEST_F(ModelLoaderTest, LoadsByNameAndServesOnceItAnswers) {
 
 TEST_F(ModelLoaderTest, ADirectoryOfItsOwnComesBeforeTheRepositoriesAndTheyInOrder) {
   Put("tiny-image", "tiny-image", {"config.json", "model.safetensors"});
-  const std::string own = std::string(kModels) + "/tiny-rfa";
+  const std::string own = kModels + "/tiny-rfa";
   Build({{{"tiny-rfa", own}}, {folder_.string(), kModels}, absl::Hours(1)});
   ASSERT_TRUE(loader_->Load("tiny-rfa").ok());
   EXPECT_EQ(engine_->model().directory(), own);
   ASSERT_TRUE(loader_->Load("tiny-image").ok());
   EXPECT_EQ(engine_->model().directory(), (folder_ / "tiny-image").string());
   ASSERT_TRUE(loader_->Load("tiny-favor").ok());
-  EXPECT_EQ(engine_->model().directory(), std::string(kModels) + "/tiny-favor");
+  EXPECT_EQ(engine_->model().directory(), kModels + "/tiny-favor");
 }
 
 // Who may write to a repository decides what is served from it.
 TEST_F(ModelLoaderTest, ALinkInARepositoryIsFollowed) {
   std::filesystem::create_directories(folder_);
-  const std::string models = kModels;
-  std::filesystem::create_directory_symlink(models + "/tiny-image", folder_ / "tiny-image");
-  std::filesystem::create_directory_symlink(models + "/tiny-rfa", folder_ / "tiny-favor");
-  std::filesystem::create_directory_symlink(models + "/absent", folder_ / "absent");
+  std::filesystem::create_directory_symlink(kModels + "/tiny-image", folder_ / "tiny-image");
+  std::filesystem::create_directory_symlink(kModels + "/tiny-rfa", folder_ / "tiny-favor");
+  std::filesystem::create_directory_symlink(kModels + "/absent", folder_ / "absent");
   Build({{}, {folder_.string()}, absl::Hours(1)});
   EXPECT_TRUE(loader_->Load("tiny-image").ok());
   EXPECT_EQ(Reason(loader_->Load("tiny-favor").status()), "MODEL_NAME_DIFFERS");

@@ -6,6 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "server/grpc/grpc_server.h"
+#include "tests/support/paths.h"
 #include "tests/support/raw_rpc.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -17,7 +18,7 @@ using testing::Health;
 using testing::Serve;
 
 std::shared_ptr<const Model> LoadTiny(const std::string& name) {
-  auto model = Model::Load(RIVULET_SOURCE_DIR "/tests/conformance/models/" + name);
+  auto model = Model::Load(SourcePath("tests/conformance/models/") + name);
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }

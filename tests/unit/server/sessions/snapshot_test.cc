@@ -12,6 +12,7 @@
 #include "model/base/error.h"
 #include "server/sessions/sections.h"
 #include "server/sessions/sequence_hash.h"
+#include "tests/support/paths.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet {
@@ -208,7 +209,7 @@ TEST_F(SnapshotTest, PaddingIsBelievedOnlyAsFarAsItsBytesAreThere) {
 }
 
 TEST_F(SnapshotTest, HoldsNoMoreThanItsModelsSequences) {
-  model_ = *Model::Load(RIVULET_SOURCE_DIR "/tests/conformance/models/tiny-elu-learned-concat");
+  model_ = *Model::Load(SourcePath("tests/conformance/models/tiny-elu-learned-concat"));
   SetFingerprint(*model_, &snapshot_);
   const auto check = [this](size_t tokens, int64_t fed) {
     snapshot_.tokens.assign(tokens, 1);

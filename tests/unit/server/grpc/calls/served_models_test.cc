@@ -15,6 +15,7 @@
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/grpc/grpc_server.h"
+#include "tests/support/paths.h"
 #include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -31,7 +32,7 @@ constexpr char kText[] = "tiny-elu-relu";
 constexpr char kImage[] = "tiny-image";
 
 std::shared_ptr<const Model> LoadTiny(const std::string& name) {
-  auto model = Model::Load(RIVULET_SOURCE_DIR "/tests/conformance/models/" + name);
+  auto model = Model::Load(SourcePath("tests/conformance/models/") + name);
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }

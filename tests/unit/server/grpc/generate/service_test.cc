@@ -15,6 +15,7 @@
 #include "model/base/error.h"
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "server/grpc/grpc_server.h"
+#include "tests/support/paths.h"
 #include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -29,7 +30,7 @@ using testing::Unpack;
 using testing::WireError;
 
 std::shared_ptr<const Model> LoadModel(const std::string& path) {
-  auto model = Model::Load(RIVULET_SOURCE_DIR + ("/" + path));
+  auto model = Model::Load(SourcePath(path));
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }

@@ -18,6 +18,7 @@
 #include "server/engine/loop/emitter.h"
 #include "server/grpc/grpc_server.h"
 #include "server/grpc/multiplex/multiplex_reactor.h"
+#include "tests/support/paths.h"
 #include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -51,7 +52,7 @@ class OneToken final : public Outlet {
 class MultiplexServiceTest : public ::testing::Test {
  protected:
   MultiplexServiceTest() {
-    auto model = Model::Load(RIVULET_SOURCE_DIR "/tests/conformance/models/tiny-elu-relu");
+    auto model = Model::Load(SourcePath("tests/conformance/models/tiny-elu-relu"));
     EXPECT_TRUE(model.ok()) << model.status();
     engine_ = std::make_unique<FakeEngine>(*std::move(model));
     models_ =

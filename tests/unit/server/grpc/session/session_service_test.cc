@@ -15,6 +15,7 @@
 #include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/grpc/grpc_server.h"
 #include "server/sessions/snapshot.h"
+#include "tests/support/paths.h"
 #include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -30,7 +31,7 @@ using testing::WireError;
 constexpr char kId[] = "00000000000000010000000000000abc";
 
 std::shared_ptr<const Model> LoadModel() {
-  auto model = Model::Load(RIVULET_SOURCE_DIR "/tests/conformance/models/tiny-elu-relu");
+  auto model = Model::Load(SourcePath("tests/conformance/models/tiny-elu-relu"));
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/grpc/wire/convert.h"
+#include "tests/support/paths.h"
 
 namespace rivulet {
 namespace {
@@ -18,7 +19,7 @@ using ::testing::HasSubstr;
 constexpr char kId[] = "00000000000000010000000000000abc";
 
 std::shared_ptr<const Model> LoadModel(const std::string& path) {
-  auto model = Model::Load(RIVULET_SOURCE_DIR + ("/" + path));
+  auto model = Model::Load(SourcePath(path));
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }

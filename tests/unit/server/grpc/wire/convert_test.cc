@@ -8,6 +8,7 @@
 
 #include "model/base/error.h"
 #include "server/grpc/wire/wire_field.h"
+#include "tests/support/paths.h"
 #include "tests/unit/server/fake_engine.h"
 
 namespace rivulet {
@@ -18,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 
 std::shared_ptr<const Model> LoadModel(const std::string& path) {
-  auto model = Model::Load(RIVULET_SOURCE_DIR + ("/" + path));
+  auto model = Model::Load(SourcePath(path));
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }
