@@ -166,6 +166,10 @@ class CompletionTest(GatewayTest):
                 values += choice.logprobs.token_logprobs
         self.assertEqual((offsets, values), (list(range(12)), expected.logprobs.tolist()))
 
+    def test_a_model_without_a_chat_template_has_no_chats(self):
+        body = {"model": TEXT, "messages": [{"role": "user", "content": "a"}]}
+        self.refused("/v1/chat/completions", body, 400, "NO_CHAT_TEMPLATE", "model", TEXT, "/v1/completions")
+
     def test_a_prompt_is_fed_once_for_each_key(self):
         prompt = "A prompt that no other test has. " * 4
         clients = [self.client(key=key) for key in ("key-2", "key-2", "key-3")]

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the HTTP gateway costs: the same requests over gRPC and through rivulet-gateway, in turn, on one server.
+
+    python3 tests/bench/gateway_overhead.py --server build/release/bin/rivulet-server --model model/zoo/shakespeare-rfa
+
+Needs the Python package with its extra `gateway` (pip install './client/python[gateway]'). Both clients are Python on the same
+machine: over gRPC rivulet.AsyncClient, over HTTP a reader that only finds the events in the bytes. Prints medians over the rounds
+and the ratio of the two ways, the median of the ratios of each round."""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+import rivulet
+
+PROMPT = "ROMEO:"
+
+
+def start(command, pattern):
+    """A process that says its port on stderr."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    for line in process.stderr:
+        found = re.search(pattern, line)
+        if found:
+            return process, int(found.group(1))
+    raise RuntimeError(f"{command} did not start")
+
+
+def cpu_seconds(process):
+    """Of all threads, so far."""
+    with open(f"/proc/{process.pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Grpc:
+    def __init__(self, client, model):
+        self.client, self.model = client, model
+
+    async def generate(self, tokens, seed):
+        """Seconds to the first message and to the end, and the number of messages."""
+        begin, first, messages = time.perf_counter(), None, 0
+        cache = rivulet.PromptCache()
+        async for _ in self.client.generate(PROMPT, model=self.model, max_tokens=tokens, seed=seed, cache=cache):
+            first = first or time.perf_counter() - begin
+            messages += 1
+        return first, time.perf_counter() - begin, messages
+
+
+class Http:
+    def __init__(self, port, model):
+        self.port, self.model = port, model
+
+    async def generate(self, tokens, seed):
+        begin, first = time.perf_counter(), None
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        body = json.dumps({"model": self.model, "prompt": PROMPT, "max_tokens": tokens, "seed": seed, "stream": True}).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        messages, tail = 0, b""
+        while piece := await reader.read(1 << 16):
+            tail += piece
+            *events, tail = tail.split(b"\n\n")
+            messages += len(events)
+            if events and first is None:
+                first = time.perf_counter() - begin
+        writer.close()
+        if first is None or not messages:
+            raise RuntimeError("the gateway sent no event")
+        return first, time.perf_counter() - begin, messages - 1  # without [DONE]
+
+
+async def measure(way, requests, streams, tokens):
+    """First token with one token a request, rate of one stream, rate and messages a token of `streams` at once."""
+    firsts = [(await way.generate(1, seed))[1] for seed in range(requests)]
+    _, alone, _ = await way.generate(tokens, 1)
+    begin = time.perf_counter()
+    replies = await asyncio.gather(*(way.generate(tokens, seed) for seed in range(streams)))
+    rate = streams * tokens / (time.perf_counter() - begin)
+    messages = sum(reply[2] for reply in replies) / (streams * tokens)
+    return {
+        "one token, ms": 1e3 * statistics.median(firsts), "one stream, tokens/s": tokens / alone,
+        f"{streams} streams, tokens/s": rate, f"{streams} streams, messages a token": messages,
+    }  # fmt: skip
+
+
+async def compare(options, server_port, gateway, gateway_port):
+    model = options.model.rstrip("/").rpartition("/")[2]
+    rounds = []
+    async with rivulet.AsyncClient(f"127.0.0.1:{server_port}") as client:
+        ways = {"gRPC": Grpc(client, model), "gateway": Http(gateway_port, model)}
+        for way in ways.values():  # the first request of each is slower
+            await measure(way, 3, 2, 20)
+        for number in range(options.rounds):
+            order = list(ways.items())[:: 1 if number % 2 else -1]
+            before, result = cpu_seconds(gateway), {}
+            for name, way in order:
+                result[name] = await measure(way, options.requests, options.streams, options.tokens)
+            tokens = options.requests + (1 + options.streams) * options.tokens
+            result["gateway"]["CPU of the gateway, us a token"] = 1e6 * (cpu_seconds(gateway) - before) / tokens
+            rounds.append(result)
+    return rounds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--server", required=True, help="rivulet-server")
+    parser.add_argument("--model", required=True, help="directory of a model whose tokens are characters")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=30, help="of one token, a round")
+    parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=200, help="of a stream")
+    options = parser.parse_args()
+    command = [options.server, "--model", options.model, "--listen", "127.0.0.1:0", "--threads", "1"]
+    server, port = start(command, r'"event":"listening".*"port":(\d+)')
+    try:
+        command = [sys.executable, "-m", "rivulet.gateway.command", "--target", f"127.0.0.1:{port}", "--listen", "127.0.0.1:0"]
+        gateway, gateway_port = start(command, r'"event":"listening".*"port":(\d+)')
+        try:
+            rounds = asyncio.run(compare(options, port, gateway, gateway_port))
+        finally:
+            gateway.terminate()
+    finally:
+        server.terminate()
+    print(f"{'':34} {'gRPC':>9} {'gateway':>9} {'ratio':>7}   load {os.getloadavg()[0]:.1f}")
+    for name in rounds[0]["gateway"]:
+        values = [[one[way].get(name) for one in rounds] for way in ("gRPC", "gateway")]
+        shown = [f"{statistics.median(way):9.2f}" if None not in way else f"{'-':>9}" for way in values]
+        ratio = "" if None in values[0] else f"{statistics.median(b / a for a, b in zip(*values)):7.2f}"
+        print(f"{name:34} {shown[0]} {shown[1]} {ratio}")
+
+
+if __name__ == "__main__":
+    main()
