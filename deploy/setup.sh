@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what a bare Debian 12 machine lacks. Usage: deploy/setup.sh [--tests]
 # Without an option: what building the server and the command needs. --tests: also what deploy/test.sh needs.
-# --tests also makes build/venv (tests/requirements.txt; tests/requirements-cuda.txt where nvcc is) and build/node
-# (tests/e2e/client/grpc_js).
+# --tests also makes build/venv (tests/requirements.txt; tests/requirements-cuda.txt where nvcc is), build/node
+# (tests/e2e/client/grpc_js) and build/typescript (client/typescript).
 # Does nothing where everything is there; otherwise needs root, or sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -85,8 +85,9 @@ install_cuda_tools() {
   sha256sum "$requirements" >"$venv/stamp-cuda"
 }
 
+# install_node <source> <node>: the packages that the lock file in <source> names.
 install_node() {
-  local source=tests/e2e/client/grpc_js node=build/node
+  local source=$1 node=$2
   ! unchanged "$node/stamp" "$source"/package.json "$source"/package-lock.json || return 0
   echo "setup: npm packages of $source into $node" >&2
   mkdir -p "$node"
@@ -99,5 +100,6 @@ install_packages
 if [[ ${1:-} == --tests ]]; then
   install_venv
   install_cuda_tools
-  install_node
+  install_node tests/e2e/client/grpc_js build/node
+  install_node client/typescript build/typescript
 fi

@@ -40,7 +40,7 @@ def long_lines(text):
 
 NAMES = [relative(p) for p in FILES]
 FOLDERS = {str(parent) for p in FILES for parent in p.relative_to(ROOT).parents}
-SUFFIXES = ("h", "cc", "cu", "py", "sh", "proto", "md", "cfg", "yaml", "cmake")
+SUFFIXES = ("h", "cc", "cu", "py", "sh", "proto", "ts", "md", "cfg", "yaml", "cmake")
 # Written by a build, a placeholder (`NAME.h`), an ending (`_cpu.cc`), or a file of gRPC's or
 # NVIDIA's.
 NOT_OURS = re.compile(r"^(build|\.\.?/|/|~|_)|NAME|^(health\.proto|cuda_pipeline_primitives\.h)$")

@@ -111,8 +111,9 @@ class ProtoTest(unittest.TestCase):
 
     def test_the_packages_name_no_host(self):
         # Links to sponsors are written by npm and not needed by it: `npm run lock` there takes them out.
-        lock = (ROOT / "tests/e2e/client/grpc_js/package-lock.json").read_text(encoding="utf-8")
-        self.assertEqual(re.findall(r"\w+://[^\"]*", lock), [])
+        for folder in ("tests/e2e/client/grpc_js", "client/typescript"):
+            lock = (ROOT / folder / "package-lock.json").read_text(encoding="utf-8")
+            self.assertEqual(re.findall(r"\w+://[^\"]*", lock), [])
 
 
 if __name__ == "__main__":

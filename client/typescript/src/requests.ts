@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// From arguments to the messages of rivulet.v1. Errors: TypeError and RangeError of checks.ts.
+import * as check from './checks';
+import {
+  GenerateRequest,
+  Priority as PriorityNumber,
+  PromptCache as PromptCacheMessage,
+  SamplingParams,
+  ScoreRequest,
+  StopConditions,
+  type TokenSequence,
+} from './gen/rivulet/v1/inference';
+import { AppendRequest } from './gen/rivulet/v1/session_service';
+import type {
+  AppendOptions,
+  GenerateOptions,
+  Priority,
+  Prompt,
+  PromptCache,
+  SamplingOptions,
+  ScoreOptions,
+  SessionGenerateOptions,
+} from './options';
+
+/** Names of the options of every call. */
+export const CALL = ['timeoutMs', 'signal', 'metadata'];
+
+const SAMPLING = [
+  ...CALL,
+  'maxTokens',
+  'temperature',
+  'topK',
+  'topP',
+  'minP',
+  'repetitionPenalty',
+  'frequencyPenalty',
+  'presencePenalty',
+  'logitBias',
+  'seed',
+  'stop',
+  'stopTokenIds',
+  'includeStopString',
+  'ignoreEos',
+  'logprobs',
+  'topLogprobs',
+  'cache',
+  'priority',
+];
+
+type Content =
+  | { $case: 'text'; value: string }
+  | { $case: 'tokens'; value: TokenSequence }
+  | { $case: 'imageValues'; value: Uint8Array };
+
+/** The oneof of a prompt. */
+function content(name: string, value: Prompt): Content {
+  if (typeof value === 'string') return { $case: 'text', value: check.text(name, value) };
+  if (value instanceof Uint8Array) return { $case: 'imageValues', value };
+  return { $case: 'tokens', value: { ids: check.list(name, value, check.int32) } };
+}
+
+/** The result of `convert` for an option that is there. */
+function optional<T, R>(
+  name: string,
+  value: T | undefined,
+  convert: (name: string, value: T) => R,
+): R | undefined {
+  return value === undefined ? undefined : convert(name, value);
+}
+
+const PRIORITIES: Readonly<Record<Priority, PriorityNumber>> = {
+  low: PriorityNumber.PRIORITY_LOW,
+  normal: PriorityNumber.PRIORITY_NORMAL,
+  high: PriorityNumber.PRIORITY_HIGH,
+};
+
+function priority(value: Priority | undefined): PriorityNumber {
+  if (value === undefined) return PriorityNumber.PRIORITY_UNSPECIFIED;
+  if (!Object.hasOwn(PRIORITIES, value))
+    throw new RangeError(`priority: must be low, normal or high; got ${String(value)}`);
+  return PRIORITIES[value];
+}
+
+function cache(value: boolean | PromptCache | undefined): PromptCacheMessage | undefined {
+  if (value === undefined) return undefined;
+  if (typeof value === 'boolean') return PromptCacheMessage.fromPartial({ enabled: value });
+  const { salt, positions } = check.options('cache', value, ['salt', 'positions']);
+  return PromptCacheMessage.fromPartial({
+    enabled: true,
+    salt: optional('cache.salt', salt, check.text),
+    positions: optional('cache.positions', positions, (name, list) => check.list(name, list, check.int64)),
+  });
+}
+
+function logitBias(value: Readonly<Record<number, number>> | undefined): Record<number, number> {
+  if (typeof (value ?? {}) !== 'object')
+    throw new TypeError('logitBias: must be an object of token ids and biases');
+  const entries = Object.entries(value ?? {}).map(([token, bias]): [number, number] => {
+    const name = `logitBias[${token}]`;
+    return [check.int32(name, Number(token)), check.float(name, bias)];
+  });
+  return Object.fromEntries(entries);
+}
+
+/** The message of a generate() without its prompt and session. */
+function sampled(options: SamplingOptions): GenerateRequest {
+  const request = GenerateRequest.fromPartial({});
+  request.maxTokens = optional('maxTokens', options.maxTokens, check.int64);
+  request.sampling = SamplingParams.fromPartial({
+    temperature: optional('temperature', options.temperature, check.float),
+    topK: optional('topK', options.topK, check.int32),
+    topP: optional('topP', options.topP, check.float),
+    minP: optional('minP', options.minP, check.float),
+    repetitionPenalty: optional('repetitionPenalty', options.repetitionPenalty, check.float),
+    frequencyPenalty: optional('frequencyPenalty', options.frequencyPenalty, check.float),
+    presencePenalty: optional('presencePenalty', options.presencePenalty, check.float),
+    logitBias: logitBias(options.logitBias),
+    seed: optional('seed', options.seed, check.uint64),
+  });
+  const stop = typeof options.stop === 'string' ? [options.stop] : options.stop;
+  request.stop = StopConditions.fromPartial({
+    strings: optional('stop', stop, (name, strings) => check.list(name, strings, check.text)),
+    tokenIds: optional('stopTokenIds', options.stopTokenIds, (name, ids) =>
+      check.list(name, ids, check.int32),
+    ),
+    includeString: optional('includeStopString', options.includeStopString, check.boolean),
+    ignoreEos: optional('ignoreEos', options.ignoreEos, check.boolean),
+  });
+  request.logprobs = {
+    enabled: optional('logprobs', options.logprobs, check.boolean) ?? false,
+    topN: optional('topLogprobs', options.topLogprobs, check.int32) ?? 0,
+  };
+  request.cache = cache(options.cache);
+  request.priority = priority(options.priority);
+  return request;
+}
+
+/** The message of a client's generate(). */
+export function generate(prompt: Prompt, asked: GenerateOptions | undefined): GenerateRequest {
+  const options = check.options('generate', asked, [...SAMPLING, 'model', 'numSamples']);
+  const request = sampled(options);
+  request.model = optional('model', options.model, check.text) ?? '';
+  request.prompt = content('prompt', prompt);
+  request.numSamples = optional('numSamples', options.numSamples, check.int32);
+  return request;
+}
+
+/** The message of a session's generate(), without model and session. */
+export function sessionGenerate(prompt: Prompt, asked: SessionGenerateOptions | undefined): GenerateRequest {
+  const request = sampled(check.options('generate', asked, [...SAMPLING, 'position', 'mark']));
+  request.prompt = content('prompt', prompt);
+  return request;
+}
+
+/** The message of score(). */
+export function score(
+  value: string | readonly number[] | Int32Array,
+  asked: ScoreOptions | undefined,
+): ScoreRequest {
+  const options = check.options('score', asked, [
+    ...CALL,
+    'model',
+    'window',
+    'outputPositions',
+    'logprobs',
+    'priority',
+  ]);
+  const request = ScoreRequest.fromPartial({});
+  const scored = content('content', value);
+  if (scored.$case === 'imageValues')
+    throw new TypeError('content: must be a string or an array of token ids; got a Uint8Array');
+  request.content = scored;
+  request.model = optional('model', options.model, check.text) ?? '';
+  request.window = optional('window', options.window, check.int64);
+  request.outputPositions = positions(options.outputPositions);
+  request.logprobs = optional('logprobs', options.logprobs, check.boolean) ?? false;
+  request.priority = priority(options.priority);
+  return request;
+}
+
+/** The message of append(), without model and session. */
+export function append(value: Prompt, asked: AppendOptions | undefined): AppendRequest {
+  const names = [...CALL, 'score', 'outputPositions', 'logprobs', 'mark', 'cache', 'priority'];
+  const options = check.options('append', asked, names);
+  const request = AppendRequest.fromPartial({});
+  request.content = content('content', value);
+  request.score = optional('score', options.score, check.boolean) ?? false;
+  request.outputPositions = positions(options.outputPositions);
+  request.logprobs = optional('logprobs', options.logprobs, check.boolean) ?? false;
+  request.cache = cache(options.cache);
+  request.priority = priority(options.priority);
+  return request;
+}
+
+function positions(value: readonly number[] | undefined): bigint[] {
+  return optional('outputPositions', value, (name, list) => check.list(name, list, check.int64)) ?? [];
+}
+
+/** The token ids of a request; undefined for text, which the server tokenizes. */
+export function knownTokens(value: Content | undefined): ArrayLike<number> | undefined {
+  if (value === undefined) return [];
+  if (value.$case === 'text') return value.value === '' ? [] : undefined;
+  return value.$case === 'tokens' ? value.value.ids : value.value;
+}

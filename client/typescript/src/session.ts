@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// A conversation with a model, whose state the server keeps.
+import * as check from './checks';
+import type { Connection, Messages, Method } from './connection';
+import { Code, RivuletError } from './errors';
+import type { GenerateReply, GenerateRequest } from './gen/rivulet/v1/inference';
+import { InferenceServiceService as Inference } from './gen/rivulet/v1/inference';
+import type { SessionProgress, SessionRef } from './gen/rivulet/v1/session';
+import {
+  ForkSessionRequest,
+  RewindSessionRequest,
+  SessionServiceService as Sessions,
+} from './gen/rivulet/v1/session_service';
+import { toNumber } from './numbers';
+import type {
+  AppendOptions,
+  CallOptions,
+  ForkOptions,
+  Prompt,
+  RewindOptions,
+  SessionGenerateOptions,
+  SnapshotOptions,
+} from './options';
+import { score, sessionInfo, type Appended, type SessionInfo } from './replies';
+import { append, CALL, knownTokens, sessionGenerate } from './requests';
+import { hashTokens } from './sequence';
+import { GenerateStream } from './stream';
+
+// The server says these before it has changed anything.
+const UNCHANGED = [
+  Code.INVALID_ARGUMENT,
+  Code.NOT_FOUND,
+  Code.OUT_OF_RANGE,
+  Code.FAILED_PRECONDITION,
+  Code.RESOURCE_EXHAUSTED,
+  Code.PERMISSION_DENIED,
+  Code.UNAUTHENTICATED,
+  Code.ABORTED,
+];
+
+const unchanged = (error: unknown): boolean =>
+  error instanceof RivuletError && UNCHANGED.includes(error.code);
+
+/** What a session adds to what the server says of it. */
+export interface SessionExtras {
+  cookie: string;
+  sameNumerics?: boolean;
+}
+
+/**
+ * A session, from RivuletClient.openSession(), session() and restoreSession(), or fork().
+ *
+ * The object counts the tokens that it gave and received, and continues after them. What the server
+ * generated beyond that, in a reply that was left early or lost, is dropped by the next call.
+ * Replies are checked against the server's running hash; a difference is DATA_LOSS. The hash of
+ * given text is taken over, because the server tokenizes it.
+ *
+ * Calls take effect in the order in which they are made, and a call ends a reply that still runs.
+ * Only one object at a time should use a session. If another one has used it, calls throw
+ * FAILED_PRECONDITION (SESSION_HASH_MISMATCH); RivuletClient.session() continues from there.
+ */
+export class Session {
+  readonly #connection: Connection;
+  readonly #info: SessionInfo;
+  readonly #extras: SessionExtras;
+  #position = 0;
+  #hash = 0n;
+  #marks = new Map<string, number>();
+  // The server may hold tokens that this object never saw.
+  #ahead = false;
+  #running: GenerateStream | undefined;
+  #last: Promise<unknown> = Promise.resolve();
+
+  /** For RivuletClient. */
+  constructor(connection: Connection, info: SessionInfo, extras: SessionExtras) {
+    this.#connection = connection;
+    this.#info = info;
+    this.#extras = extras;
+    this.#settle(info);
+  }
+
+  /** 32 lower-case hexadecimal digits, for RivuletClient.session(). */
+  get id(): string {
+    return this.#info.id;
+  }
+
+  get model(): string {
+    return this.#info.model;
+  }
+
+  /** Tokens given and received so far. */
+  get position(): number {
+    return this.#position;
+  }
+
+  /** FNV-1a, 64 bits, over the tokens up to `position`. */
+  get sequenceHash(): bigint {
+    return this.#hash;
+  }
+
+  /** The seed of a generate() that names none. */
+  get seed(): bigint {
+    return this.#info.seed;
+  }
+
+  /** Position of each mark. */
+  get marks(): ReadonlyMap<string, number> {
+    return this.#marks;
+  }
+
+  /** Milliseconds without a call after which the server closes the session. */
+  get idleTimeoutMs(): number {
+    return this.#info.idleTimeoutMs;
+  }
+
+  /** By which a balancer finds the session's replica, for RivuletClient.session(); or "". */
+  get cookie(): string {
+    return this.#extras.cookie;
+  }
+
+  /**
+   * For a restored session: true if the snapshot was made with this server's numerics id, so that
+   * further tokens are bit-identical. Undefined for any other session.
+   */
+  get sameNumerics(): boolean | undefined {
+    return this.#extras.sameNumerics;
+  }
+
+  /**
+   * Feeds tokens without generating. After UNAVAILABLE or DEADLINE_EXCEEDED the same append() may
+   * be repeated; tokens are not fed twice.
+   */
+  async append(content: Prompt, options: AppendOptions = {}): Promise<Appended> {
+    const request = append(content, options);
+    const mark = check.text('mark', options.mark ?? '');
+    return this.#inOrder(options, async () => {
+      const begin = this.#position;
+      request.model = this.model;
+      request.session = this.#ref(begin, mark);
+      const reply = await this.#changing(() => this.#call(Sessions.append, request, options));
+      this.#advance(reply.progress, begin, knownTokens(request.content), []);
+      if (mark !== '') this.#marks.set(mark, this.#position);
+      return { ...score(reply), cachedTokens: toNumber(reply.cachedTokens) };
+    });
+  }
+
+  /**
+   * Appends the prompt, if there is one, and streams generated tokens. For several continuations,
+   * use fork().
+   */
+  generate(prompt: Prompt = [], options: SessionGenerateOptions = {}): GenerateStream {
+    const request = sessionGenerate(prompt, options);
+    const at =
+      options.position === undefined ? undefined : toNumber(check.int64('position', options.position));
+    const mark = check.text('mark', options.mark ?? '');
+    let begun = false;
+    const received = (message: GenerateReply): void => {
+      if (message.session !== undefined) {
+        const begin = begun ? this.#position : toNumber(request.session?.position ?? 0n);
+        this.#advance(message.session, begin, begun ? [] : knownTokens(request.prompt), message.tokens);
+        begun = true;
+      }
+      if (message.usage !== undefined) {
+        this.#ahead = false;
+        if (mark !== '') this.#marks.set(mark, this.#position);
+      }
+    };
+    const failed = (error: unknown): void => {
+      if (!begun && unchanged(error)) this.#ahead = false;
+    };
+    const start = (): Promise<Messages<GenerateReply>> =>
+      this.#inOrder(options, async () => {
+        request.model = this.model;
+        request.session = this.#ref(at ?? this.#position, mark);
+        const messages = this.#connection.download<GenerateRequest, GenerateReply>(
+          Inference.generate,
+          request,
+          options,
+          this.cookie,
+        );
+        this.#ahead = true;
+        this.#running = stream;
+        return messages;
+      });
+    const stream = new GenerateStream({ numSamples: 1, start, received, failed });
+    return stream;
+  }
+
+  /** Opens sessions that continue from this one, which does not change: all of them or none. */
+  async fork(options: ForkOptions = {}): Promise<Session[]> {
+    const { count, seed, position } = check.options('fork', options, [...CALL, 'count', 'seed', 'position']);
+    const request = ForkSessionRequest.fromPartial({
+      count: check.int32('count', count ?? 1),
+      ...(seed !== undefined && { seed: check.uint64('seed', seed) }),
+    });
+    const at = position === undefined ? undefined : toNumber(check.int64('position', position));
+    return this.#inOrder(options, async () => {
+      request.model = this.model;
+      request.session = this.#ref(at ?? this.#position, '');
+      const { reply, cookie } = await this.#connection.unary(
+        Sessions.forkSession,
+        request,
+        options,
+        this.cookie,
+      );
+      return reply.sessions.map(
+        (session) => new Session(this.#connection, sessionInfo(session), { cookie: cookie || this.cookie }),
+      );
+    });
+  }
+
+  /** Drops the tokens after a position or a mark. */
+  async rewind(options: RewindOptions): Promise<void> {
+    const { position, mark } = check.options('rewind', options, [...CALL, 'position', 'mark']);
+    if ((position === undefined) === (mark === undefined))
+      throw new TypeError('rewind: exactly one of position and mark must be given');
+    const to: RewindSessionRequest['to'] =
+      mark === undefined
+        ? { $case: 'position', value: check.int64('position', position) }
+        : { $case: 'mark', value: check.text('mark', mark) };
+    return this.#inOrder(options, () => this.#rewind(to, options), false);
+  }
+
+  /** The session as bytes for RivuletClient.restoreSession(). They outlive the server. */
+  async snapshot(options: SnapshotOptions = {}): Promise<Uint8Array> {
+    const { position } = check.options('snapshot', options, [...CALL, 'position']);
+    const asked = position === undefined ? undefined : check.int64('position', position);
+    return this.#inOrder(
+      options,
+      async () => {
+        // The position leaves out tokens that were not received, without a rewind, which a draining
+        // server refuses. So a session can be moved to another server.
+        if (asked !== undefined && asked > this.#position) await this.#settled(options);
+        const request = { model: this.model, sessionId: this.id, position: asked ?? BigInt(this.#position) };
+        const chunks: Uint8Array[] = [];
+        const messages = this.#connection.download(Sessions.snapshotSession, request, options, this.cookie);
+        for await (const { chunk } of messages) chunks.push(chunk);
+        return new Uint8Array(Buffer.concat(chunks));
+      },
+      false,
+    );
+  }
+
+  /** Closes the session and ends the requests on it. Does nothing if it is closed. */
+  async close(options: CallOptions = {}): Promise<void> {
+    check.options('close', options, CALL);
+    return this.#inOrder(
+      options,
+      async () => {
+        try {
+          await this.#call(Sessions.closeSession, { model: this.model, sessionId: this.id }, options);
+        } catch (error) {
+          if (!(error instanceof RivuletError && error.reason === 'SESSION_NOT_FOUND')) throw error;
+        }
+      },
+      false,
+    );
+  }
+
+  /**
+   * Runs `action` after the calls before it, without a reply that still runs: if nobody reads it,
+   * it would delay every other call. `settled`: only once the server holds what this object knows.
+   */
+  #inOrder<T>(options: CallOptions, action: () => Promise<T>, settled = true): Promise<T> {
+    const result = this.#last.then(async () => {
+      this.#running?.cancel();
+      this.#running = undefined;
+      if (settled) await this.#settled(options);
+      return action();
+    });
+    this.#last = result.catch(() => undefined);
+    return result;
+  }
+
+  /** Drops what the server may hold beyond what this object knows. */
+  async #settled(options: CallOptions): Promise<void> {
+    if (this.#ahead) await this.#rewind({ $case: 'position', value: BigInt(this.#position) }, options);
+  }
+
+  async #call<Q, R>(method: Method<Q, R>, request: Q, options: CallOptions): Promise<R> {
+    return (await this.#connection.unary(method, request, options, this.cookie)).reply;
+  }
+
+  async #rewind(to: RewindSessionRequest['to'], options: CallOptions): Promise<void> {
+    const request = { model: this.model, sessionId: this.id, to };
+    const { session } = await this.#changing(() => this.#call(Sessions.rewindSession, request, options));
+    this.#settle(sessionInfo(session));
+  }
+
+  /** Around a call that changes the session: records whether its result is known. */
+  async #changing<T>(call: () => Promise<T>): Promise<T> {
+    try {
+      const result = await call();
+      this.#ahead = false;
+      return result;
+    } catch (error) {
+      this.#ahead ||= !unchanged(error);
+      throw error;
+    }
+  }
+
+  #ref(position: number, mark: string): SessionRef {
+    return { sessionId: this.id, position: BigInt(position), mark, sequenceHash: this.#hash };
+  }
+
+  #settle(info: SessionInfo): void {
+    this.#position = info.position;
+    this.#hash = info.sequenceHash;
+    this.#marks = new Map(Object.entries(info.marks));
+  }
+
+  /**
+   * The session continued from `begin` with tokens that were given (undefined: text, which the
+   * server tokenized) and generated. Errors: RivuletError DATA_LOSS (the server holds other
+   * tokens).
+   */
+  #advance(
+    progress: SessionProgress | undefined,
+    begin: number,
+    given: ArrayLike<number> | undefined,
+    generated: ArrayLike<number>,
+  ): void {
+    if (progress === undefined)
+      throw new RivuletError(Code.INTERNAL, 'the server does not say where the session is');
+    const position = toNumber(progress.position);
+    if (given !== undefined) {
+      const expected = begin + given.length + generated.length;
+      if (position !== expected) {
+        throw new RivuletError(
+          Code.DATA_LOSS,
+          `the server is at position ${position} of the session, its replies end at ${expected}`,
+        );
+      }
+      // The hash of an earlier position is not kept.
+      const hash =
+        begin === this.#position
+          ? hashTokens(generated, hashTokens(given, this.#hash))
+          : progress.sequenceHash;
+      if (hash !== progress.sequenceHash) {
+        throw new RivuletError(
+          Code.DATA_LOSS,
+          `the server's tokens up to position ${position} hash to ${progress.sequenceHash.toString(16)}, ` +
+            `those that were given and received to ${hash.toString(16)}`,
+        );
+      }
+    }
+    for (const [mark, at] of this.#marks) if (at > begin) this.#marks.delete(mark);
+    this.#position = position;
+    this.#hash = progress.sequenceHash;
+  }
+}

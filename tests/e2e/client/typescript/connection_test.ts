@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+// The package rivulet-client against servers that fail in chosen ways, and its TLS against a
+// balancer that terminates it. typescript_test.py compiles and runs this. It sets RIVULET_TARGET
+// (HOST:PORT of a server), RIVULET_PROTO_DIR and RIVULET_CERTIFICATES, a folder with NAME.pem and
+// NAME.key for the names server and client, both for the host NAME.test.
+import { strict as assert } from 'node:assert';
+import { readFileSync } from 'node:fs';
+import * as net from 'node:net';
+import { test } from 'node:test';
+import * as tls from 'node:tls';
+
+import { Metadata, status as codes } from '@grpc/grpc-js';
+import { Code, RivuletClient, RivuletError, type ClientOptions, type Part } from 'rivulet-client';
+
+import { fake, status, type Fake, type Handlers, type Message } from './fake_server.js';
+
+const ID = '0123456789abcdef0123456789abcdef';
+const UNAVAILABLE = status(codes.UNAVAILABLE, 'the server drains', {
+  ErrorInfo: { reason: 'DRAINING', domain: 'rivulet' },
+});
+const WHOLE = [
+  { seed: '3', tokens: [1] },
+  { seed: '3', firstPosition: '1', tokens: [2], finish: { reason: 'FINISH_REASON_LENGTH' } },
+  { usage: { completionTokens: '2' } },
+];
+// No test waits this long: it ends one that hangs.
+const PATIENCE = { timeoutMs: 120_000 };
+
+/** Runs `body` with a fake of these handlers and a client of it. */
+async function withFake(
+  handlers: Handlers,
+  body: (client: RivuletClient, server: Fake) => Promise<void>,
+  options?: ClientOptions,
+): Promise<void> {
+  const server = await fake(handlers);
+  const client = new RivuletClient(server.target, options);
+  try {
+    await body(client, server);
+  } finally {
+    client.close();
+    server.close();
+  }
+}
+
+/** Fails with `error` for the first `times` calls, then returns `value`. */
+function after<T>(times: number, error: unknown, value: T): () => T {
+  let calls = 0;
+  return () => {
+    calls += 1;
+    if (calls <= times) throw error;
+    return value;
+  };
+}
+
+function failsWith(code: Code, reason = ''): (error: unknown) => boolean {
+  return (error) => {
+    assert.ok(error instanceof RivuletError, String(error));
+    assert.deepEqual([Code[error.code], error.reason], [Code[code], reason]);
+    return true;
+  };
+}
+
+test('UNAVAILABLE is tried again until there is an answer', async () => {
+  const handlers = {
+    Generate: after(2, UNAVAILABLE, WHOLE),
+    Score: after(3, UNAVAILABLE, { numScored: '7' }),
+  };
+  await withFake(handlers, async (client, { calls }) => {
+    const reply = await client.generate('', PATIENCE).collect();
+    assert.deepEqual([reply.tokens, reply.seed, reply.usage.completionTokens], [[1, 2], 3n, 2]);
+    assert.equal(calls['Generate']?.length, 3);
+    assert.deepEqual(
+      calls['Generate'].map((metadata) => metadata.get('grpc-previous-rpc-attempts')),
+      [[], ['1'], ['2']],
+    );
+  });
+  await withFake(handlers, async (client, { calls }) => {
+    assert.equal((await client.score('', PATIENCE)).numScored, 7);
+    assert.equal(calls['Score']?.length, 4);
+  });
+});
+
+test('four attempts are made, or as many as asked for', async () => {
+  const cases: [number | undefined, number][] = [
+    [undefined, 4],
+    [1, 1],
+    [2, 2],
+  ];
+  for (const [maxAttempts, attempts] of cases) {
+    const handlers = { Score: after(99, UNAVAILABLE, {}) };
+    await withFake(
+      handlers,
+      async (client, { calls }) => {
+        await assert.rejects(client.score('', PATIENCE), failsWith(Code.UNAVAILABLE, 'DRAINING'));
+        assert.equal(calls['Score']?.length, attempts);
+      },
+      { maxAttempts },
+    );
+  }
+});
+
+test('other codes are not tried again', async () => {
+  const busy = status(codes.RESOURCE_EXHAUSTED, 'the queue is full', {
+    ErrorInfo: { reason: 'QUEUE_FULL', domain: 'rivulet', metadata: { queued: '8' } },
+    RetryInfo: { retryDelay: { seconds: '2', nanos: 500_000_000 } },
+    BadRequest: { fieldViolations: [{ field: 'prompt.tokens[3]' }, { field: 'other' }] },
+  });
+  await withFake({ Score: after(9, busy, {}) }, async (client, { calls }) => {
+    await assert.rejects(client.score('', PATIENCE), (error) => {
+      assert.ok(error instanceof RivuletError);
+      const { code, reason, field, retryAfterMs, metadata, details, message } = error;
+      assert.deepEqual(
+        [code, reason, field, retryAfterMs],
+        [Code.RESOURCE_EXHAUSTED, 'QUEUE_FULL', 'prompt.tokens[3]', 2500],
+      );
+      assert.deepEqual([{ ...metadata }, details], [{ queued: '8' }, 'the queue is full']);
+      assert.equal(message, 'RESOURCE_EXHAUSTED (QUEUE_FULL, prompt.tokens[3]): the queue is full');
+      return true;
+    });
+    assert.equal(calls['Score']?.length, 1);
+  });
+});
+
+/** A promise and the function that fulfils it. */
+function signal(): { seen: Promise<void>; fulfil: () => void } {
+  let fulfil = (): void => undefined;
+  const seen = new Promise<void>((done) => {
+    fulfil = done;
+  });
+  return { seen, fulfil };
+}
+
+test('a reply that has begun is not begun again', async () => {
+  const lost = status(codes.UNAVAILABLE, 'the server drains', {
+    ErrorInfo: { reason: 'DRAINING', domain: 'rivulet', metadata: { sent_tokens: '20' } },
+  });
+  // grpc-js gives out an error before the parts that wait, so it is sent once they have arrived.
+  const { seen, fulfil } = signal();
+  async function* generate(): AsyncGenerator<Message> {
+    for (let i = 0; i < 20; i += 1) yield { seed: '3', firstPosition: String(i), tokens: [i] };
+    await seen;
+    throw lost;
+  }
+  await withFake({ Generate: generate }, async (client, { calls }) => {
+    const parts: Part[] = [];
+    await assert.rejects(
+      async () => {
+        for await (const part of client.generate('', PATIENCE)) {
+          parts.push(part);
+          if (parts.length === 20) fulfil();
+        }
+      },
+      (error) =>
+        failsWith(Code.UNAVAILABLE, 'DRAINING')(error) &&
+        (error as RivuletError).metadata['sent_tokens'] === '20',
+    );
+    assert.deepEqual(
+      parts.flatMap(({ tokens }) => tokens),
+      Array.from({ length: 20 }, (_, i) => i),
+    );
+    assert.equal(calls['Generate']?.length, 1);
+  });
+});
+
+test('a stream that ends without a status of the server is UNAVAILABLE', async () => {
+  const cases: [Partial<Error>, Code][] = [
+    [status(codes.UNKNOWN, 'stream ended'), Code.UNAVAILABLE],
+    [status(codes.INTERNAL, 'Received RST_STREAM with code 2'), Code.UNAVAILABLE],
+    [status(codes.INTERNAL, 'a bug'), Code.INTERNAL],
+    [status(codes.UNKNOWN, 'a bug', {}), Code.UNKNOWN],
+  ];
+  for (const [error, code] of cases) {
+    await withFake(
+      { Score: after(9, error, {}) },
+      async (client) => {
+        await assert.rejects(client.score('', PATIENCE), failsWith(code));
+      },
+      { maxAttempts: 1 },
+    );
+  }
+});
+
+test('details that are no google.rpc.Status leave code and text', async () => {
+  const metadata = new Metadata();
+  metadata.add('grpc-status-details-bin', Buffer.from([0xff, 0xff]));
+  const error = { code: codes.ABORTED, details: 'of a proxy', metadata };
+  await withFake({ Score: after(9, error, {}) }, async (client) => {
+    await assert.rejects(
+      client.score('', PATIENCE),
+      (thrown) => failsWith(Code.ABORTED)(thrown) && /of a proxy/.test(String(thrown)),
+    );
+  });
+});
+
+test('a reply that breaks its promises is INTERNAL', async () => {
+  const [first, end, usage] = WHOLE;
+  const broken: [Message[], RegExp][] = [
+    [[first, usage], /sample 0: the reply ended before it did/],
+    [[end, usage], /position 1 instead of 0/],
+    [[first, end], /without seed or usage/],
+    [[first, { ...end, sampleIndex: 1 }, usage], /sample 1 of 1/],
+  ];
+  for (const [messages, said] of broken) {
+    await withFake({ Generate: () => messages }, async (client) => {
+      await assert.rejects(client.generate('', { ...PATIENCE, seed: 3 }).collect(), (error) => {
+        assert.match(String(error), said);
+        return error instanceof RivuletError && error.code === Code.INTERNAL;
+      });
+    });
+  }
+});
+
+test('a count beyond 2^53 is an error, not another number', async () => {
+  await withFake({ Score: () => ({ numScored: '9007199254740993' }) }, async (client) => {
+    await assert.rejects(
+      client.score('', PATIENCE),
+      (error) => failsWith(Code.INTERNAL)(error) && /9007199254740993/.test(String(error)),
+    );
+  });
+});
+
+test('metadata of client and call, tenant, token and the name of the client are sent', async () => {
+  const options = { bearerToken: 'abc.def', tenant: 'acme', metadata: { 'x-team': 'poets' } };
+  await withFake(
+    { Score: () => ({}) },
+    async (client, { calls }) => {
+      await client.score('', {
+        ...PATIENCE,
+        metadata: { 'x-more': 'yes', 'x-raw-bin': Uint8Array.of(0, 255) },
+      });
+      const [sent] = calls['Score']!;
+      const names = ['authorization', 'rivulet-tenant', 'x-team', 'x-more', 'x-raw-bin'];
+      assert.deepEqual(
+        names.map((name) => sent!.get(name)),
+        [['Bearer abc.def'], ['acme'], ['poets'], ['yes'], [Buffer.from([0, 255])]],
+      );
+      assert.match(String(sent!.get('user-agent')), /^rivulet-typescript\//);
+    },
+    options,
+  );
+});
+
+// A session at `position` of the model "m".
+const session = (position: number, hash: bigint, more: object = {}): Message => ({
+  sessionId: ID,
+  model: 'm',
+  seed: '1',
+  progress: { position: String(position), sequenceHash: String(hash) },
+  ...more,
+});
+const EMPTY = 0xcbf29ce484222325n;
+// FNV-1a over the bytes 1 0 0 0, computed apart from the client.
+const AFTER_ONE = 0xad2aca7747985764n;
+
+test('calls that create a session are made once; others name their position and are repeated', async () => {
+  const handlers = {
+    OpenSession: after(1, UNAVAILABLE, { session: session(0, EMPTY) }),
+    Append: after(2, UNAVAILABLE, { progress: { position: '1', sequenceHash: String(AFTER_ONE) } }),
+    ForkSession: after(1, UNAVAILABLE, {}),
+  };
+  await withFake(handlers, async (client, { calls }) => {
+    await assert.rejects(client.openSession(PATIENCE), failsWith(Code.UNAVAILABLE, 'DRAINING'));
+    assert.equal(calls['OpenSession']?.length, 1);
+    const opened = await client.openSession(PATIENCE);
+    await opened.append([1], PATIENCE);
+    assert.equal(calls['Append']?.length, 3);
+    await assert.rejects(opened.fork(PATIENCE), failsWith(Code.UNAVAILABLE, 'DRAINING'));
+    assert.equal(calls['ForkSession']?.length, 1);
+  });
+});
+
+test('tokens that differ from those of the server are DATA_LOSS', async () => {
+  const reply = { progress: { position: '1', sequenceHash: String(AFTER_ONE + 1n) } };
+  const parts = [{ seed: '1', tokens: [1], session: reply.progress }];
+  const handlers = {
+    OpenSession: () => ({ session: session(0, EMPTY) }),
+    Append: () => reply,
+    Generate: () => parts,
+  };
+  await withFake(handlers, async (client) => {
+    const opened = await client.openSession(PATIENCE);
+    await assert.rejects(opened.append([1], PATIENCE), failsWith(Code.DATA_LOSS));
+    const other = await client.openSession(PATIENCE);
+    await assert.rejects(other.generate([], PATIENCE).collect(), failsWith(Code.DATA_LOSS));
+    assert.deepEqual([other.position, other.sequenceHash], [0, EMPTY]);
+  });
+  // Before the end of a session the client knows no hash, but how many tokens there are.
+  const far = [{ seed: '1', tokens: [1], session: { position: '3', sequenceHash: '1' } }];
+  const another = { OpenSession: () => ({ session: session(1, AFTER_ONE) }), Generate: () => far };
+  await withFake(another, async (client) => {
+    const opened = await client.openSession(PATIENCE);
+    await assert.rejects(
+      opened.generate([], { position: 0, ...PATIENCE }).collect(),
+      failsWith(Code.DATA_LOSS),
+    );
+  });
+});
+
+test('after a lost reply the next call first drops what was not seen', async () => {
+  const rewinds: Message[] = [];
+  const generates: Message[] = [];
+  const { seen, fulfil } = signal();
+  async function* generate(request: Message): AsyncGenerator<Message> {
+    generates.push(request);
+    yield { seed: '1', tokens: [1], session: { position: '1', sequenceHash: String(AFTER_ONE) } };
+    await seen;
+    throw UNAVAILABLE;
+  }
+  const handlers = {
+    OpenSession: () => ({ session: session(0, EMPTY) }),
+    Generate: generate,
+    RewindSession: (request: Message) => {
+      rewinds.push(request);
+      return { session: session(1, AFTER_ONE) };
+    },
+    ForkSession: () => ({ sessions: [] }),
+  };
+  await withFake(handlers, async (client) => {
+    const opened = await client.openSession(PATIENCE);
+    await assert.rejects(
+      async () => {
+        for await (const _ of opened.generate([], PATIENCE)) fulfil();
+      },
+      failsWith(Code.UNAVAILABLE, 'DRAINING'),
+    );
+    assert.equal(opened.position, 1);
+    await opened.fork(PATIENCE);
+    assert.deepEqual(
+      rewinds.map(({ sessionId, position }) => [sessionId, position]),
+      [[ID, '1']],
+    );
+    await opened.fork(PATIENCE);
+    assert.equal(rewinds.length, 1);
+    const { position, sequenceHash } = generates[0].session;
+    assert.deepEqual([position, BigInt(sequenceHash)], ['0', EMPTY]);
+  });
+});
+
+test('cookies of a balancer lead the calls of a session to its replica', async () => {
+  const handlers: Handlers = {
+    OpenSession: (_, __, headers) => {
+      headers.add('set-cookie', 'replica=b; Path=/; HttpOnly');
+      return { session: session(0, EMPTY) };
+    },
+    Append: () => ({ progress: { position: '1', sequenceHash: String(AFTER_ONE) } }),
+    ForkSession: () => ({ sessions: [session(1, AFTER_ONE)] }),
+    GetSession: () => ({ session: session(1, AFTER_ONE) }),
+  };
+  await withFake(handlers, async (client, { calls }) => {
+    const opened = await client.openSession(PATIENCE);
+    assert.equal(opened.cookie, 'replica=b');
+    await opened.append([1], PATIENCE);
+    const [fork] = await opened.fork(PATIENCE);
+    const same = await client.session(ID, { cookie: opened.cookie, ...PATIENCE });
+    for (const method of ['Append', 'ForkSession', 'GetSession']) {
+      assert.deepEqual(
+        calls[method]?.map((metadata) => metadata.get('cookie')),
+        [['replica=b']],
+        method,
+      );
+    }
+    assert.deepEqual([fork?.cookie, same.cookie], ['replica=b', 'replica=b']);
+    assert.deepEqual(calls['OpenSession']![0]!.get('cookie'), []);
+  });
+});
+
+test('bad arguments are named before anything is sent', async () => {
+  const bad: [string, () => unknown][] = [
+    ['target: must be HOST:PORT', () => new RivuletClient('localhost')],
+    ["got the URL 'https://host:1'", () => new RivuletClient('https://host:1')],
+    ['with a port from 1 to 65535', () => new RivuletClient('host:65536')],
+    ["got '::1:50051'", () => new RivuletClient('::1:50051')],
+    ['maxAttempts: must be 1 to 5; got 6', () => new RivuletClient('host:1', { maxAttempts: 6 })],
+    ['tenant: must be printable ASCII', () => new RivuletClient('host:1', { tenant: 'a b' })],
+    ['bearerToken: must be printable ASCII', () => new RivuletClient('host:1', { bearerToken: 'secret\n' })],
+    ['tls: cert and key must both', () => new RivuletClient('host:1', { tls: { cert: '-----BEGIN ' } })],
+    ['tls.ca: must be PEM', () => new RivuletClient('host:1', { tls: { ca: 'ca.pem' } })],
+    [
+      'tls: ca, cert or key is not valid',
+      () => new RivuletClient('host:1', { tls: { cert: '-----BEGIN ', key: '-----BEGIN ' } }),
+    ],
+    ["there is no option 'tsl'", () => new RivuletClient('host:1', { tsl: {} } as ClientOptions)],
+  ];
+  const client = new RivuletClient('127.0.0.1:1');
+  const asked =
+    (options: object): (() => unknown) =>
+    () =>
+      client.generate('', options);
+  bad.push(
+    ["generate: there is no option 'maxToken'", asked({ maxToken: 1 })],
+    ['maxTokens: must be an integer; got 1.5', asked({ maxTokens: 1.5 })],
+    ['topK: must be -2147483648 to 2147483647; got 4294967296', asked({ topK: 2 ** 32 })],
+    ['temperature: must be a number', asked({ temperature: '1' })],
+    ['temperature: must fit a float of 32 bits; got 1e+39', asked({ temperature: 1e39 })],
+    ['seed: must be 0 to 2^64 - 1; got -1', asked({ seed: -1n })],
+    ['seed: must be 0 to 9007199254740991', asked({ seed: 2 ** 53 })],
+    ['stop[1]: must be a string; got 2', asked({ stop: ['a', 2] })],
+    ['stop[0]: must be text that UTF-8 can encode', asked({ stop: '\ud800' })],
+    ['priority: must be low, normal or high; got urgent', asked({ priority: 'urgent' })],
+    ['logitBias[x]: must be an integer', asked({ logitBias: { x: 1 } })],
+    ["cache: there is no option 'salz'", asked({ cache: { salz: '' } })],
+    ['timeoutMs: must be milliseconds above 0; got 0', asked({ timeoutMs: 0 })],
+    ['signal: must be an AbortSignal', asked({ signal: {} })],
+    ['metadata: a key must be of 0-9', asked({ metadata: { 'X-Team': 'a' } })],
+    ['metadata.x-raw-bin: must be a Uint8Array', asked({ metadata: { 'x-raw-bin': 'a' } })],
+    ['prompt: must be an array', () => client.generate({} as string)],
+    ['prompt[1]: must be an integer; got 0.5', () => client.generate([1, 0.5])],
+  );
+  for (const [said, call] of bad) {
+    assert.throws(call, (error) => {
+      assert.ok(error instanceof TypeError || error instanceof RangeError, String(error));
+      assert.ok(error.message.includes(said), `${error.message} does not say ${said}`);
+      assert.ok(!error.message.includes('secret'));
+      return true;
+    });
+  }
+  await assert.rejects(
+    client.score(Uint8Array.of(1) as unknown as number[]),
+    /content: must be a string or an array/,
+  );
+});
+
+test('a peer that hangs up is UNAVAILABLE', async () => {
+  const deaf = net.createServer((socket) => socket.destroy());
+  await new Promise<void>((done) => deaf.listen(0, '127.0.0.1', done));
+  const client = new RivuletClient(`127.0.0.1:${(deaf.address() as net.AddressInfo).port}`, {
+    maxAttempts: 1,
+  });
+  await assert.rejects(client.models(PATIENCE), failsWith(Code.UNAVAILABLE));
+  client.close();
+  deaf.close();
+});
+
+// A balancer: TLS on its side of the clients, plaintext to the server.
+async function balancer(options: tls.TlsOptions): Promise<{ target: string; close(): void }> {
+  const [host, port] = process.env['RIVULET_TARGET']!.split(':');
+  const open = new Set<net.Socket>();
+  const server = tls.createServer({ ALPNProtocols: ['h2'], ...options }, (socket) => {
+    const onward = net.connect(Number(port), host!);
+    for (const [one, other] of [
+      [socket, onward],
+      [onward, socket],
+    ] as const) {
+      open.add(one);
+      one.pipe(other);
+      one.on('error', () => other.destroy());
+    }
+  });
+  server.on('tlsClientError', () => undefined);
+  await new Promise<void>((done) => server.listen(0, 'localhost', done));
+  const close = (): void => {
+    server.close();
+    for (const socket of open) socket.destroy();
+  };
+  return { target: `localhost:${(server.address() as net.AddressInfo).port}`, close };
+}
+
+test('TLS: the roots decide, the name must fit, and a client shows its certificate', async () => {
+  const pem = (name: string): Buffer => readFileSync(`${process.env['RIVULET_CERTIFICATES']!}/${name}`);
+  const own = { cert: pem('server.pem'), key: pem('server.key') };
+  const trusted = { ca: pem('server.pem'), serverName: 'server.test' };
+  const client = { cert: pem('client.pem'), key: pem('client.key') };
+  const plain = await balancer(own);
+  const mutual = await balancer({
+    ...own,
+    ca: pem('client.pem'),
+    requestCert: true,
+    rejectUnauthorized: true,
+  });
+  const models = async (target: string, options: ClientOptions): Promise<number> => {
+    const one = new RivuletClient(target, { maxAttempts: 1, ...options });
+    try {
+      return (await one.models(PATIENCE)).length;
+    } finally {
+      one.close();
+    }
+  };
+  try {
+    assert.equal(await models(plain.target, { tls: trusted, bearerToken: 'abc' }), 2);
+    assert.equal(await models(plain.target, { tls: { ...trusted, ca: trusted.ca.toString() } }), 2);
+    assert.equal(await models(mutual.target, { tls: { ...trusted, ...client } }), 2);
+    const refused: [string, ClientOptions][] = [
+      [plain.target, {}],
+      [plain.target, { tls: {} }],
+      [plain.target, { tls: { ...trusted, ca: pem('client.pem') } }],
+      [plain.target, { tls: { ca: trusted.ca } }],
+      [mutual.target, { tls: trusted }],
+    ];
+    for (const [target, options] of refused)
+      await assert.rejects(models(target, options), failsWith(Code.UNAVAILABLE));
+  } finally {
+    plain.close();
+    mutual.close();
+  }
+});
