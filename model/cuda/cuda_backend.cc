@@ -9,6 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/cuda/cuda_block_forward.h"
+#include "model/cuda/cuda_block_scratch.h"
+#include "model/cuda/cuda_block_weights.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_forward.h"
 #include "model/cuda/cuda_latency.h"
@@ -23,6 +26,7 @@
 #include "model/cuda/cuda_run_plan.h"
 #include "model/cuda/cuda_slots.h"
 #include "model/cuda/cuda_step_model.h"
+#include "model/cuda/cuda_steps.h"
 #include "model/cuda/cuda_weights.h"
 
 namespace rivulet {
@@ -31,7 +35,9 @@ namespace {
 // All that lies on the device. Abandoned as a whole where the device hangs.
 struct OnDevice {
   CudaQueue queue;
-  CudaWeights weights;
+  CudaWeights weights;             // of a linear transformer
+  CudaBlockWeights block_weights;  // of a model of the family
+  CudaBlockScratch block_scratch;
   CudaSlots slots;
   CudaRecords records;
   CudaScratch scratch;
@@ -51,19 +57,33 @@ void GiveBack(std::unique_ptr<OnDevice> state, absl::Status status) {
   if (IsCudaHang(status)) (void)state.release();
 }
 
+// `state` must outlive the result.
+std::unique_ptr<CudaNetwork> NewNetwork(const ModelConfig& config, const OnDevice& state,
+                                        int many_rows) {
+  if (config.blocks != nullptr) {
+    return std::make_unique<CudaBlockForward>(config, state.block_weights, state.block_scratch,
+                                              state.slots, state.scratch);
+  }
+  return std::make_unique<CudaForward>(config, state.weights, state.slots, state.scratch,
+                                       state.products, many_rows);
+}
+
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(std::shared_ptr<const Model> model, const CudaDevice& device,
-              const BackendLimits& limits, CudaLibrary library, int many_rows)
+  // `blocks`: the weights of a model of the family, as they are in the file.
+  CudaBackend(std::shared_ptr<const Model> model, std::unique_ptr<BlockWeights> blocks,
+              const CudaDevice& device, const BackendLimits& limits, CudaLibrary library,
+              int many_rows)
       : model_(std::move(model)),
         config_(model_->config()),
+        blocks_(std::move(blocks)),
         device_(device),
         limits_(limits),
         library_(std::move(library)),
         buckets_(CudaBuckets(limits.max_rows)),
         state_(std::make_unique<OnDevice>()),
-        forward_(config_, state_->weights, state_->slots, state_->records, state_->scratch,
-                 state_->products, many_rows),
+        network_(NewNetwork(config_, *state_, many_rows)),
+        steps_(config_, *network_, state_->slots, state_->records, state_->scratch),
         plan_(limits),
         order_(limits.max_rows) {
     run_.rows.reserve(size_t(limits.max_rows));
@@ -151,6 +171,8 @@ class CudaBackend final : public Backend {
   }
 
   absl::Status Prepare(const CudaBackendOptions& options);
+  absl::Status LoadBlocks(const CudaBackendOptions& options);
+  absl::Status LoadLinear(const CudaBackendOptions& options);
   absl::Status PlanProducts(const CudaBackendOptions& options);
   absl::Status PlanSteps(const CudaBackendOptions& options);
   absl::Status CaptureSteps();
@@ -161,12 +183,14 @@ class CudaBackend final : public Backend {
 
   const std::shared_ptr<const Model> model_;
   const ModelConfig& config_;
+  std::unique_ptr<BlockWeights> blocks_;  // until they are on the device
   const CudaDevice device_;
   BackendLimits limits_;  // constant once started
   const CudaLibrary library_;
   const std::vector<int> buckets_;
   std::unique_ptr<OnDevice> state_;
-  const CudaForward forward_;
+  const std::unique_ptr<const CudaNetwork> network_;
+  const CudaSteps steps_;
   absl::Status poison_;
 
   // The outstanding run.
@@ -185,23 +209,43 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_ASSIGN_OR_RETURN(
       d.queue, CudaQueue::Create(device_, std::max(kStagingBytes, CudaRunBlock::MaxBytes(limits_)),
                                  readback, options.patience));
-  RIVULET_RETURN_IF_ERROR(CudaForward::Prepare());
-  RIVULET_ASSIGN_OR_RETURN(d.weights, CudaWeights::Load(*model_, options.precision,
-                                                        CudaFormsOf(options, library_), d.queue));
+  RIVULET_RETURN_IF_ERROR(CudaSteps::Prepare());
+  RIVULET_RETURN_IF_ERROR(config_.blocks == nullptr ? LoadLinear(options) : LoadBlocks(options));
   RIVULET_ASSIGN_OR_RETURN(d.slots, CudaSlots::Create(config_, limits_.num_slots, d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.records, CudaRecords::Create(limits_, kCudaMaxTop));
   RIVULET_ASSIGN_OR_RETURN(
       d.scratch, CudaScratch::Create(config_, limits_, CudaScratchOptions(options, library_),
                                      d.queue.launch()));
-  RIVULET_RETURN_IF_ERROR(PlanProducts(options));
+  if (config_.blocks == nullptr) RIVULET_RETURN_IF_ERROR(PlanProducts(options));
   RIVULET_ASSIGN_OR_RETURN(d.block, CudaMemory::OnDevice(CudaRunBlock::MaxBytes(limits_)));
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
   RIVULET_RETURN_IF_ERROR(WarmUp());
   RIVULET_RETURN_IF_ERROR(CaptureSteps());
   RIVULET_RETURN_IF_ERROR(PlanSteps(options));
   RIVULET_ASSIGN_OR_RETURN(d.prompts,
-                           CudaPrompts::Capture(forward_, d.queue, d.block.data(), limits_));
+                           CudaPrompts::Capture(steps_, d.queue, d.block.data(), limits_));
   return d.queue.AwaitAll();
+}
+
+absl::Status CudaBackend::LoadLinear(const CudaBackendOptions& options) {
+  OnDevice& d = *state_;
+  RIVULET_RETURN_IF_ERROR(CudaForward::Prepare());
+  RIVULET_ASSIGN_OR_RETURN(d.weights, CudaWeights::Load(*model_, options.precision,
+                                                        CudaFormsOf(options, library_), d.queue));
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::LoadBlocks(const CudaBackendOptions& options) {
+  OnDevice& d = *state_;
+  RIVULET_RETURN_IF_ERROR(CudaBlockForward::Prepare());
+  const int low_columns = CudaBlockForward::LowColumns(*blocks_);
+  RIVULET_ASSIGN_OR_RETURN(d.block_weights, CudaBlockWeights::Load(*model_, std::move(blocks_),
+                                                                   options.precision, d.queue));
+  RIVULET_ASSIGN_OR_RETURN(d.block_scratch,
+                           CudaBlockScratch::Create(*config_.blocks, d.block_weights.columns,
+                                                    low_columns, limits_, d.queue.stream()));
+  limits_.products = absl::StrCat("own kernels (", library_.why_not, ")");
+  return absl::OkStatus();
 }
 
 // Which products a library runs. It comes before the first launch of a step.
@@ -220,6 +264,10 @@ absl::Status CudaBackend::PlanProducts(const CudaBackendOptions& options) {
 // Which runs go as one launch, and how.
 absl::Status CudaBackend::PlanSteps(const CudaBackendOptions& options) {
   OnDevice& d = *state_;
+  if (config_.blocks != nullptr) {
+    limits_.plan = options.graphs ? "graphs" : "launches without graphs";
+    return absl::OkStatus();
+  }
   RIVULET_ASSIGN_OR_RETURN(
       d.model, CudaStepModel::Create(config_, options.precision, d.weights, d.slots, d.queue));
   const kernels::CudaSampleArgs sample = CudaSampling(config_, d.slots, d.records, d.scratch);
@@ -240,7 +288,7 @@ absl::Status CudaBackend::CaptureSteps() {
     const CudaRunBlock block = CudaRunBlock::PlacePlain(d.block.data(), bucket);
     RIVULET_ASSIGN_OR_RETURN(CudaGraph graph,
                              CudaGraph::Capture(d.queue.stream(), d.queue.graphs(), [=, this, &d] {
-                               return forward_.Step(d.queue.launch(), block, bucket);
+                               return steps_.Step(d.queue.launch(), block, bucket);
                              }));
     d.graphs.push_back(std::move(graph));
     RIVULET_ASSIGN_OR_RETURN(void* const room, d.queue.Stage(block.bytes));
@@ -272,7 +320,7 @@ absl::Status CudaBackend::WarmUp() {
   std::fill_n(host.positions, plan_.token_rows(), int64_t{0});
   RIVULET_CUDA_RETURN_IF_ERROR(
       cudaMemcpyAsync(d.block.data(), room, block.bytes, cudaMemcpyHostToDevice, d.queue.stream()));
-  return forward_.First(d.queue, block, plan_, /*count=*/true);
+  return steps_.First(d.queue, block, plan_, /*count=*/true);
 }
 
 absl::Status CudaBackend::QueueRun(const Run& run) {
@@ -303,8 +351,8 @@ absl::Status CudaBackend::QueueRun(const Run& run) {
   RIVULET_CUDA_RETURN_IF_ERROR(
       cudaMemcpyAsync(d.block.data(), room, block.bytes, cudaMemcpyHostToDevice, d.queue.stream()));
   const bool direct = prompt == 0 && !plan_.plain;
-  if (direct) RIVULET_RETURN_IF_ERROR(forward_.First(d.queue, block, plan_, count));
-  if (prompt > 0 && count) RIVULET_RETURN_IF_ERROR(forward_.Count(d.queue.launch(), block, 1));
+  if (direct) RIVULET_RETURN_IF_ERROR(steps_.First(d.queue, block, plan_, count));
+  if (prompt > 0 && count) RIVULET_RETURN_IF_ERROR(steps_.Count(d.queue.launch(), block, 1));
   if (prompt > 0) RIVULET_RETURN_IF_ERROR(d.prompts.Launch(prompt, d.queue.stream()));
   const int steps = draws - (plan_.plain ? 0 : 1);  // that are alike
   if (steps > 0 && plan_.rows <= d.latency.rows()) {
@@ -355,33 +403,45 @@ absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
   return true;
 }
 
+absl::StatusOr<CudaLibrary> OpenLibrary(const ModelConfig& config,
+                                        const CudaBackendOptions& options,
+                                        const BackendLimits& limits) {
+  if (config.blocks == nullptr) return OpenCudaLibrary(options, limits);
+  return CudaLibrary{nullptr, absl::StrCat("products of ", BlockKindName(config.blocks->kind),
+                                           " run on no library yet")};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const Model> model,
                                                            const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckCudaOptions(options));
-  if (model->config().blocks != nullptr) {
-    return MakeError(absl::StatusCode::kUnimplemented,
-                     absl::StrCat("models of kind ", BlockKindName(model->config().blocks->kind),
-                                  " run on the CPU alone so far"),
-                     {"MODEL_NEEDS_CPU", "backend", {}});
-  }
   RIVULET_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open(options.device));
   device.overlap = device.overlap && options.overlap;
   device.graphs = options.graphs;
   const ModelConfig& config = model->config();
-  RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
+  std::unique_ptr<BlockWeights> blocks;
+  if (config.blocks == nullptr) {
+    RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
+  } else {
+    RIVULET_RETURN_IF_ERROR(CheckCudaBlockOptions(*config.blocks, options));
+    RIVULET_RETURN_IF_ERROR(CudaBlockForward::Check(*config.blocks));
+    RIVULET_ASSIGN_OR_RETURN(blocks, CudaBlockWeights::Read(*model));
+  }
   BackendLimits limits = CudaLimits(config, options, device);
-  RIVULET_ASSIGN_OR_RETURN(CudaLibrary library, OpenCudaLibrary(options, limits));
-  RIVULET_ASSIGN_OR_RETURN(CudaNeed need, MeasureCudaNeed(config, limits, options, library));
+  RIVULET_ASSIGN_OR_RETURN(CudaLibrary library, OpenLibrary(config, options, limits));
+  const auto measure = [&] {
+    return MeasureCudaNeed(config, blocks.get(), limits, options, library);
+  };
+  RIVULET_ASSIGN_OR_RETURN(CudaNeed need, measure());
   if (need.sum() > need.usable() && options.products == CudaProductChoice::kAuto) {
     library = {nullptr, "no memory for a second copy of the weights"};
-    RIVULET_ASSIGN_OR_RETURN(need, MeasureCudaNeed(config, limits, options, library));
+    RIVULET_ASSIGN_OR_RETURN(need, measure());
   }
   if (need.sum() > need.usable()) return need.OutOfMemory();
   limits.weight_bytes = need.weights;
-  auto backend = std::make_unique<CudaBackend>(std::move(model), device, limits, std::move(library),
-                                               options.many_rows);
+  auto backend = std::make_unique<CudaBackend>(std::move(model), std::move(blocks), device, limits,
+                                               std::move(library), options.many_rows);
   const absl::Status started = backend->Start(options);
   // Memory is cut in pieces, and neighbours on the device take some, too.
   if (absl::IsResourceExhausted(started)) return need.OutOfMemory();

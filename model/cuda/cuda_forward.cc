@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/cuda_forward.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/common/slot_cuda.h"
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "kernels/cuda/gemm/gemm_wide_cuda.h"
 #include "kernels/cuda/gemm/product_rows_cuda.h"
@@ -85,8 +81,6 @@ absl::Status CudaForward::Prepare() {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareGemmCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareLayerNormCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareEmbedCuda());
-  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareSampleCuda());
-  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareSlotCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareProductRowsCuda());
   return absl::OkStatus();
 }
@@ -95,7 +89,7 @@ bool CudaForward::Wide(int rows) const {
   return Many(rows) && weights_.layers[0].qkv.type == kernels::WeightType::kF16;
 }
 
-absl::Status CudaForward::Embed(const CudaLaunch& launch, const Pass& pass) const {
+absl::Status CudaForward::Embed(const CudaLaunch& launch, const CudaPass& pass) const {
   kernels::CudaEmbedArgs args = CudaEmbedding(config_, weights_);
   args.tokens = pass.tokens;
   args.at = pass.positions;
@@ -107,7 +101,8 @@ absl::Status CudaForward::Embed(const CudaLaunch& launch, const Pass& pass) cons
   return CudaStatus(kernels::EmbedCuda(launch, args), "launching the embedding");
 }
 
-absl::Status CudaForward::Attention(const CudaLaunch& launch, const Pass& pass, int index) const {
+absl::Status CudaForward::Attention(const CudaLaunch& launch, const CudaPass& pass,
+                                    int index) const {
   kernels::CudaAttentionArgs args = CudaAttention(config_, slots_);
   args.segments = pass.segments;
   args.num_segments = pass.num_segments;
@@ -146,7 +141,7 @@ absl::Status CudaForward::Queries(const CudaLaunch& launch, int index, int rows)
 }
 
 // y = x + out(attention); in the last layer of the rows whose outputs are wanted alone.
-absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const Pass& pass,
+absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const CudaPass& pass,
                                        int index) const {
   const CudaScratch& s = scratch_;
   const CudaMatrix& w = weights_.layers[size_t(index)].out;
@@ -172,8 +167,8 @@ absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const Pass& pas
 }
 
 // The same on the library. It gathers nothing: rows of attention and residual are copied first.
-absl::Status CudaForward::LibraryAttentionOut(const CudaLaunch& launch, const Pass& pass, int index,
-                                              const int32_t* gather, int rows) const {
+absl::Status CudaForward::LibraryAttentionOut(const CudaLaunch& launch, const CudaPass& pass,
+                                              int index, const int32_t* gather, int rows) const {
   const CudaScratch& s = scratch_;
   const bool half = Wide(pass.rows);
   const int width = config_.num_heads * config_.value_dim;
@@ -249,7 +244,7 @@ absl::Status CudaForward::Expand(const CudaLaunch& launch, const CudaLayer& laye
 
 // Post-norm: x = norm1(x + attention(x)); x = norm2(x + ffn(x)). y holds what norm2 has yet to see;
 // from the middle of the last layer on only the rows whose outputs are wanted go on.
-absl::Status CudaForward::Layers(const CudaLaunch& launch, const Pass& pass) const {
+absl::Status CudaForward::Layers(const CudaLaunch& launch, const CudaPass& pass) const {
   RIVULET_RETURN_IF_ERROR(Embed(launch, pass));
   for (int i = 0; i < config_.num_layers; ++i) {
     RIVULET_RETURN_IF_ERROR(Queries(launch, i, pass.rows));
@@ -295,94 +290,6 @@ absl::Status CudaForward::Head(const CudaLaunch& launch, int first, int rows) co
   CudaGemmArgs head = Product(weights_.head, y, s.ld_x, s.outputs, s.ld_outputs, rows);
   AddNorm(norm, config_.layer_norm_eps, nullptr, 0, &head);
   return Gemm(launch, head);
-}
-
-absl::Status CudaForward::Sample(const CudaLaunch& launch, const Pass& pass, int first,
-                                 int rows) const {
-  kernels::CudaSampleArgs args = CudaSampling(config_, slots_, records_, scratch_);
-  args.rows = rows;
-  args.work = pass.work + first;
-  args.fed = pass.fed == nullptr ? nullptr : pass.fed + first;
-  args.next = pass.next;
-  return CudaStatus(kernels::SampleCuda(launch, args), "launching the sampling");
-}
-
-absl::Status CudaForward::Step(const CudaLaunch& launch, const CudaRunBlock& block,
-                               int bucket) const {
-  const kernels::CudaStepRows& step = block.step;
-  const Pass pass = {step.tokens, step.positions, step.segments, bucket,      bucket, 0,
-                     nullptr,     bucket,         step.outputs,  step.tokens, step};
-  RIVULET_RETURN_IF_ERROR(Layers(launch, pass));
-  for (int first = 0; first < bucket; first += scratch_.head_rows) {
-    const int rows = std::min(scratch_.head_rows, bucket - first);
-    RIVULET_RETURN_IF_ERROR(Head(launch, first, rows));
-    RIVULET_RETURN_IF_ERROR(Sample(launch, pass, first, rows));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CudaForward::Prompt(const CudaLaunch& launch, const CudaRunBlock& block,
-                                 int token_rows) const {
-  const int num_long = token_rows >= kCudaLongSegment ? 1 : 0;
-  const Pass pass = {
-      block.tokens,  block.positions, block.segments, token_rows, 1, num_long, block.gather, 1,
-      block.outputs, nullptr,         block.step};
-  RIVULET_RETURN_IF_ERROR(Layers(launch, pass));
-  RIVULET_RETURN_IF_ERROR(Head(launch, 0, 1));
-  return Sample(launch, pass, 0, 1);
-}
-
-absl::Status CudaForward::Count(const CudaLaunch& launch, const CudaRunBlock& block,
-                                int rows) const {
-  kernels::CudaCountArgs args;
-  args.segments = block.segments;
-  args.num_segments = rows;
-  args.tokens = block.tokens;
-  args.as_output = block.as_output;
-  args.samplers = slots_.samplers();
-  return CudaStatus(kernels::CountTokensCuda(launch, args), "launching the count of tokens");
-}
-
-absl::Status CudaForward::First(CudaQueue& queue, const CudaRunBlock& block,
-                                const CudaRunPlan& plan, bool count) const {
-  const CudaLaunch& launch = queue.launch();
-  const int num_outputs = int(plan.outputs.size());
-  const bool all = num_outputs == plan.token_rows();
-  const Pass pass = {block.tokens,
-                     block.positions,
-                     block.segments,
-                     plan.token_rows(),
-                     plan.rows,
-                     plan.num_long,
-                     all ? nullptr : block.gather,
-                     num_outputs,
-                     block.outputs,
-                     nullptr,
-                     block.step};
-  if (count) RIVULET_RETURN_IF_ERROR(Count(launch, block, plan.rows));
-  RIVULET_RETURN_IF_ERROR(Layers(launch, pass));
-  auto raw = plan.raw.begin();
-  std::vector<float*> destinations;
-  for (int first = 0; first < num_outputs; first += scratch_.head_rows) {
-    const int rows = std::min(scratch_.head_rows, num_outputs - first);
-    RIVULET_RETURN_IF_ERROR(Head(launch, first, rows));
-    RIVULET_RETURN_IF_ERROR(Sample(launch, pass, first, rows));
-    // Neighbouring rows leave in one copy.
-    while (raw != plan.raw.end() && raw->output_row < first + rows) {
-      const int begin = raw->output_row;
-      destinations.clear();
-      for (; raw != plan.raw.end() && raw->output_row < first + rows &&
-             raw->output_row == begin + int(destinations.size());
-           ++raw) {
-        destinations.push_back(raw->destination);
-      }
-      const float* const from =
-          scratch_.outputs + size_t(begin - first) * size_t(scratch_.ld_outputs);
-      RIVULET_RETURN_IF_ERROR(queue.CopyOut(from, size_t(scratch_.ld_outputs),
-                                            size_t(config_.output_size()), destinations));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace rivulet

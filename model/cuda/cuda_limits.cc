@@ -33,6 +33,19 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
                                    "; allowed: more than 0"));
 }
 
+absl::Status CheckCudaBlockOptions(const BlockConfig& config, const CudaBackendOptions& options) {
+  if (options.plan == CudaPlan::kLatency) {
+    return CudaPlanUnsupported("latency",
+                               absl::StrCat("models of kind ", BlockKindName(config.kind),
+                                            " have no kernel of whole steps"));
+  }
+  if (options.products != CudaProductChoice::kCublasLt) return absl::OkStatus();
+  return InvalidField(
+      "PRODUCTS_UNSUPPORTED", "products",
+      absl::StrCat("products is \"cublaslt\", but products of ", BlockKindName(config.kind),
+                   " run on no library yet; allowed here: \"auto\" or \"own\""));
+}
+
 absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why) {
   return InvalidField("PLAN_UNSUPPORTED", "plan",
                       absl::StrCat("plan is \"", name, "\", but ", why,
@@ -51,7 +64,7 @@ BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& op
   limits.max_steps = options.max_steps;
   limits.preferred_steps = options.preferred_steps;
   limits.preferred_prefill_tokens = limits.max_tokens;
-  limits.bytes_per_slot = config.state_layout().bytes_per_slot();
+  limits.bytes_per_slot = config.bytes_per_slot();
   // One more whenever a change of the code changes bits.
   constexpr int kNumericsVersion = 1;
   limits.numerics_id =

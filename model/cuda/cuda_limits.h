@@ -13,6 +13,8 @@ namespace rivulet {
 
 // OK, or INVALID_ARGUMENT naming the field and its range.
 absl::Status CheckCudaOptions(const CudaBackendOptions& options);
+// OK, or INVALID_ARGUMENT naming the option that models of the family do not have.
+absl::Status CheckCudaBlockOptions(const BlockConfig& config, const CudaBackendOptions& options);
 // INVALID_ARGUMENT: plan `name`, which was asked for by name, cannot be, and why.
 absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why);
 // All but weight_bytes, plan and products. REQUIRES: checked options.

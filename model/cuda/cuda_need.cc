@@ -5,6 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/cuda/cuda_block_forward.h"
+#include "model/cuda/cuda_block_scratch.h"
+#include "model/cuda/cuda_block_weights.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_latency.h"
 #include "model/cuda/cuda_run_block.h"
@@ -31,16 +34,23 @@ CudaScratch::Options CudaScratchOptions(const CudaBackendOptions& options,
           options.precision != CudaPrecision::kFloat32};
 }
 
-absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, const BackendLimits& limits,
+absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, BlockWeights* blocks,
+                                         const BackendLimits& limits,
                                          const CudaBackendOptions& options,
                                          const CudaLibrary& library) {
   CudaNeed need;
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&need.free, &need.total));
-  need.weights = CudaWeights::Bytes(config, options.precision, CudaFormsOf(options, library));
   need.slot = CudaSlots::BytesPerSlot(config);
   need.work = CudaScratch::Bytes(config, limits, CudaScratchOptions(options, library)) +
-              CudaRunBlock::MaxBytes(limits) + CudaStepModel::Bytes(config) +
-              CudaLatency::Bytes(config, limits, options);
+              CudaRunBlock::MaxBytes(limits);
+  if (blocks != nullptr) {
+    need.weights = CudaBlockWeights::Bytes(*config.blocks, *blocks, options.precision);
+    need.work += CudaBlockScratch::Bytes(*config.blocks, blocks->columns,
+                                         CudaBlockForward::LowColumns(*blocks), limits);
+  } else {
+    need.weights = CudaWeights::Bytes(config, options.precision, CudaFormsOf(options, library));
+    need.work += CudaStepModel::Bytes(config) + CudaLatency::Bytes(config, limits, options);
+  }
   need.num_slots = limits.num_slots;
   return need;
 }

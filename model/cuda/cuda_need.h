@@ -10,6 +10,7 @@
 #include "model/backend.h"
 #include "model/backend_options.h"
 #include "model/config.h"
+#include "model/cpu/block_weights.h"
 #include "model/cuda/cuda_products.h"
 #include "model/cuda/cuda_scratch.h"
 
@@ -28,8 +29,9 @@ struct CudaNeed {
   absl::Status OutOfMemory() const;
 };
 
-// Of the current device. Errors: UNAVAILABLE (CUDA_ERROR).
-absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, const BackendLimits& limits,
+// Of the current device. `blocks`: the weights of a model of the family; null for others. Errors: UNAVAILABLE (CUDA_ERROR).
+absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, BlockWeights* blocks,
+                                         const BackendLimits& limits,
                                          const CudaBackendOptions& options,
                                          const CudaLibrary& library);
 

@@ -23,15 +23,15 @@ std::vector<int> CudaPromptBuckets(int max_tokens) {
   return buckets;
 }
 
-absl::StatusOr<CudaPrompts> CudaPrompts::Capture(const CudaForward& forward, CudaQueue& queue,
+absl::StatusOr<CudaPrompts> CudaPrompts::Capture(const CudaSteps& steps, CudaQueue& queue,
                                                  void* block, const BackendLimits& limits) {
   CudaPrompts prompts;
   prompts.buckets_ = CudaPromptBuckets(limits.max_tokens);
   for (const int rows : prompts.buckets_) {
     const CudaRunBlock on_device = CudaRunBlock::PlacePrompt(block, kStepRows, rows);
     RIVULET_ASSIGN_OR_RETURN(
-        CudaGraph graph, CudaGraph::Capture(queue.stream(), queue.graphs(), [=, &forward, &queue] {
-          return forward.Prompt(queue.launch(), on_device, rows);
+        CudaGraph graph, CudaGraph::Capture(queue.stream(), queue.graphs(), [=, &steps, &queue] {
+          return steps.Prompt(queue.launch(), on_device, rows);
         }));
     prompts.graphs_.push_back(std::move(graph));
     RIVULET_ASSIGN_OR_RETURN(void* const room, queue.Stage(on_device.bytes));

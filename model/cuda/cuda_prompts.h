@@ -9,10 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/cuda/cuda_device.h"
-#include "model/cuda/cuda_forward.h"
 #include "model/cuda/cuda_queue.h"
 #include "model/cuda/cuda_run_block.h"
 #include "model/cuda/cuda_run_plan.h"
+#include "model/cuda/cuda_steps.h"
 
 namespace rivulet {
 
@@ -24,9 +24,9 @@ std::vector<int> CudaPromptBuckets(int max_tokens);
 class CudaPrompts {
  public:
   // Captures all of them and runs each once, with a prompt of nobody. `block`: where runs arrive;
-  // `forward` and it must live as long.
-  static absl::StatusOr<CudaPrompts> Capture(const CudaForward& forward, CudaQueue& queue,
-                                             void* block, const BackendLimits& limits);
+  // `steps` and it must live as long.
+  static absl::StatusOr<CudaPrompts> Capture(const CudaSteps& steps, CudaQueue& queue, void* block,
+                                             const BackendLimits& limits);
 
   // The number of token rows of the graph for `plan`'s first step; 0: there is none for it.
   int RowsFor(const CudaRunPlan& plan) const;

@@ -2,6 +2,7 @@
 #include "model/cuda/cuda_scratch.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "kernels/cuda/attention/linear_attention_cuda.h"
@@ -35,6 +36,17 @@ struct CudaScratch::Array {
 std::vector<CudaScratch::Array> CudaScratch::Arrays(const ModelConfig& config,
                                                     const BackendLimits& limits,
                                                     const Options& options, CudaScratch* s) {
+  s->ld_outputs = Padded(config.output_size());
+  s->ld_adjusted = Padded(config.num_output_tokens());
+  const auto tokens = size_t(limits.max_tokens);
+  const auto widest = size_t(std::max(s->ld_outputs, s->ld_adjusted));
+  const int head = options.head_rows;
+  s->head_rows = int(
+      std::min(tokens, head > 0 ? size_t(head) : std::max(kLeastHeadRows, kHeadFloats / widest)));
+  const auto head_rows = size_t(s->head_rows);
+  std::vector<Array> arrays = {{&s->outputs, nullptr, head_rows, s->ld_outputs, false},
+                               {&s->adjusted, nullptr, head_rows, s->ld_adjusted, false}};
+  if (config.blocks != nullptr) return arrays;
   // A row ends with a line that begins the next one: half of it is the prefix.
   const bool prefix = options.for_library;
   const int more = prefix ? Padded(kernels::kProductPrefix) : 0;
@@ -46,24 +58,15 @@ std::vector<CudaScratch::Array> CudaScratch::Arrays(const ModelConfig& config,
   if (prefix) s->ld_qkv = std::max(s->ld_qkv, s->ld_attention);
   s->ld_ffn = Padded(config.ffn_size) + more;
   s->ld_features = kernels::AttentionFeatureFloats(config.state_layout());
-  s->ld_outputs = Padded(config.output_size());
-  s->ld_adjusted = Padded(config.num_output_tokens());
-  const auto tokens = size_t(limits.max_tokens);
-  const auto widest = size_t(std::max(s->ld_outputs, s->ld_adjusted));
-  const int head = options.head_rows;
-  s->head_rows = int(
-      std::min(tokens, head > 0 ? size_t(head) : std::max(kLeastHeadRows, kHeadFloats / widest)));
-  const auto head_rows = size_t(s->head_rows);
-  std::vector<Array> arrays = {
+  const Array layers[] = {
       {&s->x, nullptr, tokens, s->ld_x, prefix},
       {&s->y, nullptr, tokens, s->ld_x, false},
       {&s->qkv, nullptr, tokens, s->ld_qkv, false},
       {&s->attention, nullptr, tokens, s->ld_attention, prefix},
       {&s->ffn, nullptr, tokens, s->ld_ffn, prefix},
       {nullptr, &s->half, tokens, s->ld_x, prefix},
-      {&s->features, nullptr, tokens + tokens / size_t(kCudaLongSegment), s->ld_features, false},
-      {&s->outputs, nullptr, head_rows, s->ld_outputs, false},
-      {&s->adjusted, nullptr, head_rows, s->ld_adjusted, false}};
+      {&s->features, nullptr, tokens + tokens / size_t(kCudaLongSegment), s->ld_features, false}};
+  arrays.insert(arrays.end(), std::begin(layers), std::end(layers));
   // Elsewhere they share memory: a pass has one of the two. But float32 would overwrite prefixes.
   if (prefix && options.halves) {
     arrays.push_back({nullptr, &s->attention_half, tokens, s->ld_attention, true});
@@ -105,7 +108,7 @@ absl::StatusOr<CudaScratch> CudaScratch::Create(const ModelConfig& config,
     RIVULET_RETURN_IF_ERROR(scratch.Place(a, memory.data(), launch));
     scratch.memory_.push_back(std::move(memory));
   }
-  if (scratch.attention_half == nullptr) {
+  if (config.blocks == nullptr && scratch.attention_half == nullptr) {
     scratch.attention_half = reinterpret_cast<uint16_t*>(scratch.attention);
     scratch.ffn_half = reinterpret_cast<uint16_t*>(scratch.ffn);
   }

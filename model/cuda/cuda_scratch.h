@@ -14,7 +14,8 @@
 
 namespace rivulet {
 
-// Activations. All pointers are device memory, rows [.., ld].
+// Activations. All pointers are device memory, rows [.., ld]. A model of the family has only
+// outputs and adjusted here, and the rest in CudaBlockScratch.
 class CudaScratch {
  public:
   struct Options {
@@ -28,15 +29,17 @@ class CudaScratch {
                                             const Options& options,
                                             const kernels::CudaLaunch& launch);
 
-  float *x, *y, *qkv, *attention, *ffn;  // [max_tokens]
+  float *x = nullptr, *y = nullptr, *qkv = nullptr, *attention = nullptr,
+        *ffn = nullptr;  // [max_tokens]
   // What products read in F16: x, and in place of attention and ffn or, for a library, beside them.
-  uint16_t *half, *attention_half = nullptr,
-                  *ffn_half = nullptr;  // [max_tokens]; ld as of x, attention, ffn
-  float* features;            // [max_tokens and a long segment each kCudaLongSegment of them]
-  float *outputs, *adjusted;  // [head_rows]
-  int ld_x, ld_qkv, ld_attention, ld_ffn, ld_features, ld_outputs, ld_adjusted;
-  int width_x;    // columns of x that are written; what lies behind is the next row's prefix
-  int head_rows;  // head outputs of one piece
+  uint16_t *half = nullptr, *attention_half = nullptr,
+           *ffn_half = nullptr;  // [max_tokens]; ld as of x, attention, ffn
+  float* features = nullptr;     // [max_tokens and a long segment each kCudaLongSegment of them]
+  float *outputs = nullptr, *adjusted = nullptr;  // [head_rows]
+  int ld_x = 0, ld_qkv = 0, ld_attention = 0, ld_ffn = 0, ld_features = 0, ld_outputs = 0,
+      ld_adjusted = 0;
+  int width_x = 0;    // columns of x that are written; what lies behind is the next row's prefix
+  int head_rows = 0;  // head outputs of one piece
 
  private:
   struct Array;

@@ -17,7 +17,7 @@ size_t CudaSlots::BytesPerSlot(const ModelConfig& config) {
   const bool categorical = config.output.type == OutputType::kCategorical;
   const size_t per_token =
       sizeof(int32_t) + (categorical ? sizeof(uint32_t) + sizeof(CudaLogitBias) : 0);
-  return config.state_layout().bytes_per_slot() + sizeof(CudaSampler) +
+  return config.bytes_per_slot() + sizeof(CudaSampler) +
          per_token * size_t(config.num_output_tokens());
 }
 
@@ -25,7 +25,7 @@ absl::StatusOr<CudaSlots> CudaSlots::Create(const ModelConfig& config, int num_s
                                             const CudaQueue& queue) {
   CudaSlots slots;
   const size_t count = size_t(num_slots) + 1;
-  slots.floats_ = config.state_layout().floats_per_slot();
+  slots.floats_ = config.bytes_per_slot() / sizeof(float);
   slots.num_tokens_ = config.num_output_tokens();
   slots.categorical_ = config.output.type == OutputType::kCategorical;
   slots.banned_ = config.bos_token_id.value_or(-1);

@@ -69,7 +69,6 @@ constexpr ErrorReason kReasons[] = {
     {"MODEL_NAME_MISSING", kInvalidArgument, kCall,
      "The server does not serve exactly one model, so the request must name one."},
     {"MODEL_NAME_REPEATED", kInvalidArgument, kStart, "Two directories hold models of one name."},
-    {"MODEL_NEEDS_CPU", kUnimplemented, kStart, "Models of this kind run only on the CPU."},
     {"MODEL_NOT_FOUND", kNotFound, kCall, "The server serves no model of this name."},
     {"MODEL_NOT_IN_REPOSITORY", kNotFound, kCall, "The server may load no model of this name."},
     {"MODEL_UNLOADING", kUnavailable, kCall, "The model is being unloaded."},

@@ -49,7 +49,7 @@ NEEDS = {"gpu_cuda_chain_test": ("norm", "gemm", "attention"), "gpu_cuda_product
          "gpu_cuda_gemm_test": ("gemm",), "gpu_cuda_gemm_wide_test": ("gemm_wide",), "gpu_cuda_linear_attention_test": ("attention",),
          "gpu_cuda_prefill_attention_test": ("prefill",), "gpu_cuda_sample_test": ("sample",), "gpu_cuda_sample_steps_test": ("sample",),
          **{f"gpu_cuda_{name}_test": ("blocks",) for name in ("recurrence", "causal_conv", "token_shift", "group_rows", "element_rows", "mixer_rows")},
-         "backend_latency_cuda_test": (*BACKEND_NEEDS, "latency"), "shared_math_cuda_test": ()}  # fmt: skip
+         "backend_family_cuda_test": (*BACKEND_NEEDS, "blocks"), "backend_latency_cuda_test": (*BACKEND_NEEDS, "latency"), "shared_math_cuda_test": ()}  # fmt: skip
 SWITCHES = ("overlap", "graphs")  # of CudaBackendOptions
 SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT = 20, 60, 15  # seconds
 # Models of the speed phase and rows of a step.

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda/cuda_block_forward.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/blocks/causal_conv_cuda.h"
+#include "kernels/cuda/blocks/element_rows_cuda.h"
+#include "kernels/cuda/blocks/group_rows_cuda.h"
+#include "kernels/cuda/blocks/mixer_rows_cuda.h"
+#include "kernels/cuda/blocks/token_shift_cuda.h"
+#include "kernels/cuda/gemm/gemm_cuda.h"
+#include "kernels/cuda/rows/embed_cuda.h"
+#include "model/base/error.h"
+#include "model/cuda/cuda_block_pass.h"
+
+namespace rivulet {
+namespace {
+
+using kernels::CudaLaunch;
+using kernels::PaddedColumns;
+
+absl::Status Gemm(const CudaLaunch& launch, const kernels::CudaGemmArgs& args) {
+  return CudaStatus(kernels::GemmCuda(launch, args), "launching a matrix product");
+}
+
+// y = norm(x): with a bias a layer norm, else of root mean squares. Row r of y is of row gather[r]
+// of x, where that is not null.
+absl::Status Norm(const CudaBlockPass& p, const float* weight, const float* bias, const float* x,
+                  float* y, int rows, const int32_t* gather = nullptr) {
+  const auto fill = [&](auto args) {
+    args.x = x;
+    args.y = y;
+    args.weight = weight;
+    args.x_stride = args.y_stride = size_t(p.a.x.ld);
+    args.rows = rows;
+    args.size = p.config.hidden_size;
+    args.eps = p.config.norm_eps;
+    return args;
+  };
+  if (bias == nullptr) {
+    return CudaStatus(kernels::RmsNormCuda(p.launch, fill(kernels::RmsNormArgs()), {}, gather),
+                      "launching a norm");
+  }
+  kernels::GroupNormArgs args = fill(kernels::GroupNormArgs());  // of one group
+  args.bias = bias;
+  return CudaStatus(kernels::GroupNormCuda(p.launch, args, gather), "launching a norm");
+}
+
+absl::Status Embed(const CudaBlockPass& p) {
+  kernels::CudaEmbedArgs args;
+  args.table = p.weights.embedding;
+  args.columns = p.config.hidden_size;
+  args.tokens = p.pass.tokens;
+  args.out = p.a.x.data;
+  args.rows = p.pass.rows;
+  args.ld = p.a.x.ld;
+  RIVULET_RETURN_IF_ERROR(
+      CudaStatus(kernels::EmbedCuda(p.launch, args), "launching the embedding"));
+  const CudaRwkv7Layer& first = p.weights.layers[0].rwkv7;
+  if (first.first_norm == nullptr) return absl::OkStatus();
+  return Norm(p, first.first_norm, first.first_norm_bias, p.a.x.data, p.a.x.data, p.pass.rows);
+}
+
+absl::Status Mix(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
+  switch (p.config.kind) {
+    case BlockKind::kRetNet:
+    case BlockKind::kGla:
+    case BlockKind::kHgrn2:
+      return CudaMixGated(p, layer, index);
+    case BlockKind::kDeltaNet:
+    case BlockKind::kGatedDeltaNet:
+    case BlockKind::kKda:
+      return CudaMixDelta(p, layer, index);
+    case BlockKind::kMamba2:
+      return CudaMixMamba2(p, layer, index);
+    case BlockKind::kRwkv7:
+      return CudaMixRwkv7(p, layer, index);
+  }
+  return absl::InternalError("a kind without a mixer");
+}
+
+// ffn = silu(gate h) * (up h).
+absl::Status FeedSwiglu(const CudaBlockPass& p, const CudaBlockLayer& layer) {
+  const CudaBlockPass::Array& ffn = p.a.ffn;
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.up, p.a.h.data, p.a.h.ld, ffn.data, ffn.ld));
+  return p.Activate(kernels::Activation::kSilu, ffn.data, ffn.ld, p.config.ffn_size,
+                    ffn.data + PaddedColumns(p.config.ffn_size));
+}
+
+// y = x + mix(norm(x)); x = y + ffn(norm(y)). Without a feed-forward x and y change places.
+absl::Status Layer(const CudaBlockPass& p, const CudaBlockLayer& layer, int index, float** x,
+                   float** y) {
+  const int ld = p.a.x.ld, rows = p.pass.rows;
+  RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm1, layer.norm1_bias, *x, p.a.h.data, rows));
+  RIVULET_RETURN_IF_ERROR(Mix(p, layer, index));
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.out, p.a.o.data, p.a.o.ld, *y, ld, *x));
+  std::swap(*x, *y);
+  if (p.config.ffn_size == 0) return absl::OkStatus();
+  RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm2, layer.norm2_bias, *x, p.a.h.data, rows));
+  RIVULET_RETURN_IF_ERROR(p.config.kind == BlockKind::kRwkv7 ? CudaFeedRwkv7(p, layer, index)
+                                                             : FeedSwiglu(p, layer));
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.down, p.a.ffn.data, p.a.ffn.ld, *y, ld, *x));
+  std::swap(*x, *y);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CudaBlockPass::Product(const kernels::CudaMatrix& w, const float* x, int ldx,
+                                    float* out, int ld_out, const float* residual) const {
+  kernels::CudaGemmArgs args;
+  args.w = w;
+  args.a = x;
+  args.lda = ldx;
+  args.out = out;
+  args.ld_out = ld_out;
+  args.rows = pass.rows;
+  args.epilogue = residual == nullptr ? kernels::Epilogue::kNone : kernels::Epilogue::kResidual;
+  args.residual = residual;
+  args.ld_residual = ld_out;
+  return Gemm(launch, args);
+}
+
+absl::Status CudaBlockPass::Activate(kernels::Activation kind, float* x, int ld, int n,
+                                     const float* times) const {
+  kernels::ActivationArgs args;
+  args.kind = kind;
+  args.rows = pass.rows;
+  args.n = n;
+  args.x = args.y = x;
+  args.times = times;
+  args.x_stride = args.times_stride = args.y_stride = size_t(ld);
+  return CudaStatus(kernels::ActivationCuda(launch, args), "launching an activation");
+}
+
+absl::Status CudaBlockPass::Shift(const float* mix, int mixes, int layer, size_t part) const {
+  kernels::CudaTokenShiftArgs args;
+  args.segments = pass.segments;
+  args.num_segments = pass.num_segments;
+  args.x = a.h.data;
+  args.mix = mix;
+  args.y = a.mix.data;
+  args.ld_x = args.mix_stride = a.h.ld;
+  args.ld_y = a.mix.ld;
+  args.n = config.hidden_size;
+  args.mixes = mixes;
+  args.states = states;
+  args.floats_per_slot = state.floats_per_slot;
+  args.offset = Offset(layer, part);
+  return CudaStatus(kernels::TokenShiftCuda(launch, args), "launching a token shift");
+}
+
+kernels::CudaRecurrenceArgs CudaBlockPass::Recurrence(int layer) const {
+  kernels::CudaRecurrenceArgs args;
+  args.segments = pass.segments;
+  args.num_segments = pass.num_segments;
+  args.heads = config.num_heads;
+  args.key_dim = config.key_dim;
+  args.value_dim = config.value_dim;
+  args.states = states;
+  args.floats_per_slot = state.floats_per_slot;
+  args.s_offset = Offset(layer, state.s);
+  args.y = a.o.data;
+  args.ld_y = a.o.ld;
+  return args;
+}
+
+absl::Status CudaBlockPass::Recur(const kernels::CudaRecurrenceArgs& args) const {
+  return CudaStatus(kernels::RecurrenceCuda(launch, args), "launching a state update");
+}
+
+absl::Status CudaBlockForward::Prepare() {
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareCausalConvCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareElementRowsCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareEmbedCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareGemmCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareGroupRowsCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareMixerRowsCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareRecurrenceCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareTokenShiftCuda());
+  return absl::OkStatus();
+}
+
+absl::Status CudaBlockForward::Check(const BlockConfig& config) {
+  if (config.key_dim <= kernels::kMaxCudaKeyDim) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnimplemented,
+                   absl::StrCat("backend \"cuda\" cannot run this model: a head has ",
+                                config.key_dim, " keys; allowed: 1 to ", kernels::kMaxCudaKeyDim),
+                   {"MODEL_UNSUPPORTED", "backend", {}});
+}
+
+int CudaBlockForward::LowColumns(const BlockWeights& weights) {
+  int most = 0;
+  for (const BlockLayer& layer : weights.layers) {
+    if (layer.rwkv7 == nullptr) continue;
+    const Rwkv7Layer& own = *layer.rwkv7;
+    int columns = 0;
+    for (const LowRank* low : {&own.w, &own.a, &own.g, &own.v_mix}) {
+      columns += PaddedColumns(low->first.packed.n);
+    }
+    most = std::max(most, columns);
+  }
+  return most;
+}
+
+absl::Status CudaBlockForward::Layers(const CudaLaunch& launch, const CudaPass& pass) const {
+  const CudaBlockPass p{config_, state_, weights_, scratch_, slots_.states(), launch, pass};
+  RIVULET_RETURN_IF_ERROR(Embed(p));
+  float *x = scratch_.x.data, *y = scratch_.y.data;
+  for (int i = 0; i < config_.num_layers; ++i) {
+    RIVULET_RETURN_IF_ERROR(Layer(p, weights_.layers[size_t(i)], i, &x, &y));
+  }
+  return Norm(p, weights_.final_norm, weights_.final_norm_bias, x, scratch_.h.data,
+              pass.num_outputs, pass.gather);
+}
+
+absl::Status CudaBlockForward::Head(const CudaLaunch& launch, int first, int rows) const {
+  kernels::CudaGemmArgs args;
+  args.w = weights_.head;
+  args.a = scratch_.h.data + size_t(first) * size_t(scratch_.h.ld);
+  args.lda = scratch_.h.ld;
+  args.out = outputs_.outputs;
+  args.ld_out = outputs_.ld_outputs;
+  args.rows = rows;
+  return Gemm(launch, args);
+}
+
+}  // namespace rivulet

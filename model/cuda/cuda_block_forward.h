@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaBlockForward: the CudaNetwork of the family's models (model/blocks/block_config.h). The
+// equations are those of BlockForward (model/cpu/block_forward.h); each operation is a launch, and
+// all products are our own kernels.
+#pragma once
+
+#include "absl/status/status.h"
+#include "model/config.h"
+#include "model/cpu/block_weights.h"
+#include "model/cuda/cuda_block_scratch.h"
+#include "model/cuda/cuda_block_weights.h"
+#include "model/cuda/cuda_network.h"
+#include "model/cuda/cuda_scratch.h"
+#include "model/cuda/cuda_slots.h"
+
+namespace rivulet {
+
+// Thread: one. References must outlive it.
+class CudaBlockForward final : public CudaNetwork {
+ public:
+  // `outputs`: where head outputs go. REQUIRES: config.blocks.
+  CudaBlockForward(const ModelConfig& config, const CudaBlockWeights& weights,
+                   const CudaBlockScratch& scratch, const CudaSlots& slots,
+                   const CudaScratch& outputs)
+      : config_(*config.blocks),
+        state_(config_.state()),
+        weights_(weights),
+        scratch_(scratch),
+        slots_(slots),
+        outputs_(outputs) {}
+
+  // Once a device, before the first launch there.
+  static absl::Status Prepare();
+  // OK, or UNIMPLEMENTED (MODEL_UNSUPPORTED) saying why no kernel runs `config`.
+  static absl::Status Check(const BlockConfig& config);
+  // Columns that the first halves of the low-rank products of a layer need; 0: there are none.
+  static int LowColumns(const BlockWeights& weights);
+
+  absl::Status Layers(const kernels::CudaLaunch& launch, const CudaPass& pass) const override;
+  absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const override;
+
+ private:
+  const BlockConfig& config_;
+  const BlockState state_;
+  const CudaBlockWeights& weights_;
+  const CudaBlockScratch& scratch_;
+  const CudaSlots& slots_;
+  const CudaScratch& outputs_;
+};
+
+}  // namespace rivulet

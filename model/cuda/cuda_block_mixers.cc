@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mixers whose keys and values come from one product: gated linear attention, the delta rules,
+// Mamba-2. Equations: kernels/recurrence.h, kernels/mixer_rows.h; what stands around them is said in
+// model/cpu/block_mixers.cc.
+#include <cmath>
+
+#include "kernels/cuda/blocks/causal_conv_cuda.h"
+#include "kernels/cuda/blocks/element_rows_cuda.h"
+#include "kernels/cuda/blocks/group_rows_cuda.h"
+#include "kernels/cuda/blocks/mixer_rows_cuda.h"
+#include "model/cuda/cuda_block_pass.h"
+
+namespace rivulet {
+namespace {
+
+// The input product; `in` gets BlockColumns.
+absl::Status Project(const CudaBlockPass& p, const CudaBlockLayer& layer) {
+  return p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld);
+}
+
+absl::Status Convolve(const CudaBlockPass& p, const CudaBlockLayer& layer, int index, int first) {
+  kernels::CudaCausalConvArgs args;
+  args.segments = p.pass.segments;
+  args.num_segments = p.pass.num_segments;
+  args.x = p.a.in.data + first;
+  args.weight = layer.conv;
+  args.bias = layer.conv_bias;
+  args.y = p.a.conv.data;
+  args.ld_x = p.a.in.ld;
+  args.ld_y = p.a.conv.ld;
+  args.channels = p.config.conv_channels();
+  args.width = p.config.conv_width;
+  args.silu = true;
+  args.states = p.states;
+  args.floats_per_slot = p.state.floats_per_slot;
+  args.offset = p.Offset(index, p.state.conv);
+  return CudaStatus(kernels::CausalConvCuda(p.launch, args), "launching a convolution");
+}
+
+// `decay` = w of `n` values a row, from `x`.
+absl::Status Decay(const CudaBlockPass& p, const CudaBlockLayer& layer, const float* x, int ldx,
+                   int n, bool negate) {
+  kernels::DecayArgs args;
+  args.negate = negate;
+  args.rows = p.pass.rows;
+  args.n = n;
+  args.x = x;
+  args.bias = layer.decay_bias;
+  args.scale = layer.decay_scale;
+  args.y = p.a.decay.data;
+  args.x_stride = size_t(ldx);
+  args.y_stride = size_t(p.a.decay.ld);
+  if (p.config.gate_floor) args.floor = *p.config.gate_floor;
+  return CudaStatus(kernels::DecayCuda(p.launch, args), "launching a decay");
+}
+
+// o = norm(o) of `groups` groups of a row, with a gate before or behind it.
+absl::Status NormOutputs(const CudaBlockPass& p, const CudaBlockLayer& layer, int groups,
+                         bool own_weights, float eps, const kernels::CudaGate& gate) {
+  kernels::RmsNormArgs args;
+  args.x = args.y = p.a.o.data;
+  args.x_stride = args.y_stride = size_t(p.a.o.ld);
+  args.rows = p.pass.rows;
+  args.groups = groups;
+  args.size = p.config.values() / groups;
+  args.weight = layer.out_norm;
+  args.weight_stride = own_weights ? size_t(args.size) : 0;
+  args.eps = eps;
+  return CudaStatus(kernels::RmsNormCuda(p.launch, args, gate), "launching a norm");
+}
+
+kernels::CudaGate GateFrom(kernels::Activation kind, const float* data, int ld) {
+  kernels::CudaGate gate;
+  gate.kind = kind;
+  gate.data = data;
+  gate.stride = size_t(ld);
+  return gate;
+}
+
+// q and k turned by the row's angles.
+absl::Status Rotate(const CudaBlockPass& p) {
+  kernels::RotateHeadsArgs args;
+  args.q = p.a.in.data + p.weights.columns.q;
+  args.k = p.a.in.data + p.weights.columns.k;
+  args.positions = p.pass.positions;
+  args.frequencies = p.weights.frequencies;
+  args.rows = p.pass.rows;
+  args.ld = p.a.in.ld;
+  args.heads = p.config.num_heads;
+  args.key_dim = p.config.key_dim;
+  return CudaStatus(kernels::RotateHeadsCuda(p.launch, args), "launching a rotation");
+}
+
+absl::Status BoundKeys(const CudaBlockPass& p, const CudaBlockLayer& layer) {
+  kernels::LowerBoundKeysArgs args;
+  args.q = p.a.in.data + p.weights.columns.q;
+  args.k = p.a.in.data + p.weights.columns.k;
+  args.w = p.a.decay.data;
+  args.bound = layer.lower_bound;
+  args.rows = p.pass.rows;
+  args.ld = p.a.in.ld;
+  args.ld_w = p.a.decay.ld;
+  args.n = p.config.keys();
+  return CudaStatus(kernels::LowerBoundKeysCuda(p.launch, args), "launching lower bounds");
+}
+
+// w of a kind of gated linear attention, and what it does to q and k.
+absl::Status PrepareGated(const CudaBlockPass& p, const CudaBlockLayer& layer,
+                          kernels::CudaRecurrenceArgs* args) {
+  const int keys = p.config.key_dim;
+  args->w_dim = keys;
+  args->w = {p.a.decay.data, p.a.decay.ld, keys};
+  if (p.config.kind == BlockKind::kHgrn2) return BoundKeys(p, layer);
+  if (p.config.kind == BlockKind::kRetNet) {
+    args->w_dim = 1;
+    args->w = {layer.decay_scale, 0, 1};  // the factor itself, one a head
+    return Rotate(p);
+  }
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.decay, p.a.in.data + p.weights.columns.low, p.a.in.ld,
+                                    p.a.decay.data, p.a.decay.ld));
+  return Decay(p, layer, p.a.decay.data, p.a.decay.ld, p.config.keys(), /*negate=*/true);
+}
+
+// q and k of all heads get the lengths key_dim^-1/2 and 1; beta is a sigmoid.
+absl::Status PrepareDelta(const CudaBlockPass& p) {
+  const BlockConfig& c = p.config;
+  kernels::RmsNormArgs norm;
+  norm.x = norm.y = p.a.conv.data;
+  norm.x_stride = norm.y_stride = size_t(p.a.conv.ld);
+  norm.rows = p.pass.rows;
+  norm.groups = 2 * c.num_heads;
+  norm.size = c.key_dim;
+  norm.weight = p.weights.lengths;
+  norm.weight_stride = size_t(c.key_dim);
+  norm.eps = 1e-6f / float(c.key_dim);
+  RIVULET_RETURN_IF_ERROR(CudaStatus(kernels::RmsNormCuda(p.launch, norm), "launching a norm"));
+  return p.Activate(kernels::Activation::kSigmoid, p.a.in.data + p.weights.columns.beta, p.a.in.ld,
+                    c.num_heads);
+}
+
+// w of a delta rule: none, one a head, or one a key.
+absl::Status PrepareDeltaDecay(const CudaBlockPass& p, const CudaBlockLayer& layer,
+                               kernels::CudaRecurrenceArgs* args) {
+  const BlockConfig& c = p.config;
+  if (c.kind == BlockKind::kDeltaNet) return absl::OkStatus();
+  const bool kda = c.kind == BlockKind::kKda;
+  args->w_dim = kda ? c.key_dim : 1;
+  args->w = {p.a.decay.data, p.a.decay.ld, args->w_dim};
+  if (!kda) {
+    return Decay(p, layer, p.a.in.data + p.weights.columns.dt, p.a.in.ld, c.num_heads, false);
+  }
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.decay, p.a.in.data + p.weights.columns.low, p.a.in.ld,
+                                    p.a.decay.data, p.a.decay.ld));
+  return Decay(p, layer, p.a.decay.data, p.a.decay.ld, c.keys(), false);
+}
+
+}  // namespace
+
+absl::Status CudaMixGated(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
+  const BlockConfig& c = p.config;
+  const BlockColumns& columns = p.weights.columns;
+  const int ld = p.a.in.ld;
+  RIVULET_RETURN_IF_ERROR(Project(p, layer));
+  kernels::CudaRecurrenceArgs args = p.Recurrence(index);
+  RIVULET_RETURN_IF_ERROR(PrepareGated(p, layer, &args));
+  args.q = {p.a.in.data + columns.q, ld, c.key_dim};
+  args.k = {p.a.in.data + columns.k, ld, c.key_dim};
+  args.v = {p.a.in.data + columns.v, ld, c.value_dim};
+  args.q_scale = 1 / std::sqrt(float(c.key_dim));
+  RIVULET_RETURN_IF_ERROR(p.Recur(args));
+  if (c.kind == BlockKind::kHgrn2) {
+    // Its norm is over all heads, and its eps is 1e-5 whatever norm_eps says.
+    return NormOutputs(p, layer, 1, false, 1e-5f, {});
+  }
+  return NormOutputs(p, layer, c.num_heads, false, c.norm_eps,
+                     GateFrom(kernels::Activation::kSilu, p.a.in.data + columns.gate, ld));
+}
+
+absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
+  const BlockConfig& c = p.config;
+  const BlockColumns& columns = p.weights.columns;
+  const bool kda = c.kind == BlockKind::kKda;
+  const int ld = p.a.conv.ld;
+  RIVULET_RETURN_IF_ERROR(Project(p, layer));
+  RIVULET_RETURN_IF_ERROR(Convolve(p, layer, index, columns.q));
+  RIVULET_RETURN_IF_ERROR(PrepareDelta(p));
+  kernels::CudaRecurrenceArgs args = p.Recurrence(index);
+  RIVULET_RETURN_IF_ERROR(PrepareDeltaDecay(p, layer, &args));
+  args.rule = kernels::UpdateRule::kDelta;
+  args.q = {p.a.conv.data, ld, c.key_dim};
+  args.k = {p.a.conv.data + c.keys(), ld, c.key_dim};
+  args.v = {p.a.conv.data + 2 * c.keys(), ld, c.value_dim};
+  args.beta = {p.a.in.data + columns.beta, p.a.in.ld, 1};
+  args.beta_scale = c.negative_eigenvalues ? 2.0f : 1.0f;
+  RIVULET_RETURN_IF_ERROR(p.Recur(args));
+  kernels::CudaGate gate;
+  if (kda) {
+    RIVULET_RETURN_IF_ERROR(p.Product(layer.gate, p.a.in.data + columns.low_gate, p.a.in.ld,
+                                      p.a.gate.data, p.a.gate.ld));
+    gate = GateFrom(kernels::Activation::kSigmoid, p.a.gate.data, p.a.gate.ld);
+  } else if (c.output_gate) {
+    gate = GateFrom(kernels::Activation::kSilu, p.a.in.data + columns.gate, p.a.in.ld);
+  }
+  return NormOutputs(p, layer, c.num_heads, false, c.norm_eps, gate);
+}
+
+absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
+  const BlockConfig& c = p.config;
+  const BlockColumns& columns = p.weights.columns;
+  const int ld = p.a.conv.ld;
+  RIVULET_RETURN_IF_ERROR(Project(p, layer));
+  RIVULET_RETURN_IF_ERROR(Convolve(p, layer, index, columns.v));
+  kernels::StepSizesArgs steps;
+  steps.dt = p.a.in.data + columns.dt;
+  steps.w = p.a.decay.data;
+  steps.bias = layer.decay_bias;
+  steps.scale = layer.decay_scale;
+  steps.least = c.dt_min;
+  steps.most = c.dt_max;
+  steps.rows = p.pass.rows;
+  steps.ld = p.a.in.ld;
+  steps.ld_w = p.a.decay.ld;
+  steps.heads = c.num_heads;
+  RIVULET_RETURN_IF_ERROR(
+      CudaStatus(kernels::StepSizesCuda(p.launch, steps), "launching step sizes"));
+  kernels::CudaRecurrenceArgs args = p.Recurrence(index);
+  args.k = {p.a.conv.data + c.values(), ld, c.key_dim};
+  args.q = {p.a.conv.data + c.values() + c.num_groups * c.key_dim, ld, c.key_dim};
+  args.heads_per_key = c.num_heads / c.num_groups;
+  args.v = {p.a.conv.data, ld, c.value_dim};
+  args.w_dim = 1;
+  args.w = {p.a.decay.data, p.a.decay.ld, 1};
+  args.beta = {steps.dt, p.a.in.ld, 1};
+  args.skip = layer.skip;
+  RIVULET_RETURN_IF_ERROR(p.Recur(args));
+  kernels::CudaGate gate =
+      GateFrom(kernels::Activation::kSilu, p.a.in.data + columns.gate, p.a.in.ld);
+  gate.first = true;
+  return NormOutputs(p, layer, c.num_groups, true, c.norm_eps, gate);
+}
+
+}  // namespace rivulet

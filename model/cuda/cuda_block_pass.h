@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaBlockPass: one pass of CudaBlockForward, and the launches that its parts share.
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/activation.h"
+#include "kernels/cuda/blocks/recurrence_cuda.h"
+#include "kernels/cuda/common/launch_cuda.h"
+#include "model/blocks/block_config.h"
+#include "model/cuda/cuda_block_scratch.h"
+#include "model/cuda/cuda_block_weights.h"
+#include "model/cuda/cuda_network.h"
+
+namespace rivulet {
+
+struct CudaBlockPass {
+  using Array = CudaBlockScratch::Array;
+
+  const BlockConfig& config;
+  const BlockState& state;
+  const CudaBlockWeights& weights;
+  const CudaBlockScratch& a;
+  float* states;
+  const kernels::CudaLaunch& launch;
+  const CudaPass& pass;
+
+  // out = x w + bias (+ residual, with the rows of out).
+  absl::Status Product(const kernels::CudaMatrix& w, const float* x, int ldx, float* out,
+                       int ld_out, const float* residual = nullptr) const;
+  // x = f(x) of `n` columns, times `times` where not null.
+  absl::Status Activate(kernels::Activation kind, float* x, int ld, int n,
+                        const float* times = nullptr) const;
+  // y[m] = x + (x of the token before - x) mix[m]; `part`: of the layer's state.
+  absl::Status Shift(const float* mix, int mixes, int layer, size_t part) const;
+  // What every state update says alike; y is `o`.
+  kernels::CudaRecurrenceArgs Recurrence(int layer) const;
+  absl::Status Recur(const kernels::CudaRecurrenceArgs& args) const;
+  // Of this layer's part in a slot.
+  size_t Offset(int layer, size_t part) const {
+    return size_t(layer) * state.floats_per_layer + part;
+  }
+};
+
+// What stands between the norm of a layer and its output product: h to o.
+absl::Status CudaMixGated(const CudaBlockPass& p, const CudaBlockLayer& layer, int index);
+absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaBlockLayer& layer, int index);
+absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaBlockLayer& layer, int index);
+absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaBlockLayer& layer, int index);
+// The first half of RWKV-7's feed-forward: h to ffn.
+absl::Status CudaFeedRwkv7(const CudaBlockPass& p, const CudaBlockLayer& layer, int index);
+
+}  // namespace rivulet

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda/cuda_block_weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/mixer_rows.h"
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+using kernels::CudaMatrix;
+using kernels::WeightType;
+
+// Columns first .. first + count - 1 of a matrix, from column `to` on of the one on the device.
+struct ColumnRange {
+  int first, count, to;
+};
+
+// Where the columns of BlockLayer::in go. A product reads the first halves of the low-rank products,
+// so these are aligned; q, k, v stay side by side.
+std::vector<ColumnRange> PlaceColumns(const BlockColumns& host, BlockColumns* device) {
+  *device = host;
+  std::vector<ColumnRange> ranges;
+  std::vector<int*> parts;
+  for (int* part : {&device->q, &device->k, &device->v, &device->gate, &device->low,
+                    &device->low_gate, &device->beta, &device->dt}) {
+    if (*part >= 0) parts.push_back(part);
+  }
+  std::sort(parts.begin(), parts.end(), [](const int* a, const int* b) { return *a < *b; });
+  int to = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const int first = *parts[i], end = i + 1 < parts.size() ? *parts[i + 1] : host.n;
+    constexpr int kAligned = 4;  // floats
+    const bool low = parts[i] == &device->low || parts[i] == &device->low_gate;
+    if (low) to = (to + kAligned - 1) / kAligned * kAligned;
+    ranges.push_back({first, end - first, to});
+    *parts[i] = to;
+    to += end - first;
+  }
+  device->n = to;
+  return ranges;
+}
+
+}  // namespace
+
+// Uploads one BlockWeights; without a queue it counts the bytes alone.
+class CudaBlockLoader {
+ public:
+  CudaBlockLoader(const BlockConfig& config, CudaPrecision precision, CudaQueue* queue)
+      : config_(config),
+        type_(precision == CudaPrecision::kFloat32 ? WeightType::kF32 : WeightType::kF16),
+        queue_(queue) {}
+
+  absl::Status Load(BlockWeights& host);
+  size_t bytes() const { return bytes_; }
+  bool too_large() const { return too_large_; }
+  CudaBlockWeights Take() { return std::move(weights_); }
+
+ private:
+  absl::StatusOr<void*> Upload(const void* from, size_t bytes) {
+    bytes_ += bytes;
+    if (queue_ == nullptr) return nullptr;
+    RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(bytes));
+    RIVULET_RETURN_IF_ERROR(queue_->CopyIn(memory.data(), from, bytes));
+    weights_.memory_.push_back(std::move(memory));
+    return weights_.memory_.back().data();
+  }
+  template <typename T>
+  absl::Status Upload(const std::vector<T>& values, const T** device) {
+    if (values.empty()) return absl::OkStatus();
+    RIVULET_ASSIGN_OR_RETURN(void* const memory, Upload(values.data(), values.size() * sizeof(T)));
+    *device = static_cast<const T*>(memory);
+    return absl::OkStatus();
+  }
+  // `ranges` empty: all columns, in their order.
+  absl::Status Upload(CpuMatrix& m, WeightType type, CudaMatrix* device,
+                      std::vector<ColumnRange> ranges = {}, int n = 0);
+  absl::Status Upload(CpuMatrix& m, CudaMatrix* device) { return Upload(m, type_, device); }
+  absl::Status Upload(LowRank& low, CudaLowRank* device) {
+    RIVULET_RETURN_IF_ERROR(Upload(low.first, &device->first));
+    return Upload(low.second, &device->second);
+  }
+  absl::Status LoadEmbedding(const CpuMatrix& table);
+  absl::Status LoadLayer(BlockLayer& layer, const std::vector<ColumnRange>& columns);
+  absl::Status LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* device);
+
+  const BlockConfig& config_;
+  const WeightType type_;
+  CudaQueue* const queue_;
+  CudaBlockWeights weights_;
+  size_t bytes_ = 0;
+  bool too_large_ = false;
+};
+
+absl::Status CudaBlockLoader::Upload(CpuMatrix& m, WeightType type, CudaMatrix* device,
+                                     std::vector<ColumnRange> ranges, int n) {
+  if (m.packed.panels == nullptr) return absl::OkStatus();
+  if (ranges.empty()) {
+    ranges = {{0, m.packed.n, 0}};
+    n = m.packed.n;
+  }
+  device->type = type;
+  device->k = m.packed.k;
+  device->n = n;
+  std::vector<char> packed(queue_ == nullptr ? 0 : kernels::CudaPackedSize(type, m.packed.k, n));
+  std::vector<float> row(size_t(m.packed.k)), bias(static_cast<size_t>(n));
+  for (const ColumnRange& range : ranges) {
+    if (queue_ == nullptr) break;
+    for (int i = 0; i < range.count; ++i) {
+      kernels::UnpackColumn(m.packed, range.first + i, row.data());
+      if (!kernels::PackCudaMatrix(type, row.data(), 1, m.packed.k, range.to + i, packed.data())) {
+        too_large_ = true;
+      }
+      bias[size_t(range.to + i)] = m.bias[size_t(range.first + i)];
+    }
+  }
+  RIVULET_ASSIGN_OR_RETURN(device->packed,
+                           Upload(packed.data(), kernels::CudaPackedSize(type, m.packed.k, n)));
+  RIVULET_RETURN_IF_ERROR(Upload(bias, &device->bias));
+  if (queue_ != nullptr) m = CpuMatrix();
+  return absl::OkStatus();
+}
+
+// In pieces of rows, as a table may be large.
+absl::Status CudaBlockLoader::LoadEmbedding(const CpuMatrix& table) {
+  const auto hidden = size_t(config_.hidden_size), vocab = size_t(config_.vocab_size);
+  bytes_ += vocab * hidden * sizeof(float);
+  if (queue_ == nullptr) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(vocab * hidden * sizeof(float)));
+  auto* const device = static_cast<float*>(memory.data());
+  constexpr size_t kPiece = 256;
+  std::vector<float> rows(kPiece * hidden);
+  for (size_t first = 0; first < vocab; first += kPiece) {
+    const size_t count = std::min(kPiece, vocab - first);
+    for (size_t i = 0; i < count; ++i) {
+      kernels::UnpackColumn(table.packed, int(first + i), &rows[i * hidden]);
+    }
+    RIVULET_RETURN_IF_ERROR(
+        queue_->CopyIn(device + first * hidden, rows.data(), count * hidden * sizeof(float)));
+  }
+  weights_.embedding = device;
+  weights_.memory_.push_back(std::move(memory));
+  return absl::OkStatus();
+}
+
+absl::Status CudaBlockLoader::LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* device) {
+  RIVULET_RETURN_IF_ERROR(Upload(layer.first_norm, &device->first_norm));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.first_norm_bias, &device->first_norm_bias));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.mix, &device->mix));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.ffn_mix, &device->ffn_mix));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.r, &device->r));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.k, &device->k));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.v, &device->v));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.w, &device->w));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.a, &device->a));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.v_mix, &device->v_mix));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.g, &device->g));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.k_k, &device->k_k));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.k_a, &device->k_a));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.r_k, &device->r_k));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.group_norm, &device->group_norm));
+  return Upload(layer.group_norm_bias, &device->group_norm_bias);
+}
+
+absl::Status CudaBlockLoader::LoadLayer(BlockLayer& layer,
+                                        const std::vector<ColumnRange>& columns) {
+  CudaBlockLayer device;
+  RIVULET_RETURN_IF_ERROR(Upload(layer.norm1, &device.norm1));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.norm1_bias, &device.norm1_bias));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.norm2, &device.norm2));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.norm2_bias, &device.norm2_bias));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.in, type_, &device.in, columns, weights_.columns.n));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.decay, &device.decay));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.gate, &device.gate));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.out, &device.out));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.up, &device.up));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.down, &device.down));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.conv, &device.conv));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.conv_bias, &device.conv_bias));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.decay_scale, &device.decay_scale));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.decay_bias, &device.decay_bias));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.lower_bound, &device.lower_bound));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.skip, &device.skip));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.out_norm, &device.out_norm));
+  if (layer.rwkv7 != nullptr) RIVULET_RETURN_IF_ERROR(LoadRwkv7(*layer.rwkv7, &device.rwkv7));
+  weights_.layers.push_back(device);
+  return absl::OkStatus();
+}
+
+absl::Status CudaBlockLoader::Load(BlockWeights& host) {
+  RIVULET_RETURN_IF_ERROR(LoadEmbedding(host.embedding));
+  CpuMatrix& head = host.head.packed.panels == nullptr ? host.embedding : host.head;
+  RIVULET_RETURN_IF_ERROR(Upload(head, WeightType::kF32, &weights_.head));
+  if (queue_ != nullptr) host.embedding = CpuMatrix();
+  const std::vector<ColumnRange> columns = PlaceColumns(host.columns, &weights_.columns);
+  for (BlockLayer& layer : host.layers) RIVULET_RETURN_IF_ERROR(LoadLayer(layer, columns));
+  RIVULET_RETURN_IF_ERROR(Upload(host.final_norm, &weights_.final_norm));
+  RIVULET_RETURN_IF_ERROR(Upload(host.final_norm_bias, &weights_.final_norm_bias));
+  if (config_.conv_width > 0 && config_.kind != BlockKind::kMamba2) {
+    std::vector<float> lengths;
+    for (int head_of_q = 0; head_of_q < 2 * config_.num_heads; ++head_of_q) {
+      const auto& length = head_of_q < config_.num_heads ? host.scaled_length : host.unit_length;
+      lengths.insert(lengths.end(), length.begin(), length.end());
+    }
+    RIVULET_RETURN_IF_ERROR(Upload(lengths, &weights_.lengths));
+  }
+  if (config_.kind != BlockKind::kRetNet) return absl::OkStatus();
+  std::vector<double> frequencies(size_t(config_.key_dim / 2));
+  kernels::RotaryFrequencies(config_.key_dim, frequencies.data());
+  return Upload(frequencies, &weights_.frequencies);
+}
+
+absl::StatusOr<std::unique_ptr<BlockWeights>> CudaBlockWeights::Read(const Model& model) {
+  return BlockWeights::Load(*model.checkpoint(), *model.config().blocks, WeightPrecision::kAuto);
+}
+
+size_t CudaBlockWeights::Bytes(const BlockConfig& config, BlockWeights& host,
+                               CudaPrecision precision) {
+  CudaBlockLoader loader(config, precision, nullptr);
+  (void)loader.Load(host);  // without a queue it cannot fail
+  return loader.bytes();
+}
+
+absl::StatusOr<CudaBlockWeights> CudaBlockWeights::Load(const Model& model,
+                                                        std::unique_ptr<BlockWeights> host,
+                                                        CudaPrecision precision, CudaQueue& queue) {
+  CudaBlockLoader loader(*model.config().blocks, precision, &queue);
+  RIVULET_RETURN_IF_ERROR(loader.Load(*host));
+  if (!loader.too_large()) return loader.Take();
+  // Reading it again as F16 tells which tensor it is.
+  const absl::Status named =
+      BlockWeights::Load(*model.checkpoint(), *model.config().blocks, WeightPrecision::kF16)
+          .status();
+  if (named.ok()) return absl::InternalError("a weight is too large for F16 only on the device");
+  return Annotate(named, "precision \"default\"");
+}
+
+}  // namespace rivulet
