@@ -16,6 +16,7 @@
 #include "tests/conformance/tested_backend.h"
 #include "tests/conformance/two_backends.h"
 #include "tests/support/golden.h"
+#include "tests/support/paths.h"
 
 namespace rivulet::testing {
 namespace {
@@ -23,7 +24,7 @@ namespace {
 std::vector<std::string> FamilyDirectories() {
   std::vector<std::string> found;
   for (const auto& entry :
-       std::filesystem::directory_iterator(SourceDir() + "/tests/conformance/family")) {
+       std::filesystem::directory_iterator(SourcePath("tests/conformance/family"))) {
     if (std::filesystem::exists(entry.path() / "golden.json")) found.push_back(entry.path());
   }
   std::sort(found.begin(), found.end());
