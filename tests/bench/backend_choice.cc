@@ -4,7 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
+#include "tests/bench/rwkv7_shape.h"
 #include "tests/support/cuda_patience.h"
 #include "tests/support/paths.h"
 #include "tests/support/random_model.h"
@@ -137,6 +139,22 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
   Fail(std::string(backend.status().message()), absent ? kSkipped : 1);
 }
 
+namespace {
+
+// Null: no such shape.
+const Rwkv7Shape* FindRwkv7(const std::string& name) {
+  static const std::pair<std::string, Rwkv7Shape> kShapes[] = {
+      {"rwkv7-0.4b", {.hidden = 1024, .layers = 24}},
+      {"rwkv7-1.5b",
+       {.hidden = 2048, .layers = 24, .decay = 96, .rate = 96, .value = 64, .gate = 256}}};
+  for (const auto& [known, shape] : kShapes) {
+    if (known == name) return &shape;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 std::shared_ptr<const Model> LoadShape(const Choice& choice, const std::string& name) {
   testing::TempDir directory;
   std::string path = choice.models + "/" + name;
@@ -145,6 +163,10 @@ std::shared_ptr<const Model> LoadShape(const Choice& choice, const std::string& 
     config.name = name;
     path = directory.path();
     const absl::Status written = testing::WriteRandomModel(path, config, 1, DType::kF16);
+    if (!written.ok()) Fail(written.ToString(), 1);
+  } else if (const Rwkv7Shape* const shape = FindRwkv7(name)) {
+    path = directory.path();
+    const absl::Status written = WriteRwkv7(path, *shape);
     if (!written.ok()) Fail(written.ToString(), 1);
   }
   auto model = Model::Load(path);

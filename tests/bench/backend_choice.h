@@ -33,7 +33,8 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
                                     int num_slots, WeightPrecision weights, int threads);
 
 // "mnist-linear" and "shakespeare-rfa" are the bundled models; "cifar-10" (16 layers, hidden 256,
-// 3072 positions) and "110m" (12 layers, hidden 768, 12 heads x 64) have random weights in F16.
+// 3072 positions), "110m" (12 layers, hidden 768, 12 heads x 64), "rwkv7-0.4b" (24 layers, hidden
+// 1024) and "rwkv7-1.5b" (24 layers, hidden 2048) have random weights in F16.
 std::shared_ptr<const Model> LoadShape(const Choice& choice, const std::string& name);
 
 }  // namespace rivulet::bench

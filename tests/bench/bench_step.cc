@@ -237,6 +237,14 @@ void RegisterCuda(const Choice& choice) {
     }
     if (name == "mnist-linear") step->Arg(16384);
   }
+  for (const std::string name : {"rwkv7-0.4b", "rwkv7-1.5b"}) {
+    auto* step = benchmark::RegisterBenchmark(
+        ("BM_Step/" + name).c_str(), [choice, name](benchmark::State& state) {
+          BM_Step(state, choice, name, WeightPrecision::kAuto);
+        });
+    step->ArgName("rows")->UseRealTime()->Unit(benchmark::kMicrosecond);
+    step->Arg(1)->Arg(16)->Arg(64)->Arg(256);
+  }
   struct Prompt {
     std::string name;
     int length;

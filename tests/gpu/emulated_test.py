@@ -33,7 +33,7 @@ class EmulatedTest(rehearsal_test.Rehearsal):
     LIMITS = (
         "phases.SMOKE_LIMIT = phases.TEST_LIMIT = phases.SINGLE_LIMIT = 60; phases.LOAD_SECONDS = (0.2, 1); phases.LEAST_SECONDS = 0.01; "
         "phases.SMOKE = [one for one in phases.SMOKE if phases.Programs([pathlib.Path({programs!r})], None)[one[1]].is_file()]; "
-        "phases.STEPS = (('mnist-linear', (1, 8)),); phases.LIBRARY_ROWS = 8; phases.LATENCY_ROWS = 4; phases.PROMPTS = (); phases.STREAMS = (1, 4); "
+        "phases.STEPS = (('mnist-linear', (1, 8)),); phases.LIBRARY_ROWS = 8; phases.LATENCY_ROWS = 4; phases.PROMPTS = (); phases.STREAMS = (1, 4); phases.FAMILY_STEPS = (); "
         "run.ROOT = pathlib.Path({root!r})"
     )
 

@@ -54,6 +54,7 @@ SWITCHES = ("overlap", "graphs")  # of CudaBackendOptions
 SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT = 20, 60, 15  # seconds
 # Models of the speed phase and rows of a step.
 STEPS = (("mnist-linear", (1, 8, 16, 64, 1024, 4096)), ("shakespeare-rfa", (1, 64, 1024)), ("110m", (1, 16, 64)))
+FAMILY_STEPS = (("rwkv7-0.4b", (1, 16, 64, 256)), ("rwkv7-1.5b", (1, 16, 64, 256)))  # likewise, on graphs and own products alone
 PLANS = ("throughput", "latency")
 PRODUCTS = ("own", "cublaslt", "auto")  # own kernels, then the peer, then what users get
 LIBRARY_ROWS = 64  # from so many rows of a step on all three are measured
@@ -210,6 +211,10 @@ def speed(results: Results, programs: Programs, folder: pathlib.Path) -> None:
     for prompt in PROMPTS:
         for products in PRODUCTS:
             bench(results, programs, [*common, f"--products={products}"], f"^BM_Prefill/{prompt}_tokens/", f"prompt {prompt}", products)
+    for model, counts in FAMILY_STEPS:
+        for rows in counts:
+            flags = [*common, f"--plan={PLANS[0]}", f"--products={PRODUCTS[0]}"]
+            bench(results, programs, flags, f"^BM_Step/{model}/rows:{rows}/", f"{model} {rows} {PLANS[0]}", PRODUCTS[0])
 
 
 def bench(results: Results, programs: Programs, flags: list, pattern: str, of: str, products: str) -> None:
