@@ -80,7 +80,7 @@ class Rehearsal(unittest.TestCase):
     """Stand-ins of all programs and tools in folders of their own."""
 
     # Limits of seconds: a stand-in that hangs costs the test little.
-    LIMITS = "phases.SMOKE_LIMIT = phases.TEST_LIMIT = phases.SINGLE_LIMIT = 1; results.KILL_AFTER = 0.5"
+    LIMITS = "phases.SMOKE_LIMIT = phases.TEST_LIMIT = phases.SINGLE_LIMIT = 4; results.KILL_AFTER = 0.5"
 
     def setUp(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
