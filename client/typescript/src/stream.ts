@@ -84,6 +84,7 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
     try {
       this.#refuseCancelled();
       this.#messages = await this.#source.start();
+      if (this.#cancelled) this.#messages.cancel(); // by cancel(), which had nothing to end yet
       for await (const message of this.#messages) {
         // A part that arrived meanwhile must not be given out: a session has stopped counting.
         this.#refuseCancelled();
@@ -96,8 +97,6 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
     } catch (error) {
       this.#source.failed?.(error);
       throw error;
-    } finally {
-      this.#messages?.cancel();
     }
     return undefined;
   }

@@ -162,6 +162,27 @@ test('a reply that has begun is not begun again', async () => {
   });
 });
 
+test('cancel() ends the wait for a part that never comes', async () => {
+  const { seen } = signal();
+  let calls = 0;
+  async function* generate(): AsyncGenerator<Message> {
+    calls += 1;
+    if (calls === 1) yield WHOLE[0];
+    await seen;
+  }
+  await withFake({ Generate: generate }, async (client) => {
+    const stream = client.generate('', PATIENCE);
+    await stream.next();
+    const waiting = assert.rejects(stream.next(), failsWith(Code.CANCELLED));
+    stream.cancel();
+    await waiting;
+    const early = client.generate('', PATIENCE);
+    const first = assert.rejects(early.next(), failsWith(Code.CANCELLED));
+    early.cancel(); // before the call has begun
+    await first;
+  });
+});
+
 test('a stream that ends without a status of the server is UNAVAILABLE', async () => {
   const cases: [Partial<Error>, Code][] = [
     [status(codes.UNKNOWN, 'stream ended'), Code.UNAVAILABLE],
