@@ -6,7 +6,7 @@
 #include "model/base/strict_json.h"
 #include "model/config_json.h"
 #include "model/model_name.h"
-#include "model/tokenizer.h"
+#include "model/text/char_tokenizer.h"
 
 namespace rivulet {
 namespace {
@@ -171,12 +171,12 @@ absl::Status ParseText(FieldReader* object, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(tokenizer.GetChoice<int>("type", {{"char", 0}}, nullptr));
   RIVULET_RETURN_IF_ERROR(tokenizer.GetString("alphabet", &config->content.alphabet));
   RIVULET_RETURN_IF_ERROR(tokenizer.CheckNoOthers());
-  const auto parsed = Tokenizer::CreateChar(config->content.alphabet);
+  const auto parsed = CreateCharTokenizer(config->content.alphabet);
   if (!parsed.ok()) {
     return tokenizer.Bad("alphabet", Quoted(config->content.alphabet),
                          absl::StrCat("every code point once (", parsed.status().message(), ")"));
   }
-  const int size = parsed->size();
+  const int size = (*parsed)->size();
   const auto is_special = [config](int id) {
     return id == config->bos_token_id || id == config->eos_token_id;
   };

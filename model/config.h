@@ -49,7 +49,7 @@ struct OutputConfig {
 struct ContentConfig {
   ContentType type = ContentType::kTokens;
   int height = 0, width = 0, channels = 0;  // image
-  std::string alphabet;  // text, char tokenizer: UTF-8; id = index of the code point
+  std::string alphabet;  // text of our own format: UTF-8; id = index of the code point
 };
 
 // Immutable once parsed. Every dimension is at least 1 and every derived size fits its type.

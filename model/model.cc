@@ -4,9 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -16,6 +18,7 @@
 #include "model/blocks/block_settings.h"
 #include "model/blocks/settings_reader.h"
 #include "model/model_name.h"
+#include "model/text/char_tokenizer.h"
 #include "model/weights/foreign_checkpoint.h"
 
 namespace rivulet {
@@ -30,6 +33,18 @@ absl::Status CheckDirectory(const std::string& directory) {
   const std::string why = exists ? "it is not a directory" : std::strerror(errno);
   return MakeError(absl::StatusCode::kNotFound, absl::StrCat("no such model directory: ", why),
                    {"NO_SUCH_FILE", "", {}});
+}
+
+// Token 0 ends a text in the World vocabulary, whatever config.json says.
+constexpr int32_t kWorldEnd = 0;
+
+void AddEnd(int32_t id, ModelConfig* config) {
+  std::vector<int32_t>& more = config->more_eos_token_ids;
+  if (!config->eos_token_id) {
+    config->eos_token_id = id;
+  } else if (config->eos_token_id != id && std::find(more.begin(), more.end(), id) == more.end()) {
+    more.push_back(id);
+  }
 }
 
 // What the rest of the program knows of a model of the family.
@@ -133,7 +148,8 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::LoadFrom(const std::string& 
 
 absl::Status Model::OpenWeights(const std::string& shown) {
   if (config_.content.type == ContentType::kText) {
-    RIVULET_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::CreateChar(config_.content.alphabet));
+    RIVULET_ASSIGN_OR_RETURN(text_.tokenizer, CreateCharTokenizer(config_.content.alphabet));
+    text_.tokenizer_kind = "char";
   }
 
   const std::string weights_name = absl::StrCat(shown, "/model.safetensors");
@@ -147,6 +163,9 @@ absl::Status Model::OpenWeights(const std::string& shown) {
 }
 
 absl::Status Model::OpenCheckpoint(const std::string& shown) {
+  RIVULET_ASSIGN_OR_RETURN(text_, LoadModelText(directory_, shown));
+  if (text_.tokenizer != nullptr) config_.content.type = ContentType::kText;
+  if (text_.tokenizer_kind == "world") AddEnd(kWorldEnd, &config_);
   RIVULET_ASSIGN_OR_RETURN(checkpoint_, CheckpointTensors::Open(directory_, shown));
   auto sha256 = checkpoint_->Sha256();
   if (!sha256.ok()) return Annotate(sha256.status(), shown);

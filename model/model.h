@@ -3,12 +3,11 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "model/config.h"
-#include "model/tokenizer.h"
+#include "model/model_text.h"
 #include "model/weights/checkpoint_tensors.h"
 #include "model/weights/weights_file.h"
 
@@ -19,9 +18,10 @@ class Model {
  public:
   // Loads DIR/config.json, then opens DIR/model.safetensors and hashes it. A config.json with a
   // `model_type` is that of a model of the family (blocks/block_settings.h), whose weights may be in
-  // shards; such a model is named after the directory. Errors name file, field or tensor: NOT_FOUND
-  // (no such directory or file), INVALID_ARGUMENT (config; FOREIGN_CHECKPOINT: tensors of another
-  // library), DATA_LOSS (weights). The weights are decoded later, by the backend.
+  // shards; such a model is named after the directory, and has the tokenizer that it finds there
+  // (model_text.h). Errors name file, field or tensor: NOT_FOUND (no such directory or file),
+  // INVALID_ARGUMENT (config, tokenizer; FOREIGN_CHECKPOINT: tensors of another library), DATA_LOSS
+  // (weights). The weights are decoded later, by the backend.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory);
 
   const ModelConfig& config() const { return config_; }
@@ -32,9 +32,9 @@ class Model {
   const CheckpointTensors* checkpoint() const { return checkpoint_.get(); }
   const std::string& weights_sha256() const { return sha256_; }  // lower-case hex
   const std::string& directory() const { return directory_; }    // for logs; never sent to clients
-  const Tokenizer* tokenizer() const {
-    return tokenizer_ ? &*tokenizer_ : nullptr;
-  }  // null: content is not text
+  // Null: the content is not text.
+  const TextTokenizer* tokenizer() const { return text_.tokenizer.get(); }
+  const ModelText& text() const { return text_; }
 
  private:
   Model() = default;
@@ -50,7 +50,7 @@ class Model {
   std::unique_ptr<WeightsFile> weights_;
   std::unique_ptr<const CheckpointTensors> checkpoint_;
   std::string sha256_;
-  std::optional<Tokenizer> tokenizer_;
+  ModelText text_;
 };
 
 }  // namespace rivulet

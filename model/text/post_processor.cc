@@ -153,6 +153,8 @@ void PostProcessor::Apply(absl::string_view text, bool add_tokens, const TokenTe
       tokens->ids.insert(tokens->ids.end(), step.behind.begin(), step.behind.end());
       tokens->spans.insert(tokens->spans.begin(), step.before.size(), SourceSpan());
       tokens->spans.insert(tokens->spans.end(), step.behind.size(), SourceSpan());
+      tokens->added_before += step.before.size();
+      tokens->added_behind += step.behind.size();
       continue;
     }
     for (size_t i = 0; i < tokens->ids.size(); ++i) {

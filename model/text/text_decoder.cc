@@ -39,7 +39,10 @@ TextDecoder::TextDecoder(const TextTokenizer* tokenizer, const DecodeOptions& op
 
 void TextDecoder::Add(int32_t id, std::string* text) {
   if (options_.skip_special_tokens && tokenizer_->IsSpecial(id)) return;
-  absl::string_view bytes = tokenizer_->TokenBytes(id);
+  AddBytes(tokenizer_->TokenBytes(id), text);
+}
+
+void TextDecoder::AddBytes(absl::string_view bytes, std::string* text) {
   if (bytes.empty()) return;
   if (drop_space_) absl::ConsumePrefix(&bytes, " ");
   drop_space_ = false;

@@ -28,6 +28,8 @@ class TextDecoder {
   // UTF-8 are U+FFFD, one for each longest beginning of a code point among them, as Unicode
   // recommends. At most 3 bytes are held back.
   void Add(int32_t id, std::string* text);
+  // The same for bytes that a token stands for, whether it is a control token or not.
+  void AddBytes(absl::string_view bytes, std::string* text);
 
   // At the end of the reply: held-back bytes become one U+FFFD. Then a new reply may begin.
   void Finish(std::string* text);

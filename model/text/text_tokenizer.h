@@ -32,6 +32,8 @@ struct TextTokens {
   // [ids.size()]: the whole code points of the text of which a token holds a part, so that the
   // spans of neighbours may overlap; empty at 0 for a token that the post-processor added.
   std::vector<SourceSpan> spans;
+  // How many of them the post-processor added: at the beginning, and at the end.
+  size_t added_before = 0, added_behind = 0;
   uint64_t steps = 0;  // what encoding cost: entries of queues, nodes of tries
 };
 

@@ -38,7 +38,7 @@ QueueLimits QueueLimitsOf(const EngineOptions& options, int slots) {
 
 class EngineImpl final : public SteppedEngine {
  public:
-  EngineImpl(std::shared_ptr<const Model> model, ModelConfig config, const Tokenizer* tokenizer,
+  EngineImpl(std::shared_ptr<const Model> model, ModelConfig config, const TextTokenizer* tokenizer,
              std::unique_ptr<Backend> backend, const EngineOptions& options, const Clock& clock,
              Emitter::Threads threads, DiskTier disk, std::vector<WarmState> warm)
       : model_(std::move(model)),
@@ -165,13 +165,13 @@ std::unique_ptr<Engine> Engine::Create(std::shared_ptr<const Model> model,
                                        const EngineOptions& options, DiskTier disk,
                                        std::vector<WarmState> warm) {
   const ModelConfig& config = model->config();
-  const Tokenizer* tokenizer = model->tokenizer();
+  const TextTokenizer* tokenizer = model->tokenizer();
   return std::make_unique<EngineImpl>(
       std::move(model), config, tokenizer, std::move(backend), options, [] { return absl::Now(); },
       Emitter::Threads::kOwn, std::move(disk), std::move(warm));
 }
 
-std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenizer* tokenizer,
+std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const TextTokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
                                               const EngineOptions& options, const Clock& clock,
                                               DiskTier disk, std::vector<WarmState> warm) {
@@ -180,7 +180,8 @@ std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenize
                                       std::move(warm));
 }
 
-std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config, const Tokenizer* tokenizer,
+std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config,
+                                                   const TextTokenizer* tokenizer,
                                                    std::unique_ptr<Backend> backend,
                                                    const EngineOptions& options, const Clock& clock,
                                                    DiskTier disk, std::vector<WarmState> warm) {

@@ -6,7 +6,7 @@
 
 #include "model/backend.h"
 #include "model/config.h"
-#include "model/tokenizer.h"
+#include "model/text/text_tokenizer.h"
 #include "server/engine/engine.h"
 #include "server/engine/policy/request_queue.h"
 
@@ -16,7 +16,7 @@ namespace rivulet {
 // `tokenizer` is borrowed, null where the content is not text. `clock` is called by any thread;
 // while nothing runs, a deadline is noticed when the real time up to it has passed, or at the next
 // call of the engine.
-std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const Tokenizer* tokenizer,
+std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const TextTokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
                                               const EngineOptions& options, const Clock& clock,
                                               DiskTier disk = {}, std::vector<WarmState> warm = {});
@@ -35,7 +35,8 @@ class SteppedEngine : public Engine {
   virtual void Emit() = 0;
 };
 
-std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config, const Tokenizer* tokenizer,
+std::unique_ptr<SteppedEngine> CreateSteppedEngine(ModelConfig config,
+                                                   const TextTokenizer* tokenizer,
                                                    std::unique_ptr<Backend> backend,
                                                    const EngineOptions& options, const Clock& clock,
                                                    DiskTier disk = {},

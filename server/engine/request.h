@@ -53,6 +53,12 @@ struct PromptCacheSpec {
   std::vector<int64_t> positions;  // also keep the state after so many tokens
 };
 
+// Tokens at the beginning and the end of given ones that a text has at position 0 of a sequence
+// alone. With a session it is known only when the request's turn comes where it goes on.
+struct StartTokens {
+  size_t before = 0, behind = 0;
+};
+
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
   std::string tenant;  // on whose account; with a session the same as its tenant
@@ -61,6 +67,7 @@ struct GenerateSpec {
   bool session_seed = false;          // sampling.seed is that of the session
   PromptCacheSpec cache;
   std::vector<int32_t> prompt;  // given tokens; the implied bos is not among them
+  StartTokens start_tokens;     // of `prompt`; none without a session
   SamplingParams sampling;
   int num_samples = 1;     // continuations of the same prompt, sample index 0..num_samples-1
   int64_t max_tokens = 0;  // per sample; 0 = the model's natural length (see Engine::Generate)
@@ -91,6 +98,7 @@ struct AppendSpec {
   Priority priority = Priority::kNormal;  // the tenant is that of the session
   SessionRef session;
   std::vector<int32_t> tokens;            // may be empty: then only the mark is set
+  StartTokens start_tokens;               // of `tokens`
   bool score = false;                     // fill nll_nats and num_scored
   std::vector<int64_t> output_positions;  // as in ScoreSpec, 0 = the first scored; needs `score`
   bool want_logprobs = false;             // needs `score`

@@ -26,7 +26,7 @@ class EngineUnderTest {
       : world_(world) {
     if (world.disk) disk_.emplace(choices, *world.disk);
     engine_ = CreateSteppedEngine(
-        world.config, world.tokenizer ? &*world.tokenizer : nullptr,
+        world.config, world.tokenizer.get(),
         std::make_unique<WatchedBackend>(world.config, world.fake, probe_, mutant,
                                          std::move(on_call)),
         world.options, [&clock] { return clock.now(); }, disk_ ? disk_->Tier() : DiskTier(),

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/sessions/sequence_hash.h"
+#include "tests/support/text_of.h"
 
 namespace rivulet {
 namespace {
@@ -63,7 +64,7 @@ bool Truth::MatchStop(const GenerateSpec& spec, Drawn* drawn) const {
   std::string text;
   std::vector<size_t> ends;
   for (const int32_t token : drawn->tokens) {
-    text += std::string(world_.tokenizer->Decode(token));
+    text += std::string(world_.tokenizer->TokenBytes(token));
     ends.push_back(text.size());
   }
   if (ends.size() > 1 && ends.back() == ends[ends.size() - 2]) return false;  // no text of its own
@@ -156,7 +157,7 @@ std::string Truth::JudgeSample(const Drawn& drawn, const GenerateSpec& spec, con
         std::equal(sample.logprobs.begin(), sample.logprobs.end(), drawn.logprobs.begin()))) {
     return "wrong logprobs";
   }
-  if (world_.tokenizer && sample.text != world_.tokenizer->Decode(sample.tokens)) {
+  if (world_.tokenizer && sample.text != testing::TextOf(*world_.tokenizer, sample.tokens)) {
     return "the text is not that of the tokens";
   }
   if (seen.status.ok() && !sample.finish) return "ended well without a finish";

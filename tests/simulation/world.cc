@@ -17,7 +17,7 @@ void DrawBackend(Choices* choices, World* world) {
     world->config.position.type = PositionType::kLearned;
     world->config.position.max_length = choices->Between(20, 60);
   }
-  if (text) world->tokenizer = *Tokenizer::CreateChar("abcde");
+  if (text) world->tokenizer = *CreateCharTokenizer("abcde");
   BackendLimits& limits = world->fake.limits;
   limits.num_slots = choices->Between(1, 5);
   limits.max_rows = choices->Between(1, limits.num_slots);

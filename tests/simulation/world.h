@@ -5,11 +5,12 @@
 #include <array>
 #include <cstdint>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "model/config.h"
-#include "model/tokenizer.h"
+#include "model/text/char_tokenizer.h"
 #include "server/engine/engine.h"
 #include "server/engine/loop/parked_room.h"
 #include "tests/simulation/choices.h"
@@ -20,7 +21,7 @@ namespace rivulet {
 
 struct World {
   ModelConfig config;
-  std::optional<Tokenizer> tokenizer;
+  std::unique_ptr<const TextTokenizer> tokenizer;
   FakeBackendOptions fake;
   EngineOptions options;
   std::optional<FaultyDisk::Faults> disk;      // absent: no disk tier

@@ -18,7 +18,7 @@
 
 #include "absl/time/clock.h"
 #include "model/base/error.h"
-#include "model/tokenizer.h"
+#include "model/text/char_tokenizer.h"
 #include "server/engine/engine.h"
 #include "server/engine/engine_parts.h"
 #include "tests/support/fake_backend.h"
@@ -50,7 +50,7 @@ struct Storm {
   ModelConfig config;
   FakeBackendOptions fake;
   EngineOptions options;
-  const Tokenizer* tokenizer = nullptr;
+  const TextTokenizer* tokenizer = nullptr;
   Engine* engine = nullptr;
 };
 
@@ -107,7 +107,7 @@ std::vector<int32_t> Expected(const Storm& storm, const GenerateSpec& spec, uint
   std::string text;
   std::vector<size_t> ends;
   for (size_t n = 0; n < drawn.size(); ++n) {
-    const absl::string_view letter = storm.tokenizer->Decode(drawn[n]);
+    const absl::string_view letter = storm.tokenizer->TokenBytes(drawn[n]);
     text.append(letter.data(), letter.size());
     ends.push_back(text.size());
     size_t longest = 0;
@@ -246,12 +246,13 @@ class EngineStressTest : public testing::TestWithParam<int> {};
 TEST_P(EngineStressTest, EveryReplyIsAPrefixOfItsSoloRunAndNoSlotIsLost) {
   const int storm_number = GetParam();
   Random random(static_cast<uint32_t>(storm_number) * 7919 + 17);
-  const absl::StatusOr<Tokenizer> tokenizer = Tokenizer::CreateChar("abcdefghijklmnopqrstuvwxyz");
+  const absl::StatusOr<std::unique_ptr<TextTokenizer>> tokenizer =
+      CreateCharTokenizer("abcdefghijklmnopqrstuvwxyz");
   ASSERT_TRUE(tokenizer.ok());
   Storm storm;
   storm.config = FakeConfig(28, true);
   storm.config.eos_token_id = 26;
-  storm.tokenizer = &*tokenizer;
+  storm.tokenizer = tokenizer->get();
   storm.fake.limits.num_slots = storm_number == 0 ? 2 : 4 + random.Below(28);
   storm.fake.limits.max_rows = 1 + random.Below(storm.fake.limits.num_slots);
   storm.fake.limits.max_tokens = 8 + random.Below(100);
@@ -300,14 +301,15 @@ INSTANTIATE_TEST_SUITE_P(Storms, EngineStressTest, testing::Range(0, 5));
 // The engine goes away, drains or loses its backend in the middle of a storm: everybody still gets
 // an end.
 TEST(EngineStopStressTest, EverybodyGetsAnEndWhenTheEngineStopsInTheMiddle) {
-  const absl::StatusOr<Tokenizer> tokenizer = Tokenizer::CreateChar("abcdefghijklmnopqrstuvwxyz");
+  const absl::StatusOr<std::unique_ptr<TextTokenizer>> tokenizer =
+      CreateCharTokenizer("abcdefghijklmnopqrstuvwxyz");
   ASSERT_TRUE(tokenizer.ok());
   for (int round = 0; round < 30; ++round) {
     Random random(static_cast<uint32_t>(round) + 1000);
     Storm storm;
     storm.config = FakeConfig(28, true);
     storm.config.eos_token_id = 26;
-    storm.tokenizer = &*tokenizer;
+    storm.tokenizer = tokenizer->get();
     storm.fake.limits.num_slots = 6;
     storm.fake.limits.max_rows = 5;
     storm.fake.polls_per_run = 2;

@@ -38,6 +38,8 @@ Generation::Generation(GenerateSpec spec_in, int64_t max_new_tokens, const Model
 
 absl::Status Generation::Begin(SessionTable* table, absl::Time /*now*/) {
   if (session == nullptr) return absl::OkStatus();
+  DropStartTokens(*session_ref, *session, spec.start_tokens, &spec.prompt);
+  usage.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
   RIVULET_ASSIGN_OR_RETURN(
       appended_, ExtendSession(*session_ref, spec.prompt, *model.config, table->limits(), session));
   if (session->total() == 0) return EmptyPrompt();
@@ -153,6 +155,9 @@ SampleSequence::SampleSequence(Generation* owner, int index)
       position_(owner->start.fed),
       matcher_(&owner->stop_strings) {
   out_.sample_index = index;
+  if (const TextTokenizer* tokenizer = owner->model.tokenizer) {
+    decoder_.emplace(tokenizer, DecodeOptions());
+  }
   if (prefill_end_ == 0) {
     StartDecoding();
   } else if (index > 0) {
@@ -282,7 +287,9 @@ void SampleSequence::OnRecord(Record* record) {
     End(FinishReason::kStopToken);
     return;
   }
-  Keep({record->token, record->logprob, std::move(record->top)});
+  const TextTokenizer* const tokenizer = generate_->model.tokenizer;
+  const absl::string_view text = tokenizer == nullptr ? "" : tokenizer->TokenBytes(record->token);
+  Keep({record->token, text, record->logprob, std::move(record->top)});
   if (!finished && drawn_ == generate_->max_new) End(FinishReason::kLength);
 }
 
@@ -291,11 +298,24 @@ void SampleSequence::Keep(HeldToken token) {
     Deliver(&token);
     return;
   }
-  const StopMatcher::Result result = matcher_.Push(generate_->model.tokenizer->Decode(token.token));
+  const StopMatcher::Result result = matcher_.Push(token.text);
   held_.push_back(std::move(token));
   Release(result.release);
-  if (result.match < 0) return;
-  if (!generate_->spec.include_stop_string) held_.clear();
+  if (result.match >= 0) EndAtMatch(result);
+}
+
+// The text ends where the stop string begins, or ends if it is to be kept: the token in which that
+// is has more text, which nobody gets. Tokens behind are dropped.
+void SampleSequence::EndAtMatch(const StopMatcher::Result& result) {
+  const int64_t text_end = generate_->spec.include_stop_string ? result.end : result.begin;
+  int64_t room = text_end - text_bytes_;
+  size_t kept = 0;
+  for (; kept < held_.size() && room > 0; ++kept) {
+    absl::string_view& text = held_[kept].text;
+    text = text.substr(0, static_cast<size_t>(room));
+    room -= static_cast<int64_t>(text.size());
+  }
+  held_.resize(kept);
   out_.finish.emplace();
   out_.finish->stop_string = generate_->stop_strings[static_cast<size_t>(result.match)];
   End(FinishReason::kStopString);
@@ -310,16 +330,15 @@ void SampleSequence::Release(int count) {
 void SampleSequence::Deliver(HeldToken* token) {
   out_.tokens.push_back(token->token);
   if (generate_->session != nullptr) generate_->session->sequence.Append(token->token, true);
-  if (const Tokenizer* tokenizer = generate_->model.tokenizer) {
-    const absl::string_view text = tokenizer->Decode(token->token);
-    out_.text.append(text.data(), text.size());
-  }
+  text_bytes_ += static_cast<int64_t>(token->text.size());
+  if (decoder_) decoder_->AddBytes(token->text, &out_.text);
   if (generate_->spec.want_logprobs) out_.logprobs.push_back(token->logprob);
   if (generate_->spec.num_top_logprobs > 0) out_.top_logprobs.push_back(std::move(token->top));
 }
 
 void SampleSequence::End(FinishReason reason) {
   Release(static_cast<int>(held_.size()));
+  if (decoder_) decoder_->Finish(&out_.text);
   if (!out_.finish) out_.finish.emplace();
   out_.finish->reason = reason;
   finished = true;

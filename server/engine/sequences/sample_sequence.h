@@ -12,6 +12,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/strings/string_view.h"
+#include "model/text/text_decoder.h"
 #include "server/engine/options.h"
 #include "server/engine/reply.h"
 #include "server/engine/sequences/request.h"
@@ -81,6 +83,7 @@ class SampleSequence final : public Sequence {
  private:
   struct HeldToken {
     int32_t token;
+    absl::string_view text;  // its bytes, of the tokenizer
     float logprob;
     std::vector<TokenLogprob> top;
   };
@@ -88,6 +91,7 @@ class SampleSequence final : public Sequence {
   bool FedAsOutput(int64_t i) const;
   std::vector<TokenCount> History() const;
   void Keep(HeldToken token);
+  void EndAtMatch(const StopMatcher::Result& result);
   void Release(int count);
   void Deliver(HeldToken* token);
   void End(FinishReason reason);
@@ -105,8 +109,10 @@ class SampleSequence final : public Sequence {
   std::vector<int32_t> drawn_tokens_;  // where penalties count them
   int64_t delivered_ = 0;
   StopMatcher matcher_;
-  std::vector<HeldToken> held_;  // kept from the reply by matcher_
-  ReplyDelta out_;               // to go to the reply with the next Flush
+  std::vector<HeldToken> held_;         // kept from the reply by matcher_
+  int64_t text_bytes_ = 0;              // of the tokens that were delivered
+  std::optional<TextDecoder> decoder_;  // where the model has a tokenizer
+  ReplyDelta out_;                      // to go to the reply with the next Flush
 };
 
 }  // namespace rivulet

@@ -74,11 +74,12 @@ Appending::Appending(AppendSpec spec_in, const ModelView& model_view, const Engi
 
 absl::Status Appending::Begin(SessionTable* table, absl::Time /*now*/) {
   const int64_t bos = config_.has_bos() ? 1 : 0;
+  DropStartTokens(*session_ref, *session, spec_.start_tokens, &spec_.tokens);
   RIVULET_ASSIGN_OR_RETURN(const int64_t position,
                            PositionIn(*session, *session_ref, spec_.tokens));
   // The sequence before the appended tokens; the first token of all is scored after a bos only.
   const int64_t before = bos + position;
-  const int64_t appended = account.num_tokens;
+  const int64_t appended = static_cast<int64_t>(spec_.tokens.size());
   const int64_t unscored = before == 0 ? std::min<int64_t>(1, appended) : 0;
   num_scored_ = spec_.score ? appended - unscored : 0;
   score_from_ = before + unscored - 1;

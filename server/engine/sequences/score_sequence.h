@@ -63,7 +63,7 @@ class Appending final : public Scoring {
   // All but the last token is fed: the last one is what the next request begins with.
   int64_t end() const { return std::max<int64_t>(0, session->total() - 1); }
 
-  const AppendSpec spec_;
+  AppendSpec spec_;
   const ModelConfig& config_;
   const EngineOptions& options_;
   int64_t num_scored_ = 0;

@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "model/backend.h"
 #include "model/config.h"
-#include "model/tokenizer.h"
+#include "model/text/text_tokenizer.h"
 #include "server/engine/policy/scheduler.h"
 #include "server/sessions/session.h"
 
@@ -76,7 +76,7 @@ absl::Status NonFiniteError(absl::string_view message);
 // What the engine knows about the model; borrowed.
 struct ModelView {
   const ModelConfig* config = nullptr;
-  const Tokenizer* tokenizer = nullptr;  // null: no text
+  const TextTokenizer* tokenizer = nullptr;  // null: no text
 };
 
 }  // namespace rivulet

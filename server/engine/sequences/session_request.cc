@@ -2,6 +2,7 @@
 #include "server/engine/sequences/session_request.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -112,6 +113,13 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
   session->Rewind(position);
   for (const int32_t token : tokens) session->sequence.Append(token, /*generated=*/false);
   return static_cast<int64_t>(tokens.size());
+}
+
+void DropStartTokens(const SessionRef& ref, const Session& session, const StartTokens& start,
+                     std::vector<int32_t>* tokens) {
+  if (ref.position.value_or(session.position()) == 0) return;
+  tokens->erase(tokens->end() - static_cast<std::ptrdiff_t>(start.behind), tokens->end());
+  tokens->erase(tokens->begin(), tokens->begin() + static_cast<std::ptrdiff_t>(start.before));
 }
 
 std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfig& config,

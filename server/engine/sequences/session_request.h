@@ -37,6 +37,11 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
                                       const ModelConfig& config, const SessionLimits& limits,
                                       Session* session);
 
+// Takes `start` from `tokens` unless the request goes on at position 0. A position that the session
+// does not have is none of its business.
+void DropStartTokens(const SessionRef& ref, const Session& session, const StartTokens& start,
+                     std::vector<int32_t>* tokens);
+
 // Tokens [begin, end) of what a sequence of `tokens` feeds; index 0 is the implied bos, where there
 // is one.
 std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfig& config,

@@ -30,7 +30,6 @@ StopMatcher::StopMatcher(const StopStrings* strings)
 
 StopMatcher::Result StopMatcher::Push(absl::string_view text) {
   Result result;
-  int64_t match_begin = 0;
   size_t hold = 0;
   for (size_t i = 0; i < strings_->size(); ++i) {
     const size_t size = (*strings_)[i].size();
@@ -39,13 +38,14 @@ StopMatcher::Result StopMatcher::Push(absl::string_view text) {
       matched = strings_->Advance(i, matched, text[at]);
       if (matched < size) continue;
       // The first occurrence of a string is also its earliest.
-      const int64_t begin = length_ + static_cast<int64_t>(at + 1) - static_cast<int64_t>(size);
+      const int64_t end = length_ + static_cast<int64_t>(at + 1);
+      const int64_t begin = end - static_cast<int64_t>(size);
       const bool better =
-          result.match < 0 || begin < match_begin ||
-          (begin == match_begin && size > (*strings_)[static_cast<size_t>(result.match)].size());
+          result.match < 0 || begin < result.begin || (begin == result.begin && end > result.end);
       if (better) {
         result.match = static_cast<int>(i);
-        match_begin = begin;
+        result.begin = begin;
+        result.end = end;
       }
       break;
     }
@@ -55,7 +55,7 @@ StopMatcher::Result StopMatcher::Push(absl::string_view text) {
   length_ += static_cast<int64_t>(text.size());
   ends_.push_back(length_);
   result.release =
-      ReleaseUpTo(result.match >= 0 ? match_begin : length_ - static_cast<int64_t>(hold));
+      ReleaseUpTo(result.match >= 0 ? result.begin : length_ - static_cast<int64_t>(hold));
   return result;
 }
 

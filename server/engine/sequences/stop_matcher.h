@@ -44,6 +44,7 @@ class StopMatcher {
   struct Result {
     int release = 0;  // tokens, oldest of the held first, whose text is no part of any stop string
     int match = -1;   // the stop string that the text now contains; the tokens still held spell it
+    int64_t begin = 0, end = 0;  // of the match, in bytes of the sample's text
   };
   // Adds a token with this text (which may be empty). REQUIRES: no match so far.
   Result Push(absl::string_view text);

@@ -9,6 +9,7 @@
 #include "server/grpc/generate/engine_call.h"
 #include "server/grpc/generate/generate_reactor.h"
 #include "server/grpc/wire/convert.h"
+#include "server/grpc/wire/convert_text.h"
 
 namespace rivulet {
 namespace {
@@ -25,8 +26,9 @@ void ToWire(const ConnectionCounts& counts, v1::ServerLoad* wire) {
 
 InferenceService::InferenceService(const ServedModels* models, ServerCalls* calls)
     : RpcService(v1::InferenceService::service_full_name()), models_(models), calls_(calls) {
-  Handle(this, &InferenceService::Generate, &InferenceService::Score, &InferenceService::ListModels,
-         &InferenceService::GetModel, &InferenceService::GetLoad);
+  Handle(this, &InferenceService::Generate, &InferenceService::Score, &InferenceService::Tokenize,
+         &InferenceService::Detokenize, &InferenceService::ListModels, &InferenceService::GetModel,
+         &InferenceService::GetLoad);
 }
 
 grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
@@ -51,6 +53,22 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
   call->Run([&](auto done) { return engine->Score(*std::move(spec), std::move(done)); },
             [](const ScoreResult& result, v1::ScoreReply* wire) { ToWire(result, wire); });
   return call;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
+                                                     const v1::TokenizeRequest* request,
+                                                     v1::TokenizeReply* reply) {
+  const auto model = models_->Find(request->model());
+  if (!model.ok()) return Answer(context, model.status(), calls_);
+  return Answer(context, rivulet::Tokenize(*request, model->engine()->model(), reply), calls_);
+}
+
+grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
+                                                       const v1::DetokenizeRequest* request,
+                                                       v1::DetokenizeReply* reply) {
+  const auto model = models_->Find(request->model());
+  if (!model.ok()) return Answer(context, model.status(), calls_);
+  return Answer(context, rivulet::Detokenize(*request, model->engine()->model(), reply), calls_);
 }
 
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,

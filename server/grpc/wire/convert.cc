@@ -2,6 +2,7 @@
 #include "server/grpc/wire/convert.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,30 +11,13 @@
 #include "model/base/error.h"
 #include "server/engine/validate.h"
 #include "server/grpc/wire/convert_session.h"
+#include "server/grpc/wire/convert_text.h"
 
 namespace rivulet {
 namespace {
 
-absl::Status WithField(const absl::Status& status, absl::string_view field) {
-  ErrorDetail detail = GetErrorDetail(status);
-  detail.field = std::string(field);
-  return MakeError(status.code(), status.message(), detail);
-}
-
 std::vector<int32_t> Ids(const v1::TokenSequence& tokens) {
   return {tokens.ids().begin(), tokens.ids().end()};
-}
-
-absl::StatusOr<std::vector<int32_t>> EncodeText(const std::string& text, const Model& model,
-                                                absl::string_view field) {
-  if (model.tokenizer() == nullptr) {
-    return InvalidField("TEXT_NOT_SUPPORTED", field,
-                        absl::StrCat(field, " is given, but the content of model \"",
-                                     model.config().name, "\" is not text"));
-  }
-  auto tokens = model.tokenizer()->Encode(text);
-  if (!tokens.ok()) return WithField(tokens.status(), field);
-  return tokens;
 }
 
 absl::StatusOr<std::vector<int32_t>> ImageTokens(const std::string& values, const Model& model,
@@ -49,15 +33,23 @@ absl::StatusOr<std::vector<int32_t>> ImageTokens(const std::string& values, cons
   return tokens;
 }
 
-// The tokens of a oneof with tokens, text and image_values; none where it is not set.
+// The tokens of a oneof with tokens, text and image_values; none where it is not set. `position`: as
+// for TokensOfText.
 template <typename Request>
-absl::StatusOr<std::vector<int32_t>> GivenTokens(const Request& request, const Model& model,
-                                                 absl::string_view oneof) {
-  if (request.has_text()) return EncodeText(request.text(), model, absl::StrCat(oneof, ".text"));
+absl::StatusOr<GivenTokens> TokensOf(const Request& request, const Model& model,
+                                     absl::string_view oneof, std::optional<int64_t> position) {
+  const TextOptions options = TextOptionsOf(request);
+  const std::string field = absl::StrCat(oneof, ".text");
+  if (request.has_text()) return TokensOfText(request.text(), model, field, options, position);
+  RIVULET_RETURN_IF_ERROR(CheckNoTextOptions(options, field));
+  GivenTokens given;
   if (request.has_image_values()) {
-    return ImageTokens(request.image_values(), model, absl::StrCat(oneof, ".image_values"));
+    RIVULET_ASSIGN_OR_RETURN(given.ids, ImageTokens(request.image_values(), model,
+                                                    absl::StrCat(oneof, ".image_values")));
+  } else {
+    given.ids = Ids(request.tokens());
   }
-  return Ids(request.tokens());
+  return given;
 }
 
 SamplingParams ToSampling(const v1::SamplingParams& wire) {
@@ -199,7 +191,8 @@ void DescribeArchitecture(const ModelConfig& config, v1::ModelArchitecture* wire
   }
 }
 
-void DescribeContent(const ContentConfig& content, v1::ModelContent* wire) {
+void DescribeContent(const Model& model, v1::ModelContent* wire) {
+  const ContentConfig& content = model.config().content;
   switch (content.type) {
     case ContentType::kTokens:
       wire->mutable_tokens();
@@ -211,7 +204,19 @@ void DescribeContent(const ContentConfig& content, v1::ModelContent* wire) {
       return;
     case ContentType::kText:
       wire->mutable_text()->set_alphabet(content.alphabet);
+      wire->mutable_text()->set_tokenizer(model.text().tokenizer_kind);
+      wire->mutable_text()->set_tokenizer_size(model.tokenizer()->size());
       return;
+  }
+}
+
+void DescribeText(const ModelText& text, v1::GetModelReply* reply) {
+  reply->set_chat_template(text.chat_template);
+  for (const SpecialToken& token : text.special_tokens) {
+    v1::SpecialToken* const wire = reply->add_special_tokens();
+    if (token.id) wire->set_id(*token.id);
+    wire->set_content(token.content);
+    wire->mutable_roles()->Add(token.roles.begin(), token.roles.end());
   }
 }
 
@@ -243,7 +248,10 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request,
                         "prompt is required: one of tokens, text or image_values (which may be "
                         "empty for a model with a bos)");
   }
-  RIVULET_ASSIGN_OR_RETURN(spec.prompt, GivenTokens(request, model, "prompt"));
+  RIVULET_ASSIGN_OR_RETURN(GivenTokens given, TokensOf(request, model, "prompt",
+                                                       spec.session ? spec.session->position : 0));
+  spec.prompt = std::move(given.ids);
+  spec.start_tokens = given.start;
   spec.sampling = ToSampling(request.sampling());
   if (request.has_num_samples()) {
     RIVULET_RETURN_IF_ERROR(
@@ -271,10 +279,14 @@ absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Mod
   ScoreSpec spec;
   switch (request.content_case()) {
     case v1::ScoreRequest::kTokens:
+      RIVULET_RETURN_IF_ERROR(CheckNoTextOptions(TextOptionsOf(request), "content.text"));
       spec.tokens = Ids(request.tokens());
       break;
     case v1::ScoreRequest::kText: {
-      RIVULET_ASSIGN_OR_RETURN(spec.tokens, EncodeText(request.text(), model, "content.text"));
+      RIVULET_ASSIGN_OR_RETURN(GivenTokens given,
+                               TokensOfText(request.text(), model, "content.text",
+                                            TextOptionsOf(request), /*position=*/0));
+      spec.tokens = std::move(given.ids);
       break;
     }
     case v1::ScoreRequest::CONTENT_NOT_SET:
@@ -296,7 +308,10 @@ absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Mod
 absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const Model& model) {
   AppendSpec spec;
   RIVULET_ASSIGN_OR_RETURN(spec.session, RequiredSession(request));
-  RIVULET_ASSIGN_OR_RETURN(spec.tokens, GivenTokens(request, model, "content"));
+  RIVULET_ASSIGN_OR_RETURN(GivenTokens given,
+                           TokensOf(request, model, "content", spec.session.position));
+  spec.tokens = std::move(given.ids);
+  spec.start_tokens = given.start;
   if (!request.score() && (request.logprobs() || request.output_positions_size() > 0)) {
     const absl::string_view field = request.logprobs() ? "logprobs" : "output_positions";
     return InvalidField("NEEDS_SCORE", field,
@@ -376,7 +391,8 @@ v1::GetModelReply DescribeModel(const Engine& engine, absl::string_view backend)
   summary->set_state_bytes(static_cast<int64_t>(engine.limits().bytes_per_slot));
   summary->set_backend(std::string(backend));
   DescribeArchitecture(model.config(), reply.mutable_architecture());
-  DescribeContent(model.config().content, reply.mutable_content());
+  DescribeContent(model, reply.mutable_content());
+  DescribeText(model.text(), &reply);
   v1::ModelLimits* limits = reply.mutable_limits();
   const EngineOptions& options = engine.options();
   limits->set_max_tokens(std::min(options.max_tokens_limit, options.max_request_tokens));

@@ -8,27 +8,10 @@
 #include <vector>
 
 #include "model/base/utf8.h"
+#include "tests/support/piece_tokenizer.h"
 
 namespace rivulet {
 namespace {
-
-// Token i is pieces[i]; the last one is a control token.
-class PieceTokenizer : public TextTokenizer {
- public:
-  explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
-  absl::StatusOr<TextTokens> Encode(absl::string_view, const EncodeOptions&) const override {
-    return absl::UnimplementedError("");
-  }
-  absl::string_view TokenBytes(int32_t id) const override {
-    return id >= 0 && id < size() ? absl::string_view(pieces_[static_cast<size_t>(id)]) : "";
-  }
-  bool IsSpecial(int32_t id) const override { return id + 1 == size(); }
-  bool adds_leading_space() const override { return true; }
-  int size() const override { return static_cast<int>(pieces_.size()); }
-
- private:
-  std::vector<std::string> pieces_;
-};
 
 // What each token completes, and at the end what Finish adds.
 std::vector<std::string> Texts(std::vector<std::string> pieces, const DecodeOptions& options = {}) {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/tokenizer.h"
+#include "model/text/char_tokenizer.h"
 #include "server/engine/engine.h"
 #include "server/engine/engine_parts.h"
 #include "tests/support/fake_backend.h"
@@ -26,7 +26,7 @@ class EngineTest : public testing::Test {
   ModelConfig config_ = FakeConfig(/*vocab_size=*/50, /*with_bos=*/true);
   FakeBackendOptions fake_;
   EngineOptions options_;
-  std::optional<Tokenizer> tokenizer_;
+  std::unique_ptr<TextTokenizer> tokenizer_;
   std::shared_ptr<FakeDisk> disk_;  // null: no disk tier
 
   std::shared_ptr<FakeProbe> probe_ = std::make_shared<FakeProbe>();
@@ -37,8 +37,7 @@ class EngineTest : public testing::Test {
     DiskTier tier;
     if (disk_ != nullptr) tier.files = std::make_unique<FakeStateFiles>(disk_);
     engine_ = CreateEngineForConfig(
-        config_, tokenizer_ ? &*tokenizer_ : nullptr,
-        std::make_unique<FakeBackend>(config_, fake_, probe_), options_,
+        config_, tokenizer_.get(), std::make_unique<FakeBackend>(config_, fake_, probe_), options_,
         [this] { return absl::FromUnixMillis(clock_ms_.load()); }, std::move(tier));
   }
   // Moves the engine's clock and makes its loop look at it.

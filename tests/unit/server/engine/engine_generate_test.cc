@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "model/base/error.h"
+#include "tests/support/piece_tokenizer.h"
 #include "tests/unit/server/engine/engine_fixture.h"
 
 namespace rivulet {
@@ -28,10 +29,19 @@ class GenerateTest : public EngineTest {
   void Spell(const std::string& text, int64_t fed_before) {
     config_ = FakeConfig(28, true);  // 26 letters, eos 26, bos 27
     config_.eos_token_id = 26;
-    tokenizer_ = *Tokenizer::CreateChar("abcdefghijklmnopqrstuvwxyz");
+    tokenizer_ = *CreateCharTokenizer("abcdefghijklmnopqrstuvwxyz");
     fake_.script = [text, fed_before](uint32_t, int64_t position) {
       const char c = text[static_cast<size_t>(position - fed_before) % text.size()];
       return c == '.' ? 26 : c - 'a';
+    };
+  }
+
+  // Token i stands for pieces[i]; the sample draws the tokens `ids`, again and again.
+  void Draw(std::vector<std::string> pieces, std::vector<int32_t> ids) {
+    config_ = FakeConfig(30, true);
+    tokenizer_ = std::make_unique<PieceTokenizer>(std::move(pieces));
+    fake_.script = [ids](uint32_t, int64_t position) {
+      return ids[static_cast<size_t>(position - 1) % ids.size()];
     };
   }
 
@@ -184,6 +194,49 @@ TEST_F(GenerateTest, KeepsTheStopStringWhereAsked) {
   EXPECT_EQ(sample().text, "thequick");
   EXPECT_EQ(sample().tokens.size(), 8u);
   EXPECT_EQ(sample().finish->stop_string, "quick");
+}
+
+TEST_F(GenerateTest, AStopStringWithinTokensEndsTheTextNotTheToken) {
+  Draw({"a", ".\n", "\nUs", "er: b", "c"}, {0, 1, 2, 3, 4});
+  GenerateSpec spec = Prompt({}, 30);
+  spec.stop_strings = {"\n\nUser"};
+  Generate(spec);
+  EXPECT_EQ(sample().text, "a.");
+  EXPECT_THAT(sample().tokens, ElementsAre(0, 1));
+  EXPECT_EQ(sample().finish->stop_string, "\n\nUser");
+  spec.include_stop_string = true;
+  Generate(spec);
+  EXPECT_EQ(sample().text, "a.\n\nUser");
+  EXPECT_THAT(sample().tokens, ElementsAre(0, 1, 2, 3));
+  spec.include_stop_string = false;
+  spec.stop_strings = {"s", "Us"};  // within one token; of those that begin there the longest
+  Generate(spec);
+  EXPECT_EQ(sample().text, "a.\n\n");
+  EXPECT_THAT(sample().tokens, ElementsAre(0, 1, 2));
+  EXPECT_EQ(sample().finish->stop_string, "Us");
+}
+
+TEST_F(GenerateTest, TextWaitsForItsCodePointButNoTokenDoes) {
+  Draw({"x", "\xC3", "\xA9"}, {0, 1, 2, 20, 1});
+  Start();
+  probe_->AllowRuns(2);
+  collector_ = std::make_unique<ReplyCollector>();
+  ASSERT_EQ(collector_->Start(engine_.get(), Prompt({}, 5)), absl::OkStatus());
+  collector_->WaitForTokens(2);
+  EXPECT_EQ(collector_->sample().text, "x");
+  probe_->AllowAll();
+  EXPECT_EQ(collector_->Wait(), absl::OkStatus());
+  EXPECT_THAT(sample().tokens, ElementsAre(0, 1, 2, 20, 1));
+  EXPECT_EQ(sample().text, "x\u00E9\uFFFD") << "20 is beyond the tokenizer";
+}
+
+TEST_F(GenerateTest, AStopStringIsFoundAcrossBytesOfACodePoint) {
+  Draw({"x", "\xC3", "\xA9", "y"}, {0, 1, 2, 3});
+  GenerateSpec spec = Prompt({}, 9);
+  spec.stop_strings = {"\u00E9y"};
+  Generate(spec);
+  EXPECT_EQ(sample().text, "x");
+  EXPECT_THAT(sample().tokens, ElementsAre(0));
 }
 
 TEST_F(GenerateTest, AStopStringAtTheLastAllowedTokenCounts) {

@@ -136,7 +136,7 @@ TEST_F(EngineSessionTest, RewindsToAMarkWhateverWasForgotten) {
 
 TEST_F(EngineSessionTest, GoesOnAfterAStopTokenAndAfterADroppedStopString) {
   config_ = FakeConfig(/*vocab_size=*/26, /*with_bos=*/false);
-  tokenizer_ = *Tokenizer::CreateChar("abcdefghijklmnopqrstuvwxyz");
+  tokenizer_ = *CreateCharTokenizer("abcdefghijklmnopqrstuvwxyz");
   Start();
   const std::vector<int32_t> all = Alone({1}, 40);
   const auto at = [&all](int32_t token) {
@@ -171,6 +171,36 @@ TEST_F(EngineSessionTest, GoesOnAfterAStopTokenAndAfterADroppedStopString) {
   const std::vector<int32_t> others(6, all[cut.size()] == 0 ? 1 : 0);
   ASSERT_TRUE(Append(*string.session, others).ok());
   EXPECT_EQ(Generate(SpecOf(*string.session, 5)), Alone(Join(Join({1}, cut), others), 5));
+  ExpectAtRest();
+}
+
+TEST_F(EngineSessionTest, OnlyAtPositionZeroATextHasItsStartTokens) {
+  Start();
+  const SessionRef session = Open();
+  const auto append = [&](AppendSpec spec) {
+    spec.session = session;
+    spec.start_tokens = {1, 1};
+    return Await<ScoreResult>(
+        [&](Engine::ScoreDone done) { return engine_->Append(spec, std::move(done)); });
+  };
+  AppendSpec first;
+  first.tokens = {30, 1, 2, 31};
+  const auto begun = append(first);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_EQ(begun->session->position, 4);
+  AppendSpec second;
+  second.tokens = {30, 3, 31};
+  second.score = true;
+  const auto scored = append(second);
+  ASSERT_TRUE(scored.ok()) << scored.status();
+  EXPECT_EQ(scored->session->position, 5);
+  EXPECT_EQ(scored->num_scored, 1);
+  GenerateSpec spec = SpecOf(session, 6, {30, 4, 31});
+  spec.start_tokens = {1, 1};
+  EXPECT_EQ(Generate(spec), Alone({30, 1, 2, 31, 3, 4}, 6));
+  ASSERT_TRUE(Rewind(session, 0).ok());
+  spec.session->position = 0;
+  EXPECT_EQ(Generate(spec), Alone({30, 4, 31}, 6));
   ExpectAtRest();
 }
 

@@ -110,7 +110,7 @@ TEST_F(EngineStatesTest, GoingBackInALongSequenceFeedsLittleAgain) {
 
 TEST_F(EngineStatesTest, TokensThatAreHeldBackForAStopStringAreInNoCheckpoint) {
   config_ = FakeConfig(/*vocab_size=*/26, /*with_bos=*/false);
-  tokenizer_ = *Tokenizer::CreateChar("abcdefghijklmnopqrstuvwxyz");
+  tokenizer_ = *CreateCharTokenizer("abcdefghijklmnopqrstuvwxyz");
   options_.sessions.checkpoint_tokens = 1;
   fake_.script = [](uint32_t, int64_t position) { return static_cast<int32_t>(position % 26); };
   Start();

@@ -18,7 +18,7 @@ class ValidateTest : public EngineTest {
  protected:
   void SetUp() override {
     config_ = FakeConfig(30, true);
-    tokenizer_ = *Tokenizer::CreateChar("abcdefghijklmnopqrstuvwxyz");
+    tokenizer_ = *CreateCharTokenizer("abcdefghijklmnopqrstuvwxyz");
   }
   void ExpectRefused(const GenerateSpec& spec, absl::StatusCode code, absl::string_view reason,
                      absl::string_view field, absl::string_view held) {

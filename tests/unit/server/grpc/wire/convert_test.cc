@@ -9,6 +9,7 @@
 #include "model/base/error.h"
 #include "server/grpc/wire/wire_field.h"
 #include "tests/support/paths.h"
+#include "tests/support/text_of.h"
 #include "tests/unit/server/fake_engine.h"
 
 namespace rivulet {
@@ -175,7 +176,7 @@ TEST_F(ConvertTest, TextAndImageValuesBecomeTokens) {
   request.set_text("ab");
   auto spec = ToGenerateSpec(request, *text_);
   ASSERT_TRUE(spec.ok()) << spec.status();
-  EXPECT_EQ(text_->tokenizer()->Decode(spec->prompt), "ab");
+  EXPECT_EQ(testing::TextOf(*text_->tokenizer(), spec->prompt), "ab");
   request.set_image_values(std::string("\x00\x7f\xff", 3));
   spec = ToGenerateSpec(request, *image_);
   ASSERT_TRUE(spec.ok()) << spec.status();

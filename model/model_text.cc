@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/model_text.h"
+
+#include <iterator>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/base/file.h"
+#include "model/base/strict_json.h"
+#include "model/base/utf8.h"
+#include "model/text/json_fields.h"
+#include "model/text/world_vocabulary.h"
+
+namespace rivulet {
+namespace {
+
+constexpr char kTokenizerJson[] = "tokenizer.json";
+constexpr char kWorldVocabulary[] = "rwkv_vocab_v20230424.txt";
+constexpr char kTokenizerConfig[] = "tokenizer_config.json";
+constexpr char kSpecialTokensMap[] = "special_tokens_map.json";
+constexpr char kChatTemplate[] = "chat_template.jinja";
+constexpr size_t kMaxSettingsBytes = size_t{4} << 20;
+// tokenizer_config.json lists every added token with half a dozen members.
+constexpr JsonLimits kLimits = {.max_depth = 16, .max_values = 200'000};
+
+// The texts that have a role, with their roles.
+using Roles = std::map<std::string, std::set<std::string>>;
+
+// The bytes of a file that may be missing.
+absl::StatusOr<std::optional<std::string>> ReadIfThere(const std::string& path, size_t max_bytes) {
+  absl::StatusOr<std::string> text = ReadSmallFile(path, max_bytes);
+  if (absl::IsNotFound(text.status())) return std::nullopt;
+  if (!text.ok()) return text.status();
+  return *std::move(text);
+}
+
+// Parses the file NAME, if it is there, with `parse`.
+template <typename Parse>
+absl::Status ReadWith(const std::string& directory, const std::string& shown, const char* name,
+                      size_t max_bytes, Parse parse) {
+  const std::string where = absl::StrCat(shown, "/", name);
+  const auto text = ReadIfThere(absl::StrCat(directory, "/", name), max_bytes);
+  if (!text.ok()) return Annotate(text.status(), where);
+  if (!text->has_value()) return absl::OkStatus();
+  const absl::Status status = parse(**text);
+  return status.ok() ? status : Annotate(status, where);
+}
+
+absl::Status LoadTokenizer(const std::string& directory, const std::string& shown,
+                           ModelText* text) {
+  const auto take = [text](auto parsed, const char* kind) {
+    if (!parsed.ok()) return parsed.status();
+    text->tokenizer = *std::move(parsed);
+    text->tokenizer_kind = kind;
+    return absl::OkStatus();
+  };
+  RIVULET_RETURN_IF_ERROR(ReadWith(
+      directory, shown, kTokenizerJson, kMaxTokenizerBytes,
+      [&](absl::string_view json) { return take(ParseTokenizerJson(json), "tokenizer.json"); }));
+  if (text->tokenizer != nullptr) return absl::OkStatus();
+  return ReadWith(
+      directory, shown, kWorldVocabulary, kMaxTokenizerBytes,
+      [&](absl::string_view file) { return take(ParseWorldVocabulary(file), "world"); });
+}
+
+// A token is its text, or an object that has it as `content`.
+absl::StatusOr<std::string> TokenText(const JsonValue& value, absl::string_view path) {
+  const JsonValue* const content =
+      value.kind == JsonValue::Kind::kObject ? value.Find("content") : &value;
+  if (content == nullptr || content->kind != JsonValue::Kind::kString) {
+    return InvalidTokenizer(path, absl::StrCat("is ", Describe(value),
+                                               ", neither a text nor an object with `content`"));
+  }
+  return content->text;
+}
+
+// Adds the roles that `root` gives, but for those that are given already.
+absl::Status ReadRoles(const JsonValue& root, Roles* roles) {
+  if (root.kind != JsonValue::Kind::kObject) {
+    return InvalidTokenizer("", absl::StrCat("the file is ", Describe(root), ", not an object"));
+  }
+  std::set<std::string> given;
+  for (const auto& [text, names] : *roles) given.insert(names.begin(), names.end());
+  for (const char* const role : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                                 "cls_token", "mask_token"}) {
+    const JsonValue* const value = root.Find(role);
+    if (value == nullptr || value->kind == JsonValue::Kind::kNull || given.contains(role)) continue;
+    RIVULET_ASSIGN_OR_RETURN(const std::string text, TokenText(*value, role));
+    (*roles)[text].insert(role);
+  }
+  constexpr char kMore[] = "additional_special_tokens";
+  const JsonValue* const more = root.Find(kMore);
+  if (more == nullptr || more->kind == JsonValue::Kind::kNull || given.contains(kMore)) {
+    return absl::OkStatus();
+  }
+  return ForEachItem(*more, kMore, [&](const JsonValue& item, absl::string_view path) {
+    RIVULET_ASSIGN_OR_RETURN(const std::string text, TokenText(item, path));
+    (*roles)[text].insert(kMore);
+    return absl::OkStatus();
+  });
+}
+
+// A list has an object {"name", "template"} for each purpose.
+absl::Status ReadChatTemplate(const JsonValue& root, std::string* chat_template) {
+  constexpr char kField[] = "chat_template";
+  const JsonValue* const value = root.Find(kField);
+  if (value == nullptr || value->kind == JsonValue::Kind::kNull) return absl::OkStatus();
+  if (value->kind == JsonValue::Kind::kString) {
+    *chat_template = value->text;
+    return absl::OkStatus();
+  }
+  return ForEachItem(*value, kField, [&](const JsonValue& item, absl::string_view path) {
+    const JsonValue* const name = item.Find("name");
+    const JsonValue* const text = item.Find("template");
+    const auto is_text = [](const JsonValue* member) {
+      return member != nullptr && member->kind == JsonValue::Kind::kString;
+    };
+    if (!is_text(name) || !is_text(text)) {
+      return InvalidTokenizer(path, "is no object with the texts `name` and `template`");
+    }
+    if (name->text == "default") *chat_template = text->text;
+    return absl::OkStatus();
+  });
+}
+
+absl::Status ReadSettings(const std::string& directory, const std::string& shown, Roles* roles,
+                          std::string* chat_template) {
+  const auto read = [&](const char* name, auto parse) {
+    return ReadWith(directory, shown, name, kMaxSettingsBytes, [&](absl::string_view text) {
+      RIVULET_ASSIGN_OR_RETURN(const JsonValue root, ParseStrictJson(text, kLimits));
+      RIVULET_RETURN_IF_ERROR(ReadRoles(root, roles));
+      return parse(root);
+    });
+  };
+  RIVULET_RETURN_IF_ERROR(read(kTokenizerConfig, [&](const JsonValue& root) {
+    return ReadChatTemplate(root, chat_template);
+  }));
+  RIVULET_RETURN_IF_ERROR(
+      read(kSpecialTokensMap, [](const JsonValue&) { return absl::OkStatus(); }));
+  return ReadWith(directory, shown, kChatTemplate, kMaxSettingsBytes, [&](absl::string_view text) {
+    const size_t valid = ValidUtf8Bytes(text);
+    if (valid < text.size()) {
+      return InvalidTokenizer("", absl::StrCat("the file is not valid UTF-8 at byte ", valid));
+    }
+    *chat_template = std::string(text);
+    return absl::OkStatus();
+  });
+}
+
+// The one token that `text` is; nullopt where it is none, or several.
+std::optional<int32_t> IdOf(const TextTokenizer& tokenizer, const std::string& text) {
+  const auto tokens = tokenizer.Encode(text, {.add_special_tokens = false});
+  if (!tokens.ok() || tokens->ids.size() != 1) return std::nullopt;
+  return tokens->ids[0];
+}
+
+std::vector<SpecialToken> ListSpecialTokens(const TextTokenizer* tokenizer, const Roles& roles) {
+  std::map<int32_t, SpecialToken> with_id;
+  std::vector<SpecialToken> without;
+  for (int32_t id = 0; tokenizer != nullptr && id < tokenizer->size(); ++id) {
+    if (tokenizer->IsSpecial(id)) with_id[id] = {id, std::string(tokenizer->TokenBytes(id)), {}};
+  }
+  for (const auto& [text, names] : roles) {
+    SpecialToken token = {std::nullopt, text, {names.begin(), names.end()}};
+    if (tokenizer != nullptr) token.id = IdOf(*tokenizer, text);
+    if (token.id.has_value()) {
+      with_id[*token.id] = std::move(token);
+    } else {
+      without.push_back(std::move(token));
+    }
+  }
+  std::vector<SpecialToken> all;
+  all.reserve(with_id.size() + without.size());
+  for (auto& [id, token] : with_id) all.push_back(std::move(token));
+  std::move(without.begin(), without.end(), std::back_inserter(all));
+  return all;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelText> LoadModelText(const std::string& directory, const std::string& shown) {
+  ModelText text;
+  RIVULET_RETURN_IF_ERROR(LoadTokenizer(directory, shown, &text));
+  Roles roles;
+  RIVULET_RETURN_IF_ERROR(ReadSettings(directory, shown, &roles, &text.chat_template));
+  text.special_tokens = ListSpecialTokens(text.tokenizer.get(), roles);
+  return text;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a directory of a model of the family says of text: the tokenizer, the control tokens, the
+// template of a conversation.
+// Tested by: tests/unit/model/model_text_test.cc
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "model/text/text_tokenizer.h"
+
+namespace rivulet {
+
+// A control token of the vocabulary, or a text that the directory gives a role.
+struct SpecialToken {
+  std::optional<int32_t> id;  // absent: the vocabulary does not have the text as one token
+  std::string content;        // its text; "" where the vocabulary gives it none
+  // What it is for, in the words of tokenizer_config.json ("bos_token"), sorted; often empty.
+  std::vector<std::string> roles;
+};
+
+struct ModelText {
+  std::unique_ptr<const TextTokenizer> tokenizer;  // null: the content is token ids
+  std::string tokenizer_kind;  // "char", "tokenizer.json" or "world"; "" without a tokenizer
+  std::vector<SpecialToken> special_tokens;  // those with an id first, in its order
+  std::string chat_template;                 // as the file has it, not rendered; often empty
+};
+
+// Reads tokenizer.json, else the RWKV World vocabulary rwkv_vocab_v20230424.txt; then
+// tokenizer_config.json and special_tokens_map.json (roles; where both give one, the former counts)
+// and chat_template.jinja (else `chat_template` of tokenizer_config.json, of a list its "default").
+// No file need be there. `shown`: the directory, for messages. Errors name file and field: those of
+// ParseTokenizerJson and ParseWorldVocabulary; INVALID_ARGUMENT (INVALID_JSON, INVALID_TOKENIZER,
+// BAD_FILE).
+absl::StatusOr<ModelText> LoadModelText(const std::string& directory, const std::string& shown);
+
+}  // namespace rivulet

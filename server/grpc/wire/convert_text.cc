@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/wire/convert_text.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/base/strict_json.h"
+#include "model/text/text_decoder.h"
+
+namespace rivulet {
+namespace {
+
+absl::Status WithField(const absl::Status& status, absl::string_view field) {
+  ErrorDetail detail = GetErrorDetail(status);
+  detail.field = std::string(field);
+  return MakeError(status.code(), status.message(), detail);
+}
+
+// OK if the model's content is text.
+absl::Status CheckHasText(const Model& model, absl::string_view field) {
+  if (model.tokenizer() != nullptr) return absl::OkStatus();
+  return InvalidField("TEXT_NOT_SUPPORTED", field,
+                      absl::StrCat(field, " is given, but the content of model \"",
+                                   model.config().name, "\" is not text"));
+}
+
+// A tokenizer may have tokens that the model has no embedding for.
+absl::Status CheckIds(const TextTokens& tokens, const Model& model, absl::string_view field) {
+  const int limit = model.config().vocab_size;
+  for (size_t i = 0; i < tokens.ids.size(); ++i) {
+    const int32_t id = tokens.ids[i];
+    if (id < limit) continue;
+    return InvalidField(
+        "TEXT_NOT_IN_VOCABULARY", field,
+        absl::StrCat(field, ": at byte ", tokens.spans[i].begin, " is token ", id, " (",
+                     Quoted(model.tokenizer()->TokenBytes(id)), "); those of model ",
+                     Quoted(model.config().name), " are 0 to ", limit - 1));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& model,
+                                         absl::string_view field, const TextOptions& options,
+                                         std::optional<int64_t> position) {
+  RIVULET_RETURN_IF_ERROR(CheckHasText(model, field));
+  const bool may_begin = position.value_or(0) == 0 && !text.empty();
+  EncodeOptions encode;
+  encode.add_special_tokens = options.add_special_tokens.value_or(may_begin);
+  encode.parse_special_tokens = options.parse_special_tokens.value_or(true);
+  absl::StatusOr<TextTokens> tokens = model.tokenizer()->Encode(text, encode);
+  if (!tokens.ok()) return WithField(tokens.status(), field);
+  RIVULET_RETURN_IF_ERROR(CheckIds(*tokens, model, field));
+  GivenTokens given;
+  given.ids = std::move(tokens->ids);
+  if (!options.add_special_tokens && !position) {
+    given.start = {tokens->added_before, tokens->added_behind};
+  }
+  return given;
+}
+
+absl::Status CheckNoTextOptions(const TextOptions& options, absl::string_view field) {
+  if (!options.add_special_tokens && !options.parse_special_tokens) return absl::OkStatus();
+  const absl::string_view name =
+      options.add_special_tokens ? "add_special_tokens" : "parse_special_tokens";
+  const bool value =
+      options.add_special_tokens.value_or(options.parse_special_tokens.value_or(false));
+  return InvalidField("NEEDS_TEXT", name,
+                      absl::StrCat(name, " is ", value ? "true" : "false", ", but ", field,
+                                   " is not given; it says how that becomes tokens"));
+}
+
+absl::Status Tokenize(const v1::TokenizeRequest& request, const Model& model,
+                      v1::TokenizeReply* reply) {
+  RIVULET_RETURN_IF_ERROR(CheckHasText(model, "text"));
+  const TextOptions options = TextOptionsOf(request);
+  EncodeOptions encode;
+  encode.add_special_tokens = options.add_special_tokens.value_or(true);
+  encode.parse_special_tokens = options.parse_special_tokens.value_or(true);
+  RIVULET_ASSIGN_OR_RETURN(const TextTokens tokens,
+                           model.tokenizer()->Encode(request.text(), encode));
+  reply->mutable_ids()->Add(tokens.ids.begin(), tokens.ids.end());
+  for (const SourceSpan span : tokens.spans) {
+    reply->add_begins(span.begin);
+    reply->add_ends(span.end);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Detokenize(const v1::DetokenizeRequest& request, const Model& model,
+                        v1::DetokenizeReply* reply) {
+  RIVULET_RETURN_IF_ERROR(CheckHasText(model, "ids"));
+  const TextTokenizer& tokenizer = *model.tokenizer();
+  const int limit = std::max(model.config().vocab_size, tokenizer.size());
+  TextDecoder decoder(&tokenizer,
+                      {.at_start = true, .skip_special_tokens = request.skip_special_tokens()});
+  std::string text, bytes;
+  for (int i = 0; i < request.ids_size(); ++i) {
+    const int32_t id = request.ids(i);
+    if (id < 0 || id >= limit) {
+      const std::string name = absl::StrCat("ids[", i, "]");
+      return InvalidField(
+          "TOKEN_OUT_OF_RANGE", name,
+          absl::StrCat(name, " is ", id, "; token ids here are 0 to ", limit - 1, "."));
+    }
+    decoder.Add(id, &text);
+    const bool is_skipped = request.skip_special_tokens() && tokenizer.IsSpecial(id);
+    if (!is_skipped) absl::StrAppend(&bytes, tokenizer.TokenBytes(id));
+  }
+  decoder.Finish(&text);
+  reply->set_text(std::move(text));
+  reply->set_raw_bytes(std::move(bytes));
+  return absl::OkStatus();
+}
+
+}  // namespace rivulet

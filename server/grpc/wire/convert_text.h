@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The texts of requests, as tokens.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/model.h"
+#include "rivulet/v1/inference.pb.h"
+#include "server/engine/request.h"
+
+namespace rivulet {
+
+// What a request says of how its text becomes tokens; absent: as the place of the text asks.
+struct TextOptions {
+  std::optional<bool> add_special_tokens = std::nullopt;
+  std::optional<bool> parse_special_tokens = std::nullopt;
+};
+
+template <typename Request>
+TextOptions TextOptionsOf(const Request& request) {
+  TextOptions options;
+  if (request.has_add_special_tokens()) options.add_special_tokens = request.add_special_tokens();
+  if (request.has_parse_special_tokens()) {
+    options.parse_special_tokens = request.parse_special_tokens();
+  }
+  return options;
+}
+
+// The tokens that a request gives.
+struct GivenTokens {
+  std::vector<int32_t> ids;
+  StartTokens start;  // of `ids`
+};
+
+// Of a text that goes on at `position` of its sequence; absent: where that is shows later. Errors:
+// INVALID_ARGUMENT naming `field`: TEXT_NOT_SUPPORTED (the content of the model is not text), and
+// those of TextTokenizer::Encode; TEXT_NOT_IN_VOCABULARY also where the tokenizer has tokens that
+// the model does not.
+absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& model,
+                                         absl::string_view field, const TextOptions& options,
+                                         std::optional<int64_t> position);
+
+// A request without a text says nothing of how it becomes tokens: INVALID_ARGUMENT (NEEDS_TEXT).
+// `field`: where the text would be.
+absl::Status CheckNoTextOptions(const TextOptions& options, absl::string_view field);
+
+// What Tokenize and Detokenize answer. Errors: INVALID_ARGUMENT naming the field; as TokensOfText,
+// and TOKEN_OUT_OF_RANGE for an id that neither model nor tokenizer has. They change nothing but
+// *reply.
+absl::Status Tokenize(const v1::TokenizeRequest& request, const Model& model,
+                      v1::TokenizeReply* reply);
+absl::Status Detokenize(const v1::DetokenizeRequest& request, const Model& model,
+                        v1::DetokenizeReply* reply);
+
+}  // namespace rivulet
