@@ -40,6 +40,12 @@ struct Runner {
   absl::StatusOr<std::string> operator()(const ScoreOptions& options) const {
     return RunScore(options);
   }
+  absl::StatusOr<std::string> operator()(const TokenizeOptions& options) const {
+    return RunTokenize(options);
+  }
+  absl::StatusOr<std::string> operator()(const DetokenizeOptions& options) const {
+    return RunDetokenize(options);
+  }
   absl::StatusOr<std::string> operator()(const BenchOptions& options) const {
     return RunBench(options);
   }

@@ -223,6 +223,18 @@ void Client::ScoreAsync(v1::ScoreRequest request, ScoreDone done,
       });
 }
 
+absl::StatusOr<v1::TokenizeReply> Client::Tokenize(const v1::TokenizeRequest& request,
+                                                   const CallOptions& options) const {
+  return connection_->Unary(*connection_->inference, &v1::InferenceService::Stub::Tokenize, request,
+                            options);
+}
+
+absl::StatusOr<v1::DetokenizeReply> Client::Detokenize(const v1::DetokenizeRequest& request,
+                                                       const CallOptions& options) const {
+  return connection_->Unary(*connection_->inference, &v1::InferenceService::Stub::Detokenize,
+                            request, options);
+}
+
 absl::StatusOr<v1::ListModelsReply> Client::ListModels(const CallOptions& options) const {
   return connection_->Unary(*connection_->inference, &v1::InferenceService::Stub::ListModels,
                             v1::ListModelsRequest(), options);

@@ -154,6 +154,7 @@ def class_sizes(text):
 # Classes beyond 30 methods or 20 fields, each with the reason why it is one.
 LARGE_CLASSES = {
     "client/cli/bench/bench_load.cc Load": "what the callbacks of one load count, under one lock",
+    "client/cpp/include/rivulet/client.h Client": "a method for each call of the API",
     "kernels/cuda/latency/latency_cuda.h LatencyPlan": "numbers that one function computes and a kernel reads; its one method is a product",
     "model/blocks/block_config.h BlockConfig": "settings of a model, one field for each of its configuration",
     "model/config.h ModelConfig": "likewise",

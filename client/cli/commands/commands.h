@@ -14,6 +14,8 @@ namespace rivulet {
 
 absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options);
 absl::StatusOr<std::string> RunScore(const ScoreOptions& options);
+absl::StatusOr<std::string> RunTokenize(const TokenizeOptions& options);
+absl::StatusOr<std::string> RunDetokenize(const DetokenizeOptions& options);
 absl::StatusOr<std::string> RunBench(const BenchOptions& options);
 absl::StatusOr<std::string> RunModels(const ModelsOptions& options);
 absl::StatusOr<std::string> RunSessions(const SessionsOptions& options);

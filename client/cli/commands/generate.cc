@@ -31,6 +31,7 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const GenerateOptions& options,
   if (options.session.id.empty() || HasPrompt(options)) {
     if (absl::Status status = SetPrompt(options, &request); !status.ok()) return status;
   }
+  SetSpecialTokens(options.special, &request);
   if (!options.session.id.empty()) SetSession(options.session, request.mutable_session());
   if (options.cache.enabled) SetCache(options.cache, request.mutable_cache());
   request.set_priority(ToPriority(options.priority));

@@ -60,6 +60,17 @@ std::string ModelJson(const v1::GetModelReply& model) {
     json["eos_token_id"] = a.eos_token_id();
     json["eos_token_ids"] = a.eos_token_ids();
   }
+  if (model.content().has_text()) {
+    const v1::TextContent& text = model.content().text();
+    json["tokenizer"] = {{"kind", text.tokenizer()}, {"size", text.tokenizer_size()}};
+  }
+  if (!model.chat_template().empty()) json["chat_template"] = model.chat_template();
+  for (const v1::SpecialToken& token : model.special_tokens()) {
+    nlohmann::ordered_json entry = {
+        {"id", nullptr}, {"content", token.content()}, {"roles", token.roles()}};
+    if (token.has_id()) entry["id"] = token.id();
+    json["special_tokens"].push_back(std::move(entry));
+  }
   if (a.has_max_sequence_tokens()) json["max_sequence_tokens"] = a.max_sequence_tokens();
   json["limits"] = {{"max_tokens", model.limits().max_tokens()},
                     {"default_max_tokens", model.limits().default_max_tokens()},

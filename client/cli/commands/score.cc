@@ -177,7 +177,10 @@ class Scoring {
   std::deque<Pending> pending_;
 };
 
-std::string Summary(const Totals& totals, const v1::ModelContent& content, absl::Duration elapsed) {
+// `text_bytes`: of the text that the scored tokens stand for; 0 where what was scored is no text
+// file.
+std::string Summary(const Totals& totals, const v1::ModelContent& content, int64_t text_bytes,
+                    absl::Duration elapsed) {
   const double scored = static_cast<double>(totals.num_scored);
   std::string summary = absl::StrFormat("%d items, %d tokens", totals.results, totals.num_scored);
   if (totals.num_scored > 0) {
@@ -186,6 +189,10 @@ std::string Summary(const Totals& totals, const v1::ModelContent& content, absl:
       absl::StrAppendFormat(&summary, ", %.6f bits/dim", nats / std::numbers::ln2);
     } else {
       absl::StrAppendFormat(&summary, ", %.6f nats/token", nats);
+    }
+    if (text_bytes > 0) {
+      const double bits = totals.nll_nats / std::numbers::ln2;
+      absl::StrAppendFormat(&summary, ", %.6f bits/byte", bits / static_cast<double>(text_bytes));
     }
   }
   const double seconds = absl::ToDoubleSeconds(elapsed);
@@ -200,12 +207,18 @@ absl::StatusOr<std::string> RunScore(const ScoreOptions& options) {
   if (!target.ok()) return target.status();
   const absl::StatusOr<v1::GetModelReply> model = target->client().GetModel(target->model_name());
   if (!model.ok()) return model.status();
-  absl::StatusOr<std::unique_ptr<ScoreInput>> input = OpenScoreInput(options, *model);
+  const auto tokenize = [&](std::string text) {
+    v1::TokenizeRequest request;
+    request.set_model(model->summary().name());
+    request.set_text(std::move(text));
+    return target->client().Tokenize(request);
+  };
+  absl::StatusOr<std::unique_ptr<ScoreInput>> input = OpenScoreInput(options, *model, tokenize);
   if (!input.ok()) return input.status();
   const absl::Time start = absl::Now();
   Scoring scoring(options, *target, model->summary().name(), input->get());
   if (absl::Status status = scoring.Run(); !status.ok()) return status;
-  return Summary(scoring.totals(), model->content(), absl::Now() - start);
+  return Summary(scoring.totals(), model->content(), (*input)->text_bytes(), absl::Now() - start);
 }
 
 }  // namespace rivulet

@@ -42,6 +42,13 @@ absl::Status SetPrompt(const PromptOptions& options, Request* request) {
   return absl::OkStatus();
 }
 
+// Sets what was given.
+template <typename Request>
+void SetSpecialTokens(const SpecialTokenOptions& options, Request* request) {
+  if (options.add.has_value()) request->set_add_special_tokens(*options.add);
+  if (options.parse.has_value()) request->set_parse_special_tokens(*options.parse);
+}
+
 void SetSession(const SessionOptions& options, v1::SessionRef* session);
 void SetCache(const CacheOptions& options, v1::PromptCache* cache);
 // `name`: as in GenerateOptions::priority.

@@ -109,15 +109,18 @@ class IdxImages : public ScoreInput {
 
 class WholeText : public ScoreInput {
  public:
-  explicit WholeText(std::vector<ScoreItem> items) : items_(std::move(items)) {}
+  WholeText(std::vector<ScoreItem> items, int64_t text_bytes)
+      : items_(std::move(items)), text_bytes_(text_bytes) {}
   absl::StatusOr<MaybeItem> Next() override {
     if (next_ == items_.size()) return MaybeItem();
     return MaybeItem(std::move(items_[next_++]));
   }
   std::optional<int64_t> total() const override { return static_cast<int64_t>(items_.size()); }
+  int64_t text_bytes() const override { return text_bytes_; }
 
  private:
   std::vector<ScoreItem> items_;
+  const int64_t text_bytes_;
   size_t next_ = 0;
 };
 
@@ -125,20 +128,49 @@ absl::Status CannotOpen(const std::string& path) {
   return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
 }
 
+// A text as tokens of the model: ids, or, where a code point is a token, where each begins.
+struct Tokens {
+  std::string text;
+  std::vector<size_t> offsets;  // of each token, and the text's size at the end; empty: see `ids`
+  std::vector<int32_t> ids;
+  size_t first_end = 0;  // where the first token's bytes end
+
+  int64_t size() const {
+    return static_cast<int64_t>(offsets.empty() ? ids.size() : offsets.size() - 1);
+  }
+  ScoreContent Part(int64_t begin, int64_t end) const {
+    if (offsets.empty()) return std::vector<int32_t>(ids.begin() + begin, ids.begin() + end);
+    const size_t from = offsets[static_cast<size_t>(begin)];
+    return text.substr(from, offsets[static_cast<size_t>(end)] - from);
+  }
+};
+
+absl::StatusOr<Tokens> TokensOf(std::string text, const v1::TextContent& content,
+                                TokenizeText tokenize) {
+  Tokens tokens;
+  tokens.text = std::move(text);
+  if (!content.alphabet().empty()) {
+    tokens.offsets = CodePointOffsets(tokens.text);
+    if (tokens.size() > 0) tokens.first_end = tokens.offsets[1];
+    return tokens;
+  }
+  absl::StatusOr<v1::TokenizeReply> reply = tokenize(tokens.text);
+  if (!reply.ok()) return reply.status();
+  tokens.ids.assign(reply->ids().begin(), reply->ids().end());
+  if (reply->ends_size() > 0) tokens.first_end = static_cast<size_t>(reply->ends(0));
+  return tokens;
+}
+
 // Items of whole windows, about kItemTokens each. Without a bos neighbouring windows share a token.
-std::vector<ScoreItem> Cut(const std::string& text, int64_t window, bool has_bos,
+std::vector<ScoreItem> Cut(const Tokens& tokens, int64_t window, bool has_bos,
                            const std::string& path) {
   constexpr int64_t kItemTokens = 8192;
-  const std::vector<size_t> offsets = CodePointOffsets(text);
-  const int64_t code_points = static_cast<int64_t>(offsets.size()) - 1;
   const int64_t shared = has_bos ? 0 : 1;
   const int64_t step = std::max<int64_t>(1, kItemTokens / window) * window;
   std::vector<ScoreItem> items;
-  for (int64_t begin = 0; items.empty() || begin < code_points - shared; begin += step) {
-    const int64_t end = std::min(begin + step + shared, code_points);
-    const size_t from = offsets[static_cast<size_t>(begin)];
-    const size_t bytes = offsets[static_cast<size_t>(end)] - from;
-    items.push_back({text.substr(from, bytes), path, /*continues=*/true});
+  for (int64_t begin = 0; items.empty() || begin < tokens.size() - shared; begin += step) {
+    const int64_t end = std::min(begin + step + shared, tokens.size());
+    items.push_back({tokens.Part(begin, end), path, /*continues=*/true});
   }
   items.back().continues = false;
   return items;
@@ -174,21 +206,26 @@ absl::StatusOr<std::string> ReadText(const std::string& path, std::optional<doub
 }
 
 absl::StatusOr<std::unique_ptr<ScoreInput>> OpenText(const ScoreOptions& options,
-                                                     const v1::GetModelReply& model) {
+                                                     const v1::GetModelReply& model,
+                                                     TokenizeText tokenize) {
   if (!model.content().has_text()) {
     return absl::InvalidArgumentError("--text: the model's content is not text");
   }
   absl::StatusOr<std::string> text = ReadText(options.text, options.tail);
   if (!text.ok()) return text.status();
+  absl::StatusOr<Tokens> tokens = TokensOf(*std::move(text), model.content().text(), tokenize);
+  if (!tokens.ok()) return tokens.status();
+  const bool has_bos = model.architecture().has_bos_token_id();
   std::vector<ScoreItem> items;
-  // An alphabet says that a code point is a token.
-  if (options.window.has_value() && options.outputs.empty() &&
-      !model.content().text().alphabet().empty()) {
-    items = Cut(*text, *options.window, model.architecture().has_bos_token_id(), options.text);
+  if (options.window.has_value() && options.outputs.empty()) {
+    items = Cut(*tokens, *options.window, has_bos, options.text);
   } else {
-    items.push_back({*std::move(text), options.text});
+    items.push_back({tokens->Part(0, tokens->size()), options.text});
   }
-  return std::make_unique<WholeText>(std::move(items));
+  // Without a bos the first token is not scored.
+  const size_t unscored = has_bos ? 0 : tokens->first_end;
+  return std::make_unique<WholeText>(std::move(items),
+                                     static_cast<int64_t>(tokens->text.size() - unscored));
 }
 
 absl::StatusOr<std::unique_ptr<ScoreInput>> OpenIdx(const ScoreOptions& options,
@@ -207,11 +244,12 @@ absl::StatusOr<std::unique_ptr<ScoreInput>> OpenIdx(const ScoreOptions& options,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ScoreInput>> OpenScoreInput(const ScoreOptions& options,
-                                                           const v1::GetModelReply& model) {
+                                                           const v1::GetModelReply& model,
+                                                           TokenizeText tokenize) {
   for (const std::string& path : {options.text, options.idx}) {
     if (absl::Status status = CheckNoDirectory(path); !status.ok()) return status;
   }
-  if (!options.text.empty()) return OpenText(options, model);
+  if (!options.text.empty()) return OpenText(options, model, tokenize);
   if (!options.idx.empty()) return OpenIdx(options, model.content());
   auto input = std::make_unique<JsonLines>(options.input);
   if (!input->is_open()) return CannotOpen(options.input);

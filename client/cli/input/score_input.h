@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "client/cli/options/options.h"
 #include "client/cli/output/score_line.h"
@@ -33,15 +34,23 @@ class ScoreInput {
   // Whether Next() returns without waiting for whoever writes the input.
   virtual bool ready() { return true; }
 
+  // Bytes of the text that the scored tokens stand for; 0: it is no text file.
+  virtual int64_t text_bytes() const { return 0; }
+
   // Items in all, where that is known beforehand.
   virtual std::optional<int64_t> total() const { return std::nullopt; }
 };
 
-// Opens what `options` name. A text of more than a few windows becomes several items where a code
-// point is a token, no window is cut and no outputs are asked for: progress can be shown, and no
-// message is too long. Errors: NOT_FOUND (cannot be opened), INVALID_ARGUMENT (not in the format,
-// or images of another shape than the model's).
+// The tokens of a text that begins a sequence.
+using TokenizeText = absl::FunctionRef<absl::StatusOr<v1::TokenizeReply>(std::string text)>;
+
+// Opens what `options` name. A text is tokenized here and once, as a whole; where a code point is a
+// token, that is left to the server. A text of more than a few windows becomes several items if no
+// window is cut and no outputs are asked for: progress can be shown, and no message is too long.
+// Errors: NOT_FOUND (cannot be opened), INVALID_ARGUMENT (not in the format, or images of another
+// shape than the model's), those of `tokenize`.
 absl::StatusOr<std::unique_ptr<ScoreInput>> OpenScoreInput(const ScoreOptions& options,
-                                                           const v1::GetModelReply& model);
+                                                           const v1::GetModelReply& model,
+                                                           TokenizeText tokenize);
 
 }  // namespace rivulet

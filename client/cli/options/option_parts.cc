@@ -77,6 +77,14 @@ void AddPrompt(CLI::App* app, const char* help, PromptOptions* options, RawValue
   prompt->require_option(0, 1);
 }
 
+void AddSpecialTokens(CLI::App* app, SpecialTokenOptions* special) {
+  app->add_option("--add-special-tokens", special->add,
+                  "true or false: add the tokens that begin and end a text; default: where the "
+                  "text begins a sequence");
+  app->add_option("--parse-special-tokens", special->parse,
+                  "false: control tokens that the text spells out are text; default: true");
+}
+
 void AddCache(CLI::App* app, CacheOptions* cache) {
   CLI::Option* const enabled = app->add_flag(
       "--cache", cache->enabled,

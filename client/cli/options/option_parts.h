@@ -35,6 +35,8 @@ void AddSessionPlace(CLI::App* app, SessionOptions* session, const char* positio
                      const char* mark_help);
 void AddCookie(CLI::App* app, SessionOptions* session);
 void AddPrompt(CLI::App* app, const char* help, PromptOptions* prompt, RawValues* raw);
+// --add-special-tokens and --parse-special-tokens.
+void AddSpecialTokens(CLI::App* app, SpecialTokenOptions* special);
 void AddCache(CLI::App* app, CacheOptions* cache);
 void AddPriority(CLI::App* app, std::string* priority);
 void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw);

@@ -17,6 +17,7 @@ namespace {
 void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
   AddTarget(app, &options->target);
   AddPrompt(app, "The prompt: what to continue", options, raw);
+  AddSpecialTokens(app, &options->special);
   CLI::Option* const session =
       app->add_option("--session", options->session.id,
                       "Continue this session (see rivulet sessions); the prompt is appended to it")
@@ -93,6 +94,38 @@ void AddScore(CLI::App* app, ScoreOptions* options, RawValues* raw) {
                   "Score windows of N tokens, each from an empty state")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   AddPriority(app, &options->priority);
+}
+
+void AddTokenize(CLI::App* app, TokenizeOptions* options) {
+  AddTarget(app, &options->target);
+  CLI::Option_group* const input = app->add_option_group("Input", "What to tokenize, one of");
+  input->add_option("--text", options->text, "Text");
+  input->add_option("--file", options->file, "Text file; -: stdin")->check(PathGiven());
+  input->require_option(1);
+  AddSpecialTokens(app, &options->special);
+  app->add_flag("--json", options->json, "Print ids and byte offsets as a line of JSON");
+}
+
+void AddDetokenize(CLI::App* app, DetokenizeOptions* options, RawValues* raw) {
+  AddTarget(app, &options->target);
+  app->add_option("--tokens", raw->tokens, "Token ids: 1,2,3")->required();
+  app->add_flag("--skip-special-tokens", options->skip_special_tokens,
+                "Leave out control tokens, such as the end of a text");
+  app->add_flag("--bytes", options->bytes,
+                "Print the bytes that the tokens stand for, whether they are UTF-8 or not");
+}
+
+absl::Status FinishTokenize(TokenizeOptions* options) {
+  if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
+  return CheckUtf8("--text", options->text.value_or(""));
+}
+
+absl::Status FinishDetokenize(const RawValues& raw, DetokenizeOptions* options) {
+  if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
+  auto ids = ParseIds(*raw.tokens, "--tokens");
+  if (!ids.ok()) return ids.status();
+  options->tokens = *std::move(ids);
+  return absl::OkStatus();
 }
 
 absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
@@ -185,6 +218,8 @@ struct CommandLine {
     app.require_subcommand(1);
     AddGenerate(on_generate, &generate, &raw);
     AddScore(on_score, &score, &raw);
+    AddTokenize(on_tokenize, &tokenize);
+    AddDetokenize(on_detokenize, &detokenize, &raw);
     AddBench(on_bench, &bench, &raw);
     AddModels(on_models, &models, &raw);
     AddLoad(on_load, &load);
@@ -202,6 +237,12 @@ struct CommandLine {
     } else if (on_score->parsed()) {
       status = FinishScore(&score, raw);
       if (status.ok()) return score;
+    } else if (on_tokenize->parsed()) {
+      status = FinishTokenize(&tokenize);
+      if (status.ok()) return tokenize;
+    } else if (on_detokenize->parsed()) {
+      status = FinishDetokenize(raw, &detokenize);
+      if (status.ok()) return detokenize;
     } else if (on_bench->parsed()) {
       status = FinishBench(raw, &bench);
       if (status.ok()) return bench;
@@ -226,6 +267,8 @@ struct CommandLine {
       "rivulet"};
   GenerateOptions generate;
   ScoreOptions score;
+  TokenizeOptions tokenize;
+  DetokenizeOptions detokenize;
   BenchOptions bench;
   ModelsOptions models;
   SessionsOptions sessions;
@@ -234,6 +277,8 @@ struct CommandLine {
   RawValues raw;
   CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
   CLI::App* const on_score = app.add_subcommand("score", "Print how likely given tokens are");
+  CLI::App* const on_tokenize = app.add_subcommand("tokenize", "Print the token ids of a text");
+  CLI::App* const on_detokenize = app.add_subcommand("detokenize", "Print the text of token ids");
   CLI::App* const on_bench =
       app.add_subcommand("bench", "Send requests to a server and measure latency and rate");
   CLI::App* const on_models =

@@ -46,6 +46,11 @@ struct PromptOptions {
   std::string values_file;
 };
 
+// How a text becomes tokens; absent: as the server does it.
+struct SpecialTokenOptions {
+  std::optional<bool> add, parse;
+};
+
 // A session, and what a request does to it.
 struct SessionOptions {
   std::string id;      // empty: none
@@ -64,6 +69,7 @@ struct CacheOptions {
 // No prompt: an empty one, or none where there is a session.
 struct GenerateOptions : PromptOptions {
   TargetOptions target;
+  SpecialTokenOptions special;
   SessionOptions session;
   CacheOptions cache;
   std::string priority;  // "low", "normal", "high"; empty: the server's default
@@ -93,6 +99,22 @@ struct ScoreOptions {
   std::vector<int64_t> outputs;
   std::optional<int64_t> window;
   std::string priority;  // as in GenerateOptions
+};
+
+struct TokenizeOptions {
+  TargetOptions target;
+  // Exactly one of these two.
+  std::optional<std::string> text;
+  std::string file;  // "-" for stdin
+  SpecialTokenOptions special;
+  bool json = false;
+};
+
+struct DetokenizeOptions {
+  TargetOptions target;
+  std::vector<int32_t> tokens;
+  bool skip_special_tokens = false;
+  bool bytes = false;  // print what the tokens stand for, UTF-8 or not
 };
 
 struct BenchOptions {
@@ -175,8 +197,9 @@ struct ShowText {
   std::string text;
 };
 
-using Command = std::variant<ShowText, GenerateOptions, ScoreOptions, BenchOptions, ModelsOptions,
-                             SessionsOptions, HealthOptions, LoadOptions>;
+using Command =
+    std::variant<ShowText, GenerateOptions, ScoreOptions, TokenizeOptions, DetokenizeOptions,
+                 BenchOptions, ModelsOptions, SessionsOptions, HealthOptions, LoadOptions>;
 
 // `args` without the program's name; environment.h says what the environment adds. Errors:
 // INVALID_ARGUMENT, one line that names the option.

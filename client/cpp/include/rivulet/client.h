@@ -131,6 +131,12 @@ class Client {
   using ScoreDone = std::function<void(absl::StatusOr<v1::ScoreReply>)>;
   void ScoreAsync(v1::ScoreRequest request, ScoreDone done, const CallOptions& options = {}) const;
 
+  // A text as tokens, and tokens as text, of models whose content is text.
+  absl::StatusOr<v1::TokenizeReply> Tokenize(const v1::TokenizeRequest& request,
+                                             const CallOptions& options = {}) const;
+  absl::StatusOr<v1::DetokenizeReply> Detokenize(const v1::DetokenizeRequest& request,
+                                                 const CallOptions& options = {}) const;
+
   absl::StatusOr<v1::ListModelsReply> ListModels(const CallOptions& options = {}) const;
 
   // `model` may be empty where the server serves exactly one.

@@ -30,10 +30,10 @@ from rivulet.images import Snapshot
 from rivulet.multiplex import Multiplex
 from rivulet.multiplex_core import MultiplexPart
 from rivulet.model_replies import (
-    Architecture, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary, ServerLoad, TextContent, TokenContent,
+    Architecture, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary, ServerLoad, SpecialToken, TextContent, TokenContent,
 )  # fmt: skip
 from rivulet.replies import (
-    Finish, FinishReason, Generation, HealthStatus, Part, PartialGeneration, Sample, Score, SessionInfo, TopLogprobs, Usage,
+    Finish, FinishReason, Generation, HealthStatus, Part, PartialGeneration, Sample, Score, SessionInfo, Text, Tokens, TopLogprobs, Usage,
 )  # fmt: skip
 from rivulet.requests import (
     CallOptions, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, SamplingOptions, SessionGenerateOptions,
@@ -49,7 +49,7 @@ __all__ = [
     "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
     "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
     "MultiplexPart", "NotFound", "OutOfRange", "Part", "PartialGeneration", "PermissionDenied", "Priority", "Prompt", "PromptCache", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",
-    "Score", "ServerLoad", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "TextContent", "TlsOptions",
-    "TokenContent", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
+    "Score", "ServerLoad", "Session", "SessionGenerateOptions", "SessionInfo", "SessionStream", "Snapshot", "SpecialToken", "Text", "TextContent", "TlsOptions",
+    "TokenContent", "Tokens", "TopLogprobs", "Unauthenticated", "Unavailable", "Unimplemented", "Unknown",
     "Unloaded", "Usage", "draw",
 ]  # fmt: skip

@@ -166,11 +166,40 @@ class AsyncClient:
         output_positions: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         logprobs: bool = False,
         priority: requests.Priority | requests.PriorityName | None = None,
+        add_special_tokens: bool | None = None,
+        parse_special_tokens: bool | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """How likely a text or a sequence of token ids [n] is. Arguments and errors: as Client.score()."""
-        request = requests.score(content, model, window, output_positions, logprobs, priority)
+        request = requests.score(
+            content, model, window, output_positions, logprobs, priority, add_special_tokens, parse_special_tokens
+        )
         return replies.score(await self._call("score", request, options), logprobs, output_positions is not None)
+
+    async def tokenize(
+        self,
+        text: str,
+        *,
+        model: str = "",
+        add_special_tokens: bool | None = None,
+        parse_special_tokens: bool | None = None,
+        **options: Unpack[requests.CallOptions],
+    ) -> replies.Tokens:
+        """A text as tokens. Arguments and errors: as Client.tokenize()."""
+        request = requests.tokenize(text, model, add_special_tokens, parse_special_tokens)
+        return replies.tokens(await self._call("tokenize", request, options))
+
+    async def detokenize(
+        self,
+        ids: Sequence[int] | NDArray[np.integer[Any]],
+        *,
+        model: str = "",
+        skip_special_tokens: bool = False,
+        **options: Unpack[requests.CallOptions],
+    ) -> replies.Text:
+        """The text of token ids [n]. Arguments and errors: as Client.detokenize()."""
+        reply = await self._call("detokenize", requests.detokenize(ids, model, skip_special_tokens), options)
+        return replies.Text(reply.text, reply.raw_bytes)
 
     async def models(self, **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelSummary, ...]:
         """The models that the server serves."""

@@ -59,11 +59,14 @@ class AsyncSession(SessionCore):
         mark: str | None = None,
         cache: requests.PromptCache | bool | None = None,
         priority: requests.Priority | requests.PriorityName | None = None,
+        add_special_tokens: bool | None = None,
+        parse_special_tokens: bool | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """Feeds tokens without generating. Arguments and errors: as Session.append()."""
         await self._begin(options)
-        request = self._append_request(content, score, output_positions, logprobs, mark, cache, priority)
+        special = (add_special_tokens, parse_special_tokens)
+        request = self._append_request(content, score, output_positions, logprobs, mark, cache, priority, special)
         with self._changing():
             reply = await self._client._call("append", request, options)
         return self._appended(request, reply)

@@ -99,7 +99,7 @@ class Client:
           array of uint8, [n]). May be empty for a model with a bos.
         options: model, max_tokens, num_samples, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
-          cache, priority, timeout, metadata: see rivulet.GenerateOptions.
+          cache, priority, add_special_tokens, parse_special_tokens, timeout, metadata: see rivulet.GenerateOptions.
         Errors: TypeError, ValueError (arguments); those of GenerateStream while iterating.
         """
         request = requests.generate(prompt, options)
@@ -197,6 +197,8 @@ class Client:
         output_positions: Sequence[int] | NDArray[np.integer[Any]] | None = None,
         logprobs: bool = False,
         priority: requests.Priority | requests.PriorityName | None = None,
+        add_special_tokens: bool | None = None,
+        parse_special_tokens: bool | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """Returns how likely a text or a sequence of token ids [n] is. With a bos every token is scored; without a bos,
@@ -206,10 +208,48 @@ class Client:
         output_positions: indices of scored tokens (0 = the first) whose raw head outputs are returned.
         logprobs: return the log-likelihood of each scored token.
         priority: order among the tenant's own requests that wait for a slot.
+        add_special_tokens, parse_special_tokens: for a text, as in GenerateOptions.
         Errors: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded.
         """
-        request = requests.score(content, model, window, output_positions, logprobs, priority)
+        request = requests.score(
+            content, model, window, output_positions, logprobs, priority, add_special_tokens, parse_special_tokens
+        )
         return replies.score(self._call("score", request, options), logprobs, output_positions is not None)
+
+    def tokenize(
+        self,
+        text: str,
+        *,
+        model: str = "",
+        add_special_tokens: bool | None = None,
+        parse_special_tokens: bool | None = None,
+        **options: Unpack[requests.CallOptions],
+    ) -> replies.Tokens:
+        """Returns a text as tokens of the model, with the bytes that each stands for.
+
+        add_special_tokens: with the tokens with which the tokenizer begins and ends a text; absent: True.
+        parse_special_tokens: control tokens that the text spells out are those tokens; absent: True.
+        Errors: InvalidArgument (TEXT_NOT_SUPPORTED: the model's content is not text; TEXT_NOT_IN_ALPHABET,
+          TEXT_NOT_IN_VOCABULARY), NotFound.
+        """
+        request = requests.tokenize(text, model, add_special_tokens, parse_special_tokens)
+        return replies.tokens(self._call("tokenize", request, options))
+
+    def detokenize(
+        self,
+        ids: Sequence[int] | NDArray[np.integer[Any]],
+        *,
+        model: str = "",
+        skip_special_tokens: bool = False,
+        **options: Unpack[requests.CallOptions],
+    ) -> replies.Text:
+        """Returns the text of token ids [n].
+
+        skip_special_tokens: control tokens have no text.
+        Errors: InvalidArgument (TEXT_NOT_SUPPORTED, TOKEN_OUT_OF_RANGE), NotFound.
+        """
+        reply = self._call("detokenize", requests.detokenize(ids, model, skip_special_tokens), options)
+        return replies.Text(reply.text, reply.raw_bytes)
 
     def models(self, **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelSummary, ...]:
         """The models that the server serves."""

@@ -186,6 +186,8 @@ class Methods:
             response_deserializer=inference_pb2.GenerateReply.FromString,
         )
         self.score = unary("Score", inference_pb2.ScoreRequest, inference_pb2.ScoreReply)
+        self.tokenize = unary("Tokenize", inference_pb2.TokenizeRequest, inference_pb2.TokenizeReply)
+        self.detokenize = unary("Detokenize", inference_pb2.DetokenizeRequest, inference_pb2.DetokenizeReply)
         self.list_models = unary("ListModels", inference_pb2.ListModelsRequest, inference_pb2.ListModelsReply)
         self.get_model = unary("GetModel", inference_pb2.GetModelRequest, inference_pb2.GetModelReply)
         self.get_load = unary("GetLoad", inference_pb2.GetLoadRequest, inference_pb2.GetLoadReply)

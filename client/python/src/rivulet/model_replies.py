@@ -72,9 +72,22 @@ class ImageContent:
 
 @dataclass(frozen=True)
 class TextContent:
-    """Tokens are characters; alphabet[i] is the character of token i."""
+    """Tokens are text. tokenizer: "char" (alphabet[i] is the character of token i), "tokenizer.json" or "world" (alphabet is
+    empty). tokenizer_size: one above its largest id; a token that it does not have has no text."""
 
     alphabet: str
+    tokenizer: str
+    tokenizer_size: int
+
+
+@dataclass(frozen=True)
+class SpecialToken:
+    """A control token of a tokenizer, or a text to which the model's files give roles ("bos_token", ...). id: None if the tokenizer
+    does not have the text as one token."""
+
+    id: int | None
+    content: str
+    roles: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,8 @@ class Limits:
 class Model:
     """The description of a model. numerics_id: servers with equal ids generate equal tokens. plan: how runs are
     executed; products: what computes matrix products on a GPU; both are for people to read. config: the model's
-    config.json (model/FORMAT.md)."""
+    config.json (model/FORMAT.md). chat_template: of a conversation, as it came with the model, for you to render; often empty.
+    special_tokens: the control tokens of its tokenizer."""
 
     summary: ModelSummary
     architecture: Architecture
@@ -102,6 +116,8 @@ class Model:
     plan: str
     products: str
     config: Mapping[str, Any]
+    chat_template: str
+    special_tokens: tuple[SpecialToken, ...]
     proto: inference_pb2.GetModelReply = field(repr=False)
 
 
@@ -194,12 +210,16 @@ def model(message: inference_pb2.GetModelReply) -> Model:
     if message.content.HasField("image"):
         content = ImageContent(**fields(message.content.image, "height", "width", "channels"))
     elif message.content.HasField("text"):
-        content = TextContent(message.content.text.alphabet)
+        content = TextContent(**fields(message.content.text, "alphabet", "tokenizer", "tokenizer_size"))
     limits = Limits(
         **fields(message.limits, "max_tokens", "default_max_tokens", "max_num_samples", "slots", "max_score_outputs")
     )
     config = json.loads(message.config_json)
-    return Model(summary(message.summary), architecture, content, limits, message.numerics_id, message.plan, message.products, config, message)
+    special = tuple(SpecialToken(optional(token, "id"), token.content, tuple(token.roles)) for token in message.special_tokens)
+    return Model(
+        summary(message.summary), architecture, content, limits, message.numerics_id, message.plan, message.products, config,
+        message.chat_template, special, message,
+    )  # fmt: skip
 
 
 def load(message: inference_pb2.ModelLoad) -> ModelLoad:

@@ -70,7 +70,7 @@ class Usage:
 @dataclass(frozen=True, eq=False)
 class TopLogprobs:
     """The most likely tokens at one position, most likely first: token_ids int32 [n], logprobs float32 [n] nats. texts:
-    [n], the text of each token ("" for bos and eos, which are not characters), for models whose content is text; else
+    [n], the text of each token ("" for bos and eos, which are not characters), for models whose tokens are characters; else
     None."""
 
     token_ids: NDArray[np.int32]
@@ -151,6 +151,24 @@ class PartialGeneration:
 
 
 @dataclass(frozen=True, eq=False)
+class Tokens:
+    """A text as tokens: ids int32 [n]. spans int64 [n, 2]: the bytes of the text's UTF-8, begin and end, that each stands for:
+    whole characters, so that neighbours may overlap; an added token stands for none."""
+
+    ids: NDArray[np.int32]
+    spans: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Text:
+    """Tokens as text: raw_bytes is what they stand for, text the same with U+FFFD for what is no UTF-8 and without the space that
+    some tokenizers put before a text."""
+
+    text: str
+    raw_bytes: bytes
+
+
+@dataclass(frozen=True, eq=False)
 class Score:
     """How likely a sequence is.
 
@@ -214,7 +232,7 @@ def _top_logprobs(message: inference_pb2.TopLogprobs, alphabet: str | None) -> T
 
 def part(message: inference_pb2.GenerateReply, logprobs: bool, top_logprobs: bool, alphabet: str | None) -> Part:
     """Converts a part of a reply; `logprobs` and `top_logprobs` say what was requested. `alphabet`: the model's; None
-    if its content is not text."""
+    if its tokens are not characters."""
     end = finish(message.finish) if message.HasField("finish") else None
     top = tuple(_top_logprobs(entry, alphabet) for entry in message.top_logprobs)
     return Part(
@@ -230,6 +248,11 @@ def score(message: inference_pb2.ScoreReply | session_service_pb2.AppendReply, l
         np.array([list(row.values) for row in message.outputs], np.float32) if outputs else None,
         message.cached_tokens if isinstance(message, session_service_pb2.AppendReply) else 0, message,
     )  # fmt: skip
+
+
+def tokens(message: inference_pb2.TokenizeReply) -> Tokens:
+    spans = np.array([message.begins, message.ends], np.int64).reshape(2, len(message.begins))
+    return Tokens(np.array(message.ids, np.int32), spans.T.copy())
 
 
 def session(message: session_pb2.Session) -> SessionInfo:

@@ -23,7 +23,8 @@ class Reader:
         self.needs_content = request.logprobs.top_n > 0
 
     def set_content(self, model: model_replies.Model) -> None:
-        self._alphabet = model.content.alphabet if isinstance(model.content, model_replies.TextContent) else None
+        if isinstance(model.content, model_replies.TextContent):
+            self._alphabet = model.content.alphabet or None
         self.needs_content = False
 
     def read(self, message: inference_pb2.GenerateReply) -> Part | None:

@@ -106,6 +106,9 @@ class SamplingOptions(CallOptions, total=False):
     top_logprobs: also the n most likely tokens, 0 to 20; needs logprobs
     cache: share states of the prompt (see Usage.cached_prompt_tokens); True is the same as PromptCache()
     priority: order among the tenant's own requests that wait for a slot
+    add_special_tokens: for a prompt that is text: add the tokens with which the tokenizer begins and ends a text; absent: where
+      the text begins a sequence and is not empty
+    parse_special_tokens: for a prompt that is text: control tokens that it spells out are those tokens; absent: True
     """
 
     max_tokens: int | None
@@ -126,6 +129,8 @@ class SamplingOptions(CallOptions, total=False):
     top_logprobs: int
     cache: PromptCache | bool | None
     priority: Priority | PriorityName | None
+    add_special_tokens: bool | None
+    parse_special_tokens: bool | None
 
 
 class GenerateOptions(SamplingOptions, total=False):
@@ -323,6 +328,21 @@ def _set_cache(cache: Any, message: inference_pb2.GenerateRequest | session_serv
     message.cache.positions.extend(integers("cache.positions", given.positions, int64))
 
 
+def _set_special_tokens(
+    add: Any,
+    parse: Any,
+    message: inference_pb2.GenerateRequest
+    | inference_pb2.ScoreRequest
+    | inference_pb2.TokenizeRequest
+    | session_service_pb2.AppendRequest,
+) -> None:
+    """Errors: TypeError."""
+    if add is not None:
+        message.add_special_tokens = boolean("add_special_tokens", add)
+    if parse is not None:
+        message.parse_special_tokens = boolean("parse_special_tokens", parse)
+
+
 def generate(prompt: Prompt, options: GenerateOptions) -> inference_pb2.GenerateRequest:
     """The message of a client's generate(), without timeout and metadata, which belong to the call."""
     refuse_unknown("generate", options, GenerateOptions)
@@ -360,12 +380,14 @@ def _generate(prompt: Prompt, options: SamplingOptions) -> inference_pb2.Generat
     request.logprobs.top_n = int32("top_logprobs", given.get("top_logprobs", 0))
     _set_cache(given.get("cache"), request)
     _set_priority(given.get("priority"), request)
+    _set_special_tokens(given.get("add_special_tokens"), given.get("parse_special_tokens"), request)
     return request
 
 
 def append(
     content: Prompt, score: bool, output_positions: Sequence[int] | NDArray[np.integer[Any]] | None, logprobs: bool,
     cache: PromptCache | bool | None, priority: Priority | PriorityName | None,
+    add_special_tokens: bool | None, parse_special_tokens: bool | None,
 ) -> session_service_pb2.AppendRequest:
     """The message of append(), without model and session."""
     request = session_service_pb2.AppendRequest(score=boolean("score", score), logprobs=boolean("logprobs", logprobs))
@@ -374,6 +396,7 @@ def append(
         request.output_positions.extend(integers("output_positions", output_positions, int64))
     _set_cache(cache, request)
     _set_priority(priority, request)
+    _set_special_tokens(add_special_tokens, parse_special_tokens, request)
     return request
 
 
@@ -384,6 +407,8 @@ def score(
     output_positions: Sequence[int] | NDArray[np.integer[Any]] | None,
     logprobs: bool,
     priority: Priority | PriorityName | None,
+    add_special_tokens: bool | None,
+    parse_special_tokens: bool | None,
 ) -> inference_pb2.ScoreRequest:
     """The message of score()."""
     request = inference_pb2.ScoreRequest(model=text("model", model), logprobs=boolean("logprobs", logprobs))
@@ -393,8 +418,24 @@ def score(
         request.tokens.SetInParent()
         request.tokens.ids.extend(integers("content", content))
     _set_priority(priority, request)
+    _set_special_tokens(add_special_tokens, parse_special_tokens, request)
     if window is not None:
         request.window = int64("window", window)
     if output_positions is not None:
         request.output_positions.extend(integers("output_positions", output_positions, int64))
     return request
+
+
+def tokenize(
+    content: str, model: str, add_special_tokens: bool | None, parse_special_tokens: bool | None
+) -> inference_pb2.TokenizeRequest:
+    """The message of tokenize()."""
+    request = inference_pb2.TokenizeRequest(model=text("model", model), text=text("text", content))
+    _set_special_tokens(add_special_tokens, parse_special_tokens, request)
+    return request
+
+
+def detokenize(ids: Sequence[int] | NDArray[np.integer[Any]], model: str, skip_special_tokens: bool) -> inference_pb2.DetokenizeRequest:
+    """The message of detokenize()."""
+    skip = boolean("skip_special_tokens", skip_special_tokens)
+    return inference_pb2.DetokenizeRequest(model=text("model", model), ids=integers("ids", ids), skip_special_tokens=skip)

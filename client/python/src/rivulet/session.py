@@ -73,6 +73,8 @@ class Session(SessionCore):
         mark: str | None = None,
         cache: requests.PromptCache | bool | None = None,
         priority: requests.Priority | requests.PriorityName | None = None,
+        add_special_tokens: bool | None = None,
+        parse_special_tokens: bool | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
         """Feeds tokens without generating. An error leaves the session as it was. After Unavailable or DeadlineExceeded
@@ -87,10 +89,12 @@ class Session(SessionCore):
         cache: share states of the whole sequence with other requests; True is the same as PromptCache(). cached_tokens
           of the result says how many tokens were not fed because of it.
         priority: order among the tenant's own requests that wait for a slot.
+        add_special_tokens, parse_special_tokens: for a text, as in GenerateOptions.
         Errors: OutOfRange (TOO_MANY_TOKENS), FailedPrecondition (MARK_LIMIT).
         """
         self._begin(options)
-        request = self._append_request(content, score, output_positions, logprobs, mark, cache, priority)
+        special = (add_special_tokens, parse_special_tokens)
+        request = self._append_request(content, score, output_positions, logprobs, mark, cache, priority, special)
         with self._changing():
             reply = self._client._call("append", request, options)
         return self._appended(request, reply)

@@ -147,8 +147,9 @@ class SessionCore:
     def _append_request(
         self, content: requests.Prompt, score: bool, output_positions: Any, logprobs: bool, mark: str | None,
         cache: requests.PromptCache | bool | None, priority: requests.Priority | requests.PriorityName | None,
+        special: tuple[bool | None, bool | None],
     ) -> session_service_pb2.AppendRequest:
-        request = requests.append(content, score, output_positions, logprobs, cache, priority)
+        request = requests.append(content, score, output_positions, logprobs, cache, priority, *special)
         request.model = self._model
         request.session.CopyFrom(self._ref(mark=mark))
         return request
@@ -211,7 +212,7 @@ def _given(message: Any, oneof: str) -> list[int] | bytes | None:
     """The tokens of a request; None for text, which the server tokenizes."""
     kind = message.WhichOneof(oneof)
     if kind == "text":
-        return [] if not message.text else None
+        return [] if not message.text and not message.add_special_tokens else None
     return bytes(message.image_values) if kind == "image_values" else list(message.tokens.ids)
 
 

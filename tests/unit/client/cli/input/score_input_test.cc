@@ -40,7 +40,15 @@ class ScoreInputTest : public ::testing::Test {
   };
   static Read ReadAll(const ScoreOptions& options, const v1::GetModelReply& model) {
     Read read;
-    auto input = OpenScoreInput(options, model);
+    auto input = OpenScoreInput(options, model, [](std::string text) {
+      v1::TokenizeReply reply;  // two bytes a token, but for the last
+      for (size_t i = 0; i < text.size(); i += 2) {
+        reply.add_ids(text[i]);
+        reply.add_begins(static_cast<int64_t>(i));
+        reply.add_ends(static_cast<int64_t>(std::min(i + 2, text.size())));
+      }
+      return absl::StatusOr<v1::TokenizeReply>(std::move(reply));
+    });
     read.status = input.status();
     while (read.status.ok()) {
       auto item = (*input)->Next();
