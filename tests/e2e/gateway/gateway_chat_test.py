@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""/v1/chat/completions on the real server with OpenAI's client. No bundled model has a chat template, so the gateway's application
-runs in this process with a client that gives one to the bundled text model."""
+"""/v1/chat/completions on the real server with OpenAI's client: on a small model with a tokenizer and a chat template, and on the
+bundled text model. That one has no chat template, so the gateway's application runs in this process with a client that gives it one."""
 
+import json
+import pathlib
 import socket
+import tempfile
 import threading
 import types
 import unittest
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
-from gateway import PATIENCE
+from gateway import PATIENCE, Gateway
 
 import openai
 import uvicorn
 
 import rivulet
+import text_models
 from command import ZOO, Server
 from rivulet.gateway import app
 
@@ -140,6 +144,64 @@ class ChatTest(unittest.TestCase):
             with self.subTest(options), self.assertRaises(openai.BadRequestError) as caught:
                 self.chat(**options)
             self.assertEqual((caught.exception.code, caught.exception.param), (code, param))
+
+
+class TokenizerTest(unittest.TestCase):
+    """A model whose tokens are pieces of words."""
+
+    MODEL = "chatty"
+    TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message.content }}<end>{% endfor %}"
+    PROMPT = "<s>the band<end>"
+
+    @classmethod
+    def setUpClass(cls):
+        folder = text_models.with_tokenizer("mamba2", pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory())), cls.MODEL)
+        config = {"bos_token": "<s>", "eos_token": "<end>", "chat_template": cls.TEMPLATE}
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+        server = cls.enterClassContext(Server(folder, args=("--threads", "1")))
+        gateway = cls.enterClassContext(Gateway(server.target))
+        cls.grpc = cls.enterClassContext(rivulet.Client(server.target))
+        cls.openai = cls.enterClassContext(openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="key", max_retries=0, timeout=PATIENCE))
+
+    def raw(self, id):
+        return self.grpc.detokenize([id]).raw_bytes
+
+    def test_the_template_and_its_special_tokens_are_the_models(self):
+        given = self.grpc.tokenize(self.PROMPT, add_special_tokens=False).ids.tolist()
+        self.assertEqual((given[0], given[-1]), (text_models.START, text_models.END))
+        options = {"seed": 3, "max_tokens": 30}
+        expected = self.grpc.generate(given, logprobs=True, top_logprobs=3, **options).collect().samples[0]
+        for stream in (False, True):
+            messages = [{"role": "user", "content": "the band"}]
+            reply = self.openai.chat.completions.create(
+                model=self.MODEL, messages=messages, logprobs=True, top_logprobs=3, stream=stream, **options
+            )
+            choices = [choice for chunk in reply for choice in chunk.choices] if stream else reply.choices
+            texts = [choice.delta.content or "" for choice in choices] if stream else [choices[0].message.content]
+            self.assertEqual("".join(texts), expected.text)
+            content = [entry for choice in choices if choice.logprobs for entry in choice.logprobs.content]
+            self.assertEqual([bytes(entry.bytes) for entry in content], [self.raw(id) for id in expected.tokens.tolist()])
+            top = [[bytes(one.bytes) for one in entry.top_logprobs] for entry in content]
+            self.assertEqual(top, [[self.raw(id) for id in entry.token_ids.tolist()] for entry in expected.top_logprobs])
+            if not stream:
+                self.assertEqual(reply.usage.prompt_tokens, len(given))
+
+    def test_tokens_of_a_completion_have_texts_or_names(self):
+        ids = [text_models.PIECES.index("Ġthe"), text_models.PIECES.index("Ã")]
+        bias = {str(id): -100 for id in range(39) if id not in (*ids, 35)}  # 35 is not in the tokenizer
+        reply = self.openai.completions.create(
+            model=self.MODEL, prompt=[text_models.PIECES.index("the")], max_tokens=60, seed=1, logprobs=0, logit_bias=bias, echo=False,
+            extra_body={"return_token_ids": True, "ignore_eos": True},
+        )  # fmt: skip
+        (choice,) = reply.choices
+        names = {ids[0]: " the", ids[1]: "bytes:\\xc3", 35: "token_id:35"}
+        self.assertEqual(choice.logprobs.tokens, [names[id] for id in choice.token_ids])
+        self.assertEqual(set(choice.token_ids), set(names))
+        lengths = {ids[0]: 4, ids[1]: 1, 35: 0}
+        offsets = [sum(lengths[id] for id in choice.token_ids[:index]) for index in range(60)]
+        self.assertEqual(choice.logprobs.text_offset, offsets)
+        echoed = self.openai.completions.create(model=self.MODEL, prompt=[text_models.PIECES.index("the"), ids[0]], max_tokens=3, seed=1, echo=True)
+        self.assertTrue(echoed.choices[0].text.startswith("the the"), echoed.choices[0].text)
 
 
 if __name__ == "__main__":

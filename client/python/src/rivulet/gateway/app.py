@@ -58,6 +58,7 @@ def create(connect: Callable[[], Awaitable[AsyncClient]], ready: Callable[[], No
     async def lifespan(app: Any) -> AsyncGenerator[None, None]:
         async with await connect() as client:
             app.state.client = client
+            app.state.known_tokens = {}
             ready()
             yield
 

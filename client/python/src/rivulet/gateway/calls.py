@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from rivulet import AsyncClient, CallOptions, PromptCache, RivuletError
+from rivulet import AsyncClient, CallOptions, Model, PromptCache, RivuletError
 from rivulet.gateway import body as bodies
 from rivulet.gateway.problems import Problem, of_argument, of_error
+from rivulet.gateway.tokens import KnownBytes, TokenTexts
 
 T = TypeVar("T")
 
@@ -35,7 +36,11 @@ class Call:
     cache: PromptCache
     path: Mapping[str, str]
     query: Mapping[str, str]
+    known_tokens: KnownBytes
     names: dict[str, str] = field(default_factory=dict)
+
+    def token_texts(self, model: Model) -> TokenTexts:
+        return TokenTexts(self.client, model, self.options, self.known_tokens)
 
 
 def _authorization(request: Request) -> str:
@@ -157,8 +162,10 @@ def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Any]]:
             options: CallOptions = {"metadata": {"authorization": authorization} if authorization else {}}
             body = await _read_body(request)
             cache = PromptCache(salt=_salt(authorization))
-            client = request.app.state.client
-            call = Call(client, body, options, cache, request.path_params, request.query_params, names)
+            state = request.app.state
+            call = Call(
+                state.client, body, options, cache, request.path_params, request.query_params, state.known_tokens, names
+            )
             result = await unless_gone(handler(call), request.receive)
             return result if isinstance(result, EventStream) else JSONResponse(result)
         except Problem as problem:

@@ -6,38 +6,43 @@ from __future__ import annotations
 from typing import Any
 
 from rivulet import Model, Part, Sample, TopLogprobs
-from rivulet.gateway import sampling, templates, tokens
+from rivulet.gateway import sampling, templates
 from rivulet.gateway.body import Body, shown
 from rivulet.gateway.calls import Call, begun, checked
 from rivulet.gateway.problems import invalid
-from rivulet.gateway.replies import Piece, Reply, finish_reason, logprob
+from rivulet.gateway.replies import Piece, Reply, finish_reason, ids_of, logprob
+from rivulet.gateway.tokens import TokenTexts
 
 _MOST_CHOICES = 128
 
 
 class ChatForm:
-    """model: of the log-probabilities, or None if none are wanted."""
+    """texts: for log-probabilities, or None if none are wanted."""
 
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
     id_prefix = "chatcmpl"
 
-    def __init__(self, model: Model | None) -> None:
-        self._model = model
+    def __init__(self, texts: TokenTexts | None) -> None:
+        self._texts = texts
+
+    async def prepare(self, piece: Piece) -> None:
+        if self._texts is not None:
+            await self._texts.prepare(ids_of(piece))
 
     def _choice(self, index: int, key: str, message: dict[str, Any], piece: Piece | None) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index, key: message, "logprobs": None, "finish_reason": None}
         if piece is not None:
             choice["finish_reason"] = finish_reason(piece.finish)
-            if self._model is not None:
-                choice["logprobs"] = {"content": _logprobs(self._model, piece), "refusal": None}
+            if self._texts is not None:
+                choice["logprobs"] = {"content": _logprobs(self._texts, piece), "refusal": None}
         return choice
 
     def opening(self, index: int) -> dict[str, Any] | None:
         return self._choice(index, "delta", {"role": "assistant", "content": ""}, None)
 
     def chunk(self, index: int, part: Part) -> dict[str, Any] | None:
-        if not (part.text or part.finish or (part.tokens.size and self._model is not None)):
+        if not (part.text or part.finish or (part.tokens.size and self._texts is not None)):
             return None
         return self._choice(index, "delta", {"content": part.text} if part.text else {}, part)
 
@@ -46,21 +51,21 @@ class ChatForm:
         return self._choice(index, "message", message, sample)
 
 
-def _token(text: str, value: float) -> dict[str, Any]:
-    return {"token": text, "logprob": logprob(value), "bytes": list(text.encode())}
+def _token(texts: TokenTexts, id: int, value: float) -> dict[str, Any]:
+    return {"token": texts.text(id), "logprob": logprob(value), "bytes": list(texts.raw(id))}
 
 
-def _top(model: Model, entry: TopLogprobs) -> list[dict[str, Any]]:
-    return [_token(*one) for one in zip(tokens.texts(model, entry.token_ids.tolist()), entry.logprobs.tolist())]
+def _top(texts: TokenTexts, entry: TopLogprobs) -> list[dict[str, Any]]:
+    return [_token(texts, *one) for one in zip(entry.token_ids.tolist(), entry.logprobs.tolist())]
 
 
-def _logprobs(model: Model, piece: Piece) -> list[dict[str, Any]]:
-    texts = tokens.texts(model, piece.tokens.tolist())
+def _logprobs(texts: TokenTexts, piece: Piece) -> list[dict[str, Any]]:
+    ids = piece.tokens.tolist()
     values = [] if piece.logprobs is None else piece.logprobs.tolist()
-    top = piece.top_logprobs or [None] * len(texts)
+    top = piece.top_logprobs or [None] * len(ids)
     return [
-        {**_token(text, value), "top_logprobs": [] if entry is None else _top(model, entry)}
-        for text, value, entry in zip(texts, values, top)
+        {**_token(texts, id, value), "top_logprobs": [] if entry is None else _top(texts, entry)}
+        for id, value, entry in zip(ids, values, top)
     ]
 
 
@@ -98,21 +103,15 @@ def _messages(value: Any) -> list[dict[str, str]]:
 
 def _prompt(model: Model, messages: list[dict[str, str]]) -> str:
     """Errors: Problem."""
-    template, special = chat_template(model)
-    if not template:
+    if not model.chat_template:
         raise invalid(
             "model", f"{model.summary.name} has no chat template; use /v1/completions with a prompt of your own", "NO_CHAT_TEMPLATE"
         )
     try:
-        return templates.render(template, messages, special)
+        special = {role: token.content for token in model.special_tokens for role in token.roles}
+        return templates.render(model.chat_template, messages, special)
     except templates.TemplateError as error:
         raise invalid("messages", f"the model's chat template: {error}", "CHAT_TEMPLATE_REFUSED") from None
-
-
-def chat_template(model: Model) -> tuple[str, dict[str, str]]:
-    """The template, or "", and the texts of special tokens by role ("bos_token")."""
-    special = {role: token.content for token in getattr(model, "special_tokens", ()) for role in token.roles}
-    return getattr(model, "chat_template", ""), special
 
 
 def _refuse(body: Body) -> None:
@@ -150,6 +149,7 @@ async def create(call: Call) -> Any:
     body.end()
     model = await call.client.model(name, **call.options)
     prompt = _prompt(model, messages)
+    options["add_special_tokens"] = False  # the template writes them out
     answer = checked(lambda: call.client.generate(prompt, **options), call.names)
-    reply = Reply(ChatForm(model if wants_logprobs else None), name, [answer], samples, include_usage)
+    reply = Reply(ChatForm(call.token_texts(model) if wants_logprobs else None), name, [answer], samples, include_usage)
     return await begun(reply.events(), call.names) if stream else await reply.complete()

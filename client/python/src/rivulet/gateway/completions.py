@@ -5,27 +5,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from rivulet import Model, Part, Sample, TextContent
-from rivulet.gateway import sampling, tokens
+from rivulet import Part, Sample
+from rivulet.gateway import sampling
 from rivulet.gateway.body import Prompt, prompts
 from rivulet.gateway.calls import Call, begun, checked
 from rivulet.gateway.problems import invalid
-from rivulet.gateway.replies import Piece, Reply, finish_reason, logprob
+from rivulet.gateway.replies import Piece, Reply, finish_reason, ids_of, logprob
+from rivulet.gateway.tokens import TokenTexts
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 _MOST_CHOICES = 1024
 
 
 class CompletionForm:
-    """echo: a text for each choice, which it begins with. model: of the log-probabilities, or None if none are wanted."""
+    """echo: a text for each choice, which it begins with. texts: for log-probabilities, or None if none are wanted."""
 
     kind = "text_completion"
     chunk_kind = "text_completion"
     id_prefix = "cmpl"
 
-    def __init__(self, echo: list[str] | None, model: Model | None, return_token_ids: bool) -> None:
+    def __init__(self, echo: list[str] | None, texts: TokenTexts | None, return_token_ids: bool) -> None:
         self._echo = echo
-        self._model = model
+        self._texts = texts
         self._return_token_ids = return_token_ids
         self._offsets: dict[int, int] = {}  # characters of each choice so far
 
@@ -35,30 +36,37 @@ class CompletionForm:
             choice["finish_reason"] = finish_reason(piece.finish)
             if self._return_token_ids:
                 choice["token_ids"] = piece.tokens.tolist()
-            if self._model is not None:
-                choice["logprobs"] = self._logprobs(index, self._model, piece)
+            if self._texts is not None:
+                choice["logprobs"] = self._logprobs(index, self._texts, piece)
         return choice
 
-    def _logprobs(self, index: int, model: Model, piece: Piece) -> dict[str, Any]:
-        texts, offsets = tokens.texts(model, piece.tokens.tolist()), []
-        for text in texts:
+    async def prepare(self, piece: Piece) -> None:
+        if self._texts is not None:
+            await self._texts.prepare(ids_of(piece))
+
+    def _logprobs(self, index: int, texts: TokenTexts, piece: Piece) -> dict[str, Any]:
+        offsets = []
+        for id in piece.tokens.tolist():
             offset = self._offsets.setdefault(index, len(self._echo[index]) if self._echo else 0)
             offsets.append(offset)
-            self._offsets[index] = offset + len(text)
+            self._offsets[index] = offset + texts.length(id)
         top = None
         if piece.top_logprobs is not None:
             top = [
-                dict(zip(tokens.texts(model, entry.token_ids.tolist()), map(logprob, entry.logprobs.tolist())))
+                dict(zip(map(texts.text, entry.token_ids.tolist()), map(logprob, entry.logprobs.tolist())))
                 for entry in piece.top_logprobs
             ]
         values = [] if piece.logprobs is None else piece.logprobs.tolist()
-        return {"tokens": texts, "token_logprobs": [logprob(one) for one in values], "top_logprobs": top, "text_offset": offsets}
+        return {
+            "tokens": [texts.text(id) for id in piece.tokens.tolist()], "token_logprobs": [logprob(one) for one in values],
+            "top_logprobs": top, "text_offset": offsets,
+        }  # fmt: skip
 
     def opening(self, index: int) -> dict[str, Any] | None:
         return self._choice(index, self._echo[index], None) if self._echo and self._echo[index] else None
 
     def chunk(self, index: int, part: Part) -> dict[str, Any] | None:
-        holds_more = part.tokens.size and (self._return_token_ids or self._model is not None)
+        holds_more = part.tokens.size and (self._return_token_ids or self._texts is not None)
         if not (part.text or part.finish or holds_more):
             return None
         return self._choice(index, part.text, part)
@@ -67,14 +75,12 @@ class CompletionForm:
         return self._choice(index, (self._echo[index] if self._echo else "") + sample.text, sample)
 
 
-def echoed(given: list[Prompt], model: Model | None) -> list[str]:
-    """The texts of prompts. Errors: Problem."""
+async def echoed(call: Call, model: str, given: list[Prompt]) -> list[str]:
+    """The texts of prompts. Errors: those of the server, which refuses to decode tokens that are no text."""
     found = []
     for prompt in given:
         if not isinstance(prompt, str):
-            if model is None or not isinstance(model.content, TextContent) or not model.content.alphabet:
-                raise invalid("echo", "a prompt of token ids can be echoed only for a model whose tokens are characters")
-            prompt = "".join(tokens.texts(model, prompt))
+            prompt = (await call.client.detokenize(prompt, model=model, **call.options)).text
         found.append(prompt)
     return found
 
@@ -109,10 +115,9 @@ async def create(call: Call) -> Any:
     if echo and wants_logprobs:
         raise invalid("logprobs", "cannot be combined with echo = true", "UNSUPPORTED_PARAMETER")
     body.end()
-    needs_model = wants_logprobs or (echo and not all(isinstance(prompt, str) for prompt in given))
-    described = await call.client.model(model, **call.options) if needs_model else None
-    texts = [text for text in echoed(given, described) for _ in range(samples)] if echo else None
-    form = CompletionForm(texts, described if wants_logprobs else None, ids)
+    texts = call.token_texts(await call.client.model(model, **call.options)) if wants_logprobs else None
+    before = [text for text in await echoed(call, model, given) for _ in range(samples)] if echo else None
+    form = CompletionForm(before, texts, ids)
     streams = [checked(lambda: call.client.generate(one, **options), call.names) for one in given]
     reply = Reply(form, model, streams, samples, include_usage)
     return await begun(reply.events(), call.names) if stream else await reply.complete()

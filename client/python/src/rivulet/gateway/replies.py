@@ -29,6 +29,11 @@ def logprob(value: float) -> float:
     return max(float(value), _LEAST_LOGPROB)
 
 
+def ids_of(piece: Piece) -> set[int]:
+    """Of all tokens that its log-probabilities name."""
+    return {*piece.tokens.tolist(), *(id for entry in piece.top_logprobs or () for id in entry.token_ids.tolist())}
+
+
 def usage_of(usages: Iterable[Usage | None]) -> dict[str, Any]:
     """Over all prompts of a request. Errors: Internal."""
     prompt = completion = cached = 0
@@ -50,6 +55,9 @@ class Form(Protocol):
     kind: str
     chunk_kind: str
     id_prefix: str
+
+    async def prepare(self, piece: Piece) -> None:
+        """Before chunk() and whole(). Errors: those of the server."""
 
     def opening(self, index: int) -> dict[str, Any] | None:
         """What a stream sends of a choice before its first part."""
@@ -86,6 +94,9 @@ class Reply:
     async def complete(self) -> dict[str, Any]:
         """The whole reply. Errors: those of the server."""
         generations = await _collected(self.streams)
+        for generation in generations:
+            for sample in generation.samples:
+                await self.form.prepare(sample)
         choices = [
             self.form.whole(number * self.samples + index, sample)
             for number, generation in enumerate(generations)
@@ -102,6 +113,7 @@ class Reply:
             async for number, part in parts:
                 self._moved((part,))
                 index = number * self.samples + part.sample_index
+                await self.form.prepare(part)
                 opening = None if index in opened else self.form.opening(index)
                 opened.add(index)
                 for choice in (opening, self.form.chunk(index, part)):
