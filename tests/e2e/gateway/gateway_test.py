@@ -166,6 +166,25 @@ class CompletionTest(GatewayTest):
                 values += choice.logprobs.token_logprobs
         self.assertEqual((offsets, values), (list(range(12)), expected.logprobs.tolist()))
 
+    def test_logprobs_of_an_echoed_prompt_are_those_of_score(self):
+        score = self.grpc.score(PROMPT, model=TEXT, logprobs=True, output_positions=range(len(PROMPT) - 1))
+        options = {"prompt": PROMPT, "max_tokens": 3, "seed": 4, "logprobs": 2}
+        own = self.openai.completions.create(model=TEXT, **options).choices[0].logprobs
+        for stream in (False, True):
+            reply = self.openai.completions.create(model=TEXT, echo=True, stream=stream, **options)
+            choices = [choice for chunk in reply for choice in chunk.choices] if stream else reply.choices
+            parts = [choice.logprobs for choice in choices]
+            self.assertEqual("".join(token for part in parts for token in part.tokens), PROMPT + "".join(own.tokens))
+            values = [value for part in parts for value in part.token_logprobs]
+            self.assertEqual(values, [None, *score.logprobs.tolist(), *own.token_logprobs])
+            self.assertEqual([offset for part in parts for offset in part.text_offset], list(range(len(PROMPT) + 3)))
+            first, *top = [entry for part in parts for entry in part.top_logprobs]
+            self.assertIsNone(first)
+            self.assertEqual(top[len(PROMPT) - 1 :], own.top_logprobs)
+            for entry, row in zip(top, score.outputs.astype(np.float64)):
+                expected = np.sort(row - np.log(np.exp(row).sum()))[: -3 : -1]
+                self.assertTrue(np.allclose(list(entry.values()), expected, rtol=0, atol=1e-9), entry)
+
     def test_a_model_without_a_chat_template_has_no_chats(self):
         body = {"model": TEXT, "messages": [{"role": "user", "content": "a"}]}
         self.refused("/v1/chat/completions", body, 400, "NO_CHAT_TEMPLATE", "model", TEXT, "/v1/completions")
@@ -210,7 +229,6 @@ class CompletionTest(GatewayTest):
             ({**good, "max_tokens": 0}, 400, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"),
             ({**good, "logprobs": 21}, 400, "INVALID_PARAMETER", "logprobs"),
             ({**good, "logprobs": True}, 400, "INVALID_PARAMETER", "logprobs"),
-            ({**good, "logprobs": 1, "echo": True}, 400, "UNSUPPORTED_PARAMETER", "logprobs"),
             ({**good, "suffix": "b"}, 400, "UNSUPPORTED_PARAMETER", "suffix"),
             ({**good, "best_of": 2}, 400, "UNSUPPORTED_PARAMETER", "best_of"),
             ({**good, "beams": 2}, 400, "UNSUPPORTED_PARAMETER", "beams"),

@@ -10,6 +10,7 @@ from rivulet.gateway import sampling
 from rivulet.gateway.body import Prompt, prompts
 from rivulet.gateway.calls import Call, begun, checked
 from rivulet.gateway.problems import invalid
+from rivulet.gateway.prompt_logprobs import of_prompt
 from rivulet.gateway.replies import Piece, Reply, finish_reason, ids_of, logprob
 from rivulet.gateway.tokens import TokenTexts
 
@@ -18,14 +19,18 @@ _MOST_CHOICES = 1024
 
 
 class CompletionForm:
-    """echo: a text for each choice, which it begins with. texts: for log-probabilities, or None if none are wanted."""
+    """echo: a text for each choice, which it begins with. prompts: its log-probabilities, for each choice. texts: for
+    log-probabilities. None of what is not wanted."""
 
     kind = "text_completion"
     chunk_kind = "text_completion"
     id_prefix = "cmpl"
 
-    def __init__(self, echo: list[str] | None, texts: TokenTexts | None, return_token_ids: bool) -> None:
+    def __init__(
+        self, echo: list[str] | None, prompts: list[dict[str, Any]] | None, texts: TokenTexts | None, return_token_ids: bool
+    ) -> None:
         self._echo = echo
+        self._prompts = prompts
         self._texts = texts
         self._return_token_ids = return_token_ids
         self._offsets: dict[int, int] = {}  # characters of each choice so far
@@ -63,7 +68,9 @@ class CompletionForm:
         }  # fmt: skip
 
     def opening(self, index: int) -> dict[str, Any] | None:
-        return self._choice(index, self._echo[index], None) if self._echo and self._echo[index] else None
+        if not (self._echo and self._echo[index]):
+            return None
+        return {**self._choice(index, self._echo[index], None), "logprobs": self._prompts[index] if self._prompts else None}
 
     def chunk(self, index: int, part: Part) -> dict[str, Any] | None:
         holds_more = part.tokens.size and (self._return_token_ids or self._texts is not None)
@@ -72,7 +79,11 @@ class CompletionForm:
         return self._choice(index, part.text, part)
 
     def whole(self, index: int, sample: Sample) -> dict[str, Any]:
-        return self._choice(index, (self._echo[index] if self._echo else "") + sample.text, sample)
+        choice = self._choice(index, (self._echo[index] if self._echo else "") + sample.text, sample)
+        if self._prompts:
+            own, before = choice["logprobs"], self._prompts[index]
+            choice["logprobs"] = {key: None if own[key] is None else before[key] + own[key] for key in own}
+        return choice
 
 
 async def echoed(call: Call, model: str, given: list[Prompt]) -> list[str]:
@@ -112,12 +123,17 @@ async def create(call: Call) -> Any:
     body.only("suffix", "")
     echo, ids = body.flag("echo"), body.flag("return_token_ids")
     wants_logprobs = take_logprobs(call, options)
-    if echo and wants_logprobs:
-        raise invalid("logprobs", "cannot be combined with echo = true", "UNSUPPORTED_PARAMETER")
     body.end()
-    texts = call.token_texts(await call.client.model(model, **call.options)) if wants_logprobs else None
+    texts, of_prompts = None, None
+    if wants_logprobs:
+        described = await call.client.model(model, **call.options)
+        texts = call.token_texts(described)
+        if echo:
+            call.names["output_positions"] = "logprobs"
+            found = [await of_prompt(call, described, texts, one, options["top_logprobs"]) for one in given]
+            of_prompts = [one for one in found for _ in range(samples)]
     before = [text for text in await echoed(call, model, given) for _ in range(samples)] if echo else None
-    form = CompletionForm(before, texts, ids)
+    form = CompletionForm(before, of_prompts, texts, ids)
     streams = [checked(lambda: call.client.generate(one, **options), call.names) for one in given]
     reply = Reply(form, model, streams, samples, include_usage)
     return await begun(reply.events(), call.names) if stream else await reply.complete()

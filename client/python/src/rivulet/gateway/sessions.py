@@ -104,7 +104,7 @@ async def generate(call: Call) -> Any:
     texts = call.token_texts(await call.client.model(session.model, **call.options)) if wants_logprobs else None
     answer = checked(lambda: session.generate(given, **options), call.names)
     state = {"id": session.id, "position": session.position}
-    reply = Reply(CompletionForm(None, texts, ids), session.model, [answer], 1, include_usage, state)
+    reply = Reply(CompletionForm(None, None, texts, ids), session.model, [answer], 1, include_usage, state)
     if stream:
         return await begun(reply.events(), call.names)
     complete = await reply.complete()
