@@ -35,8 +35,9 @@ struct BackendLimits {
   size_t bytes_per_slot = 0;  // state of one session
   size_t weight_bytes = 0;    // weights as this backend keeps them
   std::string
-      numerics_id;        // what the bits of a session's tokens depend on beside model and request
-  std::string plan = {};  // how steps are run, in words for people; bits do not depend on it
+      numerics_id;  // what the bits of a session's tokens depend on beside model and request
+  std::string slots_choice = {};  // why there are so many slots, in words for people
+  std::string plan = {};      // how steps are run, in words for people; bits do not depend on it
   std::string products = {};  // what runs matrix products, in words for people
 };
 

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 namespace rivulet {
@@ -19,9 +21,20 @@ enum class WeightPrecision : uint8_t {
   kBF16,  // rounds F32 and F16 files
 };
 
+// By its name on command lines: f32, f16, bf16; else kAuto.
+inline WeightPrecision WeightPrecisionOf(absl::string_view name) {
+  if (name == "f32") return WeightPrecision::kF32;
+  if (name == "f16") return WeightPrecision::kF16;
+  if (name == "bf16") return WeightPrecision::kBF16;
+  return WeightPrecision::kAuto;
+}
+
 struct CpuBackendOptions {
   // Behaviour.
-  int num_slots = 256;  // sessions that fit
+  std::optional<int> num_slots = 256;  // sessions that fit; nullopt: AutoSlots of what is left
+  // Memory that other backends of this process have reserved, whether they have used it yet or not.
+  // It is not left for slots where their number is not given.
+  int64_t reserved_bytes = 0;
   WeightPrecision weights = WeightPrecision::kAuto;
   // Performance.
   int threads = 0;        // 0: UsableCores() of model/cpu/thread_team.h
@@ -53,7 +66,7 @@ enum class CudaProductChoice : uint8_t {
 
 struct CudaBackendOptions {
   // Behaviour.
-  int num_slots = 1024;
+  std::optional<int> num_slots = 1024;  // nullopt: AutoSlots of what is left of the device
   CudaPrecision precision = CudaPrecision::kDefault;
   CudaProductChoice products = CudaProductChoice::kAuto;
   std::string library = {};  // cuBLASLt: a file, or a name that the dynamic linker looks for;

@@ -57,6 +57,7 @@ void LogModel(const ModelHold& model) {
        {"products", limits.products},
        {"weight_bytes", static_cast<int64_t>(limits.weight_bytes)},
        {"slots", int64_t{limits.num_slots}},
+       {"slots_choice", limits.slots_choice},
        {"rows", int64_t{limits.max_rows}},
        {"state_bytes_per_slot", slot_bytes},
        {"state_bytes_total", slot_bytes * limits.num_slots}});

@@ -38,13 +38,6 @@ absl::Duration SecondsOrNever(int seconds) {
   return seconds == 0 ? absl::InfiniteDuration() : absl::Seconds(seconds);
 }
 
-WeightPrecision ToWeightPrecision(absl::string_view name) {
-  if (name == "f32") return WeightPrecision::kF32;
-  if (name == "f16") return WeightPrecision::kF16;
-  if (name == "bf16") return WeightPrecision::kBF16;
-  return WeightPrecision::kAuto;
-}
-
 absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model> model,
                                                     const ServerConfig& config) {
   CudaBackendOptions options;
@@ -62,13 +55,26 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpu(std::shared_ptr<const Model> model,
-                                                   const ServerConfig& config) {
+                                                   const ServerConfig& config,
+                                                   int64_t reserved_bytes) {
   CpuBackendOptions options;
   options.num_slots = config.slots;
-  options.weights = ToWeightPrecision(config.weights);
+  options.reserved_bytes = reserved_bytes;
+  options.weights = WeightPrecisionOf(config.weights);
   options.threads = config.threads;
-  options.max_rows = std::min(options.max_rows, config.slots);
   return CreateCpuBackend(std::move(model), options);
+}
+
+// What the backends of `models` have reserved of the host's memory.
+int64_t ReservedBytes(const ServedModels& models) {
+  int64_t bytes = 0;
+  for (const ModelHold& model : models.all()) {
+    if (model.description().summary().backend() != "cpu") continue;
+    const BackendLimits& limits = model.engine()->limits();
+    bytes += static_cast<int64_t>(limits.weight_bytes) +
+             static_cast<int64_t>(limits.bytes_per_slot) * limits.num_slots;
+  }
+  return bytes;
 }
 
 struct ChosenBackend {
@@ -77,7 +83,8 @@ struct ChosenBackend {
 };
 
 absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& model,
-                                            const ServerConfig& config) {
+                                            const ServerConfig& config,
+                                            const ServedModels& others) {
   ChosenBackend chosen;
   if (config.backend != "cpu") {
     auto cuda = CreateCuda(model, config);
@@ -96,7 +103,7 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
          {"backend", "cpu"},
          {"reason", std::string(cuda.status().message())}});
   }
-  RIVULET_ASSIGN_OR_RETURN(auto cpu, CreateCpu(model, config));
+  RIVULET_ASSIGN_OR_RETURN(auto cpu, CreateCpu(model, config, ReservedBytes(others)));
   return ChosenBackend{"cpu", std::move(cpu)};
 }
 
@@ -131,8 +138,9 @@ absl::StatusOr<std::string> ReadSnapshotKey(const std::string& path) {
 }
 
 absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
-                                        const ServerConfig& config, const WarmFiles& warm) {
-  RIVULET_ASSIGN_OR_RETURN(ChosenBackend chosen, ChooseBackend(model, config));
+                                        const ServerConfig& config, const WarmFiles& warm,
+                                        const ServedModels& others) {
+  RIVULET_ASSIGN_OR_RETURN(ChosenBackend chosen, ChooseBackend(model, config, others));
   EngineOptions options;
   options.max_queue = config.max_queue;
   options.max_tenant_queue = config.max_tenant_queue;
@@ -141,6 +149,7 @@ absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
   options.max_tenant_slots = config.max_tenant_slots;
   options.max_parked_bytes = int64_t{config.parked_state_mib} << 20;
   RIVULET_RETURN_IF_ERROR(CheckParkedMemory(config, chosen.backend->limits()));
+  RIVULET_RETURN_IF_ERROR(CheckKeptMemory(config, chosen.backend->limits()));
   SetStateOptions(config, &options);
   RIVULET_ASSIGN_OR_RETURN(DiskTier disk, OpenDiskTier(config, model->config().name));
   RIVULET_ASSIGN_OR_RETURN(
@@ -183,7 +192,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   loader.repositories = config.model_repositories;
   loader.drain_timeout = absl::Seconds(config.drain_seconds);
   for (const auto& model : models) {
-    absl::StatusOr<ServedModel> started = StartEngine(model, config, *warm);
+    absl::StatusOr<ServedModel> started = StartEngine(model, config, *warm, server->models_);
     if (!started.ok()) return Annotate(started.status(), model->directory());
     server->models_.Add(*std::move(started));
     loader.directories[model->config().name] = model->directory();
@@ -210,8 +219,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   if (!config.admin_listen.empty()) {
     server->loader_ = std::make_unique<ModelLoader>(
         std::move(loader),
-        [config, warm](std::shared_ptr<const Model> model) {
-          return StartEngine(std::move(model), config, *warm);
+        [config, warm, others = &server->models_](std::shared_ptr<const Model> model) {
+          return StartEngine(std::move(model), config, *warm, *others);
         },
         &server->models_, server->health_watch_.get());
     RIVULET_ASSIGN_OR_RETURN(

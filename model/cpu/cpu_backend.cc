@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cpu/cpu_backend.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -15,6 +13,7 @@
 #include "kernels/cpu/cpu_target.h"
 #include "kernels/linear_attention.h"
 #include "model/base/error.h"
+#include "model/base/memory.h"
 #include "model/cpu/block_forward.h"
 #include "model/cpu/block_weights.h"
 #include "model/cpu/cpu_forward.h"
@@ -22,6 +21,7 @@
 #include "model/cpu/cpu_step_plan.h"
 #include "model/cpu/cpu_weights.h"
 #include "model/cpu/thread_team.h"
+#include "model/slot_choice.h"
 
 namespace rivulet {
 namespace {
@@ -298,7 +298,7 @@ absl::Status CheckOptions(const CpuBackendOptions& options) {
     return InvalidField("OPTION_OUT_OF_RANGE", field,
                         absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high));
   };
-  RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots, 1, 1 << 24));
+  RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots.value_or(1), 1, 1 << 24));
   RIVULET_RETURN_IF_ERROR(check("threads", options.threads, 0, 1024));
   RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 1, 1 << 20));
   return check("max_tokens", options.max_tokens, options.max_rows, 1 << 24);
@@ -312,6 +312,28 @@ std::string NumericsId(const CpuWeightFacts& weights) {
   constexpr int kNumericsVersion = 1;
   return absl::StrCat("cpu-f32-", type, kernels::CpuTargetFuses() ? "-fma-" : "-nofma-",
                       kNumericsVersion);
+}
+
+absl::Status OutOfMemory(absl::string_view message) {
+  return MakeError(absl::StatusCode::kResourceExhausted, message, {"OUT_OF_MEMORY", "slots", {}});
+}
+
+// As many slots as options.num_slots says, or as AutoSlots finds room for.
+absl::StatusOr<SlotChoice> ChooseSlots(const CpuBackendOptions& options, size_t weight_bytes,
+                                       size_t slot_bytes) {
+  const HostMemory memory = ReadHostMemory();
+  const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
+  SlotChoice choice = {options.num_slots.value_or(0), "as set"};
+  if (!options.num_slots.has_value()) {
+    const int64_t left = memory.total - int64_t(weight_bytes) - options.reserved_bytes;
+    choice = AutoSlots(std::min(left, memory.available), slot_bytes, whole);
+  }
+  const auto total = size_t(memory.total);
+  if (weight_bytes + slot_bytes * (size_t(choice.num_slots) + 1) <= total) return choice;
+  const size_t fit = total > weight_bytes ? (total - weight_bytes) / slot_bytes : 0;
+  return OutOfMemory(absl::StrCat("weights of ", weight_bytes, " bytes and ", choice.num_slots,
+                                  " slots of ", slot_bytes, " bytes exceed ", whole, "; ", fit,
+                                  " slots would fit"));
 }
 
 absl::StatusOr<std::unique_ptr<const CpuNetwork>> LoadNetwork(const Model& model,
@@ -333,27 +355,19 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
                                                           const CpuBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));
   const size_t slot_bytes = model->config().bytes_per_slot();
-  const size_t machine = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGESIZE));
-  const size_t all_slots = slot_bytes * (size_t(options.num_slots) + 1);
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuNetwork> network,
                            LoadNetwork(*model, options.weights));
   const size_t weight_bytes = network->weights().bytes;
-  AlignedBuffer slots =
-      weight_bytes + all_slots <= machine ? AlignedBuffer(all_slots) : AlignedBuffer();
+  RIVULET_ASSIGN_OR_RETURN(SlotChoice choice, ChooseSlots(options, weight_bytes, slot_bytes));
+  AlignedBuffer slots(slot_bytes * (size_t(choice.num_slots) + 1));
   if (slots.empty()) {
-    const size_t fit = machine > weight_bytes ? (machine - weight_bytes) / slot_bytes : 0;
-    ErrorDetail detail;
-    detail.reason = "OUT_OF_MEMORY";
-    detail.field = "slots";
-    return MakeError(absl::StatusCode::kResourceExhausted,
-                     absl::StrCat("weights of ", weight_bytes, " bytes and ", options.num_slots,
-                                  " slots of ", slot_bytes, " bytes exceed this machine's ",
-                                  machine, " bytes; ", fit, " slots would fit"),
-                     detail);
+    return OutOfMemory(absl::StrCat("the system refuses memory for ", choice.num_slots,
+                                    " slots of ", slot_bytes, " bytes"));
   }
   BackendLimits limits;
-  limits.num_slots = options.num_slots;
-  limits.max_rows = options.max_rows;
+  limits.num_slots = choice.num_slots;
+  limits.slots_choice = std::move(choice.words);
+  limits.max_rows = std::min(options.max_rows, limits.num_slots);
   limits.max_tokens = options.max_tokens;
   limits.max_steps = 64;
   limits.preferred_steps =

@@ -434,11 +434,14 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
     return MeasureCudaNeed(config, blocks.get(), limits, options, library);
   };
   RIVULET_ASSIGN_OR_RETURN(CudaNeed need, measure());
-  if (need.sum() > need.usable() && options.products == CudaProductChoice::kAuto) {
+  if (!need.Fit(options) && options.products == CudaProductChoice::kAuto) {
     library = {nullptr, "no memory for a second copy of the weights"};
     RIVULET_ASSIGN_OR_RETURN(need, measure());
   }
-  if (need.sum() > need.usable()) return need.OutOfMemory();
+  if (!need.Fit(options)) return need.OutOfMemory();
+  limits.num_slots = need.num_slots;
+  limits.slots_choice = need.slots_choice;
+  limits.max_rows = std::min(limits.max_rows, limits.num_slots);
   limits.weight_bytes = need.weights;
   auto backend = std::make_unique<CudaBackend>(std::move(model), std::move(blocks), device, limits,
                                                std::move(library), options.many_rows);

@@ -7,6 +7,7 @@
 #include "kernels/cuda/latency/latency_cuda.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_weights.h"
+#include "model/slot_choice.h"
 
 namespace rivulet {
 
@@ -16,7 +17,7 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
     return InvalidField("OPTION_OUT_OF_RANGE", field,
                         absl::StrCat(field, " is ", value, "; allowed: ", low, " to ", high));
   };
-  RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots, 1, 1 << 24));
+  RIVULET_RETURN_IF_ERROR(check("num_slots", options.num_slots.value_or(1), 1, 1 << 24));
   RIVULET_RETURN_IF_ERROR(check("max_rows", options.max_rows, 0, 1 << 16));
   RIVULET_RETURN_IF_ERROR(check("max_tokens", options.max_tokens, 0, 1 << 20));
   RIVULET_RETURN_IF_ERROR(check("max_steps", options.max_steps, 1, 1 << 10));
@@ -56,9 +57,8 @@ BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& op
                          const CudaDevice& device) {
   constexpr int kMostRows = 4096, kLeastTokens = 8192;
   BackendLimits limits;
-  limits.num_slots = options.num_slots;
-  limits.max_rows =
-      options.max_rows > 0 ? options.max_rows : std::min(options.num_slots, kMostRows);
+  limits.num_slots = options.num_slots.value_or(kMostAutoSlots);
+  limits.max_rows = options.max_rows > 0 ? options.max_rows : std::min(limits.num_slots, kMostRows);
   limits.max_tokens =
       std::max(options.max_tokens > 0 ? options.max_tokens : kLeastTokens, limits.max_rows);
   limits.max_steps = options.max_steps;

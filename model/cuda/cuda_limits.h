@@ -17,7 +17,8 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options);
 absl::Status CheckCudaBlockOptions(const BlockConfig& config, const CudaBackendOptions& options);
 // INVALID_ARGUMENT: plan `name`, which was asked for by name, cannot be, and why.
 absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why);
-// All but weight_bytes, plan and products. REQUIRES: checked options.
+// All but weight_bytes, plan and products; of slots the most where the options say no number.
+// REQUIRES: checked options.
 BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,
                          const CudaDevice& device);
 

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_block_forward.h"
@@ -14,8 +16,19 @@
 #include "model/cuda/cuda_slots.h"
 #include "model/cuda/cuda_step_model.h"
 #include "model/cuda/cuda_weights.h"
+#include "model/slot_choice.h"
 
 namespace rivulet {
+
+bool CudaNeed::Fit(const CudaBackendOptions& options) {
+  if (!options.num_slots.has_value()) {
+    const int64_t left = int64_t(usable()) - int64_t(weights + work + slot);  // with the guard slot
+    SlotChoice choice = AutoSlots(left, slot, absl::StrCat("the device's ", total, " bytes"));
+    num_slots = choice.num_slots;
+    slots_choice = std::move(choice.words);
+  }
+  return sum() <= usable();
+}
 
 absl::Status CudaNeed::OutOfMemory() const {
   const size_t other = weights + work + slot;  // with the guard slot

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,10 +22,14 @@ struct CudaNeed {
   size_t free = 0, total = 0;  // the device's, before
   size_t weights = 0, slot = 0, work = 0;
   int num_slots = 0;
+  std::string slots_choice = "as set";  // BackendLimits::slots_choice
 
   size_t sum() const { return weights + work + slot * (size_t(num_slots) + 1); }
   // The runtime itself needs some for graphs and kernels.
   size_t usable() const { return free - std::min(free, total / 64); }
+  // Where the options say no number of slots, sets it to what AutoSlots finds room for. Whether all
+  // fits now.
+  bool Fit(const CudaBackendOptions& options);
   // RESOURCE_EXHAUSTED with the arithmetic, and how many slots would fit.
   absl::Status OutOfMemory() const;
 };

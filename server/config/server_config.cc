@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -32,12 +33,19 @@ absl::Status RenamedSetting(absl::string_view name) {
   return InvalidField("CONFIG_INVALID", name, absl::StrCat(name, ": ", kRenamedHelp));
 }
 
+absl::Status CheckRange(const Setting& setting, int value, absl::string_view or_what) {
+  if (value >= setting.min && value <= setting.max) return absl::OkStatus();
+  return InvalidSetting(setting, absl::StrCat(value),
+                        absl::StrCat("allowed: ", or_what, setting.min, " to ", setting.max));
+}
+
 absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
   if (const auto* number = std::get_if<int ServerConfig::*>(&setting.member)) {
-    const int value = config.**number;
-    if (value < setting.min || value > setting.max) {
-      return InvalidSetting(setting, absl::StrCat(value),
-                            absl::StrCat("allowed: ", setting.min, " to ", setting.max));
+    RIVULET_RETURN_IF_ERROR(CheckRange(setting, config.**number, ""));
+  }
+  if (const auto* number = std::get_if<std::optional<int> ServerConfig::*>(&setting.member)) {
+    if ((config.**number).has_value()) {
+      RIVULET_RETURN_IF_ERROR(CheckRange(setting, *(config.**number), "auto, or "));
     }
   }
   if (const auto* text = std::get_if<std::string ServerConfig::*>(&setting.member)) {
@@ -51,6 +59,9 @@ absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
   }
   return absl::OkStatus();
 }
+
+// What a std::optional<int> that holds nothing is called.
+constexpr char kAuto[] = "auto";
 
 // Puts a JSON value into the member it belongs to; false where the type is wrong.
 struct JsonReader {
@@ -72,10 +83,15 @@ struct JsonReader {
     config->*member = json.text;
     return true;
   }
-  bool operator()(int ServerConfig::*member) const {
-    if (json.kind != JsonValue::Kind::kInteger) return false;
-    if (json.integer < INT32_MIN || json.integer > INT32_MAX) return false;
-    config->*member = static_cast<int>(json.integer);
+  bool operator()(int ServerConfig::*member) const { return ReadInt(&(config->*member)); }
+  bool operator()(std::optional<int> ServerConfig::*member) const {
+    if (json.kind == JsonValue::Kind::kString && json.text == kAuto) {
+      config->*member = std::nullopt;
+      return true;
+    }
+    int value = 0;
+    if (!ReadInt(&value)) return false;
+    config->*member = value;
     return true;
   }
   bool operator()(bool ServerConfig::*member) const {
@@ -83,15 +99,39 @@ struct JsonReader {
     config->*member = json.boolean;
     return true;
   }
+  bool ReadInt(int* value) const {
+    if (json.kind != JsonValue::Kind::kInteger) return false;
+    if (json.integer < INT32_MIN || json.integer > INT32_MAX) return false;
+    *value = static_cast<int>(json.integer);
+    return true;
+  }
 };
 
 const char* JsonTypeName(const SettingMember& member) {
   constexpr const char* kNames[] = {"an array of strings", "a string", "an integer",
-                                    "true or false"};
+                                    "true or false", "an integer or \"auto\""};
   return kNames[member.index()];
 }
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+
+// Adds a flag whose value is an integer or "auto".
+CLI::Option* AddOptionalInt(const std::string& flag, const char* help, std::optional<int>* number,
+                            CLI::App* app) {
+  const auto check = [](const std::string& text) {
+    int value = 0;
+    if (text == kAuto || absl::SimpleAtoi(text, &value)) return std::string();
+    return absl::StrCat("is \"", text, "\"; it must be an integer or ", kAuto);
+  };
+  const auto store = [number](const std::string& text) {
+    int value = 0;
+    *number = absl::SimpleAtoi(text, &value) ? std::optional<int>(value) : std::nullopt;
+  };
+  const std::string held = number->has_value() ? absl::StrCat(**number) : kAuto;
+  return app->add_option_function<std::string>(flag, store, help)
+      ->default_str(held)
+      ->check(CLI::Validator(check, ""));
+}
 
 // The parser of the command line; what it is given lands in the arguments.
 struct Flags {
@@ -105,13 +145,18 @@ struct Flags {
       const std::string flag = absl::StrCat("--", setting.name);
       std::visit(
           [&](auto member) {
-            CLI::Option* option = app.add_option(flag, config->*member, setting.help);
-            option->capture_default_str()->type_name(setting.type);
-            if constexpr (std::is_same_v<decltype(member), decltype(&ServerConfig::models)>) {
-              option->allow_extra_args(false)->default_str("");
-            }
-            if constexpr (std::is_same_v<decltype(member), bool ServerConfig::*>) {
-              option->default_str(config->*member ? "true" : "false");
+            if constexpr (std::is_same_v<decltype(member), std::optional<int> ServerConfig::*>) {
+              AddOptionalInt(flag, setting.help, &(config->*member), &app)->type_name(setting.type);
+              return;
+            } else {
+              CLI::Option* option = app.add_option(flag, config->*member, setting.help);
+              option->capture_default_str()->type_name(setting.type);
+              if constexpr (std::is_same_v<decltype(member), decltype(&ServerConfig::models)>) {
+                option->allow_extra_args(false)->default_str("");
+              }
+              if constexpr (std::is_same_v<decltype(member), bool ServerConfig::*>) {
+                option->default_str(config->*member ? "true" : "false");
+              }
             }
           },
           setting.member);
@@ -206,7 +251,16 @@ absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config)
 std::string ServerConfigToJson(const ServerConfig& config) {
   ordered_json json;
   for (const Setting& setting : Settings()) {
-    std::visit([&](auto member) { json[setting.name] = config.*member; }, setting.member);
+    std::visit(
+        [&](auto member) {
+          if constexpr (std::is_same_v<decltype(member), std::optional<int> ServerConfig::*>) {
+            json[setting.name] = (config.*member).has_value() ? ordered_json(*(config.*member))
+                                                              : ordered_json(kAuto);
+          } else {
+            json[setting.name] = config.*member;
+          }
+        },
+        setting.member);
   }
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
 }

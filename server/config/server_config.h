@@ -3,6 +3,7 @@
 // and come from one table, settings.cc; flags win over the file, the file over the defaults.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ struct ServerConfig {
   std::string plan = "auto";               // of steps on CUDA: auto, latency, throughput
   std::string products = "auto";           // matrix products on CUDA: auto, cublaslt, own
   std::string weights = "auto";  // how the CPU backend keeps matrix weights: auto, f32, f16, bf16
-  int slots = 256;               // a model: sequences that hold a state at once
+  std::optional<int> slots;      // a model: sequences that hold a state at once; nullopt: auto
   int max_queue = 1024;          // samples and scores a model that may wait for a slot
   int max_tenant_queue = 0;      // ... of one tenant, beside what is kept for others; 0 = no cap
   int max_request_tokens = 1 << 26;  // that one request may generate, over all its samples

@@ -133,10 +133,14 @@ std::vector<Setting> ConnectionSettings() {
 std::vector<Setting> OperatingSettings() {
   using C = ServerConfig;
   return {
-      Number("slots",
-             "Slots of a model: samples and scores that run at once, each with a state in the "
-             "backend's memory",
-             &C::slots, 1, 1 << 24),
+      {"slots",
+       "N",
+       "Slots of a model: samples and scores that run at once, each with a state in the backend's "
+       "memory; auto: as many as take half of the memory that the weights leave, at most 256",
+       &C::slots,
+       {},
+       1,
+       1 << 24},
       Number("max-queue", "Samples and scores of a model that may wait for a slot", &C::max_queue,
              0, 1 << 24),
       Number("max-tenant-queue",

@@ -2,6 +2,7 @@
 // The one table of settings: flags, keys of the JSON file and --help come from it.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -13,7 +14,7 @@ namespace rivulet {
 // Where a setting is kept.
 using SettingMember =
     std::variant<std::vector<std::string> ServerConfig::*, std::string ServerConfig::*,
-                 int ServerConfig::*, bool ServerConfig::*>;
+                 int ServerConfig::*, bool ServerConfig::*, std::optional<int> ServerConfig::*>;
 
 // One setting: flag "--name" and JSON key "name".
 struct Setting {
@@ -22,7 +23,7 @@ struct Setting {
   const char* help;
   SettingMember member;
   std::vector<std::string> choices = {};  // for std::string; empty: free
-  int min = 0, max = 0;                   // for int
+  int min = 0, max = 0;                   // for int and std::optional<int>, whose nullopt is "auto"
 };
 
 // All, in the order of --help.

@@ -79,6 +79,29 @@ absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& 
                    ", so that replies can be preempted; 0: as much as that, and 256 MiB"));
 }
 
+absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& limits) {
+  const struct {
+    const char* name;
+    int mib;
+    const char* none;  // what 0 means
+  } kSettings[] = {
+      {"session-state-mib", config.session_state_mib, "no state is kept in memory"},
+      {"prefix-cache-mib", config.prefix_cache_mib, "no prompt cache"},
+      {"state-disk-mib", config.state_dir.empty() ? 0 : config.state_disk_mib, "no state files"},
+  };
+  for (const auto& setting : kSettings) {
+    const uint64_t bytes = uint64_t{static_cast<uint32_t>(setting.mib)} << 20;
+    if (bytes == 0 || bytes >= limits.bytes_per_slot) continue;
+    return InvalidField(
+        "CONFIG_INVALID", setting.name,
+        absl::StrCat(setting.name, " is ", setting.mib,
+                     ", which is less than one state of this model, ", limits.bytes_per_slot,
+                     " bytes; allowed: at least ", (limits.bytes_per_slot + (1 << 20) - 1) >> 20,
+                     ", or 0: ", setting.none));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name) {
   DiskTier tier;
   if (config.state_dir.empty()) return tier;

@@ -23,6 +23,10 @@ void SetStateOptions(const ServerConfig& config, EngineOptions* options);
 // INVALID_ARGUMENT naming it.
 absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& limits);
 
+// OK where session-state-mib, prefix-cache-mib and, with state-dir, state-disk-mib are 0 or hold at
+// least one state. Errors: INVALID_ARGUMENT naming the first that does not.
+absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& limits);
+
 // Files in STATE-DIR/NAME; empty where config.state_dir is "". Errors: as OpenStateDirectory.
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name);
 

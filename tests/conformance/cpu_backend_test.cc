@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/memory.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet::testing {
@@ -74,6 +76,33 @@ TEST_F(CpuBackendTest, MoreSessionsThanMemoryIsAnErrorThatNamesTheArithmetic) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(word));
   }
   EXPECT_EQ(GetErrorDetail(CreateCpuBackend(model_, {.num_slots = 0}).status()).field, "num_slots");
+}
+
+TEST_F(CpuBackendTest, SlotsThatAreNotGivenTakeHalfOfWhatIsLeft) {
+  Start(TinyConfig());
+  CpuBackendOptions options;
+  options.num_slots = std::nullopt;
+  options.threads = 1;
+  auto backend = CreateCpuBackend(model_, options);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  EXPECT_EQ((*backend)->limits().num_slots, 256);
+  EXPECT_EQ((*backend)->limits().slots_choice, "auto: at most 256");
+  // What others have reserved is not left.
+  const auto slot = int64_t((*backend)->limits().bytes_per_slot);
+  const int64_t left = 20 * slot;
+  options.reserved_bytes =
+      ReadHostMemory().total - int64_t((*backend)->limits().weight_bytes) - left;
+  backend = CreateCpuBackend(model_, options);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  EXPECT_EQ((*backend)->limits().num_slots, 10);
+  EXPECT_EQ((*backend)->limits().max_rows, 10);
+  EXPECT_THAT((*backend)->limits().slots_choice,
+              HasSubstr(absl::StrCat("auto: half of the ", left, " bytes left of ")));
+  // One slot is made even where it does not take half.
+  options.reserved_bytes += 19 * slot;
+  backend = CreateCpuBackend(model_, options);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  EXPECT_EQ((*backend)->limits().num_slots, 1);
 }
 
 }  // namespace

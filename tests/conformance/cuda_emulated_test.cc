@@ -341,7 +341,7 @@ TEST_F(CudaEmulatedTest, TooLittleMemoryNamesTheArithmeticAndWhatWouldFit) {
   const size_t end = message.find(" slots would fit");
   const size_t begin = message.rfind(' ', end - 1) + 1;
   options.num_slots = std::atoi(message.substr(begin, end - begin).c_str());
-  ASSERT_GT(options.num_slots, 0) << message;
+  ASSERT_GT(*options.num_slots, 0) << message;
   ASSERT_NE(New(options), nullptr) << message;
   // And a failure behind the arithmetic's back says the same.
   for (const int n : {1, 5, 20}) {

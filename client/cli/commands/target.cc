@@ -57,8 +57,6 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse&
     config.listen = "127.0.0.1:0";
   } else {
     config.listen.clear();
-    // As many as a request of ours asks for; each holds a state from the start.
-    config.slots = 64;
   }
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Create(config);
   if (!server.ok()) return LoadError(server.status());

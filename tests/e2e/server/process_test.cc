@@ -342,6 +342,10 @@ TEST(ProcessTest, AFailureIsOneLineThatSaysWhatAndWhere) {
   const std::string taken = "127.0.0.1:" + std::to_string(listening["port"].get<int>());
   TempDir directory;
   ASSERT_TRUE(WriteRandomModel(directory.File("cut"), TinyConfig(), 1).ok());
+  ModelConfig wide = TinyConfig();
+  wide.key_dim = wide.value_dim = 512;  // a state of some 4 MiB
+  const std::string large = directory.File("large");
+  ASSERT_TRUE(WriteRandomModel(large, wide, 1).ok());
   ASSERT_TRUE(WriteFile(directory.File("cut/model.safetensors"), "short").ok());
   ASSERT_TRUE(WriteFile(directory.File("bad.json"), R"({"modle": []})").ok());
   const std::string stream = kModels + kStream;
@@ -355,6 +359,13 @@ TEST(ProcessTest, AFailureIsOneLineThatSaysWhatAndWhere) {
       {Flags({"--slots", "0"}), 2, "slots is 0"},
       {Flags({"--slots", "4096", "--parked-state-mib", "1"}), 2,
        "parked-state-mib is 1; the states of 4096 slots twice take at least "},
+      {{"--model", large, "--session-state-mib", "1"},
+       2,
+       "session-state-mib is 1, which is less than one state of this model, "},
+      {{"--model", large, "--prefix-cache-mib", "2"}, 2, "prefix-cache-mib is 2, which is less"},
+      {{"--model", large, "--state-dir", directory.File("states"), "--state-disk-mib", "3"},
+       2,
+       "state-disk-mib is 3, which is less"},
       {{"--config", directory.File("bad.json")}, 2, "bad.json: \"modle\" is not a setting"},
       {{"--config", "/no/such.json"}, 2, "/no/such.json"},
       {{"--model", "/no/such/model"}, 2, "/no/such/model"},

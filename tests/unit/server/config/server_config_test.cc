@@ -61,7 +61,23 @@ TEST(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverDefaults) {
   EXPECT_EQ(command->config.threads, 5);
   EXPECT_EQ(command->config.max_queue, 7);
   EXPECT_FALSE(command->config.reflection);
-  EXPECT_EQ(command->config.slots, 256);
+  EXPECT_EQ(command->config.slots, std::nullopt);
+}
+
+TEST(ServerConfigTest, SlotsAreANumberOrAuto) {
+  const TempFile file(R"({"slots": 7})");
+  EXPECT_EQ(Parse({"--config", file.path.c_str(), "--model", "m"})->config.slots, 7);
+  const char* const config = file.path.c_str();
+  EXPECT_EQ(Parse({"--config", config, "--model", "m", "--slots", "9"})->config.slots, 9);
+  const auto by_flag = Parse({"--config", config, "--model", "m", "--slots", "auto"});
+  ASSERT_TRUE(by_flag.ok()) << by_flag.status();
+  EXPECT_EQ(by_flag->config.slots, std::nullopt);
+  ServerConfig read = by_flag->config;
+  read.slots = 3;
+  ASSERT_TRUE(ApplyServerConfigJson(R"({"slots": "auto"})", &read).ok());
+  EXPECT_EQ(read.slots, std::nullopt);
+  EXPECT_THAT(ServerConfigToJson(read), HasSubstr("\"slots\": \"auto\""));
+  EXPECT_THAT(Parse({"--help"})->output, HasSubstr("--slots N=auto"));
 }
 
 TEST(ServerConfigTest, ModelsOfFlagsReplaceThoseOfTheFile) {
@@ -77,6 +93,7 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   config.listen = "[::1]:0";
   config.weights = "bf16";
   config.max_queue = 3;
+  config.slots = 8;
   config.max_open_sessions = 5;
   config.max_tenant_sessions = 4;
   config.session_state_mib = 7;
@@ -87,6 +104,7 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   EXPECT_EQ(ServerConfigToJson(read), ServerConfigToJson(config));
   EXPECT_THAT(read.models, ElementsAre("one", "two"));
   EXPECT_EQ(read.weights, "bf16");
+  EXPECT_EQ(read.slots, 8);
   EXPECT_EQ(read.max_open_sessions, 5);
   EXPECT_EQ(read.max_tenant_sessions, 4);
   EXPECT_EQ(read.session_state_mib, 7);
@@ -106,6 +124,8 @@ TEST(ServerConfigTest, JsonErrorsNameTheKey) {
       {R"({"threads": 3000000000})", "threads is 3000000000; it must be an integer"},
       {R"({"model": "dir"})", "model is \"dir\"; it must be an array of strings"},
       {R"({"model": [1]})", "it must be an array of strings"},
+      {R"({"slots": "many"})", "slots is \"many\"; it must be an integer or \"auto\""},
+      {R"({"slots": 2.5})", "slots is 2.5; it must be an integer or \"auto\""},
       {R"({"reflection": 1})", "it must be true or false"},
       {R"({"listen": null})", "it must be a string"},
       {R"([])", "object"},
@@ -138,7 +158,8 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "stray"}, "stray"},
       {{"--model", "m", "--threads", "many"}, "--threads"},
       {{"--model", "m", "--threads", "-1"}, "threads is -1; allowed: 0 to 4096"},
-      {{"--model", "m", "--slots", "0"}, "slots is 0; allowed: 1 to"},
+      {{"--model", "m", "--slots", "0"}, "slots is 0; allowed: auto, or 1 to"},
+      {{"--model", "m", "--slots", "many"}, "--slots: is \"many\"; it must be an integer or auto"},
       {{"--model", "m", "--max-tenant-slots", "-1"}, "max-tenant-slots is -1; allowed: 0 to"},
       {{"--model", "m", "--max-request-tokens", "0"}, "max-request-tokens is 0; allowed: 1 to"},
       {{"--model", "m", "--max-open-sessions", "-1"}, "max-open-sessions is -1; allowed: 0 to"},
