@@ -151,7 +151,7 @@ class CallTests:
         self.assertEqual(image.content, rivulet.ImageContent(4, 11, 1))
         self.assertEqual(image.architecture.mixture, rivulet.Mixture(10, 256))
         self.assertIsNone(image.architecture.bos_token_id)
-        self.assertEqual(self.call(lambda c: c.model(TEXT)).content, rivulet.TextContent(ALPHABET))
+        self.assertEqual(self.call(lambda c: c.model(TEXT)).content, rivulet.TextContent(ALPHABET, "char", len(ALPHABET)))
         (load,) = self.call(lambda c: c.load(BOUNDED))
         self.assertEqual((load.model, load.slots, load.draining), (BOUNDED, 64, False))
         self.assertEqual(len(self.call(lambda c: c.load())), 5)

@@ -86,7 +86,7 @@ class ReflectionClientTest(CommandTest):
              "rivulet.v1.SessionService"],
         )
         methods = self.client.pool.FindServiceByName(SERVICE).methods_by_name
-        self.assertEqual(sorted(methods), ["Generate", "GetLoad", "GetModel", "ListModels", "Score"])
+        self.assertEqual(sorted(methods), ["Detokenize", "Generate", "GetLoad", "GetModel", "ListModels", "Score", "Tokenize"])
         self.assertEqual([name for name in methods if methods[name].server_streaming], ["Generate"])
 
     def test_health_is_described_and_called_by_what_is_described(self):

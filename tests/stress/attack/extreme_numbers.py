@@ -139,6 +139,8 @@ class Attack:
             "Generate": generate,
             "Score": {"tokens": {"ids": [1, 2, 3]}, "logprobs": True},
             "Multiplex": {"key": "1", "generate": generate},
+            "Tokenize": {"text": "a"},
+            "Detokenize": {"ids": [1]},
             "ListModels": {},
             "GetModel": {},
             "GetLoad": {},

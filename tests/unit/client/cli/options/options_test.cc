@@ -271,7 +271,7 @@ TEST(OptionsTest, RefusesWhatAnImageHasNoUseFor) {
 TEST(OptionsTest, RefusesWhatIsNoCommand) {
   EXPECT_NE(Refusal({}), "accepted");
   EXPECT_THAT(Refusal({"bogus"}),
-              HasSubstr("unknown command \"bogus\"; choose one of generate, score, bench"));
+              HasSubstr("unknown command \"bogus\"; choose one of generate, score, tokenize"));
   EXPECT_THAT(Refusal({"models", "--target", "a:1", "surplus"}), HasSubstr("surplus"));
   EXPECT_NE(Refusal({"models", "health", "--target", "a:1"}), "accepted");
 }
