@@ -6,9 +6,13 @@
 // code point that went into the first. So -n says that the composed code point takes n code points
 // of the text beside its own, and 1 that it takes none. The offsets of `tokenizers` follow from the
 // same count.
+//
+// Marks that Unicode got after version 9 count as starters, and their one composition is left out:
+// `tokenizers` has the tables of version 9, and a checkpoint was trained on its tokens.
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "model/base/utf8.h"
@@ -23,8 +27,30 @@ struct Piece {
   int combining_class = 0;
 };
 
+// Code points with a combining class that version 9 of Unicode does not have, up to version 15.
+struct MarkRange {
+  int32_t first, last;
+};
+constexpr MarkRange kNewMarks[] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
+    {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
+    {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0xA82C, 0xA82C},   {0x10D24, 0x10D27},
+    {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85},
+    {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A},
+    {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0}, {0x11A34, 0x11A34},
+    {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45},
+    {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F},
+    {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
+};
+constexpr int32_t kNewComposition = 0x11938;  // of U+11935 and U+11930
+
 int CombiningClass(int32_t code_point) {
-  return utf8proc_get_property(code_point)->combining_class;
+  const int combining_class = utf8proc_get_property(code_point)->combining_class;
+  if (combining_class == 0) return 0;
+  const auto range =
+      std::lower_bound(std::begin(kNewMarks), std::end(kNewMarks), code_point,
+                       [](const MarkRange& marks, int32_t at) { return marks.last < at; });
+  return range != std::end(kNewMarks) && range->first <= code_point ? 0 : combining_class;
 }
 
 // The code point that the pair composes to, -1 where there is none.
@@ -32,7 +58,7 @@ int32_t ComposePair(int32_t first, int32_t second) {
   utf8proc_int32_t pair[] = {first, second, 0};
   const auto length = utf8proc_normalize_utf32(
       pair, 2, static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
-  return length == 1 ? pair[0] : -1;
+  return length == 1 && pair[0] != kNewComposition ? pair[0] : -1;
 }
 
 // Decomposed, and marks in canonical order.
@@ -44,6 +70,10 @@ std::vector<Piece> Decompose(absl::string_view text) {
     uint32_t code_point = 0;
     text.remove_prefix(DecodeUtf8(text, &code_point));
     utf8proc_int32_t made[kMostPieces] = {};
+    if (static_cast<int32_t>(code_point) == kNewComposition) {
+      pieces.push_back({kNewComposition, 0, 0});
+      continue;
+    }
     int boundary = 0;
     const auto count =
         utf8proc_decompose_char(static_cast<int32_t>(code_point), made, kMostPieces,

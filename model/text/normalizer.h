@@ -4,7 +4,8 @@
 // NFC comes from utf8proc (Unicode 15; a library of 350 KB without data files, where ICU brings
 // 30 MB): decomposition of a code point, combining classes, composition of a pair. The walk over
 // the text is ours, as offsets need to know which code points became which.
-// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
+// Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py,
+// tests/conformance/libraries/vocabularies_test.py
 #pragma once
 
 #include <string>
@@ -40,7 +41,8 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
-// Canonical composition (NFC). The composed code point stands for the first of those it is made of.
+// Canonical composition (NFC) as `tokenizers` does it: marks that Unicode got after version 9 are
+// starters. The composed code point stands for the first of those it is made of.
 AlignedText ComposeCanonically(AlignedText text);
 // `content` before the text, unless that is empty; stands for the text's first code point.
 AlignedText PrependText(absl::string_view content, AlignedText text);

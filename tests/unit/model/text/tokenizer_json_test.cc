@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "model/base/error.h"
+#include "model/text/normalizer.h"
 #include "model/text/text_tokenizer.h"
 
 namespace rivulet {
@@ -101,6 +102,20 @@ TEST(TokenizerJsonTest, ComposesBeforeItMerges) {
   EXPECT_THAT(tokens->ids, ElementsAre(8, 9, 0));
   // The composed character stands for the first that it is made of.
   EXPECT_THAT(tokens->spans, ElementsAre(SourceSpan{0, 1}, SourceSpan{0, 1}, SourceSpan{3, 4}));
+}
+
+// As in `tokenizers`, whose tables are those of Unicode 9.
+TEST(TokenizerJsonTest, MarksOfLaterVersionsOfUnicodeAreStarters) {
+  const auto composed = [](absl::string_view text) {
+    return std::string(ComposeCanonically(AlignedText(text, 0)).text());
+  };
+  const char* const kept[] = {
+      "x\u1DFA\u0316",     "x\u0301\u07FD",        "e\u1DFA\u0301",
+      "x\U0001E4EF\u0316", "\U00011935\U00011930", "\U00011938",
+  };
+  for (const char* text : kept) EXPECT_EQ(composed(text), text);
+  EXPECT_EQ(composed("x\u1DF5\u0316"), "x\u0316\u1DF5");  // Unicode 9 has both
+  EXPECT_EQ(composed("e\u0316\u0301"), "\u00E9\u0316");
 }
 
 TEST(TokenizerJsonTest, BadTextIsAnErrorThatNamesTheByte) {
