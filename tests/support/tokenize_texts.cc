@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tokenize_texts FILE: tokenizes what stands on stdin with a vocabulary, for tests that compare us
-// with others. FILE is a tokenizer.json.
+// with others. FILE is a tokenizer.json, or the RWKV World vocabulary, whose name ends in .txt.
 //   stdin   for each text: a line "BYTES AT_START ADD_SPECIAL PARSE_SPECIAL", then the bytes
 //   stdout  for each text a line: ids, "|", begin:end of each, "|", what the ids decode to in hex;
 //           or "error REASON MESSAGE"
@@ -11,9 +11,11 @@
 #include <string>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "model/base/error.h"
 #include "model/text/text_tokenizer.h"
+#include "model/text/world_vocabulary.h"
 
 namespace rivulet {
 namespace {
@@ -32,8 +34,10 @@ void Print(const TextTokenizer& tokenizer, const TextTokens& tokens) {
 
 int Run(const char* path) {
   std::ifstream file(path, std::ios::binary);
-  const std::string json((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const auto tokenizer = ParseTokenizerJson(json);
+  const std::string vocabulary((std::istreambuf_iterator<char>(file)),
+                               std::istreambuf_iterator<char>());
+  const auto tokenizer = absl::EndsWith(path, ".txt") ? ParseWorldVocabulary(vocabulary)
+                                                      : ParseTokenizerJson(vocabulary);
   if (!tokenizer.ok()) {
     std::cout << "error " << GetErrorDetail(tokenizer.status()).reason << ' '
               << tokenizer.status().message() << '\n';
