@@ -18,6 +18,18 @@ from rivulet_tools.model_directory import encoded, new_directory
 from rivulet_tools.torch_file import TorchFile
 
 VOCABULARY = "rwkv_vocab_v20230424.txt"  # as the directory calls it
+# What the server reads of it.
+MAX_VOCABULARY_BYTES, MAX_VOCABULARY_IDS, MAX_TOKEN_BYTES = 64 << 20, 1 << 20, 256
+_LINE = re.compile(rb"([0-9]{1,9}) (b?['\"].*) ([0-9]{1,9})", re.DOTALL)
+_ESCAPE = rb"\\[nrt\\'\"]|\\x[0-9A-Fa-f]{2}"
+_LITERAL = re.compile(
+    b"|".join(
+        rb"%s%s(?:[^%s\\%s]|%s)*%s" % (prefix, quote, quote, others, escapes, quote)
+        for quote in (b"'", b'"')
+        for prefix, others, escapes in ((b"", b"", _ESCAPE + rb"|\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}"), (b"b", rb"\x80-\xff", _ESCAPE))
+    ),
+    re.DOTALL,
+)
 HEAD_DIM = 64
 LORAS = "wavg"
 # One tensor of a layer to another of the same numbers.
@@ -108,28 +120,45 @@ def configuration(sizes: Sizes, dtype: str) -> dict[str, Any]:
     } | {f"{name}_low_rank_dim": sizes.ranks[c] for name, c in ranks.items() if c in sizes.ranks}  # fmt: skip
 
 
+def token_of(literal: bytes) -> bytes:
+    """The bytes of a Python literal, of those that the server reads: one piece, no prefix but b, simple escapes. Raises ValueError."""
+    if not _LITERAL.fullmatch(literal):
+        raise ValueError("no literal that the server reads")
+    value = ast.literal_eval(literal.decode())
+    return value.encode() if isinstance(value, str) else value
+
+
 def read_vocabulary(path: pathlib.Path, vocab_size: int) -> bytes:
-    """The bytes of a World vocabulary, each line checked: `id literal length`. Raises BadInput with the line."""
+    """The bytes of a World vocabulary that the server reads, too (model/text/world_vocabulary.h). Raises BadInput with the line."""
     try:
         data = path.read_bytes()
-        lines = data.decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise BadInput(f"--vocab {path}: {error}") from error
-    seen: set[int] = set()
-    for number, line in enumerate(lines, 1):
+    if len(data) > MAX_VOCABULARY_BYTES:
+        raise BadInput(f"--vocab {path}: {len(data)} bytes; allowed: at most {MAX_VOCABULARY_BYTES}")
+    ids: set[int] = set()
+    tokens: set[bytes] = set()
+    largest = min(vocab_size, MAX_VOCABULARY_IDS) - 1
+    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else [], 1):
+        where = f"--vocab {path}:{number}"
+        parts = _LINE.fullmatch(line.removesuffix(b"\r"))
         try:
-            index, rest = line.split(" ", 1)
-            literal, length = rest.rsplit(" ", 1)
-            token = ast.literal_eval(literal)
-            token = token.encode() if isinstance(token, str) else token
-            good = isinstance(token, bytes) and len(token) == int(length) and 0 < int(index) < vocab_size and int(index) not in seen
-            seen.add(int(index))
-        except (ValueError, SyntaxError, UnicodeEncodeError):
-            good = False
-        if not good:
-            raise BadInput(f"--vocab {path}:{number}: {line[:80]!r}; allowed: ID LITERAL BYTES, each ID once, from 1 to {vocab_size - 1}")
-    if not seen:
-        raise BadInput(f"--vocab {path}: holds no token")
+            if parts is None:
+                raise ValueError
+            index, token, length = int(parts[1]), token_of(parts[2]), int(parts[3])
+        except (ValueError, SyntaxError) as error:
+            raise BadInput(f"{where}: {line[:80]!r}; allowed: ID LITERAL BYTES, the literal as Python's repr writes it") from error
+        if not 1 <= index <= largest or index in ids:
+            raise BadInput(f"{where}: the id {index}; allowed: 1 to {largest}, each once")
+        if not 1 <= len(token) <= MAX_TOKEN_BYTES or len(token) != length:
+            raise BadInput(f"{where}: a token of {len(token)} bytes and the length {length}; allowed: the same, from 1 to {MAX_TOKEN_BYTES}")
+        if token in tokens:
+            raise BadInput(f"{where}: the token {token!r} a second time")
+        ids.add(index)
+        tokens.add(token)
+    for byte in range(256):
+        if bytes([byte]) not in tokens:
+            raise BadInput(f"--vocab {path}: there is no token for the byte 0x{byte:02X}, so not every text could be written in tokens")
     return data
 
 

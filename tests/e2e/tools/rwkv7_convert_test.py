@@ -6,6 +6,7 @@ the tensors of the .pth. No PyTorch is needed: the test writes the file of torch
 import json
 import pathlib
 import pickle
+import re
 import struct
 import sys
 import tempfile
@@ -17,14 +18,18 @@ from unittest import mock
 
 import numpy as np
 from command import CommandTest, Result, rivulet, token_lines
-from torch_python import module
+from torch_python import TOOLS, module
+
+sys.path.insert(0, str(TOOLS))
+from rivulet_tools import rwkv7  # noqa: E402
+from rivulet_tools.errors import BadInput  # noqa: E402
 
 VOCAB, WIDTH, HEADS, LAYERS, FFN = 43, 128, 2, 3, 160
 RANKS = {"w": 6, "a": 5, "v": 4, "g": 7}
 STORAGES = {"F32": ("FloatStorage", "<f4"), "F16": ("HalfStorage", "<f2"), "BF16": ("BFloat16Storage", "<u2")}
 
 
-def checkpoint(seed: int = 1) -> dict[str, np.ndarray]:
+def checkpoint(seed: int = 1, vocab: int = VOCAB) -> dict[str, np.ndarray]:
     """Random tensors, none of them trivial, with the names and shapes of the author's files."""
     random = np.random.default_rng(seed)
 
@@ -34,7 +39,7 @@ def checkpoint(seed: int = 1) -> dict[str, np.ndarray]:
     def norm(name: str) -> dict[str, np.ndarray]:
         return {f"{name}.weight": around(1, 0.2, WIDTH), f"{name}.bias": around(0, 0.2, WIDTH)}
 
-    tensors = {"emb.weight": around(0, 1, VOCAB, WIDTH), "head.weight": around(0, 0.1, VOCAB, WIDTH), **norm("ln_out"), **norm("blocks.0.ln0")}
+    tensors = {"emb.weight": around(0, 1, vocab, WIDTH), "head.weight": around(0, 0.1, vocab, WIDTH), **norm("ln_out"), **norm("blocks.0.ln0")}
     for i in range(LAYERS):
         b = f"blocks.{i}."
         tensors |= norm(b + "ln1") | norm(b + "ln2") | norm(b + "att.ln_x")
@@ -235,18 +240,46 @@ class Rwkv7Test(CommandTest):
         self.assertIn("BEYOND THE LIMITS", self.convert("--expect", self.folder / "golden.json", "--force", code=1).out)
 
     def test_a_vocabulary_is_checked_and_copied(self) -> None:
-        self.save(checkpoint())
+        self.save(checkpoint(vocab=300))
         vocabulary = self.folder / "vocab.txt"
-        vocabulary.write_text("1 '\\x00' 1\n2 'a b' 3\n3 b'\\xe2\\x80' 2\n42 '\\n' 1\n")
-        self.convert("--vocab", vocabulary)
-        copies = [path for path in self.model.iterdir() if path.name.startswith("rwkv_vocab")]
-        self.assertEqual([path.read_text() for path in copies], [vocabulary.read_text()])
-        self.convert("--vocab", vocabulary, "--force")
+        every_byte = [f"{i + 1} b'\\x{i:02x}' 1" for i in range(256)]
+        lines = [*every_byte, "257 'a b' 3", "258 b'\\xe2\\x80' 2", "259 '\\u00e9\\U0001F600' 6", '260 "it\'s" 4', "299 'é\u2028\x0b' 6"]
+        for end in ("\n", "\r\n", ""):
+            vocabulary.write_bytes((end or "\n").join(lines).encode() + end.encode())
+            self.convert("--vocab", vocabulary, "--force")
+            (copy,) = (path for path in self.model.iterdir() if path.name.startswith("rwkv_vocab"))
+            self.assertEqual(copy.read_bytes(), vocabulary.read_bytes())
+            (model,) = self.succeeds(rivulet("models", "--model", self.model, "--backend", "cpu", "--json")).lines()
+            self.assertEqual(model["tokenizer"], {"kind": "world", "size": 300})
+        vocabulary.write_bytes("\n".join([*every_byte, "1 'ab' 2"]).encode())
         self.model.rename(self.folder / "aside")
-        for line in ("43 'a' 1", "0 'a' 1", "2 'é' 1", "2 'a'", "x 'a' 1", "2 __import__('os') 1", "1 'c' 1"):
-            vocabulary.write_text(f"1 'b' 1\n{line}\n")
-            self.refused("--vocab", "vocab.txt:2", args=("--vocab", vocabulary))
+        self.refused("--vocab", "vocab.txt:257", args=("--vocab", vocabulary))
         self.refused("--vocab", "no-such", args=("--vocab", self.folder / "no-such"))
+
+    def test_a_vocabulary_that_the_server_refuses_is_refused_with_its_line(self) -> None:
+        self.save(checkpoint(vocab=300))
+        self.convert()
+        vocabulary = self.model / rwkv7.VOCABULARY
+
+        def check(lines: list[str], mention: str, of_server: str) -> None:
+            vocabulary.write_bytes("".join(f"{line}\n" for line in lines).encode())
+            with self.assertRaisesRegex(BadInput, re.escape(mention)):
+                rwkv7.read_vocabulary(vocabulary, 300)
+            self.fails(rivulet("models", "--model", self.model), 2, of_server)
+
+        every_byte = [f"{i + 1} b'\\x{i:02x}' 1" for i in range(256)]
+        literals = ("'\\a' 1", "'\\0' 1", "'\\101' 1", "'\\N{DIGIT ONE}' 1", "b'\\u0041' 6", "r'ab' 2", "u'ab' 2", "B'ab' 2", "'a' 'b' 2", '"""ab""" 2')
+        literals += ("'a'b' 3", "'\\ud800' 3", "'\\U00110000' 4", "b'é' 2", "__import__('os') 1", "12 1", "'ab", "'ab' 2 2", "'ab' x", "'ab' 3", "'' 0")
+        literals += (f"'{'a' * 257}' 257", "'a' 1", "'\\x61' 1")  # the last two: a token of a line before
+        for line in (*(f"257 {literal}" for literal in literals), "0 'ab' 2", "256 'ab' 2", "x 'ab' 2", "１ 'ab' 2", "2_57 'ab' 2", "-1 'ab' 2", "", "257"):
+            with self.subTest(line):
+                check([*every_byte, line, "258 'xyz' 3"], f"{vocabulary}:257: ", "line 257")
+        check([], "0x00", "0x00")
+        check(every_byte[:77] + every_byte[78:], "0x4D", "0x4D")
+        for line in ("300 'ab' 2", "1000000 'ab' 2"):  # the server reads ids that the model does not have
+            vocabulary.write_bytes("\n".join([*every_byte, line]).encode())
+            with self.assertRaisesRegex(BadInput, "the id .*; allowed: 1 to 299"):
+                rwkv7.read_vocabulary(vocabulary, 300)
 
     def test_a_checkpoint_with_other_tensors_is_refused_by_name(self) -> None:
         def without(name: str) -> dict:
