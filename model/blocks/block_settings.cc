@@ -55,20 +55,26 @@ absl::Status ParseCommon(SettingsReader* settings, BlockConfig* config) {
                       "attn_mode",
                       "bos_token_id",
                       "chunk_size",
+                      "chunk_size_feed_forward",
                       "dtype",
                       "fuse_cross_entropy",
                       "fuse_linear_cross_entropy",
                       "fuse_norm",
                       "fuse_swiglu",
+                      "id2label",
                       "initializer_range",
+                      "label2id",
                       "max_position_embeddings",
                       "pad_token_id",
                       "residual_in_fp32",
                       "rescale_prenorm_residual",
+                      "return_dict",
+                      "tokenizer_class",
                       "torch_dtype",
                       "transformers_version",
                       "use_cache",
                       "use_l2warp",
+                      "_attn_implementation_autoset",
                       "_name_or_path"});
   RIVULET_RETURN_IF_ERROR(settings->Count("vocab_size", 0, &config->vocab_size));
   RIVULET_RETURN_IF_ERROR(settings->Count("hidden_size", 0, &config->hidden_size));
@@ -128,7 +134,9 @@ absl::Status CheckSameHeads(SettingsReader* settings, absl::string_view name,
 // What the models of flash-linear-attention share, RWKV-7 apart.
 absl::Status ParseFla(SettingsReader* settings, double hidden_ratio, BlockConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->OneOf("hidden_act", {"swish", "silu"}));
-  RIVULET_RETURN_IF_ERROR(ParseEps(settings, "norm_eps", 1e-6, config));
+  RIVULET_ASSIGN_OR_RETURN(const absl::string_view eps,
+                           Spelling(settings, "norm_eps", "rms_norm_eps"));
+  RIVULET_RETURN_IF_ERROR(ParseEps(settings, eps, 1e-6, config));
   RIVULET_RETURN_IF_ERROR(settings->Only("elementwise_affine", true));
   RIVULET_RETURN_IF_ERROR(settings->Absent("attnres_block_size"));
   return ParseFfn(settings, hidden_ratio, 2.0 / 3, 256, config);
@@ -143,7 +151,7 @@ absl::Status ParseGated(SettingsReader* settings, double expand_k, double expand
       ParseExpanded(settings, "expand_v", expand_v, *config, &config->value_dim));
   RIVULET_RETURN_IF_ERROR(CheckSameHeads(settings, "num_kv_heads", *config));
   RIVULET_RETURN_IF_ERROR(settings->Only("use_short_conv", false));
-  settings->Harmless({"conv_size"});  // of the convolution that is off
+  settings->Harmless({"conv_size", "share_conv_kernel"});  // of the convolution that is off
   RIVULET_RETURN_IF_ERROR(settings->Only("use_output_gate", true));
   config->output_gate = true;
   return settings->Absent("feature_map");
@@ -195,7 +203,7 @@ absl::Status ParseHgrn2(SettingsReader* settings, BlockConfig* config) {
   config->key_dim = expand;
   config->value_dim = config->hidden_size / config->num_heads;
   RIVULET_RETURN_IF_ERROR(settings->Only("use_short_conv", false));
-  settings->Harmless({"conv_size"});
+  settings->Harmless({"conv_size", "share_conv_kernel"});
   return settings->Only("use_lower_bound", true);
 }
 
@@ -203,6 +211,7 @@ absl::Status ParseHgrn2(SettingsReader* settings, BlockConfig* config) {
 absl::Status ParseShortConv(SettingsReader* settings, BlockConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Only("use_short_conv", true));
   RIVULET_RETURN_IF_ERROR(settings->Only("conv_bias", false));
+  RIVULET_RETURN_IF_ERROR(settings->Only("share_conv_kernel", false));
   RIVULET_RETURN_IF_ERROR(settings->Bool("allow_neg_eigval", false, &config->negative_eigenvalues));
   return settings->Count("conv_size", 4, &config->conv_width, 8);
 }
@@ -280,13 +289,21 @@ absl::Status ParseTimeStepLimit(SettingsReader* settings, BlockConfig* config) {
 }
 
 absl::Status ParseMamba2(SettingsReader* settings, BlockConfig* config) {
-  settings->Harmless({"time_step_floor", "time_step_max", "time_step_min", "time_step_rank"});
+  // Of training: how parameters were drawn.
+  settings->Harmless({"A_init_range", "conv_init", "dt_init_floor", "dt_max", "dt_min",
+                      "time_step_floor", "time_step_max", "time_step_min", "time_step_rank"});
   RIVULET_ASSIGN_OR_RETURN(const absl::string_view eps,
                            Spelling(settings, "layer_norm_epsilon", "norm_eps"));
   RIVULET_RETURN_IF_ERROR(ParseEps(settings, eps, 1e-5, config));
+  if (eps == "layer_norm_epsilon") {
+    // transformers 4.44 writes true; only its training reads it.
+    settings->Harmless({"norm_before_gate"});
+  } else {
+    RIVULET_RETURN_IF_ERROR(settings->Only("norm_before_gate", false));
+  }
   RIVULET_RETURN_IF_ERROR(settings->OneOf("hidden_act", {"silu", "swish"}));
   RIVULET_RETURN_IF_ERROR(settings->Only("rmsnorm", true));
-  RIVULET_RETURN_IF_ERROR(settings->Only("norm_before_gate", false));
+  RIVULET_RETURN_IF_ERROR(settings->Only("rms_norm", true));
   RIVULET_RETURN_IF_ERROR(settings->Only("D_has_hdim", false));
   RIVULET_RETURN_IF_ERROR(settings->Count("num_heads", 128, &config->num_heads));
   RIVULET_RETURN_IF_ERROR(settings->Count("head_dim", 64, &config->value_dim));

@@ -124,6 +124,29 @@ TEST(BlockSettingsTest, OldSpellingsMeanTheSame) {
                 "INVALID_CONFIG", "norm_eps", "stands beside layer_norm_epsilon");
 }
 
+// What released versions of the libraries wrote.
+TEST(BlockSettingsTest, SettingsOfEarlierVersionsAreKnown) {
+  const auto with = [](absl::string_view config, absl::string_view more) {
+    return absl::StrReplaceAll(
+        config, {{"\"num_hidden_layers\"", absl::StrCat(more, ", \"num_hidden_layers\"")}});
+  };
+  const std::string known[] = {
+      with(kMamba2, R"("rms_norm": true, "norm_before_gate": true, "time_step_rank": "auto")"),
+      absl::StrReplaceAll(
+          with(kMamba2, R"("A_init_range": [1, 16], "conv_init": 0.5, "dt_init_floor": 1e-4,
+                           "dt_max": 0.1, "dt_min": 0.001, "rmsnorm": true)"),
+          {{"layer_norm_epsilon", "norm_eps"}, {"time_step_limit", "dt_limit"}}),
+      with(kRwkv7, R"("_attn_implementation_autoset": true, "tokenizer_class": "Rwkv")"),
+      Fla("gla", R"("share_conv_kernel": true)"),
+      Fla("delta_net", R"("share_conv_kernel": false)"),
+  };
+  for (const std::string& text : known) EXPECT_TRUE(Parse(text).ok()) << Parse(text).status();
+  const auto old =
+      Parse(absl::StrReplaceAll(Fla("gla"), {{"\"norm_eps\": 1e-6", "\"rms_norm_eps\": 0.5"}}));
+  ASSERT_TRUE(old.ok()) << old.status();
+  EXPECT_EQ(old->norm_eps, 0.5f);
+}
+
 TEST(BlockSettingsTest, WhatChangesTheMathematicsIsRefusedByName) {
   const std::pair<std::string, std::string> refused[] = {
       {Fla("gla", R"("use_gv": true)"), "use_gv"},
@@ -138,6 +161,7 @@ TEST(BlockSettingsTest, WhatChangesTheMathematicsIsRefusedByName) {
       {Fla("delta_net", R"("use_short_conv": false)"), "use_short_conv"},
       {Fla("delta_net", R"("conv_bias": true)"), "conv_bias"},
       {Fla("delta_net", R"("use_beta": false)"), "use_beta"},
+      {Fla("delta_net", R"("share_conv_kernel": true)"), "share_conv_kernel"},
       {Fla("delta_net", R"("use_output_norm": false)"), "use_output_norm"},
       {Fla("delta_net", R"("qk_norm": "sum")"), "qk_norm"},
       {Fla("delta_net", R"("qk_activation": "elu")"), "qk_activation"},
@@ -149,7 +173,10 @@ TEST(BlockSettingsTest, WhatChangesTheMathematicsIsRefusedByName) {
       {absl::StrReplaceAll(Fla("gla"), {{"swish", "powlu"}}), "hidden_act"},
       {absl::StrReplaceAll(Fla("gla"), {{"\"attn\": null", R"("attn": {"layers": [1]})"}}), "attn"},
       {absl::StrReplaceAll(kMamba2, {{"\"expand\"", "\"rmsnorm\": false, \"expand\""}}), "rmsnorm"},
-      {absl::StrReplaceAll(kMamba2, {{"\"expand\"", "\"norm_before_gate\": true, \"expand\""}}),
+      {absl::StrReplaceAll(kMamba2, {{"\"expand\"", "\"rms_norm\": false, \"expand\""}}),
+       "rms_norm"},
+      {absl::StrReplaceAll(kMamba2, {{"\"expand\"", "\"norm_before_gate\": true, \"expand\""},
+                                     {"layer_norm_epsilon", "norm_eps"}}),
        "norm_before_gate"},
       {absl::StrReplaceAll(kMamba2, {{"\"expand\"", "\"D_has_hdim\": true, \"expand\""}}),
        "D_has_hdim"},
@@ -157,7 +184,7 @@ TEST(BlockSettingsTest, WhatChangesTheMathematicsIsRefusedByName) {
       {Fla("llama"), "model_type"},
   };
   for (const auto& [text, field] : refused) ExpectRefused(text, "UNSUPPORTED_MODEL", field, field);
-  ExpectRefused(refused[21].first, "UNSUPPORTED_MODEL", "attn", "softmax attention");
+  ExpectRefused(refused[22].first, "UNSUPPORTED_MODEL", "attn", "softmax attention");
 }
 
 TEST(BlockSettingsTest, WhatCannotBeIsNamed) {
