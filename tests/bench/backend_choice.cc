@@ -63,6 +63,8 @@ bool Apply(const char* argument, Choice* choice) {
     choice->matrix_tflop_per_s = std::atof(rate_of);
   } else if (const char* models = Value(argument, "--models=")) {
     choice->models = models;
+  } else if (const char* model = Value(argument, "--model=")) {
+    choice->model = model;
   } else {
     return false;
   }
@@ -169,9 +171,13 @@ std::shared_ptr<const Model> LoadShape(const Choice& choice, const std::string& 
     const absl::Status written = WriteRwkv7(path, *shape);
     if (!written.ok()) Fail(written.ToString(), 1);
   }
+  return LoadDirectory(path);
+}
+
+std::shared_ptr<const Model> LoadDirectory(const std::string& path) {
   auto model = Model::Load(path);
   if (!model.ok()) Fail(model.status().ToString(), 1);
-  return *model;
+  return *std::move(model);
 }
 
 }  // namespace rivulet::bench

@@ -22,6 +22,7 @@ struct Choice {
   double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device
   double matrix_tflop_per_s = 0;  // --matrix-tflop-per-s=X: the limit of products, likewise
   std::string models;             // --models=DIR: the bundled models
+  std::string model;              // --model=DIR: measure this model alone
 };
 
 // Takes our flags out of the command line; ends the program where one is wrong.
@@ -36,5 +37,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
 // 3072 positions), "110m" (12 layers, hidden 768, 12 heads x 64), "rwkv7-0.4b" (24 layers, hidden
 // 1024) and "rwkv7-1.5b" (24 layers, hidden 2048) have random weights in F16.
 std::shared_ptr<const Model> LoadShape(const Choice& choice, const std::string& name);
+// Ends the program where the directory is no model.
+std::shared_ptr<const Model> LoadDirectory(const std::string& path);
 
 }  // namespace rivulet::bench

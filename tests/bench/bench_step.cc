@@ -10,10 +10,12 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/gemm.h"
+#include "model/cpu/block_weights.h"
 #include "model/cpu/cpu_weights.h"
 #include "model/cpu/thread_team.h"
 #include "tests/bench/backend_choice.h"
@@ -25,25 +27,71 @@ using bench::Choice;
 using bench::LoadShape;
 using bench::NewBackend;
 
-// All matrix products of one step, columns split over the threads, a barrier after each.
+// The model as the other functions here load it: --model, or one of the known shapes.
+std::shared_ptr<const Model> Load(const Choice& choice, const std::string& name) {
+  return choice.model.empty() ? LoadShape(choice, name) : bench::LoadDirectory(choice.model);
+}
+
+// The matrices that a token row is multiplied with, and what holds them.
+struct Products {
+  std::unique_ptr<const CpuWeights> own;
+  std::unique_ptr<const BlockWeights> family;
+  std::vector<const CpuMatrix*> matrices;
+  size_t bytes = 0, widest = 0;  // widest: in values, of an input or output row
+
+  void Add(const CpuMatrix& m) {
+    if (m.packed.panels == nullptr) return;
+    matrices.push_back(&m);
+    bytes += kernels::PackedSize(m.packed.type, m.packed.k, m.packed.n);
+    widest = std::max({widest, size_t(m.packed.k), size_t(kernels::PaddedColumns(m.packed.n))});
+  }
+};
+
+void AddFamily(const BlockWeights& weights, Products* products) {
+  for (const BlockLayer& layer : weights.layers) {
+    products->Add(layer.in);
+    if (const Rwkv7Layer* const own = layer.rwkv7.get()) {
+      for (const CpuMatrix* m : {&own->r, &own->k, &own->v}) products->Add(*m);
+      for (const LowRank* low : {&own->w, &own->a, &own->g, &own->v_mix}) {
+        products->Add(low->first);
+        products->Add(low->second);
+      }
+    }
+    for (const CpuMatrix* m : {&layer.decay, &layer.gate, &layer.out, &layer.up, &layer.down})
+      products->Add(*m);
+  }
+  const bool tied = weights.head.packed.panels == nullptr;
+  products->Add(tied ? weights.embedding : weights.head);
+}
+
+Products LoadProducts(const Model& model, WeightPrecision precision) {
+  Products products;
+  if (model.config().blocks != nullptr) {
+    products.family = *BlockWeights::Load(*model.checkpoint(), *model.config().blocks, precision);
+    AddFamily(*products.family, &products);
+    return products;
+  }
+  products.own = *CpuWeights::Load(model, precision);
+  for (const CpuLayer& layer : products.own->layers) {
+    for (const CpuMatrix* m : {&layer.qkv, &layer.out, &layer.ffn1, &layer.ffn2}) products.Add(*m);
+  }
+  products.Add(products.own->head);
+  return products;
+}
+
+// All matrix products of one step, columns split over the threads, a barrier after each. Counter
+// "bytes": of the matrices, each read once a step or more often.
 void BM_MatrixProducts(benchmark::State& state, const Choice& choice, const std::string& name,
                        WeightPrecision precision) {
-  const auto model = LoadShape(choice, name);
+  const auto model = Load(choice, name);
   const int rows = int(state.range(0)), threads = int(state.range(1));
-  const auto weights = *CpuWeights::Load(*model, precision);
-  std::vector<const CpuMatrix*> matrices;
-  for (const CpuLayer& layer : weights->layers) {
-    for (const CpuMatrix* m : {&layer.qkv, &layer.out, &layer.ffn1, &layer.ffn2})
-      matrices.push_back(m);
-  }
-  matrices.push_back(&weights->head);
-  const size_t widest = size_t(kernels::PaddedColumns(4 * model->config().ffn_size));
-  std::vector<float> x(size_t(rows) * widest, 0.5f), y(size_t(rows) * widest);
+  const Products products = LoadProducts(*model, precision);
+  std::vector<float> x(size_t(rows) * products.widest, 0.5f), y(size_t(rows) * products.widest);
   ThreadTeam team(threads);
   SpinBarrier barrier(threads);
   for (auto _ : state) {
     team.Run([&](int thread) {
-      for (const CpuMatrix* m : matrices) {
+      for (const CpuMatrix* m : products.matrices) {
         kernels::GemmArgs args;
         args.w = m->packed;
         args.bias = m->bias.data();
@@ -62,6 +110,30 @@ void BM_MatrixProducts(benchmark::State& state, const Choice& choice, const std:
   }
   state.counters["tok/s"] =
       benchmark::Counter(double(state.iterations() * rows), benchmark::Counter::kIsRate);
+  state.counters["bytes"] = double(products.bytes);
+}
+
+// The limit of memory: threads that only read, each its part of 1 GiB.
+void BM_ReadMemory(benchmark::State& state) {
+  constexpr size_t kWords = size_t{1} << 27;
+  const size_t threads = size_t(state.range(0)), part = kWords / threads / 8 * 8;
+  const std::vector<uint64_t> memory(kWords, 1);
+  std::vector<uint64_t> sums(threads * 8);  // kept, so that the reads are not optimized away
+  ThreadTeam team{int(threads)};
+  for (auto _ : state) {
+    team.Run([&](int thread) {
+      const uint64_t* const begin = &memory[size_t(thread) * part];
+      uint64_t sum[8] = {};
+      for (size_t i = 0; i < part; i += 8) {
+        for (size_t j = 0; j < 8; ++j) sum[j] += begin[i + j];
+      }
+      std::copy(sum, sum + 8, &sums[size_t(thread) * 8]);
+    });
+    benchmark::DoNotOptimize(sums.data());
+    benchmark::ClobberMemory();
+  }
+  const double bytes = double(threads * part * sizeof(uint64_t)) * double(state.iterations());
+  state.counters["GB/s"] = benchmark::Counter(bytes / 1e9, benchmark::Counter::kIsRate);
 }
 
 // Sessions 1..rows of a backend, generating for ever, in runs of the length that it prefers.
@@ -123,7 +195,7 @@ class Generation {
 // the share of it.
 void BM_Step(benchmark::State& state, const Choice& choice, const std::string& name,
              WeightPrecision precision) {
-  const auto model = LoadShape(choice, name);
+  const auto model = Load(choice, name);
   const int rows = int(state.range(0)), threads = choice.cuda ? 0 : int(state.range(1));
   auto backend = NewBackend(choice, model, rows, precision, threads);
   Generation generation(backend.get(), model->config(), rows);
@@ -139,6 +211,7 @@ void BM_Step(benchmark::State& state, const Choice& choice, const std::string& n
   state.counters["tok/s"] = rows / step;
   state.counters["us/step"] = step * 1e6;
   state.counters["GB/s"] = bytes / step / 1e9;
+  state.counters["state_bytes"] = double(limits.bytes_per_slot);
   if (choice.copy_gb_per_s > 0) {
     state.counters["share"] = bytes / step / 1e9 / choice.copy_gb_per_s;
   }
@@ -159,7 +232,7 @@ double FlopAToken(const ModelConfig& c) {
 // device is known, the share of it.
 void BM_Prefill(benchmark::State& state, const Choice& choice, const std::string& name, int length,
                 int chunk, WeightPrecision precision) {
-  const auto model = LoadShape(choice, name);
+  const auto model = Load(choice, name);
   const int sessions = choice.cuda ? int(state.range(0)) : 1;
   auto backend =
       NewBackend(choice, model, sessions, precision, choice.cuda ? 0 : int(state.range(0)));
@@ -195,6 +268,31 @@ void BM_Prefill(benchmark::State& state, const Choice& choice, const std::string
   if (choice.matrix_tflop_per_s > 0) state.counters["share"] = tflop / choice.matrix_tflop_per_s;
 }
 
+// From the submission of a prompt of `length` tokens to the token drawn after it.
+void BM_FirstToken(benchmark::State& state, const Choice& choice, int length) {
+  const auto model = Load(choice, "");
+  auto backend = NewBackend(choice, model, 1, WeightPrecision::kAuto, int(state.range(0)));
+  const std::vector<int32_t> tokens(size_t(length), 7);
+  const Slot slots[] = {1};
+  rivulet::Run run;
+  run.rows.resize(1);
+  run.rows[0].slot = 1;
+  run.rows[0].tokens = tokens;
+  run.rows[0].sample = true;
+  run.rows[0].max_samples = 1;
+  std::vector<Record> records;
+  for (auto _ : state) {
+    state.PauseTiming();
+    Generation::Require(backend->ZeroSlots(slots));
+    Generation::Require(backend->SetSampler(1, SlotSampler()));
+    records.clear();
+    state.ResumeTiming();
+    Generation::Require(backend->Submit(run));
+    while (!*backend->Poll(&records)) {
+    }
+  }
+}
+
 void RowsAndThreads(benchmark::internal::Benchmark* b) {
   b->ArgsProduct({{1, 8, 64, 256}, {1, 2}})->ArgNames({"rows", "threads"});
   b->UseRealTime()->Unit(benchmark::kMicrosecond);
@@ -221,6 +319,27 @@ void RegisterCpu(const Choice& choice) {
   Threads(add("BM_Prefill/mnist_784_tokens_stepped_f16", BM_Prefill, mnist, 784, 1, kF16));
   Threads(add("BM_Prefill/mnist_784_tokens_at_once_f32", BM_Prefill, mnist, 784, 256, kF32));
   Threads(add("BM_Prefill/mnist_784_tokens_stepped_f32", BM_Prefill, mnist, 784, 1, kF32));
+}
+
+// One model of --model, on the CPU, with as many threads as cores: its limits, and what it does.
+void RegisterModel(const Choice& choice) {
+  const auto add = [&](const char* name, auto function, auto... args) {
+    auto* b = benchmark::RegisterBenchmark(
+        name, [=](benchmark::State& state) { function(state, choice, args...); });
+    return b->UseRealTime()->Unit(benchmark::kMillisecond);
+  };
+  const int threads = UsableCores();
+  auto* memory = benchmark::RegisterBenchmark("BM_ReadMemory", BM_ReadMemory);
+  memory->UseRealTime()->Unit(benchmark::kMillisecond)->Arg(threads)->ArgName("threads");
+  // Fixed numbers of iterations: to find its own, the library would load the model several times.
+  for (const auto& [rows, iterations] : {std::pair{1, 60}, {32, 12}}) {
+    for (auto* b : {add("BM_MatrixProducts", BM_MatrixProducts, "", WeightPrecision::kAuto),
+                    add("BM_Step", BM_Step, "", WeightPrecision::kAuto)}) {
+      b->Args({rows, threads})->ArgNames({"rows", "threads"})->Iterations(iterations);
+    }
+  }
+  auto* first = add("BM_FirstToken/512", BM_FirstToken, 512);
+  first->Arg(threads)->ArgName("threads")->Iterations(2);
 }
 
 void RegisterCuda(const Choice& choice) {
@@ -269,7 +388,11 @@ int main(int argc, char** argv) {
   const rivulet::bench::Choice choice = rivulet::bench::ParseChoice(&argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  choice.cuda ? rivulet::RegisterCuda(choice) : rivulet::RegisterCpu(choice);
+  if (!choice.model.empty()) {
+    rivulet::RegisterModel(choice);
+  } else {
+    choice.cuda ? rivulet::RegisterCuda(choice) : rivulet::RegisterCpu(choice);
+  }
   benchmark::RunSpecifiedBenchmarks();
   return 0;
 }
