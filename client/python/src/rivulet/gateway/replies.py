@@ -127,17 +127,23 @@ class Reply:
         yield DONE
 
 
+async def _end(tasks: Iterable[asyncio.Future[Any]], streams: Sequence[AsyncGenerateStream]) -> None:
+    """Ends what reads the streams, and their calls to the server."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for stream in streams:
+        stream.close()
+
+
 async def _collected(streams: Sequence[AsyncGenerateStream]) -> list[Generation]:
     """All replies; if one fails, the others are ended."""
     tasks = [asyncio.ensure_future(stream.collect()) for stream in streams]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for stream in streams:
-            stream.close()
+        await _end(tasks, streams)
 
 
 async def _next(stream: AsyncGenerateStream) -> Part | None:
@@ -164,8 +170,4 @@ async def _merged(streams: Sequence[AsyncGenerateStream]) -> AsyncGenerator[tupl
                     yield number, found
                     tasks[asyncio.create_task(_next(streams[number]))] = number
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for stream in streams:
-            stream.close()
+        await _end(tasks, streams)
