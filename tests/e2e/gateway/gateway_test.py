@@ -4,6 +4,7 @@
 import asyncio
 import base64
 import contextlib
+import dataclasses
 import http.client
 import io
 import json
@@ -81,7 +82,24 @@ class ModelsTest(GatewayTest):
         with self.assertRaises(openai.NotFoundError) as caught:
             self.openai.models.retrieve("absent")
         self.assertEqual((caught.exception.code, caught.exception.param), ("MODEL_NOT_FOUND", "model"))
+        self.assertEqual(model.rivulet["max_num_samples"], described.limits.max_num_samples)
+        self.assertNotIn("image", model.rivulet)
+        shape = {"height": 28, "width": 28, "channels": 1, "num_levels": 256}
+        self.assertEqual(self.openai.models.retrieve(IMAGES).rivulet["image"], shape)
         self.assertEqual(self.fetch("GET", "/health")[::2], (200, {"status": "SERVING"}))
+
+    def test_the_load_is_that_of_grpc(self):
+        self.openai.completions.create(model=TEXT, prompt=PROMPT, max_tokens=5)
+        self.assert_freed()
+        (expected,) = self.grpc.load(TEXT)
+        self.assertGreater(expected.tokens_total, 0)
+        status, _, answer = self.fetch("GET", f"/rivulet/v1/load?model={TEXT}")
+        (found,) = answer["data"]
+        self.assertEqual((status, set(found)), (200, {field.name for field in dataclasses.fields(expected)}))
+        for name in ("model", "slots", "slots_used", "max_queue", "queued", "tokens_total", "draining", "sessions"):
+            self.assertEqual(found[name], getattr(expected, name), name)
+        self.assertEqual({entry["model"] for entry in self.fetch("GET", "/rivulet/v1/load")[2]["data"]}, {TEXT, IMAGES})
+        self.assertEqual(self.fetch("GET", "/rivulet/v1/load?model=absent")[2]["error"]["code"], "MODEL_NOT_FOUND")
 
     def test_what_has_no_route_is_told_so(self):
         for method, path, status, code in (

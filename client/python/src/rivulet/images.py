@@ -84,7 +84,9 @@ class Canvas:
         if not isinstance(model.content, ImageContent):
             raise ValueError(f"model: {self._name} does not generate images")
         self._shape = (model.content.height, model.content.width, model.content.channels)
-        self._num_levels = _num_levels(model)
+        self._num_levels = num_levels(model)
+        if self._num_levels > 256:
+            raise ValueError(f"model: {self._name} has {self._num_levels} levels, but uint8 holds 256; use generate()")
         self._size = max(1, min(model.limits.max_num_samples, _MOST_SAMPLES))
         self._given = _given(order.prompt, self._shape)
         self._values = np.zeros((order.count, math.prod(self._shape)), np.uint8)
@@ -125,15 +127,12 @@ class Canvas:
         return Snapshot(images, self._done, self._values.size, self._order.seed, self._num_levels)
 
 
-def _num_levels(model: Model) -> int:
+def num_levels(model: Model) -> int:
+    """How many values a pixel of a model of images may have: 0 to this - 1."""
     size = model.architecture
     if size.mixture is not None:
-        levels = size.mixture.num_levels
-    else:
-        levels = size.vocab_size - (size.bos_token_id == size.vocab_size - 1)  # a bos is no level
-    if levels > 256:
-        raise ValueError(f"model: {model.summary.name} has {levels} levels, but uint8 holds 256; use generate()")
-    return levels
+        return size.mixture.num_levels
+    return size.vocab_size - (size.bos_token_id == size.vocab_size - 1)  # a bos is no level
 
 
 def _given(prompt: Any, shape: tuple[int, int, int]) -> bytes:

@@ -22,6 +22,7 @@ _SESSION = "/rivulet/v1/sessions/{session_id}"
 
 _ROUTES = (
     ("GET", "/health", models.health),
+    ("GET", "/rivulet/v1/load", models.load),
     ("GET", "/v1/models", models.list_models),
     ("GET", "/v1/models/{model}", models.get_model),
     ("POST", "/v1/completions", completions.create),

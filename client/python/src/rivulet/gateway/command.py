@@ -11,11 +11,13 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import NoReturn
 
 from rivulet import AsyncClient, RivuletError, TlsOptions
 from rivulet.connection import check_target
+from rivulet.errors import Unauthenticated
 
 # Exit codes, as of the `rivulet` command.
 _BAD_USAGE, _UNAVAILABLE = 2, 3
@@ -83,8 +85,10 @@ def _connection(arguments: argparse.Namespace) -> TlsOptions | None:
 
 
 async def _check(target: str, tls: TlsOptions | None) -> None:
+    """Errors: RivuletError. A server that wants a key is there: those who call the gateway bring theirs."""
     async with AsyncClient(target, tls=tls) as client:
-        await client.models(timeout=30)
+        with suppress(Unauthenticated):
+            await client.models(timeout=30)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GET /v1/models, /v1/models/{model} and /health."""
+"""GET /v1/models, /v1/models/{model}, /rivulet/v1/load and /health."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rivulet import HealthStatus, ImageContent, Model, ModelSummary, TextContent
 from rivulet.gateway.calls import Call
 from rivulet.gateway.problems import Problem
+from rivulet.images import num_levels
 
 
 def _entry(summary: ModelSummary) -> dict[str, Any]:
@@ -27,9 +29,16 @@ async def get_model(call: Call) -> Any:
     model = await call.client.model(call.path["model"], **call.options)
     details: dict[str, Any] = {
         "content": _content(model), "max_tokens": model.limits.max_tokens, "weights_sha256": model.summary.weights_sha256,
-        "numerics_id": model.numerics_id,
+        "numerics_id": model.numerics_id, "max_num_samples": model.limits.max_num_samples,
     }  # fmt: skip
+    if isinstance(model.content, ImageContent):
+        details["image"] = {**asdict(model.content), "num_levels": num_levels(model)}
     return {**_entry(model.summary), "rivulet": details}
+
+
+async def load(call: Call) -> Any:
+    found = await call.client.load(call.query.get("model", ""), **call.options)
+    return {"object": "list", "data": [asdict(entry) for entry in found]}
 
 
 async def health(call: Call) -> Any:
