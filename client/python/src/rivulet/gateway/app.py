@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rivulet import AsyncClient
-from rivulet.gateway import chat, completions, images, models, sessions
+from rivulet.gateway import chat, completions, images, models, page, sessions
 from rivulet.gateway.calls import endpoint, answer_of
 from rivulet.gateway.problems import Problem
 
@@ -64,4 +64,5 @@ def create(connect: Callable[[], Awaitable[AsyncClient]], ready: Callable[[], No
             yield
 
     routes = [Route(path, endpoint(handler), methods=[method]) for method, path, handler in _ROUTES]
+    routes += page.routes()
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route, Exception: _failed})

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams text, and shows forks of it side by side.
+
+import { ApiError, described, type Api, type ModelDetails } from "./api.js";
+import { Branch, type Origin, type Owner, type Sampling } from "./branch.js";
+import { byId, offer, seedOf, show } from "./dom.js";
+
+const NAMES = "ABCDEF"; // of the texts on the page
+const IDLE_SECONDS = 600; // after which the server closes a session that the page has left open
+
+export class TextPanel implements Owner {
+  private readonly section = byId("text", HTMLElement);
+  private readonly prompt = byId("text-prompt", HTMLTextAreaElement);
+  private readonly model = byId("text-model", HTMLSelectElement);
+  private readonly tokens = byId("text-tokens", HTMLInputElement);
+  private readonly temperature = byId("text-temperature", HTMLInputElement);
+  private readonly seed = byId("text-seed", HTMLInputElement);
+  private readonly generate = byId("text-generate", HTMLButtonElement);
+  private readonly problem = byId("text-problem", HTMLElement);
+  private readonly place = byId("branches", HTMLElement);
+  private branches: Branch[] = [];
+
+  constructor(private readonly api: Api) {
+    byId("text-form", HTMLFormElement).addEventListener("submit", (event) => {
+      event.preventDefault();
+      void this.start();
+    });
+    addEventListener("pagehide", () => this.clear());
+  }
+
+  use(models: ModelDetails[]): void {
+    const ids = models.filter((model) => model.rivulet.content === "text").map((model) => model.id);
+    offer(this.model, ids);
+    this.section.hidden = ids.length === 0;
+  }
+
+  sampling(): Sampling {
+    return { max_tokens: this.tokens.valueAsNumber, temperature: this.temperature.valueAsNumber };
+  }
+
+  /** Begins a session with the prompt. */
+  private async start(): Promise<void> {
+    this.generate.disabled = true;
+    this.clear();
+    show(this.problem, "");
+    try {
+      const model = this.model.value;
+      const { id: session, seed, position } = await this.api.openSession(model, seedOf(this.seed), IDLE_SECONDS);
+      const prompt = this.prompt.value;
+      const branch = this.add({ name: "A", about: `seed ${seed}`, model, session, seed, prompt, pieces: [], position });
+      this.generate.disabled = false;
+      const problem = await branch.run(prompt);
+      if (problem !== "" && branch.isEmpty) {
+        this.close(branch);
+        show(this.problem, problem);
+      }
+    } catch (error) {
+      show(this.problem, described(error));
+    }
+    this.generate.disabled = false;
+  }
+
+  async fork(parent: Branch, kept: number): Promise<void> {
+    const taken = new Set(this.branches.map((branch) => branch.origin.name));
+    const name = [...NAMES].find((letter) => !taken.has(letter));
+    if (name === undefined) throw new ApiError(`There are ${NAMES.length} texts already. Close one of them first.`, null, 0);
+    const { model, prompt, name: from } = parent.origin;
+    const { pieces, position } = parent.until(kept);
+    const nextSeed = Math.max(...this.branches.map((branch) => branch.origin.seed)) + 1;
+    const { id: session, seed } = await this.api.fork(model, parent.origin.session, position, nextSeed);
+    const about = `fork of ${from}, seed ${seed}`;
+    const child = this.add({ name, about, model, session, seed, prompt, pieces, position });
+    void child.run();
+    void parent.run();
+  }
+
+  close(branch: Branch): void {
+    branch.end();
+    branch.element.remove();
+    this.branches = this.branches.filter((one) => one !== branch);
+  }
+
+  private add(origin: Origin): Branch {
+    const branch = new Branch(this.api, this, origin);
+    this.branches.push(branch);
+    this.place.append(branch.element);
+    return branch;
+  }
+
+  private clear(): void {
+    for (const branch of this.branches) this.close(branch);
+  }
+}

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of rivulet-gateway: used with Chromium in front of the real server, and compared with what gRPC gives.
+RIVULET_PAGE_SCREENSHOT=FILE: also writes the picture of the README."""
+
+import contextlib
+import http.client
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from concurrent import futures
+
+from rivulet_wheel import SITE, await_idle
+from browser import PATIENCE, Browser
+from gateway import Gateway
+
+import grpc
+
+import rivulet
+from command import SOURCE_DIR, ZOO, Server
+from rivulet.v1 import inference_pb2
+
+TEXT, IMAGES = "shakespeare-rfa", "mnist-linear"
+PROMPT = "ROMEO:"
+TEMPERATURE = 0.8  # of the field
+SOURCES = SOURCE_DIR / "client/page"
+COMMITTED = SOURCE_DIR / "client/python/src/rivulet/gateway/page"
+TSC = SOURCE_DIR / "build/typescript/node_modules/.bin/tsc"
+MOST_BYTES = 60_000
+KEY = "a-key-of-the-test"
+
+
+def setUpModule():
+    """One server, one gateway and one browser for all tests."""
+    server = unittest.enterModuleContext(Server(ZOO / TEXT, ZOO / IMAGES, args=("--threads", "1", "--backend", "cpu")))
+    PageTest.gateway = unittest.enterModuleContext(Gateway(server.target))
+    PageTest.grpc = unittest.enterModuleContext(rivulet.Client(server.target))
+    PageTest.browser = unittest.enterModuleContext(Browser())
+    PageTest.browser.size(1180, 900)
+
+
+class FilesTest(unittest.TestCase):
+    @unittest.skipUnless(TSC.exists(), "no build/typescript; deploy/setup.sh --tests makes it")
+    def test_the_committed_page_is_what_its_sources_make(self):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([SOURCES / "build.sh", folder], check=True, timeout=PATIENCE)
+            made = {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
+        committed = {path.name: path.read_bytes() for path in COMMITTED.iterdir()}
+        self.assertEqual(made.keys(), committed.keys(), "run client/page/build.sh")
+        for name in made:
+            self.assertEqual(made[name], committed[name], f"{name}: run client/page/build.sh")
+
+    def test_it_is_small_and_the_installed_package_holds_it(self):
+        installed = {path.name: path.read_bytes() for path in (SITE / "rivulet/gateway/page").iterdir()}
+        self.assertEqual(installed, {path.name: path.read_bytes() for path in COMMITTED.iterdir()})
+        self.assertIn("main.js", installed)
+        self.assertLess(sum(map(len, installed.values())), MOST_BYTES)
+
+    def test_it_needs_no_other_host(self):
+        for path in COMMITTED.iterdir():
+            found = set(re.findall(r"https?://[^\s\"'<>]+", path.read_text())) - {"http://www.w3.org/2000/svg"}
+            self.assertEqual(found, set(), path.name)
+
+
+class PageTest(unittest.TestCase):
+    def setUp(self):
+        self.open(self.gateway)
+        self.browser.await_js("!document.querySelector('#text').hidden && !document.querySelector('#images').hidden")
+
+    def open(self, gateway):
+        self.browser.open(f"{gateway.url}/")
+
+    def text_of(self, selector):
+        return self.browser.js(f"document.querySelector('{selector}').textContent")
+
+    def await_text(self, selector, part):
+        self.browser.await_js(f"document.querySelector('{selector}')?.textContent.includes({part!r})")
+
+    def await_problem(self, selector, *parts):
+        self.browser.await_js(f"!document.querySelector('{selector}').hidden")
+        for part in parts:
+            self.await_text(selector, part)
+
+    def generate(self, tokens, seed):
+        for field, value in (("prompt", PROMPT), ("tokens", tokens), ("seed", seed)):
+            self.browser.fill(f"#text-{field}", str(value))
+        self.browser.click("#text-generate")
+        self.await_text(".branch .name", "A")
+
+    def await_done(self, name):
+        branch = f".branch[data-name={name}]"
+        self.browser.await_js(f"document.querySelector('{branch}')?.ariaBusy === 'false'")
+        self.assertEqual(self.text_of(f"{branch} .buttons .hint"), "done", self.text_of(branch))
+        return self.text_of(f"{branch} .text")
+
+
+class ImagesTest(PageTest):
+    def pixels(self):
+        """Of each canvas: the red channel and the opacity of every pixel."""
+        return self.browser.js(
+            "[...document.querySelectorAll('canvas')].map(c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            "return [[...d].filter((_, i) => i % 4 === 0), [...d].filter((_, i) => i % 4 === 3)]; })"
+        )
+
+    def test_digits_are_those_of_grpc(self):
+        browser = self.browser
+        browser.js("document.querySelector('#images-count').value = '4'")
+        browser.fill("#images-seed", "9")
+        browser.key("Enter")  # in the field
+        browser.await_js("document.querySelector('#images-status').textContent.includes('drawn')")
+        self.assertRegex(self.text_of("#images-status"), r"^4 images drawn: 3,136 values, seed 9, ")
+        expected = self.grpc.generate_images(4, model=IMAGES, seed=9, temperature=1.0)
+        found = self.pixels()
+        self.assertEqual([red for red, _ in found], [image.reshape(-1).tolist() for image in expected])
+        self.assertEqual({opacity for _, all in found for opacity in all}, {255})
+        self.assertEqual(browser.errors, [])
+
+    def test_they_are_drawn_pixel_by_pixel_until_they_are_stopped(self):
+        browser = self.browser
+        browser.js("document.querySelector('#images-count').value = '64'")
+        browser.click("#images-draw")
+        browser.await_js("document.querySelector('#images-progress').value > 0")
+        browser.click("#images-stop")
+        browser.await_js("document.querySelector('#images-status').textContent.startsWith('64 images stopped')")
+        self.assertTrue(await_idle(self.grpc, IMAGES, PATIENCE))
+        for _, opacity in self.pixels():
+            drawn = sum(map(bool, opacity)) - 1  # the last of them is where the next value goes
+            self.assertEqual(opacity, [255] * (drawn + 1) + [0] * (783 - drawn))
+        done, most = browser.js("(p => [p.value, p.max])(document.querySelector('#images-progress'))")
+        self.assertTrue(0 < done < most, (done, most))
+        browser.click("#images-draw")  # goes on working
+        browser.await_js("document.querySelector('#images-progress').value > 0")
+        browser.click("#images-stop")
+        self.assertEqual(browser.errors, [])
+
+
+class TextTest(PageTest):
+    def test_a_fork_goes_on_beside_the_original(self):
+        self.generate(tokens=60, seed=7)
+        with self.grpc.open_session(model=TEXT, seed=7) as session:
+            options = {"max_tokens": 60, "temperature": TEMPERATURE}
+            first = session.generate(PROMPT, **options).collect().text
+            self.assertEqual(self.await_done("A"), PROMPT + first)
+            (fork,) = session.fork(1, seed=8, position=len(PROMPT) + 20)
+            original, copy = session.generate(**options).collect().text, fork.generate(**options).collect().text
+            fork.close()
+        browser = self.browser
+        browser.js("document.querySelector('.choosing input').focus()")
+        for key in ("Home", *["ArrowRight"] * 18):
+            browser.key(key)
+        self.assertEqual(self.text_of(".choosing output"), "after token 19 of 60")
+        browser.click(".branch .text span", 20)  # the prompt is the first
+        self.assertEqual(self.text_of(".choosing output"), "after token 20 of 60")
+        browser.click(".branch .choosing button")
+        self.await_text("#branches", "fork of A, seed 8")
+        self.assertEqual(self.await_done("A"), PROMPT + first + original)
+        self.assertEqual(self.await_done("B"), PROMPT + first[:20] + copy)
+        self.assertNotEqual(original[:60], copy)
+        self.assertEqual(browser.js("document.querySelectorAll('.branch[data-name=B] .shared').length"), 20)
+        self.screenshot()
+        self.await_sessions(lambda ids: len(ids) == 2)  # pages of other tests may be closing theirs
+        for left in (1, 0):
+            browser.click(".branch .buttons button:nth-child(3)")
+            browser.await_js(f"document.querySelectorAll('.branch').length === {left}")
+        self.await_sessions(lambda ids: not ids)
+        browser.await_js(f"document.querySelectorAll('.gauge[data-model={TEXT}] dd')[3].textContent === '0'")
+        self.assertEqual(browser.errors, [])
+
+    def await_sessions(self, condition):
+        """Waits until the ids of the open sessions satisfy it."""
+        end = time.monotonic() + PATIENCE
+        while not condition(ids := {session.id for session in self.grpc.sessions(model=TEXT)}):
+            self.assertLess(time.monotonic(), end, ids)
+
+    def screenshot(self):
+        file = os.environ.get("RIVULET_PAGE_SCREENSHOT")
+        if file:
+            self.browser.js("document.querySelector('#images-count').value = '16'")
+            self.browser.fill("#images-seed", "1")
+            self.browser.click("#images-draw")
+            self.browser.await_js("document.querySelector('#images-progress').value > 7500")
+            self.browser.js("document.activeElement.blur()")
+            self.browser.screenshot(file, 1180)
+            self.browser.size(1180, 900)
+
+    def test_a_text_streams_while_the_gauges_show_it_and_goes_on_after_a_stop(self):
+        browser = self.browser
+        self.generate(tokens=1_000_000, seed=3)
+        browser.await_js("document.querySelectorAll('.branch .text span').length > 10")
+        slots = self.grpc.model(TEXT).limits.slots
+        browser.await_js(f"document.querySelector('.gauge[data-model={TEXT}] dd').textContent === '1 of {slots}'")
+        browser.await_js(f"document.querySelector('.gauge[data-model={TEXT}] meter').value === 1")
+        browser.await_js(f"document.querySelector('.gauge[data-model={TEXT}] .rate').textContent !== '0'")
+        before = browser.js("document.querySelectorAll('.branch .text span').length")
+        browser.await_js(f"document.querySelectorAll('.branch .text span').length > {before}")
+        browser.click(".branch .buttons button:nth-child(2)")
+        self.await_text(".branch .buttons .hint", "stopped")
+        text = self.text_of(".branch .text")
+        browser.await_js(f"document.querySelector('.gauge[data-model={TEXT}] dd').textContent === '0 of {slots}'")
+        browser.fill("#text-tokens", "20")
+        browser.click(".branch .buttons button:first-child")
+        self.await_text(".branch .buttons .hint", "done")
+        whole = PROMPT + self.grpc.generate(PROMPT, model=TEXT, seed=3, temperature=TEMPERATURE, max_tokens=len(text) + 20 - len(PROMPT)).collect().text
+        self.assertEqual(self.text_of(".branch .text"), whole)
+        self.assertEqual(browser.errors, [])
+
+    def test_an_error_of_the_server_is_shown_in_its_words(self):
+        self.browser.fill("#text-prompt", "\u0416")
+        self.browser.click("#text-generate")
+        with self.assertRaises(rivulet.InvalidArgument) as caught:
+            self.grpc.generate("\u0416", model=TEXT, max_tokens=1).collect()
+        self.await_problem("#text-problem", caught.exception.message, "(TEXT_NOT_IN_ALPHABET)")
+        self.assertEqual(self.browser.js("document.querySelectorAll('.branch').length"), 0)
+        self.generate(tokens=5, seed=1)
+        self.assertTrue(self.browser.js("document.querySelector('#text-problem').hidden"))
+
+    def test_leaving_the_page_closes_its_sessions(self):
+        self.generate(tokens=5, seed=1)
+        self.await_done("A")
+        ids = {session.id for session in self.grpc.sessions(model=TEXT)}
+        self.assertTrue(ids)
+        self.browser.open("about:blank")
+        self.await_sessions(lambda left: not left & ids)
+
+
+class PageItselfTest(PageTest):
+    def get(self, path):
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=PATIENCE)) as connection:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+
+    def test_only_its_own_scripts_run(self):
+        paths = {"/": "text/html", "/page/main.js": "text/javascript", "/page/style.css": "text/css", "/page/icon.svg": "image/svg+xml"}
+        for path, kind in paths.items():
+            status, headers, _ = self.get(path)
+            self.assertEqual((status, headers["content-type"].partition(";")[0]), (200, kind))
+            policy = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
+            self.assertEqual((policy["default-src"], policy["script-src"], policy["style-src"]), ("'none'", "'self'", "'self'"))
+            self.assertEqual(headers["x-content-type-options"], "nosniff")
+        self.assertEqual(self.get("/page/absent.js")[0], 404)
+        self.assertEqual(self.browser.errors, [])
+        run = "(() => { const s = document.createElement('script'); s.append('window.ran = 1'); document.body.append(s); })()"
+        self.browser.js(run)
+        self.assertIsNone(self.browser.js("window.ran"))
+        self.assertIn("blocked", self.browser.await_error())
+        markup = "(() => { try { document.body.innerHTML = '<b>a</b>'; return 'set'; } catch (e) { return e.name; } })()"
+        self.assertEqual(self.browser.js(markup), "TypeError")
+
+    def test_everything_that_is_used_has_a_name(self):
+        self.generate(tokens=5, seed=1)
+        self.await_done("A")
+        roles = ("button", "textbox", "spinbutton", "combobox", "slider", "meter", "progressbar", "region")
+        nodes = self.browser.call("Accessibility.getFullAXTree")["nodes"]
+        found = [(node["role"]["value"], node.get("name", {}).get("value")) for node in nodes if not node["ignored"]]
+        used = [(role, name) for role, name in found if role in roles]
+        self.assertEqual([role for role, name in used if not name], [])
+        for expected in (("button", "Draw"), ("spinbutton", "Temperature"), ("textbox", "Prompt"), ("region", "Text A"), ("button", "Fork here")):
+            self.assertIn(expected, used)
+
+    def test_it_follows_the_colours_of_the_system(self):
+        seen = []
+        for scheme in ("dark", "light"):
+            self.browser.colours(scheme)
+            seen.append(self.browser.js("['body', 'button.primary'].map(s => getComputedStyle(document.querySelector(s)).backgroundColor)"))
+        self.assertTrue(all(dark != light for dark, light in zip(*seen)), seen)
+
+    def test_the_loss_of_server_and_gateway_is_said(self):
+        with Server(ZOO / TEXT, args=("--threads", "1", "--backend", "cpu")) as server:
+            with Gateway(server.target) as gateway:
+                self.open(gateway)
+                self.generate(tokens=1_000_000, seed=1)
+                self.browser.await_js("document.querySelectorAll('.branch .text span').length > 1")
+                server.process.kill()
+                self.browser.await_js("!document.querySelector('.branch .problem').hidden")
+                self.await_problem("#problem", "(")
+                self.await_text("#connection", "not connected")
+                gateway.stop()
+                self.await_problem("#problem", "The gateway does not answer.")
+
+
+class ServerWithKeys:
+    """Serves no models, and only to those who bring KEY."""
+
+    def __enter__(self):
+        self.server = grpc.server(futures.ThreadPoolExecutor(4))
+        kinds = {name: (getattr(inference_pb2, f"{name}Request"), getattr(inference_pb2, f"{name}Reply")) for name in ("ListModels", "GetLoad")}
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(self._answer(reply), request.FromString, reply.SerializeToString)
+            for name, (request, reply) in kinds.items()
+        }
+        self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("rivulet.v1.InferenceService", handlers)])
+        self.target = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+        return self
+
+    def _answer(self, reply):
+        def answer(request, context):
+            if dict(context.invocation_metadata()).get("authorization") != f"Bearer {KEY}":
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "the call has no key that the server knows")
+            return reply()
+
+        return answer
+
+    def __exit__(self, *exception):
+        self.server.stop(None).wait()
+
+
+class KeysTest(PageTest):
+    def setUp(self):
+        pass
+
+    def test_a_server_with_keys_is_asked_with_the_key_that_is_typed(self):
+        browser = self.browser
+        with ServerWithKeys() as server, Gateway(server.target) as gateway:
+            self.open(gateway)
+            for wrong in (None, "another-key"):
+                if wrong:
+                    browser.fill("#key", wrong)
+                    browser.key("Enter")
+                browser.await_js("!document.querySelector('#key-form').hidden && document.querySelector('#key').value === ''")
+                self.await_problem("#problem", "the call has no key that the server knows")
+                self.await_text("#connection", "a key is needed")
+            browser.fill("#key", KEY)
+            browser.click("#key-form button")
+            self.await_problem("#problem", "The server has no models.")
+            self.assertTrue(browser.js("document.querySelector('#key-form').hidden"))
+            kept = browser.js("[localStorage.length, sessionStorage.length, document.cookie, document.querySelector('#key').value]")
+            self.assertEqual(kept, [0, 0, "", ""])
+
+
+if __name__ == "__main__":
+    result = unittest.main(exit=False).result
+    sys.exit(1 if not result.wasSuccessful() else 77 if result.skipped else 0)
