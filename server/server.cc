@@ -124,6 +124,10 @@ absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
   return models;
 }
 
+TlsFiles TlsFilesOf(const ServerConfig& config) {
+  return {config.tls_cert, config.tls_key, config.tls_client_ca};
+}
+
 // The bytes of the file but for white space at its end; "" for no file.
 absl::StatusOr<std::string> ReadSnapshotKey(const std::string& path) {
   if (path.empty()) return std::string();
@@ -199,6 +203,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   }
   GrpcServerOptions options;
   options.listen = config.listen;
+  options.tls = TlsFilesOf(config);
   options.reflection = config.reflection;
   options.max_message_bytes = config.max_message_mib << 20;
   options.max_streams = config.max_streams;
@@ -223,9 +228,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
           return StartEngine(std::move(model), config, *warm, *others);
         },
         &server->models_, server->health_watch_.get());
-    RIVULET_ASSIGN_OR_RETURN(
-        server->admin_,
-        AdminServer::Create(server->loader_.get(), config.admin_listen, config.reflection));
+    RIVULET_ASSIGN_OR_RETURN(server->admin_,
+                             AdminServer::Create(server->loader_.get(), config.admin_listen,
+                                                 TlsFilesOf(config), config.reflection));
   }
   server->LogServing(config);
   return server;
@@ -302,6 +307,9 @@ void Server::LogServing(const ServerConfig& config) const {
   Log(LogLevel::kInfo, "listening",
       {{"address", BoundAddress(config.listen, port())},
        {"port", int64_t{port()}},
+       {"tls", std::string(config.tls_cert.empty()        ? "off"
+                           : config.tls_client_ca.empty() ? "server"
+                                                          : "mutual")},
        {"models", absl::StrJoin(models, ",", append_name)},
        {"max_connections", int64_t{grpc_->connections().counts().max_open}}});
 }

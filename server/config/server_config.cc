@@ -199,6 +199,20 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view address, absl::string_v
   return result;
 }
 
+// Which of the TLS files are given.
+absl::Status CheckTlsFiles(const ServerConfig& config) {
+  const auto without = [](const char* setting, const char* other) {
+    return InvalidField("CONFIG_INVALID", setting,
+                        absl::StrCat(setting, " is given without ", other));
+  };
+  if (!config.tls_cert.empty() && config.tls_key.empty()) return without("tls-cert", "tls-key");
+  if (config.tls_cert.empty() && !config.tls_key.empty()) return without("tls-key", "tls-cert");
+  if (config.tls_cert.empty() && !config.tls_client_ca.empty()) {
+    return without("tls-client-ca", "tls-cert");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateServerConfig(const ServerConfig& config) {
   if (config.models.empty() && config.model_repositories.empty()) {
     return InvalidField("CONFIG_INVALID", "model", "no model is given; --model DIR names one");
@@ -217,6 +231,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
                                      "; it must be at least twice max-message-mib, which is ",
                                      config.max_message_mib));
   }
+  RIVULET_RETURN_IF_ERROR(CheckTlsFiles(config));
   if (!config.listen.empty()) RIVULET_RETURN_IF_ERROR(ParseHostPort(config.listen).status());
   if (!config.admin_listen.empty()) {
     RIVULET_RETURN_IF_ERROR(ParseHostPort(config.admin_listen, "admin-listen").status());

@@ -19,10 +19,13 @@ struct ServerConfig {
   std::vector<std::string> model_repositories;  // directories of model directories, to load from
   std::string admin_listen;                     // HOST:PORT for operators; "" = nowhere
   std::string listen = "127.0.0.1:50051";  // HOST:PORT, port 0 = any free one; "" = in-process only
-  std::string backend = "auto";            // auto (cuda where there is one, else cpu), cpu, cuda
-  std::string precision = "default";       // of matrix products on CUDA: default, float32
-  std::string plan = "auto";               // of steps on CUDA: auto, latency, throughput
-  std::string products = "auto";           // matrix products on CUDA: auto, cublaslt, own
+  std::string tls_cert;                    // PEM: of the server, for both listeners; "" = plaintext
+  std::string tls_key;                     // ... its private key
+  std::string tls_client_ca;     // ... authorities of the clients that may connect; "" = any client
+  std::string backend = "auto";  // auto (cuda where there is one, else cpu), cpu, cuda
+  std::string precision = "default";  // of matrix products on CUDA: default, float32
+  std::string plan = "auto";          // of steps on CUDA: auto, latency, throughput
+  std::string products = "auto";      // matrix products on CUDA: auto, cublaslt, own
   std::string weights = "auto";  // how the CPU backend keeps matrix weights: auto, f32, f16, bf16
   std::optional<int> slots;      // a model: sequences that hold a state at once; nullopt: auto
   int max_queue = 1024;          // samples and scores a model that may wait for a slot

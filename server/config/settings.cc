@@ -129,6 +129,24 @@ std::vector<Setting> ConnectionSettings() {
   };
 }
 
+// Who may connect.
+std::vector<Setting> SecuritySettings() {
+  using C = ServerConfig;
+  return {
+      {"tls-cert", "FILE",
+       "Serve TLS with the certificate in this PEM file, followed by those between it and its "
+       "authority; for --listen and --admin-listen. Changed files are used for new connections. "
+       "Default: no TLS",
+       &C::tls_cert},
+      {"tls-key", "FILE", "PEM file with the private key of --tls-cert, without a passphrase",
+       &C::tls_key},
+      {"tls-client-ca", "FILE",
+       "PEM file with authorities: only clients that show a certificate of one of them connect. "
+       "Default: any client connects",
+       &C::tls_client_ca},
+  };
+}
+
 // Limits, and how it ends.
 std::vector<Setting> OperatingSettings() {
   using C = ServerConfig;
@@ -181,6 +199,7 @@ const std::vector<Setting>& Settings() {
     auto* all = new std::vector<Setting>(ServingSettings());
     for (const Setting& setting : OperatingSettings()) all->push_back(setting);
     for (const Setting& setting : ConnectionSettings()) all->push_back(setting);
+    for (const Setting& setting : SecuritySettings()) all->push_back(setting);
     for (const Setting& setting : StateSettings()) all->push_back(setting);
     return all;
   }();

@@ -34,6 +34,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModel
   ListenerOptions listener;
   listener.address = options.listen;
   listener.setting = "listen";
+  listener.tls = options.tls;
   listener.reflection = options.reflection;
   listener.max_message_bytes =
       options.listen.empty() ? kInProcessMessageBytes : options.max_message_bytes;

@@ -11,6 +11,7 @@
 #include "server/grpc/calls/server_calls.h"
 #include "server/grpc/calls/unknown_methods.h"
 #include "server/grpc/connections/call_watch.h"
+#include "server/grpc/connections/tls_files.h"
 #include "server/grpc/generate/inference_service.h"
 #include "server/grpc/multiplex/multiplex_service.h"
 #include "server/grpc/session/session_service.h"
@@ -25,6 +26,7 @@ class Listener;
 
 struct GrpcServerOptions {
   std::string listen;  // HOST:PORT; "" = no socket, in-process channels only
+  TlsFiles tls;        // of the socket; none: plaintext
   bool reflection = true;
   int max_message_bytes =
       4 << 20;             // of a request; without a socket 1 GiB, as the client is this process
@@ -44,7 +46,7 @@ class GrpcServer {
  public:
   // Serves from its return on, with every model that is served and, where there is one, ""
   // SERVING. `models` must outlive this object. Errors: INVALID_ARGUMENT (address; more connections
-  // than there are descriptors for), UNAVAILABLE (address in use or not of this machine).
+  // than there are descriptors for; TLS files), NOT_FOUND (TLS files), UNAVAILABLE (address in use or not of this machine).
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const ServedModels* models,
                                                             const GrpcServerOptions& options);
   // Ends every call at once.

@@ -39,8 +39,10 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse&
     ClientOptions client_options = use.client;
     client_options.tenant = options.tenant;
     if (options.tls) {
-      client_options.tls.emplace();
-      client_options.tls->root_certs_file = options.tls_ca;
+      client_options.tls = {.root_certs_file = options.tls_ca,
+                            .client_cert_file = options.tls_cert,
+                            .client_key_file = options.tls_key,
+                            .server_name = options.tls_server_name};
     }
     absl::StatusOr<Client> client = Client::Connect(options.target, client_options);
     if (!client.ok()) return client.status();

@@ -46,6 +46,20 @@ CLI::Option* AddRemote(CLI::App* app, TargetOptions* target) {
          "File with the authorities that sign the server's certificate, PEM (implies --tls)")
       ->check(PathGiven())
       ->needs(remote);
+  CLI::Option* const cert =
+      app->add_option("--tls-cert", target->tls_cert,
+                      "Certificate to show to the server, PEM (implies --tls)")
+          ->check(PathGiven())
+          ->needs(remote);
+  CLI::Option* const key =
+      app->add_option("--tls-key", target->tls_key, "Private key of --tls-cert, PEM")
+          ->check(PathGiven())
+          ->needs(cert);
+  cert->needs(key);
+  app->add_option("--tls-server-name", target->tls_server_name,
+                  "Name in the server's certificate, where it is not the host of --target "
+                  "(implies --tls)")
+      ->needs(remote);
   return remote;
 }
 
@@ -174,7 +188,9 @@ absl::Status CheckTarget(TargetOptions* target) {
         "--target and --model exclude each other: --target calls a running server, --model DIR "
         "serves a model in this process; --model-name names a model of the server");
   }
-  if (!target->tls_ca.empty()) target->tls = true;
+  if (!target->tls_ca.empty() || !target->tls_cert.empty() || !target->tls_server_name.empty()) {
+    target->tls = true;
+  }
   if (!target->target.empty()) {
     if (absl::StrContains(target->target, "://")) {
       return Usage(absl::StrCat("--target must be HOST:PORT, with --tls for TLS; got the URL \"",

@@ -20,9 +20,12 @@ struct TargetOptions {
   std::string target;      // HOST:PORT
   std::string model_name;  // of the server's models; empty where it serves one
   bool tls = false;
-  std::string tls_ca;     // PEM file; empty: the system's roots
-  std::string tenant;     // whose sessions; empty: none is named
-  std::string model_dir;  // a model directory, served in this process
+  std::string tls_ca;           // PEM file; empty: the system's roots
+  std::string tls_cert;         // PEM file: what this client shows; empty: nothing
+  std::string tls_key;          // ... its private key
+  std::string tls_server_name;  // that the certificate must hold; empty: the target's host
+  std::string tenant;           // whose sessions; empty: none is named
+  std::string model_dir;        // a model directory, served in this process
   std::string backend = "auto";
   std::string precision = "default";
   std::string weights = "auto";

@@ -107,10 +107,11 @@ AdminServer::~AdminServer() { Shutdown(); }
 
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* control,
                                                                  const std::string& listen,
+                                                                 const TlsFiles& tls,
                                                                  bool reflection) {
   std::unique_ptr<AdminServer> result(new AdminServer(control));
-  const ListenerOptions options{listen,           "admin-listen", reflection,
-                                kMaxMessageBytes, kMaxStreams,    kMaxConnections};
+  const ListenerOptions options{listen,      "admin-listen", tls, reflection, kMaxMessageBytes,
+                                kMaxStreams, kMaxConnections};
   grpc::ServerBuilder builder;
   SetUpListener(options, &builder);
   // What is served is told where it is served.

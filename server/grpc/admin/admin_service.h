@@ -16,6 +16,7 @@
 #include "server/grpc/calls/rpc_service.h"
 #include "server/grpc/calls/unknown_methods.h"
 #include "server/grpc/connections/connections.h"
+#include "server/grpc/connections/tls_files.h"
 
 namespace rivulet {
 
@@ -67,10 +68,11 @@ class AdminService final : public RpcService {
 class AdminServer {
  public:
   // Serves from its return on. `control` must outlive this object; `listen` is HOST:PORT. Errors:
-  // INVALID_ARGUMENT (address), UNAVAILABLE (address in use or not of this machine).
+  // INVALID_ARGUMENT (address, TLS files), NOT_FOUND (TLS files), UNAVAILABLE (address in use or not
+  // of this machine).
   static absl::StatusOr<std::unique_ptr<AdminServer>> Create(ModelControl* control,
                                                              const std::string& listen,
-                                                             bool reflection);
+                                                             const TlsFiles& tls, bool reflection);
   ~AdminServer();
 
   int port() const;

@@ -119,8 +119,9 @@ Acceptor::~Acceptor() {
   close(epoll_);
 }
 
-void Acceptor::Start(Take take) {
+void Acceptor::Start(Take take, Take take_self) {
   take_ = std::move(take);
+  take_self_ = std::move(take_self);
   Watch(stop_, EPOLLIN);
   Resume();
   thread_ = std::thread([this] { Run(); });
@@ -187,7 +188,7 @@ void Acceptor::AcceptFrom(int listening) {
     if (fd < 0 && ConcernsOne(errno)) continue;
     if (fd < 0) return Pause(std::strerror(errno));
     if (IsSelf(peer)) {
-      take_(fd);
+      take_self_(fd);
     } else if (short_of_descriptors) {
       connections_->CountRefused();
       Refuse(fd, "no descriptor is left");

@@ -42,7 +42,8 @@ class Acceptor {
 
   int port() const { return listening_.port; }
 
-  void Start(Take take);
+  // `take_self` gets the connections of ConnectToSelf, `take` all others.
+  void Start(Take take, Take take_self);
   // Accepts nothing more: the sockets that listened are closed. Connections go on.
   void Stop();
 
@@ -69,7 +70,7 @@ class Acceptor {
   const int epoll_;
   const int stop_;  // an eventfd: readable once Stop was called
   SpareDescriptors spare_;
-  Take take_;
+  Take take_, take_self_;
   bool stopped_ = false;
   bool paused_ = false;   // of the thread
   size_t next_self_ = 0;  // of ConnectToSelf

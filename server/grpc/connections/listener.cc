@@ -15,6 +15,7 @@
 #include "server/config/server_config.h"
 #include "server/grpc/connections/grpc_setup.h"
 #include "server/grpc/connections/listening_sockets.h"
+#include "server/grpc/connections/tls_credentials.h"
 #include "server/process/descriptors.h"
 
 namespace rivulet {
@@ -58,6 +59,20 @@ absl::Status CannotListen(const ListenerOptions& options, absl::string_view why)
   detail.field = options.setting;
   return MakeError(absl::StatusCode::kUnavailable,
                    absl::StrCat("cannot listen on ", options.address, ": ", why), detail);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const TlsFiles& tls) {
+  if (!tls.given()) return grpc::InsecureServerCredentials();
+  return MakeTlsCredentials(tls);
+}
+
+// Hands the sockets that it is called with to gRPC.
+Acceptor::Take HandTo(grpc::experimental::ExternalConnectionAcceptor* external) {
+  return [external](int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = fd;
+    external->HandleNewConnection(&connection);
+  };
 }
 
 }  // namespace
@@ -105,24 +120,24 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Start(const ListenerOptions&
   if (!options.address.empty()) {
     RIVULET_ASSIGN_OR_RETURN(const HostPort address,
                              ParseHostPort(options.address, options.setting));
+    RIVULET_ASSIGN_OR_RETURN(const auto credentials, Credentials(options.tls));
     auto sockets = ListenOn(address, options.keepalive_timeout);
     if (!sockets.ok()) return CannotListen(options, sockets.status().message());
     RIVULET_ASSIGN_OR_RETURN(listener->acceptor_,
                              Acceptor::Create(*std::move(sockets), connections));
     listener->connections_ = connections;
     connections->SetLimits({MaxConnections(options), options.max_connections_per_address});
-    listener->external_ = builder->experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        grpc::InsecureServerCredentials());
+    using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    listener->external_ =
+        builder->experimental().AddExternalConnectionAcceptor(Type::FROM_FD, credentials);
+    listener->external_self_ = builder->experimental().AddExternalConnectionAcceptor(
+        Type::FROM_FD, grpc::InsecureServerCredentials());
   }
   listener->server_ = builder->BuildAndStart();
   if (listener->server_ == nullptr) return CannotListen(options, "gRPC did not start");
   if (listener->acceptor_ != nullptr) {
-    listener->acceptor_->Start([external = listener->external_.get()](int fd) {
-      External::NewConnectionParameters connection;
-      connection.fd = fd;
-      external->HandleNewConnection(&connection);
-    });
+    listener->acceptor_->Start(HandTo(listener->external_.get()),
+                               HandTo(listener->external_self_.get()));
   }
   return listener;
 }

@@ -13,12 +13,14 @@
 #include "absl/time/time.h"
 #include "server/grpc/connections/acceptor.h"
 #include "server/grpc/connections/connections.h"
+#include "server/grpc/connections/tls_files.h"
 
 namespace rivulet {
 
 struct ListenerOptions {
   std::string address;  // HOST:PORT; "" = no socket, in-process channels only
   std::string setting;  // that holds the address, for errors
+  TlsFiles tls = {};    // none: plaintext
   bool reflection = true;
   int max_message_bytes = 0;            // of a request
   int max_streams = 0;                  // requests at once on one connection
@@ -33,7 +35,7 @@ struct ListenerOptions {
   absl::Duration max_connection_age = absl::InfiniteDuration();   // then GOAWAY; replies go on
 };
 
-// Sets what `options` and we ask of the transport. Plaintext; no socket is opened yet.
+// Sets what `options` and we ask of the transport. No socket is opened yet.
 void SetUpListener(const ListenerOptions& options, grpc::ServerBuilder* builder);
 
 // A server of gRPC and the sockets that it is reached at. Thread: any, but Shutdown and the
@@ -41,8 +43,8 @@ void SetUpListener(const ListenerOptions& options, grpc::ServerBuilder* builder)
 class Listener {
  public:
   // Starts what was built, with the socket. `connections` is borrowed, and gets its limits here.
-  // Errors: INVALID_ARGUMENT (address; more connections than there are descriptors for),
-  // UNAVAILABLE (address in use or not of this machine).
+  // Errors: INVALID_ARGUMENT (address; more connections than there are descriptors for; TLS files),
+  // NOT_FOUND (TLS files), UNAVAILABLE (address in use or not of this machine).
   static absl::StatusOr<std::unique_ptr<Listener>> Start(const ListenerOptions& options,
                                                          grpc::ServerBuilder* builder,
                                                          Connections* connections);
@@ -61,6 +63,7 @@ class Listener {
 
   Connections* connections_ = nullptr;  // null without a socket
   std::unique_ptr<External> external_;
+  std::unique_ptr<External> external_self_;  // plaintext: Acceptor::ConnectToSelf
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;  // last: it hands sockets to the two above
 };

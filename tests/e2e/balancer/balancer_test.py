@@ -2,6 +2,7 @@
 """Two replicas behind HAProxy, exactly as deploy/haproxy configures it: what comes through, how it spreads, TLS."""
 
 import collections
+import pathlib
 import socket
 import ssl
 import subprocess
@@ -9,6 +10,7 @@ import tempfile
 import unittest
 import urllib.request
 
+from authority import Authority
 from balancer import CONFIG, LIMIT, SHORT, Balancer, await_true, free_port, generate, grpc, outcome, request, stub, two_replicas
 from command import CommandTest, rivulet
 import health_check  # of deploy/haproxy, where `balancer` lets Python look
@@ -25,6 +27,8 @@ class ConfigurationTest(CommandTest):
                 {"RIVULET_REPLICA_3": "127.0.0.1:3", "RIVULET_REPLICA_4": "127.0.0.1:4"},
                 {"RIVULET_TLS_LISTEN": "127.0.0.1:5", "RIVULET_TLS_CERT": certificate},
                 {"RIVULET_TLS_LISTEN": "127.0.0.1:5", "RIVULET_TLS_CERT": certificate, "RIVULET_TLS_CLIENT_CA": certificate},
+                {"RIVULET_REPLICA_TLS_CA": certificate},
+                {"RIVULET_REPLICA_TLS_CA": certificate, "RIVULET_REPLICA_TLS_NAME": "a", "RIVULET_REPLICA_TLS_CERT": certificate},
                 {"RIVULET_TRUST_TENANT": "1"},
                 dict.fromkeys(LIMITS, "0"),
                 dict.fromkeys(LIMITS, "7"),
@@ -131,6 +135,31 @@ class TlsTest(CommandTest):
                 self.fails(generate(secure, 5), 3)
                 self.assertEqual(self.protocol(port, ca, "h2"), "h2")
                 self.assertIsNone(self.protocol(port, ca, "http/1.1"))
+
+    def test_replicas_are_reached_over_tls(self):
+        with tempfile.TemporaryDirectory() as folder:
+            authority = Authority(pathlib.Path(folder), "authority")
+            stranger = Authority(pathlib.Path(folder), "stranger")
+            cert, key = authority.sign("replica")
+            flags = ["--tls-cert", cert, "--tls-key", key, "--tls-client-ca", authority.pem]
+            both = pathlib.Path(folder) / "both.pem"
+            both.write_text("".join(path.read_text() for path in authority.sign("balancer")))
+            known = {"RIVULET_REPLICA_TLS_CA": str(authority.pem), "RIVULET_REPLICA_TLS_CERT": str(both)}
+            with two_replicas(*map(str, flags), **known, RIVULET_REPLICA_TLS_NAME="rivulet.test") as (first, second, balancer):
+                direct = generate(first.target, 5, SHORT, "--tls-ca", authority.pem, "--tls-cert", cert, "--tls-key", key)
+                self.assertEqual(self.succeeds(generate(balancer.target, 5)).out, self.succeeds(direct).out)
+                # Replicas that the balancer does not trust, or that do not know it, get no streams.
+                for wrong in (
+                    known | {"RIVULET_REPLICA_TLS_CA": str(stranger.pem)},
+                    known | {"RIVULET_REPLICA_TLS_NAME": "other.test"},
+                    {"RIVULET_REPLICA_TLS_CA": str(authority.pem)},
+                    {},
+                ):
+                    untrusting = Balancer(first.target, second.target, **wrong)
+                    untrusting.names = []
+                    with untrusting:
+                        await_true("both replicas are down", lambda: all(untrusting.state(name).startswith("DOWN") for name in ("replica-1", "replica-2")))
+                        self.fails(generate(untrusting.target, 5), 3)
 
     def protocol(self, port, ca, offered):
         """What HAProxy chooses of the one protocol that a client offers."""

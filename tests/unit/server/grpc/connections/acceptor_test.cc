@@ -116,10 +116,11 @@ class AcceptorTest : public ::testing::Test {
     auto acceptor = Acceptor::Create(*std::move(sockets), &connections_);
     ASSERT_TRUE(acceptor.ok()) << acceptor.status();
     acceptor_ = *std::move(acceptor);
-    acceptor_->Start([this](int fd) {
+    const auto take = [this](int fd) {
       absl::MutexLock lock(&mutex_);
       taken_.push_back(fd);
-    });
+    };
+    acceptor_->Start(take, take);
   }
   size_t Taken() {
     absl::MutexLock lock(&mutex_);
@@ -295,7 +296,7 @@ TEST_F(AcceptorTest, WhatNoLongerListensCannotBeConnectedTo) {
   ASSERT_TRUE(sockets.ok()) << sockets.status();
   const int listening = sockets->sockets[0].fd;
   acceptor_ = *Acceptor::Create(*std::move(sockets), &connections_);
-  acceptor_->Start([](int fd) { close(fd); });
+  acceptor_->Start([](int fd) { close(fd); }, [](int fd) { close(fd); });
   ASSERT_TRUE(acceptor_->ConnectToSelf(kLong).ok());
   shutdown(listening, SHUT_RDWR);
   EXPECT_TRUE(Eventually([&] {

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// TLS credentials of a listener whose files may change while it serves.
+#pragma once
+
+#include <grpcpp/security/server_credentials.h>
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "server/grpc/connections/tls_files.h"
+
+namespace rivulet {
+
+// Credentials for one listener. At each new connection the files are looked at, and connections
+// from then on use what is new in them; those that are open keep theirs. With `files.client_ca`
+// only clients that show a certificate of these authorities connect (mutual TLS). Errors: as
+// ReadTlsFiles.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTlsCredentials(const TlsFiles& files);
+
+}  // namespace rivulet

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/connections/tls_files.h"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <sys/stat.h>
+
+#include <ctime>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/base/file.h"
+#include "server/log.h"
+
+namespace rivulet {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{1} << 20;
+
+struct Free {
+  void operator()(BIO* bio) const { BIO_free(bio); }
+  void operator()(X509* certificate) const { X509_free(certificate); }
+  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
+};
+template <typename T>
+using Owned = std::unique_ptr<T, Free>;
+
+Owned<BIO> Reader(const std::string& text) {
+  return Owned<BIO>(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
+
+// For keys that need a passphrase: there is none to give.
+int NoPassphrase(char*, int, int, void*) { return -1; }
+
+// One of the files, with what errors call it.
+struct PemFile {
+  const char* setting;
+  const std::string& path;
+
+  absl::Status Error(absl::string_view wrong) const {
+    return InvalidField("CONFIG_INVALID", setting, absl::StrCat(setting, " ", path, " ", wrong));
+  }
+  absl::StatusOr<std::string> Read() const {
+    absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxFileBytes);
+    if (!text.ok()) return Annotate(text.status(), absl::StrCat(setting, " ", path));
+    return text;
+  }
+};
+
+absl::StatusOr<Owned<X509>> FirstCertificate(const PemFile& file, const std::string& text) {
+  Owned<X509> certificate(PEM_read_bio_X509(Reader(text).get(), nullptr, NoPassphrase, nullptr));
+  ERR_clear_error();
+  if (certificate == nullptr) return file.Error("holds no certificate in PEM form");
+  return certificate;
+}
+
+absl::StatusOr<Owned<EVP_PKEY>> PrivateKey(const PemFile& file, const std::string& text) {
+  Owned<EVP_PKEY> key(PEM_read_bio_PrivateKey(Reader(text).get(), nullptr, NoPassphrase, nullptr));
+  ERR_clear_error();
+  if (key == nullptr) return file.Error("holds no private key in PEM form without a passphrase");
+  return key;
+}
+
+absl::Time ToTime(const ASN1_TIME* time) {
+  std::tm broken_down{};
+  ASN1_TIME_to_tm(time, &broken_down);
+  return absl::FromTM(broken_down, absl::UTCTimeZone());
+}
+
+std::string Written(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone());
+}
+
+}  // namespace
+
+absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now) {
+  const PemFile cert{"tls-cert", files.cert};
+  const PemFile key{"tls-key", files.key};
+  const PemFile client_ca{"tls-client-ca", files.client_ca};
+  TlsIdentity identity;
+  RIVULET_ASSIGN_OR_RETURN(identity.cert, cert.Read());
+  RIVULET_ASSIGN_OR_RETURN(identity.key, key.Read());
+  RIVULET_ASSIGN_OR_RETURN(const auto certificate, FirstCertificate(cert, identity.cert));
+  RIVULET_ASSIGN_OR_RETURN(const auto private_key, PrivateKey(key, identity.key));
+  if (X509_check_private_key(certificate.get(), private_key.get()) != 1) {
+    ERR_clear_error();
+    return key.Error(absl::StrCat("is not the key of the certificate in ", files.cert));
+  }
+  identity.expires = ToTime(X509_get0_notAfter(certificate.get()));
+  if (now >= identity.expires) {
+    return cert.Error(absl::StrCat("expired on ", Written(identity.expires)));
+  }
+  const absl::Time begins = ToTime(X509_get0_notBefore(certificate.get()));
+  if (now < begins) return cert.Error(absl::StrCat("is not valid before ", Written(begins)));
+  if (!files.client_ca.empty()) {
+    RIVULET_ASSIGN_OR_RETURN(identity.client_ca, client_ca.Read());
+    RIVULET_RETURN_IF_ERROR(FirstCertificate(client_ca, identity.client_ca).status());
+  }
+  return identity;
+}
+
+TlsReloader::Stamp TlsReloader::StampOf(const TlsFiles& files) {
+  Stamp stamp{};
+  size_t i = 0;
+  for (const std::string* path : {&files.cert, &files.key, &files.client_ca}) {
+    struct stat info {};
+    if (!path->empty()) stat(path->c_str(), &info);
+    stamp[i++] = static_cast<int64_t>(info.st_ino);
+    stamp[i++] = info.st_size;
+    stamp[i++] = absl::ToUnixNanos(absl::TimeFromTimespec(info.st_mtim));
+    stamp[i++] = absl::ToUnixNanos(absl::TimeFromTimespec(info.st_ctim));
+  }
+  return stamp;
+}
+
+absl::StatusOr<std::unique_ptr<TlsReloader>> TlsReloader::Create(TlsFiles files, absl::Time now) {
+  const Stamp stamp = StampOf(files);  // before the reading: a change meanwhile is seen later
+  RIVULET_ASSIGN_OR_RETURN(TlsIdentity identity, ReadTlsFiles(files, now));
+  return std::unique_ptr<TlsReloader>(
+      new TlsReloader(std::move(files), stamp, std::move(identity), now));
+}
+
+std::optional<TlsIdentity> TlsReloader::TakeNew(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  if (now >= next_look_) {
+    next_look_ = now + kPeriod;
+    const Stamp stamp = StampOf(files_);
+    if (stamp != std::exchange(stamp_, stamp)) {
+      absl::StatusOr<TlsIdentity> identity = ReadTlsFiles(files_, now);
+      if (identity.ok()) {
+        Log(LogLevel::kInfo, "tls_reloaded", {{"expires", Written(identity->expires)}});
+        new_ = *std::move(identity);
+      } else {
+        Log(LogLevel::kError, "tls_reload_failed",
+            {{"reason", std::string(identity.status().message())}});
+      }
+    }
+  }
+  return std::exchange(new_, std::nullopt);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The PEM files of a listener's TLS: read, checked before gRPC sees them, and read again when they
+// change.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace rivulet {
+
+struct TlsFiles {
+  std::string cert;       // the server's certificate, then those between it and the authority
+  std::string key;        // of the certificate, without a passphrase
+  std::string client_ca;  // authorities; only clients with their certificates connect. "" = all do
+
+  bool given() const { return !cert.empty(); }  // false: plaintext
+};
+
+// What the files hold.
+struct TlsIdentity {
+  std::string cert, key, client_ca;  // PEM
+  absl::Time expires;                // of the server's certificate
+};
+
+// Reads the files. Errors: INVALID_ARGUMENT or NOT_FOUND, which name the setting (tls-cert,
+// tls-key, tls-client-ca), the file and what is wrong: it cannot be read, holds no PEM of that
+// kind, needs a passphrase, is not the key of the certificate; the certificate is not valid at
+// `now`.
+absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now);
+
+// Files that others replace while the server runs. A change that cannot be used is logged
+// (tls_reload_failed) and leaves the identity as it was. Thread: any.
+class TlsReloader {
+ public:
+  // Looks at the files at most this often.
+  static constexpr absl::Duration kPeriod = absl::Seconds(1);
+
+  // Errors: as ReadTlsFiles.
+  static absl::StatusOr<std::unique_ptr<TlsReloader>> Create(TlsFiles files, absl::Time now);
+
+  // The identity, the first time and whenever it has changed since the call before.
+  std::optional<TlsIdentity> TakeNew(absl::Time now);
+
+ private:
+  // Inode, size and times of each file: what changes when a file is written or replaced.
+  using Stamp = std::array<int64_t, 3 * 4>;
+  static Stamp StampOf(const TlsFiles& files);
+
+  TlsReloader(TlsFiles files, Stamp stamp, TlsIdentity identity, absl::Time now)
+      : files_(std::move(files)), stamp_(stamp), next_look_(now + kPeriod), new_(identity) {}
+
+  const TlsFiles files_;
+  absl::Mutex mutex_;
+  Stamp stamp_ ABSL_GUARDED_BY(mutex_);
+  absl::Time next_look_ ABSL_GUARDED_BY(mutex_);
+  std::optional<TlsIdentity> new_ ABSL_GUARDED_BY(mutex_);  // not yet taken
+};
+
+}  // namespace rivulet

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// TLS files, and a server that uses them; tests/e2e/server/tls_test.py tells what clients see.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <openssl/ec.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "model/base/error.h"
+#include "server/grpc/calls/served_models.h"
+#include "server/grpc/connections/tls_files.h"
+#include "server/grpc/grpc_server.h"
+#include "tests/support/random_model.h"
+
+namespace rivulet {
+namespace {
+
+template <typename Write>
+std::string ToPem(Write write) {
+  BIO* const bio = BIO_new(BIO_s_mem());
+  write(bio);
+  char* data = nullptr;
+  const auto size = static_cast<size_t>(BIO_get_mem_data(bio, &data));
+  std::string text(data, size);
+  BIO_free(bio);
+  return text;
+}
+
+struct Pem {
+  std::string cert, key, locked_key;  // the last with a passphrase
+};
+
+// A certificate that signs itself, valid from `begins` to `ends` seconds after now.
+Pem MakePem(int64_t begins = -60, int64_t ends = 3600) {
+  EVP_PKEY* const key = EVP_EC_gen("P-256");
+  X509* const certificate = X509_new();
+  ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
+  X509_gmtime_adj(X509_getm_notBefore(certificate), begins);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), ends);
+  X509_set_pubkey(certificate, key);
+  X509_sign(certificate, key, EVP_sha256());
+  Pem pem;
+  pem.cert = ToPem([&](BIO* bio) { PEM_write_bio_X509(bio, certificate); });
+  pem.key = ToPem(
+      [&](BIO* bio) { PEM_write_bio_PrivateKey(bio, key, nullptr, nullptr, 0, nullptr, nullptr); });
+  pem.locked_key = ToPem([&](BIO* bio) {
+    unsigned char passphrase[] = "secret";
+    PEM_write_bio_PrivateKey(bio, key, EVP_aes_128_cbc(), passphrase, 6, nullptr, nullptr);
+  });
+  X509_free(certificate);
+  EVP_PKEY_free(key);
+  return pem;
+}
+
+class TlsFilesTest : public ::testing::Test {
+ protected:
+  std::string Write(const std::string& name, const std::string& text) {
+    const std::string path = directory_.File(name);
+    // Beside and then over it, as those who renew certificates do: a new inode.
+    std::ofstream(path + ".new") << text;
+    std::filesystem::rename(path + ".new", path);
+    return path;
+  }
+  TlsFiles Written(const Pem& pem) {
+    return {Write("cert.pem", pem.cert), Write("key.pem", pem.key), ""};
+  }
+  void ExpectError(const TlsFiles& files, const std::string& message) {
+    const auto identity = ReadTlsFiles(files, absl::Now());
+    ASSERT_FALSE(identity.ok());
+    EXPECT_THAT(std::string(identity.status().message()), ::testing::HasSubstr(message));
+  }
+
+  testing::TempDir directory_;
+};
+
+TEST_F(TlsFilesTest, UsableFilesAreRead) {
+  const Pem pem = MakePem();
+  TlsFiles files = Written(pem);
+  files.client_ca = Write("ca.pem", pem.cert);
+  const auto identity = ReadTlsFiles(files, absl::Now());
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  EXPECT_EQ(identity->cert, pem.cert);
+  EXPECT_EQ(identity->key, pem.key);
+  EXPECT_EQ(identity->client_ca, pem.cert);
+  EXPECT_GT(identity->expires, absl::Now() + absl::Minutes(30));
+  EXPECT_LT(identity->expires, absl::Now() + absl::Minutes(61));
+}
+
+TEST_F(TlsFilesTest, WhatCannotBeUsedIsNamed) {
+  const Pem pem = MakePem();
+  const TlsFiles good = Written(pem);
+  const std::string empty = Write("empty.pem", "");
+  const std::string absent = directory_.File("absent.pem");
+  ExpectError({absent, good.key, ""}, "tls-cert " + absent);
+  ExpectError({good.cert, absent, ""}, "tls-key " + absent);
+  ExpectError({good.cert, good.key, absent}, "tls-client-ca " + absent);
+  ExpectError({empty, good.key, ""}, "tls-cert " + empty + " holds no certificate");
+  ExpectError({good.cert, empty, ""}, "tls-key " + empty + " holds no private key");
+  ExpectError({good.cert, good.key, empty}, "tls-client-ca " + empty + " holds no certificate");
+  ExpectError({good.cert, Write("locked.pem", pem.locked_key), ""}, "without a passphrase");
+  ExpectError({good.cert, Write("other.pem", MakePem().key), ""},
+              "is not the key of the certificate in " + good.cert);
+  ExpectError({Write("cut.pem", pem.cert.substr(0, pem.cert.size() / 2)), good.key, ""},
+              "holds no certificate");
+}
+
+TEST_F(TlsFilesTest, CertificatesOfThePastAndTheFutureAreRefused) {
+  ExpectError(Written(MakePem(-7200, -3600)), "expired on 20");
+  ExpectError(Written(MakePem(3600, 7200)), "is not valid before 20");
+}
+
+TEST_F(TlsFilesTest, ErrorsNameTheSettingAsField) {
+  const auto identity = ReadTlsFiles(Written({"", "", ""}), absl::Now());
+  EXPECT_EQ(GetErrorDetail(identity.status()).field, "tls-cert");
+  EXPECT_EQ(GetErrorDetail(identity.status()).reason, "CONFIG_INVALID");
+}
+
+TEST_F(TlsFilesTest, TheReloaderGivesWhatIsNewOnce) {
+  const absl::Time start = absl::Now();
+  const Pem first = MakePem(), second = MakePem();
+  auto reloader = TlsReloader::Create(Written(first), start);
+  ASSERT_TRUE(reloader.ok()) << reloader.status();
+  auto identity = (*reloader)->TakeNew(start);
+  ASSERT_TRUE(identity.has_value());
+  EXPECT_EQ(identity->cert, first.cert);
+  EXPECT_FALSE((*reloader)->TakeNew(start + absl::Seconds(10)).has_value());
+  Written(second);
+  // Not before the period is over.
+  EXPECT_FALSE((*reloader)->TakeNew(start + absl::Seconds(10.5)).has_value());
+  identity = (*reloader)->TakeNew(start + absl::Seconds(11));
+  ASSERT_TRUE(identity.has_value());
+  EXPECT_EQ(identity->cert, second.cert);
+  EXPECT_EQ(identity->key, second.key);
+  EXPECT_FALSE((*reloader)->TakeNew(start + absl::Seconds(12)).has_value());
+}
+
+TEST_F(TlsFilesTest, AChangeThatCannotBeUsedLeavesTheIdentity) {
+  const absl::Time start = absl::Now();
+  const Pem first = MakePem(), second = MakePem();
+  auto reloader = TlsReloader::Create(Written(first), start);
+  ASSERT_TRUE(reloader.ok()) << reloader.status();
+  (*reloader)->TakeNew(start);
+  Write("cert.pem", second.cert);  // the key is still the first one's
+  EXPECT_FALSE((*reloader)->TakeNew(start + absl::Seconds(2)).has_value());
+  std::filesystem::remove(directory_.File("key.pem"));
+  EXPECT_FALSE((*reloader)->TakeNew(start + absl::Seconds(4)).has_value());
+  Write("key.pem", second.key);
+  const auto identity = (*reloader)->TakeNew(start + absl::Seconds(6));
+  ASSERT_TRUE(identity.has_value());
+  EXPECT_EQ(identity->cert, second.cert);
+}
+
+TEST_F(TlsFilesTest, AReloaderNeedsUsableFiles) {
+  EXPECT_FALSE(TlsReloader::Create({"absent.pem", "absent.pem", ""}, absl::Now()).ok());
+}
+
+TEST_F(TlsFilesTest, AServerThatAsksForCertificatesReachesItselfWithoutOne) {
+  const Pem pem = MakePem();
+  const ServedModels models;
+  GrpcServerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.tls = Written(pem);
+  options.tls.client_ca = Write("ca.pem", pem.cert);
+  const auto server = GrpcServer::Create(&models, options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const absl::Status answered = (*server)->CallSelf(absl::Seconds(30));
+  EXPECT_TRUE(answered.ok()) << answered;
+}
+
+TEST_F(TlsFilesTest, AServerDoesNotStartWithFilesThatItCannotUse) {
+  const ServedModels models;
+  GrpcServerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.tls = Written(MakePem(-7200, -3600));
+  const auto server = GrpcServer::Create(&models, options);
+  ASSERT_FALSE(server.ok());
+  EXPECT_THAT(std::string(server.status().message()), ::testing::HasSubstr("expired on 20"));
+}
+
+}  // namespace
+}  // namespace rivulet
