@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the images of the Dockerfile with buildah, on a Debian base made with debootstrap, and tests them by running
-# them: tests/e2e/image_test.py. Usage: deploy/image_test.sh       Exit code 77: not tested, the last line says why.
+# Builds the images of the Dockerfile and of gateway.Dockerfile with buildah, on a Debian base made with debootstrap, and
+# tests them by running them: tests/e2e/image_test.py. Usage: deploy/image_test.sh       Exit code 77: not tested, the last line says why.
 # Needs root, buildah, debootstrap and an apt source of Debian bookworm. Base, layers and compiler cache stay in
-# build/image; beside that buildah notes names of layers in /var/lib/containers/cache. The network serves apt alone: the
-# images run in a network of their own that has only loopback.
+# build/image; beside that buildah notes names of layers in /var/lib/containers/cache. The network serves apt and pip
+# alone: the images run in a network of their own that has only loopback.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,6 +21,7 @@ skip() {
 for tool in buildah debootstrap unshare nsenter setpriv python3; do
   command -v "$tool" >/dev/null || skip "$tool is not installed"
 done
+[[ -x build/venv/bin/pip ]] || skip "no build/venv; deploy/setup.sh --tests makes it"
 unshare --mount --net --pid --ipc --uts --fork true 2>/dev/null || skip "this machine does not let root make namespaces"
 # Where this machine gets its Debian packages, one "URI suite" a line.
 # shellcheck disable=SC2016 # apt-get's own variables
@@ -101,6 +102,23 @@ fi
 build rivulet
 build rivulet-mnist --target with-model --build-arg MODEL=model/zoo/mnist-linear
 
+# The gateway's packages, as this machine's pip finds them; the RUN steps see them as a folder.
+wheels=$work/wheels
+mkdir -p "$wheels"
+build/venv/bin/python - client/python/pyproject.toml >"$work/packages.txt" <<'END'
+import sys, tomllib
+file = tomllib.load(open(sys.argv[1], "rb"))
+project = file["project"]
+print(*file["build-system"]["requires"], *project["dependencies"], *project["optional-dependencies"]["gateway"], sep="\n")
+END
+machine=$(uname -m)
+quietly "$work/wheels.log" build/venv/bin/pip download --disable-pip-version-check --dest "$wheels" --only-binary :all: \
+  --python-version 3.11 --platform "manylinux_2_28_$machine" --platform "manylinux_2_17_$machine" --platform "manylinux2014_$machine" \
+  --constraint tests/requirements.txt --requirement "$work/packages.txt"
+printf '[global]\nno-index = true\nfind-links = /wheels\n' >"$work/pip.conf"
+build rivulet-gateway --file deploy/gateway.Dockerfile --ignorefile deploy/gateway.Dockerfile.dockerignore \
+  --volume "$wheels:/wheels:ro" --volume "$work/pip.conf:/etc/pip.conf:ro"
+
 # The build stage with CUDA=ON, which fails without a working nvcc: the base with this machine's toolkit mounted where
 # CUDA base images hold theirs. What those images are beside that, and their runtime halves, stay untested.
 toolkit=/usr/local/cuda
@@ -117,5 +135,6 @@ else
 fi
 
 export RIVULET_IMAGE_BASE=$base RIVULET_IMAGE=localhost/rivulet RIVULET_IMAGE_WITH_MODEL=localhost/rivulet-mnist
+export RIVULET_IMAGE_GATEWAY=localhost/rivulet-gateway
 RIVULET_IMAGE_BUILDAH="buildah ${store[*]}" RIVULET_BIN_DIR=$bin RIVULET_SOURCE_DIR=$PWD \
   PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=tests/e2e/support unshare --net -- python3 tests/e2e/image_test.py

@@ -6,7 +6,8 @@ network of its own.
 A container here is what a runtime would make of the image's configuration, with the host's own tools: mount, PID, IPC
 and UTS namespaces of its own, the image as a read-only root (a bind mount remounted `ro`), models bound read-only, the
 configured user without capabilities and with no_new_privs, the configured environment, and the server as process 1.
-Stricter than docker: /dev holds nothing, /proc is the one mount beside. Not here: cgroups and seccomp.
+Stricter than docker: /dev holds nothing (the gateway's: urandom, which gRPC for Python reads), /proc is the one mount
+beside. Not here: cgroups and seccomp.
 The container and this process share a network that has only loopback, all of 127.0.0.0/8.
 """
 
@@ -24,14 +25,15 @@ import subprocess
 import sys
 import time
 import unittest
+import urllib.request
 
 from command import BIN_DIR, SOURCE_DIR, ZOO
 
-NAMES = ("RIVULET_IMAGE_BUILDAH", "RIVULET_IMAGE_BASE", "RIVULET_IMAGE", "RIVULET_IMAGE_WITH_MODEL")
+NAMES = ("RIVULET_IMAGE_BUILDAH", "RIVULET_IMAGE_BASE", "RIVULET_IMAGE", "RIVULET_IMAGE_WITH_MODEL", "RIVULET_IMAGE_GATEWAY")
 if not all(name in os.environ for name in NAMES):
     print("image_test.py: skipped: deploy/image_test.sh starts this test", file=sys.stderr)
     sys.exit(77)
-BUILDAH, BASE, IMAGE, IMAGE_WITH_MODEL = (os.environ[name] for name in NAMES)
+BUILDAH, BASE, IMAGE, IMAGE_WITH_MODEL, IMAGE_GATEWAY = (os.environ[name] for name in NAMES)
 # Bound by the image to every address: 127.0.0.2 answers only where the server listens beyond 127.0.0.1.
 TARGET = "127.0.0.2:50051"
 LIMIT_BYTES = 150_000_000
@@ -63,28 +65,33 @@ class Image:
 
 
 class Container:
-    """A running image, for a `with` statement. `models`: mounted read-only at /models; `args`: in place of CMD."""
+    """A running image, for a `with` statement. `models`: mounted read-only at /models; `args`: in place of CMD; `devices`: of the
+    host's, in /dev."""
 
     SCRIPT = """set -e
     $MOUNT --bind $ROOT $ROOT
     if [ -n "$MODELS" ]; then $MOUNT --bind $MODELS $ROOT/models; $MOUNT -o remount,bind,ro $ROOT/models; fi
+    for device in $DEVICES; do $MOUNT --bind /dev/$device $ROOT/dev/$device; done
     $MOUNT -o remount,bind,ro $ROOT
     $MOUNT -t proc -o nosuid,nodev,noexec proc $ROOT/proc
     exec "$@"
     """
 
-    def __init__(self, image: Image, models: pathlib.Path | None = None, args: list[str] | None = None):
+    def __init__(self, image: Image, models: pathlib.Path | None = None, args: list[str] | None = None,
+                 devices: tuple[str, ...] = ()):
         self.image, config = image, image.config
         if models:
             (image.root / "models").mkdir(exist_ok=True)  # as runtimes do before the root turns read-only
-        script = self.SCRIPT.replace("$MOUNT", tool("mount")).replace("$ROOT", str(image.root))
+        for device in devices:
+            (image.root / "dev" / device).touch()
+        script = self.SCRIPT.replace("$MOUNT", tool("mount")).replace("$ROOT", str(image.root)).replace("$DEVICES", " ".join(devices))
         self.command = [
             *(tool("unshare"), "--mount", "--pid", "--ipc", "--uts", "--fork"),
             *(tool("bash"), "-c", script.replace("$MODELS", str(models or "")), "container"),
             *(tool("setpriv"), "--no-new-privs"),
             *(tool("chroot"), f"--userspec={config['User']}", "--groups=", image.root),
             *config["Entrypoint"],
-            *(config["Cmd"] if args is None else args),
+            *((config.get("Cmd") or []) if args is None else args),
         ]
         self.environment = dict(entry.split("=", 1) for entry in config["Env"])
 
@@ -94,13 +101,13 @@ class Container:
 
     def __enter__(self) -> "Container":
         began = time.monotonic()
-        self.log = pathlib.Path(os.environ["TMPDIR"], "server.log")
+        self.log = pathlib.Path(os.environ["TMPDIR"], f"{self.image.container}.log")
         with self.log.open("w") as log:
             self.process = subprocess.Popen(self.command, env=self.environment, stderr=log)
         while '"event":"listening"' not in self.log.read_text() or self.health().returncode != 0:
             if self.process.poll() is not None or time.monotonic() > began + 60:
                 self.__exit__()
-                raise RuntimeError(f"the server does not serve: {self.log.read_text()}")
+                raise RuntimeError(f"the container does not serve: {self.log.read_text()}")
             time.sleep(0.01)
         self.start_seconds = time.monotonic() - began
         return self
@@ -302,6 +309,61 @@ class ImageTest(unittest.TestCase):
             self.assertEqual(out.read_bytes()[:4], b"\x89PNG")
             report(f"mnist-linear baked in: {container.figures()}")
             self.assertEqual(container.stop()[0], 0)
+
+
+class GatewayImageTest(unittest.TestCase):
+    """The image of deploy/gateway.Dockerfile."""
+
+    URL = "http://127.0.0.2:8000"  # beyond its own loopback, as TARGET
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        loopback_up()
+        cls.image, cls.server = Image(IMAGE_GATEWAY), Image(IMAGE)
+        cls.addClassCleanup(cls.image.remove)
+        cls.addClassCleanup(cls.server.remove)
+
+    def fetch(self, path: str, body: dict | None = None) -> tuple[int, bytes]:
+        data, headers = (None, {}) if body is None else (json.dumps(body).encode(), {"content-type": "application/json"})
+        request = urllib.request.Request(self.URL + path, data, headers)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=300) as answer:
+            return answer.status, answer.read()
+
+    def test_it_answers_for_the_server_without_rights_on_a_read_only_root(self):
+        with Container(self.server, ZOO / "shakespeare-rfa") as server:
+            with Container(self.image, args=["--target", TARGET], devices=("urandom",)) as gateway:
+                status = gateway.status()
+                user, group = self.image.config["User"].split(":")
+                self.assertEqual((status["Uid"], status["Gid"], status["Groups"]), ([user] * 4, [group] * 4, []))
+                self.assertEqual({status[name][0] for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")}, {"0" * 16})
+                self.assertTrue(os.statvfs(pathlib.Path(f"/proc/{gateway.pid}/root") / "tmp").f_flag & os.ST_RDONLY)
+                report(f"gateway: {gateway.figures()}")
+                body = {"model": "shakespeare-rfa", "prompt": "A", "max_tokens": 20, "seed": 1}
+                (choice,) = json.loads(self.fetch("/v1/completions", body)[1])["choices"]
+                self.assertEqual(len(choice["text"]), 20)
+                self.assertIn(b"<title>Rivulet</title>", self.fetch("/")[1])
+                self.assertEqual(server.stop()[0], 0)
+                self.assertNotEqual(gateway.health().returncode, 0)
+                self.assertEqual(gateway.stop()[0], 0)
+
+    def test_a_start_without_a_target_says_what_is_missing(self):
+        done = Container(self.image).run()
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done)
+        self.assertIn("--target", done.stderr)
+
+    def test_it_holds_no_tools_of_the_build(self):
+        packages = re.findall(r"^Package: (.*)$", (self.image.root / "var/lib/dpkg/status").read_text(), re.M)
+        self.assertIn("python3", packages)
+        self.assertEqual([p for p in packages if re.match(r"(.*-dev|gcc|g\+\+|binutils|python3-(pip|venv).*)$", p)], [])
+        installed = {path.name for path in (self.image.root / "opt/rivulet-gateway/lib/python3.11/site-packages").iterdir()}
+        self.assertIn("rivulet", installed)
+        self.assertFalse(installed & {"pip", "setuptools", "grpc_tools", "hatchling"})
+        files = self.image.files()
+        size = sum(one.st_size for path, one in files.items() if stat.S_ISREG(one.st_mode) and path.startswith("opt/"))
+        report(f"gateway: {size / 1e6:.1f} MB in /opt")
+        for path, one in files.items():
+            writable = one.st_mode & (stat.S_ISUID | stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(one.st_mode)
+            self.assertFalse(path.startswith("opt/") and writable, path)
 
 
 if __name__ == "__main__":

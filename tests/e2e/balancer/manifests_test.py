@@ -191,7 +191,7 @@ class KubernetesTest(unittest.TestCase):
 
 class ComposeTest(unittest.TestCase):
     def replicas(self):
-        return {name: service for name, service in COMPOSE["services"].items() if name != "balancer"}
+        return {name: service for name, service in COMPOSE["services"].items() if name.startswith("replica-")}
 
     def test_the_file_keeps_to_the_schema_of_the_compose_specification(self):
         if not COMPOSE_SCHEMA.exists():
@@ -232,7 +232,7 @@ class ComposeTest(unittest.TestCase):
             self.assertIs(service["read_only"], True, name)
             self.assertEqual(service["cap_drop"], ["ALL"], name)
             self.assertEqual(service["security_opt"], ["no-new-privileges:true"], name)
-            for mount in service["volumes"]:
+            for mount in service.get("volumes", []):
                 self.assertIs(mount["read_only"], True, name)
                 self.assertTrue((DEPLOY / interpolated(mount["source"])).exists(), mount)
 
@@ -252,6 +252,54 @@ class ComposeTest(unittest.TestCase):
         url = COMPOSE["services"]["balancer"]["healthcheck"]["test"][-1]
         self.assertEqual(url.split("/")[2], haproxy_default("RIVULET_STATS"))
         self.assertIn(f"monitor-uri /{url.split('/')[3]}\n", HAPROXY)
+
+
+class GatewayTest(unittest.TestCase):
+    """deploy/gateway.Dockerfile, and the service of the same name in compose.yaml."""
+
+    PATH = DEPLOY / "gateway.Dockerfile"
+    SERVICE = COMPOSE["services"]["gateway"]
+
+    def instruction(self, name: str) -> str:
+        (value,) = re.findall(rf"^{name} (.+)$", self.PATH.read_text().replace("\\\n", " "), re.M)
+        return value
+
+    def option(self, name: str) -> str:
+        return self.SERVICE["command"][self.SERVICE["command"].index(name) + 1]
+
+    def test_it_is_built_from_files_that_are_in_its_context(self):
+        self.assertEqual((DEPLOY / self.SERVICE["build"]["context"]).resolve(), SOURCE_DIR)
+        self.assertEqual((SOURCE_DIR / self.SERVICE["build"]["dockerfile"]).resolve(), self.PATH)
+        copied = [line.split()[1:-1] for line in self.PATH.read_text().splitlines() if re.match(r"COPY (?!--from)", line)]
+        allowed = (DEPLOY / f"{self.PATH.name}.dockerignore").read_text().splitlines()
+        for path in (path for paths in copied for path in paths):
+            self.assertTrue((SOURCE_DIR / path).exists(), path)
+            self.assertIn(f"!{path}", allowed)
+
+    def test_it_has_no_rights_and_ends_in_time(self):
+        self.assertEqual(self.instruction("USER"), dockerfile("USER"))
+        self.assertEqual(self.SERVICE["stop_signal"], self.instruction("STOPSIGNAL"))
+        self.assertGreaterEqual(seconds(self.SERVICE["stop_grace_period"]), int(self.option("--drain-seconds")) + MARGIN)
+
+    def test_ports_agree_and_are_published_on_loopback(self):
+        exposed = int(self.instruction("EXPOSE"))
+        self.assertEqual(port(json.loads(self.instruction("ENTRYPOINT"))[-1]), exposed)
+        (published,) = [interpolated(entry) for entry in self.SERVICE["ports"]]
+        self.assertEqual((published.rpartition(":")[0], port(published)), (f"127.0.0.1:{exposed}", exposed))
+        check = json.loads(self.instruction("HEALTHCHECK").partition("CMD ")[2])
+        self.assertEqual(self.SERVICE["healthcheck"]["test"], ["CMD", *check])
+        self.assertIn(f"'http://127.0.0.1:{exposed}/health'", check[-1])
+
+    def test_it_calls_the_balancer_that_it_waits_for(self):
+        host, _, target_port = self.option("--target").partition(":")
+        self.assertEqual(list(self.SERVICE["depends_on"]), [host])
+        balancer = COMPOSE["services"][host]
+        self.assertEqual(int(target_port), port(balancer["environment"]["RIVULET_LISTEN"]))
+        self.assertTrue(set(self.SERVICE["networks"]) & set(balancer["networks"]))
+
+    def test_the_version_is_that_of_the_project(self):
+        (project,) = re.findall(r"project\(rivulet VERSION ([\d.]+)", (SOURCE_DIR / "CMakeLists.txt").read_text())
+        self.assertIn(f"ARG VERSION={project}\n", self.PATH.read_text())
 
 
 class SystemdTest(unittest.TestCase):
