@@ -68,7 +68,7 @@ struct GemmArgs {
 const char* CheckGemm(const GemmArgs& args);
 void GemmRef(const GemmArgs& args);  // double accumulation; tests only
 // Thread: any; calls on disjoint panels or rows may run at once. Cost: 2 rows k n flop, one read of
-// the panels for every 12 rows.
+// the panels from memory; blocks of 6 to 12 rows read them again from the caches.
 void GemmCpu(const GemmArgs& args);
 
 }  // namespace rivulet::kernels

@@ -24,17 +24,20 @@ namespace rivulet::kernels::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 inline constexpr int kLanes = 16;
-inline constexpr int kMaxRows = 12;  // 12 x 2 accumulators of 32 registers
+inline constexpr int kMaxRows = 6;  // 6 x 4 accumulators of 32 registers
+inline constexpr int kMaxRowsF32 = 12;
 inline constexpr int kMaxAccumulators = 24;
 inline constexpr int kMaxVecs = 8;
 #elif HWY_TARGET == HWY_AVX2
 inline constexpr int kLanes = 8;
 inline constexpr int kMaxRows = 6;  // 6 x 2 accumulators of 16 registers
+inline constexpr int kMaxRowsF32 = 6;
 inline constexpr int kMaxAccumulators = 12;
 inline constexpr int kMaxVecs = 8;
 #else  // one lane under HWY_SCALAR, four on NEON
 inline constexpr int kLanes = static_cast<int>(HWY_MIN(HWY_LANES(float), 4));
 inline constexpr int kMaxRows = 6;
+inline constexpr int kMaxRowsF32 = 6;
 inline constexpr int kMaxAccumulators = 12;
 inline constexpr int kMaxVecs = 8;
 #endif
@@ -48,6 +51,13 @@ constexpr int VecsFor(int rows) {
   int vecs = 1;
   while (vecs * 2 <= kMaxVecs && vecs * 2 * rows <= kMaxAccumulators) vecs *= 2;
   return vecs;
+}
+
+// How many rows form a block. Float32 weights are wide: reading them costs more than broadcasts of
+// x, so more rows take them at once.
+template <class Weight>
+constexpr int RowsPerBlock() {
+  return sizeof(Weight) == sizeof(float) ? kMaxRowsF32 : kMaxRows;
 }
 
 HWY_INLINE Vec LoadWeights(const float* HWY_RESTRICT p) { return hn::Load(Tag(), p); }
@@ -103,12 +113,17 @@ HWY_NOINLINE void Tile(const GemmArgs& args, int row, int vec) {
     Vec b[kVecs];
     RIVULET_UNROLL
     for (int j = 0; j < kVecs; ++j) b[j] = LoadWeights(w[j] + size_t(kk) * kPanelColumns);
-    // The panel after this one arrives while this one is used.
+    // The panels after these arrive while these are used.
     if constexpr (kPrefetch) {
-      const Weight* next = w[0] + panel_size + size_t(kk) * kPanelColumns;
+      constexpr int kPanels = HWY_MAX(1, kVecs / kVecsPerPanel);
+      constexpr int kBytes = HWY_MIN(kVecs, kVecsPerPanel) * kLanes * int(sizeof(Weight));
       RIVULET_UNROLL
-      for (int line = 0; line < kVecs * kLanes * int(sizeof(Weight)); line += kCacheLine) {
-        hwy::Prefetch(next + line / int(sizeof(Weight)));
+      for (int panel = kPanels; panel < 2 * kPanels; ++panel) {
+        const Weight* next = w[0] + size_t(panel) * panel_size + size_t(kk) * kPanelColumns;
+        RIVULET_UNROLL
+        for (int line = 0; line < kBytes; line += kCacheLine) {
+          hwy::Prefetch(next + line / int(sizeof(Weight)));
+        }
       }
     }
     RIVULET_UNROLL
@@ -127,45 +142,50 @@ HWY_NOINLINE void Tile(const GemmArgs& args, int row, int vec) {
   }
 }
 
-// `vecs` columns' vectors from `vec` on with tiles of kVecs, then the rest with smaller ones.
-template <int kRows, int kVecs, class Weight>
+// Vectors of columns vec .. vec_end - 1 with tiles of kVecs, then the rest with smaller ones.
+// kBlocks: other rows use the same panels.
+template <int kRows, int kVecs, bool kBlocks, class Weight>
 HWY_INLINE void TileColumns(const GemmArgs& args, int row, int vec, int vec_end) {
-  // Several panels in flight already stream from several places; a prefetch then only costs.
-  constexpr bool kPrefetch = kVecs <= kVecsPerPanel;
+  // Each weight used once, several panels already stream from several places; a prefetch then only
+  // costs.
+  constexpr bool kPrefetch = kBlocks || kVecs <= kVecsPerPanel;
   for (; vec + kVecs <= vec_end; vec += kVecs) {
     Tile<kRows, kVecs, kPrefetch, Weight>(args, row, vec);
   }
   if constexpr (kVecs > 1) {
-    if (vec < vec_end) TileColumns<kRows, kVecs / 2, Weight>(args, row, vec, vec_end);
+    if (vec < vec_end) TileColumns<kRows, kVecs / 2, kBlocks, Weight>(args, row, vec, vec_end);
   }
 }
 
-template <int kRows, class Weight>
+template <int kRows, bool kBlocks, class Weight>
 HWY_INLINE void TileRows(const GemmArgs& args, int rows, int row, int vec, int vec_end) {
   if constexpr (kRows >= 1) {
     if (rows == kRows) {
-      TileColumns<kRows, VecsFor(kRows), Weight>(args, row, vec, vec_end);
+      TileColumns<kRows, VecsFor(kRows), kBlocks, Weight>(args, row, vec, vec_end);
     } else {
-      TileRows<kRows - 1, Weight>(args, rows, row, vec, vec_end);
+      TileRows<kRows - 1, kBlocks, Weight>(args, rows, row, vec, vec_end);
     }
   }
 }
 
 template <class Weight>
 void Run(const GemmArgs& args) {
-  // Even blocks: 16 rows are 8 + 8, not 12 + 4.
-  const int blocks = (args.rows + kMaxRows - 1) / kMaxRows;
+  constexpr int kRows = RowsPerBlock<Weight>();
+  // Even blocks: 8 rows are 4 + 4, not 6 + 2.
+  const int blocks = (args.rows + kRows - 1) / kRows;
   if (blocks == 0) return;
   const int vec_begin = args.panel_begin * kVecsPerPanel;
   const int vec_end = args.panel_end * kVecsPerPanel;
-  // One block: all columns in one sweep, in as wide tiles as fit. Several: panel by panel, rows
-  // inside.
-  const int vecs_at_once = blocks == 1 ? vec_end - vec_begin : kVecsPerPanel;
-  for (int vec = vec_begin; vec < vec_end; vec += vecs_at_once) {
+  // One block: all columns in one sweep, in as wide tiles as fit.
+  if (blocks == 1) return TileRows<kRows, false, Weight>(args, args.rows, 0, vec_begin, vec_end);
+  // Several: all rows go through some panels before the next ones.
+  constexpr int kVecsAtOnce = HWY_MAX(kVecsPerPanel, VecsFor(kRows));
+  for (int vec = vec_begin; vec < vec_end; vec += kVecsAtOnce) {
     for (int block = 0; block < blocks; ++block) {
       const int row = int(int64_t{args.rows} * block / blocks);
       const int row_end = int(int64_t{args.rows} * (block + 1) / blocks);
-      TileRows<kMaxRows, Weight>(args, row_end - row, row, vec, vec + vecs_at_once);
+      TileRows<kRows, true, Weight>(args, row_end - row, row, vec,
+                                    std::min(vec + kVecsAtOnce, vec_end));
     }
   }
 }
