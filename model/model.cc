@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
@@ -26,11 +28,26 @@ namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
+// OWNER/NAME, as the repositories of Hugging Face are named.
+bool LooksLikeRepository(absl::string_view directory) {
+  const auto fits = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+  };
+  const std::vector<absl::string_view> parts = absl::StrSplit(directory, '/');
+  return parts.size() == 2 && std::all_of(parts.begin(), parts.end(), [&](absl::string_view part) {
+           return !part.empty() && part[0] != '.' && std::all_of(part.begin(), part.end(), fits);
+         });
+}
+
 absl::Status CheckDirectory(const std::string& directory) {
   struct stat info = {};
   const bool exists = stat(directory.c_str(), &info) == 0;
   if (exists && S_ISDIR(info.st_mode)) return absl::OkStatus();
-  const std::string why = exists ? "it is not a directory" : std::strerror(errno);
+  std::string why = exists ? "it is not a directory" : std::strerror(errno);
+  if (!exists && LooksLikeRepository(directory)) {
+    absl::StrAppend(&why, "; models are not downloaded, but this does it: hf download ", directory,
+                    " --local-dir DIR");
+  }
   return MakeError(absl::StatusCode::kNotFound, absl::StrCat("no such model directory: ", why),
                    {"NO_SUCH_FILE", "", {}});
 }

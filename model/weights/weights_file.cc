@@ -151,6 +151,9 @@ absl::StatusOr<std::string> WeightsFile::ReadHeader() const {
   char bytes[kLengthBytes];
   RIVULET_RETURN_IF_ERROR(ReadBytes(0, bytes));
   std::memcpy(&length, bytes, sizeof(length));
+  if (std::memcmp(bytes, "version ", sizeof(bytes)) == 0) {  // "version https://git-lfs..."
+    return Corrupt("this is a pointer of Git LFS, not the weights; \"git lfs pull\" fetches them");
+  }
   if (length > kMaxHeaderBytes) {
     return Corrupt(absl::StrCat("header: its length is ", length, " bytes; allowed: at most ",
                                 kMaxHeaderBytes));

@@ -131,6 +131,16 @@ TEST(ModelTest, NamesThePathThatIsMissing) {
   ExpectLoadError(dir.File("a\nb"), absl::StatusCode::kNotFound, "a\\nb");
 }
 
+TEST(ModelTest, ARepositoryIsNoDirectory) {
+  constexpr char kHint[] = "hf download";
+  ExpectLoadError("no-such-owner/rwkv7", absl::StatusCode::kNotFound,
+                  "hf download no-such-owner/rwkv7 --local-dir DIR");
+  for (const char* path : {"no-such-model", "./no-such-model", "~/no-such-model", "/no-such-model",
+                           "no-such-owner/", "a/no-such/model", "a/no\nmodel"}) {
+    EXPECT_FALSE(absl::StrContains(Model::Load(path).status().message(), kHint)) << path;
+  }
+}
+
 TEST(ModelTest, TakesNoConfigurationThatIsNoRegularFileOrTooLarge) {
   const TempDir dir;
   ASSERT_EQ(mkfifo(dir.File("config.json").c_str(), 0600), 0);

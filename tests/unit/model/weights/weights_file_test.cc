@@ -91,6 +91,8 @@ TEST(WeightsFileTest, NamesTheBrokenRuleOfTheHeader) {
       {LengthAndText(100'000'001, good + data), {"header", "100000001", "at most 100000000"}},
       {LengthAndText(UINT64_MAX, good + data), {"header", "18446744073709551615"}},
       {LengthAndText(UINT64_MAX - 7, good + data), {"header", "at most"}},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n",
+       {"Git LFS", "lfs pull"}},
       {LengthAndText(1000, good + data), {"header", "1000 bytes", "follow"}},
       {LengthAndText(1, ""), {"header", "only 0 follow"}},
       {LengthAndText(0, ""), {"header", "begins with \"\""}},
