@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/blocks/causal_conv_cuda.h"
 #include "tests/support/cuda_arrays.h"
+#include "tests/support/cuda_cuts.h"
 #include "tests/support/kernel_arrays.h"
 
 namespace rivulet::kernels {
 namespace {
 
 using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
+using rivulet::testing::ExpectTheSameInEveryCut;
+using rivulet::testing::ForEachCut;
+using rivulet::testing::kCutSlots;
+using rivulet::testing::kCutTokens;
+using rivulet::testing::kSlotsWithTokens;
 using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
+using rivulet::testing::RowsAndStates;
 
-constexpr int kTokens = 11, kSlots = 3, kBefore = 4, kPadding = 5;
+constexpr int kBefore = 4, kPadding = 5;
 
 struct Case {
   Case(int taps, int count, bool with_bias, bool with_silu)
       : width(taps),
         channels(count),
         silu(with_silu),
-        x(RandomFloats(size_t(kSlots * kTokens * ld()), 1)),
+        x(RandomFloats(size_t(kCutSlots * kCutTokens * ld()), 1)),
         weight(RandomFloats(size_t(taps * count), 2)),
         bias(with_bias ? RandomFloats(size_t(count), 3) : std::vector<float>()),
-        states(RandomFloats(kSlots * floats_per_slot(), 4)) {}
+        states(RandomFloats(kCutSlots * floats_per_slot(), 4)) {}
   int ld() const { return channels + kPadding; }
   size_t floats_per_slot() const { return size_t(kBefore + (width - 1) * channels + 3); }
 
@@ -30,22 +35,17 @@ struct Case {
   std::vector<float> x, weight, bias, states;
 };
 
-struct Result {
-  std::vector<float> y, states;
-};
-
-// Session i has slot i and token rows from i kTokens on, all of them but those of session 1.
-Result Expected(const Case& c) {
-  Result result = {c.x, c.states};  // y where nothing is written: x
-  for (const int slot : {0, 2}) {
+RowsAndStates Expected(const Case& c) {
+  RowsAndStates result = {c.x, c.states};  // y where nothing is written: x
+  for (const int slot : kSlotsWithTokens) {
     CausalConvArgs args;
-    args.x = c.x.data() + slot * kTokens * c.ld();
+    args.x = c.x.data() + slot * kCutTokens * c.ld();
     args.weight = c.weight.data();
     args.bias = c.bias.empty() ? nullptr : c.bias.data();
-    args.y = result.y.data() + slot * kTokens * c.ld();
+    args.y = result.y.data() + slot * kCutTokens * c.ld();
     args.state = result.states.data() + size_t(slot) * c.floats_per_slot() + kBefore;
     args.x_stride = args.y_stride = size_t(c.ld());
-    args.tokens = kTokens;
+    args.tokens = kCutTokens;
     args.channels = c.channels;
     args.width = c.width;
     args.silu = c.silu;
@@ -55,15 +55,12 @@ Result Expected(const Case& c) {
 }
 
 // Sessions 0 and 2, `chunk` tokens at a time.
-Result RunCuda(const CudaLaunch& launch, const Case& c, int chunk) {
+RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c, int chunk) {
   const DeviceArray<float> x(c.x), y(c.x), weight(c.weight), bias(c.bias), states(c.states);
-  for (int t = 0; t < kTokens; t += chunk) {
-    const int count = std::min(chunk, kTokens - t);
-    const DeviceArray<CudaSegment> segments(std::vector<CudaSegment>{
-        {2, 2 * kTokens + t, count, 0}, {1, kTokens, 0, 0}, {0, t, count, 0}});
+  ForEachCut(chunk, [&](const CudaSegment* segments, int num_segments) {
     CudaCausalConvArgs args;
-    args.segments = segments.data();
-    args.num_segments = 3;
+    args.segments = segments;
+    args.num_segments = num_segments;
     args.x = x.data();
     args.weight = weight.data();
     args.bias = c.bias.empty() ? nullptr : bias.data();
@@ -77,7 +74,7 @@ Result RunCuda(const CudaLaunch& launch, const Case& c, int chunk) {
     args.offset = kBefore;
     EXPECT_EQ(CausalConvCuda(launch, args), cudaSuccess);
     RIVULET_EXPECT_CUDA(cudaStreamSynchronize(launch.stream));
-  }
+  });
   return {y.Copy(), states.Copy()};
 }
 
@@ -85,17 +82,9 @@ TEST(CudaCausalConvTest, EveryWidthMatchesTheReferenceAndEveryCutHasTheSameBits)
   for (const int width : {1, 2, 3, 4, 8}) {
     for (const int channels : {1, 63, 70}) {
       const Case c(width, channels, width != 3, channels != 63);
-      const Result expected = Expected(c);
-      ForEachOrder([&](const CudaLaunch& launch) {
-        const Result whole = RunCuda(launch, c, kTokens);
-        for (size_t i = 0; i < whole.y.size(); ++i)
-          ASSERT_NEAR(whole.y[i], expected.y[i], 3e-6) << width << " x " << channels << " at " << i;
-        ASSERT_TRUE(SameBits(whole.states, expected.states)) << width << " x " << channels;
-        for (const int chunk : {1, 2, 5}) {
-          const Result cut = RunCuda(launch, c, chunk);
-          ASSERT_TRUE(SameBits(cut.y, whole.y)) << width << " in chunks of " << chunk;
-          ASSERT_TRUE(SameBits(cut.states, whole.states)) << width << " in chunks of " << chunk;
-        }
+      SCOPED_TRACE(std::to_string(width) + " x " + std::to_string(channels));
+      ExpectTheSameInEveryCut(Expected(c), 3e-6, [&](const CudaLaunch& launch, int chunk) {
+        return RunCuda(launch, c, chunk);
       });
     }
   }

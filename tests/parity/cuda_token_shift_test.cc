@@ -1,53 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/blocks/token_shift_cuda.h"
 #include "tests/support/cuda_arrays.h"
+#include "tests/support/cuda_cuts.h"
 #include "tests/support/kernel_arrays.h"
 
 namespace rivulet::kernels {
 namespace {
 
 using rivulet::testing::DeviceArray;
-using rivulet::testing::ForEachOrder;
+using rivulet::testing::ExpectTheSameInEveryCut;
+using rivulet::testing::ForEachCut;
+using rivulet::testing::kCutSlots;
+using rivulet::testing::kCutTokens;
+using rivulet::testing::kSlotsWithTokens;
 using rivulet::testing::RandomFloats;
-using rivulet::testing::SameBits;
+using rivulet::testing::RowsAndStates;
 
-constexpr int kTokens = 11, kSlots = 3, kBefore = 4, kPadding = 5;
+constexpr int kBefore = 4, kPadding = 5;
 
 struct Case {
   Case(int count, int columns)
       : mixes(count),
         n(columns),
-        x(RandomFloats(size_t(kSlots * kTokens * ld()), 1)),
+        x(RandomFloats(size_t(kCutSlots * kCutTokens * ld()), 1)),
         mix(RandomFloats(size_t(count * columns), 2, 0, 1)),
-        states(RandomFloats(kSlots * floats_per_slot(), 3)) {}
+        states(RandomFloats(kCutSlots * floats_per_slot(), 3)) {}
   int ld() const { return n + kPadding; }
   int ld_y() const { return mixes * ld(); }
   size_t floats_per_slot() const { return size_t(kBefore + n + 3); }
   std::vector<float> Untouched() const {
-    return std::vector<float>(size_t(kSlots * kTokens * ld_y()), 7.0f);
+    return std::vector<float>(size_t(kCutSlots * kCutTokens * ld_y()), 7.0f);
   }
 
   int mixes, n;
   std::vector<float> x, mix, states;
 };
 
-struct Result {
-  std::vector<float> y, states;
-};
-
-// Session i has slot i and token rows from i kTokens on, all of them but those of session 1.
-Result Expected(const Case& c) {
-  Result result = {c.Untouched(), c.states};
-  for (const int slot : {0, 2}) {
+RowsAndStates Expected(const Case& c) {
+  RowsAndStates result = {c.Untouched(), c.states};
+  for (const int slot : kSlotsWithTokens) {
     TokenShiftArgs args;
-    args.x = c.x.data() + slot * kTokens * c.ld();
+    args.x = c.x.data() + slot * kCutTokens * c.ld();
     args.mix = c.mix.data();
-    args.y = result.y.data() + slot * kTokens * c.ld_y();
+    args.y = result.y.data() + slot * kCutTokens * c.ld_y();
     args.state = result.states.data() + size_t(slot) * c.floats_per_slot() + kBefore;
     args.x_stride = size_t(c.ld());
     args.y_stride = size_t(c.ld_y());
     args.mix_stride = size_t(c.ld());
-    args.tokens = kTokens;
+    args.tokens = kCutTokens;
     args.mixes = c.mixes;
     args.n = c.n;
     TokenShiftRef(args);
@@ -56,15 +56,12 @@ Result Expected(const Case& c) {
 }
 
 // Sessions 0 and 2, `chunk` tokens at a time.
-Result RunCuda(const CudaLaunch& launch, const Case& c, int chunk) {
+RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c, int chunk) {
   const DeviceArray<float> x(c.x), y(c.Untouched()), mix(c.mix), states(c.states);
-  for (int t = 0; t < kTokens; t += chunk) {
-    const int count = std::min(chunk, kTokens - t);
-    const DeviceArray<CudaSegment> segments(std::vector<CudaSegment>{
-        {2, 2 * kTokens + t, count, 0}, {1, kTokens, 0, 0}, {0, t, count, 0}});
+  ForEachCut(chunk, [&](const CudaSegment* segments, int num_segments) {
     CudaTokenShiftArgs args;
-    args.segments = segments.data();
-    args.num_segments = 3;
+    args.segments = segments;
+    args.num_segments = num_segments;
     args.x = x.data();
     args.mix = mix.data();
     args.y = y.data();
@@ -77,7 +74,7 @@ Result RunCuda(const CudaLaunch& launch, const Case& c, int chunk) {
     args.offset = kBefore;
     EXPECT_EQ(TokenShiftCuda(launch, args), cudaSuccess);
     RIVULET_EXPECT_CUDA(cudaStreamSynchronize(launch.stream));
-  }
+  });
   return {y.Copy(), states.Copy()};
 }
 
@@ -85,17 +82,9 @@ TEST(CudaTokenShiftTest, MatchesTheReferenceAndEveryCutHasTheSameBits) {
   for (const int mixes : {1, 6}) {
     for (const int n : {1, 63, 70}) {
       const Case c(mixes, n);
-      const Result expected = Expected(c);
-      ForEachOrder([&](const CudaLaunch& launch) {
-        const Result whole = RunCuda(launch, c, kTokens);
-        for (size_t i = 0; i < whole.y.size(); ++i)
-          ASSERT_NEAR(whole.y[i], expected.y[i], 1e-6) << mixes << " x " << n << " at " << i;
-        ASSERT_TRUE(SameBits(whole.states, expected.states)) << mixes << " x " << n;
-        for (const int chunk : {1, 2, 5}) {
-          const Result cut = RunCuda(launch, c, chunk);
-          ASSERT_TRUE(SameBits(cut.y, whole.y)) << n << " in chunks of " << chunk;
-          ASSERT_TRUE(SameBits(cut.states, whole.states)) << n << " in chunks of " << chunk;
-        }
+      SCOPED_TRACE(std::to_string(mixes) + " x " + std::to_string(n));
+      ExpectTheSameInEveryCut(Expected(c), 1e-6, [&](const CudaLaunch& launch, int chunk) {
+        return RunCuda(launch, c, chunk);
       });
     }
   }

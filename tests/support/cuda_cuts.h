@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of kernels share that carry a state from token to token (causal convolution, token
+// shift): sessions whose tokens are given in one launch or in several.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "kernels/cuda/common/launch_cuda.h"
+#include "tests/support/cuda_arrays.h"
+#include "tests/support/kernel_arrays.h"
+
+namespace rivulet::testing {
+
+// Session i has slot i and token rows from i kCutTokens on. Session 1 has no tokens.
+constexpr int kCutTokens = 11, kCutSlots = 3, kSlotsWithTokens[] = {0, 2};
+
+struct RowsAndStates {
+  std::vector<float> y, states;
+};
+
+// Calls f(segments, number of segments) for each `chunk` tokens, at most, of the sessions.
+template <class F>
+void ForEachCut(int chunk, const F& f) {
+  for (int t = 0; t < kCutTokens; t += chunk) {
+    const int count = std::min(chunk, kCutTokens - t);
+    const DeviceArray<kernels::CudaSegment> segments(std::vector<kernels::CudaSegment>{
+        {2, 2 * kCutTokens + t, count, 0}, {1, kCutTokens, 0, 0}, {0, t, count, 0}});
+    f(segments.data(), 3);
+  }
+}
+
+// `run(launch, chunk)` returns RowsAndStates. y is `expected` within `tolerance`, the states are
+// exactly; pieces of any size have the bits of one launch.
+template <class F>
+void ExpectTheSameInEveryCut(const RowsAndStates& expected, double tolerance, const F& run) {
+  ForEachOrder([&](const kernels::CudaLaunch& launch) {
+    const RowsAndStates whole = run(launch, kCutTokens);
+    ASSERT_EQ(whole.y.size(), expected.y.size());
+    for (size_t i = 0; i < whole.y.size(); ++i) {
+      ASSERT_NEAR(whole.y[i], expected.y[i], tolerance) << "at " << i;
+    }
+    ASSERT_TRUE(SameBits(whole.states, expected.states));
+    for (const int chunk : {1, 2, 5}) {
+      const RowsAndStates cut = run(launch, chunk);
+      ASSERT_TRUE(SameBits(cut.y, whole.y)) << "in chunks of " << chunk;
+      ASSERT_TRUE(SameBits(cut.states, whole.states)) << "in chunks of " << chunk;
+    }
+  });
+}
+
+}  // namespace rivulet::testing
