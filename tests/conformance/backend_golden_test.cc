@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-
 #include "model/model.h"
 #include "tests/conformance/tested_backend.h"
 #include "tests/support/golden.h"
@@ -35,14 +33,7 @@ TEST_P(BackendGoldenTest, OutputsAndLikelihoodMatchFloat64) {
                             std::min(1024, (*backend)->limits().max_tokens));
     ASSERT_EQ(int64_t(score.logprobs.size()), sequence.num_scored);
     EXPECT_NEAR(score.nll_nats, sequence.nll_nats, nll_tolerance * sequence.nll_nats);
-    double worst = 0;
-    for (size_t j = 0; j < golden.positions.size(); ++j) {
-      const std::vector<float>& outputs = score.outputs[size_t(golden.positions[j])];
-      ASSERT_EQ(outputs.size(), sequence.outputs[j].size());
-      for (size_t i = 0; i < outputs.size(); ++i) {
-        worst = std::max(worst, std::fabs(double{outputs[i]} - sequence.outputs[j][i]));
-      }
-    }
+    const double worst = WorstOutputError(golden, sequence, score);
     EXPECT_LE(worst, tolerance);
     RecordProperty("worst_output_error", std::to_string(worst));
     std::printf("  %s: worst output error %.2g (limit %.2g)\n",

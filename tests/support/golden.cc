@@ -2,9 +2,11 @@
 #include "tests/support/golden.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace rivulet::testing {
@@ -83,6 +85,28 @@ BackendScore ScoreThroughBackend(Backend& backend, const ModelConfig& config, Sl
   Require(backend.ReadSlot(slot, score.state));
   Require(backend.ZeroSlots({&slot, 1}));
   return score;
+}
+
+double WorstOutputError(const Golden& golden, const GoldenSequence& sequence,
+                        const BackendScore& score) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  size_t next = 0;
+  double worst = 0;
+  for (const int64_t position : golden.positions) {
+    if (position >= sequence.num_scored) continue;
+    if (size_t(position) >= score.outputs.size() || next >= sequence.outputs.size()) {
+      return kInfinity;
+    }
+    const std::vector<float>& outputs = score.outputs[size_t(position)];
+    const std::vector<double>& expected = sequence.outputs[next++];
+    if (outputs.size() != expected.size()) return kInfinity;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const double error = std::fabs(double{outputs[i]} - expected[i]);
+      if (std::isnan(error)) return kInfinity;
+      worst = std::max(worst, error);
+    }
+  }
+  return next == sequence.outputs.size() ? worst : kInfinity;
 }
 
 }  // namespace rivulet::testing

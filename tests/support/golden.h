@@ -43,4 +43,10 @@ struct BackendScore {
 BackendScore ScoreThroughBackend(Backend& backend, const ModelConfig& config, Slot slot,
                                  std::span<const int32_t> tokens, int chunk);
 
+// Largest absolute error of the raw outputs at the golden's positions; positions that the sequence
+// does not reach are left out. Infinity for an output that is no number, and where outputs are
+// missing or have another size.
+double WorstOutputError(const Golden& golden, const GoldenSequence& sequence,
+                        const BackendScore& score);
+
 }  // namespace rivulet::testing
