@@ -322,6 +322,52 @@ TEST_F(CudaEmulatedTest, TwoBackendsOnOneDeviceDoNotDisturbEachOther) {
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(records[0][i].token, records[1][i].token);
 }
 
+TEST_F(CudaEmulatedTest, SlotsThatAreNotGivenTakeHalfOfWhatTheDeviceHasLeft) {
+  CudaBackendOptions options = Options();
+  options.num_slots = 1;
+  const size_t before = emulator::Count().device_bytes;
+  emulator::Options machine;
+  const auto begin = [&](size_t bytes) {
+    machine.memory_bytes = before + bytes;
+    emulator::Reset(machine);
+  };
+  begin(size_t{64} << 20);
+  options.max_rows = 4;
+  ASSERT_NE(New(options), nullptr);
+  options.num_slots = std::nullopt;
+  auto backend = New(options);
+  ASSERT_NE(backend, nullptr);
+  EXPECT_EQ(backend->limits().num_slots, 256);
+  EXPECT_EQ(backend->limits().slots_choice, "auto: at most 256");
+  backend.reset();
+  // Less and less memory: fewer slots, until not even one fits. Twice as many would still fit.
+  int last = 256;
+  for (size_t bytes = size_t{6} << 20; last > 1 || bytes > (size_t{1} << 20); bytes -= 128 << 10) {
+    begin(bytes);
+    auto fewer = CreateCudaBackend(model_, options);
+    if (!fewer.ok()) {
+      EXPECT_EQ(GetErrorDetail(fewer.status()).reason, "OUT_OF_MEMORY") << fewer.status();
+      break;
+    }
+    const int slots = (*fewer)->limits().num_slots;
+    EXPECT_LE(slots, last);
+    EXPECT_GE(slots, 1);
+    if (slots < 256) {
+      EXPECT_THAT((*fewer)->limits().slots_choice, HasSubstr("auto: half of the "));
+      fewer->reset();
+      CudaBackendOptions given = options;
+      given.num_slots = 2 * slots;
+      if (slots > 1) {
+        EXPECT_NE(New(given), nullptr) << slots;
+      }
+      given.num_slots = 2 * slots + 2;
+      EXPECT_FALSE(CreateCudaBackend(model_, given).ok()) << slots;
+    }
+    last = slots;
+  }
+  EXPECT_LT(last, 256);
+}
+
 TEST_F(CudaEmulatedTest, TooLittleMemoryNamesTheArithmeticAndWhatWouldFit) {
   CudaBackendOptions options = Options();
   const size_t before = emulator::Count().device_bytes;
