@@ -42,7 +42,9 @@ struct BlockConfig {
   BlockKind kind = BlockKind::kGla;
   int vocab_size = 0, hidden_size = 0, num_layers = 0;
   int num_heads = 0, key_dim = 0, value_dim = 0;  // a head
-  int ffn_size = 0;                               // 0: no feed-forward (Mamba-2)
+  // Heads of q and k, each for as many neighbouring heads of v and S; 0: num_heads.
+  int num_key_heads = 0;
+  int ffn_size = 0;  // 0: no feed-forward (Mamba-2)
   float norm_eps = 1e-6f;
   bool tied_head = false;  // the embedding is the head's matrix
   std::vector<int32_t> eos_token_ids;
@@ -59,7 +61,8 @@ struct BlockConfig {
   bool first_norm = false;            // RWKV-7: norm_first, a norm behind the embedding
   bool norm_bias = false;             // RWKV-7
 
-  int keys() const { return num_heads * key_dim; }
+  int key_heads() const { return num_key_heads > 0 ? num_key_heads : num_heads; }
+  int keys() const { return key_heads() * key_dim; }
   int values() const { return num_heads * value_dim; }
   // Channels of the convolution: q, k, v side by side, or Mamba-2's x, B, C.
   int conv_channels() const {

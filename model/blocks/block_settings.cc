@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -241,12 +242,26 @@ absl::Status ParseHeadDim(SettingsReader* settings, int head_dim, double expand_
                           absl::StrCat("is ", expand_v, ": heads of ", value_dim, " values"));
   }
   config->value_dim = static_cast<int>(value_dim);
-  return CheckSameHeads(settings, "num_v_heads", *config);
+  return absl::OkStatus();
+}
+
+// Each head of q and k may serve several of v.
+absl::Status ParseValueHeads(SettingsReader* settings, BlockConfig* config) {
+  int value_heads = 0;
+  RIVULET_RETURN_IF_ERROR(settings->Count("num_v_heads", config->num_heads, &value_heads));
+  if (value_heads % config->num_heads != 0) {
+    return InvalidSetting("num_v_heads",
+                          absl::StrCat("is ", value_heads, "; allowed: a multiple of num_heads, ",
+                                       config->num_heads));
+  }
+  config->num_key_heads = std::exchange(config->num_heads, value_heads);
+  return absl::OkStatus();
 }
 
 absl::Status ParseGatedDeltaNet(SettingsReader* settings, BlockConfig* config) {
   RIVULET_RETURN_IF_ERROR(ParseFla(settings, 4, config));
   RIVULET_RETURN_IF_ERROR(ParseHeadDim(settings, 256, 2, config));
+  RIVULET_RETURN_IF_ERROR(ParseValueHeads(settings, config));
   RIVULET_RETURN_IF_ERROR(ParseShortConv(settings, config));
   RIVULET_RETURN_IF_ERROR(settings->OneOf("output_gate_activation", {"swish", "silu"}));
   return settings->Bool("use_gate", true, &config->output_gate);
@@ -255,6 +270,7 @@ absl::Status ParseGatedDeltaNet(SettingsReader* settings, BlockConfig* config) {
 absl::Status ParseKda(SettingsReader* settings, BlockConfig* config) {
   RIVULET_RETURN_IF_ERROR(ParseFla(settings, 4, config));
   RIVULET_RETURN_IF_ERROR(ParseHeadDim(settings, 128, 1, config));
+  RIVULET_RETURN_IF_ERROR(CheckSameHeads(settings, "num_v_heads", *config));
   RIVULET_RETURN_IF_ERROR(ParseShortConv(settings, config));
   config->output_gate = true;
   const JsonValue* bound = settings->Find("lower_bound");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cpu/block_forward.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -61,7 +62,7 @@ void Embed(const BlockPass& p, const BlockWeights& weights) {
       for (int i = 0; i < half; ++i) {
         // In double: positions have no end.
         const double angle =
-            double(segment.position + int64_t(t)) * std::pow(10000.0, -2.0 * i / p.config.key_dim);
+            double(segment.position + int64_t(t)) * weights.rope_frequencies[size_t(i)];
         p.a.rope.row(row)[i] = float(std::cos(angle));
         p.a.rope.row(row)[half + i] = float(std::sin(angle));
       }
@@ -156,7 +157,8 @@ void Head(const BlockPass& p, const BlockWeights& weights) {
 
 BlockActivations::BlockActivations(const BlockConfig& c, const BlockWeights& weights, int rows) {
   const bool rwkv7 = c.kind == BlockKind::kRwkv7, mamba2 = c.kind == BlockKind::kMamba2;
-  const int hidden = PaddedColumns(c.hidden_size), keys = PaddedColumns(c.keys()),
+  const int hidden = PaddedColumns(c.hidden_size),
+            keys = PaddedColumns(std::max(c.keys(), c.num_heads)),
             values = PaddedColumns(c.values());
   int low_columns = 0;
   for (const BlockLayer& layer : weights.layers) {

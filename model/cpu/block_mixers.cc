@@ -247,13 +247,24 @@ void MixDelta(const BlockPass& p, const BlockLayer& layer, int index) {
               p.rows);
   }
   p.Wait();
+  const auto norm_keys = [&](const CpuSegment& segment, int row, int key_head) {
+    float* const q = p.a.conv.row(row) + key_head * c.key_dim;
+    const int tokens = int(segment.tokens.size());
+    NormL2(p.weights.scaled_length, q, p.a.conv.ld, c.key_dim, tokens);
+    NormL2(p.weights.unit_length, q + c.keys(), p.a.conv.ld, c.key_dim, tokens);
+  };
+  // Heads of q and k that several heads of v share are normed first, each once.
+  const int shared_by = c.num_heads / c.key_heads();
+  if (shared_by > 1) {
+    p.ForEachOf(c.key_heads(), norm_keys);
+    p.Wait();
+  }
   p.ForEachHead([&](const CpuSegment& segment, int row, int head) {
     kernels::RecurrenceArgs args = Recurrence(p, segment, index, row, head);
     const size_t ld = size_t(p.a.conv.ld);
-    float* const q = p.a.conv.row(row) + head * c.key_dim;
-    float* const k = q + c.keys();
-    NormL2(p.weights.scaled_length, q, p.a.conv.ld, c.key_dim, args.tokens);
-    NormL2(p.weights.unit_length, k, p.a.conv.ld, c.key_dim, args.tokens);
+    if (shared_by == 1) norm_keys(segment, row, head);
+    const float* const q = p.a.conv.row(row) + head / shared_by * c.key_dim;
+    const float* const k = q + c.keys();
     float* const beta = p.a.in.row(row) + p.columns.beta + head;
     Activate(kernels::Activation::kSigmoid, beta, p.a.in.ld, 1, args.tokens);
     if (c.negative_eigenvalues) Scale(beta, p.a.in.ld, 1, args.tokens, 2);

@@ -51,7 +51,11 @@ struct BlockPass {
   // touched by one thread and stays in its cache.
   template <class F>
   void ForEachHead(const F& f) const {
-    const int heads = config.num_heads;
+    ForEachOf(config.num_heads, f);
+  }
+  // The same of `heads` heads.
+  template <class F>
+  void ForEachOf(int heads, const F& f) const {
     const IndexRange range = ShareOf(int(piece.size()) * heads, thread, threads);
     int row = 0;
     for (int i = 0; i * heads < range.end; ++i) {

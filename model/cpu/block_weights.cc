@@ -370,6 +370,9 @@ absl::StatusOr<std::unique_ptr<BlockWeights>> BlockWeights::Load(
   const float root = std::sqrt(float(config.key_dim));
   weights->unit_length.assign(size_t(config.key_dim), 1 / root);
   weights->scaled_length.assign(size_t(config.key_dim), 1 / root / root);
+  for (int i = 0; config.kind == BlockKind::kRetNet && i < config.key_dim / 2; ++i) {
+    weights->rope_frequencies.push_back(std::pow(10000.0, -2.0 * i / config.key_dim));
+  }
   return weights;
 }
 

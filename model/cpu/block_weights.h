@@ -69,6 +69,8 @@ struct BlockWeights {
   CpuWeightFacts facts;
   // [key_dim] each: what makes a norm of root mean squares one of the length 1, and of key_dim^-1/2.
   std::vector<float> unit_length, scaled_length;
+  // [key_dim / 2], RetNet: what a position is multiplied with for the angle of each pair.
+  std::vector<double> rope_frequencies;
 
   // Reads and packs. Every tensor of the checkpoint must be used, and have the shape that `config`
   // asks for. Errors: DATA_LOSS (file; a tensor that is missing, misshapen or not expected, named),

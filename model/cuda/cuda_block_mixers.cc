@@ -128,7 +128,7 @@ absl::Status PrepareDelta(const CudaBlockPass& p) {
   norm.x = norm.y = p.a.conv.data;
   norm.x_stride = norm.y_stride = size_t(p.a.conv.ld);
   norm.rows = p.pass.rows;
-  norm.groups = 2 * c.num_heads;
+  norm.groups = 2 * c.key_heads();
   norm.size = c.key_dim;
   norm.weight = p.weights.lengths;
   norm.weight_stride = size_t(c.key_dim);
@@ -189,6 +189,7 @@ absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaBlockLayer& layer, i
   args.rule = kernels::UpdateRule::kDelta;
   args.q = {p.a.conv.data, ld, c.key_dim};
   args.k = {p.a.conv.data + c.keys(), ld, c.key_dim};
+  args.heads_per_key = c.num_heads / c.key_heads();
   args.v = {p.a.conv.data + 2 * c.keys(), ld, c.value_dim};
   args.beta = {p.a.in.data + columns.beta, p.a.in.ld, 1};
   args.beta_scale = c.negative_eigenvalues ? 2.0f : 1.0f;

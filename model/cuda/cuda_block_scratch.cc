@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/cuda_block_scratch.h"
 
+#include <algorithm>
+
 #include "kernels/gemm.h"
 
 namespace rivulet {
@@ -11,13 +13,14 @@ std::vector<std::pair<CudaBlockScratch::Array*, int>> CudaBlockScratch::Arrays(
     const BlockConfig& c, const BlockColumns& columns, int low_columns) {
   const bool rwkv7 = c.kind == BlockKind::kRwkv7;
   const int hidden = PaddedColumns(c.hidden_size), keys = PaddedColumns(c.keys()),
+            decays = PaddedColumns(std::max(c.keys(), c.num_heads)),
             values = PaddedColumns(c.values()), expanded = PaddedColumns(c.ffn_size);
   return {{&x, hidden},
           {&y, hidden},
           {&h, hidden},
           {&in, rwkv7 ? 3 * hidden : PaddedColumns(columns.n)},
           {&conv, PaddedColumns(c.conv_channels())},
-          {&decay, keys},
+          {&decay, decays},
           {&gate, rwkv7 || c.kind == BlockKind::kKda ? values : 0},
           {&o, values},
           {&mix, rwkv7 ? 6 * hidden : 0},

@@ -201,8 +201,9 @@ absl::Status CudaBlockLoader::Load(BlockWeights& host) {
   RIVULET_RETURN_IF_ERROR(Upload(host.final_norm_bias, &weights_.final_norm_bias));
   if (config_.conv_width > 0 && config_.kind != BlockKind::kMamba2) {
     std::vector<float> lengths;
-    for (int head_of_q = 0; head_of_q < 2 * config_.num_heads; ++head_of_q) {
-      const auto& length = head_of_q < config_.num_heads ? host.scaled_length : host.unit_length;
+    const int heads = config_.key_heads();  // of q, and of k behind them
+    for (int i = 0; i < 2 * heads; ++i) {
+      const auto& length = i < heads ? host.scaled_length : host.unit_length;
       lengths.insert(lengths.end(), length.begin(), length.end());
     }
     RIVULET_RETURN_IF_ERROR(Upload(lengths, &weights_.lengths));

@@ -31,6 +31,7 @@ SETTINGS = {
     "delta-net": {"norm_eps": 2e-3, "allow_neg_eigval": False},
     "gated-deltanet": {"norm_eps": 2e-3},
     "gated-deltanet-plain": {"norm_eps": 2e-3, "allow_neg_eigval": False},
+    "gated-deltanet-shared-keys": {"norm_eps": 2e-3},
     "kda": {"norm_eps": 2e-3, "allow_neg_eigval": False},
     "rwkv7": {"norm_eps": 2e-3},
     "rwkv7-old": {"norm_eps": 2e-3},

@@ -170,9 +170,11 @@ class Network:
         # The norm's eps is a constant of the original code, whatever norm_eps says.
         return linear(t.at("o_proj"), rms_norm(o.reshape(len(x), -1), t["g_norm.weight"], 1e-5))
 
-    def convolved(self, t, x):
-        """q, k, v and beta of the delta rules."""
-        q, k, v = (self.split(conv(t.at(f"{name}_conv1d"), linear(t.at(f"{name}_proj"), x))) for name in "qkv")
+    def convolved(self, t, x, value_heads=None):
+        """q, k, v and beta of the delta rules. Neighbouring heads of v share one of q and k where there are more."""
+        q, k, v = (conv(t.at(f"{name}_conv1d"), linear(t.at(f"{name}_proj"), x)) for name in "qkv")
+        v = self.split(v, value_heads)
+        q, k = (np.repeat(self.split(y), v.shape[1] // self.heads, axis=1) for y in (q, k))
         beta = sigmoid(linear(t.at("b_proj"), x)) * (2 if self.c.get("allow_neg_eigval") else 1)
         return unit(q) * q.shape[2] ** -0.5, unit(k), v, beta
 
@@ -182,7 +184,7 @@ class Network:
         return self.out(t, delta(q, k, v, 1.0, beta), "o_norm", gate)
 
     def gated_deltanet(self, t, x, _):
-        q, k, v, beta = self.convolved(t, x)
+        q, k, v, beta = self.convolved(t, x, self.c.get("num_v_heads"))
         w = np.exp(-np.exp(t["A_log"]) * softplus(linear(t.at("a_proj"), x) + t["dt_bias"]))
         gate = silu(linear(t.at("g_proj"), x)) if self.c.get("use_gate", True) else None
         return self.out(t, delta(q, k, v, w[:, :, None], beta), "o_norm", gate)

@@ -75,6 +75,10 @@ DIRECTORIES = {
     "gated-deltanet-plain": (DELTA | {
         "architectures": ["GatedDeltaNetForCausalLM"], "model_type": "gated_deltanet", "allow_neg_eigval": True, "conv_size": 3,
         "expand_v": 1.5, "head_dim": 8, "intermediate_size": 12, "num_heads": 3, "num_v_heads": 3, "use_gate": False}, "F32", False),
+    # Each head of q and k serves two of v.
+    "gated-deltanet-shared-keys": (DELTA | {
+        "architectures": ["GatedDeltaNetForCausalLM"], "model_type": "gated_deltanet", "expand_v": 1.5, "head_dim": 4,
+        "intermediate_size": 12, "num_v_heads": 6, "num_heads": 3, "use_gate": True}, "F32", False),
     "kda": (DELTA | {
         "architectures": ["KDAForCausalLM"], "model_type": "kda", "allow_neg_eigval": True, "dtype": "bfloat16", "expand_v": 1.5,
         "head_dim": 8, "intermediate_size": 28, "lower_bound": None, "num_heads": 3, "num_v_heads": None,
@@ -120,7 +124,9 @@ def delta_shapes(c):
     """Mixers of delta_net, gated_deltanet and kda."""
     hidden, heads, kind = c["hidden_size"], c["num_heads"], c["model_type"]
     keys = int(hidden * c["expand_k"]) if kind == "delta_net" else heads * c["head_dim"]
-    values = int(hidden * c["expand_v"]) if kind == "delta_net" else int(keys * c["expand_v"])
+    values = int((hidden if kind == "delta_net" else keys) * c["expand_v"])
+    if c.get("num_v_heads"):  # of gated_deltanet there may be more
+        values, heads = values * c["num_v_heads"] // heads, c["num_v_heads"]
     rank = values // heads
     shapes = {"o_norm.weight": (rank,)} | under("o_proj", weights(hidden, values)) | under("b_proj", weights(heads, hidden))
     for name, rows in zip("qkv", (keys, keys, values)):

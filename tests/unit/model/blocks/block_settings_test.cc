@@ -69,6 +69,12 @@ TEST(BlockSettingsTest, SizesFollowFromTheSettingsOfEachKind) {
   ASSERT_TRUE(hgrn2.ok()) << hgrn2.status();
   EXPECT_EQ(hgrn2->num_heads, 2);
   EXPECT_EQ(hgrn2->value_dim, 32);
+  const auto shared = Parse(Fla("gated_deltanet", R"("head_dim": 8, "num_v_heads": 6)"));
+  ASSERT_TRUE(shared.ok()) << shared.status();
+  EXPECT_EQ(shared->num_heads, 6);
+  EXPECT_EQ(shared->keys(), 16);
+  EXPECT_EQ(shared->values(), 6 * 16);
+  EXPECT_EQ(shared->conv_channels(), 2 * 16 + 6 * 16);
   const auto delta = Parse(Fla("delta_net", R"("conv_size": 3, "allow_neg_eigval": true)"));
   ASSERT_TRUE(delta.ok()) << delta.status();
   EXPECT_EQ(delta->conv_width, 3);
@@ -165,8 +171,8 @@ TEST(BlockSettingsTest, WhatChangesTheMathematicsIsRefusedByName) {
       {Fla("delta_net", R"("use_output_norm": false)"), "use_output_norm"},
       {Fla("delta_net", R"("qk_norm": "sum")"), "qk_norm"},
       {Fla("delta_net", R"("qk_activation": "elu")"), "qk_activation"},
-      {Fla("gated_deltanet", R"("num_v_heads": 4)"), "num_v_heads"},
       {Fla("gated_deltanet", R"("output_gate_activation": "sigmoid")"), "output_gate_activation"},
+      {Fla("kda", R"("num_v_heads": 4)"), "num_v_heads"},
       {Fla("kda", R"("safe_gate": true)"), "safe_gate"},
       {Fla("kda", R"("lower_bound": -5.0)"), "lower_bound"},
       {Fla("gla", R"("hidden_ratio_of_tomorrow": 3)"), "hidden_ratio_of_tomorrow"},
@@ -184,6 +190,8 @@ TEST(BlockSettingsTest, WhatChangesTheMathematicsIsRefusedByName) {
       {Fla("llama"), "model_type"},
   };
   for (const auto& [text, field] : refused) ExpectRefused(text, "UNSUPPORTED_MODEL", field, field);
+  ExpectRefused(Fla("gated_deltanet", R"("num_v_heads": 3)"), "INVALID_CONFIG", "num_v_heads",
+                "is 3; allowed: a multiple of num_heads, 2");
   ExpectRefused(refused[22].first, "UNSUPPORTED_MODEL", "attn", "softmax attention");
 }
 
