@@ -165,8 +165,12 @@ absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(absl::string_v
     return UnsupportedTokenizer("version",
                                 absl::StrCat("is ", Quoted(version), "; supported: \"1.0\""));
   }
-  RIVULET_RETURN_IF_ERROR(fields.RefuseUnlessNull("truncation"));
-  RIVULET_RETURN_IF_ERROR(fields.RefuseUnlessNull("padding"));
+  for (const absl::string_view key : {"truncation", "padding"}) {
+    if (fields.Find(key) == nullptr) continue;
+    return UnsupportedTokenizer(
+        key, absl::StrCat("is ", Describe(*fields.Find(key)),
+                          "; supported: null, which gives the tokens that transformers gives"));
+  }
   RIVULET_ASSIGN_OR_RETURN(const JsonValue* model_value, fields.Required("model"));
   RIVULET_ASSIGN_OR_RETURN(BpeModel model, BpeModel::Create(*model_value, "model"));
   RIVULET_ASSIGN_OR_RETURN(Normalizer normalizer,

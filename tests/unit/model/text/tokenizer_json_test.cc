@@ -165,6 +165,7 @@ TEST(TokenizerJsonTest, RefusesByNameWhatItDoesNotDo) {
       R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})";
   const Refused cases[] = {
       {R"("truncation": null)", R"("truncation": {"max_length": 5})", kUnsupported, "truncation"},
+      {R"("padding": null)", R"("padding": {"pad_id": 2})", kUnsupported, "padding"},
       {R"("padding": null)", R"("padding": {})", kUnsupported, "padding"},
       {R"("version": "1.0")", R"("version": "2.0")", kUnsupported, "version"},
       {R"("padding": null)", R"("pading": null)", kUnsupported, "pading"},
