@@ -12,7 +12,9 @@
 namespace rivulet {
 namespace {
 
-constexpr absl::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// That of Oniguruma, which `tokenizers` uses: some fractions and superscripts of Latin-1 are in it.
+constexpr absl::string_view kWord =
+    R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
 class Translator {
  public:

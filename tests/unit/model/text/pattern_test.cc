@@ -40,6 +40,19 @@ TEST(PatternTest, NamesAreScriptsNotTheirExtensions) {
   EXPECT_THAT(Find(R"(\p{Han})", "\xE3\x80\x81\xE7\xBB\xB4"), ElementsAre(TextRange{3, 6}));
 }
 
+// As in Oniguruma, which `tokenizers` uses.
+TEST(PatternTest, FractionsAndSuperscriptsOfLatin1AreOfWords) {
+  for (const char* text :
+       {"\u00B2", "\u00B3", "\u00B9", "\u00BC", "\u00BD", "\u00BE", "a", "_", "5"}) {
+    EXPECT_EQ(Find(R"(\w)", text).size(), 1u) << text;
+    EXPECT_EQ(Find(R"(\W)", text).size(), 0u) << text;
+  }
+  for (const char* text : {"\u00BB", "\u00BF", "\u2074", "\u2153", "-"}) {
+    EXPECT_EQ(Find(R"(\w)", text).size(), 0u) << text;
+    EXPECT_EQ(Find(R"(\W)", text).size(), 1u) << text;
+  }
+}
+
 TEST(PatternTest, EmptyMatchesCutOnceAndDoNotFollowAMatch) {
   EXPECT_THAT(Find(R"(b|(?=b))", "ab"), ElementsAre(TextRange{1, 2}));
   EXPECT_THAT(Find(R"((?=B))", "aBB"), ElementsAre(TextRange{1, 1}, TextRange{2, 2}));
