@@ -27,6 +27,7 @@ namespace rivulet {
 namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+constexpr char kWeightsFile[] = "/model.safetensors";
 
 // OWNER/NAME, as the repositories of Hugging Face are named.
 bool LooksLikeRepository(absl::string_view directory) {
@@ -131,20 +132,35 @@ absl::Status Refuse(const ForeignCheckpoint& foreign, absl::string_view shown) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& directory) {
+absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& directory,
+                                                         absl::string_view name) {
+  return OpenAs(directory, name, /*hash=*/true);
+}
+
+absl::StatusOr<std::shared_ptr<const Model>> Model::Open(const std::string& directory,
+                                                         absl::string_view name) {
+  return OpenAs(directory, name, /*hash=*/false);
+}
+
+absl::StatusOr<std::shared_ptr<const Model>> Model::OpenAs(const std::string& directory,
+                                                           absl::string_view name, bool hash) {
   // A path may hold control characters, and a message is one line.
   const std::string shown = absl::Utf8SafeCHexEscape(directory);
   const absl::Status is_directory = CheckDirectory(directory);
   if (!is_directory.ok()) return Annotate(is_directory, shown);
-  absl::StatusOr<std::shared_ptr<const Model>> model = LoadFrom(directory, shown);
-  if (model.ok() || IsOfTheFamily(directory)) return model;
+  absl::StatusOr<std::shared_ptr<Model>> model = LoadFrom(directory, shown, hash);
+  if (model.ok()) {
+    if (!name.empty()) (*model)->config_.name = std::string(name);
+    return std::shared_ptr<const Model>(*std::move(model));
+  }
+  if (IsOfTheFamily(directory)) return model.status();
   const std::optional<ForeignCheckpoint> foreign = RecognizeCheckpointIn(directory);
   if (!foreign.has_value()) return model.status();
   return Refuse(*foreign, shown);
 }
 
-absl::StatusOr<std::shared_ptr<const Model>> Model::LoadFrom(const std::string& directory,
-                                                             const std::string& shown) {
+absl::StatusOr<std::shared_ptr<Model>> Model::LoadFrom(const std::string& directory,
+                                                       const std::string& shown, bool hash) {
   auto model = std::shared_ptr<Model>(new Model);
   model->directory_ = directory;
 
@@ -158,9 +174,11 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::LoadFrom(const std::string& 
   if (model->config_.blocks != nullptr) {
     RIVULET_RETURN_IF_ERROR(model->OpenCheckpoint(shown));
   } else {
+    model->own_name_ = model->config_.name;
     RIVULET_RETURN_IF_ERROR(model->OpenWeights(shown));
   }
-  return std::shared_ptr<const Model>(std::move(model));
+  if (hash) RIVULET_RETURN_IF_ERROR(model->Hash(shown));
+  return model;
 }
 
 absl::Status Model::OpenWeights(const std::string& shown) {
@@ -169,13 +187,9 @@ absl::Status Model::OpenWeights(const std::string& shown) {
     text_.tokenizer_kind = "char";
   }
 
-  const std::string weights_name = absl::StrCat(shown, "/model.safetensors");
-  auto weights = WeightsFile::Open(directory_ + "/model.safetensors", ExpectedTensors(config_));
-  if (!weights.ok()) return Annotate(weights.status(), weights_name);
+  auto weights = WeightsFile::Open(directory_ + kWeightsFile, ExpectedTensors(config_));
+  if (!weights.ok()) return Annotate(weights.status(), shown + kWeightsFile);
   weights_ = *std::move(weights);
-  auto sha256 = weights_->Sha256();
-  if (!sha256.ok()) return Annotate(sha256.status(), weights_name);
-  sha256_ = *std::move(sha256);
   return absl::OkStatus();
 }
 
@@ -184,8 +198,14 @@ absl::Status Model::OpenCheckpoint(const std::string& shown) {
   if (text_.tokenizer != nullptr) config_.content.type = ContentType::kText;
   if (text_.tokenizer_kind == "world") AddEnd(kWorldEnd, &config_);
   RIVULET_ASSIGN_OR_RETURN(checkpoint_, CheckpointTensors::Open(directory_, shown));
-  auto sha256 = checkpoint_->Sha256();
-  if (!sha256.ok()) return Annotate(sha256.status(), shown);
+  return absl::OkStatus();
+}
+
+absl::Status Model::Hash(const std::string& shown) {
+  auto sha256 = checkpoint_ != nullptr ? checkpoint_->Sha256() : weights_->Sha256();
+  if (!sha256.ok()) {
+    return Annotate(sha256.status(), checkpoint_ != nullptr ? shown : shown + kWeightsFile);
+  }
   sha256_ = *std::move(sha256);
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "model/config.h"
 #include "model/model_text.h"
 #include "model/weights/checkpoint_tensors.h"
@@ -22,9 +23,19 @@ class Model {
   // (model_text.h). Errors name file, field or tensor: NOT_FOUND (no such directory or file),
   // INVALID_ARGUMENT (config, tokenizer; FOREIGN_CHECKPOINT: tensors of another library), DATA_LOSS
   // (weights). The weights are decoded later, by the backend.
-  static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory);
+  //
+  // `name`: what the model is called (IsModelName) instead of what its directory says; "": the
+  // latter.
+  static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory,
+                                                           absl::string_view name = "");
+  // The same without reading a weight: of the weights it reads the headers alone, and
+  // weights_sha256() is "".
+  static absl::StatusOr<std::shared_ptr<const Model>> Open(const std::string& directory,
+                                                           absl::string_view name = "");
 
   const ModelConfig& config() const { return config_; }
+  // The `name` of config.json; "" for a model of the family, whose config.json has none.
+  const std::string& own_name() const { return own_name_; }
   const std::string& config_text() const { return config_text_; }  // config.json as it stands there
   // REQUIRES: config().blocks == nullptr.
   const WeightsFile& weights() const { return *weights_; }
@@ -38,13 +49,18 @@ class Model {
 
  private:
   Model() = default;
+  static absl::StatusOr<std::shared_ptr<const Model>> OpenAs(const std::string& directory,
+                                                             absl::string_view name, bool hash);
   // `shown`: the directory, for messages.
-  static absl::StatusOr<std::shared_ptr<const Model>> LoadFrom(const std::string& directory,
-                                                               const std::string& shown);
+  static absl::StatusOr<std::shared_ptr<Model>> LoadFrom(const std::string& directory,
+                                                         const std::string& shown, bool hash);
   absl::Status OpenWeights(const std::string& shown);
   absl::Status OpenCheckpoint(const std::string& shown);
+  // Hashes the weights.
+  absl::Status Hash(const std::string& shown);
 
   std::string directory_;
+  std::string own_name_;
   std::string config_text_;
   ModelConfig config_;
   std::unique_ptr<WeightsFile> weights_;

@@ -114,9 +114,13 @@ absl::Status ModelLoader::BeginLoad(const std::string& name) {
 
 absl::StatusOr<ServedModel> ModelLoader::LoadAndStart(const std::string& name) const {
   RIVULET_ASSIGN_OR_RETURN(const std::string directory, DirectoryOf(name));
-  absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(directory);
+  absl::StatusOr<std::shared_ptr<const Model>> model = Model::Load(directory, name);
   if (!model.ok()) return DirectoryFault(model.status());
-  if (const std::string& held = (*model)->config().name; held != name) {
+  // For a directory of --model the operator decides on the name. In a repository, a name in
+  // config.json must be that of the directory.
+  const bool in_repository = options_.directories.count(name) == 0;
+  if (const std::string& held = (*model)->own_name();
+      in_repository && !held.empty() && held != name) {
     return AboutModel(
         absl::StatusCode::kFailedPrecondition, "MODEL_NAME_DIFFERS",
         absl::StrCat(directory, " holds a model named ", Quoted(held), ", not ", Quoted(name)));

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
+#include "model/base/strict_json.h"
 #include "model/cpu/cpu_backend.h"
 #include "model/cuda/cuda_backend.h"
 #include "model/model.h"
@@ -109,15 +110,18 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
 
 // Files and names are checked for all before any backend takes memory.
 absl::StatusOr<std::vector<std::shared_ptr<const Model>>> LoadModels(
-    const std::vector<std::string>& directories) {
+    const std::vector<std::string>& places) {
   std::vector<std::shared_ptr<const Model>> models;
-  for (const std::string& directory : directories) {
-    RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model, Model::Load(directory));
+  for (const std::string& text : places) {
+    RIVULET_ASSIGN_OR_RETURN(const ModelPlace place, ParseModelPlace(text));
+    RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<const Model> model,
+                             Model::Load(place.directory, place.name));
     for (const auto& other : models) {
       if (other->config().name != model->config().name) continue;
-      return InvalidField("MODEL_NAME_REPEATED", "model",
-                          absl::StrCat(other->directory(), " and ", directory,
-                                       " both hold a model named \"", other->config().name, "\""));
+      return InvalidField(
+          "MODEL_NAME_REPEATED", "model",
+          absl::StrCat(other->directory(), " and ", place.directory, " both hold a model named ",
+                       Quoted(other->config().name), "; --model NAME=DIR gives it another"));
     }
     models.push_back(std::move(model));
   }

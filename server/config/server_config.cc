@@ -17,6 +17,7 @@
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
+#include "model/model_name.h"
 #include "server/config/settings.h"
 
 namespace rivulet {
@@ -175,6 +176,25 @@ struct Flags {
 
 }  // namespace
 
+absl::StatusOr<ModelPlace> ParseModelPlace(absl::string_view text) {
+  const size_t equals = text.find('=');
+  if (equals == text.npos || absl::StrContains(text.substr(0, equals), "/")) {
+    return ModelPlace{"", std::string(text)};
+  }
+  const absl::string_view name = text.substr(0, equals), directory = text.substr(equals + 1);
+  const auto invalid = [text](absl::string_view why) {
+    return InvalidField("CONFIG_INVALID", "model",
+                        absl::StrCat("model is ", Quoted(text), "; ", why,
+                                     "; allowed: DIR or NAME=DIR (a directory with \"=\" in its "
+                                     "own name begins with ./ or /)"));
+  };
+  if (!IsModelName(name)) {
+    return invalid(absl::StrCat("the name must match ", kModelNamePattern));
+  }
+  if (directory.empty()) return invalid("no directory follows the name");
+  return ModelPlace{std::string(name), std::string(directory)};
+}
+
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view address, absl::string_view setting) {
   const auto invalid = [&](absl::string_view why) {
     return InvalidField("CONFIG_INVALID", setting,
@@ -223,6 +243,9 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   }
   for (const Setting& setting : Settings()) {
     RIVULET_RETURN_IF_ERROR(CheckSetting(setting, config));
+  }
+  for (const std::string& model : config.models) {
+    RIVULET_RETURN_IF_ERROR(ParseModelPlace(model).status());
   }
   // One message that may come, and as much for other tenants.
   if (config.restore_memory_mib < 2 * config.max_message_mib) {

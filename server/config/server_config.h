@@ -15,7 +15,7 @@ namespace rivulet {
 
 struct ServerConfig {
   // Behaviour.
-  std::vector<std::string> models;              // directories; at least one, or a repository
+  std::vector<std::string> models;  // DIR or NAME=DIR; at least one, unless there is a repository
   std::vector<std::string> model_repositories;  // directories of model directories, to load from
   std::string admin_listen;                     // HOST:PORT for operators; "" = nowhere
   std::string listen = "127.0.0.1:50051";  // HOST:PORT, port 0 = any free one; "" = in-process only
@@ -85,6 +85,16 @@ struct ServerCommand {
 // Errors: INVALID_ARGUMENT (flags, file content), NOT_FOUND (no such --config file). The
 // configuration is valid.
 absl::StatusOr<ServerCommand> ParseServerCommand(int argc, const char* const* argv);
+
+// A value of --model.
+struct ModelPlace {
+  std::string name;  // "": the model has the name that its directory gives it
+  std::string directory;
+};
+
+// Splits "DIR" or "NAME=DIR". Text with a "/" before its first "=" is a DIR. Errors:
+// INVALID_ARGUMENT (the name, or no directory).
+absl::StatusOr<ModelPlace> ParseModelPlace(absl::string_view text);
 
 // Splits "HOST:PORT" or "[IPV6]:PORT", the value of `setting`. Errors: INVALID_ARGUMENT.
 struct HostPort {

@@ -72,7 +72,10 @@ std::vector<Setting> StateSettings() {
 std::vector<Setting> ServingSettings() {
   using C = ServerConfig;
   return {
-      {"model", "DIR", "Model directory; repeat the flag for several models", &C::models},
+      {"model", "[NAME=]DIR",
+       "Model directory, and a name for the model if it is to have another than its directory "
+       "gives it; repeat the flag for several models",
+       &C::models},
       {"listen", "HOST:PORT", "Address to listen on; port 0 takes a free one", &C::listen},
       {"admin-listen", "HOST:PORT",
        "Address of AdminService, which loads and unloads models at run time. It is "

@@ -25,7 +25,7 @@ struct TargetOptions {
   std::string tls_key;          // ... its private key
   std::string tls_server_name;  // that the certificate must hold; empty: the target's host
   std::string tenant;           // whose sessions; empty: none is named
-  std::string model_dir;        // a model directory, served in this process
+  std::string model_dir;        // DIR or NAME=DIR, a model directory, served in this process
   std::string backend = "auto";
   std::string precision = "default";
   std::string weights = "auto";

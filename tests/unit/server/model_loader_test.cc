@@ -131,6 +131,21 @@ TEST_F(ModelLoaderTest, ALinkInARepositoryIsFollowed) {
   EXPECT_EQ(Reason(loader_->Load("absent").status()), "MODEL_NOT_IN_REPOSITORY");
 }
 
+// A checkpoint of the family has no name of its own; one that says its name keeps it, unless the
+// operator gave its directory another.
+TEST_F(ModelLoaderTest, AModelWithoutANameGetsTheNameAskedFor) {
+  std::filesystem::create_directories(folder_);
+  std::filesystem::create_directory_symlink(SourcePath("tests/conformance/family/gla"),
+                                            folder_ / "text_1");
+  Build({{{"digits", kModels + "/tiny-image"}}, {folder_.string()}, absl::Hours(1)});
+  for (const std::string name : {"text_1", "digits"}) {
+    const auto summary = loader_->Load(name);
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    EXPECT_EQ(summary->name(), name);
+    EXPECT_EQ(engine_->model().config().name, name);
+  }
+}
+
 TEST_F(ModelLoaderTest, ALoadThatFailsChangesNothing) {
   Put("other", "tiny-image", {"config.json", "model.safetensors"});
   Put("half", "tiny-image", {"config.json"});

@@ -52,6 +52,31 @@ TEST(ServerConfigTest, ModelMayBeRepeated) {
   EXPECT_EQ(command->config.threads, 3);
 }
 
+TEST(ServerConfigTest, ANameMayStandBeforeTheDirectoryOfAModel) {
+  const struct {
+    std::string text, name, directory;
+  } cases[] = {{"models/gla", "", "models/gla"},
+               {"mine=models/gla", "mine", "models/gla"},
+               {"a=b=c", "a", "b=c"},
+               {"./a=b", "", "./a=b"},
+               {"/x/a=b", "", "/x/a=b"},
+               {std::string(64, 'a') + "=m", std::string(64, 'a'), "m"}};
+  for (const auto& [text, name, directory] : cases) {
+    const auto place = ParseModelPlace(text);
+    ASSERT_TRUE(place.ok()) << place.status();
+    EXPECT_EQ(place->name, name) << text;
+    EXPECT_EQ(place->directory, directory) << text;
+  }
+  for (const std::string& text :
+       {std::string("Mine=m"), std::string("=m"), std::string("my model=m"), std::string("..=m"),
+        std::string("mine="), std::string(65, 'a') + "=m"}) {
+    const absl::Status status = Parse({"--model", text.c_str()}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_EQ(GetErrorDetail(status).field, "model") << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("model is \"" + text + "\""));
+  }
+}
+
 TEST(ServerConfigTest, FlagsWinOverTheFileAndTheFileOverDefaults) {
   const TempFile file(
       R"({"model": ["a", "b"], "threads": 2, "max-queue": 7, "reflection": false})");
