@@ -334,6 +334,12 @@ absl::Status ReadEnds(TensorPacker* reader, BlockWeights* weights) {
   return reader->Matrix({{"lm_head.weight", c.vocab_size}}, c.hidden_size, &weights->head);
 }
 
+absl::Status ReadAll(TensorPacker* reader, BlockWeights* weights) {
+  RIVULET_RETURN_IF_ERROR(ReadEnds(reader, weights));
+  RIVULET_RETURN_IF_ERROR(ReadLayers(reader, weights));
+  return reader->CheckNoOthers();
+}
+
 // Adds up the matrices that a token row is multiplied with.
 void CountProducts(BlockWeights* weights) {
   CpuWeightFacts& facts = weights->facts;
@@ -363,9 +369,7 @@ absl::StatusOr<std::unique_ptr<BlockWeights>> BlockWeights::Load(
     const CheckpointTensors& checkpoint, const BlockConfig& config, WeightPrecision precision) {
   auto weights = std::make_unique<BlockWeights>();
   TensorPacker reader(checkpoint, config, precision, &weights->facts);
-  RIVULET_RETURN_IF_ERROR(ReadEnds(&reader, weights.get()));
-  RIVULET_RETURN_IF_ERROR(ReadLayers(&reader, weights.get()));
-  RIVULET_RETURN_IF_ERROR(reader.CheckNoOthers());
+  RIVULET_RETURN_IF_ERROR(ReadAll(&reader, weights.get()));
   CountProducts(weights.get());
   const float root = std::sqrt(float(config.key_dim));
   weights->unit_length.assign(size_t(config.key_dim), 1 / root);
@@ -374,6 +378,14 @@ absl::StatusOr<std::unique_ptr<BlockWeights>> BlockWeights::Load(
     weights->rope_frequencies.push_back(std::pow(10000.0, -2.0 * i / config.key_dim));
   }
   return weights;
+}
+
+absl::StatusOr<size_t> BlockWeights::Measure(const CheckpointTensors& checkpoint,
+                                             const BlockConfig& config, WeightPrecision precision) {
+  BlockWeights weights;
+  TensorPacker reader(checkpoint, config, precision, &weights.facts, TensorPacker::Mode::kMeasure);
+  RIVULET_RETURN_IF_ERROR(ReadAll(&reader, &weights));
+  return weights.facts.bytes;
 }
 
 }  // namespace rivulet

@@ -78,6 +78,10 @@ struct BlockWeights {
   static absl::StatusOr<std::unique_ptr<BlockWeights>> Load(const CheckpointTensors& checkpoint,
                                                             const BlockConfig& config,
                                                             WeightPrecision precision);
+  // What Load would keep, in bytes, and its errors for tensors that are missing, misshapen or not
+  // expected. No weight is read.
+  static absl::StatusOr<size_t> Measure(const CheckpointTensors& checkpoint,
+                                        const BlockConfig& config, WeightPrecision precision);
 };
 
 }  // namespace rivulet

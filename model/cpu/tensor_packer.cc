@@ -55,7 +55,7 @@ absl::Status TensorPacker::Values(const std::string& name, const Shape& shape,
   for (const int64_t extent : shape) count *= size_t(extent);
   out->resize(count);
   facts_->bytes += count * sizeof(float);
-  return tensors_.Read(name, *out);
+  return mode_ == Mode::kMeasure ? absl::OkStatus() : tensors_.Read(name, *out);
 }
 
 absl::Status TensorPacker::Matrix(const std::vector<TensorRows>& parts, int k, CpuMatrix* m,
@@ -75,12 +75,14 @@ absl::Status TensorPacker::PlacedMatrix(const std::vector<std::pair<TensorRows, 
     RIVULET_RETURN_IF_ERROR(Check(part.name, {part.rows, k}));
   }
   const WeightType type = Choose(parts);
-  m->panels = AlignedBuffer(kernels::PackedSize(type, k, n));
-  if (m->panels.empty()) return absl::ResourceExhaustedError("no memory for the weights");
   m->bias = bias;
   m->bias.resize(size_t(kernels::PaddedColumns(n)));
+  const size_t bytes = kernels::PackedSize(type, k, n);
+  facts_->bytes += bytes + m->bias.size() * sizeof(float);
+  if (mode_ == Mode::kMeasure) return absl::OkStatus();
+  m->panels = AlignedBuffer(bytes);
+  if (m->panels.empty()) return absl::ResourceExhaustedError("no memory for the weights");
   m->packed = {type, k, n, m->panels.data()};
-  facts_->bytes += m->panels.bytes() + m->bias.size() * sizeof(float);
   for (const auto& [part, column] : parts) RIVULET_RETURN_IF_ERROR(Pack(part, column, m));
   return absl::OkStatus();
 }

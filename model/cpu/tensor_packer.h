@@ -31,10 +31,14 @@ class TensorPacker {
  public:
   using Shape = std::vector<int64_t>;
 
+  // kMeasure: everything is checked and added up, but no weight is read. Values are then zeros, and
+  // matrices have no panels.
+  enum class Mode : uint8_t { kRead, kMeasure };
+
   // `facts`: its bytes and `lossless` are kept up to date. All are borrowed.
   TensorPacker(const CheckpointTensors& tensors, const BlockConfig& model,
-               WeightPrecision precision, CpuWeightFacts* facts)
-      : config(model), tensors_(tensors), precision_(precision), facts_(facts) {}
+               WeightPrecision precision, CpuWeightFacts* facts, Mode mode = Mode::kRead)
+      : config(model), tensors_(tensors), precision_(precision), facts_(facts), mode_(mode) {}
 
   bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
   // Rows that a matrix tensor has; 0 where there is none, or it has more than 2^24.
@@ -64,6 +68,7 @@ class TensorPacker {
   const CheckpointTensors& tensors_;
   const WeightPrecision precision_;
   CpuWeightFacts* const facts_;
+  const Mode mode_;
   std::set<std::string, std::less<>> used_;
 };
 

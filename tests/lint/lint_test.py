@@ -39,8 +39,8 @@ LAYERS = {
     "server/grpc/": ["server/", "model/", "rivulet/v1/", "google/rpc/", "grpc/health/", "grpcpp/", "google/protobuf/"],
     "server/": ["server/", "model/", "grpcpp/"],
     "client/cpp/": ["client/cpp/", "rivulet/", "google/rpc/", "grpcpp/", "google/protobuf/"],
-    "client/cli/": ["client/", "rivulet/", "server/server.h", "server/config/server_config.h", "server/log.h", "grpcpp/",
-                    "model/base/error.h", "google/protobuf/"],
+    "client/cli/": ["client/", "rivulet/", "server/server.h", "server/config/model_description.h",
+                    "server/config/server_config.h", "server/log.h", "grpcpp/", "model/base/error.h", "google/protobuf/"],
 }
 OURS = re.compile(r"^(kernels|model|server|client|tests|rivulet|google|grpcpp)/")
 

@@ -26,6 +26,9 @@ absl::StatusOr<std::string> RunLoad(const LoadOptions& options);
 absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target& target,
                                     const v1::GetModelReply& model, v1::GenerateRequest request);
 
+// Part of RunModels, for --model without --backend: from the headers of the directory alone.
+absl::StatusOr<std::string> DescribeDirectory(const ModelsOptions& options);
+
 // Writes to stdout and flushes. Errors: INVALID_ARGUMENT (stdout is closed or full).
 absl::Status WriteOut(const std::string& text);
 

@@ -139,6 +139,9 @@ absl::StatusOr<std::string> Unload(const ModelsOptions& options, const Target& t
 }  // namespace
 
 absl::StatusOr<std::string> RunModels(const ModelsOptions& options) {
+  if (!options.target.model_dir.empty() && options.target.backend == "auto") {
+    return DescribeDirectory(options);
+  }
   absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
   if (options.action == ModelsAction::kLoad) return Load(options, *target);

@@ -21,7 +21,7 @@ MEMORY_BYTES = 1 << 30  # a model of 100 KiB needs nothing like this, whatever i
 COMMANDS = [
     ("score", "--input", "-"),
     ("generate", "--max-tokens", "1"),
-    ("models",),
+    ("models", "--backend", "cpu"),
     ("health",),
 ]
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--model NAME=DIR` names a model, at start and at LoadModel; without NAME the directory does."""
+"""`rivulet models --model DIR` describes a directory without reading weights. `--model NAME=DIR` names a model; without NAME the directory does."""
 
+import json
 import pathlib
 import shutil
+import struct
 import tempfile
 import unittest
 
@@ -26,6 +28,58 @@ class DirectoryTest(CommandTest):
         return line
 
 
+class DescriptionTest(DirectoryTest):
+    def test_every_kind_is_described_as_it_is_served(self):
+        directories = [*sorted(FAMILY.iterdir()), ZOO / "mnist-linear", ZOO / "shakespeare-rfa"]
+        self.assertGreaterEqual(len(directories), 12)
+        fields = ("name", "kind", "content", "num_parameters", "state_bytes", "vocab_size", "hidden_size", "num_layers", "num_heads")
+        for directory in directories:
+            with self.subTest(directory.name):
+                told = self.described(directory)
+                served = self.described(directory, "--backend", "cpu")
+                self.assertEqual([told[field] for field in fields], [served[field] for field in fields])
+                self.assertEqual(told.get("tokenizer"), served.get("tokenizer"))
+                self.assertEqual(told["slots"], served["limits"]["slots"])
+        for words in (("kind", "gated_deltanet"), ("tokenizer", "none"), ("slots", "256")):
+            self.assertRegex(self.succeeds(rivulet("models", "--model", FAMILY / "gated-deltanet")).out, rf"(?m)^{words[0]} +{words[1]}\b")
+
+    def test_the_weights_count_as_they_are_kept(self):
+        with Server(FAMILY / "gla") as server:
+            (event,) = (event for event in map(json.loads, server.log) if event["event"] == "model")
+        kept = {weights: self.described(FAMILY / "gla", "--weights", weights) for weights in ("auto", "f32", "f16")}
+        self.assertEqual(kept["auto"]["weight_bytes"], event["weight_bytes"])
+        self.assertEqual(kept["auto"]["weight_bytes"], kept["f32"]["weight_bytes"])
+        self.assertLess(kept["f16"]["weight_bytes"], kept["f32"]["weight_bytes"])
+        self.assertEqual(kept["f16"]["dtypes"], "F32", "of the file")
+
+    def test_no_weight_is_read(self):
+        copy = self.copy(FAMILY / "gla", "gla")
+        weights = copy / "model.safetensors"
+        data = bytearray(weights.read_bytes())
+        data[-4:] = struct.pack("<f", float("nan"))
+        weights.write_bytes(data)
+        varies = {"slots_choice": ""}
+        self.assertEqual(self.described(copy) | varies, self.described(FAMILY / "gla") | varies)
+        self.fails(rivulet("models", "--model", copy, "--backend", "cpu"), 2, "model.norm.weight", "nan")
+
+    def test_an_error_names_file_field_and_value(self):
+        copy = self.copy(FAMILY / "gla", "gla")
+        config = json.loads((copy / "config.json").read_text())
+        for change, mentions in (
+            ({"use_gv": True}, ("config.json", "use_gv", "true")),
+            ({"num_heads": -2}, ("config.json", "num_heads", "-2")),
+            ({"hidden_size": 64}, ("gla", "model.embeddings.weight", "[39, 32]", "[39, 64]")),
+            ({"norm_eps": "small"}, ("config.json", "norm_eps", "small")),
+        ):
+            with self.subTest(change):
+                (copy / "config.json").write_text(json.dumps(config | change))
+                self.fails(rivulet("models", "--model", copy), 2, *mentions)
+        (copy / "config.json").write_text(json.dumps(config))
+        (copy / "tokenizer.json").write_text("{}")
+        self.fails(rivulet("models", "--model", copy), 2, "tokenizer.json")
+        self.fails(rivulet("models", "--model", self.folder / "absent"), 2, "absent")
+
+
 class NameTest(DirectoryTest):
     def test_a_model_is_named_by_the_flag_or_after_its_directory(self):
         copy = self.copy(FAMILY / "gla", "My Model.v2")
@@ -36,6 +90,7 @@ class NameTest(DirectoryTest):
             (ZOO / "mnist-linear", "mnist-linear"), (f"digits={ZOO / 'mnist-linear'}", "digits"),
         ):  # fmt: skip
             with self.subTest(place):
+                self.assertEqual(self.described(place)["name"], name)
                 self.assertEqual(self.described(place, "--backend", "cpu")["name"], name)
 
     def test_what_is_no_name_is_refused(self):

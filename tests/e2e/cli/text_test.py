@@ -153,15 +153,15 @@ class TextTest(CommandTest):
         self.assertEqual(len(tokens), 60)
         own = [token for token in tokens if 0 < token < len(letters)]
         self.assertEqual("".join(c for c in text if c in letters[1:]), "".join(letters[token] for token in own))
-        (described,) = self.succeeds(rivulet("models", "--model", model, "--json")).lines()
-        (plain,) = self.succeeds(rivulet("models", "--model", self.plain, "--json")).lines()
+        (described,) = self.succeeds(rivulet("models", "--model", model, "--backend", "cpu", "--json")).lines()
+        (plain,) = self.succeeds(rivulet("models", "--model", self.plain, "--backend", "cpu", "--json")).lines()
         self.assertEqual(described["eos_token_ids"], [*plain.get("eos_token_ids", []), 0], "token 0 ends a text")
         self.assertNotIn(0, plain.get("eos_token_ids", []))
         # Token 300 is none of the model's.
         self.fails(rivulet("generate", "--model", model, "--prompt", "x abc"), 2, "prompt.text", "at byte 2", "token 300", "0 to 38")
 
     def test_the_description_has_template_and_special_tokens(self):
-        (model,) = self.succeeds(rivulet("models", "--model", self.model, "--json")).lines()
+        (model,) = self.succeeds(rivulet("models", "--model", self.model, "--backend", "cpu", "--json")).lines()
         self.assertEqual(model["content"], "text")
         self.assertEqual(model["tokenizer"], {"kind": "tokenizer.json", "size": text_models.SIZE})
         self.assertEqual(model["chat_template"], text_models.TEMPLATE)

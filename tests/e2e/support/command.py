@@ -46,7 +46,8 @@ def token_lines(sequences):
 
 
 class Server:
-    """A `rivulet-server` on a free port of loopback, for a `with` statement; `admin` is its --admin-listen, where it has one."""
+    """A `rivulet-server` on a free port of loopback, for a `with` statement; `admin` is its --admin-listen, where it has one. `log`: its lines until it
+    listened."""
 
     def __init__(self, *models, args=()):
         flags = [flag for model in models for flag in ("--model", str(model))]
@@ -54,9 +55,9 @@ class Server:
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        log = b""
+        self.log = []
         for line in self.process.stderr:
-            log += line
+            self.log.append(line.decode())
             admin = re.search(rb'"event":"admin_listening".*"port":(\d+)', line)
             if admin:
                 self.admin = f"127.0.0.1:{int(admin.group(1))}"
@@ -64,7 +65,7 @@ class Server:
             if found:
                 self.target = f"127.0.0.1:{int(found.group(1))}"
                 return self
-        raise RuntimeError(f"the server did not start: {log.decode()}")
+        raise RuntimeError(f"the server did not start: {''.join(self.log)}")
 
     def __exit__(self, *exception):
         self.process.terminate()

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rivulet models --model DIR`: what a directory holds, from its headers.
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/output/text.h"
+#include "model/base/error.h"
+#include "nlohmann/json.hpp"
+#include "server/config/model_description.h"
+
+namespace rivulet {
+namespace {
+
+std::string Bytes(int64_t bytes) {
+  constexpr double kKib = 1024, kMib = kKib * 1024;
+  const auto value = static_cast<double>(bytes);
+  return value < kMib ? absl::StrFormat("%.1f KiB", value / kKib)
+                      : absl::StrFormat("%.1f MiB", value / kMib);
+}
+
+std::string Json(const ModelDescription& d) {
+  nlohmann::ordered_json json = {{"name", d.name},
+                                 {"kind", d.kind},
+                                 {"content", d.content},
+                                 {"num_parameters", d.num_parameters},
+                                 {"dtypes", d.dtypes},
+                                 {"weight_bytes", d.weight_bytes},
+                                 {"state_bytes", d.state_bytes},
+                                 {"num_layers", d.num_layers},
+                                 {"hidden_size", d.hidden_size},
+                                 {"vocab_size", d.vocab_size},
+                                 {"num_heads", d.num_heads},
+                                 {"key_dim", d.key_dim},
+                                 {"value_dim", d.value_dim},
+                                 {"slots", d.slots},
+                                 {"slots_choice", d.slots_choice}};
+  if (!d.tokenizer.empty()) {
+    json["tokenizer"] = {{"kind", d.tokenizer}, {"size", d.tokenizer_size}};
+  }
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string Text(const ModelDescription& d) {
+  return Table({{"name", d.name},
+                {"kind", d.kind},
+                {"content", d.content},
+                {"tokenizer", d.tokenizer.empty()
+                                  ? "none"
+                                  : absl::StrCat(d.tokenizer, ", ", d.tokenizer_size, " tokens")},
+                {"parameters", Compact(static_cast<double>(d.num_parameters))},
+                {"types", d.dtypes},
+                {"weights", Bytes(d.weight_bytes)},
+                {"state of a sequence", Bytes(d.state_bytes)},
+                {"layers", absl::StrCat(d.num_layers)},
+                {"width", absl::StrCat(d.hidden_size)},
+                {"vocabulary", absl::StrCat(d.vocab_size)},
+                {"heads", absl::StrCat(d.num_heads, ", each of ", d.key_dim, " keys and ",
+                                       d.value_dim, " values")},
+                {"slots", absl::StrCat(d.slots, " (", d.slots_choice, ")")}});
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> DescribeDirectory(const ModelsOptions& options) {
+  const TargetOptions& target = options.target;
+  RIVULET_ASSIGN_OR_RETURN(const ModelDescription description,
+                           DescribeModel(target.model_dir, target.weights));
+  RIVULET_RETURN_IF_ERROR(WriteOut(options.json ? Json(description) : Text(description)));
+  return std::string();
+}
+
+}  // namespace rivulet

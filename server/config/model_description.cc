@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/config/model_description.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "model/base/error.h"
+#include "model/base/memory.h"
+#include "model/cpu/block_weights.h"
+#include "model/model.h"
+#include "model/slot_choice.h"
+#include "server/config/server_config.h"
+
+namespace rivulet {
+namespace {
+
+const char* DTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "F32";
+    case DType::kF16:
+      return "F16";
+    case DType::kBF16:
+      return "BF16";
+  }
+  return "";
+}
+
+// Adds up the tensors of the files.
+class Totals {
+ public:
+  void Add(const TensorEntry& tensor) {
+    int64_t elements = 1;
+    for (const int64_t size : tensor.shape) elements *= size;
+    elements_ += elements;
+    bytes_by_type_[DTypeName(tensor.dtype)] += static_cast<int64_t>(tensor.end - tensor.begin);
+  }
+  int64_t elements() const { return elements_; }
+  std::string Types() const {
+    std::vector<std::pair<int64_t, std::string>> types;
+    for (const auto& [name, bytes] : bytes_by_type_) types.emplace_back(-bytes, name);
+    std::sort(types.begin(), types.end());
+    const auto append = [](std::string* out, const auto& type) { out->append(type.second); };
+    return absl::StrJoin(types, ", ", append);
+  }
+  int64_t bytes() const {
+    int64_t bytes = 0;
+    for (const auto& [name, of_type] : bytes_by_type_) bytes += of_type;
+    return bytes;
+  }
+
+ private:
+  int64_t elements_ = 0;
+  std::map<std::string, int64_t> bytes_by_type_;
+};
+
+std::string ContentName(const ContentConfig& content) {
+  switch (content.type) {
+    case ContentType::kImage:
+      return absl::StrCat("image ", content.height, "x", content.width, "x", content.channels);
+    case ContentType::kText:
+      return "text";
+    case ContentType::kTokens:
+      break;
+  }
+  return "tokens";
+}
+
+// What the CPU backend would keep in memory; about, where the model is in our own format.
+absl::StatusOr<int64_t> WeightBytes(const Model& model, const Totals& totals,
+                                    WeightPrecision precision) {
+  if (model.config().blocks == nullptr) {
+    if (precision == WeightPrecision::kAuto) return totals.bytes();
+    return totals.elements() * (precision == WeightPrecision::kF32 ? 4 : 2);
+  }
+  const auto bytes = BlockWeights::Measure(*model.checkpoint(), *model.config().blocks, precision);
+  if (!bytes.ok()) {
+    return Annotate(bytes.status(), absl::Utf8SafeCHexEscape(model.directory()));
+  }
+  return static_cast<int64_t>(*bytes);
+}
+
+// The slots that `--slots auto` would make on the CPU here and now; none where not even one fits.
+SlotChoice SlotsThatFit(int64_t weight_bytes, int64_t state_bytes) {
+  const HostMemory memory = ReadHostMemory();
+  const std::string whole = absl::StrCat(memory.limited_by, "'s ", memory.total, " bytes");
+  const int64_t left = memory.available - weight_bytes;
+  if (left < state_bytes) {
+    return {0, absl::StrCat("the weights and one state exceed the ", memory.available,
+                            " bytes that are free of ", whole)};
+  }
+  return AutoSlots(left, static_cast<size_t>(state_bytes), whole);
+}
+
+Totals TotalsOf(const Model& model) {
+  Totals totals;
+  if (const CheckpointTensors* checkpoint = model.checkpoint()) {
+    for (const std::string& name : checkpoint->names()) totals.Add(*checkpoint->Find(name));
+  } else {
+    for (const auto& [name, tensor] : model.weights().tensors()) totals.Add(tensor);
+  }
+  return totals;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::string_view weights) {
+  RIVULET_ASSIGN_OR_RETURN(const ModelPlace at, ParseModelPlace(place));
+  RIVULET_ASSIGN_OR_RETURN(const auto model, Model::Open(at.directory, at.name));
+  const ModelConfig& config = model->config();
+  const Totals totals = TotalsOf(*model);
+  ModelDescription description;
+  RIVULET_ASSIGN_OR_RETURN(description.weight_bytes,
+                           WeightBytes(*model, totals, WeightPrecisionOf(weights)));
+  description.name = config.name;
+  description.kind = config.blocks == nullptr ? "linear" : BlockKindName(config.blocks->kind);
+  description.content = ContentName(config.content);
+  if (model->tokenizer() != nullptr) {
+    description.tokenizer = model->text().tokenizer_kind;
+    description.tokenizer_size = model->tokenizer()->size();
+  }
+  description.dtypes = totals.Types();
+  description.num_parameters = totals.elements();
+  description.state_bytes = static_cast<int64_t>(config.bytes_per_slot());
+  description.num_layers = config.num_layers;
+  description.hidden_size = config.hidden_size;
+  description.vocab_size = config.vocab_size;
+  description.num_heads = config.num_heads;
+  description.key_dim = config.key_dim;
+  description.value_dim = config.value_dim;
+  SlotChoice choice = SlotsThatFit(description.weight_bytes, description.state_bytes);
+  description.slots = choice.num_slots;
+  description.slots_choice = std::move(choice.words);
+  return description;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model directory holds, as the headers of its files say.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rivulet {
+
+struct ModelDescription {
+  std::string name;
+  std::string kind;        // "linear" (model/FORMAT.md), or as `model_type` spells it: "gla"
+  std::string content;     // "tokens", "text", "image 28x28x1"
+  std::string tokenizer;   // ModelText::tokenizer_kind; "": none
+  int tokenizer_size = 0;  // its ids
+  std::string dtypes;      // of its tensors, those of the most bytes first: "F16, F32"
+  int64_t num_parameters = 0;
+  int64_t weight_bytes = 0;  // as the CPU backend keeps them; about, where the kind is "linear"
+  int64_t state_bytes = 0;   // of one sequence
+  int num_layers = 0, hidden_size = 0, vocab_size = 0;
+  int num_heads = 0, key_dim = 0, value_dim = 0;  // a head
+  int slots = 0;  // that the CPU backend would make here and now with `--slots auto`; 0: none fit
+  std::string slots_choice;  // why so many
+};
+
+// Describes the model of `place`, "DIR" or "NAME=DIR", without reading a weight. `weights`: the type
+// to keep them in, as the setting of that name. Errors: those of ParseModelPlace and Model::Open;
+// DATA_LOSS (a tensor of the family that is missing, misshapen or not expected).
+absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::string_view weights);
+
+}  // namespace rivulet
