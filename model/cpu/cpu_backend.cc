@@ -59,13 +59,7 @@ class CpuBackend final : public Backend {
 
   absl::Status SetSampler(Slot slot, const SlotSampler& sampler) override {
     RIVULET_RETURN_IF_ERROR(CheckSlot(slot));
-    CpuSlotSampler& mine = samplers_[size_t(slot)];
-    mine.sampler = sampler;
-    if (sampler.params.has_penalties() && !mine.tracks()) {
-      mine.in_prompt.resize(size_t(config_.vocab_size));
-      mine.output_count.resize(size_t(config_.vocab_size));
-    }
-    mine.Add(sampler.history);
+    samplers_[size_t(slot)].SetSampler(sampler, config_.vocab_size);
     return absl::OkStatus();
   }
 

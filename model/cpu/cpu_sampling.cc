@@ -29,6 +29,15 @@ kernels::CategoricalParams Categorical(const SamplingParams& p, const ModelConfi
 
 }  // namespace
 
+void CpuSlotSampler::SetSampler(const SlotSampler& given, int vocab_size) {
+  sampler = given;
+  if (sampler.params.has_penalties() && !tracks()) {
+    in_prompt.resize(size_t(vocab_size));
+    output_count.resize(size_t(vocab_size));
+  }
+  Add(sampler.history);
+}
+
 void CpuSlotSampler::Count(int32_t token, bool as_output) {
   if (!tracks()) return;
   if (as_output) {

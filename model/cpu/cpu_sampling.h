@@ -20,6 +20,8 @@ struct CpuSlotSampler {
   std::vector<int32_t> output_count;  // [vocab]
 
   bool tracks() const { return !in_prompt.empty(); }
+  // Takes memory for counts only where `given` has penalties.
+  void SetSampler(const SlotSampler& given, int vocab_size);
   // Counts a token that is fed.
   void Count(int32_t token, bool as_output);
   // Counts what was fed before.
