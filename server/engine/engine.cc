@@ -50,7 +50,7 @@ class EngineImpl final : public SteppedEngine {
         limits_(backend_->limits()),
         queue_(QueueLimitsOf(options, limits_.num_slots), clock),
         emitter_(threads),
-        loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_,
+        loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_, &meters_,
               StampOf(model_.get(), limits_), std::move(disk)) {
     for (WarmState& state : warm) loop_.KeepWarm(std::move(state));
     if (threads == Emitter::Threads::kOwn) thread_ = std::thread([this] { RunLoop(); });
@@ -83,6 +83,7 @@ class EngineImpl final : public SteppedEngine {
   }
   void Cancel(RequestId id) override { queue_.Cancel(id); }
   EngineLoad GetLoad() const override { return queue_.load(); }
+  const EngineMeters& meters() const override { return meters_; }
   bool Drain(absl::Time deadline) override {
     if (!thread_.joinable()) return queue_.StartDrain(deadline <= clock_());
     const bool all_ended = queue_.Drain(deadline);
@@ -108,6 +109,7 @@ class EngineImpl final : public SteppedEngine {
   const std::unique_ptr<Backend> backend_;  // the loop's, once it runs
   const BackendLimits limits_;
   RequestQueue queue_;
+  EngineMeters meters_;
   Emitter emitter_;  // destroyed before the queue, which replies wake
   Loop loop_;
   std::thread thread_;  // none: a SteppedEngine
@@ -152,6 +154,8 @@ absl::StatusOr<RequestId> EngineImpl::Append(AppendSpec spec, ScoreDone done) {
 // For a request with nothing to feed: no slot, no loop.
 absl::StatusOr<RequestId> EngineImpl::EndAtOnce(std::unique_ptr<Request> request) {
   RIVULET_ASSIGN_OR_RETURN(const RequestId id, queue_.NewId());
+  meters_.CountStart(request->kind);
+  meters_.CountEnd(request->kind, absl::OkStatus());
   Emitter::Batch batch;
   batch.ended.push_back(std::move(request));
   emitter_.Hand(&batch);

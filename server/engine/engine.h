@@ -12,6 +12,7 @@
 #include "model/backend.h"
 #include "model/model.h"
 #include "server/engine/load.h"
+#include "server/engine/meters.h"
 #include "server/engine/options.h"
 #include "server/engine/reply.h"
 #include "server/engine/request.h"
@@ -66,6 +67,8 @@ class Engine {
   virtual void Cancel(RequestId id) = 0;
 
   virtual EngineLoad GetLoad() const = 0;
+  // What it has counted and timed; lives as long as the engine.
+  virtual const EngineMeters& meters() const = 0;
 
   // Refuses new requests (UNAVAILABLE) and waits until the running ones end, or `deadline`; then
   // ends the rest with UNAVAILABLE. Returns true if all ended by themselves. Of several drains at

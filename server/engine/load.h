@@ -29,6 +29,7 @@ struct EngineLoad {
   int64_t cut = 0;               // replies, since start, because nobody read them
   double tokens_per_second = 0;  // sampled and fed, over about the last second
   int64_t tokens_total = 0;      // sampled, since start
+  int64_t fed_total = 0;         // prompt, appended and scored tokens that were fed, likewise
   int client_sessions = 0;       // open ones
   StateStore::Totals states;     // of all that is kept between runs
   std::string state_file_error;  // the first, empty: none

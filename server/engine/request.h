@@ -3,6 +3,7 @@
 // and validates form; the engine validates against the model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,6 +22,22 @@ using RequestId = uint64_t;
 // (README.md says how slots are shared).
 enum class Priority : uint8_t { kHigh, kNormal, kLow };
 inline constexpr int kNumPriorities = 3;
+
+// What is asked for, by the method of the API (EngineMeters counts by it).
+enum class RequestKind : uint8_t {
+  kGenerate,
+  kScore,
+  kAppend,
+  kOpenSession,
+  kForkSession,
+  kRewindSession,
+  kSnapshotSession,
+  kRestoreSession,
+  kCloseSession,
+  kGetSession,
+  kListSessions,
+};
+inline constexpr size_t kNumRequestKinds = 11;
 
 // The session that a request goes on with. Requests of one session take effect one after another,
 // in the order of their arrival.

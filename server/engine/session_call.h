@@ -18,6 +18,7 @@ class SessionTable;
 // Something done to sessions, or to one, between two runs. session_calls.h has those that
 // there are.
 struct SessionCall {
+  RequestKind kind = RequestKind::kGetSession;
   std::string tenant;                 // on whose account
   std::optional<SessionRef> session;  // absent: `act` gets null
   bool close = false;                 // ends what is running on the session, and the session

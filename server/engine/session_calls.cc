@@ -24,11 +24,13 @@ absl::Status CheckIdle(const std::optional<absl::Duration>& idle, const SessionL
 // Submits a call whose action yields a Result for `done`.
 template <typename Result>
 absl::StatusOr<RequestId> Submit(
-    Engine* engine, std::string tenant, std::optional<SessionRef> ref, absl::Time deadline,
+    Engine* engine, RequestKind kind, std::string tenant, std::optional<SessionRef> ref,
+    absl::Time deadline,
     std::function<absl::Status(SessionTable*, Session*, absl::Time, Result*)> act,
     std::function<void(absl::StatusOr<Result>)> done, bool while_draining = false) {
   const auto result = std::make_shared<Result>();
   SessionCall call;
+  call.kind = kind;
   call.tenant = std::move(tenant);
   call.session = std::move(ref);
   call.deadline = deadline;
@@ -53,7 +55,7 @@ absl::StatusOr<RequestId> OpenSession(Engine* engine, OpenSpec spec, SessionDone
   RIVULET_RETURN_IF_ERROR(CheckIdle(spec.idle_timeout, engine->options().sessions));
   const uint64_t seed = spec.seed ? *spec.seed : RandomWord();
   return Submit<SessionInfo>(
-      engine, spec.tenant, std::nullopt, spec.deadline,
+      engine, RequestKind::kOpenSession, spec.tenant, std::nullopt, spec.deadline,
       [spec, seed](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
         RIVULET_ASSIGN_OR_RETURN(
             Session* const opened,
@@ -74,7 +76,7 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
   }
   const uint64_t seed = spec.seed ? *spec.seed : RandomWord();
   return Submit<std::vector<SessionInfo>>(
-      engine, spec.session.tenant, spec.session, spec.deadline,
+      engine, RequestKind::kForkSession, spec.session.tenant, spec.session, spec.deadline,
       [spec, seed](SessionTable* table, Session* parent, absl::Time now,
                    std::vector<SessionInfo>* forks) {
         RIVULET_ASSIGN_OR_RETURN(const int64_t position, PositionIn(*parent, spec.session, {}));
@@ -100,7 +102,7 @@ absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef ref, absl::Ti
   }
   std::string tenant = ref.tenant;
   return Submit<SessionInfo>(
-      engine, std::move(tenant), ref, deadline,
+      engine, RequestKind::kRewindSession, std::move(tenant), ref, deadline,
       [ref](SessionTable*, Session* session, absl::Time now, SessionInfo* info) {
         int64_t position = ref.position.value_or(0);
         if (!ref.mark.empty()) {
@@ -126,6 +128,7 @@ absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef ref, absl::Ti
 absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef ref,
                                        std::function<void(absl::Status)> done) {
   SessionCall call;
+  call.kind = RequestKind::kCloseSession;
   call.tenant = ref.tenant;
   call.session = std::move(ref);
   call.close = true;
@@ -138,7 +141,7 @@ absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef ref, absl::Time 
                                      SessionDone done) {
   std::string tenant = ref.tenant;
   return Submit<SessionInfo>(
-      engine, std::move(tenant), std::nullopt, deadline,
+      engine, RequestKind::kGetSession, std::move(tenant), std::nullopt, deadline,
       [ref = std::move(ref)](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
         RIVULET_ASSIGN_OR_RETURN(const Session* const found, table->Find(ref.id, ref.tenant));
         *info = found->Info(now);
@@ -155,7 +158,7 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
                                      "; it must be at least 1, or 0 for all sessions."));
   }
   return Submit<SessionPage>(
-      engine, spec.tenant, std::nullopt, spec.deadline,
+      engine, RequestKind::kListSessions, spec.tenant, std::nullopt, spec.deadline,
       [spec](SessionTable* table, Session*, absl::Time now, SessionPage* page) {
         uint64_t last = 0;
         for (const Session* session : table->Of(spec.tenant)) {
@@ -176,6 +179,7 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::
                                           ImageDone done) {
   const auto image = std::make_shared<SessionImage>();
   SessionCall call;
+  call.kind = RequestKind::kSnapshotSession;
   call.tenant = ref.tenant;
   call.session = std::move(ref);
   call.with_state = true;
@@ -214,7 +218,7 @@ absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, Sessi
   }
   const auto shared = std::make_shared<RestoreSpec>(std::move(spec));
   return Submit<SessionInfo>(
-      engine, shared->tenant, std::nullopt, shared->deadline,
+      engine, RequestKind::kRestoreSession, shared->tenant, std::nullopt, shared->deadline,
       [shared](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
         RIVULET_ASSIGN_OR_RETURN(
             Session* const session,

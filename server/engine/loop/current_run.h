@@ -32,6 +32,8 @@ class CurrentRun {
   bool Plan(std::span<Sequence* const> holders, absl::Time now, bool waiting);
   // Prompt and scored tokens that the planned run feeds.
   int64_t fed() const { return fed_; }
+  // Of the planned run.
+  int rows() const { return static_cast<int>(run_.rows.size()); }
 
   absl::Status Submit();
   // Fetches the records that have come. True: the run is complete.

@@ -41,13 +41,25 @@ AdmissionLimits AdmissionLimitsOf(const EngineOptions& options, const BackendLim
   return limits;
 }
 
+// Tokens of a request arrive at its reply.
+void NoteDelivery(absl::Time now, Request::Times* times, EngineMeters* meters) {
+  if (!times->delivered) {
+    meters->NoteFirstToken(*times->first_token - times->arrival);
+  } else if (*times->delivered != now) {  // else by another sample of the same request
+    meters->NoteReplyGap(now - *times->delivered);
+  }
+  times->delivered = now;
+}
+
 }  // namespace
 
 Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
-           RequestQueue* queue, Emitter* emitter, StateStamp stamp, DiskTier disk)
+           RequestQueue* queue, Emitter* emitter, EngineMeters* meters, StateStamp stamp,
+           DiskTier disk)
     : options_(options),
       clock_(std::move(clock)),
       queue_(queue),
+      meters_(meters),
       slots_(backend),
       run_(backend, ScheduleOptionsOf(options, backend->limits())),
       checkpoints_(options, with_bos, std::move(stamp), std::move(disk),
@@ -84,6 +96,7 @@ Loop::Outcome Loop::Turn() {
                         "The model's backend has failed.");
     }
   }
+  if (!ran) meters_->NoRun();
   if (!poison_.ok()) EndAll(poison_);
   return ran || outbox_.has_ends() ? Outcome::kBusy : Outcome::kIdle;
 }
@@ -102,6 +115,7 @@ void Loop::TakeArrivals() {
   for (auto& arrival : arrivals_.requests) {
     Request* request = arrival.get();
     next_deadline_ = std::min(next_deadline_, request->times.deadline);
+    meters_->CountStart(request->kind);
     requests_.emplace(request->id, std::move(arrival));
     Enter(request);
   }
@@ -269,6 +283,7 @@ absl::Status Loop::AdmitWaiting() {
     request->life.Go(RequestLife::State::kHoldsSlots);
     if (for_the_first_time) {
       request->times.admitted = now_;
+      meters_->NoteQueueTime(now_ - request->times.arrival);
       // Requests that began alike may have left a better state since it came. With that, too, it
       // feeds at least one token, so nothing of this ends it.
       std::optional<Checkpoint> better;
@@ -296,6 +311,7 @@ absl::Status Loop::TakeBackSlots() {
 absl::StatusOr<bool> Loop::RunOnce() {
   if (!run_.Plan(slots_.holders(), now_, !admission_.empty())) return false;
   progress_.fed += run_.fed();
+  meters_->BeginRun(clock_());
   RIVULET_RETURN_IF_ERROR(run_.Submit());
   for (bool complete = false; !complete;) {
     RIVULET_ASSIGN_OR_RETURN(complete, run_.Poll());
@@ -304,6 +320,7 @@ absl::StatusOr<bool> Loop::RunOnce() {
     outbox_.HandReady();
     run_.BackOff();
   }
+  meters_->EndRun(clock_(), run_.rows());
   NotePhase(LoopPhase::kEnd);
   RIVULET_RETURN_IF_ERROR(AfterRun());
   return true;
@@ -322,6 +339,7 @@ void Loop::Flush(Sequence* sequence) {
   Request* request = sequence->request;
   if (!request->times.first_token) request->times.first_token = now_;
   if (sequence->Flush()) {
+    NoteDelivery(now_, &request->times, meters_);
     outbox_.PutReady(request);
     if (readers_.Pause(request, now_)) {
       admission_.EndQuantum(request->id);
@@ -383,6 +401,9 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   usage.queue_time = times.admitted.value_or(end) - times.arrival;
   if (times.first_token) usage.first_token_time = *times.first_token - times.arrival;
   usage.total_time = end - times.arrival;
+  meters_->CountEnd(request->kind, status);
+  meters_->NoteDuration(usage.total_time);
+  meters_->CountCachedTokens(usage.cached_prompt_tokens);
   const bool has_session = SessionGate::HasTurn(*request);
   if (has_session && had_begun) request->Settle(status);
   ErrorDetail detail = GetErrorDetail(status);

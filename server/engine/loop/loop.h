@@ -32,6 +32,7 @@
 #include "server/engine/loop/reader_gate.h"
 #include "server/engine/loop/session_gate.h"
 #include "server/engine/loop/slots.h"
+#include "server/engine/meters.h"
 #include "server/engine/options.h"
 #include "server/engine/policy/admission.h"
 #include "server/engine/policy/request_queue.h"
@@ -45,7 +46,8 @@ class Loop {
  public:
   // `stamp`: of the files of `disk`, which may be empty.
   Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
-       RequestQueue* queue, Emitter* emitter, StateStamp stamp, DiskTier disk);
+       RequestQueue* queue, Emitter* emitter, EngineMeters* meters, StateStamp stamp,
+       DiskTier disk);
 
   // Before the first turn.
   void KeepWarm(WarmState warm) { checkpoints_.KeepWarm(std::move(warm)); }
@@ -106,6 +108,7 @@ class Loop {
   const EngineOptions options_;
   const Clock clock_;
   RequestQueue* const queue_;
+  EngineMeters* const meters_;
   Slots slots_;
   CurrentRun run_;
   Checkpoints checkpoints_;  // before whatever holds states

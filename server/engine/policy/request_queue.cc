@@ -214,6 +214,7 @@ void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
   load_.cache_misses = progress.cache_misses;
   load_.cache_bytes = progress.cache_bytes;
   load_.tokens_total += progress.sampled;
+  load_.fed_total += progress.fed;
   if (progress.sampled + progress.fed > 0) rate_.Add(now, progress.sampled + progress.fed);
   load_.tenants = progress.tenants;
   load_.parked = progress.parked;

@@ -27,6 +27,7 @@ class SessionTable;
 class Request : public Outlet {
  public:
   RequestId id = 0;
+  RequestKind kind = RequestKind::kGenerate;
   RequestLife life;
 
   struct Account {
@@ -42,6 +43,7 @@ class Request : public Outlet {
     absl::Time deadline = absl::InfiniteFuture();
     absl::Time resumed = absl::InfinitePast();  // when it last began to wait for slots again
     std::optional<absl::Time> admitted, first_token;
+    std::optional<absl::Time> delivered;  // when tokens last arrived at its reply
   } times;
 
   // The session that it continues, and what it may do to it.

@@ -16,6 +16,7 @@ Scoring::Scoring(const ModelView& model_view, Done done_in)
 
 Scoring::Scoring(ScoreSpec spec, const ModelView& model_view, Done done_in)
     : Scoring(model_view, std::move(done_in)) {
+  kind = RequestKind::kScore;
   account.tenant = std::move(spec.tenant);
   account.priority = spec.priority;
   times.deadline = spec.deadline;
@@ -63,6 +64,7 @@ Appending::Appending(AppendSpec spec_in, const ModelView& model_view, const Engi
       spec_(std::move(spec_in)),
       config_(*model_view.config),
       options_(options) {
+  kind = RequestKind::kAppend;
   account.tenant = spec_.session.tenant;
   account.priority = spec_.priority;
   times.deadline = spec_.deadline;
@@ -115,6 +117,7 @@ absl::Status Appending::GoOnFrom(Checkpoint state, SessionTable* /*table*/, absl
     points = cached->Points(start.fed, end(), spacing, options_.prefix_cache.least_gain);
     const int64_t before = session->total() - appended_;
     result.cached_tokens = std::clamp<int64_t>(start.fed - before, 0, appended_);
+    usage.cached_prompt_tokens = result.cached_tokens;
   }
   keep = KeepPlan(start.fed, std::move(points), spacing);
   if (feed.empty()) num_slots = 0;

@@ -146,6 +146,7 @@ std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const Token
 }
 
 SessionCommand::SessionCommand(SessionCall call) : call_(std::move(call)) {
+  kind = call_.kind;
   num_slots = 0;
   account.tenant = call_.tenant;
   session_ref = call_.session;

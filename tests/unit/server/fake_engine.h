@@ -86,6 +86,8 @@ class FakeEngine final : public Engine {
     return load;
   }
 
+  const EngineMeters& meters() const override { return meters_; }
+
   bool Drain(absl::Time deadline) override { return drain_.Run(deadline); }
   FakeDrain& drain() { return drain_; }
   std::function<void()> before_generate;  // each Generate begins with it; set before the first
@@ -178,6 +180,7 @@ class FakeEngine final : public Engine {
   BackendLimits limits_;
   EngineOptions options_;
   FakeDrain drain_;
+  EngineMeters meters_;
   mutable absl::Mutex mutex_;
   absl::Status refuse_ ABSL_GUARDED_BY(mutex_);
   absl::Status health_ ABSL_GUARDED_BY(mutex_);

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Histogram: how often which values occurred, in fixed buckets of relaxed atomics. The thread that
+// measures never waits for the one that reads: prometheus-cpp's own histogram holds a mutex.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace rivulet {
+
+// Thread: Observe from one thread at a time, Read from any.
+class Histogram {
+ public:
+  static constexpr size_t kMaxBounds = 24;
+
+  // `bounds`: upper ends of the buckets, ascending, each inclusive; borrowed, they outlive it. The
+  // last bucket, above them all, comes on its own. REQUIRES (else the process ends): 1 to
+  // kMaxBounds of them.
+  explicit Histogram(std::span<const double> bounds);
+
+  // A negative value, as of a clock that was set back, counts as 0.
+  void Observe(double value);
+
+  struct Reading {
+    std::span<const double> bounds;
+    std::vector<int64_t> counts;  // [bounds + 1] of each bucket alone, the one above them last
+    double sum = 0;  // of the values; those of an Observe that runs meanwhile may be missing in it
+    int64_t total() const;
+  };
+  Reading Read() const;
+
+ private:
+  const std::span<const double> bounds_;
+  std::array<std::atomic<int64_t>, kMaxBounds + 1> counts_{};
+  std::atomic<double> sum_ = 0;
+};
+
+}  // namespace rivulet
