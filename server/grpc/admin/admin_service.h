@@ -41,7 +41,7 @@ class ModelControl {
 class AdminService final : public RpcService {
  public:
   explicit AdminService(ModelControl* control)  // borrowed
-      : RpcService(v1::AdminService::service_full_name()), control_(control) {
+      : RpcService(v1::AdminService::service_full_name(), nullptr), control_(control) {
     Handle(this, &AdminService::LoadModel, &AdminService::UnloadModel);
   }
 

@@ -28,9 +28,9 @@ grpc::internal::RpcMethod::RpcType TypeOf(const MethodDescriptor& method) {
 
 }  // namespace
 
-RpcService::RpcService(const char* full_name)
-    : descriptor_(
-          google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(full_name)) {}
+RpcService::RpcService(const char* full_name, ErrorCounts* errors)
+    : descriptor_(google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(full_name)),
+      errors_(errors) {}
 
 const char* RpcService::NameOf(const google::protobuf::Descriptor* request) {
   for (int i = 0; i < descriptor_->method_count(); ++i) {

@@ -29,8 +29,9 @@ namespace rivulet {
 // Thread: one, until the gRPC server that it is registered with starts.
 class RpcService : public grpc::Service {
  protected:
-  // `full_name`: of the service, as in the generated code.
-  explicit RpcService(const char* full_name);
+  // `full_name`: of the service, as in the generated code. `errors`: where messages that do not parse
+  // are counted, as in status_map.h; it outlives the gRPC server.
+  RpcService(const char* full_name, ErrorCounts* errors);
 
   // Every method of the service has its handler in `self`, a member function that takes and returns
   // what the generated callback service would, but for Received messages where the client streams.
@@ -50,7 +51,7 @@ class RpcService : public grpc::Service {
   template <typename Reactor>
   class Refused final : public Reactor {
    public:
-    explicit Refused(const absl::Status& error) { this->Finish(ToGrpc(error, nullptr)); }
+    Refused(const absl::Status& error, ErrorCounts* errors) { this->Finish(ToGrpc(error, errors)); }
     void OnDone() override { delete this; }
   };
 
@@ -60,11 +61,13 @@ class RpcService : public grpc::Service {
     using Unary = grpc::internal::CallbackUnaryHandler<Received<Request>, Reply>;
     AddCallback<Request, Reply>(
         Type::NORMAL_RPC,
-        std::make_unique<Unary>([self, handler, name = NameOf<Request>()](
+        std::make_unique<Unary>([this, self, handler, name = NameOf<Request>()](
                                     Context* context, const Received<Request>* request,
                                     Reply* reply) -> grpc::ServerUnaryReactor* {
           const CallNote note(name);
-          if (!request->error.ok()) return new Refused<grpc::ServerUnaryReactor>(request->error);
+          if (!request->error.ok()) {
+            return new Refused<grpc::ServerUnaryReactor>(request->error, errors_);
+          }
           return (self->*handler)(context, &request->message, reply);
         }));
   }
@@ -76,10 +79,10 @@ class RpcService : public grpc::Service {
     AddCallback<Request, Reply>(
         Type::SERVER_STREAMING,
         std::make_unique<Streaming>(
-            [self, handler, name = NameOf<Request>()](
+            [this, self, handler, name = NameOf<Request>()](
                 Context* context, const Received<Request>* request) -> Reactor* {
               const CallNote note(name);
-              if (!request->error.ok()) return new Refused<Reactor>(request->error);
+              if (!request->error.ok()) return new Refused<Reactor>(request->error, errors_);
               return (self->*handler)(context, &request->message);
             }));
   }
@@ -124,6 +127,7 @@ class RpcService : public grpc::Service {
   void RequireAll() const;
 
   const google::protobuf::ServiceDescriptor* const descriptor_;
+  ErrorCounts* const errors_;
   std::deque<std::string> paths_;  // of the methods that were added, which gRPC keeps pointers to
   std::deque<std::string> names_;  // ... and CallNote
 };

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "server/grpc/calls/active_calls.h"
@@ -14,27 +16,29 @@
 
 namespace rivulet {
 
-// How often clients were told RESOURCE_EXHAUSTED, by the reason of its ErrorInfo; there are as many
-// as the server's code has. Only errors take the lock. Thread: any.
-class RefusalCounts {
+// How often clients were told an error, by its code and the reason of its ErrorInfo; there are as
+// many as the server's code has. Only errors take the lock. Thread: any.
+class ErrorCounts {
  public:
-  void Add(absl::string_view reason) {
+  using Counts = std::map<std::pair<absl::StatusCode, std::string>, int64_t>;
+
+  void Add(absl::StatusCode code, absl::string_view reason) {
     absl::MutexLock lock(&mutex_);
-    ++counts_[std::string(reason)];
+    ++counts_[{code, std::string(reason)}];
   }
-  std::map<std::string, int64_t> counts() const {
+  Counts counts() const {
     absl::MutexLock lock(&mutex_);
     return counts_;
   }
 
  private:
   mutable absl::Mutex mutex_;
-  std::map<std::string, int64_t> counts_ ABSL_GUARDED_BY(mutex_);
+  Counts counts_ ABSL_GUARDED_BY(mutex_);
 };
 
 struct ServerCalls {
   ActiveCalls active;  // Generate, Score, Multiplex and the calls of SessionService
-  RefusalCounts refusals;
+  ErrorCounts errors;
   Connections connections;
 };
 

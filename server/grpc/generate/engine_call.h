@@ -24,7 +24,7 @@ namespace rivulet {
 inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
                                         const absl::Status& status, ServerCalls* calls) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status, &calls->refusals));
+  reactor->Finish(ToGrpc(status, &calls->errors));
   return reactor;
 }
 
@@ -77,7 +77,7 @@ class EngineCall final : public grpc::ServerUnaryReactor {
   void End(const absl::Status& status) {
     const CallNote note(method_);
     model_.Release();
-    Finish(ToGrpc(NameWireField(status, *request_), &calls_->refusals));
+    Finish(ToGrpc(NameWireField(status, *request_), &calls_->errors));
   }
 
   CallModel model_;

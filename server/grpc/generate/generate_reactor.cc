@@ -35,7 +35,7 @@ GenerateReactor* GenerateReactor::Start(ModelHold model, grpc::CallbackServerCon
   if (spec.ok()) {
     reactor->Submit(*std::move(spec));
   } else {
-    reactor->Finish(ToGrpc(spec.status(), &calls->refusals));
+    reactor->Finish(ToGrpc(spec.status(), &calls->errors));
   }
   return reactor;
 }
@@ -59,7 +59,7 @@ void GenerateReactor::Submit(GenerateSpec spec) {
     status = ticket.status();
   }
   model_.Release();
-  Finish(ToGrpc(NameWireField(status, *request_), &calls_->refusals));
+  Finish(ToGrpc(NameWireField(status, *request_), &calls_->errors));
 }
 
 void GenerateReactor::OnReady() {
@@ -98,7 +98,7 @@ void GenerateReactor::CutUnread(bool expired) {
       grpc_call_ref(call_);  // OnDone may come before the cancellation
       const bool counted =
           absl::IsResourceExhausted(ticket_.reply->end()->status);  // at its Finish
-      if (!counted) calls_->refusals.Add("READER_TOO_SLOW");
+      if (!counted) calls_->errors.Add(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW");
     }
   }
   if (cut) {
@@ -193,7 +193,7 @@ void GenerateReactor::Perform(Action action) {
       StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
       return;
     case Action::kFinish:
-      Finish(ToGrpc(NameWireField(ticket_.reply->end()->status, *request_), &calls_->refusals));
+      Finish(ToGrpc(NameWireField(ticket_.reply->end()->status, *request_), &calls_->errors));
       return;
   }
 }

@@ -25,7 +25,9 @@ void ToWire(const ConnectionCounts& counts, v1::ServerLoad* wire) {
 }  // namespace
 
 InferenceService::InferenceService(const ServedModels* models, ServerCalls* calls)
-    : RpcService(v1::InferenceService::service_full_name()), models_(models), calls_(calls) {
+    : RpcService(v1::InferenceService::service_full_name(), &calls->errors),
+      models_(models),
+      calls_(calls) {
   Handle(this, &InferenceService::Generate, &InferenceService::Score, &InferenceService::Tokenize,
          &InferenceService::Detokenize, &InferenceService::ListModels, &InferenceService::GetModel,
          &InferenceService::GetLoad);
@@ -97,8 +99,11 @@ grpc::ServerUnaryReactor* InferenceService::GetLoad(grpc::CallbackServerContext*
     rivulet::ToWire(model.engine()->GetLoad(), load);
   };
   ToWire(calls_->connections.counts(), reply->mutable_server());
-  const auto refusals = calls_->refusals.counts();
-  reply->mutable_server()->mutable_refusals()->insert(refusals.begin(), refusals.end());
+  auto& refusals = *reply->mutable_server()->mutable_refusals();
+  for (const auto& [error, count] : calls_->errors.counts()) {
+    const auto& [code, reason] = error;
+    if (code == absl::StatusCode::kResourceExhausted) refusals[reason] = count;
+  }
   if (request->model().empty()) {
     for (const ModelHold& model : models_->all()) add(model);
     return Answer(context, absl::OkStatus(), calls_);

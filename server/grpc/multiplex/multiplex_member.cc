@@ -55,7 +55,7 @@ void MultiplexMember::OnReady() {
   if ((before & kQueued) == 0) owner->OnMemberReady(this);
 }
 
-bool MultiplexMember::Take(v1::MultiplexReply* reply, RefusalCounts* refusals) {
+bool MultiplexMember::Take(v1::MultiplexReply* reply, ErrorCounts* errors) {
   // First: what arrives from here on leads to another call.
   const bool ended = (state_.fetch_and(uint8_t{0xff} & ~kQueued) & kEnded) != 0;
   std::vector<ReplyDelta> deltas = ticket_.reply->Take();
@@ -66,18 +66,18 @@ bool MultiplexMember::Take(v1::MultiplexReply* reply, RefusalCounts* refusals) {
     part->set_key(key_);
     if (!std::exchange(seed_sent_, true)) part->set_seed(seed_);
   }
-  if (ended) AddEnd(*ticket_.reply->end(), !deltas.empty(), refusals, reply);
+  if (ended) AddEnd(*ticket_.reply->end(), !deltas.empty(), errors, reply);
   return ended;
 }
 
-void MultiplexMember::AddEnd(const Reply::End& end, bool parts_added, RefusalCounts* refusals,
+void MultiplexMember::AddEnd(const Reply::End& end, bool parts_added, ErrorCounts* errors,
                              v1::MultiplexReply* reply) {
   const bool on_last = end.status.ok() && parts_added;
   v1::MultiplexPart* const part =
       on_last ? reply->mutable_parts(reply->parts_size() - 1) : reply->add_parts();
   part->set_key(key_);
   if (!end.status.ok()) {
-    ToWire(NameWireField(end.status, outline_), refusals, part->mutable_error());
+    ToWire(NameWireField(end.status, outline_), errors, part->mutable_error());
     return;
   }
   if (!std::exchange(seed_sent_, true)) part->set_seed(seed_);

@@ -44,16 +44,16 @@ class MultiplexMember final : public ReplyListener {
 
   void OnReady() override;
 
-  // Adds what has arrived since the last time to `reply`; `refusals` as in status_map.h. True: with
+  // Adds what has arrived since the last time to `reply`; `errors` as in status_map.h. True: with
   // its last part, and nobody but the caller holds this object any more. Thread: one at a time,
   // once for each OnMemberReady.
-  bool Take(v1::MultiplexReply* reply, RefusalCounts* refusals);
+  bool Take(v1::MultiplexReply* reply, ErrorCounts* errors);
 
  private:
   // Bits of state_: between OnMemberReady and Take; nothing more comes from the engine.
   static constexpr uint8_t kQueued = 1, kEnded = 2;
 
-  void AddEnd(const Reply::End& end, bool parts_added, RefusalCounts* refusals,
+  void AddEnd(const Reply::End& end, bool parts_added, ErrorCounts* errors,
               v1::MultiplexReply* reply);
 
   const uint64_t key_;

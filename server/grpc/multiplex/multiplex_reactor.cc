@@ -295,17 +295,17 @@ void MultiplexReactor::Gather(bool broken, const std::vector<Note>& notes,
       bytes += part;
     }
   };
-  RefusalCounts* const refusals = broken ? nullptr : &calls_->refusals;  // broken: nobody is told
+  ErrorCounts* const errors = broken ? nullptr : &calls_->errors;  // broken: nobody is told
   for (const Note& note : notes) {
     v1::MultiplexPart* const part = message_.add_parts();
     part->set_key(note.key);
-    ToWire(note.status, refusals, note.ended ? part->mutable_error() : part->mutable_refused());
+    ToWire(note.status, errors, note.ended ? part->mutable_error() : part->mutable_refused());
   }
   count();
   while (!taking_.empty() && (broken || bytes < kMessageBytes)) {
     MultiplexMember* const member = taking_.front();
     taking_.pop_front();
-    if (member->Take(&message_, refusals)) ended->push_back(member->key());
+    if (member->Take(&message_, errors)) ended->push_back(member->key());
     if (broken) {
       message_.Clear();
     } else {

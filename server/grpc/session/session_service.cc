@@ -47,7 +47,7 @@ struct FillReply {
 
 SessionService::SessionService(const ServedModels* models, std::string snapshot_key,
                                const RestoreOptions& restore_options, ServerCalls* calls)
-    : RpcService(v1::SessionService::service_full_name()),
+    : RpcService(v1::SessionService::service_full_name(), &calls->errors),
       models_(models),
       calls_(calls),
       restores_{models, std::move(snapshot_key), restore_options, calls} {
@@ -131,7 +131,7 @@ grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSess
     return reactor->Submit(model, std::move(session), DeadlineOf(*context));
   };
   const absl::Status status = start();
-  if (!status.ok()) reactor->Finish(ToGrpc(status, &calls_->refusals));
+  if (!status.ok()) reactor->Finish(ToGrpc(status, &calls_->errors));
   return reactor;
 }
 

@@ -45,7 +45,7 @@ void SnapshotReactor::OnImage(absl::StatusOr<SessionImage> image) {
   const CallNote note(kSnapshot);
   if (!image.ok()) {
     model_->Release();
-    return Finish(ToGrpc(image.status(), &calls_->refusals));
+    return Finish(ToGrpc(image.status(), &calls_->errors));
   }
   image_ = *std::move(image);
   StartSendInitialMetadata();
@@ -142,7 +142,7 @@ void RestoreReactor::OnReadDone(bool ok) {
 }
 
 void RestoreReactor::End(const absl::Status& status) {
-  if (!status.ok()) Finish(ToGrpc(status, &restores_->calls->refusals));
+  if (!status.ok()) Finish(ToGrpc(status, &restores_->calls->errors));
 }
 
 absl::Status RestoreReactor::TakeMessage() {
@@ -203,7 +203,7 @@ absl::Status RestoreReactor::Submit() {
     const CallNote note(kRestore);
     if (info.ok()) ToWire(*info, submitted_.name(), reply_->mutable_session());
     submitted_.Release();
-    Finish(ToGrpc(info.status(), &restores_->calls->refusals));
+    Finish(ToGrpc(info.status(), &restores_->calls->errors));
   };
   return rivulet::RestoreSession(engine, std::move(spec), done).status();
 }

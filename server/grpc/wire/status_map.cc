@@ -83,7 +83,7 @@ void AddDetail(const google::protobuf::Message& detail, google::rpc::Status* wir
 
 }  // namespace
 
-void ToWire(const absl::Status& status, RefusalCounts* refusals, google::rpc::Status* wire) {
+void ToWire(const absl::Status& status, ErrorCounts* errors, google::rpc::Status* wire) {
   const Mapped mapped = MapCode(status.code());
   const ErrorDetail detail = GetErrorDetail(status);
   const std::string message(status.message());
@@ -96,9 +96,7 @@ void ToWire(const absl::Status& status, RefusalCounts* refusals, google::rpc::St
   LogError(static_cast<absl::StatusCode>(wire->code()), info.reason(), detail.field);
   info.mutable_metadata()->insert(detail.metadata.begin(), detail.metadata.end());
   AddDetail(info, wire);
-  if (refusals != nullptr && mapped.code == grpc::StatusCode::RESOURCE_EXHAUSTED) {
-    refusals->Add(info.reason());
-  }
+  if (errors != nullptr) errors->Add(static_cast<absl::StatusCode>(wire->code()), info.reason());
   if (!detail.field.empty()) {
     google::rpc::BadRequest bad_request;
     auto* violation = bad_request.add_field_violations();
@@ -115,10 +113,10 @@ void ToWire(const absl::Status& status, RefusalCounts* refusals, google::rpc::St
   }
 }
 
-grpc::Status ToGrpc(const absl::Status& status, RefusalCounts* refusals) {
+grpc::Status ToGrpc(const absl::Status& status, ErrorCounts* errors) {
   if (status.ok()) return grpc::Status::OK;
   google::rpc::Status wire;
-  ToWire(status, refusals, &wire);
+  ToWire(status, errors, &wire);
   return grpc::Status(static_cast<grpc::StatusCode>(wire.code()), wire.message(),
                       wire.SerializeAsString());
 }

@@ -10,7 +10,7 @@
 
 namespace rivulet {
 
-class RefusalCounts;
+class ErrorCounts;
 
 // Domain of every ErrorInfo that this server sends.
 inline constexpr absl::string_view kErrorDomain = "rivulet";
@@ -19,11 +19,11 @@ inline constexpr absl::string_view kErrorDomain = "rivulet";
 //   ErrorInfo{reason, domain}   always; without a reason it gets one from its code, as "CANCELLED"
 //   BadRequest{field, message}  where the Status names a field
 //   RetryInfo{delay}            where the Status says when to try again
-// OK maps to OK without details. RESOURCE_EXHAUSTED is counted in `refusals`, by its reason; null
-// where nobody counts: errors of other codes, and of AdminService. Thread: any.
-grpc::Status ToGrpc(const absl::Status& status, RefusalCounts* refusals);
+// OK maps to OK without details. An error is counted in `errors`, by its code and reason; null where
+// nobody counts: errors of AdminService. Thread: any.
+grpc::Status ToGrpc(const absl::Status& status, ErrorCounts* errors);
 
 // The same as a message. REQUIRES: `status` is not OK.
-void ToWire(const absl::Status& status, RefusalCounts* refusals, google::rpc::Status* wire);
+void ToWire(const absl::Status& status, ErrorCounts* errors, google::rpc::Status* wire);
 
 }  // namespace rivulet

@@ -38,20 +38,22 @@ TEST(StatusMapTest, KeepsEveryCodeAndGivesItAReason) {
   }
 }
 
-TEST(StatusMapTest, RefusalsAreCountedByTheirReason) {
-  RefusalCounts refusals;
+TEST(StatusMapTest, ErrorsAreCountedByTheirCodeAndReason) {
+  ErrorCounts errors;
   ErrorDetail detail;
   detail.reason = "QUEUE_FULL";
   const absl::Status full = MakeError(absl::StatusCode::kResourceExhausted, "full", detail);
   google::rpc::Status wire;
-  for (int i = 0; i < 2; ++i) ToGrpc(full, &refusals);
-  ToWire(full, &refusals, &wire);
-  ToGrpc(absl::ResourceExhaustedError("without a reason"), &refusals);
-  ToGrpc(MakeError(absl::StatusCode::kUnavailable, "other codes are none", detail), &refusals);
-  ToGrpc(absl::OkStatus(), &refusals);
+  for (int i = 0; i < 2; ++i) ToGrpc(full, &errors);
+  ToWire(full, &errors, &wire);
+  ToGrpc(absl::ResourceExhaustedError("without a reason"), &errors);
+  ToGrpc(MakeError(absl::StatusCode::kUnavailable, "another code", detail), &errors);
+  ToGrpc(absl::OkStatus(), &errors);
   ToGrpc(full, nullptr);
-  const std::map<std::string, int64_t> want{{"QUEUE_FULL", 3}, {"RESOURCE_EXHAUSTED", 1}};
-  EXPECT_EQ(refusals.counts(), want);
+  const ErrorCounts::Counts want{{{absl::StatusCode::kResourceExhausted, "QUEUE_FULL"}, 3},
+                                 {{absl::StatusCode::kResourceExhausted, "RESOURCE_EXHAUSTED"}, 1},
+                                 {{absl::StatusCode::kUnavailable, "QUEUE_FULL"}, 1}};
+  EXPECT_EQ(errors.counts(), want);
 }
 
 TEST(StatusMapTest, OkHasNoDetails) {
