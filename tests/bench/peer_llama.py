@@ -94,13 +94,23 @@ def convert(args, directory, gguf):
     part.rename(gguf)
 
 
+def output_of(command):
+    """What the command prints to stdout and stderr. Ends this program where it fails."""
+    run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode != 0:
+        sys.exit(f"{command[0]} ended with code {run.returncode}: {(run.stdout + run.stderr)[-2000:]}")
+    return run.stdout, run.stderr
+
+
 def peer_run(args, gguf, streams, prompt, tokens):
     """Seconds of the prompts, tokens/s of decoding."""
     threads = str(args.threads)
     command = [args.peer, "-m", gguf, "-c", "4096", "-t", threads, "-tb", threads, "-npl", str(streams), "-npp", str(prompt),
                "-ntg", str(tokens), "--output-format", "jsonl"]
-    run = subprocess.run(command, check=True, capture_output=True, text=True)
-    line = next(line for line in (run.stdout + run.stderr).splitlines() if '"speed_tg"' in line)
+    text = "".join(output_of(command))
+    line = next((line for line in text.splitlines() if '"speed_tg"' in line), None)
+    if line is None:
+        sys.exit(f"{args.peer} printed no line with speed_tg: {text[-2000:]}")
     row = json.loads(line[line.index("{"):])
     return row["t_pp"], row["speed_tg"]
 
@@ -113,8 +123,8 @@ def measure_peer(args, gguf):
 
 def measure_own(args, directory):
     command = [args.bench, f"--model={directory}", "--benchmark_format=json", "--benchmark_min_time=1"]
-    run = subprocess.run(command, check=True, capture_output=True, text=True)
-    rows = {re.sub("(/iterations:[0-9]+)?/real_time$", "", row["name"]): row for row in json.loads(run.stdout)["benchmarks"]}
+    results = json.loads(output_of(command)[0])["benchmarks"]
+    rows = {re.sub("(/iterations:[0-9]+)?/real_time$", "", row["name"]): row for row in results}
 
     def of(name, rows_at_once):
         return rows[f"{name}/rows:{rows_at_once}/threads:{args.threads}"]
