@@ -114,6 +114,7 @@ Choice ParseChoice(int* argc, char** argv) {
     if (!Apply(argv[i], &choice)) argv[kept++] = argv[i];
   }
   *argc = kept;
+  if (choice.cuda && !choice.model.empty()) Fail("--model measures the CPU: not --backend=cuda", 2);
   return choice;
 }
 

@@ -22,7 +22,7 @@ struct Choice {
   double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device
   double matrix_tflop_per_s = 0;  // --matrix-tflop-per-s=X: the limit of products, likewise
   std::string models;             // --models=DIR: the bundled models
-  std::string model;              // --model=DIR: measure this model alone
+  std::string model;              // --model=DIR: measure this model alone, on the CPU
 };
 
 // Takes our flags out of the command line; ends the program where one is wrong.
