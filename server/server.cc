@@ -24,6 +24,7 @@
 #include "server/health/health_watch.h"
 #include "server/health/listener_watch.h"
 #include "server/log.h"
+#include "server/metrics/metrics_server.h"
 #include "server/model_loader.h"
 
 namespace rivulet {
@@ -236,6 +237,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
                              AdminServer::Create(server->loader_.get(), config.admin_listen,
                                                  TlsFilesOf(config), config.reflection));
   }
+  RIVULET_RETURN_IF_ERROR(server->ServeMetrics(config));
   server->LogServing(config);
   return server;
 }
@@ -250,6 +252,8 @@ Server::~Server() {
 int Server::port() const { return grpc_->port(); }
 
 int Server::admin_port() const { return admin_ == nullptr ? 0 : admin_->port(); }
+
+int Server::metrics_port() const { return metrics_ == nullptr ? 0 : metrics_->port(); }
 
 std::shared_ptr<grpc::Channel> Server::InProcessChannel() { return grpc_->InProcessChannel(); }
 
@@ -272,6 +276,13 @@ void Server::WatchListener(const ServerConfig& config) {
              {"serving", false},
              {"reason", absl::StrCat("the listener answers nobody: ", status.message())}});
       });
+}
+
+absl::Status Server::ServeMetrics(const ServerConfig& config) {
+  if (config.metrics_listen.empty()) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(metrics_,
+                           MetricsServer::Create(config.metrics_listen, &models_, &grpc_->calls()));
+  return absl::OkStatus();
 }
 
 void Server::AnnounceDrain() { grpc_->StopServing(); }
@@ -303,6 +314,11 @@ void Server::LogServing(const ServerConfig& config) const {
     Log(LogLevel::kInfo, "admin_listening",
         {{"address", BoundAddress(config.admin_listen, admin_port())},
          {"port", int64_t{admin_port()}}});
+  }
+  if (metrics_ != nullptr) {
+    Log(LogLevel::kInfo, "metrics_listening",
+        {{"address", BoundAddress(config.metrics_listen, metrics_port())},
+         {"port", int64_t{metrics_port()}}});
   }
   if (config.listen.empty()) return;
   const auto append_name = [](std::string* out, const ModelHold& model) {

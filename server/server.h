@@ -21,6 +21,7 @@ class AdminServer;
 class GrpcServer;
 class HealthWatch;
 class ListenerWatch;
+class MetricsServer;
 class ModelLoader;
 
 // Thread: any, but Drain and the destructor once each, and not at the same time.
@@ -38,6 +39,8 @@ class Server {
   int port() const;
   // That of the listener for operators; 0 where config.admin_listen is "".
   int admin_port() const;
+  // That of /metrics; 0 where config.metrics_listen is "".
+  int metrics_port() const;
   // A channel to this server without a socket, with no limit on the size of replies. Valid while
   // the server lives.
   std::shared_ptr<grpc::Channel> InProcessChannel();
@@ -58,6 +61,7 @@ class Server {
  private:
   Server() = default;
   void WatchListener(const ServerConfig& config);
+  absl::Status ServeMetrics(const ServerConfig& config);
   void LogServing(const ServerConfig& config) const;
 
   ServedModels models_;  // outlives what borrows it
@@ -66,6 +70,7 @@ class Server {
   std::unique_ptr<ListenerWatch> listener_watch_;  // null without a socket
   std::unique_ptr<ModelLoader> loader_;  // null without a listener for operators, as admin_
   std::unique_ptr<AdminServer> admin_;
+  std::unique_ptr<MetricsServer> metrics_;  // null where it is not served; reads all of the above
 };
 
 }  // namespace rivulet

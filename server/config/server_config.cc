@@ -259,6 +259,9 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   if (!config.admin_listen.empty()) {
     RIVULET_RETURN_IF_ERROR(ParseHostPort(config.admin_listen, "admin-listen").status());
   }
+  if (!config.metrics_listen.empty()) {
+    RIVULET_RETURN_IF_ERROR(ParseHostPort(config.metrics_listen, "metrics-listen").status());
+  }
   return absl::OkStatus();
 }
 

@@ -18,6 +18,7 @@ struct ServerConfig {
   std::vector<std::string> models;  // DIR or NAME=DIR; at least one, unless there is a repository
   std::vector<std::string> model_repositories;  // directories of model directories, to load from
   std::string admin_listen;                     // HOST:PORT for operators; "" = nowhere
+  std::string metrics_listen;                   // HOST:PORT of /metrics; "" = nowhere
   std::string listen = "127.0.0.1:50051";  // HOST:PORT, port 0 = any free one; "" = in-process only
   std::string tls_cert;                    // PEM: of the server, for both listeners; "" = plaintext
   std::string tls_key;                     // ... its private key

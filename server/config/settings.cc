@@ -81,6 +81,11 @@ std::vector<Setting> ServingSettings() {
        "Address of AdminService, which loads and unloads models at run time. It is "
        "unauthenticated: keep it on loopback. Default: not served",
        &C::admin_listen},
+      {"metrics-listen", "HOST:PORT",
+       "Address that answers GET /metrics over HTTP for Prometheus. It is unauthenticated: let "
+       "only "
+       "Prometheus reach it. Default: not served",
+       &C::metrics_listen},
       {"model-repository", "DIR",
        "Directory of model directories: DIR/NAME may be loaded by its NAME; repeatable",
        &C::model_repositories},

@@ -56,6 +56,7 @@ class GrpcServer {
   int port() const;
   // Whose calls are answered, but for in-process channels.
   Connections& connections() { return calls_.connections; }
+  const ServerCalls& calls() const { return calls_; }
   // Makes a connection to the socket that clients connect to, past every limit, and a call on it.
   // OK if it was answered. Errors: RESOURCE_EXHAUSTED (what it takes to ask is not to be had; says
   // nothing about the listener), UNAVAILABLE, DEADLINE_EXCEEDED. Thread: one at a time.

@@ -46,8 +46,8 @@ def token_lines(sequences):
 
 
 class Server:
-    """A `rivulet-server` on a free port of loopback, for a `with` statement; `admin` is its --admin-listen, where it has one. `log`: its lines until it
-    listened."""
+    """A `rivulet-server` on a free port of loopback, for a `with` statement; `admin` is its --admin-listen, `metrics` its
+    --metrics-listen, where it has one. `log`: its lines until it listened."""
 
     def __init__(self, *models, args=()):
         flags = [flag for model in models for flag in ("--model", str(model))]
@@ -61,6 +61,9 @@ class Server:
             admin = re.search(rb'"event":"admin_listening".*"port":(\d+)', line)
             if admin:
                 self.admin = f"127.0.0.1:{int(admin.group(1))}"
+            metrics = re.search(rb'"event":"metrics_listening".*"port":(\d+)', line)
+            if metrics:
+                self.metrics = f"127.0.0.1:{int(metrics.group(1))}"
             found = re.search(rb'"event":"listening".*"port":(\d+)', line)
             if found:
                 self.target = f"127.0.0.1:{int(found.group(1))}"

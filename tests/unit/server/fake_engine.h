@@ -87,6 +87,7 @@ class FakeEngine final : public Engine {
   }
 
   const EngineMeters& meters() const override { return meters_; }
+  EngineMeters& mutable_meters() { return meters_; }
 
   bool Drain(absl::Time deadline) override { return drain_.Run(deadline); }
   FakeDrain& drain() { return drain_; }

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/collector.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "server/engine/meters.h"
+#include "server/metrics/metric_table.h"
+#include "server/process/descriptors.h"
+#include "server/process/process_usage.h"
+
+namespace rivulet {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using LabelValues = std::initializer_list<absl::string_view>;
+
+MetricType TypeOf(MetricKind kind) {
+  switch (kind) {
+    case MetricKind::kCounter:
+      return MetricType::Counter;
+    case MetricKind::kGauge:
+      return MetricType::Gauge;
+    case MetricKind::kHistogram:
+      return MetricType::Histogram;
+  }
+  return MetricType::Untyped;
+}
+
+// The families of the table while they are filled. A name, a type or a number of labels that the
+// table does not have ends the process: a unit test fills all of them.
+class Page {
+ public:
+  Page() : families_(Metrics().size()) {
+    for (size_t i = 0; i < families_.size(); ++i) {
+      const MetricInfo& info = Metrics()[i];
+      families_[i].name = std::string(info.name);
+      families_[i].help = std::string(info.sentence);
+      families_[i].type = TypeOf(info.kind);
+    }
+  }
+
+  void Count(absl::string_view name, LabelValues labels, int64_t value) {
+    Add(name, MetricKind::kCounter, labels)->counter.value = static_cast<double>(value);
+  }
+  void CountSeconds(absl::string_view name, LabelValues labels, double value) {
+    Add(name, MetricKind::kCounter, labels)->counter.value = value;
+  }
+  void Set(absl::string_view name, LabelValues labels, double value) {
+    Add(name, MetricKind::kGauge, labels)->gauge.value = value;
+  }
+  void Set(absl::string_view name, LabelValues labels, int64_t value) {
+    Set(name, labels, static_cast<double>(value));
+  }
+  void Set(absl::string_view name, LabelValues labels, int value) {
+    Set(name, labels, static_cast<double>(value));
+  }
+  void Show(absl::string_view name, LabelValues labels, const Histogram& source) {
+    const Histogram::Reading reading = source.Read();
+    ClientMetric::Histogram& wire = Add(name, MetricKind::kHistogram, labels)->histogram;
+    uint64_t below = 0;
+    for (size_t i = 0; i < reading.counts.size(); ++i) {
+      below += static_cast<uint64_t>(reading.counts[i]);
+      const double bound =
+          i < reading.bounds.size() ? reading.bounds[i] : std::numeric_limits<double>::infinity();
+      wire.bucket.push_back({below, bound});
+    }
+    wire.sample_count = below;
+    wire.sample_sum = reading.sum;
+  }
+
+  std::vector<MetricFamily> Take() {
+    std::erase_if(families_, [](const MetricFamily& family) { return family.metric.empty(); });
+    return std::move(families_);
+  }
+
+ private:
+  ClientMetric* Add(absl::string_view name, MetricKind kind, LabelValues values) {
+    for (size_t i = 0; i < families_.size(); ++i) {
+      const MetricInfo& info = Metrics()[i];
+      if (info.name != name) continue;
+      const std::vector<std::string> names = absl::StrSplit(info.labels, ',', absl::SkipEmpty());
+      if (info.kind != kind || names.size() != values.size()) break;
+      ClientMetric& metric = families_[i].metric.emplace_back();
+      const absl::string_view* value = values.begin();
+      for (const std::string& label : names) {
+        metric.label.push_back({label, std::string(*value++)});
+      }
+      return &metric;
+    }
+    std::fprintf(stderr, "metrics: %s is not in the table with this type and these labels\n",
+                 std::string(name).c_str());
+    std::abort();
+  }
+
+  std::vector<MetricFamily> families_;  // [Metrics()]
+};
+
+void AddRequests(const EngineMeters& meters, absl::string_view model, Page* page) {
+  for (size_t i = 0; i < kNumRequestKinds; ++i) {
+    const auto kind = static_cast<RequestKind>(i);
+    const absl::string_view method = MethodOf(kind);
+    // What ended first: so never more have ended than started.
+    const int64_t ended_well = meters.ended_well(kind);
+    const auto errors = meters.errors(kind);
+    page->Count("rivulet_requests_started_total", {model, method}, meters.started(kind));
+    page->Count("rivulet_requests_finished_total", {model, method, "OK", ""}, ended_well);
+    for (const EngineMeters::Errors& error : errors) {
+      page->Count("rivulet_requests_finished_total",
+                  {model, method, absl::StatusCodeToString(error.code), error.reason}, error.count);
+    }
+  }
+}
+
+void AddTimes(const EngineMeters& meters, absl::string_view model, Page* page) {
+  page->Count("rivulet_prompt_cached_tokens_total", {model}, meters.cached_tokens());
+  page->Show("rivulet_queue_time_seconds", {model}, meters.queue_time());
+  page->Show("rivulet_time_to_first_token_seconds", {model}, meters.first_token());
+  page->Show("rivulet_reply_gap_seconds", {model}, meters.reply_gap());
+  page->Show("rivulet_request_duration_seconds", {model}, meters.duration());
+  page->Show("rivulet_run_duration_seconds", {model}, meters.run_duration());
+  page->Show("rivulet_run_rows", {model}, meters.run_rows());
+  page->Set("rivulet_run_age_seconds", {model}, absl::ToDoubleSeconds(meters.run_age(absl::Now())));
+}
+
+void AddStates(const StateStore::Totals& states, absl::string_view model, Page* page) {
+  page->Set("rivulet_states", {model, "memory"}, states.in_memory);
+  page->Set("rivulet_states", {model, "disk"}, states.on_disk);
+  page->Set("rivulet_state_bytes", {model, "memory"}, states.memory_bytes);
+  page->Set("rivulet_state_bytes", {model, "writing"}, states.writing_bytes);
+  page->Set("rivulet_state_bytes", {model, "disk"}, states.disk_bytes);
+  page->Count("rivulet_states_forgotten_total", {model}, states.forgotten);
+  page->Count("rivulet_state_file_errors_total", {model}, states.file_errors);
+}
+
+void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
+  page->Set("rivulet_backend_healthy", {model}, load.health.ok() ? 1 : 0);
+  page->Set("rivulet_model_draining", {model}, load.draining ? 1 : 0);
+  page->Count("rivulet_queue_refusals_total", {model}, load.refused);
+  page->Count("rivulet_prompt_tokens_total", {model}, load.fed_total);
+  page->Count("rivulet_generated_tokens_total", {model}, load.tokens_total);
+  page->Set("rivulet_slots", {model}, load.slots);
+  page->Set("rivulet_slots_used", {model}, load.slots_used);
+  page->Set("rivulet_queue_depth", {model}, load.queued);
+  page->Set("rivulet_queue_limit", {model}, load.max_queue);
+  page->Set("rivulet_queue_oldest_wait_seconds", {model}, absl::ToDoubleSeconds(load.oldest_wait));
+  page->Set("rivulet_tenants", {model}, load.tenants);
+  page->Set("rivulet_sessions", {model}, load.client_sessions);
+  page->Count("rivulet_prompt_cache_lookups_total", {model, "hit"}, load.cache_hits);
+  page->Count("rivulet_prompt_cache_lookups_total", {model, "miss"}, load.cache_misses);
+  page->Set("rivulet_prompt_cache_bytes", {model}, load.cache_bytes);
+  page->Set("rivulet_samples_parked", {model}, load.parked);
+  page->Set("rivulet_samples_preempted", {model}, load.preempted);
+  page->Count("rivulet_preemptions_total", {model}, load.preempted_total);
+  page->Count("rivulet_replies_cut_total", {model}, load.cut);
+  AddStates(load.states, model, page);
+}
+
+void AddConnections(const ConnectionCounts& counts, Page* page) {
+  page->Set("rivulet_connections", {}, counts.open);
+  page->Set("rivulet_connections_limit", {}, counts.max_open);
+  page->Count("rivulet_connections_accepted_total", {}, counts.accepted);
+  page->Count("rivulet_connections_refused_total", {}, counts.refused);
+  page->Count("rivulet_connections_closed_total", {}, counts.closed);
+}
+
+void AddProcess(Page* page) {
+  page->Set("rivulet_build_info", {RIVULET_VERSION}, 1);
+  page->Set("process_open_fds", {}, OpenDescriptors());
+  page->Set("process_max_fds", {}, GetDescriptorLimit().soft);
+  const std::optional<ProcessUsage> usage = GetProcessUsage();
+  if (!usage) return;
+  page->CountSeconds("process_cpu_seconds_total", {}, usage->cpu_seconds);
+  page->Set("process_start_time_seconds", {}, usage->start_seconds);
+  page->Set("process_resident_memory_bytes", {}, usage->resident_bytes);
+  page->Set("process_virtual_memory_bytes", {}, usage->virtual_bytes);
+  page->Set("process_threads", {}, usage->threads);
+}
+
+}  // namespace
+
+std::vector<MetricFamily> CollectMetrics(const ServedModels& models, const ServerCalls& calls) {
+  Page page;
+  for (const ModelHold& model : models.all()) {
+    const std::string& name = model.name();
+    page.Set("rivulet_model_info", {name, model.description().summary().backend()}, 1);
+    AddRequests(model.engine()->meters(), name, &page);
+    AddTimes(model.engine()->meters(), name, &page);
+    AddLoad(model.engine()->GetLoad(), name, &page);
+  }
+  for (const auto& [error, count] : calls.errors.counts()) {
+    page.Count("rivulet_errors_total", {absl::StatusCodeToString(error.first), error.second},
+               count);
+  }
+  AddConnections(calls.connections.counts(), &page);
+  AddProcess(&page);
+  return page.Take();
+}
+
+}  // namespace rivulet

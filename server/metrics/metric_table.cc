@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/metric_table.h"
+
+namespace rivulet {
+namespace {
+
+using enum MetricKind;
+
+constexpr MetricInfo kMetrics[] = {
+    {"rivulet_model_info", kGauge, "model,backend", "1 for each model that is loaded."},
+    {"rivulet_backend_healthy", kGauge, "model", "1, or 0 once the backend has failed."},
+    {"rivulet_model_draining", kGauge, "model",
+     "1 once the model takes no new requests, because it is unloaded or the server stops."},
+    {"rivulet_requests_started_total", kCounter, "model,method",
+     "Requests that were accepted and begun; refused ones are in rivulet_errors_total."},
+    {"rivulet_requests_finished_total", kCounter, "model,method,code,reason",
+     "Begun requests that ended, by status code and the reason of an error."},
+    {"rivulet_queue_refusals_total", kCounter, "model",
+     "Requests that were refused because a queue was full."},
+    {"rivulet_prompt_tokens_total", kCounter, "model",
+     "Prompt, appended and scored tokens that were computed, implied ones included."},
+    {"rivulet_prompt_cached_tokens_total", kCounter, "model",
+     "Given tokens that were not computed, because a kept state had seen them."},
+    {"rivulet_generated_tokens_total", kCounter, "model",
+     "Tokens that were sampled, those that no reply holds included."},
+    {"rivulet_queue_time_seconds", kHistogram, "model",
+     "From the arrival of a request until it first gets slots."},
+    {"rivulet_time_to_first_token_seconds", kHistogram, "model",
+     "From the arrival of a Generate until its first token."},
+    {"rivulet_reply_gap_seconds", kHistogram, "model",
+     "Between two arrivals of tokens at the same reply; a client that reads fast gets a message "
+     "for each."},
+    {"rivulet_request_duration_seconds", kHistogram, "model",
+     "From the arrival of a request until its end, for every method and code."},
+    {"rivulet_run_duration_seconds", kHistogram, "model", "One run of the backend."},
+    {"rivulet_run_rows", kHistogram, "model", "Sequences in a run of the backend."},
+    {"rivulet_run_age_seconds", kGauge, "model",
+     "Since the last run was completed, while there is something to run; else 0."},
+    {"rivulet_slots", kGauge, "model", "Sequences that can hold a state at once."},
+    {"rivulet_slots_used", kGauge, "model", "Slots that are held now."},
+    {"rivulet_queue_depth", kGauge, "model", "Samples and scores that wait for a slot."},
+    {"rivulet_queue_limit", kGauge, "model", "The most that may wait for a slot."},
+    {"rivulet_queue_oldest_wait_seconds", kGauge, "model",
+     "How long the first of those that wait has waited."},
+    {"rivulet_tenants", kGauge, "model", "Tenants that hold slots or wait for some."},
+    {"rivulet_sessions", kGauge, "model", "Open sessions."},
+    {"rivulet_states", kGauge, "model,tier",
+     "States kept between runs, in memory or in a file alone (disk)."},
+    {"rivulet_state_bytes", kGauge, "model,tier",
+     "Bytes of the kept states: in memory, on their way to files (writing), in files (disk)."},
+    {"rivulet_states_forgotten_total", kCounter, "model",
+     "States that were dropped for want of room."},
+    {"rivulet_state_file_errors_total", kCounter, "model",
+     "Files of states that could not be written or read."},
+    {"rivulet_prompt_cache_lookups_total", kCounter, "model,result",
+     "Requests with the prompt cache on that found a state (hit) or none (miss)."},
+    {"rivulet_prompt_cache_bytes", kGauge, "model", "Bytes of cached prompts."},
+    {"rivulet_samples_parked", kGauge, "model",
+     "Samples that gave up their slots because their client does not read."},
+    {"rivulet_samples_preempted", kGauge, "model",
+     "Samples that gave up their slots to another tenant and wait to continue."},
+    {"rivulet_preemptions_total", kCounter, "model",
+     "Samples that gave up their slots to another tenant."},
+    {"rivulet_replies_cut_total", kCounter, "model",
+     "Replies that were ended because nobody read them."},
+    {"rivulet_errors_total", kCounter, "code,reason",
+     "Errors that clients were told, by status code and reason, refused requests included."},
+    {"rivulet_connections", kGauge, "", "Open connections of clients."},
+    {"rivulet_connections_limit", kGauge, "", "The most that may be open; 0: no limit."},
+    {"rivulet_connections_accepted_total", kCounter, "", "Connections that were accepted."},
+    {"rivulet_connections_refused_total", kCounter, "",
+     "Connections that were closed at once, at a limit."},
+    {"rivulet_connections_closed_total", kCounter, "",
+     "Connections that were closed because they reset too many calls."},
+    {"rivulet_build_info", kGauge, "version", "1, with the version of the server."},
+    {"process_cpu_seconds_total", kCounter, "", "CPU time of the process, user and system."},
+    {"process_start_time_seconds", kGauge, "", "Start of the process, since 1970."},
+    {"process_resident_memory_bytes", kGauge, "", "Memory of the process that is resident."},
+    {"process_virtual_memory_bytes", kGauge, "", "Address space of the process."},
+    {"process_threads", kGauge, "", "Threads of the process."},
+    {"process_open_fds", kGauge, "", "Open file descriptors."},
+    {"process_max_fds", kGauge, "", "The most file descriptors that may be open."},
+};
+
+}  // namespace
+
+std::span<const MetricInfo> Metrics() { return kMetrics; }
+
+}  // namespace rivulet

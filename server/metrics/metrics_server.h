@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// MetricsServer: answers GET /metrics over HTTP with what collector.h gathers, in the text format of
+// Prometheus.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/grpc/calls/served_models.h"
+#include "server/grpc/calls/server_calls.h"
+
+namespace prometheus {
+class Collectable;
+class Exposer;
+}  // namespace prometheus
+
+namespace rivulet {
+
+// Has two threads of its own. Thread: any.
+class MetricsServer {
+ public:
+  // Answers from its return on. `address`: the setting metrics-listen. `models` and `calls` are
+  // borrowed and outlive it. Errors: INVALID_ARGUMENT (no HOST:PORT), UNAVAILABLE
+  // (ADDRESS_UNAVAILABLE).
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Create(const std::string& address,
+                                                               const ServedModels* models,
+                                                               const ServerCalls* calls);
+  // Scrapes that run end first.
+  ~MetricsServer();
+
+  // That was bound.
+  int port() const;
+
+ private:
+  MetricsServer(const ServedModels* models, const ServerCalls* calls);
+
+  const std::shared_ptr<prometheus::Collectable> collectable_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+};
+
+}  // namespace rivulet

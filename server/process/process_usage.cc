@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/process/process_usage.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+
+namespace rivulet {
+namespace {
+
+// Places of the fields behind the name of the program, which may hold blanks and parentheses: the
+// third field of proc(5) is 0 here.
+constexpr size_t kUserTicks = 11, kSystemTicks = 12, kThreads = 17, kStartTicks = 19,
+                 kVirtualBytes = 20, kResidentPages = 21;
+
+std::string ReadAll(const char* path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+std::optional<ProcessUsage> ParseProcessUsage(absl::string_view process, absl::string_view machine,
+                                              int64_t ticks, int64_t page_bytes) {
+  const size_t name_end = process.rfind(") ");
+  if (name_end == absl::string_view::npos || ticks <= 0) return std::nullopt;
+  const std::vector<absl::string_view> fields =
+      absl::StrSplit(process.substr(name_end + 2), ' ', absl::SkipEmpty());
+  const auto field = [&fields](size_t place, int64_t* value) {
+    return place < fields.size() && absl::SimpleAtoi(fields[place], value);
+  };
+  int64_t user = 0, system = 0, start = 0, pages = 0;
+  ProcessUsage usage;
+  if (!field(kUserTicks, &user) || !field(kSystemTicks, &system) ||
+      !field(kThreads, &usage.threads) || !field(kStartTicks, &start) ||
+      !field(kVirtualBytes, &usage.virtual_bytes) || !field(kResidentPages, &pages)) {
+    return std::nullopt;
+  }
+  int64_t boot_seconds = -1;
+  for (const absl::string_view line : absl::StrSplit(machine, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+    if (words.size() == 2 && words[0] == "btime" && !absl::SimpleAtoi(words[1], &boot_seconds)) {
+      return std::nullopt;
+    }
+  }
+  if (boot_seconds < 0) return std::nullopt;
+  const auto seconds = [ticks](int64_t count) {
+    return static_cast<double>(count) / static_cast<double>(ticks);
+  };
+  usage.cpu_seconds = seconds(user + system);
+  usage.start_seconds = static_cast<double>(boot_seconds) + seconds(start);
+  usage.resident_bytes = pages * page_bytes;
+  return usage;
+}
+
+std::optional<ProcessUsage> GetProcessUsage() {
+  return ParseProcessUsage(ReadAll("/proc/self/stat"), ReadAll("/proc/stat"), sysconf(_SC_CLK_TCK),
+                           sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace rivulet

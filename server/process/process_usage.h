@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this process uses of the machine, as the kernel tells it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+
+namespace rivulet {
+
+struct ProcessUsage {
+  double cpu_seconds = 0;    // user and system
+  double start_seconds = 0;  // since 1970
+  int64_t resident_bytes = 0;
+  int64_t virtual_bytes = 0;
+  int64_t threads = 0;
+};
+
+// From /proc; nullopt where that cannot be read. Thread: any.
+std::optional<ProcessUsage> GetProcessUsage();
+
+// The same from the contents of /proc/self/stat and /proc/stat. `ticks`: clock ticks per second.
+std::optional<ProcessUsage> ParseProcessUsage(absl::string_view process, absl::string_view machine,
+                                              int64_t ticks, int64_t page_bytes);
+
+}  // namespace rivulet

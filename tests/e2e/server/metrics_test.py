@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""/metrics of a real server: what Python's parser, promtool and Prometheus itself make of it, and whether it counts what was done."""
+
+import http.client
+import json
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from command import BIN_DIR, CONFORMANCE, CommandTest, Server, rivulet
+
+try:
+    from prometheus_client.parser import text_string_to_metric_families
+except ImportError as error:
+    print(f"skipped: {error}; deploy/setup.sh --tests installs prometheus_client into build/venv")
+    sys.exit(77)
+for program in ("prometheus", "promtool"):
+    if shutil.which(program) is None:
+        print(f"skipped: {program} is not installed; deploy/setup.sh --tests installs it")
+        sys.exit(77)
+
+MODEL, OTHER = CONFORMANCE / "tiny-elu-relu", CONFORMANCE / "tiny-image"
+NAME = MODEL.name
+LIMIT = 60  # seconds that anything awaited may take
+FLAGS = ["--backend", "cpu", "--threads", "1"]
+
+
+def page(server):
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=LIMIT) as reply:
+        return reply.read().decode()
+
+
+class Metrics(dict):
+    """{(name, labels but empty ones): value} of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.kinds = {}
+        for family in text_string_to_metric_families(text):
+            self.kinds[family.name] = family.type
+            for sample in family.samples:
+                self[sample.name, frozenset((k, v) for k, v in sample.labels.items() if v)] = sample.value
+
+    def value(self, name, **labels):
+        return self[name, frozenset(labels.items())]
+
+    def of(self, model):
+        return [key for key in self if ("model", model) in key[1]]
+
+
+def metrics(server):
+    return Metrics(page(server))
+
+
+class MetricsTest(CommandTest):
+    def serve(self, *models, args=()):
+        server = Server(*models, args=["--metrics-listen", "127.0.0.1:0", *FLAGS, *args])
+        server.__enter__()
+        self.addCleanup(server.__exit__)
+        return server
+
+    def generate(self, server, *args):
+        return rivulet("generate", "--target", server.target, "--model-name", NAME, "--tokens", "1,2,3", "--seed", "1", *args)
+
+    def await_true(self, what, condition):
+        end = time.monotonic() + LIMIT
+        while not condition():
+            self.assertLess(time.monotonic(), end, f"not within {LIMIT} s: {what}")
+            time.sleep(0.05)
+
+    def test_counts_are_what_the_client_did(self):
+        server = self.serve(MODEL)
+        before = metrics(server)
+        self.assertEqual(before.value("rivulet_requests_started_total", model=NAME, method="Generate"), 0)
+        self.assertEqual(before.value("rivulet_generated_tokens_total", model=NAME), 0)
+        for _ in range(3):
+            self.succeeds(self.generate(server, "--max-tokens", "7"))
+        for _ in range(2):
+            self.assertNotEqual(self.generate(server, "--max-tokens", "7", "--temperature", "-1").code, 0)
+        session = self.succeeds(rivulet("sessions", "open", "--target", server.target, "--model-name", NAME)).out.strip()
+        after = metrics(server)
+        self.assertEqual(after.value("rivulet_requests_started_total", model=NAME, method="Generate"), 3)
+        self.assertEqual(after.value("rivulet_requests_finished_total", model=NAME, method="Generate", code="OK"), 3)
+        self.assertEqual(after.value("rivulet_errors_total", code="INVALID_ARGUMENT", reason="INVALID_SAMPLING"), 2)
+        self.assertEqual(after.value("rivulet_generated_tokens_total", model=NAME), 3 * 7)
+        self.assertGreaterEqual(after.value("rivulet_prompt_tokens_total", model=NAME), 3 * 3)
+        for name in ("queue_time", "time_to_first_token", "request_duration"):
+            self.assertGreaterEqual(after.value(f"rivulet_{name}_seconds_count", model=NAME), 3, name)
+            self.assertEqual(after.value(f"rivulet_{name}_seconds_count", model=NAME),
+                             after.value(f"rivulet_{name}_seconds_bucket", model=NAME, le="+Inf"), name)
+        self.assertEqual(after.value("rivulet_time_to_first_token_seconds_count", model=NAME), 3)
+        self.assertEqual(after.value("rivulet_run_rows_count", model=NAME), after.value("rivulet_run_duration_seconds_count", model=NAME))
+        self.assertEqual(after.value("rivulet_sessions", model=NAME), 1)
+        self.assertEqual(after.value("rivulet_requests_finished_total", model=NAME, method="OpenSession", code="OK"), 1)
+        self.succeeds(rivulet("sessions", "close", "--target", server.target, "--model-name", NAME, session))
+        self.assertEqual(metrics(server).value("rivulet_sessions", model=NAME), 0)
+        self.await_true("the last run is no longer owed", lambda: metrics(server).value("rivulet_run_age_seconds", model=NAME) == 0)
+        self.assertEqual(after.value("rivulet_backend_healthy", model=NAME), 1)
+        self.assertEqual(after.value("rivulet_model_info", model=NAME, backend="cpu"), 1)
+        self.assertGreater(after.value("rivulet_connections_accepted_total"), 0)
+
+    def test_a_running_reply_holds_a_slot_and_its_cancellation_is_counted(self):
+        server = self.serve(MODEL)
+        command = [BIN_DIR / "rivulet", "generate", "--target", server.target, "--model-name", NAME, "--tokens", "1", "--seed", "1",
+                   "--max-tokens", "1000000"]
+        client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+        try:
+            self.assertTrue(client.stdout.read(1), "a reply has begun")
+            # The loop tells its load between two runs, so perhaps after the first message.
+            self.await_true("it holds a slot", lambda: metrics(server).value("rivulet_slots_used", model=NAME) == 1)
+            self.assertGreaterEqual(metrics(server).value("rivulet_connections"), 1)
+        finally:
+            client.kill()
+            client.communicate()
+        self.await_true("the slot is free", lambda: metrics(server).value("rivulet_slots_used", model=NAME) == 0)
+        cancelled = dict(model=NAME, method="Generate", code="CANCELLED", reason="CANCELLED")
+        self.assertEqual(metrics(server).value("rivulet_requests_finished_total", **cancelled), 1)
+
+    def test_the_page_is_good_to_promtool_and_says_what_the_process_has(self):
+        server = self.serve(MODEL)
+        self.succeeds(self.generate(server, "--max-tokens", "3"))
+        text = page(server)
+        checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=LIMIT)
+        # The library's own metrics are not ours to name.
+        complaints = [line for line in (checked.stdout + checked.stderr).splitlines() if line and not line.startswith("exposer_")]
+        self.assertEqual(complaints, [])
+        seen = Metrics(text)
+        limits = pathlib.Path(f"/proc/{server.process.pid}/limits").read_text()
+        soft = next(line.split()[3] for line in limits.splitlines() if line.startswith("Max open files"))
+        self.assertEqual(seen.value("process_max_fds"), float(soft))
+        self.assertGreater(seen.value("process_open_fds"), 3)
+        self.assertGreater(seen.value("process_resident_memory_bytes"), 1 << 20)
+        self.assertEqual(seen.kinds["rivulet_run_rows"], "histogram")
+        version = subprocess.run([BIN_DIR / "rivulet-server", "--version"], capture_output=True, text=True, timeout=LIMIT).stdout.split()[-1]
+        self.assertEqual(seen.value("rivulet_build_info", version=version), 1)
+
+    def test_a_model_that_is_unloaded_leaves_no_series(self):
+        with tempfile.TemporaryDirectory() as repository:
+            shutil.copytree(OTHER, pathlib.Path(repository) / OTHER.name)
+            server = self.serve(MODEL, args=["--admin-listen", "127.0.0.1:0", "--model-repository", repository])
+            self.assertEqual(metrics(server).of(OTHER.name), [])
+            self.succeeds(rivulet("models", "load", OTHER.name, "--target", server.admin))
+            self.assertGreater(len(metrics(server).of(OTHER.name)), 30)
+            self.succeeds(rivulet("models", "unload", OTHER.name, "--target", server.admin))
+            after = metrics(server)
+            self.assertEqual(after.of(OTHER.name), [])
+            self.assertGreater(len(after.of(NAME)), 30)
+
+    def test_clients_cannot_make_the_page_grow(self):
+        server = self.serve(MODEL)
+        self.succeeds(self.generate(server, "--max-tokens", "1"))
+        before = set(metrics(server))
+        for i in range(5):
+            self.succeeds(self.generate(server, "--max-tokens", "1", "--tenant", f"tenant-{i}"))
+        self.assertEqual(set(metrics(server)), before)
+
+    def test_addresses_that_cannot_be_used_are_one_line_and_other_paths_are_not_found(self):
+        server = self.serve(MODEL)
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://{server.metrics}/other", timeout=LIMIT)
+        self.assertEqual(refused.exception.code, 404)
+        for address, code, mention in ((server.metrics, 3, "in use"), ("127.0.0.1", 2, "port"), ("192.0.2.1:9464", 3, "assign")):
+            command = [BIN_DIR / "rivulet-server", "--model", MODEL, "--listen", "127.0.0.1:0", *FLAGS, "--metrics-listen", address]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            for what in ("metrics-listen", address, mention):
+                self.assertIn(what, done.stderr)
+
+    def test_scrapes_and_silent_connections_do_not_disturb_each_other_or_the_end(self):
+        server = self.serve(MODEL)
+        host, port = server.metrics.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=LIMIT):
+            pages = []
+            threads = [threading.Thread(target=lambda: pages.extend(page(server) for _ in range(10))) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            self.succeeds(self.generate(server, "--max-tokens", "50"))
+            for thread in threads:
+                thread.join()
+            self.assertEqual(len(pages), 20)
+            server.process.terminate()
+            server.process.communicate(timeout=LIMIT)
+            self.assertEqual(server.process.returncode, 0)
+        with self.assertRaises((ConnectionError, http.client.HTTPException, urllib.error.URLError)):
+            page(server)
+
+    def test_prometheus_scrapes_it(self):
+        server = self.serve(MODEL)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        config = pathlib.Path(folder.name) / "prometheus.yml"
+        target = json.dumps([server.metrics])
+        config.write_text(f"scrape_configs:\n- job_name: rivulet\n  scrape_interval: 1s\n  static_configs:\n  - targets: {target}\n")
+        command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder.name}/data", f"--web.listen-address={address}"]
+        prometheus = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(prometheus.wait)
+        self.addCleanup(prometheus.kill)
+        self.succeeds(self.generate(server, "--max-tokens", "5"))
+
+        def answer(query):
+            url = f"http://{address}/api/v1/query?" + urllib.parse.urlencode({"query": query})
+            try:
+                with urllib.request.urlopen(url, timeout=LIMIT) as reply:
+                    return [float(sample["value"][1]) for sample in json.load(reply)["data"]["result"]]
+            except (OSError, ValueError):
+                return []  # it is not up yet
+
+        self.await_true("Prometheus has the tokens", lambda: answer("rivulet_generated_tokens_total") == [5])
+        self.assertEqual(answer('up{job="rivulet"}'), [1])
+        self.assertEqual(answer("histogram_quantile(0.5, rivulet_run_rows_bucket)"), [0.5])
+
+
+if __name__ == "__main__":
+    unittest.main()

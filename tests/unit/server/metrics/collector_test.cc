@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/metrics/collector.h"
+
+#include <gtest/gtest.h>
+#include <prometheus/check_names.h>
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "model/base/error.h"
+#include "server/metrics/metric_table.h"
+#include "tests/support/paths.h"
+#include "tests/unit/server/fake_engine.h"
+
+namespace rivulet {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using testing::FakeEngine;
+
+TEST(MetricTableTest, NamesAreDistinctAndKeepTheRulesOfPrometheus) {
+  std::set<std::string> names;
+  for (const MetricInfo& info : Metrics()) {
+    const std::string name(info.name);
+    EXPECT_TRUE(names.insert(name).second) << name;
+    EXPECT_TRUE(prometheus::CheckMetricName(name)) << name;
+    EXPECT_TRUE(absl::StartsWith(name, "rivulet_") || absl::StartsWith(name, "process_")) << name;
+    EXPECT_EQ(absl::EndsWith(name, "_total"), info.kind == MetricKind::kCounter) << name;
+    EXPECT_TRUE(absl::EndsWith(info.sentence, ".")) << name;
+    for (const absl::string_view label : absl::StrSplit(info.labels, ',', absl::SkipEmpty())) {
+      EXPECT_TRUE(prometheus::CheckLabelName(std::string(label))) << name << " " << label;
+    }
+  }
+}
+
+class CollectorTest : public ::testing::Test {
+ protected:
+  CollectorTest() {
+    auto model = Model::Load(SourcePath("tests/conformance/models/tiny-elu-relu"));
+    EXPECT_TRUE(model.ok()) << model.status();
+    engine_ = std::make_unique<FakeEngine>(*std::move(model));
+    models_.Add(testing::Serve(engine_.get()));
+  }
+
+  // "name{label=value,...}" without empty labels -> the metric.
+  std::map<std::string, ClientMetric> Collect() const {
+    std::map<std::string, ClientMetric> metrics;
+    for (const MetricFamily& family : CollectMetrics(models_, calls_)) {
+      for (const ClientMetric& metric : family.metric) {
+        std::string key = family.name;
+        for (const auto& [name, value] : metric.label) {
+          if (!value.empty()) absl::StrAppend(&key, " ", name, "=", value);
+        }
+        EXPECT_TRUE(metrics.emplace(key, metric).second) << key << " comes twice";
+      }
+    }
+    return metrics;
+  }
+
+  std::unique_ptr<FakeEngine> engine_;
+  ServedModels models_;
+  ServerCalls calls_;
+};
+
+TEST_F(CollectorTest, ShowsEveryMetricOfTheTableWithItsLabels) {
+  calls_.errors.Add(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND");
+  std::vector<std::string> names;
+  for (const MetricFamily& family : CollectMetrics(models_, calls_)) names.push_back(family.name);
+  std::vector<std::string> want;
+  for (const MetricInfo& info : Metrics()) want.emplace_back(info.name);
+  EXPECT_EQ(names, want);
+}
+
+TEST_F(CollectorTest, CountsOfRequestsAndErrors) {
+  EngineMeters& meters = engine_->mutable_meters();
+  for (int i = 0; i < 3; ++i) meters.CountStart(RequestKind::kGenerate);
+  meters.CountEnd(RequestKind::kGenerate, absl::OkStatus());
+  ErrorDetail detail;
+  detail.reason = "DRAINING";
+  meters.CountEnd(RequestKind::kGenerate,
+                  MakeError(absl::StatusCode::kUnavailable, "over", detail));
+  calls_.errors.Add(absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
+  const auto metrics = Collect();
+  const std::string request = " model=tiny-elu-relu method=Generate";
+  EXPECT_EQ(metrics.at("rivulet_requests_started_total" + request).counter.value, 3);
+  const std::string finished = "rivulet_requests_finished_total" + request;
+  EXPECT_EQ(metrics.at(finished + " code=OK").counter.value, 1);
+  EXPECT_EQ(metrics.at(finished + " code=UNAVAILABLE reason=DRAINING").counter.value, 1);
+  EXPECT_EQ(
+      metrics.at("rivulet_requests_started_total model=tiny-elu-relu method=Score").counter.value,
+      0);
+  EXPECT_EQ(
+      metrics.at("rivulet_errors_total code=RESOURCE_EXHAUSTED reason=QUEUE_FULL").counter.value,
+      1);
+  EXPECT_EQ(metrics.at("rivulet_slots model=tiny-elu-relu").gauge.value, 8);
+  EXPECT_EQ(metrics.at("rivulet_backend_healthy model=tiny-elu-relu").gauge.value, 1);
+  engine_->SetHealth(absl::UnavailableError("gone"));
+  EXPECT_EQ(Collect().at("rivulet_backend_healthy model=tiny-elu-relu").gauge.value, 0);
+}
+
+TEST_F(CollectorTest, BucketsOfAHistogramAreCumulativeAndEndAtInfinity) {
+  engine_->mutable_meters().NoteQueueTime(absl::Milliseconds(2));
+  engine_->mutable_meters().NoteQueueTime(absl::Milliseconds(300));
+  engine_->mutable_meters().NoteQueueTime(absl::Hours(1));
+  const auto metrics = Collect();
+  const auto& histogram = metrics.at("rivulet_queue_time_seconds model=tiny-elu-relu").histogram;
+  std::map<double, uint64_t> below;
+  for (const auto& bucket : histogram.bucket) below[bucket.upper_bound] = bucket.cumulative_count;
+  EXPECT_EQ(below.at(0.001), 0u);
+  EXPECT_EQ(below.at(0.0025), 1u);
+  EXPECT_EQ(below.at(0.25), 1u);
+  EXPECT_EQ(below.at(0.5), 2u);
+  EXPECT_EQ(below.at(300), 2u);
+  EXPECT_EQ(below.at(INFINITY), 3u);
+  EXPECT_EQ(histogram.sample_count, 3u);
+  EXPECT_DOUBLE_EQ(histogram.sample_sum, 3600.302);
+}
+
+TEST_F(CollectorTest, AModelThatIsUnloadedLeavesNoSeries) {
+  ASSERT_TRUE(models_.BeginUnload("tiny-elu-relu"));
+  EXPECT_EQ(Collect().count("rivulet_model_info model=tiny-elu-relu backend=cpu"), 1u)
+      << "its requests still run";
+  models_.FinishUnload("tiny-elu-relu");
+  for (const auto& [key, metric] : Collect()) {
+    EXPECT_FALSE(absl::StrContains(key, "model=")) << key;
+  }
+}
+
+}  // namespace
+}  // namespace rivulet
