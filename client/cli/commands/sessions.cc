@@ -135,8 +135,8 @@ absl::StatusOr<std::string> Restore(const SessionsOptions& options, const Target
   const auto printed = PrintSessions(options, target.client(), {reply->session()});
   if (!printed.ok()) return printed;
   const std::string goes_on = reply->same_numerics()
-                                  ? "it goes on bit for bit"
-                                  : "other numerics: it goes on within the tolerance of the two";
+                                  ? "it continues bit for bit"
+                                  : "other numerics: it continues within the tolerance of the two";
   return printed->empty() ? goes_on : absl::StrCat(goes_on, ", ", *printed);
 }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes on from a text, marks the place, goes on, rewinds to the mark and goes on differently:
+"""Continues a text, marks the place, continues, rewinds to the mark and continues differently:
 python rewind_text.py [--target HOST:PORT] [--model NAME] [TEXT]"""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def tell(client: rivulet.Client, model: str, text: str, length: int, seed: int) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Goes on with a text, rewinds, and goes on with it differently.")
+    parser = argparse.ArgumentParser(description="Continues a text, rewinds, and continues it differently.")
     parser.add_argument("text", nargs="?", default="ROMEO:")
     parser.add_argument("--target", default="127.0.0.1:50051", metavar="HOST:PORT")
     parser.add_argument("--model", default="shakespeare-rfa", help="a model of text; default: %(default)s")

@@ -28,7 +28,7 @@ class Recipe(abc.ABC):
 
     config: Config
     unit: str  # of the loss that people read
-    digest: str  # SHA-256 of the data: a cut-off run goes on with the same data only
+    digest: str  # SHA-256 of the data: an interrupted run continues with the same data only
 
     @abc.abstractmethod
     def batch(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

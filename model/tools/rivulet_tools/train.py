@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """rivulet-train: trains the zoo's kinds of model, small or as large as they are, and writes a model directory.
 
-Exit codes: 0 good; 2 bad input; 3 PyTorch or tqdm is absent; 130 interrupted (the same command goes on).
+Exit codes: 0 good; 2 bad input; 3 PyTorch or tqdm is absent; 130 interrupted (the same command continues).
 """
 
 import argparse

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop: warm-up and cosine, clipped gradients, a file from which a run that was cut off goes on with the same numbers."""
+"""The training loop: warm-up and cosine, clipped gradients, a file from which an interrupted run continues with the same numbers."""
 
 import math
 import os
