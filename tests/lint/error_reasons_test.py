@@ -8,11 +8,11 @@ import re
 import sys
 import unittest
 
+from generated_list import GeneratedList
 from lint_test import ROOT, TEXTS, relative
 
 TABLE = ROOT / "server/base/error_reasons.cc"
-PAGE = ROOT / "docs/api.md"
-BEGIN, END = "<!-- error reasons: begin -->\n", "<!-- error reasons: end -->\n"
+LIST = GeneratedList(ROOT / "docs/api.md", "error reasons")
 # A literal of a reason: what an error is made with, or compared with.
 LITERAL = re.compile(r'"([A-Z][A-Z0-9]*_[A-Z0-9_]+|CANCELLED|DRAINING|SHUTDOWN|UNKNOWN)"')
 # Names of status codes, which are the reasons of errors without one, and a macro of NVIDIA's.
@@ -48,10 +48,6 @@ def listing(rows):
     return "\n".join(lines[1:]) + "\n"
 
 
-def on_page(text):
-    return text[text.index(BEGIN) + len(BEGIN):text.index(END)]
-
-
 class ErrorReasonsTest(unittest.TestCase):
     def setUp(self):
         self.rows = table(TABLE.read_text(encoding="utf-8"))
@@ -69,13 +65,11 @@ class ErrorReasonsTest(unittest.TestCase):
         self.assertEqual(sorted(listed - used.keys()), [], "in the table, but in no error")
 
     def test_the_docs_list_the_table(self):
-        self.assertEqual(on_page(PAGE.read_text(encoding="utf-8")), listing(self.rows), "run tests/lint/error_reasons_test.py --write")
+        self.assertEqual(LIST.read(), listing(self.rows), "run tests/lint/error_reasons_test.py --write")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(page.replace(BEGIN + on_page(page) + END, BEGIN + listing(table(TABLE.read_text(encoding="utf-8"))) + END),
-                        encoding="utf-8")
+        LIST.write(listing(table(TABLE.read_text(encoding="utf-8"))))
     else:
         unittest.main()

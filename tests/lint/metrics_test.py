@@ -8,12 +8,12 @@ import re
 import sys
 import unittest
 
+from generated_list import GeneratedList
 from lint_test import ROOT
 
 TABLE = ROOT / "server/metrics/metric_table.cc"
 COLLECTOR = ROOT / "server/metrics/collector.cc"
-PAGE = ROOT / "docs/metrics.md"
-BEGIN, END = "<!-- metrics: begin -->\n", "<!-- metrics: end -->\n"
+LIST = GeneratedList(ROOT / "docs/metrics.md", "metrics")
 
 
 def table(text):
@@ -36,10 +36,6 @@ def listing(rows):
     return "\n".join(lines) + "\n"
 
 
-def on_page(text):
-    return text[text.index(BEGIN) + len(BEGIN):text.index(END)]
-
-
 class MetricsTest(unittest.TestCase):
     def setUp(self):
         self.rows = table(TABLE.read_text(encoding="utf-8"))
@@ -54,13 +50,11 @@ class MetricsTest(unittest.TestCase):
         self.assertEqual(set(collected(COLLECTOR.read_text(encoding="utf-8"))), {row[0] for row in self.rows})
 
     def test_the_docs_list_the_table(self):
-        self.assertEqual(on_page(PAGE.read_text(encoding="utf-8")), listing(self.rows), "run tests/lint/metrics_test.py --write")
+        self.assertEqual(LIST.read(), listing(self.rows), "run tests/lint/metrics_test.py --write")
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
-        page = PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(page.replace(BEGIN + on_page(page) + END, BEGIN + listing(table(TABLE.read_text(encoding="utf-8"))) + END),
-                        encoding="utf-8")
+        LIST.write(listing(table(TABLE.read_text(encoding="utf-8"))))
     else:
         unittest.main()
