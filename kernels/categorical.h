@@ -6,8 +6,9 @@
 // bisection over the bits of a non-negative float, whose order is that of its bits. Kept tokens are
 // then drawn in the order of their ids, so a filter that removes nothing changes nothing.
 //
-// Inline and free of containers: the CPU and the CUDA backend compile these very lines.
-// Tested by: tests/parity/sampling_test.cc
+// Inline and free of containers: the CPU and the CUDA backend compile these very lines. What the
+// CPU does to every id of a large vocabulary has functions with vectors besides, at the end.
+// Tested by: tests/parity/sampling_test.cc, tests/parity/categorical_test.cc
 #pragma once
 
 #include <cmath>
@@ -94,39 +95,73 @@ RIVULET_HOST_DEVICE inline void KeepLargest(float* weights, int32_t n, bool by_c
   }
 }
 
-// Draws from adjusted logits [n], which are overwritten (weights relative to the likeliest token).
-// Random words 0, 1. Returns an id other than `banned` (unless n is 1).
+RIVULET_HOST_DEVICE inline double SumOfWeights(const float* weights, int32_t n) {
+  double sum = 0;
+  for (int32_t i = 0; i < n; ++i) sum += static_cast<double>(weights[i]);
+  return sum;
+}
+
+// Draws from weights relative to the one of the `likeliest` id: w[i] = e^((logit[i] - max) /
+// temperature), 0 for what is banned. Applies the filters to them: keep_largest(weights, n,
+// by_count, target) does what KeepLargest does. weights: [n] in [0, 1]. Random words 0, 1.
+template <class KeepLargestFn>
+RIVULET_HOST_DEVICE inline int32_t SampleWeights(const CategoricalParams& p, float* weights,
+                                                 int32_t n, int32_t likeliest, PhiloxWords random,
+                                                 const KeepLargestFn& keep_largest) {
+  if (p.top_k > 0 && p.top_k < n) keep_largest(weights, n, /*by_count=*/true, double(p.top_k));
+  if (p.top_p < 1) {
+    const double kept = SumOfWeights(weights, n);
+    keep_largest(weights, n, /*by_count=*/false, static_cast<double>(p.top_p) * kept);
+  }
+  if (p.min_p > 0) {
+    for (int32_t i = 0; i < n; ++i) {
+      if (weights[i] < p.min_p) weights[i] = 0;
+    }
+  }
+  const double target = UniformOpen(random.word[0], random.word[1]) * SumOfWeights(weights, n);
+  double cumulative = 0;
+  for (int32_t i = 0; i < n; ++i) {
+    cumulative += static_cast<double>(weights[i]);
+    if (weights[i] > 0 && cumulative >= target) return i;
+  }
+  return likeliest;
+}
+
+// Draws from adjusted logits [n], which are overwritten. Random words 0, 1. Returns an id other
+// than `banned` (unless n is 1).
 RIVULET_HOST_DEVICE inline int32_t SampleCategorical(const CategoricalParams& p, float* logits,
                                                      int32_t n, PhiloxWords random) {
   const int32_t likeliest = ArgMax(logits, n, p.banned);
   if (p.temperature == 0) return likeliest;
   const float max = logits[likeliest];
-  double total = 0;
   for (int32_t i = 0; i < n; ++i) {
     logits[i] = i == p.banned ? 0.0f : expf((logits[i] - max) / p.temperature);
-    total += static_cast<double>(logits[i]);
   }
-  const bool filtered = (p.top_k > 0 && p.top_k < n) || p.top_p < 1 || p.min_p > 0;
-  if (p.top_k > 0 && p.top_k < n) KeepLargest(logits, n, /*by_count=*/true, p.top_k);
-  if (p.top_p < 1) {
-    double kept = 0;
-    for (int32_t i = 0; i < n; ++i) kept += static_cast<double>(logits[i]);
-    KeepLargest(logits, n, /*by_count=*/false, static_cast<double>(p.top_p) * kept);
-  }
-  if (filtered) {
-    total = 0;
-    for (int32_t i = 0; i < n; ++i) {
-      if (logits[i] < p.min_p) logits[i] = 0;
-      total += static_cast<double>(logits[i]);
-    }
-  }
-  const double target = UniformOpen(random.word[0], random.word[1]) * total;
-  double cumulative = 0;
-  for (int32_t i = 0; i < n; ++i) {
-    cumulative += static_cast<double>(logits[i]);
-    if (logits[i] > 0 && cumulative >= target) return i;
-  }
-  return likeliest;
+  return SampleWeights(p, logits, n, likeliest, random, &KeepLargest);
 }
+
+// With vectors, on the CPU. Logits are finite and [n]; n is at least 1. Thread: any.
+
+// ArgMax and LogSumExp.
+int32_t ArgMaxCpu(const float* logits, int32_t n, int32_t banned);
+double LogSumExpCpu(const float* logits, int32_t n);
+
+// SampleCategorical: the same draw wherever expf rounds as RelativeWeightsCpu does. scratch: [n].
+int32_t SampleCategoricalCpu(const CategoricalParams& p, float* logits, int32_t n,
+                             PhiloxWords random, float* scratch);
+
+// KeepLargest, bit for bit: it looks at the weights that may stay in each pass, not at all.
+// scratch:
+// [n].
+void KeepLargestCpu(float* weights, int32_t n, bool by_count, double target, float* scratch);
+
+// weights[i] = e^((logits[i] - max) / temperature), and 1 for a logit above `max`. The exponential
+// is within 0.51 units in the last place, with the same bits on every target that fuses
+// multiply-adds: those of glibc 2.36's expf there, for every argument. weights: may be logits.
+void RelativeWeightsCpu(const float* logits, int32_t n, float max, float temperature,
+                        float* weights);
+
+// Whether no value is NaN or infinite.
+bool AllFiniteCpu(const float* x, int32_t n);
 
 }  // namespace rivulet::kernels

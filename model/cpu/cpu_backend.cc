@@ -141,7 +141,7 @@ class CpuBackend final : public Backend {
   SpinBarrier barrier_;
   const std::unique_ptr<CpuActivations> shared_;
   std::vector<std::unique_ptr<CpuActivations>> solo_;  // [threads]
-  std::vector<std::vector<float>> adjusted_;           // [threads][vocab]
+  std::vector<std::vector<float>> adjusted_;           // [threads][2 vocab]
 
   // Of the current run and step; members so that a step allocates nothing.
   std::vector<Progress> progress_;  // [rows]

@@ -58,10 +58,7 @@ void CpuSlotSampler::Add(std::span<const TokenCount> history) {
 CpuSampling::CpuSampling(const ModelConfig& config) : config_(config) {}
 
 bool CpuSampling::Finite(const float* outputs) const {
-  // One NaN or infinity makes the sum of x * 0 a NaN.
-  float sum = 0;
-  for (int i = 0; i < config_.output_size(); ++i) sum += outputs[i] * 0.0f;
-  return sum == 0.0f;
+  return kernels::AllFiniteCpu(outputs, config_.output_size());
 }
 
 void CpuSampling::Sample(const CpuSlotSampler& slot, const float* outputs,
@@ -75,7 +72,8 @@ void CpuSampling::Sample(const CpuSlotSampler& slot, const float* outputs,
   } else {
     const int n = config_.vocab_size;
     const kernels::CategoricalParams p = Categorical(params, config_);
-    adjusted->assign(outputs, outputs + n);
+    adjusted->resize(2 * size_t(n));  // the logits, and room for the filters
+    std::copy_n(outputs, n, adjusted->begin());
     if (params.has_penalties() && slot.tracks()) {
       for (size_t i = 0; i < size_t(n); ++i) {
         (*adjusted)[i] =
@@ -83,43 +81,49 @@ void CpuSampling::Sample(const CpuSlotSampler& slot, const float* outputs,
       }
     }
     for (const auto& [token, bias] : params.logit_bias) (*adjusted)[size_t(token)] += bias;
-    record->token = kernels::SampleCategorical(p, adjusted->data(), n, random);
+    record->token =
+        kernels::SampleCategoricalCpu(p, adjusted->data(), n, random, adjusted->data() + n);
   }
   record->stopped = std::find(sampler.stop_ids.begin(), sampler.stop_ids.end(), record->token) !=
                     sampler.stop_ids.end();
   if (!sampler.want_logprobs) return;
-  record->logprob = LogProb(outputs, record->token);
-  if (sampler.num_top_logprobs > 0) FillTop(outputs, sampler.num_top_logprobs, record);
+  const double normalizer = Normalizer(outputs);
+  record->logprob = LogProb(outputs, normalizer, record->token);
+  if (sampler.num_top_logprobs > 0) {
+    FillTop(outputs, normalizer, sampler.num_top_logprobs, record);
+  }
 }
 
 void CpuSampling::Score(const float* outputs, int32_t target, Record* record) const {
   record->token = target;
-  record->logprob = LogProb(outputs, target);
+  record->logprob = LogProb(outputs, Normalizer(outputs), target);
 }
 
-float CpuSampling::LogProb(const float* outputs, int32_t token) const {
+double CpuSampling::Normalizer(const float* outputs) const {
+  if (config_.output.type == OutputType::kMixtureOfLogistics) return 0;
+  return kernels::LogSumExpCpu(outputs, config_.vocab_size);
+}
+
+float CpuSampling::LogProb(const float* outputs, double normalizer, int32_t token) const {
   if (config_.output.type == OutputType::kMixtureOfLogistics) {
     return kernels::MixtureLogProb(Mixture(config_), outputs, token);
   }
-  return float(double{outputs[token]} - kernels::LogSumExp(outputs, config_.vocab_size));
+  return float(double{outputs[token]} - normalizer);
 }
 
-void CpuSampling::FillTop(const float* outputs, int n, Record* record) const {
-  std::vector<TokenLogprob> all(size_t(config_.num_output_tokens()));
-  if (config_.output.type == OutputType::kMixtureOfLogistics) {
-    for (size_t i = 0; i < all.size(); ++i) all[i] = {int32_t(i), LogProb(outputs, int32_t(i))};
-  } else {
-    const double normalizer = kernels::LogSumExp(outputs, config_.vocab_size);
-    for (size_t i = 0; i < all.size(); ++i)
-      all[i] = {int32_t(i), float(double{outputs[i]} - normalizer)};
+void CpuSampling::FillTop(const float* outputs, double normalizer, int n, Record* record) const {
+  const auto before = [](const TokenLogprob& a, const TokenLogprob& b) {
+    return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
+  };
+  std::vector<TokenLogprob>& top = record->top;  // the best so far, in order
+  top.clear();
+  const int32_t num_tokens = config_.num_output_tokens();
+  for (int32_t token = 0; token < num_tokens; ++token) {
+    const TokenLogprob one = {token, LogProb(outputs, normalizer, token)};
+    if (top.size() == size_t(n) && !before(one, top.back())) continue;
+    if (top.size() == size_t(n)) top.pop_back();
+    top.insert(std::upper_bound(top.begin(), top.end(), one, before), one);
   }
-  const size_t count = std::min(size_t(n), all.size());
-  std::partial_sort(all.begin(), all.begin() + ptrdiff_t(count), all.end(),
-                    [](const TokenLogprob& a, const TokenLogprob& b) {
-                      return a.logprob != b.logprob ? a.logprob > b.logprob : a.token < b.token;
-                    });
-  all.resize(count);
-  record->top = std::move(all);
 }
 
 }  // namespace rivulet

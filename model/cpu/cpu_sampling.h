@@ -28,7 +28,7 @@ struct CpuSlotSampler {
   void Add(std::span<const TokenCount> history);
 };
 
-// Thread: const members from any thread; one `adjusted` buffer a thread.
+// Thread: const members from any thread; one `adjusted` buffer a thread, of any size.
 class CpuSampling {
  public:
   explicit CpuSampling(const ModelConfig& config);
@@ -45,8 +45,10 @@ class CpuSampling {
   void Score(const float* outputs, int32_t target, Record* record) const;
 
  private:
-  float LogProb(const float* outputs, int32_t token) const;
-  void FillTop(const float* outputs, int n, Record* record) const;
+  // What LogProb and FillTop take beside the outputs: ln sum e^output; 0 of a mixture.
+  double Normalizer(const float* outputs) const;
+  float LogProb(const float* outputs, double normalizer, int32_t token) const;
+  void FillTop(const float* outputs, double normalizer, int n, Record* record) const;
 
   const ModelConfig& config_;
 };
