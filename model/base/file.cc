@@ -6,6 +6,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
@@ -73,6 +75,13 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t max_by
   }
   text.resize(size);
   return text;
+}
+
+std::string ReadKernelFile(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 }  // namespace rivulet

@@ -21,4 +21,8 @@ absl::StatusOr<int> OpenRegularFile(const std::string& path, absl::StatusCode co
 // regular file, larger, unreadable).
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t max_bytes);
 
+// A file of the kernel, as under /proc, whose size is not known before it is read; "" where there
+// is none.
+std::string ReadKernelFile(const std::string& path);
+
 }  // namespace rivulet

@@ -4,31 +4,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "model/base/file.h"
 
 namespace rivulet {
 namespace {
 
-// Of files of the kernel, whose sizes are not known before they are read; "" where there is none.
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 // nullopt where the file is absent or holds no number, as "max".
 std::optional<int64_t> ReadNumber(const std::string& path) {
   int64_t value = 0;
-  if (!absl::SimpleAtoi(ReadText(path), &value)) return std::nullopt;
+  if (!absl::SimpleAtoi(ReadKernelFile(path), &value)) return std::nullopt;
   return value;
 }
 
@@ -66,7 +57,7 @@ void LimitBy(const std::string& directory, const Version& version, HostMemory* m
     memory->limited_by = "the control group";
   }
   int64_t used = usage.value_or(0);
-  const std::string stat = ReadText(absl::StrCat(directory, "/memory.stat"));
+  const std::string stat = ReadKernelFile(absl::StrCat(directory, "/memory.stat"));
   for (const char* cache : version.file_caches) used -= NumberOf(stat, cache).value_or(0);
   memory->available = std::min(memory->available, *limit - std::clamp(used, int64_t{0}, *limit));
 }
@@ -92,12 +83,13 @@ HostMemory ReadHostMemory(const std::string& root) {
   HostMemory memory;
   memory.total = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   memory.limited_by = "this machine";
-  const std::string meminfo = ReadText(root + "/proc/meminfo");
+  const std::string meminfo = ReadKernelFile(root + "/proc/meminfo");
   if (const auto kib = NumberOf(meminfo, "MemTotal:")) memory.total = *kib << 10;
   memory.available = memory.total;
   if (const auto kib = NumberOf(meminfo, "MemAvailable:")) memory.available = *kib << 10;
   // Lines "ID:CONTROLLERS:PATH"; version 2 has the ID 0 and no controllers.
-  for (const absl::string_view line : absl::StrSplit(ReadText(root + "/proc/self/cgroup"), '\n')) {
+  for (const absl::string_view line :
+       absl::StrSplit(ReadKernelFile(root + "/proc/self/cgroup"), '\n')) {
     const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3) continue;
     if (parts[0] == "0" && parts[1].empty()) LimitByAll(root, parts[2], kVersion2, &memory);

@@ -83,8 +83,7 @@ std::vector<Setting> ServingSettings() {
        &C::admin_listen},
       {"metrics-listen", "HOST:PORT",
        "Address that answers GET /metrics over HTTP for Prometheus. It is unauthenticated: let "
-       "only "
-       "Prometheus reach it. Default: not served",
+       "only Prometheus reach it. Default: not served",
        &C::metrics_listen},
       {"model-repository", "DIR",
        "Directory of model directories: DIR/NAME may be loaded by its NAME; repeatable",

@@ -3,13 +3,12 @@
 
 #include <unistd.h>
 
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "model/base/file.h"
 
 namespace rivulet {
 namespace {
@@ -18,13 +17,6 @@ namespace {
 // third field of proc(5) is 0 here.
 constexpr size_t kUserTicks = 11, kSystemTicks = 12, kThreads = 17, kStartTicks = 19,
                  kVirtualBytes = 20, kResidentPages = 21;
-
-std::string ReadAll(const char* path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 }  // namespace
 
@@ -62,8 +54,8 @@ std::optional<ProcessUsage> ParseProcessUsage(absl::string_view process, absl::s
 }
 
 std::optional<ProcessUsage> GetProcessUsage() {
-  return ParseProcessUsage(ReadAll("/proc/self/stat"), ReadAll("/proc/stat"), sysconf(_SC_CLK_TCK),
-                           sysconf(_SC_PAGESIZE));
+  return ParseProcessUsage(ReadKernelFile("/proc/self/stat"), ReadKernelFile("/proc/stat"),
+                           sysconf(_SC_CLK_TCK), sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace rivulet

@@ -14,11 +14,10 @@
 namespace rivulet {
 namespace {
 
+// "12.5 KiB", and from one MiB on "12.5 MiB".
 std::string Bytes(int64_t bytes) {
-  constexpr double kKib = 1024, kMib = kKib * 1024;
-  const auto value = static_cast<double>(bytes);
-  return value < kMib ? absl::StrFormat("%.1f KiB", value / kKib)
-                      : absl::StrFormat("%.1f MiB", value / kMib);
+  if (bytes >= 1 << 20) return Mebibytes(bytes);
+  return absl::StrFormat("%.1f KiB", static_cast<double>(bytes) / 1024);
 }
 
 std::string Json(const ModelDescription& d) {

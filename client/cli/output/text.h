@@ -37,6 +37,9 @@ std::string OneLine(absl::string_view text);
 // "12.3k", "4.56M": three significant digits.
 std::string Compact(double value);
 
+// "12.5 MiB"
+std::string Mebibytes(int64_t bytes);
+
 // Lines with columns as wide as their widest cell, two spaces apart.
 std::string Table(const std::vector<std::vector<std::string>>& rows);
 
