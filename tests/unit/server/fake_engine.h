@@ -78,7 +78,7 @@ class FakeEngine final : public Engine {
 
   EngineLoad GetLoad() const override {
     absl::MutexLock lock(&mutex_);
-    EngineLoad load;
+    EngineLoad load = base_load_;
     load.slots = limits_.num_slots;
     load.slots_used = static_cast<int>(running_.size());
     load.client_sessions = drain_.client_sessions();
@@ -88,6 +88,11 @@ class FakeEngine final : public Engine {
 
   const EngineMeters& meters() const override { return meters_; }
   EngineMeters& mutable_meters() { return meters_; }
+  // What GetLoad says of everything that this engine does not do.
+  void SetLoad(EngineLoad load) {
+    absl::MutexLock lock(&mutex_);
+    base_load_ = std::move(load);
+  }
 
   bool Drain(absl::Time deadline) override { return drain_.Run(deadline); }
   FakeDrain& drain() { return drain_; }
@@ -184,6 +189,7 @@ class FakeEngine final : public Engine {
   EngineMeters meters_;
   mutable absl::Mutex mutex_;
   absl::Status refuse_ ABSL_GUARDED_BY(mutex_);
+  EngineLoad base_load_ ABSL_GUARDED_BY(mutex_);
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
   RequestId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   RequestId last_id_ ABSL_GUARDED_BY(mutex_) = 0;

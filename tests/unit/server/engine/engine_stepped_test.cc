@@ -8,22 +8,13 @@
 
 #include "server/engine/engine_parts.h"
 #include "server/engine/session_calls.h"
-#include "tests/support/fake_backend.h"
-#include "tests/support/reply_collector.h"
+#include "tests/support/stepped_engine_test_case.h"
 
 namespace rivulet {
 namespace {
 
-class SteppedEngineTest : public testing::Test {
+class SteppedEngineTest : public SteppedEngineTestCase {
  protected:
-  const ModelConfig config_ = FakeConfig(50, /*with_bos=*/true);
-  absl::Time now_ = absl::FromUnixSeconds(1000);
-  std::shared_ptr<FakeProbe> probe_ = std::make_shared<FakeProbe>();
-  ReplyCollector collector_;
-  std::unique_ptr<SteppedEngine> engine_ = CreateSteppedEngine(
-      config_, nullptr, std::make_unique<FakeBackend>(config_, FakeBackendOptions(), probe_),
-      EngineOptions(), [this] { return now_; });
-
   void Generate(int64_t max_tokens, absl::Time deadline = absl::InfiniteFuture()) {
     GenerateSpec spec;
     spec.prompt = {1, 2, 3};

@@ -4,29 +4,19 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "server/engine/engine_parts.h"
 #include "server/engine/session_calls.h"
-#include "tests/support/fake_backend.h"
-#include "tests/support/reply_collector.h"
+#include "tests/support/stepped_engine_test_case.h"
 
 namespace rivulet {
 namespace {
 
-class MetersTest : public testing::Test {
+class MetersTest : public SteppedEngineTestCase {
  protected:
-  const ModelConfig config_ = FakeConfig(50, /*with_bos=*/true);
-  absl::Time now_ = absl::FromUnixSeconds(1000);
-  std::shared_ptr<FakeProbe> probe_ = std::make_shared<FakeProbe>();
-  ReplyCollector collector_;
-  std::unique_ptr<SteppedEngine> engine_ = CreateSteppedEngine(
-      config_, nullptr, std::make_unique<FakeBackend>(config_, FakeBackendOptions(), probe_),
-      EngineOptions(), [this] { return now_; });
-
   const EngineMeters& meters() const { return engine_->meters(); }
   static double SumOf(const Histogram& histogram) { return histogram.Read().sum; }
   static int64_t TotalOf(const Histogram& histogram) { return histogram.Read().total(); }

@@ -106,6 +106,63 @@ TEST_F(CollectorTest, CountsOfRequestsAndErrors) {
   EXPECT_EQ(Collect().at("rivulet_backend_healthy model=tiny-elu-relu").gauge.value, 0);
 }
 
+TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
+  EngineLoad load;
+  load.refused = 1;
+  load.fed_total = 2;
+  load.tokens_total = 3;
+  load.queued = 4;
+  load.max_queue = 5;
+  load.oldest_wait = absl::Seconds(6);
+  load.tenants = 7;
+  load.cache_hits = 8;
+  load.cache_misses = 9;
+  load.cache_bytes = 10;
+  load.parked = 11;
+  load.preempted = 12;
+  load.preempted_total = 13;
+  load.cut = 14;
+  load.draining = true;
+  load.states = {.memory_bytes = 15,
+                 .writing_bytes = 16,
+                 .in_memory = 17,
+                 .on_disk = 18,
+                 .disk_bytes = 19,
+                 .forgotten = 20,
+                 .file_errors = 21};
+  engine_->SetLoad(load);
+  const auto metrics = Collect();
+  const auto expect = [&metrics](const std::string& name, double value) {
+    const auto found = metrics.find("rivulet_" + name);
+    ASSERT_NE(found, metrics.end()) << name;
+    // One of the two is set.
+    EXPECT_EQ(found->second.counter.value + found->second.gauge.value, value) << name;
+  };
+  const std::string model = " model=tiny-elu-relu";
+  expect("queue_refusals_total" + model, 1);
+  expect("prompt_tokens_total" + model, 2);
+  expect("generated_tokens_total" + model, 3);
+  expect("queue_depth" + model, 4);
+  expect("queue_limit" + model, 5);
+  expect("queue_oldest_wait_seconds" + model, 6);
+  expect("tenants" + model, 7);
+  expect("prompt_cache_lookups_total" + model + " result=hit", 8);
+  expect("prompt_cache_lookups_total" + model + " result=miss", 9);
+  expect("prompt_cache_bytes" + model, 10);
+  expect("samples_parked" + model, 11);
+  expect("samples_preempted" + model, 12);
+  expect("preemptions_total" + model, 13);
+  expect("replies_cut_total" + model, 14);
+  expect("model_draining" + model, 1);
+  expect("state_bytes" + model + " tier=memory", 15);
+  expect("state_bytes" + model + " tier=writing", 16);
+  expect("states" + model + " tier=memory", 17);
+  expect("states" + model + " tier=disk", 18);
+  expect("state_bytes" + model + " tier=disk", 19);
+  expect("states_forgotten_total" + model, 20);
+  expect("state_file_errors_total" + model, 21);
+}
+
 TEST_F(CollectorTest, BucketsOfAHistogramAreCumulativeAndEndAtInfinity) {
   engine_->mutable_meters().NoteQueueTime(absl::Milliseconds(2));
   engine_->mutable_meters().NoteQueueTime(absl::Milliseconds(300));
