@@ -10,12 +10,12 @@
 //   kTanh         tanh(x)
 //   kSquaredRelu  max(x, 0)^2                                   [So 2021]
 //
-// SwiGLU [Shazeer 2020] is kSilu of the gate times the other half; an output gate is kSilu, kSigmoid
-// or kIdentity of the gate times the output.
+// SwiGLU [Shazeer 2020] is kSilu of the gate times the other half; an output gate is kSilu,
+// kSigmoid or kIdentity of the gate times the output.
 //
 // Against double the relative error of f is below 3e-7 where |f(x)| >= 2e-36; the absolute error of
-// smaller values is below 2e-38. NaN stays NaN; silu(-infinity) is NaN too. An element's bits depend
-// on its own inputs alone. Thread: any.
+// smaller values is below 2e-38. NaN stays NaN; silu(-infinity) is NaN too. An element's bits
+// depend on its own inputs alone. Thread: any.
 // Tested by: tests/parity/activation_test.cc
 #pragma once
 

@@ -9,7 +9,7 @@
 //
 // Numerics: the sum starts at the bias and takes j in ascending order with fused multiply-adds, so
 // the bits depend on the channel's own inputs alone; several tokens in one call give the same bits
-// as as many calls of one token. Thread: any; calls on different states may run at once.
+// as calls of one token each. Thread: any; calls on different states may run at once.
 // Tested by: tests/parity/causal_conv_test.cc
 #pragma once
 

@@ -4,8 +4,8 @@
 //   y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias                     [Wu & He 2018]
 //
 // var is the biased variance. A row is `groups` groups of `size` values; columns from groups * size
-// on are left alone. Sums run over 16 virtual lanes in a fixed tree, so a group's bits depend on the
-// group alone. Thread: any. Tested by: tests/parity/group_norm_test.cc
+// on are left alone. Sums run over 16 virtual lanes in a fixed tree, so a group's bits depend on
+// the group alone. Thread: any. Tested by: tests/parity/group_norm_test.cc
 #pragma once
 
 #include <cstddef>

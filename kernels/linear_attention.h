@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear attention in its recurrent form: tokens of one session, one head, in order.
 //
-//   S <- g S + a k v^T     z <- g z + a k      no gate: g = a = 1; gate `rfa`: g = sigmoid, a = 1 - g
-//   y  = q^T S / n(q . z)                      n(x) = x + eps  or  max(x, min)
+//   S <- g S + a k v^T     z <- g z + a k   no gate: g = a = 1; gate `rfa`: g = sigmoid, a = 1 - g
+//   y  = q^T S / n(q . z)                   n(x) = x + eps  or  max(x, min)
 // with k = phi(key), q = phi(query). The state is updated BEFORE it is read: a token attends to
 // itself. [Katharopoulos 2020, eq. 16-20; gate: Peng 2021, eq. 8]. Equal to the causal masked
 // quadratic form (tested).
 //
-// Several tokens in one call give the same bits as as many calls of one token, so prefill equals
+// Several tokens in one call give the same bits as calls of one token each, so prefill equals
 // stepping. Thread: any; calls on different states may run at once. Tested by:
 // tests/parity/linear_attention_test.cc
 #pragma once

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What single kinds of the family do to token rows around the state update (recurrence.h), where no
-// operation of several kinds does it. All arrays are [rows, ..] float32; no array overlaps another. A row's bits
-// depend on that row alone.
+// operation of several kinds does it. All arrays are [rows, ..] float32; no array overlaps another.
+// A row's bits depend on that row alone.
 //
 // RotateHeads, RetNet [Su 2021, half-split]: with c, s the cosine and sine of position p times
 // 10000^(-2 i / key_dim), in q and k of each head
-//   (x_i, x_{i + half}) = (x_i c - x_{i + half} s, x_{i + half} c + x_i s)          half = key_dim / 2
+//   (x_i, x_{i + half}) = (x_i c - x_{i + half} s, x_{i + half} c + x_i s)      half = key_dim / 2
 // LowerBoundKeys, HGRN2 [Qin 2024]:
 //   w = bound + (1 - bound) sigmoid(k),  k = 1 - w,  q = silu(q)
 // StepSizes, Mamba-2 [Dao & Gu 2024]:

@@ -17,7 +17,7 @@
 // Memory traffic: S is read once and written once a call, in blocks of columns that stay in the
 // first-level cache for all tokens. Numerics: a column of S and its y depend on that column alone;
 // sums over keys run in index order, even and odd keys in an accumulator each. Several tokens in
-// one call give the same bits as as many calls of one token, so prefill equals stepping.
+// one call give the same bits as calls of one token each, so prefill equals stepping.
 // Thread: any; calls on different states may run at once.
 // Tested by: tests/parity/recurrence_test.cc
 #pragma once

@@ -25,8 +25,8 @@ inline bool IsModelName(absl::string_view name) {
 }
 
 // The name of a model in `directory` that says none: the last component of the path (of a Hugging
-// Face cache, models--OWNER--NAME/snapshots/HASH, the repository's), lower case, other characters as
-// '-', at most 64; "model" where nothing is left.
+// Face cache, models--OWNER--NAME/snapshots/HASH, the repository's), lower case, other characters
+// as '-', at most 64; "model" where nothing is left.
 inline std::string NameOfDirectory(absl::string_view directory) {
   std::vector<absl::string_view> parts = absl::StrSplit(directory, '/', absl::SkipEmpty());
   if (parts.size() >= 3 && parts[parts.size() - 2] == "snapshots" &&

@@ -20,8 +20,8 @@ struct SlotChoice {
 };
 
 // As many as take half of the `left_bytes` that weights and work space leave of `memory` ("the
-// device's 100 bytes"), at most kMostAutoSlots; at least one, whether it fits or not. The other half
-// is for kept states and paused replies, whose memory is taken later.
+// device's 100 bytes"), at most kMostAutoSlots; at least one, whether it fits or not. The other
+// half is for kept states and paused replies, whose memory is taken later.
 inline SlotChoice AutoSlots(int64_t left_bytes, size_t slot_bytes, absl::string_view memory) {
   const int64_t fit = left_bytes / 2 / static_cast<int64_t>(slot_bytes);
   if (fit >= kMostAutoSlots)

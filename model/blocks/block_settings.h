@@ -3,8 +3,8 @@
 // they mean for the mathematics.
 //
 // Every setting is honoured, harmless (training, other programs' speed, how others spell the same)
-// or refused. One that is in no list ends the parse unless it is null or false, so that nothing that
-// changes the numbers is passed over.
+// or refused. One that is in no list ends the parse unless it is null or false, so that nothing
+// that changes the numbers is passed over.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -27,8 +27,8 @@ absl::StatusOr<JsonValue> ParseSettings(absl::string_view text);
 absl::Status InvalidSetting(absl::string_view name, absl::string_view what);
 absl::Status UnsupportedSetting(absl::string_view name, absl::string_view what);
 
-// The `eos_token_id` of a config.json or generation_config.json, a number or a list; empty where there
-// is none. Errors: INVALID_ARGUMENT (INVALID_CONFIG: no token id).
+// The `eos_token_id` of a config.json or generation_config.json, a number or a list; empty where
+// there is none. Errors: INVALID_ARGUMENT (INVALID_CONFIG: no token id).
 absl::StatusOr<std::vector<int32_t>> ParseEosTokenIds(const JsonValue& config, int vocab_size);
 
 // Notes which settings were asked for. null counts as missing. Borrows the object. Thread: one.

@@ -67,7 +67,8 @@ struct BlockWeights {
   std::vector<float> final_norm, final_norm_bias;
   CpuMatrix head;  // hidden -> vocab; empty where the embedding is the head
   CpuWeightFacts facts;
-  // [key_dim] each: what makes a norm of root mean squares one of the length 1, and of key_dim^-1/2.
+  // [key_dim] each: what makes a norm of root mean squares one of the length 1, and of
+  // key_dim^-1/2.
   std::vector<float> unit_length, scaled_length;
   // [key_dim / 2], RetNet: what a position is multiplied with for the angle of each pair.
   std::vector<double> rope_frequencies;

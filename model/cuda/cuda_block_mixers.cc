@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mixers whose keys and values come from one product: gated linear attention, the delta rules,
-// Mamba-2. Equations: kernels/recurrence.h, kernels/mixer_rows.h; what stands around them is said in
-// model/cpu/block_mixers.cc.
+// Mamba-2. Equations: kernels/recurrence.h, kernels/mixer_rows.h; what stands around them is said
+// in model/cpu/block_mixers.cc.
 #include <cmath>
 
 #include "kernels/cuda/blocks/causal_conv_cuda.h"

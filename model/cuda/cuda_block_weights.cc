@@ -19,8 +19,8 @@ struct ColumnRange {
   int first, count, to;
 };
 
-// Where the columns of BlockLayer::in go. A product reads the first halves of the low-rank products,
-// so these are aligned; q, k, v stay side by side.
+// Where the columns of BlockLayer::in go. A product reads the first halves of the low-rank
+// products, so these are aligned; q, k, v stay side by side.
 std::vector<ColumnRange> PlaceColumns(const BlockColumns& host, BlockColumns* device) {
   *device = host;
   std::vector<ColumnRange> ranges;

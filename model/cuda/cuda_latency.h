@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaLatency: the steps of a run of few rows as one launch (kernels/cuda/latency/latency_cuda.h), where model
-// and device allow it. The bits are those of the graphs, so each run may take either.
+// CudaLatency: the steps of a run of few rows as one launch (kernels/cuda/latency/latency_cuda.h),
+// where model and device allow it. The bits are those of the graphs, so each run may take either.
 #pragma once
 
 #include <cstddef>

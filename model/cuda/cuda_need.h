@@ -34,7 +34,8 @@ struct CudaNeed {
   absl::Status OutOfMemory() const;
 };
 
-// Of the current device. `blocks`: the weights of a model of the family; null for others. Errors: UNAVAILABLE (CUDA_ERROR).
+// Of the current device. `blocks`: the weights of a model of the family; null for others. Errors:
+// UNAVAILABLE (CUDA_ERROR).
 absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, BlockWeights* blocks,
                                          const BackendLimits& limits,
                                          const CudaBackendOptions& options,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaNetwork: a model's forward pass on the device, as CudaSteps drives it: token rows in, raw head
-// outputs out, states advanced. Launches only; the same launches are queued directly (a first step)
-// or captured (a step).
+// CudaNetwork: a model's forward pass on the device, as CudaSteps drives it: token rows in, raw
+// head outputs out, states advanced. Launches only; the same launches are queued directly (a first
+// step) or captured (a step).
 #pragma once
 
 #include <cstdint>

@@ -5,9 +5,9 @@
 // A row's bits must depend on that row alone, and the library promises nothing of the kind. So each
 // product has one explicit algorithm, for every layer and row count, that has shown on this very
 // device, at start, that it gives a row the same bits in every place at every row count that will
-// occur (kernels/cuda/gemm/product_rows_cuda.h says how rows look). With `auto` these must be the bits of our
-// own kernel, too: then each step may take either, and the numerics id stays. With `cublaslt` they
-// are the library's, under an id that names version and algorithms.
+// occur (kernels/cuda/gemm/product_rows_cuda.h says how rows look). With `auto` these must be the
+// bits of our own kernel, too: then each step may take either, and the numerics id stays. With
+// `cublaslt` they are the library's, under an id that names version and algorithms.
 #pragma once
 
 #include <array>

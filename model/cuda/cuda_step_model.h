@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaStepModel: a model as the kernels of whole steps take it (kernels/cuda/common/step_model_cuda.h).
+// CudaStepModel: a model as the kernels of whole steps take it
+// (kernels/cuda/common/step_model_cuda.h).
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaSteps: the launches of a run: passes of a network, sampling of their outputs into records, and
-// what the next step feeds. Head outputs are made and consumed in pieces of rows, so that a large
-// vocabulary needs no more memory than a small one.
+// CudaSteps: the launches of a run: passes of a network, sampling of their outputs into records,
+// and what the next step feeds. Head outputs are made and consumed in pieces of rows, so that a
+// large vocabulary needs no more memory than a small one.
 #pragma once
 
 #include "absl/status/status.h"

@@ -34,7 +34,8 @@ class JsonFields {
   absl::StatusOr<std::string> Text(absl::string_view key) const;
   // 0 <= value <= most.
   absl::StatusOr<int32_t> Whole(absl::string_view key, int32_t most) const;
-  // Does `action` with every item of an array, in order, until one fails. Fails where it is no array.
+  // Does `action` with every item of an array, in order, until one fails. Fails where it is no
+  // array.
   absl::Status ForEach(absl::string_view key, ItemAction action) const;
   // Fails unless the member is missing or null.
   absl::Status RefuseUnlessNull(absl::string_view key) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CheckpointTensors: the tensors of a directory as save_pretrained writes it, in one model.safetensors or
-// in the shards that model.safetensors.index.json lists.
+// CheckpointTensors: the tensors of a directory as save_pretrained writes it, in one
+// model.safetensors or in the shards that model.safetensors.index.json lists.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,9 @@ class CheckpointTensors {
   // The same of out.size() elements from element `first` on. REQUIRES: the tensor has them.
   absl::Status ReadFrom(absl::string_view name, size_t first, std::span<float> out) const;
 
-  // Reads everything once, looking at every weight. Of one file its SHA-256; of shards that of their
-  // hex digests in the order of the file names. Lower-case hex. Errors: as WeightsFile::Sha256.
+  // Reads everything once, looking at every weight. Of one file its SHA-256; of shards that of
+  // their hex digests in the order of the file names. Lower-case hex. Errors: as
+  // WeightsFile::Sha256.
   absl::StatusOr<std::string> Sha256() const;
 
  private:

@@ -26,9 +26,9 @@ struct ModelDescription {
   std::string slots_choice;  // why so many
 };
 
-// Describes the model of `place`, "DIR" or "NAME=DIR", without reading a weight. `weights`: the type
-// to keep them in, as the setting of that name. Errors: those of ParseModelPlace and Model::Open;
-// DATA_LOSS (a tensor of the family that is missing, misshapen or not expected).
+// Describes the model of `place`, "DIR" or "NAME=DIR", without reading a weight. `weights`: the
+// type to keep them in, as the setting of that name. Errors: those of ParseModelPlace and
+// Model::Open; DATA_LOSS (a tensor of the family that is missing, misshapen or not expected).
 absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::string_view weights);
 
 }  // namespace rivulet

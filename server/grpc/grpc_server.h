@@ -46,7 +46,8 @@ class GrpcServer {
  public:
   // Serves from its return on, with every model that is served and, where there is one, ""
   // SERVING. `models` must outlive this object. Errors: INVALID_ARGUMENT (address; more connections
-  // than there are descriptors for; TLS files), NOT_FOUND (TLS files), UNAVAILABLE (address in use or not of this machine).
+  // than there are descriptors for; TLS files), NOT_FOUND (TLS files), UNAVAILABLE (address in use
+  // or not of this machine).
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const ServedModels* models,
                                                             const GrpcServerOptions& options);
   // Ends every call at once.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MetricsServer: answers GET /metrics over HTTP with what collector.h gathers, in the text format of
-// Prometheus.
+// MetricsServer: answers GET /metrics over HTTP with what collector.h gathers, in the text format
+// of Prometheus.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshot: a client session as bytes, to go on elsewhere or later. server/sessions/SNAPSHOT.md specifies the
-// format; nothing in it is trusted before it is checked.
+// Snapshot: a client session as bytes, to go on elsewhere or later. server/sessions/SNAPSHOT.md
+// specifies the format; nothing in it is trusted before it is checked.
 #pragma once
 
 #include <cstddef>

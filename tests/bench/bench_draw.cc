@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One draw on the CPU from head outputs of large vocabularies, by what the request asks for, and the
-// memory that a slot takes for it.
+// One draw on the CPU from head outputs of large vocabularies, by what the request asks for, and
+// the memory that a slot takes for it.
 #include <benchmark/benchmark.h>
 
 #include <cmath>

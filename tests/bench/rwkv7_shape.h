@@ -13,8 +13,8 @@ struct Rwkv7Shape {
   int decay = 64, rate = 64, value = 32, gate = 128;  // ranks of the low-rank products
 };
 
-// Writes config.json and model.safetensors, matrices in F16, into `directory`, which exists. Nothing
-// larger than a tensor is in memory. Errors: those of writing files.
+// Writes config.json and model.safetensors, matrices in F16, into `directory`, which exists.
+// Nothing larger than a tensor is in memory. Errors: those of writing files.
 absl::Status WriteRwkv7(const std::string& directory, const Rwkv7Shape& shape);
 
 }  // namespace rivulet::bench

@@ -59,7 +59,8 @@ TEST_F(CudaRecordsTest, ALogprobComesWithItsFlag) {
   EXPECT_EQ(record_.top[0].token, 7);
 }
 
-// Sequences are short, so they come again; a record of the round before must not pass for a new one.
+// Sequences are short, so they come again; a record of the round before must not pass for a new
+// one.
 TEST_F(CudaRecordsTest, WhenSequencesComeAgainOldRecordsAreGone) {
   const uint32_t first = records_.NextSequence();
   records_.records()[1].word = CudaRecord::Word(9, 0, first);

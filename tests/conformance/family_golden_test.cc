@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models of the family against their float64 goldens (make_family.py), and the promises of the seam
 // that their states must keep: prefill is stepping, threads and batches change no bit, a state that
-// was read and written continues with the same bits. RIVULET_FAMILY_DIR adds a folder of model directories.
+// was read and written continues with the same bits. RIVULET_FAMILY_DIR adds a folder of model
+// directories.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

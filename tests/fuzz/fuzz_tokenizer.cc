@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a text, for byte-level BPE with two ways to cut and for a World vocabulary: one typed
-// error, or tokens that spell the text again, with spans within it, at a cost near linear.
+// Any bytes as a text, for byte-level BPE with two ways to cut and for a World vocabulary: one
+// typed error, or tokens that spell the text again, with spans within it, at a cost near linear.
 #include <memory>
 #include <string>
 #include <utility>

@@ -289,6 +289,14 @@ struct Plain {
                     errors.append(f"{relative(path)}: {link}")
         self.assertEqual(errors, [])
 
+    def test_comments_are_at_most_100_columns_wide(self):
+        """Columns that clang-format leaves to us: it does not reflow comments."""
+        wide = re.compile(r"^(?=.{101}) *//.*$", re.M)
+        self.assertTrue(wide.search("  // " + "x" * 96))
+        self.assertFalse(wide.search("  // " + "x" * 95 + "\n" + "x" * 101))
+        comments = {relative(p): wide.findall(t) for p, t in TEXTS.items() if p.suffix in (".h", ".cc", ".cu", ".proto")}
+        self.assertEqual({name: lines for name, lines in comments.items() if lines}, {})
+
     @unittest.skipUnless(shutil.which("clang-format-14"), "clang-format-14 is not installed")
     def test_format(self):
         files = [str(p) for p in SOURCES if p.suffix in (".h", ".cc", ".cu")]

@@ -20,8 +20,8 @@ using rivulet::testing::SameBits;
 constexpr int kRows = 6, kHeads = 3, kPadding = 3;
 
 // Arrays that an operation changes, each of `columns` columns and a padding, and those that it only
-// reads. Applies the operation to all rows on host and device, and demands that they agree, that the
-// padding stays, and that a row alone has the bits it has among others.
+// reads. Applies the operation to all rows on host and device, and demands that they agree, that
+// the padding stays, and that a row alone has the bits it has among others.
 class Rows {
  public:
   using Arrays = std::vector<float*>;

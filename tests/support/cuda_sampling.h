@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of kernels/cuda/sample/sample_cuda.h share: slots and heads in host terms, and the host's results.
+// What tests of kernels/cuda/sample/sample_cuda.h share: slots and heads in host terms, and the
+// host's results.
 #pragma once
 
 #include <algorithm>

@@ -4,9 +4,9 @@
 //
 // S of one head in registers, sums in the order of linear_attention_shape_cuda.h. A warp owns
 // kColumns of the value_dim columns and all features; a lane owns four columns and every
-// kLanesDown-th feature, so that a load of the warp covers whole rows of S. The warps of one head (a *team*) share the feature maps of kTokens tokens at a time in
-// shared memory. z, a value a feature, is kept by every warp of the team; the first one writes it
-// back.
+// kLanesDown-th feature, so that a load of the warp covers whole rows of S. The warps of one head
+// (a *team*) share the feature maps of kTokens tokens at a time in shared memory. z, a value a
+// feature, is kept by every warp of the team; the first one writes it back.
 #include <cstdint>
 
 #include "kernels/cuda/attention/feature_map_cuda.h"

@@ -2,9 +2,9 @@
 // Causal convolution on the GPU: the equation of causal_conv.h for all segments and channels of one
 // layer.
 //
-// One thread takes a channel of a segment: it holds the last inputs in registers, and loads those of
-// four tokens at once. Sums run as on the CPU, so without SiLU the bits are the CPU's. A token has
-// the same bits whether prefilled or stepped, in any company.
+// One thread takes a channel of a segment: it holds the last inputs in registers, and loads those
+// of four tokens at once. Sums run as on the CPU, so without SiLU the bits are the CPU's. A token
+// has the same bits whether prefilled or stepped, in any company.
 // Cost: 8 channels bytes a token, 8 (width - 1) channels bytes of state a segment.
 // Tested by: tests/parity/cuda_causal_conv_test.cc
 #pragma once

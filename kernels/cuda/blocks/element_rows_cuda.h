@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations, gates and decays on the GPU: the equations and arguments of activation.h and decay.h,
-// with device pointers. Results differ from the CPU's by a few units in the last place, because expf
-// does. An element's bits depend on its own inputs alone.
+// Activations, gates and decays on the GPU: the equations and arguments of activation.h and
+// decay.h, with device pointers. Results differ from the CPU's by a few units in the last place,
+// because expf does. An element's bits depend on its own inputs alone.
 // Cost: 8 bytes an element, 4 more with `times`.
 // Tested by: tests/parity/cuda_element_rows_test.cc
 #pragma once

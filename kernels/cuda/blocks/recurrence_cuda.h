@@ -7,14 +7,14 @@
 //
 // Mamba-2 has skip, and its step size as beta.
 //
-// One warp takes some columns of a head of a segment: 32 up to 64 keys, 16 up to 128, 8 up to 256, 4
-// up to 512. Its part of S stays in registers across the segment's tokens: S is read once and
+// One warp takes some columns of a head of a segment: 32 up to 64 keys, 16 up to 128, 8 up to 256,
+// 4 up to 512. Its part of S stays in registers across the segment's tokens: S is read once and
 // written once a call, whatever their number. What the keys of a token need comes through shared
 // memory, loaded one token ahead.
 //
 // Numerics: a sum over keys runs over a lane's keys in index order, then over the lanes in a fixed
 // butterfly. So the bits of a column depend on that column alone, and several tokens in one call
-// give the same bits as as many calls of one token. They are not the CPU's bits, whose sums have
+// give the same bits as calls of one token each. They are not the CPU's bits, whose sums have
 // another order.
 // Cost: 8 key_dim value_dim bytes a segment and head; flop as on the CPU.
 // Tested by: tests/parity/cuda_recurrence_test.cc

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints: the kept states that requests continue from, and those that they leave.
 //
-//   Find ──(in a file)── TakeFetched ──> the request gets slots ── KeepAfterRun ... SaveSoon ── Save
+//   Find ──(in a file)── TakeFetched ──> the request has slots ── KeepAfterRun ... SaveSoon ── Save
 //
 // A request continues from the latest state that is kept of its session or of a cached prompt. It
 // keeps states on its way, and one of a session leaves its last state there: the session is free
@@ -50,8 +50,8 @@ class Checkpoints {
     Request* request;
     FoundState found;  // blob null: it could not be read, so Find has to look again
   };
-  // The states that have been read since, in the order of the calls of Find. True: the disk tier had
-  // done something.
+  // The states that have been read since, in the order of the calls of Find. True: the disk tier
+  // had done something.
   bool TakeFetched(std::vector<Fetched>* fetched);
   // A state in memory that saves more than request->start, which requests that began alike may have
   // left since; nullopt: none.

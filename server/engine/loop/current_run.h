@@ -49,8 +49,8 @@ class CurrentRun {
 
   // `sequence` has ended: it gets no more records, and its row is not to be taken.
   void Drop(Sequence* sequence);
-  // Once the run is complete: the sequence of the next row, in row order, which leaves the run; null:
-  // all have been taken.
+  // Once the run is complete: the sequence of the next row, in row order, which leaves the run;
+  // null: all have been taken.
   Sequence* TakeDone();
 
  private:

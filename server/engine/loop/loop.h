@@ -12,8 +12,8 @@
 // callers: they return what is to be begun or ended.
 //
 // Invariants: a request is handed to the emitter with its end exactly once, after which the loop
-// holds no pointer to it. A backend error poisons the loop: everything ends with UNAVAILABLE, and so
-// does what still comes.
+// holds no pointer to it. A backend error poisons the loop: everything ends with UNAVAILABLE, and
+// so does what still comes.
 #pragma once
 
 #include <cstdint>

@@ -24,15 +24,15 @@ class ReaderGate {
 
   // Pauses the reply of `request` if its reader has become slow. True: it is paused from now on.
   bool Pause(Request* request, absl::Time now);
-  // Lets those go on that were read since. Returns those of them that have no slots and wait for some
-  // from now on, the one paused longest first.
+  // Lets those go on that were read since. Returns those of them that have no slots and wait for
+  // some from now on, the one paused longest first.
   std::vector<Request*> Resume();
   // When `request` is to be ended because nobody reads it.
   absl::Time EndsAt(const Request& request) const;
   absl::Duration timeout() const { return timeout_; }
-  // Paused replies that should give up their slots so that `needed` more become free, the one paused
-  // longest first: as many as that takes and as have room beside the `parked` samples whose states
-  // are in host memory already.
+  // Paused replies that should give up their slots so that `needed` more become free, the one
+  // paused longest first: as many as that takes and as have room beside the `parked` samples whose
+  // states are in host memory already.
   std::vector<Request*> Yielding(int needed, int parked) const;
   bool empty() const { return paused_.empty(); }
   // `request` ends.

@@ -15,8 +15,8 @@
 
 namespace rivulet {
 
-// Thread: the loop. Requests are borrowed: one that ends while it waits must Leave, one that has the
-// session is followed by Release.
+// Thread: the loop. Requests are borrowed: one that ends while it waits must Leave, one that has
+// the session is followed by Release.
 class SessionGate {
  public:
   // `states` is borrowed and outlives it.

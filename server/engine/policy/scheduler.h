@@ -7,10 +7,10 @@
 // prefill_tokens_busy tokens to each of their steps, and that is all that they delay them.
 //
 // Where more sequences want a row than the backend has, the tenants take turns, first the one that
-// was served longest ago, until the rows are used up. Within a tenant the sequences with the largest
-// claim go first: the runs since it was served last, times 4 for high priority, 2 for normal, 1 for
-// low; with equal claims, the ones admitted first. So where a high one gets a row in every n-th
-// run, a low one gets one in about every 4n-th.
+// was served longest ago, until the rows are used up. Within a tenant the sequences with the
+// largest claim go first: the runs since it was served last, times 4 for high priority, 2 for
+// normal, 1 for low; with equal claims, the ones admitted first. So where a high one gets a row in
+// every n-th run, a low one gets one in about every 4n-th.
 //
 // A run is one step long while a prompt is being fed or a row must be looked at after each step;
 // else as long as the backend likes, so that the cost of a Submit is hidden. While requests wait

@@ -40,7 +40,8 @@ class RequestLife {
   void Go(State to);
   // Its reader has become slow. REQUIRES: it holds slots and is not paused.
   void Pause(absl::Time now);
-  // Its reader has read. True: it was parked, and waits for slots from now on. REQUIRES: it is paused.
+  // Its reader has read. True: it was parked, and waits for slots from now on. REQUIRES: it is
+  // paused.
   bool Resume();
 
   // Since when; absent: it is not paused.

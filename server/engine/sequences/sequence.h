@@ -32,8 +32,8 @@ class Sequence {
   Request* const request;
   Slot slot = kGuardSlot;
   bool ended = false;  // has given its slot back
-  // Kept by CurrentRun: its row of the outstanding run, or -1; the number of the last run that it had
-  // a row in; whether it is noted already as one that got records.
+  // Kept by CurrentRun: its row of the outstanding run, or -1; the number of the last run that it
+  // had a row in; whether it is noted already as one that got records.
   int row = -1;
   uint64_t last_served = 0;
   bool got_records = false;

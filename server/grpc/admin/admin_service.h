@@ -68,8 +68,8 @@ class AdminService final : public RpcService {
 class AdminServer {
  public:
   // Serves from its return on. `control` must outlive this object; `listen` is HOST:PORT. Errors:
-  // INVALID_ARGUMENT (address, TLS files), NOT_FOUND (TLS files), UNAVAILABLE (address in use or not
-  // of this machine).
+  // INVALID_ARGUMENT (address, TLS files), NOT_FOUND (TLS files), UNAVAILABLE (address in use or
+  // not of this machine).
   static absl::StatusOr<std::unique_ptr<AdminServer>> Create(ModelControl* control,
                                                              const std::string& listen,
                                                              const TlsFiles& tls, bool reflection);

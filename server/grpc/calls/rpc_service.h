@@ -29,8 +29,8 @@ namespace rivulet {
 // Thread: one, until the gRPC server that it is registered with starts.
 class RpcService : public grpc::Service {
  protected:
-  // `full_name`: of the service, as in the generated code. `errors`: where messages that do not parse
-  // are counted, as in status_map.h; it outlives the gRPC server.
+  // `full_name`: of the service, as in the generated code. `errors`: where messages that do not
+  // parse are counted, as in status_map.h; it outlives the gRPC server.
   RpcService(const char* full_name, ErrorCounts* errors);
 
   // Every method of the service has its handler in `self`, a member function that takes and returns

@@ -33,8 +33,8 @@ absl::StatusOr<std::vector<int32_t>> ImageTokens(const std::string& values, cons
   return tokens;
 }
 
-// The tokens of a oneof with tokens, text and image_values; none where it is not set. `position`: as
-// for TokensOfText.
+// The tokens of a oneof with tokens, text and image_values; none where it is not set. `position`:
+// as for TokensOfText.
 template <typename Request>
 absl::StatusOr<GivenTokens> TokensOf(const Request& request, const Model& model,
                                      absl::string_view oneof, std::optional<int64_t> position) {

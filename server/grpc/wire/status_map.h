@@ -19,8 +19,8 @@ inline constexpr absl::string_view kErrorDomain = "rivulet";
 //   ErrorInfo{reason, domain}   always; without a reason it gets one from its code, as "CANCELLED"
 //   BadRequest{field, message}  where the Status names a field
 //   RetryInfo{delay}            where the Status says when to try again
-// OK maps to OK without details. An error is counted in `errors`, by its code and reason; null where
-// nobody counts: errors of AdminService. Thread: any.
+// OK maps to OK without details. An error is counted in `errors`, by its code and reason; null
+// where nobody counts: errors of AdminService. Thread: any.
 grpc::Status ToGrpc(const absl::Status& status, ErrorCounts* errors);
 
 // The same as a message. REQUIRES: `status` is not OK.

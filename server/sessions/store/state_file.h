@@ -5,7 +5,8 @@
 //   1 meta   texts: SHA-256 of the weights, of config.json, numerics id, owner; u64 number, floats
 //   2 state  float32 values, cut into sections of 1 MiB, the last one shorter
 //
-// Unlike a snapshot (server/sessions/snapshot.h) it says nothing of a session and is of no use to others.
+// Unlike a snapshot (server/sessions/snapshot.h) it says nothing of a session and is of no use to
+// others.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshots that an earlier build wrote (tests/e2e/server/snapshots/README.md): restored, kept as they
-// were, and gone on with to the tokens that the earlier build drew.
+// Snapshots that an earlier build wrote (tests/e2e/server/snapshots/README.md): restored, kept as
+// they were, and continued with the tokens that the earlier build drew.
 #include <gtest/gtest.h>
 
 #include <fstream>
