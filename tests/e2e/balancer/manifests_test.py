@@ -2,6 +2,7 @@
 """deploy/compose.yaml, deploy/k8s and deploy/systemd against their schemas, and what their values must have to do with each other."""
 
 import configparser
+import copy
 import json
 import os
 import pathlib
@@ -12,7 +13,8 @@ import sys
 import tempfile
 import unittest
 
-from command import BIN_DIR, SOURCE_DIR
+from authority import Authority
+from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, Server
 
 try:
     import jsonschema
@@ -34,6 +36,7 @@ COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 MANIFESTS = {
     name: list(yaml.safe_load_all((DEPLOY / f"k8s/{name}.yaml").read_text())) for name in ("replicas", "balancer")
 }
+COMPONENTS = ("tls", "autoscaling")
 MARGIN = 5  # seconds that are left when all that was planned for an end has taken its full time
 
 
@@ -84,14 +87,78 @@ def interpolated(text: str) -> str:
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
 
 
+def patched(document, operations: list[dict]):
+    """`document` after the operations of a JSON patch (RFC 6902): those that the components use."""
+    document = copy.deepcopy(document)
+    for operation in operations:
+        *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        parent = document
+        for part in path:
+            parent = parent[int(part) if isinstance(parent, list) else part]
+        if isinstance(parent, list):
+            if operation["op"] == "add":
+                parent.insert(len(parent) if last == "-" else int(last), operation["value"])
+                continue
+            last = int(last)
+        elif (last in parent) != (operation["op"] != "add"):
+            raise ValueError(f"{operation}: is there already, or not there")
+        if operation["op"] == "remove":
+            del parent[last]
+        else:
+            parent[last] = operation["value"]
+    return document
+
+
+def kustomized(components) -> list[dict]:
+    """All manifests with the components of deploy/k8s/kustomization.yaml, as `kubectl kustomize` makes them."""
+    manifests = MANIFESTS["replicas"] + MANIFESTS["balancer"]
+    for name in components:
+        component = yaml.safe_load((DEPLOY / f"k8s/{name}/kustomization.yaml").read_text())
+        for resource in component.get("resources", []):
+            manifests = manifests + list(yaml.safe_load_all((DEPLOY / f"k8s/{name}/{resource}").read_text()))
+        for patch in component["patches"]:
+            place = [i for i, m in enumerate(manifests) if (m["kind"], m["metadata"]["name"]) == (patch["target"]["kind"], patch["target"]["name"])]
+            (index,) = place
+            manifests = [*manifests[:index], patched(manifests[index], yaml.safe_load(patch["patch"])), *manifests[index + 1:]]
+    return manifests
+
+
+def find(manifests, kind: str, name: str) -> dict:
+    (found,) = [manifest for manifest in manifests if (manifest["kind"], manifest["metadata"]["name"]) == (kind, name)]
+    return found
+
+
 class KubernetesTest(unittest.TestCase):
     def test_every_manifest_keeps_to_the_schema_of_every_version(self):
         versions = [v for v in kubernetes_validate.utils.all_versions() if tuple(map(int, v.split(".")[:2])) >= KUBERNETES]
         self.assertGreater(len(versions), 3)
-        for manifest in MANIFESTS["replicas"] + MANIFESTS["balancer"]:
+        base = MANIFESTS["replicas"] + MANIFESTS["balancer"]
+        changed = [manifest for manifest in kustomized(COMPONENTS) if manifest not in base]
+        self.assertGreater(len(changed), 3)
+        for manifest in base + changed:
             for version in versions:
                 with self.subTest(kind=manifest["kind"], name=manifest["metadata"]["name"], version=version):
                     kubernetes_validate.validate(manifest, version, strict=True)
+
+    def test_the_kustomization_lists_every_manifest_and_component(self):
+        listed = yaml.safe_load((DEPLOY / "k8s/kustomization.yaml").read_text())
+        self.assertEqual(listed["resources"], [f"{name}.yaml" for name in MANIFESTS])
+        self.assertEqual(re.findall(r"^#  - (\w+)$", (DEPLOY / "k8s/kustomization.yaml").read_text(), re.M), list(COMPONENTS))
+
+    @unittest.skipIf(shutil.which("kubectl") is None, "the patches are applied by this test alone, without kubectl")
+    def test_kubectl_makes_the_same_of_the_components(self):
+        for components in ((), COMPONENTS):
+            with self.subTest(components=components), tempfile.TemporaryDirectory() as folder:
+                shutil.copytree(DEPLOY / "k8s", folder, dirs_exist_ok=True)
+                path = pathlib.Path(folder) / "kustomization.yaml"
+                path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "components": list(components)}))
+                done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, env={**os.environ, "HOME": folder})
+                self.assertEqual(done.returncode, 0, done.stderr)
+
+                def key(manifest):
+                    return manifest["kind"], manifest["metadata"]["name"]
+
+                self.assertEqual(sorted(yaml.safe_load_all(done.stdout), key=key), sorted(kustomized(components), key=key))
 
     def test_selectors_find_their_pods(self):
         for name in MANIFESTS:
@@ -101,10 +168,11 @@ class KubernetesTest(unittest.TestCase):
             self.assertEqual(of_kind(name, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"], labels)
         policy = of_kind("replicas", "NetworkPolicy")["spec"]
         self.assertEqual(policy["podSelector"]["matchLabels"], of_kind("replicas", "Service")["spec"]["selector"])
-        (rule,) = policy["ingress"]
-        (source,) = rule["from"]
+        calls, scrapes = policy["ingress"]
+        (source,) = calls["from"]
         self.assertEqual(source["podSelector"]["matchLabels"], of_kind("balancer", "Service")["spec"]["selector"])
-        self.assertEqual([p["port"] for p in rule["ports"]], [int(dockerfile("EXPOSE"))])
+        self.assertEqual([p["port"] for p in calls["ports"]], [int(dockerfile("EXPOSE"))])
+        self.assertEqual([p["port"] for p in scrapes["ports"]], [port(settings(container("replicas")["args"])["metrics-listen"])])
 
     def test_a_pod_gets_the_time_that_its_end_may_take(self):
         server = settings(container("replicas")["args"])
@@ -128,8 +196,13 @@ class KubernetesTest(unittest.TestCase):
         self.assertEqual(port(settings(container("replicas")["args"])["listen"]), exposed)
         self.assertEqual(port(self.environment()["RIVULET_REPLICAS"]), exposed)
         for name, expected in (("replicas", exposed), ("balancer", port(self.environment()["RIVULET_LISTEN"]))):
-            (declared,) = container(name)["ports"]
+            declared, *more = container(name)["ports"]
             self.assertEqual(declared["containerPort"], expected)
+            if name == "replicas":  # prometheus-kubernetes.yml looks for this name
+                metrics = port(settings(container(name)["args"])["metrics-listen"])
+                self.assertEqual(more, [{"name": "metrics", "containerPort": metrics}])
+                annotations = of_kind(name, "Deployment")["spec"]["template"]["metadata"]["annotations"]
+                self.assertEqual(annotations["prometheus.io/port"], str(metrics))
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 (action,) = [value for value in container(name)[probe].values() if isinstance(value, dict)]
                 self.assertEqual(action["port"], expected, probe)
@@ -177,6 +250,68 @@ class KubernetesTest(unittest.TestCase):
         readme = (DEPLOY / "k8s/README.md").read_text()
         self.assertIn(f"create configmap {volume['configMap']['name']} --from-file=deploy/haproxy/haproxy.cfg", readme)
         self.assertIn(f"`{pod('replicas')['volumes'][0]['persistentVolumeClaim']['claimName']}`", readme)
+
+    def test_the_autoscaler_stays_within_what_haproxy_can_reach(self):
+        manifests = kustomized(COMPONENTS)
+        deployment = find(manifests, "Deployment", "rivulet-replica")
+        self.assertNotIn("replicas", deployment["spec"])
+        scaler = find(manifests, "HorizontalPodAutoscaler", "rivulet-replica")["spec"]
+        self.assertEqual((scaler["scaleTargetRef"]["kind"], scaler["scaleTargetRef"]["name"]), ("Deployment", "rivulet-replica"))
+        (places,) = re.findall(r"server-template replica- 1-(\d+)", HAPROXY)
+        self.assertLessEqual(scaler["maxReplicas"] + deployment["spec"]["strategy"]["rollingUpdate"]["maxSurge"], int(places))
+        self.assertGreaterEqual(scaler["minReplicas"], of_kind("replicas", "Deployment")["spec"]["replicas"])
+
+    def test_with_tls_the_replica_starts_and_its_probes_succeed(self):
+        manifests = kustomized(["tls"])
+        spec = find(manifests, "Deployment", "rivulet-replica")["spec"]["template"]["spec"]
+        (replica,) = spec["containers"]
+        added = [flag for flag in replica["args"] if flag not in container("replicas")["args"]]
+        with tempfile.TemporaryDirectory() as folder:
+            authority = Authority(pathlib.Path(folder), "ca")
+            certificate, key = authority.sign("replica")
+            files = {"/tls/tls.crt": str(certificate), "/tls/tls.key": str(key), "/tls/ca.crt": str(authority.pem)}
+
+            def here(word):
+                for path, file in files.items():
+                    word = word.replace(path, file)
+                return word.replace("rivulet-replica", "rivulet.test")
+
+            (secret,) = [volume["secret"] for volume in spec["volumes"] if volume["name"] == "tls"]
+            self.assertEqual(secret["secretName"], "rivulet-replica-tls")
+            self.assertIn({"name": "tls", "mountPath": "/tls", "readOnly": True}, replica["volumeMounts"])
+            with Server(CONFORMANCE / "tiny-rfa", args=["--threads", "1", *map(here, added)]) as server:
+                for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                    self.assertNotIn("grpc", replica[probe])
+                    program, *arguments = [here(word) for word in replica[probe]["exec"]["command"]]
+                    self.assertGreater(replica[probe]["timeoutSeconds"], float(arguments[arguments.index("--deadline") + 1]))
+                    target = arguments.index("--target") + 1
+                    self.assertEqual(port(arguments[target]), int(dockerfile("EXPOSE")))
+                    arguments[target] = server.target
+                    arguments[arguments.index("--deadline") + 1] = "60"  # of a busy machine
+                    done = subprocess.run([BIN_DIR / program, *arguments], capture_output=True, text=True)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_with_tls_the_balancer_reads_what_the_secrets_hold(self):
+        manifests = kustomized(["tls"])
+        spec = find(manifests, "Deployment", "rivulet-balancer")["spec"]["template"]["spec"]
+        (balancer,) = spec["containers"]
+        variables = {variable["name"]: variable.get("value") for variable in balancer["env"]}
+        mounts = {mount["mountPath"]: mount["name"] for mount in balancer["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        secrets = {}
+        for variable in ("RIVULET_REPLICA_TLS_CA", "RIVULET_TLS_CERT"):
+            self.assertIn(variable, HAPROXY)
+            folder, _, file = variables[variable].rpartition("/")
+            secrets.setdefault(volumes[mounts[folder]]["secret"]["secretName"], []).append(file)
+        self.assertEqual(secrets, {"rivulet-replica-tls": ["ca.crt"], "rivulet-balancer-tls": ["tls.pem"]})
+        readme = (DEPLOY / "k8s/README.md").read_text()
+        for secret, files in secrets.items():
+            self.assertRegex(readme, rf"secret (generic|tls) {secret}\b[^`]*{re.escape(files[0])}")
+        self.assertEqual(volumes["tls-replica"]["secret"]["items"], [{"key": "ca.crt", "path": "ca.crt"}])
+        (service,) = find(manifests, "Service", "rivulet")["spec"]["ports"]
+        listen = port(variables["RIVULET_TLS_LISTEN"])
+        self.assertEqual(service, {"name": "grpcs", "port": listen, "targetPort": "grpcs"})
+        self.assertIn({"name": "grpcs", "containerPort": listen}, balancer["ports"])
 
     def environment(self):
         return {variable["name"]: variable.get("value") for variable in container("balancer")["env"]}
@@ -233,6 +368,10 @@ class ComposeTest(unittest.TestCase):
             self.assertEqual(service["cap_drop"], ["ALL"], name)
             self.assertEqual(service["security_opt"], ["no-new-privileges:true"], name)
             for mount in service.get("volumes", []):
+                if mount["type"] == "volume":
+                    self.assertEqual((name, mount["source"]), ("prometheus", mount["source"]))
+                    self.assertIn(mount["source"], COMPOSE["volumes"])
+                    continue
                 self.assertIs(mount["read_only"], True, name)
                 self.assertTrue((DEPLOY / interpolated(mount["source"])).exists(), mount)
 
@@ -240,6 +379,22 @@ class ComposeTest(unittest.TestCase):
         (connections,) = re.findall(r"^\s*maxconn (\d+)$", HAPROXY, re.M)
         for replica in self.replicas().values():
             self.assertGreaterEqual(replica["ulimits"]["nofile"], 4 * int(connections))
+
+    def test_prometheus_scrapes_the_replicas_and_is_published_on_loopback(self):
+        service = COMPOSE["services"]["prometheus"]
+        options = dict(option.lstrip("-").split("=", 1) for option in service["command"])
+        bind, data = service["volumes"]
+        path = DEPLOY / bind["source"] / pathlib.PurePosixPath(options["config.file"]).relative_to(bind["target"])
+        (job,) = yaml.safe_load(path.read_text())["scrape_configs"]
+        (static,) = job["static_configs"]
+        expected = [f"{name}:{port(settings(replica['command'])['metrics-listen'])}" for name, replica in self.replicas().items()]
+        self.assertEqual(static["targets"], expected)
+        self.assertEqual(options["storage.tsdb.path"], data["target"])
+        (published,) = [interpolated(entry) for entry in service["ports"]]
+        self.assertTrue(published.startswith("127.0.0.1:"), "published beyond loopback unless told so")
+        for replica in self.replicas().values():
+            self.assertTrue(set(service["networks"]) & set(replica["networks"]))
+        self.assertFalse(all(COMPOSE["networks"][network].get("internal") for network in service["networks"]))
 
     def test_the_image_and_the_commands_exist(self):
         for replica in self.replicas().values():
