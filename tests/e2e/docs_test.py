@@ -60,11 +60,11 @@ class Page:
         return re.sub(r"127\.0\.0\.1:(\d+)", replaced, text)
 
     def start(self, text: str) -> None:
-        """Starts a server and waits until it listens."""
+        """Starts a server, ours or Prometheus, and waits until it listens."""
         server = subprocess.Popen(["bash", "-ec", f"exec {text}"], cwd=self.root, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.servers.append(server)
         for line in server.stderr:
-            if '"event":"listening"' in line:
+            if '"event":"listening"' in line or "Server is ready to receive web requests" in line:
                 return
         raise AssertionError(f"the server did not start: {text}")
 
