@@ -72,7 +72,6 @@ class Prometheus:
     """Prometheus with the configuration of deploy/ and intervals of a second. `target` is the metrics port of its only pod."""
 
     def __init__(self, target, folder):
-        self.address = free_address()
         config = yaml.safe_load((DEPLOY / "prometheus/prometheus-kubernetes.yml").read_text())
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(DEPLOY / "prometheus" / name) for name in config["rule_files"]]
@@ -81,13 +80,26 @@ class Prometheus:
         job["static_configs"] = [discovered(target, "metrics"), discovered("127.0.0.1:1", "grpc")]
         path = pathlib.Path(folder) / "prometheus.yml"
         path.write_text(yaml.safe_dump(config))
-        command = ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={folder}/data", f"--web.listen-address={self.address}"]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.start([f"--config.file={path}", f"--storage.tsdb.path={folder}/data"])
+
+    def start(self, flags):
+        """Returns once it is ready. It cannot choose a port itself, so another process may take the one that is free now."""
+        for _ in range(5):
+            self.address = free_address()
+            command = ["prometheus", *flags, f"--web.listen-address={self.address}"]
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            end = time.monotonic() + LIMIT
+            while self.process.poll() is None and time.monotonic() < end:
+                if self.get("status/buildinfo") is not None:
+                    return
+                time.sleep(0.1)
+            self.end()
+        raise RuntimeError("Prometheus ends, or does not answer, on five ports")
 
     def get(self, path, **parameters):
         """`data` of the answer, or None while it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=LIMIT) as reply:
+            with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as reply:
                 return json.load(reply)["data"]
         except urllib.error.HTTPError as error:
             if error.code == 503:  # it starts
