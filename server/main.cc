@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// rivulet-server: flags, serve, drain on SIGTERM or SIGINT, ignore SIGHUP. Exit codes: 0 good, 1
-// our bug, 2 bad usage, input or model, 3 backend absent or failed, address unavailable, or a
-// listener that answers nobody. On failure to start stderr holds one line and no log.
+// rivulet-server: flags, serve, drain on SIGTERM or SIGINT, read the file of keys again on SIGHUP.
+// Exit codes: 0 good, 1 our bug, 2 bad usage, input or model, 3 backend absent or failed, address
+// unavailable, or a listener that answers nobody. On failure to start stderr holds one line and no
+// log.
 #include <pthread.h>
 #include <signal.h>
 
@@ -47,9 +48,10 @@ int Fail(const absl::Status& status) {
   return ExitCode(status);
 }
 
-// Waits for `duration`, or for a signal of `signals`, which it returns; 0 without one. SIGHUP,
-// which a terminal sends when it closes, is logged and ignored.
-int AwaitSignal(const sigset_t& signals, absl::Duration duration) {
+// Waits for `duration`, or for a signal of `signals`, which it returns; 0 without one. On SIGHUP
+// the server reads its file of keys again; without keys it is logged and ignored, as a terminal
+// sends it when it closes.
+int AwaitSignal(const sigset_t& signals, absl::Duration duration, Server* server) {
   constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
   const absl::Time end = absl::Now() + duration;
   do {
@@ -58,14 +60,18 @@ int AwaitSignal(const sigset_t& signals, absl::Duration duration) {
     const int signal = sigtimedwait(&signals, nullptr, &timeout);
     LogSuppressed();
     if (signal > 0 && signal != SIGHUP) return signal;
-    if (signal == SIGHUP) LogLimited(LogLevel::kInfo, "sighup", {{"action", "ignored"}});
+    if (signal == SIGHUP) {
+      const bool reloaded = server->ReloadKeys();
+      LogLimited(LogLevel::kInfo, "sighup",
+                 {{"action", std::string(reloaded ? "keys read again" : "ignored")}});
+    }
   } while (absl::Now() < end);
   return 0;
 }
 
 // Waits for `duration`; a signal of `signals` meanwhile ends the process at once.
-void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration) {
-  if (AwaitSignal(signals, duration) == 0) return;
+void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration, Server* server) {
+  if (AwaitSignal(signals, duration, server) == 0) return;
   Log(LogLevel::kWarning, "stopped", {{"reason", "second signal"}});
   std::_Exit(0);
 }
@@ -85,14 +91,14 @@ void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration) {
 // once a backend has failed.
 void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Server* server) {
   int signal = 0;
-  while ((signal = AwaitSignal(signals, absl::Milliseconds(200))) == 0) {
+  while ((signal = AwaitSignal(signals, absl::Milliseconds(200), server)) == 0) {
     if (server->failed()) EndFailed(server);
   }
   if (config.drain_delay_seconds > 0) {
     Log(LogLevel::kInfo, "leaving",
         {{"signal", int64_t{signal}}, {"seconds", int64_t{config.drain_delay_seconds}}});
     server->AnnounceDrain();
-    WaitUnlessSignal(signals, absl::Seconds(config.drain_delay_seconds));
+    WaitUnlessSignal(signals, absl::Seconds(config.drain_delay_seconds), server);
   }
   Log(LogLevel::kInfo, "draining",
       {{"signal", int64_t{signal}}, {"seconds", int64_t{config.drain_seconds}}});
@@ -102,7 +108,7 @@ void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Serve
     all_ended = server->Drain(absl::Now() + absl::Seconds(config.drain_seconds));
     done = true;
   });
-  while (!done) WaitUnlessSignal(signals, absl::Milliseconds(50));
+  while (!done) WaitUnlessSignal(signals, absl::Milliseconds(50), server);
   drain.join();
   LogSuppressed(true);
   Log(LogLevel::kInfo, "stopped", {{"all_replies_ended", all_ended}});

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -23,6 +24,7 @@
 #include "server/grpc/grpc_server.h"
 #include "server/health/health_watch.h"
 #include "server/health/listener_watch.h"
+#include "server/keys/key_ring.h"
 #include "server/log.h"
 #include "server/metrics/metrics_server.h"
 #include "server/model_loader.h"
@@ -185,6 +187,10 @@ std::string BoundAddress(const std::string& listen, int port) {
   return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
 
+bool IsLoopback(absl::string_view host) {
+  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& config) {
@@ -192,6 +198,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   RIVULET_ASSIGN_OR_RETURN(std::string snapshot_key, ReadSnapshotKey(config.snapshot_key_file));
   RIVULET_RETURN_IF_ERROR(CheckRepositories(config.model_repositories));
   std::unique_ptr<Server> server(new Server);
+  if (!config.keys_file.empty()) {
+    RIVULET_ASSIGN_OR_RETURN(server->keys_, KeyRing::Create(config.keys_file, absl::Now()));
+  }
   RIVULET_ASSIGN_OR_RETURN(const auto models, LoadModels(config.models));
   RIVULET_ASSIGN_OR_RETURN(WarmFiles warm_files, WarmFiles::Read(config, snapshot_key));
   const auto warm = std::make_shared<const WarmFiles>(std::move(warm_files));
@@ -209,6 +218,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   GrpcServerOptions options;
   options.listen = config.listen;
   options.tls = TlsFilesOf(config);
+  options.keys = server->keys_.get();
   options.reflection = config.reflection;
   options.max_message_bytes = config.max_message_mib << 20;
   options.max_streams = config.max_streams;
@@ -233,12 +243,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
           return StartEngine(std::move(model), config, *warm, *others);
         },
         &server->models_, server->health_watch_.get());
-    RIVULET_ASSIGN_OR_RETURN(server->admin_,
-                             AdminServer::Create(server->loader_.get(), config.admin_listen,
-                                                 TlsFilesOf(config), config.reflection));
+    RIVULET_ASSIGN_OR_RETURN(
+        server->admin_,
+        AdminServer::Create(server->loader_.get(), config.admin_listen, TlsFilesOf(config),
+                            config.reflection, server->keys_.get()));
   }
   RIVULET_RETURN_IF_ERROR(server->ServeMetrics(config));
   server->LogServing(config);
+  server->WarnOfKeysInPlaintext(config);
   return server;
 }
 
@@ -285,6 +297,11 @@ absl::Status Server::ServeMetrics(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
+bool Server::ReloadKeys() {
+  if (keys_ != nullptr) keys_->Reload();
+  return keys_ != nullptr;
+}
+
 void Server::AnnounceDrain() { grpc_->StopServing(); }
 
 bool Server::Drain(absl::Time deadline) {
@@ -305,6 +322,18 @@ bool Server::Drain(absl::Time deadline) {
   listener_watch_.reset();
   grpc_->Shutdown(absl::Now() + kFarewellTime);
   return all_ended;
+}
+
+void Server::WarnOfKeysInPlaintext(const ServerConfig& config) const {
+  if (keys_ == nullptr || !config.tls_cert.empty()) return;
+  for (const auto& [setting, address] :
+       {std::pair("listen", config.listen), std::pair("admin-listen", config.admin_listen)}) {
+    if (address.empty() || IsLoopback(ParseHostPort(address, setting)->host)) continue;
+    Log(LogLevel::kWarning, "keys_without_tls",
+        {{"setting", std::string(setting)},
+         {"address", address},
+         {"reason", std::string("keys cross the network readable; set tls-cert and tls-key")}});
+  }
 }
 
 void Server::LogServing(const ServerConfig& config) const {

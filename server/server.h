@@ -20,6 +20,7 @@ namespace rivulet {
 class AdminServer;
 class GrpcServer;
 class HealthWatch;
+class KeyRing;
 class ListenerWatch;
 class MetricsServer;
 class ModelLoader;
@@ -49,6 +50,9 @@ class Server {
   // process serves again.
   bool failed() const;
 
+  // Reads the file of keys again, changed or not. False where there is none.
+  bool ReloadKeys();
+
   // Health turns NOT_SERVING, for good; requests are still taken. A balancer that looks at health
   // stops sending here before Drain refuses anything.
   void AnnounceDrain();
@@ -63,8 +67,10 @@ class Server {
   void WatchListener(const ServerConfig& config);
   absl::Status ServeMetrics(const ServerConfig& config);
   void LogServing(const ServerConfig& config) const;
+  void WarnOfKeysInPlaintext(const ServerConfig& config) const;
 
-  ServedModels models_;  // outlives what borrows it
+  ServedModels models_;            // outlives what borrows it
+  std::unique_ptr<KeyRing> keys_;  // likewise; null: clients need none
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HealthWatch> health_watch_;
   std::unique_ptr<ListenerWatch> listener_watch_;  // null without a socket

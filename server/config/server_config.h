@@ -23,6 +23,7 @@ struct ServerConfig {
   std::string tls_cert;                    // PEM: of the server, for both listeners; "" = plaintext
   std::string tls_key;                     // ... its private key
   std::string tls_client_ca;     // ... authorities of the clients that may connect; "" = any client
+  std::string keys_file;         // JSON: the keys that clients may use; "" = they need none
   std::string backend = "auto";  // auto (cuda where there is one, else cpu), cpu, cuda
   std::string precision = "default";  // of matrix products on CUDA: default, float32
   std::string plan = "auto";          // of steps on CUDA: auto, latency, throughput

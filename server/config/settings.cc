@@ -78,8 +78,8 @@ std::vector<Setting> ServingSettings() {
        &C::models},
       {"listen", "HOST:PORT", "Address to listen on; port 0 takes a free one", &C::listen},
       {"admin-listen", "HOST:PORT",
-       "Address of AdminService, which loads and unloads models at run time. It is "
-       "unauthenticated: keep it on loopback. Default: not served",
+       "Address of AdminService, which loads and unloads models at run time. Without --keys-file "
+       "it is unauthenticated: keep it on loopback. Default: not served",
        &C::admin_listen},
       {"metrics-listen", "HOST:PORT",
        "Address that answers GET /metrics over HTTP for Prometheus. It is unauthenticated: let "
@@ -151,6 +151,11 @@ std::vector<Setting> SecuritySettings() {
        "PEM file with authorities: only clients that show a certificate of one of them connect. "
        "Default: any client connects",
        &C::tls_client_ca},
+      {"keys-file", "FILE",
+       "JSON file with the keys that clients may use (rivulet keys writes it); every method but "
+       "health then needs one, AdminService one of an admin. A changed file is used within a "
+       "second of the next call. Default: no client needs a key",
+       &C::keys_file},
   };
 }
 

@@ -2,31 +2,38 @@
 #include "server/grpc/grpc_server.h"
 
 #include <grpcpp/create_channel_posix.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "grpc/health/v1/health.pb.h"
 #include "model/base/error.h"
 #include "rivulet/v1/admin_service.grpc.pb.h"
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "server/grpc/connections/listener.h"
+#include "server/grpc/connections/reflection_guard.h"
 #include "server/process/descriptors.h"
 
 namespace rivulet {
 namespace {
+
+using HealthStub = grpc::TemplatedGenericStub<grpc::health::v1::HealthCheckRequest,
+                                              grpc::health::v1::HealthCheckResponse>;
 
 constexpr int kInProcessMessageBytes = 1 << 30;
 
 }  // namespace
 
 GrpcServer::GrpcServer(const ServedModels* models, const GrpcServerOptions& options)
-    : inference_(models, &calls_),
+    : calls_(options.keys),
+      inference_(models, &calls_),
       sessions_(models, options.snapshot_key,
                 {options.max_restore_bytes, options.max_message_bytes, options.restore_timeout},
                 &calls_),
       multiplex_(models, options.max_multiplexed, &calls_),
-      unknown_("admin-listen", {v1::AdminService::service_full_name()}) {}
+      unknown_("admin-listen", {v1::AdminService::service_full_name()}, &calls_.callers) {}
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModels* models,
                                                                const GrpcServerOptions& options) {
@@ -45,6 +52,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModel
   listener.max_connection_age = options.max_connection_age;
   grpc::ServerBuilder builder;
   SetUpListener(listener, &builder);
+  GuardReflection(&result->calls_.callers, &result->calls_.errors, &builder);
   if (!options.listen.empty()) {
     Connections* connections = &result->connections();
     result->call_watch_ = std::make_unique<CallWatch>(
@@ -87,12 +95,20 @@ std::shared_ptr<grpc::Channel> GrpcServer::InProcessChannel() {
 absl::Status GrpcServer::CallSelf(absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   RIVULET_ASSIGN_OR_RETURN(const int fd, listener_->acceptor()->ConnectToSelf(timeout));
-  const auto stub =
-      v1::InferenceService::NewStub(grpc::CreateInsecureChannelFromFd("rivulet-server itself", fd));
+  HealthStub stub(grpc::CreateInsecureChannelFromFd("rivulet-server itself", fd));
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
-  v1::ListModelsReply reply;
-  const grpc::Status status = stub->ListModels(&context, v1::ListModelsRequest(), &reply);
+  grpc::CompletionQueue queue;
+  // The one method that needs no key.
+  const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check",
+                                          grpc::health::v1::HealthCheckRequest(), &queue);
+  grpc::health::v1::HealthCheckResponse reply;
+  grpc::Status status;
+  call->StartCall();
+  call->Finish(&reply, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);  // ends by the deadline
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 

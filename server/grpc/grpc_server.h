@@ -25,8 +25,9 @@ namespace rivulet {
 class Listener;
 
 struct GrpcServerOptions {
-  std::string listen;  // HOST:PORT; "" = no socket, in-process channels only
-  TlsFiles tls;        // of the socket; none: plaintext
+  std::string listen;       // HOST:PORT; "" = no socket, in-process channels only
+  TlsFiles tls;             // of the socket; none: plaintext
+  KeyRing* keys = nullptr;  // that clients need one of; null: none. Outlives the server
   bool reflection = true;
   int max_message_bytes =
       4 << 20;             // of a request; without a socket 1 GiB, as the client is this process
@@ -58,9 +59,9 @@ class GrpcServer {
   // Whose calls are answered, but for in-process channels.
   Connections& connections() { return calls_.connections; }
   const ServerCalls& calls() const { return calls_; }
-  // Makes a connection to the socket that clients connect to, past every limit, and a call on it.
-  // OK if it was answered. Errors: RESOURCE_EXHAUSTED (what it takes to ask is not to be had; says
-  // nothing about the listener), UNAVAILABLE, DEADLINE_EXCEEDED. Thread: one at a time.
+  // Makes a connection to the socket that clients connect to, past every limit, and asks for
+  // health. OK if it was answered. Errors: RESOURCE_EXHAUSTED (what it takes to ask is not to be
+  // had; says nothing about the listener), UNAVAILABLE, DEADLINE_EXCEEDED. Thread: one at a time.
   absl::Status CallSelf(absl::Duration timeout);
   // A channel that needs no socket. Valid while this server serves.
   std::shared_ptr<grpc::Channel> InProcessChannel();

@@ -16,6 +16,7 @@
 #include "rivulet/v1/multiplex.grpc.pb.h"
 #include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/grpc/connections/listener.h"
+#include "server/grpc/connections/reflection_guard.h"
 #include "server/grpc/wire/convert_session.h"
 #include "server/grpc/wire/status_map.h"
 #include "server/process/call_note.h"
@@ -97,23 +98,26 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext*
   });
 }
 
-AdminServer::AdminServer(ModelControl* control)
-    : service_(control),
+AdminServer::AdminServer(ModelControl* control, KeyRing* keys)
+    : callers_(keys),
+      service_(control, &callers_),
       unknown_("listen",
                {v1::InferenceService::service_full_name(), v1::SessionService::service_full_name(),
-                v1::MultiplexService::service_full_name(), "grpc.health.v1.Health"}) {}
+                v1::MultiplexService::service_full_name(), "grpc.health.v1.Health"},
+               &callers_) {}
 
 AdminServer::~AdminServer() { Shutdown(); }
 
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* control,
                                                                  const std::string& listen,
                                                                  const TlsFiles& tls,
-                                                                 bool reflection) {
-  std::unique_ptr<AdminServer> result(new AdminServer(control));
+                                                                 bool reflection, KeyRing* keys) {
+  std::unique_ptr<AdminServer> result(new AdminServer(control, keys));
   const ListenerOptions options{listen,      "admin-listen", tls, reflection, kMaxMessageBytes,
                                 kMaxStreams, kMaxConnections};
   grpc::ServerBuilder builder;
   SetUpListener(options, &builder);
+  GuardReflection(&result->callers_, nullptr, &builder);
   // What is served is told where it is served.
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
   builder.RegisterService(&result->service_);

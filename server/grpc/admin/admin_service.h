@@ -40,8 +40,10 @@ class ModelControl {
 // Every call has a thread, unlike those of clients: it takes seconds, and few people make them.
 class AdminService final : public RpcService {
  public:
-  explicit AdminService(ModelControl* control)  // borrowed
-      : RpcService(v1::AdminService::service_full_name(), nullptr), control_(control) {
+  // Both are borrowed.
+  AdminService(ModelControl* control, const Callers* callers)
+      : RpcService(v1::AdminService::service_full_name(), callers, Role::kAdmin, nullptr),
+        control_(control) {
     Handle(this, &AdminService::LoadModel, &AdminService::UnloadModel);
   }
 
@@ -67,12 +69,13 @@ class AdminService final : public RpcService {
 // Thread: any, but Shutdown and the destructor once.
 class AdminServer {
  public:
-  // Serves from its return on. `control` must outlive this object; `listen` is HOST:PORT. Errors:
-  // INVALID_ARGUMENT (address, TLS files), NOT_FOUND (TLS files), UNAVAILABLE (address in use or
-  // not of this machine).
+  // Serves from its return on. `control` and `keys` (null: callers need none) must outlive this
+  // object; `listen` is HOST:PORT. Errors: INVALID_ARGUMENT (address, TLS files), NOT_FOUND (TLS
+  // files), UNAVAILABLE (address in use or not of this machine).
   static absl::StatusOr<std::unique_ptr<AdminServer>> Create(ModelControl* control,
                                                              const std::string& listen,
-                                                             const TlsFiles& tls, bool reflection);
+                                                             const TlsFiles& tls, bool reflection,
+                                                             KeyRing* keys);
   ~AdminServer();
 
   int port() const;
@@ -81,8 +84,9 @@ class AdminServer {
   void Shutdown();
 
  private:
-  explicit AdminServer(ModelControl* control);
+  AdminServer(ModelControl* control, KeyRing* keys);
 
+  const Callers callers_;
   AdminService service_;
   UnknownMethods unknown_;
   Connections connections_;

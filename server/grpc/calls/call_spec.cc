@@ -3,7 +3,6 @@
 
 #include "model/base/error.h"
 #include "model/base/random_word.h"
-#include "server/grpc/calls/caller.h"
 #include "server/grpc/wire/convert.h"
 
 namespace rivulet {
@@ -19,10 +18,11 @@ absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const S
 }
 
 absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
-                                    const v1::GenerateRequest& request, const Model& model) {
+                                    const Caller& caller, const v1::GenerateRequest& request,
+                                    const Model& model) {
   RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec, ToGenerateSpec(request, model));
   spec.deadline = DeadlineOf(context);
-  RIVULET_ASSIGN_OR_RETURN(spec.tenant, TenantOf(context));
+  spec.tenant = caller.tenant;
   if (spec.session) {
     spec.session->tenant = spec.tenant;
     RIVULET_RETURN_IF_ERROR(CheckRepetition(context, *spec.session));
@@ -32,10 +32,10 @@ absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
   return spec;
 }
 
-absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context,
+absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
                                  const v1::ScoreRequest& request, const Model& model) {
   RIVULET_ASSIGN_OR_RETURN(ScoreSpec spec, ToScoreSpec(request, model));
-  RIVULET_ASSIGN_OR_RETURN(spec.tenant, TenantOf(context));
+  spec.tenant = caller.tenant;
   spec.deadline = DeadlineOf(context);
   return spec;
 }

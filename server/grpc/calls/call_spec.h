@@ -9,6 +9,7 @@
 #include "model/model.h"
 #include "rivulet/v1/inference.pb.h"
 #include "server/engine/request.h"
+#include "server/grpc/calls/caller.h"
 
 namespace rivulet {
 
@@ -17,13 +18,14 @@ namespace rivulet {
 absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const SessionRef& ref);
 
 // What a Generate asks the engine for, complete: with deadline, tenant, and a seed that is drawn
-// where neither request nor session has one. Errors: those of ToGenerateSpec, TenantOf and
+// where neither request nor session has one. Errors: those of ToGenerateSpec and
 // CheckRepetition. Thread: any.
 absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
-                                    const v1::GenerateRequest& request, const Model& model);
+                                    const Caller& caller, const v1::GenerateRequest& request,
+                                    const Model& model);
 
-// What a Score asks for, complete. Errors: those of ToScoreSpec and TenantOf. Thread: any.
-absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context,
+// What a Score asks for, complete. Errors: those of ToScoreSpec. Thread: any.
+absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
                                  const v1::ScoreRequest& request, const Model& model);
 
 }  // namespace rivulet

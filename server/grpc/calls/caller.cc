@@ -6,25 +6,68 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
 
 namespace rivulet {
 namespace {
 
-constexpr size_t kMaxTenantBytes = 64;
+using Metadata = Callers::Metadata;
+
+constexpr absl::string_view kScheme = "Bearer ";
+constexpr size_t kMaxKeyBytes = 512;
 
 absl::Status TenantMalformed(absl::string_view what) {
-  return InvalidField(
-      "TENANT_MALFORMED", kTenantKey,
-      absl::StrCat("the metadata ", kTenantKey, " ", what, "; allowed: one, of 1 to ",
-                   kMaxTenantBytes, " of A-Z a-z 0-9 . _ -"));
+  return InvalidField("TENANT_MALFORMED", kTenantKey,
+                      absl::StrCat("the metadata ", kTenantKey, " ", what,
+                                   "; allowed: one, of 1 to 64 of A-Z a-z 0-9 . _ -"));
 }
 
-bool IsTenantByte(char c) {
-  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+// The value of kTenantKey; "" where it is absent.
+absl::StatusOr<std::string> NamedTenant(const Metadata& metadata) {
+  const auto [begin, end] = metadata.equal_range(kTenantKey);
+  if (begin == end) return std::string();
+  if (std::next(begin) != end) return TenantMalformed("is given more than once");
+  const absl::string_view tenant(begin->second.data(), begin->second.size());
+  if (!IsTenantName(tenant)) return TenantMalformed(absl::StrCat("is ", Quoted(tenant)));
+  return std::string(tenant);
+}
+
+absl::Status Unauthenticated(absl::string_view reason, absl::string_view message) {
+  return MakeError(absl::StatusCode::kUnauthenticated, message,
+                   {std::string(reason), kAuthorizationKey, {}});
+}
+
+absl::Status Denied(absl::string_view reason, absl::string_view field, absl::string_view message) {
+  return MakeError(absl::StatusCode::kPermissionDenied, message,
+                   {std::string(reason), std::string(field), {}});
+}
+
+// The key that a client shows.
+absl::StatusOr<absl::string_view> ShownKey(const Metadata& metadata) {
+  const auto [begin, end] = metadata.equal_range(kAuthorizationKey);
+  if (begin == end) {
+    return Unauthenticated("API_KEY_MISSING",
+                           "this server needs a key: the metadata authorization, Bearer KEY");
+  }
+  const absl::string_view value(begin->second.data(), begin->second.size());
+  const absl::string_view key = absl::ClippedSubstr(value, kScheme.size());
+  const bool is_bearer =
+      absl::StartsWithIgnoreCase(value, kScheme) && !key.empty() && key.size() <= kMaxKeyBytes &&
+      std::all_of(key.begin(), key.end(),
+                  [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
+  if (!is_bearer || std::next(begin) != end) {
+    return Unauthenticated(
+        "API_KEY_MALFORMED",
+        absl::StrCat("the metadata authorization must be given once, as Bearer KEY with a key of 1 "
+                     "to ",
+                     kMaxKeyBytes, " visible ASCII characters"));
+  }
+  return key;
 }
 
 }  // namespace
@@ -39,20 +82,40 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromUnixSeconds(deadline.tv_sec) + absl::Nanoseconds(deadline.tv_nsec);
 }
 
-absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context) {
-  const auto [begin, end] = context.client_metadata().equal_range(kTenantKey);
-  if (begin == end) return std::string();
-  if (std::next(begin) != end) return TenantMalformed("is given more than once");
-  const absl::string_view tenant(begin->second.data(), begin->second.size());
-  if (tenant.empty() || tenant.size() > kMaxTenantBytes ||
-      !std::all_of(tenant.begin(), tenant.end(), IsTenantByte)) {
-    return TenantMalformed(absl::StrCat("is ", Quoted(tenant)));
-  }
-  return std::string(tenant);
-}
-
 bool IsRepeated(const grpc::CallbackServerContext& context) {
   return context.client_metadata().contains("grpc-previous-rpc-attempts");
+}
+
+absl::StatusOr<Caller> Callers::CallerOf(const Metadata& metadata) const {
+  Caller caller;
+  if (keys_ != nullptr) {
+    const absl::Time now = absl::Now();
+    RIVULET_ASSIGN_OR_RETURN(const absl::string_view shown, ShownKey(metadata));
+    caller.key = keys_->Find(shown, now);
+    if (caller.key == nullptr) {
+      return Unauthenticated("API_KEY_UNKNOWN", "this server does not know the key");
+    }
+    if (now >= caller.key->expires) {
+      return Unauthenticated("API_KEY_EXPIRED",
+                             absl::StrCat("the key expired at ", ExpiryText(caller.key->expires)));
+    }
+  }
+  RIVULET_ASSIGN_OR_RETURN(caller.tenant, NamedTenant(metadata));
+  if (caller.key == nullptr) return caller;
+  if (!caller.tenant.empty() && caller.tenant != caller.key->tenant) {
+    return Denied("API_KEY_TENANT", kTenantKey,
+                  absl::StrCat("the metadata ", kTenantKey, " is ", Quoted(caller.tenant),
+                               ", which is not the tenant of the key; leave it out"));
+  }
+  caller.tenant = caller.key->tenant;
+  return caller;
+}
+
+absl::Status Callers::Check(const Metadata& metadata, Role role) const {
+  if (!need_keys()) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(const Caller caller, CallerOf(metadata));
+  if (role == Role::kClient || caller.key->admin) return absl::OkStatus();
+  return Denied("API_KEY_NOT_ADMIN", kAuthorizationKey, "this method needs the key of an admin");
 }
 
 }  // namespace rivulet

@@ -1,28 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call says beside its request.
+// Who makes a call, and what a call says beside its request.
 #pragma once
 
 #include <grpcpp/server_context.h>
+#include <grpcpp/support/string_ref.h>
 
+#include <map>
+#include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/keys/api_key.h"
+#include "server/keys/key_ring.h"
 
 namespace rivulet {
 
 // Metadata key of the tenant.
 inline constexpr char kTenantKey[] = "rivulet-tenant";
+// ... and of the API key, as "Bearer KEY".
+inline constexpr char kAuthorizationKey[] = "authorization";
 
 // InfiniteFuture where the client gave none.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 
-// Whose sessions the call is about: the value of kTenantKey, "" where it is absent. Errors:
-// INVALID_ARGUMENT (TENANT_MALFORMED), also where it is given twice: a proxy that adds its own
-// value to one of the client's must not be overruled.
-absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context);
-
 // The client's library has sent this call before and does not know what became of it.
 bool IsRepeated(const grpc::CallbackServerContext& context);
+
+struct Caller {
+  std::string tenant;                 // whose sessions and shares the call has
+  std::shared_ptr<const ApiKey> key;  // null where the server has no keys
+
+  // The models that exist for it; null: all.
+  const ModelNames* models() const {
+    return key != nullptr && key->models ? &*key->models : nullptr;
+  }
+};
+
+// Whom a method is for.
+enum class Role : uint8_t { kClient, kAdmin };
+
+// Finds out who makes a call. Every method but those of health asks it, so what is not asked for
+// here is open to nobody. Thread: any.
+class Callers {
+ public:
+  using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
+
+  // `keys` is borrowed; null: clients need no key, and name their tenant themselves.
+  explicit Callers(KeyRing* keys) : keys_(keys) {}
+
+  bool need_keys() const { return keys_ != nullptr; }
+
+  // Who sends this metadata. The tenant is the key's; without keys it is the value of kTenantKey,
+  // "" where that is absent. Errors: INVALID_ARGUMENT (TENANT_MALFORMED, also where the tenant is
+  // given twice: a proxy that adds its own value to one of the client's must not be overruled);
+  // UNAUTHENTICATED (API_KEY_MISSING, API_KEY_MALFORMED, API_KEY_UNKNOWN, API_KEY_EXPIRED);
+  // PERMISSION_DENIED (API_KEY_TENANT: kTenantKey names another tenant than the key's). None quotes
+  // the key.
+  absl::StatusOr<Caller> CallerOf(const Metadata& metadata) const;
+  absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context) const {
+    return CallerOf(context.client_metadata());
+  }
+
+  // Whether the sender may call methods of `role`. OK for everybody where no keys are needed.
+  // Errors: those of CallerOf; PERMISSION_DENIED (API_KEY_NOT_ADMIN).
+  absl::Status Check(const Metadata& metadata, Role role) const;
+
+ private:
+  KeyRing* const keys_;
+};
 
 }  // namespace rivulet

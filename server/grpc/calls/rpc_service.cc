@@ -6,6 +6,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "model/base/error.h"
 
 namespace rivulet {
 namespace {
@@ -28,9 +29,17 @@ grpc::internal::RpcMethod::RpcType TypeOf(const MethodDescriptor& method) {
 
 }  // namespace
 
-RpcService::RpcService(const char* full_name, ErrorCounts* errors)
+RpcService::RpcService(const char* full_name, const Callers* callers, Role role,
+                       ErrorCounts* errors)
     : descriptor_(google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(full_name)),
+      callers_(callers),
+      role_(role),
       errors_(errors) {}
+
+absl::Status RpcService::Check(const Context& context, const absl::Status& message) const {
+  RIVULET_RETURN_IF_ERROR(callers_->Check(context.client_metadata(), role_));
+  return message;
+}
 
 const char* RpcService::NameOf(const google::protobuf::Descriptor* request) {
   for (int i = 0; i < descriptor_->method_count(); ++i) {

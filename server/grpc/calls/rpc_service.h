@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // RpcService: what every service of rivulet.v1 is, in place of the generated base classes: those
-// let gRPC answer messages that do not parse (received.h).
+// let gRPC answer messages that do not parse (received.h). No handler is called for a caller whose
+// key does not allow it.
 #pragma once
 
 #include <grpcpp/impl/rpc_service_method.h>
@@ -19,7 +20,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "google/protobuf/descriptor.h"
+#include "server/grpc/calls/caller.h"
 #include "server/grpc/wire/received.h"
 #include "server/grpc/wire/status_map.h"
 #include "server/process/call_note.h"
@@ -29,9 +32,10 @@ namespace rivulet {
 // Thread: one, until the gRPC server that it is registered with starts.
 class RpcService : public grpc::Service {
  protected:
-  // `full_name`: of the service, as in the generated code. `errors`: where messages that do not
-  // parse are counted, as in status_map.h; it outlives the gRPC server.
-  RpcService(const char* full_name, ErrorCounts* errors);
+  // `full_name`: of the service, as in the generated code. A handler is called only for callers who
+  // may call methods of `role`. `errors`: where calls are counted that it is not called for, as in
+  // status_map.h. Both outlive the gRPC server.
+  RpcService(const char* full_name, const Callers* callers, Role role, ErrorCounts* errors);
 
   // Every method of the service has its handler in `self`, a member function that takes and returns
   // what the generated callback service would, but for Received messages where the client streams.
@@ -47,7 +51,7 @@ class RpcService : public grpc::Service {
   using Context = grpc::CallbackServerContext;
   using Type = grpc::internal::RpcMethod::RpcType;
 
-  // A call that ends with what was wrong with its message.
+  // A call that ends with why its handler was not called.
   template <typename Reactor>
   class Refused final : public Reactor {
    public:
@@ -65,8 +69,8 @@ class RpcService : public grpc::Service {
                                     Context* context, const Received<Request>* request,
                                     Reply* reply) -> grpc::ServerUnaryReactor* {
           const CallNote note(name);
-          if (!request->error.ok()) {
-            return new Refused<grpc::ServerUnaryReactor>(request->error, errors_);
+          if (const absl::Status error = Check(*context, request->error); !error.ok()) {
+            return new Refused<grpc::ServerUnaryReactor>(error, errors_);
           }
           return (self->*handler)(context, &request->message, reply);
         }));
@@ -82,7 +86,8 @@ class RpcService : public grpc::Service {
             [this, self, handler, name = NameOf<Request>()](
                 Context* context, const Received<Request>* request) -> Reactor* {
               const CallNote note(name);
-              if (!request->error.ok()) return new Refused<Reactor>(request->error, errors_);
+              const absl::Status error = Check(*context, request->error);
+              if (!error.ok()) return new Refused<Reactor>(error, errors_);
               return (self->*handler)(context, &request->message);
             }));
   }
@@ -90,24 +95,31 @@ class RpcService : public grpc::Service {
   void Add(Self* self,
            grpc::ServerReadReactor<Received<Request>>* (Self::*handler)(Context*, Reply*)) {
     using Streaming = grpc::internal::CallbackClientStreamingHandler<Received<Request>, Reply>;
+    using Reactor = grpc::ServerReadReactor<Received<Request>>;
     AddCallback<Request, Reply>(
         Type::CLIENT_STREAMING,
-        std::make_unique<Streaming>(
-            [self, handler, name = NameOf<Request>()](Context* context, Reply* reply) {
-              const CallNote note(name);
-              return (self->*handler)(context, reply);
-            }));
+        std::make_unique<Streaming>([this, self, handler, name = NameOf<Request>()](
+                                        Context* context, Reply* reply) -> Reactor* {
+          const CallNote note(name);
+          const absl::Status error = Check(*context, absl::OkStatus());
+          if (!error.ok()) return new Refused<Reactor>(error, errors_);
+          return (self->*handler)(context, reply);
+        }));
   }
   template <typename Self, typename Request, typename Reply>
   void Add(Self* self,
            grpc::ServerBidiReactor<Received<Request>, Reply>* (Self::*handler)(Context*)) {
     using Streaming = grpc::internal::CallbackBidiHandler<Received<Request>, Reply>;
+    using Reactor = grpc::ServerBidiReactor<Received<Request>, Reply>;
     AddCallback<Request, Reply>(
         Type::BIDI_STREAMING,
-        std::make_unique<Streaming>([self, handler, name = NameOf<Request>()](Context* context) {
-          const CallNote note(name);
-          return (self->*handler)(context);
-        }));
+        std::make_unique<Streaming>(
+            [this, self, handler, name = NameOf<Request>()](Context* context) -> Reactor* {
+              const CallNote note(name);
+              const absl::Status error = Check(*context, absl::OkStatus());
+              if (!error.ok()) return new Refused<Reactor>(error, errors_);
+              return (self->*handler)(context);
+            }));
   }
 
   template <typename Request, typename Reply>
@@ -115,6 +127,9 @@ class RpcService : public grpc::Service {
     const int index = AddMethodOf(Request::descriptor(), Reply::descriptor(), type);
     MarkMethodCallback(index, handler.release());
   }
+  // Why the handler is not called: the caller may not, or else `message`, what is wrong with its
+  // message.
+  absl::Status Check(const Context& context, const absl::Status& message) const;
   // Of the method with this message, for CallNote.
   template <typename Request>
   const char* NameOf() {
@@ -127,6 +142,8 @@ class RpcService : public grpc::Service {
   void RequireAll() const;
 
   const google::protobuf::ServiceDescriptor* const descriptor_;
+  const Callers* const callers_;
+  const Role role_;
   ErrorCounts* const errors_;
   std::deque<std::string> paths_;  // of the methods that were added, which gRPC keeps pointers to
   std::deque<std::string> names_;  // ... and CallNote

@@ -11,6 +11,13 @@
 #include "server/grpc/wire/convert.h"
 
 namespace rivulet {
+namespace {
+
+bool IsAmong(const std::string& name, const ModelNames* only) {
+  return only == nullptr || only->find(name) != only->end();
+}
+
+}  // namespace
 
 ModelHold::ModelHold(std::shared_ptr<Entry> entry) : entry_(std::move(entry)) {
   entry_->holds.Enter();
@@ -42,10 +49,11 @@ ServedModels::ServedModels(std::vector<ServedModel> models) {
   for (ServedModel& model : models) Add(std::move(model));
 }
 
-std::string ServedModels::Names() const {
+std::string ServedModels::Names(const ModelNames* only) const {
   std::vector<std::string> names;
   for (const auto& entry : entries_) {
-    if (!entry->unloading) names.push_back(Quoted(entry->description.summary().name()));
+    const std::string& name = entry->description.summary().name();
+    if (!entry->unloading && IsAmong(name, only)) names.push_back(Quoted(name));
   }
   return names.empty() ? "none" : absl::StrJoin(names, ", ");
 }
@@ -56,25 +64,27 @@ ServedModels::Entries::const_iterator ServedModels::Position(absl::string_view n
   });
 }
 
-absl::StatusOr<ModelHold> ServedModels::Find(absl::string_view name) const {
+absl::StatusOr<ModelHold> ServedModels::Find(absl::string_view name, const ModelNames* only) const {
   MutexLock lock(&mutex_);
   ErrorDetail detail;
   detail.field = "model";
   if (name.empty()) {
-    const auto serves = [](const auto& entry) { return !entry->unloading; };
+    const auto serves = [only](const auto& entry) {
+      return !entry->unloading && IsAmong(entry->description.summary().name(), only);
+    };
     const auto first = std::find_if(entries_.begin(), entries_.end(), serves);
     if (std::count_if(entries_.begin(), entries_.end(), serves) == 1) return ModelHold(*first);
     return InvalidField("MODEL_NAME_MISSING", detail.field,
                         absl::StrCat("model is empty, which is allowed only where one model is "
                                      "served; this server has ",
-                                     Names()));
+                                     Names(only)));
   }
   const auto found = Position(name);
-  if (found == entries_.end()) {
+  if (found == entries_.end() || !IsAmong(std::string(name), only)) {
     detail.reason = "MODEL_NOT_FOUND";
     return MakeError(
         absl::StatusCode::kNotFound,
-        absl::StrCat("model ", Quoted(name), " is not served here; this server has ", Names()),
+        absl::StrCat("model ", Quoted(name), " is not served here; this server has ", Names(only)),
         detail);
   }
   if ((*found)->unloading) {
@@ -85,19 +95,22 @@ absl::StatusOr<ModelHold> ServedModels::Find(absl::string_view name) const {
   return ModelHold(*found);
 }
 
-std::vector<ModelHold> ServedModels::served() const {
+std::vector<ModelHold> ServedModels::served(const ModelNames* only) const {
   MutexLock lock(&mutex_);
   std::vector<ModelHold> holds;
   for (const auto& entry : entries_) {
-    if (!entry->unloading) holds.push_back(ModelHold(entry));
+    const bool exists = IsAmong(entry->description.summary().name(), only);
+    if (exists && !entry->unloading) holds.push_back(ModelHold(entry));
   }
   return holds;
 }
 
-std::vector<ModelHold> ServedModels::all() const {
+std::vector<ModelHold> ServedModels::all(const ModelNames* only) const {
   MutexLock lock(&mutex_);
   std::vector<ModelHold> holds;
-  for (const auto& entry : entries_) holds.push_back(ModelHold(entry));
+  for (const auto& entry : entries_) {
+    if (IsAmong(entry->description.summary().name(), only)) holds.push_back(ModelHold(entry));
+  }
   return holds;
 }
 

@@ -14,6 +14,7 @@
 #include "server/base/mutex.h"
 #include "server/engine/engine.h"
 #include "server/grpc/calls/active_calls.h"
+#include "server/keys/api_key.h"
 
 namespace rivulet {
 
@@ -63,13 +64,15 @@ class ServedModels {
   // Names are distinct.
   explicit ServedModels(std::vector<ServedModel> models);
 
+  // Of all three: models that `only` does not name do not exist; null: all do. Errors do not name
+  // them either.
   // The model `name` names. Errors: INVALID_ARGUMENT ("" where not exactly one is served),
   // NOT_FOUND, UNAVAILABLE (MODEL_UNLOADING).
-  absl::StatusOr<ModelHold> Find(absl::string_view name) const;
+  absl::StatusOr<ModelHold> Find(absl::string_view name, const ModelNames* only = nullptr) const;
   // Those that Find finds, in the order in which they were added.
-  std::vector<ModelHold> served() const;
+  std::vector<ModelHold> served(const ModelNames* only = nullptr) const;
   // Those too that are being unloaded.
-  std::vector<ModelHold> all() const;
+  std::vector<ModelHold> all(const ModelNames* only = nullptr) const;
 
   // Find finds it from now on. REQUIRES: no model of this name is among all().
   void Add(ServedModel model);
@@ -84,7 +87,7 @@ class ServedModels {
   using Entries = std::vector<std::shared_ptr<ModelHold::Entry>>;
   Entries::const_iterator Position(absl::string_view name) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string Names() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Names(const ModelNames* only) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server knows of its clients: their connections and calls.
+// What a server knows of its clients: who they are, their connections and calls.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "server/grpc/calls/active_calls.h"
+#include "server/grpc/calls/caller.h"
 #include "server/grpc/connections/connections.h"
 
 namespace rivulet {
@@ -37,9 +38,12 @@ class ErrorCounts {
 };
 
 struct ServerCalls {
+  explicit ServerCalls(KeyRing* keys) : callers(keys) {}  // borrowed, or null
+
   ActiveCalls active;  // Generate, Score, Multiplex and the calls of SessionService
   ErrorCounts errors;
   Connections connections;
+  Callers callers;
 };
 
 }  // namespace rivulet

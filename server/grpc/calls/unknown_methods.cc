@@ -21,12 +21,17 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
 
 }  // namespace
 
-UnknownMethods::UnknownMethods(const char* setting, std::initializer_list<const char*> services)
-    : setting_(setting), services_(services.begin(), services.end()) {}
+UnknownMethods::UnknownMethods(const char* setting, std::initializer_list<const char*> services,
+                               const Callers* callers)
+    : callers_(callers), setting_(setting), services_(services.begin(), services.end()) {}
 
 grpc::ServerGenericBidiReactor* UnknownMethods::CreateReactor(
     grpc::GenericCallbackServerContext* context) {
   const CallNote note("unknown method");
+  if (const absl::Status refused = callers_->Check(context->client_metadata(), Role::kClient);
+      !refused.ok()) {
+    return new Refusal(ToGrpc(refused, nullptr));
+  }
   // "/package.Service/Method"
   const absl::string_view method = absl::StripPrefix(context->method(), "/");
   const absl::string_view service = method.substr(0, method.find('/'));

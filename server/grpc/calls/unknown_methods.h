@@ -10,19 +10,23 @@
 #include <set>
 #include <string>
 
+#include "server/grpc/calls/caller.h"
+
 namespace rivulet {
 
 // Thread: any. Outlives the gRPC server that it is registered with.
 class UnknownMethods final : public grpc::CallbackGenericService {
  public:
   // `services`: full names of services that are served on the listener of setting `setting`
-  // instead.
-  UnknownMethods(const char* setting, std::initializer_list<const char*> services);
+  // instead. `callers`, which outlives this object: who is told so.
+  UnknownMethods(const char* setting, std::initializer_list<const char*> services,
+                 const Callers* callers);
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override;
 
  private:
+  const Callers* const callers_;
   const std::string setting_;
   const std::set<std::string, std::less<>> services_;
 };

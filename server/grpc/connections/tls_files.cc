@@ -6,7 +6,6 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
-#include <sys/stat.h>
 
 #include <ctime>
 #include <utility>
@@ -105,17 +104,8 @@ absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now) 
 }
 
 TlsReloader::Stamp TlsReloader::StampOf(const TlsFiles& files) {
-  Stamp stamp{};
-  size_t i = 0;
-  for (const std::string* path : {&files.cert, &files.key, &files.client_ca}) {
-    struct stat info {};
-    if (!path->empty()) stat(path->c_str(), &info);
-    stamp[i++] = static_cast<int64_t>(info.st_ino);
-    stamp[i++] = info.st_size;
-    stamp[i++] = absl::ToUnixNanos(absl::TimeFromTimespec(info.st_mtim));
-    stamp[i++] = absl::ToUnixNanos(absl::TimeFromTimespec(info.st_ctim));
-  }
-  return stamp;
+  return {rivulet::StampOf(files.cert), rivulet::StampOf(files.key),
+          rivulet::StampOf(files.client_ca)};
 }
 
 absl::StatusOr<std::unique_ptr<TlsReloader>> TlsReloader::Create(TlsFiles files, absl::Time now) {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/base/file_stamp.h"
 
 namespace rivulet {
 
@@ -50,8 +50,7 @@ class TlsReloader {
   std::optional<TlsIdentity> TakeNew(absl::Time now);
 
  private:
-  // Inode, size and times of each file: what changes when a file is written or replaced.
-  using Stamp = std::array<int64_t, 3 * 4>;
+  using Stamp = std::array<FileStamp, 3>;  // of each file
   static Stamp StampOf(const TlsFiles& files);
 
   TlsReloader(TlsFiles files, Stamp stamp, TlsIdentity identity, absl::Time now)

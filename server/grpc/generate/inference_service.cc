@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "model/base/error.h"
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "server/grpc/calls/call_spec.h"
 #include "server/grpc/calls/caller.h"
@@ -25,7 +26,8 @@ void ToWire(const ConnectionCounts& counts, v1::ServerLoad* wire) {
 }  // namespace
 
 InferenceService::InferenceService(const ServedModels* models, ServerCalls* calls)
-    : RpcService(v1::InferenceService::service_full_name(), &calls->errors),
+    : RpcService(v1::InferenceService::service_full_name(), &calls->callers, Role::kClient,
+                 &calls->errors),
       models_(models),
       calls_(calls) {
   Handle(this, &InferenceService::Generate, &InferenceService::Score, &InferenceService::Tokenize,
@@ -33,23 +35,35 @@ InferenceService::InferenceService(const ServedModels* models, ServerCalls* call
          &InferenceService::GetLoad);
 }
 
+absl::StatusOr<ModelHold> InferenceService::FindModel(const grpc::CallbackServerContext& context,
+                                                      const std::string& name) const {
+  RIVULET_ASSIGN_OR_RETURN(const Caller caller, calls_->callers.CallerOf(context));
+  return models_->Find(name, caller.models());
+}
+
 grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  const auto model = models_->Find(request->model());
-  if (!model.ok()) {
-    return GenerateReactor::Start(ModelHold(), context, *request, model.status(), calls_);
-  }
+  const auto refuse = [&](const absl::Status& status) {
+    return GenerateReactor::Start(ModelHold(), context, *request, status, calls_);
+  };
+  const auto caller = calls_->callers.CallerOf(*context);
+  if (!caller.ok()) return refuse(caller.status());
+  const auto model = models_->Find(request->model(), caller->models());
+  if (!model.ok()) return refuse(model.status());
   return GenerateReactor::Start(*model, context, *request,
-                                SpecOf(*context, *request, model->engine()->model()), calls_);
+                                SpecOf(*context, *caller, *request, model->engine()->model()),
+                                calls_);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* request,
                                                   v1::ScoreReply* reply) {
-  const auto model = models_->Find(request->model());
+  const auto caller = calls_->callers.CallerOf(*context);
+  if (!caller.ok()) return Answer(context, caller.status(), calls_);
+  const auto model = models_->Find(request->model(), caller->models());
   if (!model.ok()) return Answer(context, model.status(), calls_);
   Engine* engine = model->engine();
-  absl::StatusOr<ScoreSpec> spec = SpecOf(*context, *request, engine->model());
+  absl::StatusOr<ScoreSpec> spec = SpecOf(*context, *caller, *request, engine->model());
   if (!spec.ok()) return Answer(context, spec.status(), calls_);
   auto* call = new EngineCall(*model, request, reply, calls_);
   call->Run([&](auto done) { return engine->Score(*std::move(spec), std::move(done)); },
@@ -60,7 +74,7 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeReply* reply) {
-  const auto model = models_->Find(request->model());
+  const auto model = FindModel(*context, request->model());
   if (!model.ok()) return Answer(context, model.status(), calls_);
   return Answer(context, rivulet::Tokenize(*request, model->engine()->model(), reply), calls_);
 }
@@ -68,7 +82,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeReply* reply) {
-  const auto model = models_->Find(request->model());
+  const auto model = FindModel(*context, request->model());
   if (!model.ok()) return Answer(context, model.status(), calls_);
   return Answer(context, rivulet::Detokenize(*request, model->engine()->model(), reply), calls_);
 }
@@ -76,7 +90,9 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
                                                        const v1::ListModelsRequest*,
                                                        v1::ListModelsReply* reply) {
-  for (const ModelHold& model : models_->served()) {
+  const auto caller = calls_->callers.CallerOf(*context);
+  if (!caller.ok()) return Answer(context, caller.status(), calls_);
+  for (const ModelHold& model : models_->served(caller->models())) {
     *reply->add_models() = model.description().summary();
   }
   return Answer(context, absl::OkStatus(), calls_);
@@ -85,7 +101,7 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
                                                      const v1::GetModelRequest* request,
                                                      v1::GetModelReply* reply) {
-  const auto model = models_->Find(request->model());
+  const auto model = FindModel(*context, request->model());
   if (model.ok()) *reply = model->description();
   return Answer(context, model.status(), calls_);
 }
@@ -93,6 +109,8 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::GetLoad(grpc::CallbackServerContext* context,
                                                     const v1::GetLoadRequest* request,
                                                     v1::GetLoadReply* reply) {
+  const auto caller = calls_->callers.CallerOf(*context);
+  if (!caller.ok()) return Answer(context, caller.status(), calls_);
   const auto add = [reply](const ModelHold& model) {
     v1::ModelLoad* load = reply->add_models();
     load->set_model(model.name());
@@ -105,10 +123,10 @@ grpc::ServerUnaryReactor* InferenceService::GetLoad(grpc::CallbackServerContext*
     if (code == absl::StatusCode::kResourceExhausted) refusals[reason] = count;
   }
   if (request->model().empty()) {
-    for (const ModelHold& model : models_->all()) add(model);
+    for (const ModelHold& model : models_->all(caller->models())) add(model);
     return Answer(context, absl::OkStatus(), calls_);
   }
-  const auto model = models_->Find(request->model());
+  const auto model = models_->Find(request->model(), caller->models());
   if (model.ok()) add(*model);
   return Answer(context, model.status(), calls_);
 }

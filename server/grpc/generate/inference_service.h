@@ -2,6 +2,9 @@
 // InferenceService: its RPCs, for the models of one server.
 #pragma once
 
+#include <string>
+
+#include "absl/status/statusor.h"
 #include "rivulet/v1/inference.pb.h"
 #include "server/grpc/calls/rpc_service.h"
 #include "server/grpc/calls/served_models.h"
@@ -35,6 +38,10 @@ class InferenceService final : public RpcService {
                                     const v1::GetLoadRequest* request, v1::GetLoadReply* reply);
 
  private:
+  // The model that exists under this name for the caller.
+  absl::StatusOr<ModelHold> FindModel(const grpc::CallbackServerContext& context,
+                                      const std::string& name) const;
+
   const ServedModels* const models_;
   ServerCalls* const calls_;
 };

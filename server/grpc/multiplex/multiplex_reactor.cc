@@ -204,9 +204,12 @@ void MultiplexReactor::Begin(const v1::MultiplexRequest& request) {
 
 absl::Status MultiplexReactor::Submit(const v1::MultiplexRequest& request,
                                       MultiplexMember* member) {
-  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(request.generate().model()));
+  // For each request: a key may expire or be revoked while the stream is open.
+  RIVULET_ASSIGN_OR_RETURN(const Caller caller, calls_->callers.CallerOf(*context_));
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
+                           models_->Find(request.generate().model(), caller.models()));
   RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec,
-                           SpecOf(*context_, request.generate(), model.engine()->model()));
+                           SpecOf(*context_, caller, request.generate(), model.engine()->model()));
   if (request.has_timeout()) {
     RIVULET_ASSIGN_OR_RETURN(const absl::Duration timeout,
                              ToDuration("TIMEOUT_OUT_OF_RANGE", "timeout", request.timeout()));

@@ -16,7 +16,8 @@ class MultiplexService final : public RpcService {
   // `max_open`: requests at once on a stream. What is borrowed must outlive the gRPC server that
   // this service is registered with.
   MultiplexService(const ServedModels* models, int max_open, ServerCalls* calls)
-      : RpcService(v1::MultiplexService::service_full_name(), &calls->errors),
+      : RpcService(v1::MultiplexService::service_full_name(), &calls->callers, Role::kClient,
+                   &calls->errors),
         models_(models),
         max_open_(max_open),
         calls_(calls) {

@@ -16,8 +16,8 @@
 namespace rivulet {
 namespace {
 
-// Whom a call is for and how long it may take.
-struct Caller {
+// What a call is about, for whom, and how long it may take.
+struct Job {
   Engine* engine;
   std::string tenant;
   absl::Time deadline;
@@ -47,7 +47,8 @@ struct FillReply {
 
 SessionService::SessionService(const ServedModels* models, std::string snapshot_key,
                                const RestoreOptions& restore_options, ServerCalls* calls)
-    : RpcService(v1::SessionService::service_full_name(), &calls->errors),
+    : RpcService(v1::SessionService::service_full_name(), &calls->callers, Role::kClient,
+                 &calls->errors),
       models_(models),
       calls_(calls),
       restores_{models, std::move(snapshot_key), restore_options, calls} {
@@ -57,77 +58,74 @@ SessionService::SessionService(const ServedModels* models, std::string snapshot_
          &Self::ListSessions);
 }
 
-// Finds model and tenant; then submit(caller, done) hands `done` to the engine or returns an error.
+// Finds caller and model; then submit(job, done) hands `done` to the engine or returns an error.
 template <typename Request, typename Reply, typename Submit>
 grpc::ServerUnaryReactor* SessionService::Run(grpc::CallbackServerContext* context,
                                               const Request* request, Reply* reply,
                                               const Submit& submit) {
-  const auto model = models_->Find(request->model());
+  const auto caller = calls_->callers.CallerOf(*context);
+  if (!caller.ok()) return Answer(context, caller.status(), calls_);
+  const auto model = models_->Find(request->model(), caller->models());
   if (!model.ok()) return Answer(context, model.status(), calls_);
-  auto tenant = TenantOf(*context);
-  if (!tenant.ok()) return Answer(context, tenant.status(), calls_);
-  const Caller caller{model->engine(), *std::move(tenant), DeadlineOf(*context)};
+  const Job job{model->engine(), caller->tenant, DeadlineOf(*context)};
   auto* call = new EngineCall(*model, request, reply, calls_);
-  call->Run([&](auto done) { return submit(caller, std::move(done)); }, FillReply{model->name()});
+  call->Run([&](auto done) { return submit(job, std::move(done)); }, FillReply{model->name()});
   return call;
 }
 
 grpc::ServerUnaryReactor* SessionService::OpenSession(grpc::CallbackServerContext* context,
                                                       const v1::OpenSessionRequest* request,
                                                       v1::OpenSessionReply* reply) {
-  return Run(context, request, reply,
-             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
-               RIVULET_ASSIGN_OR_RETURN(OpenSpec spec, ToOpenSpec(*request));
-               spec.tenant = caller.tenant;
-               spec.deadline = caller.deadline;
-               return rivulet::OpenSession(caller.engine, std::move(spec), std::move(done));
-             });
+  return Run(context, request, reply, [&](const Job& job, auto done) -> absl::StatusOr<RequestId> {
+    RIVULET_ASSIGN_OR_RETURN(OpenSpec spec, ToOpenSpec(*request));
+    spec.tenant = job.tenant;
+    spec.deadline = job.deadline;
+    return rivulet::OpenSession(job.engine, std::move(spec), std::move(done));
+  });
 }
 
 grpc::ServerUnaryReactor* SessionService::Append(grpc::CallbackServerContext* context,
                                                  const v1::AppendRequest* request,
                                                  v1::AppendReply* reply) {
-  return Run(
-      context, request, reply, [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
-        RIVULET_ASSIGN_OR_RETURN(AppendSpec spec, ToAppendSpec(*request, caller.engine->model()));
-        RIVULET_RETURN_IF_ERROR(CheckRepetition(*context, spec.session));
-        spec.session.tenant = caller.tenant;
-        spec.deadline = caller.deadline;
-        return caller.engine->Append(std::move(spec), std::move(done));
-      });
+  return Run(context, request, reply, [&](const Job& job, auto done) -> absl::StatusOr<RequestId> {
+    RIVULET_ASSIGN_OR_RETURN(AppendSpec spec, ToAppendSpec(*request, job.engine->model()));
+    RIVULET_RETURN_IF_ERROR(CheckRepetition(*context, spec.session));
+    spec.session.tenant = job.tenant;
+    spec.deadline = job.deadline;
+    return job.engine->Append(std::move(spec), std::move(done));
+  });
 }
 
 grpc::ServerUnaryReactor* SessionService::ForkSession(grpc::CallbackServerContext* context,
                                                       const v1::ForkSessionRequest* request,
                                                       v1::ForkSessionReply* reply) {
-  return Run(context, request, reply,
-             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
-               RIVULET_ASSIGN_OR_RETURN(ForkSpec spec, ToForkSpec(*request));
-               spec.session.tenant = caller.tenant;
-               spec.deadline = caller.deadline;
-               return rivulet::ForkSession(caller.engine, std::move(spec), std::move(done));
-             });
+  return Run(context, request, reply, [&](const Job& job, auto done) -> absl::StatusOr<RequestId> {
+    RIVULET_ASSIGN_OR_RETURN(ForkSpec spec, ToForkSpec(*request));
+    spec.session.tenant = job.tenant;
+    spec.deadline = job.deadline;
+    return rivulet::ForkSession(job.engine, std::move(spec), std::move(done));
+  });
 }
 
 grpc::ServerUnaryReactor* SessionService::RewindSession(grpc::CallbackServerContext* context,
                                                         const v1::RewindSessionRequest* request,
                                                         v1::RewindSessionReply* reply) {
-  return Run(context, request, reply,
-             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
-               RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(*request));
-               session.tenant = caller.tenant;
-               return rivulet::RewindSession(caller.engine, std::move(session), caller.deadline,
-                                             std::move(done));
-             });
+  return Run(context, request, reply, [&](const Job& job, auto done) -> absl::StatusOr<RequestId> {
+    RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(*request));
+    session.tenant = job.tenant;
+    return rivulet::RewindSession(job.engine, std::move(session), job.deadline, std::move(done));
+  });
 }
 
 grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSession(
     grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request) {
   auto* reactor = new SnapshotReactor(restores_.key, calls_);
   const auto start = [&]() -> absl::Status {
-    RIVULET_ASSIGN_OR_RETURN(const ModelHold model, models_->Find(request->model()));
+    RIVULET_ASSIGN_OR_RETURN(const Caller caller, calls_->callers.CallerOf(*context));
+    RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
+                             models_->Find(request->model(), caller.models()));
     RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(*request));
-    RIVULET_ASSIGN_OR_RETURN(session.tenant, TenantOf(*context));
+    session.tenant = caller.tenant;
     return reactor->Submit(model, std::move(session), DeadlineOf(*context));
   };
   const absl::Status status = start();
@@ -143,36 +141,32 @@ grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>>* SessionService::Re
 grpc::ServerUnaryReactor* SessionService::CloseSession(grpc::CallbackServerContext* context,
                                                        const v1::CloseSessionRequest* request,
                                                        v1::CloseSessionReply* reply) {
-  return Run(context, request, reply,
-             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
-               RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(request->session_id()));
-               session.tenant = caller.tenant;
-               return rivulet::CloseSession(caller.engine, std::move(session), std::move(done));
-             });
+  return Run(context, request, reply, [&](const Job& job, auto done) -> absl::StatusOr<RequestId> {
+    RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(request->session_id()));
+    session.tenant = job.tenant;
+    return rivulet::CloseSession(job.engine, std::move(session), std::move(done));
+  });
 }
 
 grpc::ServerUnaryReactor* SessionService::GetSession(grpc::CallbackServerContext* context,
                                                      const v1::GetSessionRequest* request,
                                                      v1::GetSessionReply* reply) {
-  return Run(context, request, reply,
-             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
-               RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(request->session_id()));
-               session.tenant = caller.tenant;
-               return rivulet::GetSession(caller.engine, std::move(session), caller.deadline,
-                                          std::move(done));
-             });
+  return Run(context, request, reply, [&](const Job& job, auto done) -> absl::StatusOr<RequestId> {
+    RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(request->session_id()));
+    session.tenant = job.tenant;
+    return rivulet::GetSession(job.engine, std::move(session), job.deadline, std::move(done));
+  });
 }
 
 grpc::ServerUnaryReactor* SessionService::ListSessions(grpc::CallbackServerContext* context,
                                                        const v1::ListSessionsRequest* request,
                                                        v1::ListSessionsReply* reply) {
-  return Run(context, request, reply,
-             [&](const Caller& caller, auto done) -> absl::StatusOr<RequestId> {
-               RIVULET_ASSIGN_OR_RETURN(ListSpec spec, ToListSpec(*request));
-               spec.tenant = caller.tenant;
-               spec.deadline = caller.deadline;
-               return rivulet::ListSessions(caller.engine, spec, std::move(done));
-             });
+  return Run(context, request, reply, [&](const Job& job, auto done) -> absl::StatusOr<RequestId> {
+    RIVULET_ASSIGN_OR_RETURN(ListSpec spec, ToListSpec(*request));
+    spec.tenant = job.tenant;
+    spec.deadline = job.deadline;
+    return rivulet::ListSessions(job.engine, spec, std::move(done));
+  });
 }
 
 }  // namespace rivulet

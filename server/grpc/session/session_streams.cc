@@ -103,12 +103,12 @@ RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::Restore
 }
 
 absl::Status RestoreReactor::Reserve() {
-  RIVULET_ASSIGN_OR_RETURN(tenant_, TenantOf(*context_));
+  RIVULET_ASSIGN_OR_RETURN(caller_, restores_->calls->callers.CallerOf(*context_));
   return Take(restores_->options.message_bytes);
 }
 
 absl::Status RestoreReactor::Take(int64_t bytes) {
-  RIVULET_RETURN_IF_ERROR(restores_->budget.Take(tenant_, bytes));
+  RIVULET_RETURN_IF_ERROR(restores_->budget.Take(caller_.tenant, bytes));
   taken_ += bytes;
   return absl::OkStatus();
 }
@@ -157,7 +157,7 @@ absl::Status RestoreReactor::Begin() {
   begun_ = true;
   const v1::RestoreSessionRequest& message = received_.message;
   name_ = message.model();
-  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, restores_->models->Find(name_));
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, restores_->models->Find(name_, caller_.models()));
   RIVULET_ASSIGN_OR_RETURN(
       idle_timeout_, ToIdleTimeout(message.has_idle_timeout() ? &message.idle_timeout() : nullptr));
   const Engine& engine = *model.engine();
@@ -188,14 +188,14 @@ absl::Status RestoreReactor::TakeChunk(const std::string& chunk) {
 absl::Status RestoreReactor::Submit() {
   if (!begun_) RIVULET_RETURN_IF_ERROR(Begin());
   // Found again: it is not held while a client takes its time.
-  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, restores_->models->Find(name_));
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, restores_->models->Find(name_, caller_.models()));
   Engine* const engine = model.engine();
   RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes_, restores_->key));
   std::string().swap(bytes_);  // decoded it is as large, and that is what the budget has now
-  RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine->model(), tenant_));
+  RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine->model(), caller_.tenant));
   reply_->set_same_numerics(snapshot.numerics_id == engine->limits().numerics_id);
   RestoreSpec spec = ToRestoreSpec(std::move(snapshot));
-  spec.tenant = tenant_;
+  spec.tenant = caller_.tenant;
   spec.idle_timeout = idle_timeout_;
   spec.deadline = DeadlineOf(*context_);
   submitted_ = model;
@@ -247,7 +247,7 @@ absl::Status RestoreReactor::CheckPace() {
 void RestoreReactor::OnDone() {
   std::string().swap(bytes_);
   v1::RestoreSessionRequest().Swap(&received_.message);
-  if (taken_ > 0) restores_->budget.Give(tenant_, taken_);
+  if (taken_ > 0) restores_->budget.Give(caller_.tenant, taken_);
   restores_->calls->active.Leave();
   {
     absl::MutexLock lock(&mutex_);

@@ -20,6 +20,7 @@
 #include "rivulet/v1/session_service.pb.h"
 #include "server/engine/session_calls.h"
 #include "server/grpc/calls/call_model.h"
+#include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
 #include "server/grpc/session/restore_budget.h"
@@ -111,7 +112,7 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   grpc::CallbackServerContext* const context_;
   v1::RestoreSessionReply* const reply_;
   Restores* const restores_;
-  std::string tenant_;
+  Caller caller_;
   int64_t taken_ = 0;  // of the budget
 
   Received<v1::RestoreSessionRequest> received_;

@@ -10,6 +10,7 @@
 
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "rivulet/v1/inference.grpc.pb.h"
@@ -92,6 +93,22 @@ TEST_F(ServedModelsTest, AModelIsFoundUntilItsUnloadBegins) {
   EXPECT_THAT(std::string(models_.Find("").status().message()), HasSubstr("has none"));
   models_.Add(Serve(&text_));
   EXPECT_EQ(models_.Find("")->engine(), &text_);
+}
+
+TEST_F(ServedModelsTest, ModelsThatACallerMayNotUseDoNotExistForIt) {
+  const ModelNames only{kText, "absent"};
+  EXPECT_EQ(models_.Find(kText, &only)->name(), kText);
+  EXPECT_EQ(models_.Find("", &only)->name(), kText) << "the only one that it has";
+  EXPECT_EQ(models_.served(&only).size(), 1u);
+  EXPECT_EQ(models_.all(&only).size(), 1u);
+  // In the same words as of one that nobody has, and without the other's name.
+  const absl::Status hidden = models_.Find(kImage, &only).status();
+  EXPECT_EQ(GetErrorDetail(hidden).reason, "MODEL_NOT_FOUND");
+  EXPECT_EQ(
+      std::string(hidden.message()),
+      absl::StrCat("model \"", kImage, "\" is not served here; this server has \"", kText, "\""));
+  Unload(kText);
+  EXPECT_THAT(std::string(models_.Find("", &only).status().message()), HasSubstr("has none"));
 }
 
 TEST(ModelHoldTest, AnEngineEndsOnceItIsUnloadedAndNobodyHoldsIt) {

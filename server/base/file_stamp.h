@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a file is still the one that was read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace rivulet {
+
+// What changes when a file is written or replaced. All 0 for a file that does not exist.
+struct FileStamp {
+  uint64_t inode = 0;
+  int64_t size = 0;
+  int64_t written_ns = 0;  // since 1970: when its content last changed
+  int64_t changed_ns = 0;  // ... or its owner, mode or name
+
+  bool operator==(const FileStamp&) const = default;
+};
+
+// Take it before reading the file: then a change meanwhile is seen by the next comparison. Thread:
+// any.
+FileStamp StampOf(const std::string& path);
+
+}  // namespace rivulet

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/keys/key_ring.h"
+
+#include <cstring>
+#include <utility>
+
+#include "model/base/error.h"
+#include "server/log.h"
+
+namespace rivulet {
+
+absl::StatusOr<std::unique_ptr<KeyRing>> KeyRing::Create(std::string path, absl::Time now) {
+  const FileStamp stamp = StampOf(path);
+  RIVULET_ASSIGN_OR_RETURN(std::vector<ApiKey> keys, ReadKeys(path));
+  return std::unique_ptr<KeyRing>(
+      new KeyRing(std::move(path), stamp, now, Indexed(std::move(keys))));
+}
+
+uint64_t KeyRing::IndexOf(const KeyHash& hash) {
+  uint64_t index = 0;
+  std::memcpy(&index, hash.data(), sizeof(index));
+  return index;
+}
+
+KeyRing::Keys KeyRing::Indexed(std::vector<ApiKey> keys) {
+  Keys indexed;
+  for (ApiKey& key : keys) {
+    const uint64_t index = IndexOf(key.hash);
+    indexed.emplace(index, std::make_shared<const ApiKey>(std::move(key)));
+  }
+  return indexed;
+}
+
+void KeyRing::ReadAgain() {
+  stamp_ = StampOf(path_);
+  absl::StatusOr<std::vector<ApiKey>> keys = ReadKeys(path_);
+  if (!keys.ok()) {
+    Log(LogLevel::kError, "keys_reload_failed", {{"reason", std::string(keys.status().message())}});
+    return;
+  }
+  Log(LogLevel::kInfo, "keys_reloaded", {{"keys", static_cast<int64_t>(keys->size())}});
+  keys_ = Indexed(*std::move(keys));
+}
+
+void KeyRing::Reload() {
+  MutexLock lock(&mutex_);
+  ReadAgain();
+}
+
+std::shared_ptr<const ApiKey> KeyRing::Find(absl::string_view key, absl::Time now) {
+  const KeyHash hash = HashOf(key);
+  MutexLock lock(&mutex_);
+  if (now >= next_look_) {
+    next_look_ = now + kPeriod;
+    if (StampOf(path_) != stamp_) ReadAgain();
+  }
+  const auto [begin, end] = keys_.equal_range(IndexOf(hash));
+  for (auto it = begin; it != end; ++it) {
+    if (SameHash(it->second->hash, hash)) return it->second;
+  }
+  return nullptr;
+}
+
+}  // namespace rivulet
