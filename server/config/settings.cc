@@ -152,7 +152,7 @@ std::vector<Setting> SecuritySettings() {
        "Default: any client connects",
        &C::tls_client_ca},
       {"keys-file", "FILE",
-       "JSON file with the keys that clients may use (rivulet keys writes it); every method but "
+       "JSON file with the keys that clients may use (docs/security.md); every method but "
        "health then needs one, AdminService one of an admin. A changed file is used within a "
        "second of the next call. Default: no client needs a key",
        &C::keys_file},

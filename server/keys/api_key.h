@@ -22,7 +22,7 @@ using KeyHash = std::array<uint8_t, 32>;  // SHA-256
 
 // One key and what its holder may do.
 struct ApiKey {
-  std::string name;  // for operators: in `rivulet keys`
+  std::string name;  // for operators
   KeyHash hash = {};
   std::string tenant;                           // whose sessions and shares its calls have
   std::optional<ModelNames> models;             // that exist for its calls; absent: all
