@@ -67,7 +67,7 @@ class CollectorTest : public ::testing::Test {
 
   std::unique_ptr<FakeEngine> engine_;
   ServedModels models_;
-  ServerCalls calls_;
+  ServerCalls calls_{nullptr};
 };
 
 TEST_F(CollectorTest, ShowsEveryMetricOfTheTableWithItsLabels) {
