@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/log.h"
 
+#include <atomic>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -20,6 +21,7 @@ constexpr absl::Duration kLimitPeriod = absl::Seconds(1);
 
 ABSL_CONST_INIT absl::Mutex log_mutex(absl::kConstInit);
 LogMode log_mode ABSL_GUARDED_BY(log_mutex) = LogMode::kOff;
+std::atomic<LogLevel> least_level = LogLevel::kInfo;
 
 // Never destroyed: threads of libraries may log while the process ends.
 std::string& HeldLines() {
@@ -41,6 +43,8 @@ std::map<std::string, Limit, std::less<>>& Limits() ABSL_EXCLUSIVE_LOCKS_REQUIRE
 
 const char* Name(LogLevel level) {
   switch (level) {
+    case LogLevel::kDebug:
+      return "debug";
     case LogLevel::kInfo:
       return "info";
     case LogLevel::kWarning:
@@ -51,9 +55,20 @@ const char* Name(LogLevel level) {
   return "error";
 }
 
+bool IsDropped(LogLevel level) { return level < least_level.load(std::memory_order_relaxed); }
+
 void Write(const std::string& lines) { std::fwrite(lines.data(), 1, lines.size(), stderr); }
 
 }  // namespace
+
+LogLevel LogLevelOf(absl::string_view name) {
+  for (const LogLevel level : {LogLevel::kDebug, LogLevel::kWarning, LogLevel::kError}) {
+    if (name == Name(level)) return level;
+  }
+  return LogLevel::kInfo;
+}
+
+void SetLogLevel(LogLevel level) { least_level = level; }
 
 void SetLogMode(LogMode mode) {
   absl::MutexLock lock(&log_mutex);
@@ -92,18 +107,20 @@ void LogLocked(LogLevel level, absl::string_view event, LogFields fields)
 
 void TellLeftOut(absl::string_view event, Limit* limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
   const int64_t left_out = std::exchange(limit->left_out, 0);
-  if (left_out == 0) return;
+  if (left_out == 0) return;  // whatever the level: lines that would have been written are missing
   LogLocked(LogLevel::kWarning, "suppressed", {{"of", std::string(event)}, {"count", left_out}});
 }
 
 }  // namespace
 
 void Log(LogLevel level, absl::string_view event, LogFields fields) {
+  if (IsDropped(level)) return;
   absl::MutexLock lock(&log_mutex);
   LogLocked(level, event, fields);
 }
 
 void LogLimited(LogLevel level, absl::string_view event, LogFields fields) {
+  if (IsDropped(level)) return;
   const absl::Time now = absl::Now();
   absl::MutexLock lock(&log_mutex);
   if (log_mode == LogMode::kOff) return;

@@ -14,7 +14,12 @@
 
 namespace rivulet {
 
-enum class LogLevel : uint8_t { kInfo, kWarning, kError };
+enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
+
+// The level of a name: "debug", "info", "warning" or "error"; kInfo for any other.
+LogLevel LogLevelOf(absl::string_view name);
+// Lines below `level` are dropped from now on; before the first call, those below kInfo.
+void SetLogLevel(LogLevel level);
 
 // What becomes of the lines. A process begins with kOff: only `rivulet-server` logs, never the
 // `rivulet` command with a server inside.

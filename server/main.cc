@@ -132,6 +132,7 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);  // a reader of our log that went away is no reason to end
 
+  SetLogLevel(LogLevelOf(command->config.log_level));
   SetLogMode(LogMode::kHeld);
   const DescriptorLimit before = RaiseDescriptorLimit();
   Log(LogLevel::kInfo, "descriptors",

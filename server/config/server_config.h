@@ -50,6 +50,7 @@ struct ServerConfig {
   int drain_delay_seconds = 0;           // NOT_SERVING but still taking requests, before the drain
   int drain_seconds = 30;                // how long running replies may go on in the drain
   bool reflection = true;                // gRPC server reflection
+  std::string log_level = "info";        // least level of the log's lines
   int max_message_mib = 4;               // largest request
   int max_streams = 1000;                // requests at once on one connection
   int max_multiplexed = 4096;            // requests at once on one Multiplex stream

@@ -195,6 +195,8 @@ std::vector<Setting> OperatingSettings() {
              "are refused",
              &C::drain_seconds, 0, 86400),
       {"reflection", "BOOL", "Serve gRPC reflection", &C::reflection},
+      Choice("log-level", "Least level of the lines of the log: debug, info, warning or error",
+             &C::log_level, {"debug", "info", "warning", "error"}),
       Number("max-message-mib", "Largest request in MiB", &C::max_message_mib, 1, 1024),
       Number("max-multiplexed", "Most concurrent requests on one Multiplex stream",
              &C::max_multiplexed, 1, 1 << 24),

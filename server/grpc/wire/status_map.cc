@@ -63,14 +63,14 @@ Mapped MapCode(absl::StatusCode code) {
   return {grpc::StatusCode::INTERNAL, "INTERNAL"};
 }
 
-// One event for each error that a client is told, but a cancellation: that is the client's own.
-// Neither the message nor a value: they may quote what the client sent. A reason that the table
-// lacks is a bug of ours.
+// One event for each error that a client is told. A cancellation is the client's own, and of level
+// debug. Neither the message nor a value: they may quote what the client sent. A reason that the
+// table lacks is a bug of ours.
 void LogError(absl::StatusCode code, const std::string& reason, const std::string& field) {
-  if (code == absl::StatusCode::kCancelled) return;
   const bool ours = code == absl::StatusCode::kInternal || code == absl::StatusCode::kDataLoss ||
                     !IsErrorReason(reason, code);
-  LogLimited(ours ? LogLevel::kError : LogLevel::kInfo, "request_error",
+  const LogLevel level = code == absl::StatusCode::kCancelled ? LogLevel::kDebug : LogLevel::kInfo;
+  LogLimited(ours ? LogLevel::kError : level, "request_error",
              {{"method", CallNote::Current()},
               {"code", absl::StatusCodeToString(code)},
               {"reason", reason},

@@ -57,6 +57,31 @@ std::pair<int64_t, int64_t> Counted(const std::string& output, const std::string
   return {lines, left_out};
 }
 
+TEST(LogTest, LinesBelowTheLevelAreDroppedAndNotCounted) {
+  ::testing::internal::CaptureStderr();
+  SetLogMode(LogMode::kOn);
+  LogSuppressed(true);
+  Log(LogLevel::kDebug, "below_the_default");
+  const std::pair<const char*, int> kWritten[] = {
+      {"debug", 4}, {"info", 3}, {"warning", 2}, {"error", 1}};
+  for (const auto& [name, count] : kWritten) {
+    const LogLevel least = LogLevelOf(name);
+    SetLogLevel(least);
+    for (const LogLevel level :
+         {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
+      Log(level, name);
+    }
+  }
+  for (int i = 0; i < 3 * kLoggedPerSecond; ++i) LogLimited(LogLevel::kWarning, "dropped");
+  SetLogLevel(LogLevel::kInfo);
+  LogSuppressed(true);
+  SetLogMode(LogMode::kOff);
+  const std::string output = ::testing::internal::GetCapturedStderr();
+  for (const auto& [name, count] : kWritten) EXPECT_EQ(Counted(output, name).first, count) << name;
+  EXPECT_EQ(Counted(output, "below_the_default"), (std::pair<int64_t, int64_t>(0, 0)));
+  EXPECT_EQ(Counted(output, "dropped"), (std::pair<int64_t, int64_t>(0, 0)));
+}
+
 TEST(LogTest, AFloodOfOneEventIsCountedAndNotWritten) {
   ::testing::internal::CaptureStderr();
   SetLogMode(LogMode::kOn);

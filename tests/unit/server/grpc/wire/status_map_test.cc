@@ -101,10 +101,14 @@ TEST(StatusMapTest, AnErrorIsLoggedWithoutItsMessage) {
   }
   ToGrpc(absl::InternalError("secret"), nullptr);
   ToGrpc(InvalidField("NOT_IN_THE_TABLE", "sampling.top_p", "secret"), nullptr);
+  SetLogLevel(LogLevel::kDebug);
+  ToGrpc(absl::CancelledError("The client has gone."), nullptr);
+  SetLogLevel(LogLevel::kInfo);
   SetLogMode(LogMode::kOff);
   const std::string output = ::testing::internal::GetCapturedStderr();
   std::vector<std::string> lines = absl::StrSplit(output, '\n', absl::SkipEmpty());
-  ASSERT_EQ(lines.size(), 3u) << output;
+  ASSERT_EQ(lines.size(), 4u) << output;
+  EXPECT_THAT(lines[3], ::testing::HasSubstr("\"level\":\"debug\",\"event\":\"request_error\""));
   EXPECT_THAT(
       lines[0],
       ::testing::HasSubstr(
