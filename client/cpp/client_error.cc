@@ -59,6 +59,7 @@ ErrorInfo GetErrorInfo(const absl::Status& status) {
     google::rpc::ErrorInfo error_info;
     google::rpc::BadRequest bad_request;
     google::rpc::RetryInfo retry_info;
+    google::rpc::RequestInfo request_info;
     if (any.UnpackTo(&error_info)) {
       info.reason = error_info.reason();
       info.metadata = {error_info.metadata().begin(), error_info.metadata().end()};
@@ -67,6 +68,8 @@ ErrorInfo GetErrorInfo(const absl::Status& status) {
     } else if (any.UnpackTo(&retry_info)) {
       info.retry_delay = absl::Seconds(retry_info.retry_delay().seconds()) +
                          absl::Nanoseconds(retry_info.retry_delay().nanos());
+    } else if (any.UnpackTo(&request_info)) {
+      info.request_id = request_info.request_id();
     }
   }
   return info;

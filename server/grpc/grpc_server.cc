@@ -11,7 +11,7 @@
 #include "grpc/health/v1/health.pb.h"
 #include "model/base/error.h"
 #include "rivulet/v1/admin_service.grpc.pb.h"
-#include "rivulet/v1/inference.grpc.pb.h"
+#include "server/grpc/calls/call_context.h"
 #include "server/grpc/connections/listener.h"
 #include "server/grpc/connections/reflection_guard.h"
 #include "server/process/descriptors.h"
@@ -53,13 +53,16 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModel
   grpc::ServerBuilder builder;
   SetUpListener(listener, &builder);
   GuardReflection(&result->calls_.callers, &result->calls_.errors, &builder);
+  std::unique_ptr<grpc::ContextAllocator> counter;
   if (!options.listen.empty()) {
     Connections* connections = &result->connections();
     result->call_watch_ = std::make_unique<CallWatch>(
         options.max_streams,
         [connections](absl::string_view peer) { return connections->CutOff(peer); });
-    builder.SetContextAllocator(result->call_watch_->Counter());
+    counter = result->call_watch_->Counter();
   }
+  builder.SetContextAllocator(
+      std::make_unique<CallContexts>(std::move(counter), !options.listen.empty()));
   builder.RegisterService(&result->inference_);
   builder.RegisterService(&result->sessions_);
   builder.RegisterService(&result->multiplex_);

@@ -45,10 +45,11 @@ std::string Description(const absl::Status& status) {
 
 std::string ErrorLine(const absl::Status& status) {
   std::string line = absl::StrCat("rivulet: ", Description(status));
-  const absl::Duration delay = GetErrorInfo(status).retry_delay;
-  if (delay > absl::ZeroDuration()) {
-    absl::StrAppend(&line, " (try again in ", absl::FormatDuration(delay), ")");
+  const ErrorInfo info = GetErrorInfo(status);
+  if (info.retry_delay > absl::ZeroDuration()) {
+    absl::StrAppend(&line, " (try again in ", absl::FormatDuration(info.retry_delay), ")");
   }
+  if (!info.request_id.empty()) absl::StrAppend(&line, " (request ", info.request_id, ")");
   return OneLine(line);
 }
 

@@ -4,7 +4,7 @@
 // is sent.
 import { status as grpcStatus, type Metadata } from '@grpc/grpc-js';
 
-import { BadRequest, ErrorInfo, RetryInfo } from './gen/google/rpc/error_details';
+import { BadRequest, ErrorInfo, RequestInfo, RetryInfo } from './gen/google/rpc/error_details';
 import { Status } from './gen/google/rpc/status';
 
 /** The codes of gRPC, by their numbers. */
@@ -32,6 +32,7 @@ export interface ErrorFields {
   reason?: string;
   field?: string;
   retryAfterMs?: number;
+  requestId?: string;
   metadata?: Readonly<Record<string, string>>;
   cause?: unknown;
 }
@@ -55,6 +56,8 @@ export class RivuletError extends Error {
   readonly field: string;
   /** Milliseconds after which to try again; undefined if the server gave none. */
   readonly retryAfterMs: number | undefined;
+  /** The id of the request, as in the server's log; "" if the server gave none or none answered. */
+  readonly requestId: string;
   /**
    * Further details by name. For an error that ends a reply, where to continue: "session_id" and
    * "session_position" on a session, else "sent_tokens": how many tokens of each sample were sent,
@@ -63,7 +66,8 @@ export class RivuletError extends Error {
   readonly metadata: Readonly<Record<string, string>>;
 
   constructor(code: Code, details: string, fields: ErrorFields = {}) {
-    const said = [fields.reason, fields.field].filter(Boolean).join(', ');
+    const request = fields.requestId && `request ${fields.requestId}`;
+    const said = [fields.reason, fields.field, request].filter(Boolean).join(', ');
     super(
       `${Code[code]}${said && ` (${said})`}: ${details}`,
       'cause' in fields ? { cause: fields.cause } : {},
@@ -73,6 +77,7 @@ export class RivuletError extends Error {
     this.reason = fields.reason ?? '';
     this.field = fields.field ?? '';
     this.retryAfterMs = fields.retryAfterMs;
+    this.requestId = fields.requestId ?? '';
     this.metadata = fields.metadata ?? {};
   }
 }
@@ -93,6 +98,9 @@ function fieldsOf(packed: Uint8Array): ErrorFields {
         fields.retryAfterMs = Number(seconds) * 1000 + nanos / 1e6;
         break;
       }
+      case 'google.rpc.RequestInfo':
+        fields.requestId = RequestInfo.decode(value).requestId;
+        break;
     }
   }
   return fields;

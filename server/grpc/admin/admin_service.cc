@@ -15,10 +15,10 @@
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "rivulet/v1/multiplex.grpc.pb.h"
 #include "rivulet/v1/session_service.grpc.pb.h"
+#include "server/grpc/calls/call_context.h"
 #include "server/grpc/connections/listener.h"
 #include "server/grpc/connections/reflection_guard.h"
 #include "server/grpc/wire/convert_session.h"
-#include "server/grpc/wire/status_map.h"
 #include "server/process/call_note.h"
 
 namespace rivulet {
@@ -53,41 +53,47 @@ absl::StatusOr<std::optional<absl::Duration>> DrainTimeout(const v1::UnloadModel
 // One call, until its answer has left.
 class AdminService::Call final : public grpc::ServerUnaryReactor {
  public:
-  explicit Call(ActiveCalls* calls) : calls_(calls) {}
+  Call(CallContext* context, ActiveCalls* calls) : context_(context), calls_(calls) {}
+  void End(const absl::Status& status) {
+    if (status.ok()) context_->BeforeMessage();
+    Finish(context_->record().End(status, nullptr));
+  }
   void OnDone() override {
     calls_->Leave();
     delete this;
   }
 
  private:
+  CallContext* const context_;
   ActiveCalls* const calls_;
 };
 
-grpc::ServerUnaryReactor* AdminService::OnAThread(std::function<absl::Status()> work) {
+grpc::ServerUnaryReactor* AdminService::OnAThread(grpc::CallbackServerContext* context,
+                                                  std::function<absl::Status()> work) {
   calls_.Enter();
-  auto* const call = new Call(&calls_);
+  auto* const call = new Call(&CallContext::Of(context), &calls_);
   // Nothing joins it: its last act is Finish, and OnDone may run within that.
   std::thread([call, work = std::move(work), name = CallNote::Current()] {
     const CallNote note(name);
-    call->Finish(ToGrpc(work(), nullptr));
+    call->End(work());
   }).detach();
   return call;
 }
 
-grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* /*context*/,
+grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* context,
                                                   const v1::LoadModelRequest* request,
                                                   v1::LoadModelReply* reply) {
-  return OnAThread([this, request, reply]() -> absl::Status {
+  return OnAThread(context, [this, request, reply]() -> absl::Status {
     RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
     RIVULET_ASSIGN_OR_RETURN(*reply->mutable_model(), control_->Load(request->model()));
     return absl::OkStatus();
   });
 }
 
-grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext* /*context*/,
+grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext* context,
                                                     const v1::UnloadModelRequest* request,
                                                     v1::UnloadModelReply* reply) {
-  return OnAThread([this, request, reply]() -> absl::Status {
+  return OnAThread(context, [this, request, reply]() -> absl::Status {
     RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
     RIVULET_ASSIGN_OR_RETURN(const std::optional<absl::Duration> drain, DrainTimeout(*request));
     RIVULET_ASSIGN_OR_RETURN(const ModelControl::Unloaded unloaded,
@@ -120,6 +126,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* c
   GuardReflection(&result->callers_, nullptr, &builder);
   // What is served is told where it is served.
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+  builder.SetContextAllocator(std::make_unique<CallContexts>(nullptr, true));
   builder.RegisterService(&result->service_);
   builder.RegisterCallbackGenericService(&result->unknown_);
   RIVULET_ASSIGN_OR_RETURN(result->listener_,

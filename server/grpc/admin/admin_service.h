@@ -60,7 +60,8 @@ class AdminService final : public RpcService {
  private:
   class Call;
 
-  grpc::ServerUnaryReactor* OnAThread(std::function<absl::Status()> work);
+  grpc::ServerUnaryReactor* OnAThread(grpc::CallbackServerContext* context,
+                                      std::function<absl::Status()> work);
 
   ModelControl* const control_;
   ActiveCalls calls_;

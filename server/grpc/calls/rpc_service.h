@@ -22,9 +22,9 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/descriptor.h"
+#include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/wire/received.h"
-#include "server/grpc/wire/status_map.h"
 #include "server/process/call_note.h"
 
 namespace rivulet {
@@ -55,7 +55,9 @@ class RpcService : public grpc::Service {
   template <typename Reactor>
   class Refused final : public Reactor {
    public:
-    Refused(const absl::Status& error, ErrorCounts* errors) { this->Finish(ToGrpc(error, errors)); }
+    Refused(CallContext* call, const absl::Status& error, ErrorCounts* errors) {
+      this->Finish(call->record().End(error, errors));
+    }
     void OnDone() override { delete this; }
   };
 
@@ -69,8 +71,9 @@ class RpcService : public grpc::Service {
                                     Context* context, const Received<Request>* request,
                                     Reply* reply) -> grpc::ServerUnaryReactor* {
           const CallNote note(name);
+          CallContext* const call = Begin(context);
           if (const absl::Status error = Check(*context, request->error); !error.ok()) {
-            return new Refused<grpc::ServerUnaryReactor>(error, errors_);
+            return new Refused<grpc::ServerUnaryReactor>(call, error, errors_);
           }
           return (self->*handler)(context, &request->message, reply);
         }));
@@ -86,8 +89,9 @@ class RpcService : public grpc::Service {
             [this, self, handler, name = NameOf<Request>()](
                 Context* context, const Received<Request>* request) -> Reactor* {
               const CallNote note(name);
+              CallContext* const call = Begin(context);
               const absl::Status error = Check(*context, request->error);
-              if (!error.ok()) return new Refused<Reactor>(error, errors_);
+              if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
               return (self->*handler)(context, &request->message);
             }));
   }
@@ -101,8 +105,9 @@ class RpcService : public grpc::Service {
         std::make_unique<Streaming>([this, self, handler, name = NameOf<Request>()](
                                         Context* context, Reply* reply) -> Reactor* {
           const CallNote note(name);
+          CallContext* const call = Begin(context);
           const absl::Status error = Check(*context, absl::OkStatus());
-          if (!error.ok()) return new Refused<Reactor>(error, errors_);
+          if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
           return (self->*handler)(context, reply);
         }));
   }
@@ -116,12 +121,18 @@ class RpcService : public grpc::Service {
         std::make_unique<Streaming>(
             [this, self, handler, name = NameOf<Request>()](Context* context) -> Reactor* {
               const CallNote note(name);
+              CallContext* const call = Begin(context);
               const absl::Status error = Check(*context, absl::OkStatus());
-              if (!error.ok()) return new Refused<Reactor>(error, errors_);
+              if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
               return (self->*handler)(context);
             }));
   }
 
+  static CallContext* Begin(Context* context) {
+    CallContext& call = CallContext::Of(context);
+    call.Begin();
+    return &call;
+  }
   template <typename Request, typename Reply>
   void AddCallback(Type type, std::unique_ptr<grpc::internal::MethodHandler> handler) {
     const int index = AddMethodOf(Request::descriptor(), Reply::descriptor(), type);

@@ -7,7 +7,7 @@
 #include "absl/strings/strip.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
-#include "server/grpc/wire/status_map.h"
+#include "server/grpc/calls/call_context.h"
 #include "server/process/call_note.h"
 
 namespace rivulet {
@@ -15,8 +15,14 @@ namespace {
 
 class Refusal final : public grpc::ServerGenericBidiReactor {
  public:
-  explicit Refusal(const grpc::Status& status) { Finish(status); }
+  Refusal(grpc::GenericCallbackServerContext* context, const absl::Status& status) {
+    BeginRecord(context, &record_);
+    Finish(record_.End(status, nullptr));
+  }
   void OnDone() override { delete this; }
+
+ private:
+  RequestRecord record_;
 };
 
 }  // namespace
@@ -30,7 +36,7 @@ grpc::ServerGenericBidiReactor* UnknownMethods::CreateReactor(
   const CallNote note("unknown method");
   if (const absl::Status refused = callers_->Check(context->client_metadata(), Role::kClient);
       !refused.ok()) {
-    return new Refusal(ToGrpc(refused, nullptr));
+    return new Refusal(context, refused);
   }
   // "/package.Service/Method"
   const absl::string_view method = absl::StripPrefix(context->method(), "/");
@@ -40,10 +46,9 @@ grpc::ServerGenericBidiReactor* UnknownMethods::CreateReactor(
       is_elsewhere
           ? absl::StrCat(service, " is not served at this address, but at that of --", setting_)
           : absl::StrCat("this server has no method ", Quoted(method));
-  return new Refusal(
-      ToGrpc(MakeError(absl::StatusCode::kUnimplemented, message,
-                       {is_elsewhere ? "SERVICE_ELSEWHERE" : "METHOD_UNKNOWN", "", {}}),
-             nullptr));
+  return new Refusal(context,
+                     MakeError(absl::StatusCode::kUnimplemented, message,
+                               {is_elsewhere ? "SERVICE_ELSEWHERE" : "METHOD_UNKNOWN", "", {}}));
 }
 
 }  // namespace rivulet

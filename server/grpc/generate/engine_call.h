@@ -12,9 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/engine/engine.h"
+#include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/call_model.h"
 #include "server/grpc/calls/server_calls.h"
-#include "server/grpc/wire/status_map.h"
 #include "server/grpc/wire/wire_field.h"
 #include "server/process/call_note.h"
 
@@ -24,7 +24,9 @@ namespace rivulet {
 inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
                                         const absl::Status& status, ServerCalls* calls) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status, &calls->errors));
+  CallContext& call = CallContext::Of(context);
+  if (status.ok()) call.BeforeMessage();
+  reactor->Finish(call.record().End(status, &calls->errors));
   return reactor;
 }
 
@@ -34,11 +36,13 @@ inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
 template <typename Request, typename Reply>
 class EngineCall final : public grpc::ServerUnaryReactor {
  public:
-  // `request` and `reply` are gRPC's and live as long as the call; `calls` outlives the gRPC
-  // server. The handler, which has a CallNote, holds the model too until it returns: the engine's
-  // last word may come before.
-  EngineCall(ModelHold model, const Request* request, Reply* reply, ServerCalls* calls)
+  // `context`, `request` and `reply` are gRPC's and live as long as the call; `calls` outlives the
+  // gRPC server. The handler, which has a CallNote, holds the model too until it returns: the
+  // engine's last word may come before.
+  EngineCall(ModelHold model, grpc::CallbackServerContext* context, const Request* request,
+             Reply* reply, ServerCalls* calls)
       : model_(std::move(model)),
+        call_(&CallContext::Of(context)),
         request_(request),
         reply_(reply),
         calls_(calls),
@@ -77,10 +81,12 @@ class EngineCall final : public grpc::ServerUnaryReactor {
   void End(const absl::Status& status) {
     const CallNote note(method_);
     model_.Release();
-    Finish(ToGrpc(NameWireField(status, *request_), &calls_->errors));
+    if (status.ok()) call_->BeforeMessage();
+    Finish(call_->record().End(NameWireField(status, *request_), &calls_->errors));
   }
 
   CallModel model_;
+  CallContext* const call_;
   const Request* const request_;
   Reply* const reply_;
   ServerCalls* const calls_;

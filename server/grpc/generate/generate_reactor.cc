@@ -8,7 +8,6 @@
 
 #include "absl/time/clock.h"
 #include "server/grpc/wire/convert.h"
-#include "server/grpc/wire/status_map.h"
 #include "server/grpc/wire/wire_field.h"
 #include "server/process/call_note.h"
 
@@ -21,7 +20,11 @@ constexpr char kMethod[] = "Generate";
 
 GenerateReactor::GenerateReactor(ModelHold model, grpc::CallbackServerContext* context,
                                  const v1::GenerateRequest* request, ServerCalls* calls)
-    : model_(std::move(model)), call_(context->c_call()), request_(request), calls_(calls) {
+    : model_(std::move(model)),
+      context_(&CallContext::Of(context)),
+      call_(context->c_call()),
+      request_(request),
+      calls_(calls) {
   grpc_call_ref(call_);
   calls_->active.Enter();
 }
@@ -35,7 +38,7 @@ GenerateReactor* GenerateReactor::Start(ModelHold model, grpc::CallbackServerCon
   if (spec.ok()) {
     reactor->Submit(*std::move(spec));
   } else {
-    reactor->Finish(ToGrpc(spec.status(), &calls->errors));
+    reactor->Finish(reactor->context_->record().End(spec.status(), &calls->errors));
   }
   return reactor;
 }
@@ -59,7 +62,7 @@ void GenerateReactor::Submit(GenerateSpec spec) {
     status = ticket.status();
   }
   model_.Release();
-  Finish(ToGrpc(NameWireField(status, *request_), &calls_->errors));
+  Finish(context_->record().End(NameWireField(status, *request_), &calls_->errors));
 }
 
 void GenerateReactor::OnReady() {
@@ -187,13 +190,17 @@ void GenerateReactor::Perform(Action action) {
     case Action::kNone:
       return;
     case Action::kWrite:
+      context_->BeforeMessage();
       StartWrite(&message_);
       return;
     case Action::kWriteAndFinish:
-      StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
+      context_->BeforeMessage();
+      StartWriteAndFinish(&message_, grpc::WriteOptions(),
+                          context_->record().End(absl::OkStatus(), nullptr));
       return;
     case Action::kFinish:
-      Finish(ToGrpc(NameWireField(ticket_.reply->end()->status, *request_), &calls_->errors));
+      Finish(context_->record().End(NameWireField(ticket_.reply->end()->status, *request_),
+                                    &calls_->errors));
       return;
   }
 }

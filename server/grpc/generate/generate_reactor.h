@@ -24,6 +24,7 @@
 #include "rivulet/v1/inference.pb.h"
 #include "server/engine/engine.h"
 #include "server/engine/reply.h"
+#include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/call_model.h"
 #include "server/grpc/calls/server_calls.h"
 
@@ -66,8 +67,9 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   void CutUnread(bool expired);
   void Release();
 
-  CallModel model_;        // released after the last OnReady
-  grpc_call* const call_;  // a reference: valid after OnDone, when gRPC's context is not
+  CallModel model_;             // released after the last OnReady
+  CallContext* const context_;  // valid until OnDone
+  grpc_call* const call_;       // a reference: valid after OnDone, when gRPC's context is not
   const v1::GenerateRequest* const request_;  // not read once gRPC is asked to finish
   ServerCalls* const calls_;
   // Holders of this object: gRPC, the engine from Submit to the last OnReady, and alarm_ while it

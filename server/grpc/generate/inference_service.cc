@@ -65,7 +65,7 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
   Engine* engine = model->engine();
   absl::StatusOr<ScoreSpec> spec = SpecOf(*context, *caller, *request, engine->model());
   if (!spec.ok()) return Answer(context, spec.status(), calls_);
-  auto* call = new EngineCall(*model, request, reply, calls_);
+  auto* call = new EngineCall(*model, context, request, reply, calls_);
   call->Run([&](auto done) { return engine->Score(*std::move(spec), std::move(done)); },
             [](const ScoreResult& result, v1::ScoreReply* wire) { ToWire(result, wire); });
   return call;

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "server/grpc/wire/convert.h"
-#include "server/grpc/wire/status_map.h"
 #include "server/grpc/wire/wire_field.h"
 
 namespace rivulet {
@@ -77,9 +76,10 @@ void MultiplexMember::AddEnd(const Reply::End& end, bool parts_added, ErrorCount
       on_last ? reply->mutable_parts(reply->parts_size() - 1) : reply->add_parts();
   part->set_key(key_);
   if (!end.status.ok()) {
-    ToWire(NameWireField(end.status, outline_), errors, part->mutable_error());
+    record_.End(NameWireField(end.status, outline_), errors, part->mutable_error());
     return;
   }
+  record_.End(absl::OkStatus(), nullptr);
   if (!std::exchange(seed_sent_, true)) part->set_seed(seed_);
   ToWire(end.usage, part->mutable_usage());
 }

@@ -12,6 +12,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/reply.h"
 #include "server/grpc/calls/call_model.h"
+#include "server/grpc/calls/request_record.h"
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
 
@@ -29,9 +30,12 @@ class MultiplexOwner {
 
 class MultiplexMember final : public ReplyListener {
  public:
-  MultiplexMember(uint64_t key, MultiplexOwner* owner) : key_(key), owner_(owner) {}
+  // `call`: the record of the stream.
+  MultiplexMember(uint64_t key, const RequestRecord& call, MultiplexOwner* owner)
+      : key_(key), owner_(owner), record_(call, key) {}
 
   uint64_t key() const { return key_; }
+  RequestRecord& record() { return record_; }
 
   // Hands the request to the engine of `model`, which is held to the engine's last word. Of
   // `request` only what errors need to name its fields is kept. OnMemberReady may come before it
@@ -58,6 +62,7 @@ class MultiplexMember final : public ReplyListener {
 
   const uint64_t key_;
   MultiplexOwner* const owner_;
+  RequestRecord record_;
   v1::GenerateRequest outline_;
   std::optional<CallModel> model_;  // set by Submit
   absl::Mutex mutex_;               // held while submitting: the first OnReady needs the ticket

@@ -29,10 +29,9 @@ absl::Status Refusal(absl::StatusCode code, absl::string_view reason, absl::stri
   return MakeError(code, message, detail);
 }
 
-grpc::Status Draining() {
-  return ToGrpc(Refusal(absl::StatusCode::kUnavailable, "DRAINING", "", "The server is draining.",
-                        absl::Seconds(1)),
-                nullptr);
+absl::Status Draining() {
+  return Refusal(absl::StatusCode::kUnavailable, "DRAINING", "", "The server is draining.",
+                 absl::Seconds(1));
 }
 
 absl::Status Gone() { return absl::CancelledError("The client has gone."); }
@@ -68,7 +67,7 @@ void MultiplexStreams::Drain() {
 
 MultiplexReactor::MultiplexReactor(grpc::CallbackServerContext* context, const ServedModels* models,
                                    int max_open, MultiplexStreams* streams, ServerCalls* calls)
-    : context_(context),
+    : call_(&CallContext::Of(context)),
       models_(models),
       max_open_(static_cast<size_t>(max_open)),
       streams_(streams),
@@ -161,13 +160,13 @@ void MultiplexReactor::Handle(const v1::MultiplexRequest& request) {
       return AddNote({request.key(),
                       Refusal(absl::StatusCode::kInvalidArgument, "ACTION_MISSING", "action",
                               "action is required: one of generate or cancel"),
-                      false});
+                      nullptr});
   }
 }
 
 void MultiplexReactor::Begin(const v1::MultiplexRequest& request) {
   const uint64_t key = request.key();
-  const auto member = std::make_shared<MultiplexMember>(key, this);
+  const auto member = std::make_shared<MultiplexMember>(key, call_->record(), this);
   {
     absl::MutexLock lock(&mutex_);
     if (finished_ || broken_) return;
@@ -175,7 +174,7 @@ void MultiplexReactor::Begin(const v1::MultiplexRequest& request) {
       notes_.push_back({key,
                         Refusal(absl::StatusCode::kInvalidArgument, "KEY_IN_USE", "key",
                                 absl::StrCat("key is ", key, ", which an open request has")),
-                        false});
+                        nullptr});
       return;
     }
     if (open_.size() >= max_open_) {
@@ -184,7 +183,7 @@ void MultiplexReactor::Begin(const v1::MultiplexRequest& request) {
                                 absl::StrCat("the stream has ", open_.size(),
                                              " open requests, as many as it may have"),
                                 absl::Seconds(1)),
-                        true});
+                        member});
       return;
     }
     open_[key] = member;
@@ -195,7 +194,7 @@ void MultiplexReactor::Begin(const v1::MultiplexRequest& request) {
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) {
       open_.erase(key);
-      notes_.push_back({key, std::move(status), true});
+      notes_.push_back({key, std::move(status), member});
     }
     cancel = broken_;  // since before there was something to cancel
   }
@@ -205,11 +204,11 @@ void MultiplexReactor::Begin(const v1::MultiplexRequest& request) {
 absl::Status MultiplexReactor::Submit(const v1::MultiplexRequest& request,
                                       MultiplexMember* member) {
   // For each request: a key may expire or be revoked while the stream is open.
-  RIVULET_ASSIGN_OR_RETURN(const Caller caller, calls_->callers.CallerOf(*context_));
+  RIVULET_ASSIGN_OR_RETURN(const Caller caller, calls_->callers.CallerOf(*call_));
   RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
                            models_->Find(request.generate().model(), caller.models()));
   RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec,
-                           SpecOf(*context_, caller, request.generate(), model.engine()->model()));
+                           SpecOf(*call_, caller, request.generate(), model.engine()->model()));
   if (request.has_timeout()) {
     RIVULET_ASSIGN_OR_RETURN(const absl::Duration timeout,
                              ToDuration("TIMEOUT_OUT_OF_RANGE", "timeout", request.timeout()));
@@ -234,7 +233,7 @@ void MultiplexReactor::CancelRequest(uint64_t key) {
   AddNote({key,
            Refusal(absl::StatusCode::kNotFound, "KEY_NOT_OPEN", "key",
                    absl::StrCat("key is ", key, ", which no open request has")),
-           false});
+           nullptr});
 }
 
 void MultiplexReactor::AddNote(Note note) {
@@ -258,7 +257,7 @@ void MultiplexReactor::Break(absl::Status why) {
 void MultiplexReactor::Pump() {
   const CallNote note(kMethod);
   Action action = Action::kNone;
-  grpc::Status end;
+  absl::Status end;
   while (action == Action::kNone) {
     std::vector<Note> notes;
     bool broken = false;
@@ -279,7 +278,7 @@ void MultiplexReactor::Pump() {
     action = Next();
     if (action == Action::kNone) writing_ = false;
     if (action == Action::kFinish && !half_closed_) {
-      end = broken_ ? ToGrpc(why_broken_, nullptr) : Draining();
+      end = broken_ ? why_broken_ : Draining();
     }
   }
   Perform(action, end);
@@ -302,7 +301,11 @@ void MultiplexReactor::Gather(bool broken, const std::vector<Note>& notes,
   for (const Note& note : notes) {
     v1::MultiplexPart* const part = message_.add_parts();
     part->set_key(note.key);
-    ToWire(note.status, errors, note.ended ? part->mutable_error() : part->mutable_refused());
+    if (note.ended != nullptr) {
+      note.ended->record().End(note.status, errors, part->mutable_error());
+    } else {
+      ToWire(note.status, errors, call_->record().id(), part->mutable_refused());
+    }
   }
   count();
   while (!taking_.empty() && (broken || bytes < kMessageBytes)) {
@@ -332,16 +335,19 @@ MultiplexReactor::Action MultiplexReactor::Next() {
   return finished_ ? Action::kWriteAndFinish : Action::kWrite;
 }
 
-void MultiplexReactor::Perform(Action action, const grpc::Status& end) {
+void MultiplexReactor::Perform(Action action, const absl::Status& end) {
   switch (action) {
     case Action::kNone:
       return;
     case Action::kWrite:
+      call_->BeforeMessage();
       return StartWrite(&message_);
     case Action::kWriteAndFinish:
-      return StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
+      call_->BeforeMessage();
+      return StartWriteAndFinish(&message_, grpc::WriteOptions(),
+                                 call_->record().End(absl::OkStatus(), nullptr));
     case Action::kFinish:
-      return Finish(end);
+      return Finish(call_->record().End(end, nullptr));
   }
 }
 

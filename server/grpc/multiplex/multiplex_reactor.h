@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "rivulet/v1/multiplex.pb.h"
+#include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
 #include "server/grpc/multiplex/multiplex_member.h"
@@ -80,7 +81,7 @@ class MultiplexReactor final
   struct Note {
     uint64_t key;
     absl::Status status;
-    bool ended;  // the request has; else its message was refused
+    std::shared_ptr<MultiplexMember> ended;  // the request that it ends; null: a message is refused
   };
   enum class Action { kNone, kWrite, kWriteAndFinish, kFinish };
 
@@ -101,11 +102,11 @@ class MultiplexReactor final
   void Gather(bool broken, const std::vector<Note>& notes, std::vector<uint64_t>* ended);
   Action Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Perform(Action action, const grpc::Status& end);
+  void Perform(Action action, const absl::Status& end);
   // Reads on, if reading has paused and may go on; then true, and Pump is to be called.
   bool ReadOn();
 
-  grpc::CallbackServerContext* const context_;
+  CallContext* const call_;
   const ServedModels* const models_;
   const size_t max_open_;
   MultiplexStreams* const streams_;

@@ -68,7 +68,7 @@ grpc::ServerUnaryReactor* SessionService::Run(grpc::CallbackServerContext* conte
   const auto model = models_->Find(request->model(), caller->models());
   if (!model.ok()) return Answer(context, model.status(), calls_);
   const Job job{model->engine(), caller->tenant, DeadlineOf(*context)};
-  auto* call = new EngineCall(*model, request, reply, calls_);
+  auto* call = new EngineCall(*model, context, request, reply, calls_);
   call->Run([&](auto done) { return submit(job, std::move(done)); }, FillReply{model->name()});
   return call;
 }
@@ -119,7 +119,7 @@ grpc::ServerUnaryReactor* SessionService::RewindSession(grpc::CallbackServerCont
 
 grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSession(
     grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request) {
-  auto* reactor = new SnapshotReactor(restores_.key, calls_);
+  auto* reactor = new SnapshotReactor(context, restores_.key, calls_);
   const auto start = [&]() -> absl::Status {
     RIVULET_ASSIGN_OR_RETURN(const Caller caller, calls_->callers.CallerOf(*context));
     RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
@@ -129,7 +129,7 @@ grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSess
     return reactor->Submit(model, std::move(session), DeadlineOf(*context));
   };
   const absl::Status status = start();
-  if (!status.ok()) reactor->Finish(ToGrpc(status, &calls_->errors));
+  if (!status.ok()) reactor->End(status);
   return reactor;
 }
 

@@ -9,7 +9,6 @@
 #include "model/base/error.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/wire/convert_session.h"
-#include "server/grpc/wire/status_map.h"
 #include "server/process/call_note.h"
 #include "server/sessions/snapshot.h"
 
@@ -18,13 +17,17 @@ namespace {
 
 constexpr char kSnapshot[] = "SnapshotSession", kRestore[] = "RestoreSession";
 
-// Of a call whose client has gone.
-grpc::Status Gone() { return ToGrpc(absl::CancelledError("The client has gone."), nullptr); }
+// Ends a call whose client has gone.
+template <typename Reactor>
+void FinishGone(CallContext* call, Reactor* reactor) {
+  reactor->Finish(call->record().End(absl::CancelledError("The client has gone."), nullptr));
+}
 
 }  // namespace
 
-SnapshotReactor::SnapshotReactor(const std::string& key, ServerCalls* calls)
-    : key_(key), calls_(calls) {
+SnapshotReactor::SnapshotReactor(grpc::CallbackServerContext* context, const std::string& key,
+                                 ServerCalls* calls)
+    : call_(&CallContext::Of(context)), key_(key), calls_(calls) {
   calls_->active.Enter();
 }
 
@@ -45,10 +48,15 @@ void SnapshotReactor::OnImage(absl::StatusOr<SessionImage> image) {
   const CallNote note(kSnapshot);
   if (!image.ok()) {
     model_->Release();
-    return Finish(ToGrpc(image.status(), &calls_->errors));
+    return End(image.status());
   }
   image_ = *std::move(image);
+  call_->BeforeMessage();
   StartSendInitialMetadata();
+}
+
+void SnapshotReactor::End(const absl::Status& status) {
+  Finish(call_->record().End(status, &calls_->errors));
 }
 
 void SnapshotReactor::OnSendInitialMetadataDone(bool ok) {
@@ -58,7 +66,7 @@ void SnapshotReactor::OnSendInitialMetadataDone(bool ok) {
     bytes_ = EncodeSnapshot(ToSnapshot(image_, engine.model(), engine.limits().numerics_id), key_);
   }
   model_->Release();
-  if (!ok) return Finish(Gone());
+  if (!ok) return FinishGone(call_, this);
   image_ = SessionImage();
   WriteNext();
 }
@@ -70,12 +78,13 @@ void SnapshotReactor::WriteNext() {
   if (sent_ < bytes_.size()) {
     StartWrite(&message_);
   } else {
-    StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
+    StartWriteAndFinish(&message_, grpc::WriteOptions(),
+                        call_->record().End(absl::OkStatus(), nullptr));
   }
 }
 
 void SnapshotReactor::OnWriteDone(bool ok) {
-  if (!ok) return Finish(Gone());
+  if (!ok) return FinishGone(call_, this);
   WriteNext();
 }
 
@@ -90,7 +99,7 @@ void SnapshotReactor::OnDone() {
 
 RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
                                Restores* restores)
-    : context_(context), reply_(reply), restores_(restores) {
+    : call_(&CallContext::Of(context)), reply_(reply), restores_(restores) {
   restores_->calls->active.Enter();
   const absl::Status status = Reserve();
   End(status);
@@ -103,7 +112,7 @@ RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::Restore
 }
 
 absl::Status RestoreReactor::Reserve() {
-  RIVULET_ASSIGN_OR_RETURN(caller_, restores_->calls->callers.CallerOf(*context_));
+  RIVULET_ASSIGN_OR_RETURN(caller_, restores_->calls->callers.CallerOf(*call_));
   return Take(restores_->options.message_bytes);
 }
 
@@ -132,8 +141,8 @@ void RestoreReactor::OnReadDone(bool ok) {
   }
   if (read_on) {
     StartRead(&received_);
-  } else if (!ok && context_->IsCancelled()) {
-    Finish(Gone());
+  } else if (!ok && call_->IsCancelled()) {
+    FinishGone(call_, this);
   } else {
     End(ok ? status : Submit());
   }
@@ -142,7 +151,7 @@ void RestoreReactor::OnReadDone(bool ok) {
 }
 
 void RestoreReactor::End(const absl::Status& status) {
-  if (!status.ok()) Finish(ToGrpc(status, &restores_->calls->errors));
+  if (!status.ok()) Finish(call_->record().End(status, &restores_->calls->errors));
 }
 
 absl::Status RestoreReactor::TakeMessage() {
@@ -197,13 +206,16 @@ absl::Status RestoreReactor::Submit() {
   RestoreSpec spec = ToRestoreSpec(std::move(snapshot));
   spec.tenant = caller_.tenant;
   spec.idle_timeout = idle_timeout_;
-  spec.deadline = DeadlineOf(*context_);
+  spec.deadline = DeadlineOf(*call_);
   submitted_ = model;
   const auto done = [this](const absl::StatusOr<SessionInfo>& info) {
     const CallNote note(kRestore);
-    if (info.ok()) ToWire(*info, submitted_.name(), reply_->mutable_session());
+    if (info.ok()) {
+      ToWire(*info, submitted_.name(), reply_->mutable_session());
+      call_->BeforeMessage();
+    }
     submitted_.Release();
-    Finish(ToGrpc(info.status(), &restores_->calls->errors));
+    Finish(call_->record().End(info.status(), &restores_->calls->errors));
   };
   return rivulet::RestoreSession(engine, std::move(spec), done).status();
 }

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "rivulet/v1/session_service.pb.h"
 #include "server/engine/session_calls.h"
+#include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/call_model.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/served_models.h"
@@ -34,12 +35,14 @@ inline constexpr size_t kSnapshotChunkBytes = size_t{1} << 20;
 // One SnapshotSession call. Owns itself, as EngineCall does.
 class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessionReply> {
  public:
-  // `key` and `calls` are borrowed and outlive the gRPC server.
-  SnapshotReactor(const std::string& key, ServerCalls* calls);
+  // All is borrowed: `context` for the call, the others outlive the gRPC server.
+  SnapshotReactor(grpc::CallbackServerContext* context, const std::string& key, ServerCalls* calls);
 
   // Asks for the image of `session`, a session of `model`, which the handler holds too until it
-  // returns. After an error the caller calls Finish.
+  // returns. After an error the caller calls End.
   absl::Status Submit(ModelHold model, SessionRef session, absl::Time deadline);
+  // Ends the call with an error.
+  void End(const absl::Status& status);
 
   void OnSendInitialMetadataDone(bool ok) override;
   void OnWriteDone(bool ok) override;
@@ -50,6 +53,7 @@ class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessio
   void OnImage(absl::StatusOr<SessionImage> image);
   void WriteNext();
 
+  CallContext* const call_;
   const std::string& key_;
   ServerCalls* const calls_;
   std::optional<CallModel> model_;  // from Submit on; released once the image is coded
@@ -109,7 +113,7 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   absl::Status CheckPace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release();
 
-  grpc::CallbackServerContext* const context_;
+  CallContext* const call_;
   v1::RestoreSessionReply* const reply_;
   Restores* const restores_;
   Caller caller_;

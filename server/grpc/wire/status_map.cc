@@ -83,7 +83,8 @@ void AddDetail(const google::protobuf::Message& detail, google::rpc::Status* wir
 
 }  // namespace
 
-void ToWire(const absl::Status& status, ErrorCounts* errors, google::rpc::Status* wire) {
+void ToWire(const absl::Status& status, ErrorCounts* errors, absl::string_view request_id,
+            google::rpc::Status* wire) {
   const Mapped mapped = MapCode(status.code());
   const ErrorDetail detail = GetErrorDetail(status);
   const std::string message(status.message());
@@ -111,12 +112,17 @@ void ToWire(const absl::Status& status, ErrorCounts* errors, google::rpc::Status
     retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(microseconds % 1000000 * 1000));
     AddDetail(retry, wire);
   }
+  if (!request_id.empty()) {
+    google::rpc::RequestInfo request;
+    request.set_request_id(std::string(request_id));
+    AddDetail(request, wire);
+  }
 }
 
-grpc::Status ToGrpc(const absl::Status& status, ErrorCounts* errors) {
+grpc::Status ToGrpc(const absl::Status& status, ErrorCounts* errors, absl::string_view request_id) {
   if (status.ok()) return grpc::Status::OK;
   google::rpc::Status wire;
-  ToWire(status, errors, &wire);
+  ToWire(status, errors, request_id, &wire);
   return grpc::Status(static_cast<grpc::StatusCode>(wire.code()), wire.message(),
                       wire.SerializeAsString());
 }

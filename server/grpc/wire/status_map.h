@@ -19,11 +19,14 @@ inline constexpr absl::string_view kErrorDomain = "rivulet";
 //   ErrorInfo{reason, domain}   always; without a reason it gets one from its code, as "CANCELLED"
 //   BadRequest{field, message}  where the Status names a field
 //   RetryInfo{delay}            where the Status says when to try again
+//   RequestInfo{request_id}     where it is not empty
 // OK maps to OK without details. An error is counted in `errors`, by its code and reason; null
 // where nobody counts: errors of AdminService. Thread: any.
-grpc::Status ToGrpc(const absl::Status& status, ErrorCounts* errors);
+grpc::Status ToGrpc(const absl::Status& status, ErrorCounts* errors,
+                    absl::string_view request_id = "");
 
 // The same as a message. REQUIRES: `status` is not OK.
-void ToWire(const absl::Status& status, ErrorCounts* errors, google::rpc::Status* wire);
+void ToWire(const absl::Status& status, ErrorCounts* errors, absl::string_view request_id,
+            google::rpc::Status* wire);
 
 }  // namespace rivulet

@@ -81,6 +81,7 @@ struct ErrorInfo {
   std::string field;   // path of the offending field, for example "sampling.temperature"
   absl::Duration retry_delay = absl::ZeroDuration();  // > 0: when it makes sense to try again
   std::map<std::string, std::string> metadata;  // for example where to go on after a cut reply
+  std::string request_id;                       // of the failed request, as in the server's log
 };
 
 ErrorInfo GetErrorInfo(const absl::Status& status);  // of an error that a Client returned

@@ -53,6 +53,7 @@ class RivuletError(Exception):
       gave none or no server answered.
     field: path of the wrong field in the request, with a oneof as a level of its own: "prompt.tokens[3]",
       "sampling.top_p"; "" if no field is wrong.
+    request_id: the id of the request, as in the server's log; "" if the server gave none or no server answered.
     retry_delay: seconds after which to try again; None if the server gave none.
     metadata: further details by name. For an error that ends a reply, where to continue: "session_id" and
       "session_position" on a session, else "sent_tokens": how many tokens of each sample were sent, separated by
@@ -69,6 +70,7 @@ class RivuletError(Exception):
         field: str = "",
         retry_delay: float | None = None,
         metadata: Mapping[str, str] | None = None,
+        request_id: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -76,10 +78,12 @@ class RivuletError(Exception):
         self.field = field
         self.retry_delay = retry_delay
         self.metadata = dict(metadata or {})
+        self.request_id = request_id
         self.partial: PartialGeneration | None = None
 
     def __str__(self) -> str:
-        said = [text for text in (self.reason, self.field) if text]
+        request = f"request {self.request_id}" if self.request_id else ""
+        said = [text for text in (self.reason, self.field, request) if text]
         return f"{self.message} ({', '.join(said)})" if said else self.message
 
 
@@ -212,9 +216,10 @@ def from_wire(status: status_pb2.Status) -> RivuletError:
 
 
 def _detailed(code: int, message: str, details: status_pb2.Status) -> RivuletError:
-    reason, field, retry_delay = "", "", None
+    reason, field, retry_delay, request_id = "", "", None, ""
     metadata: dict[str, str] = {}
     info, request, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()
+    identity = error_details_pb2.RequestInfo()
     for detail in details.details:
         if detail.Unpack(info):
             reason, metadata = info.reason, dict(info.metadata)
@@ -222,7 +227,9 @@ def _detailed(code: int, message: str, details: status_pb2.Status) -> RivuletErr
             field = request.field_violations[0].field
         elif detail.Unpack(retry):
             retry_delay = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
-    return _CLASSES.get(code, Unknown)(message, reason, field, retry_delay, metadata)
+        elif detail.Unpack(identity):
+            request_id = identity.request_id
+    return _CLASSES.get(code, Unknown)(message, reason, field, retry_delay, metadata, request_id)
 
 
 def from_call(call: Any, timeout: float | None = None) -> RivuletError:

@@ -62,6 +62,8 @@ def of_error(error: RivuletError, names: Mapping[str, str]) -> Problem:
     if error.retry_delay is not None:
         headers["retry-after"] = str(math.ceil(error.retry_delay))
         headers["retry-after-ms"] = str(math.ceil(error.retry_delay * 1000))
+    if error.request_id:
+        headers["x-request-id"] = error.request_id
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     param = renamed(error.field, names) if error.field else None

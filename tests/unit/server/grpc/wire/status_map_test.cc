@@ -45,7 +45,7 @@ TEST(StatusMapTest, ErrorsAreCountedByTheirCodeAndReason) {
   const absl::Status full = MakeError(absl::StatusCode::kResourceExhausted, "full", detail);
   google::rpc::Status wire;
   for (int i = 0; i < 2; ++i) ToGrpc(full, &errors);
-  ToWire(full, &errors, &wire);
+  ToWire(full, &errors, "", &wire);
   ToGrpc(absl::ResourceExhaustedError("without a reason"), &errors);
   ToGrpc(MakeError(absl::StatusCode::kUnavailable, "another code", detail), &errors);
   ToGrpc(absl::OkStatus(), &errors);
