@@ -151,15 +151,18 @@ absl::StatusOr<Client> Client::Connect(absl::string_view target, const ClientOpt
     return absl::InvalidArgumentError(absl::StrCat("tenant: \"", absl::CHexEscape(options.tenant),
                                                    "\"; only printable ASCII can be sent"));
   }
+  if (!std::all_of(options.key.begin(), options.key.end(), printable)) {
+    return absl::InvalidArgumentError("key: only printable ASCII without spaces can be sent");
+  }
   auto credentials = Credentials(options);
   if (!credentials.ok()) return credentials.status();
   return Client(std::make_shared<Connection>(
       grpc::CreateCustomChannel(std::string(target), *credentials, ChannelArgs(options)),
-      options.wait_for_ready, options.tenant));
+      options.wait_for_ready, options.tenant, options.key));
 }
 
 Client Client::FromChannel(const std::shared_ptr<grpc::Channel>& channel) {
-  return Client(std::make_shared<Connection>(channel, false, ""));
+  return Client(std::make_shared<Connection>(channel, false, "", ""));
 }
 
 Client::Client(std::shared_ptr<const Connection> connection) : connection_(std::move(connection)) {}

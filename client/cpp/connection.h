@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the calls of a Client share: stubs, and a context with deadline, tenant and cancellation.
+// What the calls of a Client share: stubs, and a context with deadline, key, tenant and
+// cancellation.
 #pragma once
 
 #include <memory>
@@ -28,14 +29,16 @@ using HealthStub =
     grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::Int32Value>;
 
 struct Client::Connection {
-  Connection(const std::shared_ptr<grpc::Channel>& channel, bool wait, std::string calls_tenant)
+  Connection(const std::shared_ptr<grpc::Channel>& channel, bool wait, std::string calls_tenant,
+             const std::string& key)
       : inference(v1::InferenceService::NewStub(channel)),
         sessions(v1::SessionService::NewStub(channel)),
         multiplex(v1::MultiplexService::NewStub(channel)),
         admin(v1::AdminService::NewStub(channel)),
         health(channel),
         wait_for_ready(wait),
-        tenant(std::move(calls_tenant)) {}
+        tenant(std::move(calls_tenant)),
+        authorization(key.empty() ? "" : "Bearer " + key) {}
 
   template <typename Stub, typename Request, typename Reply>
   using Method = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Reply*);
@@ -57,10 +60,11 @@ struct Client::Connection {
   mutable SessionCookies cookies;
   const bool wait_for_ready;
   const std::string tenant;
+  const std::string authorization;
 };
 
-// A call's context with deadline, tenant, cancellation and the cookie of the session that it is
-// about, if any; lives until the call has ended.
+// A call's context with deadline, key, tenant, cancellation and the cookie of the session that it
+// is about, if any; lives until the call has ended.
 class Client::Call {
  public:
   Call(const Connection& connection, const CallOptions& options, absl::string_view session_id = "")
@@ -71,6 +75,9 @@ class Client::Call {
     }
     context_.set_wait_for_ready(connection.wait_for_ready);
     if (!connection.tenant.empty()) context_.AddMetadata("rivulet-tenant", connection.tenant);
+    if (!connection.authorization.empty()) {
+      context_.AddMetadata("authorization", connection.authorization);
+    }
     if (!cookie_.empty()) context_.AddMetadata("cookie", cookie_);
   }
   grpc::ClientContext* context() { return &context_; }

@@ -20,6 +20,7 @@ absl::StatusOr<std::string> RunBench(const BenchOptions& options);
 absl::StatusOr<std::string> RunModels(const ModelsOptions& options);
 absl::StatusOr<std::string> RunSessions(const SessionsOptions& options);
 absl::StatusOr<std::string> RunHealth(const HealthOptions& options);
+absl::StatusOr<std::string> RunKeys(const KeysOptions& options);
 absl::StatusOr<std::string> RunLoad(const LoadOptions& options);
 
 // Part of RunGenerate, for --out: draws the images that `request` (model, prompt, sampling) begins.

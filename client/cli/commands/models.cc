@@ -173,6 +173,9 @@ absl::StatusOr<std::string> RunHealth(const HealthOptions& options) {
   if (!target.ok()) return target.status();
   const CallOptions call = {.deadline = absl::Now() + absl::Seconds(options.deadline_seconds)};
   absl::StatusOr<std::vector<std::string>> names = ModelNames(*target, call);
+  // Health needs no key, but the list of models does: a probe without one asks for the server
+  // alone.
+  if (absl::IsUnauthenticated(names.status())) names.emplace();
   if (!names.ok()) return names.status();
   // The server as a whole, unless one model was asked for.
   if (target->model_name().empty()) names->insert(names->begin(), "");

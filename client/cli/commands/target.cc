@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/commands/target.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/file.h"
 #include "server/config/server_config.h"
 #include "server/server.h"
 
@@ -27,6 +31,26 @@ absl::Status LoadError(const absl::Status& status) {
   return status;
 }
 
+// The key that the calls show; empty: none. Errors do not quote it.
+absl::StatusOr<std::string> ApiKeyOf(const TargetOptions& options) {
+  const bool from_file = !options.key_file.empty();
+  const char* const variable = std::getenv("RIVULET_KEY");
+  std::string key = variable == nullptr ? "" : variable;
+  const std::string source = from_file ? absl::StrCat("--key-file ", options.key_file)
+                                       : std::string("the variable RIVULET_KEY");
+  if (from_file) {
+    constexpr size_t kMost = 4096;
+    const absl::StatusOr<std::string> text = ReadSmallFile(options.key_file, kMost);
+    if (!text.ok()) return Annotate(text.status(), source);
+    key = std::string(absl::StripAsciiWhitespace(*text));
+    if (key.empty()) return absl::InvalidArgumentError(absl::StrCat(source, " holds no key"));
+  }
+  const auto is_visible = [](unsigned char c) { return absl::ascii_isgraph(c); };
+  if (std::all_of(key.begin(), key.end(), is_visible)) return key;
+  return absl::InvalidArgumentError(
+      absl::StrCat(source, " must hold one key, of visible ASCII characters without spaces"));
+}
+
 }  // namespace
 
 absl::Status UseCookie(const SessionOptions& session, const Client& client) {
@@ -38,6 +62,9 @@ absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse&
   if (options.model_dir.empty()) {
     ClientOptions client_options = use.client;
     client_options.tenant = options.tenant;
+    absl::StatusOr<std::string> key = ApiKeyOf(options);
+    if (!key.ok()) return key.status();
+    client_options.key = *std::move(key);
     if (options.tls) {
       client_options.tls = {.root_certs_file = options.tls_ca,
                             .client_cert_file = options.tls_cert,

@@ -40,7 +40,8 @@ struct TargetUse {
 
 // Loads the model into a server in this process, or prepares the connection (made by the first
 // call). Errors: those of Server::Create (bad model, backend absent), with
-// FAILED_PRECONDITION for a model that does not fit into memory, or of Client::Connect.
+// FAILED_PRECONDITION for a model that does not fit into memory, or of Client::Connect; of the file
+// with the API key. Without one the key is that in the environment's RIVULET_KEY, if any.
 absl::StatusOr<Target> OpenTarget(const TargetOptions& options, const TargetUse& use = {});
 
 // Gives `client` the cookie, if any, that leads a balancer to the session's replica. Errors:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RIVULET_TARGET and RIVULET_MODEL in the environment: defaults of --target and --model-name.
+// RIVULET_KEY is not read here, so that no message can show it: see OpenTarget.
 #pragma once
 
 #include <span>

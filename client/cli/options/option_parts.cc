@@ -60,6 +60,11 @@ CLI::Option* AddRemote(CLI::App* app, TargetOptions* target) {
                   "Name in the server's certificate, where it is not the host of --target "
                   "(implies --tls)")
       ->needs(remote);
+  app->add_option("--key-file", target->key_file,
+                  "File that holds the API key, where the server asks for one; default: the key in "
+                  "RIVULET_KEY")
+      ->check(PathGiven())
+      ->needs(remote);
   return remote;
 }
 

@@ -211,6 +211,13 @@ absl::Status FinishScore(ScoreOptions* options, const RawValues& raw) {
   return absl::OkStatus();
 }
 
+// A command's parser, and what it fills.
+template <typename Options>
+struct Subcommand {
+  CLI::App* parser;
+  Options options = {};
+};
+
 // The parser of every command, and what it fills.
 struct CommandLine {
   CommandLine() {
@@ -222,7 +229,8 @@ struct CommandLine {
     AddDetokenize(on_detokenize, &detokenize, &raw);
     AddBench(on_bench, &bench, &raw);
     AddModels(on_models, &models, &raw);
-    AddLoad(on_load, &load);
+    AddLoad(load.parser, &load.options);
+    AddKeys(keys.parser, &keys.options);
     AddSessions(on_sessions, &sessions, &raw);
     AddTarget(on_health, &health.target);
     on_health->add_option("--deadline", raw.deadline, "Maximum time to wait in seconds; default 5");
@@ -252,9 +260,12 @@ struct CommandLine {
     } else if (on_sessions->parsed()) {
       status = FinishSessions(raw, &sessions);
       if (status.ok()) return sessions;
-    } else if (on_load->parsed()) {
-      status = CheckTarget(&load.target);
-      if (status.ok()) return load;
+    } else if (load.parser->parsed()) {
+      status = CheckTarget(&load.options.target);
+      if (status.ok()) return load.options;
+    } else if (keys.parser->parsed()) {
+      status = FinishKeys(keys.options);
+      if (status.ok()) return keys.options;
     } else {
       status = FinishHealth(&health, raw);
       if (status.ok()) return health;
@@ -273,7 +284,6 @@ struct CommandLine {
   ModelsOptions models;
   SessionsOptions sessions;
   HealthOptions health;
-  LoadOptions load;
   RawValues raw;
   CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
   CLI::App* const on_score = app.add_subcommand("score", "Print how likely given tokens are");
@@ -285,8 +295,10 @@ struct CommandLine {
       app.add_subcommand("models", "List, load and unload the models of a server");
   CLI::App* const on_sessions =
       app.add_subcommand("sessions", "Open, append to, fork, rewind, snapshot, ... sessions");
-  CLI::App* const on_load = app.add_subcommand(
-      "load", "Print the current slots, queues, sessions and connections of a server");
+  Subcommand<LoadOptions> load{app.add_subcommand(
+      "load", "Print the current slots, queues, sessions and connections of a server")};
+  Subcommand<KeysOptions> keys{
+      app.add_subcommand("keys", "Make, list and revoke the API keys in a server's --keys-file")};
   CLI::App* const on_health =
       app.add_subcommand("health", "Check health; the exit code is 0 if the server is serving");
 };
@@ -307,7 +319,7 @@ absl::StatusOr<Command> Parse(const std::vector<std::string>& args) {
                               "; see rivulet --help"));
   }
   // Nor with the second.
-  for (const CLI::App* const app : {line.on_models, line.on_sessions}) {
+  for (const CLI::App* const app : {line.on_models, line.on_sessions, line.keys.parser}) {
     if (args.size() < 2 || first != app->get_name() || absl::StartsWith(args[1], "-")) continue;
     const auto is_named = [&](const CLI::App* sub) { return sub->get_name() == args[1]; };
     if (!app->get_subcommands(is_named).empty()) continue;

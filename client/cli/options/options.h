@@ -24,6 +24,7 @@ struct TargetOptions {
   std::string tls_cert;         // PEM file: what this client shows; empty: nothing
   std::string tls_key;          // ... its private key
   std::string tls_server_name;  // that the certificate must hold; empty: the target's host
+  std::string key_file;         // holds the API key; empty: the key is in RIVULET_KEY, or none
   std::string tenant;           // whose sessions; empty: none is named
   std::string model_dir;        // DIR or NAME=DIR, a model directory, served in this process
   std::string backend = "auto";
@@ -195,14 +196,27 @@ struct LoadOptions {
   bool json = false;
 };
 
+enum class KeysAction : uint8_t { kNew, kList, kRevoke };
+
+struct KeysOptions {
+  KeysAction action = KeysAction::kList;
+  std::string file;
+  std::string name;                 // new, revoke
+  std::string tenant;               // new; empty: the name
+  std::vector<std::string> models;  // new; empty: all
+  bool admin = false;               // new
+  std::string expires;              // new; empty: never
+  bool json = false;                // list
+};
+
 // Text that was asked for (--help, --version): printed to stdout, exit code 0.
 struct ShowText {
   std::string text;
 };
 
-using Command =
-    std::variant<ShowText, GenerateOptions, ScoreOptions, TokenizeOptions, DetokenizeOptions,
-                 BenchOptions, ModelsOptions, SessionsOptions, HealthOptions, LoadOptions>;
+using Command = std::variant<ShowText, GenerateOptions, ScoreOptions, TokenizeOptions,
+                             DetokenizeOptions, BenchOptions, ModelsOptions, SessionsOptions,
+                             HealthOptions, LoadOptions, KeysOptions>;
 
 // `args` without the program's name; environment.h says what the environment adds. Errors:
 // INVALID_ARGUMENT, one line that names the option.

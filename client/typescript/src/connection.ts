@@ -25,8 +25,8 @@ export interface ClientOptions {
   /** Absent: plaintext, for loopback and for networks that are protected by other means. */
   tls?: TlsOptions;
   /**
-   * Sent with every call as "authorization: Bearer ...", for a proxy that checks it. Without `tls`
-   * everybody on the way can read it.
+   * Sent with every call as "authorization: Bearer ...": an API key of the server, or what a proxy
+   * asks for. Without `tls` everybody on the way can read it.
    */
   bearerToken?: string;
   /** Sent with every call. */

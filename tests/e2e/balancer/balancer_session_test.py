@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Client sessions behind HAProxy, exactly as deploy/haproxy configures it: they keep to their replica, and to their tenant."""
 
+import hashlib
+import json
+import pathlib
 import subprocess
 import tempfile
 import unittest
@@ -101,6 +104,31 @@ class TenantTest(CommandTest):
                     with self.assertRaises(grpc.RpcError) as raised:
                         open_session(channel)
                     self.assertEqual(raised.exception.code(), grpc.StatusCode.UNAVAILABLE)
+
+    def test_with_keys_neither_a_header_nor_a_certificate_names_the_tenant(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("localhost", "tenant-a"):
+                make_certificate(folder, name)
+            keys = [{"name": "alice", "sha256": hashlib.sha256(b"secret").hexdigest(), "tenant": "alice"}]
+            pathlib.Path(folder, "keys.json").write_text(json.dumps(keys))
+            port = free_port()
+            variables = {
+                "RIVULET_KEYS": "1",
+                "RIVULET_TRUST_TENANT": "1",
+                "RIVULET_TLS_LISTEN": f"127.0.0.1:{port}",
+                "RIVULET_TLS_CERT": f"{folder}/localhost.pem",
+                "RIVULET_TLS_CLIENT_CA": f"{folder}/tenant-a.pem",
+            }
+            key = ("authorization", "Bearer secret")
+            with two_replicas("--keys-file", f"{folder}/keys.json", **variables) as (_, _, balancer):
+                with grpc.secure_channel(f"127.0.0.1:{port}", credentials(folder, "tenant-a")) as secure, balancer.channel() as plain:
+                    for channel in (secure, plain):
+                        stub = services.SessionServiceStub(channel)
+                        metadata = [key, ("rivulet-tenant", "tenant-b")]
+                        stub.OpenSession(pb.OpenSessionRequest(), metadata=metadata, timeout=LIMIT)  # that of the key
+                        with self.assertRaises(grpc.RpcError) as raised:
+                            stub.OpenSession(pb.OpenSessionRequest(), timeout=LIMIT)
+                        self.assertEqual(raised.exception.code(), grpc.StatusCode.UNAUTHENTICATED)
 
     def found(self, first, second, tenant):
         """The tenant's sessions, asked of the replicas themselves."""

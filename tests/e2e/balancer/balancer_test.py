@@ -30,6 +30,8 @@ class ConfigurationTest(CommandTest):
                 {"RIVULET_REPLICA_TLS_CA": certificate},
                 {"RIVULET_REPLICA_TLS_CA": certificate, "RIVULET_REPLICA_TLS_NAME": "a", "RIVULET_REPLICA_TLS_CERT": certificate},
                 {"RIVULET_TRUST_TENANT": "1"},
+                {"RIVULET_KEYS": "1"},
+                {"RIVULET_KEYS": "1", "RIVULET_TRUST_TENANT": "1"},
                 dict.fromkeys(LIMITS, "0"),
                 dict.fromkeys(LIMITS, "7"),
                 {"RIVULET_REPLICAS": "replicas.invalid:6", "RIVULET_DNS": "127.0.0.1:7"},

@@ -68,6 +68,9 @@ struct ClientOptions {
   // Whose sessions the calls are about, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata
   // "rivulet-tenant". Leave it empty where a proxy sets that.
   std::string tenant;
+  // API key, where the server asks for one: sent as metadata "authorization: Bearer KEY". Without
+  // `tls` everybody on the way can read it.
+  std::string key;
 };
 
 struct CallOptions {

@@ -43,9 +43,10 @@ class AsyncClient:
         max_receive_bytes: int = 256 << 20,
         metadata: requests.Metadata = (),
         tenant: str = "",
+        key: str = "",
     ) -> None:
         self._options = ConnectOptions(
-            target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata, tenant
+            target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata, tenant, key
         )
         asyncio.get_running_loop()  # RuntimeError outside a coroutine
         self._channel = self._options.open(grpc.aio)

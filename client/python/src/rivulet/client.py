@@ -38,9 +38,11 @@ class Client:
     max_attempts: attempts per call, 1 to 5. Only UNAVAILABLE before the first message of a reply is retried, after 0.1
       s to 2 s. A reply that has started is never restarted without the caller's knowledge.
     max_receive_bytes: largest message accepted from the server.
-    metadata: sent with every call, for example {"authorization": "Bearer ..."}.
+    metadata: sent with every call.
     tenant: the tenant of the calls, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata "rivulet-tenant". Leave it empty
-      if a proxy sets it.
+      if a proxy sets it, or if there is a key.
+    key: API key, if the server asks for one: sent as metadata "authorization". Without `tls` everybody on the way can
+      read it.
 
     Every call takes `timeout` (seconds for the whole call) and `metadata`. Thread: any; calls may run concurrently.
     Errors: TypeError, ValueError (arguments), OSError (a certificate file cannot be read); calls raise rivulet.RivuletError.
@@ -57,9 +59,10 @@ class Client:
         max_receive_bytes: int = 256 << 20,
         metadata: requests.Metadata = (),
         tenant: str = "",
+        key: str = "",
     ) -> None:
         self._options = ConnectOptions(
-            target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata, tenant
+            target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata, tenant, key
         )
         self._channel = self._options.open(grpc)
         self._methods: Methods | None = Methods(self._channel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,9 @@ class ConnectOptions:
     wait_for_ready: bool
     max_attempts: int
     max_receive_bytes: int
-    metadata: requests.Metadata
+    metadata: requests.Metadata = field(repr=False)
     tenant: str
+    key: str = field(repr=False)
 
     def __post_init__(self) -> None:
         check_target(requests.text("target", self.target))
@@ -102,8 +103,14 @@ class ConnectOptions:
         requests.count("max_receive_bytes", self.max_receive_bytes)
         if not re.fullmatch(r"[!-~]*", requests.text("tenant", self.tenant)):
             raise ValueError(f"tenant: must be printable ASCII without spaces; got {self.tenant!r}")
+        # Errors do not quote it.
+        if not isinstance(self.key, str):
+            raise TypeError(f"key: must be a str; got {type(self.key).__name__}")
+        if not re.fullmatch(r"[!-~]*", self.key):
+            raise ValueError("key: must be printable ASCII without spaces")
+        key = (("authorization", f"Bearer {self.key}"),) if self.key else ()
         tenant = (("rivulet-tenant", self.tenant),) if self.tenant else ()
-        object.__setattr__(self, "metadata", (*tenant, *requests.metadata(self.metadata)))
+        object.__setattr__(self, "metadata", (*tenant, *key, *requests.metadata(self.metadata)))
 
     def open(self, library: Any) -> Any:
         """A channel of `library`: grpc or grpc.aio."""

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rivulet keys`: the file of API keys that rivulet-server --keys-file reads.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/output/text.h"
+#include "server/keys/key_file.h"
+
+namespace rivulet {
+namespace {
+
+absl::StatusOr<std::string> New(const KeysOptions& options) {
+  const std::string secret = NewKey();
+  ApiKey key;
+  key.name = options.name;
+  key.hash = HashOf(secret);
+  key.tenant = options.tenant.empty() ? options.name : options.tenant;
+  if (!options.models.empty()) {
+    key.models = ModelNames(options.models.begin(), options.models.end());
+  }
+  key.admin = options.admin;
+  if (!options.expires.empty()) {
+    const absl::StatusOr<absl::Time> time = ParseExpiry(options.expires);
+    if (!time.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--expires is \"", options.expires,
+                                                     "\"; it must be ", time.status().message()));
+    }
+    key.expires = *time;
+  }
+  const auto add = [&](std::vector<ApiKey>* keys) -> absl::Status {
+    for (const ApiKey& other : *keys) {
+      if (other.name != key.name) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("keys-file ", options.file, " has a key named ", key.name, " already"));
+    }
+    keys->push_back(key);
+    // What the server would refuse is not written.
+    return ParseKeys(KeysToJson(*keys)).status();
+  };
+  if (absl::Status status = EditKeys(options.file, /*make=*/true, add); !status.ok()) return status;
+  if (absl::Status status = WriteOut(secret + "\n"); !status.ok()) return status;
+  return absl::StrCat("key ", key.name, " of tenant ", key.tenant, " added to ", options.file,
+                      "; the key is not shown again");
+}
+
+std::string JsonLine(const ApiKey& key) {
+  nlohmann::ordered_json json = {{"name", key.name}, {"tenant", key.tenant}, {"admin", key.admin}};
+  if (key.models) json["models"] = *key.models;
+  if (key.expires != absl::InfiniteFuture()) json["expires"] = ExpiryText(key.expires);
+  json["expired"] = absl::Now() >= key.expires;
+  return json.dump() + "\n";
+}
+
+absl::StatusOr<std::string> List(const KeysOptions& options) {
+  const absl::StatusOr<std::vector<ApiKey>> keys = ReadKeys(options.file);
+  if (!keys.ok()) return keys.status();
+  std::string lines;
+  std::vector<std::vector<std::string>> rows;
+  for (const ApiKey& key : *keys) {
+    if (options.json) lines += JsonLine(key);
+    const bool expired = absl::Now() >= key.expires;
+    rows.push_back({key.name, key.tenant,
+                    key.models ? absl::StrJoin(*key.models, ",") : "all models",
+                    key.admin ? "admin" : "client",
+                    key.expires == absl::InfiniteFuture()
+                        ? "no expiry"
+                        : absl::StrCat(expired ? "expired " : "until ", ExpiryText(key.expires))});
+  }
+  if (!options.json) lines = Table(rows);
+  if (absl::Status status = WriteOut(lines); !status.ok()) return status;
+  return std::string();
+}
+
+absl::StatusOr<std::string> Revoke(const KeysOptions& options) {
+  const auto remove = [&](std::vector<ApiKey>* keys) -> absl::Status {
+    const size_t removed =
+        std::erase_if(*keys, [&](const ApiKey& key) { return key.name == options.name; });
+    if (removed > 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("keys-file ", options.file, " has no key named ", options.name));
+  };
+  const absl::Status status = EditKeys(options.file, /*make=*/false, remove);
+  if (!status.ok()) return status;
+  return absl::StrCat("key ", options.name, " removed from ", options.file,
+                      "; running servers notice at the next call, or on SIGHUP");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> RunKeys(const KeysOptions& options) {
+  switch (options.action) {
+    case KeysAction::kNew:
+      return New(options);
+    case KeysAction::kList:
+      return List(options);
+    case KeysAction::kRevoke:
+      break;
+  }
+  return Revoke(options);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of `rivulet keys`.
+#include <string>
+#include <utility>
+
+#include "client/cli/options/option_parts.h"
+
+namespace rivulet {
+
+void AddKeys(CLI::App* app, KeysOptions* options) {
+  app->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, KeysAction action) {
+    CLI::App* const sub = app->add_subcommand(name, help);
+    sub->callback([options, action] { options->action = action; });
+    sub->add_option("--keys-file", options->file, "File of keys that rivulet-server reads")
+        ->check(PathGiven())
+        ->required();
+    return sub;
+  };
+  CLI::App* const fresh =
+      add("new", "Make a key; prints it, once. The file holds only its SHA-256", KeysAction::kNew);
+  fresh->add_option("NAME", options->name, "Name of the key, for operators")->required();
+  fresh->add_option("--tenant", options->tenant, "Tenant of its calls; default: NAME");
+  fresh
+      ->add_option("--model-name", options->models,
+                   "A model that it may use; repeatable. Default: all models")
+      ->expected(1)
+      ->take_all();
+  fresh->add_flag("--admin", options->admin, "It may load and unload models");
+  fresh->add_option("--expires", options->expires,
+                    "When it expires, for example 2027-01-31T00:00:00Z; default: never");
+  add("list", "Print the keys' names, tenants, models and expiry", KeysAction::kList)
+      ->add_flag("--json", options->json, "Print each key as a line of JSON");
+  add("revoke", "Remove a key from the file", KeysAction::kRevoke)
+      ->add_option("NAME", options->name, "Name of the key")
+      ->required();
+}
+
+absl::Status FinishKeys(const KeysOptions& options) {
+  for (const auto& [option, text] :
+       {std::pair("NAME", &options.name), std::pair("--tenant", &options.tenant),
+        std::pair("--expires", &options.expires)}) {
+    if (absl::Status status = CheckUtf8(option, *text); !status.ok()) return status;
+  }
+  for (const std::string& model : options.models) {
+    if (absl::Status status = CheckUtf8("--model-name", model); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rivulet
