@@ -66,7 +66,8 @@ Mapped MapCode(absl::StatusCode code) {
 // One event for each error that a client is told. A cancellation is the client's own, and of level
 // debug. Neither the message nor a value: they may quote what the client sent. A reason that the
 // table lacks is a bug of ours.
-void LogError(absl::StatusCode code, const std::string& reason, const std::string& field) {
+void LogError(absl::StatusCode code, const std::string& reason, const std::string& field,
+              absl::string_view request_id) {
   const bool ours = code == absl::StatusCode::kInternal || code == absl::StatusCode::kDataLoss ||
                     !IsErrorReason(reason, code);
   const LogLevel level = code == absl::StatusCode::kCancelled ? LogLevel::kDebug : LogLevel::kInfo;
@@ -74,7 +75,8 @@ void LogError(absl::StatusCode code, const std::string& reason, const std::strin
              {{"method", CallNote::Current()},
               {"code", absl::StatusCodeToString(code)},
               {"reason", reason},
-              {"field", field}});
+              {"field", field},
+              {"request_id", std::string(request_id)}});
 }
 
 void AddDetail(const google::protobuf::Message& detail, google::rpc::Status* wire) {
@@ -94,7 +96,7 @@ void ToWire(const absl::Status& status, ErrorCounts* errors, absl::string_view r
   google::rpc::ErrorInfo info;
   info.set_reason(detail.reason.empty() ? std::string(mapped.reason) : detail.reason);
   info.set_domain(std::string(kErrorDomain));
-  LogError(static_cast<absl::StatusCode>(wire->code()), info.reason(), detail.field);
+  LogError(static_cast<absl::StatusCode>(wire->code()), info.reason(), detail.field, request_id);
   info.mutable_metadata()->insert(detail.metadata.begin(), detail.metadata.end());
   AddDetail(info, wire);
   if (errors != nullptr) errors->Add(static_cast<absl::StatusCode>(wire->code()), info.reason());

@@ -95,7 +95,7 @@ TEST(StatusMapTest, AnErrorIsLoggedWithoutItsMessage) {
   {
     const CallNote note("Score");
     ToGrpc(InvalidField("INVALID_SAMPLING", "sampling.top_p", "sampling.top_p is \"secret\""),
-           nullptr);
+           nullptr, "id-7");
     ToGrpc(absl::CancelledError("The client has gone."), nullptr);
     ToGrpc(absl::OkStatus(), nullptr);
   }
@@ -113,7 +113,8 @@ TEST(StatusMapTest, AnErrorIsLoggedWithoutItsMessage) {
       lines[0],
       ::testing::HasSubstr(
           R"("level":"info","event":"request_error","method":"Score",)"
-          R"("code":"INVALID_ARGUMENT","reason":"INVALID_SAMPLING","field":"sampling.top_p"})"));
+          R"("code":"INVALID_ARGUMENT","reason":"INVALID_SAMPLING","field":"sampling.top_p",)"
+          R"("request_id":"id-7"})"));
   EXPECT_THAT(lines[1], ::testing::HasSubstr(R"("level":"error","event":"request_error")"));
   EXPECT_THAT(lines[2], ::testing::HasSubstr(R"("level":"error","event":"request_error")"));
   EXPECT_EQ(output.find("secret"), std::string::npos);
