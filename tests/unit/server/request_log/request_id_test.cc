@@ -40,34 +40,5 @@ TEST(RequestIdTest, NewOnesAreDistinctRandomUuids) {
   }
 }
 
-constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
-
-TEST(TraceIdTest, IsThatOfTheHeader) {
-  EXPECT_EQ(TraceIdOf("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), kTrace);
-  EXPECT_EQ(TraceIdOf("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-ff"), kTrace);
-  // Of versions to come, what is known is read.
-  EXPECT_EQ(TraceIdOf("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), kTrace);
-  EXPECT_EQ(TraceIdOf("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what"), kTrace);
-}
-
-TEST(TraceIdTest, AMalformedHeaderIsAsGoodAsNone) {
-  for (const char* value : {
-           "", "00",
-           "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0",     // too short
-           "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x",  // too long for its version
-           "cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01x",   // no dash
-           "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",    // no version
-           "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",    // upper case
-           "00-00000000000000000000000000000000-00f067aa0ba902b7-01",    // no trace
-           "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",    // no parent
-           "00-4bf92f3577b34da6a3ce929d0e0e473g-00f067aa0ba902b7-01",    // no digit
-           "00_4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",    // no dash
-           "0-04bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01 ",   // shifted
-           "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0g",    // no flags
-       }) {
-    EXPECT_EQ(TraceIdOf(value), "") << value;
-  }
-}
-
 }  // namespace
 }  // namespace rivulet
