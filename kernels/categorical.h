@@ -58,6 +58,27 @@ RIVULET_HOST_DEVICE inline double LogSumExp(const float* logits, int32_t n) {
   return static_cast<double>(max) + log(sum);
 }
 
+// The float32 with these bits. Of those that are not negative a larger one has larger bits.
+RIVULET_HOST_DEVICE inline float FloatOfBits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Zeroes the weights below `threshold`. Of those equal to it, the ones with the lowest ids stay
+// until `measure`, at first that of the weights above, reaches `target`.
+RIVULET_HOST_DEVICE inline void CutAtThreshold(float* weights, int32_t n, bool by_count,
+                                               double target, float threshold, double measure) {
+  for (int32_t i = 0; i < n; ++i) {
+    if (weights[i] > threshold) continue;
+    if (weights[i] == threshold && measure < target) {
+      measure += by_count ? 1.0 : static_cast<double>(weights[i]);
+    } else {
+      weights[i] = 0;
+    }
+  }
+}
+
 // Zeroes all but the smallest set of largest weights whose measure reaches `target`. The measure is
 // the number of weights (`by_count`) or their sum. Among equal weights at the edge those with the
 // lowest ids stay.
@@ -67,8 +88,7 @@ RIVULET_HOST_DEVICE inline void KeepLargest(float* weights, int32_t n, bool by_c
   uint32_t low = 0, high = 0x3F800001u;  // every weight is >= bits 0; none is above 1.0f
   while (high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
-    float threshold;
-    memcpy(&threshold, &middle, sizeof threshold);
+    const float threshold = FloatOfBits(middle);
     double measure = 0;
     for (int32_t i = 0; i < n; ++i) {
       if (weights[i] >= threshold) measure += by_count ? 1.0 : static_cast<double>(weights[i]);
@@ -79,20 +99,12 @@ RIVULET_HOST_DEVICE inline void KeepLargest(float* weights, int32_t n, bool by_c
       high = middle;
     }
   }
-  float threshold;
-  memcpy(&threshold, &low, sizeof threshold);
+  const float threshold = FloatOfBits(low);
   double measure = 0;
   for (int32_t i = 0; i < n; ++i) {
     if (weights[i] > threshold) measure += by_count ? 1.0 : static_cast<double>(weights[i]);
   }
-  for (int32_t i = 0; i < n; ++i) {
-    if (weights[i] > threshold) continue;
-    if (weights[i] == threshold && measure < target) {
-      measure += by_count ? 1.0 : static_cast<double>(weights[i]);
-    } else {
-      weights[i] = 0;
-    }
-  }
+  CutAtThreshold(weights, n, by_count, target, threshold, measure);
 }
 
 RIVULET_HOST_DEVICE inline double SumOfWeights(const float* weights, int32_t n) {
@@ -150,9 +162,8 @@ double LogSumExpCpu(const float* logits, int32_t n);
 int32_t SampleCategoricalCpu(const CategoricalParams& p, float* logits, int32_t n,
                              PhiloxWords random, float* scratch);
 
-// KeepLargest, bit for bit: it looks at the weights that may stay in each pass, not at all.
-// scratch:
-// [n].
+// KeepLargest, with the same bits. Each pass looks only at the weights that may still stay.
+// scratch: [n].
 void KeepLargestCpu(float* weights, int32_t n, bool by_count, double target, float* scratch);
 
 // weights[i] = e^((logits[i] - max) / temperature), and 1 for a logit above `max`. The exponential

@@ -5,7 +5,6 @@
 // (must stand before highway.h)
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "hwy/highway.h"
@@ -145,12 +144,6 @@ size_t KeepAtLeast(const float* x, size_t n, float threshold, float* kept) {
   return count;
 }
 
-HWY_INLINE float FloatOf(uint32_t bits) {
-  float value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 // The number of values that are at least `threshold`, or their sum in order.
 HWY_INLINE double Measure(const float* x, size_t n, float threshold, bool by_count) {
   double sum = 0;
@@ -170,29 +163,21 @@ void KeepLargest(float* weights, int32_t n, bool by_count, double target, float*
   uint32_t low = (127u - 8) << 23, high = 0x3F800001u;
   size_t count = 0;
   for (;; low = low > 16u << 23 ? low - (16u << 23) : 0) {
-    count = KeepAtLeast(weights, size_t(n), FloatOf(low), kept);
-    if (low == 0 || Measure(kept, count, FloatOf(low), by_count) >= target) break;
+    count = KeepAtLeast(weights, size_t(n), FloatOfBits(low), kept);
+    if (low == 0 || Measure(kept, count, FloatOfBits(low), by_count) >= target) break;
     high = low;
   }
   while (high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
-    if (Measure(kept, count, FloatOf(middle), by_count) >= target) {
+    if (Measure(kept, count, FloatOfBits(middle), by_count) >= target) {
       low = middle;
-      count = KeepAtLeast(kept, count, FloatOf(low), kept);
+      count = KeepAtLeast(kept, count, FloatOfBits(low), kept);
     } else {
       high = middle;
     }
   }
-  const float threshold = FloatOf(low);
-  double measure = Measure(kept, count, FloatOf(low + 1), by_count);
-  for (size_t i = 0; i < size_t(n); ++i) {
-    if (weights[i] > threshold) continue;
-    if (weights[i] == threshold && measure < target) {
-      measure += by_count ? 1.0 : double{weights[i]};
-    } else {
-      weights[i] = 0;
-    }
-  }
+  CutAtThreshold(weights, n, by_count, target, FloatOfBits(low),
+                 Measure(kept, count, FloatOfBits(low + 1), by_count));
 }
 
 }  // namespace rivulet::kernels::HWY_NAMESPACE
