@@ -6,7 +6,9 @@
 #include <grpcpp/server_context.h>
 
 #include <memory>
+#include <utility>
 
+#include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/request_record.h"
 
 namespace rivulet {
@@ -22,6 +24,11 @@ class CallContext final : public grpc::CallbackServerContext {
   void Begin();
   RequestRecord& record() { return record_; }
 
+  // Who calls, found once for the call. RpcService sets it before it calls the handler; where the
+  // handler is not called it stays empty.
+  const Caller& caller() const { return caller_; }
+  void SetCaller(Caller caller) { caller_ = std::move(caller); }
+
   // To be called before a message is sent: with the first one, the initial metadata tell the id.
   // An error before the first message stays trailers-only, so that gRPC may retry the call.
   // Thread: one at a time.
@@ -30,6 +37,7 @@ class CallContext final : public grpc::CallbackServerContext {
  private:
   const bool with_id_;
   RequestRecord record_;
+  Caller caller_;
   bool told_ = false;
 };
 

@@ -86,7 +86,7 @@ bool IsRepeated(const grpc::CallbackServerContext& context) {
   return context.client_metadata().contains("grpc-previous-rpc-attempts");
 }
 
-absl::StatusOr<Caller> Callers::CallerOf(const Metadata& metadata) const {
+absl::StatusOr<Caller> Callers::CallerOf(const Metadata& metadata, Role role) const {
   Caller caller;
   if (keys_ != nullptr) {
     const absl::Time now = absl::Now();
@@ -107,15 +107,15 @@ absl::StatusOr<Caller> Callers::CallerOf(const Metadata& metadata) const {
                   absl::StrCat("the metadata ", kTenantKey, " is ", Quoted(caller.tenant),
                                ", which is not the tenant of the key; leave it out"));
   }
+  if (role == Role::kAdmin && !caller.key->admin) {
+    return Denied("API_KEY_NOT_ADMIN", kAuthorizationKey, "this method needs the key of an admin");
+  }
   caller.tenant = caller.key->tenant;
   return caller;
 }
 
 absl::Status Callers::Check(const Metadata& metadata, Role role) const {
-  if (!need_keys()) return absl::OkStatus();
-  RIVULET_ASSIGN_OR_RETURN(const Caller caller, CallerOf(metadata));
-  if (role == Role::kClient || caller.key->admin) return absl::OkStatus();
-  return Denied("API_KEY_NOT_ADMIN", kAuthorizationKey, "this method needs the key of an admin");
+  return need_keys() ? CallerOf(metadata, role).status() : absl::OkStatus();
 }
 
 }  // namespace rivulet

@@ -52,19 +52,16 @@ class Callers {
 
   bool need_keys() const { return keys_ != nullptr; }
 
-  // Who sends this metadata. The tenant is the key's; without keys it is the value of kTenantKey,
-  // "" where that is absent. Errors: INVALID_ARGUMENT (TENANT_MALFORMED, also where the tenant is
-  // given twice: a proxy that adds its own value to one of the client's must not be overruled);
-  // UNAUTHENTICATED (API_KEY_MISSING, API_KEY_MALFORMED, API_KEY_UNKNOWN, API_KEY_EXPIRED);
-  // PERMISSION_DENIED (API_KEY_TENANT: kTenantKey names another tenant than the key's). None quotes
-  // the key.
-  absl::StatusOr<Caller> CallerOf(const Metadata& metadata) const;
-  absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context) const {
-    return CallerOf(context.client_metadata());
-  }
+  // Who sends this metadata and may call methods of `role`. The tenant is the key's; without keys
+  // it is the value of kTenantKey, "" where that is absent. Errors: INVALID_ARGUMENT
+  // (TENANT_MALFORMED, also where the tenant is given twice: a proxy that adds its own value to one
+  // of the client's must not be overruled); UNAUTHENTICATED (API_KEY_MISSING, API_KEY_MALFORMED,
+  // API_KEY_UNKNOWN, API_KEY_EXPIRED); PERMISSION_DENIED (API_KEY_TENANT: kTenantKey names another
+  // tenant than the key's; API_KEY_NOT_ADMIN). None quotes the key.
+  absl::StatusOr<Caller> CallerOf(const Metadata& metadata, Role role) const;
 
-  // Whether the sender may call methods of `role`. OK for everybody where no keys are needed.
-  // Errors: those of CallerOf; PERMISSION_DENIED (API_KEY_NOT_ADMIN).
+  // For methods that have no tenant: the error of CallerOf, but OK for everybody where no keys are
+  // needed.
   absl::Status Check(const Metadata& metadata, Role role) const;
 
  private:

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
@@ -36,8 +37,9 @@ RpcService::RpcService(const char* full_name, const Callers* callers, Role role,
       role_(role),
       errors_(errors) {}
 
-absl::Status RpcService::Check(const Context& context, const absl::Status& message) const {
-  RIVULET_RETURN_IF_ERROR(callers_->Check(context.client_metadata(), role_));
+absl::Status RpcService::Check(CallContext* call, const absl::Status& message) const {
+  RIVULET_ASSIGN_OR_RETURN(Caller caller, callers_->CallerOf(call->client_metadata(), role_));
+  call->SetCaller(std::move(caller));
   return message;
 }
 

@@ -72,7 +72,7 @@ class RpcService : public grpc::Service {
                                     Reply* reply) -> grpc::ServerUnaryReactor* {
           const CallNote note(name);
           CallContext* const call = Begin(context);
-          if (const absl::Status error = Check(*context, request->error); !error.ok()) {
+          if (const absl::Status error = Check(call, request->error); !error.ok()) {
             return new Refused<grpc::ServerUnaryReactor>(call, error, errors_);
           }
           return (self->*handler)(context, &request->message, reply);
@@ -90,7 +90,7 @@ class RpcService : public grpc::Service {
                 Context* context, const Received<Request>* request) -> Reactor* {
               const CallNote note(name);
               CallContext* const call = Begin(context);
-              const absl::Status error = Check(*context, request->error);
+              const absl::Status error = Check(call, request->error);
               if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
               return (self->*handler)(context, &request->message);
             }));
@@ -106,7 +106,7 @@ class RpcService : public grpc::Service {
                                         Context* context, Reply* reply) -> Reactor* {
           const CallNote note(name);
           CallContext* const call = Begin(context);
-          const absl::Status error = Check(*context, absl::OkStatus());
+          const absl::Status error = Check(call, absl::OkStatus());
           if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
           return (self->*handler)(context, reply);
         }));
@@ -122,7 +122,7 @@ class RpcService : public grpc::Service {
             [this, self, handler, name = NameOf<Request>()](Context* context) -> Reactor* {
               const CallNote note(name);
               CallContext* const call = Begin(context);
-              const absl::Status error = Check(*context, absl::OkStatus());
+              const absl::Status error = Check(call, absl::OkStatus());
               if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
               return (self->*handler)(context);
             }));
@@ -138,9 +138,9 @@ class RpcService : public grpc::Service {
     const int index = AddMethodOf(Request::descriptor(), Reply::descriptor(), type);
     MarkMethodCallback(index, handler.release());
   }
-  // Why the handler is not called: the caller may not, or else `message`, what is wrong with its
-  // message.
-  absl::Status Check(const Context& context, const absl::Status& message) const;
+  // Finds the caller of the call. Why the handler is not called: the caller may not, or else
+  // `message`, what is wrong with its message.
+  absl::Status Check(CallContext* call, const absl::Status& message) const;
   // Of the method with this message, for CallNote.
   template <typename Request>
   const char* NameOf() {

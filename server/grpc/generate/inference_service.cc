@@ -35,35 +35,30 @@ InferenceService::InferenceService(const ServedModels* models, ServerCalls* call
          &InferenceService::GetLoad);
 }
 
-absl::StatusOr<ModelHold> InferenceService::FindModel(const grpc::CallbackServerContext& context,
+absl::StatusOr<ModelHold> InferenceService::FindModel(grpc::CallbackServerContext* context,
                                                       const std::string& name) const {
-  RIVULET_ASSIGN_OR_RETURN(const Caller caller, calls_->callers.CallerOf(context));
-  return models_->Find(name, caller.models());
+  return models_->Find(name, CallContext::Of(context).caller().models());
 }
 
 grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  const auto refuse = [&](const absl::Status& status) {
-    return GenerateReactor::Start(ModelHold(), context, *request, status, calls_);
-  };
-  const auto caller = calls_->callers.CallerOf(*context);
-  if (!caller.ok()) return refuse(caller.status());
-  const auto model = models_->Find(request->model(), caller->models());
-  if (!model.ok()) return refuse(model.status());
-  return GenerateReactor::Start(*model, context, *request,
-                                SpecOf(*context, *caller, *request, model->engine()->model()),
-                                calls_);
+  const auto model = FindModel(context, request->model());
+  if (!model.ok()) {
+    return GenerateReactor::Start(ModelHold(), context, *request, model.status(), calls_);
+  }
+  auto spec =
+      SpecOf(*context, CallContext::Of(context).caller(), *request, model->engine()->model());
+  return GenerateReactor::Start(*model, context, *request, std::move(spec), calls_);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* request,
                                                   v1::ScoreReply* reply) {
-  const auto caller = calls_->callers.CallerOf(*context);
-  if (!caller.ok()) return Answer(context, caller.status(), calls_);
-  const auto model = models_->Find(request->model(), caller->models());
+  const auto model = FindModel(context, request->model());
   if (!model.ok()) return Answer(context, model.status(), calls_);
   Engine* engine = model->engine();
-  absl::StatusOr<ScoreSpec> spec = SpecOf(*context, *caller, *request, engine->model());
+  absl::StatusOr<ScoreSpec> spec =
+      SpecOf(*context, CallContext::Of(context).caller(), *request, engine->model());
   if (!spec.ok()) return Answer(context, spec.status(), calls_);
   auto* call = new EngineCall(*model, context, request, reply, calls_);
   call->Run([&](auto done) { return engine->Score(*std::move(spec), std::move(done)); },
@@ -74,7 +69,7 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeReply* reply) {
-  const auto model = FindModel(*context, request->model());
+  const auto model = FindModel(context, request->model());
   if (!model.ok()) return Answer(context, model.status(), calls_);
   return Answer(context, rivulet::Tokenize(*request, model->engine()->model(), reply), calls_);
 }
@@ -82,7 +77,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeReply* reply) {
-  const auto model = FindModel(*context, request->model());
+  const auto model = FindModel(context, request->model());
   if (!model.ok()) return Answer(context, model.status(), calls_);
   return Answer(context, rivulet::Detokenize(*request, model->engine()->model(), reply), calls_);
 }
@@ -90,9 +85,8 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
                                                        const v1::ListModelsRequest*,
                                                        v1::ListModelsReply* reply) {
-  const auto caller = calls_->callers.CallerOf(*context);
-  if (!caller.ok()) return Answer(context, caller.status(), calls_);
-  for (const ModelHold& model : models_->served(caller->models())) {
+  const Caller& caller = CallContext::Of(context).caller();
+  for (const ModelHold& model : models_->served(caller.models())) {
     *reply->add_models() = model.description().summary();
   }
   return Answer(context, absl::OkStatus(), calls_);
@@ -101,7 +95,7 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
                                                      const v1::GetModelRequest* request,
                                                      v1::GetModelReply* reply) {
-  const auto model = FindModel(*context, request->model());
+  const auto model = FindModel(context, request->model());
   if (model.ok()) *reply = model->description();
   return Answer(context, model.status(), calls_);
 }
@@ -109,8 +103,6 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::GetLoad(grpc::CallbackServerContext* context,
                                                     const v1::GetLoadRequest* request,
                                                     v1::GetLoadReply* reply) {
-  const auto caller = calls_->callers.CallerOf(*context);
-  if (!caller.ok()) return Answer(context, caller.status(), calls_);
   const auto add = [reply](const ModelHold& model) {
     v1::ModelLoad* load = reply->add_models();
     load->set_model(model.name());
@@ -123,10 +115,11 @@ grpc::ServerUnaryReactor* InferenceService::GetLoad(grpc::CallbackServerContext*
     if (code == absl::StatusCode::kResourceExhausted) refusals[reason] = count;
   }
   if (request->model().empty()) {
-    for (const ModelHold& model : models_->all(caller->models())) add(model);
+    const Caller& caller = CallContext::Of(context).caller();
+    for (const ModelHold& model : models_->all(caller.models())) add(model);
     return Answer(context, absl::OkStatus(), calls_);
   }
-  const auto model = models_->Find(request->model(), caller->models());
+  const auto model = FindModel(context, request->model());
   if (model.ok()) add(*model);
   return Answer(context, model.status(), calls_);
 }

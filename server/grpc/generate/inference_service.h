@@ -39,7 +39,7 @@ class InferenceService final : public RpcService {
 
  private:
   // The model that exists under this name for the caller.
-  absl::StatusOr<ModelHold> FindModel(const grpc::CallbackServerContext& context,
+  absl::StatusOr<ModelHold> FindModel(grpc::CallbackServerContext* context,
                                       const std::string& name) const;
 
   const ServedModels* const models_;

@@ -204,7 +204,8 @@ void MultiplexReactor::Begin(const v1::MultiplexRequest& request) {
 absl::Status MultiplexReactor::Submit(const v1::MultiplexRequest& request,
                                       MultiplexMember* member) {
   // For each request: a key may expire or be revoked while the stream is open.
-  RIVULET_ASSIGN_OR_RETURN(const Caller caller, calls_->callers.CallerOf(*call_));
+  RIVULET_ASSIGN_OR_RETURN(const Caller caller,
+                           calls_->callers.CallerOf(call_->client_metadata(), Role::kClient));
   RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
                            models_->Find(request.generate().model(), caller.models()));
   RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec,

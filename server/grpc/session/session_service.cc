@@ -58,16 +58,15 @@ SessionService::SessionService(const ServedModels* models, std::string snapshot_
          &Self::ListSessions);
 }
 
-// Finds caller and model; then submit(job, done) hands `done` to the engine or returns an error.
+// Finds the model; then submit(job, done) hands `done` to the engine or returns an error.
 template <typename Request, typename Reply, typename Submit>
 grpc::ServerUnaryReactor* SessionService::Run(grpc::CallbackServerContext* context,
                                               const Request* request, Reply* reply,
                                               const Submit& submit) {
-  const auto caller = calls_->callers.CallerOf(*context);
-  if (!caller.ok()) return Answer(context, caller.status(), calls_);
-  const auto model = models_->Find(request->model(), caller->models());
+  const Caller& caller = CallContext::Of(context).caller();
+  const auto model = models_->Find(request->model(), caller.models());
   if (!model.ok()) return Answer(context, model.status(), calls_);
-  const Job job{model->engine(), caller->tenant, DeadlineOf(*context)};
+  const Job job{model->engine(), caller.tenant, DeadlineOf(*context)};
   auto* call = new EngineCall(*model, context, request, reply, calls_);
   call->Run([&](auto done) { return submit(job, std::move(done)); }, FillReply{model->name()});
   return call;
@@ -121,7 +120,7 @@ grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSess
     grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request) {
   auto* reactor = new SnapshotReactor(context, restores_.key, calls_);
   const auto start = [&]() -> absl::Status {
-    RIVULET_ASSIGN_OR_RETURN(const Caller caller, calls_->callers.CallerOf(*context));
+    const Caller& caller = CallContext::Of(context).caller();
     RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
                              models_->Find(request->model(), caller.models()));
     RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(*request));

@@ -101,7 +101,7 @@ RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::Restore
                                Restores* restores)
     : call_(&CallContext::Of(context)), reply_(reply), restores_(restores) {
   restores_->calls->active.Enter();
-  const absl::Status status = Reserve();
+  const absl::Status status = Take(restores_->options.message_bytes);
   End(status);
   if (!status.ok()) return;
   absl::MutexLock lock(&mutex_);
@@ -111,13 +111,8 @@ RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::Restore
   StartRead(&received_);  // gRPC's reactions come after the handler's return
 }
 
-absl::Status RestoreReactor::Reserve() {
-  RIVULET_ASSIGN_OR_RETURN(caller_, restores_->calls->callers.CallerOf(*call_));
-  return Take(restores_->options.message_bytes);
-}
-
 absl::Status RestoreReactor::Take(int64_t bytes) {
-  RIVULET_RETURN_IF_ERROR(restores_->budget.Take(caller_.tenant, bytes));
+  RIVULET_RETURN_IF_ERROR(restores_->budget.Take(call_->caller().tenant, bytes));
   taken_ += bytes;
   return absl::OkStatus();
 }
@@ -166,7 +161,8 @@ absl::Status RestoreReactor::Begin() {
   begun_ = true;
   const v1::RestoreSessionRequest& message = received_.message;
   name_ = message.model();
-  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, restores_->models->Find(name_, caller_.models()));
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
+                           restores_->models->Find(name_, call_->caller().models()));
   RIVULET_ASSIGN_OR_RETURN(
       idle_timeout_, ToIdleTimeout(message.has_idle_timeout() ? &message.idle_timeout() : nullptr));
   const Engine& engine = *model.engine();
@@ -197,14 +193,15 @@ absl::Status RestoreReactor::TakeChunk(const std::string& chunk) {
 absl::Status RestoreReactor::Submit() {
   if (!begun_) RIVULET_RETURN_IF_ERROR(Begin());
   // Found again: it is not held while a client takes its time.
-  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, restores_->models->Find(name_, caller_.models()));
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
+                           restores_->models->Find(name_, call_->caller().models()));
   Engine* const engine = model.engine();
   RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes_, restores_->key));
   std::string().swap(bytes_);  // decoded it is as large, and that is what the budget has now
-  RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine->model(), caller_.tenant));
+  RIVULET_RETURN_IF_ERROR(CheckSnapshot(snapshot, engine->model(), call_->caller().tenant));
   reply_->set_same_numerics(snapshot.numerics_id == engine->limits().numerics_id);
   RestoreSpec spec = ToRestoreSpec(std::move(snapshot));
-  spec.tenant = caller_.tenant;
+  spec.tenant = call_->caller().tenant;
   spec.idle_timeout = idle_timeout_;
   spec.deadline = DeadlineOf(*call_);
   submitted_ = model;
@@ -259,7 +256,7 @@ absl::Status RestoreReactor::CheckPace() {
 void RestoreReactor::OnDone() {
   std::string().swap(bytes_);
   v1::RestoreSessionRequest().Swap(&received_.message);
-  if (taken_ > 0) restores_->budget.Give(caller_.tenant, taken_);
+  if (taken_ > 0) restores_->budget.Give(call_->caller().tenant, taken_);
   restores_->calls->active.Leave();
   {
     absl::MutexLock lock(&mutex_);

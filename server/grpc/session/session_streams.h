@@ -21,7 +21,6 @@
 #include "server/engine/session_calls.h"
 #include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/call_model.h"
-#include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
 #include "server/grpc/session/restore_budget.h"
@@ -97,7 +96,6 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   void OnDone() override;
 
  private:
-  absl::Status Reserve();
   absl::Status Take(int64_t bytes);
   absl::Status TakeMessage();
   absl::Status Begin();
@@ -116,7 +114,6 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   CallContext* const call_;
   v1::RestoreSessionReply* const reply_;
   Restores* const restores_;
-  Caller caller_;
   int64_t taken_ = 0;  // of the budget
 
   Received<v1::RestoreSessionRequest> received_;

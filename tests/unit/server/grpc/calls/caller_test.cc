@@ -52,24 +52,28 @@ class CallerTest : public ::testing::Test {
 TEST_F(CallerTest, WithoutKeysACallerNamesItsTenant) {
   const Callers callers(nullptr);
   EXPECT_FALSE(callers.need_keys());
-  EXPECT_EQ(callers.CallerOf(Metadata{})->tenant, "");
-  const auto caller = callers.CallerOf(Metadata{{"rivulet-tenant", "t.1"}, {"authorization", "x"}});
+  EXPECT_EQ(callers.CallerOf(Metadata{}, Role::kClient)->tenant, "");
+  const auto caller =
+      callers.CallerOf(Metadata{{"rivulet-tenant", "t.1"}, {"authorization", "x"}}, Role::kClient);
   EXPECT_EQ(caller->tenant, "t.1");
   EXPECT_EQ(caller->models(), nullptr);
   EXPECT_TRUE(callers.Check(Metadata{}, Role::kAdmin).ok());
   for (const Metadata& bad : {Metadata{{"rivulet-tenant", "a b"}}, Metadata{{"rivulet-tenant", ""}},
                               Metadata{{"rivulet-tenant", "a"}, {"rivulet-tenant", "a"}}}) {
-    EXPECT_EQ(GetErrorDetail(callers.CallerOf(bad).status()).reason, "TENANT_MALFORMED");
+    EXPECT_EQ(GetErrorDetail(callers.CallerOf(bad, Role::kClient).status()).reason,
+              "TENANT_MALFORMED");
   }
 }
 
 TEST_F(CallerTest, AKeySaysWhoseTheCallIs) {
   const Callers callers(keys_.get());
-  const auto caller = callers.CallerOf(Metadata{{"authorization", "Bearer user-key"}});
+  const auto caller =
+      callers.CallerOf(Metadata{{"authorization", "Bearer user-key"}}, Role::kClient);
   ASSERT_TRUE(caller.ok()) << caller.status();
   EXPECT_EQ(caller->tenant, "user");
   EXPECT_THAT(*caller->models(), ::testing::ElementsAre("m"));
-  const auto admin = callers.CallerOf(Metadata{{"authorization", "bearer admin-key"}});
+  const auto admin =
+      callers.CallerOf(Metadata{{"authorization", "bearer admin-key"}}, Role::kAdmin);
   ASSERT_TRUE(admin.ok()) << admin.status();
   EXPECT_EQ(admin->tenant, "ops");
   EXPECT_EQ(admin->models(), nullptr);
