@@ -191,8 +191,8 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::
     RIVULET_RETURN_IF_ERROR(CheckPosition(position, *session));
     image->tenant = session->tenant;
     image->seed = session->seed;
-    image->sequence = session->sequence;
-    image->sequence.Truncate(position);
+    image->history = session->history;
+    image->history.Truncate(position);
     image->marks = session->marks();
     std::erase_if(image->marks, [position](const auto& mark) { return mark.second > position; });
     image->state = state;
@@ -208,11 +208,11 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::
 absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, SessionDone done) {
   const SessionLimits& limits = engine->options().sessions;
   RIVULET_RETURN_IF_ERROR(CheckIdle(spec.idle_timeout, limits));
-  if (spec.sequence.size() > limits.max_tokens) {
+  if (spec.history.size() > limits.max_tokens) {
     ErrorDetail detail;
     detail.reason = "TOO_MANY_TOKENS";
     return MakeError(absl::StatusCode::kOutOfRange,
-                     absl::StrCat("the snapshot holds ", spec.sequence.size(),
+                     absl::StrCat("the snapshot holds ", spec.history.size(),
                                   " tokens; a session here holds at most ", limits.max_tokens, "."),
                      detail);
   }
@@ -224,7 +224,7 @@ absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, Sessi
             Session* const session,
             table->Open(shared->tenant, shared->idle_timeout.value_or(table->limits().default_idle),
                         now));
-        session->Restore(std::move(shared->sequence), std::move(shared->marks));
+        session->Restore(std::move(shared->history), std::move(shared->marks));
         session->seed = shared->seed;
         if (!shared->state.empty()) {
           session->Keep({shared->fed, table->states()->Keep(std::move(shared->state))});

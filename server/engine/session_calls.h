@@ -82,7 +82,7 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
 struct SessionImage {
   std::string tenant;
   uint64_t seed = 0;
-  TokenHistory sequence;
+  TokenHistory history;
   std::map<std::string, int64_t> marks;
   Checkpoint state;  // its latest, with all but the last token fed or fewer; `state` null: none
 };
@@ -97,7 +97,7 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::
 // TENANT_SESSION_LIMIT), OUT_OF_RANGE (TOO_MANY_TOKENS).
 struct RestoreSpec {
   std::string tenant;
-  TokenHistory sequence;
+  TokenHistory history;
   uint64_t seed = 0;
   std::map<std::string, int64_t> marks;
   int64_t fed = 0;           // of `state`

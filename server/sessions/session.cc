@@ -97,19 +97,19 @@ void Session::Thin() {
 }
 
 void Session::Rewind(int64_t position) {
-  sequence.Truncate(position);
+  history.Truncate(position);
   std::erase_if(marks_, [position](const auto& mark) { return mark.second > position; });
   std::erase_if(checkpoints_, [this](const KeptCheckpoint& kept) { return kept.fed > total(); });
 }
 
 void Session::CopyFrom(const Session& other) {
-  sequence = other.sequence;
+  history = other.history;
   marks_ = other.marks_;
   checkpoints_ = other.checkpoints_;
 }
 
 void Session::Restore(TokenHistory restored, std::map<std::string, int64_t> marks) {
-  sequence = std::move(restored);
+  history = std::move(restored);
   marks_ = std::move(marks);
   checkpoints_.clear();
 }
@@ -118,7 +118,7 @@ SessionInfo Session::Info(absl::Time now) const {
   SessionInfo info;
   info.id = id;
   info.position = position();
-  info.hash = sequence.hash();
+  info.hash = history.hash();
   info.seed = seed;
   info.marks = marks_;
   info.idle_timeout = idle_timeout;

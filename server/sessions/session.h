@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Session: a client's conversation with a model that outlives its requests.
 //
-// All there is to a session is its *sequence*: the tokens given and generated so far. The recurrent
-// state after any number of them follows from it, so states are kept as *checkpoints* only to save
-// work: a request goes on from the latest one that fits and feeds the rest of the sequence.
-// Rewinding drops tokens; forking copies the sequence and shares the checkpoints, which never
-// change. The store that keeps the states (state_store.h) may forget any of them.
+// All there is to a session is its token *history*: the tokens given and generated so far. The
+// recurrent state after any number of them follows from it, so states are kept as *checkpoints*
+// only to save work: a request continues from the latest one that fits and feeds the rest of the
+// history. Rewinding drops tokens; forking copies the history and shares the checkpoints, which
+// never change. The store that keeps the states (state_store.h) may forget any of them.
 #pragma once
 
 #include <cstddef>
@@ -104,7 +104,7 @@ class Session {
 
   const SessionId id;
   const std::string tenant;
-  TokenHistory sequence;
+  TokenHistory history;
   uint64_t seed = 0;
   absl::Duration idle_timeout = absl::InfiniteDuration();
   absl::Time last_used;
@@ -113,13 +113,13 @@ class Session {
   std::deque<Request*> waiters;  // those that come after it, oldest first
   bool closed = false;           // ends with its active request
 
-  int64_t position() const { return sequence.size(); }
-  // Tokens that the whole sequence feeds: the implied bos, where there is one, and all of it.
+  int64_t position() const { return history.size(); }
+  // Tokens that the whole history feeds: the implied bos, where there is one, and all of it.
   int64_t total() const { return bos_ + position(); }
 
   // The latest checkpoint with at most `most` fed tokens; the empty state where none is kept.
   KeptCheckpoint From(int64_t most) const;
-  // Keeps a checkpoint of the present sequence. Of the others, those that marks need stay, the
+  // Keeps a checkpoint of the present history. Of the others, those that marks need stay, the
   // last few, and so many that going back by d tokens feeds at most max(checkpoint_tokens, d / 2)
   // of them again, as long as none is forgotten and no two were further apart: about the logarithm
   // of the length.
@@ -132,9 +132,9 @@ class Session {
   void Rewind(int64_t position);
   void Mark(const std::string& name) { marks_[name] = position(); }
   const std::map<std::string, int64_t>& marks() const { return marks_; }
-  // Takes sequence, marks and checkpoints of `other`.
+  // Takes history, marks and checkpoints of `other`.
   void CopyFrom(const Session& other);
-  // Takes what a snapshot held. REQUIRES: marks lie within the sequence.
+  // Takes what a snapshot held. REQUIRES: marks lie within the history.
   void Restore(TokenHistory restored, std::map<std::string, int64_t> marks);
 
   SessionInfo Info(absl::Time now) const;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SessionTable: the sessions of one model. A session belongs to a tenant; under any other
 // tenant's name it does not exist. Their states are kept by a StateStore, which may forget them:
-// they can be computed again from the sequence, so a client sees only latency.
+// they can be computed again from the history, so a client sees only latency.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace rivulet {
 struct SessionLimits {
   int max_open_sessions = 10000;
   int max_tenant_sessions = 0;            // of one tenant; 0: its fair share (fair_share.h)
-  int64_t max_tokens = int64_t{1} << 22;  // of one sequence
+  int64_t max_tokens = int64_t{1} << 22;  // of one history
   // A request on a session keeps a checkpoint every so many tokens that it feeds; at least 1.
   int64_t checkpoint_tokens = 512;
   int max_waiting = 16;  // requests that wait for one session

@@ -134,7 +134,7 @@ absl::Status DecodeMeta(absl::string_view payload, uint32_t version, Snapshot* s
     std::string name = meta.Text();
     const auto position = meta.Number<int64_t>();
     if (position < 0 || static_cast<uint64_t>(position) > *num_tokens) {
-      return Damaged("a mark lies outside the sequence");
+      return Damaged("a mark lies outside the history");
     }
     // It goes out as text, which the wire cannot carry otherwise.
     if (!IsUtf8(name)) return Damaged("a mark's name is not UTF-8");

@@ -40,7 +40,7 @@ void SetFingerprint(const Model& model, Snapshot* snapshot);
 std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key);
 
 // The snapshot in `bytes`, whole and consistent in itself: checksums, lengths, hash of the tokens,
-// marks and `fed` within the sequence, a finite state. With a key the HMAC must be there and match;
+// marks and `fed` within the history, a finite state. With a key the HMAC must be there and match;
 // without one it is not looked at. Takes memory in proportion to the bytes alone. Errors: DATA_LOSS
 // (SNAPSHOT_DAMAGED), FAILED_PRECONDITION (SNAPSHOT_VERSION, SNAPSHOT_KEY).
 absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_view key);

@@ -297,7 +297,7 @@ void Actions::Restore() {
   RestoreSpec spec;
   spec.tenant = asked->tenant = read->tenant;
   for (size_t i = 0; i < read->tokens.size(); ++i)
-    spec.sequence.Append(read->tokens[i], read->generated[i]);
+    spec.history.Append(read->tokens[i], read->generated[i]);
   spec.seed = read->seed;
   spec.marks = read->marks;
   spec.fed = read->fed;

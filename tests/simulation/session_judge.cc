@@ -146,14 +146,14 @@ void SessionJudge::TakeSnapshot(Asked* asked, const SessionRef& ref,
       }
       SessionState state = whole;
       state.Cut(position);
-      const std::span<const int32_t> tokens = seen->sequence.tokens();
+      const std::span<const int32_t> tokens = seen->history.tokens();
       const bool same =
           std::equal(tokens.begin(), tokens.end(), state.tokens.begin(), state.tokens.end()) &&
           seen->marks == state.marks && seen->tenant == asked->client->tenant &&
           seen->seed == asked->client->seed;
       if (!same) return {};
       for (size_t i = 0; i < tokens.size(); ++i) {
-        if (seen->sequence.generated(static_cast<int64_t>(i)) != state.generated[i]) return {};
+        if (seen->history.generated(static_cast<int64_t>(i)) != state.generated[i]) return {};
       }
       const Checkpoint& kept = seen->state;
       if (kept.fed < 0 || kept.fed > std::max<int64_t>(0, world_.bos() + state.size() - 1))
@@ -188,10 +188,10 @@ void SessionJudge::Keep(const Client& client, const SessionImage& image) {
   snapshot.layout = world_.config.state_layout();
   snapshot.tenant = image.tenant;
   snapshot.seed = image.seed;
-  snapshot.sequence_hash = image.sequence.hash();
-  snapshot.tokens.assign(image.sequence.tokens().begin(), image.sequence.tokens().end());
-  for (int64_t i = 0; i < image.sequence.size(); ++i)
-    snapshot.generated.push_back(image.sequence.generated(i));
+  snapshot.sequence_hash = image.history.hash();
+  snapshot.tokens.assign(image.history.tokens().begin(), image.history.tokens().end());
+  for (int64_t i = 0; i < image.history.size(); ++i)
+    snapshot.generated.push_back(image.history.generated(i));
   snapshot.marks = image.marks;
   snapshot.fed = image.state.fed;
   if (image.state.state != nullptr) {
@@ -199,7 +199,7 @@ void SessionJudge::Keep(const Client& client, const SessionImage& image) {
   }
   if (snapshots_.size() >= 4) snapshots_.erase(snapshots_.begin());
   SessionState state = client.maybe[0];
-  state.Cut(image.sequence.size());
+  state.Cut(image.history.size());
   snapshots_.push_back({EncodeSnapshot(snapshot, ""), image.tenant, image.seed, std::move(state)});
 }
 

@@ -160,7 +160,7 @@ void CancelStage::Fork() {
 void CancelStage::Restore() {
   RestoreSpec spec;
   spec.tenant = kTenant;
-  for (const int32_t token : tokens_) spec.sequence.Append(token, false);
+  for (const int32_t token : tokens_) spec.history.Append(token, false);
   victim_id_ = *RestoreSession(
       engine_.get(), spec,
       [done = Ender()](const absl::StatusOr<SessionInfo>& info) { done(info.status()); });

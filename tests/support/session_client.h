@@ -29,10 +29,10 @@ inline std::string ToSnapshotBytes(const SessionImage& image, const Engine& engi
   snapshot.numerics_id = engine.limits().numerics_id;
   snapshot.tenant = image.tenant;
   snapshot.seed = image.seed;
-  snapshot.sequence_hash = image.sequence.hash();
-  for (int64_t i = 0; i < image.sequence.size(); ++i) {
-    snapshot.tokens.push_back(image.sequence.token(i));
-    snapshot.generated.push_back(image.sequence.generated(i));
+  snapshot.sequence_hash = image.history.hash();
+  for (int64_t i = 0; i < image.history.size(); ++i) {
+    snapshot.tokens.push_back(image.history.token(i));
+    snapshot.generated.push_back(image.history.generated(i));
   }
   snapshot.marks = image.marks;
   if (image.state.state != nullptr) {
@@ -55,7 +55,7 @@ inline absl::StatusOr<RestoreSpec> ToRestoreSpec(absl::string_view bytes, const 
   spec.fed = snapshot.fed;
   spec.state = std::move(snapshot.state);
   for (size_t i = 0; i < snapshot.tokens.size(); ++i) {
-    spec.sequence.Append(snapshot.tokens[i], snapshot.generated[i]);
+    spec.history.Append(snapshot.tokens[i], snapshot.generated[i]);
   }
   return spec;
 }

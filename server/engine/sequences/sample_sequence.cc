@@ -58,7 +58,7 @@ absl::Status Generation::Begin(SessionTable* table, absl::Time /*now*/) {
 }
 
 std::span<const int32_t> Generation::sequence_tokens() const {
-  if (session != nullptr) return session->sequence.tokens();
+  if (session != nullptr) return session->history.tokens();
   return spec.prompt;
 }
 
@@ -73,10 +73,10 @@ absl::Status Generation::GoOnFrom(Checkpoint state, SessionTable* /*table*/, abs
   feed_output.clear();
   for (size_t i = 0; session != nullptr && i < feed.size(); ++i) {
     const int64_t index = start.fed + static_cast<int64_t>(i) - bos();
-    feed_output.push_back(index >= 0 && session->sequence.generated(index));
+    feed_output.push_back(index >= 0 && session->history.generated(index));
   }
   if (spec.sampling.has_penalties()) {
-    const TokenHistory* const generated = session == nullptr ? nullptr : &session->sequence;
+    const TokenHistory* const generated = session == nullptr ? nullptr : &session->history;
     history = CountTokens(sequence_tokens(), generated, *model.config, start.fed);
   }
   const int64_t spacing = options.sessions.checkpoint_tokens;
@@ -93,7 +93,7 @@ absl::Status Generation::GoOnFrom(Checkpoint state, SessionTable* /*table*/, abs
 
 std::optional<SessionProgress> Generation::Progress() const {
   if (session == nullptr) return std::nullopt;
-  return SessionProgress{session->position(), session->sequence.hash(), spec.sampling.seed};
+  return SessionProgress{session->position(), session->history.hash(), spec.sampling.seed};
 }
 
 void Generation::Settle(const absl::Status& end) {
@@ -329,7 +329,7 @@ void SampleSequence::Release(int count) {
 
 void SampleSequence::Deliver(HeldToken* token) {
   out_.tokens.push_back(token->token);
-  if (generate_->session != nullptr) generate_->session->sequence.Append(token->token, true);
+  if (generate_->session != nullptr) generate_->session->history.Append(token->token, true);
   text_bytes_ += static_cast<int64_t>(token->text.size());
   if (decoder_) decoder_->AddBytes(token->text, &out_.text);
   if (generate_->spec.want_logprobs) out_.logprobs.push_back(token->logprob);

@@ -130,7 +130,7 @@ void Appending::Settle(const absl::Status& end) {
     return;
   }
   if (!session_ref->mark.empty()) session->Mark(session_ref->mark);
-  result.session = {session->position(), session->sequence.hash(), session->seed};
+  result.session = {session->position(), session->history.hash(), session->seed};
 }
 
 SequenceView ScoreSequence::View() const {

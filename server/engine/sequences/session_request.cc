@@ -24,7 +24,7 @@ absl::Status Refuse(absl::StatusCode code, absl::string_view reason, absl::strin
 
 absl::Status CheckOnlyGeneratedAfter(int64_t position, const Session& session) {
   for (int64_t i = position; i < session.position(); ++i) {
-    if (session.sequence.generated(i)) continue;
+    if (session.history.generated(i)) continue;
     return Refuse(absl::StatusCode::kFailedPrecondition, "GIVEN_TOKENS_BEYOND_POSITION", "position",
                   absl::StrCat("position is ", position, ", but token ", i,
                                " was given, not generated; RewindSession drops given tokens."));
@@ -39,8 +39,8 @@ bool Holds(const Session& session, int64_t position, std::span<const int32_t> to
   if (position < 0 || !end || *end > session.position()) return false;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t at = position + i;
-    if (session.sequence.generated(at) ||
-        session.sequence.token(at) != tokens[static_cast<size_t>(i)])
+    if (session.history.generated(at) ||
+        session.history.token(at) != tokens[static_cast<size_t>(i)])
       return false;
   }
   return true;
@@ -52,17 +52,17 @@ absl::Status CheckLength(int64_t count, const ModelConfig& config, const Session
   if (count <= limit) return absl::OkStatus();
   return Refuse(absl::StatusCode::kOutOfRange, "TOO_MANY_TOKENS", "tokens",
                 absl::StrCat("with these tokens the session would hold ", count,
-                             "; its sequence ends at ", limit, "."));
+                             "; its history ends at ", limit, "."));
 }
 
 // OK where the session is as ref.hash says, or where it holds what the request does to it: `tokens`
 // were given at ref.position and nothing came after them.
 absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
                             const Session& session) {
-  if (!ref.hash || *ref.hash == session.sequence.hash()) return absl::OkStatus();
+  if (!ref.hash || *ref.hash == session.history.hash()) return absl::OkStatus();
   const int64_t position = ref.position.value_or(-1);
   if (position >= 0 && position <= session.position()) {
-    const auto before = session.sequence.tokens().first(static_cast<size_t>(position));
+    const auto before = session.history.tokens().first(static_cast<size_t>(position));
     const bool same = HashTokens(kEmptySequenceHash, before) == *ref.hash;
     const bool done = !tokens.empty() && Holds(session, position, tokens) &&
                       position + static_cast<int64_t>(tokens.size()) == session.position();
@@ -71,7 +71,7 @@ absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> toke
   return Refuse(absl::StatusCode::kFailedPrecondition, "SESSION_HASH_MISMATCH", "sequence_hash",
                 absl::StrCat("sequence_hash is ", absl::Hex(*ref.hash, absl::kZeroPad16),
                              ", but that of the session, now at position ", session.position(),
-                             ", is ", absl::Hex(session.sequence.hash(), absl::kZeroPad16),
+                             ", is ", absl::Hex(session.history.hash(), absl::kZeroPad16),
                              ": somebody else has gone on with it."));
 }
 
@@ -111,7 +111,7 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
                                limits.max_marks, "."));
   }
   session->Rewind(position);
-  for (const int32_t token : tokens) session->sequence.Append(token, /*generated=*/false);
+  for (const int32_t token : tokens) session->history.Append(token, /*generated=*/false);
   return static_cast<int64_t>(tokens.size());
 }
 
@@ -134,13 +134,13 @@ std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfi
   return fed;
 }
 
-std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const TokenHistory* sequence,
+std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const TokenHistory* history,
                                     const ModelConfig& config, int64_t fed) {
   TokenCounts counts;
   const int64_t bos = config.has_bos() ? 1 : 0;
   if (bos == 1 && fed > 0) counts.Add(*config.bos_token_id, false);
   for (int64_t i = 0; i < fed - bos; ++i) {
-    counts.Add(tokens[static_cast<size_t>(i)], sequence != nullptr && sequence->generated(i));
+    counts.Add(tokens[static_cast<size_t>(i)], history != nullptr && history->generated(i));
   }
   return counts.All();
 }

@@ -47,8 +47,8 @@ void DropStartTokens(const SessionRef& ref, const Session& session, const StartT
 std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfig& config,
                                int64_t begin, int64_t end);
 
-// The first `fed` of them, counted. `sequence`: says which were generated; null: none.
-std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const TokenHistory* sequence,
+// The first `fed` of them, counted. `history`: says which were generated; null: none.
+std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const TokenHistory* history,
                                     const ModelConfig& config, int64_t fed);
 
 // Needs no slot: carried out by the loop between two runs, when its session's turn comes.

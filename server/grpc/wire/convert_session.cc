@@ -138,11 +138,11 @@ Snapshot ToSnapshot(const SessionImage& image, const Model& model, absl::string_
   snapshot.numerics_id = std::string(numerics_id);
   snapshot.tenant = image.tenant;
   snapshot.seed = image.seed;
-  snapshot.sequence_hash = image.sequence.hash();
-  const auto tokens = image.sequence.tokens();
+  snapshot.sequence_hash = image.history.hash();
+  const auto tokens = image.history.tokens();
   snapshot.tokens.assign(tokens.begin(), tokens.end());
-  for (int64_t i = 0; i < image.sequence.size(); ++i) {
-    snapshot.generated.push_back(image.sequence.generated(i));
+  for (int64_t i = 0; i < image.history.size(); ++i) {
+    snapshot.generated.push_back(image.history.generated(i));
   }
   snapshot.marks = image.marks;
   if (image.state.state != nullptr) {
@@ -156,7 +156,7 @@ Snapshot ToSnapshot(const SessionImage& image, const Model& model, absl::string_
 RestoreSpec ToRestoreSpec(Snapshot snapshot) {
   RestoreSpec spec;
   for (size_t i = 0; i < snapshot.tokens.size(); ++i) {
-    spec.sequence.Append(snapshot.tokens[i], snapshot.generated[i]);
+    spec.history.Append(snapshot.tokens[i], snapshot.generated[i]);
   }
   spec.seed = snapshot.seed;
   spec.marks = std::move(snapshot.marks);

@@ -289,7 +289,7 @@ TEST_F(ReaderTest, ADrainSaysUpToWhereTokensWereSentAndSessionsAreCarriedAwayMea
   EXPECT_EQ(listed.get_future().get(), 1u);
   const absl::StatusOr<SessionImage> image = snapshot.get_future().get();
   ASSERT_TRUE(image.ok()) << image.status();
-  EXPECT_EQ(image->sequence.size(), 2 + static_cast<int64_t>(running.sample().tokens.size()));
+  EXPECT_EQ(image->history.size(), 2 + static_cast<int64_t>(running.sample().tokens.size()));
   clock_ms_ += 50;
   EXPECT_TRUE(Eventually([&] {
     const auto late = SnapshotSession(engine_.get(), session, absl::InfiniteFuture(),

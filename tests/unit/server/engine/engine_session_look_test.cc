@@ -100,13 +100,13 @@ TEST_F(EngineSessionTest, ASnapshotAtAPositionGoesOnFromThere) {
       return SnapshotSession(engine_.get(), at, absl::InfiniteFuture(), std::move(done));
     });
     ASSERT_TRUE(image.ok()) << image.status();
-    EXPECT_EQ(image->sequence.size(), position);
+    EXPECT_EQ(image->history.size(), position);
     EXPECT_EQ(image->marks.count("early"), position >= 1 ? 1u : 0u);
     EXPECT_EQ(image->marks.count("late"), position == 7 ? 1u : 0u);
     EXPECT_LE(image->state.fed, position);  // bos and all but the last
     RestoreSpec restore;
     restore.tenant = "t";
-    restore.sequence = image->sequence;
+    restore.history = image->history;
     restore.seed = image->seed;
     restore.fed = image->state.fed;
     if (image->state.state != nullptr) {

@@ -297,7 +297,7 @@ TEST_F(EngineSessionTest, ARestoredImageGoesOnAsTheOriginal) {
   for (const bool with_state : {true, false}) {
     RestoreSpec restore;
     restore.tenant = image->tenant;
-    restore.sequence = image->sequence;
+    restore.history = image->history;
     restore.seed = image->seed;
     restore.fed = image->state.fed;
     const auto values = image->state.state->values();
@@ -312,7 +312,7 @@ TEST_F(EngineSessionTest, ARestoredImageGoesOnAsTheOriginal) {
   options_.sessions.max_tokens = 6;
   Start();
   RestoreSpec longer;
-  longer.sequence = image->sequence;
+  longer.history = image->history;
   const auto refused = Await<SessionInfo>(
       [&](SessionDone done) { return RestoreSession(engine_.get(), longer, std::move(done)); });
   EXPECT_EQ(ReasonOf(refused.status()), "TOO_MANY_TOKENS");

@@ -33,19 +33,19 @@ TEST(SessionIdTest, RandomIdsDiffer) {
   EXPECT_EQ(seen.size(), 1000u);
 }
 
-TEST(SequenceTest, HashIsFnv1aOverFourBytesOfEachIdAndFollowsTruncation) {
-  TokenHistory sequence;
-  EXPECT_EQ(sequence.hash(), 0xcbf29ce484222325u);
-  sequence.Append(97, false);
+TEST(TokenHistoryTest, HashIsFnv1aOverFourBytesOfEachIdAndFollowsTruncation) {
+  TokenHistory history;
+  EXPECT_EQ(history.hash(), 0xcbf29ce484222325u);
+  history.Append(97, false);
   // FNV-1a of the bytes 61 00 00 00, computed by hand from the published constants.
   uint64_t want = 0xcbf29ce484222325u;
   for (const uint64_t byte : {0x61u, 0u, 0u, 0u}) want = (want ^ byte) * 0x100000001b3u;
-  EXPECT_EQ(sequence.hash(), want);
-  sequence.Append(300, true);
-  EXPECT_NE(sequence.hash(), want);
-  sequence.Truncate(1);
-  EXPECT_EQ(sequence.hash(), want);
-  EXPECT_FALSE(sequence.generated(0));
+  EXPECT_EQ(history.hash(), want);
+  history.Append(300, true);
+  EXPECT_NE(history.hash(), want);
+  history.Truncate(1);
+  EXPECT_EQ(history.hash(), want);
+  EXPECT_FALSE(history.generated(0));
 }
 
 class SessionTableTest : public testing::Test {
@@ -107,7 +107,7 @@ TEST_F(SessionTableTest, ErasesWhatWasIdleForTooLongButNothingBusy) {
 TEST_F(SessionTableTest, AForgottenStateIsNoneToGoOnFrom) {
   StateStore small{StateLimits{4 * 4 * 2, 0, 0}, {}, {}, [] {}};  // two states of four floats
   Session session{{1, 1}, "a", /*with_bos=*/true, 1};
-  for (int i = 0; i < 10; ++i) session.sequence.Append(i, false);
+  for (int i = 0; i < 10; ++i) session.history.Append(i, false);
   for (const int64_t fed : {1, 2, 3}) session.Keep({fed, small.Keep({1, 2, 3, 4})});
   EXPECT_EQ(session.From(1).fed, 0);
   EXPECT_EQ(session.From(2).fed, 2);
@@ -129,7 +129,7 @@ TEST_F(SessionTableTest, AStateSharedByForksIsCountedOnce) {
 
 TEST_F(SessionTableTest, GoesOnFromTheLatestCheckpointThatFits) {
   Session* session = Open();
-  for (int i = 0; i < 10; ++i) session->sequence.Append(i, false);
+  for (int i = 0; i < 10; ++i) session->history.Append(i, false);
   session->Keep(State(3));
   session->Keep(State(8));
   EXPECT_EQ(session->From(7).fed, 3);
@@ -143,7 +143,7 @@ TEST_F(SessionTableTest, GoesOnFromTheLatestCheckpointThatFits) {
 TEST_F(SessionTableTest, KeepsFewCheckpointsButThoseThatMarksNeed) {
   Session* session = Open();
   for (int i = 0; i < 40; ++i) {
-    session->sequence.Append(i, false);
+    session->history.Append(i, false);
     if (i == 4) session->Mark("early");  // position 5: six fed tokens, five before the last
     session->Keep(State(session->total() - 1));
   }
@@ -159,7 +159,7 @@ TEST_F(SessionTableTest, GoingBackFeedsFewTokensAgainAndFewStatesAreKept) {
   constexpr int64_t kInterval = 10, kLength = 20000;
   Session session{{1, 1}, "a", /*with_bos=*/true, kInterval};
   for (int64_t i = 0; i < kLength; ++i) {
-    session.sequence.Append(1, true);
+    session.history.Append(1, true);
     if (session.total() % kInterval == 0) session.Keep(State(session.total()));
   }
   for (int64_t fed = 0; fed <= session.total(); ++fed) {

@@ -33,7 +33,7 @@ class CheckpointsTest : public ::testing::Test {
     disk.background = std::make_unique<ManualBackground>(work_);
     checkpoints_.emplace(options, /*with_bos=*/false, StateStamp{"w", "c", "n", "o"},
                          std::move(disk), [] {});
-    for (int i = 0; i < 20; ++i) session_.sequence.Append(1, false);
+    for (int i = 0; i < 20; ++i) session_.history.Append(1, false);
     request_.CreateSequences();
     request_.session = &session_;
   }
