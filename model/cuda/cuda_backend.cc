@@ -62,7 +62,7 @@ std::unique_ptr<CudaNetwork> NewNetwork(const ModelConfig& config, const OnDevic
                                         int many_rows) {
   if (config.blocks != nullptr) {
     return std::make_unique<CudaBlockForward>(config, state.block_weights, state.block_scratch,
-                                              state.slots, state.scratch);
+                                              state.slots, state.scratch, many_rows);
   }
   return std::make_unique<CudaForward>(config, state.weights, state.slots, state.scratch,
                                        state.products, many_rows);
@@ -241,9 +241,10 @@ absl::Status CudaBackend::LoadBlocks(const CudaBackendOptions& options) {
   const int low_columns = CudaBlockForward::LowColumns(*blocks_);
   RIVULET_ASSIGN_OR_RETURN(d.block_weights, CudaBlockWeights::Load(*model_, std::move(blocks_),
                                                                    options.precision, d.queue));
-  RIVULET_ASSIGN_OR_RETURN(d.block_scratch,
-                           CudaBlockScratch::Create(*config_.blocks, d.block_weights.columns,
-                                                    low_columns, limits_, d.queue.stream()));
+  RIVULET_ASSIGN_OR_RETURN(
+      d.block_scratch,
+      CudaBlockScratch::Create(*config_.blocks, d.block_weights.columns, low_columns,
+                               CudaHalves(options), limits_, d.queue.stream()));
   limits_.products = absl::StrCat("own kernels (", library_.why_not, ")");
   return absl::OkStatus();
 }

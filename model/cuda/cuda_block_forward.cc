@@ -11,6 +11,8 @@
 #include "kernels/cuda/blocks/mixer_rows_cuda.h"
 #include "kernels/cuda/blocks/token_shift_cuda.h"
 #include "kernels/cuda/gemm/gemm_cuda.h"
+#include "kernels/cuda/gemm/gemm_wide_cuda.h"
+#include "kernels/cuda/gemm/product_rows_cuda.h"
 #include "kernels/cuda/rows/embed_cuda.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_block_pass.h"
@@ -20,6 +22,23 @@ namespace {
 
 using kernels::CudaLaunch;
 using kernels::PaddedColumns;
+
+// out = a w + bias (+ residual, with the rows of out); `a` as the product with these Args reads it.
+template <class Args, class Value>
+Args ProductArgs(const kernels::CudaMatrix& w, const Value* a, int lda, float* out, int ld_out,
+                 int rows, const float* residual) {
+  Args args;
+  args.w = w;
+  args.a = a;
+  args.lda = lda;
+  args.out = out;
+  args.ld_out = ld_out;
+  args.rows = rows;
+  args.epilogue = residual == nullptr ? kernels::Epilogue::kNone : kernels::Epilogue::kResidual;
+  args.residual = residual;
+  args.ld_residual = ld_out;
+  return args;
+}
 
 absl::Status Gemm(const CudaLaunch& launch, const kernels::CudaGemmArgs& args) {
   return CudaStatus(kernels::GemmCuda(launch, args), "launching a matrix product");
@@ -108,19 +127,27 @@ absl::Status Layer(const CudaBlockPass& p, const CudaBlockLayer& layer, int inde
 
 }  // namespace
 
+bool CudaBlockPass::Wide(const kernels::CudaMatrix& w) const {
+  // With fewer columns rounding x costs as much as the product.
+  constexpr int kLeastColumns = 64;
+  return pass.rows >= many_rows && w.type == kernels::WeightType::kF16 && w.n >= kLeastColumns &&
+         w.k <= a.ld_half;
+}
+
 absl::Status CudaBlockPass::Product(const kernels::CudaMatrix& w, const float* x, int ldx,
                                     float* out, int ld_out, const float* residual) const {
-  kernels::CudaGemmArgs args;
-  args.w = w;
-  args.a = x;
-  args.lda = ldx;
-  args.out = out;
-  args.ld_out = ld_out;
-  args.rows = pass.rows;
-  args.epilogue = residual == nullptr ? kernels::Epilogue::kNone : kernels::Epilogue::kResidual;
-  args.residual = residual;
-  args.ld_residual = ld_out;
-  return Gemm(launch, args);
+  if (!Wide(w)) {
+    return Gemm(launch,
+                ProductArgs<kernels::CudaGemmArgs>(w, x, ldx, out, ld_out, pass.rows, residual));
+  }
+  const kernels::CudaProductRows given = {const_cast<float*>(x), false, ldx, pass.rows};  // read
+  const kernels::CudaProductRows rounded = {a.half, true, a.ld_half, pass.rows};
+  RIVULET_RETURN_IF_ERROR(CudaStatus(
+      kernels::ActivateProductRowsCuda(launch, kernels::Epilogue::kNone, given, rounded, w.k),
+      "launching a rounding"));
+  const auto args = ProductArgs<kernels::CudaWideGemmArgs>(w, a.half, a.ld_half, out, ld_out,
+                                                           pass.rows, residual);
+  return CudaStatus(kernels::WideGemmCuda(launch, args), "launching a product of many rows");
 }
 
 absl::Status CudaBlockPass::Activate(kernels::Activation kind, float* x, int ld, int n,
@@ -178,8 +205,10 @@ absl::Status CudaBlockForward::Prepare() {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareGemmCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareGroupRowsCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareMixerRowsCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareProductRowsCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareRecurrenceCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareTokenShiftCuda());
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareWideGemmCuda());
   return absl::OkStatus();
 }
 
@@ -206,7 +235,8 @@ int CudaBlockForward::LowColumns(const BlockWeights& weights) {
 }
 
 absl::Status CudaBlockForward::Layers(const CudaLaunch& launch, const CudaPass& pass) const {
-  const CudaBlockPass p{config_, state_, weights_, scratch_, slots_.states(), launch, pass};
+  const CudaBlockPass p{config_,         state_,     weights_, scratch_,
+                        slots_.states(), many_rows_, launch,   pass};
   RIVULET_RETURN_IF_ERROR(Embed(p));
   float *x = scratch_.x.data, *y = scratch_.y.data;
   for (int i = 0; i < config_.num_layers; ++i) {
@@ -217,14 +247,10 @@ absl::Status CudaBlockForward::Layers(const CudaLaunch& launch, const CudaPass& 
 }
 
 absl::Status CudaBlockForward::Head(const CudaLaunch& launch, int first, int rows) const {
-  kernels::CudaGemmArgs args;
-  args.w = weights_.head;
-  args.a = scratch_.h.data + size_t(first) * size_t(scratch_.h.ld);
-  args.lda = scratch_.h.ld;
-  args.out = outputs_.outputs;
-  args.ld_out = outputs_.ld_outputs;
-  args.rows = rows;
-  return Gemm(launch, args);
+  const float* const h = scratch_.h.data + size_t(first) * size_t(scratch_.h.ld);
+  return Gemm(launch,
+              ProductArgs<kernels::CudaGemmArgs>(weights_.head, h, scratch_.h.ld, outputs_.outputs,
+                                                 outputs_.ld_outputs, rows, nullptr));
 }
 
 }  // namespace rivulet

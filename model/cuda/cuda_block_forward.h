@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaBlockForward: the CudaNetwork of the family's models (model/blocks/block_config.h). The
 // equations are those of BlockForward (model/cpu/block_forward.h); each operation is a launch, and
-// all products are our own kernels.
+// all products are our own kernels. Those of many rows with F16 weights take the tiles of
+// gemm_wide_cuda.h, with the same bits.
 #pragma once
 
 #include "absl/status/status.h"
@@ -18,16 +19,18 @@ namespace rivulet {
 // Thread: one. References must outlive it.
 class CudaBlockForward final : public CudaNetwork {
  public:
-  // `outputs`: where head outputs go. REQUIRES: config.blocks.
+  // `outputs`: where head outputs go; `many_rows`: from so many on a pass is one of many rows.
+  // REQUIRES: config.blocks.
   CudaBlockForward(const ModelConfig& config, const CudaBlockWeights& weights,
                    const CudaBlockScratch& scratch, const CudaSlots& slots,
-                   const CudaScratch& outputs)
+                   const CudaScratch& outputs, int many_rows)
       : config_(*config.blocks),
         state_(config_.state()),
         weights_(weights),
         scratch_(scratch),
         slots_(slots),
-        outputs_(outputs) {}
+        outputs_(outputs),
+        many_rows_(many_rows) {}
 
   // Once a device, before the first launch there.
   static absl::Status Prepare();
@@ -46,6 +49,7 @@ class CudaBlockForward final : public CudaNetwork {
   const CudaBlockScratch& scratch_;
   const CudaSlots& slots_;
   const CudaScratch& outputs_;
+  const int many_rows_;
 };
 
 }  // namespace rivulet

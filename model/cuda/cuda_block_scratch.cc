@@ -2,6 +2,7 @@
 #include "model/cuda/cuda_block_scratch.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/gemm.h"
 
@@ -33,29 +34,43 @@ std::vector<std::pair<CudaBlockScratch::Array*, int>> CudaBlockScratch::Arrays(
           {&minus, rwkv7 ? keys : 0}};
 }
 
+int CudaBlockScratch::HalfColumns(const BlockConfig& c) {
+  return PaddedColumns(std::max({c.hidden_size, c.values(), c.ffn_size}));
+}
+
 size_t CudaBlockScratch::Bytes(const BlockConfig& config, const BlockColumns& columns,
-                               int low_columns, const BackendLimits& limits) {
+                               int low_columns, bool halves, const BackendLimits& limits) {
   CudaBlockScratch scratch;
-  size_t floats = 0;
-  for (const auto& [array, ld] : scratch.Arrays(config, columns, low_columns)) floats += size_t(ld);
-  return floats * size_t(limits.max_tokens) * sizeof(float);
+  size_t bytes = halves ? size_t(HalfColumns(config)) * sizeof(uint16_t) : 0;
+  for (const auto& [array, ld] : scratch.Arrays(config, columns, low_columns)) {
+    bytes += size_t(ld) * sizeof(float);
+  }
+  return bytes * size_t(limits.max_tokens);
 }
 
 absl::StatusOr<CudaBlockScratch> CudaBlockScratch::Create(const BlockConfig& config,
                                                           const BlockColumns& columns,
-                                                          int low_columns,
+                                                          int low_columns, bool halves,
                                                           const BackendLimits& limits,
                                                           cudaStream_t stream) {
   CudaBlockScratch scratch;
-  for (const auto& [array, ld] : scratch.Arrays(config, columns, low_columns)) {
-    if (ld == 0) continue;
+  const auto place = [&](int ld, auto** data) -> absl::Status {
     RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(size_t(limits.max_tokens) *
-                                                                     size_t(ld) * sizeof(float)));
+                                                                     size_t(ld) * sizeof(**data)));
     // Rows of nobody are computed, too: with numbers, not with what was there before.
     RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory.data(), 0, memory.bytes(), stream));
-    *array = {static_cast<float*>(memory.data()), ld};
+    *data = static_cast<std::remove_reference_t<decltype(*data)>>(memory.data());
     scratch.memory_.push_back(std::move(memory));
+    return absl::OkStatus();
+  };
+  for (const auto& [array, ld] : scratch.Arrays(config, columns, low_columns)) {
+    if (ld == 0) continue;
+    array->ld = ld;
+    RIVULET_RETURN_IF_ERROR(place(ld, &array->data));
   }
+  if (!halves) return scratch;
+  scratch.ld_half = HalfColumns(config);
+  RIVULET_RETURN_IF_ERROR(place(scratch.ld_half, &scratch.half));
   return scratch;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -24,12 +25,14 @@ class CudaBlockScratch {
     int ld = 0;
   };
 
-  // `low_columns`: CudaBlockForward::LowColumns(), of all layers the most.
+  // `low_columns`: CudaBlockForward::LowColumns(), of all layers the most. `halves`: products read
+  // F16.
   static size_t Bytes(const BlockConfig& config, const BlockColumns& columns, int low_columns,
-                      const BackendLimits& limits);
+                      bool halves, const BackendLimits& limits);
   static absl::StatusOr<CudaBlockScratch> Create(const BlockConfig& config,
                                                  const BlockColumns& columns, int low_columns,
-                                                 const BackendLimits& limits, cudaStream_t stream);
+                                                 bool halves, const BackendLimits& limits,
+                                                 cudaStream_t stream);
 
   Array x, y;       // the residual stream, before and behind a product
   Array h;          // the normed row; behind the last layer, of output rows
@@ -45,11 +48,16 @@ class CudaBlockScratch {
   Array value;      // RWKV-7: what v mixes by
   Array first;      // RWKV-7: v of layer 0
   Array kk, minus;  // RWKV-7: what leaves the state, and in which direction
+  // What a product of many rows reads, in F16; null without `halves`. It fits the rows of every
+  // other array's product.
+  uint16_t* half = nullptr;
+  int ld_half = 0;
 
  private:
   // Every array with its columns; 0: not used.
   std::vector<std::pair<Array*, int>> Arrays(const BlockConfig& config, const BlockColumns& columns,
                                              int low_columns);
+  static int HalfColumns(const BlockConfig& config);
   std::vector<CudaMemory> memory_;
 };
 

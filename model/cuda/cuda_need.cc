@@ -43,8 +43,7 @@ absl::Status CudaNeed::OutOfMemory() const {
 
 CudaScratch::Options CudaScratchOptions(const CudaBackendOptions& options,
                                         const CudaLibrary& library) {
-  return {options.head_rows, library.library != nullptr,
-          options.precision != CudaPrecision::kFloat32};
+  return {options.head_rows, library.library != nullptr, CudaHalves(options)};
 }
 
 absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, BlockWeights* blocks,
@@ -58,8 +57,9 @@ absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, BlockWeights
               CudaRunBlock::MaxBytes(limits);
   if (blocks != nullptr) {
     need.weights = CudaBlockWeights::Bytes(*config.blocks, *blocks, options.precision);
-    need.work += CudaBlockScratch::Bytes(*config.blocks, blocks->columns,
-                                         CudaBlockForward::LowColumns(*blocks), limits);
+    need.work +=
+        CudaBlockScratch::Bytes(*config.blocks, blocks->columns,
+                                CudaBlockForward::LowColumns(*blocks), CudaHalves(options), limits);
   } else {
     need.weights = CudaWeights::Bytes(config, options.precision, CudaFormsOf(options, library));
     need.work += CudaStepModel::Bytes(config) + CudaLatency::Bytes(config, limits, options);

@@ -41,6 +41,10 @@ absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, BlockWeights
                                          const CudaBackendOptions& options,
                                          const CudaLibrary& library);
 
+// Whether products read F16.
+inline bool CudaHalves(const CudaBackendOptions& options) {
+  return options.precision != CudaPrecision::kFloat32;
+}
 CudaScratch::Options CudaScratchOptions(const CudaBackendOptions& options,
                                         const CudaLibrary& library);
 
