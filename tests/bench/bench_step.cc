@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps and prefill of a backend (--backend=cpu|cuda, backend_choice.h). On the CPU beside the
-// limit that they are measured against: the model's matrix products alone, with the same kernel and
-// threads.
+// limits that they are measured against: the model's matrix products alone, with the same kernel
+// and threads, and memory that is read, or read and written, by as many threads.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -113,27 +114,42 @@ void BM_MatrixProducts(benchmark::State& state, const Choice& choice, const std:
   state.counters["bytes"] = double(products.bytes);
 }
 
-// The limit of memory: threads that only read, each its part of 1 GiB.
-void BM_ReadMemory(benchmark::State& state) {
+// Every thread's use(part of 1 GiB, thread) in each iteration; `passes` over memory is one use.
+template <class Use>
+void TouchMemory(benchmark::State& state, int passes, const Use& use) {
   constexpr size_t kWords = size_t{1} << 27;
   const size_t threads = size_t(state.range(0)), part = kWords / threads / 8 * 8;
-  const std::vector<uint64_t> memory(kWords, 1);
-  std::vector<uint64_t> sums(threads * 8);  // kept, so that the reads are not optimized away
+  std::vector<uint64_t> memory(kWords, 1);
   ThreadTeam team{int(threads)};
   for (auto _ : state) {
     team.Run([&](int thread) {
-      const uint64_t* const begin = &memory[size_t(thread) * part];
-      uint64_t sum[8] = {};
-      for (size_t i = 0; i < part; i += 8) {
-        for (size_t j = 0; j < 8; ++j) sum[j] += begin[i + j];
-      }
-      std::copy(sum, sum + 8, &sums[size_t(thread) * 8]);
+      use(std::span(memory).subspan(size_t(thread) * part, part), size_t(thread));
     });
-    benchmark::DoNotOptimize(sums.data());
+    benchmark::DoNotOptimize(memory.data());
     benchmark::ClobberMemory();
   }
   const double bytes = double(threads * part * sizeof(uint64_t)) * double(state.iterations());
-  state.counters["GB/s"] = benchmark::Counter(bytes / 1e9, benchmark::Counter::kIsRate);
+  state.counters["GB/s"] = benchmark::Counter(passes * bytes / 1e9, benchmark::Counter::kIsRate);
+}
+
+// The limit of memory for weights: threads that only read.
+void BM_ReadMemory(benchmark::State& state) {
+  std::vector<uint64_t> sums(size_t(state.range(0)) * 8);  // so that no read is optimized away
+  TouchMemory(state, 1, [&](std::span<const uint64_t> words, size_t thread) {
+    uint64_t sum[8] = {};
+    for (size_t i = 0; i < words.size(); i += 8) {
+      for (size_t j = 0; j < 8; ++j) sum[j] += words[i + j];
+    }
+    std::copy(sum, sum + 8, &sums[thread * 8]);
+  });
+  benchmark::DoNotOptimize(sums.data());
+}
+
+// ... and for states: threads that read and write in place. A word counts twice.
+void BM_UpdateMemory(benchmark::State& state) {
+  TouchMemory(state, 2, [](std::span<uint64_t> words, size_t) {
+    for (uint64_t& word : words) word += 1;
+  });
 }
 
 // Sessions 1..rows of a backend, generating for ever, in runs of the length that it prefers.
@@ -329,8 +345,10 @@ void RegisterModel(const Choice& choice) {
     return b->UseRealTime()->Unit(benchmark::kMillisecond);
   };
   const int threads = UsableCores();
-  auto* memory = benchmark::RegisterBenchmark("BM_ReadMemory", BM_ReadMemory);
-  memory->UseRealTime()->Unit(benchmark::kMillisecond)->Arg(threads)->ArgName("threads");
+  for (auto* memory : {benchmark::RegisterBenchmark("BM_ReadMemory", BM_ReadMemory),
+                       benchmark::RegisterBenchmark("BM_UpdateMemory", BM_UpdateMemory)}) {
+    memory->UseRealTime()->Unit(benchmark::kMillisecond)->Arg(threads)->ArgName("threads");
+  }
   // Fixed numbers of iterations: to find its own, the library would load the model several times.
   for (const auto& [rows, iterations] : {std::pair{1, 60}, {32, 12}}) {
     for (auto* b : {add("BM_MatrixProducts", BM_MatrixProducts, "", WeightPrecision::kAuto),

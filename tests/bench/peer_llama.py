@@ -130,11 +130,13 @@ def measure_own(args, directory):
         return rows[f"{name}/rows:{rows_at_once}/threads:{args.threads}"]
 
     step = of("BM_Step", 1)
-    memory = rows[f"BM_ReadMemory/threads:{args.threads}"]["GB/s"]
+    memory, update = (rows[f"BM_{what}Memory/threads:{args.threads}"]["GB/s"] for what in ("Read", "Update"))
     read = of("BM_MatrixProducts", 1)["bytes"] + 2 * step["state_bytes"]
+    products = of("BM_MatrixProducts", STREAMS)["tok/s"]
     return {"one": step["tok/s"], "many": of("BM_Step", STREAMS)["tok/s"],
             "first": rows[f"BM_FirstToken/{PROMPT}/threads:{args.threads}"]["real_time"] / 1e3, "memory": memory,
-            "limit_one": memory * 1e9 / read, "limit_many": of("BM_MatrixProducts", STREAMS)["tok/s"],
+            "update": update, "limit_one": memory * 1e9 / read, "limit_many": products,
+            "limit_both": 1 / (1 / products + 2 * step["state_bytes"] / (update * 1e9)),
             "products_one": of("BM_MatrixProducts", 1)["tok/s"]}
 
 
@@ -142,12 +144,15 @@ def report(name, rounds):
     def middle(function):
         return statistics.median(function(own, peer) for own, peer in rounds)
 
-    print(f"{name}: medians of {len(rounds)} rounds; reading memory: {middle(lambda own, _: own['memory']):.1f} GB/s")
+    print(f"{name}: medians of {len(rounds)} rounds; memory: {middle(lambda own, _: own['memory']):.1f} GB/s read, "
+          f"{middle(lambda own, _: own['update']):.1f} GB/s read and written in place")
     for key, title, limit in (("one", "1 stream, tokens/s", "limit_one"), ("many", f"{STREAMS} streams, tokens/s", "limit_many")):
         ratios = [own[key] / peer[key] for own, peer in rounds]
         print(f"  {title}: {middle(lambda own, _: own[key]):.1f}, llama.cpp {middle(lambda _, peer: peer[key]):.1f}, "
               f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
               f"limit {middle(lambda own, _: own[limit]):.1f}, share {100 * middle(lambda own, _: own[key] / own[limit]):.0f} %")
+    print(f"  {STREAMS} streams, products and then states: limit {middle(lambda own, _: own['limit_both']):.1f}, "
+          f"share {100 * middle(lambda own, _: own['many'] / own['limit_both']):.0f} %")
     print(f"  1 stream, matrix products alone: {middle(lambda own, _: own['products_one']):.1f}")
     ratios = [peer["first"] / own["first"] for own, peer in rounds]
     print(f"  first token of {PROMPT}, s: {middle(lambda own, _: own['first']):.2f}, llama.cpp "
