@@ -13,23 +13,29 @@ import { duration, plain } from './numbers';
 import type {
   AttachOptions,
   CallOptions,
+  DetokenizeOptions,
   GenerateOptions,
   ModelOptions,
   OpenSessionOptions,
   Prompt,
   RestoreOptions,
   ScoreOptions,
+  TokenizeOptions,
 } from './options';
 import {
+  detokenizedText,
   modelLoad,
   score,
   sessionInfo,
+  tokens,
+  type DetokenizedText,
   type Model,
   type ModelLoad,
   type ModelSummary,
   type Score,
   type ServerLoad,
   type SessionInfo,
+  type Tokens,
 } from './replies';
 import * as requests from './requests';
 import { Session } from './session';
@@ -77,6 +83,21 @@ export class RivuletClient {
   async score(content: string | readonly number[] | Int32Array, options?: ScoreOptions): Promise<Score> {
     const request = requests.score(content, options);
     return score((await this.#connection.unary(Inference.score, request, options ?? {})).reply);
+  }
+
+  /** A text as tokens of the model, with the bytes that each stands for. */
+  async tokenize(text: string, options?: TokenizeOptions): Promise<Tokens> {
+    const request = requests.tokenize(text, options);
+    return tokens((await this.#connection.unary(Inference.tokenize, request, options ?? {})).reply);
+  }
+
+  /** The text of token ids. */
+  async detokenize(
+    ids: readonly number[] | Int32Array,
+    options?: DetokenizeOptions,
+  ): Promise<DetokenizedText> {
+    const request = requests.detokenize(ids, options);
+    return detokenizedText((await this.#connection.unary(Inference.detokenize, request, options ?? {})).reply);
   }
 
   /** The models that the server serves. */

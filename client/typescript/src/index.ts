@@ -5,6 +5,7 @@ export { Code, RivuletError } from './errors';
 export type * from './options';
 export type {
   Appended,
+  DetokenizedText,
   Finish,
   FinishReason,
   Generation,
@@ -16,6 +17,7 @@ export type {
   Score,
   ServerLoad,
   SessionInfo,
+  Tokens,
   TopLogprobs,
   Usage,
 } from './replies';

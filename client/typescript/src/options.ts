@@ -34,8 +34,19 @@ export interface PromptCache {
   positions?: readonly number[];
 }
 
+/** Options of calls that take a text. They concern strings alone. */
+export interface TextOptions extends CallOptions {
+  /**
+   * With the tokens with which the tokenizer begins and ends a text. Absent: where the text begins a
+   * sequence, and always in tokenize().
+   */
+  addSpecialTokens?: boolean;
+  /** Control tokens that the text spells out are those tokens; absent: true. */
+  parseSpecialTokens?: boolean;
+}
+
 /** Options of every generate(). */
-export interface SamplingOptions extends CallOptions {
+export interface SamplingOptions extends TextOptions {
   /** Per sample, 1 to limits.maxTokens of the model. */
   maxTokens?: number;
   /** >= 0; absent: 1. With 0 the most likely token is taken. */
@@ -93,7 +104,7 @@ export interface SessionGenerateOptions extends SamplingOptions {
 }
 
 /** Options of RivuletClient.score(). */
-export interface ScoreOptions extends CallOptions {
+export interface ScoreOptions extends TextOptions {
   /** May be absent if the server serves exactly one model. */
   model?: string;
   /** Cuts a long sequence into windows of this many scored tokens, each scored from an empty state. */
@@ -106,7 +117,7 @@ export interface ScoreOptions extends CallOptions {
 }
 
 /** Options of Session.append(). */
-export interface AppendOptions extends CallOptions {
+export interface AppendOptions extends TextOptions {
   /** Returns how likely the tokens are; otherwise numScored of the result is 0. */
   score?: boolean;
   /** As in ScoreOptions; needs score. */
@@ -119,10 +130,22 @@ export interface AppendOptions extends CallOptions {
   priority?: Priority;
 }
 
+/** Options of RivuletClient.tokenize(). */
+export interface TokenizeOptions extends TextOptions {
+  /** May be absent if the server serves exactly one model. */
+  model?: string;
+}
+
 /** Options of calls about one model. */
 export interface ModelOptions extends CallOptions {
   /** May be absent if the server serves exactly one model. */
   model?: string;
+}
+
+/** Options of RivuletClient.detokenize(). */
+export interface DetokenizeOptions extends ModelOptions {
+  /** Control tokens have no text. */
+  skipSpecialTokens?: boolean;
 }
 
 /** Options of RivuletClient.restoreSession(). */

@@ -3,12 +3,14 @@
 import { Code, RivuletError } from './errors';
 import {
   FinishReason as FinishNumber,
+  type DetokenizeReply,
   type Finish as FinishMessage,
   type GenerateReply,
   type GetModelReply,
   type ModelLoad as ModelLoadMessage,
   type ScoreReply,
   type ServerLoad as ServerLoadMessage,
+  type TokenizeReply,
   type TopLogprobs,
   type Usage as UsageMessage,
 } from './gen/rivulet/v1/inference';
@@ -94,6 +96,28 @@ export interface Score {
   logprobs: number[];
   /** [outputPositions][vocabulary]: raw outputs of the head; empty unless requested. */
   outputs: number[][];
+}
+
+/** A text as tokens. */
+export interface Tokens {
+  ids: number[];
+  /**
+   * ids[i] stands for the bytes begins[i] to ends[i] - 1 of the text's UTF-8: the whole code points of
+   * which it holds a part, so that neighbours may overlap. An added token stands for none.
+   */
+  begins: number[];
+  ends: number[];
+}
+
+/** What tokens stand for. */
+export interface DetokenizedText {
+  /**
+   * The text of a sequence that begins with the tokens: `rawBytes` with U+FFFD for what is no UTF-8,
+   * and without the space that some tokenizers put before a text.
+   */
+  text: string;
+  /** What the tokens stand for, one after another. */
+  rawBytes: Uint8Array;
 }
 
 /** What append() did. */
@@ -221,6 +245,14 @@ export function score(message: ScoreReply): Score {
     logprobs: message.logprobs,
     outputs: message.outputs.map(({ values }) => values),
   };
+}
+
+export function tokens({ ids, begins, ends }: TokenizeReply): Tokens {
+  return { ids, begins: begins.map(toNumber), ends: ends.map(toNumber) };
+}
+
+export function detokenizedText({ text, rawBytes }: DetokenizeReply): DetokenizedText {
+  return { text, rawBytes };
 }
 
 export function modelLoad(message: ModelLoadMessage): ModelLoad {

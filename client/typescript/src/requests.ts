@@ -2,17 +2,20 @@
 // From arguments to the messages of rivulet.v1. Errors: TypeError and RangeError of checks.ts.
 import * as check from './checks';
 import {
+  DetokenizeRequest,
   GenerateRequest,
   Priority as PriorityNumber,
   PromptCache as PromptCacheMessage,
   SamplingParams,
   ScoreRequest,
   StopConditions,
+  TokenizeRequest,
   type TokenSequence,
 } from './gen/rivulet/v1/inference';
 import { AppendRequest } from './gen/rivulet/v1/session_service';
 import type {
   AppendOptions,
+  DetokenizeOptions,
   GenerateOptions,
   Priority,
   Prompt,
@@ -20,13 +23,17 @@ import type {
   SamplingOptions,
   ScoreOptions,
   SessionGenerateOptions,
+  TextOptions,
+  TokenizeOptions,
 } from './options';
 
 /** Names of the options of every call. */
 export const CALL = ['timeoutMs', 'signal', 'metadata'];
 
+const TEXT = [...CALL, 'addSpecialTokens', 'parseSpecialTokens'];
+
 const SAMPLING = [
-  ...CALL,
+  ...TEXT,
   'maxTokens',
   'temperature',
   'topK',
@@ -68,6 +75,17 @@ function optional<T, R>(
   return value === undefined ? undefined : convert(name, value);
 }
 
+/** The fields of a message with a text. */
+function special({ addSpecialTokens, parseSpecialTokens }: TextOptions): {
+  addSpecialTokens: boolean | undefined;
+  parseSpecialTokens: boolean | undefined;
+} {
+  return {
+    addSpecialTokens: optional('addSpecialTokens', addSpecialTokens, check.boolean),
+    parseSpecialTokens: optional('parseSpecialTokens', parseSpecialTokens, check.boolean),
+  };
+}
+
 const PRIORITIES: Readonly<Record<Priority, PriorityNumber>> = {
   low: PriorityNumber.PRIORITY_LOW,
   normal: PriorityNumber.PRIORITY_NORMAL,
@@ -104,7 +122,7 @@ function logitBias(value: Readonly<Record<number, number>> | undefined): Record<
 
 /** The message of a generate() without its prompt and session. */
 function sampled(options: SamplingOptions): GenerateRequest {
-  const request = GenerateRequest.fromPartial({});
+  const request = GenerateRequest.fromPartial(special(options));
   request.maxTokens = optional('maxTokens', options.maxTokens, check.int64);
   request.sampling = SamplingParams.fromPartial({
     temperature: optional('temperature', options.temperature, check.float),
@@ -158,14 +176,14 @@ export function score(
   asked: ScoreOptions | undefined,
 ): ScoreRequest {
   const options = check.options('score', asked, [
-    ...CALL,
+    ...TEXT,
     'model',
     'window',
     'outputPositions',
     'logprobs',
     'priority',
   ]);
-  const request = ScoreRequest.fromPartial({});
+  const request = ScoreRequest.fromPartial(special(options));
   const scored = content('content', value);
   if (scored.$case === 'imageValues')
     throw new TypeError('content: must be a string or an array of token ids; got a Uint8Array');
@@ -180,9 +198,9 @@ export function score(
 
 /** The message of append(), without model and session. */
 export function append(value: Prompt, asked: AppendOptions | undefined): AppendRequest {
-  const names = [...CALL, 'score', 'outputPositions', 'logprobs', 'mark', 'cache', 'priority'];
+  const names = [...TEXT, 'score', 'outputPositions', 'logprobs', 'mark', 'cache', 'priority'];
   const options = check.options('append', asked, names);
-  const request = AppendRequest.fromPartial({});
+  const request = AppendRequest.fromPartial(special(options));
   request.content = content('content', value);
   request.score = optional('score', options.score, check.boolean) ?? false;
   request.outputPositions = positions(options.outputPositions);
@@ -190,6 +208,29 @@ export function append(value: Prompt, asked: AppendOptions | undefined): AppendR
   request.cache = cache(options.cache);
   request.priority = priority(options.priority);
   return request;
+}
+
+/** The message of tokenize(). */
+export function tokenize(text: string, asked: TokenizeOptions | undefined): TokenizeRequest {
+  const options = check.options('tokenize', asked, [...TEXT, 'model']);
+  return {
+    model: optional('model', options.model, check.text) ?? '',
+    text: check.text('text', text),
+    ...special(options),
+  };
+}
+
+/** The message of detokenize(). */
+export function detokenize(
+  ids: readonly number[] | Int32Array,
+  asked: DetokenizeOptions | undefined,
+): DetokenizeRequest {
+  const options = check.options('detokenize', asked, [...CALL, 'model', 'skipSpecialTokens']);
+  return {
+    model: optional('model', options.model, check.text) ?? '',
+    ids: check.list('ids', ids, check.int32),
+    skipSpecialTokens: optional('skipSpecialTokens', options.skipSpecialTokens, check.boolean) ?? false,
+  };
 }
 
 function positions(value: readonly number[] | undefined): bigint[] {

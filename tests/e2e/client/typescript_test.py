@@ -13,6 +13,7 @@ import tarfile
 import tempfile
 import unittest
 
+import text_models
 from command import SOURCE_DIR, ZOO, Server
 from digits import MODEL, SEED, reference_digits
 
@@ -92,6 +93,11 @@ class TypescriptTest(unittest.TestCase):
             digits = self.root / "digits.json"
             digits.write_text(json.dumps({"seed": str(SEED), "digits": reference_digits(2)}), encoding="utf-8")
             self.run_tests("server_test", RIVULET_TARGET=server.target, RIVULET_DIGITS=str(digits))
+
+    def test_with_a_tokenizer(self):
+        models = [text_models.with_tokenizer("mamba2", self.root, "text"), text_models.copy("mamba2", self.root, "plain")]
+        with Server(*models) as server:
+            self.run_tests("text_test", RIVULET_TARGET=server.target)
 
     @unittest.skipUnless(OPENSSL, "openssl is absent")
     def test_with_servers_that_fail_and_a_balancer(self):
