@@ -181,6 +181,10 @@ class StartAndEndTest(unittest.TestCase):
             (("--target", "a:1", "--port", "3"), "--port"),
             (("--target", "a:1", "--tls-ca", "/absent/ca.pem"), "--tls-ca: /absent/ca.pem: No such file"),
             (("--target", "a:1", "--tls-ca", "/dev/null"), "--tls-ca: /dev/null is empty"),
+            (("--target", "a:1", "--tls-cert", "/dev/null"), "--tls-cert: needs --tls-key too"),
+            (("--target", "a:1", "--tls-key", "/dev/null"), "--tls-key: needs --tls-cert too"),
+            (("--target", "a:1", "--tls-cert", "/dev/null", "--tls-key", "/absent/key.pem"), "--tls-cert: /dev/null is empty"),
+            (("--target", "a:1", "--tls-cert", __file__, "--tls-key", "/absent/key.pem"), "--tls-key: /absent/key.pem: No such file"),
             (("--target", "a:1", "--drain-seconds", "-1"), "--drain-seconds: must be at least 0; got -1"),
         ):
             with self.subTest(args), redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as caught:
@@ -256,6 +260,13 @@ class StartAndEndTest(unittest.TestCase):
                 for wrong in (("--tls-ca", str(folder / "other.pem")), ()):
                     with self.subTest(wrong):
                         self.fails(3, f"--target: {server.target}: ", "--target", server.target, *wrong)
+            mutual = grpc.ssl_server_credentials([pair], (folder / "other.pem").read_bytes(), require_client_auth=True)
+            with FakeServer(mutual) as server:
+                ca = ("--tls-ca", str(folder / "server.pem"))
+                with Gateway(server.target, *ca, "--tls-cert", str(folder / "other.pem"), "--tls-key", str(folder / "other.key")) as gateway:
+                    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="k") as client:
+                        self.assertEqual([model.id for model in client.models.list()], ["m"])
+                self.fails(3, f"--target: {server.target}: ", "--target", server.target, *ca)
 
 
 class TemplateTest(unittest.TestCase):

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import NoReturn
 
 from rivulet import AsyncClient, RivuletError, TlsOptions
@@ -46,6 +47,8 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--target", required=True, metavar="HOST:PORT", help="the rivulet-server")
     parser.add_argument("--listen", default="127.0.0.1:8000", metavar="HOST:PORT", help="where to serve HTTP (default: %(default)s); port 0: a free one")
     parser.add_argument("--tls-ca", metavar="FILE", help="use TLS to the target; FILE (PEM) holds the authorities of its certificate")
+    parser.add_argument("--tls-cert", metavar="FILE", help="with --tls-key: the certificate (PEM) that this gateway shows the target; implies TLS")
+    parser.add_argument("--tls-key", metavar="FILE", help="the key (PEM) of --tls-cert")
     parser.add_argument("--drain-seconds", type=int, default=30, metavar="N", help="how long running answers may take after SIGTERM (default: %(default)s)")
     return parser.parse_args(arguments)
 
@@ -68,17 +71,30 @@ def _listen(address: str) -> socket.socket:
     return listener
 
 
+def _tls(arguments: argparse.Namespace) -> TlsOptions | None:
+    """The files of the connection to the target, which can be read."""
+    files = {"--tls-ca": arguments.tls_ca, "--tls-cert": arguments.tls_cert, "--tls-key": arguments.tls_key}
+    if not any(files.values()):
+        return None
+    for given, missing in (("--tls-cert", "--tls-key"), ("--tls-key", "--tls-cert")):
+        if files[given] and not files[missing]:
+            _fail(_BAD_USAGE, f"{given}: needs {missing} too")
+    for option, path in files.items():
+        try:
+            if path and not Path(path).read_bytes().strip():
+                _fail(_BAD_USAGE, f"{option}: {path} is empty")
+        except OSError as error:
+            _fail(_BAD_USAGE, f"{option}: {path}: {error.strerror}")
+    return TlsOptions(root_certs_file=arguments.tls_ca, client_cert_file=arguments.tls_cert, client_key_file=arguments.tls_key)
+
+
 def _connection(arguments: argparse.Namespace) -> TlsOptions | None:
-    """Checks target and certificate before the event loop starts."""
+    """Checks target and certificates before the event loop starts."""
     try:
         check_target(arguments.target)
-        tls = None if arguments.tls_ca is None else TlsOptions(root_certs_file=arguments.tls_ca)
-        if tls is not None:
-            tls.credentials()
     except ValueError as error:
-        _fail(_BAD_USAGE, f"--{error}".replace("--tls.root_certs_file", "--tls-ca", 1))
-    except OSError as error:
-        _fail(_BAD_USAGE, f"--tls-ca: {arguments.tls_ca}: {str(error.strerror).removeprefix('tls.root_certs_file: ')}")
+        _fail(_BAD_USAGE, f"--{error}")
+    tls = _tls(arguments)
     if arguments.drain_seconds < 0:
         _fail(_BAD_USAGE, f"--drain-seconds: must be at least 0; got {arguments.drain_seconds}")
     return tls
