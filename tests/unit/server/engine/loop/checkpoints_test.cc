@@ -207,6 +207,10 @@ TEST_F(CheckpointsTest, SavesNothingThatNobodyCanUse) {
   checkpoints_->SaveSoon(*sequence, {1, {}});
   ASSERT_TRUE(checkpoints_->Save(&slots_).ok());
   EXPECT_FALSE(session_.Keeps(7));
+  sequence->begins_with.fed = 0;
+  KeepState(7, 3);  // it is kept already
+  checkpoints_->SaveSoon(*sequence, {1, {}});
+  ASSERT_TRUE(checkpoints_->Save(&slots_).ok());
   EXPECT_EQ(probe_->calls(), calls);  // the backend was not even asked
 }
 
