@@ -57,7 +57,7 @@ const char* Name(LogLevel level) {
 
 bool IsDropped(LogLevel level) { return level < least_level.load(std::memory_order_relaxed); }
 
-void Write(const std::string& lines) { std::fwrite(lines.data(), 1, lines.size(), stderr); }
+void Write(absl::string_view lines) { std::fwrite(lines.data(), 1, lines.size(), stderr); }
 
 }  // namespace
 
@@ -117,6 +117,12 @@ void Log(LogLevel level, absl::string_view event, LogFields fields) {
   if (IsDropped(level)) return;
   absl::MutexLock lock(&log_mutex);
   LogLocked(level, event, fields);
+}
+
+void LogLines(absl::string_view lines) {
+  absl::MutexLock lock(&log_mutex);
+  if (log_mode == LogMode::kHeld) absl::StrAppend(&HeldLines(), lines);
+  if (log_mode == LogMode::kOn) Write(lines);
 }
 
 void LogLimited(LogLevel level, absl::string_view event, LogFields fields) {

@@ -46,6 +46,10 @@ void LogLimited(LogLevel level, absl::string_view event, LogFields fields = {});
 // whoever waits in the process's main thread: a flood may end without another event.
 void LogSuppressed(bool now = false);
 
+// Writes finished lines, each with its newline, of another log that shares stderr with this one, as
+// the mode says. Thread: any.
+void LogLines(absl::string_view lines);
+
 // The line that Log writes, without the newline, for a time already formatted.
 std::string FormatLogLine(absl::string_view time, LogLevel level, absl::string_view event,
                           LogFields fields);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// rivulet-server: flags, serve, drain on SIGTERM or SIGINT, read the file of keys again on SIGHUP.
-// Exit codes: 0 good, 1 our bug, 2 bad usage, input or model, 3 backend absent or failed, address
-// unavailable, or a listener that answers nobody. On failure to start stderr holds one line and no
-// log.
+// rivulet-server: flags, serve, drain on SIGTERM or SIGINT; on SIGHUP read the file of keys again
+// and open that of the request log again. Exit codes: 0 good, 1 our bug, 2 bad usage, input or
+// model, 3 backend absent or failed, address unavailable, or a listener that answers nobody. On
+// failure to start stderr holds one line and no log.
 #include <pthread.h>
 #include <signal.h>
 
@@ -11,8 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/config/server_config.h"
@@ -49,8 +52,8 @@ int Fail(const absl::Status& status) {
 }
 
 // Waits for `duration`, or for a signal of `signals`, which it returns; 0 without one. On SIGHUP
-// the server reads its file of keys again; without keys it is logged and ignored, as a terminal
-// sends it when it closes.
+// the server reads its file of keys and opens that of its request log again; with neither it is
+// logged and ignored, as a terminal sends it when it closes.
 int AwaitSignal(const sigset_t& signals, absl::Duration duration, Server* server) {
   constexpr absl::Duration kLookEvery = absl::Milliseconds(200);
   const absl::Time end = absl::Now() + duration;
@@ -61,9 +64,11 @@ int AwaitSignal(const sigset_t& signals, absl::Duration duration, Server* server
     LogSuppressed();
     if (signal > 0 && signal != SIGHUP) return signal;
     if (signal == SIGHUP) {
-      const bool reloaded = server->ReloadKeys();
-      LogLimited(LogLevel::kInfo, "sighup",
-                 {{"action", std::string(reloaded ? "keys read again" : "ignored")}});
+      std::vector<std::string> actions;
+      if (server->ReloadKeys()) actions.push_back("keys read again");
+      if (server->ReopenRequestLog()) actions.push_back("request log opened again");
+      if (actions.empty()) actions.push_back("ignored");
+      LogLimited(LogLevel::kInfo, "sighup", {{"action", absl::StrJoin(actions, ", ")}});
     }
   } while (absl::Now() < end);
   return 0;

@@ -28,6 +28,7 @@
 #include "server/log.h"
 #include "server/metrics/metrics_server.h"
 #include "server/model_loader.h"
+#include "server/request_log/request_log.h"
 
 namespace rivulet {
 namespace {
@@ -187,6 +188,26 @@ std::string BoundAddress(const std::string& listen, int port) {
   return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
 
+// What the settings alone say.
+GrpcServerOptions GrpcOptionsOf(const ServerConfig& config) {
+  GrpcServerOptions options;
+  options.listen = config.listen;
+  options.tls = TlsFilesOf(config);
+  options.reflection = config.reflection;
+  options.max_message_bytes = config.max_message_mib << 20;
+  options.max_streams = config.max_streams;
+  options.max_multiplexed = config.max_multiplexed;
+  options.max_restore_bytes = int64_t{config.restore_memory_mib} << 20;
+  options.restore_timeout = config.restore_timeout_seconds == 0
+                                ? absl::InfiniteDuration()
+                                : absl::Seconds(config.restore_timeout_seconds);
+  options.max_connections = config.max_connections;
+  options.max_connections_per_address = config.max_connections_per_address;
+  options.max_connection_idle = SecondsOrNever(config.max_connection_idle_seconds);
+  options.max_connection_age = SecondsOrNever(config.max_connection_age_seconds);
+  return options;
+}
+
 bool IsLoopback(absl::string_view host) {
   return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
@@ -198,6 +219,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   RIVULET_ASSIGN_OR_RETURN(std::string snapshot_key, ReadSnapshotKey(config.snapshot_key_file));
   RIVULET_RETURN_IF_ERROR(CheckRepositories(config.model_repositories));
   std::unique_ptr<Server> server(new Server);
+  RIVULET_RETURN_IF_ERROR(server->OpenRequestLog(config));
   if (!config.keys_file.empty()) {
     RIVULET_ASSIGN_OR_RETURN(server->keys_, KeyRing::Create(config.keys_file, absl::Now()));
   }
@@ -215,23 +237,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
     server->models_.Add(*std::move(started));
     loader.directories[model->config().name] = model->directory();
   }
-  GrpcServerOptions options;
-  options.listen = config.listen;
-  options.tls = TlsFilesOf(config);
+  GrpcServerOptions options = GrpcOptionsOf(config);
   options.keys = server->keys_.get();
-  options.reflection = config.reflection;
-  options.max_message_bytes = config.max_message_mib << 20;
-  options.max_streams = config.max_streams;
-  options.max_multiplexed = config.max_multiplexed;
-  options.max_restore_bytes = int64_t{config.restore_memory_mib} << 20;
-  options.restore_timeout = config.restore_timeout_seconds == 0
-                                ? absl::InfiniteDuration()
-                                : absl::Seconds(config.restore_timeout_seconds);
+  options.request_log = server->request_log_.get();
   options.snapshot_key = std::move(snapshot_key);
-  options.max_connections = config.max_connections;
-  options.max_connections_per_address = config.max_connections_per_address;
-  options.max_connection_idle = SecondsOrNever(config.max_connection_idle_seconds);
-  options.max_connection_age = SecondsOrNever(config.max_connection_age_seconds);
   RIVULET_ASSIGN_OR_RETURN(server->grpc_, GrpcServer::Create(&server->models_, options));
   server->health_watch_ =
       std::make_unique<HealthWatch>(&server->models_, server->grpc_.get(), kHealthPeriod);
@@ -246,7 +255,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
     RIVULET_ASSIGN_OR_RETURN(
         server->admin_,
         AdminServer::Create(server->loader_.get(), config.admin_listen, TlsFilesOf(config),
-                            config.reflection, server->keys_.get()));
+                            config.reflection, server->keys_.get(), server->request_log_.get()));
   }
   RIVULET_RETURN_IF_ERROR(server->ServeMetrics(config));
   server->LogServing(config);
@@ -289,6 +298,17 @@ void Server::WatchListener(const ServerConfig& config) {
              {"reason", absl::StrCat("the listener answers nobody: ", status.message())}});
       });
 }
+
+absl::Status Server::OpenRequestLog(const ServerConfig& config) {
+  if (config.request_log == "none") return absl::OkStatus();
+  RequestLogOptions options;
+  options.target = config.request_log;
+  options.sample = config.request_log_sample;
+  RIVULET_ASSIGN_OR_RETURN(request_log_, RequestLog::Open(options));
+  return absl::OkStatus();
+}
+
+bool Server::ReopenRequestLog() { return request_log_ != nullptr && request_log_->Reopen(); }
 
 absl::Status Server::ServeMetrics(const ServerConfig& config) {
   if (config.metrics_listen.empty()) return absl::OkStatus();

@@ -24,6 +24,7 @@ class KeyRing;
 class ListenerWatch;
 class MetricsServer;
 class ModelLoader;
+class RequestLog;
 
 // Thread: any, but Drain and the destructor once each, and not at the same time.
 class Server {
@@ -52,6 +53,8 @@ class Server {
 
   // Reads the file of keys again, changed or not. False where there is none.
   bool ReloadKeys();
+  // Opens the file of the request log again, which may have been renamed. False where it has none.
+  bool ReopenRequestLog();
 
   // Health turns NOT_SERVING, for good; requests are still taken. A balancer that looks at health
   // stops sending here before Drain refuses anything.
@@ -64,13 +67,16 @@ class Server {
 
  private:
   Server() = default;
+  absl::Status OpenRequestLog(const ServerConfig& config);
   void WatchListener(const ServerConfig& config);
   absl::Status ServeMetrics(const ServerConfig& config);
   void LogServing(const ServerConfig& config) const;
   void WarnOfKeysInPlaintext(const ServerConfig& config) const;
 
-  ServedModels models_;            // outlives what borrows it
-  std::unique_ptr<KeyRing> keys_;  // likewise; null: clients need none
+  // Outlive what borrows them. Null: there is none.
+  std::unique_ptr<RequestLog> request_log_;
+  ServedModels models_;
+  std::unique_ptr<KeyRing> keys_;
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HealthWatch> health_watch_;
   std::unique_ptr<ListenerWatch> listener_watch_;  // null without a socket

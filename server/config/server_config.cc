@@ -44,6 +44,12 @@ absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
   if (const auto* number = std::get_if<int ServerConfig::*>(&setting.member)) {
     RIVULET_RETURN_IF_ERROR(CheckRange(setting, config.**number, ""));
   }
+  if (const auto* number = std::get_if<double ServerConfig::*>(&setting.member)) {
+    const double value = config.**number;
+    if (value >= setting.min && value <= setting.max) return absl::OkStatus();  // not NaN
+    return InvalidSetting(setting, absl::StrCat(value),
+                          absl::StrCat("allowed: ", setting.min, " to ", setting.max));
+  }
   if (const auto* number = std::get_if<std::optional<int> ServerConfig::*>(&setting.member)) {
     if ((config.**number).has_value()) {
       RIVULET_RETURN_IF_ERROR(CheckRange(setting, *(config.**number), "auto, or "));
@@ -100,6 +106,11 @@ struct JsonReader {
     config->*member = json.boolean;
     return true;
   }
+  bool operator()(double ServerConfig::*member) const {
+    if (!json.is_number()) return false;
+    config->*member = json.number;
+    return true;
+  }
   bool ReadInt(int* value) const {
     if (json.kind != JsonValue::Kind::kInteger) return false;
     if (json.integer < INT32_MIN || json.integer > INT32_MAX) return false;
@@ -109,8 +120,9 @@ struct JsonReader {
 };
 
 const char* JsonTypeName(const SettingMember& member) {
-  constexpr const char* kNames[] = {"an array of strings", "a string", "an integer",
-                                    "true or false", "an integer or \"auto\""};
+  constexpr const char* kNames[] = {
+      "an array of strings",    "a string", "an integer", "true or false",
+      "an integer or \"auto\"", "a number"};
   return kNames[member.index()];
 }
 
@@ -253,6 +265,10 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
                         absl::StrCat("restore-memory-mib is ", config.restore_memory_mib,
                                      "; it must be at least twice max-message-mib, which is ",
                                      config.max_message_mib));
+  }
+  if (config.request_log.empty()) {
+    return InvalidField("CONFIG_INVALID", "request-log",
+                        "request-log is \"\"; allowed: a path, stderr or none");
   }
   RIVULET_RETURN_IF_ERROR(CheckTlsFiles(config));
   if (!config.listen.empty()) RIVULET_RETURN_IF_ERROR(ParseHostPort(config.listen).status());

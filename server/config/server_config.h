@@ -51,6 +51,8 @@ struct ServerConfig {
   int drain_seconds = 30;                // how long running replies may go on in the drain
   bool reflection = true;                // gRPC server reflection
   std::string log_level = "info";        // least level of the log's lines
+  std::string request_log = "none";      // path, "stderr" or "none"
+  double request_log_sample = 1;         // part of the requests without an error that it holds
   int max_message_mib = 4;               // largest request
   int max_streams = 1000;                // requests at once on one connection
   int max_multiplexed = 4096;            // requests at once on one Multiplex stream

@@ -14,7 +14,8 @@ namespace rivulet {
 // Where a setting is kept.
 using SettingMember =
     std::variant<std::vector<std::string> ServerConfig::*, std::string ServerConfig::*,
-                 int ServerConfig::*, bool ServerConfig::*, std::optional<int> ServerConfig::*>;
+                 int ServerConfig::*, bool ServerConfig::*, std::optional<int> ServerConfig::*,
+                 double ServerConfig::*>;
 
 // One setting: flag "--name" and JSON key "name".
 struct Setting {
@@ -23,7 +24,8 @@ struct Setting {
   const char* help;
   SettingMember member;
   std::vector<std::string> choices = {};  // for std::string; empty: free
-  int min = 0, max = 0;                   // for int and std::optional<int>, whose nullopt is "auto"
+  // For numbers; the nullopt of std::optional<int> is "auto".
+  int min = 0, max = 0;
 };
 
 // All, in the order of --help.

@@ -123,6 +123,15 @@ struct AppendSpec {
   absl::Time deadline = absl::InfiniteFuture();
 };
 
+struct Usage {
+  int64_t prompt_tokens = 0;                         // given tokens, the implied bos not counted
+  int64_t cached_prompt_tokens = 0;                  // ... that a kept state had seen: not fed
+  int64_t completion_tokens = 0;                     // over all samples
+  absl::Duration queue_time = absl::ZeroDuration();  // admission - arrival
+  absl::Duration first_token_time = absl::ZeroDuration();  // first token - arrival
+  absl::Duration total_time = absl::ZeroDuration();
+};
+
 struct ScoreResult {
   double nll_nats = 0;  // sum over the scored tokens
   int64_t num_scored = 0;
@@ -131,6 +140,7 @@ struct ScoreResult {
   std::vector<float> logprobs;  // [num_scored] where asked for
   std::optional<SessionProgress> session;  // of an Append
   int64_t cached_tokens = 0;               // of an Append: see Usage
+  Usage usage;                             // prompt_tokens and times
 };
 
 enum class FinishReason : uint8_t { kLength, kStopToken, kStopString };
@@ -140,15 +150,6 @@ struct Finish {
   FinishReason reason = FinishReason::kLength;
   std::string stop_string;  // the one that matched
   int32_t stop_token = -1;  // the one that was sampled; it is not among the reply's tokens
-};
-
-struct Usage {
-  int64_t prompt_tokens = 0;                         // given tokens, the implied bos not counted
-  int64_t cached_prompt_tokens = 0;                  // ... that a kept state had seen: not fed
-  int64_t completion_tokens = 0;                     // over all samples
-  absl::Duration queue_time = absl::ZeroDuration();  // admission - arrival
-  absl::Duration first_token_time = absl::ZeroDuration();  // first token - arrival
-  absl::Duration total_time = absl::ZeroDuration();
 };
 
 }  // namespace rivulet

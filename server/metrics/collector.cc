@@ -16,6 +16,7 @@
 #include "server/metrics/metric_table.h"
 #include "server/process/descriptors.h"
 #include "server/process/process_usage.h"
+#include "server/request_log/request_log.h"
 
 namespace rivulet {
 namespace {
@@ -166,6 +167,13 @@ void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
   AddStates(load.states, model, page);
 }
 
+void AddRequestLog(const RequestLog* log, Page* page) {
+  const RequestLog::Counts counts = log == nullptr ? RequestLog::Counts() : log->counts();
+  page->Count("rivulet_request_log_lines_total", {"written"}, counts.written);
+  page->Count("rivulet_request_log_lines_total", {"dropped"}, counts.dropped);
+  page->Count("rivulet_request_log_lines_total", {"failed"}, counts.failed);
+}
+
 void AddConnections(const ConnectionCounts& counts, Page* page) {
   page->Set("rivulet_connections", {}, counts.open);
   page->Set("rivulet_connections_limit", {}, counts.max_open);
@@ -202,6 +210,7 @@ std::vector<MetricFamily> CollectMetrics(const ServedModels& models, const Serve
     page.Count("rivulet_errors_total", {absl::StatusCodeToString(error.first), error.second},
                count);
   }
+  AddRequestLog(calls.request_log, &page);
   AddConnections(calls.connections.counts(), &page);
   AddProcess(&page);
   return page.Take();

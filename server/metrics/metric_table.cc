@@ -65,6 +65,9 @@ constexpr MetricInfo kMetrics[] = {
      "Replies that were ended because nobody read them."},
     {"rivulet_errors_total", kCounter, "code,reason",
      "Errors that clients were told, by status code and reason, refused requests included."},
+    {"rivulet_request_log_lines_total", kCounter, "result",
+     "Lines of the request log: written, dropped because too many waited, or failed to be "
+     "written."},
     {"rivulet_connections", kGauge, "", "Open connections of clients."},
     {"rivulet_connections_limit", kGauge, "", "The most that may be open; 0: no limit."},
     {"rivulet_connections_accepted_total", kCounter, "", "Connections that were accepted."},

@@ -52,6 +52,8 @@ void Scoring::CreateSequences() {
 
 void Scoring::OnEnd() {
   if (status.ok()) {
+    result.usage = usage;
+    result.usage.prompt_tokens = account.num_tokens;
     done(std::move(result));
   } else {
     done(std::move(status));

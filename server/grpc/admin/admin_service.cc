@@ -83,8 +83,9 @@ grpc::ServerUnaryReactor* AdminService::OnAThread(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* context,
                                                   const v1::LoadModelRequest* request,
                                                   v1::LoadModelReply* reply) {
-  return OnAThread(context, [this, request, reply]() -> absl::Status {
+  return OnAThread(context, [this, context, request, reply]() -> absl::Status {
     RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
+    CallContext::Of(context).record().SetModel(request->model());
     RIVULET_ASSIGN_OR_RETURN(*reply->mutable_model(), control_->Load(request->model()));
     return absl::OkStatus();
   });
@@ -93,8 +94,9 @@ grpc::ServerUnaryReactor* AdminService::LoadModel(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext* context,
                                                     const v1::UnloadModelRequest* request,
                                                     v1::UnloadModelReply* reply) {
-  return OnAThread(context, [this, request, reply]() -> absl::Status {
+  return OnAThread(context, [this, context, request, reply]() -> absl::Status {
     RIVULET_RETURN_IF_ERROR(CheckName(request->model()));
+    CallContext::Of(context).record().SetModel(request->model());
     RIVULET_ASSIGN_OR_RETURN(const std::optional<absl::Duration> drain, DrainTimeout(*request));
     RIVULET_ASSIGN_OR_RETURN(const ModelControl::Unloaded unloaded,
                              control_->Unload(request->model(), drain));
@@ -104,21 +106,22 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext*
   });
 }
 
-AdminServer::AdminServer(ModelControl* control, KeyRing* keys)
+AdminServer::AdminServer(ModelControl* control, KeyRing* keys, RequestLog* request_log)
     : callers_(keys),
       service_(control, &callers_),
       unknown_("listen",
                {v1::InferenceService::service_full_name(), v1::SessionService::service_full_name(),
                 v1::MultiplexService::service_full_name(), "grpc.health.v1.Health"},
-               &callers_) {}
+               &callers_, request_log) {}
 
 AdminServer::~AdminServer() { Shutdown(); }
 
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* control,
                                                                  const std::string& listen,
                                                                  const TlsFiles& tls,
-                                                                 bool reflection, KeyRing* keys) {
-  std::unique_ptr<AdminServer> result(new AdminServer(control, keys));
+                                                                 bool reflection, KeyRing* keys,
+                                                                 RequestLog* request_log) {
+  std::unique_ptr<AdminServer> result(new AdminServer(control, keys, request_log));
   const ListenerOptions options{listen,      "admin-listen", tls, reflection, kMaxMessageBytes,
                                 kMaxStreams, kMaxConnections};
   grpc::ServerBuilder builder;
@@ -126,7 +129,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* c
   GuardReflection(&result->callers_, nullptr, &builder);
   // What is served is told where it is served.
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
-  builder.SetContextAllocator(std::make_unique<CallContexts>(nullptr, true));
+  builder.SetContextAllocator(std::make_unique<CallContexts>(nullptr, true, request_log));
   builder.RegisterService(&result->service_);
   builder.RegisterCallbackGenericService(&result->unknown_);
   RIVULET_ASSIGN_OR_RETURN(result->listener_,

@@ -8,8 +8,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "server/request_log/request_id.h"
+#include "server/tracing/trace_context.h"
 
 namespace rivulet {
 namespace {
@@ -30,28 +32,49 @@ CallContext& CallContext::Of(grpc::CallbackServerContext* context) {
   std::abort();
 }
 
-void BeginRecord(grpc::CallbackServerContext* context, RequestRecord* record) {
+void BeginRecord(grpc::CallbackServerContext* context, const char* method, RequestRecord* record) {
+  RequestRecord::Start start;
   const absl::string_view given = OnlyValue(*context, kRequestIdKey);
-  record->Begin(IsRequestId(given) ? std::string(given) : NewRequestId());
+  start.id = IsRequestId(given) ? std::string(given) : NewRequestId();
+  if (record->log() != nullptr) {
+    start.method = method;
+    start.trace = ParseTraceParent(OnlyValue(*context, kTraceParentKey));
+    // As events of the log have it: gRPC escapes the brackets of IPv6.
+    start.peer = absl::StrReplaceAll(context->peer(), {{"%5B", "["}, {"%5D", "]"}});
+  }
+  record->Begin(std::move(start));
   context->AddTrailingMetadata(kRequestIdKey, record->id());
 }
 
-void CallContext::Begin() {
-  if (with_id_) BeginRecord(this, &record_);
+void CallContext::Begin(const char* method) {
+  if (with_id_) BeginRecord(this, method, &record_);
+}
+
+void CallContext::SetCaller(Caller caller) {
+  caller_ = std::move(caller);
+  record_.SetCaller(caller_);
+}
+
+absl::StatusOr<ModelHold> CallContext::FindModel(const ServedModels& models,
+                                                 absl::string_view name) {
+  absl::StatusOr<ModelHold> model = models.Find(name, caller_.models());
+  if (model.ok()) record_.SetModel(model->name());
+  return model;
 }
 
 void CallContext::BeforeMessage() {
   if (with_id_ && !std::exchange(told_, true)) AddInitialMetadata(kRequestIdKey, record_.id());
 }
 
-CallContexts::CallContexts(std::unique_ptr<grpc::ContextAllocator> next, bool with_ids)
-    : next_(std::move(next)), with_ids_(with_ids) {}
+CallContexts::CallContexts(std::unique_ptr<grpc::ContextAllocator> next, bool with_ids,
+                           RequestLog* log)
+    : next_(std::move(next)), with_ids_(with_ids), log_(log) {}
 
 CallContexts::~CallContexts() = default;
 
 grpc::CallbackServerContext* CallContexts::NewCallbackServerContext() {
   if (next_ != nullptr) next_->NewCallbackServerContext();
-  return new CallContext(with_ids_);
+  return new CallContext(with_ids_, log_);
 }
 
 grpc::GenericCallbackServerContext* CallContexts::NewGenericCallbackServerContext() {
@@ -60,7 +83,10 @@ grpc::GenericCallbackServerContext* CallContexts::NewGenericCallbackServerContex
 
 void CallContexts::Release(grpc::CallbackServerContext* context) {
   if (next_ != nullptr) next_->Release(context);
-  delete dynamic_cast<CallContext*>(context);  // gRPC releases its own generic contexts here, too
+  // gRPC releases its own generic contexts here, too.
+  auto* const call = dynamic_cast<CallContext*>(context);
+  if (call != nullptr) call->record().Write();
+  delete call;
 }
 
 void CallContexts::Release(grpc::GenericCallbackServerContext* context) {

@@ -6,28 +6,35 @@
 #include <grpcpp/server_context.h>
 
 #include <memory>
-#include <utility>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/request_record.h"
+#include "server/grpc/calls/served_models.h"
 
 namespace rivulet {
 
 class CallContext final : public grpc::CallbackServerContext {
  public:
-  explicit CallContext(bool with_id) : with_id_(with_id) {}
+  // As CallContexts.
+  CallContext(bool with_id, RequestLog* log) : with_id_(with_id), record_(log) {}
   // That of a call of RpcService. Ends the process where the server's builder had no CallContexts.
   static CallContext& Of(grpc::CallbackServerContext* context);
 
   // The handler begins. Where calls have ids, the call has one from now on, which its trailing
-  // metadata tell.
-  void Begin();
+  // metadata tell. `method`: a literal.
+  void Begin(const char* method);
   RequestRecord& record() { return record_; }
 
   // Who calls, found once for the call. RpcService sets it before it calls the handler; where the
   // handler is not called it stays empty.
   const Caller& caller() const { return caller_; }
-  void SetCaller(Caller caller) { caller_ = std::move(caller); }
+  void SetCaller(Caller caller);
+
+  // The model that exists under this name for the caller; the record then has it. Errors: those of
+  // ServedModels::Find.
+  absl::StatusOr<ModelHold> FindModel(const ServedModels& models, absl::string_view name);
 
   // To be called before a message is sent: with the first one, the initial metadata tell the id.
   // An error before the first message stays trailers-only, so that gRPC may retry the call.
@@ -41,16 +48,17 @@ class CallContext final : public grpc::CallbackServerContext {
   bool told_ = false;
 };
 
-// Begins the record of any call: the id is the value of the metadata kRequestIdKey, or a new one
-// where that is absent, repeated or no id (request_id.h).
-void BeginRecord(grpc::CallbackServerContext* context, RequestRecord* record);
+// Begins the record of any call of `method`, a literal: the id is the value of the metadata
+// kRequestIdKey, or a new one where that is absent, repeated or no id (request_id.h).
+void BeginRecord(grpc::CallbackServerContext* context, const char* method, RequestRecord* record);
 
 // Makes the contexts of a server: for ServerBuilder::SetContextAllocator. Thread: any.
 class CallContexts final : public grpc::ContextAllocator {
  public:
   // `next`, which may be null, is told of each call too, and returns null. `with_ids`: calls have
-  // ids, which a server that only its own process reaches does without.
-  CallContexts(std::unique_ptr<grpc::ContextAllocator> next, bool with_ids);
+  // ids, which a server that only its own process reaches does without. `log`, which may be null,
+  // outlives the gRPC server: once gRPC is done with a call, its line is added there.
+  CallContexts(std::unique_ptr<grpc::ContextAllocator> next, bool with_ids, RequestLog* log);
   ~CallContexts() override;
 
   grpc::CallbackServerContext* NewCallbackServerContext() override;
@@ -61,6 +69,7 @@ class CallContexts final : public grpc::ContextAllocator {
  private:
   const std::unique_ptr<grpc::ContextAllocator> next_;
   const bool with_ids_;
+  RequestLog* const log_;
 };
 
 }  // namespace rivulet

@@ -25,6 +25,7 @@
 #include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/wire/received.h"
+#include "server/grpc/wire/session_in.h"
 #include "server/process/call_note.h"
 
 namespace rivulet {
@@ -71,10 +72,11 @@ class RpcService : public grpc::Service {
                                     Context* context, const Received<Request>* request,
                                     Reply* reply) -> grpc::ServerUnaryReactor* {
           const CallNote note(name);
-          CallContext* const call = Begin(context);
+          CallContext* const call = Begin(context, name);
           if (const absl::Status error = Check(call, request->error); !error.ok()) {
             return new Refused<grpc::ServerUnaryReactor>(call, error, errors_);
           }
+          call->record().SetSession(SessionIn(request->message));
           return (self->*handler)(context, &request->message, reply);
         }));
   }
@@ -89,9 +91,10 @@ class RpcService : public grpc::Service {
             [this, self, handler, name = NameOf<Request>()](
                 Context* context, const Received<Request>* request) -> Reactor* {
               const CallNote note(name);
-              CallContext* const call = Begin(context);
+              CallContext* const call = Begin(context, name);
               const absl::Status error = Check(call, request->error);
               if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
+              call->record().SetSession(SessionIn(request->message));
               return (self->*handler)(context, &request->message);
             }));
   }
@@ -105,7 +108,7 @@ class RpcService : public grpc::Service {
         std::make_unique<Streaming>([this, self, handler, name = NameOf<Request>()](
                                         Context* context, Reply* reply) -> Reactor* {
           const CallNote note(name);
-          CallContext* const call = Begin(context);
+          CallContext* const call = Begin(context, name);
           const absl::Status error = Check(call, absl::OkStatus());
           if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
           return (self->*handler)(context, reply);
@@ -121,16 +124,16 @@ class RpcService : public grpc::Service {
         std::make_unique<Streaming>(
             [this, self, handler, name = NameOf<Request>()](Context* context) -> Reactor* {
               const CallNote note(name);
-              CallContext* const call = Begin(context);
+              CallContext* const call = Begin(context, name);
               const absl::Status error = Check(call, absl::OkStatus());
               if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
               return (self->*handler)(context);
             }));
   }
 
-  static CallContext* Begin(Context* context) {
+  static CallContext* Begin(Context* context, const char* method) {
     CallContext& call = CallContext::Of(context);
-    call.Begin();
+    call.Begin(method);
     return &call;
   }
   template <typename Request, typename Reply>

@@ -17,6 +17,8 @@
 
 namespace rivulet {
 
+class RequestLog;
+
 // How often clients were told an error, by its code and the reason of its ErrorInfo; there are as
 // many as the server's code has. Only errors take the lock. Thread: any.
 class ErrorCounts {
@@ -44,6 +46,7 @@ struct ServerCalls {
   ErrorCounts errors;
   Connections connections;
   Callers callers;
+  RequestLog* request_log = nullptr;  // borrowed; null: there is none
 };
 
 }  // namespace rivulet

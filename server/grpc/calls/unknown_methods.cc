@@ -15,11 +15,15 @@ namespace {
 
 class Refusal final : public grpc::ServerGenericBidiReactor {
  public:
-  Refusal(grpc::GenericCallbackServerContext* context, const absl::Status& status) {
-    BeginRecord(context, &record_);
+  Refusal(grpc::GenericCallbackServerContext* context, const absl::Status& status, RequestLog* log)
+      : record_(log) {
+    BeginRecord(context, "unknown", &record_);  // its name may be any text
     Finish(record_.End(status, nullptr));
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    record_.Write();
+    delete this;
+  }
 
  private:
   RequestRecord record_;
@@ -28,15 +32,18 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
 }  // namespace
 
 UnknownMethods::UnknownMethods(const char* setting, std::initializer_list<const char*> services,
-                               const Callers* callers)
-    : callers_(callers), setting_(setting), services_(services.begin(), services.end()) {}
+                               const Callers* callers, RequestLog* log)
+    : callers_(callers),
+      log_(log),
+      setting_(setting),
+      services_(services.begin(), services.end()) {}
 
 grpc::ServerGenericBidiReactor* UnknownMethods::CreateReactor(
     grpc::GenericCallbackServerContext* context) {
   const CallNote note("unknown method");
   if (const absl::Status refused = callers_->Check(context->client_metadata(), Role::kClient);
       !refused.ok()) {
-    return new Refusal(context, refused);
+    return new Refusal(context, refused, log_);
   }
   // "/package.Service/Method"
   const absl::string_view method = absl::StripPrefix(context->method(), "/");
@@ -48,7 +55,8 @@ grpc::ServerGenericBidiReactor* UnknownMethods::CreateReactor(
           : absl::StrCat("this server has no method ", Quoted(method));
   return new Refusal(context,
                      MakeError(absl::StatusCode::kUnimplemented, message,
-                               {is_elsewhere ? "SERVICE_ELSEWHERE" : "METHOD_UNKNOWN", "", {}}));
+                               {is_elsewhere ? "SERVICE_ELSEWHERE" : "METHOD_UNKNOWN", "", {}}),
+                     log_);
 }
 
 }  // namespace rivulet

@@ -14,19 +14,22 @@
 
 namespace rivulet {
 
+class RequestLog;
+
 // Thread: any. Outlives the gRPC server that it is registered with.
 class UnknownMethods final : public grpc::CallbackGenericService {
  public:
   // `services`: full names of services that are served on the listener of setting `setting`
-  // instead. `callers`, which outlives this object: who is told so.
+  // instead. `callers`: who is told so. `log` may be null. Both outlive this object.
   UnknownMethods(const char* setting, std::initializer_list<const char*> services,
-                 const Callers* callers);
+                 const Callers* callers, RequestLog* log);
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override;
 
  private:
   const Callers* const callers_;
+  RequestLog* const log_;
   const std::string setting_;
   const std::set<std::string, std::less<>> services_;
 };

@@ -15,6 +15,7 @@
 #include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/call_model.h"
 #include "server/grpc/calls/server_calls.h"
+#include "server/grpc/wire/session_in.h"
 #include "server/grpc/wire/wire_field.h"
 #include "server/process/call_note.h"
 
@@ -59,7 +60,7 @@ class EngineCall final : public grpc::ServerUnaryReactor {
       if constexpr (std::is_same_v<decltype(result), absl::Status>) {
         End(result);
       } else {
-        if (result.ok()) fill(*result, reply_);
+        if (result.ok()) FillIn(fill, *result);
         End(result.status());
       }
     });
@@ -78,6 +79,12 @@ class EngineCall final : public grpc::ServerUnaryReactor {
   }
 
  private:
+  template <typename FillReply, typename Result>
+  void FillIn(const FillReply& fill, const Result& result) {
+    fill(result, reply_);
+    call_->record().SetSession(SessionIn(*reply_));  // that of an OpenSession is new
+    if constexpr (std::is_same_v<Result, ScoreResult>) call_->record().SetScored(result.usage);
+  }
   void End(const absl::Status& status) {
     const CallNote note(method_);
     model_.Release();

@@ -102,6 +102,7 @@ void GenerateReactor::CutUnread(bool expired) {
       const bool counted =
           absl::IsResourceExhausted(ticket_.reply->end()->status);  // at its Finish
       if (!counted) calls_->errors.Add(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW");
+      context_->record().SetCut(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW");
     }
   }
   if (cut) {
@@ -165,6 +166,7 @@ GenerateReactor::Action GenerateReactor::Advance() {
   if (waiting_.empty() && !end_) return Action::kNone;
   const bool ends_well = end_ && end_->status.ok() && !broken_;
   if (waiting_.empty() && !ends_well) {
+    context_->record().SetUsage(end_->usage);
     finished_ = true;
     return Action::kFinish;
   }
@@ -178,6 +180,7 @@ GenerateReactor::Action GenerateReactor::Advance() {
   if (!std::exchange(seed_sent_, true)) message_.set_seed(seed_);
   if (waiting_.empty() && ends_well) {
     ToWire(end_->usage, message_.mutable_usage());
+    context_->record().SetUsage(end_->usage);
     finished_ = true;
     return Action::kWriteAndFinish;
   }

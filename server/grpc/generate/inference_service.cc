@@ -35,26 +35,21 @@ InferenceService::InferenceService(const ServedModels* models, ServerCalls* call
          &InferenceService::GetLoad);
 }
 
-absl::StatusOr<ModelHold> InferenceService::FindModel(grpc::CallbackServerContext* context,
-                                                      const std::string& name) const {
-  return models_->Find(name, CallContext::Of(context).caller().models());
-}
-
 grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  const auto model = FindModel(context, request->model());
+  CallContext& call = CallContext::Of(context);
+  const auto model = call.FindModel(*models_, request->model());
   if (!model.ok()) {
     return GenerateReactor::Start(ModelHold(), context, *request, model.status(), calls_);
   }
-  auto spec =
-      SpecOf(*context, CallContext::Of(context).caller(), *request, model->engine()->model());
+  auto spec = SpecOf(call, call.caller(), *request, model->engine()->model());
   return GenerateReactor::Start(*model, context, *request, std::move(spec), calls_);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* request,
                                                   v1::ScoreReply* reply) {
-  const auto model = FindModel(context, request->model());
+  const auto model = CallContext::Of(context).FindModel(*models_, request->model());
   if (!model.ok()) return Answer(context, model.status(), calls_);
   Engine* engine = model->engine();
   absl::StatusOr<ScoreSpec> spec =
@@ -69,7 +64,7 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeReply* reply) {
-  const auto model = FindModel(context, request->model());
+  const auto model = CallContext::Of(context).FindModel(*models_, request->model());
   if (!model.ok()) return Answer(context, model.status(), calls_);
   return Answer(context, rivulet::Tokenize(*request, model->engine()->model(), reply), calls_);
 }
@@ -77,7 +72,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeReply* reply) {
-  const auto model = FindModel(context, request->model());
+  const auto model = CallContext::Of(context).FindModel(*models_, request->model());
   if (!model.ok()) return Answer(context, model.status(), calls_);
   return Answer(context, rivulet::Detokenize(*request, model->engine()->model(), reply), calls_);
 }
@@ -95,7 +90,7 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
                                                      const v1::GetModelRequest* request,
                                                      v1::GetModelReply* reply) {
-  const auto model = FindModel(context, request->model());
+  const auto model = CallContext::Of(context).FindModel(*models_, request->model());
   if (model.ok()) *reply = model->description();
   return Answer(context, model.status(), calls_);
 }
@@ -119,7 +114,7 @@ grpc::ServerUnaryReactor* InferenceService::GetLoad(grpc::CallbackServerContext*
     for (const ModelHold& model : models_->all(caller.models())) add(model);
     return Answer(context, absl::OkStatus(), calls_);
   }
-  const auto model = FindModel(context, request->model());
+  const auto model = CallContext::Of(context).FindModel(*models_, request->model());
   if (model.ok()) add(*model);
   return Answer(context, model.status(), calls_);
 }

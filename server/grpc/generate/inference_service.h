@@ -38,10 +38,6 @@ class InferenceService final : public RpcService {
                                     const v1::GetLoadRequest* request, v1::GetLoadReply* reply);
 
  private:
-  // The model that exists under this name for the caller.
-  absl::StatusOr<ModelHold> FindModel(grpc::CallbackServerContext* context,
-                                      const std::string& name) const;
-
   const ServedModels* const models_;
   ServerCalls* const calls_;
 };

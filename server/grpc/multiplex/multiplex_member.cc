@@ -75,11 +75,14 @@ void MultiplexMember::AddEnd(const Reply::End& end, bool parts_added, ErrorCount
   v1::MultiplexPart* const part =
       on_last ? reply->mutable_parts(reply->parts_size() - 1) : reply->add_parts();
   part->set_key(key_);
+  record_.SetUsage(end.usage);
   if (!end.status.ok()) {
     record_.End(NameWireField(end.status, outline_), errors, part->mutable_error());
+    record_.Write();
     return;
   }
   record_.End(absl::OkStatus(), nullptr);
+  record_.Write();
   if (!std::exchange(seed_sent_, true)) part->set_seed(seed_);
   ToWire(end.usage, part->mutable_usage());
 }

@@ -10,6 +10,7 @@
 #include "model/base/error.h"
 #include "server/grpc/calls/call_spec.h"
 #include "server/grpc/wire/convert_session.h"
+#include "server/grpc/wire/session_in.h"
 #include "server/grpc/wire/status_map.h"
 #include "server/process/call_note.h"
 
@@ -208,6 +209,8 @@ absl::Status MultiplexReactor::Submit(const v1::MultiplexRequest& request,
                            calls_->callers.CallerOf(call_->client_metadata(), Role::kClient));
   RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
                            models_->Find(request.generate().model(), caller.models()));
+  member->record().SetModel(model.name());
+  member->record().SetSession(SessionIn(request.generate()));
   RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec,
                            SpecOf(*call_, caller, request.generate(), model.engine()->model()));
   if (request.has_timeout()) {
@@ -278,9 +281,9 @@ void MultiplexReactor::Pump() {
     for (const uint64_t key : ended) open_.erase(key);
     action = Next();
     if (action == Action::kNone) writing_ = false;
-    if (action == Action::kFinish && !half_closed_) {
-      end = broken_ ? why_broken_ : Draining();
-    }
+    // A client that goes away half-closes the stream, too.
+    if (action == Action::kFinish && broken_) end = why_broken_;
+    if (action == Action::kFinish && !broken_ && !half_closed_) end = Draining();
   }
   Perform(action, end);
 }
@@ -304,6 +307,7 @@ void MultiplexReactor::Gather(bool broken, const std::vector<Note>& notes,
     part->set_key(note.key);
     if (note.ended != nullptr) {
       note.ended->record().End(note.status, errors, part->mutable_error());
+      note.ended->record().Write();
     } else {
       ToWire(note.status, errors, call_->record().id(), part->mutable_refused());
     }

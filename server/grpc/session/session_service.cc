@@ -63,13 +63,13 @@ template <typename Request, typename Reply, typename Submit>
 grpc::ServerUnaryReactor* SessionService::Run(grpc::CallbackServerContext* context,
                                               const Request* request, Reply* reply,
                                               const Submit& submit) {
-  const Caller& caller = CallContext::Of(context).caller();
-  const auto model = models_->Find(request->model(), caller.models());
+  CallContext& call = CallContext::Of(context);
+  const auto model = call.FindModel(*models_, request->model());
   if (!model.ok()) return Answer(context, model.status(), calls_);
-  const Job job{model->engine(), caller.tenant, DeadlineOf(*context)};
-  auto* call = new EngineCall(*model, context, request, reply, calls_);
-  call->Run([&](auto done) { return submit(job, std::move(done)); }, FillReply{model->name()});
-  return call;
+  const Job job{model->engine(), call.caller().tenant, DeadlineOf(*context)};
+  auto* reactor = new EngineCall(*model, context, request, reply, calls_);
+  reactor->Run([&](auto done) { return submit(job, std::move(done)); }, FillReply{model->name()});
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* SessionService::OpenSession(grpc::CallbackServerContext* context,
@@ -120,11 +120,10 @@ grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSess
     grpc::CallbackServerContext* context, const v1::SnapshotSessionRequest* request) {
   auto* reactor = new SnapshotReactor(context, restores_.key, calls_);
   const auto start = [&]() -> absl::Status {
-    const Caller& caller = CallContext::Of(context).caller();
-    RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
-                             models_->Find(request->model(), caller.models()));
+    CallContext& call = CallContext::Of(context);
+    RIVULET_ASSIGN_OR_RETURN(const ModelHold model, call.FindModel(*models_, request->model()));
     RIVULET_ASSIGN_OR_RETURN(SessionRef session, ToSessionRef(*request));
-    session.tenant = caller.tenant;
+    session.tenant = call.caller().tenant;
     return reactor->Submit(model, std::move(session), DeadlineOf(*context));
   };
   const absl::Status status = start();

@@ -9,6 +9,7 @@
 #include "model/base/error.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/wire/convert_session.h"
+#include "server/grpc/wire/session_in.h"
 #include "server/process/call_note.h"
 #include "server/sessions/snapshot.h"
 
@@ -161,8 +162,7 @@ absl::Status RestoreReactor::Begin() {
   begun_ = true;
   const v1::RestoreSessionRequest& message = received_.message;
   name_ = message.model();
-  RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
-                           restores_->models->Find(name_, call_->caller().models()));
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, call_->FindModel(*restores_->models, name_));
   RIVULET_ASSIGN_OR_RETURN(
       idle_timeout_, ToIdleTimeout(message.has_idle_timeout() ? &message.idle_timeout() : nullptr));
   const Engine& engine = *model.engine();
@@ -193,8 +193,7 @@ absl::Status RestoreReactor::TakeChunk(const std::string& chunk) {
 absl::Status RestoreReactor::Submit() {
   if (!begun_) RIVULET_RETURN_IF_ERROR(Begin());
   // Found again: it is not held while a client takes its time.
-  RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
-                           restores_->models->Find(name_, call_->caller().models()));
+  RIVULET_ASSIGN_OR_RETURN(const ModelHold model, call_->FindModel(*restores_->models, name_));
   Engine* const engine = model.engine();
   RIVULET_ASSIGN_OR_RETURN(Snapshot snapshot, DecodeSnapshot(bytes_, restores_->key));
   std::string().swap(bytes_);  // decoded it is as large, and that is what the budget has now
@@ -209,6 +208,7 @@ absl::Status RestoreReactor::Submit() {
     const CallNote note(kRestore);
     if (info.ok()) {
       ToWire(*info, submitted_.name(), reply_->mutable_session());
+      call_->record().SetSession(SessionIn(*reply_));
       call_->BeforeMessage();
     }
     submitted_.Release();

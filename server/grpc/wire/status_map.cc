@@ -85,6 +85,15 @@ void AddDetail(const google::protobuf::Message& detail, google::rpc::Status* wir
 
 }  // namespace
 
+absl::StatusCode WireCode(const absl::Status& status) {
+  return static_cast<absl::StatusCode>(MapCode(status.code()).code);
+}
+
+std::string WireReason(const absl::Status& status) {
+  std::string reason = GetErrorDetail(status).reason;
+  return reason.empty() ? MapCode(status.code()).reason : reason;
+}
+
 void ToWire(const absl::Status& status, ErrorCounts* errors, absl::string_view request_id,
             google::rpc::Status* wire) {
   const Mapped mapped = MapCode(status.code());

@@ -4,6 +4,8 @@
 
 #include <grpcpp/support/status.h>
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "google/rpc/status.pb.h"
@@ -14,6 +16,11 @@ class ErrorCounts;
 
 // Domain of every ErrorInfo that this server sends.
 inline constexpr absl::string_view kErrorDomain = "rivulet";
+
+// The code that a client sees, and the reason of its ErrorInfo. REQUIRES of the reason: `status` is
+// not OK.
+absl::StatusCode WireCode(const absl::Status& status);
+std::string WireReason(const absl::Status& status);
 
 // The same code and message, and as error details a google.rpc.Status with
 //   ErrorInfo{reason, domain}   always; without a reason it gets one from its code, as "CANCELLED"

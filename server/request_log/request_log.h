@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// RequestLog: one line of JSON for each request at its end, written by a thread of its own, so that
+// a slow disk makes no request wait. Never holds prompts or replies.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/base/mutex.h"
+
+namespace rivulet {
+
+// What a line says. Texts that are empty, and numbers that are absent, are left out.
+struct RequestLine {
+  absl::Time begin, end;  // of the handler; of the call, or of a member of a Multiplex
+  std::string request_id;
+  const char* method = "";  // as in the API, "Generate"
+  std::string code;         // of gRPC, "OK"
+  std::string reason;       // of an error
+  std::string tenant, key;  // the key's name
+  std::string model, session, trace_id, peer;
+  std::optional<int64_t> prompt_tokens, generated_tokens;
+  std::optional<absl::Duration> queue_time, first_token_time;  // from the arrival at the engine on
+};
+
+// The line as JSON, without the newline.
+std::string FormatRequestLine(const RequestLine& line);
+
+struct RequestLogOptions {
+  std::string target;         // path of a file, to which lines are appended, or kRequestLogStderr
+  double sample = 1;          // which part of the requests that ended well is written, 0 to 1
+  size_t max_waiting = 8192;  // lines; one more is dropped
+};
+inline constexpr char kRequestLogStderr[] = "stderr";
+
+// Thread: any, but the destructor once.
+class RequestLog {
+ public:
+  // Errors: INVALID_ARGUMENT (CONFIG_INVALID: the file cannot be opened for writing).
+  static absl::StatusOr<std::unique_ptr<RequestLog>> Open(const RequestLogOptions& options);
+  // Writes what waits.
+  ~RequestLog();
+
+  // Whether a request that ended so is to be added: all errors, and a random part of the others.
+  bool Takes(bool error) const;
+  // Never waits for the disk.
+  void Add(RequestLine line);
+  // Opens the file again, which may have been renamed: what is added from now on goes to the file
+  // of this name. Returns at once; if it cannot be opened, lines go on to the file that is open.
+  // False where the log is no file.
+  bool Reopen();
+
+  // Lines since start.
+  struct Counts {
+    int64_t written = 0;
+    int64_t dropped = 0;  // too many waited
+    int64_t failed = 0;   // the file did not take them
+  };
+  Counts counts() const;
+
+ private:
+  explicit RequestLog(const RequestLogOptions& options) : options_(options) {}
+
+  bool to_file() const { return options_.target != kRequestLogStderr; }
+  void Run();
+  void OpenAgain();
+  void Write(const std::vector<RequestLine>& lines);
+  // To the file; returns how many whole lines it took, with errno set where not all.
+  int64_t WriteToFile(const std::string& text);
+  // Each logs once when lines begin to be lost, and once when that is over.
+  void TellFailed(int64_t lines, int error);
+  void TellDropped();
+
+  const RequestLogOptions options_;
+  Mutex mutex_;
+  CondVar wake_;
+  std::vector<RequestLine> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool reopen_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<int64_t> written_ = 0, dropped_ = 0, failed_ = 0;
+
+  // The thread's.
+  int fd_ = -1;
+  bool torn_ = false;            // the file ends within a line
+  int64_t failed_in_a_row_ = 0;  // lines, since the last batch of which the file took all
+  int64_t dropped_in_a_row_ = 0, dropped_before_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace rivulet

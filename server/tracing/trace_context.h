@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The trace that a request is part of: the header traceparent of W3C Trace Context.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace rivulet {
+
+// Metadata key.
+inline constexpr char kTraceParentKey[] = "traceparent";
+
+struct TraceContext {
+  std::string trace_id;   // 32 lower-case hexadecimal digits, not all 0
+  std::string parent_id;  // the caller's span: 16 of them, not all 0
+  bool sampled = false;   // the caller records its spans
+};
+
+// What a value of kTraceParentKey says. None where it is malformed: the specification has that
+// treated as absent. Of a version to come, what version 00 defines is read. Thread: any.
+std::optional<TraceContext> ParseTraceParent(absl::string_view value);
+
+}  // namespace rivulet
