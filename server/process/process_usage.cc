@@ -20,7 +20,7 @@ constexpr size_t kUserTicks = 11, kSystemTicks = 12, kThreads = 17, kStartTicks 
 
 }  // namespace
 
-std::optional<ProcessUsage> ParseProcessUsage(absl::string_view process, absl::string_view machine,
+std::optional<ProcessUsage> ParseProcessUsage(absl::string_view process, int64_t boot_seconds,
                                               int64_t ticks, int64_t page_bytes) {
   const size_t name_end = process.rfind(") ");
   if (name_end == absl::string_view::npos || ticks <= 0) return std::nullopt;
@@ -36,14 +36,6 @@ std::optional<ProcessUsage> ParseProcessUsage(absl::string_view process, absl::s
       !field(kVirtualBytes, &usage.virtual_bytes) || !field(kResidentPages, &pages)) {
     return std::nullopt;
   }
-  int64_t boot_seconds = -1;
-  for (const absl::string_view line : absl::StrSplit(machine, '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
-    if (words.size() == 2 && words[0] == "btime" && !absl::SimpleAtoi(words[1], &boot_seconds)) {
-      return std::nullopt;
-    }
-  }
-  if (boot_seconds < 0) return std::nullopt;
   const auto seconds = [ticks](int64_t count) {
     return static_cast<double>(count) / static_cast<double>(ticks);
   };
@@ -53,9 +45,22 @@ std::optional<ProcessUsage> ParseProcessUsage(absl::string_view process, absl::s
   return usage;
 }
 
+std::optional<int64_t> ParseBootTime(absl::string_view machine) {
+  for (const absl::string_view line : absl::StrSplit(machine, '\n')) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+    int64_t seconds = 0;
+    if (words.size() == 2 && words[0] == "btime" && absl::SimpleAtoi(words[1], &seconds)) {
+      return seconds;
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<ProcessUsage> GetProcessUsage() {
-  return ParseProcessUsage(ReadKernelFile("/proc/self/stat"), ReadKernelFile("/proc/stat"),
-                           sysconf(_SC_CLK_TCK), sysconf(_SC_PAGESIZE));
+  static const std::optional<int64_t> boot_seconds = ParseBootTime(ReadKernelFile("/proc/stat"));
+  if (!boot_seconds) return std::nullopt;
+  return ParseProcessUsage(ReadKernelFile("/proc/self/stat"), *boot_seconds, sysconf(_SC_CLK_TCK),
+                           sysconf(_SC_PAGESIZE));
 }
 
 }  // namespace rivulet

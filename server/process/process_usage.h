@@ -17,11 +17,16 @@ struct ProcessUsage {
   int64_t threads = 0;
 };
 
-// From /proc; nullopt where that cannot be read. Thread: any.
+// From /proc; nullopt where that cannot be read. The time of boot is read once: it moves when the
+// machine's clock is set, and the process would seem to have started again. Thread: any.
 std::optional<ProcessUsage> GetProcessUsage();
 
-// The same from the contents of /proc/self/stat and /proc/stat. `ticks`: clock ticks per second.
-std::optional<ProcessUsage> ParseProcessUsage(absl::string_view process, absl::string_view machine,
+// The same from the contents of /proc/self/stat. `boot_seconds`: since 1970; `ticks`: of the clock,
+// per second.
+std::optional<ProcessUsage> ParseProcessUsage(absl::string_view process, int64_t boot_seconds,
                                               int64_t ticks, int64_t page_bytes);
+
+// The time of boot in seconds since 1970, from the contents of /proc/stat.
+std::optional<int64_t> ParseBootTime(absl::string_view machine);
 
 }  // namespace rivulet

@@ -11,10 +11,10 @@ namespace {
 
 constexpr char kProcess[] =
     "4242 (a name) S (b) R 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 7 0 1000 4096000 25 184467 1 1\n";
-constexpr char kMachine[] = "cpu 1 2 3\nbtime 1700000000\nprocesses 5\n";
+constexpr int64_t kBoot = 1700000000;
 
 TEST(ProcessUsageTest, FieldsAreThoseBehindTheNameWhateverTheNameHolds) {
-  const auto usage = ParseProcessUsage(kProcess, kMachine, /*ticks=*/100, /*page_bytes=*/4096);
+  const auto usage = ParseProcessUsage(kProcess, kBoot, /*ticks=*/100, /*page_bytes=*/4096);
   ASSERT_TRUE(usage.has_value());
   EXPECT_DOUBLE_EQ(usage->cpu_seconds, 3);
   EXPECT_DOUBLE_EQ(usage->start_seconds, 1700000010);
@@ -24,11 +24,15 @@ TEST(ProcessUsageTest, FieldsAreThoseBehindTheNameWhateverTheNameHolds) {
 }
 
 TEST(ProcessUsageTest, WhatIsNotThereIsNotMadeUp) {
-  EXPECT_FALSE(ParseProcessUsage("", kMachine, 100, 4096).has_value());
-  EXPECT_FALSE(ParseProcessUsage("1 (x) S 1 2 3", kMachine, 100, 4096).has_value());
-  EXPECT_FALSE(ParseProcessUsage(kProcess, "cpu 1 2 3\n", 100, 4096).has_value());
-  EXPECT_FALSE(ParseProcessUsage(kProcess, "btime soon\n", 100, 4096).has_value());
-  EXPECT_FALSE(ParseProcessUsage(kProcess, kMachine, 0, 4096).has_value());
+  EXPECT_FALSE(ParseProcessUsage("", kBoot, 100, 4096).has_value());
+  EXPECT_FALSE(ParseProcessUsage("1 (x) S 1 2 3", kBoot, 100, 4096).has_value());
+  EXPECT_FALSE(ParseProcessUsage(kProcess, kBoot, 0, 4096).has_value());
+}
+
+TEST(ProcessUsageTest, TheTimeOfBootIsALineOfItsOwn) {
+  EXPECT_EQ(ParseBootTime("cpu 1 2 3\nbtime 1700000000\nprocesses 5\n"), kBoot);
+  EXPECT_EQ(ParseBootTime("cpu 1 2 3\n"), std::nullopt);
+  EXPECT_EQ(ParseBootTime("btime soon\n"), std::nullopt);
 }
 
 TEST(ProcessUsageTest, ReadsThisProcess) {
