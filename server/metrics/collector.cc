@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "server/base/error_reasons.h"
 #include "server/engine/meters.h"
 #include "server/metrics/metric_table.h"
 #include "server/process/descriptors.h"
@@ -167,6 +168,19 @@ void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
   AddStates(load.states, model, page);
 }
 
+// Reasons of calls that no client was told yet are there with 0: rate() does not see the first
+// value of a series, and so would miss the first error.
+void AddErrors(ErrorCounts::Counts counts, Page* page) {
+  for (const ErrorReason& reason : ErrorReasons()) {
+    if (reason.scope == ReasonScope::kCall)
+      counts.try_emplace({reason.code, std::string(reason.name)}, 0);
+  }
+  for (const auto& [error, count] : counts) {
+    page->Count("rivulet_errors_total", {absl::StatusCodeToString(error.first), error.second},
+                count);
+  }
+}
+
 void AddRequestLog(const RequestLog* log, Page* page) {
   const RequestLog::Counts counts = log == nullptr ? RequestLog::Counts() : log->counts();
   page->Count("rivulet_request_log_lines_total", {"written"}, counts.written);
@@ -206,10 +220,7 @@ std::vector<MetricFamily> CollectMetrics(const ServedModels& models, const Serve
     AddTimes(model.engine()->meters(), name, &page);
     AddLoad(model.engine()->GetLoad(), name, &page);
   }
-  for (const auto& [error, count] : calls.errors.counts()) {
-    page.Count("rivulet_errors_total", {absl::StatusCodeToString(error.first), error.second},
-               count);
-  }
+  AddErrors(calls.errors.counts(), &page);
   AddRequestLog(calls.request_log, &page);
   AddConnections(calls.connections.counts(), &page);
   AddProcess(&page);

@@ -64,7 +64,8 @@ constexpr MetricInfo kMetrics[] = {
     {"rivulet_replies_cut_total", kCounter, "model",
      "Replies that were ended because nobody read them."},
     {"rivulet_errors_total", kCounter, "code,reason",
-     "Errors that clients were told, by status code and reason, refused requests included."},
+     "Errors that clients were told, by status code and reason, refused requests included; 0 for "
+     "each reason that calls may have."},
     {"rivulet_request_log_lines_total", kCounter, "result",
      "Lines of the request log: written, dropped because too many waited, or failed to be "
      "written."},

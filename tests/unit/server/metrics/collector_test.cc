@@ -100,6 +100,10 @@ TEST_F(CollectorTest, CountsOfRequestsAndErrors) {
   EXPECT_EQ(
       metrics.at("rivulet_errors_total code=RESOURCE_EXHAUSTED reason=QUEUE_FULL").counter.value,
       1);
+  // What nobody was told is there with 0; what only the start of a server tells is not.
+  EXPECT_EQ(metrics.at("rivulet_errors_total code=INTERNAL reason=UNKNOWN").counter.value, 0);
+  EXPECT_FALSE(
+      metrics.contains("rivulet_errors_total code=INVALID_ARGUMENT reason=CONFIG_INVALID"));
   EXPECT_EQ(metrics.at("rivulet_slots model=tiny-elu-relu").gauge.value, 8);
   EXPECT_EQ(metrics.at("rivulet_backend_healthy model=tiny-elu-relu").gauge.value, 1);
   engine_->SetHealth(absl::UnavailableError("gone"));
