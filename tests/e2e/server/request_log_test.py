@@ -338,9 +338,10 @@ class RequestLogTest(unittest.TestCase):
         self.assertEqual(sorted(found), sorted(sent))
 
     def test_the_log_may_go_to_stderr(self):
-        server = self.serve(log="stderr")
+        server = self.serve("--metrics-listen", "127.0.0.1:0", log="stderr")
         stub, _ = self.stubs(server)
         stub.ListModels(pb.ListModelsRequest(), metadata=[(ID_KEY, "on-stderr")], timeout=LIMIT)
+        self.await_true("the line is counted", lambda: self.metric(server, "written") == 1)
         server.process.terminate()
         _, said = server.process.communicate(timeout=LIMIT)
         events = [json.loads(line) for line in said.splitlines()]

@@ -124,6 +124,7 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   config.session_state_mib = 7;
   config.snapshot_key_file = "key";
   config.reflection = false;
+  config.request_log_sample = 0.25;
   ServerConfig read;
   ASSERT_TRUE(ApplyServerConfigJson(ServerConfigToJson(config), &read).ok());
   EXPECT_EQ(ServerConfigToJson(read), ServerConfigToJson(config));
@@ -134,6 +135,7 @@ TEST(ServerConfigTest, PrintedConfigReadsBackAsItself) {
   EXPECT_EQ(read.max_tenant_sessions, 4);
   EXPECT_EQ(read.session_state_mib, 7);
   EXPECT_EQ(read.snapshot_key_file, "key");
+  EXPECT_EQ(read.request_log_sample, 0.25);
 }
 
 TEST(ServerConfigTest, JsonErrorsNameTheKey) {
@@ -153,6 +155,7 @@ TEST(ServerConfigTest, JsonErrorsNameTheKey) {
       {R"({"slots": 2.5})", "slots is 2.5; it must be an integer or \"auto\""},
       {R"({"reflection": 1})", "it must be true or false"},
       {R"({"listen": null})", "it must be a string"},
+      {R"({"request-log-sample": "1"})", "request-log-sample is \"1\"; it must be a number"},
       {R"([])", "object"},
       {R"({"threads": 1)", "not valid JSON at byte 14"},
       {"", "not valid JSON at byte 1"},
@@ -199,6 +202,12 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "--plan", "fast"}, "allowed: auto, latency, throughput"},
       {{"--model", "m", "--products", "cublas"},
        "products is \"cublas\"; allowed: auto, cublaslt, own"},
+      {{"--model", "m", "--request-log", ""},
+       "request-log is \"\"; allowed: a path, stderr or none"},
+      {{"--model", "m", "--request-log-sample", "-0.1"},
+       "request-log-sample is -0.1; allowed: 0 to 1"},
+      {{"--model", "m", "--request-log-sample", "nan"},
+       "request-log-sample is nan; allowed: 0 to 1"},
       {{"--model", "m", "--weights", "int8"}, "allowed: auto, f32, f16, bf16"},
       {{"--model", "m", "--listen", "localhost"}, "it needs a host and a port"},
       {{"--model", "m", "--listen", ""}, "it needs a host and a port"},
