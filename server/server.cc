@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 #include <thread>
@@ -16,11 +17,14 @@
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
+#include "model/base/utf8.h"
 #include "model/cpu/cpu_backend.h"
 #include "model/cuda/cuda_backend.h"
 #include "model/model.h"
+#include "server/config/otlp_endpoint.h"
 #include "server/config/state_setup.h"
 #include "server/grpc/admin/admin_service.h"
+#include "server/grpc/connections/tls_files.h"
 #include "server/grpc/grpc_server.h"
 #include "server/health/health_watch.h"
 #include "server/health/listener_watch.h"
@@ -28,7 +32,9 @@
 #include "server/log.h"
 #include "server/metrics/metrics_server.h"
 #include "server/model_loader.h"
+#include "server/request_log/request_id.h"
 #include "server/request_log/request_log.h"
+#include "server/tracing/tracer.h"
 
 namespace rivulet {
 namespace {
@@ -38,6 +44,8 @@ constexpr absl::Duration kHealthPeriod = absl::Milliseconds(500);
 // calls. Idle connections are cut then: their clients may never look at the server's farewell.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
 constexpr absl::Duration kFarewellTime = absl::Milliseconds(100);
+// What a collector may take for the spans that are left.
+constexpr absl::Duration kLastSpansTime = absl::Seconds(2);
 
 absl::Duration SecondsOrNever(int seconds) {
   return seconds == 0 ? absl::InfiniteDuration() : absl::Seconds(seconds);
@@ -220,6 +228,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   RIVULET_RETURN_IF_ERROR(CheckRepositories(config.model_repositories));
   std::unique_ptr<Server> server(new Server);
   RIVULET_RETURN_IF_ERROR(server->OpenRequestLog(config));
+  RIVULET_RETURN_IF_ERROR(server->StartTracing(config));
   if (!config.keys_file.empty()) {
     RIVULET_ASSIGN_OR_RETURN(server->keys_, KeyRing::Create(config.keys_file, absl::Now()));
   }
@@ -239,7 +248,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   }
   GrpcServerOptions options = GrpcOptionsOf(config);
   options.keys = server->keys_.get();
-  options.request_log = server->request_log_.get();
+  options.sinks = {server->request_log_.get(), server->tracer_.get()};
   options.snapshot_key = std::move(snapshot_key);
   RIVULET_ASSIGN_OR_RETURN(server->grpc_, GrpcServer::Create(&server->models_, options));
   server->health_watch_ =
@@ -255,7 +264,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
     RIVULET_ASSIGN_OR_RETURN(
         server->admin_,
         AdminServer::Create(server->loader_.get(), config.admin_listen, TlsFilesOf(config),
-                            config.reflection, server->keys_.get(), server->request_log_.get()));
+                            config.reflection, server->keys_.get(), options.sinks));
   }
   RIVULET_RETURN_IF_ERROR(server->ServeMetrics(config));
   server->LogServing(config);
@@ -308,6 +317,34 @@ absl::Status Server::OpenRequestLog(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status Server::StartTracing(const ServerConfig& config) {
+  if (config.otlp_endpoint.empty()) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(const OtlpEndpoint endpoint, ParseOtlpEndpoint(config.otlp_endpoint));
+  OtlpOptions options;
+  options.target = endpoint.target;
+  options.tls = endpoint.tls;
+  if (!config.otlp_ca.empty()) {
+    RIVULET_ASSIGN_OR_RETURN(options.authorities, ReadAuthorities("otlp-ca", config.otlp_ca));
+  }
+  const char* const name = std::getenv("OTEL_SERVICE_NAME");
+  const std::string service = name == nullptr ? "" : name;
+  if (!IsUtf8(service)) {
+    return InvalidField("CONFIG_INVALID", "OTEL_SERVICE_NAME",
+                        absl::StrCat("the environment variable OTEL_SERVICE_NAME is ",
+                                     Quoted(service), ", which is no UTF-8"));
+  }
+  options.resource = {{"service.name", service.empty() ? "rivulet-server" : service},
+                      {"service.version", RIVULET_VERSION},
+                      {"service.instance.id", NewRequestId()}};
+  Log(LogLevel::kInfo, "tracing",
+      {{"target", options.target},
+       {"tls", options.tls},
+       {"sample", config.trace_sample},
+       {"service", options.resource.front().second}});
+  tracer_ = std::make_unique<Tracer>(std::move(options), config.trace_sample);
+  return absl::OkStatus();
+}
+
 bool Server::ReopenRequestLog() { return request_log_ != nullptr && request_log_->Reopen(); }
 
 absl::Status Server::ServeMetrics(const ServerConfig& config) {
@@ -341,6 +378,7 @@ bool Server::Drain(absl::Time deadline) {
   health_watch_.reset();
   listener_watch_.reset();
   grpc_->Shutdown(absl::Now() + kFarewellTime);
+  if (tracer_ != nullptr) tracer_->Stop(absl::Now() + kLastSpansTime);
   return all_ended;
 }
 

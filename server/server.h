@@ -25,6 +25,7 @@ class ListenerWatch;
 class MetricsServer;
 class ModelLoader;
 class RequestLog;
+class Tracer;
 
 // Thread: any, but Drain and the destructor once each, and not at the same time.
 class Server {
@@ -68,12 +69,14 @@ class Server {
  private:
   Server() = default;
   absl::Status OpenRequestLog(const ServerConfig& config);
+  absl::Status StartTracing(const ServerConfig& config);
   void WatchListener(const ServerConfig& config);
   absl::Status ServeMetrics(const ServerConfig& config);
   void LogServing(const ServerConfig& config) const;
   void WarnOfKeysInPlaintext(const ServerConfig& config) const;
 
   // Outlive what borrows them. Null: there is none.
+  std::unique_ptr<Tracer> tracer_;
   std::unique_ptr<RequestLog> request_log_;
   ServedModels models_;
   std::unique_ptr<KeyRing> keys_;

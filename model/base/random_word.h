@@ -10,4 +10,7 @@ namespace rivulet {
 // entropy, takes a hundred times that on some virtual machines.
 uint64_t RandomWord();
 
+// Uniform in [0, 1), with the 53 bits that a double has there.
+inline double RandomFraction() { return static_cast<double>(RandomWord() >> 11) * 0x1p-53; }
+
 }  // namespace rivulet

@@ -18,6 +18,7 @@
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
 #include "model/model_name.h"
+#include "server/config/otlp_endpoint.h"
 #include "server/config/settings.h"
 
 namespace rivulet {
@@ -231,6 +232,18 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view address, absl::string_v
   return result;
 }
 
+absl::Status CheckOtlp(const ServerConfig& config) {
+  if (config.otlp_endpoint.empty()) {
+    if (config.otlp_ca.empty()) return absl::OkStatus();
+    return InvalidField("CONFIG_INVALID", "otlp-ca", "otlp-ca is given without otlp-endpoint");
+  }
+  RIVULET_ASSIGN_OR_RETURN(const OtlpEndpoint endpoint, ParseOtlpEndpoint(config.otlp_endpoint));
+  if (endpoint.tls || config.otlp_ca.empty()) return absl::OkStatus();
+  return InvalidField("CONFIG_INVALID", "otlp-ca",
+                      absl::StrCat("otlp-ca is given, but otlp-endpoint is ", config.otlp_endpoint,
+                                   ", which is plaintext; https:// is TLS"));
+}
+
 // Which of the TLS files are given.
 absl::Status CheckTlsFiles(const ServerConfig& config) {
   const auto without = [](const char* setting, const char* other) {
@@ -271,6 +284,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
                         "request-log is \"\"; allowed: a path, stderr or none");
   }
   RIVULET_RETURN_IF_ERROR(CheckTlsFiles(config));
+  RIVULET_RETURN_IF_ERROR(CheckOtlp(config));
   if (!config.listen.empty()) RIVULET_RETURN_IF_ERROR(ParseHostPort(config.listen).status());
   if (!config.admin_listen.empty()) {
     RIVULET_RETURN_IF_ERROR(ParseHostPort(config.admin_listen, "admin-listen").status());

@@ -52,6 +52,9 @@ struct ServerConfig {
   bool reflection = true;                // gRPC server reflection
   std::string log_level = "info";        // least level of the log's lines
   std::string request_log = "none";      // path, "stderr" or "none"
+  std::string otlp_endpoint;             // of a collector of traces; "" = no spans are sent
+  std::string otlp_ca;                   // PEM: authorities of its certificate; "" = the system's
+  double trace_sample = 1;               // part of the requests without traceparent that is traced
   double request_log_sample = 1;         // part of the requests without an error that it holds
   int max_message_mib = 4;               // largest request
   int max_streams = 1000;                // requests at once on one connection

@@ -109,6 +109,28 @@ std::vector<Setting> ServingSettings() {
   };
 }
 
+// Of tracing.
+std::vector<Setting> TracingSettings() {
+  using C = ServerConfig;
+  return {
+      {"otlp-endpoint", "URL",
+       "Collector of traces to which spans of requests are sent by OTLP over gRPC: "
+       "http://HOST:PORT, or https://HOST:PORT for TLS. Default: no spans are sent",
+       &C::otlp_endpoint},
+      {"otlp-ca", "FILE",
+       "Authorities (PEM) of the collector's certificate. Default: those of the system",
+       &C::otlp_ca},
+      {"trace-sample",
+       "RATE",
+       "Part of the requests without the metadata traceparent that is traced; of the others those "
+       "are whose traceparent is sampled",
+       &C::trace_sample,
+       {},
+       0,
+       1},
+  };
+}
+
 // Of connections.
 std::vector<Setting> ConnectionSettings() {
   using C = ServerConfig;
@@ -224,6 +246,7 @@ const std::vector<Setting>& Settings() {
     auto* all = new std::vector<Setting>(ServingSettings());
     for (const Setting& setting : OperatingSettings()) all->push_back(setting);
     for (const Setting& setting : ConnectionSettings()) all->push_back(setting);
+    for (const Setting& setting : TracingSettings()) all->push_back(setting);
     for (const Setting& setting : SecuritySettings()) all->push_back(setting);
     for (const Setting& setting : StateSettings()) all->push_back(setting);
     return all;

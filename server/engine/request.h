@@ -124,6 +124,7 @@ struct AppendSpec {
 };
 
 struct Usage {
+  absl::Time arrival;                                // at the engine
   int64_t prompt_tokens = 0;                         // given tokens, the implied bos not counted
   int64_t cached_prompt_tokens = 0;                  // ... that a kept state had seen: not fed
   int64_t completion_tokens = 0;                     // over all samples

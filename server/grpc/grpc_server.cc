@@ -34,8 +34,8 @@ GrpcServer::GrpcServer(const ServedModels* models, const GrpcServerOptions& opti
                 &calls_),
       multiplex_(models, options.max_multiplexed, &calls_),
       unknown_("admin-listen", {v1::AdminService::service_full_name()}, &calls_.callers,
-               options.request_log) {
-  calls_.request_log = options.request_log;
+               options.sinks) {
+  calls_.sinks = options.sinks;
 }
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModels* models,
@@ -64,8 +64,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Create(const ServedModel
         [connections](absl::string_view peer) { return connections->CutOff(peer); });
     counter = result->call_watch_->Counter();
   }
-  builder.SetContextAllocator(std::make_unique<CallContexts>(
-      std::move(counter), !options.listen.empty(), options.request_log));
+  builder.SetContextAllocator(
+      std::make_unique<CallContexts>(std::move(counter), !options.listen.empty(), options.sinks));
   builder.RegisterService(&result->inference_);
   builder.RegisterService(&result->sessions_);
   builder.RegisterService(&result->multiplex_);

@@ -40,7 +40,7 @@ struct GrpcServerOptions {
   std::string snapshot_key;                            // of the HMAC of snapshots; empty: none
   int64_t max_restore_bytes = int64_t{512} << 20;      // of all snapshots that are on their way in
   absl::Duration restore_timeout = absl::Seconds(30);  // RestoreOptions::timeout
-  RequestLog* request_log = nullptr;  // of calls over the socket; outlives the server
+  RequestSinks sinks;  // of calls over the socket; they outlive the server
 };
 
 // Thread: any, but Shutdown and the destructor once.

@@ -18,6 +18,7 @@
 #include "server/process/descriptors.h"
 #include "server/process/process_usage.h"
 #include "server/request_log/request_log.h"
+#include "server/tracing/tracer.h"
 
 namespace rivulet {
 namespace {
@@ -188,6 +189,13 @@ void AddRequestLog(const RequestLog* log, Page* page) {
   page->Count("rivulet_request_log_lines_total", {"failed"}, counts.failed);
 }
 
+void AddTracing(const Tracer* tracer, Page* page) {
+  const OtlpExporter::Counts counts = tracer == nullptr ? OtlpExporter::Counts() : tracer->counts();
+  page->Count("rivulet_trace_spans_total", {"sent"}, counts.sent);
+  page->Count("rivulet_trace_spans_total", {"dropped"}, counts.dropped);
+  page->Count("rivulet_trace_spans_total", {"failed"}, counts.failed);
+}
+
 void AddConnections(const ConnectionCounts& counts, Page* page) {
   page->Set("rivulet_connections", {}, counts.open);
   page->Set("rivulet_connections_limit", {}, counts.max_open);
@@ -221,7 +229,8 @@ std::vector<MetricFamily> CollectMetrics(const ServedModels& models, const Serve
     AddLoad(model.engine()->GetLoad(), name, &page);
   }
   AddErrors(calls.errors.counts(), &page);
-  AddRequestLog(calls.request_log, &page);
+  AddRequestLog(calls.sinks.log, &page);
+  AddTracing(calls.sinks.tracer, &page);
   AddConnections(calls.connections.counts(), &page);
   AddProcess(&page);
   return page.Take();

@@ -69,6 +69,9 @@ constexpr MetricInfo kMetrics[] = {
     {"rivulet_request_log_lines_total", kCounter, "result",
      "Lines of the request log: written, dropped because too many waited, or failed to be "
      "written."},
+    {"rivulet_trace_spans_total", kCounter, "result",
+     "Spans: sent, dropped because the collector was away or slow, or failed because it refused "
+     "them."},
     {"rivulet_connections", kGauge, "", "Open connections of clients."},
     {"rivulet_connections_limit", kGauge, "", "The most that may be open; 0: no limit."},
     {"rivulet_connections_accepted_total", kCounter, "", "Connections that were accepted."},

@@ -48,7 +48,7 @@ std::string FormatRequestLine(const RequestLine& line) {
   };
   put("request_id", line.request_id);
   put("method", line.method);
-  put("code", line.code);
+  if (line.code) put("code", absl::StatusCodeToString(*line.code));
   put("reason", line.reason);
   put("tenant", line.tenant);
   put("key", line.key);
@@ -90,11 +90,7 @@ RequestLog::~RequestLog() {
   if (fd_ >= 0) close(fd_);
 }
 
-bool RequestLog::Takes(bool error) const {
-  if (error || options_.sample >= 1) return true;
-  // 53 bits are what a double in [0, 1) has.
-  return static_cast<double>(RandomWord() >> 11) * 0x1p-53 < options_.sample;
-}
+bool RequestLog::Takes(bool error) const { return error || RandomFraction() < options_.sample; }
 
 void RequestLog::Add(RequestLine line) {
   bool first = false;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -24,13 +25,17 @@ namespace rivulet {
 struct RequestLine {
   absl::Time begin, end;  // of the handler; of the call, or of a member of a Multiplex
   std::string request_id;
-  const char* method = "";  // as in the API, "Generate"
-  std::string code;         // of gRPC, "OK"
-  std::string reason;       // of an error
-  std::string tenant, key;  // the key's name
+  // As in the API: "rivulet.v1.InferenceService" and "Generate". Without a service: a request of
+  // Multiplex, or an unknown method.
+  const char* service = "";
+  const char* method = "";
+  std::optional<absl::StatusCode> code;  // absent before the end
+  std::string reason;                    // of an error
+  std::string tenant, key;               // the key's name
   std::string model, session, trace_id, peer;
   std::optional<int64_t> prompt_tokens, generated_tokens;
-  std::optional<absl::Duration> queue_time, first_token_time;  // from the arrival at the engine on
+  std::optional<absl::Time> arrival;  // at the engine, from which on the times count
+  std::optional<absl::Duration> queue_time, first_token_time, engine_time;
 };
 
 // The line as JSON, without the newline.

@@ -17,7 +17,7 @@ LIST = GeneratedList(ROOT / "docs/api.md", "error reasons")
 LITERAL = re.compile(r'"([A-Z][A-Z0-9]*_[A-Z0-9_]+|CANCELLED|DRAINING|SHUTDOWN|UNKNOWN)"')
 # Names of status codes, which are the reasons of errors without one, and a macro of NVIDIA's.
 NOT_REASONS = {"INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED",
-               "FAILED_PRECONDITION", "OUT_OF_RANGE", "DATA_LOSS", "NOT_SERVING"}
+               "FAILED_PRECONDITION", "OUT_OF_RANGE", "DATA_LOSS", "NOT_SERVING", "OTEL_SERVICE_NAME"}
 
 
 def table(text):

@@ -37,12 +37,13 @@ LAYERS = {
     "server/sessions/": ["server/sessions/", "server/base/", "model/", "kernels/"],
     "server/engine/": ["server/engine/", "server/sessions/", "server/base/", "model/", "kernels/"],
     "server/grpc/": ["server/", "model/", "rivulet/v1/", "google/rpc/", "grpc/health/", "grpcpp/", "google/protobuf/"],
+    "server/tracing/": ["server/tracing/", "server/request_log/", "server/base/", "server/log.h", "model/", "opentelemetry/", "google/rpc/", "grpcpp/"],
     "server/": ["server/", "model/", "grpcpp/"],
     "client/cpp/": ["client/cpp/", "rivulet/", "google/rpc/", "grpcpp/", "google/protobuf/"],
     "client/cli/": ["client/", "rivulet/", "server/server.h", "server/config/model_description.h",
                     "server/config/server_config.h", "server/keys/", "server/log.h", "grpcpp/", "model/base/error.h", "model/base/file.h", "google/protobuf/"],
 }
-OURS = re.compile(r"^(kernels|model|server|client|tests|rivulet|google|grpcpp)/")
+OURS = re.compile(r"^(kernels|model|server|client|tests|rivulet|google|grpcpp|opentelemetry)/")
 
 
 def layering_errors(name, text):

@@ -398,6 +398,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   const absl::Time end = clock_();
   Usage& usage = request->usage;
   const Request::Times& times = request->times;
+  usage.arrival = times.arrival;
   usage.queue_time = times.admitted.value_or(end) - times.arrival;
   if (times.first_token) usage.first_token_time = *times.first_token - times.arrival;
   usage.total_time = end - times.arrival;

@@ -106,13 +106,13 @@ grpc::ServerUnaryReactor* AdminService::UnloadModel(grpc::CallbackServerContext*
   });
 }
 
-AdminServer::AdminServer(ModelControl* control, KeyRing* keys, RequestLog* request_log)
+AdminServer::AdminServer(ModelControl* control, KeyRing* keys, const RequestSinks& sinks)
     : callers_(keys),
       service_(control, &callers_),
       unknown_("listen",
                {v1::InferenceService::service_full_name(), v1::SessionService::service_full_name(),
                 v1::MultiplexService::service_full_name(), "grpc.health.v1.Health"},
-               &callers_, request_log) {}
+               &callers_, sinks) {}
 
 AdminServer::~AdminServer() { Shutdown(); }
 
@@ -120,8 +120,8 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* c
                                                                  const std::string& listen,
                                                                  const TlsFiles& tls,
                                                                  bool reflection, KeyRing* keys,
-                                                                 RequestLog* request_log) {
-  std::unique_ptr<AdminServer> result(new AdminServer(control, keys, request_log));
+                                                                 const RequestSinks& sinks) {
+  std::unique_ptr<AdminServer> result(new AdminServer(control, keys, sinks));
   const ListenerOptions options{listen,      "admin-listen", tls, reflection, kMaxMessageBytes,
                                 kMaxStreams, kMaxConnections};
   grpc::ServerBuilder builder;
@@ -129,7 +129,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* c
   GuardReflection(&result->callers_, nullptr, &builder);
   // What is served is told where it is served.
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
-  builder.SetContextAllocator(std::make_unique<CallContexts>(nullptr, true, request_log));
+  builder.SetContextAllocator(std::make_unique<CallContexts>(nullptr, true, sinks));
   builder.RegisterService(&result->service_);
   builder.RegisterCallbackGenericService(&result->unknown_);
   RIVULET_ASSIGN_OR_RETURN(result->listener_,

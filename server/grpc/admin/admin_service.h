@@ -21,7 +21,6 @@
 namespace rivulet {
 
 class Listener;
-class RequestLog;
 
 // What AdminService asks of its server. Both wait until all is done. Errors: as the RPCs'. Thread:
 // any.
@@ -71,15 +70,14 @@ class AdminService final : public RpcService {
 // Thread: any, but Shutdown and the destructor once.
 class AdminServer {
  public:
-  // Serves from its return on. `control`, `keys` (null: callers need none) and `request_log` (null:
-  // there is none) must outlive this object; `listen` is HOST:PORT. Errors: INVALID_ARGUMENT
-  // (address, TLS files), NOT_FOUND (TLS files), UNAVAILABLE (address in use or not of this
-  // machine).
+  // Serves from its return on. `control`, `keys` (null: callers need none) and what `sinks` names
+  // must outlive this object; `listen` is HOST:PORT. Errors: INVALID_ARGUMENT (address, TLS files),
+  // NOT_FOUND (TLS files), UNAVAILABLE (address in use or not of this machine).
   static absl::StatusOr<std::unique_ptr<AdminServer>> Create(ModelControl* control,
                                                              const std::string& listen,
                                                              const TlsFiles& tls, bool reflection,
                                                              KeyRing* keys,
-                                                             RequestLog* request_log);
+                                                             const RequestSinks& sinks);
   ~AdminServer();
 
   int port() const;
@@ -88,7 +86,7 @@ class AdminServer {
   void Shutdown();
 
  private:
-  AdminServer(ModelControl* control, KeyRing* keys, RequestLog* request_log);
+  AdminServer(ModelControl* control, KeyRing* keys, const RequestSinks& sinks);
 
   const Callers callers_;
   AdminService service_;

@@ -32,13 +32,14 @@ CallContext& CallContext::Of(grpc::CallbackServerContext* context) {
   std::abort();
 }
 
-void BeginRecord(grpc::CallbackServerContext* context, const char* method, RequestRecord* record) {
+void BeginRecord(grpc::CallbackServerContext* context, const MethodName& method,
+                 RequestRecord* record) {
   RequestRecord::Start start;
   const absl::string_view given = OnlyValue(*context, kRequestIdKey);
   start.id = IsRequestId(given) ? std::string(given) : NewRequestId();
-  if (record->log() != nullptr) {
+  if (record->sinks().any()) {
     start.method = method;
-    start.trace = ParseTraceParent(OnlyValue(*context, kTraceParentKey));
+    start.caller = ParseTraceParent(OnlyValue(*context, kTraceParentKey));
     // As events of the log have it: gRPC escapes the brackets of IPv6.
     start.peer = absl::StrReplaceAll(context->peer(), {{"%5B", "["}, {"%5D", "]"}});
   }
@@ -46,7 +47,7 @@ void BeginRecord(grpc::CallbackServerContext* context, const char* method, Reque
   context->AddTrailingMetadata(kRequestIdKey, record->id());
 }
 
-void CallContext::Begin(const char* method) {
+void CallContext::Begin(const MethodName& method) {
   if (with_id_) BeginRecord(this, method, &record_);
 }
 
@@ -67,14 +68,14 @@ void CallContext::BeforeMessage() {
 }
 
 CallContexts::CallContexts(std::unique_ptr<grpc::ContextAllocator> next, bool with_ids,
-                           RequestLog* log)
-    : next_(std::move(next)), with_ids_(with_ids), log_(log) {}
+                           const RequestSinks& sinks)
+    : next_(std::move(next)), with_ids_(with_ids), sinks_(sinks) {}
 
 CallContexts::~CallContexts() = default;
 
 grpc::CallbackServerContext* CallContexts::NewCallbackServerContext() {
   if (next_ != nullptr) next_->NewCallbackServerContext();
-  return new CallContext(with_ids_, log_);
+  return new CallContext(with_ids_, sinks_);
 }
 
 grpc::GenericCallbackServerContext* CallContexts::NewGenericCallbackServerContext() {

@@ -18,13 +18,13 @@ namespace rivulet {
 class CallContext final : public grpc::CallbackServerContext {
  public:
   // As CallContexts.
-  CallContext(bool with_id, RequestLog* log) : with_id_(with_id), record_(log) {}
+  CallContext(bool with_id, const RequestSinks& sinks) : with_id_(with_id), record_(sinks) {}
   // That of a call of RpcService. Ends the process where the server's builder had no CallContexts.
   static CallContext& Of(grpc::CallbackServerContext* context);
 
   // The handler begins. Where calls have ids, the call has one from now on, which its trailing
-  // metadata tell. `method`: a literal.
-  void Begin(const char* method);
+  // metadata tell.
+  void Begin(const MethodName& method);
   RequestRecord& record() { return record_; }
 
   // Who calls, found once for the call. RpcService sets it before it calls the handler; where the
@@ -48,17 +48,19 @@ class CallContext final : public grpc::CallbackServerContext {
   bool told_ = false;
 };
 
-// Begins the record of any call of `method`, a literal: the id is the value of the metadata
+// Begins the record of any call of `method`: the id is the value of the metadata
 // kRequestIdKey, or a new one where that is absent, repeated or no id (request_id.h).
-void BeginRecord(grpc::CallbackServerContext* context, const char* method, RequestRecord* record);
+void BeginRecord(grpc::CallbackServerContext* context, const MethodName& method,
+                 RequestRecord* record);
 
 // Makes the contexts of a server: for ServerBuilder::SetContextAllocator. Thread: any.
 class CallContexts final : public grpc::ContextAllocator {
  public:
   // `next`, which may be null, is told of each call too, and returns null. `with_ids`: calls have
-  // ids, which a server that only its own process reaches does without. `log`, which may be null,
-  // outlives the gRPC server: once gRPC is done with a call, its line is added there.
-  CallContexts(std::unique_ptr<grpc::ContextAllocator> next, bool with_ids, RequestLog* log);
+  // ids, which a server that only its own process reaches does without. What
+  // `sinks` names outlives the gRPC server: it is told of a call once gRPC is done with it.
+  CallContexts(std::unique_ptr<grpc::ContextAllocator> next, bool with_ids,
+               const RequestSinks& sinks);
   ~CallContexts() override;
 
   grpc::CallbackServerContext* NewCallbackServerContext() override;
@@ -69,7 +71,7 @@ class CallContexts final : public grpc::ContextAllocator {
  private:
   const std::unique_ptr<grpc::ContextAllocator> next_;
   const bool with_ids_;
-  RequestLog* const log_;
+  const RequestSinks sinks_;
 };
 
 }  // namespace rivulet

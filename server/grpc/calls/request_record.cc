@@ -9,63 +9,74 @@
 #include "server/sessions/session.h"
 
 namespace rivulet {
-namespace {
-
-constexpr char kOk[] = "OK";
-
-}  // namespace
-
-RequestRecord::RequestRecord(const RequestRecord& call, uint64_t member)
-    : log_(call.log_), id_(absl::StrCat(call.id_, "/", member)) {
-  if (log_ == nullptr) return;
+RequestRecord::RequestRecord(const RequestRecord& call, uint64_t member) : sinks_(call.sinks_) {
+  id_ = absl::StrCat(call.id_, "/", member);
+  if (!sinks_.any()) return;
+  if (call.caller_) {
+    if (call.trace_) trace_ = Tracer::BeginWithin(*call.trace_);
+  } else if (sinks_.tracer != nullptr) {
+    trace_ = sinks_.tracer->Begin(std::nullopt);
+  }
+  caller_ = call.caller_;
   RequestLine line;
   {
     MutexLock lock(&call.mutex_);
     line.tenant = call.line_.tenant;
     line.key = call.line_.key;
-    line.trace_id = call.line_.trace_id;
     line.peer = call.line_.peer;
   }
-  line.begin = absl::Now();
-  line.request_id = id_;
   line.method = "Generate";
-  MutexLock lock(&mutex_);
-  line_ = std::move(line);
+  Keep(std::move(line));
 }
 
 void RequestRecord::Begin(Start start) {
   id_ = std::move(start.id);
-  if (log_ == nullptr) return;
+  if (!sinks_.any()) return;
+  if (sinks_.tracer != nullptr) trace_ = sinks_.tracer->Begin(start.caller);
+  caller_ = std::move(start.caller);
+  RequestLine line;
+  line.service = start.method.service;
+  line.method = start.method.method;
+  line.peer = std::move(start.peer);
+  Keep(std::move(line));
+}
+
+void RequestRecord::Keep(RequestLine line) {
+  kept_ = sinks_.log != nullptr || trace_.has_value();
+  if (!kept_) return;
+  line.begin = absl::Now();
+  line.request_id = id_;
+  if (trace_) {
+    line.trace_id = trace_->trace_id;
+  } else if (caller_) {
+    line.trace_id = caller_->trace_id;
+  }
   MutexLock lock(&mutex_);
-  line_.begin = absl::Now();
-  line_.request_id = id_;
-  line_.method = start.method;
-  if (start.trace) line_.trace_id = std::move(start.trace->trace_id);
-  line_.peer = std::move(start.peer);
+  line_ = std::move(line);
 }
 
 void RequestRecord::SetCaller(const Caller& caller) {
-  if (log_ == nullptr) return;
+  if (!kept_) return;
   MutexLock lock(&mutex_);
   line_.tenant = caller.tenant;
   if (caller.key != nullptr) line_.key = caller.key->name;
 }
 
 void RequestRecord::SetModel(absl::string_view name) {
-  if (log_ == nullptr) return;
+  if (!kept_) return;
   MutexLock lock(&mutex_);
   line_.model = std::string(name);
 }
 
 void RequestRecord::SetSession(absl::string_view id) {
-  if (log_ == nullptr || !SessionId::Parse(id)) return;
+  if (!kept_ || !SessionId::Parse(id)) return;
   MutexLock lock(&mutex_);
   line_.session = std::string(id);
 }
 
 void RequestRecord::SetUsage(const Usage& usage) {
   SetScored(usage);
-  if (log_ == nullptr) return;
+  if (!kept_) return;
   MutexLock lock(&mutex_);
   line_.generated_tokens = usage.completion_tokens;
   if (usage.first_token_time > absl::ZeroDuration())
@@ -73,24 +84,26 @@ void RequestRecord::SetUsage(const Usage& usage) {
 }
 
 void RequestRecord::SetScored(const Usage& usage) {
-  if (log_ == nullptr) return;
+  if (!kept_) return;
   MutexLock lock(&mutex_);
   line_.prompt_tokens = usage.prompt_tokens;
+  line_.arrival = usage.arrival;
   line_.queue_time = usage.queue_time;
+  line_.engine_time = usage.total_time;
 }
 
 void RequestRecord::NoteEnd(const absl::Status& status) {
-  if (log_ == nullptr) return;
+  if (!kept_) return;
   MutexLock lock(&mutex_);
-  if (!line_.code.empty() && line_.code != kOk) return;
-  line_.code = absl::StatusCodeToString(WireCode(status));
+  if (line_.code.value_or(absl::StatusCode::kOk) != absl::StatusCode::kOk) return;
+  line_.code = WireCode(status);
   line_.reason = status.ok() ? "" : WireReason(status);
 }
 
 void RequestRecord::SetCut(absl::StatusCode code, absl::string_view reason) {
-  if (log_ == nullptr) return;
+  if (!kept_) return;
   MutexLock lock(&mutex_);
-  line_.code = absl::StatusCodeToString(code);
+  line_.code = code;
   line_.reason = std::string(reason);
 }
 
@@ -106,11 +119,12 @@ void RequestRecord::End(const absl::Status& status, ErrorCounts* errors,
 }
 
 void RequestRecord::Write() {
-  if (log_ == nullptr || id_.empty()) return;
+  if (!kept_) return;
   MutexLock lock(&mutex_);
-  if (!log_->Takes(line_.code != kOk)) return;
   line_.end = absl::Now();
-  log_->Add(std::move(line_));
+  if (trace_) sinks_.tracer->End(*trace_, line_);
+  if (sinks_.log == nullptr || !sinks_.log->Takes(line_.code != absl::StatusCode::kOk)) return;
+  sinks_.log->Add(std::move(line_));
 }
 
 }  // namespace rivulet

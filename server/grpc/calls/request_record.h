@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RequestRecord: what is known of one request, for whoever reports errors and for the request log.
+// RequestRecord: what is known of one request, for whoever reports errors, for the request log and
+// for tracing.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -19,28 +20,38 @@
 #include "server/grpc/calls/server_calls.h"
 #include "server/request_log/request_log.h"
 #include "server/tracing/trace_context.h"
+#include "server/tracing/tracer.h"
 
 namespace rivulet {
 
-// Without a log it keeps the id alone. Thread: any, but Begin, which comes first.
+// Of what service; "" for a request of Multiplex and for a method that no service has. Both live
+// for ever.
+struct MethodName {
+  const char* service;
+  const char* method;
+};
+
+// Where neither the log nor a trace takes it, it keeps the id alone. Thread: any, but Begin, which
+// comes first.
 class RequestRecord {
  public:
-  // `log` is borrowed and outlives this; null: there is none.
-  explicit RequestRecord(RequestLog* log) : log_(log) {}
+  // What `sinks` names outlives this.
+  explicit RequestRecord(const RequestSinks& sinks) : sinks_(sinks) {}
   // Of a request `member` within `call`, a call that has begun; a Generate. It begins now. Its id
-  // is "<id of the call>/<member>"; caller, trace and peer are those of the call.
+  // is "<id of the call>/<member>"; caller and peer are those of the call. It is part of the call's
+  // trace where the client began that; else it is traced or not as a call without traceparent.
   RequestRecord(const RequestRecord& call, uint64_t member);
 
-  // What the record of a request begins with. `method`: a literal.
+  // What the record of a request begins with.
   struct Start {
     std::string id;
-    const char* method = "";
-    std::optional<TraceContext> trace;
+    MethodName method = {"", ""};
+    std::optional<TraceContext> caller;  // its traceparent
     std::string peer;
   };
   void Begin(Start start);
 
-  RequestLog* log() const { return log_; }
+  const RequestSinks& sinks() const { return sinks_; }
   // "" before Begin.
   const std::string& id() const { return id_; }
 
@@ -62,14 +73,18 @@ class RequestRecord {
   // Its client was cut off, and sees this error in place of the end that it has been given.
   void SetCut(absl::StatusCode code, absl::string_view reason);
 
-  // All is said and done: adds the line to the log, unless the request has not begun.
+  // All is said and done: tells the log and the trace, unless the request has not begun.
   void Write();
 
  private:
+  void Keep(RequestLine line);
   void NoteEnd(const absl::Status& status);
 
-  RequestLog* const log_;
+  const RequestSinks sinks_;
   std::string id_;
+  std::optional<TraceContext> caller_;
+  std::optional<RequestTrace> trace_;  // absent: not traced
+  bool kept_ = false;                  // the log or the trace takes it
   mutable Mutex mutex_;
   RequestLine line_ ABSL_GUARDED_BY(mutex_);
 };

@@ -131,9 +131,9 @@ class RpcService : public grpc::Service {
             }));
   }
 
-  static CallContext* Begin(Context* context, const char* method) {
+  CallContext* Begin(Context* context, const char* method) const {
     CallContext& call = CallContext::Of(context);
-    call.Begin(method);
+    call.Begin({descriptor_->full_name().c_str(), method});
     return &call;
   }
   template <typename Request, typename Reply>

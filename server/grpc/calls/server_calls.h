@@ -18,6 +18,7 @@
 namespace rivulet {
 
 class RequestLog;
+class Tracer;
 
 // How often clients were told an error, by its code and the reason of its ErrorInfo; there are as
 // many as the server's code has. Only errors take the lock. Thread: any.
@@ -39,6 +40,14 @@ class ErrorCounts {
   Counts counts_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Where what is known of a request goes at its end. Borrowed; null: nowhere.
+struct RequestSinks {
+  RequestLog* log = nullptr;
+  Tracer* tracer = nullptr;
+
+  bool any() const { return log != nullptr || tracer != nullptr; }
+};
+
 struct ServerCalls {
   explicit ServerCalls(KeyRing* keys) : callers(keys) {}  // borrowed, or null
 
@@ -46,7 +55,7 @@ struct ServerCalls {
   ErrorCounts errors;
   Connections connections;
   Callers callers;
-  RequestLog* request_log = nullptr;  // borrowed; null: there is none
+  RequestSinks sinks;
 };
 
 }  // namespace rivulet

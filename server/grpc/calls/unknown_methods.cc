@@ -15,9 +15,10 @@ namespace {
 
 class Refusal final : public grpc::ServerGenericBidiReactor {
  public:
-  Refusal(grpc::GenericCallbackServerContext* context, const absl::Status& status, RequestLog* log)
-      : record_(log) {
-    BeginRecord(context, "unknown", &record_);  // its name may be any text
+  Refusal(grpc::GenericCallbackServerContext* context, const absl::Status& status,
+          const RequestSinks& sinks)
+      : record_(sinks) {
+    BeginRecord(context, {"", "unknown"}, &record_);  // its name may be any text
     Finish(record_.End(status, nullptr));
   }
   void OnDone() override {
@@ -32,9 +33,9 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
 }  // namespace
 
 UnknownMethods::UnknownMethods(const char* setting, std::initializer_list<const char*> services,
-                               const Callers* callers, RequestLog* log)
+                               const Callers* callers, const RequestSinks& sinks)
     : callers_(callers),
-      log_(log),
+      sinks_(sinks),
       setting_(setting),
       services_(services.begin(), services.end()) {}
 
@@ -43,7 +44,7 @@ grpc::ServerGenericBidiReactor* UnknownMethods::CreateReactor(
   const CallNote note("unknown method");
   if (const absl::Status refused = callers_->Check(context->client_metadata(), Role::kClient);
       !refused.ok()) {
-    return new Refusal(context, refused, log_);
+    return new Refusal(context, refused, sinks_);
   }
   // "/package.Service/Method"
   const absl::string_view method = absl::StripPrefix(context->method(), "/");
@@ -56,7 +57,7 @@ grpc::ServerGenericBidiReactor* UnknownMethods::CreateReactor(
   return new Refusal(context,
                      MakeError(absl::StatusCode::kUnimplemented, message,
                                {is_elsewhere ? "SERVICE_ELSEWHERE" : "METHOD_UNKNOWN", "", {}}),
-                     log_);
+                     sinks_);
 }
 
 }  // namespace rivulet

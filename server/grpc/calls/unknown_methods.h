@@ -11,25 +11,24 @@
 #include <string>
 
 #include "server/grpc/calls/caller.h"
+#include "server/grpc/calls/server_calls.h"
 
 namespace rivulet {
-
-class RequestLog;
 
 // Thread: any. Outlives the gRPC server that it is registered with.
 class UnknownMethods final : public grpc::CallbackGenericService {
  public:
   // `services`: full names of services that are served on the listener of setting `setting`
-  // instead. `callers`: who is told so. `log` may be null. Both outlive this object.
+  // instead. `callers`: who is told so. It and what `sinks` names outlive this object.
   UnknownMethods(const char* setting, std::initializer_list<const char*> services,
-                 const Callers* callers, RequestLog* log);
+                 const Callers* callers, const RequestSinks& sinks);
 
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override;
 
  private:
   const Callers* const callers_;
-  RequestLog* const log_;
+  const RequestSinks sinks_;
   const std::string setting_;
   const std::set<std::string, std::less<>> services_;
 };

@@ -77,10 +77,16 @@ std::string Written(absl::Time time) {
 
 }  // namespace
 
+absl::StatusOr<std::string> ReadAuthorities(const char* setting, const std::string& path) {
+  const PemFile file{setting, path};
+  RIVULET_ASSIGN_OR_RETURN(std::string text, file.Read());
+  RIVULET_RETURN_IF_ERROR(FirstCertificate(file, text).status());
+  return text;
+}
+
 absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now) {
   const PemFile cert{"tls-cert", files.cert};
   const PemFile key{"tls-key", files.key};
-  const PemFile client_ca{"tls-client-ca", files.client_ca};
   TlsIdentity identity;
   RIVULET_ASSIGN_OR_RETURN(identity.cert, cert.Read());
   RIVULET_ASSIGN_OR_RETURN(identity.key, key.Read());
@@ -97,8 +103,7 @@ absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now) 
   const absl::Time begins = ToTime(X509_get0_notBefore(certificate.get()));
   if (now < begins) return cert.Error(absl::StrCat("is not valid before ", Written(begins)));
   if (!files.client_ca.empty()) {
-    RIVULET_ASSIGN_OR_RETURN(identity.client_ca, client_ca.Read());
-    RIVULET_RETURN_IF_ERROR(FirstCertificate(client_ca, identity.client_ca).status());
+    RIVULET_ASSIGN_OR_RETURN(identity.client_ca, ReadAuthorities("tls-client-ca", files.client_ca));
   }
   return identity;
 }

@@ -36,6 +36,10 @@ struct TlsIdentity {
 // `now`.
 absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now);
 
+// The certificates of authorities in the file that `setting` names. Errors: INVALID_ARGUMENT or
+// NOT_FOUND, as ReadTlsFiles.
+absl::StatusOr<std::string> ReadAuthorities(const char* setting, const std::string& path);
+
 // Files that others replace while the server runs. A change that cannot be used is logged
 // (tls_reload_failed) and leaves the identity as it was. Thread: any.
 class TlsReloader {

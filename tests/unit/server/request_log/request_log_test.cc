@@ -44,7 +44,7 @@ class RequestLogTest : public ::testing::Test {
   static RequestLine Line(const std::string& id) {
     RequestLine line;
     line.request_id = id;
-    line.code = "OK";
+    line.code = absl::StatusCode::kOk;
     return line;
   }
   static std::vector<std::string> LinesOf(const std::filesystem::path& path) {
@@ -74,7 +74,7 @@ TEST(RequestLineTest, SaysWhatIsKnown) {
   line.end = absl::FromUnixMillis(1763843467123);
   line.request_id = "id";
   line.method = "Generate";
-  line.code = "OK";
+  line.code = absl::StatusCode::kOk;
   line.model = "m";
   line.tenant = "t";
   line.key = "k";
@@ -99,7 +99,7 @@ TEST(RequestLineTest, LeavesOutWhatIsNot) {
   line.begin = line.end = absl::UnixEpoch();
   line.request_id = "id";
   line.method = "ListModels";
-  line.code = "UNAVAILABLE";
+  line.code = absl::StatusCode::kUnavailable;
   line.reason = "DRAINING";
   EXPECT_EQ(FormatRequestLine(line),
             R"({"ts":"1970-01-01T00:00:00.000Z","event":"request","request_id":"id",)"

@@ -54,7 +54,7 @@ class AdminServiceTest : public ::testing::Test {
   AdminServiceTest() {
     auto server =
         AdminServer::Create(&control_, "127.0.0.1:0", {}, /*reflection=*/false, /*keys=*/nullptr,
-                            /*request_log=*/nullptr);
+                            /*sinks=*/{});
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     stub_ = v1::AdminService::NewStub(grpc::CreateChannel(
