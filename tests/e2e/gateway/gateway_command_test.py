@@ -161,6 +161,16 @@ class ErrorsTest(unittest.TestCase):
         self.assertEqual(len({none, first, other}), 3)
         self.assertNotIn("a-key", first + other)
 
+    def test_the_traceparent_is_passed_on(self):
+        self.server.generate = lambda context: iter(WHOLE)
+        begin = len(self.server.requests)
+        traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        for value in (None, traceparent, "\u00e9".encode("latin-1"), "two words"):
+            status, _, _ = self.post(headers={} if value is None else {"traceparent": value})
+            self.assertEqual(status, 200)
+        passed = [metadata.get("traceparent") for metadata in self.server.metadata[begin:]]
+        self.assertEqual(passed, [None, traceparent, None, None])
+
     def test_a_key_that_no_header_of_grpc_can_hold_is_refused_and_not_repeated(self):
         status, _, answer = self.post(headers={"Authorization": "Bearer \u00e9-secret".encode("latin-1")})
         self.assertEqual((status, json.loads(answer)["error"]["code"]), (401, "UNAUTHENTICATED"))

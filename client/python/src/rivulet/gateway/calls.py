@@ -50,6 +50,12 @@ def _authorization(request: Request) -> str:
     return str(value)
 
 
+def _trace(request: Request) -> dict[str, str]:
+    """The header traceparent, as metadata. One that gRPC cannot carry, or a second one, is as good as none."""
+    values = request.headers.getlist("traceparent")
+    return {"traceparent": values[0]} if len(values) == 1 and re.fullmatch(r"[!-~]+", values[0]) else {}
+
+
 def _salt(authorization: str) -> str:
     """Callers with different keys share no cached prompts. Not the hash that a server compares keys by."""
     if not authorization:
@@ -159,7 +165,8 @@ def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Any]]:
         names: dict[str, str] = {}
         try:
             authorization = _authorization(request)
-            options: CallOptions = {"metadata": {"authorization": authorization} if authorization else {}}
+            key = {"authorization": authorization} if authorization else {}
+            options: CallOptions = {"metadata": key | _trace(request)}
             body = await _read_body(request)
             cache = PromptCache(salt=_salt(authorization))
             state = request.app.state
