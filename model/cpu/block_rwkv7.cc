@@ -23,7 +23,7 @@ namespace {
 
 using kernels::PaddedColumns;
 
-enum Mix { kMixR, kMixW, kMixK, kMixV, kMixA, kMixG };
+enum MixRow { kMixR, kMixW, kMixK, kMixV, kMixA, kMixG };
 
 // Where r, k, v lie in `in`, and the first halves of the low-rank products in `low`.
 struct Columns {
@@ -56,7 +56,7 @@ void Shift(const BlockPass& p, const Rwkv7Layer& own, int index) {
 // All products of the six mixes. Ends with a barrier.
 void Project(const BlockPass& p, const BlockLayer& layer, const Columns& at, bool with_v_mix) {
   const Rwkv7Layer& own = *layer.rwkv7;
-  const auto product = [&](const CpuMatrix& m, Mix mix, float* y, int ldy) {
+  const auto product = [&](const CpuMatrix& m, MixRow mix, float* y, int ldy) {
     p.Product(m, p.a.mix.data + mix * p.a.h.ld, p.a.mix.ld, y, ldy, p.rows);
   };
   product(own.r, kMixR, p.a.in.data, p.a.in.ld);

@@ -9,7 +9,7 @@ namespace {
 
 using kernels::PaddedColumns;
 
-enum Mix { kMixR, kMixW, kMixK, kMixV, kMixA, kMixG };
+enum MixRow { kMixR, kMixW, kMixK, kMixV, kMixA, kMixG };
 
 // Where r, k, v lie in `in`, and the first halves of the low-rank products in `low`.
 struct Columns {
@@ -25,7 +25,7 @@ struct Columns {
 // All products of the six mixes.
 absl::Status Project(const CudaBlockPass& p, const CudaRwkv7Layer& own, const Columns& at,
                      bool with_v_mix) {
-  const auto product = [&](const kernels::CudaMatrix& m, Mix mix, const CudaBlockPass::Array& y,
+  const auto product = [&](const kernels::CudaMatrix& m, MixRow mix, const CudaBlockPass::Array& y,
                            int column) {
     return p.Product(m, p.a.mix.data + mix * p.a.h.ld, p.a.mix.ld, y.data + column, y.ld);
   };

@@ -13,16 +13,13 @@
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
+#include "model/weights/safetensors_header.h"
 
 namespace rivulet {
 namespace {
 
 constexpr size_t kMaxIndexBytes = size_t{64} << 20;
 constexpr char kOneFile[] = "model.safetensors", kIndex[] = "model.safetensors.index.json";
-
-absl::Status Corrupt(absl::string_view message) {
-  return MakeError(absl::StatusCode::kDataLoss, message, {"CORRUPT_WEIGHTS", "", {}});
-}
 
 bool Exists(const std::string& path) {
   struct stat info = {};
@@ -38,15 +35,15 @@ absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
   const auto on_member = [&map](const std::string& key, const JsonValue& value) -> absl::Status {
     if (key != "weight_map") return absl::OkStatus();
     if (value.kind != JsonValue::Kind::kObject) {
-      return Corrupt(absl::StrCat("weight_map is ", Describe(value), ", not an object"));
+      return CorruptWeights(absl::StrCat("weight_map is ", Describe(value), ", not an object"));
     }
     for (size_t i = 0; i < value.items.size(); ++i) {
       const std::string& file = value.items[i].text;
       // A name of a file, and of no other directory's.
       if (!absl::EndsWith(file, ".safetensors") || absl::StrContains(file, '/')) {
-        return Corrupt(absl::StrCat("weight_map: tensor ", Quoted(value.keys[i]), " is in ",
-                                    Describe(value.items[i]),
-                                    "; allowed: a file of this directory, *.safetensors"));
+        return CorruptWeights(absl::StrCat("weight_map: tensor ", Quoted(value.keys[i]), " is in ",
+                                           Describe(value.items[i]),
+                                           "; allowed: a file of this directory, *.safetensors"));
       }
       map.emplace(value.keys[i], file);
     }
@@ -54,9 +51,9 @@ absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
   };
   const JsonLimits limits{.max_values = size_t{1} << 20};
   const absl::Status parsed = ParseStrictJsonMembers(text, limits, on_member);
-  if (absl::IsInvalidArgument(parsed)) return Corrupt(parsed.message());
+  if (absl::IsInvalidArgument(parsed)) return CorruptWeights(parsed.message());
   RIVULET_RETURN_IF_ERROR(parsed);
-  if (map.empty()) return Corrupt("weight_map is missing or empty");
+  if (map.empty()) return CorruptWeights("weight_map is missing or empty");
   return map;
 }
 
@@ -82,8 +79,9 @@ absl::Status CheckpointTensors::Add(const std::string& directory, const std::str
   if (!file.ok()) return Annotate(file.status(), absl::StrCat(shown, "/", name));
   for (const auto& [tensor, entry] : (*file)->tensors()) {
     if (!by_tensor_.emplace(tensor, file->get()).second) {
-      return Annotate(Corrupt(absl::StrCat("tensor ", Quoted(tensor), " is in another shard too")),
-                      absl::StrCat(shown, "/", name));
+      return Annotate(
+          CorruptWeights(absl::StrCat("tensor ", Quoted(tensor), " is in another shard too")),
+          absl::StrCat(shown, "/", name));
     }
   }
   files_.emplace(name, *std::move(file));
@@ -112,14 +110,15 @@ absl::StatusOr<std::unique_ptr<const CheckpointTensors>> CheckpointTensors::Open
     const auto found = checkpoint->by_tensor_.find(tensor);
     const WeightsFile* const shard = checkpoint->files_.at(file).get();
     if (found == checkpoint->by_tensor_.end() || found->second != shard) {
-      return Annotate(Corrupt(absl::StrCat("tensor ", Quoted(tensor), " is not in ", Quoted(file))),
-                      index_shown);
+      return Annotate(
+          CorruptWeights(absl::StrCat("tensor ", Quoted(tensor), " is not in ", Quoted(file))),
+          index_shown);
     }
   }
   for (const auto& [tensor, file] : checkpoint->by_tensor_) {
     if (map->find(tensor) != map->end()) continue;
-    return Annotate(Corrupt(absl::StrCat("a shard holds tensor ", Quoted(tensor),
-                                         ", which weight_map does not list")),
+    return Annotate(CorruptWeights(absl::StrCat("a shard holds tensor ", Quoted(tensor),
+                                                ", which weight_map does not list")),
                     index_shown);
   }
   return std::unique_ptr<const CheckpointTensors>(std::move(checkpoint));

@@ -16,7 +16,7 @@
 namespace rivulet {
 namespace {
 
-constexpr size_t kMaxIndexBytes = size_t{16} << 20;
+constexpr size_t kMaxForeignIndexBytes = size_t{16} << 20;
 constexpr char kFla[] = "flash-linear-attention", kTransformers[] = "transformers";
 
 // A family has all tensors of `has` and none of `lacks`; "*" stands for the layer's number.
@@ -84,7 +84,7 @@ std::string WithoutLayer(absl::string_view name) {
 
 std::vector<std::string> NamesOfIndex(const std::string& path) {
   std::vector<std::string> names;
-  const auto text = ReadSmallFile(path, kMaxIndexBytes);
+  const auto text = ReadSmallFile(path, kMaxForeignIndexBytes);
   if (!text.ok()) return names;
   const auto on_member = [&names](const std::string& key, const JsonValue& value) {
     if (key == "weight_map") names = value.keys;

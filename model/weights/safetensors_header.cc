@@ -18,12 +18,8 @@ constexpr size_t kMaxNameBytes = 512;
 constexpr size_t kMaxDims = 8;
 constexpr char kMetadata[] = "__metadata__";
 
-absl::Status Corrupt(absl::string_view message) {
-  return MakeError(absl::StatusCode::kDataLoss, message, {"CORRUPT_WEIGHTS", "", {}});
-}
-
 absl::Status BadTensor(absl::string_view name, absl::string_view message) {
-  return Corrupt(absl::StrCat("tensor ", Quoted(name), ": ", message));
+  return CorruptWeights(absl::StrCat("tensor ", Quoted(name), ": ", message));
 }
 
 std::string ShapeText(std::span<const int64_t> shape) {
@@ -32,13 +28,13 @@ std::string ShapeText(std::span<const int64_t> shape) {
 
 absl::Status CheckMetadata(const JsonValue& value) {
   if (value.kind != JsonValue::Kind::kObject) {
-    return Corrupt(absl::StrCat("header: __metadata__ is ", Describe(value),
-                                "; allowed: an object of strings"));
+    return CorruptWeights(absl::StrCat("header: __metadata__ is ", Describe(value),
+                                       "; allowed: an object of strings"));
   }
   for (size_t i = 0; i < value.items.size(); ++i) {
     if (value.items[i].kind != JsonValue::Kind::kString) {
-      return Corrupt(absl::StrCat("header: __metadata__ ", Quoted(value.keys[i]), " is ",
-                                  Describe(value.items[i]), "; allowed: a string"));
+      return CorruptWeights(absl::StrCat("header: __metadata__ ", Quoted(value.keys[i]), " is ",
+                                         Describe(value.items[i]), "; allowed: a string"));
     }
   }
   return absl::OkStatus();
@@ -161,19 +157,19 @@ absl::Status CheckContiguous(const TensorEntries& entries, uint64_t data_bytes) 
     filled = entry.end;
   }
   if (filled == data_bytes) return absl::OkStatus();
-  return Corrupt(absl::StrCat("the file holds ", data_bytes - filled,
-                              " bytes that belong to no tensor, after the last one"));
+  return CorruptWeights(absl::StrCat("the file holds ", data_bytes - filled,
+                                     " bytes that belong to no tensor, after the last one"));
 }
 
 absl::Status CheckForm(absl::string_view header) {
   if (header.empty() || header.front() != '{') {
-    return Corrupt(absl::StrCat("header: begins with ", Quoted(header.substr(0, 1)),
-                                "; allowed: \"{\", without white space before it"));
+    return CorruptWeights(absl::StrCat("header: begins with ", Quoted(header.substr(0, 1)),
+                                       "; allowed: \"{\", without white space before it"));
   }
   const size_t last = header.find_last_not_of(' ');
   if (header[last] != '}') {
-    return Corrupt(absl::StrCat("header: ends with ", Quoted(header.substr(last, 1)),
-                                "; allowed: \"}\" and spaces after it"));
+    return CorruptWeights(absl::StrCat("header: ends with ", Quoted(header.substr(last, 1)),
+                                       "; allowed: \"}\" and spaces after it"));
   }
   return absl::OkStatus();
 }
@@ -201,13 +197,17 @@ absl::StatusOr<TensorEntries> Parse(absl::string_view header, uint64_t data_byte
   };
   const absl::Status parsed = ParseStrictJsonMembers(header, JsonLimits{}, on_member);
   if (absl::IsInvalidArgument(parsed)) {
-    return Corrupt(absl::StrCat("header: ", parsed.message()));
+    return CorruptWeights(absl::StrCat("header: ", parsed.message()));
   }
   RIVULET_RETURN_IF_ERROR(parsed);
   return entries;
 }
 
 }  // namespace
+
+absl::Status CorruptWeights(absl::string_view message) {
+  return MakeError(absl::StatusCode::kDataLoss, message, {"CORRUPT_WEIGHTS", "", {}});
+}
 
 absl::StatusOr<TensorEntries> ParseSafetensorsHeader(absl::string_view header, uint64_t data_bytes,
                                                      std::span<const TensorSpec> expected) {

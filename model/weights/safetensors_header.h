@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/config.h"
@@ -19,6 +20,9 @@ enum class DType : uint8_t { kF32, kF16, kBF16 };
 constexpr size_t SizeOf(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+
+// DATA_LOSS (CORRUPT_WEIGHTS): the files of a checkpoint are not what their format says.
+absl::Status CorruptWeights(absl::string_view message);
 
 // Where one tensor lies.
 struct TensorEntry {

@@ -27,10 +27,6 @@ static_assert(std::endian::native == std::endian::little, "safetensors files are
 constexpr uint64_t kLengthBytes = 8;  // the header's length, before the header
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
-absl::Status Corrupt(absl::string_view message) {
-  return MakeError(absl::StatusCode::kDataLoss, message, {"CORRUPT_WEIGHTS", "", {}});
-}
-
 int64_t MtimeNs(const struct stat& info) {
   return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
 }
@@ -85,8 +81,9 @@ absl::Status CheckFinite(absl::string_view name, DType dtype, const char* bytes,
     float value = 0;
     Decode(dtype, bytes + i * SizeOf(dtype), 1, &value);
     if (std::isfinite(value)) continue;
-    return Corrupt(absl::StrCat("tensor ", Quoted(name), ": the weight at index ", first_index + i,
-                                " is ", value, "; allowed: finite numbers"));
+    return CorruptWeights(absl::StrCat("tensor ", Quoted(name), ": the weight at index ",
+                                       first_index + i, " is ", value,
+                                       "; allowed: finite numbers"));
   }
   return absl::OkStatus();
 }
@@ -144,23 +141,24 @@ WeightsFile::~WeightsFile() {
 
 absl::StatusOr<std::string> WeightsFile::ReadHeader() const {
   if (size_ < kLengthBytes) {
-    return Corrupt(absl::StrCat("header: the file has ", size_,
-                                " bytes; allowed: at least 8, the length of the header"));
+    return CorruptWeights(absl::StrCat("header: the file has ", size_,
+                                       " bytes; allowed: at least 8, the length of the header"));
   }
   uint64_t length = 0;
   char bytes[kLengthBytes];
   RIVULET_RETURN_IF_ERROR(ReadBytes(0, bytes));
   std::memcpy(&length, bytes, sizeof(length));
   if (std::memcmp(bytes, "version ", sizeof(bytes)) == 0) {  // "version https://git-lfs..."
-    return Corrupt("this is a pointer of Git LFS, not the weights; \"git lfs pull\" fetches them");
+    return CorruptWeights(
+        "this is a pointer of Git LFS, not the weights; \"git lfs pull\" fetches them");
   }
   if (length > kMaxHeaderBytes) {
-    return Corrupt(absl::StrCat("header: its length is ", length, " bytes; allowed: at most ",
-                                kMaxHeaderBytes));
+    return CorruptWeights(absl::StrCat("header: its length is ", length,
+                                       " bytes; allowed: at most ", kMaxHeaderBytes));
   }
   if (length > size_ - kLengthBytes) {
-    return Corrupt(absl::StrCat("header: its length is ", length, " bytes, but only ",
-                                size_ - kLengthBytes, " follow in the file"));
+    return CorruptWeights(absl::StrCat("header: its length is ", length, " bytes, but only ",
+                                       size_ - kLengthBytes, " follow in the file"));
   }
   std::string header(static_cast<size_t>(length), '\0');
   RIVULET_RETURN_IF_ERROR(ReadBytes(kLengthBytes, header));
@@ -174,9 +172,9 @@ absl::Status WeightsFile::ReadBytes(uint64_t offset, std::span<char> out) const 
     if (got > 0) {
       done += static_cast<size_t>(got);
     } else if (got == 0) {
-      return Corrupt("the file became shorter while it was read");
+      return CorruptWeights("the file became shorter while it was read");
     } else if (errno != EINTR) {
-      return Corrupt(absl::StrCat("cannot be read: ", std::strerror(errno)));
+      return CorruptWeights(absl::StrCat("cannot be read: ", std::strerror(errno)));
     }
   }
   return CheckUnchanged();
@@ -184,11 +182,11 @@ absl::Status WeightsFile::ReadBytes(uint64_t offset, std::span<char> out) const 
 
 absl::Status WeightsFile::CheckUnchanged() const {
   struct stat info = {};
-  if (fstat(fd_, &info) != 0) return Corrupt(absl::StrCat("fstat: ", std::strerror(errno)));
+  if (fstat(fd_, &info) != 0) return CorruptWeights(absl::StrCat("fstat: ", std::strerror(errno)));
   if (static_cast<uint64_t>(info.st_size) == size_ && MtimeNs(info) == mtime_ns_) {
     return absl::OkStatus();
   }
-  return Corrupt("the file changed after it was opened");
+  return CorruptWeights("the file changed after it was opened");
 }
 
 absl::StatusOr<std::string> WeightsFile::Sha256() const {

@@ -13,14 +13,12 @@
 namespace rivulet {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 double Seconds(const google::protobuf::Duration& duration) {
   return static_cast<double>(duration.seconds()) + duration.nanos() / 1e9;
 }
 
-std::string Line(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+std::string Line(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 // The names of ModelLoad.
@@ -57,7 +55,7 @@ std::string ModelJson(const v1::ModelLoad& load) {
 }
 
 std::string ServerJson(const v1::ServerLoad& load) {
-  Json refusals = Json::object();
+  nlohmann::ordered_json refusals = nlohmann::ordered_json::object();
   for (const auto& [reason, count] : load.refusals()) refusals[reason] = count;
   return Line({{"server",
                 {{"connections", load.connections()},

@@ -15,7 +15,8 @@ namespace rivulet {
 namespace {
 
 // The names that a command is about: the one asked for, or all.
-absl::StatusOr<std::vector<std::string>> ModelNames(const Target& target, const CallOptions& call) {
+absl::StatusOr<std::vector<std::string>> NamesToShow(const Target& target,
+                                                     const CallOptions& call) {
   if (!target.model_name().empty()) return std::vector<std::string>{target.model_name()};
   const absl::StatusOr<v1::ListModelsReply> reply = target.client().ListModels(call);
   if (!reply.ok()) return reply.status();
@@ -146,7 +147,7 @@ absl::StatusOr<std::string> RunModels(const ModelsOptions& options) {
   if (!target.ok()) return target.status();
   if (options.action == ModelsAction::kLoad) return Load(options, *target);
   if (options.action == ModelsAction::kUnload) return Unload(options, *target);
-  const absl::StatusOr<std::vector<std::string>> names = ModelNames(*target, {});
+  const absl::StatusOr<std::vector<std::string>> names = NamesToShow(*target, {});
   if (!names.ok()) return names.status();
   std::vector<std::vector<std::string>> rows = {
       {"NAME", "CONTENT", "PARAMETERS", "STATE", "SLOTS", "BACKEND", "WEIGHTS SHA-256"}};
@@ -172,7 +173,7 @@ absl::StatusOr<std::string> RunHealth(const HealthOptions& options) {
   absl::StatusOr<Target> target = OpenTarget(options.target);
   if (!target.ok()) return target.status();
   const CallOptions call = {.deadline = absl::Now() + absl::Seconds(options.deadline_seconds)};
-  absl::StatusOr<std::vector<std::string>> names = ModelNames(*target, call);
+  absl::StatusOr<std::vector<std::string>> names = NamesToShow(*target, call);
   // Health needs no key, but the list of models does: a probe without one asks for the server
   // alone.
   if (absl::IsUnauthenticated(names.status())) names.emplace();
