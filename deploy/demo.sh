@@ -21,8 +21,10 @@ if command -v nvcc >/dev/null; then
     echo "no GPU: built for the CPU; cmake --preset release -DRIVULET_CUDA=ON compiles the CUDA kernels too" >&2
   fi
 fi
+unity=()
+[[ -e build/release/CMakeCache.txt ]] || unity=(-DRIVULET_UNITY=ON)  # half the time, where nothing is built yet
 mkdir -p build
-if ! { cmake --preset release -DRIVULET_TESTS=OFF -DRIVULET_CUDA="$cuda" && cmake --build --preset release --target rivulet-server rivulet; } >"$log" 2>&1; then
+if ! { cmake --preset release -DRIVULET_TESTS=OFF "${unity[@]}" -DRIVULET_CUDA="$cuda" && cmake --build --preset release --target rivulet-server rivulet; } >"$log" 2>&1; then
   tail -n 30 "$log" >&2
   echo "demo.sh: the build failed, see $log" >&2
   exit 1

@@ -9,6 +9,6 @@ set -euo pipefail
 for argument in "$@"; do
   case $argument in
     *.pb.cc) exit 0 ;;
-    *.cc) exec clang-tidy-14 --quiet "$argument" -- "${@:2}" ;;
+    *.cc | */Unity/*.cxx) exec clang-tidy-14 --quiet "$argument" -- "${@:2}" ;;
   esac
 done
