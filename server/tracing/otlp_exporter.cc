@@ -21,7 +21,7 @@
 namespace rivulet {
 namespace {
 
-namespace otlp = opentelemetry::proto::collector::trace::v1;
+namespace collector = opentelemetry::proto::collector::trace::v1;
 
 // Most that a collector can ask for.
 constexpr absl::Duration kMostWait = absl::Seconds(30);
@@ -162,7 +162,7 @@ bool OtlpExporter::Deliver(const std::vector<Span>& batch) {
 }
 
 std::optional<absl::Duration> OtlpExporter::Try(const std::vector<Span>& batch) {
-  otlp::ExportTraceServiceResponse reply;
+  collector::ExportTraceServiceResponse reply;
   const std::optional<grpc::Status> status = Call(ToOtlp(options_.resource, batch), &reply);
   if (!status) return absl::ZeroDuration();
   const std::optional<absl::Duration> asked = AskedToWait(*status);
@@ -194,7 +194,7 @@ std::optional<absl::Duration> OtlpExporter::Try(const std::vector<Span>& batch) 
 
 template <typename Request, typename Reply>
 std::optional<grpc::Status> OtlpExporter::Call(const Request& request, Reply* reply) {
-  const auto stub = otlp::TraceService::NewStub(channel_);
+  const auto stub = collector::TraceService::NewStub(channel_);
   grpc::ClientContext context;
   {
     MutexLock lock(&mutex_);
