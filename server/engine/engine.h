@@ -37,13 +37,13 @@ class Engine {
 
   // Checks `spec` against model and limits, then queues it. Errors (before anything is queued):
   // INVALID_ARGUMENT or OUT_OF_RANGE naming the field as in the proto ("prompt.tokens[3]",
-  // "sampling.top_k", "max_tokens", ...), RESOURCE_EXHAUSTED with retry_after (queue full),
-  // UNAVAILABLE (draining or poisoned). Natural length where max_tokens is 0: for images height *
-  // width * channels minus the prompt; else what is left of the model's max_length; else
-  // options().default_max_tokens. A sample always ends at max_length. `listener` must live until
-  // the last OnReady has returned: exactly one OnReady begins with Reply::end() set, and it is the
-  // last. The first may come before Generate returns. The reply is shared so that a late cancel
-  // finds a live object.
+  // "sampling.top_k", "max_tokens", ...), RESOURCE_EXHAUSTED with retry_after (the queue is full,
+  // or the token quota of the key is used up), UNAVAILABLE (draining or poisoned). Natural length
+  // where max_tokens is 0: for images height * width * channels minus the prompt; else what is left
+  // of the model's max_length; else options().default_max_tokens. A sample always ends at
+  // max_length. `listener` must live until the last OnReady has returned: exactly one OnReady
+  // begins with Reply::end() set, and it is the last. The first may come before Generate returns.
+  // The reply is shared so that a late cancel finds a live object.
   struct Ticket {
     RequestId id = 0;
     std::shared_ptr<Reply> reply;

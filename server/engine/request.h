@@ -5,12 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "model/sampler.h"
+#include "server/base/key_account.h"
 #include "server/sessions/session.h"
 
 namespace rivulet {
@@ -78,7 +80,8 @@ struct StartTokens {
 
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
-  std::string tenant;  // on whose account; with a session the same as its tenant
+  std::string tenant;               // on whose account; with a session the same as its tenant
+  std::shared_ptr<KeyAccount> key;  // whose limits count, too; null: none
   Priority priority = Priority::kNormal;
   std::optional<SessionRef> session;  // absent: from an empty state. With one, num_samples is 1
   bool session_seed = false;          // sampling.seed is that of the session
@@ -100,6 +103,7 @@ struct GenerateSpec {
 // Score: log-likelihood of given tokens.
 struct ScoreSpec {
   std::string tenant;
+  std::shared_ptr<KeyAccount> key;  // or null
   Priority priority = Priority::kNormal;
   std::vector<int32_t> tokens;  // given tokens; the implied bos is not among them
   int64_t window = 0;  // 0 = one sequence; N = windows of N scored tokens, each from an empty state
@@ -112,6 +116,7 @@ struct ScoreSpec {
 // Append: feed tokens to a session without generating. With log-likelihoods or outputs asked for,
 // they are what predicts the appended tokens: all of them but the first of a model without bos.
 struct AppendSpec {
+  std::shared_ptr<KeyAccount> key;        // or null
   Priority priority = Priority::kNormal;  // the tenant is that of the session
   SessionRef session;
   std::vector<int32_t> tokens;            // may be empty: then only the mark is set

@@ -21,6 +21,11 @@ absl::Status CheckIdle(const std::optional<absl::Duration>& idle, const SessionL
                    absl::FormatDuration(limits.max_idle), "."));
 }
 
+// Those that may be open with the key of a call, which may have none.
+KeyShare SessionsOf(const std::shared_ptr<KeyAccount>& key) {
+  return key == nullptr ? KeyShare() : key->sessions();
+}
+
 // Submits a call whose action yields a Result for `done`.
 template <typename Result>
 absl::StatusOr<RequestId> Submit(
@@ -59,8 +64,8 @@ absl::StatusOr<RequestId> OpenSession(Engine* engine, OpenSpec spec, SessionDone
       [spec, seed](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
         RIVULET_ASSIGN_OR_RETURN(
             Session* const opened,
-            table->Open(spec.tenant, spec.idle_timeout.value_or(table->limits().default_idle),
-                        now));
+            table->Open(spec.tenant, spec.idle_timeout.value_or(table->limits().default_idle), now,
+                        SessionsOf(spec.key)));
         opened->seed = seed;
         *info = opened->Info(now);
         return absl::OkStatus();
@@ -80,10 +85,11 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
       [spec, seed](SessionTable* table, Session* parent, absl::Time now,
                    std::vector<SessionInfo>* forks) {
         RIVULET_ASSIGN_OR_RETURN(const int64_t position, PositionIn(*parent, spec.session, {}));
-        RIVULET_RETURN_IF_ERROR(table->CheckRoom(parent->tenant, spec.count, now));
+        const KeyShare of_key = SessionsOf(spec.key);
+        RIVULET_RETURN_IF_ERROR(table->CheckRoom(parent->tenant, spec.count, now, of_key));
         for (int i = 0; i < spec.count; ++i) {
           RIVULET_ASSIGN_OR_RETURN(Session* const fork,
-                                   table->Open(parent->tenant, parent->idle_timeout, now));
+                                   table->Open(parent->tenant, parent->idle_timeout, now, of_key));
           fork->CopyFrom(*parent);
           fork->Rewind(position);
           fork->seed = seed + static_cast<uint64_t>(i);
@@ -223,7 +229,7 @@ absl::StatusOr<RequestId> RestoreSession(Engine* engine, RestoreSpec spec, Sessi
         RIVULET_ASSIGN_OR_RETURN(
             Session* const session,
             table->Open(shared->tenant, shared->idle_timeout.value_or(table->limits().default_idle),
-                        now));
+                        now, SessionsOf(shared->key)));
         session->Restore(std::move(shared->history), std::move(shared->marks));
         session->seed = shared->seed;
         if (!shared->state.empty()) {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,10 +30,11 @@ struct OpenSpec {
   std::optional<uint64_t> seed;                // absent: drawn
   std::optional<absl::Duration> idle_timeout;  // absent: the engine's default
   absl::Time deadline = absl::InfiniteFuture();
+  std::shared_ptr<KeyAccount> key = nullptr;  // whose limit counts, too; null: none
 };
 
 // A new session without tokens. Errors: INVALID_ARGUMENT (IDLE_TIMEOUT_OUT_OF_RANGE),
-// RESOURCE_EXHAUSTED (SESSION_LIMIT, TENANT_SESSION_LIMIT).
+// RESOURCE_EXHAUSTED (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT).
 absl::StatusOr<RequestId> OpenSession(Engine* engine, OpenSpec spec, SessionDone done);
 
 struct ForkSpec {
@@ -40,12 +42,13 @@ struct ForkSpec {
   int count = 1;
   std::optional<uint64_t> seed;  // fork i gets seed + i; absent: drawn
   absl::Time deadline = absl::InfiniteFuture();
+  std::shared_ptr<KeyAccount> key = nullptr;  // of the forks; or null
 };
 
 // `count` new sessions with the sequence, marks and idle time-out of this one, which stays as it
 // is. All or none. Errors: INVALID_ARGUMENT (FORK_COUNT_OUT_OF_RANGE), OUT_OF_RANGE
 // (POSITION_OUT_OF_RANGE), FAILED_PRECONDITION (SESSION_HASH_MISMATCH), RESOURCE_EXHAUSTED
-// (SESSION_LIMIT, TENANT_SESSION_LIMIT).
+// (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT).
 absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDone done);
 
 // Drops what follows the position of `ref`, or of the mark that it names. Errors: OUT_OF_RANGE
@@ -94,9 +97,10 @@ absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::
 
 // A new session from an image whose parts were checked against the model: tokens in the vocabulary,
 // a finite state of the right size. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT,
-// TENANT_SESSION_LIMIT), OUT_OF_RANGE (TOO_MANY_TOKENS).
+// TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT), OUT_OF_RANGE (TOO_MANY_TOKENS).
 struct RestoreSpec {
   std::string tenant;
+  std::shared_ptr<KeyAccount> key = nullptr;  // or null
   TokenHistory history;
   uint64_t seed = 0;
   std::map<std::string, int64_t> marks;

@@ -165,7 +165,8 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
     RIVULET_RETURN_IF_ERROR(CheckRange(spec.max_tokens, 1, options.max_tokens_limit,
                                        "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"));
   }
-  const int64_t max_samples = spec.session ? 1 : MaxNumSamples(limits, options);
+  int64_t max_samples = spec.session ? 1 : MaxNumSamples(limits, options);
+  if (spec.key != nullptr) max_samples = std::min(max_samples, spec.key->slots().most);
   RIVULET_RETURN_IF_ERROR(
       CheckRange(spec.num_samples, 1, max_samples, "NUM_SAMPLES_OUT_OF_RANGE", "num_samples"));
   RIVULET_RETURN_IF_ERROR(CheckRequestTokens(spec, options));

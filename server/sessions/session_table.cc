@@ -41,12 +41,23 @@ absl::Status Full(absl::string_view reason, absl::Duration retry_after, absl::st
 SessionTable::SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states)
     : limits_(limits), with_bos_(with_bos), states_(states) {}
 
-absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::Time now) const {
+absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::Time now,
+                                     const KeyShare& key) const {
   const int64_t wanted = int64_t{size()} + count;
   if (wanted > limits_.max_open_sessions) {
     return Full("SESSION_LIMIT", RoomIn(idle_, wanted - limits_.max_open_sessions, now),
                 absl::StrCat(size(), " sessions are open and ", count, " more are asked for; ",
                              limits_.max_open_sessions, " are allowed."));
+  }
+  static const Idle none;
+  const auto of_key = keys_.find(key.key);
+  const int64_t with_key = of_key == keys_.end() ? 0 : of_key->second.open;
+  if (with_key + count > key.most) {
+    return Full("API_KEY_SESSION_LIMIT",
+                RoomIn(of_key == keys_.end() ? none : of_key->second.idle,
+                       with_key + count - key.most, now),
+                absl::StrCat("the key has ", with_key, " open sessions and asks for ", count,
+                             " more; it may have ", key.most, "."));
   }
   const auto found = tenants_.find(tenant);
   const int64_t own = found == tenants_.end() ? 0 : std::ssize(found->second.order);
@@ -55,7 +66,6 @@ absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::
                            : MostFor(limits_.max_open_sessions, size(), own);
   if (own + count <= most) return absl::OkStatus();
   // With each of its own that ends it may hold what it may now, and has one less.
-  static const Idle none;
   const Idle& idle = found == tenants_.end() ? none : found->second.idle;
   return Full(
       "TENANT_SESSION_LIMIT", RoomIn(idle, own + count - most, now),
@@ -64,8 +74,8 @@ absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::
 }
 
 absl::StatusOr<Session*> SessionTable::Open(absl::string_view tenant, absl::Duration idle_timeout,
-                                            absl::Time now) {
-  RIVULET_RETURN_IF_ERROR(CheckRoom(tenant, 1, now));
+                                            absl::Time now, const KeyShare& key) {
+  RIVULET_RETURN_IF_ERROR(CheckRoom(tenant, 1, now, key));
   SessionId id = SessionId::Random();
   auto session =
       std::make_unique<Session>(id, std::string(tenant), with_bos_, limits_.checkpoint_tokens);
@@ -74,8 +84,10 @@ absl::StatusOr<Session*> SessionTable::Open(absl::string_view tenant, absl::Dura
   opened->last_used = now;
   opened->use = ++uses_;
   Tenant* const owner = &tenants_[opened->tenant];
+  Keys::value_type* const of_key = key.key.empty() ? nullptr : &*keys_.try_emplace(key.key).first;
+  if (of_key != nullptr) ++of_key->second.open;
   Entry& entry = sessions_[id];
-  entry = {std::move(session), owner, owner->order.insert(owner->order.end(), opened)};
+  entry = {std::move(session), owner, of_key, owner->order.insert(owner->order.end(), opened)};
   EnterIdle(entry);
   return opened;
 }
@@ -103,11 +115,13 @@ std::pair<absl::Time, uint64_t> SessionTable::ExpiryOf(const Session& session) {
 void SessionTable::EnterIdle(const Entry& entry) {
   Session* const session = entry.session.get();
   entry.tenant->idle.emplace(ExpiryOf(*session), session);
+  if (entry.key != nullptr) entry.key->second.idle.emplace(ExpiryOf(*session), session);
   idle_.emplace(ExpiryOf(*session), session);
 }
 
 void SessionTable::LeaveIdle(const Entry& entry) {
   entry.tenant->idle.erase(ExpiryOf(*entry.session));
+  if (entry.key != nullptr) entry.key->second.idle.erase(ExpiryOf(*entry.session));
   idle_.erase(ExpiryOf(*entry.session));
 }
 
@@ -128,7 +142,9 @@ void SessionTable::GiveBack(Session* session, absl::Time now) {
 void SessionTable::Erase(Session* session) {
   const auto found = sessions_.find(session->id);
   Tenant* const owner = found->second.tenant;
+  Keys::value_type* const of_key = found->second.key;
   LeaveIdle(found->second);
+  if (of_key != nullptr && --of_key->second.open == 0) keys_.erase(of_key->first);
   owner->order.erase(found->second.place);
   if (owner->order.empty()) tenants_.erase(session->tenant);
   sessions_.erase(found);

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/base/key_account.h"
 #include "server/sessions/session.h"
 
 namespace rivulet {
@@ -43,13 +44,14 @@ class SessionTable {
   const SessionLimits& limits() const { return limits_; }
   StateStore* states() const { return states_; }
 
-  // A new session without tokens. Errors: as CheckRoom.
+  // A new session without tokens, which counts for the tenant and the key. Errors: as CheckRoom.
   absl::StatusOr<Session*> Open(absl::string_view tenant, absl::Duration idle_timeout,
-                                absl::Time now);
-  // OK where the tenant may open `count` more. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT: of all;
-  // TENANT_SESSION_LIMIT: of the tenant), with retry_after where enough of those that count end
-  // soon if nobody uses them. O(count).
-  absl::Status CheckRoom(absl::string_view tenant, int count, absl::Time now) const;
+                                absl::Time now, const KeyShare& key = {});
+  // OK where the tenant, with this key, may open `count` more. Errors: RESOURCE_EXHAUSTED
+  // (SESSION_LIMIT: of all; TENANT_SESSION_LIMIT: of the tenant; API_KEY_SESSION_LIMIT: of the
+  // key), with retry_after where enough of those that count end soon if nobody uses them. O(count).
+  absl::Status CheckRoom(absl::string_view tenant, int count, absl::Time now,
+                         const KeyShare& key = {}) const;
   // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign ones.
   absl::StatusOr<Session*> Find(const SessionId& id, absl::string_view tenant);
   // `request` has it from now on; it does not expire. REQUIRES: no request has it.
@@ -76,9 +78,16 @@ class SessionTable {
     Order order;  // by last use, oldest first; all that count for its limit
     Idle idle;
   };
+  // Sessions that were opened with one key.
+  struct OfKey {
+    int64_t open = 0;
+    Idle idle;
+  };
+  using Keys = absl::node_hash_map<std::string, OfKey>;  // by name
   struct Entry {
     std::unique_ptr<Session> session;
     Tenant* tenant;
+    Keys::value_type* key;  // null: of none
     Order::iterator place;
   };
   static std::pair<absl::Time, uint64_t> ExpiryOf(const Session& session);
@@ -90,6 +99,7 @@ class SessionTable {
   StateStore* const states_;
   absl::flat_hash_map<SessionId, Entry> sessions_;
   absl::node_hash_map<std::string, Tenant> tenants_;  // none without sessions
+  Keys keys_;                                         // likewise
   Idle idle_;                                         // of all tenants
   uint64_t uses_ = 0;
 };

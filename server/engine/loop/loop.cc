@@ -222,7 +222,8 @@ void Loop::ContinueFrom(Request* request, FoundState found) {
 
 void Loop::AddToAdmission(Request* request, int slots) {
   Request::Account& account = request->account;
-  account.tenant_key = admission_.Add(request->id, account.tenant, account.priority, slots);
+  const KeyShare key = account.key == nullptr ? KeyShare() : account.key->slots();
+  account.tenant_key = admission_.Add(request->id, account.tenant, account.priority, slots, key);
 }
 
 bool Loop::TakeFetchedStates() {
@@ -253,8 +254,10 @@ absl::Status Loop::ParkReaders() {
   for (int i = 0; i < kNumPriorities; ++i) {
     needed += admission_.slots_needed(static_cast<Priority>(i));
   }
-  // What waits may wait for slots of its own tenant alone.
-  if (options_.max_tenant_slots > 0) needed = std::numeric_limits<int>::max();
+  // What waits may wait for slots of its own tenant or key alone.
+  if (options_.max_tenant_slots > 0 || admission_.limits_keys()) {
+    needed = std::numeric_limits<int>::max();
+  }
   const int parked = slots_.parked() - admission_.preempted();
   for (Request* request : readers_.Yielding(needed, parked)) {
     RIVULET_RETURN_IF_ERROR(slots_.Park(*request));
@@ -338,8 +341,11 @@ void Loop::Flush(Sequence* sequence) {
   if (sequence->ended) return;  // with its request, by a sibling
   Request* request = sequence->request;
   if (!request->times.first_token) request->times.first_token = now_;
+  const int64_t before = request->usage.completion_tokens;
   if (sequence->Flush()) {
     NoteDelivery(now_, &request->times, meters_);
+    KeyAccount* const key = request->account.key.get();
+    if (key != nullptr) key->TakeTokens(request->usage.completion_tokens - before, now_);
     outbox_.PutReady(request);
     if (readers_.Pause(request, now_)) {
       admission_.EndQuantum(request->id);

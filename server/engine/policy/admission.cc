@@ -5,34 +5,48 @@
 
 namespace rivulet {
 
-bool Admission::Tenant::waits() const {
-  return std::any_of(lines.begin(), lines.end(), [](const auto& line) { return !line.empty(); });
-}
-
-RequestId Admission::Tenant::oldest() const {
+RequestId Admission::Line::oldest() const {
   RequestId first = ~RequestId{0};
-  for (const auto& line : lines) {
-    if (!line.empty()) first = std::min(first, *line.begin());
+  for (const auto& ids : waiting) {
+    if (!ids.empty()) first = std::min(first, *ids.begin());
   }
   return first;
 }
 
-uint64_t Admission::Add(RequestId id, const std::string& tenant, Priority priority, int slots) {
+// The one whose turn it is.
+RequestId Admission::Line::next() const {
+  if (turns_since_oldest >= kOldestEvery - 1) return oldest();
+  return *std::find_if(waiting.begin(), waiting.end(), [](const auto& ids) {
+            return !ids.empty();
+          })->begin();
+}
+
+uint64_t Admission::Add(RequestId id, const std::string& tenant, Priority priority, int slots,
+                        const KeyShare& key) {
   const auto [place, is_new] = tenants_.try_emplace(tenant);
   if (is_new) {
     place->second.key = ++last_key_;
     place->second.turn = ++last_turn_;
   }
-  Wait(id, place, priority, slots, /*preempted=*/false);
+  const Keys::iterator of_key = keys_.try_emplace(key.key).first;
+  of_key->second.most = key.most;
+  ++of_key->second.requests;
+  Wait(id, {place, of_key, priority, slots, /*preempted=*/false});
   return place->second.key;
 }
 
-void Admission::Wait(RequestId id, Tenants::iterator tenant, Priority priority, int slots,
-                     bool preempted) {
-  turns_.emplace(TurnOf(tenant->second), tenant);
-  tenant->second.lines[static_cast<size_t>(priority)].insert(id);
-  waiting_.emplace(id, Waiting{tenant, priority, slots, preempted});
-  needed_[static_cast<size_t>(priority)] += slots;
+void Admission::Wait(RequestId id, const Waiting& waiting) {
+  Tenant& tenant = waiting.tenant->second;
+  turns_.emplace(TurnOf(tenant), waiting.tenant);
+  const auto priority = static_cast<size_t>(waiting.priority);
+  tenant.lines[&waiting.key->second].waiting[priority].insert(id);
+  waiting_.emplace(id, waiting);
+  needed_[priority] += waiting.slots;
+}
+
+// A request of the key neither waits nor holds slots any more.
+void Admission::Leave(Keys::iterator key) {
+  if (--key->second.requests == 0) keys_.erase(key);
 }
 
 void Admission::Remove(RequestId id) {
@@ -40,7 +54,13 @@ void Admission::Remove(RequestId id) {
   const Waiting waiting = found->second;
   waiting_.erase(found);
   Tenant& tenant = waiting.tenant->second;
-  tenant.lines[static_cast<size_t>(waiting.priority)].erase(id);
+  const auto line = tenant.lines.find(&waiting.key->second);
+  auto& ids = line->second.waiting;
+  ids[static_cast<size_t>(waiting.priority)].erase(id);
+  if (std::all_of(ids.begin(), ids.end(), [](const auto& set) { return set.empty(); })) {
+    tenant.lines.erase(line);
+  }
+  Leave(waiting.key);
   needed_[static_cast<size_t>(waiting.priority)] -= waiting.slots;
   if (waiting.preempted) {
     tenant.away.erase({waiting.priority, id});
@@ -63,14 +83,23 @@ std::optional<RequestId> Admission::Next(int free_slots, uint64_t run) {
   const Waiting waiting = waiting_.at(id);
   if (waiting.slots > free_slots) return std::nullopt;
   Tenant& tenant = waiting.tenant->second;
-  const bool oldest = tenant.oldest() == id;
+  Key& key = waiting.key->second;
+  const bool oldest = tenant.lines.at(&key).oldest() == id;
+  const bool oldest_next = OldestNext(tenant) >= id;
   const uint64_t due = run + static_cast<uint64_t>(limits_.quantum);
-  holding_.emplace(id, Holding{waiting.tenant, waiting.priority, waiting.slots, due});
+  holding_.emplace(id, Holding{waiting.tenant, waiting.key, waiting.priority, waiting.slots, due});
   tenant.due.emplace(due, id);
   // First: who holds slots is not forgotten.
   SetHeld(waiting.tenant, tenant.held + waiting.slots, ++last_turn_);
+  key.held += waiting.slots;
+  ++key.requests;
   Remove(id);
-  if (tenant.waits()) tenant.turns_since_oldest = oldest ? 0 : tenant.turns_since_oldest + 1;
+  const auto line = tenant.lines.find(&key);
+  if (line != tenant.lines.end()) {
+    int& turns = line->second.turns_since_oldest;
+    turns = oldest ? 0 : turns + 1;
+  }
+  if (tenant.waits()) tenant.turns_since_oldest = oldest_next ? 0 : tenant.turns_since_oldest + 1;
   return id;
 }
 
@@ -79,6 +108,17 @@ Admission::Claim Admission::ClaimOf(const Waiting& waiting) const {
   if (held == 0) return Claim::kOfFirst;
   const auto tenants = static_cast<int64_t>(tenants_.size());
   return (held + waiting.slots) * tenants <= limits_.slots ? Claim::kOfShare : Claim::kNone;
+}
+
+// Whether its key may hold its slots, too.
+bool Admission::FitsKey(const Waiting& waiting) {
+  const Key& key = waiting.key->second;
+  return key.held == 0 || int64_t{key.held} + waiting.slots <= key.most;
+}
+
+bool Admission::limits_keys() const {
+  return std::any_of(keys_.begin(), keys_.end(),
+                     [](const auto& key) { return key.second.most < KeyShare().most; });
 }
 
 // Whether it may get slots, if enough are free.
@@ -92,22 +132,40 @@ bool Admission::MayGo(const Waiting& waiting) const {
   return begun + waiting.slots <= std::min<int64_t>(limits_.slots, left);
 }
 
+// Of those whose turn it is in the lines of the tenant and who fit their keys, the one that came
+// first.
+std::optional<RequestId> Admission::OldestNext(const Tenant& tenant) const {
+  std::optional<RequestId> oldest;
+  for (const auto& [key, line] : tenant.lines) {
+    const RequestId id = line.next();
+    if (FitsKey(waiting_.at(id)) && (!oldest || id < *oldest)) oldest = id;
+  }
+  return oldest;
+}
+
 // The tenant's request that is next.
 std::optional<RequestId> Admission::CandidateOf(const Tenant& tenant) const {
-  const auto first = std::find_if(tenant.lines.begin(), tenant.lines.end(),
-                                  [](const auto& line) { return !line.empty(); });
-  const bool oldest = tenant.turns_since_oldest >= kOldestEvery - 1;
-  const RequestId id = oldest ? tenant.oldest() : *first->begin();
-  if (MayGo(waiting_.at(id))) return id;
+  const bool by_age = tenant.turns_since_oldest >= kOldestEvery - 1;
+  std::optional<std::pair<Priority, RequestId>> first;
+  for (const auto& [key, line] : tenant.lines) {
+    const RequestId id = line.next();
+    const Waiting& waiting = waiting_.at(id);
+    if (!FitsKey(waiting)) continue;
+    const std::pair rank(by_age ? Priority::kHigh : waiting.priority, id);
+    if (!first || rank < *first) first = rank;
+  }
+  if (first && MayGo(waiting_.at(first->second))) return first->second;
   for (const auto& [priority, away] : tenant.away) {
-    if (MayGo(waiting_.at(away))) return away;
+    const Waiting& waiting = waiting_.at(away);
+    if (FitsKey(waiting) && MayGo(waiting)) return away;
   }
   return std::nullopt;
 }
 
 // The request that is next of all: the one that was, unless another has a larger claim.
 std::optional<RequestId> Admission::Choose() const {
-  std::optional<RequestId> best = next_;
+  // Its key may have got slots since, for a request with a larger claim.
+  std::optional<RequestId> best = next_ && FitsKey(waiting_.at(*next_)) ? next_ : std::nullopt;
   for (const auto& [turn, tenant] : turns_) {
     if (best && ClaimOf(waiting_.at(*best)) == Claim::kOfFirst) break;
     const std::optional<RequestId> id = CandidateOf(tenant->second);
@@ -173,7 +231,8 @@ void Admission::Preempt(RequestId id) {
   Tenant& tenant = holding.tenant->second;
   holding_.erase(id);
   tenant.due.erase({holding.due, id});
-  Wait(id, holding.tenant, holding.priority, holding.slots, /*preempted=*/true);
+  holding.key->second.held -= holding.slots;
+  Wait(id, {holding.tenant, holding.key, holding.priority, holding.slots, /*preempted=*/true});
   tenant.away.emplace(holding.priority, id);
   tenant.preempted += holding.slots;
   preempted_ += holding.slots;
@@ -191,10 +250,13 @@ void Admission::EndQuantum(RequestId id) {
 void Admission::GiveBack(RequestId id, int slots) {
   const auto found = holding_.find(id);
   const Tenants::iterator tenant = found->second.tenant;
+  const Keys::iterator key = found->second.key;
   found->second.slots -= slots;
+  key->second.held -= slots;
   if (found->second.slots == 0) {
     tenant->second.due.erase({found->second.due, id});
     holding_.erase(found);
+    Leave(key);
   }
   SetHeld(tenant, tenant->second.held - slots, tenant->second.turn);
   Forget(tenant);

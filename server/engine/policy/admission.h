@@ -27,6 +27,12 @@
 //
 // A request that needs n slots, once it is next, waits until n are free. Nothing overtakes it but
 // a request with a claim to preemption that it has not. So a large request cannot starve.
+//
+// Requests of one API key may hold at most so many slots. One that waits for slots of its key holds
+// up none but those of its key: within a tenant each key has a line of its own, and one more is for
+// those without a key. What is said of a tenant's own requests holds within a line; and of every
+// kOldestEvery turns of the tenant, one goes to the line whose request came first. A request that
+// needs more than its key may have, because the limit was lowered, goes when the key holds nothing.
 #pragma once
 
 #include <array>
@@ -40,6 +46,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/base/key_account.h"
 #include "server/engine/request.h"
 
 namespace rivulet {
@@ -58,9 +65,11 @@ class Admission {
   explicit Admission(const AdmissionLimits& limits = {}) : limits_(limits) {}
 
   // `id` begins to wait; ids in order of arrival, so one that comes back (its slots had been taken
-  // from it) has its old place. Returns a number that stands for the tenant until it neither waits
-  // nor holds slots. REQUIRES: it does not wait, 1 <= slots <= max_tenant_slots.
-  uint64_t Add(RequestId id, const std::string& tenant, Priority priority, int slots);
+  // from it) has its old place. `key` is that of the request; its limit holds for all requests of
+  // the key from now on. Returns a number that stands for the tenant until it neither waits nor
+  // holds slots. REQUIRES: it does not wait, 1 <= slots <= max_tenant_slots.
+  uint64_t Add(RequestId id, const std::string& tenant, Priority priority, int slots,
+               const KeyShare& key = {});
   // It waits no longer. REQUIRES: it waits.
   void Remove(RequestId id);
   // The request that gets its slots now, which it holds from then on; nullopt where none waits, or
@@ -86,29 +95,46 @@ class Admission {
   int tenants() const { return static_cast<int>(tenants_.size()); }
   // Samples that were preempted and wait.
   int preempted() const { return preempted_; }
+  // Some of what waits may wait for slots of its key alone.
+  bool limits_keys() const;
 
  private:
+  // A key that has requests here, or none, which is one without a limit.
+  struct Key {
+    int64_t most = 0;
+    int held = 0;      // slots
+    int requests = 0;  // that wait or hold slots
+  };
+  using Keys = std::map<std::string, Key>;  // by name
+  // Waiting requests of one tenant and key; at least one.
+  struct Line {
+    std::array<std::set<RequestId>, kNumPriorities> waiting;
+    int turns_since_oldest = 0;  // its turns since its oldest request had one
+    RequestId oldest() const;
+    RequestId next() const;
+  };
   struct Tenant {
     uint64_t key = 0;
     int held = 0;                // slots
     int preempted = 0;           // ... that its preempted requests wait for
     uint64_t turn = 0;           // the number of its last turn
-    int turns_since_oldest = 0;  // its turns since its oldest request had one
-    std::array<std::set<RequestId>, kNumPriorities> lines;
+    int turns_since_oldest = 0;  // its turns since the line of the oldest `next` had one
+    std::map<const Key*, Line> lines;
     std::set<std::pair<Priority, RequestId>> away;  // preempted, a part of `lines`
     std::set<std::pair<uint64_t, RequestId>> due;   // that hold slots, by when their quantum ends
-    bool waits() const;
-    RequestId oldest() const;
+    bool waits() const { return !lines.empty(); }
   };
   using Tenants = std::map<std::string, Tenant>;
   struct Waiting {
     Tenants::iterator tenant;
+    Keys::iterator key;
     Priority priority;
     int slots;
     bool preempted;
   };
   struct Holding {
     Tenants::iterator tenant;
+    Keys::iterator key;
     Priority priority;
     int slots;
     uint64_t due;
@@ -119,16 +145,20 @@ class Admission {
   // Whether others must make room for a request.
   enum class Claim : uint8_t { kNone, kOfShare, kOfFirst };
 
-  void Wait(RequestId id, Tenants::iterator tenant, Priority priority, int slots, bool preempted);
+  void Wait(RequestId id, const Waiting& waiting);
   Claim ClaimOf(const Waiting& waiting) const;
+  static bool FitsKey(const Waiting& waiting);
   bool MayGo(const Waiting& waiting) const;
+  std::optional<RequestId> OldestNext(const Tenant& tenant) const;
   std::optional<RequestId> CandidateOf(const Tenant& tenant) const;
   std::optional<RequestId> Choose() const;
   void SetHeld(Tenants::iterator tenant, int held, uint64_t turn);
   void Forget(Tenants::iterator tenant);
+  void Leave(Keys::iterator key);
 
   const AdmissionLimits limits_;
   Tenants tenants_;
+  Keys keys_;
   std::map<RequestId, Waiting> waiting_;
   std::map<RequestId, Holding> holding_;
   std::map<Turn, Tenants::iterator> turns_;

@@ -58,6 +58,9 @@ absl::StatusOr<RequestId> RequestQueue::NewId() {
 absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request) {
   MutexLock lock(&mutex_);
   RIVULET_RETURN_IF_ERROR(CheckOpen(request->while_draining));
+  const absl::Time now = clock_();
+  KeyAccount* const key = request->account.key.get();
+  if (key != nullptr) RIVULET_RETURN_IF_ERROR(key->CheckTokens(now));
   request->account.places = std::max(1, request->num_slots);
   absl::Status room = CheckRoom(*request);
   if (!room.ok()) {
@@ -68,8 +71,9 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
     accepted->places += request->account.places;
     accepted->tokens += request->account.num_tokens;
   }
+  if (key != nullptr) key->TakeTokens(request->account.num_tokens, now);
   request->id = ++last_id_;
-  request->times.arrival = clock_();
+  request->times.arrival = now;
   arrivals_.requests.push_back(std::move(request));
   NotifyLoop();
   return last_id_;

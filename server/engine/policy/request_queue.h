@@ -46,9 +46,9 @@ class RequestQueue {
   // An id for a request that needs no slot. Errors: UNAVAILABLE (draining, stopped, backend
   // failed).
   absl::StatusOr<RequestId> NewId();
-  // Gives the request its id and arrival time and queues it. Errors as NewId, or RESOURCE_EXHAUSTED
-  // (QUEUE_FULL, TENANT_QUEUE_FULL) with the time that what waits now will take at the rate of the
-  // last seconds.
+  // Gives the request its id and arrival time and queues it; its key has then taken the given
+  // tokens. Errors as NewId, those of KeyAccount::CheckTokens, or RESOURCE_EXHAUSTED (QUEUE_FULL,
+  // TENANT_QUEUE_FULL) with the time that what waits now will take at the rate of the last seconds.
   absl::StatusOr<RequestId> Submit(std::unique_ptr<Request> request);
   void Cancel(RequestId id);
   // Makes the loop look again at what it can run.

@@ -32,7 +32,8 @@ class Request : public Outlet {
 
   struct Account {
     std::string tenant;
-    uint64_t tenant_key = 0;  // stands for it, once the request has waited for slots
+    std::shared_ptr<KeyAccount> key;  // of its API key; null: none
+    uint64_t tenant_key = 0;          // stands for it, once the request has waited for slots
     Priority priority = Priority::kNormal;
     int places = 1;          // in the queue, from Submit on
     int64_t num_tokens = 0;  // given tokens: what it costs to keep

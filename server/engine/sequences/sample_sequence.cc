@@ -25,6 +25,7 @@ Generation::Generation(GenerateSpec spec_in, int64_t max_new_tokens, const Model
   times.deadline = spec.deadline;
   num_slots = spec.num_samples;
   account.tenant = spec.tenant;
+  account.key = spec.key;
   account.priority = spec.priority;
   session_ref = spec.session;
   if (spec.cache.enabled) cached.emplace(spec.cache, account.tenant, bos());

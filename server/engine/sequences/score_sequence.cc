@@ -18,6 +18,7 @@ Scoring::Scoring(ScoreSpec spec, const ModelView& model_view, Done done_in)
     : Scoring(model_view, std::move(done_in)) {
   kind = RequestKind::kScore;
   account.tenant = std::move(spec.tenant);
+  account.key = std::move(spec.key);
   account.priority = spec.priority;
   times.deadline = spec.deadline;
   want_logprobs = spec.want_logprobs;
@@ -68,6 +69,7 @@ Appending::Appending(AppendSpec spec_in, const ModelView& model_view, const Engi
       options_(options) {
   kind = RequestKind::kAppend;
   account.tenant = spec_.session.tenant;
+  account.key = spec_.key;
   account.priority = spec_.priority;
   times.deadline = spec_.deadline;
   want_logprobs = spec_.want_logprobs;

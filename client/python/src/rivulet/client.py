@@ -141,7 +141,7 @@ class Client:
 
         seed: used by every generate() without its own seed; absent: the server draws one.
         idle_timeout: seconds, 1 to 86400, without a call after which the server closes it; absent: the server's default.
-        Errors: InvalidArgument, NotFound, ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT), Unavailable, DeadlineExceeded.
+        Errors: InvalidArgument, NotFound, ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT), Unavailable, DeadlineExceeded.
         """
         request = session_messages.open_request(model, seed, idle_timeout)
         return Session(self, replies.session(self._call("open_session", request, options).session))
@@ -179,7 +179,7 @@ class Client:
 
         snapshot: the bytes, whole or in pieces of any size.
         Errors: DataLoss (damaged), FailedPrecondition (another model, version or key), PermissionDenied (another tenant's),
-          OutOfRange (longer than any snapshot of this model), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT,
+          OutOfRange (longer than any snapshot of this model), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT,
           RESTORE_MEMORY), Aborted (RESTORE_TOO_SLOW), and any exception that iterating over `snapshot` raises.
         """
         messages = session_messages.RestoreMessages(snapshot, model, idle_timeout)

@@ -126,7 +126,7 @@ class Session(SessionCore):
 
         seed: fork i gets `seed + i`; absent: the server draws seeds, so that the forks differ. position: where the
           forks continue; absent: the end.
-        Errors: OutOfRange (POSITION_OUT_OF_RANGE), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT).
+        Errors: OutOfRange (POSITION_OUT_OF_RANGE), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT).
         """
         self._begin(options)
         reply = self._client._call("fork_session", self._fork_request(count, seed, position), options)

@@ -27,8 +27,8 @@ class SessionLimitsTest : public testing::Test {
     absl::Duration retry_after;
     std::string message;
   };
-  Refusal CheckRoom(const std::string& tenant, int count = 1) const {
-    const absl::Status status = table_->CheckRoom(tenant, count, now_);
+  Refusal CheckRoom(const std::string& tenant, int count = 1, const KeyShare& key = {}) const {
+    const absl::Status status = table_->CheckRoom(tenant, count, now_, key);
     EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
     const ErrorDetail detail = GetErrorDetail(status);
     return {detail.reason, detail.retry_after, std::string(status.message())};
@@ -117,6 +117,41 @@ TEST_F(SessionLimitsTest, NothingIsPromisedWhereNothingEndsSoon) {
   EXPECT_EQ(refused.message,
             "3 sessions are open and 1 more are asked for; 3 are allowed. Close sessions that are "
             "not needed, or open them with a shorter idle_timeout.");
+}
+
+TEST_F(SessionLimitsTest, AKeyHasALimitOfItsOwnBesideThatOfItsTenant) {
+  Start(100, 5);
+  const KeyShare two{.key = "k", .most = 2}, other{.key = "other", .most = 9};
+  const auto open = [&](const KeyShare& key, absl::Duration idle) {
+    return table_->Open("a", idle, now_, key);
+  };
+  EXPECT_EQ(CheckRoom("a", 3, two).reason, "API_KEY_SESSION_LIMIT");
+  Session* const first = *open(two, absl::Seconds(7));
+  Session* const second = *open(two, absl::Seconds(9));
+  const Refusal refused = CheckRoom("a", 1, two);
+  EXPECT_EQ(refused.reason, "API_KEY_SESSION_LIMIT");
+  EXPECT_EQ(refused.retry_after, absl::Seconds(7));
+  EXPECT_EQ(refused.message,
+            "the key has 2 open sessions and asks for 1 more; it may have 2. Close sessions that "
+            "are not needed, or open them with a shorter idle_timeout.");
+  EXPECT_EQ(CheckRoom("a", 3).reason, "") << "who has no key";
+  EXPECT_EQ(CheckRoom("a", 3, other).reason, "");
+  EXPECT_EQ(CheckRoom("a", 4, other).reason, "TENANT_SESSION_LIMIT") << "the tighter one counts";
+  table_->Take(first, AnyRequest());
+  EXPECT_EQ(CheckRoom("a", 1, two).retry_after, absl::Seconds(9)) << "the first is in use";
+  now_ += absl::Seconds(3);
+  table_->GiveBack(first, now_);
+  EXPECT_EQ(CheckRoom("a", 1, two).retry_after, absl::Seconds(6)) << "of the second";
+  EXPECT_EQ(open(two, absl::Seconds(1)).status().code(), absl::StatusCode::kResourceExhausted);
+  table_->Erase(second);
+  EXPECT_EQ(CheckRoom("a", 1, two).reason, "");
+  now_ += absl::Seconds(7);
+  table_->Expire(now_);
+  EXPECT_EQ(CheckRoom("a", 2, two).reason, "");
+  EXPECT_EQ(CheckRoom("a", 1, {.key = "k", .most = 1}).reason, "");
+  ASSERT_TRUE(open(two, absl::Hours(1)).ok());
+  EXPECT_EQ(CheckRoom("a", 1, {.key = "k", .most = 1}).reason, "API_KEY_SESSION_LIMIT")
+      << "a limit that was lowered";
 }
 
 }  // namespace

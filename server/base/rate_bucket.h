@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// RateBucket: how much of something may be taken now, where so much a minute is allowed.
+//
+// It is full at first, holds at most what is allowed in a minute, and refills evenly. A taker may
+// take more than there is: the bucket then owes, and is empty until that is paid back. So over a
+// long time nobody gets more than the rate, but for the first minute's worth and the last taking.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace rivulet {
+
+// Times may come a little out of order, as from several threads. One that is more than a minute
+// earlier than the one before means that the clock was set back: refilling goes on from there.
+// Thread: one at a time. O(1).
+class RateBucket {
+ public:
+  // REQUIRES: per_minute >= 1, here and below.
+  RateBucket(int64_t per_minute, absl::Time now);
+
+  // Refills at this rate from `now` on. What it holds or owes stays, at most the new size.
+  void SetRate(int64_t per_minute, absl::Time now);
+  // How long until it holds 1, in whole milliseconds, if nobody takes anything; zero: it does.
+  absl::Duration TimeUntilOne(absl::Time now);
+  void Take(int64_t amount, absl::Time now);
+
+ private:
+  void Refill(absl::Time now);
+
+  double per_minute_;
+  double held_;  // below 0: it owes
+  absl::Time refilled_;
+};
+
+}  // namespace rivulet
