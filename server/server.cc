@@ -355,7 +355,7 @@ absl::Status Server::ServeMetrics(const ServerConfig& config) {
 }
 
 bool Server::ReloadKeys() {
-  if (keys_ != nullptr) keys_->Reload();
+  if (keys_ != nullptr) keys_->Reload(absl::Now());
   return keys_ != nullptr;
 }
 

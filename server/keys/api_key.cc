@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -18,6 +17,7 @@
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
 #include "model/model_name.h"
+#include "server/keys/key_json.h"
 
 namespace rivulet {
 namespace {
@@ -91,6 +91,18 @@ absl::Status ReadExpires(const std::string& path, const JsonValue& value, ApiKey
   return absl::OkStatus();
 }
 
+// `limit`: an index of kKeyLimits.
+template <size_t limit>
+absl::Status ReadLimit(const std::string& path, const JsonValue& value, ApiKey* key) {
+  if (value.kind != Kind::kInteger || value.integer < 1 || value.integer > kMaxKeyLimit) {
+    return Wrong(path, value,
+                 absl::StrCat("a whole number from 1 to ", kMaxKeyLimit,
+                              "; without it there is no such limit"));
+  }
+  key->limits.*kKeyLimits[limit].value = value.integer;
+  return absl::OkStatus();
+}
+
 struct Member {
   absl::string_view name;
   bool required;
@@ -110,6 +122,10 @@ constexpr Member kMembers[] = {
     {"models", false, ReadModels},
     {"admin", false, ReadAdmin},
     {"expires", false, ReadExpires},
+    {kKeyLimits[0].name, false, ReadLimit<0>},
+    {kKeyLimits[1].name, false, ReadLimit<1>},
+    {kKeyLimits[2].name, false, ReadLimit<2>},
+    {kKeyLimits[3].name, false, ReadLimit<3>},
 };
 
 absl::StatusOr<ApiKey> ReadKey(const std::string& path, const JsonValue& value) {
@@ -203,19 +219,24 @@ absl::StatusOr<std::vector<ApiKey>> ReadKeys(const std::string& path) {
   return Annotate(keys.status(), absl::StrCat("keys-file ", path));
 }
 
+nlohmann::ordered_json KeyToJson(const ApiKey& key) {
+  nlohmann::ordered_json json;
+  json["name"] = key.name;
+  json["sha256"] = absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(key.hash.data()), key.hash.size()));
+  json["tenant"] = key.tenant;
+  if (key.models) json["models"] = *key.models;
+  if (key.admin) json["admin"] = true;
+  if (key.expires != absl::InfiniteFuture()) json["expires"] = ExpiryText(key.expires);
+  for (const KeyLimit& limit : kKeyLimits) {
+    if (key.limits.*limit.value > 0) json[std::string(limit.name)] = key.limits.*limit.value;
+  }
+  return json;
+}
+
 std::string KeysToJson(const std::vector<ApiKey>& keys) {
   auto list = nlohmann::ordered_json::array();
-  for (const ApiKey& key : keys) {
-    nlohmann::ordered_json json;
-    json["name"] = key.name;
-    json["sha256"] = absl::BytesToHexString(
-        absl::string_view(reinterpret_cast<const char*>(key.hash.data()), key.hash.size()));
-    json["tenant"] = key.tenant;
-    if (key.models) json["models"] = *key.models;
-    if (key.admin) json["admin"] = true;
-    if (key.expires != absl::InfiniteFuture()) json["expires"] = ExpiryText(key.expires);
-    list.push_back(std::move(json));
-  }
+  for (const ApiKey& key : keys) list.push_back(KeyToJson(key));
   return absl::StrCat(list.dump(2), "\n");
 }
 

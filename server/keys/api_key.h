@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/base/key_account.h"
 
 namespace rivulet {
 
@@ -28,6 +30,8 @@ struct ApiKey {
   std::optional<ModelNames> models;             // that exist for its calls; absent: all
   bool admin = false;                           // may call AdminService
   absl::Time expires = absl::InfiniteFuture();  // from then on it is refused
+  KeyLimits limits;
+  std::shared_ptr<KeyAccount> account;  // that counts for `limits`; null but for keys of a KeyRing
 };
 
 // Thread, of all functions: any.

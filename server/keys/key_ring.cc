@@ -12,8 +12,13 @@ namespace rivulet {
 absl::StatusOr<std::unique_ptr<KeyRing>> KeyRing::Create(std::string path, absl::Time now) {
   const FileStamp stamp = StampOf(path);
   RIVULET_ASSIGN_OR_RETURN(std::vector<ApiKey> keys, ReadKeys(path));
-  return std::unique_ptr<KeyRing>(
-      new KeyRing(std::move(path), stamp, now, Indexed(std::move(keys))));
+  return std::unique_ptr<KeyRing>(new KeyRing(std::move(path), stamp, now, std::move(keys)));
+}
+
+KeyRing::KeyRing(std::string path, const FileStamp& stamp, absl::Time now, std::vector<ApiKey> keys)
+    : path_(std::move(path)), stamp_(stamp), next_look_(now + kPeriod) {
+  MutexLock lock(&mutex_);
+  Use(std::move(keys), now);
 }
 
 uint64_t KeyRing::IndexOf(const KeyHash& hash) {
@@ -22,16 +27,24 @@ uint64_t KeyRing::IndexOf(const KeyHash& hash) {
   return index;
 }
 
-KeyRing::Keys KeyRing::Indexed(std::vector<ApiKey> keys) {
-  Keys indexed;
+void KeyRing::Use(std::vector<ApiKey> keys, absl::Time now) {
+  const auto before = std::exchange(accounts_, {});
+  keys_.clear();
   for (ApiKey& key : keys) {
+    const auto known = before.find(key.name);
+    if (known == before.end()) {
+      key.account = std::make_shared<KeyAccount>(key.name, key.limits, now);
+    } else {
+      key.account = known->second;
+      key.account->SetLimits(key.limits, now);
+    }
+    accounts_[key.name] = key.account;
     const uint64_t index = IndexOf(key.hash);
-    indexed.emplace(index, std::make_shared<const ApiKey>(std::move(key)));
+    keys_.emplace(index, std::make_shared<const ApiKey>(std::move(key)));
   }
-  return indexed;
 }
 
-void KeyRing::ReadAgain() {
+void KeyRing::ReadAgain(absl::Time now) {
   stamp_ = StampOf(path_);
   absl::StatusOr<std::vector<ApiKey>> keys = ReadKeys(path_);
   if (!keys.ok()) {
@@ -39,12 +52,12 @@ void KeyRing::ReadAgain() {
     return;
   }
   Log(LogLevel::kInfo, "keys_reloaded", {{"keys", static_cast<int64_t>(keys->size())}});
-  keys_ = Indexed(*std::move(keys));
+  Use(*std::move(keys), now);
 }
 
-void KeyRing::Reload() {
+void KeyRing::Reload(absl::Time now) {
   MutexLock lock(&mutex_);
-  ReadAgain();
+  ReadAgain(now);
 }
 
 std::shared_ptr<const ApiKey> KeyRing::Find(absl::string_view key, absl::Time now) {
@@ -52,7 +65,7 @@ std::shared_ptr<const ApiKey> KeyRing::Find(absl::string_view key, absl::Time no
   MutexLock lock(&mutex_);
   if (now >= next_look_) {
     next_look_ = now + kPeriod;
-    if (StampOf(path_) != stamp_) ReadAgain();
+    if (StampOf(path_) != stamp_) ReadAgain(now);
   }
   const auto [begin, end] = keys_.equal_range(IndexOf(hash));
   for (auto it = begin; it != end; ++it) {

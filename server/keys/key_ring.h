@@ -2,10 +2,10 @@
 // KeyRing: the keys of a server, from a file that may change while it serves.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -19,7 +19,8 @@
 namespace rivulet {
 
 // A change of the file that cannot be used is logged (keys_reload_failed) and leaves the keys as
-// they were. Thread: any.
+// they were. A key that stays in the file under its name keeps its account, with the limits that
+// the file has now. Thread: any.
 class KeyRing {
  public:
   // Looks at the file at most this often, when a key is asked for.
@@ -32,24 +33,24 @@ class KeyRing {
   // The key that a client shows, also one that has expired; null where there is none.
   std::shared_ptr<const ApiKey> Find(absl::string_view key, absl::Time now);
   // Reads the file now, changed or not.
-  void Reload();
+  void Reload(absl::Time now);
 
  private:
   // By the first bytes of the hash. They are compared before the whole hash is: what the time of a
   // look-up tells of a hash does not lead to its key.
   using Keys = std::unordered_multimap<uint64_t, std::shared_ptr<const ApiKey>>;
 
-  KeyRing(std::string path, const FileStamp& stamp, absl::Time now, Keys keys)
-      : path_(std::move(path)), stamp_(stamp), next_look_(now + kPeriod), keys_(std::move(keys)) {}
+  KeyRing(std::string path, const FileStamp& stamp, absl::Time now, std::vector<ApiKey> keys);
   static uint64_t IndexOf(const KeyHash& hash);
-  static Keys Indexed(std::vector<ApiKey> keys);
-  void ReadAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Use(std::vector<ApiKey> keys, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReadAgain(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
   Mutex mutex_;
   FileStamp stamp_ ABSL_GUARDED_BY(mutex_);
   absl::Time next_look_ ABSL_GUARDED_BY(mutex_);
   Keys keys_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<KeyAccount>> accounts_ ABSL_GUARDED_BY(mutex_);  // by name
 };
 
 }  // namespace rivulet

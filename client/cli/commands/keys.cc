@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rivulet keys`: the file of API keys that rivulet-server --keys-file reads.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +10,7 @@
 #include "client/cli/commands/commands.h"
 #include "client/cli/output/text.h"
 #include "server/keys/key_file.h"
+#include "server/keys/key_json.h"
 
 namespace rivulet {
 namespace {
@@ -33,6 +33,7 @@ absl::StatusOr<std::string> New(const KeysOptions& options) {
     }
     key.expires = *time;
   }
+  key.limits = options.limits;
   const auto add = [&](std::vector<ApiKey>* keys) -> absl::Status {
     for (const ApiKey& other : *keys) {
       if (other.name != key.name) continue;
@@ -50,11 +51,21 @@ absl::StatusOr<std::string> New(const KeysOptions& options) {
 }
 
 std::string JsonLine(const ApiKey& key) {
-  nlohmann::ordered_json json = {{"name", key.name}, {"tenant", key.tenant}, {"admin", key.admin}};
-  if (key.models) json["models"] = *key.models;
-  if (key.expires != absl::InfiniteFuture()) json["expires"] = ExpiryText(key.expires);
+  nlohmann::ordered_json json = KeyToJson(key);
+  json.erase("sha256");
+  json["admin"] = key.admin;
   json["expired"] = absl::Now() >= key.expires;
   return json.dump() + "\n";
+}
+
+// "requests_per_minute=60", as in the file.
+std::string LimitsText(const KeyLimits& limits) {
+  std::vector<std::string> parts;
+  for (const KeyLimit& limit : kKeyLimits) {
+    const int64_t value = limits.*limit.value;
+    if (value > 0) parts.push_back(absl::StrCat(limit.name, "=", value));
+  }
+  return parts.empty() ? "no limits" : absl::StrJoin(parts, ",");
 }
 
 absl::StatusOr<std::string> List(const KeysOptions& options) {
@@ -70,7 +81,8 @@ absl::StatusOr<std::string> List(const KeysOptions& options) {
                     key.admin ? "admin" : "client",
                     key.expires == absl::InfiniteFuture()
                         ? "no expiry"
-                        : absl::StrCat(expired ? "expired " : "until ", ExpiryText(key.expires))});
+                        : absl::StrCat(expired ? "expired " : "until ", ExpiryText(key.expires)),
+                    LimitsText(key.limits)});
   }
   if (!options.json) lines = Table(rows);
   if (absl::Status status = WriteOut(lines); !status.ok()) return status;

@@ -3,7 +3,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/cli/options/option_parts.h"
+#include "server/keys/key_json.h"
 
 namespace rivulet {
 
@@ -29,7 +32,14 @@ void AddKeys(CLI::App* app, KeysOptions* options) {
   fresh->add_flag("--admin", options->admin, "It may load and unload models");
   fresh->add_option("--expires", options->expires,
                     "When it expires, for example 2027-01-31T00:00:00Z; default: never");
-  add("list", "Print the keys' names, tenants, models and expiry", KeysAction::kList)
+  for (const KeyLimit& limit : kKeyLimits) {
+    fresh
+        ->add_option(absl::StrCat("--", absl::StrReplaceAll(limit.name, {{"_", "-"}})),
+                     options->limits.*limit.value,
+                     absl::StrCat(limit.meaning, "; default: no limit"))
+        ->check(CLI::Range(int64_t{1}, kMaxKeyLimit));
+  }
+  add("list", "Print the keys' names, tenants, models, expiry and limits", KeysAction::kList)
       ->add_flag("--json", options->json, "Print each key as a line of JSON");
   add("revoke", "Remove a key from the file", KeysAction::kRevoke)
       ->add_option("NAME", options->name, "Name of the key")

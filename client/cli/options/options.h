@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/keys/api_key.h"
 
 namespace rivulet {
 
@@ -206,6 +207,7 @@ struct KeysOptions {
   std::vector<std::string> models;  // new; empty: all
   bool admin = false;               // new
   std::string expires;              // new; empty: never
+  KeyLimits limits;                 // new
   bool json = false;                // list
 };
 

@@ -23,6 +23,7 @@ absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
   RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec, ToGenerateSpec(request, model));
   spec.deadline = DeadlineOf(context);
   spec.tenant = caller.tenant;
+  spec.key = caller.account();
   if (spec.session) {
     spec.session->tenant = spec.tenant;
     RIVULET_RETURN_IF_ERROR(CheckRepetition(context, *spec.session));
@@ -36,6 +37,7 @@ absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context, con
                                  const v1::ScoreRequest& request, const Model& model) {
   RIVULET_ASSIGN_OR_RETURN(ScoreSpec spec, ToScoreSpec(request, model));
   spec.tenant = caller.tenant;
+  spec.key = caller.account();
   spec.deadline = DeadlineOf(context);
   return spec;
 }

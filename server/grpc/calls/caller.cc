@@ -86,6 +86,10 @@ bool IsRepeated(const grpc::CallbackServerContext& context) {
   return context.client_metadata().contains("grpc-previous-rpc-attempts");
 }
 
+absl::Status Caller::TakeRequest() const {
+  return key == nullptr ? absl::OkStatus() : key->account->TakeRequest(absl::Now());
+}
+
 absl::StatusOr<Caller> Callers::CallerOf(const Metadata& metadata, Role role) const {
   Caller caller;
   if (keys_ != nullptr) {

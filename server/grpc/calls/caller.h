@@ -32,6 +32,11 @@ struct Caller {
   std::string tenant;                 // whose sessions and shares the call has
   std::shared_ptr<const ApiKey> key;  // null where the server has no keys
 
+  // What its key may still take; null where the server has no keys.
+  std::shared_ptr<KeyAccount> account() const { return key == nullptr ? nullptr : key->account; }
+  // It makes a request, which counts for its key. Errors: RESOURCE_EXHAUSTED
+  // (API_KEY_REQUEST_RATE).
+  absl::Status TakeRequest() const;
   // The models that exist for it; null: all.
   const ModelNames* models() const {
     return key != nullptr && key->models ? &*key->models : nullptr;

@@ -40,6 +40,7 @@ RpcService::RpcService(const char* full_name, const Callers* callers, Role role,
 absl::Status RpcService::Check(CallContext* call, const absl::Status& message) const {
   RIVULET_ASSIGN_OR_RETURN(Caller caller, callers_->CallerOf(call->client_metadata(), role_));
   call->SetCaller(std::move(caller));
+  RIVULET_RETURN_IF_ERROR(call->caller().TakeRequest());
   return message;
 }
 

@@ -141,8 +141,8 @@ class RpcService : public grpc::Service {
     const int index = AddMethodOf(Request::descriptor(), Reply::descriptor(), type);
     MarkMethodCallback(index, handler.release());
   }
-  // Finds the caller of the call. Why the handler is not called: the caller may not, or else
-  // `message`, what is wrong with its message.
+  // Finds the caller of the call, whose key counts it. Why the handler is not called: the caller
+  // may not call it now, or else `message`, what is wrong with its message.
   absl::Status Check(CallContext* call, const absl::Status& message) const;
   // Of the method with this message, for CallNote.
   template <typename Request>

@@ -207,6 +207,7 @@ absl::Status MultiplexReactor::Submit(const v1::MultiplexRequest& request,
   // For each request: a key may expire or be revoked while the stream is open.
   RIVULET_ASSIGN_OR_RETURN(const Caller caller,
                            calls_->callers.CallerOf(call_->client_metadata(), Role::kClient));
+  RIVULET_RETURN_IF_ERROR(caller.TakeRequest());
   RIVULET_ASSIGN_OR_RETURN(const ModelHold model,
                            models_->Find(request.generate().model(), caller.models()));
   member->record().SetModel(model.name());

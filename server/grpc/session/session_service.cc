@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/session/session_service.h"
 
+#include <memory>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -20,6 +21,7 @@ namespace {
 struct Job {
   Engine* engine;
   std::string tenant;
+  std::shared_ptr<KeyAccount> key;  // or null
   absl::Time deadline;
 };
 
@@ -66,7 +68,8 @@ grpc::ServerUnaryReactor* SessionService::Run(grpc::CallbackServerContext* conte
   CallContext& call = CallContext::Of(context);
   const auto model = call.FindModel(*models_, request->model());
   if (!model.ok()) return Answer(context, model.status(), calls_);
-  const Job job{model->engine(), call.caller().tenant, DeadlineOf(*context)};
+  const Caller& caller = call.caller();
+  const Job job{model->engine(), caller.tenant, caller.account(), DeadlineOf(*context)};
   auto* reactor = new EngineCall(*model, context, request, reply, calls_);
   reactor->Run([&](auto done) { return submit(job, std::move(done)); }, FillReply{model->name()});
   return reactor;
@@ -78,6 +81,7 @@ grpc::ServerUnaryReactor* SessionService::OpenSession(grpc::CallbackServerContex
   return Run(context, request, reply, [&](const Job& job, auto done) -> absl::StatusOr<RequestId> {
     RIVULET_ASSIGN_OR_RETURN(OpenSpec spec, ToOpenSpec(*request));
     spec.tenant = job.tenant;
+    spec.key = job.key;
     spec.deadline = job.deadline;
     return rivulet::OpenSession(job.engine, std::move(spec), std::move(done));
   });
@@ -90,6 +94,7 @@ grpc::ServerUnaryReactor* SessionService::Append(grpc::CallbackServerContext* co
     RIVULET_ASSIGN_OR_RETURN(AppendSpec spec, ToAppendSpec(*request, job.engine->model()));
     RIVULET_RETURN_IF_ERROR(CheckRepetition(*context, spec.session));
     spec.session.tenant = job.tenant;
+    spec.key = job.key;
     spec.deadline = job.deadline;
     return job.engine->Append(std::move(spec), std::move(done));
   });
@@ -101,6 +106,7 @@ grpc::ServerUnaryReactor* SessionService::ForkSession(grpc::CallbackServerContex
   return Run(context, request, reply, [&](const Job& job, auto done) -> absl::StatusOr<RequestId> {
     RIVULET_ASSIGN_OR_RETURN(ForkSpec spec, ToForkSpec(*request));
     spec.session.tenant = job.tenant;
+    spec.key = job.key;
     spec.deadline = job.deadline;
     return rivulet::ForkSession(job.engine, std::move(spec), std::move(done));
   });

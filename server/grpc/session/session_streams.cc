@@ -201,6 +201,7 @@ absl::Status RestoreReactor::Submit() {
   reply_->set_same_numerics(snapshot.numerics_id == engine->limits().numerics_id);
   RestoreSpec spec = ToRestoreSpec(std::move(snapshot));
   spec.tenant = call_->caller().tenant;
+  spec.key = call_->caller().account();
   spec.idle_timeout = idle_timeout_;
   spec.deadline = DeadlineOf(*call_);
   submitted_ = model;

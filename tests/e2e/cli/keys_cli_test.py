@@ -49,18 +49,21 @@ class KeysCommandTest(CommandTest):
         self.assertEqual(os.listdir(self.folder), ["keys.json"])
 
     def test_what_a_key_may_do_is_written_and_listed(self):
-        self.new("ops", "--tenant", "team.a", "--model-name", "m-1", "--model-name", "m-2", "--admin", "--expires", "2999-01-31T02:00:00+02:00")
+        limits = {"requests_per_minute": 60, "tokens_per_minute": 1000000000, "slots": 1, "sessions": 7}
+        flags = [text for name, value in limits.items() for text in (f"--{name.replace('_', '-')}", value)]
+        self.new("ops", "--tenant", "team.a", "--model-name", "m-1", "--model-name", "m-2", "--admin", "--expires", "2999-01-31T02:00:00+02:00", *flags)
         (entry,) = self.entries()
         del entry["sha256"]
-        self.assertEqual(entry, {"name": "ops", "tenant": "team.a", "models": ["m-1", "m-2"], "admin": True, "expires": "2999-01-31T00:00:00Z"})
+        self.assertEqual(entry, {"name": "ops", "tenant": "team.a", "models": ["m-1", "m-2"], "admin": True, "expires": "2999-01-31T00:00:00Z", **limits})
         self.new("old", "--expires", "2020-01-01T00:00:00Z")
         shown = self.succeeds(self.keys("list")).out.splitlines()
         self.assertEqual([line.split() for line in shown], [
-            ["ops", "team.a", "m-1,m-2", "admin", "until", "2999-01-31T00:00:00Z"],
-            ["old", "old", "all", "models", "client", "expired", "2020-01-01T00:00:00Z"],
+            ["ops", "team.a", "m-1,m-2", "admin", "until", "2999-01-31T00:00:00Z", ",".join(f"{name}={value}" for name, value in limits.items())],
+            ["old", "old", "all", "models", "client", "expired", "2020-01-01T00:00:00Z", "no", "limits"],
         ])  # fmt: skip
         listed = self.succeeds(self.keys("list", "--json")).lines()
         self.assertEqual([(entry["name"], entry["expired"]) for entry in listed], [("ops", False), ("old", True)])
+        self.assertEqual([{name: entry[name] for name in limits if name in entry} for entry in listed], [limits, {}])
         for entry in self.entries():
             self.assertNotIn(entry["sha256"], "".join(shown))
 
@@ -73,6 +76,8 @@ class KeysCommandTest(CommandTest):
             (["b", "--tenant", "x/y"], '"x/y"'),
             (["b", "--model-name", "Large"], '"Large"'),
             (["b", "--expires", "tomorrow"], '--expires is "tomorrow"'),
+            (["b", "--requests-per-minute", "0"], "--requests-per-minute"),
+            (["b", "--sessions", "1000000001"], "--sessions"),
         ):
             self.fails(self.keys("new", *arguments), 2, mention)
         self.fails(self.keys("revoke", "nobody"), 2, "has no key named nobody")

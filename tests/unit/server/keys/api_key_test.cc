@@ -7,12 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "model/base/error.h"
+#include "server/keys/key_json.h"
 
 namespace rivulet {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 // SHA-256 of "abc", as FIPS 180-2 has it.
 constexpr char kHash[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
@@ -48,6 +50,7 @@ TEST(ApiKeyTest, WhatIsNotNamedIsNotLimited) {
   EXPECT_FALSE(key.models.has_value());
   EXPECT_FALSE(key.admin);
   EXPECT_EQ(key.expires, absl::InfiniteFuture());
+  EXPECT_EQ(key.limits, KeyLimits());
 }
 
 TEST(ApiKeyTest, AListIsReadAsItWasWritten) {
@@ -58,6 +61,8 @@ TEST(ApiKeyTest, AListIsReadAsItWasWritten) {
   first.models = ModelNames{"a", "b-2"};
   first.admin = true;
   first.expires = absl::FromUnixSeconds(1800000000);
+  int64_t value = 10;
+  for (const KeyLimit& limit : kKeyLimits) first.limits.*limit.value = value++;
   second.name = second.tenant = "second";
   second.hash = HashOf("2");
   const auto keys = ParseKeys(KeysToJson({first, second}));
@@ -70,6 +75,7 @@ TEST(ApiKeyTest, AListIsReadAsItWasWritten) {
   EXPECT_THAT(*read.models, ElementsAre("a", "b-2"));
   EXPECT_TRUE(read.admin);
   EXPECT_EQ(read.expires, first.expires);
+  EXPECT_EQ(read.limits, first.limits);
   EXPECT_EQ(KeysToJson(*keys), KeysToJson({first, second}));
   EXPECT_TRUE(ParseKeys(KeysToJson({}))->empty());
 }
@@ -100,6 +106,13 @@ TEST(ApiKeyTest, ErrorsNameTheFieldAndWhatItHolds) {
               HasSubstr(R"([0].expires is "tomorrow"; it must be a time of RFC 3339)"));
   EXPECT_THAT(MessageOf(OneKey(R"(, "expires": 5)")), HasSubstr("[0].expires is 5"));
   EXPECT_THAT(MessageOf(OneKey(R"(, "name": "again")")), HasSubstr("name"));
+  for (const KeyLimit& limit : kKeyLimits) {
+    for (const char* bad : {"0", "-1", "1.5", "1000000001", "1e30", "\"1\"", "null"}) {
+      EXPECT_THAT(MessageOf(OneKey(absl::StrCat(", \"", limit.name, "\": ", bad))),
+                  MatchesRegex(absl::StrCat(R"(\[0\]\.)", limit.name,
+                                            " is .*; it must be a whole number from 1 to .*")));
+    }
+  }
   for (const auto& [from, to, message] : {std::tuple(R"("n")", R"("a b")", R"([0].name is "a b")"),
                                           std::tuple(R"("t")", R"("")", R"([0].tenant is "")"),
                                           std::tuple("ba78", "BA78", "[0].sha256 is a text of"),

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "absl/time/clock.h"
+#include "model/base/error.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet {
@@ -92,8 +93,35 @@ TEST_F(KeyRingTest, AReloadDoesNotWaitForThePeriod) {
   ASSERT_TRUE(ring.ok()) << ring.status();
   Write(KeysToJson({KeyOf("b")}));
   EXPECT_FALSE(Knows(ring->get(), "b"));
-  (*ring)->Reload();
+  (*ring)->Reload(now_);
   EXPECT_TRUE(Knows(ring->get(), "b"));
+}
+
+TEST_F(KeyRingTest, WhatAKeyHasTakenStaysTakenWhenTheFileChanges) {
+  ApiKey limited = KeyOf("a");
+  limited.limits.requests_per_minute = 2;
+  Write(KeysToJson({limited}));
+  const auto ring = KeyRing::Create(path_, now_);
+  ASSERT_TRUE(ring.ok()) << ring.status();
+  const auto take = [&] {
+    return (*ring)->Find("key of a", now_)->account->TakeRequest(now_).ok();
+  };
+  EXPECT_TRUE(take());
+  (*ring)->Reload(now_);
+  EXPECT_TRUE(take());
+  EXPECT_FALSE(take());
+  // The secret may change, too: the key is its name.
+  limited.hash = HashOf("other key of a");
+  limited.limits.requests_per_minute = 60;
+  Write(KeysToJson({KeyOf("b"), limited}));
+  (*ring)->Reload(now_);
+  const auto found = (*ring)->Find("other key of a", now_);
+  ASSERT_NE(found, nullptr);
+  EXPECT_EQ(GetErrorDetail(found->account->TakeRequest(now_)).retry_after, absl::Seconds(1));
+  Write("[{}]");
+  (*ring)->Reload(now_);
+  EXPECT_FALSE(found->account->TakeRequest(now_).ok()) << "the limits stay";
+  EXPECT_TRUE((*ring)->Find("key of b", now_)->account->TakeRequest(now_).ok());
 }
 
 }  // namespace

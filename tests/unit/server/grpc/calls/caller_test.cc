@@ -24,6 +24,7 @@ class CallerTest : public ::testing::Test {
     user.name = user.tenant = "user";
     user.hash = HashOf("user-key");
     user.models = ModelNames{"m"};
+    user.limits.requests_per_minute = 2;
     admin.name = "admin";
     admin.tenant = "ops";
     admin.hash = HashOf("admin-key");
@@ -107,6 +108,26 @@ TEST_F(CallerTest, ATenantBesideAKeyMustBeThatOfTheKey) {
   EXPECT_EQ(Refusal({key, {"rivulet-tenant", "ops"}}), "PERMISSION_DENIED API_KEY_TENANT");
   EXPECT_EQ(Refusal({key, {"rivulet-tenant", "user"}, {"rivulet-tenant", "user"}}),
             "INVALID_ARGUMENT TENANT_MALFORMED");
+}
+
+TEST_F(CallerTest, RequestsCountForTheKeyAndFindingTheCallerDoesNot) {
+  const Callers callers(keys_.get());
+  const auto find = [&](const char* key, Role role = Role::kClient) {
+    return callers.CallerOf(Metadata{{"authorization", key}}, role);
+  };
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(find("Bearer user-key").ok());
+    EXPECT_TRUE(callers.Check({{"authorization", "Bearer user-key"}}, Role::kClient).ok());
+  }
+  EXPECT_TRUE(find("Bearer user-key")->TakeRequest().ok());
+  EXPECT_TRUE(find("Bearer user-key")->TakeRequest().ok());
+  const absl::Status refused = find("Bearer user-key")->TakeRequest();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetail(refused).reason, "API_KEY_REQUEST_RATE");
+  EXPECT_GT(GetErrorDetail(refused).retry_after, absl::ZeroDuration());
+  EXPECT_LE(GetErrorDetail(refused).retry_after, absl::Seconds(30));
+  EXPECT_TRUE(find("Bearer admin-key", Role::kAdmin)->TakeRequest().ok());
+  EXPECT_TRUE(Callers(nullptr).CallerOf({}, Role::kClient)->TakeRequest().ok());
 }
 
 }  // namespace
