@@ -175,8 +175,8 @@ absl::StatusOr<std::string> RunHealth(const HealthOptions& options) {
   const CallOptions call = {.deadline = absl::Now() + absl::Seconds(options.deadline_seconds)};
   absl::StatusOr<std::vector<std::string>> names = NamesToShow(*target, call);
   // Health needs no key, but the list of models does: a probe without one asks for the server
-  // alone.
-  if (absl::IsUnauthenticated(names.status())) names.emplace();
+  // alone. A key that is refused is an error, as nobody would notice it otherwise.
+  if (GetErrorInfo(names.status()).reason == "API_KEY_MISSING") names.emplace();
   if (!names.ok()) return names.status();
   // The server as a whole, unless one model was asked for.
   if (target->model_name().empty()) names->insert(names->begin(), "");

@@ -124,7 +124,10 @@ class KeysCommandTest(CommandTest):
         with Server(MODEL, args=["--threads", "1", "--admin-listen", "127.0.0.1:0", "--keys-file", self.file]) as server:
             models = ["models", "--target", server.target]
             self.fails(self.call(*models), 2, "needs a key")
-            self.succeeds(self.call("health", "--target", server.target))
+            health = ["health", "--target", server.target]
+            self.assertEqual(self.succeeds(self.call(*health)).out.split(), ["server", "SERVING"])
+            self.assertEqual(self.succeeds(self.call(*health, key=key)).out.split(), ["server", "SERVING", "tiny-elu-relu", "SERVING"])
+            self.fails(self.call(*health, key="wrong-secret"), 2, "does not know the key")
             self.succeeds(self.call(*models, "--key-file", file))
             self.succeeds(self.call(*models, key=key))
             self.succeeds(self.call(*models, "--key-file", file, key="wrong"))  # the option wins
