@@ -18,7 +18,7 @@ constexpr size_t kMaxNameBytes = 512;
 constexpr size_t kMaxDims = 8;
 constexpr char kMetadata[] = "__metadata__";
 
-absl::Status BadTensor(absl::string_view name, absl::string_view message) {
+absl::Status BadEntry(absl::string_view name, absl::string_view message) {
   return CorruptWeights(absl::StrCat("tensor ", Quoted(name), ": ", message));
 }
 
@@ -44,8 +44,8 @@ absl::Status CheckMetadata(const JsonValue& value) {
 absl::StatusOr<int64_t> Extent(absl::string_view name, absl::string_view what,
                                const JsonValue& value) {
   if (value.kind == JsonValue::Kind::kInteger && value.integer >= 0) return value.integer;
-  return BadTensor(name, absl::StrCat(what, " holds ", Describe(value),
-                                      "; allowed: integers from 0 to ", INT64_MAX));
+  return BadEntry(name, absl::StrCat(what, " holds ", Describe(value),
+                                     "; allowed: integers from 0 to ", INT64_MAX));
 }
 
 absl::StatusOr<DType> ParseDType(absl::string_view name, const JsonValue& value) {
@@ -54,17 +54,17 @@ absl::StatusOr<DType> ParseDType(absl::string_view name, const JsonValue& value)
     if (value.text == "F16") return DType::kF16;
     if (value.text == "BF16") return DType::kBF16;
   }
-  return BadTensor(
+  return BadEntry(
       name, absl::StrCat("dtype is ", Describe(value), "; allowed: \"F32\", \"F16\" or \"BF16\""));
 }
 
 absl::Status ParseShape(absl::string_view name, const JsonValue& value, TensorEntry* entry) {
   if (value.kind != JsonValue::Kind::kArray) {
-    return BadTensor(name, absl::StrCat("shape is ", Describe(value), "; allowed: an array"));
+    return BadEntry(name, absl::StrCat("shape is ", Describe(value), "; allowed: an array"));
   }
   if (value.items.size() > kMaxDims) {
-    return BadTensor(name, absl::StrCat("shape has ", value.items.size(),
-                                        " dimensions; allowed: at most ", kMaxDims));
+    return BadEntry(name, absl::StrCat("shape has ", value.items.size(),
+                                       " dimensions; allowed: at most ", kMaxDims));
   }
   for (const JsonValue& item : value.items) {
     RIVULET_ASSIGN_OR_RETURN(const int64_t extent, Extent(name, "shape", item));
@@ -76,17 +76,17 @@ absl::Status ParseShape(absl::string_view name, const JsonValue& value, TensorEn
 absl::Status ParseOffsets(absl::string_view name, const JsonValue& value, uint64_t data_bytes,
                           TensorEntry* entry) {
   if (value.kind != JsonValue::Kind::kArray || value.items.size() != 2) {
-    return BadTensor(name, absl::StrCat("data_offsets is ", Describe(value),
-                                        "; allowed: an array of 2 integers"));
+    return BadEntry(name, absl::StrCat("data_offsets is ", Describe(value),
+                                       "; allowed: an array of 2 integers"));
   }
   RIVULET_ASSIGN_OR_RETURN(const int64_t begin, Extent(name, "data_offsets", value.items[0]));
   RIVULET_ASSIGN_OR_RETURN(const int64_t end, Extent(name, "data_offsets", value.items[1]));
   entry->begin = static_cast<uint64_t>(begin);
   entry->end = static_cast<uint64_t>(end);
   const std::string held = absl::StrCat("data_offsets is [", begin, ", ", end, "]; ");
-  if (end < begin) return BadTensor(name, absl::StrCat(held, "the end lies before the begin"));
+  if (end < begin) return BadEntry(name, absl::StrCat(held, "the end lies before the begin"));
   if (entry->end > data_bytes) {
-    return BadTensor(
+    return BadEntry(
         name, absl::StrCat(held, "the file holds only ", data_bytes, " bytes after its header"));
   }
   return absl::OkStatus();
@@ -98,37 +98,37 @@ absl::Status CheckSize(absl::string_view name, const TensorEntry& entry) {
   for (const int64_t extent : entry.shape) {
     const auto product = CheckedMul(bytes, static_cast<uint64_t>(extent));
     if (!product) {
-      return BadTensor(name, absl::StrCat("shape ", ShapeText(entry.shape),
-                                          " has more bytes than 64 bits can count"));
+      return BadEntry(name, absl::StrCat("shape ", ShapeText(entry.shape),
+                                         " has more bytes than 64 bits can count"));
     }
     bytes = *product;
   }
   if (bytes == 0) {
-    return BadTensor(name, absl::StrCat("shape ", ShapeText(entry.shape), " holds no weight"));
+    return BadEntry(name, absl::StrCat("shape ", ShapeText(entry.shape), " holds no weight"));
   }
   if (bytes == entry.end - entry.begin) return absl::OkStatus();
-  return BadTensor(name, absl::StrCat("data_offsets [", entry.begin, ", ", entry.end, "] span ",
-                                      entry.end - entry.begin, " bytes; shape ",
-                                      ShapeText(entry.shape), " and dtype need ", bytes));
+  return BadEntry(name, absl::StrCat("data_offsets [", entry.begin, ", ", entry.end, "] span ",
+                                     entry.end - entry.begin, " bytes; shape ",
+                                     ShapeText(entry.shape), " and dtype need ", bytes));
 }
 
 absl::StatusOr<TensorEntry> ParseEntry(absl::string_view name, const JsonValue& value,
                                        uint64_t data_bytes) {
   if (value.kind != JsonValue::Kind::kObject) {
-    return BadTensor(name, absl::StrCat("its entry is ", Describe(value), "; allowed: an object"));
+    return BadEntry(name, absl::StrCat("its entry is ", Describe(value), "; allowed: an object"));
   }
   for (const std::string& key : value.keys) {
     if (key != "dtype" && key != "shape" && key != "data_offsets") {
-      return BadTensor(name, absl::StrCat("unknown field ", Quoted(key),
-                                          "; allowed: dtype, shape, data_offsets"));
+      return BadEntry(name, absl::StrCat("unknown field ", Quoted(key),
+                                         "; allowed: dtype, shape, data_offsets"));
     }
   }
   const JsonValue* const dtype = value.Find("dtype");
   const JsonValue* const shape = value.Find("shape");
   const JsonValue* const offsets = value.Find("data_offsets");
-  if (dtype == nullptr) return BadTensor(name, "dtype is missing");
-  if (shape == nullptr) return BadTensor(name, "shape is missing");
-  if (offsets == nullptr) return BadTensor(name, "data_offsets is missing");
+  if (dtype == nullptr) return BadEntry(name, "dtype is missing");
+  if (shape == nullptr) return BadEntry(name, "shape is missing");
+  if (offsets == nullptr) return BadEntry(name, "data_offsets is missing");
   TensorEntry entry;
   RIVULET_ASSIGN_OR_RETURN(entry.dtype, ParseDType(name, *dtype));
   RIVULET_RETURN_IF_ERROR(ParseShape(name, *shape, &entry));
@@ -148,11 +148,11 @@ absl::Status CheckContiguous(const TensorEntries& entries, uint64_t data_bytes) 
   for (const auto* named : order) {
     const TensorEntry& entry = named->second;
     if (entry.begin != filled) {
-      return BadTensor(named->first,
-                       absl::StrCat("data_offsets [", entry.begin, ", ", entry.end, "] leave ",
-                                    entry.begin < filled ? "an overlap with the tensor before"
-                                                         : "a gap before it",
-                                    "; the tensor must begin at ", filled));
+      return BadEntry(named->first,
+                      absl::StrCat("data_offsets [", entry.begin, ", ", entry.end, "] leave ",
+                                   entry.begin < filled ? "an overlap with the tensor before"
+                                                        : "a gap before it",
+                                   "; the tensor must begin at ", filled));
     }
     filled = entry.end;
   }
@@ -186,8 +186,8 @@ absl::StatusOr<TensorEntries> Parse(absl::string_view header, uint64_t data_byte
   const auto on_member = [&](const std::string& name, const JsonValue& value) -> absl::Status {
     if (name == kMetadata) return CheckMetadata(value);
     if (name.size() > kMaxNameBytes) {
-      return BadTensor(name, absl::StrCat("its name has ", name.size(), " bytes; allowed: at most ",
-                                          kMaxNameBytes));
+      return BadEntry(name, absl::StrCat("its name has ", name.size(), " bytes; allowed: at most ",
+                                         kMaxNameBytes));
     }
     RIVULET_RETURN_IF_ERROR(check_name(name));
     RIVULET_ASSIGN_OR_RETURN(TensorEntry entry, ParseEntry(name, value, data_bytes));
@@ -214,20 +214,19 @@ absl::StatusOr<TensorEntries> ParseSafetensorsHeader(absl::string_view header, u
   std::map<absl::string_view, const TensorSpec*> specs;
   for (const TensorSpec& spec : expected) specs.emplace(spec.name, &spec);
   const auto check_name = [&specs](const std::string& name) {
-    return specs.find(name) != specs.end()
-               ? absl::OkStatus()
-               : BadTensor(name, "the configuration has no such tensor");
+    return specs.find(name) != specs.end() ? absl::OkStatus()
+                                           : BadEntry(name, "the configuration has no such tensor");
   };
   const auto check = [&specs](const std::string& name, const TensorEntry& entry) {
     const std::vector<int64_t>& shape = specs.find(name)->second->shape;
     if (entry.shape == shape) return absl::OkStatus();
-    return BadTensor(name, absl::StrCat("shape is ", ShapeText(entry.shape),
-                                        "; the configuration needs ", ShapeText(shape)));
+    return BadEntry(name, absl::StrCat("shape is ", ShapeText(entry.shape),
+                                       "; the configuration needs ", ShapeText(shape)));
   };
   RIVULET_ASSIGN_OR_RETURN(TensorEntries entries, Parse(header, data_bytes, check_name, check));
   for (const TensorSpec& spec : expected) {
     if (entries.find(spec.name) == entries.end()) {
-      return BadTensor(spec.name, "the file lacks it");
+      return BadEntry(spec.name, "the file lacks it");
     }
   }
   RIVULET_RETURN_IF_ERROR(CheckContiguous(entries, data_bytes));

@@ -19,7 +19,7 @@ namespace {
 
 constexpr char kSetting[] = "metrics-listen";
 // One client that is slow keeps one of the threads for at most so long.
-constexpr char kThreads[] = "2", kRequestTimeoutMs[] = "10000";
+constexpr char kHttpThreads[] = "2", kRequestTimeoutMs[] = "10000";
 
 class Collector final : public prometheus::Collectable {
  public:
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Create(const std::
   std::unique_ptr<MetricsServer> server(new MetricsServer(models, calls));
   try {
     server->exposer_ = std::make_unique<prometheus::Exposer>(
-        std::vector<std::string>{"listening_ports", address, "num_threads", kThreads,
+        std::vector<std::string>{"listening_ports", address, "num_threads", kHttpThreads,
                                  "request_timeout_ms", kRequestTimeoutMs});
   } catch (const std::exception& error) {
     return CannotListen(address, error.what());

@@ -20,7 +20,7 @@ size_t BucketOf(int64_t value) {
   return (static_cast<size_t>(shift) << kBits) + static_cast<size_t>(v >> shift);
 }
 
-Histogram::Bucket BoundsOf(size_t bucket) {
+BenchHistogram::Bucket BoundsOf(size_t bucket) {
   constexpr size_t kInOne = size_t{1} << kBits;
   const size_t shift = bucket < 2 * kInOne ? 0 : (bucket >> kBits) - 1;
   const uint64_t low = static_cast<uint64_t>(bucket - (shift << kBits)) << shift;
@@ -31,11 +31,11 @@ Histogram::Bucket BoundsOf(size_t bucket) {
 
 }  // namespace
 
-Histogram::Histogram()
+BenchHistogram::BenchHistogram()
     : counts_(std::make_unique<std::atomic<int64_t>[]>(kNumBuckets)),
       min_(std::numeric_limits<int64_t>::max()) {}
 
-void Histogram::Record(int64_t nanoseconds) {
+void BenchHistogram::Record(int64_t nanoseconds) {
   constexpr auto kRelaxed = std::memory_order_relaxed;
   const int64_t value = std::max<int64_t>(nanoseconds, 0);
   counts_[BucketOf(value)].fetch_add(1, kRelaxed);
@@ -49,14 +49,16 @@ void Histogram::Record(int64_t nanoseconds) {
   }
 }
 
-int64_t Histogram::min() const { return count() == 0 ? 0 : min_.load(std::memory_order_relaxed); }
+int64_t BenchHistogram::min() const {
+  return count() == 0 ? 0 : min_.load(std::memory_order_relaxed);
+}
 
-double Histogram::mean() const {
+double BenchHistogram::mean() const {
   const int64_t n = count();
   return n == 0 ? 0 : sum_.load(std::memory_order_relaxed) / static_cast<double>(n);
 }
 
-double Histogram::Quantile(double q) const {
+double BenchHistogram::Quantile(double q) const {
   const int64_t n = count();
   if (n == 0) return 0;
   // The product may lie a rounding above a whole rank.
@@ -76,7 +78,7 @@ double Histogram::Quantile(double q) const {
   return static_cast<double>(max());
 }
 
-std::vector<Histogram::Bucket> Histogram::NonEmptyBuckets() const {
+std::vector<BenchHistogram::Bucket> BenchHistogram::NonEmptyBuckets() const {
   std::vector<Bucket> buckets;
   for (size_t i = 0; i < kNumBuckets; ++i) {
     const int64_t count = counts_[i].load(std::memory_order_relaxed);

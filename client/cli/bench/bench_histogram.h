@@ -13,12 +13,12 @@ namespace rivulet {
 // Log-linear: 128 equal buckets for each power of two, for any number of nanoseconds (59 KiB).
 // Thread: Record() any thread, also at the same time; the rest once recording has ended, or, while
 // it goes on, with values that may lack the latest.
-class Histogram {
+class BenchHistogram {
  public:
   // What Quantile() answers differs from the true value by at most this share of it.
   static constexpr double kRelativeError = 1.0 / 256;
 
-  Histogram();
+  BenchHistogram();
 
   // Negative values count as 0.
   void Record(int64_t nanoseconds);

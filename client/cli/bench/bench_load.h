@@ -22,14 +22,14 @@ namespace rivulet {
 // time is that of the schedule in an open loop; in a closed one it is sent as intended.
 struct Measurements {
   // Since the intended time, of the requests that succeeded.
-  Histogram first_token, end_to_end;
+  BenchHistogram first_token, end_to_end;
   // The same two since the request was really sent: what this process kept waiting is missing.
-  Histogram first_token_sent, end_to_end_sent;
+  BenchHistogram first_token_sent, end_to_end_sent;
   // Between messages of one reply that hold tokens. Tokens that come while a message is on its way
   // share the next one, so this is what a reader sees, not a step of the server.
-  Histogram message_gap;
+  BenchHistogram message_gap;
   // From intended to sent.
-  Histogram send_delay;
+  BenchHistogram send_delay;
 
   // Requests by what became of them.
   int64_t succeeded = 0, failed = 0;

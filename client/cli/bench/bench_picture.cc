@@ -58,7 +58,7 @@ Axes AxesFor(const std::vector<Curve>& curves) {
   Axes axes;
   double least = 1e300, most = 0;
   for (const Curve& curve : curves) {
-    const Histogram& h = *curve.histogram;
+    const BenchHistogram& h = *curve.histogram;
     least = std::min(least, std::max(h.Quantile(0), 1e3) / 1e6);
     most = std::max(most, std::max(static_cast<double>(h.max()), 1e3) / 1e6);
     axes.nines = std::max(axes.nines, std::min(std::log10(static_cast<double>(h.count())), 6.0));
@@ -107,7 +107,7 @@ void DrawGrid(const Axes& axes, std::string* svg) {
 }
 
 void DrawCurve(const Axes& axes, const Curve& curve, std::string* svg) {
-  const Histogram& h = *curve.histogram;
+  const BenchHistogram& h = *curve.histogram;
   // No percentile beyond the largest value.
   const double last = std::min(std::log10(static_cast<double>(h.count())), axes.nines);
   absl::StrAppendFormat(svg,

@@ -14,7 +14,7 @@ struct Curve {
   std::string label;
   const char* color;  // of SVG
   bool dashed;
-  const Histogram* histogram;  // outlives the curve; empty: left out
+  const BenchHistogram* histogram;  // outlives the curve; empty: left out
 };
 
 // Both axes are logarithmic: across, percentiles so that 90, 99 and 99.9 are equally far apart, up

@@ -36,7 +36,7 @@ double Rate(int64_t count, double seconds) {
 struct Row {
   const char* name;
   const char* label;
-  const Histogram& histogram;
+  const BenchHistogram& histogram;
 };
 std::vector<Row> Rows(const BenchRun& run) {
   const Measurements& m = run.measured;
@@ -54,7 +54,7 @@ std::vector<Row> Rows(const BenchRun& run) {
   return rows;
 }
 
-Json HistogramJson(const Histogram& histogram) {
+Json HistogramJson(const BenchHistogram& histogram) {
   Json json = {{"count", histogram.count()}};
   if (histogram.count() == 0) return json;
   json["min"] = Ms(histogram.min());
@@ -62,7 +62,7 @@ Json HistogramJson(const Histogram& histogram) {
   for (const auto& [name, q] : kQuantiles) json[name] = Ms(histogram.Quantile(q));
   json["max"] = Ms(histogram.max());
   Json buckets = Json::array();
-  for (const Histogram::Bucket& bucket : histogram.NonEmptyBuckets()) {
+  for (const BenchHistogram::Bucket& bucket : histogram.NonEmptyBuckets()) {
     buckets.push_back({Ms(bucket.low), Ms(bucket.high), bucket.count});
   }
   json["buckets"] = std::move(buckets);
@@ -239,7 +239,7 @@ std::string BenchTable(const BenchRun& run) {
   absl::StrAppendFormat(&text, "%10s%10s%10s", "min", "mean", "max");
   for (const Row& row : Rows(run)) {
     absl::StrAppendFormat(&text, "\n%-20s", row.label);
-    const Histogram& h = row.histogram;
+    const BenchHistogram& h = row.histogram;
     if (h.count() == 0) {
       absl::StrAppend(&text, "         -");
       continue;
@@ -286,7 +286,7 @@ std::string BenchJson(const BenchRun& run) {
       {"requests", RequestsJson(m)},
       {"errors", std::move(errors)},
       {"window", WindowJson(m)},
-      {"relative_error", Histogram::kRelativeError},
+      {"relative_error", BenchHistogram::kRelativeError},
       {"latency_ms", std::move(latency)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -26,10 +26,10 @@ namespace {
 
 constexpr int kMaxMessageBytes = 64 << 10;
 constexpr int kMaxStreams = 16;
-constexpr int kMaxConnections = 16;
+constexpr int kAdminConnections = 16;
 constexpr absl::Duration kMaxDrain = absl::Hours(24);
 constexpr absl::Duration kDeliveryTime = absl::Seconds(1);  // for the last answers to arrive
-constexpr absl::Duration kFarewellTime = absl::Milliseconds(100);
+constexpr absl::Duration kAdminFarewellTime = absl::Milliseconds(100);
 
 absl::Status CheckName(const std::string& name) {
   if (IsModelName(name)) return absl::OkStatus();
@@ -122,8 +122,8 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* c
                                                                  bool reflection, KeyRing* keys,
                                                                  const RequestSinks& sinks) {
   std::unique_ptr<AdminServer> result(new AdminServer(control, keys, sinks));
-  const ListenerOptions options{listen,      "admin-listen", tls, reflection, kMaxMessageBytes,
-                                kMaxStreams, kMaxConnections};
+  const ListenerOptions options{listen,      "admin-listen",   tls, reflection, kMaxMessageBytes,
+                                kMaxStreams, kAdminConnections};
   grpc::ServerBuilder builder;
   SetUpListener(options, &builder);
   GuardReflection(&result->callers_, nullptr, &builder);
@@ -145,7 +145,7 @@ void AdminServer::Shutdown() {
   service_.WaitUntilIdle();
   connections_.AwaitDelivered(absl::Now() + kDeliveryTime);
   // Idle connections are cut: their clients may never look at the farewell.
-  listener_->Shutdown(absl::Now() + kFarewellTime);
+  listener_->Shutdown(absl::Now() + kAdminFarewellTime);
 }
 
 }  // namespace rivulet

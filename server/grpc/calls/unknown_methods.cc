@@ -13,10 +13,10 @@
 namespace rivulet {
 namespace {
 
-class Refusal final : public grpc::ServerGenericBidiReactor {
+class RefusedCall final : public grpc::ServerGenericBidiReactor {
  public:
-  Refusal(grpc::GenericCallbackServerContext* context, const absl::Status& status,
-          const RequestSinks& sinks)
+  RefusedCall(grpc::GenericCallbackServerContext* context, const absl::Status& status,
+              const RequestSinks& sinks)
       : record_(sinks) {
     BeginRecord(context, {"", "unknown"}, &record_);  // its name may be any text
     Finish(record_.End(status, nullptr));
@@ -44,7 +44,7 @@ grpc::ServerGenericBidiReactor* UnknownMethods::CreateReactor(
   const CallNote note("unknown method");
   if (const absl::Status refused = callers_->Check(context->client_metadata(), Role::kClient);
       !refused.ok()) {
-    return new Refusal(context, refused, sinks_);
+    return new RefusedCall(context, refused, sinks_);
   }
   // "/package.Service/Method"
   const absl::string_view method = absl::StripPrefix(context->method(), "/");
@@ -54,10 +54,10 @@ grpc::ServerGenericBidiReactor* UnknownMethods::CreateReactor(
       is_elsewhere
           ? absl::StrCat(service, " is not served at this address, but at that of --", setting_)
           : absl::StrCat("this server has no method ", Quoted(method));
-  return new Refusal(context,
-                     MakeError(absl::StatusCode::kUnimplemented, message,
-                               {is_elsewhere ? "SERVICE_ELSEWHERE" : "METHOD_UNKNOWN", "", {}}),
-                     sinks_);
+  return new RefusedCall(context,
+                         MakeError(absl::StatusCode::kUnimplemented, message,
+                                   {is_elsewhere ? "SERVICE_ELSEWHERE" : "METHOD_UNKNOWN", "", {}}),
+                         sinks_);
 }
 
 }  // namespace rivulet

@@ -52,7 +52,7 @@ int64_t Number(const Json& object, const char* name) {
   return absl::SimpleAtoi(found->get_ref<const std::string&>(), &number) ? number : 0;
 }
 
-const Json& Member(const Json& object, const char* name) {
+const Json& MemberOf(const Json& object, const char* name) {
   static const Json nothing = Json::object();
   const auto found = object.find(name);
   return found == object.end() ? nothing : *found;
@@ -65,13 +65,13 @@ void ForEach(const List& list, const char* elements, const char* ref, const char
              const Visit& visit) {
   for (int64_t start = 0;;) {
     const Json page = Parsed(list(start));
-    const Json& found = Member(page, elements);
+    const Json& found = MemberOf(page, elements);
     for (const Json& element : found) {
-      const int64_t number = Number(*ref == '\0' ? element : Member(element, ref), id);
+      const int64_t number = Number(*ref == '\0' ? element : MemberOf(element, ref), id);
       visit(number);
       start = number + 1;
     }
-    const Json& end = Member(page, "end");
+    const Json& end = MemberOf(page, "end");
     if (found.empty() || (end.is_boolean() && end.get<bool>())) return;
   }
 }
@@ -82,9 +82,9 @@ std::vector<ConnectionCalls> CallsByConnection() {
   std::vector<ConnectionCalls> connections;
   const auto add_socket = [&connections](int64_t id) {
     const Json answer = Parsed(grpc_channelz_get_socket(id));
-    const Json& socket = Member(answer, "socket");
-    const Json& data = Member(socket, "data");
-    const Json& name = Member(Member(socket, "ref"), "name");  // "chttp2 ipv4:1.2.3.4:56"
+    const Json& socket = MemberOf(answer, "socket");
+    const Json& data = MemberOf(socket, "data");
+    const Json& name = MemberOf(MemberOf(socket, "ref"), "name");  // "chttp2 ipv4:1.2.3.4:56"
     if (!name.is_string()) return;
     const auto& text = name.get_ref<const std::string&>();
     connections.push_back({text.substr(text.find(' ') + 1), Number(data, "streamsStarted") -

@@ -17,7 +17,7 @@
 namespace rivulet {
 namespace {
 
-constexpr char kMethod[] = "Multiplex";
+constexpr char kMultiplex[] = "Multiplex";
 // A part with more bytes leaves memory in its message that is given back.
 constexpr size_t kSmallPartBytes = 512;
 
@@ -108,7 +108,7 @@ void MultiplexReactor::OnMemberReady(MultiplexMember* member) {
 }
 
 void MultiplexReactor::OnReadDone(bool ok) {
-  const CallNote note(kMethod);
+  const CallNote note(kMultiplex);
   {
     absl::MutexLock lock(&mutex_);
     ++readers_;
@@ -260,7 +260,7 @@ void MultiplexReactor::Break(absl::Status why) {
 }
 
 void MultiplexReactor::Pump() {
-  const CallNote note(kMethod);
+  const CallNote note(kMultiplex);
   Action action = Action::kNone;
   absl::Status end;
   while (action == Action::kNone) {

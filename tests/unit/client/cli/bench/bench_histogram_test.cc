@@ -17,7 +17,7 @@ namespace {
 TEST(HistogramTest, AgreesWithASortWithinTheStatedError) {
   std::mt19937_64 random(7);
   for (const int n : {1, 2, 3, 10, 999, 1000, 100'000}) {
-    Histogram histogram;
+    BenchHistogram histogram;
     std::vector<int64_t> values;
     double sum = 0;
     for (int i = 0; i < n; ++i) {
@@ -35,7 +35,7 @@ TEST(HistogramTest, AgreesWithASortWithinTheStatedError) {
     for (const double q : {0.0, 0.1, 0.5, 0.9, 0.99, 0.999, 1.0}) {
       const auto rank = std::clamp(static_cast<int>(std::ceil(q * n - 1e-9)), 1, n);
       const auto exact = static_cast<double>(values[static_cast<size_t>(rank) - 1]);
-      EXPECT_NEAR(histogram.Quantile(q), exact, exact * Histogram::kRelativeError)
+      EXPECT_NEAR(histogram.Quantile(q), exact, exact * BenchHistogram::kRelativeError)
           << "q " << q << " of " << n;
     }
   }
@@ -47,23 +47,24 @@ TEST(HistogramTest, BucketsCoverEveryValueOnceAndAreNarrow) {
     for (const int64_t near : {-1, 0, 1}) values.push_back((int64_t{1} << shift) + near);
   }
   for (const int64_t value : values) {
-    Histogram histogram;
+    BenchHistogram histogram;
     histogram.Record(value);
     const auto buckets = histogram.NonEmptyBuckets();
     ASSERT_EQ(buckets.size(), 1u);
     EXPECT_EQ(buckets[0].count, 1);
     EXPECT_LE(buckets[0].low, value);
     EXPECT_GT(buckets[0].high, value);
-    EXPECT_LE(static_cast<double>(buckets[0].high - buckets[0].low),
-              std::max(1.0, static_cast<double>(value) * 2 * Histogram::kRelativeError * 1.0001));
+    EXPECT_LE(
+        static_cast<double>(buckets[0].high - buckets[0].low),
+        std::max(1.0, static_cast<double>(value) * 2 * BenchHistogram::kRelativeError * 1.0001));
   }
 }
 
 TEST(HistogramTest, NeighbouringBucketsLeaveNoGap) {
-  Histogram histogram;
+  BenchHistogram histogram;
   for (int64_t value = 0; value < 5000; ++value) histogram.Record(value);
   int64_t end = 0;
-  for (const Histogram::Bucket& bucket : histogram.NonEmptyBuckets()) {
+  for (const BenchHistogram::Bucket& bucket : histogram.NonEmptyBuckets()) {
     EXPECT_EQ(bucket.low, end);
     end = bucket.high;
   }
@@ -71,7 +72,7 @@ TEST(HistogramTest, NeighbouringBucketsLeaveNoGap) {
 }
 
 TEST(HistogramTest, IsZeroWithoutValuesAndClipsNegativeOnes) {
-  Histogram histogram;
+  BenchHistogram histogram;
   EXPECT_EQ(histogram.Quantile(0.5), 0);
   EXPECT_EQ(histogram.min(), 0);
   EXPECT_EQ(histogram.mean(), 0);
@@ -84,7 +85,7 @@ TEST(HistogramTest, IsZeroWithoutValuesAndClipsNegativeOnes) {
 TEST(HistogramTest, LosesNothingToThreadsThatRecordAtOnce) {
   // Few values, so that the threads meet in the same buckets.
   constexpr int kThreads = 4, kEach = 400'000;
-  Histogram histogram;
+  BenchHistogram histogram;
   std::latch start(kThreads);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -99,7 +100,8 @@ TEST(HistogramTest, LosesNothingToThreadsThatRecordAtOnce) {
   EXPECT_EQ(histogram.max(), 4);
   const auto buckets = histogram.NonEmptyBuckets();
   ASSERT_EQ(buckets.size(), 4u);
-  for (const Histogram::Bucket& bucket : buckets) EXPECT_EQ(bucket.count, kThreads * kEach / 4);
+  for (const BenchHistogram::Bucket& bucket : buckets)
+    EXPECT_EQ(bucket.count, kThreads * kEach / 4);
   EXPECT_DOUBLE_EQ(histogram.mean(), 2.5);
 }
 

@@ -89,7 +89,7 @@ TEST_F(BenchReportTest, ScoreHasNoFirstToken) {
 }
 
 TEST_F(BenchReportTest, ThePictureHoldsACurveForEachHistogramWithValues) {
-  const Histogram empty;
+  const BenchHistogram empty;
   const std::string svg =
       PercentilePicture("a < b & c", "sub",
                         std::vector<Curve>{{"end to end", "#123456", false, &measured_.end_to_end},
