@@ -92,10 +92,11 @@ build() {
 }
 # The Dockerfile's compiler cache begins with this machine's, which holds most of the objects where the release preset was
 # built before: same compiler, same flags. ccache.conf makes paths relative there, as deploy/test.sh does here.
+# What compilers write at this moment, in the cache's folder tmp, stays here.
 printf '%s = %s\n' hash_dir false sloppiness time_macros base_dir /rivulet >"$work/ccache.conf"
 if cache=$(ccache --get-config cache_dir 2>/dev/null) && [[ -d $cache ]]; then
   mkdir -p "$work/empty"
-  printf 'FROM %s\nRUN --mount=type=cache,target=/ccache cp -R --update /host-ccache/. /ccache/\n' "$base" >"$work/empty/Dockerfile"
+  printf 'FROM %s\nRUN --mount=type=cache,target=/ccache for part in /host-ccache/[!t]*; do cp -R --update $part /ccache/ || exit 1; done\n' "$base" >"$work/empty/Dockerfile"
   quietly "$work/ccache.log" buildah "${store[@]}" bud --isolation chroot --pull-never --no-cache \
     --volume "$cache:/host-ccache:ro" "$work/empty"
 fi

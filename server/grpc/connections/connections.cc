@@ -131,7 +131,7 @@ bool Connections::CloseConnection(absl::string_view peer) {
 }
 
 bool Connections::AwaitDelivered(absl::Time deadline) const {
-  constexpr absl::Duration kLookEvery = absl::Milliseconds(1);
+  constexpr absl::Duration kPause = absl::Milliseconds(1);
   std::vector<int> waiting;
   {
     absl::MutexLock lock(&mutex_);
@@ -146,7 +146,7 @@ bool Connections::AwaitDelivered(absl::Time deadline) const {
     }
     if (waiting.empty()) return true;
     if (absl::Now() >= deadline) return false;
-    absl::SleepFor(kLookEvery);
+    absl::SleepFor(kPause);
   }
 }
 
