@@ -96,7 +96,7 @@ build() {
 printf '%s = %s\n' hash_dir false sloppiness time_macros base_dir /rivulet >"$work/ccache.conf"
 if cache=$(ccache --get-config cache_dir 2>/dev/null) && [[ -d $cache ]]; then
   mkdir -p "$work/empty"
-  printf 'FROM %s\nRUN --mount=type=cache,target=/ccache for part in /host-ccache/[!t]*; do cp -R --update $part /ccache/ || exit 1; done\n' "$base" >"$work/empty/Dockerfile"
+  printf 'FROM %s\nRUN --mount=type=cache,target=/ccache cp -R --update /host-ccache/[!t]* /ccache/\n' "$base" >"$work/empty/Dockerfile"
   quietly "$work/ccache.log" buildah "${store[@]}" bud --isolation chroot --pull-never --no-cache \
     --volume "$cache:/host-ccache:ro" "$work/empty"
 fi
