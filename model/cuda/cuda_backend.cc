@@ -62,7 +62,8 @@ std::unique_ptr<CudaNetwork> NewNetwork(const ModelConfig& config, const OnDevic
                                         int many_rows) {
   if (config.blocks != nullptr) {
     return std::make_unique<CudaBlockForward>(config, state.block_weights, state.block_scratch,
-                                              state.slots, state.scratch, many_rows);
+                                              state.slots, state.scratch, state.products,
+                                              many_rows);
   }
   return std::make_unique<CudaForward>(config, state.weights, state.slots, state.scratch,
                                        state.products, many_rows);
@@ -216,7 +217,7 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_ASSIGN_OR_RETURN(
       d.scratch, CudaScratch::Create(config_, limits_, CudaScratchOptions(options, library_),
                                      d.queue.launch()));
-  if (config_.blocks == nullptr) RIVULET_RETURN_IF_ERROR(PlanProducts(options));
+  RIVULET_RETURN_IF_ERROR(PlanProducts(options));
   RIVULET_ASSIGN_OR_RETURN(d.block, CudaMemory::OnDevice(CudaRunBlock::MaxBytes(limits_)));
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
   RIVULET_RETURN_IF_ERROR(WarmUp());
@@ -239,21 +240,28 @@ absl::Status CudaBackend::LoadBlocks(const CudaBackendOptions& options) {
   OnDevice& d = *state_;
   RIVULET_RETURN_IF_ERROR(CudaBlockForward::Prepare());
   const int low_columns = CudaBlockForward::LowColumns(*blocks_);
-  RIVULET_ASSIGN_OR_RETURN(d.block_weights, CudaBlockWeights::Load(*model_, std::move(blocks_),
-                                                                   options.precision, d.queue));
+  RIVULET_ASSIGN_OR_RETURN(d.block_weights,
+                           CudaBlockWeights::Load(*model_, std::move(blocks_), options.precision,
+                                                  CudaFormsOf(options, library_), d.queue));
   RIVULET_ASSIGN_OR_RETURN(
       d.block_scratch,
       CudaBlockScratch::Create(*config_.blocks, d.block_weights.columns, low_columns,
-                               CudaHalves(options), limits_, d.queue.stream()));
-  limits_.products = absl::StrCat("own kernels (", library_.why_not, ")");
+                               CudaScratchOptions(options, library_), limits_, d.queue.launch()));
   return absl::OkStatus();
 }
 
 // Which products a library runs. It comes before the first launch of a step.
 absl::Status CudaBackend::PlanProducts(const CudaBackendOptions& options) {
   OnDevice& d = *state_;
-  RIVULET_ASSIGN_OR_RETURN(d.products, CudaProducts::Create(config_, options, library_, d.scratch,
-                                                            limits_, d.weights, d.queue));
+  const bool linear = config_.blocks == nullptr;
+  const CudaProductPlaces places =
+      linear ? CudaForward::Places(d.scratch, CudaLayerType(options.precision), limits_.max_tokens)
+             : CudaBlockForward::Places(*config_.blocks, d.block_scratch, d.scratch,
+                                        limits_.max_tokens);
+  RIVULET_ASSIGN_OR_RETURN(
+      d.products,
+      CudaProducts::Create(options, library_, places,
+                           linear ? d.weights.library : d.block_weights.library, d.queue));
   limits_.products = d.products.description();
   limits_.weight_bytes -= d.products.bytes_freed();
   if (!d.products.numerics().empty()) {
@@ -407,9 +415,9 @@ absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
 absl::StatusOr<CudaLibrary> OpenLibrary(const ModelConfig& config,
                                         const CudaBackendOptions& options,
                                         const BackendLimits& limits) {
-  if (config.blocks == nullptr) return OpenCudaLibrary(options, limits);
+  if (config.blocks == nullptr || CudaHalves(options)) return OpenCudaLibrary(options, limits);
   return CudaLibrary{nullptr, absl::StrCat("products of ", BlockKindName(config.blocks->kind),
-                                           " run on no library yet")};
+                                           " in float32 run on no library")};
 }
 
 }  // namespace

@@ -16,33 +16,13 @@
 #include "kernels/cuda/rows/embed_cuda.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_block_pass.h"
+#include "model/cuda/cuda_product_args.h"
 
 namespace rivulet {
 namespace {
 
 using kernels::CudaLaunch;
 using kernels::PaddedColumns;
-
-// out = a w + bias (+ residual, with the rows of out); `a` as the product with these Args reads it.
-template <class Args, class Value>
-Args ProductArgs(const kernels::CudaMatrix& w, const Value* a, int lda, float* out, int ld_out,
-                 int rows, const float* residual) {
-  Args args;
-  args.w = w;
-  args.a = a;
-  args.lda = lda;
-  args.out = out;
-  args.ld_out = ld_out;
-  args.rows = rows;
-  args.epilogue = residual == nullptr ? kernels::Epilogue::kNone : kernels::Epilogue::kResidual;
-  args.residual = residual;
-  args.ld_residual = ld_out;
-  return args;
-}
-
-absl::Status Gemm(const CudaLaunch& launch, const kernels::CudaGemmArgs& args) {
-  return CudaStatus(kernels::GemmCuda(launch, args), "launching a matrix product");
-}
 
 // y = norm(x): with a bias a layer norm, else of root mean squares. Row r of y is of row gather[r]
 // of x, where that is not null.
@@ -127,27 +107,30 @@ absl::Status Layer(const CudaBlockPass& p, const CudaBlockLayer& layer, int inde
 
 }  // namespace
 
-bool CudaBlockPass::Wide(const kernels::CudaMatrix& w) const {
+bool CudaBlockPass::Wide(const CudaBlockMatrix& w) const {
   // With fewer columns rounding x costs as much as the product.
   constexpr int kLeastColumns = 64;
-  return pass.rows >= many_rows && w.type == kernels::WeightType::kF16 && w.n >= kLeastColumns &&
-         w.k <= a.ld_half;
+  const int least_rows = w.product ? CudaLeastRows(*w.product, many_rows) : many_rows;
+  return pass.rows >= least_rows && w.type == kernels::WeightType::kF16 &&
+         (w.product || w.n >= kLeastColumns) && w.k <= a.half_columns;
 }
 
-absl::Status CudaBlockPass::Product(const kernels::CudaMatrix& w, const float* x, int ldx,
-                                    float* out, int ld_out, const float* residual) const {
-  if (!Wide(w)) {
-    return Gemm(launch,
-                ProductArgs<kernels::CudaGemmArgs>(w, x, ldx, out, ld_out, pass.rows, residual));
-  }
+absl::Status CudaBlockPass::Product(const CudaBlockMatrix& w, const float* x, int ldx, float* out,
+                                    int ld_out, const float* residual) const {
+  const auto run = [&](const auto* from, int ld) {
+    return Launch(launch, WithResidual(rivulet::Product(w, from, ld, out, ld_out, pass.rows),
+                                       residual, ld_out));
+  };
+  if (!Wide(w)) return run(x, ldx);
   const kernels::CudaProductRows given = {const_cast<float*>(x), false, ldx, pass.rows};  // read
   const kernels::CudaProductRows rounded = {a.half, true, a.ld_half, pass.rows};
   RIVULET_RETURN_IF_ERROR(CudaStatus(
       kernels::ActivateProductRowsCuda(launch, kernels::Epilogue::kNone, given, rounded, w.k),
       "launching a rounding"));
-  const auto args = ProductArgs<kernels::CudaWideGemmArgs>(w, a.half, a.ld_half, out, ld_out,
-                                                           pass.rows, residual);
-  return CudaStatus(kernels::WideGemmCuda(launch, args), "launching a product of many rows");
+  if (w.product && products.Takes(*w.product, pass.rows)) {
+    return products.Run(*w.product, w.index, a.half, residual, out, pass.rows, launch.stream);
+  }
+  return run(a.half, a.ld_half);
 }
 
 absl::Status CudaBlockPass::Activate(kernels::Activation kind, float* x, int ld, int n,
@@ -234,9 +217,29 @@ int CudaBlockForward::LowColumns(const BlockWeights& weights) {
   return most;
 }
 
+CudaProductPlaces CudaBlockForward::Places(const BlockConfig& config, const CudaBlockScratch& s,
+                                           const CudaScratch& outputs, int max_tokens) {
+  const kernels::CudaProductRows half = {s.half, true, s.ld_half, max_tokens};
+  CudaProductPlaces places;
+  places[size_t(CudaProduct::kQkv)] = {half, s.in.data, s.in.ld, nullptr, false};
+  places[size_t(CudaProduct::kOut)] = {half, s.y.data, s.y.ld, s.x.data, false};
+  if (config.ffn_size > 0) {
+    places[size_t(CudaProduct::kFfn1)] = {half, s.ffn.data, s.ffn.ld, nullptr, false};
+    places[size_t(CudaProduct::kFfn2)] = {half, s.y.data, s.y.ld, s.x.data, false};
+  }
+  CudaProductPlace& head = places[size_t(CudaProduct::kHead)];
+  head = {half, outputs.outputs, outputs.ld_outputs, nullptr, false};
+  head.a.rows = outputs.head_rows;
+  return places;
+}
+
+CudaBlockPass CudaBlockForward::Pass(const CudaLaunch& launch, const CudaPass& pass) const {
+  return {config_,   state_,     weights_, scratch_, slots_.states(),
+          products_, many_rows_, launch,   pass};
+}
+
 absl::Status CudaBlockForward::Layers(const CudaLaunch& launch, const CudaPass& pass) const {
-  const CudaBlockPass p{config_,         state_,     weights_, scratch_,
-                        slots_.states(), many_rows_, launch,   pass};
+  const CudaBlockPass p = Pass(launch, pass);
   RIVULET_RETURN_IF_ERROR(Embed(p));
   float *x = scratch_.x.data, *y = scratch_.y.data;
   for (int i = 0; i < config_.num_layers; ++i) {
@@ -248,9 +251,10 @@ absl::Status CudaBlockForward::Layers(const CudaLaunch& launch, const CudaPass& 
 
 absl::Status CudaBlockForward::Head(const CudaLaunch& launch, int first, int rows) const {
   const float* const h = scratch_.h.data + size_t(first) * size_t(scratch_.h.ld);
-  return Gemm(launch,
-              ProductArgs<kernels::CudaGemmArgs>(weights_.head, h, scratch_.h.ld, outputs_.outputs,
-                                                 outputs_.ld_outputs, rows, nullptr));
+  CudaPass pass;
+  pass.rows = rows;
+  return Pass(launch, pass)
+      .Product(weights_.head, h, scratch_.h.ld, outputs_.outputs, outputs_.ld_outputs);
 }
 
 }  // namespace rivulet

@@ -10,6 +10,7 @@
 #include "model/cuda/cuda_block_scratch.h"
 #include "model/cuda/cuda_block_weights.h"
 #include "model/cuda/cuda_network.h"
+#include "model/cuda/cuda_products.h"
 
 namespace rivulet {
 
@@ -21,14 +22,16 @@ struct CudaBlockPass {
   const CudaBlockWeights& weights;
   const CudaBlockScratch& a;
   float* states;
-  int many_rows;  // from so many on products take tiles of many rows
+  const CudaProducts& products;
+  int many_rows;  // from so many on products are of many rows
   const kernels::CudaLaunch& launch;
   const CudaPass& pass;
 
   // out = x w + bias (+ residual, with the rows of out). With many rows and F16 weights x is
-  // rounded to F16 first, as the product would round it: the bits are the same.
-  absl::Status Product(const kernels::CudaMatrix& w, const float* x, int ldx, float* out,
-                       int ld_out, const float* residual = nullptr) const;
+  // rounded to F16 first, as the product would round it, and a library may run it: the bits are the
+  // same.
+  absl::Status Product(const CudaBlockMatrix& w, const float* x, int ldx, float* out, int ld_out,
+                       const float* residual = nullptr) const;
   // x = f(x) of `n` columns, times `times` where not null.
   absl::Status Activate(kernels::Activation kind, float* x, int ld, int n,
                         const float* times = nullptr) const;
@@ -38,7 +41,7 @@ struct CudaBlockPass {
   kernels::CudaRecurrenceArgs Recurrence(int layer) const;
   absl::Status Recur(const kernels::CudaRecurrenceArgs& args) const;
   // Whether a product with `w` is one of many rows.
-  bool Wide(const kernels::CudaMatrix& w) const;
+  bool Wide(const CudaBlockMatrix& w) const;
   // Of this layer's part in a slot.
   size_t Offset(int layer, size_t part) const {
     return size_t(layer) * state.floats_per_layer + part;

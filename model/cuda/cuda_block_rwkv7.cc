@@ -25,7 +25,7 @@ struct Columns {
 // All products of the six mixes.
 absl::Status Project(const CudaBlockPass& p, const CudaRwkv7Layer& own, const Columns& at,
                      bool with_v_mix) {
-  const auto product = [&](const kernels::CudaMatrix& m, MixRow mix, const CudaBlockPass::Array& y,
+  const auto product = [&](const CudaBlockMatrix& m, MixRow mix, const CudaBlockPass::Array& y,
                            int column) {
     return p.Product(m, p.a.mix.data + mix * p.a.h.ld, p.a.mix.ld, y.data + column, y.ld);
   };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cuda/gemm/product_rows_cuda.h"
 #include "kernels/gemm.h"
 
 namespace rivulet {
@@ -34,14 +35,19 @@ std::vector<std::pair<CudaBlockScratch::Array*, int>> CudaBlockScratch::Arrays(
           {&minus, rwkv7 ? keys : 0}};
 }
 
-int CudaBlockScratch::HalfColumns(const BlockConfig& c) {
-  return PaddedColumns(std::max({c.hidden_size, c.values(), c.ffn_size}));
+void CudaBlockScratch::SizeHalf(const BlockConfig& c, const CudaScratch::Options& options) {
+  if (!options.halves) return;
+  half_columns = PaddedColumns(std::max({c.hidden_size, c.values(), c.ffn_size}));
+  // A row ends with a line that begins the next one: half of it is the prefix.
+  ld_half = half_columns + (options.for_library ? PaddedColumns(kernels::kProductPrefix) : 0);
 }
 
 size_t CudaBlockScratch::Bytes(const BlockConfig& config, const BlockColumns& columns,
-                               int low_columns, bool halves, const BackendLimits& limits) {
+                               int low_columns, const CudaScratch::Options& options,
+                               const BackendLimits& limits) {
   CudaBlockScratch scratch;
-  size_t bytes = halves ? size_t(HalfColumns(config)) * sizeof(uint16_t) : 0;
+  scratch.SizeHalf(config, options);
+  size_t bytes = size_t(scratch.ld_half) * sizeof(uint16_t);
   for (const auto& [array, ld] : scratch.Arrays(config, columns, low_columns)) {
     bytes += size_t(ld) * sizeof(float);
   }
@@ -50,15 +56,16 @@ size_t CudaBlockScratch::Bytes(const BlockConfig& config, const BlockColumns& co
 
 absl::StatusOr<CudaBlockScratch> CudaBlockScratch::Create(const BlockConfig& config,
                                                           const BlockColumns& columns,
-                                                          int low_columns, bool halves,
+                                                          int low_columns,
+                                                          const CudaScratch::Options& options,
                                                           const BackendLimits& limits,
-                                                          cudaStream_t stream) {
+                                                          const kernels::CudaLaunch& launch) {
   CudaBlockScratch scratch;
   const auto place = [&](int ld, auto** data) -> absl::Status {
     RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(size_t(limits.max_tokens) *
                                                                      size_t(ld) * sizeof(**data)));
     // Rows of nobody are computed, too: with numbers, not with what was there before.
-    RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory.data(), 0, memory.bytes(), stream));
+    RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory.data(), 0, memory.bytes(), launch.stream));
     *data = static_cast<std::remove_reference_t<decltype(*data)>>(memory.data());
     scratch.memory_.push_back(std::move(memory));
     return absl::OkStatus();
@@ -68,9 +75,13 @@ absl::StatusOr<CudaBlockScratch> CudaBlockScratch::Create(const BlockConfig& con
     array->ld = ld;
     RIVULET_RETURN_IF_ERROR(place(ld, &array->data));
   }
-  if (!halves) return scratch;
-  scratch.ld_half = HalfColumns(config);
+  scratch.SizeHalf(config, options);
+  if (scratch.ld_half == 0) return scratch;
   RIVULET_RETURN_IF_ERROR(place(scratch.ld_half, &scratch.half));
+  if (!options.for_library) return scratch;
+  scratch.half += kernels::kProductPrefix;
+  const kernels::CudaProductRows rows = {scratch.half, true, scratch.ld_half, limits.max_tokens};
+  RIVULET_RETURN_IF_ERROR(CudaStatus(kernels::MarkProductRowsCuda(launch, rows), "marking rows"));
   return scratch;
 }
 

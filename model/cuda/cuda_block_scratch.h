@@ -13,6 +13,7 @@
 #include "model/cpu/block_weights.h"
 #include "model/cuda/cuda_block_weights.h"
 #include "model/cuda/cuda_device.h"
+#include "model/cuda/cuda_scratch.h"
 
 namespace rivulet {
 
@@ -25,14 +26,15 @@ class CudaBlockScratch {
     int ld = 0;
   };
 
-  // `low_columns`: CudaBlockForward::LowColumns(), of all layers the most. `halves`: products read
-  // F16.
+  // `low_columns`: CudaBlockForward::LowColumns(), of all layers the most. Of `options` those that
+  // say how products read.
   static size_t Bytes(const BlockConfig& config, const BlockColumns& columns, int low_columns,
-                      bool halves, const BackendLimits& limits);
+                      const CudaScratch::Options& options, const BackendLimits& limits);
   static absl::StatusOr<CudaBlockScratch> Create(const BlockConfig& config,
                                                  const BlockColumns& columns, int low_columns,
-                                                 bool halves, const BackendLimits& limits,
-                                                 cudaStream_t stream);
+                                                 const CudaScratch::Options& options,
+                                                 const BackendLimits& limits,
+                                                 const kernels::CudaLaunch& launch);
 
   Array x, y;       // the residual stream, before and behind a product
   Array h;          // the normed row; behind the last layer, of output rows
@@ -48,16 +50,16 @@ class CudaBlockScratch {
   Array value;      // RWKV-7: what v mixes by
   Array first;      // RWKV-7: v of layer 0
   Array kk, minus;  // RWKV-7: what leaves the state, and in which direction
-  // What a product of many rows reads, in F16; null without `halves`. It fits the rows of every
-  // other array's product.
+  // What a product of many rows reads, in F16; null without options.halves. It fits the rows of
+  // every other array's large product. For a library they have the prefix of product_rows_cuda.h.
   uint16_t* half = nullptr;
-  int ld_half = 0;
+  int ld_half = 0, half_columns = 0;
 
  private:
   // Every array with its columns; 0: not used.
   std::vector<std::pair<Array*, int>> Arrays(const BlockConfig& config, const BlockColumns& columns,
                                              int low_columns);
-  static int HalfColumns(const BlockConfig& config);
+  void SizeHalf(const BlockConfig& config, const CudaScratch::Options& options);
   std::vector<CudaMemory> memory_;
 };
 

@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/gemm/product_rows_cuda.h"
 #include "kernels/mixer_rows.h"
 #include "model/base/error.h"
 
 namespace rivulet {
 namespace {
 
-using kernels::CudaMatrix;
 using kernels::WeightType;
 
 // Columns first .. first + count - 1 of a matrix, from column `to` on of the one on the device.
@@ -44,14 +44,28 @@ std::vector<ColumnRange> PlaceColumns(const BlockColumns& host, BlockColumns* de
   return ranges;
 }
 
+// Calls take(column on the device, its weights, its bias) for all columns of `ranges`.
+template <class Take>
+void ForEachColumn(const CpuMatrix& m, const std::vector<ColumnRange>& ranges, const Take& take) {
+  std::vector<float> column(size_t(m.packed.k));
+  for (const ColumnRange& range : ranges) {
+    for (int i = 0; i < range.count; ++i) {
+      kernels::UnpackColumn(m.packed, range.first + i, column.data());
+      take(range.to + i, column.data(), m.bias[size_t(range.first + i)]);
+    }
+  }
+}
+
 }  // namespace
 
 // Uploads one BlockWeights; without a queue it counts the bytes alone.
 class CudaBlockLoader {
  public:
-  CudaBlockLoader(const BlockConfig& config, CudaPrecision precision, CudaQueue* queue)
+  CudaBlockLoader(const BlockConfig& config, CudaPrecision precision, const CudaWeightForms& forms,
+                  CudaQueue* queue)
       : config_(config),
         type_(precision == CudaPrecision::kFloat32 ? WeightType::kF32 : WeightType::kF16),
+        forms_(forms),
         queue_(queue) {}
 
   absl::Status Load(BlockWeights& host);
@@ -75,10 +89,23 @@ class CudaBlockLoader {
     *device = static_cast<const T*>(memory);
     return absl::OkStatus();
   }
-  // `ranges` empty: all columns, in their order.
-  absl::Status Upload(CpuMatrix& m, WeightType type, CudaMatrix* device,
-                      std::vector<ColumnRange> ranges = {}, int n = 0);
-  absl::Status Upload(CpuMatrix& m, CudaMatrix* device) { return Upload(m, type_, device); }
+  // `ranges`: of the columns of m; device->n of them.
+  absl::Status Upload(CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+                      CudaBlockMatrix* device);
+  absl::Status UploadPacked(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+                            CudaBlockMatrix* device);
+  absl::Status UploadRows(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+                          CudaBlockMatrix* device);
+  // All columns, in their order.
+  absl::Status Upload(CpuMatrix& m, CudaBlockMatrix* device) {
+    device->n = m.packed.n;
+    return Upload(m, {{0, m.packed.n, 0}}, device);
+  }
+  // Of a large product.
+  absl::Status Upload(CpuMatrix& m, CudaProduct product, CudaBlockMatrix* device) {
+    device->product = product;
+    return Upload(m, device);
+  }
   absl::Status Upload(LowRank& low, CudaLowRank* device) {
     RIVULET_RETURN_IF_ERROR(Upload(low.first, &device->first));
     return Upload(low.second, &device->second);
@@ -89,39 +116,64 @@ class CudaBlockLoader {
 
   const BlockConfig& config_;
   const WeightType type_;
+  const CudaWeightForms forms_;
   CudaQueue* const queue_;
   CudaBlockWeights weights_;
   size_t bytes_ = 0;
   bool too_large_ = false;
 };
 
-absl::Status CudaBlockLoader::Upload(CpuMatrix& m, WeightType type, CudaMatrix* device,
-                                     std::vector<ColumnRange> ranges, int n) {
+absl::Status CudaBlockLoader::Upload(CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+                                     CudaBlockMatrix* device) {
   if (m.packed.panels == nullptr) return absl::OkStatus();
-  if (ranges.empty()) {
-    ranges = {{0, m.packed.n, 0}};
-    n = m.packed.n;
-  }
-  device->type = type;
+  // Logits in float32 stay what they are.
+  const bool keeps = device->product == CudaProduct::kHead && m.packed.type == WeightType::kF32;
+  device->type = keeps ? WeightType::kF32 : type_;
   device->k = m.packed.k;
-  device->n = n;
-  std::vector<char> packed(queue_ == nullptr ? 0 : kernels::CudaPackedSize(type, m.packed.k, n));
-  std::vector<float> row(size_t(m.packed.k)), bias(static_cast<size_t>(n));
-  for (const ColumnRange& range : ranges) {
-    if (queue_ == nullptr) break;
-    for (int i = 0; i < range.count; ++i) {
-      kernels::UnpackColumn(m.packed, range.first + i, row.data());
-      if (!kernels::PackCudaMatrix(type, row.data(), 1, m.packed.k, range.to + i, packed.data())) {
-        too_large_ = true;
-      }
-      bias[size_t(range.to + i)] = m.bias[size_t(range.first + i)];
-    }
-  }
-  RIVULET_ASSIGN_OR_RETURN(device->packed,
-                           Upload(packed.data(), kernels::CudaPackedSize(type, m.packed.k, n)));
-  RIVULET_RETURN_IF_ERROR(Upload(bias, &device->bias));
+  RIVULET_RETURN_IF_ERROR(UploadPacked(m, ranges, device));
+  const bool rows = forms_.rows && device->product.has_value() &&
+                    device->type == WeightType::kF16 && device->k % 8 == 0;
+  if (rows) RIVULET_RETURN_IF_ERROR(UploadRows(m, ranges, device));
   if (queue_ != nullptr) m = CpuMatrix();
   return absl::OkStatus();
+}
+
+absl::Status CudaBlockLoader::UploadPacked(const CpuMatrix& m,
+                                           const std::vector<ColumnRange>& ranges,
+                                           CudaBlockMatrix* device) {
+  const size_t bytes = kernels::CudaPackedSize(device->type, device->k, device->n);
+  std::vector<char> packed(queue_ == nullptr ? 0 : bytes);
+  std::vector<float> bias(size_t(device->n));
+  if (queue_ != nullptr) {
+    ForEachColumn(m, ranges, [&](int to, const float* column, float b) {
+      if (!kernels::PackCudaMatrix(device->type, column, 1, device->k, to, packed.data())) {
+        too_large_ = true;
+      }
+      bias[size_t(to)] = b;
+    });
+  }
+  RIVULET_ASSIGN_OR_RETURN(device->packed, Upload(packed.data(), bytes));
+  return Upload(bias, &device->bias);
+}
+
+absl::Status CudaBlockLoader::UploadRows(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+                                         CudaBlockMatrix* device) {
+  const size_t bytes = CudaLibraryWeights::Bytes(device->type, device->k, device->n);
+  bytes_ += bytes;
+  if (queue_ == nullptr) return absl::OkStatus();
+  const CudaProduct product = *device->product;
+  const size_t row_bytes = bytes / size_t(device->n);
+  std::vector<char> rows(bytes);
+  std::vector<float> bias(size_t(device->n));
+  ForEachColumn(m, ranges, [&](int to, const float* column, float b) {
+    if (!kernels::PackProductRows(device->type, column, &b, 1, device->k,
+                                  rows.data() + size_t(to) * row_bytes)) {
+      too_large_ = true;
+    }
+    bias[size_t(to)] = b;
+  });
+  device->index = int(weights_.library.of(product).size());
+  return weights_.library.Add(product, *device, rows, bias, *queue_);
 }
 
 // In pieces of rows, as a table may be large.
@@ -151,9 +203,9 @@ absl::Status CudaBlockLoader::LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* devic
   RIVULET_RETURN_IF_ERROR(Upload(layer.first_norm_bias, &device->first_norm_bias));
   RIVULET_RETURN_IF_ERROR(Upload(layer.mix, &device->mix));
   RIVULET_RETURN_IF_ERROR(Upload(layer.ffn_mix, &device->ffn_mix));
-  RIVULET_RETURN_IF_ERROR(Upload(layer.r, &device->r));
-  RIVULET_RETURN_IF_ERROR(Upload(layer.k, &device->k));
-  RIVULET_RETURN_IF_ERROR(Upload(layer.v, &device->v));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.r, CudaProduct::kQkv, &device->r));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.k, CudaProduct::kQkv, &device->k));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.v, CudaProduct::kQkv, &device->v));
   RIVULET_RETURN_IF_ERROR(Upload(layer.w, &device->w));
   RIVULET_RETURN_IF_ERROR(Upload(layer.a, &device->a));
   RIVULET_RETURN_IF_ERROR(Upload(layer.v_mix, &device->v_mix));
@@ -172,12 +224,14 @@ absl::Status CudaBlockLoader::LoadLayer(BlockLayer& layer,
   RIVULET_RETURN_IF_ERROR(Upload(layer.norm1_bias, &device.norm1_bias));
   RIVULET_RETURN_IF_ERROR(Upload(layer.norm2, &device.norm2));
   RIVULET_RETURN_IF_ERROR(Upload(layer.norm2_bias, &device.norm2_bias));
-  RIVULET_RETURN_IF_ERROR(Upload(layer.in, type_, &device.in, columns, weights_.columns.n));
+  device.in.product = CudaProduct::kQkv;
+  device.in.n = weights_.columns.n;
+  RIVULET_RETURN_IF_ERROR(Upload(layer.in, columns, &device.in));
   RIVULET_RETURN_IF_ERROR(Upload(layer.decay, &device.decay));
   RIVULET_RETURN_IF_ERROR(Upload(layer.gate, &device.gate));
-  RIVULET_RETURN_IF_ERROR(Upload(layer.out, &device.out));
-  RIVULET_RETURN_IF_ERROR(Upload(layer.up, &device.up));
-  RIVULET_RETURN_IF_ERROR(Upload(layer.down, &device.down));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.out, CudaProduct::kOut, &device.out));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.up, CudaProduct::kFfn1, &device.up));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.down, CudaProduct::kFfn2, &device.down));
   RIVULET_RETURN_IF_ERROR(Upload(layer.conv, &device.conv));
   RIVULET_RETURN_IF_ERROR(Upload(layer.conv_bias, &device.conv_bias));
   RIVULET_RETURN_IF_ERROR(Upload(layer.decay_scale, &device.decay_scale));
@@ -193,7 +247,7 @@ absl::Status CudaBlockLoader::LoadLayer(BlockLayer& layer,
 absl::Status CudaBlockLoader::Load(BlockWeights& host) {
   RIVULET_RETURN_IF_ERROR(LoadEmbedding(host.embedding));
   CpuMatrix& head = host.head.packed.panels == nullptr ? host.embedding : host.head;
-  RIVULET_RETURN_IF_ERROR(Upload(head, WeightType::kF32, &weights_.head));
+  RIVULET_RETURN_IF_ERROR(Upload(head, CudaProduct::kHead, &weights_.head));
   if (queue_ != nullptr) host.embedding = CpuMatrix();
   const std::vector<ColumnRange> columns = PlaceColumns(host.columns, &weights_.columns);
   for (BlockLayer& layer : host.layers) RIVULET_RETURN_IF_ERROR(LoadLayer(layer, columns));
@@ -219,16 +273,18 @@ absl::StatusOr<std::unique_ptr<BlockWeights>> CudaBlockWeights::Read(const Model
 }
 
 size_t CudaBlockWeights::Bytes(const BlockConfig& config, BlockWeights& host,
-                               CudaPrecision precision) {
-  CudaBlockLoader loader(config, precision, nullptr);
+                               CudaPrecision precision, const CudaWeightForms& forms) {
+  CudaBlockLoader loader(config, precision, forms, nullptr);
   (void)loader.Load(host);  // without a queue it cannot fail
   return loader.bytes();
 }
 
 absl::StatusOr<CudaBlockWeights> CudaBlockWeights::Load(const Model& model,
                                                         std::unique_ptr<BlockWeights> host,
-                                                        CudaPrecision precision, CudaQueue& queue) {
-  CudaBlockLoader loader(*model.config().blocks, precision, &queue);
+                                                        CudaPrecision precision,
+                                                        const CudaWeightForms& forms,
+                                                        CudaQueue& queue) {
+  CudaBlockLoader loader(*model.config().blocks, precision, forms, &queue);
   RIVULET_RETURN_IF_ERROR(loader.Load(*host));
   if (!loader.too_large()) return loader.Take();
   // Reading it again as F16 tells which tensor it is.

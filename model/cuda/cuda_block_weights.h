@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,18 +15,26 @@
 #include "model/blocks/block_config.h"
 #include "model/cpu/block_weights.h"
 #include "model/cuda/cuda_device.h"
+#include "model/cuda/cuda_library_weights.h"
 #include "model/cuda/cuda_queue.h"
 #include "model/model.h"
 
 namespace rivulet {
 
+struct CudaBlockMatrix : kernels::CudaMatrix {
+  // Of a large product: which, and the place among its matrices in CudaBlockWeights::library. Small
+  // ones have none, and stay on our own kernels.
+  std::optional<CudaProduct> product;
+  int index = 0;
+};
+
 struct CudaLowRank {
-  kernels::CudaMatrix first, second;
+  CudaBlockMatrix first, second;
 };
 
 struct CudaRwkv7Layer {
   const float *first_norm = nullptr, *first_norm_bias = nullptr, *mix = nullptr, *ffn_mix = nullptr;
-  kernels::CudaMatrix r, k, v;
+  CudaBlockMatrix r, k, v;
   CudaLowRank w, a, v_mix, g;
   const float *k_k = nullptr, *k_a = nullptr, *r_k = nullptr, *group_norm = nullptr,
               *group_norm_bias = nullptr;
@@ -34,7 +43,7 @@ struct CudaRwkv7Layer {
 // What the kind does not have is null, or a matrix without memory.
 struct CudaBlockLayer {
   const float *norm1 = nullptr, *norm1_bias = nullptr, *norm2 = nullptr, *norm2_bias = nullptr;
-  kernels::CudaMatrix in, decay, gate, out, up, down;
+  CudaBlockMatrix in, decay, gate, out, up, down;
   const float *conv = nullptr, *conv_bias = nullptr, *decay_scale = nullptr, *decay_bias = nullptr,
               *lower_bound = nullptr, *skip = nullptr, *out_norm = nullptr;
   CudaRwkv7Layer rwkv7;
@@ -46,22 +55,27 @@ class CudaBlockWeights {
   // Reads the checkpoint into host memory. Errors: those of BlockWeights::Load.
   static absl::StatusOr<std::unique_ptr<BlockWeights>> Read(const Model& model);
   // Device memory that Load takes of `host`, which stays as it is.
-  static size_t Bytes(const BlockConfig& config, BlockWeights& host, CudaPrecision precision);
+  static size_t Bytes(const BlockConfig& config, BlockWeights& host, CudaPrecision precision,
+                      const CudaWeightForms& forms);
 
   // Packs and uploads, in the order of `queue`. With the default precision the matrices of the
-  // layers become F16; the embedding, the head and all vectors are float32. Each matrix of `host`
-  // is given back once it was uploaded. Errors: INVALID_ARGUMENT (a weight too large for fp16,
-  // named), RESOURCE_EXHAUSTED, UNAVAILABLE.
+  // layers become F16, and so does a head that has 16 bits in the file; the embedding and all
+  // vectors are float32. Each matrix of `host` is given back once it was uploaded.
+  // REQUIRES: forms.packed. Errors: INVALID_ARGUMENT (a weight too large for fp16, named),
+  // RESOURCE_EXHAUSTED, UNAVAILABLE.
   static absl::StatusOr<CudaBlockWeights> Load(const Model& model,
                                                std::unique_ptr<BlockWeights> host,
-                                               CudaPrecision precision, CudaQueue& queue);
+                                               CudaPrecision precision,
+                                               const CudaWeightForms& forms, CudaQueue& queue);
 
   // As BlockWeights has them, but the first halves of low-rank products begin 16-byte aligned.
   BlockColumns columns;
   const float* embedding = nullptr;  // [vocab, hidden]
   std::vector<CudaBlockLayer> layers;
   const float *final_norm = nullptr, *final_norm_bias = nullptr;
-  kernels::CudaMatrix head;
+  CudaBlockMatrix head;
+  // Large products in F16 whose k is a multiple of 8; empty where that form is not wanted.
+  CudaLibraryWeights library;
   // [2 heads, key_dim]: for q and k side by side, what makes a norm of root mean squares one of the
   // length key_dim^-1/2 and of 1. Null where there is no convolution.
   const float* lengths = nullptr;

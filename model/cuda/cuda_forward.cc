@@ -8,6 +8,7 @@
 #include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_model_args.h"
+#include "model/cuda/cuda_product_args.h"
 
 namespace rivulet {
 namespace {
@@ -17,18 +18,6 @@ using kernels::CudaLaunch;
 using kernels::CudaMatrix;
 using kernels::CudaWideGemmArgs;
 using kernels::Epilogue;
-
-CudaGemmArgs Product(const CudaMatrix& w, const float* a, int lda, float* out, int ld_out,
-                     int rows) {
-  CudaGemmArgs args;
-  args.w = w;
-  args.a = a;
-  args.lda = lda;
-  args.out = out;
-  args.ld_out = ld_out;
-  args.rows = rows;
-  return args;
-}
 
 // The rows of a are normalised first, and kept in `norm_out`.
 void AddNorm(const CudaNorm& norm, float eps, float* norm_out, int ld_norm_out,
@@ -40,29 +29,8 @@ void AddNorm(const CudaNorm& norm, float eps, float* norm_out, int ld_norm_out,
   args->ld_norm_out = ld_norm_out;
 }
 
-// The same where a is in F16. `out` is null where the caller wants out_half.
-CudaWideGemmArgs WideProduct(const CudaMatrix& w, const uint16_t* a, int lda, float* out,
-                             int ld_out, int rows) {
-  CudaWideGemmArgs args;
-  args.w = w;
-  args.a = a;
-  args.lda = lda;
-  args.out = out;
-  args.ld_out = ld_out;
-  args.rows = rows;
-  return args;
-}
-
 // The columns that the library reads of rows with n.
 int Padded8(int n) { return kernels::ProductK(n) - kernels::kProductPrefix; }
-
-absl::Status WideGemm(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
-  return CudaStatus(kernels::WideGemmCuda(launch, args), "launching a product of many rows");
-}
-
-absl::Status Gemm(const CudaLaunch& launch, const CudaGemmArgs& args) {
-  return CudaStatus(kernels::GemmCuda(launch, args), "launching a matrix product");
-}
 
 }  // namespace
 
@@ -83,6 +51,23 @@ absl::Status CudaForward::Prepare() {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareEmbedCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareProductRowsCuda());
   return absl::OkStatus();
+}
+
+CudaProductPlaces CudaForward::Places(const CudaScratch& s, kernels::WeightType type,
+                                      int max_tokens) {
+  const bool half = type == kernels::WeightType::kF16;
+  const auto read = [&](float* rows, uint16_t* halves, int ld) {
+    return kernels::CudaProductRows{half ? static_cast<void*>(halves) : rows, half, ld, max_tokens};
+  };
+  CudaProductPlaces places;
+  places[size_t(CudaProduct::kQkv)] = {read(s.x, s.half, s.ld_x), s.qkv, s.ld_qkv, nullptr, false};
+  places[size_t(CudaProduct::kOut)] = {read(s.attention, s.attention_half, s.ld_attention), s.y,
+                                       s.ld_x, s.x, false};
+  places[size_t(CudaProduct::kFfn1)] = {read(s.x, s.half, s.ld_x), s.ffn, s.ld_ffn, nullptr, true};
+  places[size_t(CudaProduct::kFfn2)] = {read(s.ffn, s.ffn_half, s.ld_ffn), s.y, s.ld_x, s.x, false};
+  places[size_t(CudaProduct::kHead)] = {
+      {s.x, false, s.ld_x, s.head_rows}, s.outputs, s.ld_outputs, nullptr, false};
+  return places;
 }
 
 bool CudaForward::Wide(int rows) const {
@@ -128,16 +113,16 @@ absl::Status CudaForward::Queries(const CudaLaunch& launch, int index, int rows)
     RIVULET_RETURN_IF_ERROR(Normalize(launch, *norm, 0, s.x, rows));
   }
   if (products_.Takes(CudaProduct::kQkv, rows)) {
-    return products_.Run(CudaProduct::kQkv, weights_.layers[size_t(index)].rows[0], InputX(rows),
-                         nullptr, s.qkv, rows, launch.stream);
+    return products_.Run(CudaProduct::kQkv, index, InputX(rows), nullptr, s.qkv, rows,
+                         launch.stream);
   }
   if (Wide(rows)) {
-    return WideGemm(launch, WideProduct(w, s.half, s.ld_x, s.qkv, s.ld_qkv, rows));
+    return Launch(launch, Product(w, s.half, s.ld_x, s.qkv, s.ld_qkv, rows));
   }
   const bool fused = norm != nullptr && !Many(rows);
   CudaGemmArgs qkv = Product(w, fused ? s.y : s.x, s.ld_x, s.qkv, s.ld_qkv, rows);
   if (fused) AddNorm(*norm, config_.layer_norm_eps, s.x, s.ld_x, &qkv);
-  return Gemm(launch, qkv);
+  return Launch(launch, qkv);
 }
 
 // y = x + out(attention); in the last layer of the rows whose outputs are wanted alone.
@@ -154,16 +139,13 @@ absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const CudaPass&
   }
   const auto with_residual = [&](auto args) {
     args.gather = gather;
-    args.epilogue = Epilogue::kResidual;
-    args.residual = s.x;
-    args.ld_residual = s.ld_x;
-    return args;
+    return WithResidual(args, s.x, s.ld_x);
   };
   if (Wide(pass.rows)) {
-    return WideGemm(
-        launch, with_residual(WideProduct(w, s.attention_half, s.ld_attention, s.y, s.ld_x, rows)));
+    return Launch(launch,
+                  with_residual(Product(w, s.attention_half, s.ld_attention, s.y, s.ld_x, rows)));
   }
-  return Gemm(launch, with_residual(Product(w, s.attention, s.ld_attention, s.y, s.ld_x, rows)));
+  return Launch(launch, with_residual(Product(w, s.attention, s.ld_attention, s.y, s.ld_x, rows)));
 }
 
 // The same on the library. It gathers nothing: rows of attention and residual are copied first.
@@ -188,40 +170,36 @@ absl::Status CudaForward::LibraryAttentionOut(const CudaLaunch& launch, const Cu
         CudaStatus(kernels::GatherProductRowsCuda(launch, x, gather, y, 0, config_.hidden_size),
                    "launching a gather"));
   }
-  return products_.Run(CudaProduct::kOut, weights_.layers[size_t(index)].rows[1], a.data,
-                       gather == nullptr ? s.x : s.y, s.y, rows, launch.stream);
+  return products_.Run(CudaProduct::kOut, index, a.data, gather == nullptr ? s.x : s.y, s.y, rows,
+                       launch.stream);
 }
 
 // y -> y: x = norm1(y); y = x + ffn2(act(ffn1(x))).
-absl::Status CudaForward::FeedForward(const CudaLaunch& launch, const CudaLayer& layer,
-                                      int rows) const {
+absl::Status CudaForward::FeedForward(const CudaLaunch& launch, int index, int rows) const {
   const CudaScratch& s = scratch_;
+  const CudaLayer& layer = weights_.layers[size_t(index)];
   const bool fused = !Many(rows);
   if (!fused) RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, 0, s.x, rows));
-  RIVULET_RETURN_IF_ERROR(Expand(launch, layer, rows));
+  RIVULET_RETURN_IF_ERROR(Expand(launch, index, rows));
   if (products_.Takes(CudaProduct::kFfn2, rows)) {
     const void* const a = Wide(rows) ? static_cast<const void*>(s.ffn_half) : s.ffn;
-    return products_.Run(CudaProduct::kFfn2, layer.rows[3], a, s.x, s.y, rows, launch.stream);
+    return products_.Run(CudaProduct::kFfn2, index, a, s.x, s.y, rows, launch.stream);
   }
-  const auto with_residual = [&](auto args) {
-    args.epilogue = Epilogue::kResidual;
-    args.residual = s.x;
-    args.ld_residual = s.ld_x;
-    return args;
-  };
+  const auto with_residual = [&](auto args) { return WithResidual(args, s.x, s.ld_x); };
   if (Wide(rows)) {
-    return WideGemm(
-        launch, with_residual(WideProduct(layer.ffn2, s.ffn_half, s.ld_ffn, s.y, s.ld_x, rows)));
+    return Launch(launch,
+                  with_residual(Product(layer.ffn2, s.ffn_half, s.ld_ffn, s.y, s.ld_x, rows)));
   }
-  return Gemm(launch, with_residual(Product(layer.ffn2, s.ffn, s.ld_ffn, s.y, s.ld_x, rows)));
+  return Launch(launch, with_residual(Product(layer.ffn2, s.ffn, s.ld_ffn, s.y, s.ld_x, rows)));
 }
 
 // ffn = act(ffn1(x)), of x or of the norm of y.
-absl::Status CudaForward::Expand(const CudaLaunch& launch, const CudaLayer& layer, int rows) const {
+absl::Status CudaForward::Expand(const CudaLaunch& launch, int index, int rows) const {
   const CudaScratch& s = scratch_;
+  const CudaLayer& layer = weights_.layers[size_t(index)];
   if (products_.Takes(CudaProduct::kFfn1, rows)) {
-    RIVULET_RETURN_IF_ERROR(products_.Run(CudaProduct::kFfn1, layer.rows[2], InputX(rows), nullptr,
-                                          s.ffn, rows, launch.stream));
+    RIVULET_RETURN_IF_ERROR(products_.Run(CudaProduct::kFfn1, index, InputX(rows), nullptr, s.ffn,
+                                          rows, launch.stream));
     const kernels::CudaProductRows sums = {s.ffn, false, s.ld_ffn, rows};
     const kernels::CudaProductRows halves = {s.ffn_half, true, s.ld_ffn, rows};
     return CudaStatus(
@@ -230,16 +208,16 @@ absl::Status CudaForward::Expand(const CudaLaunch& launch, const CudaLayer& laye
         "launching an activation");
   }
   if (Wide(rows)) {
-    CudaWideGemmArgs ffn1 = WideProduct(layer.ffn1, s.half, s.ld_x, nullptr, s.ld_ffn, rows);
+    CudaWideGemmArgs ffn1 = Product(layer.ffn1, s.half, s.ld_x, nullptr, s.ld_ffn, rows);
     ffn1.out_half = s.ffn_half;
     ffn1.epilogue = CudaActivation(config_);
-    return WideGemm(launch, ffn1);
+    return Launch(launch, ffn1);
   }
   const bool fused = !Many(rows);
   CudaGemmArgs ffn1 = Product(layer.ffn1, fused ? s.y : s.x, s.ld_x, s.ffn, s.ld_ffn, rows);
   if (fused) AddNorm(layer.norm1, config_.layer_norm_eps, s.x, s.ld_x, &ffn1);
   ffn1.epilogue = CudaActivation(config_);
-  return Gemm(launch, ffn1);
+  return Launch(launch, ffn1);
 }
 
 // Post-norm: x = norm1(x + attention(x)); x = norm2(x + ffn(x)). y holds what norm2 has yet to see;
@@ -252,7 +230,7 @@ absl::Status CudaForward::Layers(const CudaLaunch& launch, const CudaPass& pass)
     const int rows = i + 1 == config_.num_layers ? pass.num_outputs : pass.rows;
     if (rows == 0) return absl::OkStatus();
     RIVULET_RETURN_IF_ERROR(AttentionOut(launch, pass, i));
-    RIVULET_RETURN_IF_ERROR(FeedForward(launch, weights_.layers[size_t(i)], rows));
+    RIVULET_RETURN_IF_ERROR(FeedForward(launch, i, rows));
   }
   // Where two norms follow each other the first is a launch of its own.
   if (!config_.final_norm) return absl::OkStatus();
@@ -283,13 +261,12 @@ absl::Status CudaForward::Head(const CudaLaunch& launch, int first, int rows) co
   if (products_.Takes(CudaProduct::kHead, rows)) {
     // Nothing reads x any more.
     RIVULET_RETURN_IF_ERROR(Normalize(launch, norm, first, s.x, rows));
-    return products_.Run(CudaProduct::kHead, weights_.head_rows, s.x, nullptr, s.outputs, rows,
-                         launch.stream);
+    return products_.Run(CudaProduct::kHead, 0, s.x, nullptr, s.outputs, rows, launch.stream);
   }
   const float* const y = s.y + size_t(first) * size_t(s.ld_x);
   CudaGemmArgs head = Product(weights_.head, y, s.ld_x, s.outputs, s.ld_outputs, rows);
   AddNorm(norm, config_.layer_norm_eps, nullptr, 0, &head);
-  return Gemm(launch, head);
+  return Launch(launch, head);
 }
 
 }  // namespace rivulet

@@ -36,6 +36,10 @@ class CudaForward final : public CudaNetwork {
   // Once a device, before the first launch there.
   static absl::Status Prepare();
 
+  // Where the products of a pass of many rows read and write.
+  static CudaProductPlaces Places(const CudaScratch& scratch, kernels::WeightType type,
+                                  int max_tokens);
+
   // OK, or UNIMPLEMENTED saying why no kernel runs `config`.
   static absl::Status Check(const ModelConfig& config);
 
@@ -53,9 +57,8 @@ class CudaForward final : public CudaNetwork {
                             int index) const;
   absl::Status LibraryAttentionOut(const kernels::CudaLaunch& launch, const CudaPass& pass,
                                    int index, const int32_t* gather, int rows) const;
-  absl::Status FeedForward(const kernels::CudaLaunch& launch, const CudaLayer& layer,
-                           int rows) const;
-  absl::Status Expand(const kernels::CudaLaunch& launch, const CudaLayer& layer, int rows) const;
+  absl::Status FeedForward(const kernels::CudaLaunch& launch, int index, int rows) const;
+  absl::Status Expand(const kernels::CudaLaunch& launch, int index, int rows) const;
   // x as a product of so many rows reads it from a library's point of view.
   const void* InputX(int rows) const {
     return Wide(rows) ? static_cast<const void*>(scratch_.half) : scratch_.x;

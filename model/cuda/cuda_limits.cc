@@ -43,8 +43,9 @@ absl::Status CheckCudaBlockOptions(const BlockConfig& config, const CudaBackendO
   if (options.products != CudaProductChoice::kCublasLt) return absl::OkStatus();
   return InvalidField(
       "PRODUCTS_UNSUPPORTED", "products",
-      absl::StrCat("products is \"cublaslt\", but products of ", BlockKindName(config.kind),
-                   " run on no library yet; allowed here: \"auto\" or \"own\""));
+      absl::StrCat(
+          "products is \"cublaslt\", but products of ", BlockKindName(config.kind),
+          " with few rows or columns run on no library; allowed here: \"auto\" or \"own\""));
 }
 
 absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why) {
@@ -65,11 +66,11 @@ BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& op
   limits.preferred_steps = options.preferred_steps;
   limits.preferred_prefill_tokens = limits.max_tokens;
   limits.bytes_per_slot = config.bytes_per_slot();
-  // One more whenever a change of the code changes bits.
-  constexpr int kNumericsVersion = 1;
+  // One more whenever a change of the code changes bits: of linear transformers, of the family.
+  const int version = config.blocks == nullptr ? 1 : 2;
   limits.numerics_id =
       absl::StrCat("cuda-", options.precision == CudaPrecision::kFloat32 ? "float32" : "default",
-                   "-graph-sm", device.sm, "-", kNumericsVersion);
+                   "-graph-sm", device.sm, "-", version);
   return limits;
 }
 

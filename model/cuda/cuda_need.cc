@@ -56,10 +56,11 @@ absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, BlockWeights
   need.work = CudaScratch::Bytes(config, limits, CudaScratchOptions(options, library)) +
               CudaRunBlock::MaxBytes(limits);
   if (blocks != nullptr) {
-    need.weights = CudaBlockWeights::Bytes(*config.blocks, *blocks, options.precision);
-    need.work +=
-        CudaBlockScratch::Bytes(*config.blocks, blocks->columns,
-                                CudaBlockForward::LowColumns(*blocks), CudaHalves(options), limits);
+    need.weights = CudaBlockWeights::Bytes(*config.blocks, *blocks, options.precision,
+                                           CudaFormsOf(options, library));
+    need.work += CudaBlockScratch::Bytes(*config.blocks, blocks->columns,
+                                         CudaBlockForward::LowColumns(*blocks),
+                                         CudaScratchOptions(options, library), limits);
   } else {
     need.weights = CudaWeights::Bytes(config, options.precision, CudaFormsOf(options, library));
     need.work += CudaStepModel::Bytes(config) + CudaLatency::Bytes(config, limits, options);

@@ -7,29 +7,22 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "kernels/cuda/gemm/gemm_cuda.h"
-#include "kernels/cuda/gemm/gemm_wide_cuda.h"
 #include "model/base/error.h"
+#include "model/cuda/cuda_product_args.h"
 #include "model/cuda/cuda_run_plan.h"
 
 namespace rivulet {
 namespace {
 
 using kernels::CudaMatrix;
-using kernels::CudaProductRows;
-using kernels::Epilogue;
-using kernels::WeightType;
 
 // Different rows that a check uses: no divisor of a tile, so that each comes to many places.
 constexpr int kCheckedRows = 37;
-// From so many rows on our own product of a head reads its weights more than twice.
-constexpr int kManyHeadRows = 128;
 constexpr const char* kNames[kCudaProducts] = {"qkv", "out", "ffn1", "ffn2", "head"};
 
 int LeastRows(CudaProduct which, const CudaBackendOptions& options) {
   if (options.products == CudaProductChoice::kCublasLt) return 1;
-  return which == CudaProduct::kHead ? std::min(options.many_rows, kManyHeadRows)
-                                     : options.many_rows;
+  return CudaLeastRows(which, options.many_rows);
 }
 
 absl::Status Unsupported(absl::string_view why) {
@@ -78,14 +71,11 @@ CudaWeightForms CudaFormsOf(const CudaBackendOptions& options, const CudaLibrary
 // Makes one CudaProducts.
 class CudaProductsMaker {
  public:
-  CudaProductsMaker(const ModelConfig& config, const CudaBackendOptions& options,
-                    const CudaLibrary& library, const CudaScratch& scratch,
-                    const BackendLimits& limits, CudaWeights& weights, CudaQueue& queue)
-      : config_(config),
-        options_(options),
+  CudaProductsMaker(const CudaBackendOptions& options, const CudaLibrary& library,
+                    const CudaProductPlaces& places, CudaLibraryWeights& weights, CudaQueue& queue)
+      : options_(options),
         library_(library.library),
-        scratch_(scratch),
-        limits_(limits),
+        places_(places),
         weights_(weights),
         queue_(queue) {}
 
@@ -95,116 +85,68 @@ class CudaProductsMaker {
     std::vector<std::string> theirs, ours;
     for (int i = 0; i < kCudaProducts; ++i) {
       const auto which = CudaProduct(i);
+      if (PlaceOf(which).out == nullptr) continue;
       CudaProducts::Entry& entry = made_.entries_[size_t(i)];
       entry.least_rows = LeastRows(which, options_);
       std::string why_not;
       RIVULET_RETURN_IF_ERROR(Find(which, &entry, &why_not));
       if (entry.chosen) {
+        for (const auto& matrix : weights_.of(which)) entry.weights.push_back(matrix.rows);
         theirs.push_back(absl::StrCat(kNames[i], " from ", entry.least_rows, " rows"));
         continue;
       }
       if (made_.all_) return Unsupported(absl::StrCat("for ", kNames[i], " ", why_not));
       ours.push_back(absl::StrCat(kNames[i], ": ", why_not));
-      made_.bytes_freed_ += weights_.FreeRows(which);
+      made_.bytes_freed_ += weights_.Free(which);
     }
     Describe(theirs, ours);
     return std::move(made_);
   }
 
  private:
-  // Where a product reads and writes, as CudaForward has it.
-  struct Place {
-    CudaProductRows a;
-    float* out;
-    int ld_out;
-    float* residual;  // null: none
-    int most_rows;
-  };
-  Place PlaceOf(CudaProduct which) const {
-    const CudaScratch& s = scratch_;
-    const int tokens = limits_.max_tokens;
-    const bool half = TypeOf(which) == WeightType::kF16;
-    const CudaProductRows x = {half ? static_cast<void*>(s.half) : s.x, half, s.ld_x, tokens};
-    switch (which) {
-      case CudaProduct::kQkv:
-        return {x, s.qkv, s.ld_qkv, nullptr, tokens};
-      case CudaProduct::kOut:
-        return {{half ? static_cast<void*>(s.attention_half) : s.attention, half, s.ld_attention,
-                 tokens},
-                s.y,
-                s.ld_x,
-                s.x,
-                tokens};
-      case CudaProduct::kFfn1:
-        return {x, s.ffn, s.ld_ffn, nullptr, tokens};
-      case CudaProduct::kFfn2:
-        return {{half ? static_cast<void*>(s.ffn_half) : s.ffn, half, s.ld_ffn, tokens},
-                s.y,
-                s.ld_x,
-                s.x,
-                tokens};
-      case CudaProduct::kHead:
-        break;
-    }
-    return {x, s.outputs, s.ld_outputs, nullptr, s.head_rows};
-  }
-  const CudaMatrix& MatrixOf(CudaProduct which, int index = 0) const {
-    const CudaLayer& layer = weights_.layers[size_t(index)];
-    switch (which) {
-      case CudaProduct::kQkv:
-        return layer.qkv;
-      case CudaProduct::kOut:
-        return layer.out;
-      case CudaProduct::kFfn1:
-        return layer.ffn1;
-      case CudaProduct::kFfn2:
-        return layer.ffn2;
-      case CudaProduct::kHead:
-        break;
-    }
-    return weights_.head;
-  }
-  WeightType TypeOf(CudaProduct which) const { return MatrixOf(which).type; }
-  const void* RowsOf(CudaProduct which, int index) const {
-    return which == CudaProduct::kHead ? weights_.head_rows
-                                       : weights_.layers[size_t(index)].rows[size_t(which)];
-  }
+  using Matrix = CudaLibraryWeights::Matrix;
+  const CudaProductPlace& PlaceOf(CudaProduct which) const { return places_[size_t(which)]; }
 
   absl::Status Find(CudaProduct which, CudaProducts::Entry* entry, std::string* why_not);
+  // Why none is looked for; empty: one is.
+  std::string WhyNotAtAll(CudaProduct which, int least_rows) const;
   absl::StatusOr<bool> Passes(CudaProduct which, const CublasLtProduct& product);
-  absl::Status CheckLayer(CudaProduct which, int index, const CublasLtProduct& product,
-                          const CudaMemory& expected, int period);
-  absl::Status Expect(CudaProduct which, int index, const CublasLtProduct& product, int rows);
+  absl::Status CheckMatrix(const CudaProductPlace& at, const Matrix& matrix,
+                           const CublasLtProduct& product, const CudaMemory& expected, int period);
+  absl::Status Expect(const CudaProductPlace& at, const Matrix& matrix,
+                      const CublasLtProduct& product, int rows);
   void Describe(const std::vector<std::string>& theirs, const std::vector<std::string>& ours);
 
-  const ModelConfig& config_;
   const CudaBackendOptions& options_;
   const std::shared_ptr<const CublasLt> library_;
-  const CudaScratch& scratch_;
-  const BackendLimits& limits_;
-  CudaWeights& weights_;
+  const CudaProductPlaces& places_;
+  CudaLibraryWeights& weights_;
   CudaQueue& queue_;
   CudaMemory different_;  // the count of a check
   CudaProducts made_;
 };
 
+std::string CudaProductsMaker::WhyNotAtAll(CudaProduct which, int least_rows) const {
+  const CudaProductPlace& at = PlaceOf(which);
+  const std::vector<Matrix>& matrices = weights_.of(which);
+  if (matrices.empty()) return "its weights are not F16 with a multiple of 8 inputs";
+  for (const Matrix& matrix : matrices) {
+    const bool same = matrix.own.k == matrices[0].own.k && matrix.own.n == matrices[0].own.n;
+    if (!same) return "its matrices have different shapes";
+  }
+  if (at.a.rows < least_rows) return absl::StrCat("never ", least_rows, " rows");
+  if (made_.all_) return "";
+  if (at.activated) return "the activation is part of it";
+  return weights_.exact(which) ? "" : "a bias is too small for three F16";
+}
+
 absl::Status CudaProductsMaker::Find(CudaProduct which, CudaProducts::Entry* entry,
                                      std::string* why_not) {
-  const Place at = PlaceOf(which);
-  if (which == CudaProduct::kFfn1 && !made_.all_) {
-    *why_not = "the activation is part of it";
-    return absl::OkStatus();
-  }
-  if (!made_.all_ && !weights_.exact(which)) {
-    *why_not = "a bias is too small for three F16";
-    return absl::OkStatus();
-  }
-  if (at.most_rows < entry->least_rows) {
-    *why_not = absl::StrCat("never ", entry->least_rows, " rows");
-    return absl::OkStatus();
-  }
-  const CudaMatrix& matrix = MatrixOf(which);
-  std::vector<int> counts = CudaBuckets(at.most_rows);
+  const CudaProductPlace& at = PlaceOf(which);
+  *why_not = WhyNotAtAll(which, entry->least_rows);
+  if (!why_not->empty()) return absl::OkStatus();
+  const CudaMatrix& matrix = weights_.of(which)[0].own;
+  std::vector<int> counts = CudaBuckets(at.a.rows);
   counts.erase(counts.begin(), std::lower_bound(counts.begin(), counts.end(), entry->least_rows));
   RIVULET_ASSIGN_OR_RETURN(
       entry->product,
@@ -226,72 +168,57 @@ absl::Status CudaProductsMaker::Find(CudaProduct which, CudaProducts::Entry* ent
 }
 
 // What rows of a check must be: the first rows of `out`.
-absl::Status CudaProductsMaker::Expect(CudaProduct which, int index, const CublasLtProduct& product,
-                                       int rows) {
-  const Place at = PlaceOf(which);
+absl::Status CudaProductsMaker::Expect(const CudaProductPlace& at, const Matrix& matrix,
+                                       const CublasLtProduct& product, int rows) {
   if (made_.all_) {
-    return product.Run(RowsOf(which, index), FromPrefix(at.a.data, at.a.half), at.residual, at.out,
-                       rows, queue_.stream());
+    return product.Run(matrix.rows, FromPrefix(at.a.data, at.a.half), at.residual, at.out, rows,
+                       queue_.stream());
   }
-  const auto fill = [&](auto args) {
-    args.w = MatrixOf(which, index);
-    args.lda = at.a.ld;
-    args.out = at.out;
-    args.ld_out = at.ld_out;
-    args.rows = rows;
-    args.epilogue = at.residual == nullptr ? Epilogue::kNone : Epilogue::kResidual;
-    args.residual = at.residual;
-    args.ld_residual = at.ld_out;
-    return args;
+  const auto run = [&](const auto* a) {
+    return Launch(queue_.launch(),
+                  WithResidual(Product(matrix.own, a, at.a.ld, at.out, at.ld_out, rows),
+                               at.residual, at.ld_out));
   };
-  if (at.a.half) {
-    auto args = fill(kernels::CudaWideGemmArgs());
-    args.a = static_cast<const uint16_t*>(at.a.data);
-    return CudaStatus(kernels::WideGemmCuda(queue_.launch(), args), "launching a check");
-  }
-  auto args = fill(kernels::CudaGemmArgs());
-  args.a = static_cast<const float*>(at.a.data);
-  return CudaStatus(kernels::GemmCuda(queue_.launch(), args), "launching a check");
+  return at.a.half ? run(static_cast<const uint16_t*>(at.a.data))
+                   : run(static_cast<const float*>(at.a.data));
 }
 
-// Counts the outputs of one layer, at every row count, that are not what is expected.
-absl::Status CudaProductsMaker::CheckLayer(CudaProduct which, int index,
-                                           const CublasLtProduct& product,
-                                           const CudaMemory& expected, int period) {
-  const Place at = PlaceOf(which);
-  RIVULET_RETURN_IF_ERROR(Expect(which, index, product, period));
+// Counts the outputs of one matrix, at every row count, that are not what is expected.
+absl::Status CudaProductsMaker::CheckMatrix(const CudaProductPlace& at, const Matrix& matrix,
+                                            const CublasLtProduct& product,
+                                            const CudaMemory& expected, int period) {
+  RIVULET_RETURN_IF_ERROR(Expect(at, matrix, product, period));
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(expected.data(), at.out, expected.bytes(),
                                                cudaMemcpyDeviceToDevice, queue_.stream()));
   for (const int rows : product.counts()) {
-    RIVULET_RETURN_IF_ERROR(product.Run(RowsOf(which, index), FromPrefix(at.a.data, at.a.half),
-                                        at.residual, at.out, rows, queue_.stream()));
-    RIVULET_CUDA_RETURN_IF_ERROR(kernels::CountDifferentRowsCuda(
-        queue_.launch(), {at.out, false, at.ld_out, rows},
-        {expected.data(), false, at.ld_out, period}, MatrixOf(which).n, period,
-        static_cast<unsigned*>(different_.data())));
+    RIVULET_RETURN_IF_ERROR(product.Run(matrix.rows, FromPrefix(at.a.data, at.a.half), at.residual,
+                                        at.out, rows, queue_.stream()));
+    RIVULET_CUDA_RETURN_IF_ERROR(
+        kernels::CountDifferentRowsCuda(queue_.launch(), {at.out, false, at.ld_out, rows},
+                                        {expected.data(), false, at.ld_out, period}, matrix.own.n,
+                                        period, static_cast<unsigned*>(different_.data())));
   }
   return absl::OkStatus();
 }
 
-// Whether every layer has the bits that are expected.
+// Whether every matrix has the bits that are expected.
 absl::StatusOr<bool> CudaProductsMaker::Passes(CudaProduct which, const CublasLtProduct& product) {
-  const Place at = PlaceOf(which);
+  const CudaProductPlace& at = PlaceOf(which);
+  const CudaMatrix& first = weights_.of(which)[0].own;
   const kernels::CudaLaunch& launch = queue_.launch();
-  const int period = std::min(kCheckedRows, at.most_rows);
-  RIVULET_CUDA_RETURN_IF_ERROR(
-      kernels::FillProductRowsCuda(launch, at.a, MatrixOf(which).k, period));
+  const int period = std::min(kCheckedRows, at.a.rows);
+  RIVULET_CUDA_RETURN_IF_ERROR(kernels::FillProductRowsCuda(launch, at.a, first.k, period));
   if (at.residual != nullptr) {
     RIVULET_CUDA_RETURN_IF_ERROR(kernels::FillProductRowsCuda(
-        launch, {at.residual, false, at.ld_out, at.most_rows}, MatrixOf(which).n, period));
+        launch, {at.residual, false, at.ld_out, at.a.rows}, first.n, period));
   }
   RIVULET_ASSIGN_OR_RETURN(
       const CudaMemory expected,
       CudaMemory::OnDevice(size_t(period) * size_t(at.ld_out) * sizeof(float)));
   RIVULET_CUDA_RETURN_IF_ERROR(
       cudaMemsetAsync(different_.data(), 0, different_.bytes(), queue_.stream()));
-  const int layers = which == CudaProduct::kHead ? 1 : config_.num_layers;
-  for (int i = 0; i < layers; ++i) {
-    RIVULET_RETURN_IF_ERROR(CheckLayer(which, i, product, expected, period));
+  for (const Matrix& matrix : weights_.of(which)) {
+    RIVULET_RETURN_IF_ERROR(CheckMatrix(at, matrix, product, expected, period));
   }
   unsigned different = 0;
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(&different, different_.data(), sizeof different,
@@ -318,25 +245,23 @@ void CudaProductsMaker::Describe(const std::vector<std::string>& theirs,
   made_.numerics_ = absl::StrCat("cublaslt-", library_->version(), "-", absl::Hex(hash));
 }
 
-absl::StatusOr<CudaProducts> CudaProducts::Create(const ModelConfig& config,
-                                                  const CudaBackendOptions& options,
+absl::StatusOr<CudaProducts> CudaProducts::Create(const CudaBackendOptions& options,
                                                   const CudaLibrary& library,
-                                                  const CudaScratch& scratch,
-                                                  const BackendLimits& limits, CudaWeights& weights,
-                                                  CudaQueue& queue) {
+                                                  const CudaProductPlaces& places,
+                                                  CudaLibraryWeights& weights, CudaQueue& queue) {
   if (library.library != nullptr) {
-    return CudaProductsMaker(config, options, library, scratch, limits, weights, queue).Make();
+    return CudaProductsMaker(options, library, places, weights, queue).Make();
   }
   CudaProducts own;
   own.description_ = absl::StrCat("own kernels (", library.why_not, ")");
   return own;
 }
 
-absl::Status CudaProducts::Run(CudaProduct which, const void* w, const void* a,
-                               const float* residual, float* out, int rows,
-                               cudaStream_t stream) const {
-  const CublasLtProduct& product = entries_[size_t(which)].product;
-  return product.Run(w, FromPrefix(a, product.half()), residual, out, rows, stream);
+absl::Status CudaProducts::Run(CudaProduct which, int index, const void* a, const float* residual,
+                               float* out, int rows, cudaStream_t stream) const {
+  const Entry& entry = entries_[size_t(which)];
+  return entry.product.Run(entry.weights[size_t(index)], FromPrefix(a, entry.product.half()),
+                           residual, out, rows, stream);
 }
 
 }  // namespace rivulet

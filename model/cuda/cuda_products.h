@@ -10,10 +10,11 @@
 // `cublaslt` they are the library's, under an id that names version and algorithms.
 #pragma once
 
+#include <algorithm>
 #include <array>
-#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,11 +22,9 @@
 #include "kernels/cuda/gemm/product_rows_cuda.h"
 #include "model/backend.h"
 #include "model/backend_options.h"
-#include "model/config.h"
 #include "model/cuda/cublaslt.h"
+#include "model/cuda/cuda_library_weights.h"
 #include "model/cuda/cuda_queue.h"
-#include "model/cuda/cuda_scratch.h"
-#include "model/cuda/cuda_weights.h"
 
 namespace rivulet {
 
@@ -41,19 +40,34 @@ absl::StatusOr<CudaLibrary> OpenCudaLibrary(const CudaBackendOptions& options,
 // In which forms the weights are needed on the device.
 CudaWeightForms CudaFormsOf(const CudaBackendOptions& options, const CudaLibrary& library);
 
+// From so many rows on a product is one of many rows. Our own product of a head, which has many
+// columns, reads its weights more than twice from 128 rows on.
+inline int CudaLeastRows(CudaProduct which, int many_rows) {
+  return which == CudaProduct::kHead ? std::min(many_rows, 128) : many_rows;
+}
+
+// Where the matrices of a product read and write.
+struct CudaProductPlace {
+  kernels::CudaProductRows a;  // with the prefix; `rows`: the most of one product
+  float* out = nullptr;        // null: the model has no such product
+  int ld_out = 0;
+  float* residual = nullptr;  // [.., ld_out]; null: none
+  bool activated = false;     // our own kernel applies an activation, which the library cannot
+};
+using CudaProductPlaces = std::array<CudaProductPlace, kCudaProducts>;
+
 // Thread: one. References must outlive it.
 class CudaProducts {
  public:
   CudaProducts() = default;  // our own kernels
 
-  // Looks for algorithms and checks them, with `scratch` as work space; gives back the weights that
+  // Looks for algorithms and checks them, with `places` as work space; gives back the weights that
   // only the library would have needed. Errors: INVALID_ARGUMENT (PRODUCTS_UNSUPPORTED: `cublaslt`,
   // and a product has no algorithm that passes), RESOURCE_EXHAUSTED, UNAVAILABLE.
-  static absl::StatusOr<CudaProducts> Create(const ModelConfig& config,
-                                             const CudaBackendOptions& options,
-                                             const CudaLibrary& library, const CudaScratch& scratch,
-                                             const BackendLimits& limits, CudaWeights& weights,
-                                             CudaQueue& queue);
+  static absl::StatusOr<CudaProducts> Create(const CudaBackendOptions& options,
+                                             const CudaLibrary& library,
+                                             const CudaProductPlaces& places,
+                                             CudaLibraryWeights& weights, CudaQueue& queue);
 
   // Whether the library runs every product at every row count.
   bool all() const { return all_; }
@@ -62,11 +76,11 @@ class CudaProducts {
     const Entry& entry = entries_[size_t(which)];
     return entry.chosen && rows >= entry.least_rows;
   }
-  // out = a w^T + bias (+ residual), with the row distances of CudaScratch. `a`:
-  // column 0 of rows that have their prefix; what lies behind `rows` in a, residual and out is read
-  // and written, too. REQUIRES: Takes(which, rows).
-  absl::Status Run(CudaProduct which, const void* w, const void* a, const float* residual,
-                   float* out, int rows, cudaStream_t stream) const;
+  // out = a w^T + bias (+ residual), w the matrix `index` of that product, with the row distances
+  // of its place. `a`: column 0 of rows that have their prefix; what lies behind `rows` in a,
+  // residual and out is read and written, too. REQUIRES: Takes(which, rows).
+  absl::Status Run(CudaProduct which, int index, const void* a, const float* residual, float* out,
+                   int rows, cudaStream_t stream) const;
 
   // What runs where, for people.
   const std::string& description() const { return description_; }
@@ -78,6 +92,7 @@ class CudaProducts {
  private:
   struct Entry {
     CublasLtProduct product;
+    std::vector<const void*> weights;  // CudaLibraryWeights::Matrix::rows
     int least_rows = 0;
     bool chosen = false;
   };

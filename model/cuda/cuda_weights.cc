@@ -13,25 +13,9 @@ namespace {
 using kernels::CudaMatrix;
 using kernels::WeightType;
 
-size_t RowsBytes(WeightType type, int k, int n) {
-  return kernels::WeightBytes(type) * size_t(n) * size_t(kernels::ProductK(k));
-}
-
 size_t MatrixBytes(WeightType type, const CudaWeightForms& forms, int k, int n) {
   return (forms.packed ? kernels::CudaPackedSize(type, k, n) : 0) +
-         (forms.rows ? RowsBytes(type, k, n) : 0) + size_t(n) * sizeof(float);
-}
-
-// Whether rows of F16 hold `bias` exactly.
-bool SplitsExactly(const std::vector<float>& bias) {
-  for (const float b : bias) {
-    uint16_t parts[3];
-    kernels::SplitBias(b, parts);
-    double sum = 0;
-    for (int i = 2; i >= 0; --i) sum = sum / 2048 + double(kernels::F16ToF32(parts[i]));
-    if (sum != double(b)) return false;
-  }
-  return true;
+         (forms.rows ? CudaLibraryWeights::Bytes(type, k, n) : 0) + size_t(n) * sizeof(float);
 }
 
 bool HasLatePositions(const ModelConfig& config) {
@@ -84,7 +68,7 @@ class CudaWeightsLoader {
       RIVULET_RETURN_IF_ERROR(Upload(norm, &weights_.final_norm));
     }
     RIVULET_ASSIGN_OR_RETURN(const DecodedMatrix head, DecodeHead(model_));
-    return Upload(head, CudaProduct::kHead, WeightType::kF32, &weights_.head, &weights_.head_rows);
+    return Upload(head, CudaProduct::kHead, WeightType::kF32, &weights_.head);
   }
 
  private:
@@ -96,26 +80,23 @@ class CudaWeightsLoader {
     return absl::OkStatus();
   }
   absl::StatusOr<void*> Upload(const void* from, size_t bytes) {
-    return Upload(from, bytes, &weights_.memory_);
-  }
-  absl::StatusOr<void*> Upload(const void* from, size_t bytes, std::vector<CudaMemory>* keep) {
     RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(bytes));
     RIVULET_RETURN_IF_ERROR(queue_.CopyIn(memory.data(), from, bytes));
-    keep->push_back(std::move(memory));
-    return keep->back().data();
+    weights_.memory_.push_back(std::move(memory));
+    return weights_.memory_.back().data();
   }
   absl::Status Upload(const DecodedNorm& norm, CudaNorm* device) {
     RIVULET_RETURN_IF_ERROR(Upload(norm.weight, &device->weight));
     return Upload(norm.bias, &device->bias);
   }
   absl::Status Upload(const DecodedMatrix& m, CudaProduct which, WeightType type,
-                      CudaMatrix* device, const void** rows) {
+                      CudaMatrix* device) {
     device->type = type;
     device->k = m.k;
     device->n = m.n;
     if (forms_.packed) RIVULET_RETURN_IF_ERROR(UploadPacked(m, device));
-    if (forms_.rows) RIVULET_RETURN_IF_ERROR(UploadRows(m, which, type, rows));
-    return Upload(m.bias, &device->bias);
+    RIVULET_RETURN_IF_ERROR(Upload(m.bias, &device->bias));
+    return forms_.rows ? UploadRows(m, which, *device) : absl::OkStatus();
   }
   absl::Status UploadPacked(const DecodedMatrix& m, CudaMatrix* device) {
     std::vector<char> packed(kernels::CudaPackedSize(device->type, m.k, m.n));
@@ -129,22 +110,18 @@ class CudaWeightsLoader {
     RIVULET_ASSIGN_OR_RETURN(device->packed, Upload(packed.data(), packed.size()));
     return absl::OkStatus();
   }
-  absl::Status UploadRows(const DecodedMatrix& m, CudaProduct which, WeightType type,
-                          const void** rows) {
-    std::vector<char> packed(RowsBytes(type, m.k, m.n));
+  absl::Status UploadRows(const DecodedMatrix& m, CudaProduct which, const CudaMatrix& own) {
+    std::vector<char> packed(CudaLibraryWeights::Bytes(own.type, m.k, m.n));
     const size_t row = packed.size() / size_t(m.n);
     for (const DecodedMatrix::Part& part : m.parts) {
       const auto first = size_t(part.first_row);
-      if (!kernels::PackProductRows(type, m.weight.data() + first * size_t(m.k),
+      if (!kernels::PackProductRows(own.type, m.weight.data() + first * size_t(m.k),
                                     m.bias.data() + first, part.rows, m.k,
                                     packed.data() + first * row)) {
         return Annotate(WeightTooLarge(part.name), "precision \"default\"");
       }
     }
-    if (type == WeightType::kF16 && !SplitsExactly(m.bias)) weights_.exact_[size_t(which)] = false;
-    RIVULET_ASSIGN_OR_RETURN(*rows,
-                             Upload(packed.data(), packed.size(), &weights_.rows_[size_t(which)]));
-    return absl::OkStatus();
+    return weights_.library.Add(which, own, packed, m.bias, queue_);
   }
 
   absl::Status LoadTables() {
@@ -162,14 +139,10 @@ class CudaWeightsLoader {
   absl::Status LoadLayer(int index) {
     RIVULET_ASSIGN_OR_RETURN(const DecodedLayer decoded, DecodeLayer(model_, index));
     CudaLayer layer;
-    RIVULET_RETURN_IF_ERROR(
-        Upload(decoded.qkv, CudaProduct::kQkv, type_, &layer.qkv, &layer.rows[0]));
-    RIVULET_RETURN_IF_ERROR(
-        Upload(decoded.out, CudaProduct::kOut, type_, &layer.out, &layer.rows[1]));
-    RIVULET_RETURN_IF_ERROR(
-        Upload(decoded.ffn1, CudaProduct::kFfn1, type_, &layer.ffn1, &layer.rows[2]));
-    RIVULET_RETURN_IF_ERROR(
-        Upload(decoded.ffn2, CudaProduct::kFfn2, type_, &layer.ffn2, &layer.rows[3]));
+    RIVULET_RETURN_IF_ERROR(Upload(decoded.qkv, CudaProduct::kQkv, type_, &layer.qkv));
+    RIVULET_RETURN_IF_ERROR(Upload(decoded.out, CudaProduct::kOut, type_, &layer.out));
+    RIVULET_RETURN_IF_ERROR(Upload(decoded.ffn1, CudaProduct::kFfn1, type_, &layer.ffn1));
+    RIVULET_RETURN_IF_ERROR(Upload(decoded.ffn2, CudaProduct::kFfn2, type_, &layer.ffn2));
     RIVULET_RETURN_IF_ERROR(Upload(decoded.norm1, &layer.norm1));
     RIVULET_RETURN_IF_ERROR(Upload(decoded.norm2, &layer.norm2));
     RIVULET_RETURN_IF_ERROR(Upload(decoded.omega, &layer.omega));
@@ -183,16 +156,6 @@ class CudaWeightsLoader {
   CudaQueue& queue_;
   CudaWeights& weights_;
 };
-
-size_t CudaWeights::FreeRows(CudaProduct which) {
-  for (CudaLayer& layer : layers) {
-    if (which != CudaProduct::kHead) layer.rows[size_t(which)] = nullptr;
-  }
-  if (which == CudaProduct::kHead) head_rows = nullptr;
-  size_t bytes = 0;
-  for (const CudaMemory& memory : std::exchange(rows_[size_t(which)], {})) bytes += memory.bytes();
-  return bytes;
-}
 
 absl::StatusOr<CudaWeights> CudaWeights::Load(const Model& model, CudaPrecision precision,
                                               const CudaWeightForms& forms, CudaQueue& queue) {

@@ -213,8 +213,7 @@ TEST(CudaFamilyOptionsTest, WhatTheseModelsDoNotHaveIsRefusedByName) {
   auto backend = CreateCudaBackend(model, options);
   ASSERT_TRUE(backend.ok()) << backend.status();
   EXPECT_EQ((*backend)->limits().plan, "graphs");
-  EXPECT_EQ((*backend)->limits().products,
-            "own kernels (products of delta_net run on no library yet)");
+  EXPECT_EQ((*backend)->limits().products, "own kernels (no run has 128 rows)");
 }
 
 }  // namespace

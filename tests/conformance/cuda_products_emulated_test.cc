@@ -14,6 +14,7 @@
 #include "tests/conformance/two_backends.h"
 #include "tests/support/cuda_emulator/cuda_emulator.h"
 #include "tests/support/cuda_patience.h"
+#include "tests/support/paths.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet::testing {
@@ -103,8 +104,9 @@ TEST_F(CudaProductsTest, AutoTakesALibraryWithTheBitsOfOurKernels) {
               "rows; own kernels (ffn1: the activation is part of it)");
     EXPECT_EQ(chosen->limits().numerics_id, own->limits().numerics_id);
     EXPECT_GT(chosen->limits().weight_bytes, own->limits().weight_bytes);
-    const int64_t before = ProductsRun();
-    ExpectSameBits(Options(kOwn, precision), Options(kAuto, precision));
+    const int64_t before = ProductsRun();  // with the checks of the start
+    TwoBackends both(model_, std::move(own), std::move(chosen), kSlots, {}, 7);
+    both.Compare(8);
     EXPECT_GT(ProductsRun(), before);
   }
 }
@@ -269,6 +271,71 @@ TEST_F(CudaProductsTest, WithoutARunOfManyRowsTheLibraryIsNotOpened) {
   CudaBackendOptions options = Options(kAuto);
   options.many_rows = 41;
   EXPECT_EQ(New(options)->limits().products, "own kernels (no run has 41 rows)");
+}
+
+// Of the family: the directory of a golden, what runs where.
+struct FamilyCase {
+  const char *name, *products;
+};
+
+class CudaFamilyProductsTest : public CudaProductsTest,
+                               public ::testing::WithParamInterface<FamilyCase> {
+ protected:
+  void SetUp() override {
+    emulator::Reset();
+    auto model =
+        Model::Load(SourcePath(absl::StrCat("tests/conformance/family/", GetParam().name)));
+    ASSERT_TRUE(model.ok()) << model.status();
+    model_ = *model;
+  }
+};
+
+TEST_P(CudaFamilyProductsTest, AutoTakesALibraryWithTheBitsOfOurKernels) {
+  auto own = New(Options(kOwn)), chosen = New(Options(kAuto));
+  EXPECT_EQ(chosen->limits().products, GetParam().products);
+  EXPECT_EQ(chosen->limits().numerics_id, own->limits().numerics_id);
+  EXPECT_GT(chosen->limits().weight_bytes, own->limits().weight_bytes);
+  const int64_t before = ProductsRun();
+  TwoBackends both(model_, std::move(own), std::move(chosen), kSlots, {}, 7);
+  both.Compare(8);
+  EXPECT_GT(ProductsRun(), before);
+}
+
+TEST_P(CudaFamilyProductsTest, AutoKeepsOurKernelsWhereTheLibrarysBitsAreOthers) {
+  Fault("place");
+  auto own = New(Options(kOwn)), chosen = New(Options(kAuto));
+  EXPECT_THAT(chosen->limits().products,
+              StartsWith("own kernels (qkv: other bits than our own kernel's (2 algorithms"));
+  EXPECT_EQ(chosen->limits().weight_bytes, own->limits().weight_bytes);
+  const int64_t before = ProductsRun();
+  TwoBackends both(model_, std::move(own), std::move(chosen), kSlots, {}, 7);
+  both.Compare(4);
+  EXPECT_EQ(ProductsRun(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Family, CudaFamilyProductsTest,
+    ::testing::Values(
+        FamilyCase{"mamba2", "cuBLASLt 13.0.2: qkv from 3 rows, out from 3 rows, head from 3 rows"},
+        FamilyCase{"rwkv7",
+                   "cuBLASLt 13.0.2: qkv from 3 rows, out from 3 rows, ffn1 from 3 rows, ffn2 from "
+                   "3 rows, head from 3 rows"},
+        FamilyCase{"kda",
+                   "cuBLASLt 13.0.2: qkv from 3 rows, ffn1 from 3 rows, head from 3 rows; own "
+                   "kernels (out: its weights are not F16 with a multiple of 8 inputs; ffn2: its "
+                   "weights are not F16 with a multiple of 8 inputs)"},
+        FamilyCase{"retnet",
+                   "cuBLASLt 13.0.2: qkv from 3 rows, out from 3 rows, ffn1 from 3 rows, ffn2 from "
+                   "3 rows; own kernels (head: its weights are not F16 with a multiple of 8 "
+                   "inputs)"}),
+    [](const auto& param) { return std::string(param.param.name); });
+
+TEST_F(CudaProductsTest, FamilyInFloat32StaysOnOurKernels) {
+  auto model = Model::Load(SourcePath("tests/conformance/family/rwkv7"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  model_ = *model;
+  EXPECT_EQ(New(Options(kAuto, CudaPrecision::kFloat32))->limits().products,
+            "own kernels (products of rwkv7 in float32 run on no library)");
 }
 
 }  // namespace

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products by our own kernels: their arguments, by the type of the rows that they read, and their
+// launch. Thread, of all functions: any.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/cuda/common/launch_cuda.h"
+#include "kernels/cuda/gemm/gemm_cuda.h"
+#include "kernels/cuda/gemm/gemm_wide_cuda.h"
+#include "model/cuda/cuda_device.h"
+
+namespace rivulet {
+
+// out = a w + bias: a [rows, lda] float32.
+inline kernels::CudaGemmArgs Product(const kernels::CudaMatrix& w, const float* a, int lda,
+                                     float* out, int ld_out, int rows) {
+  kernels::CudaGemmArgs args;
+  args.w = w;
+  args.a = a;
+  args.lda = lda;
+  args.out = out;
+  args.ld_out = ld_out;
+  args.rows = rows;
+  return args;
+}
+
+// The same, of many rows in F16. `out` is null where the caller wants out_half.
+inline kernels::CudaWideGemmArgs Product(const kernels::CudaMatrix& w, const uint16_t* a, int lda,
+                                         float* out, int ld_out, int rows) {
+  kernels::CudaWideGemmArgs args;
+  args.w = w;
+  args.a = a;
+  args.lda = lda;
+  args.out = out;
+  args.ld_out = ld_out;
+  args.rows = rows;
+  return args;
+}
+
+// The product plus `residual` [.., ld]; null: as it is.
+template <class Args>
+Args WithResidual(Args args, const float* residual, int ld) {
+  if (residual == nullptr) return args;
+  args.epilogue = kernels::Epilogue::kResidual;
+  args.residual = residual;
+  args.ld_residual = ld;
+  return args;
+}
+
+inline absl::Status Launch(const kernels::CudaLaunch& launch, const kernels::CudaGemmArgs& args) {
+  return CudaStatus(kernels::GemmCuda(launch, args), "launching a matrix product");
+}
+inline absl::Status Launch(const kernels::CudaLaunch& launch,
+                           const kernels::CudaWideGemmArgs& args) {
+  return CudaStatus(kernels::WideGemmCuda(launch, args), "launching a product of many rows");
+}
+
+}  // namespace rivulet
