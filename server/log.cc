@@ -77,6 +77,10 @@ void SetLogMode(LogMode mode) {
   log_mode = mode;
 }
 
+std::string LogTime(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", time, absl::UTCTimeZone());
+}
+
 std::string FormatLogLine(absl::string_view time, LogLevel level, absl::string_view event,
                           LogFields fields) {
   nlohmann::ordered_json line;
@@ -95,9 +99,8 @@ namespace {
 void LogLocked(LogLevel level, absl::string_view event, LogFields fields)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
   if (log_mode == LogMode::kOff) return;
-  const std::string time =
-      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
-  const std::string line = absl::StrCat(FormatLogLine(time, level, event, fields), "\n");
+  const std::string line =
+      absl::StrCat(FormatLogLine(LogTime(absl::Now()), level, event, fields), "\n");
   if (log_mode == LogMode::kHeld) {
     absl::StrAppend(&HeldLines(), line);
   } else {

@@ -11,6 +11,7 @@
 #include <variant>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 namespace rivulet {
 
@@ -49,6 +50,9 @@ void LogSuppressed(bool now = false);
 // Writes finished lines, each with its newline, of another log that shares stderr with this one, as
 // the mode says. Thread: any.
 void LogLines(absl::string_view lines);
+
+// A time as lines have it: RFC 3339 in UTC, in milliseconds.
+std::string LogTime(absl::Time time);
 
 // The line that Log writes, without the newline, for a time already formatted.
 std::string FormatLogLine(absl::string_view time, LogLevel level, absl::string_view event,

@@ -13,7 +13,7 @@
 namespace rivulet {
 
 // Times may come a little out of order, as from several threads. One that is more than a minute
-// earlier than the one before means that the clock was set back: refilling goes on from there.
+// earlier than the one before means that the clock was set back: refilling continues from there.
 // Thread: one at a time. O(1).
 class RateBucket {
  public:

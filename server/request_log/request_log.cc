@@ -41,7 +41,7 @@ int OpenForAppending(const std::string& path) {
 
 std::string FormatRequestLine(const RequestLine& line) {
   nlohmann::ordered_json json;
-  json["ts"] = absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", line.end, absl::UTCTimeZone());
+  json["ts"] = LogTime(line.end);
   json["event"] = "request";
   const auto put = [&json](const char* name, const std::string& text) {
     if (!text.empty()) json[name] = text;
@@ -164,16 +164,16 @@ void RequestLog::Write(const std::vector<RequestLine>& lines) {
   const int error = errno;
   written_ += written;
   failed_ += count - written;
-  TellFailed(count - written, error);
-}
-
-void RequestLog::TellFailed(int64_t lines, int error) {
-  const int64_t before = failed_in_a_row_;
-  failed_in_a_row_ = lines > 0 ? before + lines : 0;
-  if (lines > 0 && before == 0) {
+  TellLost(count - written, &failed_in_a_row_, [this, error] {
     Log(LogLevel::kError, "request_log_failed",
         {{"path", options_.target}, {"reason", std::string(std::strerror(error))}});
-  }
+  });
+}
+
+void RequestLog::TellLost(int64_t lines, int64_t* in_a_row, absl::FunctionRef<void()> begin) const {
+  const int64_t before = *in_a_row;
+  *in_a_row = lines > 0 ? before + lines : 0;
+  if (lines > 0 && before == 0) begin();
   if (lines == 0 && before > 0) {
     Log(LogLevel::kInfo, "request_log_recovered", {{"path", options_.target}, {"lost", before}});
   }
@@ -194,16 +194,10 @@ int64_t RequestLog::WriteToFile(const std::string& text) {
 
 void RequestLog::TellDropped() {
   const int64_t dropped = dropped_;
-  const int64_t lines = dropped - std::exchange(dropped_before_, dropped);
-  const int64_t before = dropped_in_a_row_;
-  dropped_in_a_row_ = lines > 0 ? before + lines : 0;
-  if (lines > 0 && before == 0) {
+  TellLost(dropped - std::exchange(dropped_before_, dropped), &dropped_in_a_row_, [this] {
     Log(LogLevel::kWarning, "request_log_behind",
         {{"waiting_limit", static_cast<int64_t>(options_.max_waiting)}});
-  }
-  if (lines == 0 && before > 0) {
-    Log(LogLevel::kInfo, "request_log_recovered", {{"path", options_.target}, {"lost", before}});
-  }
+  });
 }
 
 }  // namespace rivulet

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -61,7 +62,7 @@ class RequestLog {
   // Never waits for the disk.
   void Add(RequestLine line);
   // Opens the file again, which may have been renamed: what is added from now on goes to the file
-  // of this name. Returns at once; if it cannot be opened, lines go on to the file that is open.
+  // of this name. Returns at once; if it cannot be opened, lines continue to go to the open file.
   // False where the log is no file.
   bool Reopen();
 
@@ -82,8 +83,9 @@ class RequestLog {
   void Write(const std::vector<RequestLine>& lines);
   // To the file; returns how many whole lines it took, with errno set where not all.
   int64_t WriteToFile(const std::string& text);
-  // Each logs once when lines begin to be lost, and once when that is over.
-  void TellFailed(int64_t lines, int error);
+  // So many lines were lost since the last call with this `in_a_row`. Logs once when lines begin to
+  // be lost, by `begin`, and once when that is over.
+  void TellLost(int64_t lines, int64_t* in_a_row, absl::FunctionRef<void()> begin) const;
   void TellDropped();
 
   const RequestLogOptions options_;
