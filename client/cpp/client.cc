@@ -6,7 +6,9 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cpp/client_error.h"
@@ -133,6 +135,27 @@ class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateR
   bool stopped_ = false;
   Call call_;
 };
+
+absl::Status CallMetadata::Add(absl::string_view name, absl::string_view value) {
+  const auto legal = [](unsigned char c) {
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-' || c == '_' || c == '.';
+  };
+  const bool own = name == "authorization" || name == "cookie" || name == "rivulet-tenant" ||
+                   absl::StartsWith(name, "grpc-");
+  if (name.empty() || own || absl::EndsWith(name, "-bin") ||
+      !std::all_of(name.begin(), name.end(), legal)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("metadata: the name \"", absl::CHexEscape(name),
+                     own ? "\" is set by the client itself" : "\" must be of a-z 0-9 - _ ."));
+  }
+  if (!std::all_of(value.begin(), value.end(), absl::ascii_isprint)) {
+    return absl::InvalidArgumentError(absl::StrCat("metadata: ", name, " is \"",
+                                                   absl::CHexEscape(value),
+                                                   "\"; only printable ASCII can be sent"));
+  }
+  entries_.emplace_back(name, value);
+  return absl::OkStatus();
+}
 
 absl::StatusOr<Client> Client::Connect(absl::string_view target, const ClientOptions& options) {
   if (target.empty())

@@ -79,6 +79,9 @@ class Client::Call {
       context_.AddMetadata("authorization", connection.authorization);
     }
     if (!cookie_.empty()) context_.AddMetadata("cookie", cookie_);
+    for (const auto& [name, value] : options.metadata.entries()) {
+      context_.AddMetadata(name, value);
+    }
   }
   grpc::ClientContext* context() { return &context_; }
   // Of a call that has ended: what to send with calls on the sessions that it opened.

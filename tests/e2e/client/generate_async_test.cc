@@ -43,8 +43,8 @@ struct Coming {
 TEST(GenerateAsyncTest, ThousandRepliesAtOnceAreThoseOfCallsThatWait) {
   constexpr int kReplies = 1000, kSeeds = 10;
   ServerConfig config;
-  config.slots = 8;  // most of them wait
-  config.max_queue = kReplies;
+  config.slots = 8;                 // most of them wait
+  config.max_queue = 2 * kReplies;  // one tenant may fill 7/8 of it
   TestServer server({kStream}, config);
   const Client client = Connect(server);
   std::vector<Collected> alone;
@@ -58,11 +58,25 @@ TEST(GenerateAsyncTest, ThousandRepliesAtOnceAreThoseOfCallsThatWait) {
   }
   for (int i = 0; i < kReplies; ++i) {
     Coming& reply = *replies[static_cast<size_t>(i)];
-    EXPECT_TRUE(reply.ended.get_future().get().ok());
+    EXPECT_EQ(reply.ended.get_future().get(), absl::OkStatus());
     EXPECT_TRUE(reply.collected.in_order);
     EXPECT_EQ(reply.collected.tokens, alone[static_cast<size_t>(i % kSeeds)].tokens);
     EXPECT_EQ(reply.collected.usage.completion_tokens(), 20);
   }
+}
+
+TEST(GenerateAsyncTest, TheMetadataOfACallReachesTheServer) {
+  TestServer server({kStream});
+  const Client client = Connect(server);
+  CallOptions options;
+  ASSERT_TRUE(options.metadata.Add("x-request-id", "order-66").ok());
+  v1::GenerateRequest refused = Request(kStream, 1, 5);
+  refused.mutable_sampling()->set_temperature(-1);
+  Coming reply;
+  reply.Begin(client, refused, options);
+  EXPECT_EQ(GetErrorInfo(reply.ended.get_future().get()).request_id, "order-66");
+  const absl::Status unary = client.GetModel("no-such-model", options).status();
+  EXPECT_EQ(GetErrorInfo(unary).request_id, "order-66");
 }
 
 TEST(GenerateAsyncTest, FalseEndsTheReplyAndIsNotAskedAgain) {

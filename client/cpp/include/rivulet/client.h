@@ -21,6 +21,8 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -73,9 +75,24 @@ struct ClientOptions {
   std::string key;
 };
 
+// What a call sends beside its message, such as "x-request-id" (the id of the request in logs and
+// errors) or "traceparent" (W3C Trace Context). Thread: one.
+class CallMetadata {
+ public:
+  // Adds one more. Errors: INVALID_ARGUMENT for a name that gRPC cannot send or that this library
+  // sets itself (authorization, cookie, grpc-..., rivulet-tenant; names that end with -bin), and
+  // for a value that is not printable ASCII.
+  absl::Status Add(absl::string_view name, absl::string_view value);
+  const std::vector<std::pair<std::string, std::string>>& entries() const { return entries_; }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> entries_;
+};
+
 struct CallOptions {
   absl::Time deadline = absl::InfiniteFuture();  // past it: DEADLINE_EXCEEDED
   std::stop_token stop = {};  // once requested: CANCELLED, and the server frees the session
+  CallMetadata metadata = {};
 };
 
 // What an error says beyond code and message; empty where it says nothing.

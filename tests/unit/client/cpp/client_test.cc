@@ -35,6 +35,21 @@ TEST(ClientTest, RefusesOptionsThatCannotBe) {
   EXPECT_EQ(code("localhost:1", half), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(ClientTest, RefusesMetadataThatCannotBeSent) {
+  CallMetadata metadata;
+  EXPECT_TRUE(metadata.Add("x-request-id", "a b~1").ok());
+  for (const char* name : {"", "X-Request-Id", "x request", "x\n", "trace-bin", "grpc-timeout",
+                           "authorization", "cookie", "rivulet-tenant"}) {
+    EXPECT_EQ(metadata.Add(name, "a").code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+  for (const char* value : {"a\nb", "\x7f", "\xc3\xa9"}) {
+    EXPECT_EQ(metadata.Add("x-request-id", value).code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(metadata.Add("cookie", "a").message(),
+            "metadata: the name \"cookie\" is set by the client itself");
+  EXPECT_EQ(metadata.entries().size(), 1u);
+}
+
 TEST(ClientTest, AnswersUnavailableWhereNobodyListens) {
   absl::StatusOr<Client> client = Client::Connect("127.0.0.1:1");
   ASSERT_TRUE(client.ok());
