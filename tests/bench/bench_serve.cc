@@ -5,9 +5,10 @@
 // lone call (median, worst, over --lone calls, first, on the idle server) and the server's memory.
 // Beside it the engine's own rate on as many threads: bench_engine.
 //
-//   bench_serve [--streams 64] [--seconds 5] [--threads 1] [--lone 20] [--pin]
+//   bench_serve [--streams 64] [--seconds 5] [--threads 1] [--lone 20] [--pin] [--server FLAG]...
 // --pin: the server's engine has one core and everything else the other (two cores: the client is
-// bound to the last).
+// bound to the last). --server: a flag that the server gets too, such as
+// --server=--metrics-listen=127.0.0.1:0; pairs.py compares with and without.
 #include <grpcpp/grpcpp.h>
 #include <sched.h>
 
@@ -36,6 +37,7 @@ struct Options {
   double seconds = 5;
   bool pin = false;
   std::string weights = "auto";
+  std::vector<std::string> server;
 };
 
 struct Counters {
@@ -121,10 +123,14 @@ int Main(int argc, char** argv) {
   app.add_option("--lone", options.lone);
   app.add_option("--weights", options.weights);
   app.add_flag("--pin", options.pin);
+  app.add_option("--server", options.server)->expected(1)->take_all();
   CLI11_PARSE(app, argc, argv);
 
-  ServerProcess server({"--model", SourcePath("model/zoo/mnist-linear"), "--threads",
-                        std::to_string(options.threads), "--weights", options.weights});
+  std::vector<std::string> flags = {"--model",   SourcePath("model/zoo/mnist-linear"),
+                                    "--threads", std::to_string(options.threads),
+                                    "--weights", options.weights};
+  flags.insert(flags.end(), options.server.begin(), options.server.end());
+  ServerProcess server(flags);
   if (options.pin) PinToLastCore();
   auto stub = InferenceService::NewStub(
       grpc::CreateChannel(server.target(), grpc::InsecureChannelCredentials()));
