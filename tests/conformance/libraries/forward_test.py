@@ -67,6 +67,7 @@ CASES = (
     (FLA, "GatedDeltaNet", "float32", {"num_heads": 2, "head_dim": 16}, 60),
     (FLA, "GatedDeltaNet", "bfloat16", {"num_heads": 3, "head_dim": 16, "expand_v": 1, "use_gate": False, "allow_neg_eigval": True}, 60),
     (FLA, "GatedDeltaNet", "float32", {"num_heads": 2, "head_dim": 24, "conv_size": 2, "tie_word_embeddings": True, "sharded": True}, 60),
+    (FLA, "GatedDeltaNet", "float32", {"num_heads": 2, "num_v_heads": 4, "head_dim": 16}, 60),
     (FLA, "KDA", "float32", {"num_heads": 2, "head_dim": 16}, 60),
     (FLA, "KDA", "bfloat16", {"num_heads": 3, "head_dim": 16, "expand_v": 2, "allow_neg_eigval": True, "conv_size": 3}, 60),
     (FLA, "RWKV7", "float32", RANKS | {"head_dim": 32}, 20),
