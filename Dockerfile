@@ -21,7 +21,7 @@ COPY . .
 ARG CUDA=OFF
 RUN --mount=type=cache,target=/ccache \
     export CCACHE_DIR=/ccache \
-    && cmake --preset release -DRIVULET_TESTS=OFF -DRIVULET_CUDA=${CUDA} \
+    && cmake --preset release -DRIVULET_TESTS=OFF -DRIVULET_UNITY=ON -DRIVULET_CUDA=${CUDA} \
     && cmake --build --preset release --target rivulet-server rivulet \
     && deploy/bundle.sh build/bundle.tar.gz \
     && tar -xzf build/bundle.tar.gz --no-same-owner -C /opt \

@@ -32,8 +32,11 @@ for stage in "${stages[@]}"; do
   begin=$SECONDS
   preset=$stage
   [[ $stage != ci && $stage != image ]] || preset=release  # tests of that build
+  options=()
+  # Our libraries in half the time where nothing is built yet; the other presets do that always.
+  [[ $preset != release || -e build/release/CMakeCache.txt ]] || options=(-DRIVULET_UNITY=ON)
   mkdir -p "build/$preset"
-  quietly "build/$preset/configure.log" cmake --preset "$preset"
+  quietly "build/$preset/configure.log" cmake --preset "$preset" "${options[@]}"
   quietly "build/$preset/build.log" cmake --build --preset "$preset"
   if [[ $stage != tidy ]]; then
     ctest --preset "$stage" --output-log "build/$preset/test-$stage.log" --no-tests=error

@@ -16,10 +16,10 @@ class Cursor {
 
   template <typename T>
   void Place(T** array, size_t count) {
-    constexpr size_t kAlignment = 16;
-    static_assert(alignof(T) <= kAlignment);
+    constexpr size_t kArrayAlignment = 16;
+    static_assert(alignof(T) <= kArrayAlignment);
     *array = reinterpret_cast<T*>(base_ + used_);
-    used_ = (used_ + count * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    used_ = (used_ + count * sizeof(T) + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
   }
   size_t used() const { return used_; }
 
