@@ -50,6 +50,7 @@ absl::Status Norm(const CudaBlockPass& p, const float* weight, const float* bias
 absl::Status Embed(const CudaBlockPass& p) {
   kernels::CudaEmbedArgs args;
   args.table = p.weights.embedding;
+  args.type = p.weights.embedding_type;
   args.columns = p.config.hidden_size;
   args.tokens = p.pass.tokens;
   args.out = p.a.x.data;

@@ -2,10 +2,12 @@
 #include "model/cuda/cuda_block_weights.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/gemm/product_rows_cuda.h"
+#include "kernels/half.h"
 #include "kernels/mixer_rows.h"
 #include "model/base/error.h"
 
@@ -53,6 +55,19 @@ void ForEachColumn(const CpuMatrix& m, const std::vector<ColumnRange>& ranges, c
       kernels::UnpackColumn(m.packed, range.first + i, column.data());
       take(range.to + i, column.data(), m.bias[size_t(range.first + i)]);
     }
+  }
+}
+
+// `values`, which were widened from `type`, as that type again.
+void Narrow(WeightType type, const std::vector<float>& values, char* out) {
+  if (type == WeightType::kF32) {
+    std::memcpy(out, values.data(), values.size() * sizeof(float));
+    return;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint16_t bits =
+        type == WeightType::kF16 ? kernels::F32ToF16(values[i]) : kernels::F32ToBf16(values[i]);
+    std::memcpy(out + i * sizeof bits, &bits, sizeof bits);
   }
 }
 
@@ -179,21 +194,26 @@ absl::Status CudaBlockLoader::UploadRows(const CpuMatrix& m, const std::vector<C
 // In pieces of rows, as a table may be large.
 absl::Status CudaBlockLoader::LoadEmbedding(const CpuMatrix& table) {
   const auto hidden = size_t(config_.hidden_size), vocab = size_t(config_.vocab_size);
-  bytes_ += vocab * hidden * sizeof(float);
+  const WeightType type = table.packed.type;
+  const size_t row_bytes = hidden * kernels::WeightBytes(type);
+  bytes_ += vocab * row_bytes;
   if (queue_ == nullptr) return absl::OkStatus();
-  RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(vocab * hidden * sizeof(float)));
-  auto* const device = static_cast<float*>(memory.data());
+  RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(vocab * row_bytes));
+  auto* const device = static_cast<char*>(memory.data());
   constexpr size_t kPiece = 256;
-  std::vector<float> rows(kPiece * hidden);
+  std::vector<float> row(hidden);
+  std::vector<char> rows(kPiece * row_bytes);
   for (size_t first = 0; first < vocab; first += kPiece) {
     const size_t count = std::min(kPiece, vocab - first);
     for (size_t i = 0; i < count; ++i) {
-      kernels::UnpackColumn(table.packed, int(first + i), &rows[i * hidden]);
+      kernels::UnpackColumn(table.packed, int(first + i), row.data());
+      Narrow(type, row, &rows[i * row_bytes]);
     }
     RIVULET_RETURN_IF_ERROR(
-        queue_->CopyIn(device + first * hidden, rows.data(), count * hidden * sizeof(float)));
+        queue_->CopyIn(device + first * row_bytes, rows.data(), count * row_bytes));
   }
   weights_.embedding = device;
+  weights_.embedding_type = type;
   weights_.memory_.push_back(std::move(memory));
   return absl::OkStatus();
 }

@@ -59,10 +59,9 @@ class CudaBlockWeights {
                       const CudaWeightForms& forms);
 
   // Packs and uploads, in the order of `queue`. With the default precision the matrices of the
-  // layers become F16, and so does a head that has 16 bits in the file; the embedding and all
-  // vectors are float32. Each matrix of `host` is given back once it was uploaded.
-  // REQUIRES: forms.packed. Errors: INVALID_ARGUMENT (a weight too large for fp16, named),
-  // RESOURCE_EXHAUSTED, UNAVAILABLE.
+  // layers become F16, and so does a head that has 16 bits in the file; all vectors are float32.
+  // Each matrix of `host` is given back once it was uploaded. REQUIRES: forms.packed.
+  // Errors: INVALID_ARGUMENT (a weight too large for fp16, named), RESOURCE_EXHAUSTED, UNAVAILABLE.
   static absl::StatusOr<CudaBlockWeights> Load(const Model& model,
                                                std::unique_ptr<BlockWeights> host,
                                                CudaPrecision precision,
@@ -70,7 +69,8 @@ class CudaBlockWeights {
 
   // As BlockWeights has them, but the first halves of low-rank products begin 16-byte aligned.
   BlockColumns columns;
-  const float* embedding = nullptr;  // [vocab, hidden]
+  const void* embedding = nullptr;  // [vocab, hidden] of embedding_type, that of the file
+  kernels::WeightType embedding_type = kernels::WeightType::kF32;
   std::vector<CudaBlockLayer> layers;
   const float *final_norm = nullptr, *final_norm_bias = nullptr;
   CudaBlockMatrix head;

@@ -73,6 +73,36 @@ TEST(CudaEmbedTest, EveryKindOfPositionEqualsTheCpu) {
   }
 }
 
+TEST(CudaEmbedTest, TablesOf16BitsAreWidened) {
+  constexpr int kColumns = 5, kRows = 3;
+  std::vector<float> table = RandomFloats(size_t{kVocab} * kColumns, 2);
+  table[4 * kColumns] = 0x1.8p-24f;  // F16: subnormal
+  const std::vector<int32_t> tokens = {4, 9, 0};
+  const DeviceArray<int32_t> device_tokens(tokens);
+  for (const WeightType type : {WeightType::kF16, WeightType::kBF16}) {
+    const bool f16 = type == WeightType::kF16;
+    std::vector<uint16_t> bits;
+    for (const float v : table) bits.push_back(f16 ? F32ToF16(v) : F32ToBf16(v));
+    const DeviceArray<uint16_t> device_table(bits);
+    ForEachOrder([&](const CudaLaunch& launch) {
+      const DeviceArray<float> out(size_t{kRows} * kColumns);
+      CudaEmbedArgs args;
+      args.table = device_table.data();
+      args.type = type;
+      args.columns = args.ld = kColumns;
+      args.tokens = device_tokens.data();
+      args.out = out.data();
+      args.rows = kRows;
+      ASSERT_EQ(EmbedCuda(launch, args), cudaSuccess);
+      const std::vector<float> y = out.Copy();
+      for (size_t i = 0; i < y.size(); ++i) {
+        const uint16_t h = bits[size_t(tokens[i / kColumns]) * kColumns + i % kColumns];
+        ASSERT_EQ(y[i], f16 ? F16ToF32(h) : Bf16ToF32(h)) << i;
+      }
+    });
+  }
+}
+
 TEST(CudaEmbedTest, WrongShapesAreRefused) {
   const DeviceArray<float> table(8);
   CudaEmbedArgs args;

@@ -152,6 +152,19 @@ __device__ __forceinline__ uint32_t PackHalves(float low, float high) {
 #endif
 }
 
+// An F16 as float32, exactly.
+__device__ __forceinline__ float WidenF16(uint16_t bits) {
+#if defined(__CUDA_ARCH__)
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(bits));
+  return wide;
+#elif defined(RIVULET_CUDA_EMULATED)
+  return F16ToF32(bits);
+#else
+  return 0;
+#endif
+}
+
 // d += a b for a warp's tiles a [16, 16] and b [16, 8] of F16 and d [16, 8] of float32, in the
 // register layout of PTX mma.m16n8k16: with g = lane / 4 and t = lane % 4, halves (low, high)
 //   a[0] = (g, 2t), (g, 2t+1)   a[1] = rows g + 8   a[2] = columns + 8   a[3] = both

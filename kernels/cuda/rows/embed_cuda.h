@@ -2,17 +2,20 @@
 // Token embedding with its position on the GPU: the equation of embed.h, many rows at once.
 // Sinusoidal positions behind the table are computed in double, sin(pi x) with x = p frequency.
 //
-// Cost: 4 (columns + ld) bytes a row. Tested by: tests/parity/cuda_embed_test.cc
+// Cost: 4 ld bytes a row, and those of its token in the table.
+// Tested by: tests/parity/cuda_embed_test.cc
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cuda/common/launch_cuda.h"
+#include "kernels/gemm.h"
 
 namespace rivulet::kernels {
 
 struct CudaEmbedArgs {
-  const float* table = nullptr;      // [vocab, columns]
+  const void* table = nullptr;  // [vocab, columns] of `type`; F16 and BF16 are widened
+  WeightType type = WeightType::kF32;
   const float* positions = nullptr;  // [position_rows, columns]; may be null if there are none
   int64_t position_rows = 0;
   const double* frequencies = nullptr;  // [columns] of CudaFrequencies(); null: every position is
