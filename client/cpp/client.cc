@@ -146,7 +146,8 @@ absl::Status CallMetadata::Add(absl::string_view name, absl::string_view value) 
       !std::all_of(name.begin(), name.end(), legal)) {
     return absl::InvalidArgumentError(
         absl::StrCat("metadata: the name \"", absl::CHexEscape(name),
-                     own ? "\" is set by the client itself" : "\" must be of a-z 0-9 - _ ."));
+                     own ? "\" is set by the client itself"
+                         : "\" must be of a-z 0-9 - _ . and not end with -bin"));
   }
   if (!std::all_of(value.begin(), value.end(), absl::ascii_isprint)) {
     return absl::InvalidArgumentError(absl::StrCat("metadata: ", name, " is \"",
