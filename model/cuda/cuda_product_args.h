@@ -3,7 +3,7 @@
 // launch. Thread, of all functions: any.
 #pragma once
 
-#include <cstdint>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "kernels/cuda/common/launch_cuda.h"
@@ -13,23 +13,13 @@
 
 namespace rivulet {
 
-// out = a w + bias: a [rows, lda] float32.
-inline kernels::CudaGemmArgs Product(const kernels::CudaMatrix& w, const float* a, int lda,
-                                     float* out, int ld_out, int rows) {
-  kernels::CudaGemmArgs args;
-  args.w = w;
-  args.a = a;
-  args.lda = lda;
-  args.out = out;
-  args.ld_out = ld_out;
-  args.rows = rows;
-  return args;
-}
-
-// The same, of many rows in F16. `out` is null where the caller wants out_half.
-inline kernels::CudaWideGemmArgs Product(const kernels::CudaMatrix& w, const uint16_t* a, int lda,
-                                         float* out, int ld_out, int rows) {
-  kernels::CudaWideGemmArgs args;
+// out = a w + bias: a [rows, lda] of float, for GemmCuda, or of F16 (uint16_t), for WideGemmCuda. A
+// caller that wants out_half passes a null `out`.
+template <class Value>
+auto Product(const kernels::CudaMatrix& w, const Value* a, int lda, float* out, int ld_out,
+             int rows) {
+  std::conditional_t<std::is_same_v<Value, float>, kernels::CudaGemmArgs, kernels::CudaWideGemmArgs>
+      args;
   args.w = w;
   args.a = a;
   args.lda = lda;
