@@ -97,6 +97,7 @@ void Session::Thin() {
 }
 
 void Session::Rewind(int64_t position) {
+  abandoned_from.reset();
   history.Truncate(position);
   std::erase_if(marks_, [position](const auto& mark) { return mark.second > position; });
   std::erase_if(checkpoints_, [this](const KeptCheckpoint& kept) { return kept.fed > total(); });

@@ -112,6 +112,9 @@ class Session {
   Request* active = nullptr;     // the request that has it now
   std::deque<Request*> waiters;  // those that come after it, oldest first
   bool closed = false;           // ends with its active request
+  // Where the tokens of a cancelled Generate begin, given and generated, while nothing follows
+  // them. Its client may have seen fewer of them than there are, or none.
+  std::optional<int64_t> abandoned_from;
 
   int64_t position() const { return history.size(); }
   // Tokens that the whole history feeds: the implied bos, where there is one, and all of it.

@@ -15,6 +15,11 @@ bool Wanted(const std::vector<int64_t>& positions, int64_t i) {
   return std::find(positions.begin(), positions.end(), i) != positions.end();
 }
 
+// Whether a request that is refused for `reason`, or not, names a place in the session.
+bool HasPlace(const std::string& reason) {
+  return reason != "SESSION_HASH_MISMATCH" && reason != "POSITION_OUT_OF_RANGE";
+}
+
 }  // namespace
 
 uint64_t SessionState::hash() const { return HashTokens(kEmptySequenceHash, tokens); }
@@ -25,6 +30,7 @@ void SessionState::Append(int32_t token, bool was_generated) {
 }
 
 void SessionState::Cut(int64_t size) {
+  abandoned_from.reset();
   tokens.resize(static_cast<size_t>(size));
   generated.resize(static_cast<size_t>(size));
   std::erase_if(marks, [size](const auto& mark) { return mark.second > size; });
@@ -116,11 +122,13 @@ std::string Truth::Extend(const SessionRef& ref, std::span<const int32_t> tokens
     const size_t at = static_cast<size_t>(position + i);
     given_before = !session->generated[at] && session->tokens[at] == tokens[size_t(i)];
   }
-  if (ref.hash && *ref.hash != session->hash()) {
-    // Somebody else has gone on with it, unless it is asked again.
+  SessionState before = *session;
+  if (ref.position && within) before.Cut(position);
+  const bool abandoned = session->abandoned_from && ref.hash && ref.position && within &&
+                         position >= *session->abandoned_from && before.hash() == *ref.hash;
+  if (ref.hash && *ref.hash != session->hash() && !abandoned) {
+    // Another has continued it, unless it is asked again.
     const bool done = given_before && count > 0 && position + count == session->size();
-    SessionState before = *session;
-    if (ref.position && within) before.Cut(position);
     if (before.hash() != *ref.hash || !(done || ref.repeated)) return "SESSION_HASH_MISMATCH";
   }
   if (given_before) {  // asked again: given once
@@ -129,7 +137,8 @@ std::string Truth::Extend(const SessionRef& ref, std::span<const int32_t> tokens
   }
   if (!within) return "POSITION_OUT_OF_RANGE";
   const auto beyond = session->generated.begin() + position;
-  if (std::find(beyond, session->generated.end(), false) != session->generated.end()) {
+  if (!abandoned &&
+      std::find(beyond, session->generated.end(), false) != session->generated.end()) {
     return "GIVEN_TOKENS_BEYOND_POSITION";
   }
   const SessionLimits& limits = world_.options.sessions;
@@ -194,7 +203,8 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
   SessionState begun = session;
   int64_t appended = 0;
   std::string reason = Extend(*spec.session, spec.prompt, &begun, &appended);
-  if (reason.empty() && begun.size() + world_.bos() == 0) reason = "PROMPT_EMPTY";
+  const bool first = spec.session->position.value_or(session.size()) + world_.bos() == 0;
+  if (first && spec.prompt.empty() && HasPlace(reason)) reason = "PROMPT_EMPTY";
   if (!reason.empty()) {
     if (ReasonOf(seen.status) == reason) possible.push_back(session);
     return possible;
@@ -218,7 +228,9 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
     if (possible.empty() || possible[0] != begun) possible.push_back(begun);
     return possible;
   }
+  const int64_t begin = begun.size() - appended;
   for (const int32_t token : tokens) begun.Append(token, true);
+  if (absl::IsCancelled(seen.status)) begun.abandoned_from = begin;
   if (seen.status.ok() && !spec.session->mark.empty()) {
     begun.marks[spec.session->mark] = begun.size();
   }
@@ -237,9 +249,8 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
   const int64_t first = before + (before == 0 ? std::min<int64_t>(1, count) : 0);
   const int64_t num_scored = spec.score ? before + count - first : 0;
   std::string reason = Extend(spec.session, spec.tokens, &begun, &appended);
-  const bool has_place = reason != "SESSION_HASH_MISMATCH" && reason != "POSITION_OUT_OF_RANGE";
   for (const int64_t wanted : spec.output_positions) {
-    if (has_place && wanted >= num_scored) reason = "OUTPUT_POSITION_OUT_OF_RANGE";
+    if (HasPlace(reason) && wanted >= num_scored) reason = "OUTPUT_POSITION_OUT_OF_RANGE";
   }
   if (!reason.empty()) {
     if (ReasonOf(seen.status()) == reason) possible.push_back(session);

@@ -26,6 +26,7 @@ struct SessionState {
   std::vector<int32_t> tokens;
   std::vector<bool> generated;  // [tokens]
   std::map<std::string, int64_t> marks;
+  std::optional<int64_t> abandoned_from;  // where a cancelled Generate began that came last
 
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
   uint64_t hash() const;

@@ -41,9 +41,10 @@ absl::Status Generation::Begin(SessionTable* table, absl::Time /*now*/) {
   if (session == nullptr) return absl::OkStatus();
   DropStartTokens(*session_ref, *session, spec.start_tokens, &spec.prompt);
   usage.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
+  RIVULET_ASSIGN_OR_RETURN(const int64_t position, PositionIn(*session, *session_ref, spec.prompt));
+  if (bos() + position == 0 && spec.prompt.empty()) return EmptyPrompt();
   RIVULET_ASSIGN_OR_RETURN(
       appended_, ExtendSession(*session_ref, spec.prompt, *model.config, table->limits(), session));
-  if (session->total() == 0) return EmptyPrompt();
   prompt_end_ = session->position();
   if (spec.session_seed) spec.sampling.seed = session->seed;
   max_new = std::min(MaxNewTokens(spec, session->position(), model, options),
@@ -102,7 +103,12 @@ void Generation::Settle(const absl::Status& end) {
   if (end.ok() && !session_ref->mark.empty()) session->Mark(session_ref->mark);
   // What was generated stays, so that the client can go on where it lost the reply. Without a token
   // of ours the prompt goes too, unless it was given before: the request had no effect.
-  if (!end.ok() && session->position() == prompt_end_) session->Rewind(prompt_end_ - appended_);
+  const int64_t begin = prompt_end_ - appended_;
+  if (!end.ok() && session->position() == prompt_end_) {
+    session->Rewind(begin);
+  } else if (absl::IsCancelled(end)) {
+    session->abandoned_from = begin;
+  }
 }
 
 void Generation::CreateSequences() {

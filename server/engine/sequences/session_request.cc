@@ -55,24 +55,36 @@ absl::Status CheckLength(int64_t count, const ModelConfig& config, const Session
                              "; its history ends at ", limit, "."));
 }
 
-// OK where the session is as ref.hash says, or where it holds what the request does to it: `tokens`
-// were given at ref.position and nothing came after them.
+// The session was as ref.hash says at ref.position.
+bool WasAsExpected(const SessionRef& ref, const Session& session) {
+  const int64_t position = ref.position.value_or(-1);
+  if (!ref.hash || position < 0 || position > session.position()) return false;
+  const auto before = session.history.tokens().first(static_cast<size_t>(position));
+  return HashTokens(kEmptySequenceHash, before) == *ref.hash;
+}
+
+// What came after ref.position is of a cancelled Generate. A client that cancels a reply and sends
+// its next request cannot know which of the two arrives first.
+bool FollowsAbandoned(const SessionRef& ref, const Session& session) {
+  return session.abandoned_from && ref.position >= *session.abandoned_from &&
+         WasAsExpected(ref, session);
+}
+
+// OK where the session is as ref.hash says, or was at ref.position and only has tokens after it
+// that are of a cancelled Generate, or what the request does: `tokens` were given there.
 absl::Status CheckUnchanged(const SessionRef& ref, std::span<const int32_t> tokens,
                             const Session& session) {
   if (!ref.hash || *ref.hash == session.history.hash()) return absl::OkStatus();
-  const int64_t position = ref.position.value_or(-1);
-  if (position >= 0 && position <= session.position()) {
-    const auto before = session.history.tokens().first(static_cast<size_t>(position));
-    const bool same = HashTokens(kEmptySequenceHash, before) == *ref.hash;
-    const bool done = !tokens.empty() && Holds(session, position, tokens) &&
-                      position + static_cast<int64_t>(tokens.size()) == session.position();
-    if (same && (done || ref.repeated)) return absl::OkStatus();
+  if (WasAsExpected(ref, session)) {
+    const bool done = !tokens.empty() && Holds(session, *ref.position, tokens) &&
+                      *ref.position + static_cast<int64_t>(tokens.size()) == session.position();
+    if (done || ref.repeated || FollowsAbandoned(ref, session)) return absl::OkStatus();
   }
   return Refuse(absl::StatusCode::kFailedPrecondition, "SESSION_HASH_MISMATCH", "sequence_hash",
                 absl::StrCat("sequence_hash is ", absl::Hex(*ref.hash, absl::kZeroPad16),
                              ", but that of the session, now at position ", session.position(),
                              ", is ", absl::Hex(session.history.hash(), absl::kZeroPad16),
-                             ": somebody else has gone on with it."));
+                             ": another request has continued it."));
 }
 
 }  // namespace
@@ -100,7 +112,9 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
     position += static_cast<int64_t>(tokens.size());
     tokens = {};
   }
-  RIVULET_RETURN_IF_ERROR(CheckOnlyGeneratedAfter(position, *session));
+  if (!FollowsAbandoned(ref, *session)) {
+    RIVULET_RETURN_IF_ERROR(CheckOnlyGeneratedAfter(position, *session));
+  }
   RIVULET_RETURN_IF_ERROR(
       CheckLength(position + static_cast<int64_t>(tokens.size()), config, limits));
   const auto& marks = session->marks();

@@ -22,15 +22,17 @@ absl::Status CheckPosition(int64_t position, const Session& session);
 
 // Where a request with these tokens goes on: ref.position or the session's end; one of the
 // session's positions, so no sum with it overflows. Errors: OUT_OF_RANGE (POSITION_OUT_OF_RANGE),
-// FAILED_PRECONDITION (SESSION_HASH_MISMATCH: the session is not as ref.hash says, nor does it hold
-// what the request does to it, `tokens` given at ref.position and nothing after them).
+// FAILED_PRECONDITION (SESSION_HASH_MISMATCH: the session is not as ref.hash says, nor was it so at
+// ref.position and holds after it only what the request does, `tokens` given, or what a cancelled
+// Generate left).
 absl::StatusOr<int64_t> PositionIn(const Session& session, const SessionRef& ref,
                                    std::span<const int32_t> tokens);
 
 // Goes to ref.position and appends `tokens` there, unless exactly they were given there before: so
 // a request that is asked again changes nothing. Returns how many were appended, all or 0. Errors,
 // which change nothing: OUT_OF_RANGE (POSITION_OUT_OF_RANGE, TOO_MANY_TOKENS), FAILED_PRECONDITION
-// (GIVEN_TOKENS_BEYOND_POSITION: only RewindSession drops what the client gave; MARK_LIMIT;
+// (GIVEN_TOKENS_BEYOND_POSITION: only RewindSession drops what the client gave, unless a cancelled
+// Generate gave it and ref.hash is that at ref.position; MARK_LIMIT;
 // SESSION_HASH_MISMATCH).
 // REQUIRES: `tokens` are ids of the model.
 absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int32_t> tokens,

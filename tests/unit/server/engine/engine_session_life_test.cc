@@ -57,6 +57,48 @@ TEST_F(EngineSessionTest, ACancelledReplyLeavesWhatItGenerated) {
   ExpectAtRest();
 }
 
+// A client that cancels a reply and rewinds cannot know whether its Generate arrives after that.
+TEST_F(EngineSessionTest, ARequestThatFollowsACancelledReplyDropsWhatItLeft) {
+  Start();
+  SessionRef session = Open();
+  ASSERT_TRUE(Append(session, {1, 2}).ok());
+  const std::vector<int32_t> begun = {1, 2};
+  session.position = 2;
+  session.hash = HashTokens(kEmptySequenceHash, begun);
+  const auto cancel_one = [&] {
+    probe_->AllowRuns(5);
+    ReplyCollector reply;
+    ASSERT_TRUE(reply.Start(engine_.get(), SpecOf(session, 50, {9})).ok());
+    reply.WaitForTokens(3);
+    engine_->Cancel(reply.id());
+    probe_->AllowAll();
+    EXPECT_EQ(reply.Wait().code(), absl::StatusCode::kCancelled);
+  };
+  cancel_one();
+  SessionRef other = session;  // it knows tokens that the session never held
+  other.hash = *session.hash + 1;
+  EXPECT_EQ(ReasonOf(Append(other, {5}).status()), "SESSION_HASH_MISMATCH");
+  other = session;  // without the hash, it does not say what it knows
+  other.hash.reset();
+  EXPECT_EQ(ReasonOf(Append(other, {5}).status()), "GIVEN_TOKENS_BEYOND_POSITION");
+  EXPECT_EQ(Fork(session, 1, 1)->at(0).position, 2);
+  const auto appended = Append(session, {5});
+  ASSERT_TRUE(appended.ok()) << appended.status();
+  EXPECT_EQ(appended->session->position, 3);
+
+  // From before the cancelled reply on, and where something follows it, nothing is dropped.
+  EXPECT_EQ(ReasonOf(Append(session, {6}).status()), "SESSION_HASH_MISMATCH");
+  EXPECT_EQ(Rewind(session, 2)->position, 2);
+  cancel_one();
+  other = session;
+  other.position = 1;
+  other.hash = HashTokens(kEmptySequenceHash, std::span(begun).first(1));
+  EXPECT_EQ(ReasonOf(Append(other, {5}).status()), "SESSION_HASH_MISMATCH");
+  EXPECT_EQ(Generate(SpecOf(session, 4)), Alone({1, 2}, 4));
+  EXPECT_EQ(ReasonOf(Append(session, {6}).status()), "SESSION_HASH_MISMATCH");
+  ExpectAtRest();
+}
+
 TEST_F(EngineSessionTest, ARepeatedRequestThatIsCancelledTakesNothingBack) {
   options_.states.max_memory_bytes = 0;  // so that the repeated one has tokens to feed, ...
   options_.prefill_tokens_idle = 1;      // ... each in a run of its own
