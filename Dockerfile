@@ -11,12 +11,14 @@
 ARG BASE=debian:bookworm-slim
 ARG RUNTIME=debian:bookworm-slim
 
-FROM ${BASE} AS build
+FROM ${BASE} AS packages
 # As on the machines that fill the compiler cache, which keeps objects apart by it.
 ENV LANG=C.UTF-8
 WORKDIR /rivulet
 COPY deploy/setup.sh deploy/setup.sh
 RUN deploy/setup.sh && rm -rf /var/lib/apt/lists/*
+
+FROM packages AS build
 COPY . .
 ARG CUDA=OFF
 RUN --mount=type=cache,target=/ccache \

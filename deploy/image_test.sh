@@ -120,15 +120,15 @@ printf '[global]\nno-index = true\nfind-links = /wheels\n' >"$work/pip.conf"
 build rivulet-gateway --file deploy/gateway.Dockerfile --ignorefile deploy/gateway.Dockerfile.dockerignore \
   --volume "$wheels:/wheels:ro" --volume "$work/pip.conf:/etc/pip.conf:ro"
 
-# The build stage with CUDA=ON, which fails without a working nvcc: the base with this machine's toolkit mounted where
-# CUDA base images hold theirs. What those images are beside that, and their runtime halves, stay untested.
+# The build stage with CUDA=ON, which fails without a working nvcc: the stage `packages` as its base, with this machine's
+# toolkit mounted where CUDA base images hold theirs. What those images are beside that, and their runtime halves, stay
+# untested.
 toolkit=/usr/local/cuda
 if [[ -x $toolkit/bin/nvcc ]]; then
-  if ! has localhost/cuda-devel; then
-    container=$(buildah "${store[@]}" from --pull-never "$base")
-    buildah "${store[@]}" config --env PATH="$toolkit/bin:$path" "$container"
-    buildah "${store[@]}" commit --quiet --rm "$container" localhost/cuda-devel >/dev/null
-  fi
+  build rivulet-packages --target packages
+  container=$(buildah "${store[@]}" from --pull-never localhost/rivulet-packages)
+  buildah "${store[@]}" config --env PATH="$toolkit/bin:$path" "$container"
+  buildah "${store[@]}" commit --quiet --rm "$container" localhost/cuda-devel >/dev/null
   build rivulet-cuda --target build --build-arg CUDA=ON --build-arg BASE=localhost/cuda-devel \
     --volume "$(readlink -f "$toolkit"):$toolkit:ro"
 else
