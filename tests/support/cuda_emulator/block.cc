@@ -126,6 +126,7 @@ void Begin(Block* begun, uint3 at) {
   block->live = block->count;
   block->at_barrier = block->votes = block->waited = 0;
   block->ready.assign(static_cast<size_t>((block->count + kWarp - 1) / kWarp), {});
+  block->exchanging.assign(block->ready.size(), 0);
   block->paused.clear();
   block->parts.clear();
   block->num_ready = 0;

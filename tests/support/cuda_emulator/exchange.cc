@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where threads of a block meet: barriers and warp exchanges.
+#include <bit>
 #include <cstring>
 
 #include "tests/support/cuda_emulator/running.h"
@@ -14,9 +15,15 @@ void ReleaseBarrier() {
   for (int i = 0; i < block->count; ++i) Wake(*block->threads[static_cast<size_t>(i)]);
 }
 
+bool Same(const char* a, const char* b) { return a == b || strcmp(a, b) == 0; }
+
 // Completes the exchange that `last` waits in, if all lanes of its mask wait in it.
 void TryWarp(Thread& last) {
   const int first = last.index / kWarp * kWarp;
+  // Too few are here to look at each. Where lanes may be missing, each is looked at.
+  int& waiting = block->exchanging[static_cast<size_t>(last.index / kWarp)];
+  const bool all_exist = block->live == block->count && first + kWarp <= block->count;
+  if (++waiting < std::popcount(last.mask) && all_exist) return;
   for (int lane = 0; lane < kWarp; ++lane) {
     if ((last.mask >> lane & 1u) == 0) continue;
     if (first + lane >= block->count) {
@@ -29,8 +36,7 @@ void TryWarp(Thread& last) {
           last.site.line);
     }
     if (other.state != State::kAtWarp) return;
-    if (other.mask != last.mask || other.site.line != last.site.line ||
-        strcmp(other.op, last.op) != 0) {
+    if (other.mask != last.mask || other.site.line != last.site.line || !Same(other.op, last.op)) {
       return;  // it may yet come; if not, the block stops and all are listed
     }
   }
@@ -38,6 +44,7 @@ void TryWarp(Thread& last) {
     if ((last.mask >> lane & 1u) == 0) continue;
     Thread& other = *block->threads[static_cast<size_t>(first + lane)];
     memcpy(other.shown, other.given, kPayloadBytes);
+    --waiting;
     Wake(other);
   }
 }

@@ -47,6 +47,8 @@ Fiber::Fiber() {
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED || mprotect(p, PageBytes(), PROT_NONE) != 0) abort();
   memory_ = static_cast<char*>(p);
+  static size_t made = 0;
+  skipped_ = made++ % 64 * 64;
 }
 
 Fiber::~Fiber() { munmap(memory_, kStackBytes + PageBytes()); }
@@ -54,7 +56,7 @@ Fiber::~Fiber() { munmap(memory_, kStackBytes + PageBytes()); }
 #if defined(__x86_64__)
 
 void Fiber::Prepare(void (*entry)()) {
-  auto* top = reinterpret_cast<uintptr_t*>(memory_ + PageBytes() + kStackBytes);
+  auto* top = reinterpret_cast<uintptr_t*>(memory_ + PageBytes() + kStackBytes - skipped_);
   // At a function's first instruction the stack pointer is 8 below a multiple of 16.
   *--top = 0;
   *--top = reinterpret_cast<uintptr_t>(entry);
@@ -69,7 +71,7 @@ void Fiber::Yield() { rivulet_fiber_switch(&stack_pointer_, caller_); }
 void Fiber::Prepare(void (*entry)()) {
   getcontext(&context_);
   context_.uc_stack.ss_sp = memory_ + PageBytes();
-  context_.uc_stack.ss_size = kStackBytes;
+  context_.uc_stack.ss_size = kStackBytes - skipped_;
   context_.uc_link = nullptr;
   makecontext(&context_, entry, 0);
 }

@@ -28,6 +28,9 @@ class Fiber {
 
  private:
   char* memory_;
+  // Bytes at the top that stay free. Stacks that all began at the same place of a page would share
+  // the same few lines of the processor's cache.
+  size_t skipped_;
 #if defined(__x86_64__)
   void* stack_pointer_ = nullptr;
   void* caller_ = nullptr;

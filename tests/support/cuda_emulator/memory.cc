@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "tests/support/cuda_emulator/block.h"
 
@@ -35,48 +36,53 @@ void* DeviceMemory::Allocate(size_t bytes, int device) {
   memset(map + page, kGuard, body);
   char* data = map + page + (body - rounded);
   memset(data, 0xFF, bytes);  // NaN, and -1
-  blocks_[reinterpret_cast<uintptr_t>(data)] = {map, body + 2 * page, bytes, device, false};
+  blocks_[reinterpret_cast<uintptr_t>(data)] = {map, body + 2 * page, bytes, device};
   allocated_[device] += bytes;
   return data;
 }
 
 bool DeviceMemory::Free(void* pointer) {
   const auto it = blocks_.find(reinterpret_cast<uintptr_t>(pointer));
-  if (it == blocks_.end() || it->second.freed) return false;
+  if (it == blocks_.end()) return false;
   CheckGuards();
-  Block& b = it->second;
-  b.freed = true;
+  const Block& b = it->second;
   allocated_[b.device] -= b.bytes;
   // The pages go back, the addresses stay taken: a later access faults.
   mmap(b.map, b.map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
        0);
+  freed_.insert(blocks_.extract(it));
   return true;
 }
 
-const DeviceMemory::Block* DeviceMemory::Find(const void* p) const {
+const DeviceMemory::Block* DeviceMemory::Find(const Blocks& blocks, const void* p) {
   const auto address = reinterpret_cast<uintptr_t>(p);
-  for (const auto& [first, b] : blocks_) {
+  const auto holds = [&](const Block& b) {
     const auto map = reinterpret_cast<uintptr_t>(b.map);
-    if (address >= map && address < map + b.map_bytes) return &b;
-  }
-  return nullptr;
+    return address >= map && address < map + b.map_bytes;
+  };
+  // The page before the first byte is the block's too.
+  const auto next = blocks.upper_bound(address);
+  if (next != blocks.end() && holds(next->second)) return &next->second;
+  if (next == blocks.begin()) return nullptr;
+  const Block& last = std::prev(next)->second;
+  return holds(last) ? &last : nullptr;
 }
 
 bool DeviceMemory::Holds(const void* p, size_t bytes) const {
   auto it = blocks_.upper_bound(reinterpret_cast<uintptr_t>(p));
   if (it == blocks_.begin()) return false;
   --it;
-  return !it->second.freed &&
-         reinterpret_cast<uintptr_t>(p) + bytes <= it->first + it->second.bytes;
+  return reinterpret_cast<uintptr_t>(p) + bytes <= it->first + it->second.bytes;
 }
 
-bool DeviceMemory::Touches(const void* p) const { return Find(p) != nullptr; }
+bool DeviceMemory::Touches(const void* p) const {
+  return Find(blocks_, p) != nullptr || Find(freed_, p) != nullptr;
+}
 
 void DeviceMemory::CheckGuards() const {
   const size_t page = Pages(1);
   for (const auto& entry : blocks_) {
     const Block& b = entry.second;
-    if (b.freed) continue;
     const auto* data = reinterpret_cast<const unsigned char*>(entry.first);
     const auto* begin = reinterpret_cast<const unsigned char*>(b.map) + page;
     const auto* end = reinterpret_cast<const unsigned char*>(b.map) + b.map_bytes - page;
@@ -96,13 +102,12 @@ size_t DeviceMemory::allocated(int device) const { return allocated_[device]; }
 
 const char* DeviceMemory::Explain(const void* p) const {
   static char text[160];
-  const Block* b = Find(p);
-  if (b == nullptr) {
-    snprintf(text, sizeof text, "an access to address %p, which is no device memory", p);
-  } else if (b->freed) {
-    snprintf(text, sizeof text, "a use of freed memory: %zu bytes", b->bytes);
+  if (const Block* const live = Find(blocks_, p)) {
+    snprintf(text, sizeof text, "an access outside an allocation of %zu bytes", live->bytes);
+  } else if (const Block* const freed = Find(freed_, p)) {
+    snprintf(text, sizeof text, "a use of freed memory: %zu bytes", freed->bytes);
   } else {
-    snprintf(text, sizeof text, "an access outside an allocation of %zu bytes", b->bytes);
+    snprintf(text, sizeof text, "an access to address %p, which is no device memory", p);
   }
   return text;
 }

@@ -31,10 +31,11 @@ class DeviceMemory {
     size_t map_bytes;
     size_t bytes;
     int device;
-    bool freed;
   };
-  const Block* Find(const void* p) const;
-  std::map<uintptr_t, Block> blocks_;  // by first byte given out
+  using Blocks = std::map<uintptr_t, Block>;  // by first byte given out
+  // The block whose pages hold `p`, those that nobody may touch among them; null: none.
+  static const Block* Find(const Blocks& blocks, const void* p);
+  Blocks blocks_, freed_;
   size_t allocated_[16] = {};
 };
 

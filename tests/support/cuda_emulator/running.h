@@ -41,6 +41,7 @@ struct Block {
   std::vector<Part> parts;              // of the barriers that parts of a block have
   int waited = 0;                       // for the predecessor
   std::vector<std::vector<int>> ready;  // by warp
+  std::vector<int> exchanging;          // threads that wait in an exchange, by warp
   std::vector<int> paused;
   int num_ready = 0;
   size_t warp = 0;         // that ran last
