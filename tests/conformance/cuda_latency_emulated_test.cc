@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 namespace emulator = ::rivulet::cuda_emulator;
 
-constexpr int kSlots = 3;
+constexpr int kFewSlots = 3;
 
 class CudaLatencyEmulatedTest : public ::testing::Test {
  protected:
@@ -41,7 +41,7 @@ class CudaLatencyEmulatedTest : public ::testing::Test {
 
   static CudaBackendOptions Options(CudaPlan plan) {
     CudaBackendOptions options;
-    options.num_slots = kSlots;
+    options.num_slots = kFewSlots;
     options.max_tokens = 32;
     options.plan = plan;
     options.patience = Patience();
@@ -103,7 +103,7 @@ TEST_F(CudaLatencyEmulatedTest, DevicesOfEverySizeHaveTheSameBitsInEveryOrderOfB
       emulator::Reset(machine);
       auto graphs = New(CudaPlan::kThroughput), one = New(CudaPlan::kLatency);
       plans.push_back(one->limits().plan);
-      TwoBackends both(model_, std::move(graphs), std::move(one), kSlots, {}, uint32_t(seed));
+      TwoBackends both(model_, std::move(graphs), std::move(one), kFewSlots, {}, uint32_t(seed));
       both.Compare(6);
       ASSERT_FALSE(HasFailure());
     }

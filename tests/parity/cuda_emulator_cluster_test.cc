@@ -11,7 +11,7 @@ namespace rivulet::cuda_emulator {
 namespace {
 
 constexpr unsigned kSize = 4, kClusters = 3;
-constexpr int kThreads = 32, kRounds = 5;
+constexpr int kClusterThreads = 32, kRounds = 5;
 constexpr unsigned kBytes = 256;  // that a block sends in a round, to all
 const Site kHere = {__FILE__, __LINE__};
 
@@ -47,11 +47,11 @@ __global__ void Rounds(const unsigned char* from, int* sums, int mistake) {
       CopyToBlocks(to, mine, kBytes, &shared->full, mistake == kNoRoom ? 0x1F : 0x0F, kHere);
     }
     AwaitPhase(&shared->full, round % 2, kHere);
-    for (unsigned i = threadIdx.x; i < kSize * kBytes; i += kThreads) sum += shared->data[i];
+    for (unsigned i = threadIdx.x; i < kSize * kBytes; i += kClusterThreads) sum += shared->data[i];
     __syncthreads();  // read
   }
   ClusterBarrier(kHere);
-  sums[blockIdx.x * kThreads + threadIdx.x] = sum;
+  sums[blockIdx.x * kClusterThreads + threadIdx.x] = sum;
 }
 
 class CudaEmulatorClusterTest : public ::testing::Test {
@@ -62,11 +62,11 @@ class CudaEmulatorClusterTest : public ::testing::Test {
     ASSERT_EQ(cudaMalloc(&from_, values_.size()), cudaSuccess);
     ASSERT_EQ(cudaMemcpy(from_, values_.data(), values_.size(), cudaMemcpyHostToDevice),
               cudaSuccess);
-    ASSERT_EQ(cudaMalloc(&sums_, kSize * kClusters * kThreads * sizeof(int)), cudaSuccess);
+    ASSERT_EQ(cudaMalloc(&sums_, kSize * kClusters * kClusterThreads * sizeof(int)), cudaSuccess);
     attribute_.id = cudaLaunchAttributeClusterDimension;
     attribute_.val.clusterDim = {kSize, 1, 1};
     config_.gridDim = kSize * kClusters;
-    config_.blockDim = kThreads;
+    config_.blockDim = kClusterThreads;
     config_.dynamicSmemBytes = sizeof(Layout);
     config_.attrs = &attribute_;
     config_.numAttrs = 1;
@@ -84,10 +84,10 @@ class CudaEmulatorClusterTest : public ::testing::Test {
   std::vector<int> Run(Mistake mistake) {
     EXPECT_EQ(cudaLaunchKernelEx(&config_, Rounds, from_, sums_, static_cast<int>(mistake)),
               cudaSuccess);
-    std::vector<int> all(kSize * kClusters * kThreads), sums(kSize * kClusters);
+    std::vector<int> all(kSize * kClusters * kClusterThreads), sums(kSize * kClusters);
     EXPECT_EQ(cudaMemcpy(all.data(), sums_, all.size() * sizeof(int), cudaMemcpyDeviceToHost),
               cudaSuccess);
-    for (size_t i = 0; i < all.size(); ++i) sums[i / kThreads] += all[i];
+    for (size_t i = 0; i < all.size(); ++i) sums[i / kClusterThreads] += all[i];
     return sums;
   }
   std::vector<int> Expected() const {

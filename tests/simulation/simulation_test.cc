@@ -113,7 +113,8 @@ TEST(SimulationTest, EverySeedKeepsEveryPromise) {
     if (++told > 5) break;
     ADD_FAILURE() << what
                   << "\nRun it alone to see what happened:\n  RIVULET_SIMULATION_SEED=" << seed
-                  << " " << testing::internal::GetArgvs()[0] << " --gtest_filter=SimulationTest.*";
+                  << " " << ::testing::internal::GetArgvs()[0]
+                  << " --gtest_filter=SimulationTest.*";
   }
   EXPECT_EQ(tally.broken.size(), 0u) << "of " << seeds << " seeds";
   for (const auto& [happened, count] : tally.counts) {
@@ -138,7 +139,7 @@ TEST(SimulationTest, ASeedIsAlwaysTheSameSchedule) {
   }
 }
 
-class SimulationMutantTest : public testing::TestWithParam<int> {};
+class SimulationMutantTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(SimulationMutantTest, IsNoticed) {
   SimulationOptions options;
@@ -151,7 +152,7 @@ TEST_P(SimulationMutantTest, IsNoticed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backend, SimulationMutantTest,
-                         testing::Range(1, static_cast<int>(Mutant::kHidesFailure) + 1),
+                         ::testing::Range(1, static_cast<int>(Mutant::kHidesFailure) + 1),
                          [](const auto& test) {
                            return MutantName(static_cast<Mutant>(test.param));
                          });

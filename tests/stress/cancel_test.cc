@@ -262,7 +262,7 @@ std::vector<Point> Points() {
 
 void PrintTo(const Point& point, std::ostream* out) { *out << point.name; }
 
-class CancelTest : public testing::TestWithParam<Point> {};
+class CancelTest : public ::testing::TestWithParam<Point> {};
 
 TEST_P(CancelTest, LeavesEverySlotFreeAndNobodyElseChanged) {
   const Point& point = GetParam();
@@ -277,7 +277,7 @@ TEST_P(CancelTest, LeavesEverySlotFreeAndNobodyElseChanged) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Points, CancelTest, testing::ValuesIn(Points()),
+INSTANTIATE_TEST_SUITE_P(Points, CancelTest, ::testing::ValuesIn(Points()),
                          [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace

@@ -34,7 +34,7 @@ CrowdClient::CrowdClient(Engine* engine, std::unique_ptr<Backend> alone, const s
 void CrowdClient::Run(int64_t target) {
   SCOPED_TRACE("seed " + std::to_string(seed_));
   for (Known& known : known_) Reopen(&known);
-  while (tally_->tokens < target && tally_->wrong == 0 && !testing::Test::HasFailure()) Round();
+  while (tally_->tokens < target && tally_->wrong == 0 && !::testing::Test::HasFailure()) Round();
   for (const Known& known : known_) Close(known.id);
 }
 
@@ -47,9 +47,10 @@ void CrowdClient::Round() {
   for (int i = 0; i < limits_.in_flight; ++i) {
     const size_t session = AnyIdle();
     StartReply(session, /*behind=*/false);
-    if (testing::Test::HasFailure()) break;
+    if (::testing::Test::HasFailure()) break;
     const bool plain = !flights_.back().spec.session->position && known_[session].size() > 0;
-    while (plain && OneIn(4) && !testing::Test::HasFailure()) StartReply(session, /*behind=*/true);
+    while (plain && OneIn(4) && !::testing::Test::HasFailure())
+      StartReply(session, /*behind=*/true);
     if (OneIn(2)) Disturb();
   }
   for (Flight& flight : flights_) Settle(&flight);
@@ -182,10 +183,10 @@ void CrowdClient::Compare(const CollectedSample& got, const DrawnTokens& want,
   tally_->tokens += static_cast<int64_t>(got.tokens.size());
   if (got.tokens == want.tokens && (!spec.want_logprobs || got.logprobs == want.logprobs)) return;
   ++tally_->wrong;
-  ADD_FAILURE() << "got  " << testing::PrintToString(got.tokens) << "\nwant "
-                << testing::PrintToString(want.tokens) << "\nlog-probabilities "
-                << testing::PrintToString(got.logprobs) << "\nwant "
-                << testing::PrintToString(want.logprobs);
+  ADD_FAILURE() << "got  " << ::testing::PrintToString(got.tokens) << "\nwant "
+                << ::testing::PrintToString(want.tokens) << "\nlog-probabilities "
+                << ::testing::PrintToString(got.logprobs) << "\nwant "
+                << ::testing::PrintToString(want.logprobs);
 }
 
 // A request that ended before its first token left the session as it was, but for generated tokens

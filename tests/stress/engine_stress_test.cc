@@ -153,9 +153,9 @@ void Check(const Storm& storm, InFlight* request, Tally* tally) {
     if (!prefix || (status.ok() && !complete)) {
       ++tally->wrong;
       ADD_FAILURE() << "seed " << request->spec.sampling.seed << ", sample " << s << ", " << status
-                    << "\n got  " << testing::PrintToString(sample.tokens) << "\n want "
-                    << testing::PrintToString(want) << "\n stop strings "
-                    << testing::PrintToString(request->spec.stop_strings);
+                    << "\n got  " << ::testing::PrintToString(sample.tokens) << "\n want "
+                    << ::testing::PrintToString(want) << "\n stop strings "
+                    << ::testing::PrintToString(request->spec.stop_strings);
     }
     tally->tokens += static_cast<int64_t>(count);
   }
@@ -241,7 +241,7 @@ class Client {
   std::deque<std::unique_ptr<InFlight>> in_flight_;
 };
 
-class EngineStressTest : public testing::TestWithParam<int> {};
+class EngineStressTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(EngineStressTest, EveryReplyIsAPrefixOfItsSoloRunAndNoSlotIsLost) {
   const int storm_number = GetParam();
@@ -296,7 +296,7 @@ TEST_P(EngineStressTest, EveryReplyIsAPrefixOfItsSoloRunAndNoSlotIsLost) {
   EXPECT_GE(load.tokens_total, tally.tokens);
 }
 
-INSTANTIATE_TEST_SUITE_P(Storms, EngineStressTest, testing::Range(0, 5));
+INSTANTIATE_TEST_SUITE_P(Storms, EngineStressTest, ::testing::Range(0, 5));
 
 // The engine goes away, drains or loses its backend in the middle of a storm: everybody still gets
 // an end.

@@ -44,13 +44,15 @@ struct FakeHistory {
 // fed tokens.
 using FakeScript = std::function<int32_t(uint32_t sample_index, int64_t position)>;
 
+inline constexpr int64_t kFakeStateBytes = 64;
+
 struct FakeBackendOptions {
   BackendLimits limits = {.num_slots = 4,
                           .max_rows = 4,
                           .max_tokens = 256,
                           .max_steps = 1,
                           .preferred_steps = 1,
-                          .bytes_per_slot = 64,
+                          .bytes_per_slot = kFakeStateBytes,
                           .numerics_id = "fake"};
   int polls_per_run = 1;             // > 1: records come in so many parts, as from a device
   int64_t fail_at_call = -1;         // this call and all after it fail; 0 = the first, -1 = none

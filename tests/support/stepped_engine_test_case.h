@@ -14,7 +14,7 @@
 
 namespace rivulet {
 
-class SteppedEngineTestCase : public testing::Test {
+class SteppedEngineTestCase : public ::testing::Test {
  protected:
   const ModelConfig config_ = FakeConfig(50, /*with_bos=*/true);
   absl::Time now_ = absl::FromUnixSeconds(1000);

@@ -17,8 +17,6 @@
 namespace rivulet::testing {
 namespace {
 
-constexpr int64_t kEndless = 1 << 20;  // far more than any test lets pass
-
 Client Connect(TestServer& server, const ClientOptions& options = {}) {
   return *Client::Connect(absl::StrCat("127.0.0.1:", server.server().port()), options);
 }

@@ -16,8 +16,6 @@
 namespace rivulet::testing {
 namespace {
 
-constexpr int64_t kEndless = 1 << 20;  // far more than any test lets pass
-
 // A reply that comes by itself; stops after `most` parts.
 struct Coming {
   std::vector<int> tokens;

@@ -21,7 +21,7 @@ namespace {
 
 using grpc::ServerContext;
 using grpc::Status;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // Notes the cookie of each call, and opens session "s<n>" with the cookies that a test sets.
 class Replica final : public v1::SessionService::Service, public v1::InferenceService::Service {
@@ -87,7 +87,7 @@ class Replica final : public v1::SessionService::Service, public v1::InferenceSe
   int opened_ = 0;
 };
 
-class SessionCookieTest : public testing::Test {
+class SessionCookieTest : public ::testing::Test {
  protected:
   SessionCookieTest() {
     grpc::ServerBuilder builder;

@@ -24,8 +24,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int64_t kEndless = 1 << 20;  // far more than any test lets pass
-
 // A reply that has begun: its first message has been read.
 struct Begun {
   grpc::ClientContext context;

@@ -18,8 +18,6 @@
 namespace rivulet::testing {
 namespace {
 
-constexpr int64_t kEndless = 1 << 20;  // far more than any test lets pass
-
 WireError Unpack(const google::rpc::Status& status) {
   return testing::Unpack(grpc::Status(static_cast<grpc::StatusCode>(status.code()),
                                       status.message(), status.SerializeAsString()));

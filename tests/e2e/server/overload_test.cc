@@ -20,8 +20,6 @@
 namespace rivulet::testing {
 namespace {
 
-constexpr int64_t kEndless = 1 << 20;  // far more than any test lets pass
-
 // A connection that takes about 1 KiB of a reply that its caller does not read.
 std::shared_ptr<grpc::Channel> NarrowChannel(Server& server) {
   grpc::ChannelArguments arguments;

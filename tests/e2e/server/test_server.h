@@ -24,6 +24,8 @@ inline constexpr char kNoBos[] = "tiny-elu-learned-concat";  // 37 tokens, no bo
 inline constexpr char kImage[] = "tiny-image";               // 4 x 11 values, no bos, mixture head
 inline constexpr char kText[] = "tiny-text";  // "abcdefgh ", bos, 40 positions, random weights
 
+inline constexpr int64_t kEndless = 1 << 20;  // tokens; far more than any test lets pass
+
 class TestServer {
  public:
   // `config` without models and address. Fails the running test where the server cannot be created.

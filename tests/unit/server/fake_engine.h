@@ -18,6 +18,14 @@
 
 namespace rivulet::testing {
 
+inline ReplyDelta Tokens(int64_t first_position, std::vector<int32_t> tokens, int sample = 0) {
+  ReplyDelta delta;
+  delta.sample_index = sample;
+  delta.first_position = first_position;
+  delta.tokens = std::move(tokens);
+  return delta;
+}
+
 // Thread: the test calls Emit and End from one thread, which plays the emitter.
 class FakeEngine final : public Engine {
  public:

@@ -35,7 +35,7 @@ std::string Fla(absl::string_view type, absl::string_view more = "") {
                       "}");
 }
 
-absl::StatusOr<BlockConfig> Parse(absl::string_view text) {
+absl::StatusOr<BlockConfig> ParseKind(absl::string_view text) {
   const absl::StatusOr<JsonValue> json = ParseSettings(text);
   if (!json.ok()) return json.status();
   return ParseBlockConfig(*json);
@@ -44,7 +44,7 @@ absl::StatusOr<BlockConfig> Parse(absl::string_view text) {
 // Refused with this reason and field, in a message that holds `what`.
 void ExpectRefused(const std::string& text, absl::string_view reason, absl::string_view field,
                    absl::string_view what) {
-  const auto config = Parse(text);
+  const auto config = ParseKind(text);
   ASSERT_FALSE(config.ok()) << text;
   const ErrorDetail detail = GetErrorDetail(config.status());
   EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
@@ -54,47 +54,47 @@ void ExpectRefused(const std::string& text, absl::string_view reason, absl::stri
 }
 
 TEST(BlockSettingsTest, SizesFollowFromTheSettingsOfEachKind) {
-  const auto retnet = Parse(Fla("retnet"));
+  const auto retnet = ParseKind(Fla("retnet"));
   ASSERT_TRUE(retnet.ok()) << retnet.status();
   EXPECT_EQ(retnet->key_dim, 32);
   EXPECT_EQ(retnet->value_dim, 64);  // expand_v is 2 unless told otherwise
   EXPECT_EQ(retnet->ffn_size, 256);  // 256 ceil(64 * 2 * 2/3 / 256)
-  const auto gla = Parse(Fla("gla", R"("clamp_min": -1.5, "gate_logit_normalizer": 8)"));
+  const auto gla = ParseKind(Fla("gla", R"("clamp_min": -1.5, "gate_logit_normalizer": 8)"));
   ASSERT_TRUE(gla.ok()) << gla.status();
   EXPECT_EQ(gla->key_dim, 16);  // expand_k is 0.5
   EXPECT_EQ(gla->gate_floor, -1.5f);
   EXPECT_EQ(gla->gate_normalizer, 8);
-  const auto hgrn2 = Parse(absl::StrReplaceAll(Fla("hgrn2", R"("expand_ratio": 32)"),
-                                               {{"\"num_heads\": 2", "\"num_heads\": null"}}));
+  const auto hgrn2 = ParseKind(absl::StrReplaceAll(Fla("hgrn2", R"("expand_ratio": 32)"),
+                                                   {{"\"num_heads\": 2", "\"num_heads\": null"}}));
   ASSERT_TRUE(hgrn2.ok()) << hgrn2.status();
   EXPECT_EQ(hgrn2->num_heads, 2);
   EXPECT_EQ(hgrn2->value_dim, 32);
-  const auto shared = Parse(Fla("gated_deltanet", R"("head_dim": 8, "num_v_heads": 6)"));
+  const auto shared = ParseKind(Fla("gated_deltanet", R"("head_dim": 8, "num_v_heads": 6)"));
   ASSERT_TRUE(shared.ok()) << shared.status();
   EXPECT_EQ(shared->num_heads, 6);
   EXPECT_EQ(shared->keys(), 16);
   EXPECT_EQ(shared->values(), 6 * 16);
   EXPECT_EQ(shared->conv_channels(), 2 * 16 + 6 * 16);
-  const auto delta = Parse(Fla("delta_net", R"("conv_size": 3, "allow_neg_eigval": true)"));
+  const auto delta = ParseKind(Fla("delta_net", R"("conv_size": 3, "allow_neg_eigval": true)"));
   ASSERT_TRUE(delta.ok()) << delta.status();
   EXPECT_EQ(delta->conv_width, 3);
   EXPECT_TRUE(delta->negative_eigenvalues);
   EXPECT_FALSE(delta->output_gate);
   EXPECT_EQ(delta->conv_channels(), 3 * 64);
-  const auto gated = Parse(Fla("gated_deltanet", R"("head_dim": 16, "intermediate_size": 96)"));
+  const auto gated = ParseKind(Fla("gated_deltanet", R"("head_dim": 16, "intermediate_size": 96)"));
   ASSERT_TRUE(gated.ok()) << gated.status();
   EXPECT_EQ(gated->value_dim, 32);
   EXPECT_EQ(gated->ffn_size, 96);
   EXPECT_TRUE(gated->output_gate);
-  const auto kda = Parse(Fla("kda", R"("head_dim": 16)"));
+  const auto kda = ParseKind(Fla("kda", R"("head_dim": 16)"));
   ASSERT_TRUE(kda.ok()) << kda.status();
   EXPECT_EQ(kda->value_dim, 16);
-  const auto mamba2 = Parse(kMamba2);
+  const auto mamba2 = ParseKind(kMamba2);
   ASSERT_TRUE(mamba2.ok()) << mamba2.status();
   EXPECT_EQ(mamba2->conv_channels(), 128 + 2 * 2 * 16);
   EXPECT_EQ(mamba2->ffn_size, 0);
   EXPECT_EQ(mamba2->dt_max, std::numeric_limits<float>::infinity());
-  const auto rwkv7 = Parse(kRwkv7);
+  const auto rwkv7 = ParseKind(kRwkv7);
   ASSERT_TRUE(rwkv7.ok()) << rwkv7.status();
   EXPECT_EQ(rwkv7->num_heads, 2);
   EXPECT_EQ(rwkv7->ffn_size, 256);
@@ -102,24 +102,24 @@ TEST(BlockSettingsTest, SizesFollowFromTheSettingsOfEachKind) {
 }
 
 TEST(BlockSettingsTest, AStateHasItsPartsSideBySide) {
-  const BlockState gla = Parse(Fla("gla"))->state();
+  const BlockState gla = ParseKind(Fla("gla"))->state();
   EXPECT_EQ(gla.floats_per_layer, size_t{2 * 16 * 32});
-  const BlockConfig config = *Parse(kRwkv7);
+  const BlockConfig config = *ParseKind(kRwkv7);
   const BlockState rwkv7 = config.state();
   EXPECT_EQ(rwkv7.mixer_shift, size_t{2 * 32 * 32});
   EXPECT_EQ(rwkv7.ffn_shift, rwkv7.mixer_shift + 64);
   EXPECT_EQ(rwkv7.floats_per_slot, 2 * (rwkv7.ffn_shift + 64));
-  const BlockState mamba2 = Parse(kMamba2)->state();
+  const BlockState mamba2 = ParseKind(kMamba2)->state();
   EXPECT_EQ(mamba2.conv, size_t{8 * 16 * 16});
   EXPECT_EQ(mamba2.floats_per_layer, mamba2.conv + size_t{3 * 192});
 }
 
 TEST(BlockSettingsTest, OldSpellingsMeanTheSame) {
   const auto bare =
-      Parse(absl::StrReplaceAll(kMamba2, {{R"({"__float__": "Infinity"})", "Infinity"}}));
+      ParseKind(absl::StrReplaceAll(kMamba2, {{R"({"__float__": "Infinity"})", "Infinity"}}));
   ASSERT_TRUE(bare.ok()) << bare.status();
   EXPECT_EQ(bare->dt_max, std::numeric_limits<float>::infinity());
-  const auto fla = Parse(absl::StrReplaceAll(
+  const auto fla = ParseKind(absl::StrReplaceAll(
       kMamba2,
       {{"layer_norm_epsilon", "norm_eps"},
        {R"("time_step_limit": [0.0, {"__float__": "Infinity"}])", R"("dt_limit": [0.5, 2])"}}));
@@ -146,9 +146,10 @@ TEST(BlockSettingsTest, SettingsOfEarlierVersionsAreKnown) {
       Fla("gla", R"("share_conv_kernel": true)"),
       Fla("delta_net", R"("share_conv_kernel": false)"),
   };
-  for (const std::string& text : known) EXPECT_TRUE(Parse(text).ok()) << Parse(text).status();
+  for (const std::string& text : known)
+    EXPECT_TRUE(ParseKind(text).ok()) << ParseKind(text).status();
   const auto old =
-      Parse(absl::StrReplaceAll(Fla("gla"), {{"\"norm_eps\": 1e-6", "\"rms_norm_eps\": 0.5"}}));
+      ParseKind(absl::StrReplaceAll(Fla("gla"), {{"\"norm_eps\": 1e-6", "\"rms_norm_eps\": 0.5"}}));
   ASSERT_TRUE(old.ok()) << old.status();
   EXPECT_EQ(old->norm_eps, 0.5f);
 }
@@ -220,9 +221,9 @@ TEST(BlockSettingsTest, WhatCannotBeIsNamed) {
 }
 
 TEST(BlockSettingsTest, GenerationMayEndAtSeveralTokens) {
-  EXPECT_EQ(Parse(Fla("gla"))->eos_token_ids, std::vector<int32_t>());
-  EXPECT_EQ(Parse(Fla("gla", R"("eos_token_id": 7)"))->eos_token_ids, std::vector<int32_t>{7});
-  EXPECT_EQ(Parse(Fla("gla", R"("eos_token_id": [7, 3])"))->eos_token_ids,
+  EXPECT_EQ(ParseKind(Fla("gla"))->eos_token_ids, std::vector<int32_t>());
+  EXPECT_EQ(ParseKind(Fla("gla", R"("eos_token_id": 7)"))->eos_token_ids, std::vector<int32_t>{7});
+  EXPECT_EQ(ParseKind(Fla("gla", R"("eos_token_id": [7, 3])"))->eos_token_ids,
             (std::vector<int32_t>{7, 3}));
   ExpectRefused(Fla("gla", R"("eos_token_id": [7, -1])"), "INVALID_CONFIG", "eos_token_id",
                 "is -1");

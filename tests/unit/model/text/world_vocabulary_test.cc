@@ -28,14 +28,14 @@ std::string File(absl::string_view more) {
   return absl::StrCat(file, more);
 }
 
-std::unique_ptr<TextTokenizer> Parse(absl::string_view more) {
+std::unique_ptr<TextTokenizer> ParseVocabulary(absl::string_view more) {
   auto tokenizer = ParseWorldVocabulary(File(more));
   EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
   return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
 }
 
 TEST(WorldVocabularyTest, TakesTheLongestToken) {
-  const auto tokenizer = Parse("300 'ab' 2\n301 'abcd' 4\n302 'cde' 3\n");
+  const auto tokenizer = ParseVocabulary("300 'ab' 2\n301 'abcd' 4\n302 'cde' 3\n");
   ASSERT_NE(tokenizer, nullptr);
   EXPECT_EQ(tokenizer->size(), 303);
   const auto tokens = tokenizer->Encode("abcabcde", {});
@@ -51,7 +51,7 @@ TEST(WorldVocabularyTest, TakesTheLongestToken) {
 }
 
 TEST(WorldVocabularyTest, ReadsPythonLiterals) {
-  const auto tokenizer = Parse(
+  const auto tokenizer = ParseVocabulary(
       "300 \"it's\" 4\n301 '\\n\\t\\\\\\'' 4\r\n302 '\\xe9' 2\n303 b'\\xe9\\xe9' 2\n"
       "304 '\\u7ef4' 3\n305 '\\U0001f600' 4\n306 'a b' 3\n307 'ä' 2");
   ASSERT_NE(tokenizer, nullptr);
@@ -66,7 +66,7 @@ TEST(WorldVocabularyTest, ReadsPythonLiterals) {
 }
 
 TEST(WorldVocabularyTest, SpansAreWholeCodePoints) {
-  const auto tokenizer = Parse("300 b'a\\xe7' 2\n");
+  const auto tokenizer = ParseVocabulary("300 b'a\\xe7' 2\n");
   ASSERT_NE(tokenizer, nullptr);
   const auto tokens = tokenizer->Encode("a\xE7\xBB\xB4", {});
   ASSERT_TRUE(tokens.ok()) << tokens.status();
@@ -75,7 +75,7 @@ TEST(WorldVocabularyTest, SpansAreWholeCodePoints) {
 }
 
 TEST(WorldVocabularyTest, BadTextIsAnError) {
-  const auto tokenizer = Parse("");
+  const auto tokenizer = ParseVocabulary("");
   ASSERT_NE(tokenizer, nullptr);
   EXPECT_EQ(GetErrorDetail(tokenizer->Encode("a\xFF", {}).status()).reason, "INVALID_UTF8");
 }
@@ -83,7 +83,7 @@ TEST(WorldVocabularyTest, BadTextIsAnError) {
 TEST(WorldVocabularyTest, HostileTextCostsAtMostTheLongestTokenAByte) {
   constexpr size_t kCount = 20000, kLongest = 256;
   const auto tokenizer =
-      Parse(absl::StrCat("300 '", std::string(kLongest - 1, 'a'), "b' ", kLongest, "\n"));
+      ParseVocabulary(absl::StrCat("300 '", std::string(kLongest - 1, 'a'), "b' ", kLongest, "\n"));
   ASSERT_NE(tokenizer, nullptr);
   const auto tokens = tokenizer->Encode(std::string(kCount, 'a'), {});
   ASSERT_TRUE(tokens.ok()) << tokens.status();

@@ -65,7 +65,7 @@ struct BadFile {
   std::vector<std::string> said;  // what the message must say, the tensor among it
 };
 
-void ExpectAllRejected(const std::vector<BadFile>& cases) {
+void ExpectAllFilesRejected(const std::vector<BadFile>& cases) {
   const TempDir dir;
   for (size_t i = 0; i < cases.size(); ++i) {
     const absl::Status status = OpenBytes(dir, cases[i].bytes).status();
@@ -85,7 +85,7 @@ TEST(WeightsFileTest, NamesTheBrokenRuleOfTheHeader) {
   const auto plus = [](const std::string& member) {
     return WriteSafetensors(absl::StrCat("{", kA, ",", kB, ",", member, "}"), Zeros(32));
   };
-  ExpectAllRejected({
+  ExpectAllFilesRejected({
       {"", {"header", "has 0 bytes"}},
       {"1234567", {"header", "has 7 bytes"}},
       {LengthAndText(100'000'001, good + data), {"header", "100000001", "at most 100000000"}},
@@ -128,7 +128,7 @@ TEST(WeightsFileTest, NamesTheTensorWhoseEntryIsMalformed) {
     return WriteSafetensors(Header(a, kB), Zeros(data_bytes));
   };
   const std::string many = "[1,1,1,1,1,1,1,2,3]";
-  ExpectAllRejected({
+  ExpectAllFilesRejected({
       {with_a("\"a\":3"), {"tensor \"a\"", "is 3", "an object"}},
       {with_a("\"a\":{}"), {"tensor \"a\"", "dtype is missing"}},
       {with_a(R"("a":{"shape":[2,3],"data_offsets":[0,24]})"),
@@ -182,7 +182,7 @@ TEST(WeightsFileTest, NamesTheTensorThatLeavesAGapOrOverlaps) {
                                 begin + 8, "]}")),
         Zeros(data_bytes));
   };
-  ExpectAllRejected({
+  ExpectAllFilesRejected({
       {b_at(26, 34), {"tensor \"b\"", "gap", "begin at 24"}},
       {b_at(22, 32), {"tensor \"b\"", "overlap", "begin at 24"}},
       {b_at(0, 24), {"overlap"}},
@@ -196,7 +196,7 @@ TEST(WeightsFileTest, NamesTheTensorThatLeavesAGapOrOverlaps) {
 }
 
 TEST(WeightsFileTest, NamesAbsentAndSurplusTensors) {
-  ExpectAllRejected({
+  ExpectAllFilesRejected({
       {WriteSafetensors(absl::StrCat("{", kA, "}"), Zeros(24)), {"tensor \"b\"", "lacks it"}},
       {WriteSafetensors(absl::StrCat("{", kA, ",", kB,
                                      R"(,"c":{"dtype":"F32","shape":[1],"data_offsets":[32,36]}})"),

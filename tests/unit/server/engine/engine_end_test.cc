@@ -185,7 +185,8 @@ TEST_F(EndTest, AFailedBackendEndsEverythingAtWhateverCallItFails) {
       failed = true;
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
       EXPECT_EQ(Reason(status), "BACKEND_FAILED");
-      EXPECT_THAT(std::string(status.message()), testing::Not(testing::HasSubstr("fake device")));
+      EXPECT_THAT(std::string(status.message()),
+                  ::testing::Not(::testing::HasSubstr("fake device")));
       if (started[i].ok()) ExpectPrefix(collectors[i], spec);
     }
     if (score_id.ok()) {
@@ -204,7 +205,7 @@ TEST_F(EndTest, AFailedBackendEndsEverythingAtWhateverCallItFails) {
     EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(Reason(refused), "BACKEND_FAILED");
     EXPECT_THAT(std::string(engine_->GetLoad().health.message()),
-                testing::HasSubstr("fake device"));
+                ::testing::HasSubstr("fake device"));
   }
   EXPECT_GT(total_calls, 40);
 }

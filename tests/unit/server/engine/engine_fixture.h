@@ -20,7 +20,7 @@
 
 namespace rivulet {
 
-class EngineTest : public testing::Test {
+class EngineTest : public ::testing::Test {
  protected:
   // Change these, then Start().
   ModelConfig config_ = FakeConfig(/*vocab_size=*/50, /*with_bos=*/true);

@@ -9,7 +9,7 @@
 namespace rivulet {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 class GenerateTest : public EngineTest {
  protected:

@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kQuantum = 4;
 
-class PreemptTest : public testing::Test {
+class PreemptTest : public ::testing::Test {
  protected:
   PreemptTest() {
     fake_.limits.num_slots = 2;

@@ -91,8 +91,8 @@ TEST_F(ScoreTest, EqualsTheDefinitionForEveryWindowAndBudget) {
         for (int count : {1, 2, 21, 22}) {
           ScoreSpec spec = Tokens(count);
           spec.window = window;
-          SCOPED_TRACE(testing::Message() << "bos " << with_bos << " budget " << budget
-                                          << " window " << window << " count " << count);
+          SCOPED_TRACE(::testing::Message() << "bos " << with_bos << " budget " << budget
+                                            << " window " << window << " count " << count);
           ExpectAsDefined(spec);
         }
       }
@@ -128,7 +128,7 @@ TEST_F(ScoreTest, ANonFiniteValueIsDataLossThatNamesTheScoredPosition) {
   fake_.nan_score_position = 8;  // with the bos: after feeding 7 tokens, so scored token 7
   auto result = Score(Tokens(20));
   EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(result.status().message()), testing::HasSubstr("scored token 7"));
+  EXPECT_THAT(std::string(result.status().message()), ::testing::HasSubstr("scored token 7"));
   EXPECT_EQ(GetErrorDetail(result.status()).reason, "NON_FINITE_OUTPUT");
   EXPECT_EQ(Score(Tokens(5)).status(), absl::OkStatus()) << "the next request is unharmed";
 }
@@ -140,7 +140,7 @@ TEST_F(ScoreTest, ANonFiniteRawOutputIsDataLoss) {
   spec.output_positions = {9, 2};
   auto result = Score(spec);
   EXPECT_EQ(result.status().code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(result.status().message()), testing::HasSubstr("scored token 2"));
+  EXPECT_THAT(std::string(result.status().message()), ::testing::HasSubstr("scored token 2"));
 }
 
 TEST_F(ScoreTest, UsesPromptBudgetsAndZeroesBetweenWindows) {
@@ -150,7 +150,7 @@ TEST_F(ScoreTest, UsesPromptBudgetsAndZeroesBetweenWindows) {
   ExpectAsDefined(spec);
   std::vector<int> tokens;
   for (const FakeRun& run : probe_->runs()) tokens.push_back(run.rows[0].tokens);
-  EXPECT_THAT(tokens, testing::ElementsAre(8, 4, 8, 4));
+  EXPECT_THAT(tokens, ::testing::ElementsAre(8, 4, 8, 4));
   EXPECT_EQ(probe_->zeroed(), 3) << "given out, between, taken back";
 }
 

@@ -12,7 +12,6 @@ namespace rivulet {
 namespace {
 
 using Tokens = std::vector<int32_t>;
-constexpr int64_t kStateBytes = 64;
 
 class EngineStatesTest : public EngineSessionTest {
  protected:
@@ -49,8 +48,8 @@ class EngineStatesTest : public EngineSessionTest {
 };
 
 TEST_F(EngineStatesTest, TenTimesAsManySessionsAsSlotsWorkWithoutFeedingAnythingTwice) {
-  options_.states.max_memory_bytes = 5 * kStateBytes;
-  options_.states.max_writing_bytes = 1000 * kStateBytes;
+  options_.states.max_memory_bytes = 5 * kFakeStateBytes;
+  options_.states.max_writing_bytes = 1000 * kFakeStateBytes;
   disk_ = std::make_shared<FakeDisk>();
   Start();
   UseManySessions(/*rounds=*/4);
@@ -69,7 +68,7 @@ TEST_F(EngineStatesTest, SoTheyDoWithNoRoomForAnyState) {
 }
 
 TEST_F(EngineStatesTest, AnUnreliableDiskCostsWorkButNoToken) {
-  options_.states.max_memory_bytes = 2 * kStateBytes;
+  options_.states.max_memory_bytes = 2 * kFakeStateBytes;
   options_.states.max_disk_bytes = 30 * 1000;
   disk_ = std::make_shared<FakeDisk>();
   int reads = 0;
@@ -130,7 +129,7 @@ TEST_F(EngineStatesTest, TokensThatAreHeldBackForAStopStringAreInNoCheckpoint) {
 }
 
 // Without threads: the test decides when the disk works.
-class SteppedStatesTest : public testing::Test {
+class SteppedStatesTest : public ::testing::Test {
  protected:
   const ModelConfig config_ = FakeConfig(50, /*with_bos=*/true);
   EngineOptions options_;
@@ -143,7 +142,7 @@ class SteppedStatesTest : public testing::Test {
 
   // Room for one state in memory.
   void SetUp() override {
-    options_.states.max_memory_bytes = kStateBytes;
+    options_.states.max_memory_bytes = kFakeStateBytes;
     DiskTier tier;
     tier.files = std::make_unique<FakeStateFiles>(disk_);
     tier.background = std::make_unique<ManualBackground>(work_);
@@ -302,7 +301,7 @@ TEST_F(SteppedStatesTest, ASnapshotBringsItsStateBackFirst) {
   ASSERT_TRUE(image);
   EXPECT_EQ(image->state.fed, 3);
   ASSERT_NE(image->state.state, nullptr);
-  EXPECT_EQ(image->state.state->bytes(), kStateBytes);
+  EXPECT_EQ(image->state.state->bytes(), kFakeStateBytes);
 }
 
 TEST_F(SteppedStatesTest, TheEngineEndsWhileAReadIsUnderWay) {

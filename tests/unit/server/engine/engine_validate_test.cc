@@ -12,7 +12,7 @@
 namespace rivulet {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class ValidateTest : public EngineTest {
  protected:

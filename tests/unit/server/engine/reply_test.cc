@@ -7,7 +7,7 @@
 namespace rivulet {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 // Of a token of Delta: its id, one byte of text, its logprob, and a list with one entry.
 constexpr int64_t kBytes = 4 + 1 + 4 + sizeof(std::vector<TokenLogprob>) + sizeof(TokenLogprob);

@@ -6,7 +6,7 @@
 
 #include "absl/time/clock.h"
 #include "server/grpc/grpc_server.h"
-#include "tests/support/paths.h"
+#include "tests/support/load_model.h"
 #include "tests/support/raw_rpc.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -15,13 +15,8 @@ namespace {
 
 using testing::FakeEngine;
 using testing::Health;
+using testing::LoadTinyModel;
 using testing::Serve;
-
-std::shared_ptr<const Model> LoadTiny(const std::string& name) {
-  auto model = Model::Load(SourcePath("tests/conformance/models/") + name);
-  EXPECT_TRUE(model.ok()) << model.status();
-  return *std::move(model);
-}
 
 // Asks until the answer is `expected`; a test that never sees it fails by its time limit.
 void AwaitHealth(const std::shared_ptr<grpc::Channel>& channel, const std::string& service,
@@ -30,7 +25,7 @@ void AwaitHealth(const std::shared_ptr<grpc::Channel>& channel, const std::strin
 }
 
 TEST(HealthWatchTest, AFailedEngineTurnsItsModelAndTheServerNotServing) {
-  FakeEngine good(LoadTiny("tiny-elu-relu")), failing(LoadTiny("tiny-image"));
+  FakeEngine good(LoadTinyModel("tiny-elu-relu")), failing(LoadTinyModel("tiny-image"));
   const ServedModels models({Serve(&good), Serve(&failing)});
   auto server = GrpcServer::Create(&models, GrpcServerOptions());
   ASSERT_TRUE(server.ok()) << server.status();
@@ -54,7 +49,7 @@ TEST(HealthWatchTest, AFailedEngineTurnsItsModelAndTheServerNotServing) {
 }
 
 TEST(HealthWatchTest, HealthFollowsModelsThatComeAndGo) {
-  FakeEngine one(LoadTiny("tiny-elu-relu")), other(LoadTiny("tiny-image"));
+  FakeEngine one(LoadTinyModel("tiny-elu-relu")), other(LoadTinyModel("tiny-image"));
   ServedModels models;
   auto server = GrpcServer::Create(&models, GrpcServerOptions());
   ASSERT_TRUE(server.ok()) << server.status();
@@ -86,7 +81,7 @@ TEST(HealthWatchTest, HealthFollowsModelsThatComeAndGo) {
 }
 
 TEST(HealthWatchTest, NothingTurnsAStoppingServerServingAgain) {
-  FakeEngine engine(LoadTiny("tiny-elu-relu"));
+  FakeEngine engine(LoadTinyModel("tiny-elu-relu"));
   const ServedModels models({Serve(&engine)});
   auto server = GrpcServer::Create(&models, GrpcServerOptions());
   ASSERT_TRUE(server.ok()) << server.status();

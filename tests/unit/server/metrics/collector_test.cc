@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "model/base/error.h"
 #include "server/metrics/metric_table.h"
-#include "tests/support/paths.h"
+#include "tests/support/load_model.h"
 #include "tests/unit/server/fake_engine.h"
 
 namespace rivulet {

@@ -8,7 +8,7 @@
 namespace rivulet {
 namespace {
 
-class SessionLimitsTest : public testing::Test {
+class SessionLimitsTest : public ::testing::Test {
  protected:
   void Start(int max_open_sessions, int max_tenant_sessions) {
     SessionLimits limits;

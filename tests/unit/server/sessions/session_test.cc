@@ -48,7 +48,7 @@ TEST(TokenHistoryTest, HashIsFnv1aOverFourBytesOfEachIdAndFollowsTruncation) {
   EXPECT_FALSE(history.generated(0));
 }
 
-class SessionTableTest : public testing::Test {
+class SessionTableTest : public ::testing::Test {
  protected:
   StateStore states_{{}, {}, {}, [] {}};
   SessionTable table_{SmallLimits(), /*with_bos=*/true, &states_};

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "tests/unit/client/cli/options/parsed.h"
 
 namespace rivulet {
 namespace {
@@ -12,33 +13,12 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
-
-absl::StatusOr<Command> Parse(std::vector<std::string> args) { return ParseCommandLine(args); }
-
-template <typename T>
-T Expect(std::vector<std::string> args) {
-  absl::StatusOr<Command> command = Parse(std::move(args));
-  EXPECT_TRUE(command.ok()) << command.status();
-  if (!command.ok() || !std::holds_alternative<T>(*command)) {
-    ADD_FAILURE() << "another command";
-    return T();
-  }
-  return std::get<T>(*std::move(command));
-}
-
-// The one line of a command that must be refused.
-std::string Refusal(std::vector<std::string> args) {
-  const absl::StatusOr<Command> command = Parse(std::move(args));
-  if (command.ok()) return "accepted";
-  EXPECT_EQ(command.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(command.status().message()), Not(HasSubstr("\n")));
-  return std::string(command.status().message());
-}
+using testing::Parsed;
+using testing::Refusal;
 
 TEST(OptionsTest, LoadAsksAServerAlone) {
   const auto options =
-      Expect<LoadOptions>({"load", "--target", "h:1", "--model-name", "m", "--json"});
+      Parsed<LoadOptions>({"load", "--target", "h:1", "--model-name", "m", "--json"});
   EXPECT_EQ(options.target.target, "h:1");
   EXPECT_EQ(options.target.model_name, "m");
   EXPECT_TRUE(options.json);
@@ -57,7 +37,7 @@ TEST(OptionsTest, ATargetIsNoUrlAndNeitherIsAModelDirectoryGivenToo) {
 
 TEST(OptionsTest, ADrainMayBeLessThanASecond) {
   const auto seconds = [](const char* text) {
-    return *Expect<ModelsOptions>(
+    return *Parsed<ModelsOptions>(
                 {"models", "unload", "m", "--target", "h:1", "--drain-timeout", text})
                 .drain_seconds;
   };
@@ -72,7 +52,7 @@ TEST(OptionsTest, ADrainMayBeLessThanASecond) {
 }
 
 TEST(OptionsTest, ReadsAWholeGenerateCommand) {
-  const auto options = Expect<GenerateOptions>({"generate",
+  const auto options = Parsed<GenerateOptions>({"generate",
                                                 "--target",
                                                 "localhost:50051",
                                                 "--model-name",
@@ -134,15 +114,15 @@ TEST(OptionsTest, ReadsAWholeGenerateCommand) {
 }
 
 TEST(OptionsTest, TellsAnEmptyPromptFromNone) {
-  EXPECT_EQ(Expect<GenerateOptions>({"generate", "--model", "d", "--prompt", ""}).prompt, "");
-  EXPECT_FALSE(Expect<GenerateOptions>({"generate", "--model", "d"}).prompt.has_value());
-  const auto empty = Expect<GenerateOptions>({"generate", "--model", "d", "--tokens", ""});
+  EXPECT_EQ(Parsed<GenerateOptions>({"generate", "--model", "d", "--prompt", ""}).prompt, "");
+  EXPECT_FALSE(Parsed<GenerateOptions>({"generate", "--model", "d"}).prompt.has_value());
+  const auto empty = Parsed<GenerateOptions>({"generate", "--model", "d", "--tokens", ""});
   ASSERT_TRUE(empty.tokens.has_value());
   EXPECT_TRUE(empty.tokens->empty());
 }
 
 TEST(OptionsTest, ReadsImageValuesAsBytes) {
-  const auto options = Expect<GenerateOptions>(
+  const auto options = Parsed<GenerateOptions>(
       {"generate", "--model", "d", "--values", "0, 255", "--out", "x.png", "--count", "64"});
   EXPECT_EQ(options.values, std::string("\0\xff", 2));
   EXPECT_EQ(options.count, 64);
@@ -151,7 +131,7 @@ TEST(OptionsTest, ReadsImageValuesAsBytes) {
 }
 
 TEST(OptionsTest, ReadsAScoreCommand) {
-  const auto options = Expect<ScoreOptions>(
+  const auto options = Parsed<ScoreOptions>(
       {"score", "--model", "d", "--input", "-", "--outputs", "0,5", "--window", "512", "--backend",
        "cpu", "--precision", "float32", "--device", "1", "--threads", "2"});
   EXPECT_EQ(options.input, "-");
@@ -177,7 +157,7 @@ TEST(OptionsTest, NeedsAPortInTheTarget) {
   for (const char* const target : {"localhost", "localhost:", ":1", "a:0", "a:65536", "a:x"}) {
     EXPECT_THAT(Refusal({"models", "--target", target}), HasSubstr("HOST:PORT")) << target;
   }
-  EXPECT_EQ(Expect<ModelsOptions>({"models", "--target", "[::1]:50051"}).target.target,
+  EXPECT_EQ(Parsed<ModelsOptions>({"models", "--target", "[::1]:50051"}).target.target,
             "[::1]:50051");
 }
 
@@ -236,9 +216,9 @@ TEST(OptionsTest, NeedsADeadlineThatEnds) {
                 HasSubstr("--deadline must be above 0"));
   }
   EXPECT_EQ(
-      Expect<GenerateOptions>({"generate", "--model", "d", "--deadline", "1e9"}).deadline_seconds,
+      Parsed<GenerateOptions>({"generate", "--model", "d", "--deadline", "1e9"}).deadline_seconds,
       1e9);
-  EXPECT_EQ(Expect<HealthOptions>({"health", "--model", "d", "--deadline", "0.5"}).deadline_seconds,
+  EXPECT_EQ(Parsed<HealthOptions>({"health", "--model", "d", "--deadline", "0.5"}).deadline_seconds,
             0.5);
 }
 
@@ -277,13 +257,13 @@ TEST(OptionsTest, RefusesWhatIsNoCommand) {
 }
 
 TEST(OptionsTest, ShowsHelpAndVersion) {
-  EXPECT_THAT(Expect<ShowText>({"--help"}).text, HasSubstr("score"));
-  EXPECT_THAT(Expect<ShowText>({"score", "--help"}).text, HasSubstr("--window"));
-  EXPECT_THAT(Expect<ShowText>({"--version"}).text, HasSubstr("rivulet "));
+  EXPECT_THAT(Parsed<ShowText>({"--help"}).text, HasSubstr("score"));
+  EXPECT_THAT(Parsed<ShowText>({"score", "--help"}).text, HasSubstr("--window"));
+  EXPECT_THAT(Parsed<ShowText>({"--version"}).text, HasSubstr("rivulet "));
 }
 
 TEST(BenchOptionsTest, DefaultsToAClosedLoopOfOneForTenSeconds) {
-  const auto options = Expect<BenchOptions>({"bench", "--target", "h:1"});
+  const auto options = Parsed<BenchOptions>({"bench", "--target", "h:1"});
   EXPECT_EQ(options.rate, 0);
   EXPECT_EQ(options.concurrency, 1);
   EXPECT_EQ(options.duration_seconds, 10);
@@ -291,11 +271,11 @@ TEST(BenchOptionsTest, DefaultsToAClosedLoopOfOneForTenSeconds) {
   EXPECT_EQ(options.connections, 1);
   EXPECT_EQ(options.sampling.seed, 1u);
   EXPECT_FALSE(
-      Expect<BenchOptions>({"bench", "--target", "h:1", "--requests", "5"}).duration_seconds);
+      Parsed<BenchOptions>({"bench", "--target", "h:1", "--requests", "5"}).duration_seconds);
 }
 
 TEST(BenchOptionsTest, ReadsAnOpenLoop) {
-  const auto options = Expect<BenchOptions>(
+  const auto options = Parsed<BenchOptions>(
       {"bench",    "--target",        "h:1",   "--rate",     "12.5", "--arrivals",
        "constant", "--kind",          "score", "--duration", "0.5",  "--warmup",
        "2",        "--seed",          "9",     "--json",     "-",    "--picture",

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "client/cli/options/options.h"
+#include "tests/unit/client/cli/options/parsed.h"
 
 namespace rivulet {
 namespace {
@@ -13,33 +14,18 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Optional;
+using testing::Refusal;
 
-// With --target at the end.
 template <typename T>
-T Expect(std::vector<std::string> args) {
+T ParsedWithTarget(std::vector<std::string> args) {
   args.insert(args.end(), {"--target", "h:1"});
-  absl::StatusOr<Command> command = ParseCommandLine(args);
-  EXPECT_TRUE(command.ok()) << command.status();
-  if (!command.ok() || !std::holds_alternative<T>(*command)) {
-    ADD_FAILURE() << "another command";
-    return T();
-  }
-  return std::get<T>(*std::move(command));
-}
-
-std::string Refusal(std::vector<std::string> args) {
-  const absl::StatusOr<Command> command = ParseCommandLine(args);
-  if (command.ok()) return "accepted";
-  EXPECT_EQ(command.status().code(), absl::StatusCode::kInvalidArgument);
-  const std::string message(command.status().message());
-  EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 0) << message;
-  return message;
+  return testing::Parsed<T>(args);
 }
 
 TEST(SessionsOptionsTest, EveryActionIsRead) {
   const auto action = [](std::vector<std::string> args) {
     args.insert(args.begin(), "sessions");
-    return Expect<SessionsOptions>(args).action;
+    return ParsedWithTarget<SessionsOptions>(args).action;
   };
   EXPECT_EQ(action({"open"}), SessionsAction::kOpen);
   EXPECT_EQ(action({"append", "s"}), SessionsAction::kAppend);
@@ -52,7 +38,7 @@ TEST(SessionsOptionsTest, EveryActionIsRead) {
 }
 
 TEST(SessionsOptionsTest, EveryOptionIsRead) {
-  const auto append = Expect<SessionsOptions>(
+  const auto append = ParsedWithTarget<SessionsOptions>(
       {"sessions", "append", "abc", "--tokens", "1,2", "--position", "7", "--mark", "m", "--score",
        "--json", "--tenant", "t", "--cookie", "c", "--model-name", "n"});
   EXPECT_EQ(append.session.id, "abc");
@@ -64,15 +50,15 @@ TEST(SessionsOptionsTest, EveryOptionIsRead) {
   EXPECT_EQ(append.target.tenant, "t");
   EXPECT_EQ(append.target.model_name, "n");
   EXPECT_EQ(append.target.target, "h:1");
-  const auto open = Expect<SessionsOptions>(
+  const auto open = ParsedWithTarget<SessionsOptions>(
       {"sessions", "open", "--seed", "18446744073709551615", "--idle-timeout", "1.5"});
   EXPECT_THAT(open.seed, Optional(UINT64_MAX));
   EXPECT_THAT(open.idle_seconds, Optional(1.5));
   EXPECT_FALSE(open.json);
-  EXPECT_THAT(Expect<SessionsOptions>({"sessions", "fork", "s", "--count", "256"}).count,
+  EXPECT_THAT(ParsedWithTarget<SessionsOptions>({"sessions", "fork", "s", "--count", "256"}).count,
               Optional(256));
-  EXPECT_EQ(Expect<SessionsOptions>({"sessions", "restore", "--input", "f"}).file, "f");
-  const auto generate = Expect<GenerateOptions>(
+  EXPECT_EQ(ParsedWithTarget<SessionsOptions>({"sessions", "restore", "--input", "f"}).file, "f");
+  const auto generate = ParsedWithTarget<GenerateOptions>(
       {"generate", "--session", "abc", "--position", "0", "--mark", "m", "--tenant", "t"});
   EXPECT_EQ(generate.session.id, "abc");
   EXPECT_THAT(generate.session.position, Optional(0));
@@ -92,16 +78,17 @@ TEST(SessionsOptionsTest, GenerateAndAppendShareThePromptCacheAndHavePriorities)
   };
   std::vector<std::string> args = {"generate"};
   args.insert(args.end(), options.begin(), options.end());
-  const auto generate = Expect<GenerateOptions>(args);
+  const auto generate = ParsedWithTarget<GenerateOptions>(args);
   check(generate.cache, generate.priority);
   args = {"sessions", "append", "abc"};
   args.insert(args.end(), options.begin(), options.end());
-  const auto append = Expect<SessionsOptions>(args);
+  const auto append = ParsedWithTarget<SessionsOptions>(args);
   check(append.cache, append.priority);
-  EXPECT_FALSE(Expect<GenerateOptions>({"generate"}).cache.enabled);
-  EXPECT_EQ(Expect<GenerateOptions>({"generate"}).priority, "");
-  EXPECT_EQ(Expect<ScoreOptions>({"score", "--input", "-", "--priority", "low"}).priority, "low");
-  EXPECT_EQ(Expect<GenerateOptions>({"generate", "--tenant", "t"}).target.tenant, "t");
+  EXPECT_FALSE(ParsedWithTarget<GenerateOptions>({"generate"}).cache.enabled);
+  EXPECT_EQ(ParsedWithTarget<GenerateOptions>({"generate"}).priority, "");
+  EXPECT_EQ(ParsedWithTarget<ScoreOptions>({"score", "--input", "-", "--priority", "low"}).priority,
+            "low");
+  EXPECT_EQ(ParsedWithTarget<GenerateOptions>({"generate", "--tenant", "t"}).target.tenant, "t");
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--cache-salt", "s"}, "--cache"},
       {{"--cache-position", "1"}, "--cache"},
@@ -147,15 +134,16 @@ TEST(SessionsOptionsTest, BadFormIsRefusedWithTheOptionsName) {
 }
 
 TEST(ModelsOptionsTest, LoadAndUnloadAreRead) {
-  const auto load = Expect<ModelsOptions>({"models", "load", "m", "--json"});
+  const auto load = ParsedWithTarget<ModelsOptions>({"models", "load", "m", "--json"});
   EXPECT_EQ(load.action, ModelsAction::kLoad);
   EXPECT_EQ(load.name, "m");
   EXPECT_EQ(load.target.target, "h:1");
   EXPECT_TRUE(load.json);
-  const auto unload = Expect<ModelsOptions>({"models", "unload", "m", "--drain-timeout", "0"});
+  const auto unload =
+      ParsedWithTarget<ModelsOptions>({"models", "unload", "m", "--drain-timeout", "0"});
   EXPECT_EQ(unload.action, ModelsAction::kUnload);
   EXPECT_THAT(unload.drain_seconds, Optional(0));
-  EXPECT_EQ(Expect<ModelsOptions>({"models"}).action, ModelsAction::kList);
+  EXPECT_EQ(ParsedWithTarget<ModelsOptions>({"models"}).action, ModelsAction::kList);
   EXPECT_THAT(Refusal({"models", "load", "--target", "h:1"}), HasSubstr("NAME"));
   EXPECT_THAT(Refusal({"models", "load", "m"}), HasSubstr("--target"));
   EXPECT_THAT(Refusal({"models", "load", "m", "--target", "h:1", "--drain-timeout", "1"}),

@@ -16,10 +16,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr int64_t kStateBytes = 64;  // as FakeBackend's
-
 std::vector<float> Values(float value) {
-  return std::vector<float>(kStateBytes / sizeof(float), value);
+  return std::vector<float>(kFakeStateBytes / sizeof(float), value);
 }
 
 class CheckpointsTest : public ::testing::Test {
@@ -27,7 +25,7 @@ class CheckpointsTest : public ::testing::Test {
   // Room in memory for so many states; what does not fit goes to the fake disk.
   void Make(int64_t states_in_memory) {
     EngineOptions options;
-    options.states.max_memory_bytes = states_in_memory * kStateBytes;
+    options.states.max_memory_bytes = states_in_memory * kFakeStateBytes;
     DiskTier disk;
     disk.files = std::make_unique<FakeStateFiles>(disk_);
     disk.background = std::make_unique<ManualBackground>(work_);

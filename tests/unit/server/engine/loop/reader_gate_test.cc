@@ -12,8 +12,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr absl::Time kNow = absl::UnixEpoch();
-
 class ReaderGateTest : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -15,8 +15,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr absl::Time kNow = absl::UnixEpoch();
-
 class SessionGateTest : public ::testing::Test {
  protected:
   static SessionLimits Limits() {

@@ -9,9 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "server/engine/sequences/request.h"
 
 namespace rivulet {
+
+inline constexpr absl::Time kNow = absl::UnixEpoch();
 
 class StubSequence final : public Sequence {
  public:

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr Priority kHigh = Priority::kHigh, kNormal = Priority::kNormal, kLow = Priority::kLow;
+using enum Priority;
 
 TEST(AdmissionKeyTest, AKeyHoldsNoMoreThanItMay) {
   Admission admission;

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr Priority kHigh = Priority::kHigh, kNormal = Priority::kNormal, kLow = Priority::kLow;
+using enum Priority;
 
 // Those that get slots now, in order.
 std::vector<RequestId> All(Admission* admission, int free_slots) {

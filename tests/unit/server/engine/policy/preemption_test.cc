@@ -19,7 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr int kQuantum = 10;
+constexpr int kFloorQuantum = 10;
 
 // Slots and runs around an Admission, as the loop has them.
 class Floor {
@@ -38,7 +38,7 @@ class Floor {
         admission_({.slots = slots,
                     .max_tenant_slots = max_tenant_slots,
                     .max_begun = max_begun > 0 ? max_begun : 2 * slots,
-                    .quantum = kQuantum}) {}
+                    .quantum = kFloorQuantum}) {}
 
   RequestId Add(const std::string& tenant, int slots = 1, Priority priority = Priority::kNormal) {
     const bool first = Held(tenant) == 0 && !Waits(tenant);
@@ -64,7 +64,7 @@ class Floor {
     for (const RequestId id : victims) {
       admission_.Preempt(id);
       Known known = running_.at(id);
-      EXPECT_TRUE(run_ - known.since >= kQuantum || paused_.contains(id)) << id;
+      EXPECT_TRUE(run_ - known.since >= kFloorQuantum || paused_.contains(id)) << id;
       known.first = false;
       waiting_[id] = known;
       running_.erase(id);
@@ -73,7 +73,7 @@ class Floor {
     while (const auto id = admission_.Next(free(), run_)) {
       Known known = waiting_.at(*id);
       longest_ = std::max(longest_, known.first ? run_ - known.since : 0);
-      late_ += known.first && run_ - known.since > uint64_t{kQuantum} * known.others ? 1 : 0;
+      late_ += known.first && run_ - known.since > uint64_t{kFloorQuantum} * known.others ? 1 : 0;
       known.since = run_;
       waiting_.erase(*id);
       running_[*id] = known;
@@ -335,7 +335,7 @@ TEST(PreemptionTest, KeepsItsBoundsUnderRandomOperations) {
     ASSERT_EQ(floor.admission().preempted(), 0);
   }
   EXPECT_GT(preemptions, 1000u);
-  EXPECT_GT(longest, uint64_t{2 * kQuantum}) << "else the bound means nothing";
+  EXPECT_GT(longest, uint64_t{2 * kFloorQuantum}) << "else the bound means nothing";
 }
 
 TEST(ParkedRoomTest, HoldsAllSlotsTwiceForPreemptionAndTheRestIsForReaders) {

@@ -74,20 +74,20 @@ Outcome PushAllByDefinition(const std::vector<std::string>& strings,
 TEST(StopMatcherTest, ReleasesAtOnceWhatCannotBeginAStopString) {
   const StopStrings strings({"xyz"});
   const Outcome outcome = PushAll(strings, {"a", "b", "c"});
-  EXPECT_THAT(outcome.released_after, testing::ElementsAre(1, 2, 3));
+  EXPECT_THAT(outcome.released_after, ::testing::ElementsAre(1, 2, 3));
   EXPECT_EQ(outcome.match, -1);
 }
 
 TEST(StopMatcherTest, HoldsBackACandidateAcrossManyTokensAndReleasesItWhenItFails) {
   const StopStrings strings({"abcd"});
   const Outcome outcome = PushAll(strings, {"a", "b", "c", "x"});
-  EXPECT_THAT(outcome.released_after, testing::ElementsAre(0, 0, 0, 4));
+  EXPECT_THAT(outcome.released_after, ::testing::ElementsAre(0, 0, 0, 4));
 }
 
 TEST(StopMatcherTest, FallsBackToAnOverlappingCandidate) {
   const StopStrings strings({"aab"});
   const Outcome outcome = PushAll(strings, {"a", "a", "a", "b"});
-  EXPECT_THAT(outcome.released_after, testing::ElementsAre(0, 0, 1, 1));
+  EXPECT_THAT(outcome.released_after, ::testing::ElementsAre(0, 0, 1, 1));
   EXPECT_EQ(outcome.match, 0);
   EXPECT_EQ(outcome.held, 3);
 }
@@ -103,7 +103,7 @@ TEST(StopMatcherTest, EndsAtTheFirstTokenWithWhichTheTextContainsAStopString) {
   const StopStrings strings({"abcd", "c"});
   const Outcome outcome = PushAll(strings, {"a", "b", "c", "d"});
   EXPECT_EQ(outcome.match, 1);
-  EXPECT_THAT(outcome.released_after, testing::ElementsAre(0, 0, 2));
+  EXPECT_THAT(outcome.released_after, ::testing::ElementsAre(0, 0, 2));
 }
 
 TEST(StopMatcherTest, AStopStringMayBeginAndEndWithinTokens) {
@@ -116,7 +116,7 @@ TEST(StopMatcherTest, AStopStringMayBeginAndEndWithinTokens) {
 TEST(StopMatcherTest, TokensWithoutTextKeepTheirPlace) {
   const StopStrings strings({"ab"});
   EXPECT_THAT(PushAll(strings, {"", "a", "", "x"}).released_after,
-              testing::ElementsAre(1, 1, 1, 4));
+              ::testing::ElementsAre(1, 1, 1, 4));
   const Outcome outcome = PushAll(strings, {"", "a", "", "b"});
   EXPECT_EQ(outcome.match, 0);
   EXPECT_EQ(outcome.held, 3);

@@ -16,7 +16,7 @@
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/grpc/grpc_server.h"
-#include "tests/support/paths.h"
+#include "tests/support/load_model.h"
 #include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -26,17 +26,12 @@ namespace {
 using ::testing::ElementsAre;
 using testing::FakeEngine;
 using ::testing::HasSubstr;
+using testing::LoadTinyModel;
 using testing::Serve;
 using testing::Unpack;
 
 constexpr char kText[] = "tiny-elu-relu";
 constexpr char kImage[] = "tiny-image";
-
-std::shared_ptr<const Model> LoadTiny(const std::string& name) {
-  auto model = Model::Load(SourcePath("tests/conformance/models/") + name);
-  EXPECT_TRUE(model.ok()) << model.status();
-  return *std::move(model);
-}
 
 std::vector<std::string> NamesOf(const std::vector<ModelHold>& models) {
   std::vector<std::string> names;
@@ -59,7 +54,7 @@ class ServedModelsTest : public ::testing::Test {
     models_.FinishUnload(name);
   }
 
-  FakeEngine text_{LoadTiny(kText)}, image_{LoadTiny(kImage)};
+  FakeEngine text_{LoadTinyModel(kText)}, image_{LoadTinyModel(kImage)};
   ServedModels models_{{Serve(&text_), Serve(&image_)}};
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<v1::InferenceService::Stub> inference_;
@@ -112,7 +107,7 @@ TEST_F(ServedModelsTest, ModelsThatACallerMayNotUseDoNotExistForIt) {
 }
 
 TEST(ModelHoldTest, AnEngineEndsOnceItIsUnloadedAndNobodyHoldsIt) {
-  FakeEngine engine(LoadTiny(kText));
+  FakeEngine engine(LoadTinyModel(kText));
   std::atomic<bool> released = false, ended = false, ended_too_early = false;
   ServedModels models;
   const auto end = [&](Engine*) {

@@ -20,7 +20,7 @@
 namespace rivulet {
 namespace {
 
-constexpr absl::Duration kLong = absl::Seconds(20);
+constexpr absl::Duration kPatience = absl::Seconds(20);
 
 // Frames of HTTP/2 on a socket: what a client sends that does not answer, or answers only pings.
 class RawClient {
@@ -123,7 +123,7 @@ TEST_F(ListenerTest, AClientThatVanishedWithoutACallIsFoundByPings) {
   // Longer than what gRPC of itself sends without data in between: two pings.
   bool living_ended = false;
   std::thread live([&] { living_ended = living.EndsBy(absl::Now() + absl::Seconds(3), true); });
-  EXPECT_TRUE(vanished.EndsBy(absl::Now() + kLong, false));
+  EXPECT_TRUE(vanished.EndsBy(absl::Now() + kPatience, false));
   EXPECT_GE(vanished.pings(), 1);
   live.join();
   EXPECT_FALSE(living_ended);
@@ -135,7 +135,7 @@ TEST_F(ListenerTest, OneThatNeverBeginsHttp2IsClosed) {
   options_.handshake_timeout = absl::Milliseconds(200);
   Start();
   RawClient silent(port());
-  EXPECT_TRUE(silent.EndsBy(absl::Now() + kLong, true));
+  EXPECT_TRUE(silent.EndsBy(absl::Now() + kPatience, true));
   while (connections_.counts().open != 0) absl::SleepFor(absl::Milliseconds(1));
 }
 
@@ -191,7 +191,7 @@ TEST_F(ListenerTest, AShutdownSaysFarewellAndFreesThePort) {
   client.Begin();
   while (connections_.counts().open != 1) absl::SleepFor(absl::Milliseconds(1));
   listener_->Shutdown(absl::Now() + absl::Milliseconds(100));
-  EXPECT_TRUE(client.EndsBy(absl::Now() + kLong, true));
+  EXPECT_TRUE(client.EndsBy(absl::Now() + kPatience, true));
   auto again = ListenOn({"127.0.0.1", before}, absl::Seconds(10));
   EXPECT_TRUE(again.ok()) << again.status();
   if (again.ok()) close(again->sockets[0].fd);

@@ -15,7 +15,7 @@
 #include "model/base/error.h"
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "server/grpc/grpc_server.h"
-#include "tests/support/paths.h"
+#include "tests/support/load_model.h"
 #include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -25,23 +25,11 @@ namespace {
 using ::testing::ElementsAre;
 using testing::FakeEngine;
 using ::testing::HasSubstr;
+using testing::LoadModel;
 using testing::Serve;
+using testing::Tokens;
 using testing::Unpack;
 using testing::WireError;
-
-std::shared_ptr<const Model> LoadModel(const std::string& path) {
-  auto model = Model::Load(SourcePath(path));
-  EXPECT_TRUE(model.ok()) << model.status();
-  return *std::move(model);
-}
-
-ReplyDelta Tokens(int64_t first_position, std::vector<int32_t> tokens, int sample = 0) {
-  ReplyDelta delta;
-  delta.sample_index = sample;
-  delta.first_position = first_position;
-  delta.tokens = std::move(tokens);
-  return delta;
-}
 
 ReplyDelta Last(int64_t first_position, int sample = 0) {
   ReplyDelta delta = Tokens(first_position, {}, sample);

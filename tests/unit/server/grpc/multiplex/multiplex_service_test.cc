@@ -18,7 +18,7 @@
 #include "server/engine/loop/emitter.h"
 #include "server/grpc/grpc_server.h"
 #include "server/grpc/multiplex/multiplex_reactor.h"
-#include "tests/support/paths.h"
+#include "tests/support/load_model.h"
 #include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -27,13 +27,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using testing::FakeEngine;
-
-ReplyDelta Tokens(int64_t first_position, std::vector<int32_t> tokens) {
-  ReplyDelta delta;
-  delta.first_position = first_position;
-  delta.tokens = std::move(tokens);
-  return delta;
-}
+using testing::Tokens;
 
 // Tells of one token of a request.
 class OneToken final : public Outlet {
@@ -52,9 +46,7 @@ class OneToken final : public Outlet {
 class MultiplexServiceTest : public ::testing::Test {
  protected:
   MultiplexServiceTest() {
-    auto model = Model::Load(SourcePath("tests/conformance/models/tiny-elu-relu"));
-    EXPECT_TRUE(model.ok()) << model.status();
-    engine_ = std::make_unique<FakeEngine>(*std::move(model));
+    engine_ = std::make_unique<FakeEngine>(testing::LoadTinyModel("tiny-elu-relu"));
     models_ =
         std::make_unique<ServedModels>(std::vector<ServedModel>{testing::Serve(engine_.get())});
     auto server = GrpcServer::Create(models_.get(), GrpcServerOptions());

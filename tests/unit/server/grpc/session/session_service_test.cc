@@ -15,7 +15,7 @@
 #include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/grpc/grpc_server.h"
 #include "server/sessions/snapshot.h"
-#include "tests/support/paths.h"
+#include "tests/support/load_model.h"
 #include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
 
@@ -30,12 +30,6 @@ using testing::WireError;
 
 constexpr char kId[] = "00000000000000010000000000000abc";
 
-std::shared_ptr<const Model> LoadModel() {
-  auto model = Model::Load(SourcePath("tests/conformance/models/tiny-elu-relu"));
-  EXPECT_TRUE(model.ok()) << model.status();
-  return *std::move(model);
-}
-
 class SessionServiceTest : public ::testing::Test {
  protected:
   SessionServiceTest() {
@@ -48,7 +42,7 @@ class SessionServiceTest : public ::testing::Test {
   }
   bool IdleNow() { return server_->WaitUntilIdle(absl::Now()); }
 
-  FakeEngine engine_{LoadModel()};
+  FakeEngine engine_{testing::LoadTinyModel("tiny-elu-relu")};
   ServedModels models_{{Serve(&engine_)}};
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<v1::SessionService::Stub> stub_;

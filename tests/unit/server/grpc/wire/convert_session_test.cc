@@ -8,30 +8,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/grpc/wire/convert.h"
-#include "tests/support/paths.h"
+#include "tests/support/load_model.h"
+#include "tests/unit/server/grpc/wire/expect_field.h"
 
 namespace rivulet {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::ExpectField;
 using ::testing::HasSubstr;
+using testing::LoadModel;
 
-constexpr char kId[] = "00000000000000010000000000000abc";
+constexpr char kSessionId[] = "00000000000000010000000000000abc";
 
-std::shared_ptr<const Model> LoadModel(const std::string& path) {
-  auto model = Model::Load(SourcePath(path));
-  EXPECT_TRUE(model.ok()) << model.status();
-  return *std::move(model);
-}
-
-void ExpectField(const absl::Status& status, const char* reason, const char* field) {
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_EQ(GetErrorDetail(status).reason, reason) << status;
-  EXPECT_EQ(GetErrorDetail(status).field, field) << status;
+void ExpectNamedField(const absl::Status& status, const char* reason, const char* field) {
+  ExpectField(status, reason, field);
   EXPECT_THAT(std::string(status.message()), HasSubstr(field));
 }
 
-v1::SessionRef Ref(const std::string& id = kId) {
+v1::SessionRef Ref(const std::string& id = kSessionId) {
   v1::SessionRef ref;
   ref.set_session_id(id);
   return ref;
@@ -51,28 +46,28 @@ TEST(ConvertSessionTest, EveryFieldOfARefArrives) {
   EXPECT_EQ(ref->position, 0);
   EXPECT_EQ(ref->mark, wire.mark());
   wire.set_mark(std::string(65, 'm'));
-  ExpectField(ToSessionRef(wire).status(), "MARK_LENGTH", "session.mark");
+  ExpectNamedField(ToSessionRef(wire).status(), "MARK_LENGTH", "session.mark");
 }
 
 TEST(ConvertSessionTest, WhatIsNoIdIsSaid) {
-  const std::string id = kId;
+  const std::string id = kSessionId;
   for (const std::string& bad : {std::string(), id + "0", id.substr(1), std::string(32, '0'),
                                  absl::StrCat("A", id.substr(1)), absl::StrCat("g", id.substr(1)),
                                  absl::StrCat(" ", id.substr(1)), std::string(5000, 'x')}) {
     const absl::Status status = ToSessionRef(Ref(bad)).status();
-    ExpectField(status, "SESSION_ID_MALFORMED", "session.session_id");
+    ExpectNamedField(status, "SESSION_ID_MALFORMED", "session.session_id");
     EXPECT_LT(status.message().size(), 500u);
-    ExpectField(ToSessionRef(bad).status(), "SESSION_ID_MALFORMED", "session_id");
+    ExpectNamedField(ToSessionRef(bad).status(), "SESSION_ID_MALFORMED", "session_id");
   }
   EXPECT_THAT(std::string(ToSessionRef(Ref("nope")).status().message()), HasSubstr("\"nope\""));
 }
 
 TEST(ConvertSessionTest, ARewindNeedsATarget) {
   v1::RewindSessionRequest request;
-  request.set_session_id(kId);
-  ExpectField(ToSessionRef(request).status(), "REWIND_TARGET_MISSING", "to");
+  request.set_session_id(kSessionId);
+  ExpectNamedField(ToSessionRef(request).status(), "REWIND_TARGET_MISSING", "to");
   request.set_mark("");
-  ExpectField(ToSessionRef(request).status(), "MARK_LENGTH", "to.mark");
+  ExpectNamedField(ToSessionRef(request).status(), "MARK_LENGTH", "to.mark");
   request.set_mark("m");
   EXPECT_EQ(ToSessionRef(request)->mark, "m");
   request.set_position(0);
@@ -93,7 +88,7 @@ TEST(ConvertSessionTest, SeedsAndTimesMayBeAbsent) {
   EXPECT_EQ(spec->seed, 0u);
   EXPECT_EQ(spec->idle_timeout, absl::Seconds(2) + absl::Nanoseconds(5));
   v1::ForkSessionRequest fork;
-  ExpectField(ToForkSpec(fork).status(), "SESSION_MISSING", "session");
+  ExpectNamedField(ToForkSpec(fork).status(), "SESSION_MISSING", "session");
   *fork.mutable_session() = Ref();
   EXPECT_EQ(ToForkSpec(fork)->count, 1);
   fork.set_count(0);
@@ -117,7 +112,7 @@ TEST(ConvertSessionTest, WhatIsNoDurationIsRefused) {
     duration.set_seconds(bad.seconds);
     duration.set_nanos(bad.nanos);
     const absl::Status status = ToIdleTimeout(&duration).status();
-    ExpectField(status, "IDLE_TIMEOUT_OUT_OF_RANGE", "idle_timeout");
+    ExpectNamedField(status, "IDLE_TIMEOUT_OUT_OF_RANGE", "idle_timeout");
     EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
   }
   google::protobuf::Duration negative;
@@ -137,23 +132,23 @@ TEST(ConvertSessionTest, AGenerateOnASessionNeedsNoPromptAndTakesItsSeed) {
   request.mutable_sampling()->set_seed(0);
   EXPECT_FALSE(ToGenerateSpec(request, *model)->session_seed);
   request.mutable_session()->set_session_id("x");
-  ExpectField(ToGenerateSpec(request, *model).status(), "SESSION_ID_MALFORMED",
-              "session.session_id");
+  ExpectNamedField(ToGenerateSpec(request, *model).status(), "SESSION_ID_MALFORMED",
+                   "session.session_id");
 }
 
 TEST(ConvertSessionTest, EveryFieldOfAnAppendArrives) {
   const auto model = LoadModel("tests/conformance/models/tiny-elu-relu");
   v1::AppendRequest request;
-  ExpectField(ToAppendSpec(request, *model).status(), "SESSION_MISSING", "session");
+  ExpectNamedField(ToAppendSpec(request, *model).status(), "SESSION_MISSING", "session");
   *request.mutable_session() = Ref();
   EXPECT_TRUE(ToAppendSpec(request, *model)->tokens.empty());
   request.mutable_tokens()->add_ids(4);
   request.mutable_tokens()->add_ids(2);
   request.set_logprobs(true);
-  ExpectField(ToAppendSpec(request, *model).status(), "NEEDS_SCORE", "logprobs");
+  ExpectNamedField(ToAppendSpec(request, *model).status(), "NEEDS_SCORE", "logprobs");
   request.set_logprobs(false);
   request.add_output_positions(1);
-  ExpectField(ToAppendSpec(request, *model).status(), "NEEDS_SCORE", "output_positions");
+  ExpectNamedField(ToAppendSpec(request, *model).status(), "NEEDS_SCORE", "output_positions");
   request.set_score(true);
   request.set_logprobs(true);
   const auto spec = ToAppendSpec(request, *model);
@@ -164,10 +159,10 @@ TEST(ConvertSessionTest, EveryFieldOfAnAppendArrives) {
   EXPECT_TRUE(spec->want_logprobs);
   EXPECT_THAT(spec->output_positions, ElementsAre(1));
   request.set_text("a");
-  ExpectField(ToAppendSpec(request, *model).status(), "TEXT_NOT_SUPPORTED", "content.text");
+  ExpectNamedField(ToAppendSpec(request, *model).status(), "TEXT_NOT_SUPPORTED", "content.text");
   request.set_image_values("a");
-  ExpectField(ToAppendSpec(request, *model).status(), "IMAGE_VALUES_NOT_SUPPORTED",
-              "content.image_values");
+  ExpectNamedField(ToAppendSpec(request, *model).status(), "IMAGE_VALUES_NOT_SUPPORTED",
+                   "content.image_values");
 }
 
 TEST(ConvertSessionTest, EveryFieldOfASessionIsSent) {
@@ -183,7 +178,7 @@ TEST(ConvertSessionTest, EveryFieldOfASessionIsSent) {
   info.busy = true;
   v1::Session wire;
   ToWire(info, "m", &wire);
-  EXPECT_EQ(wire.session_id(), kId);
+  EXPECT_EQ(wire.session_id(), kSessionId);
   EXPECT_EQ(wire.model(), "m");
   EXPECT_EQ(wire.progress().position(), 12);
   EXPECT_EQ(wire.progress().sequence_hash(), ~uint64_t{0});

@@ -8,22 +8,19 @@
 
 #include "model/base/error.h"
 #include "server/grpc/wire/wire_field.h"
-#include "tests/support/paths.h"
+#include "tests/support/load_model.h"
 #include "tests/support/text_of.h"
 #include "tests/unit/server/fake_engine.h"
+#include "tests/unit/server/grpc/wire/expect_field.h"
 
 namespace rivulet {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::ExpectField;
 using ::testing::HasSubstr;
+using testing::LoadModel;
 using ::testing::Pair;
-
-std::shared_ptr<const Model> LoadModel(const std::string& path) {
-  auto model = Model::Load(SourcePath(path));
-  EXPECT_TRUE(model.ok()) << model.status();
-  return *std::move(model);
-}
 
 class ConvertTest : public ::testing::Test {
  protected:
@@ -31,12 +28,6 @@ class ConvertTest : public ::testing::Test {
   const std::shared_ptr<const Model> image_ = LoadModel("tests/conformance/models/tiny-image");
   const std::shared_ptr<const Model> text_ = LoadModel("model/zoo/shakespeare-rfa");
 };
-
-void ExpectField(const absl::Status& status, const char* reason, const char* field) {
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-  EXPECT_EQ(GetErrorDetail(status).reason, reason) << status;
-  EXPECT_EQ(GetErrorDetail(status).field, field) << status;
-}
 
 TEST_F(ConvertTest, AbsentFieldsLeaveTheDefaults) {
   v1::GenerateRequest request;

@@ -13,7 +13,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-class PrefixCacheTest : public testing::Test {
+class PrefixCacheTest : public ::testing::Test {
  protected:
   StateStore states_{{}, {}, {}, [] {}};
   PrefixCache cache_{PrefixCacheLimits()};

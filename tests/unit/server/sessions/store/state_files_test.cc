@@ -20,11 +20,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class StateFilesTest : public testing::Test {
+class StateFilesTest : public ::testing::Test {
  protected:
-  const fs::path root_ =
-      fs::path(testing::TempDir()) /
-      (std::string("state_files_") + testing::UnitTest::GetInstance()->current_test_info()->name());
+  const fs::path root_ = fs::path(::testing::TempDir()) /
+                         (std::string("state_files_") +
+                          ::testing::UnitTest::GetInstance()->current_test_info()->name());
   const std::string path_ = (root_ / "states").string();
 
   void SetUp() override {
@@ -93,7 +93,7 @@ TEST_F(StateFilesTest, WhatCannotBeADirectoryIsRefusedWithItsName) {
   std::ofstream(path_) << "a file";
   const auto file = OpenStateDirectory(path_);
   EXPECT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(file.status().message()), testing::HasSubstr(path_));
+  EXPECT_THAT(std::string(file.status().message()), ::testing::HasSubstr(path_));
   EXPECT_EQ(OpenStateDirectory(path_ + "/below/it").status().code(),
             absl::StatusCode::kInvalidArgument);
 }

@@ -11,11 +11,11 @@
 namespace rivulet {
 namespace {
 
-constexpr int64_t kBytes = 16;  // of a state of four floats
+constexpr int64_t kFourFloats = 16;  // of a state of four floats
 const StateStamp kStamp{"weights", "config", "numerics", "owner"};
 const int64_t kFileBytes = static_cast<int64_t>(StateFileBytes(kStamp, 4));
 
-class StateStoreTest : public testing::Test {
+class StateStoreTest : public ::testing::Test {
  protected:
   std::shared_ptr<FakeDisk> disk_ = std::make_shared<FakeDisk>();
   std::shared_ptr<ManualQueue> work_ = std::make_shared<ManualQueue>();
@@ -24,7 +24,7 @@ class StateStoreTest : public testing::Test {
 
   // Room for so many states in memory, on their way and on disk; -1: no disk.
   void Make(int64_t memory, int64_t writing, int64_t disk) {
-    const StateLimits limits{memory * kBytes, writing * kBytes,
+    const StateLimits limits{memory * kFourFloats, writing * kFourFloats,
                              std::max<int64_t>(0, disk) * kFileBytes};
     DiskTier tier;
     if (disk >= 0) {
@@ -61,7 +61,7 @@ TEST_F(StateStoreTest, WithoutADiskForgetsWhatWasUsedLongestAgo) {
   EXPECT_EQ(Value(first), 1);
   EXPECT_EQ(Value(third), 3);
   const StateStore::Totals totals = store_->totals();
-  EXPECT_EQ(totals.memory_bytes, 2 * kBytes);
+  EXPECT_EQ(totals.memory_bytes, 2 * kFourFloats);
   EXPECT_EQ(totals.in_memory, 2);
   EXPECT_EQ(totals.forgotten, 1);
 }
@@ -71,7 +71,7 @@ TEST_F(StateStoreTest, BytesThatSomebodyElseHoldsCount) {
   StatePtr first = Keep(1);
   const BlobPtr held = store_->Use(first.get());
   first = nullptr;
-  EXPECT_EQ(store_->totals().memory_bytes, kBytes);
+  EXPECT_EQ(store_->totals().memory_bytes, kFourFloats);
   const StatePtr second = Keep(2), third = Keep(3);
   EXPECT_TRUE(second->forgotten());
   EXPECT_EQ(Value(third), 3);
@@ -97,7 +97,7 @@ TEST_F(StateStoreTest, WhatHasNoRoomInMemoryGoesToAFileAndBack) {
   EXPECT_TRUE(second->on_disk());
   EXPECT_EQ(store_->totals().on_disk, 1);
   EXPECT_EQ(store_->totals().in_memory, 1);
-  EXPECT_EQ(store_->totals().memory_bytes, kBytes);
+  EXPECT_EQ(store_->totals().memory_bytes, kFourFloats);
   EXPECT_EQ(store_->Use(second.get()), nullptr);
   EXPECT_EQ(FetchedValue(second), 2);
   EXPECT_GT(wakes_, 0);
@@ -181,7 +181,7 @@ TEST_F(StateStoreTest, WhatIsOnItsWayToFilesIsBounded) {
   Make(0, 2, 100);
   std::vector<StatePtr> states;
   for (int i = 0; i < 5; ++i) states.push_back(Keep(static_cast<float>(i)));
-  EXPECT_EQ(store_->totals().memory_bytes, 2 * kBytes);
+  EXPECT_EQ(store_->totals().memory_bytes, 2 * kFourFloats);
   EXPECT_EQ(store_->totals().forgotten, 3);
   Work();
   EXPECT_EQ(store_->totals().on_disk, 2);
@@ -191,8 +191,8 @@ TEST_F(StateStoreTest, HoweverLargeAStateIsOneCanBeOnItsWayToAFile) {
   Make(1, 0, 100);
   const StatePtr first = Keep(1), second = Keep(2), third = Keep(3);
   const StateStore::Totals totals = store_->totals();
-  EXPECT_EQ(totals.writing_bytes, kBytes) << "beyond its limit, which is 0";
-  EXPECT_EQ(totals.memory_bytes, 2 * kBytes);
+  EXPECT_EQ(totals.writing_bytes, kFourFloats) << "beyond its limit, which is 0";
+  EXPECT_EQ(totals.memory_bytes, 2 * kFourFloats);
   EXPECT_TRUE(second->forgotten()) << "two are not on their way";
   Work();
   EXPECT_EQ(store_->totals().writing_bytes, 0);
@@ -223,7 +223,7 @@ TEST_F(StateStoreTest, AWriteThatFailsMeansThatTheStateIsForgotten) {
   EXPECT_EQ(totals.disk_bytes, 0);
   EXPECT_EQ(totals.memory_bytes, 0);
   EXPECT_EQ(totals.writing_bytes, 0);
-  EXPECT_THAT(std::string(store_->file_error().message()), testing::HasSubstr("no space"));
+  EXPECT_THAT(std::string(store_->file_error().message()), ::testing::HasSubstr("no space"));
   disk_->fail_writes = false;
   const StatePtr next = Keep(2);
   Work();
@@ -330,11 +330,11 @@ TEST_F(StateStoreTest, CountsHoldInRandomOperations) {
     ASSERT_EQ(totals.in_memory, in_memory) << i;
     ASSERT_EQ(totals.on_disk, on_disk) << i;
     ASSERT_LE(totals.disk_bytes, 4 * kFileBytes) << i;
-    ASSERT_LE(totals.writing_bytes, 2 * kBytes) << i;
-    ASSERT_LE(totals.memory_bytes, (3 + 2 + 8) * kBytes) << i;
+    ASSERT_LE(totals.writing_bytes, 2 * kFourFloats) << i;
+    ASSERT_LE(totals.memory_bytes, (3 + 2 + 8) * kFourFloats) << i;
   }
   store_->Fit();
-  EXPECT_LE(store_->totals().memory_bytes, 3 * kBytes + store_->totals().writing_bytes);
+  EXPECT_LE(store_->totals().memory_bytes, 3 * kFourFloats + store_->totals().writing_bytes);
   states.clear();
   Work();
   EXPECT_EQ(store_->totals().memory_bytes, 0);

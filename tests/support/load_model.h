@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "model/model.h"
+#include "tests/support/paths.h"
+
+namespace rivulet::testing {
+
+// The model of a directory of the checkout, whose weights are not read. One that does not load ends
+// the program.
+inline std::shared_ptr<const Model> LoadModel(const std::string& path) {
+  auto model = Model::Load(SourcePath(path));
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *std::move(model);
+}
+inline std::shared_ptr<const Model> LoadTinyModel(const std::string& name) {
+  return LoadModel("tests/conformance/models/" + name);
+}
+
+}  // namespace rivulet::testing

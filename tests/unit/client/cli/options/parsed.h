@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a command line of `rivulet` is read as.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "client/cli/options/options.h"
+
+namespace rivulet::testing {
+
+// The options of a command that must be a T; T() where it is not.
+template <typename T>
+T Parsed(const std::vector<std::string>& args) {
+  absl::StatusOr<Command> command = ParseCommandLine(args);
+  EXPECT_TRUE(command.ok()) << command.status();
+  if (!command.ok() || !std::holds_alternative<T>(*command)) {
+    ADD_FAILURE() << "another command";
+    return T();
+  }
+  return std::get<T>(*std::move(command));
+}
+
+// The one line of a command that must be refused.
+inline std::string Refusal(const std::vector<std::string>& args) {
+  const absl::StatusOr<Command> command = ParseCommandLine(args);
+  if (command.ok()) return "accepted";
+  EXPECT_EQ(command.status().code(), absl::StatusCode::kInvalidArgument);
+  std::string message(command.status().message());
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  return message;
+}
+
+}  // namespace rivulet::testing
