@@ -110,7 +110,7 @@ class BackendBitsTest : public ::testing::TestWithParam<std::tuple<std::string, 
     return *std::move(backend);
   }
 
-  const int kSessions = BundledModelsAreTooLarge() ? 19 : StepsAreSlow() ? 16 : 256;
+  const int kSessions = BundledModelsAreTooLarge() || StepsAreSlow() ? 19 : 256;
   std::shared_ptr<const Model> model_;
 };
 

@@ -203,7 +203,7 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
   SessionState begun = session;
   int64_t appended = 0;
   std::string reason = Extend(*spec.session, spec.prompt, &begun, &appended);
-  const bool first = spec.session->position.value_or(session.size()) + world_.bos() == 0;
+  const bool first = world_.bos() == 0 && spec.session->position.value_or(session.size()) == 0;
   if (first && spec.prompt.empty() && HasPlace(reason)) reason = "PROMPT_EMPTY";
   if (!reason.empty()) {
     if (ReasonOf(seen.status) == reason) possible.push_back(session);
