@@ -47,7 +47,7 @@ struct Client::Connection {
   template <typename Stub, typename Request, typename Reply>
   absl::StatusOr<Reply> Unary(Stub& stub, Method<Stub, Request, Reply> method,
                               const Request& request, const CallOptions& options) const;
-  // The same on a call that the caller goes on with.
+  // The same on a call that the caller uses afterwards.
   template <typename Stub, typename Request, typename Reply>
   static absl::StatusOr<Reply> Unary(Stub& stub, Method<Stub, Request, Reply> method,
                                      const Request& request, Call* call);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaBackend: the Backend on one NVIDIA GPU. Submit queues a run and returns; steps go on without
-// the host. Where a build has no CUDA, CMake puts a stub in its place.
+// CudaBackend: the Backend on one NVIDIA GPU. Submit queues a run and returns; steps continue
+// without the host. Where a build has no CUDA, CMake puts a stub in its place.
 //
 // A row's bits depend on model, precision, fed tokens and sampler alone: never on the other rows,
 // its place, the bucket that a step was captured for, or how tokens are split over runs.

@@ -10,7 +10,7 @@ namespace rivulet {
 namespace {
 
 constexpr int kLeast = 8, kStep = 128, kMost = 1024;
-constexpr int kStepRows = 1;  // of the bucket of steps that such a run goes on with
+constexpr int kStepRows = 1;  // of the bucket of steps with which such a run continues
 
 }  // namespace
 

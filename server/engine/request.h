@@ -41,12 +41,12 @@ enum class RequestKind : uint8_t {
 };
 inline constexpr size_t kNumRequestKinds = 11;
 
-// The session that a request goes on with. Requests of one session take effect one after another,
+// The session that a request continues. Requests of one session take effect one after another,
 // in the order of their arrival.
 struct SessionRef {
   SessionId id;
   std::string tenant;  // a session of another tenant is not found
-  // Where to go on; absent: at the session's end. Before it: generated tokens from there on are
+  // Where to continue; absent: at the session's end. Before it: generated tokens from there on are
   // dropped and computed again, so that a client which lost a reply asks again from the last
   // position that it saw and gets the same tokens.
   std::optional<int64_t> position;

@@ -85,7 +85,7 @@ class VocabulariesTest(unittest.TestCase):
         texts, characters, tokens, differences = PublicTexts(seed, added), 0, 0, []
         for begin in range(0, TEXTS, BATCH):
             batch = [texts.one() for _ in range(min(BATCH, TEXTS - begin))]
-            # A tenth goes on with a sequence and takes control tokens as text.
+            # A tenth continues a sequence and takes control tokens as text.
             flags = (1, 1, 1) if begin // BATCH % 10 else (0, 1, 0)
             found = ours(path, batch, flags)
             self.assertEqual(len(found), len(batch))

@@ -172,7 +172,7 @@ class SessionTests:
 
         self.use(run)
 
-    def test_a_reply_that_is_left_early_is_gone_on_with_after_what_was_seen(self):
+    def test_a_reply_that_is_left_early_continues_after_what_was_seen(self):
         async def run(client):
             async with await client.open_session(model=STREAM, seed=5) as session:
                 seen = []

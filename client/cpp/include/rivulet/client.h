@@ -169,7 +169,7 @@ class Client {
                                            const CallOptions& options = {}) const;
 
   // Sessions that outlive a request: rivulet/v1/session_service.proto says what each does. Generate
-  // goes on with one where request.session names it. An Append that names the position, and calls
+  // continues the one that request.session names. An Append that names the position, and calls
   // that change nothing or always the same, are tried again as ClientOptions::max_attempts says;
   // OpenSession, ForkSession and RestoreSession are not: they could make two.
   absl::StatusOr<v1::OpenSessionReply> OpenSession(const v1::OpenSessionRequest& request,
