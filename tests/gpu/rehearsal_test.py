@@ -22,22 +22,23 @@ import phases  # noqa: E402
 # A stand-in: what it does is in the file beside it, by default "pass". A GoogleTest program lists two tests; "fail Suite.Bad" fails
 # that test alone.
 STAND_IN = """#!{python} -IS
-import os, pathlib, signal, sys, time
-me = pathlib.Path(sys.argv[0])
-does = pathlib.Path(str(me) + ".does")
-words = does.read_text().split() if does.is_file() else ["pass"]
+import os, sys, time  # little: a run starts hundreds of these
+folder, name = os.path.split(sys.argv[0])
+does = sys.argv[0] + ".does"
+words = open(does).read().split() if os.path.isfile(does) else ["pass"]
 flags = [a.split("=", 1) for a in sys.argv[1:] if a.startswith("--") and "=" in a]
 given = dict(flags)
-with open(me.parent / "calls", "a") as calls:
-    calls.write(" ".join([me.name, *sys.argv[1:]]) + "\\n")
+with open(os.path.join(folder, "calls"), "a") as calls:
+    calls.write(" ".join([name, *sys.argv[1:]]) + "\\n")
 if "--gtest_list_tests" in sys.argv:
     print("Suite.\\n  Good\\n  Bad")
 elif words[0] == "hang":
+    import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.fork()
     time.sleep(100)
 elif words[0] == "crash":
-    os.kill(os.getpid(), signal.SIGSEGV)
+    os.kill(os.getpid(), 11)  # SIGSEGV
 elif words[0] == "fail" and given.get("--gtest_filter", "*") != "Suite.Good":
     print("[  FAILED  ] Suite.Bad")
     sys.exit(1)
@@ -46,26 +47,26 @@ elif words[0] == "garbage":
 elif words[0] == "skip":
     print("SKIPPED: no CUDA device")
     sys.exit(77)
-elif me.name == "copy_rate_cuda":
+elif name == "copy_rate_cuda":
     print("4100.5")
-elif me.name == "bench_step" and words[0] == "library" and given["--products"] == "cublaslt":
+elif name == "bench_step" and words[0] == "library" and given["--products"] == "cublaslt":
     print('products is "cublaslt", but libcublasLt.so.13 cannot be opened')
     sys.exit(1)
-elif me.name == "bench_step":
-    name = given["--benchmark_filter"].strip("^/")
+elif name == "bench_step":
+    benchmark = given["--benchmark_filter"].strip("^/")
     us = {{"own": 50.0, "cublaslt": 40.0, "auto": 45.0}}[given["--products"]]
     print('{{"benchmarks": [{{"name": "%s", "label": "cuBLASLt 13.0.2: qkv", "real_time": 400.0, "time_unit": "us", "us/step": %s,'
-          ' "tok/s": 20000.0, "GB/s": 287.0, "share": 0.07}}]}}' % (name, us))
-elif me.name == "rivulet-server":
+          ' "tok/s": 20000.0, "GB/s": 287.0, "share": 0.07}}]}}' % (benchmark, us))
+elif name == "rivulet-server":
     print('{{"event":"listening","address":"127.0.0.1:1"}}', file=sys.stderr, flush=True)
     time.sleep(100)
-elif me.name == "rivulet":
+elif name == "rivulet":
     print('{{"window": {{"tokens_per_second": 1000.0}}, "latency_ms": {{"first_token": {{"p50": 1.0, "p99": 2.0}}}}}}')
-elif me.name == "nvidia-smi":
+elif name == "nvidia-smi":
     print("NVIDIA H200, 580.0, 1980 MHz, 3201 MHz, 143771 MiB")
-elif me.name == "python3":
+elif name == "python3":
     print('{{"model": "mnist-linear", "rows": 1, "matrices": "f16", "us": 60.0, "gb_per_s": 240.0}}')
-elif me.name in ("ncu", "compute-sanitizer"):
+elif name in ("ncu", "compute-sanitizer"):
     print('"ID","Kernel Name"')
 """
 TESTS = ("gpu_cuda_chain_test", "gpu_cuda_product_rows_test", "gpu_cuda_embed_test", "gpu_cuda_layer_norm_test", "gpu_cuda_slot_test", "gpu_cuda_gemm_test", "gpu_cuda_gemm_wide_test",
