@@ -3,6 +3,7 @@
 """Rules for Markdown. Each rule is proved on a small bad example before it judges the tree."""
 import fnmatch
 import itertools
+import posixpath
 import re
 import unittest
 
@@ -83,6 +84,29 @@ def missing_paths(folder, text):
     return found
 
 
+def anchors(text):
+    """What #... can name in a page: its headings, spelled as GitHub does."""
+    headings = [line.lstrip("#").strip() for _, line in prose(text) if re.match(r"#+ ", line)]
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+def missing_links(folder, text, pages):
+    """Targets of the links of a page in `folder` that are not in the tree, or name no heading of
+    their page. pages: {path: text}; a page that links within itself is pages[""]."""
+    found = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", "\n".join(line for _, line in prose(text))):
+        path, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", path):
+            continue
+        target = posixpath.normpath(posixpath.join(folder, path)) if path else ""
+        if target and target not in NAMES and target not in FOLDERS:
+            found.append(link)
+        elif anchor and anchor not in anchors(pages.get(target, "")):
+            found.append(link)
+    return found
+
+
 class MarkdownTest(unittest.TestCase):
     def test_prose_is_at_most_100_columns_wide(self):
         long = "word " * 21
@@ -105,6 +129,18 @@ class MarkdownTest(unittest.TestCase):
         # The changelog names files of its time.
         errors = [f"{relative(p)}: {path}" for p in PAGES
                   if relative(p) != "CHANGELOG.md" for path in missing_paths(relative(p.parent).removeprefix("."), p.read_text(encoding="utf-8"))]
+        self.assertEqual(errors, [])
+
+    def test_links_lead_to_pages_and_headings(self):
+        page = "# A page\n## `--slots` and [others](x.md)\n```\n# code\n```\n"
+        self.assertEqual(anchors(page), {"a-page", "--slots-and-others"})
+        pages = {"": page, "server/README.md": page}
+        self.assertEqual(missing_links("docs", "[a](../server/README.md#a-page) [b](#a-page) [c](../kernels) [d](https://x/y)", pages), [])
+        self.assertEqual(missing_links("docs", "[a](../server/README.md#code) [b](#b) [c](../lernels) [d](none.md)", pages),
+                         ["../server/README.md#code", "#b", "../lernels", "none.md"])
+        texts = {relative(p): p.read_text(encoding="utf-8") for p in PAGES}
+        errors = [f"{name}: {link}" for name, text in texts.items()
+                  for link in missing_links(posixpath.dirname(name), text, texts | {"": text})]
         self.assertEqual(errors, [])
 
 
