@@ -124,7 +124,6 @@ absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyList
   Ticket ticket;
   ticket.reply = request->reply;
   if (max_new > 0 || in_session) {
-    ticket.reply->SetWake(options_.max_pending_bytes, [this] { queue_.Wake(); });
     RIVULET_ASSIGN_OR_RETURN(ticket.id, queue_.Submit(std::move(request)));
     return ticket;
   }

@@ -116,6 +116,7 @@ void Loop::TakeArrivals() {
     Request* request = arrival.get();
     next_deadline_ = std::min(next_deadline_, request->times.deadline);
     meters_->CountStart(request->kind);
+    request->SetWake([queue = queue_, id = request->id] { queue->NoteRead(id); });
     requests_.emplace(request->id, std::move(arrival));
     Enter(request);
   }
@@ -242,7 +243,12 @@ bool Loop::TakeFetchedStates() {
 // Slots: who gives some up, and who gets them.
 
 void Loop::ResumeReaders() {
-  for (Request* request : readers_.Resume()) {
+  std::vector<Request*> read;
+  for (const RequestId id : arrivals_.read) {
+    const auto found = requests_.find(id);
+    if (found != requests_.end()) read.push_back(found->second.get());
+  }
+  for (Request* request : readers_.Resume(read)) {
     request->times.resumed = now_;
     AddToAdmission(request, request->open_sequences);
   }

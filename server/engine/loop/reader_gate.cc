@@ -6,18 +6,24 @@ namespace rivulet {
 bool ReaderGate::Pause(Request* request, absl::Time now) {
   if (request->life.paused() || !request->reader_slow()) return false;
   request->life.Pause(now);
-  paused_.push_back(request);
+  turns_[request] = ++last_turn_;
+  paused_.emplace(last_turn_, request);
   return true;
 }
 
-std::vector<Request*> ReaderGate::Resume() {
-  std::vector<Request*> waiting;
-  std::erase_if(paused_, [&waiting](Request* request) {
-    if (request->reader_slow()) return false;
-    if (request->life.Resume()) waiting.push_back(request);
-    return true;
-  });
-  return waiting;
+std::vector<Request*> ReaderGate::Resume(std::span<Request* const> read) {
+  std::map<uint64_t, Request*> waiting;
+  for (Request* request : read) {
+    // Not paused: it was read in time. Still slow: more came in the same run.
+    const auto turn = turns_.find(request);
+    if (turn == turns_.end() || request->reader_slow()) continue;
+    if (request->life.Resume()) waiting.emplace(turn->second, request);
+    paused_.erase(turn->second);
+    turns_.erase(turn);
+  }
+  std::vector<Request*> in_turn;
+  for (const auto& [turn, request] : waiting) in_turn.push_back(request);
+  return in_turn;
 }
 
 absl::Time ReaderGate::EndsAt(const Request& request) const {
@@ -26,7 +32,7 @@ absl::Time ReaderGate::EndsAt(const Request& request) const {
 
 std::vector<Request*> ReaderGate::Yielding(int needed, int parked) const {
   std::vector<Request*> yielding;
-  for (Request* request : paused_) {
+  for (const auto& [turn, request] : paused_) {
     if (needed <= 0) break;
     if (request->life.parked()) continue;
     if (parked + request->open_sequences > room_) continue;
@@ -38,7 +44,10 @@ std::vector<Request*> ReaderGate::Yielding(int needed, int parked) const {
 }
 
 void ReaderGate::Leave(Request* request) {
-  if (request->life.paused()) std::erase(paused_, request);
+  const auto turn = turns_.find(request);
+  if (turn == turns_.end()) return;
+  paused_.erase(turn->second);
+  turns_.erase(turn);
 }
 
 }  // namespace rivulet

@@ -8,8 +8,11 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "server/engine/sequences/request.h"
 
@@ -24,9 +27,10 @@ class ReaderGate {
 
   // Pauses the reply of `request` if its reader has become slow. True: it is paused from now on.
   bool Pause(Request* request, absl::Time now);
-  // Lets those go on that were read since. Returns those of them that have no slots and wait for
-  // some from now on, the one paused longest first.
-  std::vector<Request*> Resume();
+  // Clients have taken what waited of the replies of `read`. Lets those go on that were paused and
+  // are slow no more. Returns those of them that have no slots and wait for some from now on, the
+  // one paused longest first. The others are not looked at.
+  std::vector<Request*> Resume(std::span<Request* const> read);
   // When `request` is to be ended because nobody reads it.
   absl::Time EndsAt(const Request& request) const;
   absl::Duration timeout() const { return timeout_; }
@@ -41,7 +45,9 @@ class ReaderGate {
  private:
   const absl::Duration timeout_;
   const int64_t room_;
-  std::vector<Request*> paused_;  // paused longest first
+  std::map<uint64_t, Request*> paused_;                  // by turn: paused longest first
+  absl::flat_hash_map<const Request*, uint64_t> turns_;  // of paused_
+  uint64_t last_turn_ = 0;
 };
 
 }  // namespace rivulet

@@ -147,6 +147,12 @@ void RequestQueue::Wake() {
   NotifyLoop();
 }
 
+void RequestQueue::NoteRead(RequestId id) {
+  MutexLock lock(&mutex_);
+  arrivals_.read.push_back(id);
+  NotifyLoop();
+}
+
 bool RequestQueue::StartDrain(bool end_rest) {
   MutexLock lock(&mutex_);
   load_.draining = true;
@@ -196,10 +202,12 @@ EngineLoad RequestQueue::load() const {
 void RequestQueue::Exchange(absl::Time now, const Progress& progress, Arrivals* arrivals) {
   arrivals->requests.clear();
   arrivals->cancelled.clear();
+  arrivals->read.clear();
   MutexLock lock(&mutex_);
   woken_ = false;
   arrivals->requests.swap(arrivals_.requests);
   arrivals->cancelled.swap(arrivals_.cancelled);
+  arrivals->read.swap(arrivals_.read);
   arrivals->end_all = arrivals_.end_all;
   arrivals->stop = arrivals_.stop;
   NoteLocked(now, progress);

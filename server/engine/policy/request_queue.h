@@ -53,6 +53,8 @@ class RequestQueue {
   void Cancel(RequestId id);
   // Makes the loop look again at what it can run.
   void Wake();
+  // The reply of request `id`, which was slow, has been read.
+  void NoteRead(RequestId id);
   // Refuses new requests from now on and waits until all have ended; at `deadline` has the loop end
   // the rest. True if all ended by themselves. Of several drains at once the earliest deadline
   // counts.
@@ -67,7 +69,8 @@ class RequestQueue {
   struct Arrivals {
     std::vector<std::unique_ptr<Request>> requests;  // oldest first
     std::vector<RequestId> cancelled;
-    bool end_all = false;  // the drain's deadline has passed
+    std::vector<RequestId> read;  // NoteRead
+    bool end_all = false;         // the drain's deadline has passed
     bool stop = false;
   };
   struct Progress {

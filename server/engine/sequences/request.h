@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -90,6 +91,9 @@ class Request : public Outlet {
   virtual void Settle(const absl::Status& /*end*/) {}
   // Its reader is slow: no rows until it has taken what waits.
   virtual bool reader_slow() { return false; }
+  // `wake` is called, on any thread, when a slow reader has taken what waited (Reply::SetWake).
+  // Before anything arrives at its reply.
+  virtual void SetWake(std::function<void()> /*wake*/) {}
   // Adds to an error that ends it where a client can go on.
   virtual void DescribeProgress(ErrorDetail* /*detail*/) const {}
 };

@@ -123,6 +123,10 @@ bool Generation::reader_slow() {
   return reader_slow_;
 }
 
+void Generation::SetWake(std::function<void()> wake) {
+  reply->SetWake(options.max_pending_bytes, std::move(wake));
+}
+
 void Generation::DescribeProgress(ErrorDetail* detail) const {
   if (session != nullptr) {
     detail->metadata["session_id"] = session->id.ToString();

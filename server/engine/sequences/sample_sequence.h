@@ -35,6 +35,7 @@ class Generation final : public Request {
   void CreateSequences() override;
   void Settle(const absl::Status& end) override;
   bool reader_slow() override;
+  void SetWake(std::function<void()> wake) override;
   void DescribeProgress(ErrorDetail* detail) const override;
   void OnReady() override { listener->OnReady(); }
   void OnEnd() override;

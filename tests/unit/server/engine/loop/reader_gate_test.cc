@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "tests/unit/server/engine/loop/stub_request.h"
 
 namespace rivulet {
@@ -28,6 +30,7 @@ class ReaderGateTest : public ::testing::Test {
   }
 
   StubRequest one_{1, 1}, two_{2, 2}, three_{3, 3};
+  const std::vector<Request*> all_ = {&one_, &two_, &three_};
   ReaderGate gate_{absl::Seconds(30), /*room=*/4};
 };
 
@@ -43,12 +46,14 @@ TEST_F(ReaderGateTest, PausesOnceAndOnlyWhatIsNotRead) {
 
 TEST_F(ReaderGateTest, WhatWasReadGoesOnAndWhatHasNoSlotsWaitsForThem) {
   PauseAll();
-  EXPECT_THAT(gate_.Resume(), IsEmpty());
+  EXPECT_THAT(gate_.Resume(all_), IsEmpty());
   for (StubRequest* request : {&one_, &three_}) request->life.Go(RequestLife::State::kParked);
   two_.life.Go(RequestLife::State::kWaitsAgain);  // preempted: it waits already
-  EXPECT_THAT(gate_.Resume(), IsEmpty());         // nobody has read them
+  EXPECT_THAT(gate_.Resume(all_), IsEmpty());     // they are slow again
   one_.slow = two_.slow = three_.slow = false;
-  EXPECT_THAT(gate_.Resume(), ElementsAre(&one_, &three_));
+  // In the order of the pauses, however often and in whatever order they were read.
+  EXPECT_THAT(gate_.Resume(std::vector<Request*>{&three_, &two_, &one_, &three_}),
+              ElementsAre(&one_, &three_));
   for (StubRequest* request : {&one_, &two_, &three_}) {
     EXPECT_FALSE(request->life.paused());
     EXPECT_EQ(request->life.state(), RequestLife::State::kWaitsAgain);
@@ -59,7 +64,7 @@ TEST_F(ReaderGateTest, WhatWasReadGoesOnAndWhatHasNoSlotsWaitsForThem) {
 TEST_F(ReaderGateTest, WhatWasReadBeforeAnybodyWantedItsSlotsKeepsThem) {
   PauseAll();
   one_.slow = three_.slow = false;
-  EXPECT_THAT(gate_.Resume(), IsEmpty());
+  EXPECT_THAT(gate_.Resume(all_), IsEmpty());
   EXPECT_EQ(one_.life.state(), RequestLife::State::kHoldsSlots);
   EXPECT_TRUE(two_.life.paused());
   EXPECT_THAT(gate_.Yielding(1, 0), ElementsAre(&two_));
@@ -92,8 +97,20 @@ TEST_F(ReaderGateTest, WhatHasEndedIsForgotten) {
   PauseAll();
   gate_.Leave(&one_);
   one_.slow = false;
-  EXPECT_THAT(gate_.Resume(), IsEmpty());
+  EXPECT_THAT(gate_.Resume(all_), IsEmpty());
   EXPECT_THAT(gate_.Yielding(1, 0), ElementsAre(&two_));
+}
+
+TEST_F(ReaderGateTest, ATurnLooksAtWhatWasReadAlone) {
+  PauseAll();
+  for (StubRequest* request : {&one_, &two_, &three_}) request->times_asked = 0;
+  for (int turn = 0; turn < 1000; ++turn) EXPECT_THAT(gate_.Resume({}), IsEmpty());
+  two_.slow = false;
+  const std::vector<Request*> read = {&two_};
+  gate_.Resume(read);
+  gate_.Resume(read);  // it goes on already
+  EXPECT_EQ(one_.times_asked + three_.times_asked, 0);
+  EXPECT_EQ(two_.times_asked, 1);
 }
 
 }  // namespace

@@ -77,13 +77,17 @@ class StubRequest final : public Request {
   void OnEnd() override {
     if (told != nullptr) told->push_back(std::to_string(id) + " ended");
   }
-  bool reader_slow() override { return slow; }
+  bool reader_slow() override {
+    ++times_asked;
+    return slow;
+  }
   KeptCheckpoint BestState(PrefixCache* cache) override { return DeepestState(cache, most_fed); }
   std::span<const int32_t> sequence_tokens() const override { return tokens; }
 
   StubSequence* sequence(size_t i) { return static_cast<StubSequence*>(sequences[i].get()); }
 
   bool slow = false;
+  int times_asked = 0;                       // whether it is slow
   int64_t most_fed = 1000;                   // of the state that it continues from
   std::vector<int32_t> tokens;               // without a session
   std::vector<std::string>* told = nullptr;  // gets the calls of OnReady and OnEnd
