@@ -2,8 +2,13 @@
 #include "server/engine/policy/admission.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rivulet {
+
+bool Admission::Line::empty() const {
+  return std::all_of(waiting.begin(), waiting.end(), [](const auto& ids) { return ids.empty(); });
+}
 
 RequestId Admission::Line::oldest() const {
   RequestId first = ~RequestId{0};
@@ -29,49 +34,63 @@ uint64_t Admission::Add(RequestId id, const std::string& tenant, Priority priori
     place->second.turn = ++last_turn_;
   }
   const Keys::iterator of_key = keys_.try_emplace(key.key).first;
-  of_key->second.most = key.most;
-  ++of_key->second.requests;
+  Key& share = of_key->second;
+  const bool was_limited = share.limited(), differs = share.most != key.most;
+  share.most = key.most;
+  limited_keys_ += int{share.limited()} - int{was_limited};
+  ++share.requests;
   Wait(id, {place, of_key, priority, slots, /*preempted=*/false});
+  if (differs) {
+    for (const Tenants::iterator other : share.tenants) Rank(other, share);
+  }
+  Rank(place, share);
   return place->second.key;
 }
 
+// Its caller ranks.
 void Admission::Wait(RequestId id, const Waiting& waiting) {
-  Tenant& tenant = waiting.tenant->second;
-  turns_.emplace(TurnOf(tenant), waiting.tenant);
   const auto priority = static_cast<size_t>(waiting.priority);
-  tenant.lines[&waiting.key->second].waiting[priority].insert(id);
+  waiting.tenant->second.lines[&waiting.key->second].waiting[priority].insert(id);
+  waiting.key->second.tenants.insert(waiting.tenant);
   waiting_.emplace(id, waiting);
   needed_[priority] += waiting.slots;
 }
 
 // A request of the key neither waits nor holds slots any more.
 void Admission::Leave(Keys::iterator key) {
-  if (--key->second.requests == 0) keys_.erase(key);
+  if (--key->second.requests > 0) return;
+  limited_keys_ -= int{key->second.limited()};
+  keys_.erase(key);
 }
 
 void Admission::Remove(RequestId id) {
+  const Waiting waiting = waiting_.at(id);
+  Drop(id);
+  PlaceBid(waiting.tenant);
+  Leave(waiting.key);
+  Forget(waiting.tenant);
+}
+
+// Its caller places the bid of the tenant, and has the request leave the key.
+void Admission::Drop(RequestId id) {
   const auto found = waiting_.find(id);
   const Waiting waiting = found->second;
   waiting_.erase(found);
   Tenant& tenant = waiting.tenant->second;
-  const auto line = tenant.lines.find(&waiting.key->second);
-  auto& ids = line->second.waiting;
-  ids[static_cast<size_t>(waiting.priority)].erase(id);
-  if (std::all_of(ids.begin(), ids.end(), [](const auto& set) { return set.empty(); })) {
-    tenant.lines.erase(line);
-  }
-  Leave(waiting.key);
-  needed_[static_cast<size_t>(waiting.priority)] -= waiting.slots;
+  const auto priority = static_cast<size_t>(waiting.priority);
+  tenant.lines.at(&waiting.key->second).waiting[priority].erase(id);
+  needed_[priority] -= waiting.slots;
   if (waiting.preempted) {
     tenant.away.erase({waiting.priority, id});
     tenant.preempted -= waiting.slots;
     preempted_ -= waiting.slots;
   }
   if (next_ == id) next_.reset();
-  if (tenant.waits()) return;
-  turns_.erase(TurnOf(tenant));
-  tenant.turns_since_oldest = 0;
-  Forget(waiting.tenant);
+  RankLine(&tenant, waiting.key->second);
+  if (tenant.lines.count(&waiting.key->second) == 0) {
+    waiting.key->second.tenants.erase(waiting.tenant);
+  }
+  if (!tenant.waits()) tenant.turns_since_oldest = 0;
 }
 
 std::optional<RequestId> Admission::Next(int free_slots, uint64_t run) {
@@ -85,92 +104,81 @@ std::optional<RequestId> Admission::Next(int free_slots, uint64_t run) {
   Tenant& tenant = waiting.tenant->second;
   Key& key = waiting.key->second;
   const bool oldest = tenant.lines.at(&key).oldest() == id;
-  const bool oldest_next = OldestNext(tenant) >= id;
+  const bool oldest_next = !tenant.next_by_age.empty() && *tenant.next_by_age.begin() >= id;
   const uint64_t due = run + static_cast<uint64_t>(limits_.quantum);
   holding_.emplace(id, Holding{waiting.tenant, waiting.key, waiting.priority, waiting.slots, due});
   tenant.due.emplace(due, id);
-  // First: who holds slots is not forgotten.
   SetHeld(waiting.tenant, tenant.held + waiting.slots, ++last_turn_);
   key.held += waiting.slots;
-  ++key.requests;
-  Remove(id);
+  Drop(id);
   const auto line = tenant.lines.find(&key);
   if (line != tenant.lines.end()) {
     int& turns = line->second.turns_since_oldest;
     turns = oldest ? 0 : turns + 1;
   }
   if (tenant.waits()) tenant.turns_since_oldest = oldest_next ? 0 : tenant.turns_since_oldest + 1;
+  Changed(waiting.tenant, key);
   return id;
 }
 
-Admission::Claim Admission::ClaimOf(const Waiting& waiting) const {
-  const int held = waiting.tenant->second.held;
+// Of a request for `slots` slots, whose tenant holds `held`.
+Admission::Claim Admission::ClaimOf(int held, int slots) const {
   if (held == 0) return Claim::kOfFirst;
   const auto tenants = static_cast<int64_t>(tenants_.size());
-  return (held + waiting.slots) * tenants <= limits_.slots ? Claim::kOfShare : Claim::kNone;
+  return (held + slots) * tenants <= limits_.slots ? Claim::kOfShare : Claim::kNone;
 }
 
-// Whether its key may hold its slots, too.
-bool Admission::FitsKey(const Waiting& waiting) {
-  const Key& key = waiting.key->second;
-  return key.held == 0 || int64_t{key.held} + waiting.slots <= key.most;
-}
-
-bool Admission::limits_keys() const {
-  return std::any_of(keys_.begin(), keys_.end(),
-                     [](const auto& key) { return key.second.most < KeyShare().most; });
-}
-
-// Whether it may get slots, if enough are free.
-bool Admission::MayGo(const Waiting& waiting) const {
-  const Tenant& tenant = waiting.tenant->second;
-  if (tenant.held + waiting.slots > limits_.max_tenant_slots) return false;
-  if (waiting.preempted || preempted_ == 0) return true;
-  const int begun = tenant.held + tenant.preempted;
-  const int64_t left = limits_.max_begun - held_ - preempted_ - waiting.slots;
+// Whether the tenant's next request may get slots, if enough are free.
+bool Admission::MayGo(const Bid& bid) const {
+  if (bid.slots == 0 || bid.held + bid.slots > limits_.max_tenant_slots) return false;
+  if (bid.again || preempted_ == 0) return true;
+  const int begun = bid.held + bid.preempted;
+  const int64_t left = limits_.max_begun - held_ - preempted_ - bid.slots;
   if (begun == 0) return left >= 0;
-  return begun + waiting.slots <= std::min<int64_t>(limits_.slots, left);
+  return begun + bid.slots <= std::min<int64_t>(limits_.slots, left);
 }
 
-// Of those whose turn it is in the lines of the tenant and who fit their keys, the one that came
-// first.
-std::optional<RequestId> Admission::OldestNext(const Tenant& tenant) const {
-  std::optional<RequestId> oldest;
-  for (const auto& [key, line] : tenant.lines) {
-    const RequestId id = line.next();
-    if (FitsKey(waiting_.at(id)) && (!oldest || id < *oldest)) oldest = id;
-  }
-  return oldest;
-}
-
-// The tenant's request that is next.
-std::optional<RequestId> Admission::CandidateOf(const Tenant& tenant) const {
+// The tenant's request that is next. REQUIRES: one fits its key.
+RequestId Admission::NextOf(const Tenant& tenant) {
   const bool by_age = tenant.turns_since_oldest >= kOldestEvery - 1;
-  std::optional<std::pair<Priority, RequestId>> first;
-  for (const auto& [key, line] : tenant.lines) {
-    const RequestId id = line.next();
+  return by_age ? *tenant.next_by_age.begin() : tenant.next.begin()->second;
+}
+
+// The preempted request of the tenant that is next where no other may begin.
+std::optional<RequestId> Admission::AwayOf(const Tenant& tenant) const {
+  for (const auto& [priority, id] : tenant.away) {
     const Waiting& waiting = waiting_.at(id);
-    if (!FitsKey(waiting)) continue;
-    const std::pair rank(by_age ? Priority::kHigh : waiting.priority, id);
-    if (!first || rank < *first) first = rank;
-  }
-  if (first && MayGo(waiting_.at(first->second))) return first->second;
-  for (const auto& [priority, away] : tenant.away) {
-    const Waiting& waiting = waiting_.at(away);
-    if (FitsKey(waiting) && MayGo(waiting)) return away;
+    if (tenant.held + waiting.slots > limits_.max_tenant_slots) continue;
+    if (waiting.key->second.Fits(waiting.slots)) return id;
   }
   return std::nullopt;
 }
 
-// The request that is next of all: the one that was, unless another has a larger claim.
+// The request that is next of all: the one that was, unless another has a larger claim. Between
+// tenants with equal claims the one whose turn it is: it holds the fewest slots, and of those its
+// last turn was longest ago.
 std::optional<RequestId> Admission::Choose() const {
+  std::optional<RequestId> best;
+  Claim claim = Claim::kNone;
+  std::pair<int, uint64_t> turn = {-1, 0};
   // Its key may have got slots since, for a request with a larger claim.
-  std::optional<RequestId> best = next_ && FitsKey(waiting_.at(*next_)) ? next_ : std::nullopt;
-  for (const auto& [turn, tenant] : turns_) {
-    if (best && ClaimOf(waiting_.at(*best)) == Claim::kOfFirst) break;
-    const std::optional<RequestId> id = CandidateOf(tenant->second);
-    if (!id) continue;
-    if (!best || ClaimOf(waiting_.at(*id)) > ClaimOf(waiting_.at(*best))) best = id;
+  if (next_) {
+    const Waiting& waiting = waiting_.at(*next_);
+    if (waiting.key->second.Fits(waiting.slots)) best = next_;
+    claim = ClaimOf(waiting.tenant->second.held, waiting.slots);
+  }
+  for (const auto& [bid, tenants] : bids_) {
+    if (best && claim == Claim::kOfFirst && bid.held > turn.first) break;
+    ++looked_at_;
+    const bool goes = MayGo(bid);
+    if (!goes && bid.away == 0) continue;
+    const Claim claims = ClaimOf(bid.held, goes ? bid.slots : bid.away);
+    const auto& [last, tenant] = *tenants.begin();
+    const std::pair of_bid(bid.held, last);
+    if (best && (claims < claim || (claims == claim && of_bid > turn))) continue;
+    best = goes ? NextOf(tenant->second) : *AwayOf(tenant->second);
+    claim = claims;
+    turn = of_bid;
   }
   return best;
 }
@@ -181,7 +189,7 @@ std::vector<RequestId> Admission::Victims(int free_slots, uint64_t run) {
   const std::optional<RequestId> id = Choose();
   if (!id) return victims;
   const Waiting& waiting = waiting_.at(*id);
-  const Claim claim = ClaimOf(waiting);
+  const Claim claim = ClaimOf(waiting.tenant->second.held, waiting.slots);
   const int more = waiting.preempted ? 0 : waiting.slots;
   if (claim == Claim::kNone || held_ + preempted_ + more > limits_.max_begun) return victims;
   struct Other {
@@ -189,8 +197,9 @@ std::vector<RequestId> Admission::Victims(int free_slots, uint64_t run) {
     std::set<std::pair<uint64_t, RequestId>>::const_iterator next, end;
   };
   std::vector<Other> others;
-  for (const auto& [name, tenant] : tenants_) {
-    if (tenant.held == 0 || &tenant == &waiting.tenant->second) continue;
+  for (const Tenants::iterator holder : holders_) {
+    const Tenant& tenant = holder->second;
+    if (holder == waiting.tenant) continue;
     others.push_back({tenant.held, tenant.due.begin(), tenant.due.upper_bound({run, ~0ull})});
   }
   const auto tenants = static_cast<int64_t>(tenants_.size());
@@ -237,6 +246,7 @@ void Admission::Preempt(RequestId id) {
   tenant.preempted += holding.slots;
   preempted_ += holding.slots;
   SetHeld(holding.tenant, tenant.held - holding.slots, tenant.turn);
+  Changed(holding.tenant, holding.key->second);
 }
 
 void Admission::EndQuantum(RequestId id) {
@@ -253,21 +263,87 @@ void Admission::GiveBack(RequestId id, int slots) {
   const Keys::iterator key = found->second.key;
   found->second.slots -= slots;
   key->second.held -= slots;
+  SetHeld(tenant, tenant->second.held - slots, tenant->second.turn);
+  Changed(tenant, key->second);
   if (found->second.slots == 0) {
     tenant->second.due.erase({found->second.due, id});
     holding_.erase(found);
     Leave(key);
   }
-  SetHeld(tenant, tenant->second.held - slots, tenant->second.turn);
   Forget(tenant);
 }
 
 void Admission::SetHeld(Tenants::iterator tenant, int held, uint64_t turn) {
-  turns_.erase(TurnOf(tenant->second));
   held_ += held - tenant->second.held;
   tenant->second.held = held;
   tenant->second.turn = turn;
-  if (tenant->second.waits()) turns_.emplace(TurnOf(tenant->second), tenant);
+  if (held > 0) {
+    holders_.insert(tenant);
+  } else {
+    holders_.erase(tenant);
+  }
+}
+
+// The tenant and the key hold other slots than before, or had a turn.
+void Admission::Changed(Tenants::iterator tenant, const Key& key) {
+  // Lines of others may fit the key now, or no more.
+  if (key.limited()) {
+    for (const Tenants::iterator other : key.tenants) Rank(other, key);
+  }
+  Rank(tenant, key);
+}
+
+void Admission::Rank(Tenants::iterator tenant, const Key& key) {
+  RankLine(&tenant->second, key);
+  PlaceBid(tenant);
+}
+
+// Brings what the tenant knows of its line of `key`, if it has one, up to date.
+void Admission::RankLine(Tenant* tenant, const Key& key) {
+  const auto found = tenant->lines.find(&key);
+  if (found == tenant->lines.end()) return;
+  Line& line = found->second;
+  std::optional<Ranked> ranked;
+  if (!line.empty()) {
+    const RequestId id = line.next();
+    const Waiting& waiting = waiting_.at(id);
+    if (key.Fits(waiting.slots)) ranked.emplace(waiting.priority, id);
+  }
+  if (ranked != line.ranked) {
+    if (line.ranked) {
+      tenant->next.erase(*line.ranked);
+      tenant->next_by_age.erase(line.ranked->second);
+    }
+    if (ranked) {
+      tenant->next.insert(*ranked);
+      tenant->next_by_age.insert(ranked->second);
+    }
+    line.ranked = ranked;
+  }
+  if (line.empty()) tenant->lines.erase(found);
+}
+
+void Admission::PlaceBid(Tenants::iterator tenant) {
+  Tenant& of = tenant->second;
+  std::optional<std::pair<Bid, uint64_t>> place;
+  const std::optional<RequestId> away = AwayOf(of);
+  if (!of.next.empty() || away) {
+    Bid bid{of.held, of.preempted, 0, false, away ? waiting_.at(*away).slots : 0};
+    if (!of.next.empty()) {
+      const Waiting& next = waiting_.at(NextOf(of));
+      bid.slots = next.slots;
+      bid.again = next.preempted;
+    }
+    place.emplace(bid, of.turn);
+  }
+  if (place == of.bid) return;
+  if (of.bid) {
+    const auto same = bids_.find(of.bid->first);
+    same->second.erase(of.bid->second);
+    if (same->second.empty()) bids_.erase(same);
+  }
+  if (place) bids_[place->first].emplace(place->second, tenant);
+  of.bid = place;
 }
 
 void Admission::Forget(Tenants::iterator tenant) {

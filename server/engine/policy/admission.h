@@ -36,13 +36,13 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <limits>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -96,22 +96,30 @@ class Admission {
   // Samples that were preempted and wait.
   int preempted() const { return preempted_; }
   // Some of what waits may wait for slots of its key alone.
-  bool limits_keys() const;
+  bool limits_keys() const { return limited_keys_ > 0; }
+  // Tenants that choices have looked at, since the start: what they cost.
+  int64_t looked_at() const { return looked_at_; }
 
  private:
-  // A key that has requests here, or none, which is one without a limit.
-  struct Key {
-    int64_t most = 0;
-    int held = 0;      // slots
-    int requests = 0;  // that wait or hold slots
-  };
-  using Keys = std::map<std::string, Key>;  // by name
+  struct Key;
+  using Ranked = std::pair<Priority, RequestId>;
   // Waiting requests of one tenant and key; at least one.
   struct Line {
     std::array<std::set<RequestId>, kNumPriorities> waiting;
-    int turns_since_oldest = 0;  // its turns since its oldest request had one
-    RequestId oldest() const;
-    RequestId next() const;
+    int turns_since_oldest = 0;    // its turns since its oldest request had one
+    std::optional<Ranked> ranked;  // its next request where that fits the key: in Tenant::next
+    bool empty() const;
+    RequestId oldest() const;  // REQUIRES: !empty()
+    RequestId next() const;    // likewise
+  };
+  // What decides whether a tenant's next request may go, and with what claim. Tenants with the same
+  // are in turn, so a choice looks at one of each.
+  struct Bid {
+    int held = 0, preempted = 0;  // slots of the tenant
+    int slots = 0;                // that its next request needs; 0: none fits its key
+    bool again = false;           // that request was preempted
+    int away = 0;  // slots of the preempted request that may go where that one may not; 0: none
+    auto operator<=>(const Bid&) const = default;
   };
   struct Tenant {
     uint64_t key = 0;
@@ -120,11 +128,29 @@ class Admission {
     uint64_t turn = 0;           // the number of its last turn
     int turns_since_oldest = 0;  // its turns since the line of the oldest `next` had one
     std::map<const Key*, Line> lines;
-    std::set<std::pair<Priority, RequestId>> away;  // preempted, a part of `lines`
-    std::set<std::pair<uint64_t, RequestId>> due;   // that hold slots, by when their quantum ends
+    std::set<Ranked> next;                         // of its lines, where they fit their keys
+    std::set<RequestId> next_by_age;               // the same
+    std::set<Ranked> away;                         // preempted, a part of `lines`
+    std::set<std::pair<uint64_t, RequestId>> due;  // that hold slots, by when their quantum ends
+    std::optional<std::pair<Bid, uint64_t>> bid;   // and turn: its place in bids_
     bool waits() const { return !lines.empty(); }
   };
   using Tenants = std::map<std::string, Tenant>;
+  struct ByName {
+    bool operator()(Tenants::iterator a, Tenants::iterator b) const { return a->first < b->first; }
+  };
+  using TenantSet = std::set<Tenants::iterator, ByName>;
+  // A key that has requests here, or none, which is one without a limit.
+  struct Key {
+    int64_t most = KeyShare().most;
+    int held = 0;       // slots
+    int requests = 0;   // that wait or hold slots
+    TenantSet tenants;  // that have a line of it
+    bool limited() const { return most < KeyShare().most; }
+    // Whether it may hold so many more.
+    bool Fits(int slots) const { return held == 0 || int64_t{held} + slots <= most; }
+  };
+  using Keys = std::map<std::string, Key>;  // by name
   struct Waiting {
     Tenants::iterator tenant;
     Keys::iterator key;
@@ -139,19 +165,20 @@ class Admission {
     int slots;
     uint64_t due;
   };
-  // Tenants that wait, by whose turn it is.
-  using Turn = std::tuple<int, uint64_t>;  // slots held, last turn (all different)
-  static Turn TurnOf(const Tenant& tenant) { return {tenant.held, tenant.turn}; }
   // Whether others must make room for a request.
   enum class Claim : uint8_t { kNone, kOfShare, kOfFirst };
 
   void Wait(RequestId id, const Waiting& waiting);
-  Claim ClaimOf(const Waiting& waiting) const;
-  static bool FitsKey(const Waiting& waiting);
-  bool MayGo(const Waiting& waiting) const;
-  std::optional<RequestId> OldestNext(const Tenant& tenant) const;
-  std::optional<RequestId> CandidateOf(const Tenant& tenant) const;
+  void Drop(RequestId id);
+  Claim ClaimOf(int held, int slots) const;
+  bool MayGo(const Bid& bid) const;
+  static RequestId NextOf(const Tenant& tenant);
+  std::optional<RequestId> AwayOf(const Tenant& tenant) const;
   std::optional<RequestId> Choose() const;
+  void Changed(Tenants::iterator tenant, const Key& key);
+  void Rank(Tenants::iterator tenant, const Key& key);
+  void RankLine(Tenant* tenant, const Key& key);
+  void PlaceBid(Tenants::iterator tenant);
   void SetHeld(Tenants::iterator tenant, int held, uint64_t turn);
   void Forget(Tenants::iterator tenant);
   void Leave(Keys::iterator key);
@@ -161,10 +188,12 @@ class Admission {
   Keys keys_;
   std::map<RequestId, Waiting> waiting_;
   std::map<RequestId, Holding> holding_;
-  std::map<Turn, Tenants::iterator> turns_;
+  std::map<Bid, std::map<uint64_t, Tenants::iterator>> bids_;  // then by turn (all different)
+  TenantSet holders_;                                          // of slots
   std::array<int, kNumPriorities> needed_{};
-  int held_ = 0, preempted_ = 0;
+  int held_ = 0, preempted_ = 0, limited_keys_ = 0;
   uint64_t last_turn_ = 0, last_key_ = 0;
+  mutable int64_t looked_at_ = 0;
   std::optional<RequestId> next_;  // chosen, and waits for slots
 };
 

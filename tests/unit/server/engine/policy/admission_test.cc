@@ -166,6 +166,24 @@ TEST(AdmissionTest, OneThatComesBackHasItsOldPlace) {
 }
 
 // Against the rules, and everybody gets on and nothing is forgotten.
+TEST(AdmissionTest, AChoiceLooksAtOneOfTheTenantsThatAreAlike) {
+  constexpr int kTenants = 1000, kTurns = 100;
+  Admission admission({.slots = kTenants + 1});
+  RequestId last = 0;
+  const auto add = [&](int i) { admission.Add(++last, std::to_string(i), kNormal, 1); };
+  for (int i = 0; i < kTenants; ++i) add(i);
+  EXPECT_EQ(All(&admission, kTenants).size(), size_t{kTenants});
+  // Each holds its share, so no claim of one is larger than another's: all are candidates.
+  for (int i = 0; i < kTenants; ++i) add(i);
+  const int64_t before = admission.looked_at();
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const auto id = admission.Next(1, 0);
+    ASSERT_TRUE(id);
+    admission.GiveBack(*id, 1);
+  }
+  EXPECT_EQ(admission.looked_at() - before, kTurns);
+}
+
 TEST(AdmissionTest, KeepsItsRulesUnderRandomOperations) {
   std::mt19937 random(5);
   auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint32_t>(n)); };
