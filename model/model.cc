@@ -19,9 +19,9 @@
 #include "model/base/strict_json.h"
 #include "model/blocks/block_settings.h"
 #include "model/blocks/settings_reader.h"
+#include "model/foreign_model.h"
 #include "model/model_name.h"
 #include "model/text/char_tokenizer.h"
-#include "model/weights/foreign_checkpoint.h"
 
 namespace rivulet {
 namespace {
@@ -40,16 +40,18 @@ bool LooksLikeRepository(absl::string_view directory) {
          });
 }
 
-absl::Status CheckDirectory(const std::string& directory) {
+absl::Status CheckDirectory(const std::string& directory, const std::string& shown) {
   struct stat info = {};
   const bool exists = stat(directory.c_str(), &info) == 0;
   if (exists && S_ISDIR(info.st_mode)) return absl::OkStatus();
-  std::string why = exists ? "it is not a directory" : std::strerror(errno);
-  if (!exists && LooksLikeRepository(directory)) {
+  if (exists) return RefuseFile(directory, shown);
+  std::string why = std::strerror(errno);
+  if (LooksLikeRepository(directory)) {
     absl::StrAppend(&why, "; models are not downloaded, but this does it: hf download ", directory,
                     " --local-dir DIR");
   }
-  return MakeError(absl::StatusCode::kNotFound, absl::StrCat("no such model directory: ", why),
+  return MakeError(absl::StatusCode::kNotFound,
+                   absl::StrCat(shown, ": no such model directory: ", why),
                    {"NO_SUCH_FILE", "", {}});
 }
 
@@ -107,29 +109,6 @@ absl::StatusOr<ModelConfig> ParseAnyConfig(const std::string& text, const std::s
   return ConfigOf(std::move(blocks), directory);
 }
 
-// Whether config.json says that this is a model of the family, right or wrong in the rest.
-bool IsOfTheFamily(const std::string& directory) {
-  const auto text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
-  if (!text.ok()) return false;
-  const absl::StatusOr<JsonValue> json = ParseSettings(*text);
-  return json.ok() && HasModelType(*json) &&
-         GetErrorDetail(ParseBlockConfig(*json).status()).field != "model_type";
-}
-
-// `foreign` in DIRECTORY cannot be loaded as it is.
-absl::Status Refuse(const ForeignCheckpoint& foreign, absl::string_view shown) {
-  const std::string seen = absl::StrCat(shown, ": this looks like a ", foreign.family,
-                                        " checkpoint of ", foreign.library),
-                    tensor = absl::StrCat(" (it has the tensor ", Quoted(foreign.tensor), ")");
-  return MakeError(absl::StatusCode::kInvalidArgument,
-                   foreign.served
-                       ? absl::StrCat(seen, tensor, "; to be served it needs the config.json that ",
-                                      foreign.library, " wrote beside it, with its model_type")
-                       : absl::StrCat(seen, ", which is not supported", tensor,
-                                      "; docs/models.md lists what is served"),
-                   {"FOREIGN_CHECKPOINT", "model", {}});
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& directory,
@@ -146,17 +125,13 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::OpenAs(const std::string& di
                                                            absl::string_view name, bool hash) {
   // A path may hold control characters, and a message is one line.
   const std::string shown = absl::Utf8SafeCHexEscape(directory);
-  const absl::Status is_directory = CheckDirectory(directory);
-  if (!is_directory.ok()) return Annotate(is_directory, shown);
+  RIVULET_RETURN_IF_ERROR(CheckDirectory(directory, shown));
   absl::StatusOr<std::shared_ptr<Model>> model = LoadFrom(directory, shown, hash);
   if (model.ok()) {
     if (!name.empty()) (*model)->config_.name = std::string(name);
     return std::shared_ptr<const Model>(*std::move(model));
   }
-  if (IsOfTheFamily(directory)) return model.status();
-  const std::optional<ForeignCheckpoint> foreign = RecognizeCheckpointIn(directory);
-  if (!foreign.has_value()) return model.status();
-  return Refuse(*foreign, shown);
+  return ExplainDirectory(directory, shown, model.status());
 }
 
 absl::StatusOr<std::shared_ptr<Model>> Model::LoadFrom(const std::string& directory,

@@ -19,10 +19,10 @@ class Model {
  public:
   // Loads DIR/config.json, then opens DIR/model.safetensors and hashes it. A config.json with a
   // `model_type` is that of a model of the family (blocks/block_settings.h), whose weights may be
-  // in shards; such a model is named after the directory, and has the tokenizer that it finds there
-  // (model_text.h). Errors name file, field or tensor: NOT_FOUND (no such directory or file),
-  // INVALID_ARGUMENT (config, tokenizer; FOREIGN_CHECKPOINT: tensors of another library), DATA_LOSS
-  // (weights). The weights are decoded later, by the backend.
+  // in shards; such a model is named after the directory, and has the tokenizer that it finds
+  // there (model_text.h). Errors name file, field or tensor: NOT_FOUND (no such directory or file),
+  // INVALID_ARGUMENT (config, tokenizer; FOREIGN_CHECKPOINT: a file, tensors or a config.json of
+  // another program), DATA_LOSS (weights). The weights are decoded later, by the backend.
   //
   // `name`: what the model is called (IsModelName) instead of what its directory says; "": the
   // latter.

@@ -19,7 +19,7 @@ using Kind = JsonValue::Kind;
 
 constexpr double kMaxStateFloats = double{uint64_t{4} << 30};  // 16 GiB
 
-absl::StatusOr<BlockKind> KindOf(SettingsReader* settings) {
+absl::StatusOr<BlockKind> KindOf(const JsonValue& config, SettingsReader* settings) {
   const JsonValue* type = settings->Find("model_type");
   const std::string name = type != nullptr && type->kind == Kind::kString ? type->text : "";
   std::vector<std::string> known;
@@ -27,9 +27,9 @@ absl::StatusOr<BlockKind> KindOf(SettingsReader* settings) {
     known.emplace_back(BlockKindName(BlockKind(i)));
     if (known.back() == name) return BlockKind(i);
   }
-  return UnsupportedSetting("model_type",
-                            absl::StrCat("is ", type == nullptr ? "missing" : Describe(*type),
-                                         "; supported: ", absl::StrJoin(known, ", ")));
+  return UnsupportedSetting(
+      "model_type", absl::StrCat("is ", type == nullptr ? "missing" : DescribeModelType(config),
+                                 "; supported: ", absl::StrJoin(known, ", "), " (docs/models.md)"));
 }
 
 // Softmax layers between the others: `attn` of flash-linear-attention.
@@ -405,13 +405,31 @@ bool HasModelType(const JsonValue& config) {
   return config.kind == Kind::kObject && config.Find("model_type") != nullptr;
 }
 
+std::string ArchitecturesOf(const JsonValue& config) {
+  constexpr size_t kShown = 4;
+  std::vector<std::string> names;
+  const JsonValue* value = config.Find("architectures");
+  if (value == nullptr || value->kind != Kind::kArray) return "";
+  for (const JsonValue& name : value->items) {
+    if (name.kind == Kind::kString && names.size() < kShown) names.push_back(Quoted(name.text));
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+std::string DescribeModelType(const JsonValue& config) {
+  const std::string architectures = ArchitecturesOf(config);
+  return absl::StrCat(Describe(*config.Find("model_type")),
+                      architectures.empty() ? "" : " (architectures ", architectures,
+                      architectures.empty() ? "" : ")");
+}
+
 absl::StatusOr<BlockConfig> ParseBlockConfig(const JsonValue& json) {
   if (json.kind != Kind::kObject) {
     return InvalidSetting("config.json", absl::StrCat("is ", Describe(json), ", not an object"));
   }
   SettingsReader settings(json);
   BlockConfig config;
-  RIVULET_ASSIGN_OR_RETURN(config.kind, KindOf(&settings));
+  RIVULET_ASSIGN_OR_RETURN(config.kind, KindOf(json, &settings));
   RIVULET_RETURN_IF_ERROR(ParseCommon(&settings, &config));
   RIVULET_RETURN_IF_ERROR(kParsers[size_t(config.kind)](&settings, &config));
   RIVULET_RETURN_IF_ERROR(settings.CheckNoOthers());

@@ -7,6 +7,8 @@
 // that changes the numbers is passed over.
 #pragma once
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/base/strict_json.h"
@@ -16,6 +18,12 @@ namespace rivulet {
 
 // Whether a configuration is of this layout: it has a `model_type`.
 bool HasModelType(const JsonValue& config);
+
+// The names under `architectures`, quoted, for messages; "" where there are none.
+std::string ArchitecturesOf(const JsonValue& config);
+
+// The `model_type` of a configuration that has one, for messages, with its architectures.
+std::string DescribeModelType(const JsonValue& config);
 
 // Errors: INVALID_ARGUMENT, naming the setting and what it holds; reasons INVALID_CONFIG (missing,
 // mistyped, out of range, inconsistent) and UNSUPPORTED_MODEL (a kind or a setting that others know

@@ -80,6 +80,25 @@ class DescriptionTest(DirectoryTest):
         self.fails(rivulet("models", "--model", self.folder / "absent"), 2, "absent")
 
 
+class ForeignTest(DirectoryTest):
+    COMMANDS = (("models",), ("generate", "--tokens", "1"), ("score", "--input", "-"), ("tokenize", "--text", "a"), ("bench",))
+
+    def test_every_command_says_what_a_file_of_another_program_is(self):
+        for name, content, what, remedy in (
+            ("world.pth", b"PK\3\4" + bytes(22) + b"\x10\0\0\0archive/data.pkl", "a PyTorch checkpoint", "rivulet-convert"),
+            ("model.gguf", b"GGUF\3\0\0\0", "a GGUF file", "save_pretrained(DIR)"),
+            ("model.safetensors", struct.pack("<Q", 2) + b"{}", "a safetensors file", "the directory that holds it"),
+        ):
+            file = self.folder / name
+            file.write_bytes(content)
+            for command in self.COMMANDS:
+                with self.subTest(name=name, command=command):
+                    self.fails(rivulet(*command, "--model", file), 2, f"{file}: this is {what}", remedy, "docs/models.md")
+            with self.assertRaisesRegex(RuntimeError, f"this is {what}"):
+                with Server(file):
+                    pass
+
+
 class NameTest(DirectoryTest):
     def test_a_model_is_named_by_the_flag_or_after_its_directory(self):
         copy = self.copy(FAMILY / "gla", "My Model.v2")

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a --model is that belongs to another program, and what makes a model directory of it.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace rivulet {
+
+// The error for `path`, which is no directory. FOREIGN_CHECKPOINT: a file of another program
+// (PyTorch, GGUF, safetensors, a pointer of Git LFS); else NOT_FOUND. `shown`: the path, for
+// messages.
+absl::Status RefuseFile(const std::string& path, const std::string& shown);
+
+// `directory` could not be loaded because of `status`. Returns FOREIGN_CHECKPOINT where its
+// tensors, its config.json or, without one, its files are another program's; else `status`. Reads
+// no weight.
+absl::Status ExplainDirectory(const std::string& directory, const std::string& shown,
+                              const absl::Status& status);
+
+}  // namespace rivulet
