@@ -68,9 +68,8 @@ void AddEnd(int32_t id, ModelConfig* config) {
 }
 
 // What the rest of the program knows of a model of the family.
-ModelConfig ConfigOf(BlockConfig blocks, absl::string_view directory) {
+ModelConfig ConfigOf(BlockConfig blocks) {
   ModelConfig config;
-  config.name = NameOfDirectory(directory);
   config.vocab_size = blocks.vocab_size;
   if (!blocks.eos_token_ids.empty()) {
     config.eos_token_id = blocks.eos_token_ids.front();
@@ -101,12 +100,20 @@ absl::Status ReadGenerationConfig(const std::string& directory, BlockConfig* blo
   return absl::OkStatus();
 }
 
-absl::StatusOr<ModelConfig> ParseAnyConfig(const std::string& text, const std::string& directory) {
+absl::StatusOr<ModelConfig> ParseAnyConfig(const std::string& text, const std::string& directory,
+                                           std::string* name_source) {
   const absl::StatusOr<JsonValue> json = ParseSettings(text);
-  if (!json.ok() || !HasModelType(*json)) return ParseModelConfig(text);
+  if (!json.ok() || !HasModelType(*json)) {
+    *name_source = "name of config.json";
+    return ParseModelConfig(text);
+  }
   RIVULET_ASSIGN_OR_RETURN(BlockConfig blocks, ParseBlockConfig(*json));
   RIVULET_RETURN_IF_ERROR(ReadGenerationConfig(directory, &blocks));
-  return ConfigOf(std::move(blocks), directory);
+  ModelConfig config = ConfigOf(std::move(blocks));
+  ModelNameChoice choice = ChooseModelName(directory, *json);
+  config.name = std::move(choice.name);
+  *name_source = std::move(choice.source);
+  return config;
 }
 
 }  // namespace
@@ -128,7 +135,10 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::OpenAs(const std::string& di
   RIVULET_RETURN_IF_ERROR(CheckDirectory(directory, shown));
   absl::StatusOr<std::shared_ptr<Model>> model = LoadFrom(directory, shown, hash);
   if (model.ok()) {
-    if (!name.empty()) (*model)->config_.name = std::string(name);
+    if (!name.empty()) {
+      (*model)->config_.name = std::string(name);
+      (*model)->name_source_ = "NAME=DIR or LoadModel";
+    }
     return std::shared_ptr<const Model>(*std::move(model));
   }
   return ExplainDirectory(directory, shown, model.status());
@@ -142,7 +152,7 @@ absl::StatusOr<std::shared_ptr<Model>> Model::LoadFrom(const std::string& direct
   const std::string config_name = absl::StrCat(shown, "/config.json");
   auto text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
   if (!text.ok()) return Annotate(text.status(), config_name);
-  auto config = ParseAnyConfig(*text, directory);
+  auto config = ParseAnyConfig(*text, directory, &model->name_source_);
   if (!config.ok()) return Annotate(config.status(), config_name);
   model->config_text_ = *std::move(text);
   model->config_ = *std::move(config);

@@ -19,7 +19,7 @@ class Model {
  public:
   // Loads DIR/config.json, then opens DIR/model.safetensors and hashes it. A config.json with a
   // `model_type` is that of a model of the family (blocks/block_settings.h), whose weights may be
-  // in shards; such a model is named after the directory, and has the tokenizer that it finds
+  // in shards; such a model is named as model_name.h says, and has the tokenizer that it finds
   // there (model_text.h). Errors name file, field or tensor: NOT_FOUND (no such directory or file),
   // INVALID_ARGUMENT (config, tokenizer; FOREIGN_CHECKPOINT: a file, tensors or a config.json of
   // another program), DATA_LOSS (weights). The weights are decoded later, by the backend.
@@ -36,6 +36,8 @@ class Model {
   const ModelConfig& config() const { return config_; }
   // The `name` of config.json; "" for a model of the family, whose config.json has none.
   const std::string& own_name() const { return own_name_; }
+  // Where config().name is from, for logs.
+  const std::string& name_source() const { return name_source_; }
   const std::string& config_text() const { return config_text_; }  // config.json as it stands there
   // REQUIRES: config().blocks == nullptr.
   const WeightsFile& weights() const { return *weights_; }
@@ -60,7 +62,7 @@ class Model {
   absl::Status Hash(const std::string& shown);
 
   std::string directory_;
-  std::string own_name_;
+  std::string own_name_, name_source_;
   std::string config_text_;
   ModelConfig config_;
   std::unique_ptr<WeightsFile> weights_;

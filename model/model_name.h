@@ -4,12 +4,9 @@
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "model/base/strict_json.h"
 
 namespace rivulet {
 
@@ -24,25 +21,15 @@ inline bool IsModelName(absl::string_view name) {
          });
 }
 
-// The name of a model in `directory` that says none: the last component of the path (of a Hugging
-// Face cache, models--OWNER--NAME/snapshots/HASH, the repository's), lower case, other characters
-// as '-', at most 64; "model" where nothing is left.
-inline std::string NameOfDirectory(absl::string_view directory) {
-  std::vector<absl::string_view> parts = absl::StrSplit(directory, '/', absl::SkipEmpty());
-  if (parts.size() >= 3 && parts[parts.size() - 2] == "snapshots" &&
-      absl::StartsWith(parts[parts.size() - 3], "models--")) {
-    parts.resize(parts.size() - 2);
-    parts.back() = parts.back().substr(parts.back().rfind("--") + 2);
-  }
+struct ModelNameChoice {
   std::string name;
-  for (const char c : parts.empty() ? absl::string_view() : parts.back()) {
-    const char lower = absl::ascii_tolower(static_cast<unsigned char>(c));
-    const bool fits = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_';
-    name += fits ? lower : '-';
-  }
-  name.erase(0, name.find_first_not_of("-._"));
-  name = name.substr(0, 64);
-  return IsModelName(name) ? name : "model";
-}
+  std::string source;  // where it is from, for logs
+};
+
+// The name of a model of the family, whose config.json, `config`, has no field for it: that of the
+// directory, in lower case, with '-' for other characters. A directory where any model may be
+// ("models", "data", a commit, ...) leaves it to the last part of _name_or_path, and where that
+// says as little, to the model_type. REQUIRES: the model_type is one of the family's.
+ModelNameChoice ChooseModelName(const std::string& directory, const JsonValue& config);
 
 }  // namespace rivulet

@@ -49,6 +49,7 @@ void LogModel(const ModelHold& model) {
   const auto slot_bytes = static_cast<int64_t>(limits.bytes_per_slot);
   Log(LogLevel::kInfo, "model",
       {{"model", model.name()},
+       {"name_from", engine.model().name_source()},
        {"directory", engine.model().directory()},
        {"weights_sha256", engine.model().weights_sha256()},
        {"backend", model.description().summary().backend()},

@@ -112,6 +112,16 @@ class NameTest(DirectoryTest):
                 self.assertEqual(self.described(place)["name"], name)
                 self.assertEqual(self.described(place, "--backend", "cpu")["name"], name)
 
+    def test_where_every_model_is_mounted_its_configuration_names_it(self):
+        copy = self.copy(FAMILY / "gla", "models")
+        for path, name, source in (("fla-hub/GLA-340M", "gla-340m", "_name_or_path of config.json"), ("/models", "gla", "model_type of config.json")):
+            config = json.loads((copy / "config.json").read_text()) | {"_name_or_path": path}
+            (copy / "config.json").write_text(json.dumps(config))
+            self.assertEqual(self.described(copy)["name"], name)
+            with Server(copy, f"mine={copy}") as server:
+                events = [event for event in map(json.loads, server.log) if event["event"] == "model"]
+            self.assertEqual([(event["model"], event["name_from"]) for event in events], [(name, source), ("mine", "NAME=DIR or LoadModel")])
+
     def test_what_is_no_name_is_refused(self):
         for place, mention in (("Mine=x", "must match"), ("=x", "must match"), ("mine=", "no directory"), (f"{'a' * 65}=x", "must match")):
             with self.subTest(place):

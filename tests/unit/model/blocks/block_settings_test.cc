@@ -13,7 +13,6 @@
 #include "absl/strings/str_replace.h"
 #include "model/base/error.h"
 #include "model/blocks/settings_reader.h"
-#include "model/model_name.h"
 
 namespace rivulet {
 namespace {
@@ -227,15 +226,6 @@ TEST(BlockSettingsTest, GenerationMayEndAtSeveralTokens) {
             (std::vector<int32_t>{7, 3}));
   ExpectRefused(Fla("gla", R"("eos_token_id": [7, -1])"), "INVALID_CONFIG", "eos_token_id",
                 "is -1");
-}
-
-TEST(ModelNameTest, ADirectoryNamesItsModel) {
-  EXPECT_EQ(NameOfDirectory("/models/RWKV7-0.4B-World/"), "rwkv7-0.4b-world");
-  EXPECT_EQ(NameOfDirectory("models//my model"), "my-model");
-  EXPECT_EQ(NameOfDirectory("/h/hub/models--fla-hub--GLA-340M/snapshots/0a1b2c"), "gla-340m");
-  EXPECT_EQ(NameOfDirectory("/"), "model");
-  EXPECT_EQ(NameOfDirectory("..."), "model");
-  EXPECT_EQ(NameOfDirectory("/x/" + std::string(80, 'a')), std::string(64, 'a'));
 }
 
 }  // namespace
