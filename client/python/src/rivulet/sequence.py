@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rivulet.errors import DataLoss
 
@@ -16,10 +16,19 @@ _UNKNOWN = 0  # no token was seen there; that 0 is also a hash costs one check i
 def hash_tokens(tokens: Iterable[int], begin: int = EMPTY_HASH) -> int:
     """The hash after more tokens (int32)."""
     value = begin
-    for token in tokens:
-        for byte in int(token).to_bytes(4, "little", signed=True):
-            value = (value ^ byte) * _PRIME % 2**64
+    for value in _hashes(tokens, begin):
+        pass
     return value
+
+
+def _hashes(tokens: Iterable[int], begin: int) -> Iterator[int]:
+    """The hash after each token."""
+    value = begin
+    for token in map(int, tokens):
+        # One expression for a token: prompts are long, and a loop over the bytes takes three times as long.
+        value = (((value ^ token & 255) * _PRIME ^ token >> 8 & 255) * _PRIME ^ token >> 16 & 255) * _PRIME % 2**64
+        value = (value ^ token >> 24 & 255) * _PRIME % 2**64
+        yield value
 
 
 class Sequence:
@@ -43,9 +52,10 @@ class Sequence:
     def extend(self, tokens: Iterable[int]) -> None:
         """Adds tokens."""
         value = self._hashes[-1]
-        for token in tokens:
-            value = _UNKNOWN if value == _UNKNOWN else hash_tokens((token,), value)
-            self._hashes.append(value)
+        if value == _UNKNOWN:
+            self.skip(len(list(tokens)))
+        else:
+            self._hashes.extend(_hashes(tokens, value))
 
     def skip(self, count: int) -> None:
         """Adds tokens that are not known."""
