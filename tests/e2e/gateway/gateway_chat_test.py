@@ -20,6 +20,7 @@ import rivulet
 import text_models
 from command import ZOO, Server
 from rivulet.gateway import app
+from rivulet.gateway.remembered import GatewayClient
 
 TEXT = "shakespeare-rfa"
 TEMPLATE = (
@@ -30,7 +31,7 @@ QUESTION = {"role": "user", "content": "Where art thou?"}
 PROMPT = "USER:\nWhere art thou?\n\nASSISTANT:\n"
 
 
-class TemplatedClient(rivulet.AsyncClient):
+class TemplatedClient(GatewayClient):
     async def model(self, model="", **options):
         described = await super().model(model, **options)
         return types.SimpleNamespace(

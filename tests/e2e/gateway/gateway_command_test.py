@@ -11,82 +11,20 @@ import subprocess
 import tempfile
 import threading
 import unittest
-from concurrent import futures
 from contextlib import redirect_stderr
 from pathlib import Path
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
+from fake_server import WHOLE, FakeServer, failing
 from gateway import PATIENCE, Gateway, run
 
 import grpc
 import openai
-from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2
 
-from rivulet.gateway import command, templates
-from rivulet.v1 import inference_pb2
+from rivulet.gateway import command, worker
 
 OPENSSL = shutil.which("openssl")
 KEY = "Bearer a-key"
-
-
-def part(**fields):
-    return inference_pb2.GenerateReply(**fields)
-
-
-WHOLE = [part(seed=1, tokens=[1], text="a"), part(first_position=1, tokens=[2], text="b", finish={"reason": "FINISH_REASON_LENGTH"}), part(usage={"completion_tokens": 2})]
-
-
-def failing(context, code, reason="", field="", retry_seconds=None):
-    """Ends a call as rivulet-server does."""
-    status = status_pb2.Status(code=code.value[0], message="said by the server")
-    details = [error_details_pb2.ErrorInfo(domain="rivulet", reason=reason)]
-    if field:
-        details.append(error_details_pb2.BadRequest(field_violations=[{"field": field}]))
-    if retry_seconds is not None:
-        retry = error_details_pb2.RetryInfo()
-        retry.retry_delay.FromNanoseconds(round(retry_seconds * 1e9))
-        details.append(retry)
-    for detail in details:
-        packed = any_pb2.Any()
-        packed.Pack(detail)
-        status.details.append(packed)
-    context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
-    context.abort(code, "said by the server")
-
-
-class FakeServer:
-    """Serves the model "m". Generate yields what `generate(context)` does, a function that tests set. metadata: of each Generate."""
-
-    def __init__(self, credentials=None):
-        self.generate, self.metadata, self.requests = lambda context: iter(WHOLE), [], []
-        self.server = grpc.server(futures.ThreadPoolExecutor(8))
-        messages = inference_pb2
-        handlers = {
-            "Generate": grpc.unary_stream_rpc_method_handler(
-                self._generate, messages.GenerateRequest.FromString, messages.GenerateReply.SerializeToString
-            ),
-            "ListModels": grpc.unary_unary_rpc_method_handler(
-                lambda request, context: messages.ListModelsReply(models=[{"name": "m"}]),
-                messages.ListModelsRequest.FromString, messages.ListModelsReply.SerializeToString,
-            ),
-        }  # fmt: skip
-        self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("rivulet.v1.InferenceService", handlers)])
-        address = "127.0.0.1:0"
-        port = self.server.add_secure_port(address, credentials) if credentials else self.server.add_insecure_port(address)
-        self.target = f"127.0.0.1:{port}"
-
-    def _generate(self, request, context):
-        self.requests.append(request)
-        self.metadata.append(dict(context.invocation_metadata()))
-        yield from self.generate(context)
-
-    def __enter__(self):
-        self.server.start()
-        return self
-
-    def __exit__(self, *exception):
-        self.server.stop(None).wait()
 
 
 class ErrorsTest(unittest.TestCase):
@@ -290,10 +228,10 @@ class TemplateTest(unittest.TestCase):
 
     def test_a_conversation_becomes_a_prompt(self):
         self.assertEqual(
-            templates.render(self.CHATML, self.MESSAGES, {}), "<|im_start|>user\na < b & \u00e9<|im_end|>\n<|im_start|>assistant\n"
+            worker.render(self.CHATML, self.MESSAGES, {}).decode(), "<|im_start|>user\na < b & \u00e9<|im_end|>\n<|im_start|>assistant\n"
         )
         template = "{{ bos_token }}{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m | tojson }}{% endfor %}"
-        twice = templates.render(template, self.MESSAGES * 2, {"bos_token": "<s>"})
+        twice = worker.render(template, self.MESSAGES * 2, {"bos_token": "<s>"}).decode()
         self.assertEqual(twice, '<s>{"role": "user", "content": "a < b & \u00e9"}')
 
     def test_a_template_that_refuses_fails_or_reaches_out_is_an_error(self):
@@ -306,8 +244,9 @@ class TemplateTest(unittest.TestCase):
             ("{{ messages.append(1) }}", "unsafe"),
             ("{% include '/etc/passwd' %}", "loader"),
         ):
-            with self.subTest(template), self.assertRaises(templates.TemplateError) as caught:
-                templates.render(template, self.MESSAGES, {})
+            with self.subTest(template), self.assertRaises(worker.Refused) as caught:
+                worker.render(template, self.MESSAGES, {})
+            self.assertEqual((caught.exception.code, caught.exception.param), ("CHAT_TEMPLATE_REFUSED", "messages"))
             self.assertIn(mention, str(caught.exception))
 
 

@@ -160,7 +160,7 @@ def service_config(max_attempts: int) -> str:
         "maxAttempts": max_attempts, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
         "retryableStatusCodes": ["UNAVAILABLE"],
     }  # fmt: skip
-    names = [{"service": "rivulet.v1.InferenceService"}]
+    names = [{"service": service} for service in ("rivulet.v1.InferenceService", "grpc.reflection.v1alpha.ServerReflection")]
     names += [{"service": "rivulet.v1.SessionService", "method": method} for method in _REPEATABLE]
     return json.dumps({
         "methodConfig": [{"name": names, "retryPolicy": retry}], "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
@@ -199,6 +199,9 @@ class Methods:
         self.get_model = unary("GetModel", inference_pb2.GetModelRequest, inference_pb2.GetModelReply)
         self.get_load = unary("GetLoad", inference_pb2.GetLoadRequest, inference_pb2.GetLoadReply)
         self.health = unary("Check", wrappers_pb2.StringValue, wrappers_pb2.Int32Value, "grpc.health.v1.Health")
+        self.reflection = channel.stream_stream(  # the gateway looks at the status alone
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", request_serializer=bytes, response_deserializer=bytes
+        )
         admin = "rivulet.v1.AdminService"
         self.load_model = unary("LoadModel", admin_service_pb2.LoadModelRequest, admin_service_pb2.LoadModelReply, admin)
         self.unload_model = unary("UnloadModel", admin_service_pb2.UnloadModelRequest, admin_service_pb2.UnloadModelReply, admin)

@@ -13,10 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rivulet import AsyncClient
 from rivulet.gateway import chat, completions, images, models, page, sessions
-from rivulet.gateway.calls import endpoint, answer_of
-from rivulet.gateway.problems import Problem
+from rivulet.gateway.calls import endpoint
+from rivulet.gateway.edge import Edge
+from rivulet.gateway.offload import Offload
+from rivulet.gateway.problems import Problem, answer_of
+from rivulet.gateway.remembered import GatewayClient
 
 _SESSION = "/rivulet/v1/sessions/{session_id}"
 
@@ -51,18 +53,19 @@ async def _failed(request: Request, error: Exception) -> Response:
     return answer_of(Problem(500, f"the gateway failed: {type(error).__name__}", "GATEWAY_FAILED"))
 
 
-def create(connect: Callable[[], Awaitable[AsyncClient]], ready: Callable[[], None] = lambda: None) -> Any:
+def create(connect: Callable[[], Awaitable[GatewayClient]], ready: Callable[[], None] = lambda: None) -> Any:
     """The application. connect: makes the client when the application starts, in its event loop; the application closes it.
     ready: called once it has started."""
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncGenerator[None, None]:
-        async with await connect() as client:
+        async with await connect() as client, Offload() as offload:
             app.state.client = client
+            app.state.offload = offload
             app.state.known_tokens = {}
             ready()
             yield
 
     routes = [Route(path, endpoint(handler), methods=[method]) for method, path, handler in _ROUTES]
     routes += page.routes()
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route, Exception: _failed})
+    return Edge(Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_route, Exception: _failed}))

@@ -3,39 +3,20 @@
 
 from __future__ import annotations
 
-import json
+from array import array
+from collections.abc import Sequence
 from typing import Any, Union
 
-from rivulet.gateway.problems import Problem, invalid
+from rivulet.gateway.problems import invalid
+from rivulet.gateway.worker import shown
 
 MOST_BYTES = 8 << 20
-MOST_PROMPTS = 64
+_MOST_SESSION_IDS = 1 << 15  # the client hashes them, one by one; a session takes more with the next call
 
-Prompt = Union[str, list[int]]
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number of JSON")
+Prompt = Union[str, Sequence[int]]
 
 
-def parse(raw: bytes) -> Body:
-    """Errors: Problem."""
-    try:
-        value = json.loads(raw or b"{}", parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise Problem(400, f"the body is not valid JSON: {error}", "INVALID_JSON") from None
-    if not isinstance(value, dict):
-        raise Problem(400, f"the body must be a JSON object; got {shown(value)}", "INVALID_JSON")
-    return Body(value)
-
-
-def shown(value: Any) -> str:
-    """A value for an error message, shortened."""
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _encodable(name: str, value: str) -> str:
+def encodable(name: str, value: str) -> str:
     """JSON can spell out halves of surrogate pairs, which are no text. Errors: Problem."""
     try:
         value.encode()
@@ -45,7 +26,8 @@ def _encodable(name: str, value: str) -> str:
 
 
 class Body:
-    """A parameter that is null counts as absent. Every method takes the parameter out. Errors: Problem."""
+    """The parameters that worker.parse() gives. One that is null counts as absent. Every method takes the parameter out. Errors:
+    Problem."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._left = {name: value for name, value in values.items() if value is not None}
@@ -54,14 +36,15 @@ class Body:
         """The value, of any type, or None."""
         return self._left.pop(name, None)
 
-    def text(self, name: str) -> str | None:
-        value = self.take(name)
+    def text(self, name: str, path: str = "") -> str | None:
+        """path: of the object, for errors."""
+        value, full = self.take(name), f"{path}.{name}" if path else name
         if value is not None and not isinstance(value, str):
-            raise invalid(name, f"must be a string; got {shown(value)}")
-        return None if value is None else _encodable(name, value)
+            raise invalid(full, f"must be a string; got {shown(value)}")
+        return None if value is None else encodable(full, value)
 
     def required_text(self, name: str, path: str = "") -> str:
-        value = self.text(name)
+        value = self.text(name, path)
         if value is None:
             raise invalid(f"{path}.{name}" if path else name, "is missing", "PARAMETER_MISSING")
         return value
@@ -110,19 +93,22 @@ class Body:
 def one_prompt(name: str, value: Any) -> Prompt:
     """A text or token ids. Errors: Problem."""
     if isinstance(value, str):
-        return _encodable(name, value)
-    if not isinstance(value, list):
+        return encodable(name, value)
+    if not isinstance(value, array):
         raise invalid(name, f"must be a string or an array of token ids; got {shown(value)}")
-    for index, token in enumerate(value):
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < 2**31:
-            raise invalid(f"{name}[{index}]", f"must be a token id; got {shown(token)}")
     return value
 
 
+def own_prompt(value: Any) -> Prompt:
+    """The prompt of a call on a session; absent, it is empty. Errors: Problem."""
+    given = one_prompt("prompt", array("i") if value is None else value)
+    if not isinstance(given, str) and len(given) > _MOST_SESSION_IDS:
+        raise invalid("prompt", f"must be at most {_MOST_SESSION_IDS} token ids on a session; got {len(given)}")
+    return given
+
+
 def prompts(value: Any) -> list[Prompt]:
-    """One prompt, or several: an array whose first entry is a string or an array. Errors: Problem."""
-    if not isinstance(value, list) or not value or not isinstance(value[0], (str, list)):
+    """One prompt, or several. Errors: Problem."""
+    if not isinstance(value, list):
         return [one_prompt("prompt", value)]
-    if len(value) > MOST_PROMPTS:
-        raise invalid("prompt", f"must be at most {MOST_PROMPTS} prompts; got {len(value)}")
     return [one_prompt(f"prompt[{index}]", entry) for index, entry in enumerate(value)]

@@ -11,13 +11,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from rivulet import AsyncClient, CallOptions, Model, PromptCache, RivuletError
-from rivulet.gateway import body as bodies
-from rivulet.gateway.problems import Problem, of_argument, of_error
+from rivulet import CallOptions, Model, PromptCache, RivuletError
+from rivulet.gateway.body import MOST_BYTES, Body
+from rivulet.gateway.offload import Offload
+from rivulet.gateway.problems import Problem, answer_of, of_argument, of_error, of_refused
+from rivulet.gateway.remembered import GatewayClient
 from rivulet.gateway.tokens import KnownBytes, TokenTexts
+from rivulet.gateway.worker import Refused
 
 T = TypeVar("T")
 
@@ -30,8 +33,9 @@ class ClientGone(Exception):
 class Call:
     """names: parameters of the route that the server calls otherwise; a handler may add to it."""
 
-    client: AsyncClient
-    body: bodies.Body
+    client: GatewayClient
+    offload: Offload
+    body: Body
     options: CallOptions
     cache: PromptCache
     path: Mapping[str, str]
@@ -50,10 +54,12 @@ def _authorization(request: Request) -> str:
     return str(value)
 
 
-def _trace(request: Request) -> dict[str, str]:
-    """The header traceparent, as metadata. One that gRPC cannot carry, or a second one, is as good as none."""
+def _traced(request: Request) -> dict[str, str]:
+    """The request's id and its header traceparent, as metadata. A traceparent that gRPC cannot carry, or a second one, is as good as
+    none."""
     values = request.headers.getlist("traceparent")
-    return {"traceparent": values[0]} if len(values) == 1 and re.fullmatch(r"[!-~]+", values[0]) else {}
+    parent = {"traceparent": values[0]} if len(values) == 1 and re.fullmatch(r"[!-~]+", values[0]) else {}
+    return {"x-request-id": request.state.request_id, **parent}
 
 
 def _salt(authorization: str) -> str:
@@ -63,19 +69,39 @@ def _salt(authorization: str) -> str:
     return hashlib.sha256(b"rivulet-gateway prompt cache\n" + authorization.encode()).hexdigest()[:32]
 
 
-async def _read_body(request: Request) -> bodies.Body:
-    """Errors: Problem. A body must say that it is JSON: a form of a foreign web page cannot."""
-    if request.method not in ("POST",):
-        return bodies.Body({})
+def _too_large() -> Problem:
+    return Problem(413, f"the body must be at most {MOST_BYTES} bytes", "BODY_TOO_LARGE")
+
+
+async def _read_body(request: Request, offload: Offload) -> Body:
+    """Errors: Problem; Refused. A body must say that it is JSON: a form of a foreign web page cannot."""
+    length = int(request.headers.get("content-length", 0))  # h11 has checked it
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and (length or "transfer-encoding" in request.headers):
+        raise Problem(415, f"the header Content-Type must be application/json; got {kind!r}", "CONTENT_TYPE_UNSUPPORTED")
+    if length > MOST_BYTES:
+        raise _too_large()
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
-        if len(raw) > bodies.MOST_BYTES:
-            raise Problem(413, f"the body must be at most {bodies.MOST_BYTES} bytes", "BODY_TOO_LARGE", None, {"connection": "close"})
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if raw and kind != "application/json":
-        raise Problem(415, f"the header Content-Type must be application/json; got {kind!r}", "CONTENT_TYPE_UNSUPPORTED")
-    return bodies.parse(bytes(raw))
+        if len(raw) > MOST_BYTES:
+            raise _too_large()
+    return Body(await offload.parse(raw))
+
+
+async def _call(request: Request, names: dict[str, str]) -> Call:
+    """Of a request, whose key is known to the server before its body is read. Errors: Problem; Refused; RivuletError."""
+    state, authorization = request.app.state, _authorization(request)
+    key = {"authorization": authorization} if authorization else {}
+    options: CallOptions = {"metadata": key | _traced(request)}
+    body = Body({})
+    if request.method == "POST":
+        await state.client.check_key(**options)
+        body = await _read_body(request, state.offload)
+    cache = PromptCache(salt=_salt(authorization))
+    return Call(
+        state.client, state.offload, body, options, cache, request.path_params, request.query_params, state.known_tokens, names
+    )
 
 
 async def _until_gone(receive: Callable[[], Awaitable[Any]]) -> None:
@@ -151,10 +177,6 @@ async def begun(events: AsyncGenerator[bytes, None], names: Mapping[str, str]) -
         raise
 
 
-def answer_of(problem: Problem) -> Response:
-    return JSONResponse(problem.body(), problem.status, problem.headers)
-
-
 Handler = Callable[[Call], Coroutine[Any, Any, Any]]
 
 
@@ -164,22 +186,16 @@ def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Any]]:
     async def respond(request: Request) -> Any:
         names: dict[str, str] = {}
         try:
-            authorization = _authorization(request)
-            key = {"authorization": authorization} if authorization else {}
-            options: CallOptions = {"metadata": key | _trace(request)}
-            body = await _read_body(request)
-            cache = PromptCache(salt=_salt(authorization))
-            state = request.app.state
-            call = Call(
-                state.client, body, options, cache, request.path_params, request.query_params, state.known_tokens, names
-            )
+            call = await _call(request, names)
             result = await unless_gone(handler(call), request.receive)
             return result if isinstance(result, EventStream) else JSONResponse(result)
         except Problem as problem:
             return answer_of(problem)
+        except Refused as refused:
+            return answer_of(of_refused(refused))
         except RivuletError as error:
             return answer_of(of_error(error, names))
-        except ClientGone:
+        except (ClientGone, ClientDisconnect):
             return Response(status_code=499)
 
     return respond

@@ -6,12 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 from rivulet import Model, Part, Sample, TopLogprobs
-from rivulet.gateway import sampling, templates
-from rivulet.gateway.body import Body, shown
+from rivulet.gateway import sampling
+from rivulet.gateway.body import Body, encodable
 from rivulet.gateway.calls import Call, begun, checked
 from rivulet.gateway.problems import invalid
 from rivulet.gateway.replies import Piece, Reply, finish_reason, ids_of, logprob
 from rivulet.gateway.tokens import TokenTexts
+from rivulet.gateway.worker import shown
 
 _MOST_CHOICES = 128
 
@@ -72,14 +73,14 @@ def _logprobs(texts: TokenTexts, piece: Piece) -> list[dict[str, Any]]:
 def _content(name: str, value: Any) -> str:
     """A text, or the texts of an array of parts. Errors: Problem."""
     if isinstance(value, str):
-        return value
+        return encodable(name, value)
     if not isinstance(value, list):
         raise invalid(name, f"must be a string or an array of text parts; got {shown(value)}")
     texts = []
     for index, part in enumerate(value):
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise invalid(f"{name}[{index}]", f'only parts {{"type": "text", "text": "..."}} are supported; got {shown(part)}')
-        texts.append(part["text"])
+        texts.append(encodable(f"{name}[{index}].text", part["text"]))
     return "".join(texts)
 
 
@@ -101,17 +102,14 @@ def _messages(value: Any) -> list[dict[str, str]]:
     return found
 
 
-def _prompt(model: Model, messages: list[dict[str, str]]) -> str:
-    """Errors: Problem."""
+async def _prompt(call: Call, model: Model, messages: list[dict[str, str]]) -> str:
+    """Errors: Problem; worker.Refused."""
     if not model.chat_template:
         raise invalid(
             "model", f"{model.summary.name} has no chat template; use /v1/completions with a prompt of your own", "NO_CHAT_TEMPLATE"
         )
-    try:
-        special = {role: token.content for token in model.special_tokens for role in token.roles}
-        return templates.render(model.chat_template, messages, special)
-    except templates.TemplateError as error:
-        raise invalid("messages", f"the model's chat template: {error}", "CHAT_TEMPLATE_REFUSED") from None
+    special = {role: token.content for token in model.special_tokens for role in token.roles}
+    return await call.offload.render(model.chat_template, messages, special)
 
 
 def _refuse(body: Body) -> None:
@@ -148,7 +146,7 @@ async def create(call: Call) -> Any:
     _refuse(body)
     body.end()
     model = await call.client.model(name, **call.options)
-    prompt = _prompt(model, messages)
+    prompt = await _prompt(call, model, messages)
     options["add_special_tokens"] = False  # the template writes them out
     answer = checked(lambda: call.client.generate(prompt, **options), call.names)
     reply = Reply(ChatForm(call.token_texts(model) if wants_logprobs else None), name, [answer], samples, include_usage)

@@ -116,6 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         import uvicorn
 
         from rivulet.gateway import app
+        from rivulet.gateway.protocol import Protocol
+        from rivulet.gateway.remembered import GatewayClient
     except ImportError as error:
         _fail(_BAD_USAGE, f"{error.name} is not installed: pip install 'rivulet-client[gateway]'")
     try:
@@ -125,8 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     listener = _listen(given.listen)
     host, port = listener.getsockname()[:2]
 
-    async def connect() -> AsyncClient:
-        return AsyncClient(given.target, tls=tls)
+    async def connect() -> GatewayClient:
+        return GatewayClient(given.target, tls=tls)
 
     def ready() -> None:
         _log("listening", address=given.listen, port=port, target=given.target)
@@ -135,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     config = uvicorn.Config(
-        app.create(connect, ready), http="h11", ws="none", loop="asyncio", lifespan="on", log_level="warning", access_log=False,
+        app.create(connect, ready), http=Protocol, ws="none", loop="asyncio", lifespan="on", log_level="warning", access_log=False,
         server_header=False, timeout_graceful_shutdown=given.drain_seconds,
     )  # fmt: skip
     server = uvicorn.Server(config)

@@ -26,7 +26,7 @@ async def list_models(call: Call) -> Any:
 
 
 async def get_model(call: Call) -> Any:
-    model = await call.client.model(call.path["model"], **call.options)
+    model = await call.client.model_now(call.path["model"], **call.options)
     details: dict[str, Any] = {
         "content": _content(model), "max_tokens": model.limits.max_tokens, "weights_sha256": model.summary.weights_sha256,
         "numerics_id": model.numerics_id, "max_num_samples": model.limits.max_num_samples,

@@ -8,7 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.responses import JSONResponse, Response
+
 from rivulet.errors import Code, RivuletError
+from rivulet.gateway.worker import Refused
 
 _STATUSES = {
     Code.CANCELLED: 499, Code.INVALID_ARGUMENT: 400, Code.OUT_OF_RANGE: 400, Code.UNAUTHENTICATED: 401,
@@ -27,6 +30,14 @@ _NAMES = {
 }  # fmt: skip
 
 
+_MOST_CHARACTERS = 2000  # of a message, which may quote what was sent
+
+
+def _text(said: str) -> str:
+    """What UTF-8 can encode: names of parameters may hold halves of surrogate pairs, which JSON can spell out."""
+    return said[:_MOST_CHARACTERS].encode(errors="backslashreplace").decode()
+
+
 class Problem(Exception):
     """An answer that is an error. param: the parameter that is wrong, if one is. code: as `reason` of a RivuletError."""
 
@@ -35,14 +46,18 @@ class Problem(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = _text(message)
         self.code = code
-        self.param = param
+        self.param = None if param is None else _text(param)
         self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def answer_of(problem: Problem) -> Response:
+    return JSONResponse(problem.body(), problem.status, problem.headers)
 
 
 def renamed(path: str, names: Mapping[str, str]) -> str:
@@ -57,17 +72,24 @@ def renamed(path: str, names: Mapping[str, str]) -> str:
 
 def of_error(error: RivuletError, names: Mapping[str, str]) -> Problem:
     """The answer for an error of the server. `names`: parameters that this route calls otherwise."""
-    status = _STATUSES.get(error.code, 500)
+    status, code = _STATUSES.get(error.code, 500), error.reason or error.code.name
+    if error.code is Code.RESOURCE_EXHAUSTED and not error.reason and re.match(r"(?!CLIENT).*message larger than max", error.message):
+        # gRPC's own, of a server with a smaller --max-message-mib. To repeat it, as clients do after 429, is in vain.
+        status, code = 413, "MESSAGE_TOO_LARGE"
     headers = {}
     if error.retry_delay is not None:
         headers["retry-after"] = str(math.ceil(error.retry_delay))
         headers["retry-after-ms"] = str(math.ceil(error.retry_delay * 1000))
-    if error.request_id:
-        headers["x-request-id"] = error.request_id
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     param = renamed(error.field, names) if error.field else None
-    return Problem(status, error.message, error.reason or error.code.name, param, headers)
+    return Problem(status, error.message, code, param, headers)
+
+
+def of_refused(refused: Refused) -> Problem:
+    """The answer for what the worker refuses."""
+    said = f"{refused.param}: {refused.message}" if refused.param else refused.message
+    return Problem(413 if refused.code == "BODY_TOO_LARGE" else 400, said, refused.code, refused.param)
 
 
 def of_argument(error: Exception, names: Mapping[str, str]) -> Problem:

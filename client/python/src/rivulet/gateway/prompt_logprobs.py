@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,10 +26,9 @@ async def of_prompt(call: Call, model: Model, texts: TokenTexts, prompt: Prompt,
     if isinstance(prompt, str):
         reply = await call.client.tokenize(prompt, model=name, **call.options)
         ids: list[int] = reply.ids.tolist()
-        raw = prompt.encode()
-        offsets = [len(raw[:begin].decode("utf-8", "ignore")) for begin in reply.spans[:, 0].tolist()]
+        offsets = _characters(prompt, reply.spans[:, 0]).tolist()
     else:
-        ids = prompt
+        ids = list(prompt)
     unscored = min(len(ids), 0 if model.architecture.bos_token_id is not None else 1)
     values: list[float] = []
     likeliest: list[list[tuple[int, float]]] = []
@@ -34,17 +36,27 @@ async def of_prompt(call: Call, model: Model, texts: TokenTexts, prompt: Prompt,
         positions = range(len(ids) - unscored) if top else None
         score = await call.client.score(ids, model=name, logprobs=True, output_positions=positions, **call.options)
         values = [] if score.logprobs is None else score.logprobs.tolist()
-        likeliest = [] if score.outputs is None else [_likeliest(row, top) for row in score.outputs]
+        # Sorting a whole vocabulary at each position takes long, and numpy lets other threads run meanwhile.
+        rows: Sequence[NDArray[np.float32]] = [] if score.outputs is None else list(score.outputs)
+        likeliest = await asyncio.to_thread(lambda: [_likeliest(row, top) for row in rows])
     await texts.prepare([*ids, *(id for entry in likeliest for id, _ in entry)])
     if not isinstance(prompt, str):
-        lengths = [texts.length(id) for id in ids]
-        offsets = [sum(lengths[:index]) for index in range(len(ids))]
+        offsets = list(accumulate((texts.length(id) for id in ids[:-1]), initial=0)) if ids else []
     none: list[Any] = [None] * unscored
     return {
         "tokens": [texts.text(id) for id in ids], "token_logprobs": none + [logprob(value) for value in values],
         "top_logprobs": none + [{texts.text(id): logprob(value) for id, value in entry} for entry in likeliest] if top else None,
         "text_offset": offsets,
     }  # fmt: skip
+
+
+def _characters(text: str, begins: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many characters of a text end before each byte of its UTF-8 that is given."""
+    raw = np.frombuffer(text.encode(), np.uint8)
+    continues = (raw & 0xC0) == 0x80
+    starts: NDArray[np.int64] = np.append(0, np.cumsum(~continues))  # characters that begin before each byte
+    ended: NDArray[np.int64] = starts - np.append(continues, False)  # the last one may not have ended there
+    return np.take(ended, begins)
 
 
 def _likeliest(logits: NDArray[np.float32], count: int) -> list[tuple[int, float]]:

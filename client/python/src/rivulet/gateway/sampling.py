@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rivulet.gateway.body import Body, shown
+from rivulet.gateway.body import Body
 from rivulet.gateway.problems import invalid
+from rivulet.gateway.worker import shown
 
 # Rivulet's own, beside OpenAI's. The client checks their types, the server their ranges.
 _SAME = (

@@ -7,7 +7,7 @@ from typing import Any, Union
 
 from rivulet import AsyncSession, SessionInfo
 from rivulet.gateway import sampling
-from rivulet.gateway.body import one_prompt
+from rivulet.gateway.body import own_prompt
 from rivulet.gateway.calls import Call, begun, checked
 from rivulet.gateway.completions import DEFAULT_MAX_TOKENS, CompletionForm, take_logprobs
 from rivulet.gateway.problems import invalid
@@ -57,8 +57,7 @@ async def close_session(call: Call) -> Any:
 
 async def append(call: Call) -> Any:
     body = call.body
-    model, prompt, mark = _model(call), body.take("prompt"), body.text("mark")
-    given = one_prompt("prompt", [] if prompt is None else prompt)
+    model, given, mark = _model(call), own_prompt(body.take("prompt")), body.text("mark")
     body.end()
     session = await _session(call, model)
     await session.append(given, mark=mark, cache=call.cache, **call.options)
@@ -89,8 +88,7 @@ async def rewind(call: Call) -> Any:
 async def generate(call: Call) -> Any:
     """As a completion, without n, echo and several prompts."""
     body = call.body
-    name, prompt = _model(call), body.take("prompt")
-    given = one_prompt("prompt", [] if prompt is None else prompt)
+    name, given = _model(call), own_prompt(body.take("prompt"))
     stream, include_usage = sampling.take_stream(body)
     options = sampling.take(body)
     most = body.take("max_tokens")

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every HTTP request passes first, whatever its route: it gets an id, and it must be clear where its body ends."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from rivulet.gateway.problems import Problem, answer_of
+
+_ID_HEADER = b"x-request-id"
+_ID = re.compile(rb"[!#-+\-.-\[\]-~]{1,128}")  # what the server takes for one: visible ASCII without " \ and ,
+
+
+def _id_of(headers: list[tuple[bytes, bytes]]) -> bytes:
+    """The id that the client gave, or a new one where it gave none, two, or what is none."""
+    given = [value for name, value in headers if name == _ID_HEADER]
+    return given[0] if len(given) == 1 and _ID.fullmatch(given[0]) else str(uuid.uuid4()).encode()
+
+
+_AMBIGUOUS = Problem(400, "the headers Content-Length and Transfer-Encoding must not be given together", "INVALID_HEADERS")
+_MOST_DISCARDED = 64 << 20  # bytes of a body
+
+
+def _is_bounded(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether what is left of a body is read and thrown away after an answer that comes before its end. A client that writes all of
+    its body before it reads would not see the answer on a connection that is closed."""
+    return b"transfer-encoding" not in headers and int(headers.get(b"content-length", b"0")) <= _MOST_DISCARDED  # h11 has checked it
+
+
+class Edge:
+    """Around an ASGI application, which finds the id as `request.state.request_id`: that of the request's calls to the server, and
+    the header x-request-id of its answer."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        id, headers = _id_of(scope["headers"]), dict(scope["headers"])
+        scope.setdefault("state", {})["request_id"] = id.decode()
+        own = [(_ID_HEADER, id)]
+        closing = [] if _is_bounded(headers) else [(b"connection", b"close")]
+
+        async def take() -> Any:
+            message = await receive()
+            if not message.get("more_body", False):
+                closing.clear()
+            return message
+
+        async def tell(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *own, *closing]}
+            await send(message)
+
+        # RFC 9112, 6.3: h11 reads such a body by one of the two, whoever forwarded it may have by the other.
+        ambiguous = b"content-length" in headers and b"transfer-encoding" in headers
+        await (answer_of(_AMBIGUOUS) if ambiguous else self._app)(scope, take, tell)

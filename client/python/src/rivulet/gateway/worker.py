@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work on what strangers send: bodies are parsed and held against limits, chat templates are rendered. As a program it takes jobs
+from stdin, one after another, and may be killed at any time (offload.py). It imports nothing else of rivulet, so that it starts in
+0.1 s and needs 20 MiB."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import pickle
+import resource
+import signal
+import struct
+import sys
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+# Of a job and of its answer: a letter, and how many bytes follow.
+HEAD = struct.Struct("!cQ")
+PARSE, RENDER = b"p", b"r"  # a body; the pickle of render()'s arguments
+VALUE, REFUSED = b"v", b"e"  # the pickle of parse()'s result or the text of render(); code, param and message as JSON
+
+MOST_PROMPTS = 64
+MOST_IDS = 1 << 20  # of all prompts together
+MOST_NAMES = 256  # parameters of a body
+MOST_VALUES = 1 << 16  # members of arrays and objects within a parameter that is no prompt
+MOST_RENDERED = 64 << 20  # bytes of UTF-8
+# Entries of a parameter; the codes are those of the server, where it has one.
+_MOST_ENTRIES = {
+    "messages": (4096, "INVALID_PARAMETER"), "logit_bias": (4096, "INVALID_PARAMETER"), "stop": (16, "TOO_MANY_STOP_STRINGS"),
+    "stop_token_ids": (64, "TOO_MANY_STOP_TOKENS"),
+}  # fmt: skip
+
+_SECONDS = 1  # of computing that one job may take
+_MEMORY = 512 << 20  # of the process's address space
+
+
+class Refused(Exception):
+    """What was sent is not accepted. code, param, message: as of a Problem."""
+
+    def __init__(self, code: str, param: str | None, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.param = param
+        self.message = message
+
+
+def shown(value: Any) -> str:
+    """A value for an error message, shortened."""
+    text = json.dumps(value[:80]) if isinstance(value, str) else ""
+    for piece in () if text else json.JSONEncoder(default=list).iterencode(value):
+        text += piece
+        if len(text) > 80:
+            break
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
+def _holds_more(value: Any, most: int) -> bool:
+    """Whether there are more than `most` members in the arrays and objects of a value."""
+    left, held = [value], 0
+    while left:
+        one = left.pop()
+        if isinstance(one, (list, dict)):
+            held += len(one)
+            if held > most:
+                return True
+            left.extend(one.values() if isinstance(one, dict) else one)
+    return False
+
+
+def _ids(name: str, value: list[Any]) -> array[int]:
+    """Errors: Refused."""
+    if set(map(type, value)) <= {int} and min(value, default=0) >= 0 and max(value, default=0) < 2**31:
+        return array("i", value)
+    for index, token in enumerate(value):
+        if type(token) is not int or not 0 <= token < 2**31:
+            raise Refused("INVALID_PARAMETER", f"{name}[{index}]", f"must be a token id; got {shown(token)}")
+    raise AssertionError("a list without a bad entry was not accepted")
+
+
+def _prompt(value: Any) -> Any:
+    """The parameter `prompt` with its token ids as arrays: one prompt or several. Errors: Refused."""
+    if not isinstance(value, list):
+        return value
+    several = bool(value) and isinstance(value[0], (str, list))
+    if several and len(value) > MOST_PROMPTS:
+        raise Refused("INVALID_PARAMETER", "prompt", f"must be at most {MOST_PROMPTS} prompts; got {len(value)}")
+    lists = [one for one in value if isinstance(one, list)] if several else [value]
+    if (given := sum(map(len, lists))) > MOST_IDS:
+        raise Refused("INVALID_PARAMETER", "prompt", f"must be at most {MOST_IDS} token ids; got {given}")
+    if not several:
+        return _ids("prompt", value)
+    return [_ids(f"prompt[{index}]", one) if isinstance(one, list) else one for index, one in enumerate(value)]
+
+
+def _limited(name: str, value: Any) -> Any:
+    """A parameter that is small enough to be worked on. Errors: Refused."""
+    if name == "prompt":
+        value = _prompt(value)
+    most, code = _MOST_ENTRIES.get(name, (MOST_VALUES, "INVALID_PARAMETER"))
+    if isinstance(value, (list, dict)) and len(value) > most:
+        raise Refused(code, name, f"must have at most {most} entries; got {len(value)}")
+    if _holds_more(value, MOST_VALUES):
+        raise Refused("INVALID_PARAMETER", name, f"must hold at most {MOST_VALUES} values in all")
+    return value
+
+
+def parse(raw: bytes | bytearray) -> dict[str, Any]:
+    """The parameters of a body; `prompt` has token ids as arrays of int32. Errors: Refused."""
+    try:
+        value = json.loads(raw or b"{}", parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise Refused("INVALID_JSON", None, f"the body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Refused("INVALID_JSON", None, f"the body must be a JSON object; got {shown(value)}")
+    if len(value) > MOST_NAMES:
+        raise Refused("INVALID_JSON", None, f"the body must have at most {MOST_NAMES} parameters; got {len(value)}")
+    return {name: _limited(name, one) for name, one in value.items()}
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return time.strftime(form)
+
+
+def _to_json(value: Any, **options: Any) -> str:
+    """Jinja's own filter escapes for HTML, which a prompt is not."""
+    return json.dumps(value, ensure_ascii=False, **options)
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(template: str) -> jinja2.Template:
+    """The settings and functions that templates of published models expect."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment.from_string(template)
+
+
+def render(template: str, messages: Sequence[Mapping[str, Any]], special_tokens: Mapping[str, str]) -> bytes:
+    """The prompt of a conversation that the model is to continue, as UTF-8. special_tokens: texts by role ("bos_token").
+    Errors: Refused; MemoryError."""
+    found = bytearray()
+    try:
+        for piece in _compiled(template).generate(messages=messages, add_generation_prompt=True, **special_tokens):
+            found += piece.encode()
+            if len(found) > MOST_RENDERED:
+                raise Refused("CHAT_TEMPLATE_TOO_HARD", "messages", f"the model's chat template writes more than {MOST_RENDERED} bytes")
+    except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+        said = str(error) or type(error).__name__
+        raise Refused("CHAT_TEMPLATE_REFUSED", "messages", f"the model's chat template: {said[:1000]}") from error
+    return bytes(found)
+
+
+def _done(kind: bytes, job: bytes) -> tuple[bytes, bytes]:
+    """The letter and the bytes of a job's answer."""
+    try:
+        return VALUE, pickle.dumps(parse(job)) if kind == PARSE else render(*pickle.loads(job))
+    except Refused as refused:
+        error = (refused.code, refused.param, refused.message)
+    except MemoryError:
+        error = too_hard(kind, f"more than {_MEMORY >> 20} MiB of memory")
+    return REFUSED, json.dumps(error).encode()
+
+
+def too_hard(kind: bytes, what: str) -> tuple[str, str | None, str]:
+    """Code, param and message for a job that took too much."""
+    if kind == PARSE:
+        return "BODY_TOO_LARGE", None, f"parsing the body takes {what}"
+    return "CHAT_TEMPLATE_TOO_HARD", "messages", f"rendering the model's chat template takes {what}"
+
+
+TOO_LONG = f"more than {_SECONDS} s"
+
+
+def main(jobs: BinaryIO, answers: BinaryIO) -> None:
+    """Until `jobs` ends. A job that computes for too long ends the process with SIGPROF, wherever it is."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the gateway's own, which then ends `jobs`
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    gc.freeze()
+    gc.disable()  # it would look at the millions of values of a body again and again while they are made
+    while head := jobs.read(HEAD.size):
+        kind, size = HEAD.unpack(head)
+        job = jobs.read(size)
+        signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+        letter, answer = _done(kind, job)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        answers.write(HEAD.pack(letter, len(answer)) + answer)
+        answers.flush()
+        gc.collect()
+
+
+if __name__ == "__main__":
+    main(sys.stdin.buffer, sys.stdout.buffer)
