@@ -4,9 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
-#include "tests/bench/rwkv7_shape.h"
+#include "tests/bench/family_shape.h"
 #include "tests/support/cuda_patience.h"
 #include "tests/support/paths.h"
 #include "tests/support/random_model.h"
@@ -15,17 +16,6 @@ namespace rivulet::bench {
 namespace {
 
 constexpr int kSkipped = 77;
-
-[[noreturn]] void Fail(const std::string& what, int code) {
-  std::fprintf(stderr, "%s\n", what.c_str());
-  std::exit(code);
-}
-
-// The value of `flag` ("--name=") where `argument` sets it.
-const char* Value(const char* argument, const char* flag) {
-  const size_t length = std::strlen(flag);
-  return std::strncmp(argument, flag, length) == 0 ? argument + length : nullptr;
-}
 
 CudaPlan PlanOf(const std::string& name) {
   if (name == "latency") return CudaPlan::kLatency;
@@ -42,29 +32,30 @@ CudaProductChoice ProductsOf(const std::string& name) {
 }
 
 bool Apply(const char* argument, Choice* choice) {
-  if (const char* value = Value(argument, "--backend=")) {
+  if (const char* value = FlagValue(argument, "--backend=")) {
     choice->cuda = std::strcmp(value, "cuda") == 0;
     if (!choice->cuda && std::strcmp(value, "cpu") != 0) Fail("--backend=cpu|cuda", 2);
-  } else if (const char* precision = Value(argument, "--precision=")) {
+  } else if (const char* precision = FlagValue(argument, "--precision=")) {
     const bool full = std::strcmp(precision, "float32") == 0;
     if (!full && std::strcmp(precision, "default") != 0) Fail("--precision=default|float32", 2);
     choice->precision = full ? CudaPrecision::kFloat32 : CudaPrecision::kDefault;
-  } else if (const char* plan = Value(argument, "--plan=")) {
+  } else if (const char* plan = FlagValue(argument, "--plan=")) {
     choice->plan = PlanOf(plan);
-  } else if (const char* kind = Value(argument, "--products=")) {
+  } else if (const char* kind = FlagValue(argument, "--products=")) {
     choice->products = ProductsOf(kind);
-  } else if (const char* rows = Value(argument, "--latency-rows=")) {
+  } else if (const char* graphs = FlagValue(argument, "--graphs=")) {
+    choice->graphs = std::strcmp(graphs, "on") == 0;
+    if (!choice->graphs && std::strcmp(graphs, "off") != 0) Fail("--graphs=on|off", 2);
+  } else if (const char* rows = FlagValue(argument, "--latency-rows=")) {
     choice->latency_rows = std::atoi(rows);
-  } else if (const char* device = Value(argument, "--device=")) {
+  } else if (const char* device = FlagValue(argument, "--device=")) {
     choice->device = std::atoi(device);
-  } else if (const char* rate = Value(argument, "--copy-gb-per-s=")) {
+  } else if (const char* rate = FlagValue(argument, "--copy-gb-per-s=")) {
     choice->copy_gb_per_s = std::atof(rate);
-  } else if (const char* rate_of = Value(argument, "--matrix-tflop-per-s=")) {
+  } else if (const char* rate_of = FlagValue(argument, "--matrix-tflop-per-s=")) {
     choice->matrix_tflop_per_s = std::atof(rate_of);
-  } else if (const char* models = Value(argument, "--models=")) {
+  } else if (const char* models = FlagValue(argument, "--models=")) {
     choice->models = models;
-  } else if (const char* model = Value(argument, "--model=")) {
-    choice->model = model;
   } else {
     return false;
   }
@@ -106,15 +97,25 @@ ModelConfig Language110M() {
 
 }  // namespace
 
-Choice ParseChoice(int* argc, char** argv) {
+void Fail(const std::string& what, int code) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::exit(code);
+}
+
+const char* FlagValue(const char* argument, const char* flag) {
+  const size_t length = std::strlen(flag);
+  return std::strncmp(argument, flag, length) == 0 ? argument + length : nullptr;
+}
+
+Choice ParseChoice(int* argc, char** argv, const std::function<bool(const char* argument)>& own) {
   Choice choice;
   choice.models = SourcePath("model/zoo");
   int kept = 1;
   for (int i = 1; i < *argc; ++i) {
-    if (!Apply(argv[i], &choice)) argv[kept++] = argv[i];
+    const bool taken = Apply(argv[i], &choice) || (own != nullptr && own(argv[i]));
+    if (!taken) argv[kept++] = argv[i];
   }
   *argc = kept;
-  if (choice.cuda && !choice.model.empty()) Fail("--model measures the CPU: not --backend=cuda", 2);
   return choice;
 }
 
@@ -129,6 +130,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.device = choice.device;
     options.plan = choice.plan;
     options.products = choice.products;
+    options.graphs = choice.graphs;
     options.latency_rows = choice.latency_rows;
     options.patience = testing::Patience();
     backend = CreateCudaBackend(std::move(model), options);
@@ -144,39 +146,37 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
 
 namespace {
 
-// Null: no such shape.
-const Rwkv7Shape* FindRwkv7(const std::string& name) {
-  static const std::pair<std::string, Rwkv7Shape> kShapes[] = {
-      {"rwkv7-0.4b", {.hidden = 1024, .layers = 24}},
-      {"rwkv7-1.5b",
-       {.hidden = 2048, .layers = 24, .decay = 96, .rate = 96, .value = 64, .gate = 256}}};
-  for (const auto& [known, shape] : kShapes) {
-    if (known == name) return &shape;
+// Writes a model of that name with random weights; false: there is none.
+absl::StatusOr<bool> WriteShape(const std::string& name, const std::string& directory) {
+  absl::Status written;
+  if (name == "cifar-10" || name == "110m") {
+    ModelConfig config = name == "110m" ? Language110M() : Cifar10();
+    config.name = name;
+    written = testing::WriteRandomModel(directory, config, 1, DType::kF16);
+  } else if (name == "rwkv7-0.4b") {
+    written = WriteRwkv7(directory, {.hidden = 1024, .layers = 24});
+  } else if (name == "rwkv7-1.5b") {
+    written = WriteRwkv7(
+        directory,
+        {.hidden = 2048, .layers = 24, .decay = 96, .rate = 96, .value = 64, .gate = 256});
+  } else if (name == "mamba2-130m") {
+    written = WriteMamba2(directory, {.hidden = 768, .layers = 24});
+  } else {
+    return false;
   }
-  return nullptr;
+  if (!written.ok()) return written;
+  return true;
 }
 
 }  // namespace
 
-std::shared_ptr<const Model> LoadShape(const Choice& choice, const std::string& name) {
+std::shared_ptr<const Model> LoadModel(const Choice& choice, const std::string& name) {
   testing::TempDir directory;
-  std::string path = choice.models + "/" + name;
-  if (name == "cifar-10" || name == "110m") {
-    ModelConfig config = name == "110m" ? Language110M() : Cifar10();
-    config.name = name;
-    path = directory.path();
-    const absl::Status written = testing::WriteRandomModel(path, config, 1, DType::kF16);
-    if (!written.ok()) Fail(written.ToString(), 1);
-  } else if (const Rwkv7Shape* const shape = FindRwkv7(name)) {
-    path = directory.path();
-    const absl::Status written = WriteRwkv7(path, *shape);
-    if (!written.ok()) Fail(written.ToString(), 1);
-  }
-  return LoadDirectory(path);
-}
-
-std::shared_ptr<const Model> LoadDirectory(const std::string& path) {
-  auto model = Model::Load(path);
+  const absl::StatusOr<bool> made = WriteShape(name, directory.path());
+  if (!made.ok()) Fail(made.status().ToString(), 1);
+  const std::string bundled = choice.models + "/" + name;
+  const bool known = std::filesystem::is_directory(bundled);
+  auto model = Model::Load(*made ? directory.path() : known ? bundled : name);
   if (!model.ok()) Fail(model.status().ToString(), 1);
   return *std::move(model);
 }

@@ -2,6 +2,7 @@
 // What a benchmark measures: one backend, chosen on the command line, and models of known shapes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,27 +18,34 @@ struct Choice {
   CudaPrecision precision = CudaPrecision::kDefault;      // --precision=default|float32, of CUDA
   CudaPlan plan = CudaPlan::kAuto;                        // --plan=auto|latency|throughput
   CudaProductChoice products = CudaProductChoice::kAuto;  // --products=auto|cublaslt|own
+  bool graphs = true;                                     // --graphs=on|off, of CUDA
   int latency_rows = 8;                                   // --latency-rows=N, of CUDA
   int device = 0;                                         // --device=N
   double copy_gb_per_s = 0;  // --copy-gb-per-s=X: the limit of memory, measured on the same device
   double matrix_tflop_per_s = 0;  // --matrix-tflop-per-s=X: the limit of products, likewise
   std::string models;             // --models=DIR: the bundled models
-  std::string model;              // --model=DIR: measure this model alone, on the CPU
 };
 
-// Takes our flags out of the command line; ends the program where one is wrong.
-Choice ParseChoice(int* argc, char** argv);
+// Takes our flags out of the command line; ends the program where one is wrong. `own`: takes those
+// that the program has besides; returns whether an argument is one.
+Choice ParseChoice(int* argc, char** argv,
+                   const std::function<bool(const char* argument)>& own = nullptr);
+
+// Prints `what` and ends the program.
+[[noreturn]] void Fail(const std::string& what, int code);
+// What `argument` sets `flag` ("--name=") to; null where it is another.
+const char* FlagValue(const char* argument, const char* flag);
 
 // `threads` concerns the CPU alone. Ends the program where the backend cannot be made; with exit
 // code 77 where it is absent.
 std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const Model> model,
                                     int num_slots, WeightPrecision weights, int threads);
 
-// "mnist-linear" and "shakespeare-rfa" are the bundled models; "cifar-10" (16 layers, hidden 256,
-// 3072 positions), "110m" (12 layers, hidden 768, 12 heads x 64), "rwkv7-0.4b" (24 layers, hidden
-// 1024) and "rwkv7-1.5b" (24 layers, hidden 2048) have random weights in F16.
-std::shared_ptr<const Model> LoadShape(const Choice& choice, const std::string& name);
-// Ends the program where the directory is no model.
-std::shared_ptr<const Model> LoadDirectory(const std::string& path);
+// "cifar-10" (16 layers, hidden 256, 3072 positions), "110m" (12 layers, hidden 768, 12 heads x
+// 64), "rwkv7-0.4b" (24 layers, hidden 1024), "rwkv7-1.5b" (24 layers, hidden 2048) and
+// "mamba2-130m" (24 layers, hidden 768) have random weights in F16. Any other name is a
+// directory: one of --models, such as "mnist-linear" and "shakespeare-rfa", or a path. Ends the
+// program where it is no model.
+std::shared_ptr<const Model> LoadModel(const Choice& choice, const std::string& name);
 
 }  // namespace rivulet::bench

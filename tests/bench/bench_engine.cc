@@ -49,7 +49,7 @@ class EndlessSession : public ReplyListener {
 
 void BM_Engine(benchmark::State& state, const bench::Choice& choice, WeightPrecision precision) {
   const int rows = int(state.range(0)), threads = choice.cuda ? 0 : int(state.range(1));
-  auto model = bench::LoadShape(choice, "mnist-linear");
+  auto model = bench::LoadModel(choice, "mnist-linear");
   std::atomic<int64_t> tokens{0};
   std::vector<std::unique_ptr<EndlessSession>> sessions;
   EngineOptions options;

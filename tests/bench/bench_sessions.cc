@@ -72,7 +72,7 @@ double ResidentBytes() {
 }
 
 std::unique_ptr<Engine> NewEngine(const bench::Choice& choice, int slots, EngineOptions options) {
-  const auto model = bench::LoadShape(choice, "mnist-linear");
+  const auto model = bench::LoadModel(choice, "mnist-linear");
   return Engine::Create(model, bench::NewBackend(choice, model, slots, WeightPrecision::kAuto, 1),
                         options);
 }

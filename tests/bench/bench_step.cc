@@ -2,36 +2,51 @@
 // Steps and prefill of a backend (--backend=cpu|cuda, backend_choice.h). On the CPU beside the
 // limits that they are measured against: the model's matrix products alone, with the same kernel
 // and threads, and memory that is read, or read and written, by as many threads.
+//
+// Flags of its own, with --model:
+//   --model=NAME|DIR  this model alone (LoadModel of backend_choice.h)
+//   --rows=1,32       of its steps
+//   --prompt=N        tokens of its prompt, 0: none; by default 512
+//   --sessions=1      CUDA: that each get the prompt
+//   --runs=N          measured runs; by default 200, with more than 64 rows 40; 10 of a prompt
+//   --profile         CUDA: one run of one step for each of --rows, which alone a profiler sees
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
+#include <cstddef>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "kernels/gemm.h"
 #include "model/cpu/block_weights.h"
 #include "model/cpu/cpu_weights.h"
 #include "model/cpu/thread_team.h"
 #include "tests/bench/backend_choice.h"
+#include "tests/bench/profiler.h"
 
 namespace rivulet {
 namespace {
 
 using bench::Choice;
-using bench::LoadShape;
+using bench::LoadModel;
 using bench::NewBackend;
 
-// The model as the other functions here load it: --model, or one of the known shapes.
-std::shared_ptr<const Model> Load(const Choice& choice, const std::string& name) {
-  return choice.model.empty() ? LoadShape(choice, name) : bench::LoadDirectory(choice.model);
-}
+struct Figures {
+  std::string model;  // empty: the CPU's list
+  std::vector<int> rows = {1, 32}, sessions = {1};
+  int prompt = 512;
+  int runs = 0;  // 0: by rows
+  bool profile = false;
+};
 
 // The matrices that a token row is multiplied with, and what holds them.
 struct Products {
@@ -80,13 +95,55 @@ Products LoadProducts(const Model& model, WeightPrecision precision) {
   return products;
 }
 
+// What a process measures. Google Benchmark calls a function up to four times, for every number of
+// rows anew; models, packed products and backends are made once.
+class Subjects {
+ public:
+  // `slots`: of every backend.
+  Subjects(Choice choice, int slots) : choice_(std::move(choice)), slots_(slots) {}
+
+  const Choice& choice() const { return choice_; }
+
+  std::shared_ptr<const Model> model(const std::string& name) {
+    std::shared_ptr<const Model>& model = models_[name];
+    if (model == nullptr) model = LoadModel(choice_, name);
+    return model;
+  }
+
+  // `threads` concerns the CPU alone.
+  Backend* backend(const std::string& name, WeightPrecision precision, int threads) {
+    std::unique_ptr<Backend>& backend = backends_[{name, precision, threads}];
+    if (backend == nullptr) backend = NewBackend(choice_, model(name), slots_, precision, threads);
+    return backend.get();
+  }
+
+  const Products& products(const std::string& name, WeightPrecision precision) {
+    const auto [at, added] = products_.try_emplace({name, precision});
+    if (added) at->second = LoadProducts(*model(name), precision);
+    return at->second;
+  }
+
+ private:
+  const Choice choice_;
+  const int slots_;
+  std::map<std::string, std::shared_ptr<const Model>> models_;
+  std::map<std::tuple<std::string, WeightPrecision, int>, std::unique_ptr<Backend>> backends_;
+  std::map<std::pair<std::string, WeightPrecision>, Products> products_;
+};
+
+// The backend that a benchmark asks for. On the CPU the threads are its argument `threads_at`.
+Backend* BackendOf(Subjects* subjects, const std::string& name, WeightPrecision precision,
+                   const benchmark::State& state, size_t threads_at) {
+  return subjects->backend(name, precision,
+                           subjects->choice().cuda ? 0 : int(state.range(threads_at)));
+}
+
 // All matrix products of one step, columns split over the threads, a barrier after each. Counter
 // "bytes": of the matrices, each read once a step or more often.
-void BM_MatrixProducts(benchmark::State& state, const Choice& choice, const std::string& name,
+void BM_MatrixProducts(benchmark::State& state, Subjects* subjects, const std::string& name,
                        WeightPrecision precision) {
-  const auto model = Load(choice, name);
   const int rows = int(state.range(0)), threads = int(state.range(1));
-  const Products products = LoadProducts(*model, precision);
+  const Products& products = subjects->products(name, precision);
   std::vector<float> x(size_t(rows) * products.widest, 0.5f), y(size_t(rows) * products.widest);
   ThreadTeam team(threads);
   SpinBarrier barrier(threads);
@@ -152,23 +209,53 @@ void BM_UpdateMemory(benchmark::State& state) {
   });
 }
 
-// Sessions 1..rows of a backend, generating for ever, in runs of the length that it prefers.
+void Require(const absl::Status& status) {
+  if (!status.ok()) bench::Fail(status.ToString(), 1);
+}
+
+// Submits a run and waits for its records.
+void Complete(Backend* backend, const Run& run, std::vector<Record>* records) {
+  Require(backend->Submit(run));
+  while (true) {
+    const absl::StatusOr<bool> complete = backend->Poll(records);
+    Require(complete.status());
+    if (*complete) return;
+  }
+}
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Slots 1..sessions, without a token.
+void Begin(Backend* backend, int sessions) {
+  std::vector<Slot> slots;
+  for (Slot slot = 1; slot <= sessions; ++slot) slots.push_back(slot);
+  Require(backend->ZeroSlots(slots));
+}
+
+// Sessions 1..rows of a backend, generating for ever, in runs of `steps`.
 class Generation {
  public:
-  Generation(Backend* backend, const ModelConfig& config, int rows)
+  Generation(Backend* backend, const ModelConfig& config, int rows, int steps)
       : backend_(backend),
         length_(config.max_tokens().value_or(1 << 20)),
         tokens_(size_t(rows), config.bos_token_id.value_or(0)) {
     run_.rows.resize(size_t(rows));
-    run_.num_steps = backend->limits().preferred_steps;
+    run_.num_steps = steps;
+    Begin(backend, rows);
     for (int i = 0; i < rows; ++i) {
       SlotSampler sampler;
       sampler.params.seed = uint64_t(i);
       Require(backend->SetSampler(i + 1, sampler));
     }
   }
-
-  int steps() const { return run_.num_steps; }
 
   void Run() {
     if (position_ + run_.num_steps > length_) position_ = 0;
@@ -180,21 +267,10 @@ class Generation {
       row.sample = true;
       row.max_samples = run_.num_steps;
     }
-    Require(backend_->Submit(run_));
     records_.clear();
-    while (true) {
-      const absl::StatusOr<bool> complete = backend_->Poll(&records_);
-      Require(complete.status());
-      if (*complete) break;
-    }
+    Complete(backend_, run_, &records_);
     for (const Record& record : records_) tokens_[size_t(record.row)] = record.token;
     position_ += run_.num_steps;
-  }
-
-  static void Require(const absl::Status& status) {
-    if (status.ok()) return;
-    fprintf(stderr, "%s\n", status.ToString().c_str());
-    exit(1);
   }
 
  private:
@@ -206,35 +282,55 @@ class Generation {
   int64_t position_ = 0;
 };
 
-// Decode steps of `rows` sessions, sampling included. Counters: us a step; GB/s of weights and
-// states, each state read and written once a step; and, where the copy rate of the device is known,
-// the share of it.
-void BM_Step(benchmark::State& state, const Choice& choice, const std::string& name,
+// The first touch of a slot takes its pages, and a device that was idle raises its clocks.
+void WarmUp(Generation* generation) {
+  constexpr double kSeconds = 0.2;
+  const double begin = Seconds();
+  for (int i = 0; i < 3 || Seconds() - begin < kSeconds; ++i) generation->Run();
+}
+
+// Decode steps of `rows` sessions, sampling included, in runs of the length that the backend
+// prefers. Counters, of the median run: us a step; GB/s of weights and states, each state read and
+// written once a step; and, where the copy rate of the device is known, the share of it.
+void BM_Step(benchmark::State& state, Subjects* subjects, const std::string& name,
              WeightPrecision precision) {
-  const auto model = Load(choice, name);
-  const int rows = int(state.range(0)), threads = choice.cuda ? 0 : int(state.range(1));
-  auto backend = NewBackend(choice, model, rows, precision, threads);
-  Generation generation(backend.get(), model->config(), rows);
-  for (int i = 0; i < 3; ++i) generation.Run();  // the first touch of a slot takes its pages
-  const auto begin = std::chrono::steady_clock::now();
-  for (auto _ : state) generation.Run();
-  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
-  const double step = time.count() / (double(state.iterations()) * generation.steps());
+  const int rows = int(state.range(0));
+  Backend* const backend = BackendOf(subjects, name, precision, state, 1);
   const BackendLimits& limits = backend->limits();
-  state.SetLabel(limits.products);
+  const int steps = limits.preferred_steps;
+  Generation generation(backend, subjects->model(name)->config(), rows, steps);
+  WarmUp(&generation);
+  std::vector<double> times;
+  for (auto _ : state) {
+    const double begin = Seconds();
+    generation.Run();
+    times.push_back(Seconds() - begin);
+  }
+  const double step = Median(std::move(times)) / steps;
+  if (subjects->choice().cuda) state.SetLabel(absl::StrCat(limits.plan, "; ", limits.products));
   const double bytes =
       double(limits.weight_bytes) + 2.0 * double(rows) * double(limits.bytes_per_slot);
   state.counters["tok/s"] = rows / step;
   state.counters["us/step"] = step * 1e6;
   state.counters["GB/s"] = bytes / step / 1e9;
   state.counters["state_bytes"] = double(limits.bytes_per_slot);
-  if (choice.copy_gb_per_s > 0) {
-    state.counters["share"] = bytes / step / 1e9 / choice.copy_gb_per_s;
-  }
+  const double copy_rate = subjects->choice().copy_gb_per_s;
+  if (copy_rate > 0) state.counters["share"] = bytes / step / 1e9 / copy_rate;
+}
+
+// One step of `rows` sessions for a profiler, which sees nothing else.
+void BM_ProfiledStep(benchmark::State& state, Subjects* subjects, const std::string& name,
+                     WeightPrecision precision) {
+  Backend* const backend = BackendOf(subjects, name, precision, state, 1);
+  Generation generation(backend, subjects->model(name)->config(), int(state.range(0)), 1);
+  WarmUp(&generation);
+  bench::SetProfiling(true);
+  for (auto _ : state) generation.Run();
+  bench::SetProfiling(false);
 }
 
 // Multiplications and additions of one token's matrix products in the layers; head and attention
-// come on top and are not counted.
+// come on top and are not counted. Of linear transformers.
 double FlopAToken(const ModelConfig& c) {
   const double gates = c.gate == Gate::kRfa ? c.num_heads : 0;
   const double qkv = double(c.num_heads) * (2.0 * c.key_dim + c.value_dim) + gates;
@@ -244,52 +340,49 @@ double FlopAToken(const ModelConfig& c) {
 }
 
 // Feeding a prompt of `length` tokens to each of `sessions`, at most `chunk` tokens of each a run,
-// and as many as the backend takes. Counters: TFLOP/s of matrix products and, where the rate of the
-// device is known, the share of it.
-void BM_Prefill(benchmark::State& state, const Choice& choice, const std::string& name, int length,
+// and as many as the backend takes. Counters: tok/s; on a GPU, of linear transformers, TFLOP/s of
+// matrix products and, where the rate of the device is known, the share of it.
+void BM_Prefill(benchmark::State& state, Subjects* subjects, const std::string& name, int length,
                 int chunk, WeightPrecision precision) {
-  const auto model = Load(choice, name);
+  const Choice& choice = subjects->choice();
   const int sessions = choice.cuda ? int(state.range(0)) : 1;
-  auto backend =
-      NewBackend(choice, model, sessions, precision, choice.cuda ? 0 : int(state.range(0)));
+  Backend* const backend = BackendOf(subjects, name, precision, state, 0);
   const std::vector<int32_t> tokens(size_t(length), 7);
-  std::vector<Slot> slots;
-  for (Slot slot = 1; slot <= sessions; ++slot) slots.push_back(slot);
   std::vector<Record> records;
   const size_t at_once = std::min(size_t(chunk), size_t(backend->limits().max_tokens / sessions));
-  const auto begin = std::chrono::steady_clock::now();
-  for (auto _ : state) {
-    Generation::Require(backend->ZeroSlots(slots));
+  const auto feed = [&] {
+    Begin(backend, sessions);
     for (size_t at = 0; at < tokens.size(); at += at_once) {
       Run run;
-      for (const Slot slot : slots) {
+      for (Slot slot = 1; slot <= sessions; ++slot) {
         RunRow row;
         row.slot = slot;
         row.position = int64_t(at);
         row.tokens = std::span(tokens).subspan(at, std::min(at_once, tokens.size() - at));
         run.rows.push_back(row);
       }
-      Generation::Require(backend->Submit(run));
-      while (!*backend->Poll(&records)) {
-      }
+      Complete(backend, run, &records);
     }
-  }
-  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  };
+  feed();
+  const double begin = Seconds();
+  for (auto _ : state) feed();
+  const double time = Seconds() - begin;
   state.SetLabel(backend->limits().products);
-  const double rate = double(state.iterations()) * double(length) * double(sessions) / time.count();
+  const double rate = double(state.iterations()) * double(length) * double(sessions) / time;
   state.counters["tok/s"] = rate;
-  if (!choice.cuda) return;
-  const double tflop = rate * FlopAToken(model->config()) / 1e12;
+  const ModelConfig& config = subjects->model(name)->config();
+  if (!choice.cuda || config.blocks != nullptr) return;
+  const double tflop = rate * FlopAToken(config) / 1e12;
   state.counters["TFLOP/s"] = tflop;
   if (choice.matrix_tflop_per_s > 0) state.counters["share"] = tflop / choice.matrix_tflop_per_s;
 }
 
 // From the submission of a prompt of `length` tokens to the token drawn after it.
-void BM_FirstToken(benchmark::State& state, const Choice& choice, int length) {
-  const auto model = Load(choice, "");
-  auto backend = NewBackend(choice, model, 1, WeightPrecision::kAuto, int(state.range(0)));
+void BM_FirstToken(benchmark::State& state, Subjects* subjects, const std::string& name,
+                   int length) {
+  Backend* const backend = BackendOf(subjects, name, WeightPrecision::kAuto, state, 0);
   const std::vector<int32_t> tokens(size_t(length), 7);
-  const Slot slots[] = {1};
   rivulet::Run run;
   run.rows.resize(1);
   run.rows[0].slot = 1;
@@ -299,13 +392,11 @@ void BM_FirstToken(benchmark::State& state, const Choice& choice, int length) {
   std::vector<Record> records;
   for (auto _ : state) {
     state.PauseTiming();
-    Generation::Require(backend->ZeroSlots(slots));
-    Generation::Require(backend->SetSampler(1, SlotSampler()));
+    Begin(backend, 1);
+    Require(backend->SetSampler(1, SlotSampler()));
     records.clear();
     state.ResumeTiming();
-    Generation::Require(backend->Submit(run));
-    while (!*backend->Poll(&records)) {
-    }
+    Complete(backend, run, &records);
   }
 }
 
@@ -318,12 +409,19 @@ void Threads(benchmark::internal::Benchmark* b) {
   b->Arg(1)->Arg(2)->ArgNames({"threads"})->UseRealTime()->Unit(benchmark::kMillisecond);
 }
 
-void RegisterCpu(const Choice& choice) {
+// Registers `function`, called with the subjects and `args`.
+template <class Function, class... Args>
+benchmark::internal::Benchmark* Add(Subjects* subjects, const std::string& name, Function function,
+                                    Args... args) {
+  return benchmark::RegisterBenchmark(
+      name.c_str(), [=](benchmark::State& state) { function(state, subjects, args...); });
+}
+
+void RegisterCpu(Subjects* subjects) {
   constexpr WeightPrecision kF32 = WeightPrecision::kF32,
                             kF16 = WeightPrecision::kAuto;  // both files are F16
   const auto add = [&](const char* name, auto function, auto... args) {
-    return benchmark::RegisterBenchmark(
-        name, [=](benchmark::State& state) { function(state, choice, args...); });
+    return Add(subjects, name, function, args...);
   };
   const char *mnist = "mnist-linear", *shakespeare = "shakespeare-rfa";
   RowsAndThreads(add("BM_MatrixProducts/mnist_f32", BM_MatrixProducts, mnist, kF32));
@@ -337,80 +435,117 @@ void RegisterCpu(const Choice& choice) {
   Threads(add("BM_Prefill/mnist_784_tokens_stepped_f32", BM_Prefill, mnist, 784, 1, kF32));
 }
 
-// One model of --model, on the CPU, with as many threads as cores: its limits, and what it does.
-void RegisterModel(const Choice& choice) {
-  const auto add = [&](const char* name, auto function, auto... args) {
-    auto* b = benchmark::RegisterBenchmark(
-        name, [=](benchmark::State& state) { function(state, choice, args...); });
-    return b->UseRealTime()->Unit(benchmark::kMillisecond);
+int RunsOf(const Figures& figures, int rows) {
+  if (figures.runs > 0) return figures.runs;
+  return rows > 64 ? 40 : 200;
+}
+
+// The model of --model on the CPU, with as many threads as cores: its limits, and what it does.
+void RegisterModelOnCpu(Subjects* subjects, const Figures& figures) {
+  const auto add = [&](const std::string& name, auto function, auto... args) {
+    return Add(subjects, name, function, args...)->UseRealTime()->Unit(benchmark::kMillisecond);
   };
   const int threads = UsableCores();
   for (auto* memory : {benchmark::RegisterBenchmark("BM_ReadMemory", BM_ReadMemory),
                        benchmark::RegisterBenchmark("BM_UpdateMemory", BM_UpdateMemory)}) {
     memory->UseRealTime()->Unit(benchmark::kMillisecond)->Arg(threads)->ArgName("threads");
   }
-  // Fixed numbers of iterations: to find its own, the library would load the model several times.
-  for (const auto& [rows, iterations] : {std::pair{1, 60}, {32, 12}}) {
-    for (auto* b : {add("BM_MatrixProducts", BM_MatrixProducts, "", WeightPrecision::kAuto),
-                    add("BM_Step", BM_Step, "", WeightPrecision::kAuto)}) {
-      b->Args({rows, threads})->ArgNames({"rows", "threads"})->Iterations(iterations);
+  constexpr WeightPrecision kAuto = WeightPrecision::kAuto;
+  for (const int rows : figures.rows) {
+    for (auto* b : {add("BM_MatrixProducts", BM_MatrixProducts, figures.model, kAuto),
+                    add("BM_Step", BM_Step, figures.model, kAuto)}) {
+      b->Args({rows, threads})->ArgNames({"rows", "threads"});
+      b->Iterations(figures.runs > 0 ? figures.runs : rows > 8 ? 12 : 60);
     }
   }
-  auto* first = add("BM_FirstToken/512", BM_FirstToken, 512);
+  if (figures.prompt == 0) return;
+  auto* first = add(absl::StrCat("BM_FirstToken/", figures.prompt), BM_FirstToken, figures.model,
+                    figures.prompt);
   first->Arg(threads)->ArgName("threads")->Iterations(2);
 }
 
-void RegisterCuda(const Choice& choice) {
-  for (const std::string name : {"mnist-linear", "shakespeare-rfa", "cifar-10", "110m"}) {
-    auto* step = benchmark::RegisterBenchmark(
-        ("BM_Step/" + name).c_str(), [choice, name](benchmark::State& state) {
-          BM_Step(state, choice, name, WeightPrecision::kAuto);
-        });
-    step->ArgName("rows")->UseRealTime()->Unit(benchmark::kMicrosecond);
-    if (name == "110m") {
-      step->Arg(1)->Arg(16)->Arg(64);
-    } else {
-      step->Arg(1)->Arg(8)->Arg(16)->Arg(64)->Arg(256)->Arg(1024)->Arg(4096);
-    }
-    if (name == "mnist-linear") step->Arg(16384);
-  }
-  for (const std::string name : {"rwkv7-0.4b", "rwkv7-1.5b"}) {
-    auto* step = benchmark::RegisterBenchmark(
-        ("BM_Step/" + name).c_str(), [choice, name](benchmark::State& state) {
-          BM_Step(state, choice, name, WeightPrecision::kAuto);
-        });
-    step->ArgName("rows")->UseRealTime()->Unit(benchmark::kMicrosecond);
-    step->Arg(1)->Arg(16)->Arg(64)->Arg(256);
-  }
-  struct Prompt {
-    std::string name;
-    int length;
+// ... on a GPU.
+void RegisterModelOnCuda(Subjects* subjects, const Figures& figures) {
+  const auto add = [&](const std::string& name, auto function, auto... args) {
+    return Add(subjects, name, function, args...)->UseRealTime()->Unit(benchmark::kMicrosecond);
   };
-  for (const Prompt& prompt : {Prompt{"mnist-linear", 784}, Prompt{"shakespeare-rfa", 784},
-                               Prompt{"cifar-10", 3072}, Prompt{"110m", 784}}) {
-    auto* prefill = benchmark::RegisterBenchmark(
-        absl::StrCat("BM_Prefill/", prompt.name, "_", prompt.length, "_tokens").c_str(),
-        [choice, prompt](benchmark::State& state) {
-          BM_Prefill(state, choice, prompt.name, prompt.length, prompt.length,
-                     WeightPrecision::kAuto);
-        });
-    prefill->Arg(1)->Arg(8)->Arg(64)->ArgName("sessions");
-    prefill->UseRealTime()->Unit(benchmark::kMicrosecond);
+  constexpr WeightPrecision kAuto = WeightPrecision::kAuto;
+  for (const int rows : figures.rows) {
+    auto* step = figures.profile ? add("BM_ProfiledStep", BM_ProfiledStep, figures.model, kAuto)
+                                 : add("BM_Step", BM_Step, figures.model, kAuto);
+    step->Arg(rows)->ArgName("rows");
+    step->Iterations(figures.profile ? 1 : RunsOf(figures, rows));
   }
+  if (figures.prompt == 0) return;
+  auto* prefill = add(absl::StrCat("BM_Prefill/", figures.prompt), BM_Prefill, figures.model,
+                      figures.prompt, figures.prompt, kAuto);
+  for (const int sessions : figures.sessions) prefill->Arg(sessions);
+  prefill->ArgName("sessions")->Iterations(figures.runs > 0 ? figures.runs : 10);
+}
+
+// "1,64" as numbers above 0; ends the program where it is something else.
+std::vector<int> Counts(const char* flag, const char* text) {
+  std::vector<int> counts;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    int count = 0;
+    if (!absl::SimpleAtoi(part, &count) || count < 1) {
+      bench::Fail(absl::StrCat(flag, text, ": \"", part, "\" is no number above 0"), 2);
+    }
+    counts.push_back(count);
+  }
+  return counts;
+}
+
+bool Apply(const char* argument, Figures* figures) {
+  using bench::FlagValue;
+  if (const char* model = FlagValue(argument, "--model=")) {
+    figures->model = model;
+  } else if (const char* rows = FlagValue(argument, "--rows=")) {
+    figures->rows = Counts("--rows=", rows);
+  } else if (const char* sessions = FlagValue(argument, "--sessions=")) {
+    figures->sessions = Counts("--sessions=", sessions);
+  } else if (const char* runs = FlagValue(argument, "--runs=")) {
+    figures->runs = Counts("--runs=", runs)[0];
+  } else if (const char* prompt = FlagValue(argument, "--prompt=")) {
+    if (!absl::SimpleAtoi(prompt, &figures->prompt) || figures->prompt < 0) {
+      bench::Fail(absl::StrCat("--prompt=", prompt, " is no number of tokens"), 2);
+    }
+  } else if (absl::string_view(argument) == "--profile") {
+    figures->profile = true;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+int SlotsFor(const Choice& choice, const Figures& figures) {
+  if (figures.model.empty()) return 256;  // the most rows of the CPU's list
+  int slots = *std::max_element(figures.rows.begin(), figures.rows.end());
+  if (choice.cuda && figures.prompt > 0) {
+    slots = std::max(slots, *std::max_element(figures.sessions.begin(), figures.sessions.end()));
+  }
+  return slots;
+}
+
+void Register(Subjects* subjects, const Figures& figures) {
+  if (figures.model.empty()) return RegisterCpu(subjects);
+  if (subjects->choice().cuda) return RegisterModelOnCuda(subjects, figures);
+  RegisterModelOnCpu(subjects, figures);
 }
 
 }  // namespace
 }  // namespace rivulet
 
 int main(int argc, char** argv) {
-  const rivulet::bench::Choice choice = rivulet::bench::ParseChoice(&argc, argv);
+  rivulet::Figures figures;
+  const auto own = [&](const char* argument) { return rivulet::Apply(argument, &figures); };
+  const rivulet::bench::Choice choice = rivulet::bench::ParseChoice(&argc, argv, own);
+  if (choice.cuda && figures.model.empty()) rivulet::bench::Fail("--backend=cuda needs --model", 2);
+  if (figures.profile && !choice.cuda) rivulet::bench::Fail("--profile needs --backend=cuda", 2);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
-  if (!choice.model.empty()) {
-    rivulet::RegisterModel(choice);
-  } else {
-    choice.cuda ? rivulet::RegisterCuda(choice) : rivulet::RegisterCpu(choice);
-  }
+  rivulet::Subjects subjects(choice, rivulet::SlotsFor(choice, figures));
+  rivulet::Register(&subjects, figures);
   benchmark::RunSpecifiedBenchmarks();
   return 0;
 }

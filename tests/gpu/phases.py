@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The phases of run.py: which programs each runs, for how long, and what of their output is a figure."""
 
+import csv
 import json
 import os
 import pathlib
@@ -52,17 +53,19 @@ NEEDS = {"gpu_cuda_chain_test": ("norm", "gemm", "attention"), "gpu_cuda_product
          "backend_family_cuda_test": (*BACKEND_NEEDS, "blocks"), "backend_latency_cuda_test": (*BACKEND_NEEDS, "latency"), "shared_math_cuda_test": ()}  # fmt: skip
 SWITCHES = ("overlap", "graphs")  # of CudaBackendOptions
 SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT = 20, 60, 15  # seconds
-# Models of the speed phase and rows of a step.
-STEPS = (("mnist-linear", (1, 8, 16, 64, 1024, 4096)), ("shakespeare-rfa", (1, 64, 1024)), ("110m", (1, 16, 64)))
-FAMILY_STEPS = (("rwkv7-0.4b", (1, 16, 64, 256)), ("rwkv7-1.5b", (1, 16, 64, 256)))  # likewise, on graphs and own products alone
-PLANS = ("throughput", "latency")
+# Models: rows of a step, tokens of a prompt (0: none).
+FACTS = (("mnist-linear", (1, 64, 1024, 4096), 784), ("rwkv7-0.4b", (1, 32, 256, 1024), 4096), ("mamba2-130m", (1, 32, 256, 1024), 4096))
+KERNEL_ROWS = (64, 1024)  # of the steps whose kernels the facts phase lists
+SPEED = (("mnist-linear", (1, 8, 16, 64, 1024, 4096), 784), ("shakespeare-rfa", (1, 64, 1024), 0), ("110m", (1, 16, 64), 784))
+FAMILY_SPEED = (("rwkv7-1.5b", (1, 16, 64, 256), 0),)  # which plan latency and cuBLASLt for all products do not take
 PRODUCTS = ("own", "cublaslt", "auto")  # own kernels, then the peer, then what users get
 LIBRARY_ROWS = 64  # from so many rows of a step on all three are measured
 LATENCY_ROWS = 16  # most rows of a step that plan latency takes
-PROMPTS = ("mnist-linear_784", "110m_784")
+SESSIONS = (1, 8, 64)  # at once, of the prompts of the speed phase
 STREAMS = (1, 64, 1024)
 LOAD_SECONDS = (1, 5)  # of warm-up, of measuring
-LEAST_SECONDS = 0.3  # of one benchmark
+BENCH_LIMIT = 90  # seconds of one model
+RUNS: tuple = ()  # flag of bench_step: how often it measures, instead of its own choice
 # Kernels of `mnist-linear` at 64 rows, for the profiler.
 HOT_KERNELS = ("Gemm", "Attention", "Sample", "Latency")
 SECTIONS = ("SpeedOfLight", "WarpStateStats", "MemoryWorkloadAnalysis", "LaunchStats", "Occupancy")
@@ -73,7 +76,6 @@ class Programs:
 
     def __init__(self, folders: list[pathlib.Path], root: pathlib.Path):
         self.folders, self.root = folders, root
-        self.environment: dict[str, str] = {}  # that figures are made in
 
     def __getitem__(self, name: str) -> pathlib.Path:
         """Where it is, or would be in the first folder."""
@@ -169,38 +171,64 @@ def list_tests(program: pathlib.Path) -> list[str]:
     return names
 
 
-def library() -> dict[str, str]:
-    """Environment in which cuBLASLt is found: where the dynamic linker does not know it, PyTorch may have brought it."""
+def library(folder: pathlib.Path) -> dict[str, str]:
+    """Environment in which cuBLASLt is found: where the dynamic linker does not know it, PyTorch may have brought it. `folder` gets a link
+    to that file alone: beside it PyTorch keeps other versions of what ncu needs."""
     ask = "import importlib.util as u; s = u.find_spec('nvidia'); print(*(s.submodule_search_locations if s else ()), sep='\\n')"
     try:
         done = subprocess.run([shutil.which("python3") or sys.executable, "-c", ask], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return {}
-    for folder in done.stdout.splitlines():
-        lib = pathlib.Path(folder) / "cu13/lib"
-        if (lib / "libcublasLt.so.13").is_file():
-            return {"LD_LIBRARY_PATH": ":".join(filter(None, (os.environ.get("LD_LIBRARY_PATH"), str(lib))))}
+    for place in done.stdout.splitlines():
+        file = pathlib.Path(place) / "cu13/lib/libcublasLt.so.13"
+        if file.is_file():
+            (folder / file.name).symlink_to(file)
+            return {"LD_LIBRARY_PATH": ":".join(filter(None, (os.environ.get("LD_LIBRARY_PATH"), str(folder))))}
     return {}
+
+
+def common_flags(programs: Programs, folder: pathlib.Path) -> list:
+    """Flags of every call of bench_step that makes figures."""
+    rate = next((line["figures"]["gb_per_s"] for line in reversed(read_lines(folder / "smoke.jsonl"))
+                 if line.get("name") == "copy rate" and "figures" in line), 0)  # fmt: skip
+    return [f"--copy-gb-per-s={rate}", "--benchmark_format=json", *RUNS, *device_flags(programs)]
+
+
+def device_flags(programs: Programs) -> list:
+    return ["--backend=cuda", f"--models={programs.root / 'model/zoo'}"]
+
+
+def counts(values) -> str:
+    return ",".join(map(str, values))
+
+
+def facts(results: Results, programs: Programs, folder: pathlib.Path) -> None:
+    """What one call on a lent machine must bring: steps, prompts and every kernel of a step. Our own kernels first."""
+    common = common_flags(programs, folder)
+    for model, rows, prompt in FACTS:
+        bench(results, programs, model, rows, prompt, common, "own")
+    for model, _, _ in (*FACTS[1:], FACTS[0]):  # the family first
+        for rows in KERNEL_ROWS:
+            kernels(results, programs, model, rows)
+    for model, rows, prompt in FACTS:
+        bench(results, programs, model, [count for count in rows if count >= LIBRARY_ROWS], prompt, common, "auto")
 
 
 def speed(results: Results, programs: Programs, folder: pathlib.Path) -> None:
     """Figures, even where tests have failed: report.py marks them then. The most wanted first."""
-    programs.environment = library()
-    rate = next((line["figures"]["gb_per_s"] for line in reversed(read_lines(folder / "smoke.jsonl"))
-                 if line.get("name") == "copy rate" and "figures" in line), 0)  # fmt: skip
-    common = ["--backend=cuda", f"--copy-gb-per-s={rate}", f"--models={programs.root / 'model/zoo'}", "--benchmark_format=json"]
-    for model, counts in STEPS:
-        for rows in counts:
-            pattern = f"^BM_Step/{model}/rows:{rows}/"
-            for plan in PLANS if rows <= LATENCY_ROWS else PLANS[:1]:
-                flags = [*common, f"--plan={plan}", f"--latency-rows={LATENCY_ROWS}"]
-                for products in PRODUCTS if rows >= LIBRARY_ROWS else PRODUCTS[:1]:
-                    bench(results, programs, [*flags, f"--products={products}"], pattern, f"{model} {rows} {plan}", products)
+    sessions = f"--sessions={counts(SESSIONS)}"
+    common = [*common_flags(programs, folder), f"--latency-rows={LATENCY_ROWS}", sessions]
+    for model, rows, prompt in SPEED:
+        few = [count for count in rows if count <= LATENCY_ROWS]
+        bench(results, programs, model, few, 0, common, "own", "latency")
+        for products in PRODUCTS:
+            taken = [count for count in rows if products == "own" or count >= LIBRARY_ROWS]
+            bench(results, programs, model, taken, prompt, common, products, "throughput")
     torch = shutil.which("python3") or sys.executable
-    for model, counts in STEPS:
+    for model, rows, _ in SPEED:
         at = model if model == "110m" else programs.root / "model/zoo" / model
         script = programs.root / "tests/bench/peer_graph.py"
-        peer(results, f"peer_graph {model}", [torch, script, "--model", at, "--rows", ",".join(map(str, counts)), "--compile", "no"])
+        peer(results, f"peer_graph {model}", [torch, script, "--model", at, "--rows", counts(rows), "--compile", "no"])
     sources = os.environ.get("RIVULET_FAST_TRANSFORMERS")
     if sources:
         script = programs.root / "tests/bench/peer_pytorch.py"
@@ -208,37 +236,58 @@ def speed(results: Results, programs: Programs, folder: pathlib.Path) -> None:
     else:
         results.record("peer_pytorch", Outcome("skipped", "RIVULET_FAST_TRANSFORMERS names no sources of the library"))
     server(results, programs)
-    for prompt in PROMPTS:
-        for products in PRODUCTS:
-            bench(results, programs, [*common, f"--products={products}"], f"^BM_Prefill/{prompt}_tokens/", f"prompt {prompt}", products)
-    for model, counts in FAMILY_STEPS:
-        for rows in counts:
-            flags = [*common, f"--plan={PLANS[0]}", f"--products={PRODUCTS[0]}"]
-            bench(results, programs, flags, f"^BM_Step/{model}/rows:{rows}/", f"{model} {rows} {PLANS[0]}", PRODUCTS[0])
+    for model, rows, prompt in FAMILY_SPEED:
+        bench(results, programs, model, rows, prompt, common, "own", "throughput")
 
 
-def bench(results: Results, programs: Programs, flags: list, pattern: str, of: str, products: str) -> None:
-    """Benchmarks of bench_step that match `pattern`. Where cuBLASLt cannot be had, the peer is skipped."""
-    name = of if products == PRODUCTS[0] else f"{of} {products}"
-    command = [programs["bench_step"], *flags, f"--benchmark_filter={pattern}", f"--benchmark_min_time={LEAST_SECONDS}"]
-    outcome = results.attempt(command, 60, programs.environment)
+def bench(results: Results, programs: Programs, model: str, rows, prompt: int, common: list, products: str, plan: str = "auto") -> None:
+    """Steps and prompts of one model, in one process, which makes and loads it once. What was measured before a hang or a crash is kept.
+    Where cuBLASLt cannot be had, the peer is skipped."""
+    if not rows and not prompt:
+        return
+    name = " ".join([model, *([plan] if plan != "auto" else []), *([products] if products != "own" else [])])
+    flags = [*common, f"--model={model}", f"--plan={plan}", f"--products={products}", f"--rows={counts(rows) or 1}", f"--prompt={prompt}"]
+    command = [programs["bench_step"], *flags, *([] if rows else ["--benchmark_filter=BM_Prefill"])]
+    outcome = results.attempt(command, BENCH_LIMIT)
     if products == "cublaslt" and outcome.bad and 'products is "cublaslt"' in outcome.output:
         outcome.kind = "skipped"
         results.record(name, outcome)
         return
     keep_on_device(results, name, outcome)
-    if not outcome.good:
-        return
-    begin = outcome.output.find("{")
-    try:
-        measured = json.loads(outcome.output[begin:])["benchmarks"]
-    except (ValueError, KeyError):
-        measured = []
-    if not measured:
-        results.record(name, Outcome("failed", f"no figures in: {outcome.output[-500:]}"))
+    measured = benchmarks(outcome.output)
+    if outcome.good and len(measured) < len(rows) + (1 if prompt else 0):
+        results.record(name, Outcome("failed", f"not all figures in: {outcome.output[-500:]}"))
     for one in measured:
         keep = ("us/step", "tok/s", "GB/s", "TFLOP/s", "share", "real_time", "time_unit", "label")
-        results.figure(one["name"], of=of, products=products, **{key: one[key] for key in keep if key in one})
+        results.figure(one["name"], of=subject(model, one["name"], plan), products=products, **{key: one[key] for key in keep if key in one})
+
+
+def subject(model: str, benchmark: str, plan: str) -> str:
+    """What a benchmark of bench_step measured, in words."""
+    step = re.search(r"/rows:(\d+)", benchmark)
+    if step:
+        return f"{model} {step.group(1)}" + (f" {plan}" if plan != "auto" else "")
+    prompt = re.search(r"BM_Prefill/(\d+)/sessions:(\d+)", benchmark)
+    if prompt is None:
+        return f"{model} {benchmark}"
+    return f"{model} prompt of {prompt.group(1)}" + (f", {prompt.group(2)} at once" if prompt.group(2) != "1" else "")
+
+
+def benchmarks(output: str) -> list[dict]:
+    """The complete entries of Google Benchmark's JSON, which may have been cut short."""
+    found: list[dict] = []
+    at = output.find('"benchmarks": [')
+    rest = output[at:].partition("[")[2] if at >= 0 else ""
+    while True:
+        rest = rest.lstrip(", \n\t")
+        try:
+            one, end = json.JSONDecoder().raw_decode(rest)
+        except ValueError:
+            return found
+        if not isinstance(one, dict) or "name" not in one:
+            return found
+        found.append(one)
+        rest = rest[end:]
 
 
 def peer(results: Results, name: str, command: list) -> None:
@@ -258,8 +307,7 @@ def server(results: Results, programs: Programs) -> None:
     command += ["--slots", max(STREAMS), "--listen", "127.0.0.1:0"]
     with tempfile.TemporaryFile() as log:
         try:
-            process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                       env={**os.environ, **programs.environment})  # fmt: skip
+            process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         except OSError as error:
             results.record("server", Outcome("not_run", f"{command[0]}: {error.strerror}"))
             return
@@ -303,21 +351,51 @@ def load(results: Results, programs: Programs, target: str, streams: int) -> Non
         results.record(name, Outcome("failed", f"no figures in: {outcome.output[-500:]}"))
 
 
+def kernels(results: Results, programs: Programs, model: str, rows: int) -> None:
+    """Every kernel of one step with its time."""
+    metric = "gpu__time_duration.sum"
+    found = ncu(results, programs, f"kernels {model} {rows}", ["--metrics", metric, "--cache-control", "none"], model, rows)
+    times: dict[tuple[str, str], list[float]] = {}
+    for line in found:
+        if line["Metric Name"] == metric:
+            ns = float(line["Metric Value"].replace(",", ""))
+            times.setdefault((line["Kernel Name"], line.get("Grid Size", "")), []).append(ns / 1000)
+    if times:
+        table = [{"kernel": name, "grid": grid, "launches": len(us), "us": round(sum(us), 3)} for (name, grid), us in times.items()]
+        table.sort(key=lambda row: -row["us"])
+        results.figure(f"kernels {model} {rows}", kernels=table, us=round(sum(row["us"] for row in table), 3))
+
+
 def profile(results: Results, programs: Programs, folder: pathlib.Path) -> None:
-    """Why the hottest kernels wait, by ncu."""
-    tool = shutil.which("ncu")
-    if tool is None:
-        results.record("ncu", Outcome("skipped", "ncu is not installed"))
-        return
-    flags = ["--backend=cuda", f"--models={programs.root / 'model/zoo'}", "--benchmark_min_time=0.01"]
+    """Why the hottest kernels wait."""
+    sections = [part for section in SECTIONS for part in ("--section", section)]
     for kernel in HOT_KERNELS:
         rows, plan = (1, "latency") if kernel == "Latency" else (64, "throughput")
-        target = [programs["bench_step"], *flags, f"--plan={plan}", f"--benchmark_filter=^BM_Step/mnist-linear/rows:{rows}/"]
-        sections = [part for section in SECTIONS for part in ("--section", section)]
-        command = [tool, "--graph-profiling", "node", "--kernel-name", f"regex:{kernel}", "--launch-skip", 20, "--launch-count", 4]
-        outcome = results.run(f"ncu {kernel}", [*command, *sections, "--csv", "--page", "details", *target], 60)
-        if outcome.good:
-            results.figure(f"ncu {kernel}", csv=[line for line in outcome.output.splitlines() if line.startswith('"')])
+        flags = ["--kernel-name", f"regex:{kernel}", "--launch-count", 4, "--page", "details", *sections]
+        found = ncu(results, programs, f"ncu {kernel}", flags, "mnist-linear", rows, plan)
+        if found:
+            keep = ("ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value")
+            results.figure(f"ncu {kernel}", rows=[[line.get(key) for key in keep] for line in found])
+
+
+def ncu(results: Results, programs: Programs, name: str, flags: list, model: str, rows: int, plan: str = "throughput") -> list[dict]:
+    """What ncu tells of the kernels of one step, a dict a line of its table. The clocks stay as they are: the machine is not ours. Where it
+    tells nothing of kernels in a graph, the step runs again with kernels that the host launches."""
+    tool = shutil.which("ncu") or "/usr/local/cuda/bin/ncu"
+    if not pathlib.Path(tool).is_file():
+        results.record(name, Outcome("skipped", "ncu is not installed"))
+        return []
+    step = [programs["bench_step"], *device_flags(programs), f"--model={model}", f"--rows={rows}", "--prompt=0", "--products=own", "--profile"]
+    for graphs in ("on", "off"):
+        command = [tool, "--clock-control", "none", "--graph-profiling", "node", "--profile-from-start", "off", "--print-units", "base", "--csv"]
+        outcome = results.attempt([*command, *flags, *step, f"--plan={plan}", f"--graphs={graphs}"], BENCH_LIMIT)
+        found = list(csv.DictReader(line for line in outcome.output.splitlines() if line.startswith('"')))
+        if outcome.good and not (found and {"Kernel Name", "Metric Name", "Metric Value"} <= set(found[0])):
+            outcome.kind, found = "failed", []
+        results.record(name if graphs == "on" else f"{name} without graphs", outcome)
+        if found or outcome.kind == "not_run":
+            break
+    return found
 
 
 def sanitizer(results: Results, programs: Programs, folder: pathlib.Path) -> None:

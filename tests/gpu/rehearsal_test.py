@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import phases  # noqa: E402
+import run  # noqa: E402
 
 # A stand-in: what it does is in the file beside it, by default "pass". A GoogleTest program lists two tests; "fail Suite.Bad" fails
 # that test alone.
@@ -28,8 +29,10 @@ does = sys.argv[0] + ".does"
 words = open(does).read().split() if os.path.isfile(does) else ["pass"]
 flags = [a.split("=", 1) for a in sys.argv[1:] if a.startswith("--") and "=" in a]
 given = dict(flags)
+paths = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+found = next((path for path in paths if path and os.path.isfile(path + "/libcublasLt.so.13")), None)
 with open(os.path.join(folder, "calls"), "a") as calls:
-    calls.write(" ".join([name, *sys.argv[1:]]) + "\\n")
+    calls.write(" ".join([name, *sys.argv[1:], "library=%s" % (found and os.listdir(found))]) + "\\n")
 if "--gtest_list_tests" in sys.argv:
     print("Suite.\\n  Good\\n  Bad")
 elif words[0] == "hang":
@@ -53,10 +56,17 @@ elif name == "bench_step" and words[0] == "library" and given["--products"] == "
     print('products is "cublaslt", but libcublasLt.so.13 cannot be opened')
     sys.exit(1)
 elif name == "bench_step":
-    benchmark = given["--benchmark_filter"].strip("^/")
+    names = ["BM_Step/rows:" + rows for rows in given["--rows"].split(",") if "--benchmark_filter" not in given]
+    if given["--prompt"] != "0":
+        names += ["BM_Prefill/%s/sessions:%s" % (given["--prompt"], count) for count in given.get("--sessions", "1").split(",")]
     us = {{"own": 50.0, "cublaslt": 40.0, "auto": 45.0}}[given["--products"]]
-    print('{{"benchmarks": [{{"name": "%s", "label": "cuBLASLt 13.0.2: qkv", "real_time": 400.0, "time_unit": "us", "us/step": %s,'
-          ' "tok/s": 20000.0, "GB/s": 287.0, "share": 0.07}}]}}' % (benchmark, us))
+    print('{{"benchmarks": [', end="")
+    for i, one in enumerate(names):
+        if words[0] == "half" and i == 1:
+            os.kill(os.getpid(), 11)
+        print('%s\\n{{"name": "%s", "label": "cuBLASLt 13.0.2: qkv", "real_time": 400.0, "time_unit": "us", "us/step": %s,'
+              ' "tok/s": 20000.0, "GB/s": 287.0, "share": 0.07}}' % ("," if i else "", one, us), end="", flush=True)
+    print("\\n]}}")
 elif name == "rivulet-server":
     print('{{"event":"listening","address":"127.0.0.1:1"}}', file=sys.stderr, flush=True)
     time.sleep(100)
@@ -64,10 +74,16 @@ elif name == "rivulet":
     print('{{"window": {{"tokens_per_second": 1000.0}}, "latency_ms": {{"first_token": {{"p50": 1.0, "p99": 2.0}}}}}}')
 elif name == "nvidia-smi":
     print("NVIDIA H200, 580.0, 1980 MHz, 3201 MHz, 143771 MiB")
+elif name == "python3" and words[0] == "torch" and "-c" in sys.argv:
+    print(os.path.join(folder, "nvidia"))
 elif name == "python3":
     print('{{"model": "mnist-linear", "rows": 1, "matrices": "f16", "us": 60.0, "gb_per_s": 240.0}}')
-elif name in ("ncu", "compute-sanitizer"):
-    print('"ID","Kernel Name"')
+elif name == "ncu" and (words[0] != "nodes" or "--graphs=off" in sys.argv):
+    print('==PROF== Connected\\n"ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"')
+    for kernel, ns in (("void rivulet::kernels::(anonymous namespace)::Gemm<2>(Args)", "1,500"), ("Embed(Args)", "500"), ("Embed(Args)", "500")):
+        print('"0","%s","(8, 1, 1)","gpu__time_duration.sum","ns","%s"' % (kernel, ns))
+elif name == "compute-sanitizer":
+    print("no error")
 """
 TESTS = ("gpu_cuda_chain_test", "gpu_cuda_product_rows_test", "gpu_cuda_embed_test", "gpu_cuda_layer_norm_test", "gpu_cuda_slot_test", "gpu_cuda_gemm_test", "gpu_cuda_gemm_wide_test",
          "gpu_cuda_recurrence_test", "gpu_cuda_causal_conv_test", "gpu_cuda_token_shift_test", "gpu_cuda_group_rows_test", "gpu_cuda_element_rows_test", "gpu_cuda_mixer_rows_test",
@@ -99,11 +115,13 @@ class Rehearsal(unittest.TestCase):
         folder = self.programs if name in PROGRAMS else self.tools
         (folder / f"{name}.does").write_text(what)
 
-    def run_phases(self, *names, flags=(), code=0):
+    def run_phases(self, *names, flags=(), code=0, results=True, **environment):
         script = f"import pathlib, sys, phases, results, run; {self.LIMITS}; sys.exit(run.main(sys.argv[1:]))"
-        flags = [*(flag for name in names for flag in ("--phase", name)), "--programs", self.programs, "--results", self.results, *flags]
-        environment = {**os.environ, "PATH": f"{self.tools}:/usr/bin:/bin", "PYTHONPATH": str(HERE), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run([sys.executable, "-c", script, *map(str, flags)], capture_output=True, text=True, env=environment, timeout=120)
+        flags = [*(flag for name in names for flag in ("--phase", name)), "--programs", self.programs, *flags]
+        flags += ["--results", self.results] if results else []
+        environment = {**os.environ, "PATH": f"{self.tools}:/usr/bin:/bin", "OUT": "", "PYTHONPATH": str(HERE), "PYTHONDONTWRITEBYTECODE": "1",
+                       **{name: str(value) for name, value in environment.items()}}  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", script, *map(str, flags)], capture_output=True, text=True, env=environment, timeout=240)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout
 
@@ -113,8 +131,8 @@ class Rehearsal(unittest.TestCase):
     def outcomes(self, phase):
         return {line["name"]: line["outcome"] for line in self.lines(phase) if "outcome" in line}
 
-    def calls(self):
-        return (self.programs / "calls").read_text().splitlines()
+    def calls(self, folder=None):
+        return ((folder or self.programs) / "calls").read_text().splitlines()
 
     def report(self, *flags):
         done = subprocess.run([sys.executable, HERE / "report.py", self.results, *flags], capture_output=True, text=True,
@@ -127,15 +145,16 @@ class RehearsalTest(Rehearsal):
     def test_all_is_well(self):
         os.environ["RIVULET_FAST_TRANSFORMERS"] = str(self.folder)
         self.addCleanup(os.environ.pop, "RIVULET_FAST_TRANSFORMERS")
-        out = self.run_phases("smoke", "parity", "speed", "profile", "sanitizer")
+        out = self.run_phases("smoke", "facts", "parity", "speed", "profile", "sanitizer")
         self.assertRegex(out, r"(?m)^passed \d+$")
         self.assertEqual(len(self.outcomes("smoke")), len(phases.SMOKE) + 3)
         self.assertEqual(set(TESTS), set(self.outcomes("parity")))
         text = self.report()
         self.assertIn("NVIDIA H200", text)
         self.assertIn("Copy rate, read and written: 4,100 GB/s", text)
-        for row in ("| mnist-linear 1 throughput | 50.0 |  |  |", "| mnist-linear 1 latency | 50.0 |", "| mnist-linear 4096 throughput | 50.0 | 40.0 | 45.0 |", "- auto ran: cuBLASLt 13.0.2: qkv",
-                    "| prompt 110m_784 |", "| 1024 | 1,000 | 1.00 | 2.00 |", "| mnist-linear | 1 | f16 | 60.0 | 240 |"):  # fmt: skip
+        for row in ("| mnist-linear 1 throughput | 50.0 |  |  |", "| mnist-linear 1 latency | 50.0 |", "| mnist-linear 4096 throughput | 50.0 | 40.0 | 45.0 |",
+                    "- auto ran `cuBLASLt 13.0.2: qkv` for mnist-linear 64 throughput, ", "| 110m prompt of 784 |",
+                    "| 110m prompt of 784, 64 at once |", "| 1024 | 1,000 | 1.00 | 2.00 |", "| mnist-linear | 1 | f16 | 60.0 | 240 |"):  # fmt: skip
             self.assertIn(row, text)
         self.assertIn("--copy-gb-per-s=4100.5", "\n".join(self.calls()))
         self.assertNotIn("failed", text)
@@ -167,11 +186,95 @@ class RehearsalTest(Rehearsal):
         self.assertEqual(parity["backend_golden_cuda_test without graphs"], "failed")
         self.assertEqual(parity["shared_math_cuda_test"], "passed")
 
+    def test_facts_are_steps_prompts_and_every_kernel_of_a_step(self):
+        self.run_phases("facts")
+        self.assertLessEqual(run.DEADLINES["facts"], 240)
+        text = self.report()
+        for row in ("| mnist-linear 4096 | 50.0 |  | 45.0 |", "| rwkv7-0.4b 1 | 50.0 |  |  |", "| mamba2-130m 1024 | 50.0 |  | 45.0 |",
+                    "| rwkv7-0.4b prompt of 4096 | 50.0 |  | 45.0 |", "Step of mamba2-130m 1024 rows: 2.5 us", "| `Gemm<2>` | (8, 1, 1) | 1 | 1.5 | 60 % |",
+                    "| `Embed` | (8, 1, 1) | 2 | 1.0 | 40 % |", "cuBLASLt 13.0.2: qkv"):  # fmt: skip
+            self.assertIn(row, text)
+        tables = [line["name"] for line in self.lines("facts") if "kernels" in line.get("figures", {})]
+        self.assertEqual(set(tables), {f"kernels {model} {rows}" for model, _, _ in phases.FACTS for rows in (64, 1024)})
+        # A process makes its model once: own kernels, what users get.
+        own = [call for call in self.calls() if "--model=rwkv7-0.4b" in call]
+        self.assertEqual(len(own), 2)
+        self.assertIn("--rows=1,32,256,1024 --prompt=4096", own[0])
+
+    def test_the_facts_come_right_after_smoke(self):
+        self.assertEqual(list(run.DEADLINES)[:3], ["smoke", "facts", "parity"])
+
+    def test_no_call_of_ncu_changes_clocks(self):
+        self.run_phases("facts", "profile")
+        calls = [call for call in self.calls(self.tools) if call.startswith("ncu ")]
+        self.assertEqual([call for call in calls if "--clock-control none" not in call], [])
+        self.assertEqual([call for call in calls if "--graph-profiling node" not in call], [])
+        self.assertGreater(len(calls), len(phases.HOT_KERNELS))
+
+    def test_where_ncu_sees_no_kernels_of_graphs_the_host_launches_them(self):
+        self.does("ncu", "nodes")
+        self.run_phases("facts", code=1)
+        facts = self.outcomes("facts")
+        self.assertEqual(facts["kernels rwkv7-0.4b 64"], "failed")
+        self.assertEqual(facts["kernels rwkv7-0.4b 64 without graphs"], "passed")
+        self.assertIn("Step of rwkv7-0.4b 64 rows", self.report())
+
+    def test_what_was_measured_before_a_crash_is_kept(self):
+        self.does("bench_step", "half")
+        self.run_phases("facts", code=1)
+        self.assertEqual(self.outcomes("facts")["rwkv7-0.4b"], "crashed")
+        self.assertIn("| rwkv7-0.4b 1 | 50.0 |", self.report())
+        self.assertNotIn("| rwkv7-0.4b 32 |", self.report())
+
+    def test_every_phase_finds_the_library_that_pytorch_brought(self):
+        library = self.tools / "nvidia/cu13/lib"
+        library.mkdir(parents=True)
+        for name in ("libcublasLt.so.13", "libnvperf_host.so"):  # of the second ncu has its own
+            (library / name).touch()
+        self.does("python3", "torch")
+        self.run_phases("facts", "parity", "speed", "profile", code=77)
+        calls = [call for call in self.calls() if "--gtest_list_tests" not in call]
+        self.assertEqual([call for call in calls if not call.endswith("library=['libcublasLt.so.13']")], [])
+        self.assertEqual({call.split()[0] for call in calls} >= {"bench_step", "rivulet", "rivulet-server", "backend_golden_cuda_test"}, True)
+
+    def test_results_go_where_a_lent_machine_looks_for_them(self):
+        out = self.folder / "out"
+        self.run_phases("profile", OUT=out, results=False)
+        self.assertTrue((out / "gpu-results/profile.jsonl").is_file())
+        for i in range(7):
+            (out / f"log-{i}").touch()
+        self.run_phases("profile", OUT=out, results=False)
+        self.run_phases("profile", "facts", OUT=out, results=False, code=2)  # a ninth file
+        self.run_phases("profile", OUT=out, results=False, flags=("--results", out / "a/b/c"), code=2)
+        self.run_phases("profile", OUT=out, results=False, flags=("--results", out / "my results"), code=2)
+
+    def test_without_such_a_folder_results_go_where_git_does_not_look(self):
+        self.LIMITS += f"; run.ROOT = pathlib.Path({str(self.folder)!r})"
+        self.run_phases("profile", results=False)
+        self.assertTrue((self.folder / "build/gpu-results/profile.jsonl").is_file())
+        ignored = (HERE.parents[1] / ".gitignore").read_text().splitlines()
+        self.assertIn("/build/", ignored)
+
+    def test_without_git_the_commit_is_unknown(self):
+        self.run_phases("profile", PATH=self.tools)
+        self.assertEqual(self.lines("profile")[0]["machine"]["commit"], "unknown")
+
+    def test_without_a_phase_it_ends_in_time_and_says_what_is_left(self):
+        self.LIMITS += f"; run.DEADLINES |= {{'parity': {run.MOST_SECONDS}}}; phases.SMOKE = ()"
+        out = self.run_phases(code=77)
+        self.assertEqual({path.name for path in self.results.iterdir()}, {"smoke.jsonl", "facts.jsonl"})
+        self.assertIn("Left: parity, speed, profile, sanitizer.", out)
+        for names in (("parity",), ("speed",), ("profile",), ("sanitizer",)):
+            flags = " ".join(f"--phase {name}" for name in names)
+            self.assertIn(f"  tests/gpu/run.sh {flags} --programs {self.programs} --results {self.results}\n", out)
+        self.assertIn("  not_run sanitizer", out)
+        self.run_phases(flags=("--deadline", "600"), code=2)
+
     def test_figures_that_are_garbage_are_a_failure_and_cost_no_other(self):
         self.does("bench_step", "garbage")
         self.run_phases("speed", code=1)
         speed = self.outcomes("speed")
-        self.assertEqual(speed["mnist-linear 1 throughput"], "failed")
+        self.assertEqual(speed["mnist-linear throughput"], "failed")
         self.assertEqual(speed["server 1024"], "passed")
         self.assertIn("| 1024 | 1,000 |", self.report())
 
@@ -179,8 +282,8 @@ class RehearsalTest(Rehearsal):
         self.does("bench_step", "library")
         self.run_phases("speed", code=77)
         speed = self.outcomes("speed")
-        self.assertEqual(speed["mnist-linear 64 throughput cublaslt"], "skipped")
-        self.assertEqual(speed["mnist-linear 64 throughput auto"], "passed")
+        self.assertEqual(speed["mnist-linear throughput cublaslt"], "skipped")
+        self.assertEqual(speed["mnist-linear throughput auto"], "passed")
         self.assertEqual(speed["peer_pytorch"], "skipped")
         self.assertIn("| mnist-linear 64 throughput | 50.0 |  | 45.0 |", self.report())
 
@@ -188,7 +291,7 @@ class RehearsalTest(Rehearsal):
         self.does("rivulet-server", "crash")
         self.run_phases("speed", code=1)
         self.assertEqual(self.outcomes("speed")["server"], "failed")
-        self.assertEqual(self.outcomes("speed")["prompt 110m_784"], "passed")
+        self.assertEqual(self.outcomes("speed")["rwkv7-1.5b throughput"], "passed")
 
     def test_a_phase_ends_at_its_deadline_and_says_what_it_left_out(self):
         for name in TESTS:
@@ -233,7 +336,7 @@ class RehearsalTest(Rehearsal):
         (self.tools / "ncu").unlink()
         self.does("compute-sanitizer", "fail")
         self.run_phases("profile", "sanitizer", code=1)
-        self.assertEqual(self.outcomes("profile"), {"ncu": "skipped"})
+        self.assertEqual(set(self.outcomes("profile").values()), {"skipped"})
         self.assertEqual(self.outcomes("sanitizer"), {"probe": "failed", "everything else": "skipped"})
 
     def test_no_more_files_than_a_lent_machine_returns(self):

@@ -12,7 +12,7 @@ import sys
 
 from phases import read_lines
 
-PHASES = ("smoke", "parity", "speed", "profile", "sanitizer")
+PHASES = ("smoke", "facts", "parity", "speed", "profile", "sanitizer")
 BAD = ("failed", "crashed", "timed_out")
 
 
@@ -71,31 +71,47 @@ def steps(phase: Phase, before: Phase) -> str:
     def time(values: dict) -> float | None:
         return values.get("us/step", values.get("real_time"))
 
-    def of(from_phase: Phase) -> dict[tuple[str, str, str], dict]:
-        found = [(line["name"], line["figures"]) for line in from_phase.figures() if "of" in line["figures"]]
-        return {(values["of"], name, values.get("products", "own")): values for name, values in found}
+    def of(from_phase: Phase) -> dict[tuple[str, str], dict]:
+        found = [line["figures"] for line in from_phase.figures() if "of" in line["figures"]]
+        return {(values["of"], values.get("products", "own")): values for values in found}
 
     now, earlier = of(phase), of(before)
     rows = []
-    for (what, name, products), values in now.items():
+    for (what, products), values in now.items():
         if products != "own":
             continue
-        us, old_us = time(values), time(earlier.get((what, name, products), {}))
-        peer, mixed = (time(now.get((what, name, other), {})) for other in ("cublaslt", "auto"))
+        us, old_us = time(values), time(earlier.get((what, products), {}))
+        peer, mixed = (time(now.get((what, other), {})) for other in ("cublaslt", "auto"))
         change = f"{us / old_us:.2f}" if us and old_us else ""
-        rows.append([what + sessions(name), number(us), number(peer), number(mixed), number(values.get("tok/s", 0) / 1000),
+        rows.append([what, number(us), number(peer), number(mixed), number(values.get("tok/s", 0) / 1000),
                      number(values.get("GB/s"), 0), number(values.get("TFLOP/s")), share(values.get("share")), change])  # fmt: skip
     header = ["model, rows, plan", "us", "cuBLASLt, us", "auto, us", "thousand tok/s", "GB/s", "TFLOP/s", "share of the limit", "time / before"]
     if not rows:
         return "No figures of steps.\n"
-    ran = sorted({values["label"] for (_, _, products), values in now.items() if products == "auto" and values.get("label")})
-    return table(header, rows) + "".join(f"- auto ran: {label}\n" for label in ran)
+    ran: dict[str, list[str]] = {}
+    for (what, products), values in now.items():
+        if products == "auto" and values.get("label"):
+            ran.setdefault(values["label"], []).append(what)
+    return table(header, rows) + "".join(f"- auto ran `{label}` for {', '.join(whats)}\n" for label, whats in ran.items())
 
 
-def sessions(name: str) -> str:
-    """Of a benchmark's name, where one measures several counts."""
-    found = re.search(r"/sessions:(\d+)/", name)
-    return f", {found.group(1)} at once" if found else ""
+def kernels(phase: Phase) -> str:
+    """Every kernel of a step, the longest first."""
+    text = ""
+    for line in phase.figures():
+        values = line["figures"]
+        if "kernels" not in values:
+            continue
+        rows = [[f"`{short(one['kernel'])}`", one["grid"], str(one["launches"]), number(one["us"]), share(one["us"] / values["us"] if values["us"] else None)]
+                for one in values["kernels"]]  # fmt: skip
+        text += f"\nStep of {line['name'].removeprefix('kernels ')} rows: {number(values['us'])} us of kernels, one after another\n\n"
+        text += table(["kernel", "grid", "launches", "us", "share"], rows)
+    return text
+
+
+def short(kernel: str) -> str:
+    """A kernel's name without its arguments and namespaces."""
+    return re.sub(r"\(anonymous namespace\)::|\b[a-z_]+::|^void ", "", kernel).split("(")[0].strip()
 
 
 def peers(phase: Phase) -> str:
@@ -124,7 +140,7 @@ def streams(phase: Phase) -> str:
 
 def report(folder: pathlib.Path, earlier: pathlib.Path | None) -> str:
     phases = {name: Phase(folder, name) for name in PHASES}
-    old = Phase(earlier, "speed") if earlier is not None else Phase(folder, "")
+    old = {name: Phase(earlier, name) if earlier is not None else Phase(folder, "") for name in ("facts", "speed")}
     about = next((phase.about for phase in phases.values() if phase.about), {})
     machine = about.get("machine", {})
     rate = next((line["figures"]["gb_per_s"] for line in phases["smoke"].figures() if "gb_per_s" in line["figures"]), None)
@@ -138,8 +154,10 @@ def report(folder: pathlib.Path, earlier: pathlib.Path | None) -> str:
     for name in PHASES:
         if phases[name].about:
             text += tests(phases[name]) + "\n"
+    if phases["facts"].about:
+        text += steps(phases["facts"], old["facts"]) + kernels(phases["facts"]) + "\n"
     if phases["speed"].about:
-        text += "\n".join((steps(phases["speed"], old), peers(phases["speed"]), streams(phases["speed"])))
+        text += "\n".join((steps(phases["speed"], old["speed"]), peers(phases["speed"]), streams(phases["speed"])))
     return text
 
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cuda_profiler_api.h"
 #include "tests/support/cuda_emulator/block.h"
 #include "tests/support/cuda_emulator/runtime.h"
 
@@ -262,5 +263,17 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
   const int blocks = rivulet::cuda_emulator::BlocksPerMultiprocessor(r.options, config->blockDim.x,
                                                                      config->dynamicSmemBytes);
   *clusters = blocks * r.options.multiprocessors / static_cast<int>(size);
+  return cudaSuccess;
+}
+
+cudaError_t cudaProfilerStart() {
+  RIVULET_ENTER("cudaProfilerStart");
+  r.profiling = true;
+  return cudaSuccess;
+}
+
+cudaError_t cudaProfilerStop() {
+  RIVULET_ENTER("cudaProfilerStop");
+  r.profiling = false;
   return cudaSuccess;
 }

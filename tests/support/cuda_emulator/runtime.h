@@ -84,6 +84,7 @@ class Runtime {
   std::map<const void*, int> carveouts;      // of functions: percent of shared memory, where set
   std::map<void*, size_t> host_allocations;
   uint64_t launch_seed = 0;
+  bool profiling = false;  // between cudaProfilerStart and cudaProfilerStop
 
  private:
   Runtime();

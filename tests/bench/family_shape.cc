@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/bench/rwkv7_shape.h"
+#include "tests/bench/family_shape.h"
 
 #include <cmath>
 #include <cstdint>
 #include <fstream>
-#include <random>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -50,7 +51,7 @@ class Tensors {
   std::vector<Tensor> list;
 };
 
-void AddLayer(const Rwkv7Shape& shape, int index, Tensors* tensors) {
+void AddRwkv7Layer(const Rwkv7Shape& shape, int index, Tensors* tensors) {
   const int n = shape.hidden;
   const std::string prefix = absl::StrCat("model.layers.", index, "."), attn = prefix + "attn.";
   if (index == 0) tensors->Norm(prefix + "pre_norm", n);
@@ -75,12 +76,35 @@ void AddLayer(const Rwkv7Shape& shape, int index, Tensors* tensors) {
   tensors->Matrix(prefix + "ffn.value", n, 4 * n);
 }
 
-std::vector<Tensor> AllTensors(const Rwkv7Shape& shape) {
+std::vector<Tensor> TensorsOf(const Rwkv7Shape& shape) {
   Tensors tensors;
   tensors.Matrix("model.embeddings", shape.vocab, shape.hidden);
-  for (int i = 0; i < shape.layers; ++i) AddLayer(shape, i, &tensors);
+  for (int i = 0; i < shape.layers; ++i) AddRwkv7Layer(shape, i, &tensors);
   tensors.Norm("model.norm", shape.hidden);
   tensors.Matrix("lm_head", shape.vocab, shape.hidden);
+  return tensors.list;
+}
+
+constexpr int kMamba2Head = 64;  // columns
+
+std::vector<Tensor> TensorsOf(const Mamba2Shape& shape) {
+  Tensors tensors;
+  const int inner = 2 * shape.hidden, heads = inner / kMamba2Head;
+  const int channels = inner + 2 * shape.state;
+  tensors.Matrix("backbone.embeddings", shape.vocab, shape.hidden);
+  for (int i = 0; i < shape.layers; ++i) {
+    const std::string prefix = absl::StrCat("backbone.layers.", i, "."), mixer = prefix + "mixer.";
+    tensors.Vector(prefix + "norm.weight", {shape.hidden}, 0.9f, 1.1f);
+    tensors.Vector(mixer + "A_log", {heads}, -1, 1);
+    tensors.Vector(mixer + "D", {heads}, 0.5f, 1.5f);
+    tensors.Vector(mixer + "dt_bias", {heads}, -2, 0.5f);
+    tensors.Vector(mixer + "conv1d.weight", {channels, 1, 4}, -0.7f, 0.7f);
+    tensors.Vector(mixer + "conv1d.bias", {channels}, -0.5f, 0.5f);
+    tensors.Matrix(mixer + "in_proj", inner + channels + heads, shape.hidden);
+    tensors.Vector(mixer + "norm.weight", {inner}, 0.9f, 1.1f);
+    tensors.Matrix(mixer + "out_proj", shape.hidden, inner);
+  }
+  tensors.Vector("backbone.norm_f.weight", {shape.hidden}, 0.9f, 1.1f);
   return tensors.list;
 }
 
@@ -107,31 +131,78 @@ std::string Settings(const Rwkv7Shape& shape) {
       R"(,"intermediate_size":)", 4 * shape.hidden, R"(,"vocab_size":)", shape.vocab, "}");
 }
 
-}  // namespace
+std::string Settings(const Mamba2Shape& shape) {
+  return absl::StrCat(
+      R"({"model_type":"mamba2","hidden_act":"silu","conv_kernel":4,"expand":2,"n_groups":1,)",
+      R"("layer_norm_epsilon":1e-5,"eos_token_id":0,"use_bias":false,"use_conv_bias":true,)",
+      R"("tie_word_embeddings":true,"hidden_size":)", shape.hidden, R"(,"num_hidden_layers":)",
+      shape.layers, R"(,"num_heads":)", 2 * shape.hidden / kMamba2Head, R"(,"head_dim":)",
+      kMamba2Head, R"(,"state_size":)", shape.state, R"(,"vocab_size":)", shape.vocab, "}");
+}
 
-absl::Status WriteRwkv7(const std::string& directory, const Rwkv7Shape& shape) {
-  const absl::Status written = testing::WriteFile(directory + "/config.json", Settings(shape));
+// Values between `low` and `high` in F16. Of each the table holds 2^16; as fast as memory, where a
+// value computed and rounded takes 7 ns.
+class Values {
+ public:
+  void Fill(const Tensor& tensor, std::vector<uint16_t>* values) {
+    const std::vector<uint16_t>& table = TableOf(tensor.low, tensor.high);
+    values->resize(tensor.count());
+    size_t i = 0;
+    while (i < values->size()) {
+      // Four values a draw: splitmix64.
+      uint64_t bits = state_ += 0x9E3779B97F4A7C15u;
+      bits = (bits ^ bits >> 30) * 0xBF58476D1CE4E5B9u;
+      bits = (bits ^ bits >> 27) * 0x94D049BB133111EBu;
+      bits ^= bits >> 31;
+      for (int part = 0; part < 4 && i < values->size(); ++part, bits >>= 16) {
+        (*values)[i++] = table[bits & 0xFFFF];
+      }
+    }
+  }
+
+ private:
+  const std::vector<uint16_t>& TableOf(float low, float high) {
+    std::vector<uint16_t>& table = tables_[{low, high}];
+    if (!table.empty()) return table;
+    for (int i = 0; i < 1 << 16; ++i) {
+      table.push_back(kernels::F32ToF16(low + (high - low) / float(1 << 16) * float(i)));
+    }
+    return table;
+  }
+
+  uint64_t state_ = 1;
+  std::map<std::pair<float, float>, std::vector<uint16_t>> tables_;  // by low and high
+};
+
+absl::Status WriteModel(const std::string& directory, const std::string& settings,
+                        const std::vector<Tensor>& tensors) {
+  const absl::Status written = testing::WriteFile(directory + "/config.json", settings);
   if (!written.ok()) return written;
-  const std::vector<Tensor> tensors = AllTensors(shape);
   const std::string header = Header(tensors);
   std::ofstream file(directory + "/model.safetensors", std::ios::binary);
   const uint64_t length = header.size();
   file.write(reinterpret_cast<const char*>(&length), sizeof length);
   file.write(header.data(), std::streamsize(header.size()));
-  std::minstd_rand random(1);
+  Values drawn;
   std::vector<uint16_t> values;
   for (const Tensor& tensor : tensors) {
-    values.resize(tensor.count());
-    const float step = (tensor.high - tensor.low) / float(1 << 16);
-    for (uint16_t& value : values) {
-      value = kernels::F32ToF16(tensor.low + step * float(random() >> 8 & 0xFFFF));
-    }
+    drawn.Fill(tensor, &values);
     file.write(reinterpret_cast<const char*>(values.data()),
                std::streamsize(values.size() * sizeof(uint16_t)));
   }
   file.close();
   if (file.good()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("cannot write the weights in ", directory));
+}
+
+}  // namespace
+
+absl::Status WriteRwkv7(const std::string& directory, const Rwkv7Shape& shape) {
+  return WriteModel(directory, Settings(shape), TensorsOf(shape));
+}
+
+absl::Status WriteMamba2(const std::string& directory, const Mamba2Shape& shape) {
+  return WriteModel(directory, Settings(shape), TensorsOf(shape));
 }
 
 }  // namespace rivulet::bench

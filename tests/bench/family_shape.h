@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directories of RWKV-7 models with random weights, for benchmarks of the family.
+// Directories of models of the family with random weights, for benchmarks.
 #pragma once
 
 #include <string>
@@ -13,8 +13,15 @@ struct Rwkv7Shape {
   int decay = 64, rate = 64, value = 32, gate = 128;  // ranks of the low-rank products
 };
 
-// Writes config.json and model.safetensors, matrices in F16, into `directory`, which exists.
+// Heads of 64 columns, one group, a convolution of 4 tokens, the head tied to the embedding.
+struct Mamba2Shape {
+  int hidden = 0, layers = 0, vocab = 50288;
+  int state = 128;  // rows of a head's state
+};
+
+// Each writes config.json and model.safetensors, everything in F16, into `directory`, which exists.
 // Nothing larger than a tensor is in memory. Errors: those of writing files.
 absl::Status WriteRwkv7(const std::string& directory, const Rwkv7Shape& shape);
+absl::Status WriteMamba2(const std::string& directory, const Mamba2Shape& shape);
 
 }  // namespace rivulet::bench
