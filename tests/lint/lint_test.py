@@ -171,6 +171,17 @@ KNOW_THE_EMULATOR = {
 }
 
 
+def gpu_settings(text):
+    """Commands that change the clocks or another setting of a GPU, which may be somebody else's. ncu does unless it is told not to."""
+    keeps = r"""--clock-control["']?[ =,]+["']?none\b"""
+    blocks = re.split(r"\n(?=\S)", text.replace("\\\n", " "))  # functions, and commands at the start of a line
+    found = [block for block in blocks if re.search(r"""which\(["']ncu["']\)|/ncu["']|\[["']ncu["']""", block) and not re.search(keeps, block)]
+    lines = [line for block in blocks for line in block.split("\n")]
+    found += [line for line in lines if re.search(r"(^|[\s;&|(`/])ncu +-", line) and not re.search(keeps, line)]
+    settings = r"\bnvidia-smi\b.*[\s\"'](-(lgc|rgc|lmc|rmc|ac|rac|pm|pl|r|c|mig)|--(lock|reset)-\w+-clocks|--gpu-reset|--power-limit|--applications-clocks)\b"
+    return found + [line for line in lines if re.search(settings, line)]
+
+
 class LintTest(unittest.TestCase):
     def test_layers(self):
         self.assertTrue(layering_errors("kernels/a.h", '#include "model/config.h"\n'))
@@ -276,6 +287,19 @@ struct Plain {
         texts = {p: p.read_text(encoding="utf-8") for p in FILES if p.suffix in CODE + (".md", ".txt", ".json") and
                  p != pathlib.Path(__file__) and p.name != "golden.json"}
         self.assertEqual([relative(p) for p, t in texts.items() if needle.search(t)], [])
+
+    def test_nothing_changes_the_clocks_of_a_gpu(self):
+        self.assertTrue(gpu_settings("ncu --metrics x program"))
+        self.assertTrue(gpu_settings("ncu \\\n  --metrics x program\nncu --clock-control none program"))
+        self.assertTrue(gpu_settings('def f():\n    tool = shutil.which("ncu")\n    run([tool, "--csv"])\n'))
+        self.assertTrue(gpu_settings('run(["ncu", "--csv"])'))
+        self.assertTrue(gpu_settings("sudo nvidia-smi -i 0 -lgc 1980"))
+        self.assertTrue(gpu_settings("nvidia-smi --lock-gpu-clocks=1980"))
+        self.assertFalse(gpu_settings('def f():\n    tool = shutil.which("ncu")\n    run([tool, "--clock-control", "none"])\n'))
+        self.assertFalse(gpu_settings("ncu --csv \\\n  --clock-control=none program\nnvidia-smi -q -d CLOCK,PERFORMANCE\n"))
+        texts = {p: p.read_text(encoding="utf-8") for p in FILES if p.suffix in CODE + (".md", ".txt", ".yml", ".yaml") or p == ROOT / ".ci/run"}
+        errors = [f"{relative(p)}: {found}" for p, text in texts.items() if p != pathlib.Path(__file__) for found in gpu_settings(text)]
+        self.assertEqual(errors, [])
 
     def test_tracked_data_is_below_44_mib(self):
         self.assertLess(sum(p.stat().st_size for p in FILES), 44 << 20)
