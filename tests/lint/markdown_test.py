@@ -107,6 +107,16 @@ def missing_links(folder, text, pages):
     return found
 
 
+def logged_events(text):
+    """The names of events that a source of the server logs."""
+    return set(re.findall(r'\bLog(?:Limited)?\([^;"]*?"(\w+)"', text))
+
+
+def section(text, heading):
+    """What a page says under `heading`."""
+    return re.split(r"^#+ ", text.split(f"\n{heading}\n", 1)[1], maxsplit=1, flags=re.M)[0]
+
+
 class MarkdownTest(unittest.TestCase):
     def test_prose_is_at_most_100_columns_wide(self):
         long = "word " * 21
@@ -142,6 +152,16 @@ class MarkdownTest(unittest.TestCase):
         errors = [f"{name}: {link}" for name, text in texts.items()
                   for link in missing_links(posixpath.dirname(name), text, texts | {"": text})]
         self.assertEqual(errors, [])
+
+    def test_every_log_event_is_listed(self):
+        self.assertEqual(logged_events('Log(LogLevel::kInfo, "one",\n {{"a", 1}});\nLogLimited(bad ? x : y, "two");'), {"one", "two"})
+        self.assertEqual(section("# A\n## B\ntext\n## C\nmore\n", "## B"), "text\n")
+        sources = [p for p in FILES if relative(p).startswith("server/") and p.suffix == ".cc"]
+        events = set().union(*(logged_events(p.read_text(encoding="utf-8")) for p in sources))
+        self.assertIn("listening", events)
+        for page, heading in (("server/README.md", "## Log events"), ("docs/operations.md", "## The log")):
+            listed = section((ROOT / page).read_text(encoding="utf-8"), heading)
+            self.assertEqual([e for e in sorted(events) if f"`{e}`" not in listed], [], page)
 
 
 if __name__ == "__main__":
