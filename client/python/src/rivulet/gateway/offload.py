@@ -16,13 +16,17 @@ from rivulet.gateway import worker
 from rivulet.gateway.worker import Refused
 
 _PARSED_HERE = 64 << 10  # bytes of a body that takes less than it costs to hand it over
-_PATIENCE = 30.0  # seconds for a job that computes for a second at most: the machine may be busy
+# Seconds for a job that computes for one at most, as the machine may be busy. A prompt is rendered in milliseconds, and others wait
+# for theirs.
+_PARSER_PATIENCE, _RENDERER_PATIENCE = 30.0, 5.0
 
 
 class _Worker:
     """One process, one job at a time, in the order in which they came. Thread: that of the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
+        """patience: seconds after which a job is ended, however little it has computed."""
+        self._patience = patience
         self._jobs: asyncio.Queue[tuple[bytes, bytes | bytearray, asyncio.Future[bytes]]] = asyncio.Queue()
         self._process: asyncio.subprocess.Process | None = None
         self._server: asyncio.Task[None] | None = None
@@ -62,7 +66,7 @@ class _Worker:
         """Errors: Refused; OSError."""
         process = self._process or await self._begin()
         try:
-            letter, answer = await asyncio.wait_for(_asked(process, kind, job), _PATIENCE)
+            letter, answer = await asyncio.wait_for(_asked(process, kind, job), self._patience)
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.TimeoutError) as error:
             code = await self._end()
             if code == -signal.SIGPROF or isinstance(error, asyncio.TimeoutError):
@@ -104,8 +108,8 @@ class Offload:
     `async with`."""
 
     def __init__(self) -> None:
-        self._parser = _Worker()
-        self._renderer = _Worker()
+        self._parser = _Worker(_PARSER_PATIENCE)
+        self._renderer = _Worker(_RENDERER_PATIENCE)
 
     async def __aenter__(self) -> Offload:
         await self._parser.start()

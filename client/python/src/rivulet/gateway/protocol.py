@@ -7,7 +7,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_READ_BYTES = 16 << 10
+_READ_BYTES = 8 << 10
 
 
 class Protocol(H11Protocol):
