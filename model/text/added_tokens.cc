@@ -102,7 +102,15 @@ absl::Status AddedTokens::Add(const JsonValue& value, const std::string& path,
   RIVULET_ASSIGN_OR_RETURN(AddedToken token, Read(value, path));
   const std::string at = absl::StrCat(path, ".content");
   std::string needle = token.content;
-  if (token.normalized) needle = std::string(normalizer.Apply(AlignedText(needle, 0)).text());
+  if (token.normalized) {
+    TextBudget budget(kMaxAddedTokenBytes);
+    const auto normalized = normalizer.Apply(AlignedText(needle, 0), &budget);
+    if (!normalized.ok())
+      return InvalidTokenizer(at, absl::StrCat("is ", Quoted(token.content),
+                                               ", for which the normalizer does too much: ",
+                                               normalized.status().message()));
+    needle = std::string(normalized->text());
+  }
   if (needle.empty() || std::max(needle.size(), token.content.size()) > kMaxAddedTokenBytes) {
     return InvalidTokenizer(at, absl::StrCat("is ", Quoted(token.content), ", of ", needle.size(),
                                              " bytes; allowed: 1 to ", kMaxAddedTokenBytes));
@@ -147,16 +155,17 @@ absl::StatusOr<AddedTokens> AddedTokens::Create(const JsonValue* value, absl::st
   return made;
 }
 
-std::vector<AddedSegment> AddedTokens::Split(absl::string_view text, bool normalized,
-                                             bool parse_special_tokens, uint64_t* steps) const {
+absl::Status AddedTokens::Split(absl::string_view text, bool normalized, bool parse_special_tokens,
+                                TextBudget* budget, SegmentAction action) const {
   const ByteTrie& trie = normalized ? normalized_ : raw_;
-  std::vector<AddedSegment> segments;
   size_t done = 0;
-  const auto close = [&segments, &done](size_t end) {
-    if (done < end) segments.push_back({{done, end}, -1});
+  const auto close = [&action, &done](size_t end) {
+    return done < end ? action({{done, end}, -1}) : absl::OkStatus();
   };
   for (size_t at = 0; trie.longest() > 0 && at < text.size();) {
-    const ByteTrie::Match match = trie.Longest(text.substr(at), steps);
+    uint64_t steps = 0;
+    const ByteTrie::Match match = trie.Longest(text.substr(at), &steps);
+    if (!budget->Step(steps)) return budget->status();
     if (match.length == 0) {
       ++at;
       continue;
@@ -170,12 +179,12 @@ std::vector<AddedSegment> AddedTokens::Split(absl::string_view text, bool normal
     }
     if (token.lstrip) range.begin = SpaceBefore(text, range.begin, done);
     if (token.rstrip) range.end = SpaceBehind(text, range.end);
-    close(range.begin);
-    segments.push_back({range, token.id});
+    if (!budget->Step(range.end - range.begin)) return budget->status();
+    RIVULET_RETURN_IF_ERROR(close(range.begin));
+    RIVULET_RETURN_IF_ERROR(action({range, token.id}));
     at = done = range.end;
   }
-  close(text.size());
-  return segments;
+  return close(text.size());
 }
 
 }  // namespace rivulet

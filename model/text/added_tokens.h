@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -20,6 +21,7 @@
 #include "model/text/bpe.h"
 #include "model/text/byte_trie.h"
 #include "model/text/normalizer.h"
+#include "model/text/text_budget.h"
 
 namespace rivulet {
 
@@ -50,10 +52,11 @@ class AddedTokens {
   static absl::StatusOr<AddedTokens> Create(const JsonValue* value, absl::string_view path,
                                             const BpeModel& model, const Normalizer& normalizer);
 
-  // Stretches of `text`, in order, none empty, which cover it. `normalized` says which tokens.
-  // Adds nodes of the trie that were looked at to *steps.
-  std::vector<AddedSegment> Split(absl::string_view text, bool normalized,
-                                  bool parse_special_tokens, uint64_t* steps) const;
+  // Does `action` with stretches of `text`, in order, none empty, which cover it, until one fails.
+  // `normalized` says which tokens. Errors: those of `action`, and TextBudget::status().
+  using SegmentAction = absl::FunctionRef<absl::Status(AddedSegment segment)>;
+  absl::Status Split(absl::string_view text, bool normalized, bool parse_special_tokens,
+                     TextBudget* budget, SegmentAction action) const;
 
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 

@@ -52,6 +52,17 @@ class AlignedText {
   // Appends UTF-8 that stands for `span`; or a range of another text, as it is.
   void Append(absl::string_view text, SourceSpan span);
   void Append(const AlignedText& other, TextRange range);
+  void Clear() {
+    text_.clear();
+    spans_.clear();
+  }
+  // Memory for a text of so many bytes.
+  void Reserve(size_t bytes) {
+    text_.reserve(bytes);
+    spans_.reserve(bytes);
+  }
+  // What a text of so many bytes takes of a budget.
+  static constexpr size_t BytesOf(size_t size) { return size * (1 + sizeof(SourceSpan)); }
 
  private:
   std::string text_;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <queue>
 
+#include "model/base/error.h"
 #include "model/base/utf8.h"
 
 namespace rivulet {
@@ -36,10 +37,11 @@ const BpeModel::Merge* BpeModel::Find(int32_t left, int32_t right) const {
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-std::optional<size_t> BpeModel::Symbols(absl::string_view piece,
-                                        std::vector<Symbol>* symbols) const {
+absl::StatusOr<size_t> BpeModel::Symbols(absl::string_view piece, std::vector<Symbol>* symbols,
+                                         TextBudget* budget) const {
   bool after_unk = false;
   for (size_t at = 0; at < piece.size();) {
+    if (!budget->Step(1)) return budget->status();
     uint32_t code_point = 0;
     const size_t length = DecodeUtf8(piece.substr(at), &code_point);
     const absl::string_view character = piece.substr(at, length);
@@ -64,20 +66,24 @@ std::optional<size_t> BpeModel::Symbols(absl::string_view piece,
     (*symbols)[i].before = static_cast<int32_t>(i) - 1;
     (*symbols)[i].next = i + 1 < symbols->size() ? static_cast<int32_t>(i) + 1 : -1;
   }
-  return std::nullopt;
+  return piece.size();
 }
 
-std::optional<size_t> BpeModel::Encode(absl::string_view piece, std::vector<BpeToken>* tokens,
-                                       uint64_t* steps) const {
+absl::StatusOr<size_t> BpeModel::Encode(absl::string_view piece, std::vector<BpeToken>* tokens,
+                                        TextBudget* budget) const {
+  BudgetedBytes bytes(budget);
+  constexpr size_t kPerByte = sizeof(Symbol) + sizeof(Candidate) + sizeof(BpeToken);
+  if (!bytes.Add(piece.size() * kPerByte)) return budget->status();
   if (ignore_merges_) {
     if (const int32_t id = IdOf(piece); id >= 0) {
       tokens->push_back({id, static_cast<uint32_t>(piece.size())});
-      return std::nullopt;
+      return piece.size();
     }
   }
   std::vector<Symbol> symbols;
   symbols.reserve(piece.size());
-  if (const auto unknown = Symbols(piece, &symbols)) return unknown;
+  RIVULET_ASSIGN_OR_RETURN(const size_t known, Symbols(piece, &symbols, budget));
+  if (known < piece.size()) return known;
   const auto symbol = [&symbols](int32_t at) -> Symbol& {
     return symbols[static_cast<size_t>(at)];
   };
@@ -97,7 +103,7 @@ std::optional<size_t> BpeModel::Encode(absl::string_view piece, std::vector<BpeT
   while (!queue.empty()) {
     const Candidate best = queue.top();
     queue.pop();
-    ++*steps;
+    if (!budget->Step(1)) return budget->status();
     Symbol& left = symbol(best.at);
     if (left.bytes == 0 || left.next < 0) continue;
     Symbol& right = symbol(left.next);
@@ -114,7 +120,7 @@ std::optional<size_t> BpeModel::Encode(absl::string_view piece, std::vector<BpeT
   for (const Symbol& left : symbols) {
     if (left.bytes != 0) tokens->push_back({left.id, left.bytes});
   }
-  return std::nullopt;
+  return piece.size();
 }
 
 }  // namespace rivulet

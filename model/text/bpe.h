@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/base/strict_json.h"
+#include "model/text/text_budget.h"
 
 namespace rivulet {
 
@@ -43,10 +44,10 @@ class BpeModel {
   BpeModel(BpeModel&&) = default;
   BpeModel& operator=(BpeModel&&) = default;
 
-  // Appends the tokens of `piece` (UTF-8) and adds the entries that left the queue to *steps.
-  // Returns the offset of a code point that the vocabulary cannot express, if there is one.
-  [[nodiscard]] std::optional<size_t> Encode(absl::string_view piece, std::vector<BpeToken>* tokens,
-                                             uint64_t* steps) const;
+  // Appends the tokens of `piece` (UTF-8). Returns the offset of a code point that the vocabulary
+  // cannot express, or piece.size(). Errors: TextBudget::status().
+  absl::StatusOr<size_t> Encode(absl::string_view piece, std::vector<BpeToken>* tokens,
+                                TextBudget* budget) const;
 
   // The id of a token, -1 where it is none.
   int32_t IdOf(absl::string_view token) const;
@@ -67,7 +68,8 @@ class BpeModel {
   absl::Status AddMerge(absl::string_view left, absl::string_view right, int32_t rank,
                         absl::string_view path);
   absl::Status ReadOptions(const class JsonFields& fields);
-  std::optional<size_t> Symbols(absl::string_view piece, std::vector<Symbol>* symbols) const;
+  absl::StatusOr<size_t> Symbols(absl::string_view piece, std::vector<Symbol>* symbols,
+                                 TextBudget* budget) const;
   const Merge* Find(int32_t left, int32_t right) const;
   static uint64_t Pair(int32_t left, int32_t right) {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);

@@ -24,7 +24,8 @@ class CharTokenizer final : public TextTokenizer {
     return is_new;
   }
 
-  absl::StatusOr<TextTokens> Encode(absl::string_view text, const EncodeOptions&) const override;
+  absl::StatusOr<TextTokens> Encode(absl::string_view text, const EncodeOptions& options,
+                                    TextBudget* budget) const override;
   absl::string_view TokenBytes(int32_t id) const override {
     return id >= 0 && id < size() ? absl::string_view(pieces_[static_cast<size_t>(id)]) : "";
   }
@@ -37,13 +38,15 @@ class CharTokenizer final : public TextTokenizer {
   absl::flat_hash_map<uint32_t, int32_t> ids_;  // of code points
 };
 
-absl::StatusOr<TextTokens> CharTokenizer::Encode(absl::string_view text,
-                                                 const EncodeOptions&) const {
+absl::StatusOr<TextTokens> CharTokenizer::Encode(absl::string_view text, const EncodeOptions&,
+                                                 TextBudget* budget) const {
   RIVULET_RETURN_IF_ERROR(CheckText(text));
   TextTokens tokens;
+  if (!budget->Take(text.size() * kBytesPerToken)) return budget->status();
   tokens.ids.reserve(text.size());
   tokens.spans.reserve(text.size());
-  for (size_t at = 0; at < text.size(); ++tokens.steps) {
+  for (size_t at = 0; at < text.size();) {
+    if (!budget->Step(1)) return budget->status();
     uint32_t code_point = 0;
     const size_t length = DecodeUtf8(text.substr(at), &code_point);
     const auto found = ids_.find(code_point);

@@ -124,6 +124,15 @@ void Compose(std::vector<Piece>* pieces) {
   pieces->resize(kept);
 }
 
+size_t SizeOf(const std::vector<Piece>& pieces) {
+  size_t size = 0;
+  for (const Piece& piece : pieces) {
+    const auto c = static_cast<uint32_t>(piece.code_point);
+    size += c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+  }
+  return size;
+}
+
 size_t NextCodePoint(absl::string_view text, size_t at) {
   uint32_t code_point = 0;
   return at + DecodeUtf8(text.substr(at), &code_point);
@@ -131,13 +140,19 @@ size_t NextCodePoint(absl::string_view text, size_t at) {
 
 }  // namespace
 
-AlignedText ComposeCanonically(AlignedText text) {
+absl::StatusOr<AlignedText> ComposeCanonically(AlignedText text, TextBudget* budget) {
   const absl::string_view source = text.text();
+  if (!budget->Step(source.size())) return budget->status();
   const auto is_ascii = [](char c) { return static_cast<uint8_t>(c) < 0x80; };
   if (std::all_of(source.begin(), source.end(), is_ascii)) return text;
+  BudgetedBytes work(budget);
+  if (!work.Add(source.size() * sizeof(Piece))) return budget->status();
   std::vector<Piece> pieces = Decompose(source);
   Compose(&pieces);
+  const size_t size = SizeOf(pieces);
+  if (!budget->Step(size) || !budget->Take(AlignedText::BytesOf(size))) return budget->status();
   AlignedText out;
+  out.Reserve(size);
   size_t at = 0;  // code points of the text before it are taken
   for (const Piece& piece : pieces) {
     std::string bytes;
@@ -149,6 +164,7 @@ AlignedText ComposeCanonically(AlignedText text) {
       at = NextCodePoint(source, at);
     }
   }
+  budget->Give(AlignedText::BytesOf(text.size()));
   return out;
 }
 

@@ -45,42 +45,60 @@ absl::StatusOr<Normalizer> Normalizer::Create(const JsonValue* value, absl::stri
   return normalizer;
 }
 
-AlignedText Normalizer::Apply(AlignedText text) const {
+absl::StatusOr<AlignedText> Normalizer::Apply(AlignedText text, TextBudget* budget) const {
   for (const Step& step : steps_) {
+    absl::StatusOr<AlignedText> made;
     switch (step.kind) {
       case Step::Kind::kNfc:
-        text = ComposeCanonically(std::move(text));
+        made = ComposeCanonically(std::move(text), budget);
         break;
       case Step::Kind::kPrepend:
-        text = PrependText(step.content, std::move(text));
+        made = PrependText(step.content, std::move(text), budget);
         break;
       case Step::Kind::kReplace:
-        text = ReplaceText(step.pattern, step.content, std::move(text));
+        made = ReplaceText(step.pattern, step.content, std::move(text), budget);
         break;
     }
+    if (!made.ok()) return made.status();
+    text = *std::move(made);
   }
   return text;
 }
 
-AlignedText PrependText(absl::string_view content, AlignedText text) {
+absl::StatusOr<AlignedText> PrependText(absl::string_view content, AlignedText text,
+                                        TextBudget* budget) {
   if (text.empty()) return text;
+  const size_t size = content.size() + text.size();
+  if (!budget->Step(size) || !budget->Take(AlignedText::BytesOf(size))) return budget->status();
   AlignedText out;
+  out.Reserve(size);
   out.Append(content, text.span(0));
   out.Append(text, {0, text.size()});
+  budget->Give(AlignedText::BytesOf(text.size()));
   return out;
 }
 
-AlignedText ReplaceText(absl::string_view pattern, absl::string_view content, AlignedText text) {
-  size_t done = 0;
+absl::StatusOr<AlignedText> ReplaceText(absl::string_view pattern, absl::string_view content,
+                                        AlignedText text, TextBudget* budget) {
+  size_t found = 0;
+  for (size_t at = 0; (at = text.text().find(pattern, at)) != absl::string_view::npos; ++found) {
+    at += pattern.size();
+  }
+  const size_t size = text.size() - found * pattern.size() + found * content.size();
+  if (!budget->Step(text.size())) return budget->status();
+  if (found == 0) return text;
+  if (!budget->Take(AlignedText::BytesOf(size)) || !budget->Step(size)) return budget->status();
   AlignedText out;
+  out.Reserve(size);
+  size_t done = 0;
   for (size_t at = 0; (at = text.text().find(pattern, at)) != absl::string_view::npos;) {
     out.Append(text, {done, at});
     at += pattern.size();
     out.Append(content, text.span(at - 1));
     done = at;
   }
-  if (done == 0) return text;
   out.Append(text, {done, text.size()});
+  budget->Give(AlignedText::BytesOf(text.size()));
   return out;
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "model/base/strict_json.h"
 #include "model/text/aligned_text.h"
+#include "model/text/text_budget.h"
 
 namespace rivulet {
 
@@ -25,8 +26,10 @@ class Normalizer {
   // Of `value`, which may be null. Errors: INVALID_TOKENIZER, UNSUPPORTED_TOKENIZER.
   static absl::StatusOr<Normalizer> Create(const JsonValue* value, absl::string_view path);
 
-  // Cost: linear in the text, but for n log n in a run of combining marks. Errors: none.
-  AlignedText Apply(AlignedText text) const;
+  // Cost: linear in the text and the forms that the steps give it, but for n log n in a run of
+  // combining marks. The bytes of `text` go back to the budget, and those of the result are taken.
+  // Errors: TextBudget::status().
+  absl::StatusOr<AlignedText> Apply(AlignedText text, TextBudget* budget) const;
 
  private:
   struct Step {
@@ -41,12 +44,17 @@ class Normalizer {
   std::vector<Step> steps_;
 };
 
+// The bytes of their argument go back to the budget, and those of the result are taken. Errors:
+// TextBudget::status().
+//
 // Canonical composition (NFC) as `tokenizers` does it: marks that Unicode got after version 9 are
 // starters. The composed code point stands for the first of those it is made of.
-AlignedText ComposeCanonically(AlignedText text);
+absl::StatusOr<AlignedText> ComposeCanonically(AlignedText text, TextBudget* budget);
 // `content` before the text, unless that is empty; stands for the text's first code point.
-AlignedText PrependText(absl::string_view content, AlignedText text);
+absl::StatusOr<AlignedText> PrependText(absl::string_view content, AlignedText text,
+                                        TextBudget* budget);
 // `content` in the place of every `pattern`; stands for the last code point replaced.
-AlignedText ReplaceText(absl::string_view pattern, absl::string_view content, AlignedText text);
+absl::StatusOr<AlignedText> ReplaceText(absl::string_view pattern, absl::string_view content,
+                                        AlignedText text, TextBudget* budget);
 
 }  // namespace rivulet

@@ -87,7 +87,9 @@ Pattern Pattern::Literal(absl::string_view text) {
   return made;
 }
 
-absl::StatusOr<std::vector<TextRange>> Pattern::FindAll(absl::string_view subject) const {
+absl::StatusOr<std::vector<TextRange>> Pattern::FindAll(absl::string_view subject,
+                                                        TextBudget* budget) const {
+  if (!budget->Step(subject.size())) return budget->status();
   if (compiled_ == nullptr) return FindLiteral(subject, literal_);
   const pcre2_code* code = compiled_->code.get();
   const MatchData data(pcre2_match_data_create(1, nullptr));
@@ -114,6 +116,7 @@ absl::StatusOr<std::vector<TextRange>> Pattern::FindAll(absl::string_view subjec
       continue;
     }
     found.push_back({ends[0], ends[1]});
+    if (!budget->Step(1)) return budget->status();
     at = last_end = ends[1];
     any = true;
   }

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/text/aligned_text.h"
+#include "model/text/text_budget.h"
 
 namespace rivulet {
 
@@ -38,7 +39,8 @@ class Pattern {
 
   // Matches in order, none overlapping. A match may be empty, but not where the one before ended.
   // REQUIRES: `subject` is UTF-8. Errors: INVALID_ARGUMENT, reason TEXT_TOO_HARD.
-  absl::StatusOr<std::vector<TextRange>> FindAll(absl::string_view subject) const;
+  absl::StatusOr<std::vector<TextRange>> FindAll(absl::string_view subject,
+                                                 TextBudget* budget) const;
 
  private:
   struct Compiled;

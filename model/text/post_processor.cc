@@ -144,11 +144,16 @@ int32_t PostProcessor::largest_id() const {
   return largest;
 }
 
-void PostProcessor::Apply(absl::string_view text, bool add_tokens, const TokenText& token_text,
-                          TextTokens* tokens) const {
+absl::Status PostProcessor::Apply(absl::string_view text, bool add_tokens,
+                                  const TokenText& token_text, TextBudget* budget,
+                                  TextTokens* tokens) const {
   for (const Step& step : steps_) {
     if (!step.trims) {
       if (!add_tokens) continue;
+      const size_t added = step.before.size() + step.behind.size();
+      if (!budget->Step(tokens->ids.size()) || !budget->Take(added * kBytesPerToken)) {
+        return budget->status();
+      }
       tokens->ids.insert(tokens->ids.begin(), step.before.begin(), step.before.end());
       tokens->ids.insert(tokens->ids.end(), step.behind.begin(), step.behind.end());
       tokens->spans.insert(tokens->spans.begin(), step.before.size(), SourceSpan());
@@ -158,7 +163,9 @@ void PostProcessor::Apply(absl::string_view text, bool add_tokens, const TokenTe
       continue;
     }
     for (size_t i = 0; i < tokens->ids.size(); ++i) {
-      Spaces spaces = SpacesOf(token_text(tokens->ids[i], tokens->spans[i]));
+      const absl::string_view token = token_text(tokens->ids[i], tokens->spans[i]);
+      if (!budget->Step(1 + token.size())) return budget->status();
+      Spaces spaces = SpacesOf(token);
       SourceSpan& span = tokens->spans[i];
       // The one space of a first word may be the one that the pre-tokenizer put there.
       const bool is_first = i == 0 || span.begin == 0;
@@ -166,6 +173,7 @@ void PostProcessor::Apply(absl::string_view text, bool add_tokens, const TokenTe
       span = Trimmed(text, span, spaces);
     }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace rivulet

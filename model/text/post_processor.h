@@ -24,10 +24,10 @@ class PostProcessor {
   static absl::StatusOr<PostProcessor> Create(const JsonValue* value, absl::string_view path);
 
   // Changes the tokens of `text`. `token_text`: a token as the vocabulary spells it, an added token
-  // as it stands in the text.
+  // as it stands in the text. Errors: TextBudget::status().
   using TokenText = std::function<absl::string_view(int32_t id, SourceSpan span)>;
-  void Apply(absl::string_view text, bool add_tokens, const TokenText& token_text,
-             TextTokens* tokens) const;
+  absl::Status Apply(absl::string_view text, bool add_tokens, const TokenText& token_text,
+                     TextBudget* budget, TextTokens* tokens) const;
 
   // The largest id that it adds, -1 without any.
   int32_t largest_id() const;

@@ -2,133 +2,183 @@
 #include "model/text/pre_tokenizer.h"
 
 #include <algorithm>
-#include <utility>
+#include <cstddef>
 
 #include "absl/strings/match.h"
 #include "model/base/error.h"
 #include "model/text/byte_alphabet.h"
-#include "model/text/normalizer.h"
 
 namespace rivulet {
 namespace {
 
-struct Segment {
-  TextRange range;
-  bool is_match = false;
-};
+// Puts together what Split found: what matches and what lies between, in order.
+class Joiner {
+ public:
+  using Action = absl::FunctionRef<absl::Status(TextRange piece)>;
+  Joiner(SplitBehavior behavior, Action action) : behavior_(behavior), action_(action) {}
 
-// A piece that was cut: what matches and what lies between, in order.
-std::vector<Segment> Segments(TextRange piece, const std::vector<TextRange>& matches,
-                              bool inverted) {
-  std::vector<Segment> segments;
-  size_t done = 0;
-  const size_t size = piece.end - piece.begin;
-  const auto add = [&](size_t begin, size_t end, bool is_match) {
-    segments.push_back({{piece.begin + begin, piece.begin + end}, is_match != inverted});
-  };
-  for (const TextRange match : matches) {
-    if (match.begin != done) add(done, match.begin, false);
-    add(match.begin, match.end, true);
-    done = match.end;
-  }
-  if (done != size) add(done, size, false);
-  return segments;
-}
-
-// Pieces where each match joins its neighbour, or, kContiguous, all that are alike join.
-std::vector<TextRange> Joined(std::vector<Segment> segments, SplitBehavior behavior) {
-  const bool backwards = behavior == SplitBehavior::kMergedWithNext;
-  if (backwards) std::reverse(segments.begin(), segments.end());
-  std::vector<TextRange> pieces;
-  bool before = false;  // whether the segment before was a match
-  for (const Segment& segment : segments) {
-    const bool joins = behavior == SplitBehavior::kContiguous ? segment.is_match == before
-                                                              : segment.is_match && !before;
-    if (joins && !pieces.empty()) {
-      (backwards ? pieces.back().begin : pieces.back().end) =
-          backwards ? segment.range.begin : segment.range.end;
-    } else {
-      pieces.push_back(segment.range);
+  absl::Status Add(TextRange range, bool is_match) {
+    if (behavior_ == SplitBehavior::kRemoved && is_match) return absl::OkStatus();
+    const bool joins = has_piece_ && Joins(is_match);
+    before_is_match_ = is_match;
+    if (joins) {
+      piece_.end = range.end;
+      return absl::OkStatus();
     }
-    before = segment.is_match;
+    RIVULET_RETURN_IF_ERROR(Finish());
+    piece_ = range;
+    has_piece_ = true;
+    return absl::OkStatus();
   }
-  if (backwards) std::reverse(pieces.begin(), pieces.end());
-  return pieces;
-}
 
-std::vector<TextRange> Pieces(std::vector<Segment> segments, SplitBehavior behavior) {
-  if (behavior != SplitBehavior::kRemoved && behavior != SplitBehavior::kIsolated) {
-    return Joined(std::move(segments), behavior);
+  absl::Status Finish() {
+    if (!has_piece_ || piece_.begin == piece_.end) return absl::OkStatus();
+    has_piece_ = false;
+    return action_(piece_);
   }
-  std::vector<TextRange> pieces;
-  for (const Segment& segment : segments) {
-    if (segment.is_match && behavior == SplitBehavior::kRemoved) continue;
-    pieces.push_back(segment.range);
-  }
-  return pieces;
-}
 
-AlignedText Slice(const AlignedText& text, TextRange range) {
-  AlignedText slice;
-  slice.Append(text, range);
-  return slice;
-}
+ private:
+  bool Joins(bool is_match) const {
+    switch (behavior_) {
+      case SplitBehavior::kMergedWithPrevious:
+        return is_match && !before_is_match_;
+      case SplitBehavior::kMergedWithNext:
+        return !is_match && before_is_match_;
+      case SplitBehavior::kContiguous:
+        return is_match == before_is_match_;
+      case SplitBehavior::kRemoved:
+      case SplitBehavior::kIsolated:
+        break;
+    }
+    return false;
+  }
+
+  const SplitBehavior behavior_;
+  const Action action_;
+  TextRange piece_;
+  bool has_piece_ = false;
+  bool before_is_match_ = false;
+};
 
 }  // namespace
 
-absl::Status PreTokenizer::Split(const Step& step, CutText* cut) {
-  std::vector<TextRange> pieces;
-  for (const TextRange piece : cut->pieces) {
+// Takes each piece through all steps before the next, so that only one is in memory.
+class PreTokenizer::Cutter {
+ public:
+  Cutter(const std::vector<Step>& steps, TextBudget* budget, PieceAction action)
+      : steps_(steps), budget_(budget), bytes_(budget), action_(action), made_(steps.size()) {}
+
+  // Does the steps from `at` on.
+  absl::Status Run(size_t at, const AlignedText& text, TextRange piece) {
+    if (at == steps_.size()) return action_(text, piece);
+    if (steps_[at].kind == Step::Kind::kSplit) return Split(at, text, piece);
+    AlignedText& made = made_[at].text;
+    made.Clear();
+    RIVULET_RETURN_IF_ERROR(Rewrite(at, text, piece));
+    return Run(at + 1, made, {0, made.size()});
+  }
+
+ private:
+  struct Made {
+    AlignedText text;
+    size_t reserved = 0;  // bytes of text
+  };
+
+  absl::Status Split(size_t at, const AlignedText& text, TextRange piece) {
+    const Step& step = steps_[at];
     RIVULET_ASSIGN_OR_RETURN(const std::vector<TextRange> matches,
-                             step.pattern.FindAll(cut->text.text(piece)));
-    for (const TextRange made : Pieces(Segments(piece, matches, step.inverted), step.behavior)) {
-      if (made.begin != made.end) pieces.push_back(made);
-    }
-  }
-  cut->pieces = std::move(pieces);
-  return absl::OkStatus();
-}
-
-// Steps that change the text of every piece.
-void PreTokenizer::Rewrite(const Step& step, CutText* cut) {
-  CutText out;
-  for (const TextRange piece : cut->pieces) {
-    const size_t begin = out.text.size();
-    const absl::string_view text = cut->text.text(piece);
-    if (step.kind == Step::Kind::kByteMap) {
-      for (size_t i = 0; i < text.size(); ++i) {
-        out.text.Append(ByteAlphabet()[static_cast<uint8_t>(text[i])],
-                        cut->text.span(piece.begin + i));
+                             step.pattern.FindAll(text.text(piece), budget_));
+    const auto next = [&](TextRange range) { return Run(at + 1, text, range); };
+    Joiner joiner(step.behavior, next);
+    size_t done = piece.begin;
+    for (const TextRange match : matches) {
+      const TextRange found = {piece.begin + match.begin, piece.begin + match.end};
+      if (found.begin != done) {
+        RIVULET_RETURN_IF_ERROR(joiner.Add({done, found.begin}, step.inverted));
       }
-    } else if (step.kind == Step::Kind::kPrefixSpace) {
-      if (!absl::StartsWith(text, " ")) out.text.Append(" ", cut->text.span(piece.begin));
-      out.text.Append(cut->text, piece);
-    } else {
-      const AlignedText spaced = ReplaceText(" ", step.replacement, Slice(cut->text, piece));
-      const bool wanted = step.prepend == Prepend::kAlways ||
-                          (step.prepend == Prepend::kFirst && spaced.span(0).begin == 0);
-      if (wanted && !absl::StartsWith(spaced.text(), step.replacement)) {
-        out.text.Append(step.replacement, spaced.span(0));
-      }
-      out.text.Append(spaced, {0, spaced.size()});
+      RIVULET_RETURN_IF_ERROR(joiner.Add(found, !step.inverted));
+      done = found.end;
     }
-    out.pieces.push_back({begin, out.text.size()});
+    if (done != piece.end) RIVULET_RETURN_IF_ERROR(joiner.Add({done, piece.end}, step.inverted));
+    return joiner.Finish();
   }
-  *cut = std::move(out);
-}
 
-absl::StatusOr<CutText> PreTokenizer::Cut(AlignedText text) const {
-  CutText cut;
-  if (!text.empty()) cut.pieces.push_back({0, text.size()});
-  cut.text = std::move(text);
-  for (const Step& step : steps_) {
-    if (step.kind == Step::Kind::kSplit) {
-      RIVULET_RETURN_IF_ERROR(Split(step, &cut));
-    } else {
-      Rewrite(step, &cut);
-    }
+  // Memory for the text that a step makes.
+  absl::Status Reserve(size_t at, size_t size) {
+    Made& made = made_[at];
+    if (!budget_->Step(size)) return budget_->status();
+    if (size <= made.reserved) return absl::OkStatus();
+    if (!bytes_.Add(AlignedText::BytesOf(size - made.reserved))) return budget_->status();
+    made.text.Reserve(size);
+    made.reserved = size;
+    return absl::OkStatus();
   }
-  return cut;
+
+  absl::Status Rewrite(size_t at, const AlignedText& text, TextRange piece) {
+    switch (steps_[at].kind) {
+      case Step::Kind::kByteMap:
+        return MapBytes(at, text, piece);
+      case Step::Kind::kPrefixSpace:
+        return PrefixSpace(at, text, piece);
+      case Step::Kind::kMetaspace:
+      case Step::Kind::kSplit:
+        break;
+    }
+    return ReplaceSpaces(at, text, piece);
+  }
+
+  absl::Status MapBytes(size_t at, const AlignedText& text, TextRange piece) {
+    size_t size = 0;
+    for (const char byte : text.text(piece)) {
+      size += ByteAlphabet()[static_cast<uint8_t>(byte)].size();
+    }
+    RIVULET_RETURN_IF_ERROR(Reserve(at, size));
+    const absl::string_view source = text.text(piece);
+    for (size_t i = 0; i < source.size(); ++i) {
+      made_[at].text.Append(ByteAlphabet()[static_cast<uint8_t>(source[i])],
+                            text.span(piece.begin + i));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status PrefixSpace(size_t at, const AlignedText& text, TextRange piece) {
+    RIVULET_RETURN_IF_ERROR(Reserve(at, 1 + piece.end - piece.begin));
+    AlignedText& made = made_[at].text;
+    if (!absl::StartsWith(text.text(piece), " ")) made.Append(" ", text.span(piece.begin));
+    made.Append(text, piece);
+    return absl::OkStatus();
+  }
+
+  absl::Status ReplaceSpaces(size_t at, const AlignedText& text, TextRange piece) {
+    const Step& step = steps_[at];
+    const absl::string_view source = text.text(piece);
+    const auto spaces = static_cast<size_t>(std::count(source.begin(), source.end(), ' '));
+    RIVULET_RETURN_IF_ERROR(Reserve(at, source.size() + (spaces + 1) * step.replacement.size()));
+    AlignedText& made = made_[at].text;
+    const bool wanted = step.prepend == Prepend::kAlways ||
+                        (step.prepend == Prepend::kFirst && text.span(piece.begin).begin == 0);
+    const bool has = absl::StartsWith(source, " ") || absl::StartsWith(source, step.replacement);
+    if (wanted && !has) made.Append(step.replacement, text.span(piece.begin));
+    for (size_t done = piece.begin; done < piece.end;) {
+      const size_t space = std::min(text.text().find(' ', done), piece.end);
+      made.Append(text, {done, space});
+      if (space < piece.end) made.Append(step.replacement, text.span(space));
+      done = space + 1;
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<Step>& steps_;
+  TextBudget* const budget_;
+  BudgetedBytes bytes_;
+  const PieceAction action_;
+  std::vector<Made> made_;  // of each step
+};
+
+absl::Status PreTokenizer::Cut(const AlignedText& text, TextRange range, TextBudget* budget,
+                               PieceAction action) const {
+  if (range.begin == range.end) return absl::OkStatus();
+  return Cutter(steps_, budget, action).Run(0, text, range);
 }
 
 }  // namespace rivulet

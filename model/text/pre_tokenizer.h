@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/base/strict_json.h"
 #include "model/text/aligned_text.h"
 #include "model/text/pattern.h"
+#include "model/text/text_budget.h"
 
 namespace rivulet {
 
@@ -27,12 +29,8 @@ enum class SplitBehavior : uint8_t {
   kContiguous           // a piece for neighbours together
 };
 
-// A text and the pieces that it is cut into: in order, none overlapping, none empty. Bytes between
-// pieces are dropped.
-struct CutText {
-  AlignedText text;
-  std::vector<TextRange> pieces;
-};
+// What is done with a piece: a range of a text, which lives until the action returns.
+using PieceAction = absl::FunctionRef<absl::Status(const AlignedText& text, TextRange piece)>;
 
 // Thread: const calls from any thread.
 class PreTokenizer {
@@ -41,8 +39,11 @@ class PreTokenizer {
   // UNSUPPORTED_TOKENIZER.
   static absl::StatusOr<PreTokenizer> Create(const JsonValue* value, absl::string_view path);
 
-  // Pieces of `text`. Offsets of its spans are in the whole source. Errors: as Pattern::FindAll.
-  absl::StatusOr<CutText> Cut(AlignedText text) const;
+  // Does `action` with the pieces of a range of `text`, in order, none empty, until one fails.
+  // Spans of the text are in the whole source. Memory: beyond the text, that of a piece for each
+  // step. Errors: those of `action`, and TextBudget::status().
+  absl::Status Cut(const AlignedText& text, TextRange range, TextBudget* budget,
+                   PieceAction action) const;
 
  private:
   enum class Prepend : uint8_t { kNever, kAlways, kFirst };
@@ -65,8 +66,7 @@ class PreTokenizer {
                                 std::vector<Step>* steps);
   static absl::Status AddMetaspace(const JsonValue& value, absl::string_view path,
                                    std::vector<Step>* steps);
-  static absl::Status Split(const Step& step, CutText* cut);
-  static void Rewrite(const Step& step, CutText* cut);
+  class Cutter;
 
   std::vector<Step> steps_;
 };

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/text/aligned_text.h"
+#include "model/text/text_budget.h"
 
 namespace rivulet {
 
@@ -34,18 +35,25 @@ struct TextTokens {
   std::vector<SourceSpan> spans;
   // How many of them the post-processor added: at the beginning, and at the end.
   size_t added_before = 0, added_behind = 0;
-  uint64_t steps = 0;  // what encoding cost: entries of queues, nodes of tries
 };
+constexpr size_t kBytesPerToken = sizeof(int32_t) + sizeof(SourceSpan);  // of TextTokens
 
 // Thread: immutable, any thread.
 class TextTokenizer {
  public:
   virtual ~TextTokenizer() = default;
 
+  // The work ends where `budget` says so, and stays within it whatever the text and the
+  // tokenizer's file. The bytes of the tokens are taken and not given back.
   // Errors: INVALID_ARGUMENT, field "text": INVALID_UTF8 with the byte; TEXT_TOO_LONG;
-  // TEXT_NOT_IN_VOCABULARY with code point and byte; TEXT_TOO_HARD (pattern.h).
-  virtual absl::StatusOr<TextTokens> Encode(absl::string_view text,
-                                            const EncodeOptions& options) const = 0;
+  // TEXT_NOT_IN_VOCABULARY with code point and byte; those of TextBudget::status().
+  virtual absl::StatusOr<TextTokens> Encode(absl::string_view text, const EncodeOptions& options,
+                                            TextBudget* budget) const = 0;
+  // With the budget of a text of this size, which nobody stops.
+  absl::StatusOr<TextTokens> Encode(absl::string_view text, const EncodeOptions& options) const {
+    TextBudget budget(text.size());
+    return Encode(text, options, &budget);
+  }
 
   // What a token adds to the text: any bytes, as one code point may be in several tokens. "" for an
   // id that the vocabulary does not have.

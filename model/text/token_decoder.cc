@@ -23,6 +23,16 @@ int ByteOf(absl::string_view token) {
   return std::stoi(digits, nullptr, 16);
 }
 
+// Bytes of `text` with every `pattern`, which is not empty, replaced by `content`.
+size_t SizeReplaced(absl::string_view text, absl::string_view pattern, absl::string_view content) {
+  size_t size = text.size();
+  for (size_t at = 0; (at = text.find(pattern, at)) != absl::string_view::npos;) {
+    at += pattern.size();
+    size = size - pattern.size() + content.size();
+  }
+  return size;
+}
+
 }  // namespace
 
 absl::Status TokenDecoder::AddReplace(const JsonValue& value, absl::string_view path) {
@@ -118,14 +128,19 @@ absl::StatusOr<TokenDecoder> TokenDecoder::Create(const JsonValue* value, absl::
   return decoder;
 }
 
-std::string TokenDecoder::BytesOf(absl::string_view token) const {
+absl::StatusOr<std::string> TokenDecoder::BytesOf(absl::string_view token,
+                                                  TextBudget* budget) const {
   std::string bytes(token);
+  BudgetedBytes taken(budget);
+  if (!taken.Add(bytes.size())) return budget->status();
   for (const Step& step : steps_) {
+    if (!budget->Step(1 + bytes.size())) return budget->status();
     if (step.kind == Step::Kind::kReplace) {
+      if (!taken.Add(SizeReplaced(bytes, step.pattern, step.content))) return budget->status();
       bytes = absl::StrReplaceAll(bytes, {{step.pattern, step.content}});
     } else if (step.kind == Step::Kind::kByteFallback) {
       const int byte = ByteOf(bytes);
-      if (byte >= 0) return {static_cast<char>(byte)};
+      if (byte >= 0) return std::string(1, static_cast<char>(byte));
     } else {
       std::string made;
       if (BytesOfAlphabet(bytes, &made)) bytes.swap(made);

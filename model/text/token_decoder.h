@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/base/strict_json.h"
+#include "model/text/text_budget.h"
 
 namespace rivulet {
 
@@ -23,7 +24,8 @@ class TokenDecoder {
 
   // The bytes of a token of the model's vocabulary. With ByteLevel a token that has characters
   // outside of the byte alphabet stands for itself.
-  std::string BytesOf(absl::string_view token) const;
+  // Errors: TextBudget::status(), where a step makes it too long.
+  absl::StatusOr<std::string> BytesOf(absl::string_view token, TextBudget* budget) const;
 
   // The text of a whole sequence loses one leading space.
   bool strips_leading_space() const { return strips_leading_space_; }

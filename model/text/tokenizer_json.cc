@@ -36,15 +36,22 @@ struct Parts {
   TokenDecoder decoder;
 };
 
+absl::Status AddToken(int32_t id, SourceSpan span, TextBudget* budget, TextTokens* tokens) {
+  if (!budget->Take(kBytesPerToken)) return budget->status();
+  tokens->ids.push_back(id);
+  tokens->spans.push_back(span);
+  return absl::OkStatus();
+}
+
 class JsonTokenizer : public TextTokenizer {
  public:
-  explicit JsonTokenizer(Parts parts) : parts_(std::move(parts)) {
-    const std::vector<std::string>& tokens = parts_.model.tokens();
+  // `bytes`: what each token of the model stands for.
+  JsonTokenizer(Parts parts, std::vector<std::string> bytes)
+      : parts_(std::move(parts)), bytes_(std::move(bytes)) {
     int32_t largest = parts_.post_processor.largest_id();
     for (const AddedToken& token : parts_.added.tokens()) largest = std::max(largest, token.id);
-    bytes_.resize(std::max(tokens.size(), static_cast<size_t>(largest + 1)));
+    bytes_.resize(std::max(bytes_.size(), static_cast<size_t>(largest + 1)));
     is_special_.resize(bytes_.size());
-    for (size_t id = 0; id < tokens.size(); ++id) bytes_[id] = parts_.decoder.BytesOf(tokens[id]);
     for (const AddedToken& token : parts_.added.tokens()) {
       bytes_[static_cast<size_t>(token.id)] = token.content;
       is_special_[static_cast<size_t>(token.id)] = token.special;
@@ -52,8 +59,8 @@ class JsonTokenizer : public TextTokenizer {
     }
   }
 
-  absl::StatusOr<TextTokens> Encode(absl::string_view text,
-                                    const EncodeOptions& options) const override;
+  absl::StatusOr<TextTokens> Encode(absl::string_view text, const EncodeOptions& options,
+                                    TextBudget* budget) const override;
 
   absl::string_view TokenBytes(int32_t id) const override {
     return Has(id) ? absl::string_view(bytes_[static_cast<size_t>(id)]) : "";
@@ -66,9 +73,13 @@ class JsonTokenizer : public TextTokenizer {
 
  private:
   bool Has(int32_t id) const { return id >= 0 && id < size(); }
-  absl::Status EncodeStretch(AlignedText stretch, const EncodeOptions& options,
-                             absl::string_view source, TextTokens* tokens) const;
-  absl::Status EncodePieces(const CutText& cut, absl::string_view source, TextTokens* tokens) const;
+  // Of a piece of `text`, which stands for some of `source`.
+  absl::Status EncodePiece(const AlignedText& text, TextRange piece, absl::string_view source,
+                           TextBudget* budget, TextTokens* tokens) const;
+  // Of a range of `source` without raw added tokens.
+  absl::Status EncodeStretch(absl::string_view source, TextRange stretch,
+                             const EncodeOptions& options, TextBudget* budget,
+                             TextTokens* tokens) const;
 
   const Parts parts_;
   absl::flat_hash_set<int32_t> added_;  // ids
@@ -76,74 +87,95 @@ class JsonTokenizer : public TextTokenizer {
   std::vector<bool> is_special_;        // [size()]
 };
 
-absl::Status JsonTokenizer::EncodePieces(const CutText& cut, absl::string_view source,
-                                         TextTokens* tokens) const {
+absl::Status JsonTokenizer::EncodePiece(const AlignedText& text, TextRange piece,
+                                        absl::string_view source, TextBudget* budget,
+                                        TextTokens* tokens) const {
   std::vector<BpeToken> made;
-  for (const TextRange piece : cut.pieces) {
-    made.clear();
-    const auto unknown = parts_.model.Encode(cut.text.text(piece), &made, &tokens->steps);
-    if (unknown.has_value()) {
-      const uint32_t at = cut.text.span(piece.begin + *unknown).begin;
-      uint32_t code_point = 0;
-      DecodeUtf8(source.substr(at), &code_point);
-      return InvalidField("TEXT_NOT_IN_VOCABULARY", "text",
-                          absl::StrFormat("the text holds U+%04X at byte %d, which the model's "
-                                          "vocabulary cannot express",
-                                          code_point, at));
-    }
-    size_t begin = piece.begin;
-    for (const BpeToken& token : made) {
-      tokens->ids.push_back(token.id);
-      tokens->spans.push_back(cut.text.Source({begin, begin + token.bytes}));
-      begin += token.bytes;
-    }
+  RIVULET_ASSIGN_OR_RETURN(const size_t known,
+                           parts_.model.Encode(text.text(piece), &made, budget));
+  if (piece.begin + known < piece.end) {
+    const uint32_t at = text.span(piece.begin + known).begin;
+    uint32_t code_point = 0;
+    DecodeUtf8(source.substr(at), &code_point);
+    return InvalidField("TEXT_NOT_IN_VOCABULARY", "text",
+                        absl::StrFormat("the text holds U+%04X at byte %d, which the model's "
+                                        "vocabulary cannot express",
+                                        code_point, at));
+  }
+  if (!budget->Take(made.size() * kBytesPerToken)) return budget->status();
+  size_t begin = piece.begin;
+  for (const BpeToken& token : made) {
+    tokens->ids.push_back(token.id);
+    tokens->spans.push_back(text.Source({begin, begin + token.bytes}));
+    begin += token.bytes;
   }
   return absl::OkStatus();
 }
 
-absl::Status JsonTokenizer::EncodeStretch(AlignedText stretch, const EncodeOptions& options,
-                                          absl::string_view source, TextTokens* tokens) const {
-  const AlignedText normalized = parts_.normalizer.Apply(std::move(stretch));
-  for (const AddedSegment& segment :
-       parts_.added.Split(normalized.text(), true, options.parse_special_tokens, &tokens->steps)) {
-    if (segment.id >= 0) {
-      tokens->ids.push_back(segment.id);
-      tokens->spans.push_back(normalized.Source(segment.range));
-      continue;
-    }
-    AlignedText rest;
-    rest.Append(normalized, segment.range);
-    RIVULET_ASSIGN_OR_RETURN(const CutText cut, parts_.pre_tokenizer.Cut(std::move(rest)));
-    RIVULET_RETURN_IF_ERROR(EncodePieces(cut, source, tokens));
-  }
+absl::Status JsonTokenizer::EncodeStretch(absl::string_view source, TextRange stretch,
+                                          const EncodeOptions& options, TextBudget* budget,
+                                          TextTokens* tokens) const {
+  const size_t size = stretch.end - stretch.begin;
+  if (!budget->Take(AlignedText::BytesOf(size))) return budget->status();
+  RIVULET_ASSIGN_OR_RETURN(
+      const AlignedText text,
+      parts_.normalizer.Apply(
+          AlignedText(source.substr(stretch.begin, size), static_cast<uint32_t>(stretch.begin)),
+          budget));
+  const auto encode = [&](const AlignedText& cut, TextRange piece) {
+    return EncodePiece(cut, piece, source, budget, tokens);
+  };
+  RIVULET_RETURN_IF_ERROR(parts_.added.Split(
+      text.text(), true, options.parse_special_tokens, budget, [&](AddedSegment segment) {
+        if (segment.id < 0) return parts_.pre_tokenizer.Cut(text, segment.range, budget, encode);
+        return AddToken(segment.id, text.Source(segment.range), budget, tokens);
+      }));
+  budget->Give(AlignedText::BytesOf(text.size()));
   return absl::OkStatus();
 }
 
 absl::StatusOr<TextTokens> JsonTokenizer::Encode(absl::string_view text,
-                                                 const EncodeOptions& options) const {
+                                                 const EncodeOptions& options,
+                                                 TextBudget* budget) const {
   RIVULET_RETURN_IF_ERROR(CheckText(text));
   TextTokens tokens;
-  for (const AddedSegment& segment :
-       parts_.added.Split(text, false, options.parse_special_tokens, &tokens.steps)) {
-    const auto begin = static_cast<uint32_t>(segment.range.begin);
-    if (segment.id >= 0) {
-      tokens.ids.push_back(segment.id);
-      tokens.spans.push_back({begin, static_cast<uint32_t>(segment.range.end)});
-      continue;
-    }
-    const size_t size = segment.range.end - segment.range.begin;
-    RIVULET_RETURN_IF_ERROR(
-        EncodeStretch(AlignedText(text.substr(begin, size), begin), options, text, &tokens));
-  }
+  RIVULET_RETURN_IF_ERROR(parts_.added.Split(
+      text, false, options.parse_special_tokens, budget, [&](AddedSegment segment) {
+        if (segment.id < 0) return EncodeStretch(text, segment.range, options, budget, &tokens);
+        return AddToken(
+            segment.id,
+            {static_cast<uint32_t>(segment.range.begin), static_cast<uint32_t>(segment.range.end)},
+            budget, &tokens);
+      }));
   const auto spelled = [this, text](int32_t id, SourceSpan span) -> absl::string_view {
     if (added_.contains(id)) return text.substr(span.begin, span.end - span.begin);
     const auto at = static_cast<size_t>(id);
     if (at >= parts_.model.tokens().size()) return "";
     return parts_.model.tokens()[at];
   };
-  parts_.post_processor.Apply(text, options.at_start && options.add_special_tokens, spelled,
-                              &tokens);
+  RIVULET_RETURN_IF_ERROR(parts_.post_processor.Apply(
+      text, options.at_start && options.add_special_tokens, spelled, budget, &tokens));
   return tokens;
+}
+
+// What each token of `model` stands for.
+absl::StatusOr<std::vector<std::string>> DecodeVocabulary(const BpeModel& model,
+                                                          const TokenDecoder& decoder) {
+  size_t size = 0;
+  for (const std::string& token : model.tokens()) size += 1 + token.size();
+  TextBudget budget(size);
+  std::vector<std::string> bytes;
+  bytes.reserve(model.tokens().size());
+  for (const std::string& token : model.tokens()) {
+    absl::StatusOr<std::string> decoded = decoder.BytesOf(token, &budget);
+    if (!decoded.ok() || !budget.Take(decoded->size())) {
+      return InvalidTokenizer("decoder",
+                              absl::StrCat("does too much for the token ", Quoted(token),
+                                           " of model.vocab: ", budget.status().message()));
+    }
+    bytes.push_back(*std::move(decoded));
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -184,9 +216,11 @@ absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(absl::string_v
                            PostProcessor::Create(fields.Find("post_processor"), "post_processor"));
   RIVULET_ASSIGN_OR_RETURN(TokenDecoder decoder,
                            TokenDecoder::Create(fields.Find("decoder"), "decoder"));
-  return std::make_unique<JsonTokenizer>(Parts{std::move(model), std::move(normalizer),
-                                               std::move(added), std::move(pre_tokenizer),
-                                               std::move(post_processor), std::move(decoder)});
+  RIVULET_ASSIGN_OR_RETURN(std::vector<std::string> bytes, DecodeVocabulary(model, decoder));
+  return std::make_unique<JsonTokenizer>(
+      Parts{std::move(model), std::move(normalizer), std::move(added), std::move(pre_tokenizer),
+            std::move(post_processor), std::move(decoder)},
+      std::move(bytes));
 }
 
 }  // namespace rivulet

@@ -94,8 +94,8 @@ class WorldTokenizer : public TextTokenizer {
   absl::Status AddLine(absl::string_view line, size_t number);
   absl::Status CheckComplete() const;
 
-  absl::StatusOr<TextTokens> Encode(absl::string_view text,
-                                    const EncodeOptions& options) const override;
+  absl::StatusOr<TextTokens> Encode(absl::string_view text, const EncodeOptions& options,
+                                    TextBudget* budget) const override;
   absl::string_view TokenBytes(int32_t id) const override {
     return id > 0 && id < size() ? absl::string_view(bytes_[static_cast<size_t>(id)]) : "";
   }
@@ -152,12 +152,14 @@ absl::Status WorldTokenizer::CheckComplete() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TextTokens> WorldTokenizer::Encode(absl::string_view text,
-                                                  const EncodeOptions&) const {
+absl::StatusOr<TextTokens> WorldTokenizer::Encode(absl::string_view text, const EncodeOptions&,
+                                                  TextBudget* budget) const {
   RIVULET_RETURN_IF_ERROR(CheckText(text));
   TextTokens tokens;
   for (size_t at = 0; at < text.size();) {
-    const ByteTrie::Match match = trie_.Longest(text.substr(at), &tokens.steps);
+    uint64_t steps = 0;
+    const ByteTrie::Match match = trie_.Longest(text.substr(at), &steps);
+    if (!budget->Step(steps) || !budget->Take(kBytesPerToken)) return budget->status();
     size_t begin = at, end = at + match.length;
     at = end;
     while (IsTail(text, begin)) --begin;

@@ -15,7 +15,8 @@ namespace rivulet {
 class PieceTokenizer final : public TextTokenizer {
  public:
   explicit PieceTokenizer(std::vector<std::string> pieces) : pieces_(std::move(pieces)) {}
-  absl::StatusOr<TextTokens> Encode(absl::string_view, const EncodeOptions&) const override {
+  absl::StatusOr<TextTokens> Encode(absl::string_view, const EncodeOptions&,
+                                    TextBudget*) const override {
     return absl::UnimplementedError("this tokenizer only decodes");
   }
   absl::string_view TokenBytes(int32_t id) const override {

@@ -19,7 +19,8 @@ std::vector<TextRange> Find(absl::string_view pattern, absl::string_view text) {
   const auto compiled = Pattern::Compile(pattern, "field");
   EXPECT_TRUE(compiled.ok()) << compiled.status();
   if (!compiled.ok()) return {};
-  const auto found = compiled->FindAll(text);
+  TextBudget budget(text.size());
+  const auto found = compiled->FindAll(text, &budget);
   EXPECT_TRUE(found.ok()) << found.status();
   return found.ok() ? *found : std::vector<TextRange>();
 }
@@ -101,7 +102,8 @@ TEST(PatternTest, RefusesByNameWhatMayMeanSomethingElse) {
 TEST(PatternTest, GivesUpOnAPatternThatTriesTooMuch) {
   const auto bomb = Pattern::Compile(R"((a+)+\p{Nd})", "pre_tokenizer.pattern.Regex");
   ASSERT_TRUE(bomb.ok()) << bomb.status();
-  const auto found = bomb->FindAll(std::string(64, 'a'));
+  TextBudget budget(64);
+  const auto found = bomb->FindAll(std::string(64, 'a'), &budget);
   ASSERT_FALSE(found.ok());
   EXPECT_TRUE(absl::IsInvalidArgument(found.status()));
   EXPECT_EQ(GetErrorDetail(found.status()).reason, "TEXT_TOO_HARD");
@@ -114,7 +116,8 @@ TEST(PatternTest, ALongRunIsNotTooMuch) {
 }
 
 TEST(PatternTest, LiteralsAreNoPatterns) {
-  const auto found = Pattern::Literal(".").FindAll("a.b..");
+  TextBudget budget(5);
+  const auto found = Pattern::Literal(".").FindAll("a.b..", &budget);
   ASSERT_TRUE(found.ok());
   EXPECT_THAT(*found, ElementsAre(TextRange{1, 2}, TextRange{3, 4}, TextRange{4, 5}));
 }

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the work on one text may cost, whatever the text and the tokenizer's file: steps, bytes of
+// memory, and a question whether the work shall go on.
+//
+// A step is some nanoseconds: a node of a trie, an entry of a queue, a byte that is copied, an item
+// of a pattern that is tried. Bytes are those of intermediate forms and of the tokens.
+// Tested by: tests/unit/model/text/text_budget_test.cc
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace rivulet {
+
+// An honest text takes 5 to 30 steps a byte. The rest is for small texts and rare characters.
+constexpr uint64_t kTextSteps = 1'000'000;
+constexpr uint64_t kTextStepsPerByte = 64;
+constexpr size_t kTextWorkBytes = size_t{64} << 20;
+constexpr size_t kTextWorkBytesPerByte = 16;  // where that is more
+
+// Thread: one at a time.
+class TextBudget {
+ public:
+  // OK while the work shall go on; else the error that ends it, as that of a passed deadline.
+  using Stopped = std::function<absl::Status()>;
+
+  // kTextSteps and kTextStepsPerByte for each byte; the larger of kTextWorkBytes and
+  // kTextWorkBytesPerByte for each. `stopped` may be null. It is asked before the first step and
+  // then every kStepsPerQuestion, which is about a millisecond.
+  explicit TextBudget(size_t text_bytes, Stopped stopped = nullptr)
+      : TextBudget(kTextSteps + kTextStepsPerByte * text_bytes, BytesFor(text_bytes),
+                   std::move(stopped)) {}
+  TextBudget(uint64_t steps, size_t bytes, Stopped stopped);
+  TextBudget(const TextBudget&) = delete;
+  TextBudget& operator=(const TextBudget&) = delete;
+
+  // Takes steps. False where the work must end now: then status() says why, and every later call
+  // is false too.
+  [[nodiscard]] bool Step(uint64_t steps) {
+    steps_used_ += steps;
+    return steps_used_ < next_look_ || Look();
+  }
+  // Takes bytes of memory, before they are allocated; as Step.
+  [[nodiscard]] bool Take(size_t bytes);
+  void Give(size_t bytes) { bytes_left_ += bytes; }
+
+  // OK, TEXT_TOO_HARD (INVALID_ARGUMENT, field "text"), or what `stopped` said.
+  const absl::Status& status() const { return status_; }
+
+  uint64_t steps_used() const { return steps_used_; }
+  uint64_t steps_left() const { return steps_used_ < steps_ ? steps_ - steps_used_ : 0; }
+  size_t bytes_left() const { return bytes_left_; }
+
+  static constexpr uint64_t kStepsPerQuestion = 1 << 16;
+
+ private:
+  static size_t BytesFor(size_t text_bytes) {
+    return std::max(kTextWorkBytes, kTextWorkBytesPerByte * text_bytes);
+  }
+  bool Look();
+
+  const uint64_t steps_;
+  const size_t bytes_;
+  const Stopped stopped_;
+  uint64_t steps_used_ = 0;
+  uint64_t next_look_ = 0;
+  size_t bytes_left_;
+  absl::Status status_;
+};
+
+// Bytes of a budget that go back to it. Thread: one at a time. Lifetime: the budget must outlive
+// it.
+class BudgetedBytes {
+ public:
+  explicit BudgetedBytes(TextBudget* budget) : budget_(budget) {}
+  BudgetedBytes(const BudgetedBytes&) = delete;
+  BudgetedBytes& operator=(const BudgetedBytes&) = delete;
+  ~BudgetedBytes() { budget_->Give(bytes_); }
+
+  // As TextBudget::Take.
+  [[nodiscard]] bool Add(size_t bytes) {
+    if (!budget_->Take(bytes)) return false;
+    bytes_ += bytes;
+    return true;
+  }
+
+ private:
+  TextBudget* const budget_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace rivulet
