@@ -18,12 +18,12 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "rivulet/v1/session_service.pb.h"
+#include "server/base/memory_shares.h"
 #include "server/engine/session_calls.h"
 #include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/call_model.h"
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
-#include "server/grpc/session/restore_budget.h"
 #include "server/grpc/wire/received.h"
 
 namespace rivulet {
@@ -79,7 +79,7 @@ struct Restores {
   std::string key;
   RestoreOptions options;
   ServerCalls* calls;
-  RestoreBudget budget{options.memory_bytes};
+  MemoryShares budget{options.memory_bytes, "RESTORE_MEMORY", "snapshots that are being restored"};
 };
 
 // One RestoreSession call. From its start it holds memory for a message that gRPC may hold for it,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RestoreBudget: the memory that snapshots on their way in may take, shared between tenants as
-// sessions are (engine/fair_share.h), so that none keeps the others out.
+// MemoryShares: the memory that something of clients may take, such as snapshots on their way in,
+// shared between tenants as sessions are (fair_share.h), so that none keeps the others out.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,31 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 
 namespace rivulet {
 
 // Thread: any.
-class RestoreBudget {
+class MemoryShares {
  public:
-  explicit RestoreBudget(int64_t bytes) : bytes_(bytes) {}
+  // `reason`: of the error where there is none left; `holders`: what takes it, as "snapshots that
+  // are being restored". Both are literals.
+  MemoryShares(int64_t bytes, const char* reason, const char* holders)
+      : bytes_(bytes), reason_(reason), holders_(holders) {}
 
-  // Errors: RESOURCE_EXHAUSTED (RESTORE_MEMORY), saying whose limit is reached; nothing is taken.
+  // Errors: RESOURCE_EXHAUSTED (`reason`), saying whose limit is reached; nothing is taken.
   absl::Status Take(const std::string& tenant, int64_t bytes);
   // The memory has been freed. Now and then it is given back to the system here, which may take
   // some milliseconds. REQUIRES: `tenant` has taken as much.
   void Give(const std::string& tenant, int64_t bytes);
 
  private:
+  absl::Status Refused(absl::string_view message) const;
+
   const int64_t bytes_;
+  const char* const reason_;
+  const char* const holders_;
   absl::Mutex mutex_;
   int64_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, int64_t> taken_by_ ABSL_GUARDED_BY(mutex_);  // > 0

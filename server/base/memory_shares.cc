@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/grpc/session/restore_budget.h"
+#include "server/base/memory_shares.h"
 
 #include <malloc.h>
 
@@ -17,27 +17,27 @@ namespace {
 // as the pieces lie among others.
 constexpr int64_t kMostKept = int64_t{64} << 20;
 
-absl::Status Refused(absl::string_view message) {
+}  // namespace
+
+absl::Status MemoryShares::Refused(absl::string_view message) const {
   ErrorDetail detail;
-  detail.reason = "RESTORE_MEMORY";
+  detail.reason = reason_;
   detail.retry_after = absl::Seconds(1);
   return MakeError(absl::StatusCode::kResourceExhausted, message, detail);
 }
 
-}  // namespace
-
-absl::Status RestoreBudget::Take(const std::string& tenant, int64_t bytes) {
+absl::Status MemoryShares::Take(const std::string& tenant, int64_t bytes) {
   absl::MutexLock lock(&mutex_);
   const auto found = taken_by_.find(tenant);
   const int64_t own = found == taken_by_.end() ? 0 : found->second;
   if (taken_ + bytes > bytes_) {
-    return Refused(absl::StrCat("the snapshots that are being restored hold ", taken_,
+    return Refused(absl::StrCat("the ", holders_, " hold ", taken_,
                                 " bytes of memory, and this one needs ", bytes,
                                 " more; all together may hold ", bytes_));
   }
   const int64_t most = MostFor(bytes_, taken_, own);
   if (own + bytes > most) {
-    return Refused(absl::StrCat("the snapshots that this tenant restores hold ", own,
+    return Refused(absl::StrCat("this tenant's ", holders_, " hold ", own,
                                 " bytes of memory, and this one needs ", bytes,
                                 " more; its share is now ", most, " of ", bytes_));
   }
@@ -46,7 +46,7 @@ absl::Status RestoreBudget::Take(const std::string& tenant, int64_t bytes) {
   return absl::OkStatus();
 }
 
-void RestoreBudget::Give(const std::string& tenant, int64_t bytes) {
+void MemoryShares::Give(const std::string& tenant, int64_t bytes) {
   bool give_back = false;
   {
     absl::MutexLock lock(&mutex_);
