@@ -25,6 +25,9 @@ constexpr ErrorReason kReasons[] = {
      "The key has as many open sessions as it may have."},
     {"API_KEY_TENANT", kPermissionDenied, kCall,
      "rivulet-tenant names another tenant than that of the key."},
+    {"API_KEY_TEXT_RATE", kResourceExhausted, kCall,
+     "The requests of the key have had as much text converted as they may; RetryInfo says when the "
+     "next may come."},
     {"API_KEY_TOKEN_QUOTA", kResourceExhausted, kCall,
      "The requests of the key have taken as many tokens as they may; RetryInfo says when the next "
      "may come."},
@@ -162,9 +165,15 @@ constexpr ErrorReason kReasons[] = {
      "A character of the text is not in the model's alphabet."},
     {"TEXT_NOT_IN_VOCABULARY", kInvalidArgument, kCall, "The vocabulary cannot encode the text."},
     {"TEXT_NOT_SUPPORTED", kInvalidArgument, kCall, "The content of the model is not text."},
+    {"TEXT_QUEUE_FULL", kResourceExhausted, kCall,
+     "The texts that wait to be converted are as long as they may be, together or for one tenant."},
+    {"TEXT_REPLY_MEMORY", kResourceExhausted, kCall,
+     "Replies of Tokenize and Detokenize that were not read hold as much memory as they may, "
+     "together or for one tenant."},
     {"TEXT_TOO_HARD", kInvalidArgument, kCall,
      "Tokenizing the text exceeds the limits on work and memory."},
-    {"TEXT_TOO_LONG", kInvalidArgument, kCall, "The text is too long to tokenize."},
+    {"TEXT_TOO_LONG", kInvalidArgument, kCall,
+     "The text is too long to tokenize, or that of the ids too long to send."},
     {"TIMEOUT_OUT_OF_RANGE", kInvalidArgument, kCall,
      "The timeout of a request of a Multiplex is out of range."},
     {"TOKEN_OUT_OF_RANGE", kInvalidArgument, kCall, "A token id is not in the model's vocabulary."},

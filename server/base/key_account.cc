@@ -40,6 +40,7 @@ void KeyAccount::SetLimits(const KeyLimits& limits, absl::Time now) {
   limits_ = limits;
   SetRate(limits.requests_per_minute, now, &requests_);
   SetRate(limits.tokens_per_minute, now, &tokens_);
+  SetRate(limits.text_bytes_per_minute, now, &text_);
 }
 
 absl::Status KeyAccount::TakeRequest(absl::Time now) {
@@ -64,6 +65,20 @@ absl::Status KeyAccount::CheckTokens(absl::Time now) {
                    absl::StrCat("The requests of the key have taken as many tokens as they may, ",
                                 limits_.tokens_per_minute, " a minute; the next one may come in ",
                                 absl::FormatDuration(wait), "."));
+}
+
+absl::Status KeyAccount::TakeText(int64_t bytes, absl::Time now) {
+  MutexLock lock(&mutex_);
+  if (!text_ || bytes == 0) return absl::OkStatus();
+  const absl::Duration wait = text_->TimeUntilOne(now);
+  if (wait == absl::ZeroDuration()) {
+    text_->Take(bytes, now);
+    return absl::OkStatus();
+  }
+  return Exhausted("API_KEY_TEXT_RATE", wait,
+                   absl::StrCat("The texts of the key's requests have as many bytes as they may, ",
+                                limits_.text_bytes_per_minute, " a minute; the next one may come ",
+                                "in ", absl::FormatDuration(wait), "."));
 }
 
 KeyShare KeyAccount::Share(int64_t KeyLimits::*limit) const {

@@ -20,8 +20,10 @@ namespace rivulet {
 struct KeyLimits {
   int64_t requests_per_minute = 0;  // calls, and the requests of a Multiplex
   int64_t tokens_per_minute = 0;    // given and generated
-  int64_t slots = 0;                // of a model, that its requests hold at once
-  int64_t sessions = 0;             // of a model, that were opened with it and are open
+  // of texts that are to become tokens; of ids that are to become text, four each
+  int64_t text_bytes_per_minute = 0;
+  int64_t slots = 0;     // of a model, that its requests hold at once
+  int64_t sessions = 0;  // of a model, that were opened with it and are open
 
   bool operator==(const KeyLimits&) const = default;
 };
@@ -53,6 +55,11 @@ class KeyAccount {
   // there are: a reply that runs is not cut.
   void TakeTokens(int64_t count, absl::Time now);
 
+  // A request has a text of so many bytes, which may be more than there are. Errors:
+  // RESOURCE_EXHAUSTED (API_KEY_TEXT_RATE) with the time after which one may come; then this one
+  // does not count.
+  absl::Status TakeText(int64_t bytes, absl::Time now);
+
   KeyShare slots() const { return Share(&KeyLimits::slots); }
   KeyShare sessions() const { return Share(&KeyLimits::sessions); }
 
@@ -64,6 +71,7 @@ class KeyAccount {
   KeyLimits limits_ ABSL_GUARDED_BY(mutex_);
   std::optional<RateBucket> requests_ ABSL_GUARDED_BY(mutex_);  // none: not limited
   std::optional<RateBucket> tokens_ ABSL_GUARDED_BY(mutex_);    // likewise
+  std::optional<RateBucket> text_ ABSL_GUARDED_BY(mutex_);      // likewise
 };
 
 }  // namespace rivulet

@@ -126,6 +126,7 @@ constexpr Member kMembers[] = {
     {kKeyLimits[1].name, false, ReadLimit<1>},
     {kKeyLimits[2].name, false, ReadLimit<2>},
     {kKeyLimits[3].name, false, ReadLimit<3>},
+    {kKeyLimits[4].name, false, ReadLimit<4>},
 };
 
 absl::StatusOr<ApiKey> ReadKey(const std::string& path, const JsonValue& value) {

@@ -21,6 +21,9 @@ inline constexpr KeyLimit kKeyLimits[] = {
      &KeyLimits::requests_per_minute},
     {"tokens_per_minute", "Tokens that its requests may be given and generate in a minute",
      &KeyLimits::tokens_per_minute},
+    {"text_bytes_per_minute",
+     "Bytes of text that its requests may have converted in a minute; ids to detokenize count four",
+     &KeyLimits::text_bytes_per_minute},
     {"slots", "Sequences of a model that its requests may run at once", &KeyLimits::slots},
     {"sessions", "Sessions of a model that it may have open at once", &KeyLimits::sessions},
 };

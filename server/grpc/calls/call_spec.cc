@@ -6,6 +6,7 @@
 #include "server/grpc/wire/convert.h"
 
 namespace rivulet {
+
 absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const SessionRef& ref) {
   if (ref.position || !IsRepeated(context)) return absl::OkStatus();
   ErrorDetail detail;
@@ -19,8 +20,8 @@ absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const S
 
 absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
                                     const Caller& caller, const v1::GenerateRequest& request,
-                                    const Model& model) {
-  RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec, ToGenerateSpec(request, model));
+                                    const Model& model, const TextTurn& turn) {
+  RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec, ToGenerateSpec(request, model, turn.Stopped()));
   spec.deadline = DeadlineOf(context);
   spec.tenant = caller.tenant;
   spec.key = caller.account();
@@ -34,9 +35,21 @@ absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
 }
 
 absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
-                                 const v1::ScoreRequest& request, const Model& model) {
-  RIVULET_ASSIGN_OR_RETURN(ScoreSpec spec, ToScoreSpec(request, model));
+                                 const v1::ScoreRequest& request, const Model& model,
+                                 const TextTurn& turn) {
+  RIVULET_ASSIGN_OR_RETURN(ScoreSpec spec, ToScoreSpec(request, model, turn.Stopped()));
   spec.tenant = caller.tenant;
+  spec.key = caller.account();
+  spec.deadline = DeadlineOf(context);
+  return spec;
+}
+
+absl::StatusOr<AppendSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
+                                  const v1::AppendRequest& request, const Model& model,
+                                  const TextTurn& turn) {
+  RIVULET_ASSIGN_OR_RETURN(AppendSpec spec, ToAppendSpec(request, model, turn.Stopped()));
+  RIVULET_RETURN_IF_ERROR(CheckRepetition(context, spec.session));
+  spec.session.tenant = caller.tenant;
   spec.key = caller.account();
   spec.deadline = DeadlineOf(context);
   return spec;

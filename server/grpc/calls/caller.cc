@@ -90,6 +90,10 @@ absl::Status Caller::TakeRequest() const {
   return key == nullptr ? absl::OkStatus() : key->account->TakeRequest(absl::Now());
 }
 
+absl::Status Caller::TakeText(int64_t bytes) const {
+  return key == nullptr ? absl::OkStatus() : key->account->TakeText(bytes, absl::Now());
+}
+
 absl::StatusOr<Caller> Callers::CallerOf(const Metadata& metadata, Role role) const {
   Caller caller;
   if (keys_ != nullptr) {

@@ -5,6 +5,7 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/string_ref.h>
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -37,6 +38,9 @@ struct Caller {
   // It makes a request, which counts for its key. Errors: RESOURCE_EXHAUSTED
   // (API_KEY_REQUEST_RATE).
   absl::Status TakeRequest() const;
+  // Its request has a text of so many bytes, which count for its key. Errors: RESOURCE_EXHAUSTED
+  // (API_KEY_TEXT_RATE).
+  absl::Status TakeText(int64_t bytes) const;
   // The models that exist for it; null: all.
   const ModelNames* models() const {
     return key != nullptr && key->models ? &*key->models : nullptr;

@@ -11,8 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "server/base/memory_shares.h"
 #include "server/grpc/calls/active_calls.h"
 #include "server/grpc/calls/caller.h"
+#include "server/grpc/calls/text_pool.h"
 #include "server/grpc/connections/connections.h"
 
 namespace rivulet {
@@ -48,14 +50,22 @@ struct RequestSinks {
   bool any() const { return log != nullptr || tracer != nullptr; }
 };
 
+// Of the replies of Tokenize and Detokenize that are on their way out.
+inline constexpr int64_t kTextReplyBytes = int64_t{256} << 20;
+
 struct ServerCalls {
   explicit ServerCalls(KeyRing* keys) : callers(keys) {}  // borrowed, or null
 
-  ActiveCalls active;  // Generate, Score, Multiplex and the calls of SessionService
+  // Generate, Score, Tokenize, Detokenize, Multiplex and the calls of SessionService
+  ActiveCalls active;
   ErrorCounts errors;
   Connections connections;
   Callers callers;
   RequestSinks sinks;
+  TextPool texts;  // of these calls
+  // That clients have not read yet. A tenant that reads none of it keeps nobody else out.
+  MemoryShares text_replies{kTextReplyBytes, "TEXT_REPLY_MEMORY",
+                            "tokens and texts that have not been read"};
 };
 
 }  // namespace rivulet

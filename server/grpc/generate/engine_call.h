@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineCall: a unary call that an engine answers. It submits, ends when the engine reports, and
-// cancels when the client does.
+// EngineCall: a unary call that an engine answers, or that is about a text alone. It submits, ends
+// when the engine reports, and cancels when the client does.
 #pragma once
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <atomic>
+#include <cstdint>
 #include <type_traits>
 #include <utility>
 
@@ -14,6 +16,8 @@
 #include "server/engine/engine.h"
 #include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/call_model.h"
+#include "server/grpc/calls/call_text.h"
+#include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/server_calls.h"
 #include "server/grpc/wire/session_in.h"
 #include "server/grpc/wire/wire_field.h"
@@ -32,14 +36,14 @@ inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
 }
 
 // Owns itself: gRPC calls OnDone after every other reaction, after the handler's return and after
-// Finish, and Finish is called by the engine's last word (or by the error of `submit`), so nobody
-// holds it after OnDone.
+// Finish, and Finish is called by the engine's last word (or by the error of `submit`). So nobody
+// holds it after OnDone but a function of RunText that has not returned.
 template <typename Request, typename Reply>
 class EngineCall final : public grpc::ServerUnaryReactor {
  public:
   // `context`, `request` and `reply` are gRPC's and live as long as the call; `calls` outlives the
-  // gRPC server. The handler, which has a CallNote, holds the model too until it returns: the
-  // engine's last word may come before.
+  // gRPC server. The handler, which has a CallNote, holds the model too until it returns, and so
+  // does a function of RunText: the engine's last word may come before.
   EngineCall(ModelHold model, grpc::CallbackServerContext* context, const Request* request,
              Reply* reply, ServerCalls* calls)
       : model_(std::move(model)),
@@ -51,9 +55,22 @@ class EngineCall final : public grpc::ServerUnaryReactor {
     calls_->active.Enter();
   }
 
+  // Calls run(turn) when it is the turn of the request's text, of `bytes`: here or later, on
+  // another thread. It converts the text unless turn.Check is an error, and then calls Run or End.
+  // Call it in the handler.
+  template <typename RunTurn>
+  void RunText(int64_t bytes, RunTurn run) {
+    ++holders_;
+    text_.Run(calls_, call_->caller(), DeadlineOf(*call_), bytes,
+              [this, run = std::move(run)](const TextTurn& turn) {
+                run(turn);
+                Release();
+              });
+  }
+
   // Calls submit(done), which hands `done` to the engine or returns an error; call it in the
-  // handler. `done` takes an absl::StatusOr of any result, or an absl::Status; a result goes into
-  // the reply by fill(result, reply).
+  // handler or in RunText. `done` takes an absl::StatusOr of any result, or an absl::Status; a
+  // result goes into the reply by fill(result, reply).
   template <typename Submit, typename Fill>
   void Run(const Submit& submit, Fill fill) {
     const absl::StatusOr<RequestId> id = submit([this, fill = std::move(fill)](auto result) {
@@ -65,17 +82,44 @@ class EngineCall final : public grpc::ServerUnaryReactor {
       }
     });
     if (id.ok()) {
-      id_ = *id;  // gRPC orders the handler's end before OnCancel
+      model_.SetId(*id);
     } else {
       End(id.status());
     }
   }
 
-  void OnCancel() override { model_.Cancel(id_); }
+  // Answers with what the reply holds, or with an error.
+  void End(const absl::Status& status) {
+    const CallNote note(method_);
+    model_.Release();
+    if (status.ok()) call_->BeforeMessage();
+    Finish(call_->record().End(NameWireField(status, *request_), &calls_->errors));
+  }
+
+  // As End, with a reply that may be long: its memory counts for the tenant until it has been sent.
+  void EndText(absl::Status status) {
+    // It has the message, and the bytes of it.
+    const auto bytes = static_cast<int64_t>(reply_->SpaceUsedLong() + reply_->ByteSizeLong());
+    if (status.ok() && bytes > kShortReplyBytes) {
+      status = calls_->text_replies.Take(call_->caller().tenant, bytes);
+      if (status.ok()) text_reply_bytes_ = bytes;
+    }
+    if (!status.ok()) reply_->Clear();
+    End(status);
+  }
+
+  void OnCancel() override {
+    text_.Cancel();
+    model_.Cancel();
+  }
 
   void OnDone() override {
     calls_->active.Leave();
-    delete this;
+    if (text_reply_bytes_ > 0) {
+      Reply().Swap(reply_);  // which frees it, unlike Clear
+      calls_->text_replies.Give(call_->caller().tenant, text_reply_bytes_);
+    }
+    Release();
   }
 
  private:
@@ -85,20 +129,22 @@ class EngineCall final : public grpc::ServerUnaryReactor {
     call_->record().SetSession(SessionIn(*reply_));  // that of an OpenSession is new
     if constexpr (std::is_same_v<Result, ScoreResult>) call_->record().SetScored(result.usage);
   }
-  void End(const absl::Status& status) {
-    const CallNote note(method_);
-    model_.Release();
-    if (status.ok()) call_->BeforeMessage();
-    Finish(call_->record().End(NameWireField(status, *request_), &calls_->errors));
+  void Release() {
+    if (holders_.fetch_sub(1) == 1) delete this;
   }
 
+  // A client has thousands of calls open before such replies are much.
+  static constexpr int64_t kShortReplyBytes = int64_t{16} << 10;
+
   CallModel model_;
+  CallText text_;
+  int64_t text_reply_bytes_ = 0;  // taken
   CallContext* const call_;
   const Request* const request_;
   Reply* const reply_;
   ServerCalls* const calls_;
   const char* const method_;
-  RequestId id_ = 0;
+  std::atomic<int> holders_ = 1;  // gRPC, and RunText
 };
 
 }  // namespace rivulet

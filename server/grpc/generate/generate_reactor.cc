@@ -7,7 +7,10 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "server/grpc/calls/call_spec.h"
+#include "server/grpc/calls/caller.h"
 #include "server/grpc/wire/convert.h"
+#include "server/grpc/wire/convert_text.h"
 #include "server/grpc/wire/wire_field.h"
 #include "server/process/call_note.h"
 
@@ -31,38 +34,54 @@ GenerateReactor::GenerateReactor(ModelHold model, grpc::CallbackServerContext* c
 
 GenerateReactor::~GenerateReactor() { grpc_call_unref(call_); }
 
-GenerateReactor* GenerateReactor::Start(ModelHold model, grpc::CallbackServerContext* context,
-                                        const v1::GenerateRequest& request,
-                                        absl::StatusOr<GenerateSpec> spec, ServerCalls* calls) {
-  auto* reactor = new GenerateReactor(std::move(model), context, &request, calls);
-  if (spec.ok()) {
-    reactor->Submit(*std::move(spec));
-  } else {
-    reactor->Finish(reactor->context_->record().End(spec.status(), &calls->errors));
+GenerateReactor* GenerateReactor::Start(const absl::StatusOr<ModelHold>& model,
+                                        grpc::CallbackServerContext* context,
+                                        const v1::GenerateRequest& request, ServerCalls* calls) {
+  auto* reactor = new GenerateReactor(model.ok() ? *model : ModelHold(), context, &request, calls);
+  if (!model.ok()) {
+    reactor->Finish(reactor->context_->record().End(model.status(), &calls->errors));
+    return reactor;
   }
+  ++reactor->holders_;
+  reactor->text_.Run(calls, reactor->context_->caller(), DeadlineOf(*context), TextBytes(request),
+                     // Its own hold: the engine's last word may come before Begin has returned.
+                     [reactor, hold = *model](const TextTurn& turn) {
+                       reactor->Begin(turn);
+                       reactor->Release();
+                     });
   return reactor;
 }
 
-void GenerateReactor::Submit(GenerateSpec spec) {
-  absl::Status status;
+void GenerateReactor::Begin(const TextTurn& turn) {
+  absl::StatusOr<GenerateSpec> spec =
+      SpecOf(*context_, context_->caller(), *request_, model_.engine()->model(), turn);
+  const absl::Status status = spec.ok() ? Submit(*std::move(spec)) : spec.status();
+  if (status.ok()) return;
+  model_.Release();
+  Finish(context_->record().End(NameWireField(status, *request_), &calls_->errors));
+}
+
+absl::Status GenerateReactor::Submit(GenerateSpec spec) {
+  RequestId id = 0;
   {
     // Held while submitting: the first OnReady may come before Generate returns and needs the
     // ticket.
     absl::MutexLock lock(&mutex_);
+    Engine* const engine = model_.engine();
     seed_ = spec.sampling.seed;
-    patience_ = model_.engine()->options().reader_timeout;
-    holders_ = 2;
-    absl::StatusOr<Engine::Ticket> ticket = model_.engine()->Generate(std::move(spec), this);
-    if (ticket.ok()) {
-      ticket_ = *std::move(ticket);
-      return;
+    patience_ = engine->options().reader_timeout;
+    ++holders_;
+    absl::StatusOr<Engine::Ticket> ticket = engine->Generate(std::move(spec), this);
+    if (!ticket.ok()) {
+      --holders_;  // Begin's caller is one
+      finished_ = true;
+      return ticket.status();
     }
-    holders_ = 1;
-    finished_ = true;
-    status = ticket.status();
+    ticket_ = *std::move(ticket);
+    id = ticket_.id;
   }
-  model_.Release();
-  Finish(context_->record().End(NameWireField(status, *request_), &calls_->errors));
+  model_.SetId(id);
+  return absl::OkStatus();
 }
 
 void GenerateReactor::OnReady() {
@@ -126,7 +145,7 @@ void GenerateReactor::OnWriteDone(bool ok) {
     if (!ok) broken_ = true;
     action = Advance();
   }
-  if (!ok) model_.Cancel(ticket_.id);
+  if (!ok) model_.Cancel();
   Perform(action);
 }
 
@@ -135,9 +154,9 @@ void GenerateReactor::OnCancel() {
   {
     absl::MutexLock lock(&mutex_);
     broken_ = true;
-    if (ticket_.reply == nullptr) return;
   }
-  model_.Cancel(ticket_.id);  // the reply then ends, and OnReady finishes the call
+  text_.Cancel();   // Begin then finishes the call
+  model_.Cancel();  // the reply then ends, and OnReady finishes the call
 }
 
 void GenerateReactor::OnDone() {

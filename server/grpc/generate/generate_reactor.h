@@ -26,24 +26,24 @@
 #include "server/engine/reply.h"
 #include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/call_model.h"
+#include "server/grpc/calls/call_text.h"
 #include "server/grpc/calls/server_calls.h"
 
 namespace rivulet {
 
 // Owns itself: created by Start, deleted once gRPC is done with the call (OnDone) and the engine is
 // done with the listener (its last OnReady has returned), whichever comes later. Thread: OnReady on
-// the engine's emitter thread, On* on threads of gRPC.
+// the engine's emitter thread, Begin on one of gRPC or TextPool, On* on threads of gRPC.
 // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): it deletes itself, nobody else may
 class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>,
                               public ReplyListener {
  public:
-  // Submits `spec` to the engine of `model`, which the handler holds too until it returns. An error
-  // of `spec` (then `model` may hold nothing) or of the engine ends the call with trailers only, so
-  // that a client may retry. `request` is gRPC's and lives as long as the call; `calls` must
-  // outlive the gRPC server.
-  static GenerateReactor* Start(ModelHold model, grpc::CallbackServerContext* context,
-                                const v1::GenerateRequest& request,
-                                absl::StatusOr<GenerateSpec> spec, ServerCalls* calls);
+  // Converts the text of `request` and submits it to the engine of `model`. An error of any of them
+  // ends the call with trailers only, so that a client may retry. `request` is gRPC's and lives as
+  // long as the call; `calls` must outlive the gRPC server.
+  static GenerateReactor* Start(const absl::StatusOr<ModelHold>& model,
+                                grpc::CallbackServerContext* context,
+                                const v1::GenerateRequest& request, ServerCalls* calls);
 
   void OnReady() override;
   void OnWriteDone(bool ok) override;
@@ -59,7 +59,9 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
                   const v1::GenerateRequest* request, ServerCalls* calls);
   ~GenerateReactor() override;
 
-  void Submit(GenerateSpec spec);
+  // When it is the turn of the text.
+  void Begin(const TextTurn& turn);
+  absl::Status Submit(GenerateSpec spec);
   Action Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Action action);
   // Has CutUnread called after the time for which unread messages wait.
@@ -67,13 +69,14 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   void CutUnread(bool expired);
   void Release();
 
-  CallModel model_;             // released after the last OnReady
+  CallModel model_;  // released after the last OnReady
+  CallText text_;
   CallContext* const context_;  // valid until OnDone
   grpc_call* const call_;       // a reference: valid after OnDone, when gRPC's context is not
   const v1::GenerateRequest* const request_;  // not read once gRPC is asked to finish
   ServerCalls* const calls_;
-  // Holders of this object: gRPC, the engine from Submit to the last OnReady, and alarm_ while it
-  // runs.
+  // Holders of this object: gRPC, the text until it has been submitted, the engine from Submit to
+  // the last OnReady, and alarm_ while it runs.
   std::atomic<int> holders_ = 1;
 
   absl::Mutex mutex_;

@@ -37,44 +37,51 @@ InferenceService::InferenceService(const ServedModels* models, ServerCalls* call
 
 grpc::ServerWriteReactor<v1::GenerateReply>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  CallContext& call = CallContext::Of(context);
-  const auto model = call.FindModel(*models_, request->model());
-  if (!model.ok()) {
-    return GenerateReactor::Start(ModelHold(), context, *request, model.status(), calls_);
-  }
-  auto spec = SpecOf(call, call.caller(), *request, model->engine()->model());
-  return GenerateReactor::Start(*model, context, *request, std::move(spec), calls_);
+  return GenerateReactor::Start(CallContext::Of(context).FindModel(*models_, request->model()),
+                                context, *request, calls_);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
                                                   const v1::ScoreRequest* request,
                                                   v1::ScoreReply* reply) {
-  const auto model = CallContext::Of(context).FindModel(*models_, request->model());
-  if (!model.ok()) return Answer(context, model.status(), calls_);
-  Engine* engine = model->engine();
-  absl::StatusOr<ScoreSpec> spec =
-      SpecOf(*context, CallContext::Of(context).caller(), *request, engine->model());
-  if (!spec.ok()) return Answer(context, spec.status(), calls_);
-  auto* call = new EngineCall(*model, context, request, reply, calls_);
-  call->Run([&](auto done) { return engine->Score(*std::move(spec), std::move(done)); },
-            [](const ScoreResult& result, v1::ScoreReply* wire) { ToWire(result, wire); });
+  const auto found = CallContext::Of(context).FindModel(*models_, request->model());
+  if (!found.ok()) return Answer(context, found.status(), calls_);
+  auto* call = new EngineCall(*found, context, request, reply, calls_);
+  call->RunText(TextBytes(*request), [=, model = *found](const TextTurn& turn) {
+    const auto submit = [&](auto done) -> absl::StatusOr<RequestId> {
+      const Caller& caller = CallContext::Of(context).caller();
+      RIVULET_ASSIGN_OR_RETURN(ScoreSpec spec,
+                               SpecOf(*context, caller, *request, model.engine()->model(), turn));
+      return model.engine()->Score(std::move(spec), std::move(done));
+    };
+    call->Run(submit,
+              [](const ScoreResult& result, v1::ScoreReply* wire) { ToWire(result, wire); });
+  });
   return call;
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeReply* reply) {
-  const auto model = CallContext::Of(context).FindModel(*models_, request->model());
-  if (!model.ok()) return Answer(context, model.status(), calls_);
-  return Answer(context, rivulet::Tokenize(*request, model->engine()->model(), reply), calls_);
+  const auto found = CallContext::Of(context).FindModel(*models_, request->model());
+  if (!found.ok()) return Answer(context, found.status(), calls_);
+  auto* call = new EngineCall(*found, context, request, reply, calls_);
+  call->RunText(TextBytes(*request), [=, model = *found](const TextTurn& turn) {
+    call->EndText(rivulet::Tokenize(*request, model.engine()->model(), turn.Stopped(), reply));
+  });
+  return call;
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeReply* reply) {
-  const auto model = CallContext::Of(context).FindModel(*models_, request->model());
-  if (!model.ok()) return Answer(context, model.status(), calls_);
-  return Answer(context, rivulet::Detokenize(*request, model->engine()->model(), reply), calls_);
+  const auto found = CallContext::Of(context).FindModel(*models_, request->model());
+  if (!found.ok()) return Answer(context, found.status(), calls_);
+  auto* call = new EngineCall(*found, context, request, reply, calls_);
+  call->RunText(TextBytes(*request), [=, model = *found](const TextTurn& turn) {
+    call->EndText(rivulet::Detokenize(*request, model.engine()->model(), turn.Stopped(), reply));
+  });
+  return call;
 }
 
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,

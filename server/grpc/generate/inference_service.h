@@ -13,11 +13,11 @@
 namespace rivulet {
 
 // Thread: any; gRPC calls it from its own threads. Nothing here waits: work is handed to an engine,
-// and a reactor answers when it reports.
+// long texts to TextPool, and a reactor answers when they report.
 class InferenceService final : public RpcService {
  public:
-  // `calls` counts Generate and Score. Both, and the engines, must outlive the gRPC server that
-  // this service is registered with.
+  // `calls` counts Generate, Score, Tokenize and Detokenize. Both, and the engines, must outlive
+  // the gRPC server that this service is registered with.
   InferenceService(const ServedModels* models, ServerCalls* calls);
 
   grpc::ServerWriteReactor<v1::GenerateReply>* Generate(grpc::CallbackServerContext* context,

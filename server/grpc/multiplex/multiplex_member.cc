@@ -23,21 +23,25 @@ v1::GenerateRequest Outline(const v1::GenerateRequest& request) {
 
 absl::Status MultiplexMember::Submit(ModelHold model, GenerateSpec spec,
                                      const v1::GenerateRequest& request) {
-  absl::MutexLock lock(&mutex_);
-  outline_ = Outline(request);
-  seed_ = spec.sampling.seed;
-  Engine* const engine = model.engine();
-  model_.emplace(std::move(model));
-  absl::StatusOr<Engine::Ticket> ticket = engine->Generate(std::move(spec), this);
-  if (!ticket.ok()) return NameWireField(ticket.status(), outline_);
-  ticket_ = *std::move(ticket);
-  id_ = ticket_.id;
+  RequestId id = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    outline_ = Outline(request);
+    seed_ = spec.sampling.seed;
+    Engine* const engine = model.engine();
+    model_.Hold(std::move(model));
+    absl::StatusOr<Engine::Ticket> ticket = engine->Generate(std::move(spec), this);
+    if (!ticket.ok()) return NameWireField(ticket.status(), outline_);
+    ticket_ = *std::move(ticket);
+    id = ticket_.id;
+  }
+  model_.SetId(id);
   return absl::OkStatus();
 }
 
 void MultiplexMember::Cancel() {
-  const RequestId id = id_;
-  if (id != 0) model_->Cancel(id);
+  text_.Cancel();
+  model_.Cancel();
 }
 
 void MultiplexMember::OnReady() {
@@ -47,7 +51,7 @@ void MultiplexMember::OnReady() {
     // The engine ends a reply on the thread that calls OnReady, just before the last call.
     last = ticket_.reply->end().has_value();
   }
-  if (last) model_->Release();
+  if (last) model_.Release();
   MultiplexOwner* const owner = owner_;
   const uint8_t before = state_.fetch_or(last ? kQueued | kEnded : kQueued);
   // Where it is queued already, its Take may come now and end it: nothing of it is touched.

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
@@ -12,6 +11,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/reply.h"
 #include "server/grpc/calls/call_model.h"
+#include "server/grpc/calls/call_text.h"
 #include "server/grpc/calls/request_record.h"
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
@@ -42,8 +42,11 @@ class MultiplexMember final : public ReplyListener {
   // returns; after an error it never comes. The caller has a share of this object meanwhile.
   absl::Status Submit(ModelHold model, GenerateSpec spec, const v1::GenerateRequest& request);
 
-  // Ends the request; no effect before Submit has returned, and after its end. Thread: any that has
-  // a share of this object.
+  // Its text, which comes before Submit.
+  CallText& text() { return text_; }
+
+  // Ends the request, or what Submit will begin; no effect after its end. Thread: any that has a
+  // share of this object.
   void Cancel();
 
   void OnReady() override;
@@ -64,10 +67,10 @@ class MultiplexMember final : public ReplyListener {
   MultiplexOwner* const owner_;
   RequestRecord record_;
   v1::GenerateRequest outline_;
-  std::optional<CallModel> model_;  // set by Submit
-  absl::Mutex mutex_;               // held while submitting: the first OnReady needs the ticket
+  CallText text_;
+  CallModel model_;
+  absl::Mutex mutex_;  // held while submitting: the first OnReady needs the ticket
   Engine::Ticket ticket_;
-  std::atomic<RequestId> id_ = 0;
   std::atomic<uint8_t> state_ = 0;
   uint64_t seed_ = 0;       // Take's, as is
   bool seed_sent_ = false;  // this

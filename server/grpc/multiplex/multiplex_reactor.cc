@@ -10,6 +10,7 @@
 #include "model/base/error.h"
 #include "server/grpc/calls/call_spec.h"
 #include "server/grpc/wire/convert_session.h"
+#include "server/grpc/wire/convert_text.h"
 #include "server/grpc/wire/session_in.h"
 #include "server/grpc/wire/status_map.h"
 #include "server/process/call_note.h"
@@ -114,8 +115,12 @@ void MultiplexReactor::OnReadDone(bool ok) {
     ++readers_;
     if (!ok) half_closed_ = true;
   }
-  if (ok && request_.error.ok()) Handle(request_.message);
+  if (ok && request_.error.ok() && !Handle()) return;
   if (ok && !request_.error.ok()) Break(request_.error);
+  AfterRead(ok);
+}
+
+void MultiplexReactor::AfterRead(bool ok) {
   bool read_on = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -151,59 +156,60 @@ void MultiplexReactor::OnDone() {
   Release();
 }
 
-void MultiplexReactor::Handle(const v1::MultiplexRequest& request) {
+bool MultiplexReactor::Handle() {
+  const v1::MultiplexRequest& request = request_.message;
   switch (request.action_case()) {
     case v1::MultiplexRequest::kGenerate:
-      return Begin(request);
+      return Begin();
     case v1::MultiplexRequest::kCancel:
-      return CancelRequest(request.key());
+      CancelRequest(request.key());
+      break;
     case v1::MultiplexRequest::ACTION_NOT_SET:
-      return AddNote({request.key(),
-                      Refusal(absl::StatusCode::kInvalidArgument, "ACTION_MISSING", "action",
-                              "action is required: one of generate or cancel"),
+      AddNote({request.key(),
+               Refusal(absl::StatusCode::kInvalidArgument, "ACTION_MISSING", "action",
+                       "action is required: one of generate or cancel"),
+               nullptr});
+      break;
+  }
+  return true;
+}
+
+bool MultiplexReactor::Begin() {
+  const std::shared_ptr<MultiplexMember> member = Open();
+  if (member == nullptr) return true;
+  absl::Status status = Submit(member);
+  if (status.ok()) return false;
+  EndUnsubmitted(std::move(status), member);
+  return true;
+}
+
+std::shared_ptr<MultiplexMember> MultiplexReactor::Open() {
+  const uint64_t key = request_.message.key();
+  auto member = std::make_shared<MultiplexMember>(key, call_->record(), this);
+  absl::MutexLock lock(&mutex_);
+  if (finished_ || broken_) return nullptr;
+  if (open_.contains(key)) {
+    notes_.push_back({key,
+                      Refusal(absl::StatusCode::kInvalidArgument, "KEY_IN_USE", "key",
+                              absl::StrCat("key is ", key, ", which an open request has")),
                       nullptr});
+    return nullptr;
   }
+  if (open_.size() >= max_open_) {
+    notes_.push_back({key,
+                      Refusal(absl::StatusCode::kResourceExhausted, "OPEN_REQUEST_LIMIT", "",
+                              absl::StrCat("the stream has ", open_.size(),
+                                           " open requests, as many as it may have"),
+                              absl::Seconds(1)),
+                      std::move(member)});
+    return nullptr;
+  }
+  open_[key] = member;
+  return member;
 }
 
-void MultiplexReactor::Begin(const v1::MultiplexRequest& request) {
-  const uint64_t key = request.key();
-  const auto member = std::make_shared<MultiplexMember>(key, call_->record(), this);
-  {
-    absl::MutexLock lock(&mutex_);
-    if (finished_ || broken_) return;
-    if (open_.contains(key)) {
-      notes_.push_back({key,
-                        Refusal(absl::StatusCode::kInvalidArgument, "KEY_IN_USE", "key",
-                                absl::StrCat("key is ", key, ", which an open request has")),
-                        nullptr});
-      return;
-    }
-    if (open_.size() >= max_open_) {
-      notes_.push_back({key,
-                        Refusal(absl::StatusCode::kResourceExhausted, "OPEN_REQUEST_LIMIT", "",
-                                absl::StrCat("the stream has ", open_.size(),
-                                             " open requests, as many as it may have"),
-                                absl::Seconds(1)),
-                        member});
-      return;
-    }
-    open_[key] = member;
-  }
-  absl::Status status = Submit(request, member.get());
-  bool cancel = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!status.ok()) {
-      open_.erase(key);
-      notes_.push_back({key, std::move(status), member});
-    }
-    cancel = broken_;  // since before there was something to cancel
-  }
-  if (cancel) member->Cancel();
-}
-
-absl::Status MultiplexReactor::Submit(const v1::MultiplexRequest& request,
-                                      MultiplexMember* member) {
+absl::Status MultiplexReactor::Submit(const std::shared_ptr<MultiplexMember>& member) {
+  const v1::MultiplexRequest& request = request_.message;
   // For each request: a key may expire or be revoked while the stream is open.
   RIVULET_ASSIGN_OR_RETURN(const Caller caller,
                            calls_->callers.CallerOf(call_->client_metadata(), Role::kClient));
@@ -212,8 +218,7 @@ absl::Status MultiplexReactor::Submit(const v1::MultiplexRequest& request,
                            models_->Find(request.generate().model(), caller.models()));
   member->record().SetModel(model.name());
   member->record().SetSession(SessionIn(request.generate()));
-  RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec,
-                           SpecOf(*call_, caller, request.generate(), model.engine()->model()));
+  absl::Time deadline = DeadlineOf(*call_);
   if (request.has_timeout()) {
     RIVULET_ASSIGN_OR_RETURN(const absl::Duration timeout,
                              ToDuration("TIMEOUT_OUT_OF_RANGE", "timeout", request.timeout()));
@@ -222,9 +227,34 @@ absl::Status MultiplexReactor::Submit(const v1::MultiplexRequest& request,
                           absl::StrCat("timeout is ", absl::FormatDuration(timeout),
                                        "; it must be above 0, or absent"));
     }
-    spec.deadline = std::min(spec.deadline, absl::Now() + timeout);
+    deadline = std::min(deadline, absl::Now() + timeout);
   }
-  return member->Submit(model, std::move(spec), request.generate());
+  Hold();
+  member->text().Run(calls_, caller, deadline, TextBytes(request.generate()),
+                     [this, caller, model, member](const TextTurn& turn) {
+                       AfterText(turn, caller, model, member);
+                       AfterRead(true);
+                       Release();
+                     });
+  return absl::OkStatus();
+}
+
+void MultiplexReactor::AfterText(const TextTurn& turn, const Caller& caller, const ModelHold& model,
+                                 const std::shared_ptr<MultiplexMember>& member) {
+  const v1::GenerateRequest& request = request_.message.generate();
+  absl::StatusOr<GenerateSpec> spec =
+      SpecOf(*call_, caller, request, model.engine()->model(), turn);
+  if (spec.ok()) spec->deadline = turn.order().deadline;
+  absl::Status status =
+      spec.ok() ? member->Submit(model, *std::move(spec), request) : spec.status();
+  if (!status.ok()) EndUnsubmitted(std::move(status), member);
+}
+
+void MultiplexReactor::EndUnsubmitted(absl::Status why,
+                                      const std::shared_ptr<MultiplexMember>& member) {
+  absl::MutexLock lock(&mutex_);
+  open_.erase(member->key());
+  notes_.push_back({member->key(), std::move(why), member});
 }
 
 void MultiplexReactor::CancelRequest(uint64_t key) {

@@ -21,8 +21,10 @@
 #include "absl/synchronization/mutex.h"
 #include "rivulet/v1/multiplex.pb.h"
 #include "server/grpc/calls/call_context.h"
+#include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
+#include "server/grpc/calls/text_pool.h"
 #include "server/grpc/multiplex/multiplex_member.h"
 #include "server/grpc/wire/received.h"
 
@@ -87,10 +89,18 @@ class MultiplexReactor final
 
   ~MultiplexReactor() override = default;
 
-  void Handle(const v1::MultiplexRequest& request);
-  void Begin(const v1::MultiplexRequest& request);
+  // True: request_ has been handled. False: its text is converted first, and then AfterRead called.
+  bool Handle();
+  bool Begin();
+  // Opens the request of request_, where the stream may have another; else null, and why is noted.
+  std::shared_ptr<MultiplexMember> Open();
   void CancelRequest(uint64_t key);
-  absl::Status Submit(const v1::MultiplexRequest& request, MultiplexMember* member);
+  // Has the text of request_ converted, and then the request handed to its engine.
+  absl::Status Submit(const std::shared_ptr<MultiplexMember>& member);
+  void AfterText(const TextTurn& turn, const Caller& caller, const ModelHold& model,
+                 const std::shared_ptr<MultiplexMember>& member);
+  void EndUnsubmitted(absl::Status why, const std::shared_ptr<MultiplexMember>& member);
+  void AfterRead(bool ok);
   void AddNote(Note note);
   // Nobody reads any more, or what comes is no message: ends all requests, then the stream with
   // `why`.
@@ -133,7 +143,9 @@ class MultiplexReactor final
   v1::MultiplexReply message_;
   bool large_parts_ = false;  // message_ keeps memory that small parts do not need
 
-  Received<v1::MultiplexRequest> request_;  // gRPC's while it reads, else OnReadDone's
+  // gRPC's while it reads, else that of OnReadDone and of who converts its text: meanwhile nothing
+  // is read, so requests begin in their order, and a stream holds one text that waits.
+  Received<v1::MultiplexRequest> request_;
 };
 
 }  // namespace rivulet

@@ -90,14 +90,19 @@ grpc::ServerUnaryReactor* SessionService::OpenSession(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* SessionService::Append(grpc::CallbackServerContext* context,
                                                  const v1::AppendRequest* request,
                                                  v1::AppendReply* reply) {
-  return Run(context, request, reply, [&](const Job& job, auto done) -> absl::StatusOr<RequestId> {
-    RIVULET_ASSIGN_OR_RETURN(AppendSpec spec, ToAppendSpec(*request, job.engine->model()));
-    RIVULET_RETURN_IF_ERROR(CheckRepetition(*context, spec.session));
-    spec.session.tenant = job.tenant;
-    spec.key = job.key;
-    spec.deadline = job.deadline;
-    return job.engine->Append(std::move(spec), std::move(done));
+  const auto found = CallContext::Of(context).FindModel(*models_, request->model());
+  if (!found.ok()) return Answer(context, found.status(), calls_);
+  auto* call = new EngineCall(*found, context, request, reply, calls_);
+  call->RunText(TextBytes(*request), [=, model = *found](const TextTurn& turn) {
+    const auto submit = [&](auto done) -> absl::StatusOr<RequestId> {
+      const Caller& caller = CallContext::Of(context).caller();
+      RIVULET_ASSIGN_OR_RETURN(AppendSpec spec,
+                               SpecOf(*context, caller, *request, model.engine()->model(), turn));
+      return model.engine()->Append(std::move(spec), std::move(done));
+    };
+    call->Run(submit, FillReply{model.name()});
   });
+  return call;
 }
 
 grpc::ServerUnaryReactor* SessionService::ForkSession(grpc::CallbackServerContext* context,

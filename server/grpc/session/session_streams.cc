@@ -34,12 +34,13 @@ SnapshotReactor::SnapshotReactor(grpc::CallbackServerContext* context, const std
 
 absl::Status SnapshotReactor::Submit(ModelHold model, SessionRef session, absl::Time deadline) {
   Engine* const engine = model.engine();
-  model_.emplace(std::move(model));
-  RIVULET_ASSIGN_OR_RETURN(id_,  // gRPC orders the handler's end before OnCancel
+  model_.Hold(std::move(model));
+  RIVULET_ASSIGN_OR_RETURN(const RequestId id,
                            rivulet::SnapshotSession(engine, std::move(session), deadline,
                                                     [this](absl::StatusOr<SessionImage> image) {
                                                       OnImage(std::move(image));
                                                     }));
+  model_.SetId(id);
   return absl::OkStatus();
 }
 
@@ -48,7 +49,7 @@ absl::Status SnapshotReactor::Submit(ModelHold model, SessionRef session, absl::
 void SnapshotReactor::OnImage(absl::StatusOr<SessionImage> image) {
   const CallNote note(kSnapshot);
   if (!image.ok()) {
-    model_->Release();
+    model_.Release();
     return End(image.status());
   }
   image_ = *std::move(image);
@@ -63,10 +64,10 @@ void SnapshotReactor::End(const absl::Status& status) {
 void SnapshotReactor::OnSendInitialMetadataDone(bool ok) {
   const CallNote note(kSnapshot);
   if (ok) {
-    const Engine& engine = *model_->engine();
+    const Engine& engine = *model_.engine();
     bytes_ = EncodeSnapshot(ToSnapshot(image_, engine.model(), engine.limits().numerics_id), key_);
   }
-  model_->Release();
+  model_.Release();
   if (!ok) return FinishGone(call_, this);
   image_ = SessionImage();
   WriteNext();
@@ -89,9 +90,7 @@ void SnapshotReactor::OnWriteDone(bool ok) {
   WriteNext();
 }
 
-void SnapshotReactor::OnCancel() {
-  if (model_.has_value()) model_->Cancel(id_);
-}
+void SnapshotReactor::OnCancel() { model_.Cancel(); }
 
 void SnapshotReactor::OnDone() {
   calls_->active.Leave();

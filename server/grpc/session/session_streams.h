@@ -55,8 +55,7 @@ class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessio
   CallContext* const call_;
   const std::string& key_;
   ServerCalls* const calls_;
-  std::optional<CallModel> model_;  // from Submit on; released once the image is coded
-  RequestId id_ = 0;
+  CallModel model_;  // from Submit on; released once the image is coded
   SessionImage image_;
   std::string bytes_;
   size_t sent_ = 0;

@@ -34,13 +34,16 @@ absl::StatusOr<std::vector<int32_t>> ImageTokens(const std::string& values, cons
 }
 
 // The tokens of a oneof with tokens, text and image_values; none where it is not set. `position`:
-// as for TokensOfText.
+// and `stopped`: as for TokensOfText.
 template <typename Request>
 absl::StatusOr<GivenTokens> TokensOf(const Request& request, const Model& model,
-                                     absl::string_view oneof, std::optional<int64_t> position) {
+                                     absl::string_view oneof, std::optional<int64_t> position,
+                                     const TextBudget::Stopped& stopped) {
   const TextOptions options = TextOptionsOf(request);
   const std::string field = absl::StrCat(oneof, ".text");
-  if (request.has_text()) return TokensOfText(request.text(), model, field, options, position);
+  if (request.has_text()) {
+    return TokensOfText(request.text(), model, field, options, position, stopped);
+  }
   RIVULET_RETURN_IF_ERROR(CheckNoTextOptions(options, field));
   GivenTokens given;
   if (request.has_image_values()) {
@@ -237,8 +240,8 @@ int64_t CountParameters(const Model& model) {
 
 }  // namespace
 
-absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request,
-                                            const Model& model) {
+absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, const Model& model,
+                                            const TextBudget::Stopped& stopped) {
   GenerateSpec spec;
   if (request.has_session()) {
     RIVULET_ASSIGN_OR_RETURN(spec.session, ToSessionRef(request.session()));
@@ -248,8 +251,9 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request,
                         "prompt is required: one of tokens, text or image_values (which may be "
                         "empty for a model with a bos)");
   }
-  RIVULET_ASSIGN_OR_RETURN(GivenTokens given, TokensOf(request, model, "prompt",
-                                                       spec.session ? spec.session->position : 0));
+  RIVULET_ASSIGN_OR_RETURN(
+      GivenTokens given,
+      TokensOf(request, model, "prompt", spec.session ? spec.session->position : 0, stopped));
   spec.prompt = std::move(given.ids);
   spec.start_tokens = given.start;
   spec.sampling = ToSampling(request.sampling());
@@ -275,7 +279,8 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request,
   return spec;
 }
 
-absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Model& model) {
+absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Model& model,
+                                      const TextBudget::Stopped& stopped) {
   ScoreSpec spec;
   switch (request.content_case()) {
     case v1::ScoreRequest::kTokens:
@@ -285,7 +290,7 @@ absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Mod
     case v1::ScoreRequest::kText: {
       RIVULET_ASSIGN_OR_RETURN(GivenTokens given,
                                TokensOfText(request.text(), model, "content.text",
-                                            TextOptionsOf(request), /*position=*/0));
+                                            TextOptionsOf(request), /*position=*/0, stopped));
       spec.tokens = std::move(given.ids);
       break;
     }
@@ -305,11 +310,12 @@ absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Mod
   return spec;
 }
 
-absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const Model& model) {
+absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const Model& model,
+                                        const TextBudget::Stopped& stopped) {
   AppendSpec spec;
   RIVULET_ASSIGN_OR_RETURN(spec.session, RequiredSession(request));
   RIVULET_ASSIGN_OR_RETURN(GivenTokens given,
-                           TokensOf(request, model, "content", spec.session.position));
+                           TokensOf(request, model, "content", spec.session.position, stopped));
   spec.tokens = std::move(given.ids);
   spec.start_tokens = given.start;
   if (!request.score() && (request.logprobs() || request.output_positions_size() > 0)) {

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/model.h"
+#include "model/text/text_budget.h"
 #include "rivulet/v1/inference.pb.h"
 #include "rivulet/v1/multiplex.pb.h"
 #include "rivulet/v1/session_service.pb.h"
@@ -17,10 +18,13 @@ namespace rivulet {
 
 // The request in the engine's words; deadline, tenant and, where the request names none, seed are
 // left to the caller. Errors: INVALID_ARGUMENT naming the field by its path, for example
-// "prompt.text".
-absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, const Model& model);
-absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Model& model);
-absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const Model& model);
+// "prompt.text"; that of `stopped`, where there is a text.
+absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, const Model& model,
+                                            const TextBudget::Stopped& stopped = nullptr);
+absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Model& model,
+                                      const TextBudget::Stopped& stopped = nullptr);
+absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const Model& model,
+                                        const TextBudget::Stopped& stopped = nullptr);
 
 // `delta` becomes the content of `reply`, which holds nothing of an earlier message afterwards.
 void ToWire(ReplyDelta delta, v1::GenerateReply* reply);

@@ -13,7 +13,16 @@
 namespace rivulet {
 namespace {
 
+// Of ids, between two questions whether to go on.
+constexpr int kIdsPerQuestion = 1 << 14;
+
+absl::Status Ask(const TextBudget::Stopped& stopped) {
+  return stopped == nullptr ? absl::OkStatus() : stopped();
+}
+
+// What is wrong with a text names its field; why its call ends does not.
 absl::Status WithField(const absl::Status& status, absl::string_view field) {
+  if (!absl::IsInvalidArgument(status)) return status;
   ErrorDetail detail = GetErrorDetail(status);
   detail.field = std::string(field);
   return MakeError(status.code(), status.message(), detail);
@@ -50,13 +59,16 @@ absl::Status CheckIds(const TextTokens& tokens, const Model& model, absl::string
 
 absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& model,
                                          absl::string_view field, const TextOptions& options,
-                                         std::optional<int64_t> position) {
+                                         std::optional<int64_t> position,
+                                         const TextBudget::Stopped& stopped) {
   RIVULET_RETURN_IF_ERROR(CheckHasText(model, field));
   const bool may_begin = position.value_or(0) == 0 && !text.empty();
   EncodeOptions encode;
   encode.add_special_tokens = options.add_special_tokens.value_or(may_begin);
   encode.parse_special_tokens = options.parse_special_tokens.value_or(true);
-  absl::StatusOr<TextTokens> tokens = model.tokenizer()->Encode(text, encode);
+  TextBudget budget(text.size(), stopped);
+  RIVULET_RETURN_IF_ERROR(Ask(stopped));
+  absl::StatusOr<TextTokens> tokens = model.tokenizer()->Encode(text, encode, &budget);
   if (!tokens.ok()) return WithField(tokens.status(), field);
   RIVULET_RETURN_IF_ERROR(CheckIds(*tokens, model, field));
   GivenTokens given;
@@ -79,15 +91,20 @@ absl::Status CheckNoTextOptions(const TextOptions& options, absl::string_view fi
 }
 
 absl::Status Tokenize(const v1::TokenizeRequest& request, const Model& model,
-                      v1::TokenizeReply* reply) {
+                      const TextBudget::Stopped& stopped, v1::TokenizeReply* reply) {
   RIVULET_RETURN_IF_ERROR(CheckHasText(model, "text"));
   const TextOptions options = TextOptionsOf(request);
   EncodeOptions encode;
   encode.add_special_tokens = options.add_special_tokens.value_or(true);
   encode.parse_special_tokens = options.parse_special_tokens.value_or(true);
-  RIVULET_ASSIGN_OR_RETURN(const TextTokens tokens,
-                           model.tokenizer()->Encode(request.text(), encode));
+  TextBudget budget(request.text().size(), stopped);
+  RIVULET_RETURN_IF_ERROR(Ask(stopped));
+  RIVULET_ASSIGN_OR_RETURN(TextTokens tokens,
+                           model.tokenizer()->Encode(request.text(), encode, &budget));
   reply->mutable_ids()->Add(tokens.ids.begin(), tokens.ids.end());
+  std::vector<int32_t>().swap(tokens.ids);
+  reply->mutable_begins()->Reserve(static_cast<int>(tokens.spans.size()));
+  reply->mutable_ends()->Reserve(static_cast<int>(tokens.spans.size()));
   for (const SourceSpan span : tokens.spans) {
     reply->add_begins(span.begin);
     reply->add_ends(span.end);
@@ -96,7 +113,7 @@ absl::Status Tokenize(const v1::TokenizeRequest& request, const Model& model,
 }
 
 absl::Status Detokenize(const v1::DetokenizeRequest& request, const Model& model,
-                        v1::DetokenizeReply* reply) {
+                        const TextBudget::Stopped& stopped, v1::DetokenizeReply* reply) {
   RIVULET_RETURN_IF_ERROR(CheckHasText(model, "ids"));
   const TextTokenizer& tokenizer = *model.tokenizer();
   const int limit = std::max(model.config().vocab_size, tokenizer.size());
@@ -104,6 +121,7 @@ absl::Status Detokenize(const v1::DetokenizeRequest& request, const Model& model
                       {.at_start = true, .skip_special_tokens = request.skip_special_tokens()});
   std::string text, bytes;
   for (int i = 0; i < request.ids_size(); ++i) {
+    if (i % kIdsPerQuestion == 0) RIVULET_RETURN_IF_ERROR(Ask(stopped));
     const int32_t id = request.ids(i);
     if (id < 0 || id >= limit) {
       const std::string name = absl::StrCat("ids[", i, "]");
@@ -114,6 +132,12 @@ absl::Status Detokenize(const v1::DetokenizeRequest& request, const Model& model
     decoder.Add(id, &text);
     const bool is_skipped = request.skip_special_tokens() && tokenizer.IsSpecial(id);
     if (!is_skipped) absl::StrAppend(&bytes, tokenizer.TokenBytes(id));
+    if (text.size() + bytes.size() > kMaxDetokenizedBytes) {
+      return InvalidField("TEXT_TOO_LONG", "ids",
+                          absl::StrCat("the text of the first ", i + 1, " of ", request.ids_size(),
+                                       " ids, with its bytes, has more than ", kMaxDetokenizedBytes,
+                                       " bytes; send fewer ids"));
+    }
   }
   decoder.Finish(&text);
   reply->set_text(std::move(text));

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/model.h"
+#include "model/text/text_budget.h"
 #include "rivulet/v1/inference.pb.h"
 #include "server/engine/request.h"
 
@@ -39,21 +40,37 @@ struct GivenTokens {
 // Of a text that goes on at `position` of its sequence; absent: where that is shows later. Errors:
 // INVALID_ARGUMENT naming `field`: TEXT_NOT_SUPPORTED (the content of the model is not text), and
 // those of TextTokenizer::Encode; TEXT_NOT_IN_VOCABULARY also where the tokenizer has tokens that
-// the model does not.
+// the model does not; that of `stopped`.
 absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& model,
                                          absl::string_view field, const TextOptions& options,
-                                         std::optional<int64_t> position);
+                                         std::optional<int64_t> position,
+                                         const TextBudget::Stopped& stopped = nullptr);
 
 // A request without a text says nothing of how it becomes tokens: INVALID_ARGUMENT (NEEDS_TEXT).
 // `field`: where the text would be.
 absl::Status CheckNoTextOptions(const TextOptions& options, absl::string_view field);
 
+// How many bytes of a request are to be converted; of ids four each.
+template <typename Request>
+int64_t TextBytes(const Request& request) {
+  return request.has_text() ? static_cast<int64_t>(request.text().size()) : 0;
+}
+inline int64_t TextBytes(const v1::TokenizeRequest& request) {
+  return static_cast<int64_t>(request.text().size());
+}
+inline int64_t TextBytes(const v1::DetokenizeRequest& request) {
+  return int64_t{4} * request.ids_size();
+}
+
+// The text of a DetokenizeReply, with its bytes, has at most so many bytes.
+inline constexpr size_t kMaxDetokenizedBytes = size_t{32} << 20;
+
 // What Tokenize and Detokenize answer. Errors: INVALID_ARGUMENT naming the field; as TokensOfText,
-// and TOKEN_OUT_OF_RANGE for an id that neither model nor tokenizer has. They change nothing but
-// *reply.
+// TOKEN_OUT_OF_RANGE for an id that neither model nor tokenizer has, and TEXT_TOO_LONG for ids of
+// which the text is. They change nothing but *reply.
 absl::Status Tokenize(const v1::TokenizeRequest& request, const Model& model,
-                      v1::TokenizeReply* reply);
+                      const TextBudget::Stopped& stopped, v1::TokenizeReply* reply);
 absl::Status Detokenize(const v1::DetokenizeRequest& request, const Model& model,
-                        v1::DetokenizeReply* reply);
+                        const TextBudget::Stopped& stopped, v1::DetokenizeReply* reply);
 
 }  // namespace rivulet

@@ -49,7 +49,7 @@ class KeysCommandTest(CommandTest):
         self.assertEqual(os.listdir(self.folder), ["keys.json"])
 
     def test_what_a_key_may_do_is_written_and_listed(self):
-        limits = {"requests_per_minute": 60, "tokens_per_minute": 1000000000, "slots": 1, "sessions": 7}
+        limits = {"requests_per_minute": 60, "tokens_per_minute": 1000000000, "text_bytes_per_minute": 9, "slots": 1, "sessions": 7}
         flags = [text for name, value in limits.items() for text in (f"--{name.replace('_', '-')}", value)]
         self.new("ops", "--tenant", "team.a", "--model-name", "m-1", "--model-name", "m-2", "--admin", "--expires", "2999-01-31T02:00:00+02:00", *flags)
         (entry,) = self.entries()

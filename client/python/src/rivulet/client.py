@@ -233,7 +233,7 @@ class Client:
         add_special_tokens: with the tokens with which the tokenizer begins and ends a text; absent: True.
         parse_special_tokens: control tokens that the text spells out are those tokens; absent: True.
         Errors: InvalidArgument (TEXT_NOT_SUPPORTED: the model's content is not text; TEXT_NOT_IN_ALPHABET,
-          TEXT_NOT_IN_VOCABULARY), NotFound.
+          TEXT_NOT_IN_VOCABULARY), NotFound, ResourceExhausted, DeadlineExceeded.
         """
         request = requests.tokenize(text, model, add_special_tokens, parse_special_tokens)
         return replies.tokens(self._call("tokenize", request, options))
@@ -249,7 +249,8 @@ class Client:
         """Returns the text of token ids [n].
 
         skip_special_tokens: control tokens have no text.
-        Errors: InvalidArgument (TEXT_NOT_SUPPORTED, TOKEN_OUT_OF_RANGE), NotFound.
+        Errors: InvalidArgument (TEXT_NOT_SUPPORTED, TOKEN_OUT_OF_RANGE, TEXT_TOO_LONG), NotFound,
+          ResourceExhausted, DeadlineExceeded.
         """
         reply = self._call("detokenize", requests.detokenize(ids, model, skip_special_tokens), options)
         return replies.Text(reply.text, reply.raw_bytes)

@@ -60,6 +60,21 @@ TEST(KeyAccountTest, AnEmptyTokenQuotaSaysWhenItHasSomeAgain) {
   EXPECT_EQ(account.CheckTokens(kStart + absl::Seconds(101)), absl::OkStatus());
 }
 
+TEST(KeyAccountTest, ATextMayBeLongerThanWhatIsLeftAndTheNextThenWaits) {
+  KeyAccount account("k", {.text_bytes_per_minute = 600}, kStart);
+  EXPECT_EQ(account.TakeText(500, kStart), absl::OkStatus());
+  EXPECT_EQ(account.TakeText(701, kStart), absl::OkStatus());
+  const absl::Status refused = account.TakeText(1, kStart);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(GetErrorDetail(refused).reason, "API_KEY_TEXT_RATE");
+  EXPECT_EQ(GetErrorDetail(refused).retry_after, absl::Milliseconds(60'200));
+  EXPECT_EQ(refused.message(),
+            "The texts of the key's requests have as many bytes as they may, 600 a minute; the "
+            "next one may come in 1m0.2s.");
+  EXPECT_EQ(account.TakeText(0, kStart), absl::OkStatus()) << "a request without a text";
+  EXPECT_EQ(account.TakeText(1, kStart + absl::Milliseconds(60'200)), absl::OkStatus());
+}
+
 TEST(KeyAccountTest, SlotsAndSessionsAreThoseOfTheLimitsInForce) {
   KeyAccount account("k", {.slots = 3}, kStart);
   EXPECT_EQ(account.slots().key, "k");

@@ -99,17 +99,45 @@ TEST_F(ConvertTextTest, DetokenizeTakesTheIdsOfModelAndTokenizer) {
   v1::DetokenizeRequest request;
   for (const int32_t id : {2, 0, 38, 39, 1}) request.add_ids(id);
   v1::DetokenizeReply reply;
-  ASSERT_TRUE(Detokenize(request, *model_, &reply).ok());
+  ASSERT_TRUE(Detokenize(request, *model_, nullptr, &reply).ok());
   EXPECT_EQ(reply.text(), "<s>a<pad>b");
   request.set_skip_special_tokens(true);
-  ASSERT_TRUE(Detokenize(request, *model_, &reply).ok());
+  ASSERT_TRUE(Detokenize(request, *model_, nullptr, &reply).ok());
   EXPECT_EQ(reply.raw_bytes(), "ab");
   for (const int32_t bad : {-1, 40}) {
     request.set_ids(4, bad);
-    const absl::Status status = Detokenize(request, *model_, &reply);
+    const absl::Status status = Detokenize(request, *model_, nullptr, &reply);
     EXPECT_EQ(GetErrorDetail(status).reason, "TOKEN_OUT_OF_RANGE") << status;
     EXPECT_EQ(GetErrorDetail(status).field, "ids[4]");
   }
+}
+
+TEST_F(ConvertTextTest, ATextThatIsNotToBeConvertedEndsWithTheReasonAndNamesNoField) {
+  const auto stopped = [] {
+    return MakeError(absl::StatusCode::kCancelled, "over", {"CANCELLED", "", {}});
+  };
+  const absl::Status given = TokensOfText("ab", *model_, "prompt.text", {}, 0, stopped).status();
+  EXPECT_TRUE(absl::IsCancelled(given)) << given;
+  EXPECT_EQ(GetErrorDetail(given).field, "");
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("ab");
+  v1::TokenizeReply tokens;
+  EXPECT_TRUE(absl::IsCancelled(Tokenize(tokenize, *model_, stopped, &tokens)));
+  v1::DetokenizeRequest detokenize;
+  detokenize.add_ids(0);
+  v1::DetokenizeReply text;
+  EXPECT_TRUE(absl::IsCancelled(Detokenize(detokenize, *model_, stopped, &text)));
+}
+
+TEST_F(ConvertTextTest, IdsOfWhichTheTextIsTooLongAreRefused) {
+  v1::DetokenizeRequest request;
+  request.mutable_ids()->Resize(static_cast<int>(kMaxDetokenizedBytes / 6), 2);  // "<s>"
+  v1::DetokenizeReply reply;
+  ASSERT_TRUE(Detokenize(request, *model_, nullptr, &reply).ok());
+  request.add_ids(2);
+  const absl::Status status = Detokenize(request, *model_, nullptr, &reply);
+  EXPECT_EQ(GetErrorDetail(status).reason, "TEXT_TOO_LONG") << status;
+  EXPECT_EQ(GetErrorDetail(status).field, "ids");
 }
 
 }  // namespace

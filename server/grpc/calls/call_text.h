@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// CallText: the part of a call before its engine, in which its text is converted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/time/time.h"
+#include "server/base/mutex.h"
+#include "server/grpc/calls/caller.h"
+#include "server/grpc/calls/server_calls.h"
+#include "server/grpc/calls/text_pool.h"
+#include "server/process/call_note.h"
+
+namespace rivulet {
+
+// Thread: Run once; Cancel any.
+class CallText {
+ public:
+  // Calls convert(turn) once, now or later on a thread of the pool, where turn.Check says whether
+  // the text may be converted. `bytes`: of the text, 0 where the request has none. Whoever calls
+  // this has a CallNote.
+  template <typename Convert>
+  void Run(ServerCalls* calls, const Caller& caller, absl::Time deadline, int64_t bytes,
+           Convert convert) {
+    auto turn = std::make_shared<TextTurn>(
+        TextTurn::Order{caller.tenant, bytes, bytes * kMemoryPerByte, deadline},
+        [convert = std::move(convert), method = CallNote::Current()](const TextTurn& own) {
+          const CallNote note(method);
+          convert(own);
+        });
+    {
+      MutexLock lock(&mutex_);
+      pool_ = &calls->texts;
+      turn_ = turn;
+      if (cancelled_) turn->Cancel();
+    }
+    calls->texts.Run(turn, caller.TakeText(bytes));
+  }
+
+  // The text is not converted any further; no effect once it has been.
+  void Cancel() {
+    std::shared_ptr<TextTurn> turn;
+    {
+      MutexLock lock(&mutex_);
+      cancelled_ = true;
+      turn = turn_.lock();
+    }
+    if (turn != nullptr) pool_->Cancel(turn);
+  }
+
+ private:
+  // As a TextBudget.
+  static constexpr auto kMemoryPerByte = static_cast<int64_t>(kTextWorkBytesPerByte);
+
+  Mutex mutex_;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  TextPool* pool_ = nullptr;  // set before turn_
+  std::weak_ptr<TextTurn> turn_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace rivulet
