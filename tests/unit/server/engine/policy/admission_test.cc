@@ -165,7 +165,6 @@ TEST(AdmissionTest, OneThatComesBackHasItsOldPlace) {
   EXPECT_EQ(admission.Next(1, 0), 1u);
 }
 
-// Against the rules, and everybody gets on and nothing is forgotten.
 TEST(AdmissionTest, AChoiceLooksAtOneOfTheTenantsThatAreAlike) {
   constexpr int kTenants = 1000, kTurns = 100;
   Admission admission({.slots = kTenants + 1});
@@ -184,6 +183,7 @@ TEST(AdmissionTest, AChoiceLooksAtOneOfTheTenantsThatAreAlike) {
   EXPECT_EQ(admission.looked_at() - before, kTurns);
 }
 
+// Against the rules, and everybody gets on and nothing is forgotten.
 TEST(AdmissionTest, KeepsItsRulesUnderRandomOperations) {
   std::mt19937 random(5);
   auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint32_t>(n)); };
