@@ -1,31 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/text/aligned_text.h"
 
-#include "model/base/utf8.h"
-
 namespace rivulet {
+namespace {
 
-AlignedText::AlignedText(absl::string_view text, uint32_t begin) : text_(text) {
-  spans_.reserve(text.size());
-  while (!text.empty()) {
-    uint32_t code_point = 0;
-    const auto length = static_cast<uint32_t>(DecodeUtf8(text, &code_point));
-    spans_.insert(spans_.end(), length, {begin, begin + length});
-    begin += length;
-    text.remove_prefix(length);
+constexpr uint32_t kNone = UINT32_MAX;  // stands for nothing
+
+bool IsTail(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+
+}  // namespace
+
+SourceSpan AlignedText::span(size_t byte) const {
+  size_t begin = byte;
+  if (is_source_) {
+    while (IsTail(source_[begin])) --begin;
+  } else {
+    if (begins_[byte] == kNone) return {};
+    begin = begins_[byte] - source_begin_;
   }
+  size_t end = begin + 1;
+  while (end < source_.size() && IsTail(source_[end])) ++end;
+  return {source_begin_ + static_cast<uint32_t>(begin), source_begin_ + static_cast<uint32_t>(end)};
+}
+
+void AlignedText::BeginAs(const AlignedText& other) {
+  source_ = other.source_;
+  source_begin_ = other.source_begin_;
+  is_source_ = false;
+  text_.clear();
+  begins_.clear();
 }
 
 void AlignedText::Append(absl::string_view text, SourceSpan span) {
   text_.append(text.data(), text.size());
-  spans_.insert(spans_.end(), text.size(), span);
+  begins_.insert(begins_.end(), text.size(), span.begin < span.end ? span.begin : kNone);
 }
 
 void AlignedText::Append(const AlignedText& other, TextRange range) {
-  text_.append(other.text_, range.begin, range.end - range.begin);
-  const auto first = other.spans_.begin();
-  spans_.insert(spans_.end(), first + static_cast<ptrdiff_t>(range.begin),
-                first + static_cast<ptrdiff_t>(range.end));
+  const absl::string_view text = other.text(range);
+  text_.append(text.data(), text.size());
+  if (other.is_source_) {
+    for (size_t at = range.begin; at < range.end; ++at) {
+      begins_.push_back(IsTail(other.source_[at]) && at > range.begin
+                            ? begins_.back()
+                            : source_begin_ + static_cast<uint32_t>(at));
+    }
+    return;
+  }
+  const auto first = other.begins_.begin();
+  begins_.insert(begins_.end(), first + static_cast<ptrdiff_t>(range.begin),
+                 first + static_cast<ptrdiff_t>(range.end));
 }
 
 }  // namespace rivulet

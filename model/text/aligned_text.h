@@ -27,46 +27,52 @@ struct TextRange {
   friend bool operator==(const TextRange&, const TextRange&) = default;
 };
 
-// `text` is UTF-8. Bytes of one code point have one span: the code points of the source that it
-// stands for, or, for one that was inserted, those of its neighbour.
-// Thread: a value; no sharing.
+// Text in UTF-8. Bytes of one code point stand for one code point of the source: that which it is,
+// or, for one that was inserted or composed, a neighbour. As it stands in the source a text takes
+// no memory, changed 5 bytes each.
+// Lifetime: the source must outlive it. Thread: a value; no sharing.
 class AlignedText {
  public:
   AlignedText() = default;
-  // The source's bytes [begin, begin + text.size()).
-  AlignedText(absl::string_view text, uint32_t begin);
+  // `part` as it stands in the source, at `begin`. What is made of it has spans within it.
+  AlignedText(absl::string_view part, uint32_t begin)
+      : source_(part), source_begin_(begin), is_source_(true) {}
 
-  absl::string_view text() const { return text_; }
+  absl::string_view text() const { return is_source_ ? source_ : absl::string_view(text_); }
   absl::string_view text(TextRange range) const {
-    return absl::string_view(text_).substr(range.begin, range.end - range.begin);
+    return text().substr(range.begin, range.end - range.begin);
   }
-  size_t size() const { return text_.size(); }
-  bool empty() const { return text_.empty(); }
+  size_t size() const { return text().size(); }
+  bool empty() const { return text().empty(); }
 
   // What the bytes of a range, which is not empty, stand for.
   SourceSpan Source(TextRange range) const {
-    return {spans_[range.begin].begin, spans_[range.end - 1].end};
+    return {span(range.begin).begin, span(range.end - 1).end};
   }
-  SourceSpan span(size_t byte) const { return spans_[byte]; }
+  SourceSpan span(size_t byte) const;
 
-  // Appends UTF-8 that stands for `span`; or a range of another text, as it is.
-  void Append(absl::string_view text, SourceSpan span);
-  void Append(const AlignedText& other, TextRange range);
-  void Clear() {
-    text_.clear();
-    spans_.clear();
-  }
+  // An empty text of the source that `other` has; keeps its memory.
+  void BeginAs(const AlignedText& other);
   // Memory for a text of so many bytes.
   void Reserve(size_t bytes) {
     text_.reserve(bytes);
-    spans_.reserve(bytes);
+    begins_.reserve(bytes);
   }
-  // What a text of so many bytes takes of a budget.
-  static constexpr size_t BytesOf(size_t size) { return size * (1 + sizeof(SourceSpan)); }
+  // Appends UTF-8 that stands for `span`, of one code point; or a range of another text of the same
+  // source, as it is. REQUIRES: BeginAs.
+  void Append(absl::string_view text, SourceSpan span);
+  void Append(const AlignedText& other, TextRange range);
+
+  // What the text takes of a budget, and what one of so many bytes would that is not the source.
+  size_t budgeted() const { return is_source_ ? 0 : BytesOf(text_.size()); }
+  static constexpr size_t BytesOf(size_t size) { return size * (1 + sizeof(uint32_t)); }
 
  private:
+  absl::string_view source_;  // [source_begin_, source_begin_ + size) of the source
+  uint32_t source_begin_ = 0;
+  bool is_source_ = false;  // the text is source_, and what follows is empty
   std::string text_;
-  std::vector<SourceSpan> spans_;  // [text_.size()]
+  std::vector<uint32_t> begins_;  // [text_.size()]: where in the source the code point begins
 };
 
 }  // namespace rivulet

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/text/bpe.h"
 
+#include <algorithm>
 #include <functional>
 #include <queue>
+#include <utility>
 
 #include "model/base/error.h"
 #include "model/base/utf8.h"
@@ -37,90 +39,141 @@ const BpeModel::Merge* BpeModel::Find(int32_t left, int32_t right) const {
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-absl::StatusOr<size_t> BpeModel::Symbols(absl::string_view piece, std::vector<Symbol>* symbols,
-                                         TextBudget* budget) const {
-  bool after_unk = false;
-  for (size_t at = 0; at < piece.size();) {
-    if (!budget->Step(1)) return budget->status();
-    uint32_t code_point = 0;
-    const size_t length = DecodeUtf8(piece.substr(at), &code_point);
-    const absl::string_view character = piece.substr(at, length);
-    const int32_t id = IdOf(character);
-    if (id >= 0) {
-      symbols->push_back({id, static_cast<uint32_t>(length)});
-    } else if (byte_ids_.has_value()) {
-      for (const char byte : character) {
-        symbols->push_back({(*byte_ids_)[static_cast<uint8_t>(byte)], 1});
+// The tokens of one piece.
+class BpeModel::Work {
+ public:
+  Work(const BpeModel& model, std::vector<BpeToken>* tokens, TextBudget* budget)
+      : model_(model), tokens_(tokens), budget_(budget), bytes_(budget) {
+    if (model.unk_id_ >= 0) unk_ends_ = EndsOf(model.tokens_[static_cast<size_t>(model.unk_id_)]);
+  }
+
+  absl::StatusOr<size_t> Encode(absl::string_view piece) {
+    bool after_unk = false;
+    symbols_.reserve(std::min(piece.size(), kShortSymbols));
+    for (size_t at = 0; at < piece.size();) {
+      if (!budget_->Step(1)) return budget_->status();
+      uint32_t code_point = 0;
+      const size_t length = DecodeUtf8(piece.substr(at), &code_point);
+      const absl::string_view character = piece.substr(at, length);
+      const int32_t id = model_.IdOf(character);
+      bool good = true;
+      if (id >= 0) {
+        good = Add(id, length, {code_point, code_point});
+      } else if (model_.byte_ids_.has_value()) {
+        for (const char byte : character) {
+          good = good && Add((*model_.byte_ids_)[static_cast<uint8_t>(byte)], 1, {'<', '>'});
+        }
+      } else if (model_.unk_id_ < 0) {
+        return at;
+      } else if (after_unk && model_.fuse_unk_) {
+        symbols_.back().bytes += static_cast<uint32_t>(length);
+      } else {
+        good = Add(model_.unk_id_, length, unk_ends_);
       }
-    } else if (unk_id_ < 0) {
-      return at;
-    } else if (after_unk && fuse_unk_) {
-      symbols->back().bytes += static_cast<uint32_t>(length);
-    } else {
-      symbols->push_back({unk_id_, static_cast<uint32_t>(length)});
+      if (!good) return budget_->status();
+      after_unk = id < 0 && !model_.byte_ids_.has_value();
+      at += length;
     }
-    after_unk = id < 0 && !byte_ids_.has_value();
-    at += length;
+    if (!Merge()) return budget_->status();
+    return piece.size();
   }
-  for (size_t i = 0; i < symbols->size(); ++i) {
-    (*symbols)[i].before = static_cast<int32_t>(i) - 1;
-    (*symbols)[i].next = i + 1 < symbols->size() ? static_cast<int32_t>(i) + 1 : -1;
+
+ private:
+  // A stretch of so many tokens is cut where it may be. Most pieces are shorter.
+  static constexpr size_t kShortSymbols = 64;
+  static constexpr size_t kBytesPerSymbol = sizeof(Symbol) + sizeof(Candidate);
+
+  // False where the budget has ended the work.
+  bool Add(int32_t id, size_t bytes, Ends ends) {
+    const bool cut = symbols_.size() >= kShortSymbols &&
+                     !model_.crossed_.contains(
+                         Pair(static_cast<int32_t>(last_), static_cast<int32_t>(ends.first)));
+    if (cut && !Merge()) return false;
+    if (symbols_.size() == reserved_) {
+      const size_t more = std::max(reserved_, kShortSymbols);
+      if (!bytes_.Add(more * kBytesPerSymbol)) return false;
+      reserved_ += more;
+      symbols_.reserve(reserved_);
+    }
+    symbols_.push_back({id, static_cast<uint32_t>(bytes)});
+    last_ = ends.last;
+    return true;
   }
-  return piece.size();
+
+  Symbol& symbol(int32_t at) { return symbols_[static_cast<size_t>(at)]; }
+  template <typename Add>
+  void AddCandidate(int32_t at, Add add) {
+    const int32_t next = symbol(at).next;
+    if (next < 0) return;
+    const BpeModel::Merge* merge = model_.Find(symbol(at).id, symbol(next).id);
+    if (merge != nullptr) add(Candidate{merge->rank, at, merge->id});
+  }
+
+  // Merges the symbols, which become tokens. False as Add.
+  bool Merge() {
+    for (size_t i = 0; i < symbols_.size(); ++i) {
+      symbols_[i].before = static_cast<int32_t>(i) - 1;
+      symbols_[i].next = i + 1 < symbols_.size() ? static_cast<int32_t>(i) + 1 : -1;
+    }
+    std::vector<Candidate> found;
+    for (size_t i = 0; i < symbols_.size(); ++i) {
+      AddCandidate(static_cast<int32_t>(i), [&found](const Candidate& c) { found.push_back(c); });
+    }
+    std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue(std::greater<>(),
+                                                                                 std::move(found));
+    const auto push = [&queue](const Candidate& c) { queue.push(c); };
+    while (!queue.empty()) {
+      const Candidate best = queue.top();
+      queue.pop();
+      if (!budget_->Step(1)) return false;
+      Symbol& left = symbol(best.at);
+      if (left.bytes == 0 || left.next < 0) continue;
+      Symbol& right = symbol(left.next);
+      const BpeModel::Merge* merge = model_.Find(left.id, right.id);
+      if (merge == nullptr || merge->id != best.id) continue;  // a neighbour was merged since
+      left.id = best.id;
+      left.bytes += right.bytes;
+      left.next = right.next;
+      right.bytes = 0;
+      if (left.next >= 0) symbol(left.next).before = best.at;
+      if (left.before >= 0) AddCandidate(left.before, push);
+      AddCandidate(best.at, push);
+    }
+    for (const Symbol& left : symbols_) {
+      if (left.bytes != 0) tokens_->push_back({left.id, left.bytes});
+    }
+    symbols_.clear();
+    return true;
+  }
+
+  const BpeModel& model_;
+  std::vector<BpeToken>* const tokens_;
+  TextBudget* const budget_;
+  BudgetedBytes bytes_;
+  Ends unk_ends_;
+  std::vector<Symbol> symbols_;
+  size_t reserved_ = 0;  // symbols that the budget has
+  uint32_t last_ = 0;    // code point of the symbol before
+};
+
+BpeModel::Ends BpeModel::EndsOf(absl::string_view token) {
+  Ends ends;
+  DecodeUtf8(token, &ends.first);
+  size_t last = token.size() - 1;
+  while (last > 0 && (static_cast<uint8_t>(token[last]) & 0xC0) == 0x80) --last;
+  DecodeUtf8(token.substr(last), &ends.last);
+  return ends;
 }
 
 absl::StatusOr<size_t> BpeModel::Encode(absl::string_view piece, std::vector<BpeToken>* tokens,
                                         TextBudget* budget) const {
-  BudgetedBytes bytes(budget);
-  constexpr size_t kPerByte = sizeof(Symbol) + sizeof(Candidate) + sizeof(BpeToken);
-  if (!bytes.Add(piece.size() * kPerByte)) return budget->status();
   if (ignore_merges_) {
     if (const int32_t id = IdOf(piece); id >= 0) {
       tokens->push_back({id, static_cast<uint32_t>(piece.size())});
       return piece.size();
     }
   }
-  std::vector<Symbol> symbols;
-  symbols.reserve(piece.size());
-  RIVULET_ASSIGN_OR_RETURN(const size_t known, Symbols(piece, &symbols, budget));
-  if (known < piece.size()) return known;
-  const auto symbol = [&symbols](int32_t at) -> Symbol& {
-    return symbols[static_cast<size_t>(at)];
-  };
-  std::vector<Candidate> found;
-  const auto candidate = [&](int32_t at, auto add) {
-    const int32_t next = symbol(at).next;
-    if (next < 0) return;
-    const Merge* merge = Find(symbol(at).id, symbol(next).id);
-    if (merge != nullptr) add(Candidate{merge->rank, at, merge->id});
-  };
-  for (size_t i = 0; i < symbols.size(); ++i) {
-    candidate(static_cast<int32_t>(i), [&found](const Candidate& c) { found.push_back(c); });
-  }
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue(std::greater<>(),
-                                                                               std::move(found));
-  const auto push = [&queue](const Candidate& c) { queue.push(c); };
-  while (!queue.empty()) {
-    const Candidate best = queue.top();
-    queue.pop();
-    if (!budget->Step(1)) return budget->status();
-    Symbol& left = symbol(best.at);
-    if (left.bytes == 0 || left.next < 0) continue;
-    Symbol& right = symbol(left.next);
-    const Merge* merge = Find(left.id, right.id);
-    if (merge == nullptr || merge->id != best.id) continue;  // a neighbour was merged since
-    left.id = best.id;
-    left.bytes += right.bytes;
-    left.next = right.next;
-    right.bytes = 0;
-    if (left.next >= 0) symbol(left.next).before = best.at;
-    if (left.before >= 0) candidate(left.before, push);
-    candidate(best.at, push);
-  }
-  for (const Symbol& left : symbols) {
-    if (left.bytes != 0) tokens->push_back({left.id, left.bytes});
-  }
-  return piece.size();
+  return Work(*this, tokens, budget).Encode(piece);
 }
 
 }  // namespace rivulet

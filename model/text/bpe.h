@@ -6,6 +6,8 @@
 // leftmost of equals, becomes one token, until no pair is a merge. With ignore_merges a piece that
 // is a token as a whole stays one.
 // Cost: at most 3 n entries of a queue for n code points, O(n log n), whatever the text and merges.
+// Memory: a long piece is cut where no merge has a left token that ends and a right one that begins
+// like the tokens there, as no merge can cross such a place.
 // Sources: Sennrich et al., 2016 (arXiv:1508.07909); the order of ties is that of `tokenizers`.
 // Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
 #pragma once
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -61,6 +64,10 @@ class BpeModel {
   };
   struct Symbol;
   struct Candidate;
+  struct Ends {  // code points
+    uint32_t first = 0, last = 0;
+  };
+  class Work;
 
   BpeModel() = default;
   absl::Status ReadVocabulary(const JsonValue& vocabulary, absl::string_view path);
@@ -68,8 +75,8 @@ class BpeModel {
   absl::Status AddMerge(absl::string_view left, absl::string_view right, int32_t rank,
                         absl::string_view path);
   absl::Status ReadOptions(const class JsonFields& fields);
-  absl::StatusOr<size_t> Symbols(absl::string_view piece, std::vector<Symbol>* symbols,
-                                 TextBudget* budget) const;
+  // Of a token, which is not empty.
+  static Ends EndsOf(absl::string_view token);
   const Merge* Find(int32_t left, int32_t right) const;
   static uint64_t Pair(int32_t left, int32_t right) {
     return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
@@ -78,6 +85,7 @@ class BpeModel {
   std::vector<std::string> tokens_;
   absl::flat_hash_map<absl::string_view, int32_t> ids_;  // keys are of tokens_
   absl::flat_hash_map<uint64_t, Merge> merges_;          // Pair -> merge
+  absl::flat_hash_set<uint64_t> crossed_;                // last of left, first of right, as a Pair
   std::optional<std::array<int32_t, 256>> byte_ids_;     // of byte_fallback
   int32_t unk_id_ = -1;
   bool fuse_unk_ = false;

@@ -54,6 +54,8 @@ absl::Status BpeModel::AddMerge(absl::string_view left, absl::string_view right,
     return InvalidTokenizer(
         path, absl::StrCat("merges ", Quoted(left), " and ", Quoted(right), " a second time"));
   }
+  crossed_.insert(
+      Pair(static_cast<int32_t>(EndsOf(left).last), static_cast<int32_t>(EndsOf(right).first)));
   return absl::OkStatus();
 }
 

@@ -15,6 +15,7 @@
 #include <iterator>
 #include <vector>
 
+#include "model/base/error.h"
 #include "model/base/utf8.h"
 #include "model/text/normalizer.h"
 
@@ -124,47 +125,108 @@ void Compose(std::vector<Piece>* pieces) {
   pieces->resize(kept);
 }
 
-size_t SizeOf(const std::vector<Piece>& pieces) {
-  size_t size = 0;
-  for (const Piece& piece : pieces) {
-    const auto c = static_cast<uint32_t>(piece.code_point);
-    size += c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-  }
-  return size;
-}
-
 size_t NextCodePoint(absl::string_view text, size_t at) {
   uint32_t code_point = 0;
   return at + DecodeUtf8(text.substr(at), &code_point);
+}
+
+// Nothing before the code point composes with it or what it decomposes to, and nothing moves past
+// it: letters are starters, and of those only vowels and final consonants of Hangul compose with
+// one before.
+bool MayBegin(uint32_t code_point) {
+  if (code_point < 0x80) return true;
+  if (code_point >= 0x1100 && code_point < 0x1200) return false;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code_point))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LO:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Where a stretch that begins at `begin` may end, which is composed alone.
+size_t StretchEnd(absl::string_view text, size_t begin) {
+  constexpr size_t kStretchBytes = 16384;
+  size_t at = std::min(begin + kStretchBytes, text.size());
+  while (at > begin && at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;
+  while (at < text.size()) {
+    uint32_t code_point = 0;
+    const size_t length = DecodeUtf8(text.substr(at), &code_point);
+    if (MayBegin(code_point)) break;
+    at += length;
+  }
+  return at;
+}
+
+// Whether each piece is the code point of `text` in its place.
+bool IsSame(const std::vector<Piece>& pieces, absl::string_view text) {
+  for (const Piece& piece : pieces) {
+    uint32_t code_point = 0;
+    if (text.empty()) return false;
+    text.remove_prefix(DecodeUtf8(text, &code_point));
+    if (piece.extra != 0 || static_cast<uint32_t>(piece.code_point) != code_point) return false;
+  }
+  return text.empty();
+}
+
+// Appends the pieces of a stretch of `text`.
+absl::Status AppendPieces(const std::vector<Piece>& pieces, const AlignedText& text,
+                          TextRange stretch, TextBudget* budget, AlignedText* out) {
+  size_t at = stretch.begin;  // code points of the text before it are taken
+  for (const Piece& piece : pieces) {
+    std::string bytes;
+    AppendUtf8(static_cast<uint32_t>(piece.code_point), &bytes);
+    if (!budget->Take(AlignedText::BytesOf(bytes.size()))) return budget->status();
+    const bool takes_none = piece.extra > 0;
+    const size_t of = takes_none ? at - 1 : at;
+    out->Append(bytes, of < stretch.end ? text.span(of) : SourceSpan());
+    for (int taken = piece.extra; taken <= 0 && at < stretch.end; ++taken) {
+      at = NextCodePoint(text.text(), at);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<AlignedText> ComposeCanonically(AlignedText text, TextBudget* budget) {
   const absl::string_view source = text.text();
-  if (!budget->Step(source.size())) return budget->status();
   const auto is_ascii = [](char c) { return static_cast<uint8_t>(c) < 0x80; };
-  if (std::all_of(source.begin(), source.end(), is_ascii)) return text;
-  BudgetedBytes work(budget);
-  if (!work.Add(source.size() * sizeof(Piece))) return budget->status();
-  std::vector<Piece> pieces = Decompose(source);
-  Compose(&pieces);
-  const size_t size = SizeOf(pieces);
-  if (!budget->Step(size) || !budget->Take(AlignedText::BytesOf(size))) return budget->status();
   AlignedText out;
-  out.Reserve(size);
-  size_t at = 0;  // code points of the text before it are taken
-  for (const Piece& piece : pieces) {
-    std::string bytes;
-    AppendUtf8(static_cast<uint32_t>(piece.code_point), &bytes);
-    const bool takes_none = piece.extra > 0;
-    const size_t of = takes_none ? at - 1 : at;
-    out.Append(bytes, of < source.size() ? text.span(of) : SourceSpan());
-    for (int taken = piece.extra; taken <= 0 && at < source.size(); ++taken) {
-      at = NextCodePoint(source, at);
+  bool changed = false;
+  for (size_t begin = 0, end = 0; begin < source.size(); begin = end) {
+    end = StretchEnd(source, begin);
+    const TextRange range = {begin, end};
+    const absl::string_view stretch = source.substr(begin, end - begin);
+    if (!budget->Step(2 * stretch.size())) return budget->status();
+    std::vector<Piece> pieces;
+    BudgetedBytes work(budget);
+    bool same = std::all_of(stretch.begin(), stretch.end(), is_ascii);
+    if (!same) {
+      if (!work.Add(2 * stretch.size() * sizeof(Piece))) return budget->status();
+      pieces = Decompose(stretch);
+      Compose(&pieces);
+      same = IsSame(pieces, stretch);
     }
+    if (same && !changed) continue;
+    if (!changed) {
+      if (!budget->Take(AlignedText::BytesOf(begin))) return budget->status();
+      out.BeginAs(text);
+      out.Reserve(source.size());
+      out.Append(text, {0, begin});
+      changed = true;
+    }
+    if (!same) {
+      RIVULET_RETURN_IF_ERROR(AppendPieces(pieces, text, range, budget, &out));
+      continue;
+    }
+    if (!budget->Take(AlignedText::BytesOf(stretch.size()))) return budget->status();
+    out.Append(text, range);
   }
-  budget->Give(AlignedText::BytesOf(text.size()));
+  if (!changed) return text;
+  budget->Give(text.budgeted());
   return out;
 }
 

@@ -71,10 +71,11 @@ absl::StatusOr<AlignedText> PrependText(absl::string_view content, AlignedText t
   const size_t size = content.size() + text.size();
   if (!budget->Step(size) || !budget->Take(AlignedText::BytesOf(size))) return budget->status();
   AlignedText out;
+  out.BeginAs(text);
   out.Reserve(size);
   out.Append(content, text.span(0));
   out.Append(text, {0, text.size()});
-  budget->Give(AlignedText::BytesOf(text.size()));
+  budget->Give(text.budgeted());
   return out;
 }
 
@@ -89,6 +90,7 @@ absl::StatusOr<AlignedText> ReplaceText(absl::string_view pattern, absl::string_
   if (found == 0) return text;
   if (!budget->Take(AlignedText::BytesOf(size)) || !budget->Step(size)) return budget->status();
   AlignedText out;
+  out.BeginAs(text);
   out.Reserve(size);
   size_t done = 0;
   for (size_t at = 0; (at = text.text().find(pattern, at)) != absl::string_view::npos;) {
@@ -98,7 +100,7 @@ absl::StatusOr<AlignedText> ReplaceText(absl::string_view pattern, absl::string_
     done = at;
   }
   out.Append(text, {done, text.size()});
-  budget->Give(AlignedText::BytesOf(text.size()));
+  budget->Give(text.budgeted());
   return out;
 }
 

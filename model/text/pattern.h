@@ -12,15 +12,19 @@
 //   refused anchors, back references, &&, other escapes
 // Characters are those of Unicode 14 (PCRE2 10.42): later letters are not \p{L} here.
 //
-// Cost: PCRE2 tries at most 10,000 + 16 x bytes of the subject for one match; what needs more is an
-// error. Its matcher that compiles to machine code is not used, as it does not count all it does.
+// Cost: PCRE2 does not say what a match has cost, and its own limits count neither the characters
+// that one item runs over nor the matches of a text. So a search looks at a window of the subject
+// first, with a small limit: what it can cost there is known. Where the window or the limit is too
+// small, the pattern is matched with a callout before each of its items, which counts items and
+// characters against the budget. Ordinary words need no callouts. PCRE2's matcher that compiles to
+// machine code is not used, as it does not count all it does.
 // Tested by: tests/unit/model/text/pattern_test.cc
 #pragma once
 
 #include <memory>
 #include <string>
-#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -37,18 +41,27 @@ class Pattern {
   // Finds `text`, which is not empty, and nothing else.
   static Pattern Literal(absl::string_view text);
 
-  // Matches in order, none overlapping. A match may be empty, but not where the one before ended.
-  // REQUIRES: `subject` is UTF-8. Errors: INVALID_ARGUMENT, reason TEXT_TOO_HARD.
-  absl::StatusOr<std::vector<TextRange>> FindAll(absl::string_view subject,
-                                                 TextBudget* budget) const;
+  // Does `action` with the matches in order, none overlapping, until one fails. A match may be
+  // empty, but not where the one before ended. REQUIRES: `subject` is UTF-8. Errors: those of
+  // `action`, TextBudget::status(), and TEXT_TOO_HARD where PCRE2 needs too much memory.
+  using MatchAction = absl::FunctionRef<absl::Status(TextRange match)>;
+  absl::Status ForEachMatch(absl::string_view subject, TextBudget* budget,
+                            MatchAction action) const;
 
  private:
   struct Compiled;
+  class Search;
   std::shared_ptr<const Compiled> compiled_;  // null for a literal
   std::string literal_;
 };
 
-// The pattern as PCRE2 takes it. Errors: as Compile.
-absl::StatusOr<std::string> TranslatePattern(absl::string_view pattern, absl::string_view field);
+// The pattern as PCRE2 takes it.
+struct TranslatedPattern {
+  std::string text;
+  uint32_t longest_interval = 0;  // the largest n of {n}, {n,} and {n,m}
+};
+// Errors: as Compile.
+absl::StatusOr<TranslatedPattern> TranslatePattern(absl::string_view pattern,
+                                                   absl::string_view field);
 
 }  // namespace rivulet

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // From Oniguruma's Ruby syntax to PCRE2's: the table in pattern.h.
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "model/base/error.h"
@@ -21,11 +24,11 @@ class Translator {
   Translator(absl::string_view pattern, absl::string_view field)
       : pattern_(pattern), field_(field) {}
 
-  absl::StatusOr<std::string> Translate() {
+  absl::StatusOr<TranslatedPattern> Translate() {
     while (at_ < pattern_.size()) {
       RIVULET_RETURN_IF_ERROR(in_class_ ? InClass() : Outside());
     }
-    return out_;
+    return TranslatedPattern{out_, longest_interval_};
   }
 
  private:
@@ -90,6 +93,12 @@ class Translator {
       return Refuse("an interval of another form than {n}, {n,} or {n,m}");
     }
     if (end + 1 < pattern_.size() && pattern_[end + 1] == '+') return Refuse("a + behind {n,m}");
+    uint32_t least = 0;
+    const absl::string_view numbers = pattern_.substr(at_ + 1, end - at_ - 1);
+    if (!absl::SimpleAtoi(numbers.substr(0, numbers.find(',')), &least)) {
+      return Refuse("an interval that is too long");
+    }
+    longest_interval_ = std::max(longest_interval_, least);
     Copy(end + 1 - at_);
     return absl::OkStatus();
   }
@@ -187,12 +196,14 @@ class Translator {
   size_t at_ = 0;
   bool in_class_ = false;
   bool class_begins_ = false;
+  uint32_t longest_interval_ = 0;
   std::string out_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::string> TranslatePattern(absl::string_view pattern, absl::string_view field) {
+absl::StatusOr<TranslatedPattern> TranslatePattern(absl::string_view pattern,
+                                                   absl::string_view field) {
   return Translator(pattern, field).Translate();
 }
 

@@ -73,7 +73,7 @@ class PreTokenizer::Cutter {
     if (at == steps_.size()) return action_(text, piece);
     if (steps_[at].kind == Step::Kind::kSplit) return Split(at, text, piece);
     AlignedText& made = made_[at].text;
-    made.Clear();
+    made.BeginAs(text);
     RIVULET_RETURN_IF_ERROR(Rewrite(at, text, piece));
     return Run(at + 1, made, {0, made.size()});
   }
@@ -86,19 +86,18 @@ class PreTokenizer::Cutter {
 
   absl::Status Split(size_t at, const AlignedText& text, TextRange piece) {
     const Step& step = steps_[at];
-    RIVULET_ASSIGN_OR_RETURN(const std::vector<TextRange> matches,
-                             step.pattern.FindAll(text.text(piece), budget_));
     const auto next = [&](TextRange range) { return Run(at + 1, text, range); };
     Joiner joiner(step.behavior, next);
     size_t done = piece.begin;
-    for (const TextRange match : matches) {
+    const auto add = [&](TextRange match) -> absl::Status {
       const TextRange found = {piece.begin + match.begin, piece.begin + match.end};
       if (found.begin != done) {
         RIVULET_RETURN_IF_ERROR(joiner.Add({done, found.begin}, step.inverted));
       }
-      RIVULET_RETURN_IF_ERROR(joiner.Add(found, !step.inverted));
       done = found.end;
-    }
+      return joiner.Add(found, !step.inverted);
+    };
+    RIVULET_RETURN_IF_ERROR(step.pattern.ForEachMatch(text.text(piece), budget_, add));
     if (done != piece.end) RIVULET_RETURN_IF_ERROR(joiner.Add({done, piece.end}, step.inverted));
     return joiner.Finish();
   }
@@ -133,10 +132,19 @@ class PreTokenizer::Cutter {
       size += ByteAlphabet()[static_cast<uint8_t>(byte)].size();
     }
     RIVULET_RETURN_IF_ERROR(Reserve(at, size));
-    const absl::string_view source = text.text(piece);
-    for (size_t i = 0; i < source.size(); ++i) {
-      made_[at].text.Append(ByteAlphabet()[static_cast<uint8_t>(source[i])],
-                            text.span(piece.begin + i));
+    const absl::string_view source = text.text();
+    const auto is_own = [&source](size_t i) {
+      return ByteAlphabet()[static_cast<uint8_t>(source[i])].size() == 1;
+    };
+    for (size_t i = piece.begin; i < piece.end;) {
+      size_t end = i;
+      while (end < piece.end && is_own(end)) ++end;
+      made_[at].text.Append(text, {i, end});
+      if (end < piece.end) {
+        made_[at].text.Append(ByteAlphabet()[static_cast<uint8_t>(source[end])], text.span(end));
+        ++end;
+      }
+      i = end;
     }
     return absl::OkStatus();
   }

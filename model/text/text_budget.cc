@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/text/text_budget.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 

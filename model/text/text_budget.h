@@ -7,7 +7,6 @@
 // Tested by: tests/unit/model/text/text_budget_test.cc
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,7 +20,7 @@ namespace rivulet {
 constexpr uint64_t kTextSteps = 1'000'000;
 constexpr uint64_t kTextStepsPerByte = 64;
 constexpr size_t kTextWorkBytes = size_t{64} << 20;
-constexpr size_t kTextWorkBytesPerByte = 16;  // where that is more
+constexpr size_t kTextBytesPerByte = 12;  // the tokens, where each byte is one
 
 // Thread: one at a time.
 class TextBudget {
@@ -29,12 +28,12 @@ class TextBudget {
   // OK while the work shall go on; else the error that ends it, as that of a passed deadline.
   using Stopped = std::function<absl::Status()>;
 
-  // kTextSteps and kTextStepsPerByte for each byte; the larger of kTextWorkBytes and
-  // kTextWorkBytesPerByte for each. `stopped` may be null. It is asked before the first step and
+  // kTextSteps and kTextStepsPerByte for each byte; kTextWorkBytes and kTextBytesPerByte for each.
+  // `stopped` may be null. It is asked before the first step and
   // then every kStepsPerQuestion, which is about a millisecond.
   explicit TextBudget(size_t text_bytes, Stopped stopped = nullptr)
-      : TextBudget(kTextSteps + kTextStepsPerByte * text_bytes, BytesFor(text_bytes),
-                   std::move(stopped)) {}
+      : TextBudget(kTextSteps + kTextStepsPerByte * text_bytes,
+                   kTextWorkBytes + kTextBytesPerByte * text_bytes, std::move(stopped)) {}
   TextBudget(uint64_t steps, size_t bytes, Stopped stopped);
   TextBudget(const TextBudget&) = delete;
   TextBudget& operator=(const TextBudget&) = delete;
@@ -59,9 +58,6 @@ class TextBudget {
   static constexpr uint64_t kStepsPerQuestion = 1 << 16;
 
  private:
-  static size_t BytesFor(size_t text_bytes) {
-    return std::max(kTextWorkBytes, kTextWorkBytesPerByte * text_bytes);
-  }
   bool Look();
 
   const uint64_t steps_;

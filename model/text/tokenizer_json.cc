@@ -116,7 +116,6 @@ absl::Status JsonTokenizer::EncodeStretch(absl::string_view source, TextRange st
                                           const EncodeOptions& options, TextBudget* budget,
                                           TextTokens* tokens) const {
   const size_t size = stretch.end - stretch.begin;
-  if (!budget->Take(AlignedText::BytesOf(size))) return budget->status();
   RIVULET_ASSIGN_OR_RETURN(
       const AlignedText text,
       parts_.normalizer.Apply(
@@ -130,7 +129,7 @@ absl::Status JsonTokenizer::EncodeStretch(absl::string_view source, TextRange st
         if (segment.id < 0) return parts_.pre_tokenizer.Cut(text, segment.range, budget, encode);
         return AddToken(segment.id, text.Source(segment.range), budget, tokens);
       }));
-  budget->Give(AlignedText::BytesOf(text.size()));
+  budget->Give(text.budgeted());
   return absl::OkStatus();
 }
 

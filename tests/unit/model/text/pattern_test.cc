@@ -15,14 +15,22 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+auto Into(std::vector<TextRange>* found) {
+  return [found](TextRange match) {
+    found->push_back(match);
+    return absl::OkStatus();
+  };
+}
+
 std::vector<TextRange> Find(absl::string_view pattern, absl::string_view text) {
   const auto compiled = Pattern::Compile(pattern, "field");
   EXPECT_TRUE(compiled.ok()) << compiled.status();
   if (!compiled.ok()) return {};
   TextBudget budget(text.size());
-  const auto found = compiled->FindAll(text, &budget);
-  EXPECT_TRUE(found.ok()) << found.status();
-  return found.ok() ? *found : std::vector<TextRange>();
+  std::vector<TextRange> found;
+  const absl::Status status = compiled->ForEachMatch(text, &budget, Into(&found));
+  EXPECT_TRUE(status.ok()) << status;
+  return found;
 }
 
 TEST(PatternTest, WhiteSpaceIsUnicodesWithoutTheMongolianVowelSeparator) {
@@ -103,10 +111,10 @@ TEST(PatternTest, GivesUpOnAPatternThatTriesTooMuch) {
   const auto bomb = Pattern::Compile(R"((a+)+\p{Nd})", "pre_tokenizer.pattern.Regex");
   ASSERT_TRUE(bomb.ok()) << bomb.status();
   TextBudget budget(64);
-  const auto found = bomb->FindAll(std::string(64, 'a'), &budget);
-  ASSERT_FALSE(found.ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(found.status()));
-  EXPECT_EQ(GetErrorDetail(found.status()).reason, "TEXT_TOO_HARD");
+  std::vector<TextRange> found;
+  const absl::Status status = bomb->ForEachMatch(std::string(64, 'a'), &budget, Into(&found));
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(GetErrorDetail(status).reason, "TEXT_TOO_HARD");
 }
 
 TEST(PatternTest, ALongRunIsNotTooMuch) {
@@ -115,11 +123,49 @@ TEST(PatternTest, ALongRunIsNotTooMuch) {
               ElementsAre(TextRange{0, run.size() - 1}, TextRange{run.size() - 1, run.size()}));
 }
 
+// PCRE2 counts this as one try a place, each of which runs over the rest of the text.
+TEST(PatternTest, CountsTheCharactersThatAnItemRunsOver) {
+  constexpr size_t kBytes = 50'000;
+  for (const char* pattern : {"a*b|c", "a{100}b|c", "(?:a|a)*b|c", "(?=a*b)a|c", "a+?b|c"}) {
+    const auto compiled = Pattern::Compile(pattern, "field");
+    ASSERT_TRUE(compiled.ok()) << compiled.status();
+    TextBudget budget(kBytes);
+    std::vector<TextRange> found;
+    const absl::Status status =
+        compiled->ForEachMatch(std::string(kBytes, 'a'), &budget, Into(&found));
+    EXPECT_EQ(GetErrorDetail(status).reason, "TEXT_TOO_HARD") << pattern << ": " << status;
+    EXPECT_LE(budget.steps_used(), 2 * (kTextSteps + kTextStepsPerByte * kBytes)) << pattern;
+  }
+}
+
+// A search looks at 64 bytes first, and then at more.
+TEST(PatternTest, FindsTheSameWhereverAMatchLies) {
+  constexpr char kWords[] = R"('s|'t| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+  std::string text;
+  std::vector<TextRange> words;
+  for (size_t length = 1; length <= 300; ++length) {
+    const size_t begin = text.size();
+    text += ' ';
+    for (size_t i = 0; i < length; ++i) text += length % 2 == 0 ? "a" : "\u7EF4";
+    words.push_back({begin, text.size()});
+  }
+  EXPECT_EQ(Find(kWords, text), words);
+  for (size_t before = 0; before < 300; ++before) {
+    const std::string a(before, 'a');
+    EXPECT_THAT(Find("(?=B)", a + "B"), ElementsAre(TextRange{before, before})) << before;
+    EXPECT_THAT(Find("[0-9]+", a + "17a"), ElementsAre(TextRange{before, before + 2})) << before;
+    EXPECT_THAT(Find("(?<=aaa)B", a + "aaaB"), ElementsAre(TextRange{before + 3, before + 4}));
+    EXPECT_THAT(Find("(?<!a)B", "B" + a + "aB"), ElementsAre(TextRange{0, 1})) << before;
+    EXPECT_THAT(Find(" +(?! )|[^ ]", std::string(before + 1, ' ')),
+                ElementsAre(TextRange{0, before + 1}));
+  }
+}
+
 TEST(PatternTest, LiteralsAreNoPatterns) {
   TextBudget budget(5);
-  const auto found = Pattern::Literal(".").FindAll("a.b..", &budget);
-  ASSERT_TRUE(found.ok());
-  EXPECT_THAT(*found, ElementsAre(TextRange{1, 2}, TextRange{3, 4}, TextRange{4, 5}));
+  std::vector<TextRange> found;
+  ASSERT_TRUE(Pattern::Literal(".").ForEachMatch("a.b..", &budget, Into(&found)).ok());
+  EXPECT_THAT(found, ElementsAre(TextRange{1, 2}, TextRange{3, 4}, TextRange{4, 5}));
 }
 
 }  // namespace
