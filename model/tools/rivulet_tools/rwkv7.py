@@ -15,7 +15,7 @@ import numpy as np
 from rivulet_tools.checkpoint import Tensor
 from rivulet_tools.errors import BadInput
 from rivulet_tools.model_directory import encoded, new_directory
-from rivulet_tools.torch_file import TorchFile
+from rivulet_tools.torch_file import Implausible, TorchFile
 
 VOCABULARY = "rwkv_vocab_v20230424.txt"  # as the directory calls it
 # What the server reads of it.
@@ -52,6 +52,8 @@ def is_rwkv7(path: pathlib.Path) -> bool:
     try:
         with TorchFile(path) as file:
             return "blocks.0.att.r_k" in file.tensors
+    except Implausible:
+        raise
     except BadInput:
         return False
 
@@ -63,6 +65,8 @@ class Sizes:
         self.file = file
         self.vocab, self.hidden = self.shape("emb.weight", 2)
         self.layers = 1 + max((int(m[1]) for name in file if (m := re.match(r"blocks\.(\d+)\.", name))), default=-1)
+        if self.layers > len(file.tensors):
+            raise BadInput(f"{file.path}: a tensor is of layer {self.layers - 1}, and there are {len(file.tensors)} tensors; allowed: layers from 0 on")
         self.heads, head_dim = self.shape("blocks.0.att.r_k", 2)
         if head_dim != HEAD_DIM or self.heads * head_dim != self.hidden:
             raise self.bad("blocks.0.att.r_k", f"{HEAD_DIM} columns and {self.hidden} elements (the eps of the group norm fits no other heads)")

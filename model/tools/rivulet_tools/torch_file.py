@@ -4,9 +4,11 @@ tensors needs are known, and each stands for a function of this file."""
 
 import collections
 import dataclasses
+import io
 import math
 import pathlib
 import pickle
+import pickletools
 import zipfile
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +20,14 @@ from rivulet_tools.errors import BadInput
 
 # Element type of a storage and of the bytes that hold it; BF16 is read as 16-bit numbers and widened.
 STORAGES = {"DoubleStorage": ("F64", "<f8"), "FloatStorage": ("F32", "<f4"), "HalfStorage": ("F16", "<f2"), "BFloat16Storage": ("BF16", "<u2")}
+
+MAX_DIMENSIONS = 8
+MAX_PICKLE_BYTES = 4 << 20  # some 200 a tensor are usual
+MAX_BYTEORDER_BYTES = 16
+
+
+class Implausible(BadInput):
+    """What torch.save does not write, so that PyTorch need not be asked either: it could take any time and memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +59,6 @@ def _rebuild_tensor(storage: Storage, offset: int, shape: tuple[int, ...], strid
     good = isinstance(storage, Storage) and isinstance(shape, tuple) and isinstance(strides, tuple) and len(shape) == len(strides)
     if not good or not all(map(_whole, (offset, *shape, *strides))):
         raise BadInput("a tensor is not described by a storage, an offset, a shape and strides")
-    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-    if math.prod(shape) > 0 and last >= storage.elements:
-        raise BadInput(f"a tensor of shape {list(shape)} ends beyond its storage of {storage.elements} elements")
     return StoredTensor(storage, offset, shape, strides)
 
 
@@ -80,6 +87,17 @@ class _Names(pickle.Unpickler):
         return Storage(kind, key, elements)
 
 
+def _load(data: bytes) -> Any:
+    """What the pickle holds. `pickle` makes a table as long as the largest number of a memo, so that is looked at first."""
+    entries = 0
+    for operation, argument, _ in pickletools.genops(data):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            if argument > entries:
+                raise Implausible(f"data.pkl has the memo {argument} behind {entries} others; torch.save counts them")
+            entries += 1
+    return _Names(io.BytesIO(data)).load()
+
+
 class TorchFile:
     """The tensors of a dictionary that torch.save wrote. Opening reads no weight. Use it as a context."""
 
@@ -87,6 +105,7 @@ class TorchFile:
         """Raises BadInput for a file that is missing, damaged, of the form before PyTorch 1.6, or holds more than tensors."""
         self.path = path
         try:
+            self._size = path.stat().st_size
             self._zip = zipfile.ZipFile(path)
         except (OSError, zipfile.BadZipFile) as error:
             raise BadInput(f"{path}: not an archive of torch.save ({error})") from error
@@ -107,40 +126,69 @@ class TorchFile:
         if len(pickles) != 1:
             raise BadInput(f"{self.path}: holds {len(pickles)} files data.pkl; allowed: one, as torch.save writes it")
         self._folder = pickles[0][: -len("data.pkl")]
-        if self._member("byteorder", optional=True) not in (None, b"little"):
+        has_order = self._folder + "byteorder" in self._zip.namelist()
+        if has_order and self._member("byteorder", most=MAX_BYTEORDER_BYTES) != b"little":
             raise BadInput(f"{self.path}: its numbers are big-endian; allowed: little")
         try:
-            with self._zip.open(pickles[0]) as file:
-                content = _Names(file).load()
+            content = _load(self._member("data.pkl", most=MAX_PICKLE_BYTES))
         except BadInput as error:
-            raise BadInput(f"{self.path}: {error}") from error
+            raise type(error)(f"{self.path}: {error}") from error
         except Exception as error:  # a damaged pickle surfaces as almost anything
             raise BadInput(f"{self.path}: data.pkl is damaged: {' '.join(str(error).split())[:200]}") from error
         if not isinstance(content, dict) or not content:
             raise BadInput(f"{self.path}: holds {type(content).__name__}; allowed: a dictionary of tensors")
         for name, value in content.items():
-            if not isinstance(name, str) or not isinstance(value, StoredTensor):
-                raise BadInput(f"{self.path}: {str(name)!r} is no tensor; allowed: a dictionary of tensors")
+            if not isinstance(name, str):
+                raise BadInput(f"{self.path}: holds a {type(name).__name__} as a name; allowed: a dictionary of tensors")
+            if not isinstance(value, StoredTensor):
+                raise BadInput(f"{self.path}: {name[:200]!r} is no tensor; allowed: a dictionary of tensors")
+            self._check(name, value)
         return dict(content)
 
-    def _member(self, name: str, optional: bool = False) -> bytes | None:
+    def _check(self, name: str, tensor: StoredTensor) -> None:
+        """Raises Implausible where the tensor is not in its storage: reading it would take other memory than the file has."""
+        at, shape, strides = f"{self.path}: tensor {name[:200]!r}", list(tensor.shape), list(tensor.strides)
+        elements = tensor.storage.elements
+        if len(shape) > MAX_DIMENSIONS:
+            raise Implausible(f"{at} has {len(shape)} dimensions; allowed: at most {MAX_DIMENSIONS}")
+        count = math.prod(shape)
+        if count > elements:
+            raise Implausible(
+                f"{at} has the shape {shape} with strides {strides}, {count} elements; allowed: at most the {elements} of its storage"
+            )
+        last = tensor.offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        if count > 0 and last >= elements:
+            raise Implausible(f"{at} has the shape {shape} with strides {strides} and offset {tensor.offset}; its storage has {elements} elements")
+        needed, held = elements * np.dtype(STORAGES[tensor.storage.kind][1]).itemsize, self._info(f"data/{tensor.storage.key}").file_size
+        if held != needed:
+            raise Implausible(f"{at}: its storage has {held} bytes, not {needed}")
+
+    def _info(self, name: str) -> zipfile.ZipInfo:
         try:
             info = self._zip.getinfo(self._folder + name)
-            if info.compress_type != zipfile.ZIP_STORED:
-                raise BadInput(f"{self.path}: {info.filename} is compressed; torch.save stores plainly")
-            return self._zip.read(info)
         except KeyError as error:
-            if optional:
-                return None
-            raise BadInput(f"{self.path}: {self._folder + name} is missing") from error
-        except (OSError, zipfile.BadZipFile) as error:
-            raise BadInput(f"{self.path}: {self._folder + name}: {error}") from error
+            raise Implausible(f"{self.path}: {self._folder + name} is missing") from error
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise Implausible(f"{self.path}: {info.filename} is compressed; torch.save stores plainly")
+        if info.header_offset + info.file_size > self._size:
+            raise Implausible(f"{self.path}: {info.filename} has {info.file_size} bytes, the archive {self._size}")
+        return info
+
+    def _member(self, name: str, most: int | None = None) -> bytes:
+        """The bytes of a file of the archive, of which there may be `most`."""
+        info = self._info(name)
+        if most is not None and info.file_size > most:
+            raise Implausible(f"{self.path}: {info.filename} has {info.file_size} bytes; allowed: at most {most}")
+        try:
+            return self._zip.read(info)
+        except (OSError, EOFError, zipfile.BadZipFile) as error:
+            raise BadInput(f"{self.path}: {info.filename}: {error}") from error
 
     def read(self, name: str) -> Tensor:
         """The tensor `name`. Raises BadInput where its storage is damaged."""
         stored = self.tensors[name]
         dtype, element = STORAGES[stored.storage.kind]
-        data = self._member(f"data/{stored.storage.key}") or b""
+        data = self._member(f"data/{stored.storage.key}")
         size = np.dtype(element).itemsize
         if len(data) != stored.storage.elements * size:
             raise BadInput(f"{self.path}: tensor {name!r}: its storage has {len(data)} bytes, not {stored.storage.elements * size}")

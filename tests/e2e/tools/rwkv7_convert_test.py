@@ -319,6 +319,36 @@ class Rwkv7Test(CommandTest):
         self.assertFalse(self.model.exists())
         self.assertFalse(ran.exists())
 
+    def test_a_hostile_archive_is_refused_at_once(self) -> None:
+        def tensor(shape: tuple, strides: tuple, elements: int = 4) -> Tensor:
+            made = Tensor("0", np.zeros(elements, np.float32), "F32")
+            made.shape, made.strides = shape, strides
+            return made
+
+        def write(value: object, **options: object) -> None:
+            write_torch_file(self.path, OrderedDict([("blocks.0.att.r_k", value)]), **options)
+
+        name, one = "'blocks.0.att.r_k'", tensor((2, 2), (2, 1))
+        huge_memo = b"\x80\x02}r\xff\xff\xff\x0f."
+        for value, options, mentions in (
+            (tensor((1 << 40,), (0,)), {}, (name, "[1099511627776]", "strides [0]", "the 4 of its storage")),
+            (tensor((1 << 20, 1 << 20), (0, 0)), {}, (name, "1099511627776 elements")),
+            (tensor((2, 2), (2, 3)), {}, (name, "strides [2, 3]", "4 elements")),
+            (tensor((1,) * 65, (1,) * 65), {}, (name, "65 dimensions", "at most 8")),
+            (one, {"compress": True}, ("compressed",)),
+            (one, {"change": lambda n, data: data + b"\0" * (4 << 20) if n == "data.pkl" else data}, ("data.pkl", "at most 4194304")),
+            (one, {"change": lambda n, data: huge_memo if n == "data.pkl" else data}, ("memo 268435455",)),
+            (one, {"change": lambda n, data: b"little" * 9 if n == "byteorder" else data}, ("byteorder", "54 bytes", "at most 16")),
+            (one, {"change": lambda n, data: data[:-4] if n == "data/0" else data}, (name, "12 bytes, not 16")),
+        ):
+            with self.subTest(mentions):
+                write(value, **options)
+                self.refused(*mentions)
+        tensors = {name: Tensor(str(i), values, "F32") for i, (name, values) in enumerate(checkpoint().items())}
+        other = Tensor("other", np.zeros((2, 2), np.float32), "F32")
+        write_torch_file(self.path, OrderedDict(tensors | {"blocks.99999999999.att.r_k": other}))
+        self.refused("layer 99999999999")
+
     def test_a_damaged_archive_is_one_line(self) -> None:
         for name, change, mention in (
             ("a short storage", lambda n, data: data[:-4] if n == "data/5" else data, "bytes"),
