@@ -16,6 +16,7 @@
 #include "rivulet/v1/multiplex.grpc.pb.h"
 #include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/grpc/calls/call_context.h"
+#include "server/grpc/calls/guarded.h"
 #include "server/grpc/connections/listener.h"
 #include "server/grpc/connections/reflection_guard.h"
 #include "server/grpc/wire/convert_session.h"
@@ -75,7 +76,7 @@ grpc::ServerUnaryReactor* AdminService::OnAThread(grpc::CallbackServerContext* c
   // Nothing joins it: its last act is Finish, and OnDone may run within that.
   std::thread([call, work = std::move(work), name = CallNote::Current()] {
     const CallNote note(name);
-    call->End(work());
+    call->End(Guarded(work));
   }).detach();
   return call;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // RpcService: what every service of rivulet.v1 is, in place of the generated base classes: those
 // let gRPC answer messages that do not parse (received.h). No handler is called for a caller whose
-// key does not allow it.
+// key does not allow it, and no exception leaves one (guarded.h).
 #pragma once
 
 #include <grpcpp/impl/rpc_service_method.h>
@@ -24,6 +24,7 @@
 #include "google/protobuf/descriptor.h"
 #include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/caller.h"
+#include "server/grpc/calls/guarded.h"
 #include "server/grpc/wire/received.h"
 #include "server/grpc/wire/session_in.h"
 #include "server/process/call_note.h"
@@ -71,13 +72,10 @@ class RpcService : public grpc::Service {
         std::make_unique<Unary>([this, self, handler, name = NameOf<Request>()](
                                     Context* context, const Received<Request>* request,
                                     Reply* reply) -> grpc::ServerUnaryReactor* {
-          const CallNote note(name);
-          CallContext* const call = Begin(context, name);
-          if (const absl::Status error = Check(call, request->error); !error.ok()) {
-            return new Refused<grpc::ServerUnaryReactor>(call, error, errors_);
-          }
-          call->record().SetSession(SessionIn(request->message));
-          return (self->*handler)(context, &request->message, reply);
+          return Run<grpc::ServerUnaryReactor>(context, name, request->error, [&](auto* call) {
+            call->record().SetSession(SessionIn(request->message));
+            return (self->*handler)(context, &request->message, reply);
+          });
         }));
   }
   template <typename Self, typename Request, typename Reply>
@@ -90,12 +88,10 @@ class RpcService : public grpc::Service {
         std::make_unique<Streaming>(
             [this, self, handler, name = NameOf<Request>()](
                 Context* context, const Received<Request>* request) -> Reactor* {
-              const CallNote note(name);
-              CallContext* const call = Begin(context, name);
-              const absl::Status error = Check(call, request->error);
-              if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
-              call->record().SetSession(SessionIn(request->message));
-              return (self->*handler)(context, &request->message);
+              return Run<Reactor>(context, name, request->error, [&](auto* call) {
+                call->record().SetSession(SessionIn(request->message));
+                return (self->*handler)(context, &request->message);
+              });
             }));
   }
   template <typename Self, typename Request, typename Reply>
@@ -107,11 +103,8 @@ class RpcService : public grpc::Service {
         Type::CLIENT_STREAMING,
         std::make_unique<Streaming>([this, self, handler, name = NameOf<Request>()](
                                         Context* context, Reply* reply) -> Reactor* {
-          const CallNote note(name);
-          CallContext* const call = Begin(context, name);
-          const absl::Status error = Check(call, absl::OkStatus());
-          if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
-          return (self->*handler)(context, reply);
+          return Run<Reactor>(context, name, absl::OkStatus(),
+                              [&](auto*) { return (self->*handler)(context, reply); });
         }));
   }
   template <typename Self, typename Request, typename Reply>
@@ -123,18 +116,26 @@ class RpcService : public grpc::Service {
         Type::BIDI_STREAMING,
         std::make_unique<Streaming>(
             [this, self, handler, name = NameOf<Request>()](Context* context) -> Reactor* {
-              const CallNote note(name);
-              CallContext* const call = Begin(context, name);
-              const absl::Status error = Check(call, absl::OkStatus());
-              if (!error.ok()) return new Refused<Reactor>(call, error, errors_);
-              return (self->*handler)(context);
+              return Run<Reactor>(context, name, absl::OkStatus(),
+                                  [&](auto*) { return (self->*handler)(context); });
             }));
   }
 
-  CallContext* Begin(Context* context, const char* method) const {
-    CallContext& call = CallContext::Of(context);
-    call.Begin({descriptor_->full_name().c_str(), method});
-    return &call;
+  // What `handler` answers the call with, given its CallContext; or the error that it may not be
+  // made, that `message` has, or that the handler's exception becomes.
+  template <typename Reactor, typename Handler>
+  Reactor* Run(Context* context, const char* method, const absl::Status& message,
+               const Handler& handler) const {
+    const CallNote note(method);
+    CallContext* const call = &CallContext::Of(context);
+    call->Begin({descriptor_->full_name().c_str(), method});
+    Reactor* reactor = nullptr;
+    const absl::Status error = Guarded([&]() -> absl::Status {
+      absl::Status checked = Check(call, message);
+      if (checked.ok()) reactor = handler(call);
+      return checked;
+    });
+    return error.ok() ? reactor : new Refused<Reactor>(call, error, errors_);
   }
   template <typename Request, typename Reply>
   void AddCallback(Type type, std::unique_ptr<grpc::internal::MethodHandler> handler) {

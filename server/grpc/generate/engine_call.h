@@ -18,6 +18,7 @@
 #include "server/grpc/calls/call_model.h"
 #include "server/grpc/calls/call_text.h"
 #include "server/grpc/calls/caller.h"
+#include "server/grpc/calls/guarded.h"
 #include "server/grpc/calls/server_calls.h"
 #include "server/grpc/wire/session_in.h"
 #include "server/grpc/wire/wire_field.h"
@@ -73,14 +74,15 @@ class EngineCall final : public grpc::ServerUnaryReactor {
   // result goes into the reply by fill(result, reply).
   template <typename Submit, typename Fill>
   void Run(const Submit& submit, Fill fill) {
-    const absl::StatusOr<RequestId> id = submit([this, fill = std::move(fill)](auto result) {
+    const auto done = [this, fill = std::move(fill)](auto result) {
       if constexpr (std::is_same_v<decltype(result), absl::Status>) {
         End(result);
       } else {
-        if (result.ok()) FillIn(fill, *result);
-        End(result.status());
+        End(result.ok() ? FillIn(fill, *result) : result.status());
       }
-    });
+    };
+    const absl::StatusOr<RequestId> id =
+        Guarded([&]() -> absl::StatusOr<RequestId> { return submit(done); });
     if (id.ok()) {
       model_.SetId(*id);
     } else {
@@ -124,10 +126,13 @@ class EngineCall final : public grpc::ServerUnaryReactor {
 
  private:
   template <typename FillReply, typename Result>
-  void FillIn(const FillReply& fill, const Result& result) {
-    fill(result, reply_);
-    call_->record().SetSession(SessionIn(*reply_));  // that of an OpenSession is new
-    if constexpr (std::is_same_v<Result, ScoreResult>) call_->record().SetScored(result.usage);
+  absl::Status FillIn(const FillReply& fill, const Result& result) {
+    return Guarded([&] {
+      fill(result, reply_);
+      call_->record().SetSession(SessionIn(*reply_));  // that of an OpenSession is new
+      if constexpr (std::is_same_v<Result, ScoreResult>) call_->record().SetScored(result.usage);
+      return absl::OkStatus();
+    });
   }
   void Release() {
     if (holders_.fetch_sub(1) == 1) delete this;

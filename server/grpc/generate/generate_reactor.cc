@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "server/grpc/calls/call_spec.h"
 #include "server/grpc/calls/caller.h"
+#include "server/grpc/calls/guarded.h"
 #include "server/grpc/wire/convert.h"
 #include "server/grpc/wire/convert_text.h"
 #include "server/grpc/wire/wire_field.h"
@@ -53,8 +54,9 @@ GenerateReactor* GenerateReactor::Start(const absl::StatusOr<ModelHold>& model,
 }
 
 void GenerateReactor::Begin(const TextTurn& turn) {
-  absl::StatusOr<GenerateSpec> spec =
-      SpecOf(*context_, context_->caller(), *request_, model_.engine()->model(), turn);
+  absl::StatusOr<GenerateSpec> spec = Guarded([&] {
+    return SpecOf(*context_, context_->caller(), *request_, model_.engine()->model(), turn);
+  });
   const absl::Status status = spec.ok() ? Submit(*std::move(spec)) : spec.status();
   if (status.ok()) return;
   model_.Release();
@@ -71,7 +73,8 @@ absl::Status GenerateReactor::Submit(GenerateSpec spec) {
     seed_ = spec.sampling.seed;
     patience_ = engine->options().reader_timeout;
     ++holders_;
-    absl::StatusOr<Engine::Ticket> ticket = engine->Generate(std::move(spec), this);
+    absl::StatusOr<Engine::Ticket> ticket =
+        Guarded([&] { return engine->Generate(std::move(spec), this); });
     if (!ticket.ok()) {
       --holders_;  // Begin's caller is one
       finished_ = true;

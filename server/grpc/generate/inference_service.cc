@@ -7,6 +7,7 @@
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "server/grpc/calls/call_spec.h"
 #include "server/grpc/calls/caller.h"
+#include "server/grpc/calls/guarded.h"
 #include "server/grpc/generate/engine_call.h"
 #include "server/grpc/generate/generate_reactor.h"
 #include "server/grpc/wire/convert.h"
@@ -67,7 +68,9 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
   if (!found.ok()) return Answer(context, found.status(), calls_);
   auto* call = new EngineCall(*found, context, request, reply, calls_);
   call->RunText(TextBytes(*request), [=, model = *found](const TextTurn& turn) {
-    call->EndText(rivulet::Tokenize(*request, model.engine()->model(), turn.Stopped(), reply));
+    call->EndText(Guarded([&] {
+      return rivulet::Tokenize(*request, model.engine()->model(), turn.Stopped(), reply);
+    }));
   });
   return call;
 }
@@ -79,7 +82,9 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
   if (!found.ok()) return Answer(context, found.status(), calls_);
   auto* call = new EngineCall(*found, context, request, reply, calls_);
   call->RunText(TextBytes(*request), [=, model = *found](const TextTurn& turn) {
-    call->EndText(rivulet::Detokenize(*request, model.engine()->model(), turn.Stopped(), reply));
+    call->EndText(Guarded([&] {
+      return rivulet::Detokenize(*request, model.engine()->model(), turn.Stopped(), reply);
+    }));
   });
   return call;
 }

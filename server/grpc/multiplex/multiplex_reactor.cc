@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "server/grpc/calls/call_spec.h"
+#include "server/grpc/calls/guarded.h"
 #include "server/grpc/wire/convert_session.h"
 #include "server/grpc/wire/convert_text.h"
 #include "server/grpc/wire/session_in.h"
@@ -177,7 +178,7 @@ bool MultiplexReactor::Handle() {
 bool MultiplexReactor::Begin() {
   const std::shared_ptr<MultiplexMember> member = Open();
   if (member == nullptr) return true;
-  absl::Status status = Submit(member);
+  absl::Status status = Guarded([&] { return Submit(member); });
   if (status.ok()) return false;
   EndUnsubmitted(std::move(status), member);
   return true;
@@ -242,11 +243,12 @@ absl::Status MultiplexReactor::Submit(const std::shared_ptr<MultiplexMember>& me
 void MultiplexReactor::AfterText(const TextTurn& turn, const Caller& caller, const ModelHold& model,
                                  const std::shared_ptr<MultiplexMember>& member) {
   const v1::GenerateRequest& request = request_.message.generate();
-  absl::StatusOr<GenerateSpec> spec =
-      SpecOf(*call_, caller, request, model.engine()->model(), turn);
-  if (spec.ok()) spec->deadline = turn.order().deadline;
-  absl::Status status =
-      spec.ok() ? member->Submit(model, *std::move(spec), request) : spec.status();
+  absl::Status status = Guarded([&]() -> absl::Status {
+    RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec,
+                             SpecOf(*call_, caller, request, model.engine()->model(), turn));
+    spec.deadline = turn.order().deadline;
+    return member->Submit(model, std::move(spec), request);
+  });
   if (!status.ok()) EndUnsubmitted(std::move(status), member);
 }
 

@@ -10,6 +10,7 @@
 #include "server/engine/session_calls.h"
 #include "server/grpc/calls/call_spec.h"
 #include "server/grpc/calls/caller.h"
+#include "server/grpc/calls/guarded.h"
 #include "server/grpc/generate/engine_call.h"
 #include "server/grpc/wire/convert.h"
 #include "server/grpc/wire/convert_session.h"
@@ -137,7 +138,7 @@ grpc::ServerWriteReactor<v1::SnapshotSessionReply>* SessionService::SnapshotSess
     session.tenant = call.caller().tenant;
     return reactor->Submit(model, std::move(session), DeadlineOf(*context));
   };
-  const absl::Status status = start();
+  const absl::Status status = Guarded(start);
   if (!status.ok()) reactor->End(status);
   return reactor;
 }

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "server/grpc/calls/caller.h"
+#include "server/grpc/calls/guarded.h"
 #include "server/grpc/wire/convert_session.h"
 #include "server/grpc/wire/session_in.h"
 #include "server/process/call_note.h"
@@ -124,7 +125,7 @@ void RestoreReactor::OnReadDone(bool ok) {
     if (!reading_) return;  // CutSlow has ended the call
     ++readers_;
   }
-  const absl::Status status = ok ? TakeMessage() : absl::OkStatus();
+  const absl::Status status = ok ? Guarded([this] { return TakeMessage(); }) : absl::OkStatus();
   const bool read_on = ok && status.ok();
   {
     absl::MutexLock lock(&mutex_);
@@ -139,7 +140,7 @@ void RestoreReactor::OnReadDone(bool ok) {
   } else if (!ok && call_->IsCancelled()) {
     FinishGone(call_, this);
   } else {
-    End(ok ? status : Submit());
+    End(ok ? status : Guarded([this] { return Submit(); }));
   }
   absl::MutexLock lock(&mutex_);  // gRPC calls OnDone after our return
   --readers_;

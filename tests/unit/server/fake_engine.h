@@ -43,7 +43,7 @@ class FakeEngine final : public Engine {
   const EngineOptions& options() const override { return options_; }
 
   absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) override {
-    if (before_generate) before_generate();
+    if (before_call) before_call();
     absl::MutexLock lock(&mutex_);
     if (!refuse_.ok()) return refuse_;
     const RequestId id = next_id_++;
@@ -55,6 +55,7 @@ class FakeEngine final : public Engine {
   }
 
   absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) override {
+    if (before_call) before_call();
     absl::MutexLock lock(&mutex_);
     if (!refuse_.ok()) return refuse_;
     last_score_ = std::move(spec);
@@ -85,6 +86,7 @@ class FakeEngine final : public Engine {
   }
 
   EngineLoad GetLoad() const override {
+    if (before_call) before_call();
     absl::MutexLock lock(&mutex_);
     EngineLoad load = base_load_;
     load.slots = limits_.num_slots;
@@ -104,7 +106,8 @@ class FakeEngine final : public Engine {
 
   bool Drain(absl::Time deadline) override { return drain_.Run(deadline); }
   FakeDrain& drain() { return drain_; }
-  std::function<void()> before_generate;  // each Generate begins with it; set before the first
+  // Each Generate, Score and GetLoad begins with it; set before the first.
+  std::function<void()> before_call;
 
   // What the next requests are answered with at once, unless OK.
   void Refuse(absl::Status status) {

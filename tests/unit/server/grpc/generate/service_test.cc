@@ -6,7 +6,10 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -91,6 +94,45 @@ TEST_F(ServiceTest, FirstMessageHasTheSeedAndLastTheUsage) {
   EXPECT_TRUE(finished);
   EXPECT_EQ(completion_tokens, 2);
   EXPECT_TRUE(reader->Finish().ok());
+}
+
+// gRPC would answer UNIMPLEMENTED without details.
+TEST_F(ServiceTest, AnExceptionOfAHandlerIsATypedError) {
+  const auto load = [&](grpc::ClientContext* context) {
+    v1::GetLoadReply reply;
+    v1::GetLoadRequest request;
+    request.set_model("tiny-elu-relu");
+    return stub_->GetLoad(context, request, &reply);
+  };
+  const auto score = [&](grpc::ClientContext* context) {
+    v1::ScoreReply reply;
+    v1::ScoreRequest request;
+    request.set_model("tiny-elu-relu");
+    request.mutable_tokens()->add_ids(1);
+    return stub_->Score(context, request, &reply);
+  };
+  const auto generate = [&](grpc::ClientContext* context) {
+    return stub_->Generate(context, request_)->Finish();
+  };
+  const auto fail_with = [&](const char* reason, grpc::StatusCode code) {
+    using Call = std::function<grpc::Status(grpc::ClientContext*)>;
+    for (const Call& call : {Call(load), Call(score), Call(generate)}) {
+      grpc::ClientContext context;
+      const WireError error = Unpack(call(&context));
+      EXPECT_EQ(error.code, code);
+      EXPECT_EQ(error.reason, reason) << error.message;
+      EXPECT_EQ(error.message.find("secret"), std::string::npos);
+    }
+  };
+  engine_.before_call = [] { throw std::bad_alloc(); };
+  fail_with("REQUEST_MEMORY", grpc::StatusCode::RESOURCE_EXHAUSTED);
+  engine_.before_call = [] { throw std::length_error("secret"); };
+  fail_with("REQUEST_MEMORY", grpc::StatusCode::RESOURCE_EXHAUSTED);
+  engine_.before_call = [] { throw std::runtime_error("secret"); };
+  fail_with("UNEXPECTED_EXCEPTION", grpc::StatusCode::INTERNAL);
+  engine_.before_call = [] { throw 7; };
+  fail_with("UNEXPECTED_EXCEPTION", grpc::StatusCode::INTERNAL);
+  engine_.before_call = nullptr;
 }
 
 TEST_F(ServiceTest, ASeedIsDrawnWhereNoneIsGiven) {

@@ -81,6 +81,25 @@ class MultiplexServiceTest : public ::testing::Test {
   RequestId last_ = 0;
 };
 
+// gRPC would pass over the exception, and the stream would never end.
+TEST_F(MultiplexServiceTest, AnExceptionEndsItsRequestAndNotTheStream) {
+  bool first = true;
+  engine_->before_call = [&first] {
+    if (std::exchange(first, false)) throw std::bad_alloc();
+  };
+  v1::MultiplexRequest request;
+  request.set_key(3);
+  request.mutable_generate()->mutable_tokens()->add_ids(1);
+  ASSERT_TRUE(stream_->Write(request));
+  EXPECT_THAT(ReadKeys(), ElementsAre(3));
+  ASSERT_TRUE(reply_.parts(0).has_error()) << reply_.DebugString();
+  EXPECT_EQ(reply_.parts(0).error().code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  const RequestId id = Begin(4);
+  engine_->Emit(id, Tokens(0, {5}));
+  EXPECT_THAT(ReadKeys(), ElementsAre(4));
+  engine_->End(id, absl::OkStatus());
+}
+
 TEST_F(MultiplexServiceTest, WhatMovedInOneRunLeavesInOneMessage) {
   std::vector<RequestId> ids;
   for (uint64_t key = 0; key < 50; ++key) ids.push_back(Begin(key));
@@ -211,7 +230,7 @@ TEST_F(MultiplexServiceTest, ARequestHasItsOwnTimeoutButNoneBeyondTheStream) {
 
 TEST_F(MultiplexServiceTest, ACancelThatComesWhileARequestIsHandedOverEndsThatToo) {
   absl::Notification handing, cancelled;
-  engine_->before_generate = [&] {
+  engine_->before_call = [&] {
     handing.Notify();
     cancelled.WaitForNotification();
   };
