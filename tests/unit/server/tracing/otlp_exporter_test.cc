@@ -9,9 +9,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -163,21 +165,36 @@ void Await(const char* what, const Holds& holds) {
 // The log of a test, read at its end.
 class CapturedLog {
  public:
-  CapturedLog() {
-    ::testing::internal::CaptureStderr();
+  CapturedLog() : file_(std::tmpfile()), stderr_(dup(STDERR_FILENO)) {
+    dup2(fileno(file_), STDERR_FILENO);
     SetLogMode(LogMode::kOn);
   }
   ~CapturedLog() {
-    if (!taken_) Take();
+    if (stderr_ >= 0) Take();
+    std::fclose(file_);
+  }
+  // What was written until now.
+  std::string Text() const {
+    std::fflush(stderr);
+    std::string text;
+    char part[4096];
+    ssize_t size = 0;
+    while ((size = pread(fileno(file_), part, sizeof(part), static_cast<off_t>(text.size()))) > 0) {
+      text.append(part, static_cast<size_t>(size));
+    }
+    return text;
   }
   std::string Take() {
-    taken_ = true;
     SetLogMode(LogMode::kOff);
-    return ::testing::internal::GetCapturedStderr();
+    std::string text = Text();
+    dup2(stderr_, STDERR_FILENO);
+    close(std::exchange(stderr_, -1));
+    return text;
   }
 
  private:
-  bool taken_ = false;
+  std::FILE* const file_;
+  int stderr_;  // the process's own; -1 behind Take
 };
 
 size_t CountOf(const std::string& part, const std::string& text) {
@@ -283,6 +300,9 @@ TEST(OtlpExporterTest, ACollectorThatIsAwayCostsSpansButNoTime) {
     return exporter.counts().dropped > 0;
   });
   EXPECT_EQ(exporter.counts().dropped % 4, 0) << "spans that belong together are dropped together";
+  // The first export may fail long after the queue is full.
+  Await("the collector is away",
+        [&] { return CountOf("\"event\":\"collector_away\"", log.Text()) == 1; });
   EXPECT_EQ(exporter.counts().sent, 0);
   {
     Collector back(reserved.port());
