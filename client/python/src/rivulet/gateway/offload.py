@@ -67,9 +67,14 @@ class _Worker:
         process = self._process or await self._begin()
         try:
             letter, answer = await asyncio.wait_for(_asked(process, kind, job), self._patience)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.TimeoutError) as error:
-            code = await self._end()
-            if code == -signal.SIGPROF or isinstance(error, asyncio.TimeoutError):
+        except asyncio.TimeoutError:
+            await self._end()
+            raise Refused(*worker.too_hard(kind, worker.TOO_LONG)) from None
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            # It has ended. It is not killed as well: kill() may take its exit status away from wait().
+            self._process = None
+            code = await process.wait()
+            if code == -signal.SIGPROF:
                 raise Refused(*worker.too_hard(kind, worker.TOO_LONG)) from None
             raise OSError(f"the process that does this ended with {code}") from error
         if letter == worker.REFUSED:
@@ -83,14 +88,12 @@ class _Worker:
         )
         return self._process
 
-    async def _end(self) -> int | None:
-        """Its exit status, or minus the signal that ended it."""
+    async def _end(self) -> None:
         process, self._process = self._process, None
-        if process is None:
-            return None
-        with suppress(ProcessLookupError):
-            process.kill()
-        return await process.wait()
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
 
 async def _asked(process: asyncio.subprocess.Process, kind: bytes, job: bytes | bytearray) -> tuple[bytes, bytes]:
