@@ -15,6 +15,8 @@ namespace {
 
 // Of ids, between two questions whether to go on.
 constexpr int kIdsPerQuestion = 1 << 14;
+// Ids of a Detokenize up to which it says where each one ends; beyond, that takes more than they.
+constexpr int kMaxEnds = 1 << 16;
 
 absl::Status Ask(const TextBudget::Stopped& stopped) {
   return stopped == nullptr ? absl::OkStatus() : stopped();
@@ -120,6 +122,7 @@ absl::Status Detokenize(const v1::DetokenizeRequest& request, const Model& model
   TextDecoder decoder(&tokenizer,
                       {.at_start = true, .skip_special_tokens = request.skip_special_tokens()});
   std::string text, bytes;
+  const bool tells_ends = request.ids_size() <= kMaxEnds;
   for (int i = 0; i < request.ids_size(); ++i) {
     if (i % kIdsPerQuestion == 0) RIVULET_RETURN_IF_ERROR(Ask(stopped));
     const int32_t id = request.ids(i);
@@ -138,6 +141,7 @@ absl::Status Detokenize(const v1::DetokenizeRequest& request, const Model& model
                                        " ids, with its bytes, has more than ", kMaxDetokenizedBytes,
                                        " bytes; send fewer ids"));
     }
+    if (tells_ends) reply->add_ends(static_cast<int64_t>(bytes.size()));
   }
   decoder.Finish(&text);
   reply->set_text(std::move(text));

@@ -71,7 +71,7 @@ class TextTest(unittest.TestCase):
             self.assertEqual((tokens.ids.dtype, tokens.spans.dtype), (np.int32, np.int64))
             self.assertEqual(client.tokenize("", model="text", add_special_tokens=False).spans.shape, (0, 2))
             text = client.detokenize([START, ID["a"], ID["Ã"], NAME], model="text", skip_special_tokens=True)
-            self.assertEqual((text.text, text.raw_bytes), ("a\ufffd<name>", b"a\xc3<name>"))
+            self.assertEqual((text.text, text.raw_bytes, text.ends), ("a\ufffd<name>", b"a\xc3<name>", (0, 1, 2, 8)))
             with self.assertRaises(rivulet.InvalidArgument) as raised:
                 client.tokenize("a", model="plain")
             self.assertEqual((raised.exception.reason, raised.exception.field), ("TEXT_NOT_SUPPORTED", "text"))
@@ -93,7 +93,10 @@ class TextTest(unittest.TestCase):
             plain = self.collect(client.generate("the", add_special_tokens=False, logprobs=True, top_logprobs=2, **given))
             bare = self.collect(client.generate([ID["the"]], **given))
             self.assertEqual(plain.samples[0].tokens.tolist(), bare.samples[0].tokens.tolist())
-            self.assertIsNone(plain.samples[0].top_logprobs[0].texts, "tokens are no characters")
+            for top in plain.samples[0].top_logprobs:
+                raw = [client.detokenize([id], model="text").raw_bytes for id in top.token_ids.tolist()]
+                self.assertEqual(top.texts, tuple(one.decode("utf-8", "replace") for one in raw))
+            self.assertEqual(len(plain.samples[0].top_logprobs), 40)
             score = client.score("the and", model="text")
             self.assertEqual(score.num_scored, 2)
             self.assertEqual(client.score("the and", model="text", add_special_tokens=False).num_scored, 1)

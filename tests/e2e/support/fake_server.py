@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A gRPC server that follows a script, in place of a rivulet-server. Import rivulet_wheel first."""
 
+import itertools
 from concurrent import futures
 
 import grpc
@@ -37,6 +38,11 @@ def failing(context, code, reason="", field="", retry_seconds=None):
     context.abort(code, "said by the server")
 
 
+def token_bytes(id):
+    """What a token stands for: alone, 7 is no UTF-8 and 8 is nothing."""
+    return {7: b"\xc3", 8: b""}.get(id, b"t%d" % id)
+
+
 class Recorder(grpc.ServerInterceptor):
     def __init__(self, calls):
         self.calls = calls
@@ -48,11 +54,13 @@ class Recorder(grpc.ServerInterceptor):
 
 class FakeServer:
     """Serves the model "m". Generate yields what `generate(context)` does, GetModel returns what `model(request, context)` does:
-    functions that tests set. metadata: of each Generate. calls: the names of all calls and their metadata."""
+    functions that tests set. metadata: of each Generate. calls: the names of all calls and their metadata. detokenized: the ids of
+    each Detokenize."""
 
     def __init__(self, credentials=None):
         self.generate, self.metadata, self.requests, self.calls = lambda context: iter(WHOLE), [], [], []
         self.model = lambda request, context: MODEL
+        self.detokenized, self.tells_ends = [], True
         self.server = grpc.server(futures.ThreadPoolExecutor(8), interceptors=[Recorder(self.calls)])
         messages = inference_pb2
         handlers = {
@@ -63,6 +71,9 @@ class FakeServer:
                 lambda request, context: self.model(request, context),
                 messages.GetModelRequest.FromString, messages.GetModelReply.SerializeToString,
             ),
+            "Detokenize": grpc.unary_unary_rpc_method_handler(
+                self._detokenize, messages.DetokenizeRequest.FromString, messages.DetokenizeReply.SerializeToString
+            ),
             "ListModels": grpc.unary_unary_rpc_method_handler(
                 lambda request, context: messages.ListModelsReply(models=[{"name": "m"}]),
                 messages.ListModelsRequest.FromString, messages.ListModelsReply.SerializeToString,
@@ -72,6 +83,12 @@ class FakeServer:
         address = "127.0.0.1:0"
         port = self.server.add_secure_port(address, credentials) if credentials else self.server.add_insecure_port(address)
         self.target = f"127.0.0.1:{port}"
+
+    def _detokenize(self, request, context):
+        self.detokenized.append(list(request.ids))
+        texts = [token_bytes(id) for id in request.ids]
+        ends = itertools.accumulate(map(len, texts)) if self.tells_ends else ()
+        return inference_pb2.DetokenizeReply(raw_bytes=b"".join(texts), ends=ends)
 
     def _generate(self, request, context):
         self.requests.append(request)

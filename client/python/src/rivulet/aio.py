@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -22,6 +22,7 @@ from rivulet.connection import ConnectOptions, Methods, TlsOptions
 from rivulet.cookies import SessionCookies
 from rivulet.multiplex_core import MultiplexPart, many
 from rivulet.reply_reader import Reader
+from rivulet.token_bytes import ModelQuestions, TokenBytes
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class AsyncClient:
         self._channel = self._options.open(grpc.aio)
         self._methods: Methods | None = Methods(self._channel)
         self._cookies = SessionCookies()
+        self._token_bytes = TokenBytes()
         self._running: weakref.WeakSet[Any] = weakref.WeakSet()
 
     async def close(self) -> None:
@@ -93,7 +95,13 @@ class AsyncClient:
         request = requests.generate(prompt, options)
         own = requests.call_options(options)
         call = self._start("generate", request, own)
-        return AsyncGenerateStream(call, Reader(request), lambda: self.model(request.model, **own), own["timeout"])
+        return AsyncGenerateStream(call, Reader(request), self._asks(request.model, lambda: own), own["timeout"])
+
+    def _asks(self, model: str, own: Callable[[], requests.CallOptions]) -> ModelQuestions[Awaitable[model_replies.Model], Awaitable[replies.Text]]:
+        """What replies of the model ask. own: options of a call that begins now."""
+        return ModelQuestions(
+            lambda: self.model(model, **own()), lambda ids: self.detokenize(ids, model=model, **own()), self._token_bytes
+        )
 
     def multiplex(self, **options: Unpack[requests.CallOptions]) -> AsyncMultiplex:
         """A stream for many requests at once, for `async with`. Arguments and errors: as Client.multiplex()."""
@@ -200,7 +208,7 @@ class AsyncClient:
     ) -> replies.Text:
         """The text of token ids [n]. Arguments and errors: as Client.detokenize()."""
         reply = await self._call("detokenize", requests.detokenize(ids, model, skip_special_tokens), options)
-        return replies.Text(reply.text, reply.raw_bytes)
+        return replies.text(reply)
 
     async def models(self, **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelSummary, ...]:
         """The models that the server serves."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
@@ -15,6 +15,7 @@ from rivulet import errors, model_replies, replies, requests
 from rivulet.aio_streams import AsyncSessionStream, cancelled
 from rivulet.cookies import SessionCookies
 from rivulet.session_core import SessionCore
+from rivulet.token_bytes import ModelQuestions
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ class AsyncSessionCalls(Protocol):
 
     async def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any: ...
 
-    async def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> model_replies.Model: ...
+    def _asks(
+        self, model: str, own: Callable[[], requests.CallOptions]
+    ) -> ModelQuestions[Awaitable[model_replies.Model], Awaitable[replies.Text]]: ...
 
 
 class AsyncSession(SessionCore):
@@ -85,9 +88,8 @@ class AsyncSession(SessionCore):
             await self._rewind(reader.core.position, None, reader.call_options())
             self._ahead = True
 
-        stream = AsyncSessionStream(
-            start, reader, lambda: self._client.model(self.model, **reader.call_options()), prepare if self._ahead else None
-        )
+        asks = self._client._asks(self.model, reader.call_options)
+        stream = AsyncSessionStream(start, reader, asks, prepare if self._ahead else None)
         self._watch(stream)
         return stream
 

@@ -15,6 +15,7 @@ from rivulet import errors, model_replies, replies
 from rivulet.reply_reader import Reader
 from rivulet.session_core import SessionReader
 from rivulet.stream_hints import StreamHints, check_untouched
+from rivulet.token_bytes import ModelQuestions
 from rivulet.v1 import inference_pb2
 
 if TYPE_CHECKING:
@@ -58,14 +59,14 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
         self,
         call: Any,
         reader: Reader,
-        get_model: Callable[[], Awaitable[model_replies.Model]],
+        asks: ModelQuestions[Awaitable[model_replies.Model], Awaitable[replies.Text]],
         timeout: float | None,
     ) -> None:
         """call: None if it is not made yet. timeout: seconds of the call, for error messages."""
         self._call = call
         self._messages: Any = None if call is None else call.__aiter__()
         self._reader = reader
-        self._get_model = get_model
+        self._asks = asks
         self._timeout = timeout
         self._begun = False  # somebody iterates
 
@@ -89,7 +90,9 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
             except asyncio.CancelledError:
                 raise await cancelled(self._call) from None
             if self._reader.needs_content:
-                self._reader.set_content(await self._get_model())
+                self._reader.set_content(await self._asks.model(), self._asks.token_bytes)
+            while unknown := self._reader.unknown_tokens(message):
+                self._reader.learned(unknown, await self._asks.detokenize(unknown))
             part = self._reader.read(message)
             if part is not None:
                 return part
@@ -131,7 +134,7 @@ class AsyncSessionStream(AsyncGenerateStream):
         self,
         start: Callable[[inference_pb2.GenerateRequest], Any],
         reader: SessionReader,
-        get_model: Callable[[], Awaitable[model_replies.Model]],
+        asks: ModelQuestions[Awaitable[model_replies.Model], Awaitable[replies.Text]],
         prepare: Callable[[], Awaitable[None]] | None,
     ) -> None:
         """prepare: runs before the first call, which is then made when the program iterates."""
@@ -140,7 +143,7 @@ class AsyncSessionStream(AsyncGenerateStream):
         self._prepare = prepare
         self._lost = prepare is not None  # there is to be a call
         self._closed = asyncio.Event()
-        super().__init__(start(reader.request()) if prepare is None else None, reader, get_model, reader.timeout)
+        super().__init__(start(reader.request()) if prepare is None else None, reader, asks, reader.timeout)
 
     async def __anext__(self) -> replies.Part:
         while True:
@@ -169,7 +172,7 @@ class AsyncSessionStream(AsyncGenerateStream):
             await self._prepare()
             self._prepare = None
         if self._session_reader.needs_model:
-            self._session_reader.set_max_tokens(await self._get_model())
+            self._session_reader.set_max_tokens(await self._asks.model())
         if not self._closed.is_set():
             self._call = self._start(self._session_reader.request())
             self._messages = self._call.__aiter__()

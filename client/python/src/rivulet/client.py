@@ -20,6 +20,7 @@ from rivulet.multiplex_core import MultiplexPart, many
 from rivulet.reply_reader import Reader
 from rivulet.session import Session
 from rivulet.streams import GenerateStream
+from rivulet.token_bytes import ModelQuestions, TokenBytes
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Client:
         self._channel = self._options.open(grpc)
         self._methods: Methods | None = Methods(self._channel)
         self._cookies = SessionCookies()
+        self._token_bytes = TokenBytes()
 
     def close(self) -> None:
         """Closes the connection. Running calls end with Cancelled; later calls raise ValueError."""
@@ -108,7 +110,13 @@ class Client:
         request = requests.generate(prompt, options)
         own = requests.call_options(options)
         call = self._call("generate", request, own)
-        return GenerateStream(call, Reader(request), lambda: self.model(request.model, **own), own["timeout"])
+        return GenerateStream(call, Reader(request), self._asks(request.model, lambda: own), own["timeout"])
+
+    def _asks(self, model: str, own: Callable[[], requests.CallOptions]) -> ModelQuestions[model_replies.Model, replies.Text]:
+        """What replies of the model ask. own: options of a call that begins now."""
+        return ModelQuestions(
+            lambda: self.model(model, **own()), lambda ids: self.detokenize(ids, model=model, **own()), self._token_bytes
+        )
 
     def multiplex(self, **options: Unpack[requests.CallOptions]) -> Multiplex:
         """Opens a stream for many requests at once: `with client.multiplex() as stream: ...`, then stream.generate()
@@ -253,7 +261,7 @@ class Client:
           ResourceExhausted, DeadlineExceeded.
         """
         reply = self._call("detokenize", requests.detokenize(ids, model, skip_special_tokens), options)
-        return replies.Text(reply.text, reply.raw_bytes)
+        return replies.text(reply)
 
     def models(self, **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelSummary, ...]:
         """The models that the server serves."""

@@ -7,7 +7,7 @@ Shapes are written as [n, m]. The caller owns the arrays. Dataclasses that hold 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,8 +70,8 @@ class Usage:
 @dataclass(frozen=True, eq=False)
 class TopLogprobs:
     """The most likely tokens at one position, most likely first: token_ids int32 [n], logprobs float32 [n] nats. texts:
-    [n], the text of each token ("" for bos and eos, which are not characters), for models whose tokens are characters; else
-    None."""
+    [n], the text of each token, with U+FFFD for what is no UTF-8 alone, and "" for a token without text; None for models whose
+    content is not text, and in a Multiplex."""
 
     token_ids: NDArray[np.int32]
     logprobs: NDArray[np.float32]
@@ -162,10 +162,12 @@ class Tokens:
 @dataclass(frozen=True)
 class Text:
     """Tokens as text: raw_bytes is what they stand for, text the same with U+FFFD for what is no UTF-8 and without the space that
-    some tokenizers put before a text."""
+    some tokenizers put before a text. ends: [n], where the bytes of each token end in raw_bytes; empty for more
+    than 65,536 tokens."""
 
     text: str
     raw_bytes: bytes
+    ends: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,18 +225,18 @@ def finish(message: inference_pb2.Finish) -> Finish:
     return Finish(FinishReason(message.reason), message.stop_string, optional(message, "stop_token_id"))
 
 
-def _top_logprobs(message: inference_pb2.TopLogprobs, alphabet: str | None) -> TopLogprobs:
-    texts = None
-    if alphabet is not None:
-        texts = tuple(alphabet[token] if token < len(alphabet) else "" for token in message.token_ids)
+def _top_logprobs(message: inference_pb2.TopLogprobs, text_of: Callable[[int], str] | None) -> TopLogprobs:
+    texts = None if text_of is None else tuple(map(text_of, message.token_ids))
     return TopLogprobs(np.array(message.token_ids, np.int32), np.array(message.logprobs, np.float32), texts)
 
 
-def part(message: inference_pb2.GenerateReply, logprobs: bool, top_logprobs: bool, alphabet: str | None) -> Part:
-    """Converts a part of a reply; `logprobs` and `top_logprobs` say what was requested. `alphabet`: the model's; None
-    if its tokens are not characters."""
+def part(
+    message: inference_pb2.GenerateReply, logprobs: bool, top_logprobs: bool, text_of: Callable[[int], str] | None
+) -> Part:
+    """Converts a part of a reply; `logprobs` and `top_logprobs` say what was requested. `text_of`: gives the text of a token; None
+    if tokens have none."""
     end = finish(message.finish) if message.HasField("finish") else None
-    top = tuple(_top_logprobs(entry, alphabet) for entry in message.top_logprobs)
+    top = tuple(_top_logprobs(entry, text_of) for entry in message.top_logprobs)
     return Part(
         message.sample_index, message.first_position, np.array(message.tokens, np.int32), message.text,
         np.array(message.logprobs, np.float32) if logprobs else None, top if top_logprobs else None, end, message,
@@ -253,6 +255,10 @@ def score(message: inference_pb2.ScoreReply | session_service_pb2.AppendReply, l
 def tokens(message: inference_pb2.TokenizeReply) -> Tokens:
     spans = np.array([message.begins, message.ends], np.int64).reshape(2, len(message.begins))
     return Tokens(np.array(message.ids, np.int32), spans.T.copy())
+
+
+def text(message: inference_pb2.DetokenizeReply) -> Text:
+    return Text(message.text, message.raw_bytes, tuple(message.ends))
 
 
 def session(message: session_pb2.Session) -> SessionInfo:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from rivulet import model_replies
 from rivulet.errors import Internal
-from rivulet.replies import Generation, Part, Sample, Usage, part, usage
+from rivulet.replies import Generation, Part, Sample, Text, Usage, part, usage
+from rivulet.token_bytes import MOST_ASKED, TokenBytes, learn
 from rivulet.v1 import inference_pb2
 
 
@@ -16,16 +19,35 @@ class Reader:
 
     def __init__(self, request: inference_pb2.GenerateRequest) -> None:
         self._request = request
-        self._alphabet: str | None = None
+        self._text_of: Callable[[int], str] | None = None
+        self._known: dict[int, bytes] | None = None  # what tokens stand for, where they are not characters
         self.seed: int | None = None
         self.usage: Usage | None = None
         # Whether read() must know the model, for the texts of the likeliest tokens.
         self.needs_content = request.logprobs.top_n > 0
 
-    def set_content(self, model: model_replies.Model) -> None:
-        if isinstance(model.content, model_replies.TextContent):
-            self._alphabet = model.content.alphabet or None
+    def set_content(self, model: model_replies.Model, token_bytes: TokenBytes) -> None:
+        """token_bytes: the client's."""
         self.needs_content = False
+        if not isinstance(model.content, model_replies.TextContent):
+            return
+        alphabet = model.content.alphabet
+        if alphabet:
+            self._text_of = lambda id: alphabet[id] if id < len(alphabet) else ""
+            return
+        known = self._known = token_bytes.of(model)
+        self._text_of = lambda id: known[id].decode("utf-8", "replace")
+
+    def unknown_tokens(self, message: inference_pb2.GenerateReply) -> list[int]:
+        """Some of those of which read() must know what they stand for: learned() is to be called with Detokenize's answer, until
+        none is left."""
+        if self._known is None:
+            return []
+        return sorted({id for entry in message.top_logprobs for id in entry.token_ids} - self._known.keys())[:MOST_ASKED]
+
+    def learned(self, ids: list[int], reply: Text) -> None:
+        if self._known is not None:
+            learn(self._known, ids, reply)
 
     def read(self, message: inference_pb2.GenerateReply) -> Part | None:
         """The part that a message holds; the last message may hold none."""
@@ -36,7 +58,7 @@ class Reader:
             if not (message.tokens or message.text or message.HasField("finish")):
                 return None
         asked = self._request.logprobs
-        return part(message, asked.enabled, asked.top_n > 0, self._alphabet)
+        return part(message, asked.enabled, asked.top_n > 0, self._text_of)
 
     def collect(self, parts: list[Part]) -> Generation:
         """Puts the parts of the whole reply together. Errors: Internal (a sample without an end, a gap)."""

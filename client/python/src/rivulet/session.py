@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
@@ -14,6 +14,7 @@ from rivulet import errors, model_replies, replies, requests
 from rivulet.cookies import SessionCookies
 from rivulet.session_core import SessionCore
 from rivulet.streams import SessionStream
+from rivulet.token_bytes import ModelQuestions
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ class SessionCalls(Protocol):
 
     def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any: ...
 
-    def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> model_replies.Model: ...
+    def _asks(
+        self, model: str, own: Callable[[], requests.CallOptions]
+    ) -> ModelQuestions[model_replies.Model, replies.Text]: ...
 
 
 class Session(SessionCore):
@@ -114,7 +117,7 @@ class Session(SessionCore):
         def start(request: inference_pb2.GenerateRequest) -> Any:
             return self._client._call("generate", request, reader.call_options())
 
-        stream = SessionStream(start, reader, lambda: self._client.model(self.model, **reader.call_options()))
+        stream = SessionStream(start, reader, self._client._asks(self.model, reader.call_options))
         self._watch(stream)
         return stream
 

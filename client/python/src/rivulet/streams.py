@@ -13,6 +13,7 @@ from rivulet import errors, model_replies, replies
 from rivulet.reply_reader import Reader
 from rivulet.session_core import SessionReader
 from rivulet.stream_hints import StreamHints, check_untouched
+from rivulet.token_bytes import ModelQuestions
 from rivulet.v1 import inference_pb2
 
 if TYPE_CHECKING:
@@ -32,12 +33,12 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
     _how_to_read = "Iterate over it for the parts, or call collect() for the whole"
 
     def __init__(
-        self, call: Any, reader: Reader, get_model: Callable[[], model_replies.Model], timeout: float | None
+        self, call: Any, reader: Reader, asks: ModelQuestions[model_replies.Model, replies.Text], timeout: float | None
     ) -> None:
         """timeout: seconds of the call, for error messages."""
         self._call = call
         self._reader = reader
-        self._get_model = get_model
+        self._asks = asks
         self._timeout = timeout
         self._begun = False  # somebody iterates
 
@@ -59,7 +60,9 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
             except grpc.RpcError:
                 raise errors.from_call(self._call, self._timeout) from None
             if self._reader.needs_content:
-                self._reader.set_content(self._get_model())
+                self._reader.set_content(self._asks.model(), self._asks.token_bytes)
+            while unknown := self._reader.unknown_tokens(message):
+                self._reader.learned(unknown, self._asks.detokenize(unknown))
             part = self._reader.read(message)
             if part is not None:
                 return part
@@ -101,14 +104,14 @@ class SessionStream(GenerateStream):
         self,
         start: Callable[[inference_pb2.GenerateRequest], Any],
         reader: SessionReader,
-        get_model: Callable[[], model_replies.Model],
+        asks: ModelQuestions[model_replies.Model, replies.Text],
     ) -> None:
         self._start = start
         self._session_reader = reader
         self._lost = False  # there is to be another call
         self._lock = threading.Lock()  # of _call being replaced and closed
         self._closed = threading.Event()
-        super().__init__(start(reader.request()), reader, get_model, reader.timeout)
+        super().__init__(start(reader.request()), reader, asks, reader.timeout)
 
     def __next__(self) -> replies.Part:
         while True:
@@ -130,7 +133,7 @@ class SessionStream(GenerateStream):
 
     def _call_again(self) -> None:
         if self._session_reader.needs_model:
-            self._session_reader.set_max_tokens(self._get_model())
+            self._session_reader.set_max_tokens(self._asks.model())
         with self._lock:
             if not self._closed.is_set():
                 self._call = self._start(self._session_reader.request())

@@ -62,7 +62,6 @@ def create(connect: Callable[[], Awaitable[GatewayClient]], ready: Callable[[], 
         async with await connect() as client, Offload() as offload:
             app.state.client = client
             app.state.offload = offload
-            app.state.known_tokens = {}
             ready()
             yield
 

@@ -19,7 +19,7 @@ from rivulet.gateway.body import MOST_BYTES, Body
 from rivulet.gateway.offload import Offload
 from rivulet.gateway.problems import Problem, answer_of, of_argument, of_error, of_refused
 from rivulet.gateway.remembered import GatewayClient
-from rivulet.gateway.tokens import KnownBytes, TokenTexts
+from rivulet.gateway.tokens import TokenTexts
 from rivulet.gateway.worker import Refused
 
 T = TypeVar("T")
@@ -40,11 +40,10 @@ class Call:
     cache: PromptCache
     path: Mapping[str, str]
     query: Mapping[str, str]
-    known_tokens: KnownBytes
     names: dict[str, str] = field(default_factory=dict)
 
     def token_texts(self, model: Model) -> TokenTexts:
-        return TokenTexts(self.client, model, self.options, self.known_tokens)
+        return TokenTexts(self.client, model, self.options, self.client.token_bytes)
 
 
 def _authorization(request: Request) -> str:
@@ -99,9 +98,7 @@ async def _call(request: Request, names: dict[str, str]) -> Call:
         await state.client.check_key(**options)
         body = await _read_body(request, state.offload)
     cache = PromptCache(salt=_salt(authorization))
-    return Call(
-        state.client, state.offload, body, options, cache, request.path_params, request.query_params, state.known_tokens, names
-    )
+    return Call(state.client, state.offload, body, options, cache, request.path_params, request.query_params, names)
 
 
 async def _until_gone(receive: Callable[[], Awaitable[Any]]) -> None:

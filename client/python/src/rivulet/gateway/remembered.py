@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import grpc
 
 from rivulet import AsyncClient, CallOptions, Model, errors
+from rivulet.token_bytes import TokenBytes
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -62,6 +63,11 @@ class GatewayClient(AsyncClient):
         super().__init__(*args, **options)
         self._keys: Remembered[None] = Remembered()
         self._models: Remembered[Model] = Remembered()
+
+    @property
+    def token_bytes(self) -> TokenBytes:
+        """What tokens stand for: replies with top_logprobs ask for some themselves."""
+        return self._token_bytes
 
     async def check_key(self, **options: Unpack[CallOptions]) -> None:
         """Whether the server knows the key of `options`. The server counts this call in no limit of the key. Errors:

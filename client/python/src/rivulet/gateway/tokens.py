@@ -3,43 +3,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from rivulet import AsyncClient, CallOptions, Model, TextContent
-
-_CALLS_AT_ONCE = 32
-_MOST_MODELS = 16
-
-KnownBytes = dict[tuple[str, str], dict[int, bytes]]
-"""By name and hash of the weights of a model: bytes by token id."""
+from rivulet.token_bytes import MOST_ASKED, TokenBytes, learn
 
 
 class TokenTexts:
-    """The texts of a model's tokens. Where tokens are not characters, the server is asked once for each token (`known`)."""
+    """The texts of a model's tokens. Where tokens are not characters, the server is asked for those that are not known yet."""
 
-    def __init__(self, client: AsyncClient, model: Model, options: CallOptions, known: KnownBytes) -> None:
+    def __init__(self, client: AsyncClient, model: Model, options: CallOptions, known: TokenBytes) -> None:
         self._client = client
         self._model = model
         self._options = options
         self._alphabet = model.content.alphabet if isinstance(model.content, TextContent) else ""
         self._has_text = isinstance(model.content, TextContent)
-        if len(known) >= _MOST_MODELS:
-            known.clear()
-        self._known = known.setdefault((model.summary.name, model.summary.weights_sha256), {})
+        self._known = known.of(model)
 
     async def prepare(self, ids: Iterable[int]) -> None:
         """Before the other methods are called with these ids. Errors: those of the server."""
         if self._alphabet or not self._has_text:
             return
-        asked = asyncio.Semaphore(_CALLS_AT_ONCE)
-
-        async def ask(id: int) -> None:
-            async with asked:
-                reply = await self._client.detokenize([id], model=self._model.summary.name, **self._options)
-                self._known[id] = reply.raw_bytes
-
-        await asyncio.gather(*(ask(id) for id in set(ids) - self._known.keys()))
+        unknown = sorted(set(ids) - self._known.keys())
+        for begin in range(0, len(unknown), MOST_ASKED):
+            asked = unknown[begin : begin + MOST_ASKED]
+            reply = await self._client.detokenize(asked, model=self._model.summary.name, **self._options)
+            learn(self._known, asked, reply)
 
     def raw(self, id: int) -> bytes:
         """Nothing for a token without text."""

@@ -102,8 +102,10 @@ TEST_F(ConvertTextTest, DetokenizeTakesTheIdsOfModelAndTokenizer) {
   ASSERT_TRUE(Detokenize(request, *model_, nullptr, &reply).ok());
   EXPECT_EQ(reply.text(), "<s>a<pad>b");
   request.set_skip_special_tokens(true);
+  reply.Clear();
   ASSERT_TRUE(Detokenize(request, *model_, nullptr, &reply).ok());
   EXPECT_EQ(reply.raw_bytes(), "ab");
+  EXPECT_THAT(reply.ends(), ::testing::ElementsAre(0, 1, 1, 1, 2));
   for (const int32_t bad : {-1, 40}) {
     request.set_ids(4, bad);
     const absl::Status status = Detokenize(request, *model_, nullptr, &reply);

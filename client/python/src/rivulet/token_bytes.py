@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What single tokens stand for, as far as a client has asked the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from rivulet import errors, model_replies, replies
+
+MOST_ASKED = 1 << 16  # tokens of one Detokenize, as it tells the ends of no more
+_MOST_MODELS = 16
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+class TokenBytes:
+    """Of the models that a client uses. Thread: any."""
+
+    def __init__(self) -> None:
+        self._models: dict[tuple[str, str], dict[int, bytes]] = {}
+
+    def of(self, model: model_replies.Model) -> dict[int, bytes]:
+        """Bytes by token id, which learn() fills. The weights are part of the name: another model may have it later."""
+        if len(self._models) >= _MOST_MODELS:
+            self._models.clear()
+        return self._models.setdefault((model.summary.name, model.summary.weights_sha256), {})
+
+
+def learn(known: dict[int, bytes], ids: Sequence[int], reply: replies.Text) -> None:
+    """Adds what Detokenize says of `ids`. Errors: Unimplemented."""
+    if len(reply.ends) != len(ids):
+        raise errors.Unimplemented("the server is older than this client: Detokenize does not say where the bytes of each token end")
+    begin = 0
+    for id, end in zip(ids, reply.ends):
+        known[id] = reply.raw_bytes[begin:end]
+        begin = end
+
+
+@dataclass(frozen=True)
+class ModelQuestions(Generic[M, T]):
+    """What a reply asks the server about its model: a Model (M), and Detokenize's Text (T), or awaitables of them."""
+
+    model: Callable[[], M]
+    detokenize: Callable[[list[int]], T]
+    token_bytes: TokenBytes
