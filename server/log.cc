@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/log.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -19,8 +22,15 @@ namespace {
 
 constexpr absl::Duration kLimitPeriod = absl::Seconds(1);
 
+// What the reader of the log may take for the last lines.
+constexpr absl::Duration kLastLinesTime = absl::Milliseconds(900);
+
+// Never held while something is written, but for the last lines.
 ABSL_CONST_INIT absl::Mutex log_mutex(absl::kConstInit);
 LogMode log_mode ABSL_GUARDED_BY(log_mutex) = LogMode::kOff;
+LineWriter* log_writer ABSL_GUARDED_BY(log_mutex) = nullptr;  // with kOn alone
+absl::Time direct_until ABSL_GUARDED_BY(log_mutex);           // with kDirect
+LineCounts counts_before ABSL_GUARDED_BY(log_mutex);          // of writers that have ended
 std::atomic<LogLevel> least_level = LogLevel::kInfo;
 
 // Never destroyed: threads of libraries may log while the process ends.
@@ -57,7 +67,58 @@ const char* Name(LogLevel level) {
 
 bool IsDropped(LogLevel level) { return level < least_level.load(std::memory_order_relaxed); }
 
-void Write(absl::string_view lines) { std::fwrite(lines.data(), 1, lines.size(), stderr); }
+int64_t WriteToStderr(absl::string_view lines, absl::FunctionRef<bool()> go_on) {
+  const size_t done = WriteWhile(STDERR_FILENO, lines, go_on);
+  return std::count(lines.begin(), lines.begin() + static_cast<ptrdiff_t>(done), '\n');
+}
+
+// Takes no lock: SetLogMode waits for it.
+class StderrSink final : public LineSink {
+ public:
+  int64_t Write(absl::string_view lines, absl::FunctionRef<bool()> go_on) override {
+    return WriteToStderr(lines, go_on);
+  }
+  // Not by Log: this is the place where the lines are missing.
+  void Recovered(int64_t lost) override {
+    const std::string line = FormatLogLine(LogTime(absl::Now()), LogLevel::kWarning,
+                                           "log_lines_lost", {{"count", lost}});
+    WriteToStderr(absl::StrCat(line, "\n"), [] { return false; });
+  }
+};
+
+LineCounts CountsLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
+  LineCounts counts = counts_before;
+  if (log_writer == nullptr) return counts;
+  const LineCounts now = log_writer->counts();
+  counts.written += now.written;
+  counts.dropped += now.dropped;
+  counts.failed += now.failed;
+  return counts;
+}
+
+void PutLocked(std::string lines) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
+  switch (log_mode) {
+    case LogMode::kOff:
+      return;
+    case LogMode::kHeld:
+      HeldLines() += lines;
+      return;
+    case LogMode::kOn:
+      log_writer->Add([lines = std::move(lines)](std::string* text) { text->append(lines); });
+      return;
+    case LogMode::kDirect:
+      const absl::Time end = direct_until;
+      WriteWhile(STDERR_FILENO, lines, [end] { return absl::Now() < end; });
+      return;
+  }
+}
+
+void EndWriter(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
+  if (log_writer == nullptr) return;
+  log_writer->Stop(deadline);
+  counts_before = CountsLocked();
+  delete std::exchange(log_writer, nullptr);
+}
 
 }  // namespace
 
@@ -72,9 +133,21 @@ void SetLogLevel(LogLevel level) { least_level = level; }
 
 void SetLogMode(LogMode mode) {
   absl::MutexLock lock(&log_mutex);
-  if (mode == LogMode::kOn) Write(HeldLines());
-  if (mode != LogMode::kHeld) HeldLines().clear();
+  if (mode == log_mode) return;
+  direct_until = mode == LogMode::kDirect ? absl::Now() + kLastLinesTime : absl::InfiniteFuture();
+  EndWriter(direct_until);
   log_mode = mode;
+  if (mode == LogMode::kOn) {
+    log_writer = new LineWriter({.thread = "log"}, std::make_unique<StderrSink>());
+  }
+  std::string held = std::exchange(HeldLines(), "");
+  if (mode == LogMode::kHeld) HeldLines() = std::move(held);
+  if (mode == LogMode::kOn || mode == LogMode::kDirect) PutLocked(std::move(held));
+}
+
+LineCounts LogCounts() {
+  absl::MutexLock lock(&log_mutex);
+  return CountsLocked();
 }
 
 std::string LogTime(absl::Time time) {
@@ -99,13 +172,7 @@ namespace {
 void LogLocked(LogLevel level, absl::string_view event, LogFields fields)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
   if (log_mode == LogMode::kOff) return;
-  const std::string line =
-      absl::StrCat(FormatLogLine(LogTime(absl::Now()), level, event, fields), "\n");
-  if (log_mode == LogMode::kHeld) {
-    absl::StrAppend(&HeldLines(), line);
-  } else {
-    Write(line);
-  }
+  PutLocked(absl::StrCat(FormatLogLine(LogTime(absl::Now()), level, event, fields), "\n"));
 }
 
 void TellLeftOut(absl::string_view event, Limit* limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(log_mutex) {
@@ -122,10 +189,14 @@ void Log(LogLevel level, absl::string_view event, LogFields fields) {
   LogLocked(level, event, fields);
 }
 
-void LogLines(absl::string_view lines) {
-  absl::MutexLock lock(&log_mutex);
-  if (log_mode == LogMode::kHeld) absl::StrAppend(&HeldLines(), lines);
-  if (log_mode == LogMode::kOn) Write(lines);
+int64_t LogLines(absl::string_view lines, absl::FunctionRef<bool()> go_on) {
+  const int64_t count = std::count(lines.begin(), lines.end(), '\n');
+  {
+    absl::MutexLock lock(&log_mutex);
+    if (log_mode == LogMode::kHeld) absl::StrAppend(&HeldLines(), lines);
+    if (log_mode == LogMode::kHeld || log_mode == LogMode::kOff) return count;
+  }
+  return WriteToStderr(lines, go_on);
 }
 
 void LogLimited(LogLevel level, absl::string_view event, LogFields fields) {

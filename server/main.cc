@@ -5,6 +5,7 @@
 // failure to start stderr holds one line and no log.
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,9 +16,11 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/base/line_writer.h"
 #include "server/config/server_config.h"
 #include "server/log.h"
 #include "server/process/crash_handler.h"
@@ -28,6 +31,8 @@ namespace rivulet {
 namespace {
 
 constexpr int kFailedExitCode = 3;
+// What the reader of stderr may take for the reason of a start that failed.
+constexpr absl::Duration kLastLineTime = absl::Seconds(2);
 
 int ExitCode(const absl::Status& status) {
   switch (status.code()) {
@@ -47,7 +52,9 @@ int Fail(const absl::Status& status) {
   for (char& c : line) {
     if (c == '\n') c = ' ';
   }
-  std::fprintf(stderr, "rivulet-server: %s\n", line.c_str());
+  const absl::Time end = absl::Now() + kLastLineTime;
+  WriteWhile(STDERR_FILENO, absl::StrCat("rivulet-server: ", line, "\n"),
+             [end] { return absl::Now() < end; });
   return ExitCode(status);
 }
 
@@ -77,6 +84,7 @@ int AwaitSignal(const sigset_t& signals, absl::Duration duration, Server* server
 // Waits for `duration`; a signal of `signals` meanwhile ends the process at once.
 void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration, Server* server) {
   if (AwaitSignal(signals, duration, server) == 0) return;
+  SetLogMode(LogMode::kDirect);
   Log(LogLevel::kWarning, "stopped", {{"reason", "second signal"}});
   std::_Exit(0);
 }
@@ -86,6 +94,7 @@ void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration, Server* 
 [[noreturn]] void EndFailed(Server* server) {
   // Time for clients and balancers to see what health says and how their replies ended.
   static constexpr absl::Duration kFarewell = absl::Seconds(2);
+  SetLogMode(LogMode::kDirect);
   Log(LogLevel::kError, "failed", {{"exit_code", int64_t{kFailedExitCode}}});
   std::thread([server] { server->Drain(absl::Now() + kFarewell); }).detach();
   absl::SleepFor(2 * kFarewell);
@@ -116,6 +125,7 @@ void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Serve
   while (!done) WaitUnlessSignal(signals, absl::Milliseconds(50), server);
   drain.join();
   LogSuppressed(true);
+  SetLogMode(LogMode::kDirect);
   Log(LogLevel::kInfo, "stopped", {{"all_replies_ended", all_ended}});
 }
 

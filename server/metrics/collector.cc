@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "server/base/error_reasons.h"
 #include "server/engine/meters.h"
+#include "server/log.h"
 #include "server/metrics/metric_table.h"
 #include "server/process/descriptors.h"
 #include "server/process/process_usage.h"
@@ -182,11 +183,16 @@ void AddErrors(ErrorCounts::Counts counts, Page* page) {
   }
 }
 
-void AddRequestLog(const RequestLog* log, Page* page) {
-  const RequestLog::Counts counts = log == nullptr ? RequestLog::Counts() : log->counts();
-  page->Count("rivulet_request_log_lines_total", {"written"}, counts.written);
-  page->Count("rivulet_request_log_lines_total", {"dropped"}, counts.dropped);
-  page->Count("rivulet_request_log_lines_total", {"failed"}, counts.failed);
+void AddLines(absl::string_view name, const LineCounts& counts, Page* page) {
+  page->Count(name, {"written"}, counts.written);
+  page->Count(name, {"dropped"}, counts.dropped);
+  page->Count(name, {"failed"}, counts.failed);
+}
+
+void AddLogs(const RequestLog* requests, Page* page) {
+  AddLines("rivulet_log_lines_total", LogCounts(), page);
+  AddLines("rivulet_request_log_lines_total",
+           requests == nullptr ? LineCounts() : requests->counts(), page);
 }
 
 void AddTracing(const Tracer* tracer, Page* page) {
@@ -229,7 +235,7 @@ std::vector<MetricFamily> CollectMetrics(const ServedModels& models, const Serve
     AddLoad(model.engine()->GetLoad(), name, &page);
   }
   AddErrors(calls.errors.counts(), &page);
-  AddRequestLog(calls.sinks.log, &page);
+  AddLogs(calls.sinks.log, &page);
   AddTracing(calls.sinks.tracer, &page);
   AddConnections(calls.connections.counts(), &page);
   AddProcess(&page);

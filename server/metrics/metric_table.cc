@@ -66,6 +66,9 @@ constexpr MetricInfo kMetrics[] = {
     {"rivulet_errors_total", kCounter, "code,reason",
      "Errors that clients were told, by status code and reason, refused requests included; 0 for "
      "each reason that calls may have."},
+    {"rivulet_log_lines_total", kCounter, "result",
+     "Lines of the log on stderr: written, dropped because too many waited for its reader, or "
+     "failed to be written."},
     {"rivulet_request_log_lines_total", kCounter, "result",
      "Lines of the request log: written, dropped because too many waited, or failed to be "
      "written."},

@@ -12,12 +12,13 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "absl/strings/string_view.h"
 #include "model/base/thread.h"
+#include "server/base/line_writer.h"
 #include "server/engine/loop/activity.h"
 #include "server/process/call_note.h"
 
@@ -61,12 +62,10 @@ class Line {
   }
   size_t room() const { return sizeof(bytes_) - size_; }
 
+  // Where nobody reads, gives up after two seconds.
   void Write() const {
-    for (size_t written = 0; written < size_;) {
-      const ssize_t count = write(STDERR_FILENO, bytes_ + written, size_ - written);
-      if (count < 0 && errno != EINTR) return;
-      if (count > 0) written += static_cast<size_t>(count);
-    }
+    int tries = 2000 / kWritePatienceMs;
+    WriteWhile(STDERR_FILENO, absl::string_view(bytes_, size_), [&tries] { return --tries > 0; });
   }
 
  private:

@@ -1,24 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// RequestLog: one line of JSON for each request at its end, written by a thread of its own, so that
-// a slow disk makes no request wait. Never holds prompts or replies.
+// RequestLog: one line of JSON for each request at its end, written by a LineWriter, so that a slow
+// disk makes no request wait. Never holds prompts or replies.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
-#include <vector>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "server/base/mutex.h"
+#include "server/base/line_writer.h"
 
 namespace rivulet {
 
@@ -54,7 +49,7 @@ class RequestLog {
  public:
   // Errors: INVALID_ARGUMENT (CONFIG_INVALID: the file cannot be opened for writing).
   static absl::StatusOr<std::unique_ptr<RequestLog>> Open(const RequestLogOptions& options);
-  // Writes what waits.
+  // Writes what waits, where that takes less than a second.
   ~RequestLog();
 
   // Whether a request that ended so is to be added: all errors, and a random part of the others.
@@ -66,42 +61,13 @@ class RequestLog {
   // False where the log is no file.
   bool Reopen();
 
-  // Lines since start.
-  struct Counts {
-    int64_t written = 0;
-    int64_t dropped = 0;  // too many waited
-    int64_t failed = 0;   // the file did not take them
-  };
-  Counts counts() const;
+  LineCounts counts() const { return writer_.counts(); }
 
  private:
-  explicit RequestLog(const RequestLogOptions& options) : options_(options) {}
-
-  bool to_file() const { return options_.target != kRequestLogStderr; }
-  void Run();
-  void OpenAgain();
-  void Write(const std::vector<RequestLine>& lines);
-  // To the file; returns how many whole lines it took, with errno set where not all.
-  int64_t WriteToFile(const std::string& text);
-  // So many lines were lost since the last call with this `in_a_row`. Logs once when lines begin to
-  // be lost, by `begin`, and once when that is over.
-  void TellLost(int64_t lines, int64_t* in_a_row, absl::FunctionRef<void()> begin) const;
-  void TellDropped();
+  RequestLog(const RequestLogOptions& options, std::unique_ptr<LineSink> sink);
 
   const RequestLogOptions options_;
-  Mutex mutex_;
-  CondVar wake_;
-  std::vector<RequestLine> waiting_ ABSL_GUARDED_BY(mutex_);
-  bool reopen_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::atomic<int64_t> written_ = 0, dropped_ = 0, failed_ = 0;
-
-  // The thread's.
-  int fd_ = -1;
-  bool torn_ = false;            // the file ends within a line
-  int64_t failed_in_a_row_ = 0;  // lines, since the last batch of which the file took all
-  int64_t dropped_in_a_row_ = 0, dropped_before_ = 0;
-  std::thread thread_;
+  LineWriter writer_;
 };
 
 }  // namespace rivulet

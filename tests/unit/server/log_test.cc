@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/log.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <limits.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_split.h"
@@ -113,6 +117,87 @@ TEST(LogTest, TheNextSecondTellsOfTheLast) {
   EXPECT_EQ(lines + left_out, 3 * kLoggedPerSecond + 1);
   EXPECT_GE(left_out, kLoggedPerSecond);
   EXPECT_LT(output.find("suppressed"), output.rfind("burst"));
+}
+
+// Takes the place of stderr: a pipe that nobody reads until ReadToTheEnd.
+class UnreadStderr {
+ public:
+  UnreadStderr() : before_(dup(STDERR_FILENO)) {
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    EXPECT_GE(fcntl(ends[1], F_SETPIPE_SZ, PIPE_BUF), PIPE_BUF);
+    EXPECT_EQ(dup2(ends[1], STDERR_FILENO), STDERR_FILENO);
+    close(ends[1]);
+    reader_ = ends[0];
+  }
+  ~UnreadStderr() {
+    if (reader_ >= 0) Restore();
+  }
+  // Begins to read, then calls `end`, and returns all that came until its return.
+  template <typename End>
+  std::string ReadToTheEnd(const End& end) {
+    std::string text;
+    std::thread reader([&] {
+      char buffer[PIPE_BUF];
+      for (ssize_t got = 0; (got = read(reader_, buffer, sizeof buffer)) > 0;) {
+        text.append(buffer, static_cast<size_t>(got));
+      }
+    });
+    end();
+    dup2(before_, STDERR_FILENO);
+    reader.join();
+    Restore();
+    return text;
+  }
+
+ private:
+  void Restore() {
+    dup2(before_, STDERR_FILENO);
+    close(before_);
+    close(std::exchange(reader_, -1));
+  }
+  const int before_;
+  int reader_ = -1;
+};
+
+TEST(LogTest, WhoLogsDoesNotWaitForTheReaderAndWhatIsLostIsTold) {
+  UnreadStderr unread;
+  const LineCounts before = LogCounts();
+  SetLogMode(LogMode::kOn);
+  constexpr int kLines = 20000;  // more than wait
+  for (int i = 0; i < kLines; ++i) Log(LogLevel::kInfo, "unread");
+  const int64_t dropped = LogCounts().dropped - before.dropped;
+  EXPECT_GT(dropped, 0);
+  const std::string output = unread.ReadToTheEnd([] { SetLogMode(LogMode::kOff); });
+  EXPECT_EQ(Counted(output, "unread").first, kLines - dropped);
+  int64_t told = 0;
+  for (absl::string_view line : absl::StrSplit(output, '\n', absl::SkipEmpty())) {
+    const auto json = nlohmann::json::parse(line.begin(), line.end());
+    if (json["event"] == "log_lines_lost") told += json["count"].get<int64_t>();
+  }
+  EXPECT_EQ(told, dropped);
+  EXPECT_EQ(LogCounts().written - before.written, kLines - dropped);
+}
+
+TEST(LogTest, TheLastLinesDoNotWaitForAReaderForLong) {
+  UnreadStderr unread;
+  SetLogMode(LogMode::kOn);
+  for (int i = 0; i < 1000; ++i) Log(LogLevel::kInfo, "unread");
+  SetLogMode(LogMode::kDirect);  // else for ever
+  for (int i = 0; i < 10; ++i) Log(LogLevel::kInfo, "direct");
+  SetLogMode(LogMode::kOff);
+}
+
+TEST(LogTest, DirectLinesFollowThoseThatWaited) {
+  ::testing::internal::CaptureStderr();
+  SetLogMode(LogMode::kOn);
+  Log(LogLevel::kInfo, "waited");
+  SetLogMode(LogMode::kDirect);
+  Log(LogLevel::kInfo, "direct");
+  const std::string output = ::testing::internal::GetCapturedStderr();
+  SetLogMode(LogMode::kOff);
+  ASSERT_NE(output.find("direct"), std::string::npos);
+  EXPECT_LT(output.find("waited"), output.find("direct"));
 }
 
 }  // namespace

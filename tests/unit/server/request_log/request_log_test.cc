@@ -177,10 +177,10 @@ TEST_F(RequestLogTest, ADiskThatTakesNothingIsNotWaitedFor) {
     }
   });
   Await("all that was not dropped is written", [&] {
-    const RequestLog::Counts counts = log->counts();
+    const LineCounts counts = log->counts();
     return counts.written + counts.dropped == kLines;
   });
-  const RequestLog::Counts counts = log->counts();
+  const LineCounts counts = log->counts();
   EXPECT_EQ(counts.failed, 0);
   log.reset();  // closes the pipe
   drain.join();
@@ -188,6 +188,41 @@ TEST_F(RequestLogTest, ADiskThatTakesNothingIsNotWaitedFor) {
   const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
   EXPECT_EQ(static_cast<int64_t>(lines.size()), counts.written);
   for (const std::string& line : lines) EXPECT_NE(IdOf(line), "");
+}
+
+TEST_F(RequestLogTest, APipeThatNobodyReadsIsToldAndDelaysNeitherReopeningNorTheEnd) {
+  const std::filesystem::path pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  ASSERT_GE(fcntl(reader, F_SETPIPE_SZ, 4096), 4096);  // less than ten lines
+  ::testing::internal::CaptureStderr();
+  SetLogMode(LogMode::kOn);
+  for (const bool reopen : {true, false}) {
+    std::filesystem::remove(path_);
+    std::filesystem::create_symlink(pipe, path_);
+    auto log = Open(path_, 1, 10);
+    const auto taken = [&log] {
+      const int64_t before = log->counts().dropped;
+      log->Add(Line(std::string(1000, 'x')));
+      return log->counts().dropped == before;
+    };
+    Await("lines are dropped", [&] { return !taken(); });
+    Await("the thread writes those that waited", taken);
+    EXPECT_EQ(log->counts().failed, 0);
+    if (!reopen) continue;  // the end: else for ever
+    std::filesystem::remove(path_);
+    EXPECT_TRUE(log->Reopen());
+    Await("a file takes its place", [this] { return std::filesystem::exists(path_); });
+    EXPECT_GT(log->counts().failed, 0) << "those that waited for the pipe";
+    log->Add(Line("after"));
+  }
+  SetLogMode(LogMode::kOff);
+  close(reader);
+  const std::string output = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(output, HasSubstr(R"("event":"request_log_behind","path":)"));
+  EXPECT_THAT(output, HasSubstr(R"("event":"request_log_failed","path":)"));
+  EXPECT_THAT(output, HasSubstr(R"("event":"request_log_recovered","path":)"));
 }
 
 TEST_F(RequestLogTest, AFullDiskIsCountedAndReportedOnce) {
