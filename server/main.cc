@@ -31,6 +31,8 @@ namespace rivulet {
 namespace {
 
 constexpr int kFailedExitCode = 3;
+// What the end may take once all replies have ended: the last spans two seconds of it.
+constexpr absl::Duration kCloseTime = absl::Milliseconds(2500);
 // What the reader of stderr may take for the reason of a start that failed.
 constexpr absl::Duration kLastLineTime = absl::Seconds(2);
 
@@ -116,17 +118,26 @@ void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Serve
   }
   Log(LogLevel::kInfo, "draining",
       {{"signal", int64_t{signal}}, {"seconds", int64_t{config.drain_seconds}}});
-  std::atomic<bool> done = false;
-  bool all_ended = false;
+  std::atomic<bool> replies_over = false, done = false;
+  std::atomic<bool> all_ended = false;
   std::thread drain([&] {
-    all_ended = server->Drain(absl::Now() + absl::Seconds(config.drain_seconds));
+    all_ended = server->EndReplies(absl::Now() + absl::Seconds(config.drain_seconds));
+    replies_over = true;
+    server->Close();
     done = true;
   });
-  while (!done) WaitUnlessSignal(signals, absl::Milliseconds(50), server);
-  drain.join();
+  while (!replies_over) WaitUnlessSignal(signals, absl::Milliseconds(50), server);
+  const absl::Time end = absl::Now() + kCloseTime;
+  while (!done && absl::Now() < end) WaitUnlessSignal(signals, absl::Milliseconds(50), server);
   LogSuppressed(true);
   SetLogMode(LogMode::kDirect);
-  Log(LogLevel::kInfo, "stopped", {{"all_replies_ended", all_ended}});
+  if (!done) {
+    Log(LogLevel::kWarning, "stopped",
+        {{"all_replies_ended", all_ended.load()}, {"reason", "connections did not close"}});
+    std::_Exit(0);
+  }
+  drain.join();
+  Log(LogLevel::kInfo, "stopped", {{"all_replies_ended", all_ended.load()}});
 }
 
 int Main(int argc, char** argv) {

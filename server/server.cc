@@ -362,6 +362,12 @@ bool Server::ReloadKeys() {
 void Server::AnnounceDrain() { grpc_->StopServing(); }
 
 bool Server::Drain(absl::Time deadline) {
+  const bool all_ended = EndReplies(deadline);
+  Close();
+  return all_ended;
+}
+
+bool Server::EndReplies(absl::Time deadline) {
   grpc_->StopServing();
   if (loader_ != nullptr) loader_->Close();
   std::atomic<bool> all_ended = true;
@@ -374,12 +380,15 @@ bool Server::Drain(absl::Time deadline) {
   for (std::thread& drain : drains) drain.join();
   const absl::Time flushed = std::max(deadline, absl::Now() + kFlushTime);
   if (!grpc_->WaitUntilIdle(flushed)) all_ended = false;
+  return all_ended;
+}
+
+void Server::Close() {
   admin_.reset();  // what it still does uses the health watch
   health_watch_.reset();
   listener_watch_.reset();
   grpc_->Shutdown(absl::Now() + kFarewellTime);
   if (tracer_ != nullptr) tracer_->Stop(absl::Now() + kLastSpansTime);
-  return all_ended;
 }
 
 void Server::WarnOfKeysInPlaintext(const ServerConfig& config) const {

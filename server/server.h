@@ -27,7 +27,7 @@ class ModelLoader;
 class RequestLog;
 class Tracer;
 
-// Thread: any, but Drain and the destructor once each, and not at the same time.
+// Thread: any, but Drain (or its two parts) and the destructor once each, and not at the same time.
 class Server {
  public:
   // Loads every model, builds backends and engines, then listens: once this returns, requests are
@@ -63,8 +63,12 @@ class Server {
 
   // Health turns NOT_SERVING, new Generate and Score calls are refused (UNAVAILABLE), running ones
   // go on until `deadline`; those left end with UNAVAILABLE. Returns true if all ended by
-  // themselves. Nothing is served afterwards.
+  // themselves. Nothing is served afterwards. EndReplies, then Close.
   bool Drain(absl::Time deadline);
+  bool EndReplies(absl::Time deadline);
+  // Closes all connections and sends the last spans: a matter of some two seconds, but a peer that
+  // never stops sending can keep a thread of gRPC, which this waits for.
+  void Close();
 
  private:
   Server() = default;

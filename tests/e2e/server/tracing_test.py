@@ -323,6 +323,14 @@ class TracingTest(CommandTest):
             self.assertEqual(server.__exit__(), 0, server.log)
             self.assertEqual((len(server.events("collector_away")), len(server.events("collector_back"))), (1, 1))
 
+    def test_a_collector_that_floods_its_connection_does_not_keep_the_server(self):
+        script = SOURCE_DIR / "tests/stress/attack/settings_flood.py"
+        done = subprocess.run([sys.executable, script, "--server", BIN_DIR / "rivulet-server", "--flag=--threads=1"], capture_output=True,
+                              text=True, timeout=4 * LIMIT)
+        self.assertEqual(done.returncode, 0, done)
+        codes = [json.loads(line)["exit_code"] for line in done.stdout.splitlines()]
+        self.assertEqual((len(codes), set(codes)), (3, {0}), done)
+
     def test_a_collector_behind_tls_is_known_by_its_authority(self):
         with tempfile.TemporaryDirectory(prefix="rivulet-tracing-") as folder:
             authority = Authority(pathlib.Path(folder), "authority")
