@@ -18,8 +18,8 @@ namespace rivulet {
 namespace {
 
 constexpr char kSetting[] = "metrics-listen";
-// One client that is slow keeps one of the threads for at most so long.
-constexpr char kHttpThreads[] = "2", kRequestTimeoutMs[] = "10000";
+// A connection keeps one of the threads; one on which nothing moves, for at most so long.
+constexpr char kHttpThreads[] = "16", kRequestTimeoutMs[] = "2000";
 
 class Collector final : public prometheus::Collectable {
  public:

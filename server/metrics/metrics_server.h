@@ -17,7 +17,7 @@ class Exposer;
 
 namespace rivulet {
 
-// Has two threads of its own. Thread: any.
+// Has 16 threads of its own for connections, and one that accepts them. Thread: any.
 class MetricsServer {
  public:
   // Answers from its return on. `address`: the setting metrics-listen. `models` and `calls` are

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """/metrics of a real server: what Python's parser and promtool make of it, and whether it counts what was done. (monitoring/prometheus_test.py: Prometheus itself.)"""
 
+import contextlib
 import http.client
 import pathlib
 import shutil
@@ -172,6 +173,16 @@ class MetricsTest(CommandTest):
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
             for what in ("metrics-listen", address, mention):
                 self.assertIn(what, done.stderr)
+
+    def test_a_few_silent_connections_keep_no_scrape_waiting(self):
+        server = self.serve(MODEL)
+        names = [path.read_text().strip() for path in pathlib.Path(f"/proc/{server.process.pid}/task").glob("*/comm")]
+        self.assertEqual(sum(name.startswith("civetweb-worker") for name in names), 16, names)
+        host, port = server.metrics.rsplit(":", 1)
+        with contextlib.ExitStack() as silent:
+            for _ in range(15):
+                silent.enter_context(socket.create_connection((host, int(port)), timeout=LIMIT)).sendall(b"GET /metrics HTTP/1.1\r\n")
+            self.assertIn("rivulet_slots", page(server))
 
     def test_scrapes_and_silent_connections_do_not_disturb_each_other_or_the_end(self):
         server = self.serve(MODEL)
