@@ -21,6 +21,7 @@
 #include "model/cpu/cpu_backend.h"
 #include "model/cuda/cuda_backend.h"
 #include "model/model.h"
+#include "server/base/file_watch.h"
 #include "server/config/otlp_endpoint.h"
 #include "server/config/state_setup.h"
 #include "server/grpc/admin/admin_service.h"
@@ -231,6 +232,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   RIVULET_RETURN_IF_ERROR(server->StartTracing(config));
   if (!config.keys_file.empty()) {
     RIVULET_ASSIGN_OR_RETURN(server->keys_, KeyRing::Create(config.keys_file, absl::Now()));
+    server->key_watch_ = std::make_unique<FileWatch>(
+        "keys-file", FileWatch::kPeriod,
+        [keys = server->keys_](bool asked) { keys->Look(absl::Now(), asked); });
   }
   RIVULET_ASSIGN_OR_RETURN(const auto models, LoadModels(config.models));
   RIVULET_ASSIGN_OR_RETURN(WarmFiles warm_files, WarmFiles::Read(config, snapshot_key));
@@ -355,8 +359,9 @@ absl::Status Server::ServeMetrics(const ServerConfig& config) {
 }
 
 bool Server::ReloadKeys() {
-  if (keys_ != nullptr) keys_->Reload(absl::Now());
-  return keys_ != nullptr;
+  if (key_watch_ == nullptr) return false;
+  key_watch_->Ask();
+  return true;
 }
 
 void Server::AnnounceDrain() { grpc_->StopServing(); }

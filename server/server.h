@@ -18,6 +18,7 @@ class Channel;
 namespace rivulet {
 
 class AdminServer;
+class FileWatch;
 class GrpcServer;
 class HealthWatch;
 class KeyRing;
@@ -52,7 +53,7 @@ class Server {
   // process serves again.
   bool failed() const;
 
-  // Reads the file of keys again, changed or not. False where there is none.
+  // Has the file of keys read again, changed or not; returns at once. False where there is none.
   bool ReloadKeys();
   // Opens the file of the request log again, which may have been renamed. False where it has none.
   bool ReopenRequestLog();
@@ -83,7 +84,8 @@ class Server {
   std::unique_ptr<Tracer> tracer_;
   std::unique_ptr<RequestLog> request_log_;
   ServedModels models_;
-  std::unique_ptr<KeyRing> keys_;
+  std::shared_ptr<KeyRing> keys_;
+  std::unique_ptr<FileWatch> key_watch_;  // null as keys_
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HealthWatch> health_watch_;
   std::unique_ptr<ListenerWatch> listener_watch_;  // null without a socket

@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<KeyRing>> KeyRing::Create(std::string path, absl:
 }
 
 KeyRing::KeyRing(std::string path, const FileStamp& stamp, absl::Time now, std::vector<ApiKey> keys)
-    : path_(std::move(path)), stamp_(stamp), next_look_(now + kPeriod) {
+    : path_(std::move(path)), stamp_(stamp) {
   MutexLock lock(&mutex_);
   Use(std::move(keys), now);
 }
@@ -44,29 +44,25 @@ void KeyRing::Use(std::vector<ApiKey> keys, absl::Time now) {
   }
 }
 
-void KeyRing::ReadAgain(absl::Time now) {
-  stamp_ = StampOf(path_);
+void KeyRing::Look(absl::Time now, bool always) {
+  const FileStamp stamp = StampOf(path_);
+  if (stamp == std::exchange(stamp_, stamp) && !always) return;
   absl::StatusOr<std::vector<ApiKey>> keys = ReadKeys(path_);
   if (!keys.ok()) {
     Log(LogLevel::kError, "keys_reload_failed", {{"reason", std::string(keys.status().message())}});
     return;
   }
-  Log(LogLevel::kInfo, "keys_reloaded", {{"keys", static_cast<int64_t>(keys->size())}});
-  Use(*std::move(keys), now);
+  const auto count = static_cast<int64_t>(keys->size());
+  {
+    MutexLock lock(&mutex_);
+    Use(*std::move(keys), now);
+  }
+  Log(LogLevel::kInfo, "keys_reloaded", {{"keys", count}});
 }
 
-void KeyRing::Reload(absl::Time now) {
-  MutexLock lock(&mutex_);
-  ReadAgain(now);
-}
-
-std::shared_ptr<const ApiKey> KeyRing::Find(absl::string_view key, absl::Time now) {
+std::shared_ptr<const ApiKey> KeyRing::Find(absl::string_view key) {
   const KeyHash hash = HashOf(key);
   MutexLock lock(&mutex_);
-  if (now >= next_look_) {
-    next_look_ = now + kPeriod;
-    if (StampOf(path_) != stamp_) ReadAgain(now);
-  }
   const auto [begin, end] = keys_.equal_range(IndexOf(hash));
   for (auto it = begin; it != end; ++it) {
     if (SameHash(it->second->hash, hash)) return it->second;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// KeyRing: the keys of a server, from a file that may change while it serves.
+// KeyRing: the keys of a server, from a file that may change while it serves. A FileWatch has it
+// look at the file.
 #pragma once
 
 #include <map>
@@ -23,17 +24,15 @@ namespace rivulet {
 // the file has now. Thread: any.
 class KeyRing {
  public:
-  // Looks at the file at most this often, when a key is asked for.
-  static constexpr absl::Duration kPeriod = absl::Seconds(1);
-
   // Errors: NOT_FOUND or INVALID_ARGUMENT, which name the setting keys-file, the file, and what is
   // wrong.
   static absl::StatusOr<std::unique_ptr<KeyRing>> Create(std::string path, absl::Time now);
 
-  // The key that a client shows, also one that has expired; null where there is none.
-  std::shared_ptr<const ApiKey> Find(absl::string_view key, absl::Time now);
-  // Reads the file now, changed or not.
-  void Reload(absl::Time now);
+  // The key that a client shows, also one that has expired; null where there is none. Never waits
+  // for the file.
+  std::shared_ptr<const ApiKey> Find(absl::string_view key);
+  // Reads the file where it has changed, or `always`. Thread: one at a time.
+  void Look(absl::Time now, bool always);
 
  private:
   // By the first bytes of the hash. They are compared before the whole hash is: what the time of a
@@ -43,12 +42,10 @@ class KeyRing {
   KeyRing(std::string path, const FileStamp& stamp, absl::Time now, std::vector<ApiKey> keys);
   static uint64_t IndexOf(const KeyHash& hash);
   void Use(std::vector<ApiKey> keys, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ReadAgain(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
-  Mutex mutex_;
-  FileStamp stamp_ ABSL_GUARDED_BY(mutex_);
-  absl::Time next_look_ ABSL_GUARDED_BY(mutex_);
+  FileStamp stamp_;  // of Look
+  Mutex mutex_;      // not held while the file is looked at or read
   Keys keys_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<KeyAccount>> accounts_ ABSL_GUARDED_BY(mutex_);  // by name
 };

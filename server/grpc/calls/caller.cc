@@ -99,7 +99,7 @@ absl::StatusOr<Caller> Callers::CallerOf(const Metadata& metadata, Role role) co
   if (keys_ != nullptr) {
     const absl::Time now = absl::Now();
     RIVULET_ASSIGN_OR_RETURN(const absl::string_view shown, ShownKey(metadata));
-    caller.key = keys_->Find(shown, now);
+    caller.key = keys_->Find(shown);
     if (caller.key == nullptr) {
       return Unauthenticated("API_KEY_UNKNOWN", "this server does not know the key");
     }

@@ -9,6 +9,7 @@
 
 #include "absl/time/clock.h"
 #include "model/base/error.h"
+#include "server/base/file_watch.h"
 
 namespace rivulet {
 namespace {
@@ -19,6 +20,8 @@ class TlsCredentials final : public grpc::ServerCredentials {
  public:
   TlsCredentials(std::unique_ptr<TlsReloader> reloader, bool verify_clients)
       : reloader_(std::move(reloader)),
+        watch_("tls-files", FileWatch::kPeriod,
+               [reloader = reloader_](bool) { reloader->Look(absl::Now()); }),
         credentials_(grpc_ssl_server_credentials_create_with_options(
             grpc_ssl_server_credentials_create_options_using_config_fetcher(
                 verify_clients ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
@@ -32,7 +35,7 @@ class TlsCredentials final : public grpc::ServerCredentials {
  private:
   static grpc_ssl_certificate_config_reload_status Fetch(
       void* reloader, grpc_ssl_server_certificate_config** config) {
-    const auto identity = static_cast<TlsReloader*>(reloader)->TakeNew(absl::Now());
+    const auto identity = static_cast<TlsReloader*>(reloader)->TakeNew();
     if (!identity.has_value()) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair{identity->key.c_str(), identity->cert.c_str()};
     // gRPC insists on authorities also where no client is asked for a certificate.
@@ -47,7 +50,8 @@ class TlsCredentials final : public grpc::ServerCredentials {
   }
 
   // Asked by gRPC until the listener is shut down, and a listener outlives neither.
-  const std::unique_ptr<TlsReloader> reloader_;
+  const std::shared_ptr<TlsReloader> reloader_;
+  const FileWatch watch_;
   grpc_server_credentials* const credentials_;
 };
 

@@ -11,8 +11,8 @@
 
 namespace rivulet {
 
-// Credentials for one listener. At each new connection the files are looked at, and connections
-// from then on use what is new in them; those that are open keep theirs. With `files.client_ca`
+// Credentials for one listener. A thread of theirs looks at the files, and new connections use what
+// is new in them; those that are open keep theirs. With `files.client_ca`
 // only clients that show a certificate of these authorities connect (mutual TLS). Errors: as
 // ReadTlsFiles.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTlsCredentials(const TlsFiles& files);

@@ -11,7 +11,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "server/log.h"
@@ -51,11 +54,36 @@ struct PemFile {
   }
 };
 
+// Whether every block of PEM that begins in `text` also ends in it.
+bool BlocksEnd(absl::string_view text) {
+  bool open = false;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    if (!absl::StartsWith(line, "--")) continue;
+    if (!absl::StartsWith(line, open ? "-----END " : "-----BEGIN ")) return false;
+    if (!absl::EndsWith(line, "-----")) return false;
+    open = !open;
+  }
+  return !open;
+}
+
+// Checks all certificates of the file: gRPC gives up the whole file for one that it cannot read.
 absl::StatusOr<Owned<X509>> FirstCertificate(const PemFile& file, const std::string& text) {
-  Owned<X509> certificate(PEM_read_bio_X509(Reader(text).get(), nullptr, NoPassphrase, nullptr));
+  const Owned<BIO> reader = Reader(text);
+  Owned<X509> first;
+  int count = 0;
+  for (;; ++count) {
+    Owned<X509> certificate(PEM_read_bio_X509(reader.get(), nullptr, NoPassphrase, nullptr));
+    if (certificate == nullptr) break;
+    if (first == nullptr) first = std::move(certificate);
+  }
+  const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
   ERR_clear_error();
-  if (certificate == nullptr) return file.Error("holds no certificate in PEM form");
-  return certificate;
+  if (first == nullptr) return file.Error("holds no certificate in PEM form");
+  if (!at_end || !BlocksEnd(text)) {
+    return file.Error(absl::StrCat("is cut off or damaged after its certificate ", count));
+  }
+  return first;
 }
 
 absl::StatusOr<Owned<EVP_PKEY>> PrivateKey(const PemFile& file, const std::string& text) {
@@ -117,25 +145,28 @@ absl::StatusOr<std::unique_ptr<TlsReloader>> TlsReloader::Create(TlsFiles files,
   const Stamp stamp = StampOf(files);  // before the reading: a change meanwhile is seen later
   RIVULET_ASSIGN_OR_RETURN(TlsIdentity identity, ReadTlsFiles(files, now));
   return std::unique_ptr<TlsReloader>(
-      new TlsReloader(std::move(files), stamp, std::move(identity), now));
+      new TlsReloader(std::move(files), stamp, std::move(identity)));
 }
 
-std::optional<TlsIdentity> TlsReloader::TakeNew(absl::Time now) {
-  absl::MutexLock lock(&mutex_);
-  if (now >= next_look_) {
-    next_look_ = now + kPeriod;
-    const Stamp stamp = StampOf(files_);
-    if (stamp != std::exchange(stamp_, stamp)) {
-      absl::StatusOr<TlsIdentity> identity = ReadTlsFiles(files_, now);
-      if (identity.ok()) {
-        Log(LogLevel::kInfo, "tls_reloaded", {{"expires", Written(identity->expires)}});
-        new_ = *std::move(identity);
-      } else {
-        Log(LogLevel::kError, "tls_reload_failed",
-            {{"reason", std::string(identity.status().message())}});
-      }
-    }
+void TlsReloader::Look(absl::Time now) {
+  const Stamp stamp = StampOf(files_);
+  if (stamp == std::exchange(stamp_, stamp)) return;
+  absl::StatusOr<TlsIdentity> identity = ReadTlsFiles(files_, now);
+  if (!identity.ok()) {
+    Log(LogLevel::kError, "tls_reload_failed",
+        {{"reason", std::string(identity.status().message())}});
+    return;
   }
+  const std::string expires = Written(identity->expires);
+  {
+    absl::MutexLock lock(&mutex_);
+    new_ = *std::move(identity);
+  }
+  Log(LogLevel::kInfo, "tls_reloaded", {{"expires", expires}});
+}
+
+std::optional<TlsIdentity> TlsReloader::TakeNew() {
+  absl::MutexLock lock(&mutex_);
   return std::exchange(new_, std::nullopt);
 }
 

@@ -32,38 +32,37 @@ struct TlsIdentity {
 
 // Reads the files. Errors: INVALID_ARGUMENT or NOT_FOUND, which name the setting (tls-cert,
 // tls-key, tls-client-ca), the file and what is wrong: it cannot be read, holds no PEM of that
-// kind, needs a passphrase, is not the key of the certificate; the certificate is not valid at
-// `now`.
+// kind, a certificate in it is cut off or damaged, needs a passphrase, is not the key of the
+// certificate; the certificate is not valid at `now`.
 absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now);
 
 // The certificates of authorities in the file that `setting` names. Errors: INVALID_ARGUMENT or
 // NOT_FOUND, as ReadTlsFiles.
 absl::StatusOr<std::string> ReadAuthorities(const char* setting, const std::string& path);
 
-// Files that others replace while the server runs. A change that cannot be used is logged
-// (tls_reload_failed) and leaves the identity as it was. Thread: any.
+// Files that others replace while the server runs; a FileWatch has it look at them. A change that
+// cannot be used is logged (tls_reload_failed) and leaves the identity as it was. Thread: any.
 class TlsReloader {
  public:
-  // Looks at the files at most this often.
-  static constexpr absl::Duration kPeriod = absl::Seconds(1);
-
   // Errors: as ReadTlsFiles.
   static absl::StatusOr<std::unique_ptr<TlsReloader>> Create(TlsFiles files, absl::Time now);
 
-  // The identity, the first time and whenever it has changed since the call before.
-  std::optional<TlsIdentity> TakeNew(absl::Time now);
+  // The identity, the first time and whenever it has changed since the call before. Never waits for
+  // a file.
+  std::optional<TlsIdentity> TakeNew();
+  // Reads the files where one has changed. Thread: one at a time.
+  void Look(absl::Time now);
 
  private:
   using Stamp = std::array<FileStamp, 3>;  // of each file
   static Stamp StampOf(const TlsFiles& files);
 
-  TlsReloader(TlsFiles files, Stamp stamp, TlsIdentity identity, absl::Time now)
-      : files_(std::move(files)), stamp_(stamp), next_look_(now + kPeriod), new_(identity) {}
+  TlsReloader(TlsFiles files, Stamp stamp, TlsIdentity identity)
+      : files_(std::move(files)), stamp_(stamp), new_(std::move(identity)) {}
 
   const TlsFiles files_;
-  absl::Mutex mutex_;
-  Stamp stamp_ ABSL_GUARDED_BY(mutex_);
-  absl::Time next_look_ ABSL_GUARDED_BY(mutex_);
+  Stamp stamp_;        // of Look
+  absl::Mutex mutex_;  // not held while files are looked at or read
   std::optional<TlsIdentity> new_ ABSL_GUARDED_BY(mutex_);  // not yet taken
 };
 

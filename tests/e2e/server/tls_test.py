@@ -44,11 +44,11 @@ class TlsTest(CommandTest):
         return [fields for fields in (json.loads(line) for line in list(server.log)) if fields["event"] == name]
 
     def await_event(self, server, name, count=1):
-        """Connects until the server has logged `count` such events: it looks at its files when someone connects."""
+        """Waits until the server has logged `count` such events."""
         end = time.monotonic() + LIMIT
         while len(self.events(server, name)) < count:
             self.assertLess(time.monotonic(), end, server.log)
-            self.health(server, "--tls-ca", self.authority.pem)
+            time.sleep(0.05)
         return self.events(server, name)[-1]
 
     def refused(self, result):
@@ -109,6 +109,25 @@ class TlsTest(CommandTest):
         self.assertGreater(len(begun + rest), 20000)
         os.remove(self.key)
         self.assertIn("tls-key", self.await_event(server, "tls_reload_failed", 2)["reason"])
+        self.succeeds(self.health(server, "--tls-ca", self.stranger.pem))
+
+    def test_a_chain_that_is_cut_off_is_refused(self):
+        server = self.serve()
+        renewed, key = self.stranger.sign("renewed")
+        whole = renewed.read_text() + self.stranger.pem.read_text()
+        cut = self.folder / "cut.pem"
+        cut.write_text(whole[: -len(self.stranger.pem.read_text()) // 2])
+        os.replace(key, self.key)
+        os.replace(cut, self.cert)
+        end = time.monotonic() + LIMIT
+        while not any("is cut off or damaged" in event["reason"] for event in self.events(server, "tls_reload_failed")):
+            self.assertLess(time.monotonic(), end, server.log)
+            time.sleep(0.05)
+        self.assertEqual(self.events(server, "tls_reloaded"), [])
+        self.succeeds(self.health(server, "--tls-ca", self.authority.pem))
+        cut.write_text(whole)
+        os.replace(cut, self.cert)
+        self.await_event(server, "tls_reloaded")
         self.succeeds(self.health(server, "--tls-ca", self.stranger.pem))
 
     def test_a_start_with_files_that_cannot_be_used_says_which(self):

@@ -31,7 +31,7 @@ class KeyRingTest : public ::testing::Test {
     return key;
   }
   bool Knows(KeyRing* ring, const std::string& name) {
-    const auto found = ring->Find("key of " + name, now_);
+    const auto found = ring->Find("key of " + name);
     return found != nullptr && found->name == name;
   }
 
@@ -46,9 +46,9 @@ TEST_F(KeyRingTest, FindsAKeyByWhatTheClientShows) {
   ASSERT_TRUE(ring.ok()) << ring.status();
   EXPECT_TRUE(Knows(ring->get(), "a"));
   EXPECT_TRUE(Knows(ring->get(), "b"));
-  EXPECT_EQ((*ring)->Find("key of c", now_), nullptr);
-  EXPECT_EQ((*ring)->Find("", now_), nullptr);
-  EXPECT_EQ((*ring)->Find("key of a ", now_), nullptr);
+  EXPECT_EQ((*ring)->Find("key of c"), nullptr);
+  EXPECT_EQ((*ring)->Find(""), nullptr);
+  EXPECT_EQ((*ring)->Find("key of a "), nullptr);
 }
 
 TEST_F(KeyRingTest, AFileThatCannotBeUsedIsNamed) {
@@ -61,14 +61,13 @@ TEST_F(KeyRingTest, AFileThatCannotBeUsedIsNamed) {
   EXPECT_THAT(std::string(broken.status().message()), HasSubstr("keys-file " + path_));
 }
 
-TEST_F(KeyRingTest, AChangedFileIsReadWithinAPeriod) {
+TEST_F(KeyRingTest, AChangedFileIsReadByALook) {
   Write(KeysToJson({KeyOf("a")}));
   const auto ring = KeyRing::Create(path_, now_);
   ASSERT_TRUE(ring.ok()) << ring.status();
   Write(KeysToJson({KeyOf("b")}));
-  now_ += KeyRing::kPeriod - absl::Nanoseconds(1);
   EXPECT_TRUE(Knows(ring->get(), "a"));
-  now_ += absl::Nanoseconds(1);
+  (*ring)->Look(now_, false);
   EXPECT_FALSE(Knows(ring->get(), "a"));
   EXPECT_TRUE(Knows(ring->get(), "b"));
 }
@@ -78,22 +77,12 @@ TEST_F(KeyRingTest, AChangeThatCannotBeUsedLeavesTheKeys) {
   const auto ring = KeyRing::Create(path_, now_);
   ASSERT_TRUE(ring.ok()) << ring.status();
   for (int i = 0; i < 2; ++i) {
-    now_ += KeyRing::kPeriod;
     i == 0 ? Write("[{}]") : static_cast<void>(std::filesystem::remove(path_));
+    (*ring)->Look(now_, false);
     EXPECT_TRUE(Knows(ring->get(), "a")) << i;
   }
-  now_ += KeyRing::kPeriod;
   Write(KeysToJson({KeyOf("b")}));
-  EXPECT_TRUE(Knows(ring->get(), "b"));
-}
-
-TEST_F(KeyRingTest, AReloadDoesNotWaitForThePeriod) {
-  Write(KeysToJson({KeyOf("a")}));
-  const auto ring = KeyRing::Create(path_, now_);
-  ASSERT_TRUE(ring.ok()) << ring.status();
-  Write(KeysToJson({KeyOf("b")}));
-  EXPECT_FALSE(Knows(ring->get(), "b"));
-  (*ring)->Reload(now_);
+  (*ring)->Look(now_, false);
   EXPECT_TRUE(Knows(ring->get(), "b"));
 }
 
@@ -103,25 +92,23 @@ TEST_F(KeyRingTest, WhatAKeyHasTakenStaysTakenWhenTheFileChanges) {
   Write(KeysToJson({limited}));
   const auto ring = KeyRing::Create(path_, now_);
   ASSERT_TRUE(ring.ok()) << ring.status();
-  const auto take = [&] {
-    return (*ring)->Find("key of a", now_)->account->TakeRequest(now_).ok();
-  };
+  const auto take = [&] { return (*ring)->Find("key of a")->account->TakeRequest(now_).ok(); };
   EXPECT_TRUE(take());
-  (*ring)->Reload(now_);
+  (*ring)->Look(now_, true);
   EXPECT_TRUE(take());
   EXPECT_FALSE(take());
   // The secret may change, too: the key is its name.
   limited.hash = HashOf("other key of a");
   limited.limits.requests_per_minute = 60;
   Write(KeysToJson({KeyOf("b"), limited}));
-  (*ring)->Reload(now_);
-  const auto found = (*ring)->Find("other key of a", now_);
+  (*ring)->Look(now_, true);
+  const auto found = (*ring)->Find("other key of a");
   ASSERT_NE(found, nullptr);
   EXPECT_EQ(GetErrorDetail(found->account->TakeRequest(now_)).retry_after, absl::Seconds(1));
   Write("[{}]");
-  (*ring)->Reload(now_);
+  (*ring)->Look(now_, true);
   EXPECT_FALSE(found->account->TakeRequest(now_).ok()) << "the limits stay";
-  EXPECT_TRUE((*ring)->Find("key of b", now_)->account->TakeRequest(now_).ok());
+  EXPECT_TRUE((*ring)->Find("key of b")->account->TakeRequest(now_).ok());
 }
 
 }  // namespace

@@ -123,38 +123,65 @@ TEST_F(TlsFilesTest, ErrorsNameTheSettingAsField) {
 }
 
 TEST_F(TlsFilesTest, TheReloaderGivesWhatIsNewOnce) {
-  const absl::Time start = absl::Now();
+  const absl::Time now = absl::Now();
   const Pem first = MakePem(), second = MakePem();
-  auto reloader = TlsReloader::Create(Written(first), start);
+  auto reloader = TlsReloader::Create(Written(first), now);
   ASSERT_TRUE(reloader.ok()) << reloader.status();
-  auto identity = (*reloader)->TakeNew(start);
+  auto identity = (*reloader)->TakeNew();
   ASSERT_TRUE(identity.has_value());
   EXPECT_EQ(identity->cert, first.cert);
-  EXPECT_FALSE((*reloader)->TakeNew(start + absl::Seconds(10)).has_value());
+  (*reloader)->Look(now);
+  EXPECT_FALSE((*reloader)->TakeNew().has_value());
   Written(second);
-  // Not before the period is over.
-  EXPECT_FALSE((*reloader)->TakeNew(start + absl::Seconds(10.5)).has_value());
-  identity = (*reloader)->TakeNew(start + absl::Seconds(11));
+  EXPECT_FALSE((*reloader)->TakeNew().has_value()) << "nobody has looked";
+  (*reloader)->Look(now);
+  identity = (*reloader)->TakeNew();
   ASSERT_TRUE(identity.has_value());
   EXPECT_EQ(identity->cert, second.cert);
   EXPECT_EQ(identity->key, second.key);
-  EXPECT_FALSE((*reloader)->TakeNew(start + absl::Seconds(12)).has_value());
+  (*reloader)->Look(now);
+  EXPECT_FALSE((*reloader)->TakeNew().has_value());
 }
 
 TEST_F(TlsFilesTest, AChangeThatCannotBeUsedLeavesTheIdentity) {
-  const absl::Time start = absl::Now();
+  const absl::Time now = absl::Now();
   const Pem first = MakePem(), second = MakePem();
-  auto reloader = TlsReloader::Create(Written(first), start);
+  auto reloader = TlsReloader::Create(Written(first), now);
   ASSERT_TRUE(reloader.ok()) << reloader.status();
-  (*reloader)->TakeNew(start);
+  const auto look = [&] {
+    (*reloader)->Look(now);
+    return (*reloader)->TakeNew();
+  };
+  EXPECT_TRUE(look().has_value());
   Write("cert.pem", second.cert);  // the key is still the first one's
-  EXPECT_FALSE((*reloader)->TakeNew(start + absl::Seconds(2)).has_value());
+  EXPECT_FALSE(look().has_value());
   std::filesystem::remove(directory_.File("key.pem"));
-  EXPECT_FALSE((*reloader)->TakeNew(start + absl::Seconds(4)).has_value());
+  EXPECT_FALSE(look().has_value());
   Write("key.pem", second.key);
-  const auto identity = (*reloader)->TakeNew(start + absl::Seconds(6));
+  const auto identity = look();
   ASSERT_TRUE(identity.has_value());
   EXPECT_EQ(identity->cert, second.cert);
+}
+
+TEST_F(TlsFilesTest, AChainThatIsCutOffOrDamagedIsRefused) {
+  const Pem pem = MakePem();
+  const std::string next = MakePem().cert, key = Write("key.pem", pem.key);
+  const auto with = [&](const std::string& rest) {
+    return TlsFiles{Write("chain.pem", pem.cert + rest), key, ""};
+  };
+  for (const std::string& good : {next, next + next, "# ours\n" + next, pem.key, next + pem.key}) {
+    const auto identity = ReadTlsFiles(with(good), absl::Now());
+    EXPECT_TRUE(identity.ok()) << identity.status();
+  }
+  for (const size_t left : {size_t{3}, size_t{20}, size_t{28}, next.size() / 2, next.size() - 3}) {
+    ExpectError(with(next.substr(0, left)),
+                "chain.pem is cut off or damaged after its certificate 1");
+    ExpectError(with(next + next.substr(0, left)), "after its certificate 2");
+  }
+  std::string damaged = next;
+  damaged[next.size() / 2] = '!';
+  ExpectError(with(damaged), "after its certificate 1");
+  ExpectError(with(damaged + next), "after its certificate 1");
 }
 
 TEST_F(TlsFilesTest, AReloaderNeedsUsableFiles) {
