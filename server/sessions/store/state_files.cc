@@ -114,7 +114,10 @@ class DirectoryStateFiles final : public StateFiles {
   void RemoveAll() {
     const int copy = openat(directory_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR* const listing = copy < 0 ? nullptr : fdopendir(copy);
-    if (listing == nullptr) return;
+    if (listing == nullptr) {
+      if (copy >= 0) close(copy);
+      return;
+    }
     while (const dirent* entry = readdir(listing)) {
       if (IsStateName(entry->d_name)) unlinkat(directory_.get(), entry->d_name, 0);
     }
