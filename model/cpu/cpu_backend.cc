@@ -38,7 +38,6 @@ class CpuBackend final : public Backend {
         limits_(limits),
         sampling_(config_),
         team_(threads),
-        barrier_(threads),
         shared_(network_->NewActivations(kSharedRows, threads)),
         adjusted_(size_t(threads)) {
     for (int i = 0; i < threads; ++i) {
@@ -138,7 +137,6 @@ class CpuBackend final : public Backend {
   const BackendLimits limits_;
   const CpuSampling sampling_;
   ThreadTeam team_;
-  SpinBarrier barrier_;
   const std::unique_ptr<CpuActivations> shared_;
   std::vector<std::unique_ptr<CpuActivations>> solo_;  // [threads]
   std::vector<std::vector<float>> adjusted_;           // [threads][2 vocab]
@@ -211,7 +209,7 @@ void CpuBackend::RunStep(const Run& run) {
     return;
   }
   std::atomic<size_t> next{0};  // Solo pieces go to whoever is free: a disturbed core takes fewer
-  team_.Run([&](int thread) {
+  team_.Run([&](int thread, SpinBarrier& barrier) {
     if (plan_.mode == Mode::kSolo) {
       CpuActivations& own = *solo_[size_t(thread)];
       for (size_t i = next.fetch_add(1); i < plan_.pieces.size(); i = next.fetch_add(1)) {
@@ -221,9 +219,9 @@ void CpuBackend::RunStep(const Run& run) {
       return;
     }
     for (const CpuPiece& piece : plan_.pieces) {
-      network_->Pass(plan_.segments_of(piece), *shared_, thread, team_.size(), barrier_);
-      Finish(run, piece, *shared_, thread, team_.size(), thread);
-      barrier_.Wait();
+      network_->Pass(plan_.segments_of(piece), *shared_, thread, barrier.threads(), barrier);
+      Finish(run, piece, *shared_, thread, barrier.threads(), thread);
+      barrier.Wait();
     }
   });
 }

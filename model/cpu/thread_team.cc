@@ -68,43 +68,71 @@ void SpinBarrier::Wait() {
   SpinThenWait(generation_, generation);
 }
 
-ThreadTeam::ThreadTeam(int threads) {
+ThreadTeam::ThreadTeam(int threads) : barrier_(threads), choice_(threads) {
   workers_.reserve(static_cast<size_t>(threads - 1));
   for (int i = 1; i < threads; ++i) {
-    workers_.emplace_back([this, i] {
+    Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
+    worker.thread = std::thread([this, &worker, i] {
       NameThread("cpu-worker");
-      WorkerLoop(i);
+      worker.core_wait.WatchThisThread();
+      WorkerLoop(worker, i);
     });
   }
 }
 
 ThreadTeam::~ThreadTeam() {
   body_ = nullptr;
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  for (const auto& worker : workers_) Wake(*worker);
+  for (const auto& worker : workers_) worker->thread.join();
 }
 
-void ThreadTeam::Run(absl::FunctionRef<void(int)> body) {
-  if (workers_.empty()) return body(0);
+void ThreadTeam::Wake(Worker& worker) {
+  worker.runs.fetch_add(1, std::memory_order_release);
+  worker.runs.notify_one();
+}
+
+void ThreadTeam::Run(Body body) {
+  if (workers_.empty()) return body(0, barrier_);
   body_ = &body;
   finished_.store(0, std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
-  body(0);
-  const auto expected = static_cast<uint32_t>(workers_.size());
+  const int helpers = barrier_.threads() - 1;
+  for (int i = 0; i < helpers; ++i) Wake(*workers_[static_cast<size_t>(i)]);
+  body(0, barrier_);
+  const auto expected = static_cast<uint32_t>(helpers);
   for (uint32_t done = finished_.load(std::memory_order_acquire); done != expected;
        done = finished_.load(std::memory_order_acquire)) {
     SpinThenWait(finished_, done);
   }
+  ChooseSize();
 }
 
-void ThreadTeam::WorkerLoop(int index) {
-  for (uint32_t epoch = 0;;) {
-    SpinThenWait(epoch_, epoch);
-    ++epoch;  // a Run never begins before all workers have finished the one before
+void ThreadTeam::ChooseSize() {
+  const Clock::time_point now = Clock::now();
+  const int64_t window = std::chrono::nanoseconds(now - window_begin_).count();
+  if (window < TeamSize::kWindow) return;
+  window_begin_ = now;
+  if (const std::thread::id caller = std::this_thread::get_id(); caller != owner_) {
+    owner_ = caller;
+    owner_wait_.WatchThisThread();
+  }
+  int64_t longest = owner_wait_.Take();
+  for (int i = 1; i < barrier_.threads(); ++i) {
+    longest = std::max(longest, workers_[static_cast<size_t>(i - 1)]->core_wait.Take());
+  }
+  choice_.Observe(window, longest);
+  if (const int threads = choice_.threads(); threads > barrier_.threads()) {
+    // What it waited for before it joins does not count.
+    (void)workers_[static_cast<size_t>(threads - 2)]->core_wait.Take();
+  }
+  barrier_.SetThreads(choice_.threads());
+}
+
+void ThreadTeam::WorkerLoop(Worker& self, int index) {
+  for (uint32_t runs = 0;;) {
+    SpinThenWait(self.runs, runs);
+    ++runs;  // a Run never begins before all its workers have finished the one before
     if (body_ == nullptr) return;
-    (*body_)(index);
+    (*body_)(index, barrier_);
     finished_.fetch_add(1, std::memory_order_release);
     finished_.notify_all();
   }

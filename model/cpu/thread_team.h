@@ -2,15 +2,19 @@
 // ThreadTeam: a few threads that work on one step together, and the barrier between its phases.
 //
 // Waiting spins for a bounded time, then sleeps in the kernel. An unbounded spin is faster by
-// nothing on a quiet machine and 1000 times slower where another process wants the core.
+// nothing on a quiet machine and 1000 times slower where another process wants the core. A team
+// works with fewer threads while there are not enough cores for all (model/cpu/team_size.h).
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "model/cpu/team_size.h"
 
 namespace rivulet {
 
@@ -22,15 +26,18 @@ int UsableCores();
 // notify_all.
 void SpinThenWait(const std::atomic<uint32_t>& word, uint32_t old);
 
-// Reusable barrier for a fixed number of threads. One for a single thread costs nothing.
+// Reusable barrier for a number of threads. One for a single thread costs nothing.
 class SpinBarrier {
  public:
   explicit SpinBarrier(int threads) : threads_(static_cast<uint32_t>(threads)) {}
+  int threads() const { return static_cast<int>(threads_); }
+  // REQUIRES: nobody waits.
+  void SetThreads(int threads) { threads_ = static_cast<uint32_t>(threads); }
   // Returns once all threads have called it; what they wrote before is visible after.
   void Wait();
 
  private:
-  const uint32_t threads_;
+  uint32_t threads_;
   alignas(64) std::atomic<uint32_t> arrived_{0};
   alignas(64) std::atomic<uint32_t> generation_{0};
 };
@@ -44,19 +51,37 @@ class ThreadTeam {
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
+  // The most threads that a Run has.
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(0) on this thread and body(1) .. body(size() - 1) on the workers; returns when all
-  // have returned.
-  void Run(absl::FunctionRef<void(int)> body);
+  // Calls body(0, barrier) on this thread and body(1, barrier) .. body(n - 1, barrier) on workers;
+  // returns when all have returned. n is barrier.threads(), 1 .. size(): as many as found cores in
+  // the Runs before.
+  void Run(absl::FunctionRef<void(int thread, SpinBarrier& barrier)> body);
 
  private:
-  void WorkerLoop(int index);
+  using Body = absl::FunctionRef<void(int, SpinBarrier&)>;
+  using Clock = std::chrono::steady_clock;
+  struct Worker {
+    // One more for every Run that it takes part in, and for the end. A word of its own, so that a
+    // Run wakes no other worker.
+    alignas(64) std::atomic<uint32_t> runs{0};
+    CoreWait core_wait;
+    std::thread thread;
+  };
 
-  alignas(64) std::atomic<uint32_t> epoch_{0};          // one more for every Run, and for the end
-  alignas(64) std::atomic<uint32_t> finished_{0};       // workers done with the current Run
-  const absl::FunctionRef<void(int)>* body_ = nullptr;  // valid during a Run; null: end
-  std::vector<std::thread> workers_;
+  void WorkerLoop(Worker& self, int index);
+  void Wake(Worker& worker);
+  void ChooseSize();
+
+  alignas(64) std::atomic<uint32_t> finished_{0};  // workers done with the current Run
+  const Body* body_ = nullptr;                     // valid during a Run; null: end
+  SpinBarrier barrier_;
+  TeamSize choice_;
+  Clock::time_point window_begin_ = Clock::now();
+  std::thread::id owner_;  // whom owner_wait_ watches
+  CoreWait owner_wait_;
+  std::vector<std::unique_ptr<Worker>> workers_;
 };
 
 }  // namespace rivulet

@@ -146,9 +146,8 @@ void BM_MatrixProducts(benchmark::State& state, Subjects* subjects, const std::s
   const Products& products = subjects->products(name, precision);
   std::vector<float> x(size_t(rows) * products.widest, 0.5f), y(size_t(rows) * products.widest);
   ThreadTeam team(threads);
-  SpinBarrier barrier(threads);
   for (auto _ : state) {
-    team.Run([&](int thread) {
+    team.Run([&](int thread, SpinBarrier& barrier) {
       for (const CpuMatrix* m : products.matrices) {
         kernels::GemmArgs args;
         args.w = m->packed;
@@ -159,8 +158,8 @@ void BM_MatrixProducts(benchmark::State& state, Subjects* subjects, const std::s
         args.ldx = m->packed.k;
         args.ldy = kernels::PaddedColumns(m->packed.n);
         const int panels = kernels::NumPanels(m->packed.n);
-        args.panel_begin = panels * thread / threads;
-        args.panel_end = panels * (thread + 1) / threads;
+        args.panel_begin = panels * thread / barrier.threads();
+        args.panel_end = panels * (thread + 1) / barrier.threads();
         kernels::GemmCpu(args);
         barrier.Wait();
       }
@@ -175,17 +174,17 @@ void BM_MatrixProducts(benchmark::State& state, Subjects* subjects, const std::s
 template <class Use>
 void TouchMemory(benchmark::State& state, int passes, const Use& use) {
   constexpr size_t kWords = size_t{1} << 27;
-  const size_t threads = size_t(state.range(0)), part = kWords / threads / 8 * 8;
   std::vector<uint64_t> memory(kWords, 1);
-  ThreadTeam team{int(threads)};
+  ThreadTeam team{int(state.range(0))};
   for (auto _ : state) {
-    team.Run([&](int thread) {
+    team.Run([&](int thread, SpinBarrier& barrier) {
+      const size_t part = kWords / size_t(barrier.threads()) / 8 * 8;
       use(std::span(memory).subspan(size_t(thread) * part, part), size_t(thread));
     });
     benchmark::DoNotOptimize(memory.data());
     benchmark::ClobberMemory();
   }
-  const double bytes = double(threads * part * sizeof(uint64_t)) * double(state.iterations());
+  const double bytes = double(kWords * sizeof(uint64_t)) * double(state.iterations());
   state.counters["GB/s"] = benchmark::Counter(passes * bytes / 1e9, benchmark::Counter::kIsRate);
 }
 
