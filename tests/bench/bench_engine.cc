@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,10 +24,13 @@ class EndlessSession : public ReplyListener {
  public:
   EndlessSession(Engine* engine, uint64_t seed, std::atomic<int64_t>* tokens)
       : engine_(engine), seed_(seed), tokens_(tokens) {
+    const std::lock_guard<std::mutex> lock(mutex_);
     Start();
   }
   // Ends after the reply that is running; wait for it by destroying the engine.
   void OnReady() override {
+    // The reply may be ready before Start has its ticket.
+    const std::lock_guard<std::mutex> lock(mutex_);
     int64_t taken = 0;
     for (const ReplyDelta& delta : ticket_.reply->Take()) taken += int64_t(delta.tokens.size());
     tokens_->fetch_add(taken);
@@ -44,6 +48,7 @@ class EndlessSession : public ReplyListener {
   Engine* engine_;
   uint64_t seed_;
   std::atomic<int64_t>* tokens_;
+  std::mutex mutex_;
   Engine::Ticket ticket_;
 };
 
