@@ -72,6 +72,7 @@ def seconds(text: str) -> int:
 
 def settings(arguments: list[str]) -> dict:
     """What rivulet-server makes of them. Errors: AssertionError with what it says about a bad one."""
+    arguments = [interpolated(argument) for argument in arguments]
     command = [BIN_DIR / "rivulet-server", "--config", DEPLOY / "image/server.json", *arguments, "--print-config"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -361,6 +362,11 @@ class ComposeTest(unittest.TestCase):
             self.assertEqual(replica["stop_signal"], dockerfile("STOPSIGNAL"))
             self.assertGreaterEqual(seconds(replica["stop_grace_period"]), end + MARGIN)
             self.assertGreaterEqual(hard_stop, server["drain-seconds"])
+
+    def test_the_replicas_share_the_cores(self):
+        for name, replica in self.replicas().items():
+            self.assertEqual(settings(replica["command"])["threads"], 1, name)  # two replicas: right from 2 cores on
+            self.assertIn("${RIVULET_THREADS:-1}", replica["command"], name)
 
     def test_containers_have_no_rights(self):
         for name, service in COMPOSE["services"].items():
