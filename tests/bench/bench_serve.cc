@@ -5,10 +5,13 @@
 // lone call (median, worst, over --lone calls, first, on the idle server) and the server's memory.
 // Beside it the engine's own rate on as many threads: bench_engine.
 //
-//   bench_serve [--streams 64] [--seconds 5] [--threads 1] [--lone 20] [--pin] [--server FLAG]...
-// --pin: the server's engine has one core and everything else the other (two cores: the client is
-// bound to the last). --server: a flag that the server gets too, such as
-// --server=--metrics-listen=127.0.0.1:0; pairs.py compares with and without.
+//   bench_serve [--streams 64] [--seconds 5] [--threads 1] [--servers 1] [--lone 20] [--pin]
+//               [--server FLAG]...
+// --threads 0: the server's default, a thread for each core. --servers: so many servers on the same
+// cores, each with its own `streams`; rates are sums over all, the rest is of the first. --pin: the
+// server's engine has one core and everything else the other (two cores: the client is bound to the
+// last). --server: a flag that the servers get too, such as --server=--metrics-listen=127.0.0.1:0;
+// pairs.py compares with and without.
 #include <grpcpp/grpcpp.h>
 #include <sched.h>
 
@@ -33,7 +36,7 @@ using Clock = std::chrono::steady_clock;
 using v1::InferenceService;
 
 struct Options {
-  int streams = 64, threads = 1, lone = 20;
+  int streams = 64, threads = 1, servers = 1, lone = 20;
   double seconds = 5;
   bool pin = false;
   std::string weights = "auto";
@@ -120,6 +123,7 @@ int Main(int argc, char** argv) {
   app.add_option("--streams", options.streams);
   app.add_option("--seconds", options.seconds);
   app.add_option("--threads", options.threads);
+  app.add_option("--servers", options.servers)->check(CLI::Range(1, 64));
   app.add_option("--lone", options.lone);
   app.add_option("--weights", options.weights);
   app.add_flag("--pin", options.pin);
@@ -130,17 +134,27 @@ int Main(int argc, char** argv) {
                                     "--threads", std::to_string(options.threads),
                                     "--weights", options.weights};
   flags.insert(flags.end(), options.server.begin(), options.server.end());
-  ServerProcess server(flags);
+  std::vector<std::unique_ptr<ServerProcess>> servers;
+  for (int i = 0; i < options.servers; ++i) {
+    servers.push_back(std::make_unique<ServerProcess>(flags));
+  }
   if (options.pin) PinToLastCore();
-  auto stub = InferenceService::NewStub(
-      grpc::CreateChannel(server.target(), grpc::InsecureChannelCredentials()));
-  FirstTokenTimes(stub.get(), 3);  // connects
-  const std::vector<double> first = FirstTokenTimes(stub.get(), options.lone);
-  const int64_t idle_mib = server.MemoryKib() / 1024;
+  std::vector<std::unique_ptr<InferenceService::Stub>> stubs;
+  for (const auto& server : servers) {
+    stubs.push_back(InferenceService::NewStub(
+        grpc::CreateChannel(server->target(), grpc::InsecureChannelCredentials())));
+    FirstTokenTimes(stubs.back().get(), 3);  // connects
+  }
+  const std::vector<double> first = FirstTokenTimes(stubs[0].get(), options.lone);
+  const int64_t idle_mib = servers[0]->MemoryKib() / 1024;
 
   Counters counters;
-  counters.open = options.streams;
-  for (int i = 0; i < options.streams; ++i) Stream::Begin(stub.get(), uint64_t(i) << 32, &counters);
+  counters.open = options.streams * options.servers;
+  for (const auto& stub : stubs) {
+    for (int i = 0; i < options.streams; ++i) {
+      Stream::Begin(stub.get(), uint64_t(i) << 32, &counters);
+    }
+  }
   std::this_thread::sleep_for(std::chrono::seconds(1));
   const int64_t tokens = counters.tokens, messages = counters.messages;
   const auto begin = Clock::now();
@@ -148,15 +162,16 @@ int Main(int argc, char** argv) {
   const double elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
   const double token_rate = double(counters.tokens - tokens) / elapsed;
   const double message_rate = double(counters.messages - messages) / elapsed;
-  const int64_t busy_mib = server.MemoryKib() / 1024;
+  const int64_t busy_mib = servers[0]->MemoryKib() / 1024;
   counters.stop = true;
   while (counters.open > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   std::printf(
-      "{\"streams\":%d,\"threads\":%d,\"tokens_per_second\":%.0f,\"messages_per_second\":%.0f,"
+      "{\"servers\":%d,\"streams\":%d,\"threads\":%d,\"tokens_per_second\":%.0f,\"messages_per_"
+      "second\":%.0f,"
       "\"errors\":%lld,"
       "\"first_token_ms_median\":%.2f,\"first_token_ms_worst\":%.2f,\"idle_mib\":%lld,\"busy_mib\":"
       "%lld}\n",
-      options.streams, options.threads, token_rate, message_rate,
+      options.servers, options.streams, options.threads, token_rate, message_rate,
       static_cast<long long>(counters.errors), first.empty() ? -1 : first[first.size() / 2],
       first.empty() ? -1 : first.back(), static_cast<long long>(idle_mib),
       static_cast<long long>(busy_mib));
