@@ -21,8 +21,8 @@ int64_t NanosecondsQueued(int file) {
   return std::strtoll(end, nullptr, 10);
 }
 
-// A thread beside an equal neighbour has no core for half of the time (measured: 0.51 of windows of
-// two such teams), one on a quiet machine for less than a tenth.
+// A thread beside an equal neighbour has no core for half of the time; the longest wait of a team
+// that is alone was a fifth in the worst tenth of windows (deploy/BENCHMARKS.md).
 bool Crowded(int64_t window, int64_t longest_wait) { return 5 * longest_wait > 2 * window; }
 
 }  // namespace

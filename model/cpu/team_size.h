@@ -2,10 +2,10 @@
 // TeamSize: how many threads of a team work on a step while other processes want the cores too.
 //
 // The threads of a step wait for each other after each phase, so one that has no core holds up all
-// of them until the scheduler runs it. Two teams of as many threads as there are cores make a third
-// of what one of them makes alone; with half the threads each they make more than it. The kernel
-// tells how long a thread was ready to run and had no core. A team in which that is a large share
-// of the time gives up a thread, and tries later whether there is a core for it again.
+// of them until the scheduler runs it. Two teams, each with a thread for each core, together make a
+// third to a half of what one makes alone; with half the threads each they make more than it. The
+// kernel tells how long a thread was ready to run and had no core. A team in which that is a large
+// share of the time gives up a thread, and tries later whether there is a core for it again.
 #pragma once
 
 #include <cstdint>
