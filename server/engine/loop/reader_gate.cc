@@ -22,6 +22,7 @@ std::vector<Request*> ReaderGate::Resume(std::span<Request* const> read) {
     turns_.erase(turn);
   }
   std::vector<Request*> in_turn;
+  in_turn.reserve(waiting.size());
   for (const auto& [turn, request] : waiting) in_turn.push_back(request);
   return in_turn;
 }

@@ -119,7 +119,7 @@ class Admission {
     int slots = 0;                // that its next request needs; 0: none fits its key
     bool again = false;           // that request was preempted
     int away = 0;  // slots of the preempted request that may go where that one may not; 0: none
-    auto operator<=>(const Bid&) const = default;
+    auto operator<=>(const Bid&) const = default;  // NOLINT(modernize-use-nullptr): no pointer here
   };
   struct Tenant {
     uint64_t key = 0;

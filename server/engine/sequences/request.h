@@ -93,7 +93,7 @@ class Request : public Outlet {
   virtual bool reader_slow() { return false; }
   // `wake` is called, on any thread, when a slow reader has taken what waited (Reply::SetWake).
   // Before anything arrives at its reply.
-  virtual void SetWake(std::function<void()> /*wake*/) {}
+  virtual void SetWake(std::function<void()>) {}  // NOLINT(performance-unnecessary-value-param)
   // Adds to an error that ends it where a client can go on.
   virtual void DescribeProgress(ErrorDetail* /*detail*/) const {}
 };
