@@ -41,10 +41,10 @@ namespace rivulet {
 namespace {
 
 constexpr absl::Duration kHealthPeriod = absl::Milliseconds(500);
-// What the last messages of a drained server may take to leave, and after them the answers to small
-// calls. Idle connections are cut then: their clients may never look at the server's farewell.
+// What the last messages of a drained server may take to reach its clients, and then these to read
+// them and to end their connections. Those of clients that do not look are cut then.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
-constexpr absl::Duration kFarewellTime = absl::Milliseconds(100);
+constexpr absl::Duration kFarewellTime = absl::Seconds(2);
 // What a collector may take for the spans that are left.
 constexpr absl::Duration kLastSpansTime = absl::Seconds(2);
 

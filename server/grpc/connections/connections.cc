@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -21,21 +22,25 @@ namespace {
 constexpr absl::Duration kCutOffFor = absl::Seconds(1);
 constexpr size_t kDiscardBytes = 1 << 30;  // at a time; nothing is copied
 
-// "ipv4:1.2.3.4:56" -> "ipv4:1.2.3.4".
-std::string AddressOf(absl::string_view peer) {
-  return std::string(peer.substr(0, peer.rfind(':')));
-}
-
 // "ipv6:%5B::1%5D:56" -> "ipv6:[::1]:56".
 std::string Decoded(absl::string_view peer) {
   return absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
 }
 
-// Bytes that were sent on `fd` and that the other end has not acknowledged; 0 for a socket that
-// ended.
-int UndeliveredBytes(int fd) {
+// Whether the other end has acknowledged all that was sent on `fd`, or the connection has ended.
+bool IsDelivered(int fd) {
   int bytes = 0;
-  return ioctl(fd, SIOCOUTQ, &bytes) == 0 ? bytes : 0;
+  return ioctl(fd, SIOCOUTQ, &bytes) != 0 || bytes == 0;
+}
+
+// Whether the other end has ended its side. gRPC may have shut the socket for both, so poll does
+// not tell.
+bool HasEnded(int fd) {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return true;
+  return info.tcpi_state != TCP_ESTABLISHED && info.tcpi_state != TCP_FIN_WAIT1 &&
+         info.tcpi_state != TCP_FIN_WAIT2;
 }
 
 }  // namespace
@@ -59,6 +64,10 @@ std::string PeerName(const sockaddr_storage& peer) {
   inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
   const std::string scope = v6.sin6_scope_id == 0 ? "" : absl::StrCat("%", v6.sin6_scope_id);
   return absl::StrCat("ipv6:[", text, scope, "]:", port);
+}
+
+std::string AddressOf(absl::string_view peer) {
+  return std::string(peer.substr(0, peer.rfind(':')));
 }
 
 Connections::~Connections() {
@@ -130,7 +139,7 @@ bool Connections::CloseConnection(absl::string_view peer) {
   return found;
 }
 
-bool Connections::AwaitDelivered(absl::Time deadline) const {
+bool Connections::AwaitAll(absl::Time deadline, bool (*is_done)(int fd)) const {
   constexpr absl::Duration kPause = absl::Milliseconds(1);
   std::vector<int> waiting;
   {
@@ -140,8 +149,8 @@ bool Connections::AwaitDelivered(absl::Time deadline) const {
   while (true) {
     {
       absl::MutexLock lock(&mutex_);  // for as long as a descriptor is in open_, it is not reused
-      std::erase_if(waiting, [this](int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return !open_.contains(fd) || UndeliveredBytes(fd) == 0;
+      std::erase_if(waiting, [this, is_done](int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return !open_.contains(fd) || is_done(fd);
       });
     }
     if (waiting.empty()) return true;
@@ -149,6 +158,12 @@ bool Connections::AwaitDelivered(absl::Time deadline) const {
     absl::SleepFor(kPause);
   }
 }
+
+bool Connections::AwaitDelivered(absl::Time deadline) const {
+  return AwaitAll(deadline, &IsDelivered);
+}
+
+bool Connections::AwaitEnded(absl::Time deadline) const { return AwaitAll(deadline, &HasEnded); }
 
 void Connections::EndAll() {
   absl::MutexLock lock(&mutex_);

@@ -19,6 +19,8 @@ namespace rivulet {
 // Who is at the other end: "ipv4:1.2.3.4:56" or "ipv6:[::1]:56", as ServerContext::peer() has it
 // but for its percent-encoding. An IPv4 address within an IPv6 one is told as IPv4.
 std::string PeerName(const sockaddr_storage& peer);
+// Of a peer: "ipv4:1.2.3.4:56" -> "ipv4:1.2.3.4".
+std::string AddressOf(absl::string_view peer);
 
 struct ConnectionLimits {
   int max_open = 0;         // 0: no limit
@@ -75,6 +77,12 @@ class Connections {
   // what is on its way out.
   void EndAll();
 
+  // After EndAll: waits until every client has ended its side, too. A process that closes a socket
+  // earlier answers what its client still sends, for example a window update, with a reset. The
+  // client's next write then fails, and gRPC's clients drop what they have not read by then. False
+  // if some have not at `deadline`.
+  bool AwaitEnded(absl::Time deadline) const;
+
   // No more may be open.
   bool full() const;
   ConnectionCounts counts() const;
@@ -85,6 +93,8 @@ class Connections {
     bool closing = false;  // CloseConnection has shut it
   };
 
+  // Waits until `is_done` holds for the descriptor of every connection; false if not by `deadline`.
+  bool AwaitAll(absl::Time deadline, bool (*is_done)(int fd)) const;
   bool full_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;

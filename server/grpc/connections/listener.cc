@@ -148,6 +148,7 @@ void Listener::Shutdown(absl::Time deadline) {
     // First, as gRPC 1.51 answers what crosses its Shutdown with CANCELLED, which no client
     // retries.
     connections_->EndAll();
+    connections_->AwaitEnded(deadline);
   }
   server_->Shutdown(absl::ToChronoTime(deadline));
   server_->Wait();

@@ -54,8 +54,9 @@ class Listener {
   // That was bound; 0 without a socket.
   int port() const { return acceptor_ == nullptr ? 0 : acceptor_->port(); }
 
-  // Takes no more connections and ends those that are open: what has not been sent is lost. Calls
-  // of channels within the process have until `deadline`, then they are cancelled; waits for all.
+  // Takes no more connections and ends those that are open, after what was sent on them. Clients
+  // have until `deadline` to read it and to end their side; then it is lost. Calls of channels
+  // within the process have until `deadline`, then they are cancelled; waits for all.
   void Shutdown(absl::Time deadline);
 
  private:

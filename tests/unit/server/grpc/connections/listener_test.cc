@@ -11,9 +11,11 @@
 #include <unistd.h>
 
 #include <thread>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "tests/support/raw_rpc.h"
 
@@ -32,9 +34,12 @@ class RawClient {
     there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&there), sizeof(there)), 0);
   }
-  ~RawClient() { close(fd_); }
+  ~RawClient() { Close(); }
   RawClient(const RawClient&) = delete;
 
+  void Close() {
+    if (fd_ >= 0) close(std::exchange(fd_, -1));
+  }
   // Preface, SETTINGS, and the acknowledgement of the server's.
   void Begin() {
     Send(
@@ -62,6 +67,17 @@ class RawClient {
 
   int pings() const { return pings_; }
 
+  // Waits until the server has ended its side, without reading what came before that.
+  void AwaitServersEnd() {
+    pollfd entry{fd_, POLLRDHUP, 0};
+    ASSERT_EQ(poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(kPatience))), 1);
+  }
+  // Whether the connection takes a window update; it does not once a reset has come.
+  bool SendsWindowUpdate() {
+    const absl::string_view frame("\0\0\4\x08\0\0\0\0\0\0\0\0\1", 13);
+    return send(fd_, frame.data(), frame.size(), MSG_NOSIGNAL) == 13;
+  }
+
  private:
   // Takes a whole frame out of what was received.
   bool ReadFrame(bool answer) {
@@ -82,7 +98,7 @@ class RawClient {
   }
   void Send(absl::string_view bytes) { (void)!send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
 
-  const int fd_;
+  int fd_;
   std::string received_;
   int pings_ = 0;
 };
@@ -195,6 +211,27 @@ TEST_F(ListenerTest, AShutdownSaysFarewellAndFreesThePort) {
   auto again = ListenOn({"127.0.0.1", before}, absl::Seconds(10));
   EXPECT_TRUE(again.ok()) << again.status();
   if (again.ok()) close(again->sockets[0].fd);
+}
+
+// gRPC's clients update the window as they read, and give up where that fails.
+TEST_F(ListenerTest, AShutdownWaitsForAClientThatReadsLate) {
+  Start();
+  RawClient client(port());
+  client.Begin();
+  while (connections_.counts().open != 1) absl::SleepFor(absl::Milliseconds(1));
+  absl::Notification over;
+  std::thread shutdown([&] {
+    listener_->Shutdown(absl::Now() + kPatience);
+    over.Notify();
+  });
+  client.AwaitServersEnd();
+  EXPECT_FALSE(over.WaitForNotificationWithTimeout(absl::Milliseconds(300)));
+  EXPECT_TRUE(client.SendsWindowUpdate());
+  absl::SleepFor(absl::Milliseconds(100));  // for the reset that must not come
+  EXPECT_TRUE(client.SendsWindowUpdate());
+  EXPECT_TRUE(client.EndsBy(absl::Now() + kPatience, false));
+  client.Close();
+  shutdown.join();
 }
 
 }  // namespace
