@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/connections/call_watch.h"
 
-#include <grpc/grpc.h>
-#include <grpc/support/alloc.h>
 #include <time.h>
 
 #include <algorithm>
 #include <atomic>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "server/log.h"
 
 namespace rivulet {
 namespace {
 
-constexpr int kLeastStreams = 1000;
-constexpr int kManyConnections = 4;  // as many calls as these may have are a reason to look
 // A look costs some 30 us a connection. It is taken at once when there are many calls and this
 // often otherwise, for calls of gRPC's own services, which are not counted here.
-constexpr absl::Duration kLookEvery = absl::Milliseconds(250);
+constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
 constexpr absl::Duration kLookAgainAfter = absl::Milliseconds(20);
 constexpr int kIdleShare = 50;  // of the time, looks take at most one part in so many
 constexpr int kBusyShare = 10;  // ... while there are many calls
@@ -35,71 +29,7 @@ absl::Duration ThreadTime() {
   return absl::DurationFromTimespec(time);
 }
 
-using Json = nlohmann::json;
-
-Json Parsed(char* text) {
-  if (text == nullptr) return Json();  // ended meanwhile
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  gpr_free(text);
-  return json;
-}
-
-// Members of channelz's messages (grpc/channelz/v1): numbers of 64 bits are strings, 0 is absent.
-int64_t Number(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  int64_t number = 0;
-  if (found == object.end() || !found->is_string()) return 0;
-  return absl::SimpleAtoi(found->get_ref<const std::string&>(), &number) ? number : 0;
-}
-
-const Json& MemberOf(const Json& object, const char* name) {
-  static const Json nothing = Json::object();
-  const auto found = object.find(name);
-  return found == object.end() ? nothing : *found;
-}
-
-// Calls visit(element) for each element of a list that comes in pages; `list(start)` is the page
-// that begins with the id `start`, `ref` where an element has its id.
-template <typename List, typename Visit>
-void ForEach(const List& list, const char* elements, const char* ref, const char* id,
-             const Visit& visit) {
-  for (int64_t start = 0;;) {
-    const Json page = Parsed(list(start));
-    const Json& found = MemberOf(page, elements);
-    for (const Json& element : found) {
-      const int64_t number = Number(*ref == '\0' ? element : MemberOf(element, ref), id);
-      visit(number);
-      start = number + 1;
-    }
-    const Json& end = MemberOf(page, "end");
-    if (found.empty() || (end.is_boolean() && end.get<bool>())) return;
-  }
-}
-
 }  // namespace
-
-std::vector<ConnectionCalls> CallsByConnection() {
-  std::vector<ConnectionCalls> connections;
-  const auto add_socket = [&connections](int64_t id) {
-    const Json answer = Parsed(grpc_channelz_get_socket(id));
-    const Json& socket = MemberOf(answer, "socket");
-    const Json& data = MemberOf(socket, "data");
-    const Json& name = MemberOf(MemberOf(socket, "ref"), "name");  // "chttp2 ipv4:1.2.3.4:56"
-    if (!name.is_string()) return;
-    const auto& text = name.get_ref<const std::string&>();
-    connections.push_back({text.substr(text.find(' ') + 1), Number(data, "streamsStarted") -
-                                                                Number(data, "streamsSucceeded") -
-                                                                Number(data, "streamsFailed")});
-  };
-  ForEach(
-      [](int64_t start) { return grpc_channelz_get_servers(start); }, "server", "ref", "serverId",
-      [&add_socket](int64_t server) {
-        ForEach(
-            [server](int64_t start) { return grpc_channelz_get_server_sockets(server, start, 0); },
-            "socketRef", "", "socketId", add_socket);
-      });
-  return connections;
-}
 
 struct CallWatch::State {
   explicit State(int64_t many_calls) : many(many_calls) {}
@@ -145,10 +75,10 @@ class CallCounter final : public grpc::ContextAllocator {
 }  // namespace
 
 CallWatch::CallWatch(int max_streams, Close close, List list)
-    : max_streams_(std::max(max_streams, kLeastStreams)),
+    : rates_(max_streams),
       list_(std::move(list)),
       close_(std::move(close)),
-      state_(std::make_shared<State>(kManyConnections * max_streams_)),
+      state_(std::make_shared<State>(rates_.many())),
       thread_([this] { Run(); }) {}
 
 CallWatch::~CallWatch() {
@@ -182,16 +112,14 @@ void CallWatch::Run() {
 }
 
 void CallWatch::Look() {
-  const std::vector<ConnectionCalls> connections = list_();
-  int64_t calls = 0;
-  for (const ConnectionCalls& connection : connections) calls += connection.calls;
-  if (calls <= state_->many) return;
-  for (const ConnectionCalls& connection : connections) {
-    if (connection.calls <= 2 * max_streams_ || !close_(connection.peer)) continue;
+  for (const ConnectionCalls& offender : rates_.Offenders(list_(), absl::Now())) {
+    if (!close_(offender.peer)) continue;
     LogLimited(LogLevel::kWarning, "connections_closed",
                {{"reason", std::string("calls reset")},
-                {"peer", connection.peer},
-                {"calls", connection.calls}});
+                {"peer", offender.peer},
+                {"calls", offender.unfinished()},
+                {"started", offender.started},
+                {"succeeded", offender.succeeded}});
   }
 }
 

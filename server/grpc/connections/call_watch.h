@@ -1,34 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// CallWatch: closes connections whose clients reset calls faster than they can be ended.
-//
-// A call that its client resets leaves its connection's streams at once, so --max-streams does not
-// bound how many there are; but it holds its memory (about 20 KB in gRPC 1.51) until it has been
-// handled like any other. A client that begins and resets calls without a pause (CVE-2023-44487)
-// takes all memory, and all threads of gRPC. What it cannot hide is how many of its calls are
-// there: more than its connection may have streams.
+// CallWatch: looks at how the calls of connections end, and closes connections that reset calls too
+// fast (reset_rates.h).
 #pragma once
 
 #include <grpcpp/server_context.h>
 
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "server/grpc/connections/connection_calls.h"
+#include "server/grpc/connections/reset_rates.h"
 
 namespace rivulet {
-
-// A connection of this process's gRPC servers.
-struct ConnectionCalls {
-  std::string peer;   // "ipv4:1.2.3.4:56", as ServerContext::peer() has it
-  int64_t calls = 0;  // that have begun and not been destroyed, reset ones included
-};
-
-// All of them. What gRPC's channelz counts.
-std::vector<ConnectionCalls> CallsByConnection();
 
 // Thread: any, but the destructor once.
 class CallWatch {
@@ -38,9 +24,7 @@ class CallWatch {
   using Close = std::function<bool(absl::string_view peer)>;
   using List = std::function<std::vector<ConnectionCalls>()>;
 
-  // While there are more calls than four connections may have streams, closes every connection that
-  // has more than twice as many as it may. `max_streams` is of one connection; less than 1000 count
-  // as 1000, so that a client that cancels all it has and begins anew is none of them.
+  // Closes the offenders of ResetRates. `max_streams` is of one connection.
   CallWatch(int max_streams, Close close, List list = CallsByConnection);
   ~CallWatch();
   CallWatch(const CallWatch&) = delete;
@@ -56,7 +40,7 @@ class CallWatch {
   void Run();
   void Look();
 
-  const int64_t max_streams_;
+  ResetRates rates_;  // of the thread
   const List list_;
   const Close close_;
   const std::shared_ptr<State> state_;

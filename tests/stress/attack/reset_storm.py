@@ -23,6 +23,7 @@ METHODS = {
     "unknown": ("/no.such.Service/Method", False),
 }
 BATCH = 500  # calls that one send carries
+PATIENCE = 30  # seconds of an honest call: more than the longest should take
 STREAMS = 1 << 29  # of one connection: what its ids have room for
 
 
@@ -173,10 +174,10 @@ def main() -> None:
         before = server.rss_mib()
         with Storm(attack, parsed.connections) as running:
             with balancer.grpc.insecure_channel(f"{address[0]}:{address[1]}") as channel:
-                honest = honest_calls(channel, 5, peak_while(running, server, parsed.ceiling_mib))
+                honest = honest_calls(channel, PATIENCE, peak_while(running, server, parsed.ceiling_mib))
         with balancer.grpc.insecure_channel(f"{address[0]}:{address[1]}") as channel:
             end = time.monotonic() + 3
-            after = honest_calls(channel, 5, lambda: time.monotonic() > end)
+            after = honest_calls(channel, PATIENCE, lambda: time.monotonic() > end)
         victim.report(
             attack=pathlib.Path(__file__).stem,
             method=parsed.method,
