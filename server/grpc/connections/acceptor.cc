@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "model/base/error.h"
 #include "model/base/thread.h"
 #include "server/log.h"
 
@@ -103,6 +104,7 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Create(ListeningSockets list
   const int error = errno;
   std::unique_ptr<Acceptor> acceptor(new Acceptor(std::move(listening), connections, epoll, stop));
   if (epoll < 0 || stop < 0) return SystemError("epoll_create1, eventfd", error);
+  RIVULET_RETURN_IF_ERROR(acceptor->Watch(stop, EPOLLIN));
   return acceptor;
 }
 
@@ -122,7 +124,6 @@ Acceptor::~Acceptor() {
 void Acceptor::Start(Take take, Take take_self) {
   take_ = std::move(take);
   take_self_ = std::move(take_self);
-  Watch(stop_, EPOLLIN);
   Resume();
   thread_ = std::thread([this] { Run(); });
 }
@@ -136,11 +137,12 @@ void Acceptor::Stop() {
   for (const ListeningSocket& socket : listening_.sockets) close(socket.fd);
 }
 
-void Acceptor::Watch(int fd, uint32_t events) {
+absl::Status Acceptor::Watch(int fd, uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
+  return SystemError("epoll_ctl", errno);
 }
 
 void Acceptor::Run() {
@@ -210,7 +212,11 @@ void Acceptor::Admit(int fd, const sockaddr_storage& peer) {
   connections_->Add(second, peer);
   // Its end alone: gRPC shuts a socket before it closes it, and what the peer ends is ended for
   // both then. Edge-triggered, as an error that is not the end would be told for ever.
-  Watch(second, EPOLLET);
+  if (const absl::Status watched = Watch(second, EPOLLET); !watched.ok()) {
+    connections_->Remove(second);  // its place would never be free again
+    connections_->CountRefused();
+    return Refuse(fd, watched.message());
+  }
   take_(fd);
 }
 
@@ -230,7 +236,7 @@ void Acceptor::Refuse(int fd, absl::string_view reason) {
               {"refused_total", counts.refused}});
 }
 
-void Acceptor::Pause(const char* why) {
+void Acceptor::Pause(absl::string_view why) {
   // A socket that is watched and not accepted from would keep this thread running.
   for (const ListeningSocket& socket : listening_.sockets) {
     epoll_ctl(epoll_, EPOLL_CTL_DEL, socket.fd, nullptr);
@@ -240,7 +246,10 @@ void Acceptor::Pause(const char* why) {
 }
 
 void Acceptor::Resume() {
-  for (const ListeningSocket& socket : listening_.sockets) Watch(socket.fd, EPOLLIN);
+  for (const ListeningSocket& socket : listening_.sockets) {
+    const absl::Status watched = Watch(socket.fd, EPOLLIN);
+    if (!watched.ok()) return Pause(watched.message());
+  }
   paused_ = false;
 }
 

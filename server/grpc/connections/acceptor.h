@@ -57,12 +57,13 @@ class Acceptor {
  private:
   Acceptor(ListeningSockets listening, Connections* connections, int epoll, int stop);
   void Run();
-  void Watch(int fd, uint32_t events);
+  // Errors: those of epoll_ctl.
+  absl::Status Watch(int fd, uint32_t events);
   void AcceptFrom(int listening);
   void Admit(int fd, const sockaddr_storage& peer);
   bool IsSelf(const sockaddr_storage& peer);
   void Refuse(int fd, absl::string_view reason);
-  void Pause(const char* why);
+  void Pause(absl::string_view why);
   void Resume();
 
   const ListeningSockets listening_;

@@ -8,6 +8,7 @@
 #include <openssl/x509.h>
 
 #include <ctime>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -93,9 +94,10 @@ absl::StatusOr<Owned<EVP_PKEY>> PrivateKey(const PemFile& file, const std::strin
   return key;
 }
 
-absl::Time ToTime(const ASN1_TIME* time) {
+// Nothing where a certificate holds something else than a time.
+std::optional<absl::Time> ToTime(const ASN1_TIME* time) {
   std::tm broken_down{};
-  ASN1_TIME_to_tm(time, &broken_down);
+  if (ASN1_TIME_to_tm(time, &broken_down) != 1) return std::nullopt;
   return absl::FromTM(broken_down, absl::UTCTimeZone());
 }
 
@@ -124,12 +126,13 @@ absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now) 
     ERR_clear_error();
     return key.Error(absl::StrCat("is not the key of the certificate in ", files.cert));
   }
-  identity.expires = ToTime(X509_get0_notAfter(certificate.get()));
-  if (now >= identity.expires) {
-    return cert.Error(absl::StrCat("expired on ", Written(identity.expires)));
-  }
-  const absl::Time begins = ToTime(X509_get0_notBefore(certificate.get()));
-  if (now < begins) return cert.Error(absl::StrCat("is not valid before ", Written(begins)));
+  const std::optional<absl::Time> begins = ToTime(X509_get0_notBefore(certificate.get()));
+  const std::optional<absl::Time> ends = ToTime(X509_get0_notAfter(certificate.get()));
+  ERR_clear_error();
+  if (!begins || !ends) return cert.Error("does not say in readable form when it is valid");
+  if (now >= *ends) return cert.Error(absl::StrCat("expired on ", Written(*ends)));
+  if (now < *begins) return cert.Error(absl::StrCat("is not valid before ", Written(*begins)));
+  identity.expires = *ends;
   if (!files.client_ca.empty()) {
     RIVULET_ASSIGN_OR_RETURN(identity.client_ca, ReadAuthorities("tls-client-ca", files.client_ca));
   }

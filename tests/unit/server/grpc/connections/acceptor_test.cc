@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "server/log.h"
 
 namespace rivulet {
 namespace {
@@ -341,6 +342,20 @@ TEST_F(AcceptorTest, WhatIsStoppedAcceptsNothingAndItsConnectionsGoOn) {
   EXPECT_TRUE(again.ok()) << again.status();
   if (again.ok()) close(again->sockets[0].fd);
   EXPECT_TRUE(client.Open());
+}
+
+TEST_F(AcceptorTest, WhatCannotBeWatchedIsLogged) {
+  ::testing::internal::CaptureStderr();
+  SetLogMode(LogMode::kOn);
+  ListeningSockets sockets;
+  sockets.sockets.push_back({open("/dev/null", O_RDONLY | O_CLOEXEC), {}});  // epoll takes no file
+  auto acceptor = Acceptor::Create(std::move(sockets), &connections_);
+  ASSERT_TRUE(acceptor.ok()) << acceptor.status();
+  (*acceptor)->Start([](int) {}, [](int) {});
+  acceptor->reset();
+  SetLogMode(LogMode::kOff);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::HasSubstr("\"event\":\"accept_failed\",\"reason\":\"epoll_ctl: "));
 }
 
 TEST(ListenOnTest, APortIsOneServersAlone) {

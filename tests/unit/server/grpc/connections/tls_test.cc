@@ -37,13 +37,15 @@ struct Pem {
   std::string cert, key, locked_key;  // the last with a passphrase
 };
 
-// A certificate that signs itself, valid from `begins` to `ends` seconds after now.
-Pem MakePem(int64_t begins = -60, int64_t ends = 3600) {
+// A certificate that signs itself, valid from `begins` to `ends` seconds after now; or to whatever
+// time `end` says.
+Pem MakePem(int64_t begins = -60, int64_t ends = 3600, const char* end = nullptr) {
   EVP_PKEY* const key = EVP_EC_gen("P-256");
   X509* const certificate = X509_new();
   ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
   X509_gmtime_adj(X509_getm_notBefore(certificate), begins);
   X509_gmtime_adj(X509_getm_notAfter(certificate), ends);
+  if (end != nullptr) ASN1_STRING_set(X509_getm_notAfter(certificate), end, -1);
   X509_set_pubkey(certificate, key);
   X509_sign(certificate, key, EVP_sha256());
   Pem pem;
@@ -114,6 +116,10 @@ TEST_F(TlsFilesTest, WhatCannotBeUsedIsNamed) {
 TEST_F(TlsFilesTest, CertificatesOfThePastAndTheFutureAreRefused) {
   ExpectError(Written(MakePem(-7200, -3600)), "expired on 20");
   ExpectError(Written(MakePem(3600, 7200)), "is not valid before 20");
+}
+
+TEST_F(TlsFilesTest, ACertificateWithoutAReadableTimeIsRefused) {
+  ExpectError(Written(MakePem(-60, 3600, "tomorrow")), "does not say in readable form");
 }
 
 TEST_F(TlsFilesTest, ErrorsNameTheSettingAsField) {
