@@ -14,6 +14,7 @@
 #include "server/grpc/generate/engine_call.h"
 #include "server/grpc/wire/convert.h"
 #include "server/grpc/wire/convert_session.h"
+#include "server/grpc/wire/convert_text.h"
 
 namespace rivulet {
 namespace {
