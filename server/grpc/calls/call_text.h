@@ -52,8 +52,8 @@ class CallText {
   }
 
  private:
-  // As a TextBudget.
-  static constexpr auto kMemoryPerByte = static_cast<int64_t>(kTextWorkBytesPerByte);
+  // A token, and a byte of a changed form of the text.
+  static constexpr auto kMemoryPerByte = static_cast<int64_t>(kTextBytesPerByte + 4);
 
   Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
