@@ -44,7 +44,10 @@ TEST(FileWatchTest, LooksOnceAPeriodAndWhenAsked) {
 
 TEST(FileWatchTest, ALookThatHangsIsNotWaitedFor) {
   const auto looks = std::make_shared<Looks>();
-  looks->hangs = true;
+  {
+    MutexLock lock(&looks->mutex);
+    looks->hangs = true;
+  }
   auto watch = std::make_unique<FileWatch>("hangs", absl::Milliseconds(1),
                                            [looks](bool asked) { looks->Look(asked); });
   {
