@@ -153,8 +153,10 @@ absl::StatusOr<RequestId> EngineImpl::Append(AppendSpec spec, ScoreDone done) {
 // For a request with nothing to feed: no slot, no loop.
 absl::StatusOr<RequestId> EngineImpl::EndAtOnce(std::unique_ptr<Request> request) {
   RIVULET_ASSIGN_OR_RETURN(const RequestId id, queue_.NewId());
+  request->usage.arrival = clock_();  // it takes no time
   meters_.CountStart(request->kind);
   meters_.CountEnd(request->kind, absl::OkStatus());
+  meters_.NoteDuration(request->usage.total_time);
   Emitter::Batch batch;
   batch.ended.push_back(std::move(request));
   emitter_.Hand(&batch);

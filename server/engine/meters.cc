@@ -75,6 +75,7 @@ void EngineMeters::NoteReplyGap(absl::Duration gap) {
 }
 
 void EngineMeters::NoteDuration(absl::Duration total) {
+  const MutexLock lock(&mutex_);  // a histogram has one writer at a time
   duration_.Observe(absl::ToDoubleSeconds(total));
 }
 

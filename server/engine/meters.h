@@ -40,7 +40,7 @@ class EngineMeters {
   void NoteFirstToken(absl::Duration since_arrival);
   // Between two arrivals of tokens at the same reply.
   void NoteReplyGap(absl::Duration gap);
-  // Of a request that ended, since its arrival.
+  // Of a request that ended, since its arrival. Thread: any.
   void NoteDuration(absl::Duration total);
   void BeginRun(absl::Time now);
   void EndRun(absl::Time now, int rows);

@@ -364,6 +364,9 @@ TEST_F(GenerateTest, APromptOfTheLargestLengthGivesAnEmptyReplyWithoutASlot) {
   EXPECT_EQ(collector_->usage().prompt_tokens, 4);
   EXPECT_EQ(probe_->calls(), 0);
   EXPECT_GT(collector_->id(), 0u);
+  EXPECT_GT(collector_->usage().arrival, absl::UnixEpoch());
+  EXPECT_EQ(collector_->usage().total_time, absl::ZeroDuration());
+  EXPECT_EQ(engine_->meters().duration().Read().total(), 1);
 }
 
 TEST_F(GenerateTest, UsageHoldsTheTimesByTheEnginesClock) {
