@@ -9,10 +9,9 @@
 #include "model/text/byte_alphabet.h"
 
 namespace rivulet {
-namespace {
 
 // Puts together what Split found: what matches and what lies between, in order.
-class Joiner {
+class PreTokenizer::Joiner {
  public:
   using Action = absl::FunctionRef<absl::Status(TextRange piece)>;
   Joiner(SplitBehavior behavior, Action action) : behavior_(behavior), action_(action) {}
@@ -59,8 +58,6 @@ class Joiner {
   bool has_piece_ = false;
   bool before_is_match_ = false;
 };
-
-}  // namespace
 
 // Takes each piece through all steps before the next, so that only one is in memory.
 class PreTokenizer::Cutter {

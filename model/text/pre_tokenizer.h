@@ -67,6 +67,7 @@ class PreTokenizer {
   static absl::Status AddMetaspace(const JsonValue& value, absl::string_view path,
                                    std::vector<Step>* steps);
   class Cutter;
+  class Joiner;
 
   std::vector<Step> steps_;
 };
