@@ -22,6 +22,13 @@ quietly() {
   fi
 }
 
+# why_skipped <log of ctest>: a line for each reason, with its tests.
+why_skipped() {
+  awk '/^[0-9]+\/[0-9]+ Test: / { test = $3 }
+    /skipped: / { sub(/.*skipped: /, ""); tests[$0] = tests[$0] " " test }
+    END { for (reason in tests) print "skipped: " reason ":" tests[reason] }' "$1" | sort
+}
+
 for stage in "${stages[@]}"; do
   case "$stage" in ci | release | image | asan | tsan | fuzz | tidy) ;; *)
     echo "test.sh: unknown stage '$stage'; stages: ci release image asan tsan fuzz tidy" >&2
@@ -40,6 +47,7 @@ for stage in "${stages[@]}"; do
   quietly "build/$preset/build.log" cmake --build --preset "$preset"
   if [[ $stage != tidy ]]; then
     ctest --preset "$stage" --output-log "build/$preset/test-$stage.log" --no-tests=error
+    why_skipped "build/$preset/Testing/Temporary/LastTest.log"
   fi
   echo "== $stage: $((SECONDS - begin)) s"
 done

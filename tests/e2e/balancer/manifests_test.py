@@ -474,7 +474,7 @@ class SystemdTest(unittest.TestCase):
 
     def test_systemd_has_no_complaint(self):
         if shutil.which("systemd-analyze") is None:
-            self.skipTest("systemd-analyze is not installed")
+            self.skipTest("systemd-analyze is not installed (package systemd)")
         with tempfile.TemporaryDirectory() as folder:  # with a program that exists
             unit = pathlib.Path(folder) / "rivulet.service"
             unit.write_text(self.PATH.read_text().replace("/opt/rivulet/bin/rivulet-server", str(BIN_DIR / "rivulet-server")))
@@ -493,4 +493,6 @@ class SystemdTest(unittest.TestCase):
 
 if __name__ == "__main__":
     result = unittest.main(exit=False).result
+    for test, reason in result.skipped:
+        print(f"skipped: {test.id()}: {reason}")
     sys.exit(1 if not result.wasSuccessful() else 77 if result.skipped else 0)
