@@ -48,7 +48,7 @@ void ResetRates::Update(const std::vector<ConnectionCalls>& open, absl::Time now
 double ResetRates::Recent::Part(double recent_resets) const {
   // Calls that began long ago and end together are no storm.
   const double part = std::min(started, recent_resets);
-  return HardlySucceeds() && part > kLeastPart ? part : 0;
+  return ServesNobody() && part > kLeastPart ? part : 0;
 }
 
 std::vector<ConnectionCalls> ResetRates::Offenders(const std::vector<ConnectionCalls>& open,
@@ -69,7 +69,7 @@ std::vector<ConnectionCalls> ResetRates::Offenders(const std::vector<ConnectionC
   for (const ConnectionCalls& connection : open) {
     const Recent& recent = recent_.at(connection.id);
     const bool has_too_many =
-        connection.unfinished() > 2 * max_streams_ && (are_many || recent.HardlySucceeds());
+        connection.unfinished() > 2 * max_streams_ && (are_many || recent.ServesNobody());
     const bool is_too_fast = part_of(recent) > 0 && storms.at(AddressOf(connection.peer)) > most;
     if (has_too_many || is_too_fast) offenders.push_back(connection);
   }

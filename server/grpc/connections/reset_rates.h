@@ -31,16 +31,20 @@ class ResetRates {
   // More calls than this are many: those of four connections.
   int64_t many() const { return 4 * max_streams_; }
 
-  // Which connections to close, of `open`, which are all there are at `now`. Either
-  // - one with more than twice the calls that it may have streams, if less than 10 % of those that
-  //   it began lately ended well, or there are many() calls and more; or
-  // - those of an address that together reset more than kMaxRate calls a second, over 3 s, or over
-  //   half a second where there are many() calls and more: of them, those where less than 10 %
-  //   ended well, and that have a part in it that counts.
-  // So the connection of a balancer stays open as long as enough of its clients are served.
+  // Which connections to close, of `open`, which are all there are at `now`. A connection serves
+  // somebody if 10 % of the calls that it began in the last 3 s ended well, or some 20 of them did.
+  // - One with more than twice the calls that it may have streams, if it serves nobody, or there
+  //   are many() calls and more.
+  // - Those of an address that together reset more than kMaxRate calls a second, over 3 s, or over
+  //   half a second where there are many() calls and more: of them, those that serve nobody and
+  //   have a part in it that counts.
+  // So the connection of a balancer stays open while clients of it are served. An attacker who also
+  // makes calls that end well is left to the limit on unfinished calls alone.
   std::vector<ConnectionCalls> Offenders(const std::vector<ConnectionCalls>& open, absl::Time now);
 
  private:
+  static constexpr double kEnoughSucceeded = 20;  // recent calls of a connection
+
   // Calls of a connection, each the less the longer ago. Sums over a time as in e^(-t / time).
   struct Recent {
     ConnectionCalls before;  // as it was when this was last brought up to date
@@ -49,7 +53,7 @@ class ResetRates {
     double resets = 0;
     double latest_resets = 0;  // over the shorter time
 
-    bool HardlySucceeds() const { return succeeded < 0.1 * started; }
+    bool ServesNobody() const { return succeeded < std::min(0.1 * started, kEnoughSucceeded); }
     // Of the given sum of resets, what is part of a storm.
     double Part(double recent_resets) const;
   };
