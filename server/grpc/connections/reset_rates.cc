@@ -68,8 +68,7 @@ std::vector<ConnectionCalls> ResetRates::Offenders(const std::vector<ConnectionC
   std::vector<ConnectionCalls> offenders;
   for (const ConnectionCalls& connection : open) {
     const Recent& recent = recent_.at(connection.id);
-    const bool has_too_many =
-        connection.unfinished() > 2 * max_streams_ && (are_many || recent.ServesNobody());
+    const bool has_too_many = are_many && connection.unfinished() > 2 * max_streams_;
     const bool is_too_fast = part_of(recent) > 0 && storms.at(AddressOf(connection.peer)) > most;
     if (has_too_many || is_too_fast) offenders.push_back(connection);
   }

@@ -33,8 +33,8 @@ class ResetRates {
 
   // Which connections to close, of `open`, which are all there are at `now`. A connection serves
   // somebody if 10 % of the calls that it began in the last 3 s ended well, or some 20 of them did.
-  // - One with more than twice the calls that it may have streams, if it serves nobody, or there
-  //   are many() calls and more.
+  // - One with more than twice the calls that it may have streams, while there are more than many()
+  //   calls. A balancer's connection may have them for a moment.
   // - Those of an address that together reset more than kMaxRate calls a second, over 3 s, or over
   //   half a second where there are many() calls and more: of them, those that serve nobody and
   //   have a part in it that counts.

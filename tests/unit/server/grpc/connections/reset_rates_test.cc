@@ -53,26 +53,24 @@ std::set<std::string> OffendersAfter(absl::Duration time, const std::vector<Traf
   return offenders;
 }
 
-TEST(ResetRatesTest, WhoHasMoreThanTwiceItsStreamsUnfinishedIsAnOffender) {
-  ResetRates rates(1000);
-  EXPECT_THAT(Peers(rates.Offenders({{1, "a:1", 2001, 0, 0}, {2, "b:1", 2000, 0, 0}}, kBegin)),
-              ElementsAre("a:1"));
+// Beside two connections that have as many replies as they may.
+std::set<std::string> OffendersBesideFull(int max_streams, int64_t unfinished) {
+  const int64_t full = std::max(max_streams, 1000);
+  const std::vector<ConnectionCalls> open = {
+      {1, "a:1", unfinished, 0, 0}, {2, "b:1", full, 0, 0}, {3, "c:1", full, 0, 0}};
+  return Peers(ResetRates(max_streams).Offenders(open, kBegin));
 }
 
-TEST(ResetRatesTest, WithATenthOfItsCallsEndedWellOnlyIfThereAreManyCalls) {
-  const ConnectionCalls mixed = {1, "a:1", 2251, 250, 0};
-  EXPECT_THAT(Peers(ResetRates(1000).Offenders({mixed}, kBegin)), IsEmpty());
-  const ConnectionCalls others = {2, "b:1", 2000, 0, 0};
-  EXPECT_THAT(Peers(ResetRates(1000).Offenders({mixed, others}, kBegin)), ElementsAre("a:1"));
+TEST(ResetRatesTest, WhoHasMoreThanTwiceItsStreamsUnfinishedIsAnOffenderWhileThereAreManyCalls) {
+  EXPECT_THAT(Peers(ResetRates(1000).Offenders({{1, "a:1", 4000, 0, 0}}, kBegin)), IsEmpty());
+  EXPECT_THAT(OffendersBesideFull(1000, 2001), ElementsAre("a:1"));
 }
 
 TEST(ResetRatesTest, LimitsGrowWithTheStreamsOfAConnectionFromAThousandOn) {
-  EXPECT_THAT(Peers(ResetRates(100).Offenders({{1, "a:1", 2000, 0, 0}}, kBegin)), IsEmpty());
-  EXPECT_THAT(Peers(ResetRates(100).Offenders({{1, "a:1", 2001, 0, 0}}, kBegin)),
-              ElementsAre("a:1"));
-  EXPECT_THAT(Peers(ResetRates(3000).Offenders({{1, "a:1", 6000, 0, 0}}, kBegin)), IsEmpty());
-  EXPECT_THAT(Peers(ResetRates(3000).Offenders({{1, "a:1", 6001, 0, 0}}, kBegin)),
-              ElementsAre("a:1"));
+  EXPECT_THAT(OffendersBesideFull(100, 2000), IsEmpty());
+  EXPECT_THAT(OffendersBesideFull(100, 2001), ElementsAre("a:1"));
+  EXPECT_THAT(OffendersBesideFull(3000, 6000), IsEmpty());
+  EXPECT_THAT(OffendersBesideFull(3000, 6001), ElementsAre("a:1"));
 }
 
 TEST(ResetRatesTest, ALastingRateOfResetsIsTooFastAlsoWhereNoneIsUnfinished) {
