@@ -140,9 +140,9 @@ void SetLogMode(LogMode mode) {
   if (mode == LogMode::kOn) {
     log_writer = new LineWriter({.thread = "log"}, std::make_unique<StderrSink>());
   }
+  if (mode == LogMode::kHeld) return;
   std::string held = std::exchange(HeldLines(), "");
-  if (mode == LogMode::kHeld) HeldLines() = std::move(held);
-  if (mode == LogMode::kOn || mode == LogMode::kDirect) PutLocked(std::move(held));
+  if (mode != LogMode::kOff) PutLocked(std::move(held));
 }
 
 LineCounts LogCounts() {
