@@ -23,8 +23,7 @@ struct RequestLine {
   std::string request_id;
   // As in the API: "rivulet.v1.InferenceService" and "Generate". Without a service: a request of
   // Multiplex, or an unknown method.
-  const char* service = "";
-  const char* method = "";
+  std::string service, method;
   std::optional<absl::StatusCode> code;  // absent before the end
   std::string reason;                    // of an error
   std::string tenant, key;               // the key's name

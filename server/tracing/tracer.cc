@@ -42,7 +42,7 @@ Span Whole(const RequestTrace& trace, const RequestLine& line) {
     if (!text.empty()) span.attributes.emplace_back(name, std::move(text));
   };
   put("rpc.system", "grpc");
-  if (line.service[0] != '\0') {
+  if (!line.service.empty()) {
     span.name = absl::StrCat(line.service, "/", line.method);
     put("rpc.service", line.service);
     put("rpc.method", line.method);
