@@ -36,7 +36,7 @@ struct BpeToken {
   uint32_t bytes = 0;  // of the piece that it covers
 };
 
-// Thread: const calls from any thread.
+// The vocabulary and its merges. Thread: const calls from any thread.
 class BpeModel {
  public:
   // Errors: INVALID_TOKENIZER (ids that are no whole numbers below kMaxVocabularyIds or stand
@@ -46,11 +46,6 @@ class BpeModel {
 
   BpeModel(BpeModel&&) = default;
   BpeModel& operator=(BpeModel&&) = default;
-
-  // Appends the tokens of `piece` (UTF-8). Returns the offset of a code point that the vocabulary
-  // cannot express, or piece.size(). Errors: TextBudget::status().
-  absl::StatusOr<size_t> Encode(absl::string_view piece, std::vector<BpeToken>* tokens,
-                                TextBudget* budget) const;
 
   // The id of a token, -1 where it is none.
   int32_t IdOf(absl::string_view token) const;
@@ -62,12 +57,10 @@ class BpeModel {
     int32_t rank = 0;
     int32_t id = 0;
   };
-  struct Symbol;
-  struct Candidate;
+  friend class BpeEncoder;
   struct Ends {  // code points
     uint32_t first = 0, last = 0;
   };
-  class Work;
 
   BpeModel() = default;
   absl::Status ReadVocabulary(const JsonValue& vocabulary, absl::string_view path);
@@ -90,6 +83,55 @@ class BpeModel {
   int32_t unk_id_ = -1;
   bool fuse_unk_ = false;
   bool ignore_merges_ = false;
+};
+
+// Encodes the pieces of a text, one after the other. Keeps its memory from piece to piece.
+// Thread: one at a time. Lifetime: the model and the budget must outlive it.
+class BpeEncoder {
+ public:
+  BpeEncoder(const BpeModel& model, TextBudget* budget);
+
+  // Makes tokens() those of `piece` (UTF-8). Returns the offset of a code point that the vocabulary
+  // cannot express, or piece.size(). Errors: TextBudget::status().
+  absl::StatusOr<size_t> Encode(absl::string_view piece);
+  const std::vector<BpeToken>& tokens() const { return tokens_; }
+
+ private:
+  // A token of the piece, in a list linked by index. Absorbed ones have `bytes` 0.
+  struct Symbol {
+    int32_t id = 0;
+    uint32_t bytes = 0;
+    int32_t before = -1;
+    int32_t next = -1;
+  };
+  // A pair that was a merge when it was found: the symbol at `at` with the one behind it.
+  struct Candidate {
+    int32_t rank = 0;
+    int32_t at = 0;
+    int32_t id = 0;  // of the merged token
+    friend bool operator>(const Candidate& a, const Candidate& b) {
+      return a.rank != b.rank ? a.rank > b.rank : a.at > b.at;
+    }
+  };
+
+  // These three: false where the budget has ended the work.
+  bool AddCharacter(absl::string_view character, uint32_t code_point, bool* known);
+  bool Add(int32_t id, size_t bytes, BpeModel::Ends ends);
+  bool Merge();  // the symbols, which become tokens
+  bool IsCandidate(int32_t at, Candidate* candidate) const;
+  void Push(int32_t at);
+  void Absorb(Symbol* left, int32_t at, int32_t id);
+
+  const BpeModel& model_;
+  TextBudget* const budget_;
+  BudgetedBytes bytes_;
+  BpeModel::Ends unk_ends_;
+  std::vector<BpeToken> tokens_;
+  std::vector<Symbol> symbols_;
+  std::vector<Candidate> queue_;  // a heap: the first to be merged in front
+  size_t reserved_ = 0;           // symbols that the budget has
+  uint32_t last_ = 0;             // code point of the symbol before
+  bool after_unk_ = false;
 };
 
 }  // namespace rivulet

@@ -2,7 +2,9 @@
 #include "model/text/pre_tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <string>
 
 #include "absl/strings/match.h"
 #include "model/base/error.h"
@@ -124,21 +126,20 @@ class PreTokenizer::Cutter {
   }
 
   absl::Status MapBytes(size_t at, const AlignedText& text, TextRange piece) {
+    const std::array<std::string, 256>& alphabet = ByteAlphabet();
     size_t size = 0;
-    for (const char byte : text.text(piece)) {
-      size += ByteAlphabet()[static_cast<uint8_t>(byte)].size();
-    }
+    for (const char byte : text.text(piece)) size += alphabet[static_cast<uint8_t>(byte)].size();
     RIVULET_RETURN_IF_ERROR(Reserve(at, size));
     const absl::string_view source = text.text();
-    const auto is_own = [&source](size_t i) {
-      return ByteAlphabet()[static_cast<uint8_t>(source[i])].size() == 1;
+    const auto is_own = [&alphabet, source](size_t i) {
+      return alphabet[static_cast<uint8_t>(source[i])].size() == 1;
     };
     for (size_t i = piece.begin; i < piece.end;) {
       size_t end = i;
       while (end < piece.end && is_own(end)) ++end;
       made_[at].text.Append(text, {i, end});
       if (end < piece.end) {
-        made_[at].text.Append(ByteAlphabet()[static_cast<uint8_t>(source[end])], text.span(end));
+        made_[at].text.Append(alphabet[static_cast<uint8_t>(source[end])], text.span(end));
         ++end;
       }
       i = end;

@@ -74,8 +74,9 @@ class JsonTokenizer : public TextTokenizer {
  private:
   bool Has(int32_t id) const { return id >= 0 && id < size(); }
   // Of a piece of `text`, which stands for some of `source`.
-  absl::Status EncodePiece(const AlignedText& text, TextRange piece, absl::string_view source,
-                           TextBudget* budget, TextTokens* tokens) const;
+  static absl::Status EncodePiece(const AlignedText& text, TextRange piece,
+                                  absl::string_view source, BpeEncoder* encoder, TextBudget* budget,
+                                  TextTokens* tokens);
   // Of a range of `source` without raw added tokens.
   absl::Status EncodeStretch(absl::string_view source, TextRange stretch,
                              const EncodeOptions& options, TextBudget* budget,
@@ -88,11 +89,9 @@ class JsonTokenizer : public TextTokenizer {
 };
 
 absl::Status JsonTokenizer::EncodePiece(const AlignedText& text, TextRange piece,
-                                        absl::string_view source, TextBudget* budget,
-                                        TextTokens* tokens) const {
-  std::vector<BpeToken> made;
-  RIVULET_ASSIGN_OR_RETURN(const size_t known,
-                           parts_.model.Encode(text.text(piece), &made, budget));
+                                        absl::string_view source, BpeEncoder* encoder,
+                                        TextBudget* budget, TextTokens* tokens) {
+  RIVULET_ASSIGN_OR_RETURN(const size_t known, encoder->Encode(text.text(piece)));
   if (piece.begin + known < piece.end) {
     const uint32_t at = text.span(piece.begin + known).begin;
     uint32_t code_point = 0;
@@ -102,9 +101,9 @@ absl::Status JsonTokenizer::EncodePiece(const AlignedText& text, TextRange piece
                                         "vocabulary cannot express",
                                         code_point, at));
   }
-  if (!budget->Take(made.size() * kBytesPerToken)) return budget->status();
+  if (!budget->Take(encoder->tokens().size() * kBytesPerToken)) return budget->status();
   size_t begin = piece.begin;
-  for (const BpeToken& token : made) {
+  for (const BpeToken& token : encoder->tokens()) {
     tokens->ids.push_back(token.id);
     tokens->spans.push_back(text.Source({begin, begin + token.bytes}));
     begin += token.bytes;
@@ -121,8 +120,9 @@ absl::Status JsonTokenizer::EncodeStretch(absl::string_view source, TextRange st
       parts_.normalizer.Apply(
           AlignedText(source.substr(stretch.begin, size), static_cast<uint32_t>(stretch.begin)),
           budget));
+  BpeEncoder encoder(parts_.model, budget);
   const auto encode = [&](const AlignedText& cut, TextRange piece) {
-    return EncodePiece(cut, piece, source, budget, tokens);
+    return EncodePiece(cut, piece, source, &encoder, budget, tokens);
   };
   RIVULET_RETURN_IF_ERROR(parts_.added.Split(
       text.text(), true, options.parse_special_tokens, budget, [&](AddedSegment segment) {
