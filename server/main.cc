@@ -31,8 +31,8 @@ namespace rivulet {
 namespace {
 
 constexpr int kFailedExitCode = 3;
-// What the end may take once all replies have ended: the last spans two seconds of it.
-constexpr absl::Duration kCloseTime = absl::Milliseconds(2500);
+// What the end may take once all replies have ended: with what comes after it less than 2 s.
+constexpr absl::Duration kCloseTime = absl::Milliseconds(1850);
 // What the reader of stderr may take for the reason of a start that failed.
 constexpr absl::Duration kLastLineTime = absl::Seconds(2);
 

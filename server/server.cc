@@ -41,12 +41,11 @@ namespace rivulet {
 namespace {
 
 constexpr absl::Duration kHealthPeriod = absl::Milliseconds(500);
-// What the last messages of a drained server may take to reach its clients, and then these to read
-// them and to end their connections. Those of clients that do not look are cut then.
+// What the last messages of a drained server may take to reach its clients. Then clients may take
+// kFarewellTime to read them and to end their connections, and a collector to take the last spans.
+// What is left is cut then.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
-constexpr absl::Duration kFarewellTime = absl::Seconds(2);
-// What a collector may take for the spans that are left.
-constexpr absl::Duration kLastSpansTime = absl::Seconds(2);
+constexpr absl::Duration kFarewellTime = absl::Milliseconds(1700);
 
 absl::Duration SecondsOrNever(int seconds) {
   return seconds == 0 ? absl::InfiniteDuration() : absl::Seconds(seconds);
@@ -392,8 +391,12 @@ void Server::Close() {
   admin_.reset();  // what it still does uses the health watch
   health_watch_.reset();
   listener_watch_.reset();
-  grpc_->Shutdown(absl::Now() + kFarewellTime);
-  if (tracer_ != nullptr) tracer_->Stop(absl::Now() + kLastSpansTime);
+  const absl::Time end = absl::Now() + kFarewellTime;
+  std::thread spans([this, end] {
+    if (tracer_ != nullptr) tracer_->Stop(end);
+  });
+  grpc_->Shutdown(end);
+  spans.join();
 }
 
 void Server::WarnOfKeysInPlaintext(const ServerConfig& config) const {
