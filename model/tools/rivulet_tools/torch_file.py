@@ -66,9 +66,17 @@ def _rebuild_parameter(tensor: StoredTensor, *_: Any) -> StoredTensor:
     return tensor
 
 
-class _Names(pickle.Unpickler):
+def _ordered_dict(*content: Any) -> collections.OrderedDict[Any, Any]:
+    if content:
+        raise Implausible("data.pkl has an OrderedDict of a list; torch.save adds its items one by one")
+    return collections.OrderedDict()
+
+
+class _Names(pickle._Unpickler):
+    """The unpickler in Python, as that in C hashes a key before anybody can look at it: 40 tuples, each twice in the next, take days."""
+
     KNOWN = {
-        ("collections", "OrderedDict"): collections.OrderedDict,
+        ("collections", "OrderedDict"): _ordered_dict,
         ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
         ("torch._utils", "_rebuild_parameter"): _rebuild_parameter,
     } | {("torch", name): name for name in STORAGES}
@@ -79,12 +87,44 @@ class _Names(pickle.Unpickler):
         return self.KNOWN[module, name]
 
     def persistent_load(self, pid: Any) -> Storage:
-        if not isinstance(pid, tuple) or len(pid) != 5 or pid[0] != "storage" or pid[1] not in STORAGES:
-            raise BadInput("a storage is not described as torch.save does")
-        _, kind, key, _, elements = pid
-        if not isinstance(key, str) or not _whole(elements):
-            raise BadInput("a storage is not described as torch.save does")
+        wrong = Implausible("a storage is not described as torch.save does")
+        if not isinstance(pid, tuple) or len(pid) != 5:
+            raise wrong
+        what, kind, key, _, elements = pid
+        if not isinstance(kind, str) or not isinstance(key, str) or not _whole(elements):
+            raise wrong
+        if what != "storage" or kind not in STORAGES:
+            raise wrong
         return Storage(kind, key, elements)
+
+    def _check_hashed(self, keys: list[Any]) -> None:
+        if any(isinstance(key, tuple) and any(isinstance(part, tuple) for part in key) for key in keys):
+            raise Implausible("data.pkl has a name of tuples in tuples")
+
+    def load_setitem(self) -> None:
+        self._check_hashed(self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        self._check_hashed(self.stack[::2])
+        super().load_setitems()
+
+    def load_dict(self) -> None:
+        self._check_hashed(self.stack[::2])
+        super().load_dict()
+
+    def load_additems(self) -> None:
+        self._check_hashed(self.stack)
+        super().load_additems()
+
+    def load_frozenset(self) -> None:
+        self._check_hashed(self.stack)
+        super().load_frozenset()
+
+    dispatch = pickle._Unpickler.dispatch | {
+        pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems, pickle.DICT[0]: load_dict,
+        pickle.ADDITEMS[0]: load_additems, pickle.FROZENSET[0]: load_frozenset,
+    }  # fmt: skip
 
 
 def _load(data: bytes) -> Any:

@@ -330,6 +330,10 @@ class Rwkv7Test(CommandTest):
 
         name, one = "'blocks.0.att.r_k'", tensor((2, 2), (2, 1))
         huge_memo = b"\x80\x02}r\xff\xff\xff\x0f."
+        nested = b")" + b"2\x86" * 60  # a tuple twice in the next, and so on: its hash takes 2^60 steps
+        as_key, in_set = b"\x80\x02}" + nested + b"K\x01s.", b"\x80\x04\x8f(" + nested + b"\x90."
+        as_pair = b"\x80\x02ccollections\nOrderedDict\n(](" + nested + b"K\x01\x86etR."
+        as_kind = b"\x80\x02(X\x07\x00\x00\x00storage" + nested + b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x01tQ."
         for value, options, mentions in (
             (tensor((1 << 40,), (0,)), {}, (name, "[1099511627776]", "strides [0]", "the 4 of its storage")),
             (tensor((1 << 20, 1 << 20), (0, 0)), {}, (name, "1099511627776 elements")),
@@ -338,6 +342,13 @@ class Rwkv7Test(CommandTest):
             (one, {"compress": True}, ("compressed",)),
             (one, {"change": lambda n, data: data + b"\0" * (4 << 20) if n == "data.pkl" else data}, ("data.pkl", "at most 4194304")),
             (one, {"change": lambda n, data: huge_memo if n == "data.pkl" else data}, ("memo 268435455",)),
+            *(
+                (one, {"change": lambda n, data, pickled=pickled: pickled if n == "data.pkl" else data}, (mention,))
+                for pickled, mention in (
+                    (as_key, "tuples in tuples"), (in_set, "tuples in tuples"), (as_pair, "an OrderedDict of a list"),
+                    (as_kind, "a storage is not described"),
+                )
+            ),
             (one, {"change": lambda n, data: b"little" * 9 if n == "byteorder" else data}, ("byteorder", "54 bytes", "at most 16")),
             (one, {"change": lambda n, data: data[:-4] if n == "data/0" else data}, (name, "12 bytes, not 16")),
         ):
