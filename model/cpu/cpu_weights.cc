@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "model/base/error.h"
-#include "model/weights/decoded_weights.h"
+#include "model/decoded_weights.h"
 
 namespace rivulet {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
-#include "model/weights/decoded_weights.h"
+#include "model/decoded_weights.h"
 
 namespace rivulet {
 namespace {

@@ -14,8 +14,8 @@
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_library_weights.h"
 #include "model/cuda/cuda_queue.h"
+#include "model/decoded_weights.h"
 #include "model/model.h"
-#include "model/weights/decoded_weights.h"
 
 namespace rivulet {
 

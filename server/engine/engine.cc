@@ -12,7 +12,7 @@
 #include "server/engine/loop/activity.h"
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/loop.h"
-#include "server/engine/policy/request_queue.h"
+#include "server/engine/loop/request_queue.h"
 #include "server/engine/sequences/sample_sequence.h"
 #include "server/engine/sequences/score_sequence.h"
 #include "server/engine/sequences/session_request.h"

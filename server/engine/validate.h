@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "model/backend.h"
+#include "server/engine/model_view.h"
 #include "server/engine/options.h"
 #include "server/engine/request.h"
-#include "server/engine/sequences/sequence.h"
 
 namespace rivulet {
 

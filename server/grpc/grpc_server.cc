@@ -12,8 +12,8 @@
 #include "model/base/error.h"
 #include "rivulet/v1/admin_service.grpc.pb.h"
 #include "server/grpc/calls/call_context.h"
+#include "server/grpc/calls/reflection_guard.h"
 #include "server/grpc/connections/listener.h"
-#include "server/grpc/connections/reflection_guard.h"
 #include "server/process/descriptors.h"
 
 namespace rivulet {

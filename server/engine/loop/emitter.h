@@ -4,7 +4,6 @@
 // schedule has no such thread and calls Tell itself.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -12,23 +11,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "server/base/mutex.h"
+#include "server/engine/outlet.h"
 
 namespace rivulet {
-
-// Where a request's results go. Both calls come on the emitter thread.
-class Outlet {
- public:
-  virtual ~Outlet() = default;
-  virtual void OnReady() = 0;  // something can be taken
-  virtual void OnEnd() = 0;    // the last call
-
-  // False if a call of OnReady is already on its way: no need for another. Thread: the loop.
-  bool MarkReady() { return !ready_.exchange(true, std::memory_order_acq_rel); }
-
- private:
-  friend class Emitter;
-  std::atomic<bool> ready_{false};
-};
 
 // Thread: Hand and Flush from any thread but the emitter's own, Tell from one.
 class Emitter {

@@ -30,12 +30,12 @@
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/outbox.h"
 #include "server/engine/loop/reader_gate.h"
+#include "server/engine/loop/request_queue.h"
 #include "server/engine/loop/session_gate.h"
 #include "server/engine/loop/slots.h"
 #include "server/engine/meters.h"
 #include "server/engine/options.h"
 #include "server/engine/policy/admission.h"
-#include "server/engine/policy/request_queue.h"
 #include "server/engine/sequences/request.h"
 
 namespace rivulet {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "model/base/error.h"
-#include "server/engine/loop/emitter.h"
+#include "server/engine/outlet.h"
 #include "server/engine/request.h"
 #include "server/engine/sequences/cached_prompt.h"
 #include "server/engine/sequences/request_life.h"

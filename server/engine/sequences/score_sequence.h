@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/engine/model_view.h"
 #include "server/engine/options.h"
 #include "server/engine/sequences/request.h"
 

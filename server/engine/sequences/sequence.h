@@ -11,8 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "model/backend.h"
-#include "model/config.h"
-#include "model/text/text_tokenizer.h"
 #include "server/engine/policy/scheduler.h"
 #include "server/sessions/session.h"
 
@@ -72,11 +70,5 @@ class Sequence {
 
 // DATA_LOSS for what the backend computed but nobody can use.
 absl::Status NonFiniteError(absl::string_view message);
-
-// What the engine knows about the model; borrowed.
-struct ModelView {
-  const ModelConfig* config = nullptr;
-  const TextTokenizer* tokenizer = nullptr;  // null: no text
-};
 
 }  // namespace rivulet

@@ -17,8 +17,8 @@
 #include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/guarded.h"
+#include "server/grpc/calls/reflection_guard.h"
 #include "server/grpc/connections/listener.h"
-#include "server/grpc/connections/reflection_guard.h"
 #include "server/grpc/wire/convert_session.h"
 #include "server/process/call_note.h"
 

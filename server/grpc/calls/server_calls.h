@@ -3,44 +3,18 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
-#include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "server/base/memory_shares.h"
 #include "server/grpc/calls/active_calls.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/text_pool.h"
 #include "server/grpc/connections/connections.h"
+#include "server/grpc/wire/error_counts.h"
 
 namespace rivulet {
 
 class RequestLog;
 class Tracer;
-
-// How often clients were told an error, by its code and the reason of its ErrorInfo; there are as
-// many as the server's code has. Only errors take the lock. Thread: any.
-class ErrorCounts {
- public:
-  using Counts = std::map<std::pair<absl::StatusCode, std::string>, int64_t>;
-
-  void Add(absl::StatusCode code, absl::string_view reason) {
-    absl::MutexLock lock(&mutex_);
-    ++counts_[{code, std::string(reason)}];
-  }
-  Counts counts() const {
-    absl::MutexLock lock(&mutex_);
-    return counts_;
-  }
-
- private:
-  mutable absl::Mutex mutex_;
-  Counts counts_ ABSL_GUARDED_BY(mutex_);
-};
 
 // Where what is known of a request goes at its end. Borrowed; null: nowhere.
 struct RequestSinks {

@@ -7,7 +7,7 @@
 #include "google/rpc/error_details.pb.h"
 #include "model/base/error.h"
 #include "server/base/error_reasons.h"
-#include "server/grpc/calls/server_calls.h"
+#include "server/grpc/wire/error_counts.h"
 #include "server/log.h"
 #include "server/process/call_note.h"
 

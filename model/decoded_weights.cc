@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/weights/decoded_weights.h"
+#include "model/decoded_weights.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/engine/policy/request_queue.h"
+#include "server/engine/loop/request_queue.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/grpc/connections/reflection_guard.h"
+#include "server/grpc/calls/reflection_guard.h"
 
 #include <grpc/grpc.h>
 #include <grpcpp/server_context.h>

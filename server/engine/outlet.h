@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Outlet: where the results of a request go.
+#pragma once
+
+#include <atomic>
+
+namespace rivulet {
+
+// Both calls come on the emitter thread.
+class Outlet {
+ public:
+  virtual ~Outlet() = default;
+  virtual void OnReady() = 0;  // something can be taken
+  virtual void OnEnd() = 0;    // the last call
+
+  // False if a call of OnReady is already on its way: no need for another. Thread: the loop.
+  bool MarkReady() { return !ready_.exchange(true, std::memory_order_acq_rel); }
+
+ private:
+  friend class Emitter;
+  std::atomic<bool> ready_{false};
+};
+
+}  // namespace rivulet
