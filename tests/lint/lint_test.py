@@ -9,7 +9,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ("kernels", "model", "server", "client", "proto", "tests", "deploy")
-CODE = (".h", ".cc", ".cu", ".py", ".sh", ".proto", ".ts")
+CODE = (".h", ".cc", ".cu", ".py", ".sh", ".proto", ".ts", ".js")
 
 
 def tracked():

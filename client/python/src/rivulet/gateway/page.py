@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page at /, and its files below /page/. Made from client/page by its build.sh."""
+"""The page at /, and its files below /page/: those of the folder page."""
 
 from __future__ import annotations
 
