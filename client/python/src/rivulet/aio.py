@@ -1,37 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client for asyncio. The same methods, arguments and errors as those of Client."""
+"""The client for asyncio. client.py has the same for programs with threads."""
 
 from __future__ import annotations
 
-import asyncio
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import grpc
-import grpc.aio
 import numpy as np
 from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
 from rivulet import admin, errors, images, model_replies, replies, requests, session_messages
+from rivulet.aio_calls import AsyncCalls
+from rivulet.aio_drawing import snapshots
 from rivulet.aio_multiplex import AsyncMultiplex, generate_many
 from rivulet.aio_session import AsyncSession
-from rivulet.aio_streams import AsyncGenerateStream, cancelled, end
-from rivulet.connection import ConnectOptions, Methods, TlsOptions
-from rivulet.cookies import SessionCookies
+from rivulet.aio_streams import AsyncGenerateStream
+from rivulet.connection import ConnectOptions, TlsOptions
 from rivulet.multiplex_core import MultiplexPart, many
 from rivulet.reply_reader import Reader
-from rivulet.token_bytes import ModelQuestions, TokenBytes
-from rivulet.v1 import inference_pb2, session_service_pb2
+from rivulet.token_bytes import AsyncQuestions, ModelQuestions, TokenBytes
+from rivulet.v1 import inference_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 
 class AsyncClient:
-    """A connection to the Rivulet server at `target`, for one event loop: create it in a coroutine. Arguments and
-    errors: as Client. If a task is cancelled, its call ends. Thread: that of the event loop."""
+    """A connection to the Rivulet server at `target`: "HOST:PORT", or a name with one of gRPC's schemes, such as
+    "dns:///HOST:PORT" or "unix:PATH".
+    Connects with the first call. It belongs to one event loop: create it in a coroutine.
+
+    tls: absent: plaintext, for loopback and for networks that are protected by other means.
+    connect_timeout: seconds, 0.001 to 3600; gRPC gives an attempt at least about one second. A connection attempt that
+      takes longer fails, and calls that wait for it raise Unavailable.
+    wait_for_ready: calls wait until the server is reachable, up to their timeout, instead of raising Unavailable.
+    max_attempts: attempts per call, 1 to 5. Only UNAVAILABLE before the first message of a reply is retried, after 0.1
+      s to 2 s. A reply that has started is never restarted without the caller's knowledge.
+    max_receive_bytes: largest message accepted from the server.
+    metadata: sent with every call.
+    tenant: the tenant of the calls, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata "rivulet-tenant". Leave it empty
+      if a proxy sets it, or if there is a key.
+    key: API key, if the server asks for one: sent as metadata "authorization". Without `tls` everybody on the way can
+      read it.
+
+    Every call takes `timeout` (seconds for the whole call) and `metadata`. If a task is cancelled, its call ends.
+    Thread: that of the event loop; calls may run concurrently.
+    Errors: RuntimeError (outside a coroutine), TypeError, ValueError (arguments), OSError (a certificate file cannot be
+    read); calls raise rivulet.RivuletError.
+    """
 
     def __init__(
         self,
@@ -46,22 +63,15 @@ class AsyncClient:
         tenant: str = "",
         key: str = "",
     ) -> None:
-        self._options = ConnectOptions(
+        options = ConnectOptions(
             target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata, tenant, key
         )
-        asyncio.get_running_loop()  # RuntimeError outside a coroutine
-        self._channel = self._options.open(grpc.aio)
-        self._methods: Methods | None = Methods(self._channel)
-        self._cookies = SessionCookies()
+        self._calls = AsyncCalls(options)
         self._token_bytes = TokenBytes()
-        self._running: weakref.WeakSet[Any] = weakref.WeakSet()
 
     async def close(self) -> None:
         """Closes the connection. Running calls end with Cancelled; later calls raise ValueError."""
-        self._methods = None
-        for call in tuple(self._running):  # not every release of gRPC does so itself
-            end(call)
-        await self._channel.close()
+        await self._calls.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,49 +79,44 @@ class AsyncClient:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    def _start(self, method: str, message: Any, options: requests.CallOptions) -> Any:
-        arguments = self._options.call_arguments(method, options, self._cookies.of_call(message))
-        if self._methods is None:
-            raise ValueError("the client is closed")
-        call = getattr(self._methods, method)(message, **arguments)
-        self._running.add(call)
-        return call
-
-    async def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any:
-        call = self._start(method, message, options)
-        try:
-            reply = await call
-            if self._cookies.opens(method):
-                self._cookies.opened(message, reply, await call.initial_metadata())
-            return reply
-        except grpc.RpcError as error:
-            raise errors.from_call(error, requests.timeout(options.get("timeout"))) from None
-        except asyncio.CancelledError:
-            raise await cancelled(call) from None
-
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.GenerateOptions]) -> AsyncGenerateStream:
-        """Streams generated tokens: `async for part in client.generate("ROMEO:", max_tokens=100): ...`. For the whole
-        reply: `await client.generate(...).collect()`. Arguments and errors: as Client.generate()."""
+        """Streams generated tokens: `async for part in client.generate("ROMEO:", max_tokens=100): ...`. For the whole reply:
+        `await client.generate(...).collect()`.
+
+        prompt: text (str), token ids (a sequence or array of integers, [n]), or the first values of an image (bytes, or a numpy
+          array of uint8, [n]). May be empty for a model with a bos.
+        options: model, max_tokens, num_samples, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
+          presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
+          cache, priority, add_special_tokens, parse_special_tokens, timeout, metadata: see rivulet.GenerateOptions.
+        Errors: TypeError, ValueError (arguments); those of AsyncGenerateStream while iterating.
+        """
         request = requests.generate(prompt, options)
         own = requests.call_options(options)
-        call = self._start("generate", request, own)
+        call = self._calls.start("generate", request, own)
         return AsyncGenerateStream(call, Reader(request), self._asks(request.model, lambda: own), own["timeout"])
 
-    def _asks(self, model: str, own: Callable[[], requests.CallOptions]) -> ModelQuestions[Awaitable[model_replies.Model], Awaitable[replies.Text]]:
+    def _asks(self, model: str, own: Callable[[], requests.CallOptions]) -> AsyncQuestions:
         """What replies of the model ask. own: options of a call that begins now."""
         return ModelQuestions(
             lambda: self.model(model, **own()), lambda ids: self.detokenize(ids, model=model, **own()), self._token_bytes
         )
 
     def multiplex(self, **options: Unpack[requests.CallOptions]) -> AsyncMultiplex:
-        """A stream for many requests at once, for `async with`. Arguments and errors: as Client.multiplex()."""
-        return AsyncMultiplex(lambda messages: self._start("multiplex", messages, options))
+        """Opens a stream for many requests at once: `async with client.multiplex() as stream: ...`, then stream.generate()
+        for each request and one loop over the parts of all of them. `timeout` is for the whole stream."""
+        return AsyncMultiplex(lambda messages: self._calls.start("multiplex", messages, options))
 
     def generate_many(
         self, prompts: Iterable[requests.Prompt], *, at_once: int = 256, **options: Unpack[requests.GenerateOptions]
     ) -> AsyncGenerator[MultiplexPart, None]:
-        """Generates after each of many prompts, over one stream, for `async for`. Arguments and errors: as
-        Client.generate_many()."""
+        """Generates after each of many prompts, over one stream, and yields the parts of all replies as they arrive.
+        `key` of a part is the index of its prompt. An error of one request is the `error` of its last part.
+
+        prompts: read as requests end; may be infinite.
+        at_once: maximum number of open requests, at least 1.
+        options: as generate(), for all; prompt i draws with `seed` + i. `timeout` is for each request.
+        Errors: TypeError, ValueError (arguments); while iterating those of AsyncMultiplex.
+        """
         return generate_many(self.multiplex, many(prompts, at_once, options), at_once)
 
     async def open_session(
@@ -122,24 +127,34 @@ class AsyncClient:
         idle_timeout: float | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> AsyncSession:
-        """Opens a session without tokens, for `async with await client.open_session(): ...`. Arguments and errors: as
-        Client.open_session()."""
+        """Opens a session without tokens. Tokens are fed once, and the session can be continued, forked and rewound at
+        any position. Leaving its block, `async with await client.open_session() as session: ...`, closes it.
+
+        seed: used by every generate() without its own seed; absent: the server draws one.
+        idle_timeout: seconds, 1 to 86400, without a call after which the server closes it; absent: the server's default.
+        Errors: InvalidArgument, NotFound, ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT), Unavailable, DeadlineExceeded.
+        """
         request = session_messages.open_request(model, seed, idle_timeout)
-        return AsyncSession(self, replies.session((await self._call("open_session", request, options)).session))
+        reply = await self._calls.reply("open_session", request, options)
+        return AsyncSession(self, replies.session(reply.session))
 
     async def session(
         self, id: str, *, model: str = "", cookie: str = "", **options: Unpack[requests.CallOptions]
     ) -> AsyncSession:
-        """Returns the session with this id, at its current position. Errors: as Client.session()."""
-        self._cookies.set(requests.text("id", id), requests.text("cookie", cookie))
-        reply = await self._call("get_session", session_messages.get_request(id, model), options)
+        """Returns the session with this id, at its current position, to continue it in another program. One AsyncSession
+        object at a time may use it. cookie: AsyncSession.cookie of the other object; only needed behind a balancer.
+        Errors: InvalidArgument (SESSION_ID_MALFORMED), NotFound (SESSION_NOT_FOUND: unknown, closed, idle for too long, or another
+        tenant's)."""
+        self._calls.cookies.set(requests.text("id", id), requests.text("cookie", cookie))
+        reply = await self._calls.reply("get_session", session_messages.get_request(id, model), options)
         return AsyncSession(self, replies.session(reply.session))
 
     async def sessions(self, *, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.SessionInfo, ...]:
-        """Lists the tenant's sessions, the least recently used first. As Client.sessions()."""
+        """Lists the tenant's sessions, the least recently used first. A session that is used meanwhile may be listed
+        twice."""
         request, found = session_messages.list_request(model), []
         while True:
-            reply = await self._call("list_sessions", request, options)
+            reply = await self._calls.reply("list_sessions", request, options)
             found += [replies.session(entry) for entry in reply.sessions]
             request.page_token = reply.next_page_token
             if not request.page_token:
@@ -153,13 +168,19 @@ class AsyncClient:
         idle_timeout: float | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> AsyncSession:
-        """Opens a session from a snapshot of AsyncSession.snapshot(). Arguments and errors: as
-        Client.restore_session()."""
+        """Opens a session from a snapshot of AsyncSession.snapshot(), made by this server or another. Its `same_numerics`
+        says whether further tokens are bit-identical.
+
+        snapshot: the bytes, whole or in pieces of any size; an AsyncIterable is read whole before the call.
+        Errors: DataLoss (damaged), FailedPrecondition (another model, version or key), PermissionDenied (another tenant's),
+          OutOfRange (longer than any snapshot of this model), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT,
+          RESTORE_MEMORY), Aborted (RESTORE_TOO_SLOW), and any exception that iterating over `snapshot` raises.
+        """
         if isinstance(snapshot, AsyncIterable):
             snapshot = [chunk async for chunk in snapshot]
         messages = session_messages.RestoreMessages(snapshot, model, idle_timeout)
         try:
-            reply = await self._call("restore_session", messages, options)
+            reply = await self._calls.reply("restore_session", messages, options)
         except errors.RivuletError:
             if messages.error is not None:
                 raise messages.error from None
@@ -179,11 +200,20 @@ class AsyncClient:
         parse_special_tokens: bool | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
-        """How likely a text or a sequence of token ids [n] is. Arguments and errors: as Client.score()."""
+        """Returns how likely a text or a sequence of token ids [n] is. With a bos every token is scored; without a bos,
+        all but the first.
+
+        window: cuts a long sequence into windows of this many scored tokens, each scored from an empty state.
+        output_positions: indices of scored tokens (0 = the first) whose raw head outputs are returned.
+        logprobs: return the log-likelihood of each scored token.
+        priority: order among the tenant's own requests that wait for a slot.
+        add_special_tokens, parse_special_tokens: for a text, as in GenerateOptions.
+        Errors: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded.
+        """
         request = requests.score(
             content, model, window, output_positions, logprobs, priority, add_special_tokens, parse_special_tokens
         )
-        return replies.score(await self._call("score", request, options), logprobs, output_positions is not None)
+        return replies.score(await self._calls.reply("score", request, options), logprobs, output_positions is not None)
 
     async def tokenize(
         self,
@@ -194,9 +224,15 @@ class AsyncClient:
         parse_special_tokens: bool | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Tokens:
-        """A text as tokens. Arguments and errors: as Client.tokenize()."""
+        """Returns a text as tokens of the model, with the bytes that each stands for.
+
+        add_special_tokens: with the tokens with which the tokenizer begins and ends a text; absent: True.
+        parse_special_tokens: control tokens that the text spells out are those tokens; absent: True.
+        Errors: InvalidArgument (TEXT_NOT_SUPPORTED: the model's content is not text; TEXT_NOT_IN_ALPHABET,
+          TEXT_NOT_IN_VOCABULARY), NotFound, ResourceExhausted, DeadlineExceeded.
+        """
         request = requests.tokenize(text, model, add_special_tokens, parse_special_tokens)
-        return replies.tokens(await self._call("tokenize", request, options))
+        return replies.tokens(await self._calls.reply("tokenize", request, options))
 
     async def detokenize(
         self,
@@ -206,78 +242,75 @@ class AsyncClient:
         skip_special_tokens: bool = False,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Text:
-        """The text of token ids [n]. Arguments and errors: as Client.detokenize()."""
-        reply = await self._call("detokenize", requests.detokenize(ids, model, skip_special_tokens), options)
+        """Returns the text of token ids [n].
+
+        skip_special_tokens: control tokens have no text.
+        Errors: InvalidArgument (TEXT_NOT_SUPPORTED, TOKEN_OUT_OF_RANGE, TEXT_TOO_LONG), NotFound,
+          ResourceExhausted, DeadlineExceeded.
+        """
+        reply = await self._calls.reply("detokenize", requests.detokenize(ids, model, skip_special_tokens), options)
         return replies.text(reply)
 
     async def models(self, **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelSummary, ...]:
         """The models that the server serves."""
-        reply = await self._call("list_models", inference_pb2.ListModelsRequest(), options)
+        reply = await self._calls.reply("list_models", inference_pb2.ListModelsRequest(), options)
         return tuple(model_replies.summary(model) for model in reply.models)
 
     async def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> model_replies.Model:
         """Describes one model. The name may be empty if the server serves exactly one model. Errors: NotFound."""
         request = inference_pb2.GetModelRequest(model=requests.text("model", model))
-        return model_replies.model(await self._call("get_model", request, options))
+        return model_replies.model(await self._calls.reply("get_model", request, options))
 
     async def load(self, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelLoad, ...]:
         """Current capacity and load of one model, or of every model if the name is empty. Errors: NotFound."""
         request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
-        return tuple(model_replies.load(entry) for entry in (await self._call("get_load", request, options)).models)
+        reply = await self._calls.reply("get_load", request, options)
+        return tuple(model_replies.load(entry) for entry in reply.models)
 
     async def server_load(self, **options: Unpack[requests.CallOptions]) -> model_replies.ServerLoad:
-        """As Client.server_load()."""
-        return model_replies.server_load((await self._call("get_load", inference_pb2.GetLoadRequest(), options)).server)
+        """Current connections, and refusals since the server started."""
+        reply = await self._calls.reply("get_load", inference_pb2.GetLoadRequest(), options)
+        return model_replies.server_load(reply.server)
 
     async def load_model(self, model: str, **options: Unpack[requests.CallOptions]) -> model_replies.ModelSummary:
-        """As Client.load_model()."""
-        return model_replies.summary((await self._call("load_model", admin.load_request(model), options)).model)
+        """Loads a model by its name and waits until it serves. For operators: the client's target must be the server's
+        --admin-listen. Errors: NotFound (MODEL_NOT_IN_REPOSITORY), AlreadyExists, Aborted (MODEL_BUSY),
+        FailedPrecondition (its directory holds no valid model), DataLoss, ResourceExhausted (OUT_OF_MEMORY), Unimplemented."""
+        reply = await self._calls.reply("load_model", admin.load_request(model), options)
+        return model_replies.summary(reply.model)
 
     async def unload_model(
         self, model: str, *, drain_timeout: float | None = None, **options: Unpack[requests.CallOptions]
     ) -> admin.Unloaded:
-        """As Client.unload_model()."""
+        """Unloads a model and waits until its memory is free. For operators, as load_model(). The model's sessions end
+        with it.
+
+        drain_timeout: seconds, 0 to 86400, for which running requests may continue; absent: the server's own.
+        Errors: NotFound, Aborted (MODEL_BUSY), Unimplemented (no AdminService at the target).
+        """
         request = admin.unload_request(model, drain_timeout)
-        return admin.unloaded(await self._call("unload_model", request, options))
+        return admin.unloaded(await self._calls.reply("unload_model", request, options))
 
     async def health(self, service: str = "", **options: Unpack[requests.CallOptions]) -> replies.HealthStatus:
         """Health as in grpc.health.v1, of a model by its name, or of the whole server. Errors: NotFound (no such
         service)."""
         request = wrappers_pb2.StringValue(value=requests.text("service", service))
-        return replies.HealthStatus((await self._call("health", request, options)).value)
+        reply = await self._calls.reply("health", request, options)
+        return replies.HealthStatus(reply.value)
 
     def stream_images(
         self, count: int = 1, *, seed: int | None = None, **options: Unpack[requests.ImageOptions]
     ) -> AsyncGenerator[images.Snapshot, None]:
-        """Draws `count` images and yields snapshots while they are drawn, for `async for`. Arguments and errors: as
-        Client.stream_images(). Errors that depend on the model are raised while iterating."""
-        return self._snapshots(images.Order("stream_images", count, seed, options))
+        """Draws `count` images and yields a snapshot every `interval` seconds; the last one is complete. Closing or
+        dropping the generator ends the calls.
 
-    async def _snapshots(self, order: images.Order) -> AsyncGenerator[images.Snapshot, None]:
-        canvas = images.Canvas(order, await self.model(order.model, **order.call_options()))
-        left = canvas.plan()[::-1]
-
-        async def work() -> None:
-            while left:
-                request = left.pop()
-                prompt, options = canvas.generate_arguments(request)
-                async with self.generate(prompt, **options) as parts:
-                    async for part in parts:
-                        canvas.add(request, part)
-
-        tasks = {asyncio.create_task(work()) for _ in range(min(len(left), images.REQUESTS_AT_ONCE))}
-        running = tasks
-        try:
-            while running:
-                done, running = await asyncio.wait(running, timeout=order.interval)
-                for task in done:
-                    task.result()
-                if not done or not running:
-                    yield canvas.snapshot()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        seed: image i is a function of model, prompt, temperature, seed and i; absent: a random one (see Snapshot.seed).
+        options: model, temperature, prompt, interval, timeout (seconds for the whole), metadata: see rivulet.ImageOptions.
+        Errors: ValueError, TypeError; while iterating also ValueError (for example a model that does not generate
+        images) and those of AsyncGenerateStream.
+        """
+        order = images.Order("stream_images", count, seed, options)
+        return snapshots(order, self.model, self.generate)
 
     async def generate_images(
         self,
@@ -287,8 +320,9 @@ class AsyncClient:
         on_progress: Callable[[images.Snapshot], object] | None = None,
         **options: Unpack[requests.ImageOptions],
     ) -> NDArray[np.uint8]:
-        """Draws `count` images: uint8 [count, height, width], or [count, height, width, channels] for several channels.
-        Arguments and errors: as Client.generate_images(); `on_progress` must not block."""
+        """Draws `count` images: uint8 [count, height, width], or [count, height, width, channels] for several channels;
+        values 0 to num_levels - 1. Arguments and errors: stream_images(). `on_progress` is called in this task,
+        and must not block, with every snapshot, the last one included, for example with rivulet.draw.live()."""
         async for snapshot in self.stream_images(count, seed=seed, **options):
             if on_progress is not None:
                 on_progress(snapshot)

@@ -1,21 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions for asyncio. The same methods, arguments and errors as those of Session."""
+"""Sessions for asyncio. session.py has the same for programs with threads."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from rivulet import errors, model_replies, replies, requests
-from rivulet.aio_streams import AsyncSessionStream, cancelled
-from rivulet.cookies import SessionCookies
+from rivulet import errors, replies, requests
+from rivulet.aio_calls import AsyncCalls
+from rivulet.aio_streams import AsyncSessionStream, session_stream
 from rivulet.session_core import SessionCore
-from rivulet.token_bytes import ModelQuestions
+from rivulet.token_bytes import AsyncQuestions
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
@@ -25,29 +23,40 @@ if TYPE_CHECKING:
 class AsyncSessionCalls(Protocol):
     """The part of the client that a session uses."""
 
-    _cookies: SessionCookies
+    _calls: AsyncCalls
 
-    def _start(self, method: str, message: Any, options: requests.CallOptions) -> Any: ...
-
-    async def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any: ...
-
-    def _asks(
-        self, model: str, own: Callable[[], requests.CallOptions]
-    ) -> ModelQuestions[Awaitable[model_replies.Model], Awaitable[replies.Text]]: ...
+    def _asks(self, model: str, own: Callable[[], requests.CallOptions]) -> AsyncQuestions: ...
 
 
 class AsyncSession(SessionCore):
-    """A conversation with a model, of AsyncClient.open_session(), session(), restore_session() or fork(). As Session;
-    `async with` closes it at the end, unless keep() was called. Thread: that of the event loop; one task at a time."""
+    """A conversation with a model, from AsyncClient.open_session(), session(), restore_session() or fork(): a sequence of
+    given and generated tokens, whose state is kept on the server. Leaving an `async with` block closes it, unless keep() was
+    called.
+
+    This object knows the tokens that it gave and received, and continues after them. What the server generated beyond
+    that, in a reply that was left early or lost, is dropped. The object checks that the server holds the same tokens
+    (`sequence_hash`). It cannot check tokens that it never saw: those of given text, which the server tokenizes, and
+    those from before session().
+
+    A call on a session ends a reply of the session that still runs. Thread: that of the event loop; one task at a time.
+    Only one object at a time should use a session. If another one has used it, calls raise
+    FailedPrecondition (SESSION_HASH_MISMATCH); AsyncClient.session() continues from there.
+
+    Errors of every call: NotFound (SESSION_NOT_FOUND: closed, idle for too long, or the server was restarted),
+    ResourceExhausted (SESSION_BUSY), InvalidArgument, Unavailable, DeadlineExceeded, DataLoss (the server holds
+    different tokens).
+    """
 
     _client: AsyncSessionCalls
 
     def __init__(self, client: AsyncSessionCalls, info: replies.SessionInfo, **known: Any) -> None:
         """For the client."""
-        super().__init__(info, client._cookies, **known)
+        super().__init__(info, client._calls.cookies, **known)
         self._client = client
 
     async def _begin(self, options: requests.CallOptions) -> None:
+        """Before a call: makes sure that the server holds what this object knows, and that no request runs on the
+        session."""
         self._end_reply()
         if self._ahead:
             await self._rewind(self.position, None, options)
@@ -66,77 +75,96 @@ class AsyncSession(SessionCore):
         parse_special_tokens: bool | None = None,
         **options: Unpack[requests.CallOptions],
     ) -> replies.Score:
-        """Feeds tokens without generating. Arguments and errors: as Session.append()."""
+        """Feeds tokens without generating. An error leaves the session as it was. After Unavailable or DeadlineExceeded
+        the same append() may be repeated; tokens are not fed twice.
+
+        content: text (str), token ids (a sequence or array of integers, [n]), or the next values of an image (bytes, or a numpy
+          array of uint8, [n]); may be empty, to set a mark.
+        score: return how likely the tokens are. All of them are scored, except the very first of a sequence if the
+          model has no bos. Without it, num_scored of the result is 0.
+        output_positions, logprobs: as in AsyncClient.score(), for the scored tokens; they need `score`.
+        mark: sets a mark with this name at the position after the tokens, at most 64 bytes.
+        cache: share states of the whole sequence with other requests; True is the same as PromptCache(). cached_tokens
+          of the result says how many tokens were not fed because of it.
+        priority: order among the tenant's own requests that wait for a slot.
+        add_special_tokens, parse_special_tokens: for a text, as in GenerateOptions.
+        Errors: OutOfRange (TOO_MANY_TOKENS), FailedPrecondition (MARK_LIMIT).
+        """
         await self._begin(options)
         special = (add_special_tokens, parse_special_tokens)
         request = self._append_request(content, score, output_positions, logprobs, mark, cache, priority, special)
         with self._changing():
-            reply = await self._client._call("append", request, options)
+            reply = await self._client._calls.reply("append", request, options)
         return self._appended(request, reply)
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.SessionGenerateOptions]) -> AsyncSessionStream:
-        """Appends the prompt, if there is one, and streams generated tokens, for `async for`. Arguments and errors: as
-        Session.generate(). After a reply that was left early or lost, the call starts when its first part is
-        requested."""
+        """Appends the prompt, if there is one, and streams generated tokens. As AsyncClient.generate(), but without `model`
+        and `num_samples` (for several continuations, use fork()). After a reply that was left early or lost, the call
+        starts when its first part is requested.
+
+        options: position, mark, retries; max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
+          presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
+          cache, priority, timeout, metadata: see rivulet.SessionGenerateOptions.
+        Errors: TypeError, ValueError (arguments); those of AsyncSessionStream while iterating.
+        """
         reader = self._reader(prompt, options)
         self._end_reply()
 
         def start(request: inference_pb2.GenerateRequest) -> Any:
-            return self._client._start("generate", request, reader.call_options())
+            return self._client._calls.start("generate", request, reader.call_options())
 
         async def prepare() -> None:
-            await self._rewind(reader.core.position, None, reader.call_options())
-            self._ahead = True
+            await self._rewind(self.position, None, reader.call_options())
 
         asks = self._client._asks(self.model, reader.call_options)
-        stream = AsyncSessionStream(start, reader, asks, prepare if self._ahead else None)
+        stream = session_stream(start, reader, asks, prepare if self._ahead else None)
         self._watch(stream)
         return stream
 
     async def fork(
         self, count: int = 1, *, seed: int | None = None, position: int | None = None, **options: Unpack[requests.CallOptions]
     ) -> list[AsyncSession]:
-        """Opens `count` sessions that continue from this one. Arguments and errors: as Session.fork()."""
+        """Opens `count` sessions, 1 to 256, that continue from this one, which does not change. Either all are opened
+        or none.
+
+        seed: fork i gets `seed + i`; absent: the server draws seeds, so that the forks differ. position: where the
+          forks continue; absent: the end.
+        Errors: OutOfRange (POSITION_OUT_OF_RANGE), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT).
+        """
         await self._begin(options)
-        reply = await self._client._call("fork_session", self._fork_request(count, seed, position), options)
+        reply = await self._client._calls.reply("fork_session", self._fork_request(count, seed, position), options)
         infos = [replies.session(message) for message in reply.sessions]
         return [AsyncSession(self._client, info, sequence=self._sequence.copy(info.position)) for info in infos]
 
     async def rewind(
         self, *, position: int | None = None, mark: str | None = None, **options: Unpack[requests.CallOptions]
     ) -> None:
-        """Drops the tokens after a position or a mark. Arguments and errors: as Session.rewind()."""
+        """Drops the tokens after a position (0 to the session's position) or a mark. Errors: OutOfRange
+        (POSITION_OUT_OF_RANGE), NotFound (MARK_NOT_FOUND), ValueError (not exactly one of the two)."""
         self._end_reply()
         await self._rewind(position, mark, options)
 
     async def _rewind(self, position: int | None, mark: str | None, options: requests.CallOptions) -> None:
         request = self._rewind_request(position, mark)
         with self._changing():
-            reply = await self._client._call("rewind_session", request, options)
+            reply = await self._client._calls.reply("rewind_session", request, options)
         self._rewound(reply)
 
     async def snapshot(self, *, position: int | None = None, **options: Unpack[requests.CallOptions]) -> bytes:
-        """Returns the session as bytes for AsyncClient.restore_session(). They outlive the server. Arguments and
-        errors: as
-        Session.snapshot()."""
+        """Returns the session as bytes for AsyncClient.restore_session(). They outlive the server. position: number of
+        tokens in the snapshot, with the marks among them; absent: all. Errors: OutOfRange (POSITION_OUT_OF_RANGE)."""
         self._end_reply()
         request = self._snapshot_request(position)
         if self._ahead and request.position > self.position:
             await self._rewind(self.position, None, options)
-        call = self._client._start("snapshot_session", request, options)
-        try:
-            return b"".join([message.chunk async for message in call])
-        except grpc.RpcError as error:
-            raise errors.from_call(error) from None
-        except asyncio.CancelledError:
-            raise await cancelled(call) from None
+        return await self._client._calls.snapshot(request, options)
 
     async def close(self, **options: Unpack[requests.CallOptions]) -> None:
         """Closes the session and ends the requests on it. Does nothing if it is closed."""
         self._end_reply()
         request = session_service_pb2.CloseSessionRequest(model=self.model, session_id=self.id)
         try:
-            await self._client._call("close_session", request, options)
+            await self._client._calls.reply("close_session", request, options)
         except errors.NotFound as error:
             if error.reason != "SESSION_NOT_FOUND":
                 raise

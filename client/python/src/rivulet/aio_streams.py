@@ -171,6 +171,7 @@ class AsyncSessionStream(AsyncGenerateStream):
         if self._prepare is not None:
             await self._prepare()
             self._prepare = None
+            self._session_reader.starting()
         if self._session_reader.needs_model:
             self._session_reader.set_max_tokens(await self._asks.model())
         if not self._closed.is_set():
@@ -183,3 +184,6 @@ class AsyncSessionStream(AsyncGenerateStream):
         self._closed.set()
         if self._call is not None:
             end(self._call)
+
+
+session_stream = AsyncSessionStream  # runs `prepare` when the program iterates: AsyncSession.generate() does not wait

@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
+# Generated from aio.py by client/python/make_sync.py: change aio.py and run the script.
 """The client for programs with threads. aio.py has the same for asyncio."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import grpc
 import numpy as np
 from google.protobuf import wrappers_pb2
 from numpy.typing import NDArray
 
 from rivulet import admin, errors, images, model_replies, replies, requests, session_messages
-from rivulet.connection import ConnectOptions, Methods, TlsOptions
-from rivulet.cookies import SessionCookies
-from rivulet.drawing import Drawing
+from rivulet.calls import Calls
+from rivulet.drawing import snapshots
 from rivulet.multiplex import Multiplex, generate_many
-from rivulet.multiplex_core import MultiplexPart, many
-from rivulet.reply_reader import Reader
 from rivulet.session import Session
 from rivulet.streams import GenerateStream
-from rivulet.token_bytes import ModelQuestions, TokenBytes
-from rivulet.v1 import inference_pb2, session_service_pb2
+from rivulet.connection import ConnectOptions, TlsOptions
+from rivulet.multiplex_core import MultiplexPart, many
+from rivulet.reply_reader import Reader
+from rivulet.token_bytes import Questions, ModelQuestions, TokenBytes
+from rivulet.v1 import inference_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -62,39 +62,21 @@ class Client:
         tenant: str = "",
         key: str = "",
     ) -> None:
-        self._options = ConnectOptions(
+        options = ConnectOptions(
             target, tls, connect_timeout, wait_for_ready, max_attempts, max_receive_bytes, metadata, tenant, key
         )
-        self._channel = self._options.open(grpc)
-        self._methods: Methods | None = Methods(self._channel)
-        self._cookies = SessionCookies()
+        self._calls = Calls(options)
         self._token_bytes = TokenBytes()
 
     def close(self) -> None:
         """Closes the connection. Running calls end with Cancelled; later calls raise ValueError."""
-        self._methods = None
-        self._channel.close()
+        self._calls.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any:
-        """The reply, or the call of a streaming method."""
-        arguments = self._options.call_arguments(method, options, self._cookies.of_call(message))
-        if self._methods is None:
-            raise ValueError("the client is closed")
-        start = getattr(self._methods, method)
-        try:
-            if not self._cookies.opens(method):
-                return start(message, **arguments)
-            reply, call = start.with_call(message, **arguments)
-            self._cookies.opened(message, reply, call.initial_metadata())
-            return reply
-        except grpc.RpcError as error:
-            raise errors.from_call(error, arguments["timeout"]) from None
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.GenerateOptions]) -> GenerateStream:
         """Streams generated tokens: `for part in client.generate("ROMEO:", max_tokens=100): ...`. For the whole reply:
@@ -109,10 +91,10 @@ class Client:
         """
         request = requests.generate(prompt, options)
         own = requests.call_options(options)
-        call = self._call("generate", request, own)
+        call = self._calls.start("generate", request, own)
         return GenerateStream(call, Reader(request), self._asks(request.model, lambda: own), own["timeout"])
 
-    def _asks(self, model: str, own: Callable[[], requests.CallOptions]) -> ModelQuestions[model_replies.Model, replies.Text]:
+    def _asks(self, model: str, own: Callable[[], requests.CallOptions]) -> Questions:
         """What replies of the model ask. own: options of a call that begins now."""
         return ModelQuestions(
             lambda: self.model(model, **own()), lambda ids: self.detokenize(ids, model=model, **own()), self._token_bytes
@@ -121,7 +103,7 @@ class Client:
     def multiplex(self, **options: Unpack[requests.CallOptions]) -> Multiplex:
         """Opens a stream for many requests at once: `with client.multiplex() as stream: ...`, then stream.generate()
         for each request and one loop over the parts of all of them. `timeout` is for the whole stream."""
-        return Multiplex(lambda messages: self._call("multiplex", messages, options))
+        return Multiplex(lambda messages: self._calls.start("multiplex", messages, options))
 
     def generate_many(
         self, prompts: Iterable[requests.Prompt], *, at_once: int = 256, **options: Unpack[requests.GenerateOptions]
@@ -145,22 +127,25 @@ class Client:
         **options: Unpack[requests.CallOptions],
     ) -> Session:
         """Opens a session without tokens. Tokens are fed once, and the session can be continued, forked and rewound at
-        any position. Leaving its `with` block closes it.
+        any position. Leaving its block, `with client.open_session() as session: ...`, closes it.
 
         seed: used by every generate() without its own seed; absent: the server draws one.
         idle_timeout: seconds, 1 to 86400, without a call after which the server closes it; absent: the server's default.
         Errors: InvalidArgument, NotFound, ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT), Unavailable, DeadlineExceeded.
         """
         request = session_messages.open_request(model, seed, idle_timeout)
-        return Session(self, replies.session(self._call("open_session", request, options).session))
+        reply = self._calls.reply("open_session", request, options)
+        return Session(self, replies.session(reply.session))
 
-    def session(self, id: str, *, model: str = "", cookie: str = "", **options: Unpack[requests.CallOptions]) -> Session:
+    def session(
+        self, id: str, *, model: str = "", cookie: str = "", **options: Unpack[requests.CallOptions]
+    ) -> Session:
         """Returns the session with this id, at its current position, to continue it in another program. One Session
         object at a time may use it. cookie: Session.cookie of the other object; only needed behind a balancer.
         Errors: InvalidArgument (SESSION_ID_MALFORMED), NotFound (SESSION_NOT_FOUND: unknown, closed, idle for too long, or another
         tenant's)."""
-        self._cookies.set(requests.text("id", id), requests.text("cookie", cookie))
-        reply = self._call("get_session", session_messages.get_request(id, model), options)
+        self._calls.cookies.set(requests.text("id", id), requests.text("cookie", cookie))
+        reply = self._calls.reply("get_session", session_messages.get_request(id, model), options)
         return Session(self, replies.session(reply.session))
 
     def sessions(self, *, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[replies.SessionInfo, ...]:
@@ -168,7 +153,7 @@ class Client:
         twice."""
         request, found = session_messages.list_request(model), []
         while True:
-            reply = self._call("list_sessions", request, options)
+            reply = self._calls.reply("list_sessions", request, options)
             found += [replies.session(entry) for entry in reply.sessions]
             request.page_token = reply.next_page_token
             if not request.page_token:
@@ -192,7 +177,7 @@ class Client:
         """
         messages = session_messages.RestoreMessages(snapshot, model, idle_timeout)
         try:
-            reply = self._call("restore_session", messages, options)
+            reply = self._calls.reply("restore_session", messages, options)
         except errors.RivuletError:
             if messages.error is not None:
                 raise messages.error from None
@@ -225,7 +210,7 @@ class Client:
         request = requests.score(
             content, model, window, output_positions, logprobs, priority, add_special_tokens, parse_special_tokens
         )
-        return replies.score(self._call("score", request, options), logprobs, output_positions is not None)
+        return replies.score(self._calls.reply("score", request, options), logprobs, output_positions is not None)
 
     def tokenize(
         self,
@@ -244,7 +229,7 @@ class Client:
           TEXT_NOT_IN_VOCABULARY), NotFound, ResourceExhausted, DeadlineExceeded.
         """
         request = requests.tokenize(text, model, add_special_tokens, parse_special_tokens)
-        return replies.tokens(self._call("tokenize", request, options))
+        return replies.tokens(self._calls.reply("tokenize", request, options))
 
     def detokenize(
         self,
@@ -260,33 +245,36 @@ class Client:
         Errors: InvalidArgument (TEXT_NOT_SUPPORTED, TOKEN_OUT_OF_RANGE, TEXT_TOO_LONG), NotFound,
           ResourceExhausted, DeadlineExceeded.
         """
-        reply = self._call("detokenize", requests.detokenize(ids, model, skip_special_tokens), options)
+        reply = self._calls.reply("detokenize", requests.detokenize(ids, model, skip_special_tokens), options)
         return replies.text(reply)
 
     def models(self, **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelSummary, ...]:
         """The models that the server serves."""
-        reply = self._call("list_models", inference_pb2.ListModelsRequest(), options)
+        reply = self._calls.reply("list_models", inference_pb2.ListModelsRequest(), options)
         return tuple(model_replies.summary(model) for model in reply.models)
 
     def model(self, model: str = "", **options: Unpack[requests.CallOptions]) -> model_replies.Model:
         """Describes one model. The name may be empty if the server serves exactly one model. Errors: NotFound."""
         request = inference_pb2.GetModelRequest(model=requests.text("model", model))
-        return model_replies.model(self._call("get_model", request, options))
+        return model_replies.model(self._calls.reply("get_model", request, options))
 
     def load(self, model: str = "", **options: Unpack[requests.CallOptions]) -> tuple[model_replies.ModelLoad, ...]:
         """Current capacity and load of one model, or of every model if the name is empty. Errors: NotFound."""
         request = inference_pb2.GetLoadRequest(model=requests.text("model", model))
-        return tuple(model_replies.load(entry) for entry in self._call("get_load", request, options).models)
+        reply = self._calls.reply("get_load", request, options)
+        return tuple(model_replies.load(entry) for entry in reply.models)
 
     def server_load(self, **options: Unpack[requests.CallOptions]) -> model_replies.ServerLoad:
         """Current connections, and refusals since the server started."""
-        return model_replies.server_load(self._call("get_load", inference_pb2.GetLoadRequest(), options).server)
+        reply = self._calls.reply("get_load", inference_pb2.GetLoadRequest(), options)
+        return model_replies.server_load(reply.server)
 
     def load_model(self, model: str, **options: Unpack[requests.CallOptions]) -> model_replies.ModelSummary:
         """Loads a model by its name and waits until it serves. For operators: the client's target must be the server's
         --admin-listen. Errors: NotFound (MODEL_NOT_IN_REPOSITORY), AlreadyExists, Aborted (MODEL_BUSY),
         FailedPrecondition (its directory holds no valid model), DataLoss, ResourceExhausted (OUT_OF_MEMORY), Unimplemented."""
-        return model_replies.summary(self._call("load_model", admin.load_request(model), options).model)
+        reply = self._calls.reply("load_model", admin.load_request(model), options)
+        return model_replies.summary(reply.model)
 
     def unload_model(
         self, model: str, *, drain_timeout: float | None = None, **options: Unpack[requests.CallOptions]
@@ -298,13 +286,14 @@ class Client:
         Errors: NotFound, Aborted (MODEL_BUSY), Unimplemented (no AdminService at the target).
         """
         request = admin.unload_request(model, drain_timeout)
-        return admin.unloaded(self._call("unload_model", request, options))
+        return admin.unloaded(self._calls.reply("unload_model", request, options))
 
     def health(self, service: str = "", **options: Unpack[requests.CallOptions]) -> replies.HealthStatus:
         """Health as in grpc.health.v1, of a model by its name, or of the whole server. Errors: NotFound (no such
         service)."""
         request = wrappers_pb2.StringValue(value=requests.text("service", service))
-        return replies.HealthStatus(self._call("health", request, options).value)
+        reply = self._calls.reply("health", request, options)
+        return replies.HealthStatus(reply.value)
 
     def stream_images(
         self, count: int = 1, *, seed: int | None = None, **options: Unpack[requests.ImageOptions]
@@ -318,8 +307,7 @@ class Client:
         GenerateStream.
         """
         order = images.Order("stream_images", count, seed, options)
-        canvas = images.Canvas(order, self.model(order.model, **order.call_options()))
-        return Drawing(self.generate, canvas).snapshots(order.interval)
+        return snapshots(order, self.model, self.generate)
 
     def generate_images(
         self,
@@ -330,9 +318,8 @@ class Client:
         **options: Unpack[requests.ImageOptions],
     ) -> NDArray[np.uint8]:
         """Draws `count` images: uint8 [count, height, width], or [count, height, width, channels] for several channels;
-        values 0 to num_levels - 1. Arguments and errors: stream_images(). `on_progress` is called on this thread with
-        every
-        snapshot, the last one included, for example with rivulet.draw.live()."""
+        values 0 to num_levels - 1. Arguments and errors: stream_images(). `on_progress` is called on this thread
+        with every snapshot, the last one included, for example with rivulet.draw.live()."""
         for snapshot in self.stream_images(count, seed=seed, **options):
             if on_progress is not None:
                 on_progress(snapshot)

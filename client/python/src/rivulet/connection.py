@@ -14,6 +14,7 @@ import grpc
 from google.protobuf import wrappers_pb2
 
 from rivulet import requests
+from rivulet.cookies import SessionCookies
 from rivulet.v1 import admin_service_pb2, inference_pb2, multiplex_pb2, session_service_pb2
 
 
@@ -219,3 +220,21 @@ class Methods:
             request_serializer=multiplex_pb2.MultiplexRequest.SerializeToString,
             response_deserializer=multiplex_pb2.MultiplexReply.FromString,
         )
+
+
+class Connection:
+    """The channel of a client, sync or asyncio."""
+
+    def __init__(self, options: ConnectOptions, library: Any) -> None:
+        """library: grpc or grpc.aio. Errors: OSError, ValueError (certificates)."""
+        self._options = options
+        self._channel = options.open(library)
+        self._methods: Methods | None = Methods(self._channel)  # None after close()
+        self.cookies = SessionCookies()
+
+    def _prepare(self, method: str, message: Any, options: requests.CallOptions) -> tuple[Any, dict[str, Any]]:
+        """The function that begins a call, and what it takes beside its message. Errors: TypeError, ValueError."""
+        arguments = self._options.call_arguments(method, options, self.cookies.of_call(message))
+        if self._methods is None:
+            raise ValueError("the client is closed")
+        return getattr(self._methods, method), arguments

@@ -8,9 +8,19 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 from rivulet import images
+from rivulet.model_replies import Model
 
 if TYPE_CHECKING:
     from rivulet.streams import GenerateStream
+
+
+def snapshots(
+    order: images.Order, model: Callable[..., Model], generate: Callable[..., GenerateStream]
+) -> Generator[images.Snapshot, None, None]:
+    """Asks for the model, then draws. model, generate: the client's. Errors: ValueError (a model that does not fit), those of
+    model(); while iterating those of generate()."""
+    canvas = images.Canvas(order, model(order.model, **order.call_options()))
+    return Drawing(generate, canvas).snapshots(order.interval)
 
 
 class Drawing:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Generated from aio_session.py by client/python/make_sync.py: change aio_session.py and run the script.
 """Sessions for programs with threads. aio_session.py has the same for asyncio."""
 
 from __future__ import annotations
@@ -6,15 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from rivulet import errors, model_replies, replies, requests
-from rivulet.cookies import SessionCookies
+from rivulet import errors, replies, requests
+from rivulet.calls import Calls
+from rivulet.streams import SessionStream, session_stream
 from rivulet.session_core import SessionCore
-from rivulet.streams import SessionStream
-from rivulet.token_bytes import ModelQuestions
+from rivulet.token_bytes import Questions
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 if TYPE_CHECKING:
@@ -24,13 +24,9 @@ if TYPE_CHECKING:
 class SessionCalls(Protocol):
     """The part of the client that a session uses."""
 
-    _cookies: SessionCookies
+    _calls: Calls
 
-    def _call(self, method: str, message: Any, options: requests.CallOptions) -> Any: ...
-
-    def _asks(
-        self, model: str, own: Callable[[], requests.CallOptions]
-    ) -> ModelQuestions[model_replies.Model, replies.Text]: ...
+    def _asks(self, model: str, own: Callable[[], requests.CallOptions]) -> Questions: ...
 
 
 class Session(SessionCore):
@@ -56,7 +52,7 @@ class Session(SessionCore):
 
     def __init__(self, client: SessionCalls, info: replies.SessionInfo, **known: Any) -> None:
         """For the client."""
-        super().__init__(info, client._cookies, **known)
+        super().__init__(info, client._calls.cookies, **known)
         self._client = client
 
     def _begin(self, options: requests.CallOptions) -> None:
@@ -99,7 +95,7 @@ class Session(SessionCore):
         special = (add_special_tokens, parse_special_tokens)
         request = self._append_request(content, score, output_positions, logprobs, mark, cache, priority, special)
         with self._changing():
-            reply = self._client._call("append", request, options)
+            reply = self._client._calls.reply("append", request, options)
         return self._appended(request, reply)
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.SessionGenerateOptions]) -> SessionStream:
@@ -112,12 +108,16 @@ class Session(SessionCore):
         Errors: TypeError, ValueError (arguments); those of SessionStream while iterating.
         """
         reader = self._reader(prompt, options)
-        self._begin(reader.call_options())
+        self._end_reply()
 
         def start(request: inference_pb2.GenerateRequest) -> Any:
-            return self._client._call("generate", request, reader.call_options())
+            return self._client._calls.start("generate", request, reader.call_options())
 
-        stream = SessionStream(start, reader, self._client._asks(self.model, reader.call_options))
+        def prepare() -> None:
+            self._rewind(self.position, None, reader.call_options())
+
+        asks = self._client._asks(self.model, reader.call_options)
+        stream = session_stream(start, reader, asks, prepare if self._ahead else None)
         self._watch(stream)
         return stream
 
@@ -132,7 +132,7 @@ class Session(SessionCore):
         Errors: OutOfRange (POSITION_OUT_OF_RANGE), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT).
         """
         self._begin(options)
-        reply = self._client._call("fork_session", self._fork_request(count, seed, position), options)
+        reply = self._client._calls.reply("fork_session", self._fork_request(count, seed, position), options)
         infos = [replies.session(message) for message in reply.sessions]
         return [Session(self._client, info, sequence=self._sequence.copy(info.position)) for info in infos]
 
@@ -140,15 +140,14 @@ class Session(SessionCore):
         self, *, position: int | None = None, mark: str | None = None, **options: Unpack[requests.CallOptions]
     ) -> None:
         """Drops the tokens after a position (0 to the session's position) or a mark. Errors: OutOfRange
-        (POSITION_OUT_OF_RANGE), NotFound
-        (MARK_NOT_FOUND), ValueError (not exactly one of the two)."""
+        (POSITION_OUT_OF_RANGE), NotFound (MARK_NOT_FOUND), ValueError (not exactly one of the two)."""
         self._end_reply()
         self._rewind(position, mark, options)
 
     def _rewind(self, position: int | None, mark: str | None, options: requests.CallOptions) -> None:
         request = self._rewind_request(position, mark)
         with self._changing():
-            reply = self._client._call("rewind_session", request, options)
+            reply = self._client._calls.reply("rewind_session", request, options)
         self._rewound(reply)
 
     def snapshot(self, *, position: int | None = None, **options: Unpack[requests.CallOptions]) -> bytes:
@@ -158,18 +157,14 @@ class Session(SessionCore):
         request = self._snapshot_request(position)
         if self._ahead and request.position > self.position:
             self._rewind(self.position, None, options)
-        call = self._client._call("snapshot_session", request, options)
-        try:
-            return b"".join(message.chunk for message in call)
-        except grpc.RpcError:
-            raise errors.from_call(call) from None
+        return self._client._calls.snapshot(request, options)
 
     def close(self, **options: Unpack[requests.CallOptions]) -> None:
         """Closes the session and ends the requests on it. Does nothing if it is closed."""
         self._end_reply()
         request = session_service_pb2.CloseSessionRequest(model=self.model, session_id=self.id)
         try:
-            self._client._call("close_session", request, options)
+            self._client._calls.reply("close_session", request, options)
         except errors.NotFound as error:
             if error.reason != "SESSION_NOT_FOUND":
                 raise

@@ -285,6 +285,10 @@ class SessionReader(Reader):
             usage.prompt_tokens = self._begin - self._request.session.position
             usage.completion_tokens = self._tokens
 
+    def starting(self) -> None:
+        """A call is about to start: what the server holds is unknown until it has succeeded."""
+        self.core._ahead = True
+
     def failed(self, error: errors.RivuletError) -> None:
         """The call has ended with an error."""
         if self._begin is None and not self._tries and isinstance(error, _UNCHANGED):

@@ -144,3 +144,15 @@ class SessionStream(GenerateStream):
         self._closed.set()
         with self._lock:
             self._call.cancel()
+
+
+def session_stream(
+    start: Callable[[inference_pb2.GenerateRequest], Any],
+    reader: SessionReader,
+    asks: ModelQuestions[model_replies.Model, replies.Text],
+    prepare: Callable[[], None] | None,
+) -> SessionStream:
+    """prepare: runs before the first call."""
+    if prepare is not None:
+        prepare()
+    return SessionStream(start, reader, asks)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -46,3 +46,7 @@ class ModelQuestions(Generic[M, T]):
     model: Callable[[], M]
     detokenize: Callable[[list[int]], T]
     token_bytes: TokenBytes
+
+
+Questions = ModelQuestions[model_replies.Model, replies.Text]
+AsyncQuestions = ModelQuestions[Awaitable[model_replies.Model], Awaitable[replies.Text]]

@@ -86,7 +86,7 @@ class GatewayClient(AsyncClient):
 
     async def _ask_for_key(self, options: CallOptions) -> None:
         """Reflection needs a key, costs the server little, and counts in no limit. It is asked nothing."""
-        call = self._start("reflection", iter(()), options)
+        call = self._calls.start("reflection", iter(()), options)
         try:
             async for _ in call:
                 pass

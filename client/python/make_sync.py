@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Generates the client for programs with threads from the client for asyncio. Run it after a change of a source in SOURCES."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent / "src/rivulet"
+SOURCES = {"client.py": "aio.py", "session.py": "aio_session.py"}  # of each generated module
+
+# What only asyncio says, and what threads say instead. A pair whose text is in no source is an error.
+PAIRS = (
+    # aio.py
+    ("The client for asyncio. client.py has the same for programs with threads.",
+     "The client for programs with threads. aio.py has the same for asyncio."),
+    (" It belongs to one event loop: create it in a coroutine.", ""),
+    ("If a task is cancelled, its call ends.\n    Thread: that of the event loop; calls may run", "Thread: any; calls may run"),
+    ("RuntimeError (outside a coroutine), TypeError, ValueError (arguments), OSError (a certificate file cannot be\n    read)",
+     "TypeError, ValueError (arguments), OSError (a certificate file cannot be read)"),
+    (" | AsyncIterable[bytes]", ""),
+    ("; an AsyncIterable is read whole before the call", ""),
+    ("        if isinstance(snapshot, AsyncIterable):\n            snapshot = [chunk async for chunk in snapshot]\n", ""),
+    ("AsyncIterable, ", ""),
+    ("ValueError, TypeError; while iterating also ValueError (for example a model that does not generate\n        images) and those of",
+     "ValueError (for example a model that does not generate images), TypeError; while iterating those of\n       "),
+    ("called in this task,\n        and must not block, with", "called on this thread\n        with"),
+    # aio_session.py
+    ("Sessions for asyncio. session.py has the same for programs with threads.",
+     "Sessions for programs with threads. aio_session.py has the same for asyncio."),
+    ("an `async with`", "a `with`"),
+    ("Thread: that of the event loop; one task at a time.\n    Only",
+     "Thread: one at a time; SessionStream.close() may be\n    called from any thread. Only"),
+    (" After a reply that was left early or lost, the call\n        starts when its first part is requested.", ""),
+)  # fmt: skip
+
+# Patterns of keywords and names, in code and in docstrings, and what replaces them.
+RULES = (
+    (r"\basync (def|for|with)\b", r"\1"),
+    (r"\bawait ", ""),
+    (r"\b__a(enter|exit)__", r"__\1__"),
+    (r"\bAsyncGenerator\[([\w.]+), None\]", r"Generator[\1, None, None]"),
+    (r"\bAsync(?=[A-Z])", ""),
+    (r"\baio_(?=\w+ import)", ""),
+)
+
+
+def sync(source: str, name: str) -> str:
+    """The module that is generated from the module `name` with this text."""
+    licence, rest = source.split("\n", 1)
+    for asyncio, threads in PAIRS:
+        rest = rest.replace(asyncio, threads)
+    for pattern, replacement in RULES:
+        rest = re.sub(pattern, replacement, rest)
+    return f"{licence}\n# Generated from {name} by client/python/make_sync.py: change {name} and run the script.\n{rest}"
+
+
+def unused(sources: list[str]) -> list[str]:
+    """The texts of PAIRS that are in none of the sources."""
+    return [asyncio for asyncio, _ in PAIRS if not any(asyncio in source for source in sources)]
+
+
+def main() -> None:
+    texts = {name: (PACKAGE / name).read_text(encoding="utf-8") for name in SOURCES.values()}
+    if missing := unused(list(texts.values())):
+        raise SystemExit(f"PAIRS: in no source: {missing}")
+    for generated, name in SOURCES.items():
+        (PACKAGE / generated).write_text(sync(texts[name], name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
