@@ -238,20 +238,26 @@ class FakeTests:
         self.use(server, run)
 
     def test_after_a_lost_reply_another_call_first_drops_what_was_not_seen(self):
-        server = FakeServer([part(0, [3], [1, 2, 3], seed=7), UNAVAILABLE], [part(0, [8], [1, 2, 3, 8], seed=7, **LAST), USAGE])
+        server = FakeServer(
+            [part(0, [3], [1, 2, 3], seed=7), UNAVAILABLE],
+            [part(0, [4], [1, 2, 3, 4], seed=7), UNAVAILABLE],
+            [part(0, [8], [1, 2, 3, 4, 8], seed=7, **LAST), USAGE],
+        )
 
         async def run(session):
-            with self.assertRaises(rivulet.Unavailable):
-                await tokens_of(session.generate([1, 2], max_tokens=4))
-            server.sequence = [1, 2, 3]
+            for prompt, held in (([1, 2], [1, 2, 3]), ([], [1, 2, 3, 4])):
+                with self.assertRaises(rivulet.Unavailable):
+                    await tokens_of(session.generate(prompt, max_tokens=4))
+                server.sequence = held
             self.assertEqual(await tokens_of(session.generate(max_tokens=1)), [8])
-            server.sequence = [1, 2, 3, 8, 9]
+            server.sequence = [1, 2, 3, 4, 8, 9]
             await session.append([9])
 
         self.use(server, run)
         kinds = [type(request).__name__.removesuffix("Request") for request in server.requests]
-        self.assertEqual(kinds, ["OpenSession", "Generate", "RewindSession", "Generate", "Append", "CloseSession"])
-        self.assertEqual(server.requests[2].position, 3)
+        again = ["RewindSession", "Generate"]
+        self.assertEqual(kinds, ["OpenSession", "Generate", *again, *again, "Append", "CloseSession"])
+        self.assertEqual([request.position for request in server.requests[2:5:2]], [3, 4])
 
     def test_the_tenant_is_sent_with_every_call(self):
         server = FakeServer([part(0, [3], [3], seed=7, **LAST), USAGE])

@@ -218,7 +218,7 @@ class SessionTests:
             async with again:
                 self.assertEqual(await tokens_of(again.generate(max_tokens=5)), self.alone([1], 5))
             await again.close()
-            for call in (again.append([1]), client.session(again.id, model=STREAM)):
+            for call in (again.append([1]), again.snapshot(), client.session(again.id, model=STREAM)):
                 with self.assertRaises(rivulet.NotFound) as caught:
                     await call
                 self.assertEqual(caught.exception.reason, "SESSION_NOT_FOUND")
