@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state update of gated linear attention, delta rules and state-space models: tokens of one
-// session, one head, in order. S is [key_dim, value_dim], float32.
+// sequence, one head, in order. S is [key_dim, value_dim], float32.
 //
 //   kDecay    S <- diag(w) S + k v^T                                  RetNet, GLA, HGRN2, Mamba-2
 //   kDelta    S <- diag(w) S + k (beta (v - (diag(w) S)^T k))^T       DeltaNet, Gated DeltaNet, KDA

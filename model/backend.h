@@ -3,7 +3,7 @@
 // scratch), feeds tokens, samples where the logits are, and reports records. Implementations:
 // CpuBackend, CudaBackend.
 //
-// Words: a *slot* is one session's state block; a *row* is a place in a run; a *step* feeds one
+// Words: a *slot* holds the state of one sequence; a *row* is a place in a run; a *step* feeds one
 // token to every row; a *run* is the steps that one Submit covers.
 #pragma once
 
@@ -22,23 +22,22 @@
 namespace rivulet {
 
 using Slot = int32_t;
-inline constexpr Slot kGuardSlot = 0;  // padding rows use it; no session ever gets it
+inline constexpr Slot kGuardSlot = 0;  // padding rows use it; no sequence ever gets it
 
 struct BackendLimits {
-  int num_slots = 0;        // sessions that fit: slots 1..num_slots
+  int num_slots = 0;        // sequences that fit: slots 1..num_slots
   int max_rows = 0;         // rows of one run
   int max_tokens = 0;       // tokens fed by the first step of one run, over all rows
   int max_steps = 1;        // largest Run::num_steps
   int preferred_steps = 1;  // run length that already hides the cost of a Submit
   // Prompt tokens of one run that keep the device busy; more make others wait and gain little.
   int preferred_prefill_tokens = 256;
-  size_t bytes_per_slot = 0;  // state of one session
-  size_t weight_bytes = 0;    // weights as this backend keeps them
-  std::string
-      numerics_id;  // what the bits of a session's tokens depend on beside model and request
-  std::string slots_choice = {};  // why there are so many slots, in words for people
-  std::string plan = {};      // how steps are run, in words for people; bits do not depend on it
-  std::string products = {};  // what runs matrix products, in words for people
+  size_t bytes_per_slot = 0;      // state of one sequence
+  size_t weight_bytes = 0;        // weights as this backend keeps them
+  std::string numerics_id;        // what the bits of tokens depend on beside model and request
+  std::string slots_choice = {};  // why there are so many slots; human-readable
+  std::string plan = {};          // how steps are run; human-readable; bits do not depend on it
+  std::string products = {};      // what runs matrix products; human-readable
 };
 
 // What the penalties know of a token that was fed before: it was among the prompt, and how often it

@@ -56,7 +56,7 @@ absl::StatusOr<DecodedLayer> DecodeLayer(const Model& model, int layer);
 absl::StatusOr<DecodedNorm> DecodeFinalNorm(const Model& model);  // REQUIRES: config().final_norm
 absl::StatusOr<DecodedMatrix> DecodeHead(const Model& model);     // hidden -> output_size
 
-// The feature map of every layer and head, but for omega.
+// The feature map of every layer and head, except omega.
 kernels::FeatureMapArgs FeatureMapOf(const ModelConfig& config);
 
 // The error for a weight that 16 bits cannot hold.

@@ -77,7 +77,7 @@ absl::StatusOr<std::string> TokenText(const JsonValue& value, absl::string_view 
   return content->text;
 }
 
-// Adds the roles that `root` gives, but for those that are given already.
+// Adds the roles that `root` gives, except those that are given already.
 absl::Status ReadRoles(const JsonValue& root, Roles* roles) {
   if (root.kind != JsonValue::Kind::kObject) {
     return InvalidTokenizer("", absl::StrCat("the file is ", Describe(root), ", not an object"));

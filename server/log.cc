@@ -25,7 +25,7 @@ constexpr absl::Duration kLimitPeriod = absl::Seconds(1);
 // What the reader of the log may take for the last lines.
 constexpr absl::Duration kLastLinesTime = absl::Milliseconds(900);
 
-// Never held while something is written, but for the last lines.
+// Never held while something is written, except for the last lines.
 ABSL_CONST_INIT absl::Mutex log_mutex(absl::kConstInit);
 LogMode log_mode ABSL_GUARDED_BY(log_mutex) = LogMode::kOff;
 LineWriter* log_writer ABSL_GUARDED_BY(log_mutex) = nullptr;  // with kOn alone

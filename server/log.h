@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The server's log: one JSON object a line on stderr, {"ts":..., "level":..., "event":...,
-// fields...}. Never holds prompts, replies or anything else that a client sent, but for field names
+// fields...}. Never holds prompts, replies or anything else that a client sent, except field names
 // of bad requests. A thread of its own writes the lines: nobody who logs waits for the reader.
 #pragma once
 

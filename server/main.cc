@@ -95,11 +95,11 @@ void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration, Server* 
 // takes nothing back, so destructors are not waited for.
 [[noreturn]] void EndFailed(Server* server) {
   // Time for clients and balancers to see what health says and how their replies ended.
-  static constexpr absl::Duration kFarewell = absl::Seconds(2);
+  static constexpr absl::Duration kLastReplies = absl::Seconds(2);
   SetLogMode(LogMode::kDirect);
   Log(LogLevel::kError, "failed", {{"exit_code", int64_t{kFailedExitCode}}});
-  std::thread([server] { server->Drain(absl::Now() + kFarewell); }).detach();
-  absl::SleepFor(2 * kFarewell);
+  std::thread([server] { server->Drain(absl::Now() + kLastReplies); }).detach();
+  absl::SleepFor(2 * kLastReplies);
   std::_Exit(kFailedExitCode);
 }
 

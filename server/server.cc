@@ -42,10 +42,10 @@ namespace {
 
 constexpr absl::Duration kHealthPeriod = absl::Milliseconds(500);
 // What the last messages of a drained server may take to reach its clients. Then clients may take
-// kFarewellTime to read them and to end their connections, and a collector to take the last spans.
+// kCloseTime to read them and to end their connections, and a collector to take the last spans.
 // What is left is cut then.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
-constexpr absl::Duration kFarewellTime = absl::Milliseconds(1700);
+constexpr absl::Duration kCloseTime = absl::Milliseconds(1700);
 
 absl::Duration SecondsOrNever(int seconds) {
   return seconds == 0 ? absl::InfiniteDuration() : absl::Seconds(seconds);
@@ -144,7 +144,7 @@ TlsFiles TlsFilesOf(const ServerConfig& config) {
   return {config.tls_cert, config.tls_key, config.tls_client_ca};
 }
 
-// The bytes of the file but for white space at its end; "" for no file.
+// The bytes of the file except white space at its end; "" for no file.
 absl::StatusOr<std::string> ReadSnapshotKey(const std::string& path) {
   if (path.empty()) return std::string();
   constexpr size_t kLeast = 16, kMost = 4096;
@@ -180,7 +180,7 @@ absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
                      std::move(chosen.name)};
 }
 
-// Repositories are absent at the start by mistake, and emptied by will.
+// A missing repository at the start is an error. An empty one is allowed.
 absl::Status CheckRepositories(const std::vector<std::string>& directories) {
   for (const std::string& directory : directories) {
     std::error_code ignored;
@@ -391,7 +391,7 @@ void Server::Close() {
   admin_.reset();  // what it still does uses the health watch
   health_watch_.reset();
   listener_watch_.reset();
-  const absl::Time end = absl::Now() + kFarewellTime;
+  const absl::Time end = absl::Now() + kCloseTime;
   std::thread spans([this, end] {
     if (tracer_ != nullptr) tracer_->Stop(end);
   });

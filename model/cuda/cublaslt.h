@@ -15,7 +15,7 @@
 
 namespace rivulet {
 
-// The library with a handle for the current device. Thread: any, but for the use of one product.
+// The library with a handle for the current device. Thread: any, except for the use of one product.
 class CublasLt {
  public:
   // What `auto` and `cublaslt` open, as the dynamic linker looks for it.

@@ -289,7 +289,7 @@ absl::Status CudaBackend::PlanSteps(const CudaBackendOptions& options) {
   return absl::OkStatus();
 }
 
-// Captures a step for every bucket and runs it once, with rows of nobody: what the device reserves
+// Captures a step for every bucket and runs it once, with padding rows: what the device reserves
 // at a first launch it does now.
 absl::Status CudaBackend::CaptureSteps() {
   OnDevice& d = *state_;
@@ -391,7 +391,7 @@ bool CudaBackend::TakeArrived(std::vector<Record>* records) {
 absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
   OnDevice& d = *state_;
   if (TakeArrived(records)) {
-    // A run that has told all needs no question to the device.
+    // All records are here; the device need not be asked.
     if (order_.done() && !d.queue.copies_wait()) return true;
     last_progress_ = Clock::now();
     return false;

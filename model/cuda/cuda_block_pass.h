@@ -37,7 +37,7 @@ struct CudaBlockPass {
                         const float* times = nullptr) const;
   // y[m] = x + (x of the token before - x) mix[m]; `part`: of the layer's state.
   absl::Status Shift(const float* mix, int mixes, int layer, size_t part) const;
-  // What every state update says alike; y is `o`.
+  // The arguments that all state updates share; y is `o`.
   kernels::CudaRecurrenceArgs Recurrence(int layer) const;
   absl::Status Recur(const kernels::CudaRecurrenceArgs& args) const;
   // Whether a product with `w` is one of many rows.

@@ -59,7 +59,7 @@ class CudaLatency {
 
   int device_ = 0;
   std::string description_;
-  kernels::LatencyArgs args_;                // but for plan, rows, steps
+  kernels::LatencyArgs args_;                // except plan, rows, steps
   std::vector<kernels::LatencyPlan> plans_;  // rising rows
   CudaMemory exchange_, abort_;
   CudaEvent end_;           // of the last launch

@@ -26,7 +26,7 @@ class Normalizer {
   // Of `value`, which may be null. Errors: INVALID_TOKENIZER, UNSUPPORTED_TOKENIZER.
   static absl::StatusOr<Normalizer> Create(const JsonValue* value, absl::string_view path);
 
-  // Cost: linear in the text and the forms that the steps give it, but for n log n in a run of
+  // Cost: linear in the text and the forms that the steps give it, except for n log n in a run of
   // combining marks. The bytes of `text` go back to the budget, and those of the result are taken.
   // Errors: TextBudget::status().
   absl::StatusOr<AlignedText> Apply(AlignedText text, TextBudget* budget) const;

@@ -12,7 +12,7 @@ namespace rivulet {
 struct ForeignCheckpoint {
   std::string family;   // "GLA"
   std::string library;  // "flash-linear-attention"
-  std::string tensor;   // one that told
+  std::string tensor;   // one that identified it
   bool served = false;  // with the config.json of its library (blocks/block_settings.h)
 };
 

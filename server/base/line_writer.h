@@ -24,7 +24,7 @@ namespace rivulet {
 size_t WriteWhile(int fd, absl::string_view text, absl::FunctionRef<bool()> go_on);
 inline constexpr int kWritePatienceMs = 50;
 
-// Where lines go. Its functions are called by the writer's thread, but for Behind.
+// Where lines go. Its functions are called by the writer's thread, except Behind.
 class LineSink {
  public:
   virtual ~LineSink() = default;

@@ -3,7 +3,8 @@
 //
 // It is full at first, holds at most what is allowed in a minute, and refills evenly. A taker may
 // take more than there is: the bucket then owes, and is empty until that is paid back. So over a
-// long time nobody gets more than the rate, but for the first minute's worth and the last taking.
+// long time nobody gets more than the rate, except for the first minute's worth and the last
+// taking.
 #pragma once
 
 #include <cstdint>

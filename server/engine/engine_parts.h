@@ -24,7 +24,7 @@ std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const TextToke
 // The same engine without threads: whoever holds it is its loop and its emitter, one step after the
 // other, so that a schedule can be repeated. Drain never waits: it refuses new requests from now
 // on, has the next turns end the rest if `deadline` is past, and says whether none is left. Thread:
-// one. It may call the engine (but for Turn) while the engine calls the backend or the clock, as
+// one. It may call the engine (except Turn) while the engine calls the backend or the clock, as
 // other threads do.
 class SteppedEngine : public Engine {
  public:

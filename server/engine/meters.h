@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // EngineMeters: what an engine counts and times for its operators beside EngineLoad. The loop
-// writes relaxed atomics; whoever reads never makes it wait, but for the end of a request in an
+// writes relaxed atomics; whoever reads never makes it wait, except for the end of a request in an
 // error, which takes a lock.
 #pragma once
 
@@ -24,7 +24,7 @@ namespace rivulet {
 // The method of the API that asks for it, as "Generate".
 absl::string_view MethodOf(RequestKind kind);
 
-// Thread: any, but for the loop's own part, which is of one thread.
+// Thread: any, except the loop's own part, which is of one thread.
 class EngineMeters {
  public:
   EngineMeters();

@@ -49,8 +49,8 @@ class Reply {
   // Nullopt while the reply is running. May be set while deltas are still untaken: Take first.
   std::optional<End> end() const;
 
-  // ContentBytes of what waits to be taken. The engine gives a session's row away while this
-  // exceeds its limit.
+  // ContentBytes of what waits to be taken. The engine pauses the request while this exceeds
+  // its limit.
   int64_t pending_bytes() const;
 
   // Engine side.
@@ -73,7 +73,7 @@ class Reply {
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Told, on the emitter thread, that a reply has something to take or has ended. It must not block:
+// Called on the emitter thread when a reply has something to take or has ended. It must not block:
 // it starts a write and returns. Calls for one reply never overlap. The first call may come before
 // Engine::Generate has returned.
 //
@@ -87,9 +87,9 @@ class ReplyListener {
   virtual void OnReady() = 0;
 };
 
-// For a listener that serves many replies, called in its OnReady: `told` is called on this thread
-// once the listeners of all replies that got something in the same run have been told. Where they
-// are not told together, at once. `told` may block no more than OnReady.
-void AfterBatch(std::function<void()> told);
+// For a listener that serves many replies, called in its OnReady: calls `callback` on this thread
+// after the OnReady of all replies that got something in the same run, or at once where no batch is
+// being delivered. `callback` may block no more than OnReady.
+void RunAfterBatch(std::function<void()> callback);
 
 }  // namespace rivulet

@@ -57,7 +57,7 @@ class GrpcServer {
 
   // What it listens on; 0 without a socket.
   int port() const;
-  // Whose calls are answered, but for in-process channels.
+  // Whose calls are answered, except those of in-process channels.
   Connections& connections() { return calls_.connections; }
   const ServerCalls& calls() const { return calls_; }
   // Makes a connection to the socket that clients connect to, past every limit, and asks for

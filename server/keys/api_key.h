@@ -31,7 +31,7 @@ struct ApiKey {
   bool admin = false;                           // may call AdminService
   absl::Time expires = absl::InfiniteFuture();  // from then on it is refused
   KeyLimits limits;
-  std::shared_ptr<KeyAccount> account;  // that counts for `limits`; null but for keys of a KeyRing
+  std::shared_ptr<KeyAccount> account;  // that counts for `limits`; null except keys of a KeyRing
 };
 
 // Thread, of all functions: any.

@@ -170,7 +170,7 @@ void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
   AddStates(load.states, model, page);
 }
 
-// Reasons of calls that no client was told yet are there with 0: rate() does not see the first
+// Reasons that no client has been sent yet are exported as 0: rate() does not see the first
 // value of a series, and so would miss the first error.
 void AddErrors(ErrorCounts::Counts counts, Page* page) {
   for (const ErrorReason& reason : ErrorReasons()) {

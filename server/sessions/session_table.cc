@@ -12,8 +12,7 @@
 namespace rivulet {
 namespace {
 
-// A client that is told to come back later than so forgets it; and one that comes back at once only
-// asks in vain.
+// No retry hint beyond ten minutes, and none that is too short for anything to change.
 constexpr absl::Duration kSoon = absl::Minutes(10);
 constexpr absl::Duration kLeastWait = absl::Milliseconds(100);
 

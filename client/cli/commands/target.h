@@ -32,7 +32,7 @@ class Target {
 
 // How a command uses its target.
 struct TargetUse {
-  ClientOptions client = {};  // but for `tls`, which comes from the command line
+  ClientOptions client = {};  // except `tls`, which comes from the command line
   // A server in this process has the limits of rivulet-server and is called through a free port of
   // loopback. Else it has as many sessions as a request of ours asks for, and no socket.
   bool over_socket = false;

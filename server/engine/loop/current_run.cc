@@ -43,7 +43,7 @@ void CurrentRun::Collect(std::span<Sequence* const> holders, absl::Time now) {
     SequenceView view = sequence->View();
     view.single_step |= sequence->request->times.deadline < near_deadline;
     view.priority = sequence->request->account.priority;
-    view.tenant = sequence->request->account.tenant_key;
+    view.tenant = sequence->request->account.tenant_number;
     runnable_.push_back(sequence);
     views_.push_back(view);
   }

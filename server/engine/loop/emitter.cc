@@ -11,14 +11,14 @@ namespace {
 
 using Calls = std::vector<std::function<void()>>;
 
-// What AfterBatch was given in the batch that this thread is telling; null between batches.
+// What RunAfterBatch was given in the batch that this thread is telling; null between batches.
 thread_local Calls* after_batch = nullptr;
 
 }  // namespace
 
-void AfterBatch(std::function<void()> told) {
-  if (after_batch == nullptr) return told();
-  after_batch->push_back(std::move(told));
+void RunAfterBatch(std::function<void()> callback) {
+  if (after_batch == nullptr) return callback();
+  after_batch->push_back(std::move(callback));
 }
 
 Emitter::Emitter(Threads threads) {

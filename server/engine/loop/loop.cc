@@ -212,7 +212,7 @@ void Loop::ContinueFrom(Request* request, FoundState found) {
   if (request->session != nullptr && found.kept.state != nullptr)
     request->session->Keep(found.kept);
   const absl::Status status =
-      request->GoOnFrom({found.kept.fed, std::move(found.blob)}, gate_.table(), now_);
+      request->StartFrom({found.kept.fed, std::move(found.blob)}, gate_.table(), now_);
   if (!status.ok() || request->num_slots == 0) {
     checkpoints_.CountUse(*request);
     return EndRequest(request, status);
@@ -224,7 +224,7 @@ void Loop::ContinueFrom(Request* request, FoundState found) {
 void Loop::AddToAdmission(Request* request, int slots) {
   Request::Account& account = request->account;
   const KeyShare key = account.key == nullptr ? KeyShare() : account.key->slots();
-  account.tenant_key = admission_.Add(request->id, account.tenant, account.priority, slots, key);
+  account.tenant_number = admission_.Add(request->id, account.tenant, account.priority, slots, key);
 }
 
 bool Loop::TakeFetchedStates() {
@@ -297,7 +297,7 @@ absl::Status Loop::AdmitWaiting() {
       // feeds at least one token, so nothing of this ends it.
       std::optional<Checkpoint> better;
       if (request->looks_again) better = checkpoints_.FindBetter(request);
-      if (better) request->GoOnFrom(std::move(*better), gate_.table(), now_).IgnoreError();
+      if (better) request->StartFrom(std::move(*better), gate_.table(), now_).IgnoreError();
       checkpoints_.CountUse(*request);
       request->CreateSequences();
     }

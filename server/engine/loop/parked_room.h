@@ -21,7 +21,7 @@ struct ParkedRoom {
   int64_t readers = 0;  // samples that nobody reads
 };
 
-// The least that max_parked_bytes may be, but for 0.
+// The least that max_parked_bytes may be, unless it is 0.
 inline int64_t LeastParkedBytes(const BackendLimits& limits) {
   return 2 * int64_t{limits.num_slots} * static_cast<int64_t>(limits.bytes_per_slot);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RequestQueue: the door between the engine's callers and its loop. Callers leave requests and
+// RequestQueue: the queue between the engine's callers and its loop. Callers leave requests and
 // cancellations, the loop takes them all between two runs with one lock and leaves what GetLoad
 // shows.
 //
@@ -38,7 +38,7 @@ struct QueueLimits {
   int64_t max_tokens = 0;    // given tokens of all accepted requests together
 };
 
-// Thread: any, but for the loop's own part.
+// Thread: any, except the loop's own part.
 class RequestQueue {
  public:
   RequestQueue(const QueueLimits& limits, Clock clock);

@@ -29,8 +29,8 @@ class SessionGate {
   // RESOURCE_EXHAUSTED (SESSION_BUSY: too many wait).
   absl::StatusOr<bool> Enter(Request* request);
   // `closing` arrives, and names a session: nobody finds it any more. Returns the requests that end
-  // with it, by SessionClosed(): those that wait, then the one that has it, with whose Release the
-  // session ends. Errors: NOT_FOUND.
+  // with it, by SessionClosed(): those that wait, then the one that has it. The session ends with
+  // the Release of the last. Errors: NOT_FOUND.
   absl::StatusOr<std::vector<Request*>> Close(Request* closing);
   static absl::Status SessionClosed();
 

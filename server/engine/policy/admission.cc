@@ -81,7 +81,7 @@ void Admission::Drop(RequestId id) {
   tenant.lines.at(&waiting.key->second).waiting[priority].erase(id);
   needed_[priority] -= waiting.slots;
   if (waiting.preempted) {
-    tenant.away.erase({waiting.priority, id});
+    tenant.preempted_waiting.erase({waiting.priority, id});
     tenant.preempted -= waiting.slots;
     preempted_ -= waiting.slots;
   }
@@ -145,8 +145,8 @@ RequestId Admission::NextOf(const Tenant& tenant) {
 }
 
 // The preempted request of the tenant that is next where no other may begin.
-std::optional<RequestId> Admission::AwayOf(const Tenant& tenant) const {
-  for (const auto& [priority, id] : tenant.away) {
+std::optional<RequestId> Admission::PreemptedOf(const Tenant& tenant) const {
+  for (const auto& [priority, id] : tenant.preempted_waiting) {
     const Waiting& waiting = waiting_.at(id);
     if (tenant.held + waiting.slots > limits_.max_tenant_slots) continue;
     if (waiting.key->second.Fits(waiting.slots)) return id;
@@ -171,12 +171,12 @@ std::optional<RequestId> Admission::Choose() const {
     if (best && claim == Claim::kOfFirst && bid.held > turn.first) break;
     ++looked_at_;
     const bool goes = MayGo(bid);
-    if (!goes && bid.away == 0) continue;
-    const Claim claims = ClaimOf(bid.held, goes ? bid.slots : bid.away);
+    if (!goes && bid.preempted_slots == 0) continue;
+    const Claim claims = ClaimOf(bid.held, goes ? bid.slots : bid.preempted_slots);
     const auto& [last, tenant] = *tenants.begin();
     const std::pair of_bid(bid.held, last);
     if (best && (claims < claim || (claims == claim && of_bid > turn))) continue;
-    best = goes ? NextOf(tenant->second) : *AwayOf(tenant->second);
+    best = goes ? NextOf(tenant->second) : *PreemptedOf(tenant->second);
     claim = claims;
     turn = of_bid;
   }
@@ -242,7 +242,7 @@ void Admission::Preempt(RequestId id) {
   tenant.due.erase({holding.due, id});
   holding.key->second.held -= holding.slots;
   Wait(id, {holding.tenant, holding.key, holding.priority, holding.slots, /*preempted=*/true});
-  tenant.away.emplace(holding.priority, id);
+  tenant.preempted_waiting.emplace(holding.priority, id);
   tenant.preempted += holding.slots;
   preempted_ += holding.slots;
   SetHeld(holding.tenant, tenant.held - holding.slots, tenant.turn);
@@ -326,9 +326,9 @@ void Admission::RankLine(Tenant* tenant, const Key& key) {
 void Admission::PlaceBid(Tenants::iterator tenant) {
   Tenant& of = tenant->second;
   std::optional<std::pair<Bid, uint64_t>> place;
-  const std::optional<RequestId> away = AwayOf(of);
-  if (!of.next.empty() || away) {
-    Bid bid{of.held, of.preempted, 0, false, away ? waiting_.at(*away).slots : 0};
+  const std::optional<RequestId> preempted = PreemptedOf(of);
+  if (!of.next.empty() || preempted) {
+    Bid bid{of.held, of.preempted, 0, false, preempted ? waiting_.at(*preempted).slots : 0};
     if (!of.next.empty()) {
       const Waiting& next = waiting_.at(NextOf(of));
       bid.slots = next.slots;

@@ -66,8 +66,8 @@ class Admission {
 
   // `id` begins to wait; ids in order of arrival, so one that comes back (its slots had been taken
   // from it) has its old place. `key` is that of the request; its limit holds for all requests of
-  // the key from now on. Returns a number that stands for the tenant until it neither waits nor
-  // holds slots. REQUIRES: it does not wait, 1 <= slots <= max_tenant_slots.
+  // the key from now on. Returns the number of the tenant, which it keeps until it neither waits
+  // nor holds slots. REQUIRES: it does not wait, 1 <= slots <= max_tenant_slots.
   uint64_t Add(RequestId id, const std::string& tenant, Priority priority, int slots,
                const KeyShare& key = {});
   // It waits no longer. REQUIRES: it waits.
@@ -118,7 +118,8 @@ class Admission {
     int held = 0, preempted = 0;  // slots of the tenant
     int slots = 0;                // that its next request needs; 0: none fits its key
     bool again = false;           // that request was preempted
-    int away = 0;  // slots of the preempted request that may go where that one may not; 0: none
+    int preempted_slots =
+        0;  // slots of the preempted request that may go where that one may not; 0: none
     auto operator<=>(const Bid&) const = default;  // NOLINT(modernize-use-nullptr): no pointer here
   };
   struct Tenant {
@@ -130,7 +131,7 @@ class Admission {
     std::map<const Key*, Line> lines;
     std::set<Ranked> next;                         // of its lines, where they fit their keys
     std::set<RequestId> next_by_age;               // the same
-    std::set<Ranked> away;                         // preempted, a part of `lines`
+    std::set<Ranked> preempted_waiting;            // preempted, a part of `lines`
     std::set<std::pair<uint64_t, RequestId>> due;  // that hold slots, by when their quantum ends
     std::optional<std::pair<Bid, uint64_t>> bid;   // and turn: its place in bids_
     bool waits() const { return !lines.empty(); }
@@ -173,7 +174,7 @@ class Admission {
   Claim ClaimOf(int held, int slots) const;
   bool MayGo(const Bid& bid) const;
   static RequestId NextOf(const Tenant& tenant);
-  std::optional<RequestId> AwayOf(const Tenant& tenant) const;
+  std::optional<RequestId> PreemptedOf(const Tenant& tenant) const;
   std::optional<RequestId> Choose() const;
   void Changed(Tenants::iterator tenant, const Key& key);
   void Rank(Tenants::iterator tenant, const Key& key);

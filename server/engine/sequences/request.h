@@ -34,7 +34,7 @@ class Request : public Outlet {
   struct Account {
     std::string tenant;
     std::shared_ptr<KeyAccount> key;  // of its API key; null: none
-    uint64_t tenant_key = 0;          // stands for it, once the request has waited for slots
+    uint64_t tenant_number = 0;       // from Admission::Add, once the request has waited for slots
     Priority priority = Priority::kNormal;
     int places = 1;          // in the queue, from Submit on
     int64_t num_tokens = 0;  // given tokens: what it costs to keep
@@ -76,7 +76,8 @@ class Request : public Outlet {
   // It goes on from `state`, which BestState named and which is in memory now: what has to be fed
   // is known. May set num_slots to 0. An error ends it. Comes again where it looks_again.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): those that need it keep it
-  virtual absl::Status GoOnFrom(Checkpoint /*state*/, SessionTable* /*table*/, absl::Time /*now*/) {
+  virtual absl::Status StartFrom(Checkpoint /*state*/, SessionTable* /*table*/,
+                                 absl::Time /*now*/) {
     return absl::OkStatus();
   }
   // The tokens whose states it keeps: its prompt, or all of its session.

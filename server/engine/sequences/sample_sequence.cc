@@ -68,7 +68,7 @@ KeptCheckpoint Generation::BestState(PrefixCache* cache) {
   return num_slots == 0 ? KeptCheckpoint() : DeepestState(cache, total() - 1);
 }
 
-absl::Status Generation::GoOnFrom(Checkpoint state, SessionTable* /*table*/, absl::Time /*now*/) {
+absl::Status Generation::StartFrom(Checkpoint state, SessionTable* /*table*/, absl::Time /*now*/) {
   if (num_slots == 0 || (session == nullptr && !cached)) return absl::OkStatus();
   start = std::move(state);
   feed = FedTokens(sequence_tokens(), *model.config, start.fed, total());

@@ -31,7 +31,7 @@ class Generation final : public Request {
 
   absl::Status Begin(SessionTable* table, absl::Time now) override;
   KeptCheckpoint BestState(PrefixCache* cache) override;
-  absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
+  absl::Status StartFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
   std::span<const int32_t> sequence_tokens() const override;
   void CreateSequences() override;
   void Settle(const absl::Status& end) override;
@@ -47,7 +47,7 @@ class Generation final : public Request {
   int64_t max_new;
   const StopStrings stop_strings;
   std::vector<int32_t>
-      feed;  // the implied bos and the tokens after it, but for what `start` has seen
+      feed;  // the implied bos and the tokens after it, except what `start` has seen
   std::vector<bool> feed_output;    // [feed] was generated; empty: none was
   std::vector<TokenCount> history;  // of what was fed before `feed`
   const std::shared_ptr<Reply> reply = std::make_shared<Reply>();

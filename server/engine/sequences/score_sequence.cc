@@ -105,7 +105,7 @@ KeptCheckpoint Appending::BestState(PrefixCache* cache) {
   return DeepestState(cache, num_scored_ > 0 ? score_from_ : end());
 }
 
-absl::Status Appending::GoOnFrom(Checkpoint state, SessionTable* /*table*/, absl::Time /*now*/) {
+absl::Status Appending::StartFrom(Checkpoint state, SessionTable* /*table*/, absl::Time /*now*/) {
   start = std::move(state);
   feed = FedTokens(sequence_tokens(), config_, start.fed, end());
   window = static_cast<int64_t>(feed.size());

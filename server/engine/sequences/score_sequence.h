@@ -56,7 +56,7 @@ class Appending final : public Scoring {
 
   absl::Status Begin(SessionTable* table, absl::Time now) override;
   KeptCheckpoint BestState(PrefixCache* cache) override;
-  absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
+  absl::Status StartFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
   std::span<const int32_t> sequence_tokens() const override { return session->history.tokens(); }
   void Settle(const absl::Status& end) override;
 

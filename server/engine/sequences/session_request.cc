@@ -176,7 +176,7 @@ KeptCheckpoint SessionCommand::BestState(PrefixCache* /*cache*/) {
   return session->From(std::max<int64_t>(0, session->total() - end + position - 1));
 }
 
-absl::Status SessionCommand::GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) {
+absl::Status SessionCommand::StartFrom(Checkpoint state, SessionTable* table, absl::Time now) {
   return call_.act == nullptr ? absl::OkStatus() : call_.act(table, session, now, state);
 }
 

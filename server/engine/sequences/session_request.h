@@ -59,7 +59,7 @@ class SessionCommand final : public Request {
   explicit SessionCommand(SessionCall call);
 
   KeptCheckpoint BestState(PrefixCache* cache) override;
-  absl::Status GoOnFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
+  absl::Status StartFrom(Checkpoint state, SessionTable* table, absl::Time now) override;
   void CreateSequences() override {}
   void OnReady() override {}
   void OnEnd() override;

@@ -30,7 +30,7 @@ constexpr int kMaxStreams = 16;
 constexpr int kAdminConnections = 16;
 constexpr absl::Duration kMaxDrain = absl::Hours(24);
 constexpr absl::Duration kDeliveryTime = absl::Seconds(1);  // for the last answers to arrive
-constexpr absl::Duration kAdminFarewellTime = absl::Milliseconds(100);
+constexpr absl::Duration kAdminCloseTime = absl::Milliseconds(100);
 
 absl::Status CheckName(const std::string& name) {
   if (IsModelName(name)) return absl::OkStatus();
@@ -128,7 +128,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(ModelControl* c
   grpc::ServerBuilder builder;
   SetUpListener(options, &builder);
   GuardReflection(&result->callers_, nullptr, &builder);
-  // What is served is told where it is served.
+  // Health is answered on the clients' listener only.
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
   builder.SetContextAllocator(std::make_unique<CallContexts>(nullptr, true, sinks));
   builder.RegisterService(&result->service_);
@@ -145,8 +145,8 @@ void AdminServer::Shutdown() {
   // What is being loaded cannot be given up halfway; what is being unloaded ends with the drain.
   service_.WaitUntilIdle();
   connections_.AwaitDelivered(absl::Now() + kDeliveryTime);
-  // Idle connections are cut: their clients may never look at the farewell.
-  listener_->Shutdown(absl::Now() + kAdminFarewellTime);
+  // Idle connections are cut: their clients may never read the end of the connection.
+  listener_->Shutdown(absl::Now() + kAdminCloseTime);
 }
 
 }  // namespace rivulet

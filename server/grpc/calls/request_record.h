@@ -65,8 +65,8 @@ class RequestRecord {
   // Of a Score or an Append.
   void SetScored(const Usage& usage);
 
-  // It ended so: what its client is told, as ToGrpc and ToWire (status_map.h) with its id. Of
-  // several ends the first error counts.
+  // Records the end. Returns the status for the client, as ToGrpc and ToWire (status_map.h) with
+  // the id of the request. Of several ends the first error counts.
   grpc::Status End(const absl::Status& status, ErrorCounts* errors);
   void End(const absl::Status& status, ErrorCounts* errors, google::rpc::Status* wire);
 

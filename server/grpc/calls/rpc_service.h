@@ -40,9 +40,9 @@ class RpcService : public grpc::Service {
   RpcService(const char* full_name, const Callers* callers, Role role, ErrorCounts* errors);
 
   // Every method of the service has its handler in `self`, a member function that takes and returns
-  // what the generated callback service would, but for Received messages where the client streams.
-  // The method is the one with these messages. REQUIRES (else the process ends): each method has
-  // one handler, of its kind.
+  // what the generated callback service would, except for Received messages where the client
+  // streams. The method is the one with these messages. REQUIRES (else the process ends): each
+  // method has one handler, of its kind.
   template <typename Self, typename... Handlers>
   void Handle(Self* self, Handlers... handlers) {
     (Add(self, handlers), ...);

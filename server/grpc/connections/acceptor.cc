@@ -211,7 +211,7 @@ void Acceptor::Admit(int fd, const sockaddr_storage& peer) {
   }
   connections_->Add(second, peer);
   // Its end alone: gRPC shuts a socket before it closes it, and what the peer ends is ended for
-  // both then. Edge-triggered, as an error that is not the end would be told for ever.
+  // both then. Edge-triggered, as an error that is not the end would be reported repeatedly.
   if (const absl::Status watched = Watch(second, EPOLLET); !watched.ok()) {
     connections_->Remove(second);  // its place would never be free again
     connections_->CountRefused();

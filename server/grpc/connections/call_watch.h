@@ -30,7 +30,7 @@ class CallWatch {
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
 
-  // Tells the watch of a server's calls, which it need not but then is quicker. It may outlive the
+  // Optional: the watch reacts sooner where a server reports its calls by this. It may outlive the
   // watch.
   std::unique_ptr<grpc::ContextAllocator> Counter();
 

@@ -17,7 +17,7 @@
 namespace rivulet {
 
 // Who is at the other end: "ipv4:1.2.3.4:56" or "ipv6:[::1]:56", as ServerContext::peer() has it
-// but for its percent-encoding. An IPv4 address within an IPv6 one is told as IPv4.
+// except its percent-encoding. An IPv4 address within an IPv6 one is told as IPv4.
 std::string PeerName(const sockaddr_storage& peer);
 // Of a peer: "ipv4:1.2.3.4:56" -> "ipv4:1.2.3.4".
 std::string AddressOf(absl::string_view peer);
@@ -99,7 +99,7 @@ class Connections {
 
   mutable absl::Mutex mutex_;
   ConnectionLimits limits_ ABSL_GUARDED_BY(mutex_);
-  ConnectionCounts counts_ ABSL_GUARDED_BY(mutex_);  // but for `open` and `max_open`
+  ConnectionCounts counts_ ABSL_GUARDED_BY(mutex_);  // except `open` and `max_open`
   std::unordered_map<int, Connection> open_ ABSL_GUARDED_BY(mutex_);              // by fd
   std::unordered_map<std::string, int> open_by_address_ ABSL_GUARDED_BY(mutex_);  // none is 0
   // Until when no connection of an address is accepted.

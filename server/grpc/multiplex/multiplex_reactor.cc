@@ -99,7 +99,7 @@ void MultiplexReactor::OnMemberReady(MultiplexMember* member) {
     if (std::exchange(batch_pending_, true)) return;
     Hold();
   }
-  AfterBatch([this] {
+  RunAfterBatch([this] {
     {
       absl::MutexLock lock(&mutex_);
       batch_pending_ = false;

@@ -5,7 +5,7 @@
 //   [t h e _ c a t] -- s a t ...     state after "the_cat sat"
 //                  \-- r a n ...     state after "the_cat ran"
 //
-// A scope is a tenant with a salt: nothing is found under another one, but for the states that the
+// A scope is a tenant with a salt: nothing is found under another one, except the states that the
 // operator loaded at start for all. Leaves hold states; a node between holds one where a request
 // kept it, because prompts part there. Bounded in bytes of states and tokens, those used longest
 // ago leave first.

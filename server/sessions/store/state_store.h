@@ -79,7 +79,7 @@ class KeptState {
 using StatePtr = std::shared_ptr<KeptState>;
 
 struct StateLimits {
-  // Of all blobs alive, but for those on their way to files. Blobs that somebody else holds, and
+  // Of all blobs alive, except those on their way to files. Blobs that somebody else holds, and
   // pinned ones, count too: where they alone are more, nothing else stays in memory.
   int64_t max_memory_bytes = int64_t{1} << 30;
   // Of those on their way to files, which so take that much more memory; however large a state is,

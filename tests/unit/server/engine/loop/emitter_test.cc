@@ -98,7 +98,8 @@ class GroupedOutlet final : public Outlet {
  private:
   void Tell() {
     if (++*moved_ > 1) return;
-    AfterBatch([groups = groups_, moved = moved_] { groups->push_back(std::exchange(*moved, 0)); });
+    RunAfterBatch(
+        [groups = groups_, moved = moved_] { groups->push_back(std::exchange(*moved, 0)); });
   }
   std::vector<int>* const groups_;
   int* const moved_;
@@ -120,7 +121,7 @@ TEST(EmitterTest, WhatIsForAfterTheBatchComesWhenAllOfItWasTold) {
     emitter.Flush();
   }
   EXPECT_EQ(groups, (std::vector<int>{4, 2, 6}));
-  AfterBatch([&moved] { moved = 7; });  // no batch: at once
+  RunAfterBatch([&moved] { moved = 7; });  // no batch: at once
   EXPECT_EQ(moved, 7);
 }
 
