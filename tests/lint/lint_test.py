@@ -196,7 +196,6 @@ LARGE_CLASSES = {
 # Headers that wrap what is PTX on a GPU and a call of the emulator without one.
 KNOW_THE_EMULATOR = {
     "kernels/cuda/common/async_copy_cuda.h",
-    "kernels/cuda/common/cluster_cuda.h",
     "kernels/cuda/common/device_cuda.h",
 }
 

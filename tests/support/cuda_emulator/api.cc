@@ -249,23 +249,6 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
   return cudaSuccess;
 }
 
-// As if any blocks could form one.
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
-                                           const cudaLaunchConfig_t* config) {
-  RIVULET_ENTER("cudaOccupancyMaxActiveClusters");
-  if (r.options.major < 9) return r.Remember(cudaErrorNotSupported);
-  unsigned size = 1;
-  for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
-      size = config->attrs[i].val.clusterDim.x;
-    }
-  }
-  const int blocks = rivulet::cuda_emulator::BlocksPerMultiprocessor(r.options, config->blockDim.x,
-                                                                     config->dynamicSmemBytes);
-  *clusters = blocks * r.options.multiprocessors / static_cast<int>(size);
-  return cudaSuccess;
-}
-
 cudaError_t cudaProfilerStart() {
   RIVULET_ENTER("cudaProfilerStart");
   r.profiling = true;

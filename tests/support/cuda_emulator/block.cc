@@ -10,7 +10,6 @@
 #include <numeric>
 #include <vector>
 
-#include "tests/support/cuda_emulator/clusters.h"
 #include "tests/support/cuda_emulator/running.h"
 #include "tests/support/cuda_emulator/runtime.h"
 
@@ -148,7 +147,6 @@ void End() {
         block->count);
   }
   CheckShared(launched->shared_bytes);
-  CheckEndedBlock();
 }
 
 // Lets the paused threads of the first `count` blocks look again. False where there are none.
@@ -205,12 +203,6 @@ void RunBlocks(size_t count) {
 
 }  // namespace
 
-unsigned ClusterSize() { return launched->cluster; }
-
-Block* PeerBlock(unsigned rank) { return rank < launched->cluster ? blocks[rank].get() : nullptr; }
-
-size_t SharedBytes() { return launched->shared_bytes; }
-
 void WaitForPredecessor() { ++block->waited; }
 
 void* SharedMemory() { return block->shared_begin; }
@@ -228,23 +220,20 @@ void RunKernel(const Launch& launch, uint64_t seed, int lost_block) {
   shuffled = seed != 0;
   gridDim = launch.grid;
   blockDim = launch.block;
-  // Clusters (of one block, mostly) in an order of its own, too: i -> (i stride + offset) mod n.
-  const uint64_t all = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
-  const uint64_t n = all / launch.cluster;
+  // Blocks in an order of its own, too: i -> (i stride + offset) mod n.
+  const uint64_t n = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
   uint64_t stride = seed == 0 ? 1 : 1 + Random() % n, offset = seed == 0 ? 0 : Random() % n;
   while (std::gcd(stride, n) != 1) ++stride;
   size_t begun = 0;
-  for (uint64_t i = 0; i < all; ++i) {
-    const uint64_t b =
-        (i / launch.cluster * stride + offset) % n * launch.cluster + i % launch.cluster;
+  for (uint64_t i = 0; i < n; ++i) {
+    const uint64_t b = (i * stride + offset) % n;
     if (static_cast<int64_t>(b) == lost_block) continue;
     while (blocks.size() <= begun) blocks.push_back(std::make_unique<Block>());
     Begin(blocks[begun].get(), {static_cast<unsigned>(b % launch.grid.x),
                                 static_cast<unsigned>(b / launch.grid.x % launch.grid.y),
                                 static_cast<unsigned>(b / launch.grid.x / launch.grid.y)});
     ++begun;
-    if (launch.cooperative || begun < launch.cluster) continue;
-    BeginCluster();
+    if (launch.cooperative) continue;
     RunBlocks(begun);
     begun = 0;
   }

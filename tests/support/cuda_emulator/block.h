@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the emulator runs a kernel: blocks one after another, or those of a cluster or a cooperative
-// launch at once; each thread of a block a fiber that runs until its next barrier, warp exchange or
+// How the emulator runs a kernel: blocks one after another, or those of a cooperative launch at
+// once; each thread of a block a fiber that runs until its next barrier, warp exchange or
 // pause. Order of blocks and of ready threads: by seed (cuda_emulator.h). Whoever waits for threads
 // that cannot come is told, and the process aborts. Thread: one kernel at a time, under the
 // runtime's lock.
@@ -43,7 +43,6 @@ struct Launch {
   size_t shared_bytes = 0;
   bool overlap = false;  // may start before its predecessor ends
   bool cooperative = false;
-  unsigned cluster = 1;   // blocks of one, along x
   const char* text = "";  // what stands between the parentheses of the launch
   Site site;
   std::function<void()> body;  // runs one thread

@@ -53,11 +53,6 @@ struct Block {
 
 extern Block* block;  // whose thread runs
 
-unsigned ClusterSize();  // of the running launch, 1 without clusters
-// Block `rank` of the running cluster; null where there is none.
-Block* PeerBlock(unsigned rank);
-size_t SharedBytes();  // that every block has
-
 // The running thread stops until it is woken.
 void Wait(State state, const char* op, Site site);
 // `thread` of `block` is ready again.

@@ -258,26 +258,14 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
   if (!grid_fits || !block_fits) return r.Remember(cudaErrorInvalidConfiguration);
   if (config.dynamicSmemBytes > shared_limit) return r.Remember(cudaErrorInvalidValue);
   bool overlap = false, cooperative = false;
-  unsigned cluster = 1;
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& a = config.attrs[i];
     cooperative |= a.id == cudaLaunchAttributeCooperative && a.val.cooperative != 0;
     overlap |= a.id == cudaLaunchAttributeProgrammaticStreamSerialization &&
                a.val.programmaticStreamSerializationAllowed != 0;
-    if (a.id != cudaLaunchAttributeClusterDimension) continue;
-    cluster = a.val.clusterDim.x;
-    if (a.val.clusterDim.y != 1 || a.val.clusterDim.z != 1)
-      return r.Remember(cudaErrorNotSupported);
   }
   // Needs compute capability 9.
   if (overlap && r.options.major < 9) return r.Remember(cudaErrorNotSupported);
-  constexpr unsigned kMostBlocks = 8;  // of a cluster on any device
-  if (cluster != 1) {
-    if (r.options.major < 9) return r.Remember(cudaErrorNotSupported);
-    if (cluster < 1 || cluster > kMostBlocks || g.x % cluster != 0 || cooperative) {
-      return r.Remember(cudaErrorInvalidConfiguration);
-    }
-  }
   if (cooperative) {
     if (!r.options.cooperative) return r.Remember(cudaErrorNotSupported);
     const int64_t fit = int64_t{BlocksPerMultiprocessor(r.options, uint64_t{b.x} * b.y * b.z,
@@ -290,8 +278,7 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
     ++r.counters.kernels_without_preference;
   }
   NoteLaunch(function, config.dynamicSmemBytes);
-  Launch launch{g,    b,    config.dynamicSmemBytes, overlap, cooperative, cluster,
-                text, site, std::move(body)};
+  Launch launch{g, b, config.dynamicSmemBytes, overlap, cooperative, text, site, std::move(body)};
   Item item;
   item.is_kernel = true;
   item.run = [launch = std::move(launch), &r] {

@@ -10,7 +10,6 @@
 
 #include "cuda_runtime_api.h"
 #include "tests/support/cuda_emulator/block.h"
-#include "tests/support/cuda_emulator/clusters.h"
 #include "tests/support/cuda_emulator/copies.h"
 #include "tests/support/cuda_emulator/mma.h"
 

@@ -84,16 +84,12 @@ struct cudaDeviceProp {
 
 enum cudaLaunchAttributeID {
   cudaLaunchAttributeCooperative = 2,
-  cudaLaunchAttributeClusterDimension = 4,
   cudaLaunchAttributeProgrammaticStreamSerialization = 6,
 };
 union cudaLaunchAttributeValue {
   char pad[64];
   int cooperative;
   int programmaticStreamSerializationAllowed;
-  struct {
-    unsigned x, y, z;
-  } clusterDim;
 };
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
@@ -190,11 +186,4 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, R (*funct
                                                           int threads, size_t shared_bytes) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       blocks, reinterpret_cast<const void*>(function), threads, shared_bytes);
-}
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function,
-                                           const cudaLaunchConfig_t* config);
-template <class R, class... P>
-cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, R (*function)(P...),
-                                           const cudaLaunchConfig_t* config) {
-  return cudaOccupancyMaxActiveClusters(clusters, reinterpret_cast<const void*>(function), config);
 }
