@@ -3,12 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 
 namespace rivulet {
@@ -26,7 +28,7 @@ absl::StatusOr<ServerCommand> Parse(std::vector<const char*> flags) {
 struct TempFile {
   explicit TempFile(const std::string& text) { std::ofstream(path) << text; }
   ~TempFile() { std::remove(path.c_str()); }
-  const std::string path = ::testing::TempDir() + "rivulet_server_config_test.json";
+  const std::string path = absl::StrCat(::testing::TempDir(), "server_config.", getpid(), ".json");
 };
 
 TEST(ServerConfigTest, DefaultsListenOnLoopback) {

@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+
 namespace rivulet {
 namespace {
 
@@ -26,7 +28,7 @@ class AsNobody {
 };
 
 TEST(StateSetupTest, AStateDirectoryThatCannotBeMadeIsNamedWithTheReason) {
-  const std::string parent = ::testing::TempDir() + "state_setup_test";
+  const std::string parent = absl::StrCat(::testing::TempDir(), "state_setup.", getpid());
   std::filesystem::create_directories(parent);
   ASSERT_EQ(chmod(parent.c_str(), 0555), 0);
   ServerConfig config;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/output/output_file.h"
 
 namespace rivulet {
@@ -22,7 +23,8 @@ class PngGridTest : public ::testing::Test {
  protected:
   void SetUp() override {
     directory_ = std::filesystem::path(::testing::TempDir()) /
-                 ::testing::UnitTest::GetInstance()->current_test_info()->name();
+                 absl::StrCat(::testing::UnitTest::GetInstance()->current_test_info()->name(), ".",
+                              getpid());
     std::filesystem::remove_all(directory_);
     std::filesystem::create_directories(directory_);
     path_ = (directory_ / "grid.png").string();

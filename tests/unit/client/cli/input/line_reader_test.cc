@@ -25,7 +25,8 @@ class LineReaderTest : public ::testing::Test {
  protected:
   void SetUp() override {
     directory_ = std::filesystem::path(::testing::TempDir()) /
-                 ::testing::UnitTest::GetInstance()->current_test_info()->name();
+                 absl::StrCat(::testing::UnitTest::GetInstance()->current_test_info()->name(), ".",
+                              getpid());
     std::filesystem::remove_all(directory_);
     std::filesystem::create_directories(directory_);
     path_ = (directory_ / "input").string();

@@ -3,11 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/output/text.h"
 
 namespace rivulet {
@@ -20,7 +22,8 @@ class ScoreInputTest : public ::testing::Test {
  protected:
   void SetUp() override {
     directory_ = std::filesystem::path(::testing::TempDir()) /
-                 ::testing::UnitTest::GetInstance()->current_test_info()->name();
+                 absl::StrCat(::testing::UnitTest::GetInstance()->current_test_info()->name(), ".",
+                              getpid());
     std::filesystem::create_directories(directory_);
     path_ = (directory_ / "input").string();
     v1::ImageContent* const image = image_.mutable_content()->mutable_image();

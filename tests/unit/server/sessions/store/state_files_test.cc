@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 
 namespace rivulet {
@@ -22,9 +24,7 @@ namespace fs = std::filesystem;
 
 class StateFilesTest : public ::testing::Test {
  protected:
-  const fs::path root_ = fs::path(::testing::TempDir()) /
-                         (std::string("state_files_") +
-                          ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  const fs::path root_ = fs::path(::testing::TempDir()) / absl::StrCat("state_files.", getpid());
   const std::string path_ = (root_ / "states").string();
 
   void SetUp() override {
