@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaStepModel: a model as the kernels of whole steps take it
-// (kernels/cuda/common/step_model_cuda.h).
+// (kernels/cuda/latency/step_model_cuda.h).
 #pragma once
 
 #include <cstddef>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/common/step_model_cuda.h"
+#include "kernels/cuda/latency/step_model_cuda.h"
 #include "model/config.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_queue.h"

@@ -40,7 +40,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/common/step_model_cuda.h"
+#include "kernels/cuda/latency/step_model_cuda.h"
 #include "kernels/cuda/sample/sample_cuda.h"
 
 namespace rivulet::kernels {
