@@ -32,13 +32,13 @@ case "$*" in *--gtest_filter=*|*--gtest_list_tests*) exit 0;; *) echo "not as a 
 
 # ncu, which tells the kernels that the emulator ran while a profiler looked; their times are made up.
 NCU = """#!{python} -IS
-import os, subprocess, sys
+import os, re, subprocess, sys
 file = {file!r}
 command = sys.argv[next(i for i, word in enumerate(sys.argv) if word.endswith("bench_step")):]
 done = subprocess.run(command, env={{**os.environ, "RIVULET_EMULATOR_PROFILE": file}})
 print('"Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"')
 for line in open(file):
-    print('"%s(Args)","(1, 1, 1)","gpu__time_duration.sum","ns","1,000"' % line.split(", ")[1].strip())
+    print('"%s(Args)","(1, 1, 1)","gpu__time_duration.sum","ns","1,000"' % re.search(r"(\\w+)(<>)?\\(\\)$", line)[1])
 os.remove(file)
 sys.exit(done.returncode)
 """

@@ -171,7 +171,7 @@ TEST_F(CudaEmulatorTest, StrayWritesAreCaughtAndTheKernelNamed) {
   };
   float* odd = nullptr;  // its end is no page's end
   ASSERT_EQ(cudaMalloc(&odd, 100), cudaSuccess);
-  EXPECT_DEATH(write(odd, 25), "a write 100 bytes from the beginning.*WriteAt.*emulator_test.cc");
+  EXPECT_DEATH(write(odd, 25), "a write 100 bytes from the beginning.*in kernel .*::WriteAt");
   EXPECT_DEATH(write(odd, -1), "a write -4 bytes.*WriteAt");
   ASSERT_EQ(cudaFree(odd), cudaSuccess);
   EXPECT_DEATH(write(device_, kThreads), "an access outside an allocation.*WriteAt.*thread 0");

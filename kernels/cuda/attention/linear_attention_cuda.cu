@@ -168,11 +168,9 @@ template <class Shape>
 cudaError_t Start(const CudaLaunch& launch, const CudaAttentionArgs& args) {
   const int64_t units = int64_t{args.num_segments} * args.layout.heads;
   const int64_t blocks = (units + Shape::kTeams - 1) / Shape::kTeams;
-  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
   const int floats = Shape::kTeams * Shape::SharedFloats(args.map.key_dim);
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), Shape::kThreads,
-                            static_cast<size_t>(floats) * sizeof(float));
-  return cudaLaunchKernelEx(config.get(), Attention<Shape>, args);
+  return LaunchBlocks(launch, Attention<Shape>, blocks, Shape::kThreads,
+                      static_cast<size_t>(floats) * sizeof(float), args);
 }
 
 }  // namespace
@@ -182,17 +180,12 @@ const char* CheckAttentionCuda(const StateLayout& layout, const FeatureMapArgs& 
 }
 
 cudaError_t PrepareAttentionCuda() {
-  for (const cudaError_t error :
-       {PreferSharedMemory({KernelAddress(Attention<TeamShape<Attention32x32>>),
-                            KernelAddress(Attention<TeamShape<Attention64x32>>),
-                            KernelAddress(Attention<TeamShape<Attention64x64>>),
-                            KernelAddress(Attention<TeamShape<Attention128x64>>)}),
-        PrepareAttentionFeatures(), PrepareGenericAttention(),
-        PrepareLongAttention<Attention32x32>(), PrepareLongAttention<Attention64x32>(),
-        PrepareLongAttention<Attention64x64>(), PrepareLongAttention<Attention128x64>()}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return FirstError(
+      {PrepareKernels(Attention<TeamShape<Attention32x32>>, Attention<TeamShape<Attention64x32>>,
+                      Attention<TeamShape<Attention64x64>>, Attention<TeamShape<Attention128x64>>),
+       PrepareAttentionFeatures(), PrepareGenericAttention(),
+       PrepareLongAttention<Attention32x32>(), PrepareLongAttention<Attention64x32>(),
+       PrepareLongAttention<Attention64x64>(), PrepareLongAttention<Attention128x64>()});
 }
 
 // Which kernel runs depends on the model's shape alone, never on segments.

@@ -106,19 +106,15 @@ __global__ void __launch_bounds__(kThreads) AttentionFeatures(CudaAttentionArgs 
 
 int AttentionFeatureFloats(const StateLayout& layout) { return FeatureFloats(layout); }
 
-cudaError_t PrepareAttentionFeatures() {
-  return PreferSharedMemory({KernelAddress(AttentionFeatures)});
-}
+cudaError_t PrepareAttentionFeatures() { return PrepareKernels(AttentionFeatures); }
 
 cudaError_t StartAttentionFeatures(const CudaLaunch& launch, const CudaAttentionArgs& args,
                                    int groups) {
   const int64_t token_blocks = (int64_t{args.rows} + kTokens - 1) / kTokens;
   const int64_t blocks = token_blocks * args.layout.heads + args.num_long;
-  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
   const int floats = 3 * kTokens + 2 * kTokens * (args.map.key_dim + args.layout.features);
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), kThreads,
-                            static_cast<size_t>(floats) * sizeof(float));
-  return cudaLaunchKernelEx(config.get(), AttentionFeatures, args, groups);
+  return LaunchBlocks(launch, AttentionFeatures, blocks, kThreads,
+                      static_cast<size_t>(floats) * sizeof(float), args, groups);
 }
 
 }  // namespace rivulet::kernels

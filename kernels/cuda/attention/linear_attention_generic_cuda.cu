@@ -144,21 +144,14 @@ int GenericAttentionColumns(const StateLayout& layout, const FeatureMapArgs& map
   return fit < layout.value_dim ? static_cast<int>(fit) : layout.value_dim;
 }
 
-cudaError_t PrepareGenericAttention() {
-  const cudaError_t error = PreferSharedMemory({KernelAddress(GenericAttention)});
-  if (error != cudaSuccess) return error;
-  return cudaFuncSetAttribute(GenericAttention, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              kMaxShared);
-}
+cudaError_t PrepareGenericAttention() { return PrepareLargeKernel(GenericAttention, kMaxShared); }
 
 cudaError_t StartGenericAttention(const CudaLaunch& launch, const CudaAttentionArgs& args) {
   const int64_t blocks = int64_t{args.num_segments} * args.layout.heads;
-  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
   const int columns = GenericAttentionColumns(args.layout, args.map);
   const int floats = FixedFloats(args.layout, args.map) + FloatsAColumn(args.layout) * columns;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), kThreads,
-                            static_cast<size_t>(floats) * sizeof(float));
-  return cudaLaunchKernelEx(config.get(), GenericAttention, args, columns);
+  return LaunchBlocks(launch, GenericAttention, blocks, kThreads,
+                      static_cast<size_t>(floats) * sizeof(float), args, columns);
 }
 
 }  // namespace rivulet::kernels

@@ -184,25 +184,16 @@ void (*LongKernel(bool gated))(CudaAttentionArgs, int) {
 
 template <class Shape>
 cudaError_t Prepare() {
-  constexpr int kBytes = Shape::kShared * int{sizeof(float)};
-  for (const bool gated : {false, true}) {
-    cudaError_t error = PreferSharedMemory({KernelAddress(LongKernel<Shape>(gated))});
-    if (error != cudaSuccess) return error;
-    error = cudaFuncSetAttribute(LongKernel<Shape>(gated),
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  constexpr size_t kBytes = Shape::kShared * sizeof(float);
+  return FirstError({PrepareLargeKernel(LongKernel<Shape>(false), kBytes),
+                     PrepareLargeKernel(LongKernel<Shape>(true), kBytes)});
 }
 
 template <class Shape>
 cudaError_t Start(const CudaLaunch& launch, const CudaAttentionArgs& args) {
   const int64_t blocks = int64_t{args.num_long} * args.layout.heads * Shape::kTiles;
-  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), Shape::kThreads,
-                            size_t{Shape::kShared} * sizeof(float));
-  return cudaLaunchKernelEx(config.get(), LongKernel<Shape>(args.gated), args,
-                            launch.multiprocessors);
+  return LaunchBlocks(launch, LongKernel<Shape>(args.gated), blocks, Shape::kThreads,
+                      size_t{Shape::kShared} * sizeof(float), args, launch.multiprocessors);
 }
 
 }  // namespace
@@ -219,8 +210,7 @@ cudaError_t StartLongAttention(const CudaLaunch& launch, const CudaAttentionArgs
 
 template <class Order>
 cudaError_t PrepareLongAttention() {
-  const cudaError_t error = Prepare<LongShape<Order, true>>();
-  return error != cudaSuccess ? error : Prepare<LongShape<Order, false>>();
+  return FirstError({Prepare<LongShape<Order, true>>(), Prepare<LongShape<Order, false>>()});
 }
 
 #define RIVULET_LONG_ATTENTION(Order)                 \

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) CausalConv(CudaCausalConvArgs p) {
 
 }  // namespace
 
-cudaError_t PrepareCausalConvCuda() { return PreferSharedMemory({KernelAddress(CausalConv)}); }
+cudaError_t PrepareCausalConvCuda() { return PrepareKernels(CausalConv); }
 
 cudaError_t CausalConvCuda(const CudaLaunch& launch, const CudaCausalConvArgs& args) {
   const bool sizes = args.num_segments >= 0 && args.channels >= 1 && args.width >= 1 &&
@@ -62,12 +62,8 @@ cudaError_t CausalConvCuda(const CudaLaunch& launch, const CudaCausalConvArgs& a
   const bool arrays = args.segments != nullptr && args.x != nullptr && args.y != nullptr &&
                       args.weight != nullptr && args.states != nullptr && args.x != args.y;
   if (!sizes || !arrays) return cudaErrorInvalidValue;
-  if (args.num_segments == 0) return cudaSuccess;
   const int64_t across = (args.channels + kThreads - 1) / kThreads;
-  if (across * args.num_segments > INT32_MAX) return cudaErrorInvalidValue;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(across * args.num_segments)),
-                            kThreads, 0);
-  return cudaLaunchKernelEx(config.get(), CausalConv, args);
+  return LaunchBlocks(launch, CausalConv, across * args.num_segments, kThreads, 0, args);
 }
 
 }  // namespace rivulet::kernels

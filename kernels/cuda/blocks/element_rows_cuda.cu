@@ -50,17 +50,12 @@ cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args), const Args& ar
   const auto n = static_cast<size_t>(args.n);
   if (args.rows > 1 && (args.x_stride < n || args.y_stride < n)) return cudaErrorInvalidValue;
   const int64_t blocks = (int64_t{args.rows} * args.n + kThreads - 1) / kThreads;
-  if (blocks == 0) return cudaSuccess;
-  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), kThreads, 0);
-  return cudaLaunchKernelEx(config.get(), kernel, args);
+  return LaunchBlocks(launch, kernel, blocks, kThreads, 0, args);
 }
 
 }  // namespace
 
-cudaError_t PrepareElementRowsCuda() {
-  return PreferSharedMemory({KernelAddress(ActivateRows), KernelAddress(DecayRows)});
-}
+cudaError_t PrepareElementRowsCuda() { return PrepareKernels(ActivateRows, DecayRows); }
 
 cudaError_t ActivationCuda(const CudaLaunch& launch, const ActivationArgs& args) {
   return Start(launch, ActivateRows, args);

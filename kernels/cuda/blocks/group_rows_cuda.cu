@@ -72,18 +72,14 @@ cudaError_t Start(const CudaLaunch& launch, const NormGroupsArgs& args) {
     return cudaErrorInvalidValue;
   }
   const int64_t items = int64_t{norm.rows} * norm.groups;
-  if (items == 0) return cudaSuccess;
   if (items > INT32_MAX - kGroupsPerBlock) return cudaErrorInvalidValue;
   const int64_t blocks = (items + kGroupsPerBlock - 1) / kGroupsPerBlock;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), kThreads, 0);
-  return cudaLaunchKernelEx(config.get(), NormGroups<kCentred>, args);
+  return LaunchBlocks(launch, NormGroups<kCentred>, blocks, kThreads, 0, args);
 }
 
 }  // namespace
 
-cudaError_t PrepareGroupRowsCuda() {
-  return PreferSharedMemory({KernelAddress(NormGroups<false>), KernelAddress(NormGroups<true>)});
-}
+cudaError_t PrepareGroupRowsCuda() { return PrepareKernels(NormGroups<false>, NormGroups<true>); }
 
 cudaError_t RmsNormCuda(const CudaLaunch& launch, const RmsNormArgs& args, const CudaGate& gate,
                         const int32_t* gather) {

@@ -124,10 +124,7 @@ __global__ void __launch_bounds__(kThreads) Rwkv7Outputs(Rwkv7OutputsArgs p) {
 template <class Args>
 cudaError_t Start(const CudaLaunch& launch, void (*kernel)(Args), const Args& args, int64_t blocks,
                   bool valid) {
-  if (!valid || blocks < 0 || blocks > INT32_MAX) return cudaErrorInvalidValue;
-  if (blocks == 0) return cudaSuccess;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), kThreads, 0);
-  return cudaLaunchKernelEx(config.get(), kernel, args);
+  return valid ? LaunchBlocks(launch, kernel, blocks, kThreads, 0, args) : cudaErrorInvalidValue;
 }
 
 bool AllSet(std::initializer_list<const void*> arrays) {
@@ -143,9 +140,7 @@ int64_t HeadBlocks(int rows, int heads) { return (int64_t{rows} * heads + kWarps
 }  // namespace
 
 cudaError_t PrepareMixerRowsCuda() {
-  return PreferSharedMemory({KernelAddress(RotateHeads), KernelAddress(LowerBoundKeys),
-                             KernelAddress(StepSizes), KernelAddress(Rwkv7Heads),
-                             KernelAddress(Rwkv7Outputs)});
+  return PrepareKernels(RotateHeads, LowerBoundKeys, StepSizes, Rwkv7Heads, Rwkv7Outputs);
 }
 
 cudaError_t RotateHeadsCuda(const CudaLaunch& launch, const RotateHeadsArgs& args) {

@@ -226,10 +226,7 @@ cudaError_t Start(const CudaLaunch& launch, const CudaRecurrenceArgs& args) {
   using Shape = RecurrenceShape<kRule, kGroups>;
   const int64_t tiles = (args.value_dim + Shape::kColumns - 1) / Shape::kColumns;
   const int64_t blocks = tiles * args.heads * args.num_segments;
-  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), kWarpLanes,
-                            Shape::kShared);
-  return cudaLaunchKernelEx(config.get(), Recurrence<kRule, kGroups>, args);
+  return LaunchBlocks(launch, Recurrence<kRule, kGroups>, blocks, kWarpLanes, Shape::kShared, args);
 }
 
 template <UpdateRule kRule>
@@ -243,9 +240,8 @@ cudaError_t StartRule(const CudaLaunch& launch, const CudaRecurrenceArgs& args) 
 
 template <UpdateRule kRule>
 cudaError_t PrepareRule() {
-  return PreferSharedMemory(
-      {KernelAddress(Recurrence<kRule, 4>), KernelAddress(Recurrence<kRule, 8>),
-       KernelAddress(Recurrence<kRule, 16>), KernelAddress(Recurrence<kRule, 32>)});
+  return PrepareKernels(Recurrence<kRule, 4>, Recurrence<kRule, 8>, Recurrence<kRule, 16>,
+                        Recurrence<kRule, 32>);
 }
 
 }  // namespace
@@ -276,14 +272,12 @@ const char* CheckRecurrenceCuda(const CudaRecurrenceArgs& args) {
 }
 
 cudaError_t PrepareRecurrenceCuda() {
-  cudaError_t error = PrepareRule<UpdateRule::kDecay>();
-  if (error == cudaSuccess) error = PrepareRule<UpdateRule::kDelta>();
-  return error != cudaSuccess ? error : PrepareRule<UpdateRule::kRankOne>();
+  return FirstError({PrepareRule<UpdateRule::kDecay>(), PrepareRule<UpdateRule::kDelta>(),
+                     PrepareRule<UpdateRule::kRankOne>()});
 }
 
 cudaError_t RecurrenceCuda(const CudaLaunch& launch, const CudaRecurrenceArgs& args) {
   if (CheckRecurrenceCuda(args) != nullptr) return cudaErrorInvalidValue;
-  if (args.num_segments == 0) return cudaSuccess;
   switch (args.rule) {
     case UpdateRule::kDecay:
       return StartRule<UpdateRule::kDecay>(launch, args);

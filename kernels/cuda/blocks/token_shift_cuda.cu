@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) TokenShift(CudaTokenShiftArgs p) {
 
 }  // namespace
 
-cudaError_t PrepareTokenShiftCuda() { return PreferSharedMemory({KernelAddress(TokenShift)}); }
+cudaError_t PrepareTokenShiftCuda() { return PrepareKernels(TokenShift); }
 
 cudaError_t TokenShiftCuda(const CudaLaunch& launch, const CudaTokenShiftArgs& args) {
   const bool sizes = args.num_segments >= 0 && args.n >= 1 && args.mixes >= 1 &&
@@ -52,12 +52,8 @@ cudaError_t TokenShiftCuda(const CudaLaunch& launch, const CudaTokenShiftArgs& a
   const bool arrays = args.segments != nullptr && args.x != nullptr && args.y != nullptr &&
                       args.mix != nullptr && args.states != nullptr && args.x != args.y;
   if (!sizes || !arrays) return cudaErrorInvalidValue;
-  if (args.num_segments == 0) return cudaSuccess;
   const int64_t across = (args.n + kThreads - 1) / kThreads;
-  if (across * args.num_segments > INT32_MAX) return cudaErrorInvalidValue;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(across * args.num_segments)),
-                            kThreads, 0);
-  return cudaLaunchKernelEx(config.get(), TokenShift, args);
+  return LaunchBlocks(launch, TokenShift, across * args.num_segments, kThreads, 0, args);
 }
 
 }  // namespace rivulet::kernels

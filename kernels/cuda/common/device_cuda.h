@@ -25,42 +25,62 @@ namespace rivulet::kernels {
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 inline constexpr int kWarpLanes = 32;
 
-// A launch configuration; `get()` is for cudaLaunchKernelEx. Not copied: it points into itself.
-class KernelConfig {
- public:
-  KernelConfig(const CudaLaunch& launch, dim3 grid, int threads, size_t shared_bytes) {
-    config_.gridDim = grid;
-    config_.blockDim = dim3(static_cast<unsigned>(threads));
-    config_.dynamicSmemBytes = shared_bytes;
-    config_.stream = launch.stream;
-    attribute_.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute_.val.programmaticStreamSerializationAllowed = 1;
-    config_.attrs = &attribute_;
-    config_.numAttrs = launch.overlap ? 1 : 0;
+// Once a device, before the first launch of these kernels. All ask for the most shared memory that
+// a multiprocessor can have, whatever they use: it changes its split between shared memory and
+// cache only when no block is left on it, so kernels of different splits could not overlap.
+template <class... Kernels>
+cudaError_t PrepareKernels(Kernels*... kernels) {
+  cudaError_t error = cudaSuccess;
+  for (const void* const kernel : {reinterpret_cast<const void*>(kernels)...}) {
+    if (error != cudaSuccess) break;
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
   }
-  KernelConfig(const KernelConfig&) = delete;
-  KernelConfig& operator=(const KernelConfig&) = delete;
-  const cudaLaunchConfig_t* get() const { return &config_; }
+  return error;
+}
 
- private:
-  cudaLaunchConfig_t config_ = {};
-  cudaLaunchAttribute attribute_ = {};
-};
+// The same for a kernel that may ask for more dynamic shared memory than the usual 48 KiB.
+template <class Kernel>
+cudaError_t PrepareLargeKernel(Kernel* kernel, size_t shared_bytes) {
+  const cudaError_t error = PrepareKernels(kernel);
+  if (error != cudaSuccess) return error;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(shared_bytes));
+}
 
-// All kernels ask for the most shared memory that a multiprocessor can have, whatever they use: it
-// changes its split between shared memory and cache only when no block is left on it, so kernels of
-// different splits could not overlap.
-inline cudaError_t PreferSharedMemory(std::initializer_list<const void*> kernels) {
-  for (const void* const kernel : kernels) {
-    const cudaError_t error = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+inline cudaError_t FirstError(std::initializer_list<cudaError_t> errors) {
+  for (const cudaError_t error : errors) {
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
-template <class... P>
-const void* KernelAddress(void (*kernel)(P...)) {
-  return reinterpret_cast<const void*>(kernel);
+
+// Every launch but the cooperative ones: `shared_bytes` is the dynamic shared memory of a block.
+template <class... P, class... A>
+cudaError_t LaunchGrid(const CudaLaunch& launch, void (*kernel)(P...), dim3 grid, int threads,
+                       size_t shared_bytes, const A&... args) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = launch.stream;
+  config.attrs = &attribute;
+  config.numAttrs = launch.overlap ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+// A grid of `blocks` x 1 x 1. Nothing is launched for 0 blocks; cudaErrorInvalidValue for more than
+// a grid can have.
+template <class... P, class... A>
+cudaError_t LaunchBlocks(const CudaLaunch& launch, void (*kernel)(P...), int64_t blocks,
+                         int threads, size_t shared_bytes, const A&... args) {
+  if (blocks < 0 || blocks > INT32_MAX) return cudaErrorInvalidValue;
+  if (blocks == 0) return cudaSuccess;
+  return LaunchGrid(launch, kernel, dim3(static_cast<unsigned>(blocks)), threads, shared_bytes,
+                    args...);
 }
 
 // Element `column` of row `row`, without overflow.

@@ -37,9 +37,7 @@ unsigned BlocksFor(size_t vectors) {
 
 }  // namespace
 
-cudaError_t PrepareSlotCuda() {
-  return PreferSharedMemory({KernelAddress(ZeroSlots), KernelAddress(CopySlot)});
-}
+cudaError_t PrepareSlotCuda() { return PrepareKernels(ZeroSlots, CopySlot); }
 
 cudaError_t ZeroSlotsCuda(const CudaLaunch& launch, float* states, size_t floats,
                           const int32_t* slots, int count) {
@@ -48,9 +46,8 @@ cudaError_t ZeroSlotsCuda(const CudaLaunch& launch, float* states, size_t floats
   constexpr int kMaxGridY = 4096;  // CUDA allows 65535; a block takes several slots beyond this
   const dim3 grid(BlocksFor(floats / 4),
                   static_cast<unsigned>(count < kMaxGridY ? count : kMaxGridY));
-  const KernelConfig config(launch, grid, kThreads, 0);
-  return cudaLaunchKernelEx(config.get(), ZeroSlots, reinterpret_cast<float4*>(states), floats / 4,
-                            slots, count);
+  return LaunchGrid(launch, ZeroSlots, grid, kThreads, 0, reinterpret_cast<float4*>(states),
+                    floats / 4, slots, count);
 }
 
 cudaError_t CopySlotCuda(const CudaLaunch& launch, float* states, size_t floats, int32_t from,
@@ -59,10 +56,9 @@ cudaError_t CopySlotCuda(const CudaLaunch& launch, float* states, size_t floats,
   if (from == to) return cudaSuccess;
   auto* vectors = reinterpret_cast<float4*>(states);
   const size_t each = floats / 4;
-  const KernelConfig config(launch, dim3(BlocksFor(each)), kThreads, 0);
-  return cudaLaunchKernelEx(config.get(), CopySlot,
-                            static_cast<const float4*>(vectors + static_cast<size_t>(from) * each),
-                            vectors + static_cast<size_t>(to) * each, each);
+  return LaunchBlocks(launch, CopySlot, BlocksFor(each), kThreads, 0,
+                      vectors + static_cast<size_t>(from) * each,
+                      vectors + static_cast<size_t>(to) * each, each);
 }
 
 }  // namespace rivulet::kernels

@@ -133,10 +133,7 @@ CudaTileSize GemmF16Tile(int tile) {
                      : CudaTileSize{F16Shape<4>::kRows, F16Shape<4>::kColumns};
 }
 
-cudaError_t PrepareGemmF16() {
-  return PreferSharedMemory(
-      {KernelAddress(GemmF16<1>), KernelAddress(GemmF16<2>), KernelAddress(GemmF16<4>)});
-}
+cudaError_t PrepareGemmF16() { return PrepareKernels(GemmF16<1>, GemmF16<2>, GemmF16<4>); }
 
 cudaError_t StartGemmF16(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {
   switch (tile) {

@@ -100,8 +100,7 @@ CudaTileSize GemmF32Tile(int tile) {
 }
 
 cudaError_t PrepareGemmF32() {
-  return PreferSharedMemory(
-      {KernelAddress(GemmF32<4, 1>), KernelAddress(GemmF32<8, 2>), KernelAddress(GemmF32<16, 4>)});
+  return PrepareKernels(GemmF32<4, 1>, GemmF32<8, 2>, GemmF32<16, 4>);
 }
 
 cudaError_t StartGemmF32(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {

@@ -129,10 +129,7 @@ cudaError_t StartGemm(void (*kernel)(CudaGemmArgs), const CudaLaunch& launch,
                       const CudaGemmArgs& args) {
   const int64_t down = (int64_t{args.rows} + Shape::kRows - 1) / Shape::kRows;
   const int64_t across = (int64_t{args.w.n} + Shape::kColumns - 1) / Shape::kColumns;
-  if (down * across > INT32_MAX) return cudaErrorInvalidValue;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(down * across)), kGemmThreads,
-                            Shape::kShared);
-  return cudaLaunchKernelEx(config.get(), kernel, args);
+  return LaunchBlocks(launch, kernel, down * across, kGemmThreads, Shape::kShared, args);
 }
 
 struct CudaTileSize {

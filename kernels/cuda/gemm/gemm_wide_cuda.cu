@@ -258,11 +258,8 @@ int64_t Blocks(const CudaWideGemmArgs& args) {
 
 template <class Shape, bool kGather = false>
 cudaError_t Start(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
-  const int64_t blocks = Blocks<Shape>(args);
-  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), Shape::kThreads,
-                            Shape::kShared);
-  return cudaLaunchKernelEx(config.get(), WideGemm<Shape, kGather>, args);
+  return LaunchBlocks(launch, WideGemm<Shape, kGather>, Blocks<Shape>(args), Shape::kThreads,
+                      Shape::kShared, args);
 }
 
 bool Aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
@@ -289,19 +286,10 @@ const char* CheckWideGemmCuda(const CudaWideGemmArgs& args) {
 }
 
 cudaError_t PrepareWideGemmCuda() {
-  const auto allow = [](auto kernel, size_t bytes) {
-    const cudaError_t error = PreferSharedMemory({KernelAddress(kernel)});
-    if (error != cudaSuccess) return error;
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                static_cast<int>(bytes));
-  };
-  for (const cudaError_t error : {allow(WideGemm<SmallTile, true>, SmallTile::kShared),
-                                  allow(WideGemm<SmallTile, false>, SmallTile::kShared),
-                                  allow(WideGemm<MiddleTile, false>, MiddleTile::kShared),
-                                  allow(WideGemm<LargeTile, false>, LargeTile::kShared)}) {
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  return FirstError({PrepareLargeKernel(WideGemm<SmallTile, true>, SmallTile::kShared),
+                     PrepareLargeKernel(WideGemm<SmallTile, false>, SmallTile::kShared),
+                     PrepareLargeKernel(WideGemm<MiddleTile, false>, MiddleTile::kShared),
+                     PrepareLargeKernel(WideGemm<LargeTile, false>, LargeTile::kShared)});
 }
 
 cudaError_t WideGemmCuda(const CudaLaunch& launch, const CudaWideGemmArgs& args) {

@@ -89,13 +89,6 @@ bool Valid(const CudaProductRows& rows) {
   return rows.data != nullptr && rows.rows >= 0 && rows.ld >= 1;
 }
 
-template <class... P, class... A>
-cudaError_t Start(void (*kernel)(P...), const CudaLaunch& launch, int rows, const A&... args) {
-  if (rows == 0) return cudaSuccess;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(rows)), kThreads, 0);
-  return cudaLaunchKernelEx(config.get(), kernel, args...);
-}
-
 }  // namespace
 
 void SplitBias(float b, uint16_t (&parts)[3]) {
@@ -131,14 +124,13 @@ bool PackProductRows(WeightType type, const float* w, const float* bias, int n, 
 }
 
 cudaError_t PrepareProductRowsCuda() {
-  return PreferSharedMemory({KernelAddress(MarkProductRows), KernelAddress(GatherProductRows),
-                             KernelAddress(ActivateProductRows), KernelAddress(FillProductRows),
-                             KernelAddress(CountDifferentRows)});
+  return PrepareKernels(MarkProductRows, GatherProductRows, ActivateProductRows, FillProductRows,
+                        CountDifferentRows);
 }
 
 cudaError_t MarkProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows) {
   if (!Valid(rows)) return cudaErrorInvalidValue;
-  return Start(MarkProductRows, launch, rows.rows, rows);
+  return LaunchBlocks(launch, MarkProductRows, rows.rows, kThreads, 0, rows);
 }
 
 cudaError_t GatherProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& from,
@@ -147,19 +139,20 @@ cudaError_t GatherProductRowsCuda(const CudaLaunch& launch, const CudaProductRow
   if (!Valid(from) || !Valid(to) || gather == nullptr || from.half != to.half || begin > end) {
     return cudaErrorInvalidValue;
   }
-  return Start(GatherProductRows, launch, to.rows, from, gather, to, begin, end);
+  return LaunchBlocks(launch, GatherProductRows, to.rows, kThreads, 0, from, gather, to, begin,
+                      end);
 }
 
 cudaError_t ActivateProductRowsCuda(const CudaLaunch& launch, Epilogue activation,
                                     const CudaProductRows& from, const CudaProductRows& to, int n) {
   if (!Valid(from) || !Valid(to) || from.half || n < 1) return cudaErrorInvalidValue;
-  return Start(ActivateProductRows, launch, to.rows, activation, from, to, n);
+  return LaunchBlocks(launch, ActivateProductRows, to.rows, kThreads, 0, activation, from, to, n);
 }
 
 cudaError_t FillProductRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows, int n,
                                 int period) {
   if (!Valid(rows) || n < 1 || period < 1) return cudaErrorInvalidValue;
-  return Start(FillProductRows, launch, rows.rows, rows, n, period);
+  return LaunchBlocks(launch, FillProductRows, rows.rows, kThreads, 0, rows, n, period);
 }
 
 cudaError_t CountDifferentRowsCuda(const CudaLaunch& launch, const CudaProductRows& rows,
@@ -169,7 +162,8 @@ cudaError_t CountDifferentRowsCuda(const CudaLaunch& launch, const CudaProductRo
       different == nullptr) {
     return cudaErrorInvalidValue;
   }
-  return Start(CountDifferentRows, launch, rows.rows, rows, expected, n, period, different);
+  return LaunchBlocks(launch, CountDifferentRows, rows.rows, kThreads, 0, rows, expected, n, period,
+                      different);
 }
 
 }  // namespace rivulet::kernels

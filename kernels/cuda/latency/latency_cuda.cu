@@ -260,10 +260,7 @@ Kernel KernelOf(const StepModel& model, const LatencyPlan& plan) {
 cudaError_t PrepareLatencyCuda(const StepModel& model, const LatencyPlan& plan, int multiprocessors,
                                size_t shared_limit, bool* fits) {
   const Kernel kernel = KernelOf(model, plan);
-  cudaError_t error = PreferSharedMemory({KernelAddress(kernel)});
-  if (error != cudaSuccess) return error;
-  error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared_limit));
+  cudaError_t error = PrepareLargeKernel(kernel, shared_limit);
   if (error != cudaSuccess) return error;
   int blocks = 0;
   error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kLatencyThreads,

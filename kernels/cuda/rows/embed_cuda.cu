@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads) Embed(CudaEmbedArgs args) {
 
 }  // namespace
 
-cudaError_t PrepareEmbedCuda() { return PreferSharedMemory({KernelAddress(Embed)}); }
+cudaError_t PrepareEmbedCuda() { return PrepareKernels(Embed); }
 
 cudaError_t EmbedCuda(const CudaLaunch& launch, const CudaEmbedArgs& args) {
   const int width = args.columns * (args.has_positions && args.concat ? 2 : 1);
@@ -36,11 +36,9 @@ cudaError_t EmbedCuda(const CudaLaunch& launch, const CudaEmbedArgs& args) {
     return cudaErrorInvalidValue;
   }
   if (args.width != 0 && (args.width < width || args.width > args.ld)) return cudaErrorInvalidValue;
-  if (args.rows == 0) return cudaSuccess;
   CudaEmbedArgs whole = args;
   if (whole.width == 0) whole.width = args.ld;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(args.rows)), kThreads, 0);
-  return cudaLaunchKernelEx(config.get(), Embed, whole);
+  return LaunchBlocks(launch, Embed, args.rows, kThreads, 0, whole);
 }
 
 void CudaFrequencies(int columns, double* out) {

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-cudaError_t PrepareLayerNormCuda() { return PreferSharedMemory({KernelAddress(LayerNorm)}); }
+cudaError_t PrepareLayerNormCuda() { return PrepareKernels(LayerNorm); }
 
 cudaError_t LayerNormCuda(const CudaLaunch& launch, const LayerNormArgs& args, uint16_t* half,
                           int width) {
@@ -49,10 +49,8 @@ cudaError_t LayerNormCuda(const CudaLaunch& launch, const LayerNormArgs& args, u
     return cudaErrorInvalidValue;
   }
   if (width < args.n || width > args.ld || width % 4 != 0) return cudaErrorInvalidValue;
-  if (args.rows == 0) return cudaSuccess;
   const int blocks = (args.rows + kRowsPerBlock - 1) / kRowsPerBlock;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(blocks)), kThreads, 0);
-  return cudaLaunchKernelEx(config.get(), LayerNorm, args, half, width);
+  return LaunchBlocks(launch, LayerNorm, blocks, kThreads, 0, args, half, width);
 }
 
 }  // namespace rivulet::kernels

@@ -30,9 +30,7 @@ __global__ void __launch_bounds__(kRowThreads) CountTokens(CudaCountArgs p) {
 
 }  // namespace
 
-cudaError_t PrepareSampleCuda() {
-  return PreferSharedMemory({KernelAddress(Sample), KernelAddress(CountTokens)});
-}
+cudaError_t PrepareSampleCuda() { return PrepareKernels(Sample, CountTokens); }
 
 cudaError_t SampleCuda(const CudaLaunch& launch, const CudaSampleArgs& args) {
   const int tokens = args.mixture.mixtures > 0 ? args.mixture.levels : args.num_outputs;
@@ -41,17 +39,11 @@ cudaError_t SampleCuda(const CudaLaunch& launch, const CudaSampleArgs& args) {
       (args.mixture.mixtures > 0 && args.num_outputs != 3 * args.mixture.mixtures)) {
     return cudaErrorInvalidValue;
   }
-  if (args.rows == 0) return cudaSuccess;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(args.rows)), kRowThreads,
-                            sizeof(RowShared));
-  return cudaLaunchKernelEx(config.get(), Sample, args);
+  return LaunchBlocks(launch, Sample, args.rows, kRowThreads, sizeof(RowShared), args);
 }
 
 cudaError_t CountTokensCuda(const CudaLaunch& launch, const CudaCountArgs& args) {
-  if (args.num_segments < 0) return cudaErrorInvalidValue;
-  if (args.num_segments == 0) return cudaSuccess;
-  const KernelConfig config(launch, dim3(static_cast<unsigned>(args.num_segments)), kRowThreads, 0);
-  return cudaLaunchKernelEx(config.get(), CountTokens, args);
+  return LaunchBlocks(launch, CountTokens, args.num_segments, kRowThreads, 0, args);
 }
 
 }  // namespace rivulet::kernels

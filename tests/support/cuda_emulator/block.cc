@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "absl/debugging/symbolize.h"
 #include "tests/support/cuda_emulator/running.h"
 #include "tests/support/cuda_emulator/runtime.h"
 
@@ -242,12 +243,18 @@ void RunKernel(const Launch& launch, uint64_t seed, int lost_block) {
   launched = nullptr;
 }
 
+// Kernels are local symbols, which dladdr does not know.
+const char* KernelName(const void* kernel) {
+  static char name[200];
+  return absl::Symbolize(kernel, name, sizeof name) ? name : "without a name";
+}
+
 const char* RunningKernel() {
   static char text[300];
   if (launched == nullptr) return "";
-  snprintf(text, sizeof text, " in kernel (%.120s) launched at %.80s:%d, block %u,%u,%u thread %d",
-           launched->text, launched->site.file, launched->site.line, blockIdx.x, blockIdx.y,
-           blockIdx.z, block == nullptr || block->current == nullptr ? -1 : block->current->index);
+  snprintf(text, sizeof text, " in kernel %s, block %u,%u,%u thread %d",
+           KernelName(launched->kernel), blockIdx.x, blockIdx.y, blockIdx.z,
+           block == nullptr || block->current == nullptr ? -1 : block->current->index);
   return text;
 }
 

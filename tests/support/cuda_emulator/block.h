@@ -43,19 +43,20 @@ struct Launch {
   size_t shared_bytes = 0;
   bool overlap = false;  // may start before its predecessor ends
   bool cooperative = false;
-  const char* text = "";  // what stands between the parentheses of the launch
-  Site site;
+  const void* kernel = nullptr;
   std::function<void()> body;  // runs one thread
 };
 // `lost_block`: a block that never runs, -1: none.
 void RunKernel(const Launch& launch, uint64_t seed, int lost_block);
 
+// The name of a kernel, without template arguments. Valid until the next call.
+const char* KernelName(const void* kernel);
 // What runs right now, for messages; empty outside kernels.
 const char* RunningKernel();
 
 // Checks, as the driver does, and queues on the stream.
-cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function, const char* text,
-                         Site site, std::function<void()> body);
+cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
+                         std::function<void()> body);
 
 // Prints "cuda emulator: ..." with what runs, and aborts.
 [[noreturn]] void Die(const char* format, ...) __attribute__((format(printf, 1, 2)));

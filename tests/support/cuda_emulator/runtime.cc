@@ -231,20 +231,20 @@ void NoteLaunch(const void* function, size_t shared_bytes) {
   fclose(file);
 }
 
-// For tests/gpu/emulated_test.py: a line with what stands between the parentheses of the launch, in
-// the file that RIVULET_EMULATOR_PROFILE names, whenever a kernel runs while a profiler looks.
-void NoteProfiled(const char* text) {
+// For tests/gpu/emulated_test.py: a line with the kernel's name, in the file that
+// RIVULET_EMULATOR_PROFILE names, whenever a kernel runs while a profiler looks.
+void NoteProfiled(const void* kernel) {
   static const char* const path = std::getenv("RIVULET_EMULATOR_PROFILE");
   if (path == nullptr) return;
   FILE* const file = fopen(path, "a");
-  if (file == nullptr || fprintf(file, "%s\n", text) < 0) abort();
+  if (file == nullptr || fprintf(file, "%s\n", KernelName(kernel)) < 0) abort();
   fclose(file);
 }
 
 }  // namespace
 
-cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function, const char* text,
-                         Site site, std::function<void()> body) {
+cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
+                         std::function<void()> body) {
   Runtime& r = Runtime::Get();
   const Lock lock(r.mutex);
   if (const cudaError_t e = r.Enter("cudaLaunchKernelEx")) return e;
@@ -278,13 +278,13 @@ cudaError_t LaunchKernel(const cudaLaunchConfig_t& config, const void* function,
     ++r.counters.kernels_without_preference;
   }
   NoteLaunch(function, config.dynamicSmemBytes);
-  Launch launch{g, b, config.dynamicSmemBytes, overlap, cooperative, text, site, std::move(body)};
+  Launch launch{g, b, config.dynamicSmemBytes, overlap, cooperative, function, std::move(body)};
   Item item;
   item.is_kernel = true;
   item.run = [launch = std::move(launch), &r] {
     if (r.options.seed != 0) r.launch_seed = r.launch_seed * 6364136223846793005u + 1;
     const bool lost = launch.cooperative && Counts(&r.lost_countdown);
-    if (r.profiling) NoteProfiled(launch.text);
+    if (r.profiling) NoteProfiled(launch.kernel);
     RunKernel(launch, r.options.seed == 0 ? 0 : r.launch_seed | 1, lost ? r.lost_block : -1);
   };
   return r.Queue(config.stream, std::move(item));

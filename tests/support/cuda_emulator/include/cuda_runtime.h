@@ -165,23 +165,11 @@ inline float __uint_as_float(unsigned u) { return rivulet::cuda_emulator::Bits<f
 inline double sinpi(double x) { return std::sin((x - 2 * std::rint(x / 2)) * M_PI); }
 inline double cospi(double x) { return std::cos((x - 2 * std::rint(x / 2)) * M_PI); }
 
-namespace rivulet::cuda_emulator {
-
-struct LaunchSite {
-  LaunchSite(const char* launch, const char* file, int line) : text(launch), site{file, line} {}
-  const char* text;
-  Site site;
-
-  template <class... P, class... A>
-  cudaError_t Launch(const cudaLaunchConfig_t* config, void (*kernel)(P...), A&&... args) const {
-    // Arguments are copied now, as a launch does; the kernel runs later.
-    std::tuple<P...> copies(static_cast<P>(args)...);
-    return LaunchKernel(*config, reinterpret_cast<const void*>(kernel), text, site,
-                        [kernel, copies] { std::apply(kernel, copies); });
-  }
-};
-
-}  // namespace rivulet::cuda_emulator
-
-#define cudaLaunchKernelEx(...) \
-  ::rivulet::cuda_emulator::LaunchSite(#__VA_ARGS__, __FILE__, __LINE__).Launch(__VA_ARGS__)
+template <class... P, class... A>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(P...),
+                               A&&... args) {
+  // Arguments are copied now, as a launch does; the kernel runs later.
+  std::tuple<P...> copies(static_cast<P>(args)...);
+  return rivulet::cuda_emulator::LaunchKernel(*config, reinterpret_cast<const void*>(kernel),
+                                              [kernel, copies] { std::apply(kernel, copies); });
+}
