@@ -37,12 +37,11 @@ ENGINE_BASE = ["server/engine/" + name for name in ("load.h", "meters.", "model_
 BELOW_ENGINE = ["server/sessions/", "server/base/", "model/", "kernels/"]
 BELOW_GRPC = [f"server/{name}" for name in ("base/", "config/", "engine/", "health/", "keys/", "log.h", "metrics/", "model_loader.h", "process/", "request_log/",
                                             "sessions/", "tracing/")] + ["model/", "rivulet/v1/", "google/rpc/", "grpc/health/", "grpcpp/", "google/protobuf/"]
-CUDA_FLOORS = ["rows", "gemm", "attention", "sample", "blocks"]
+CUDA_FLOORS = ["common", "rows", "gemm", "attention", "sample", "blocks"]
 LAYERS = {
     "kernels/": ["kernels/*"],
     "kernels/cpu/": ["kernels/*", "kernels/cpu/"],
     "kernels/ref/": ["kernels/*", "kernels/ref/"],
-    "kernels/cuda/common/": ["kernels/"],
     **{f"kernels/cuda/{name}/": ["kernels/*", "kernels/cuda/common/", f"kernels/cuda/{name}/"] for name in CUDA_FLOORS},
     "kernels/cuda/latency/": ["kernels/*", "kernels/cuda/"],
     "model/base/": ["model/base/"],
