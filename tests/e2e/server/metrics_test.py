@@ -176,8 +176,10 @@ class MetricsTest(CommandTest):
 
     def test_a_few_silent_connections_keep_no_scrape_waiting(self):
         server = self.serve(MODEL)
-        names = [path.read_text().strip() for path in pathlib.Path(f"/proc/{server.process.pid}/task").glob("*/comm")]
-        self.assertEqual(sum(name.startswith("civetweb-worker") for name in names), 16, names)
+        tasks = pathlib.Path(f"/proc/{server.process.pid}/task")
+        # Each names itself once it runs, which may be after the first scrape.
+        self.await_true("there are 16 threads for scrapes",
+                        lambda: sum(path.read_text().startswith("civetweb-worker") for path in tasks.glob("*/comm")) == 16)  # fmt: skip
         host, port = server.metrics.rsplit(":", 1)
         with contextlib.ExitStack() as silent:
             for _ in range(15):
