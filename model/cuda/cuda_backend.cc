@@ -177,7 +177,7 @@ class CudaBackend final : public Backend {
   absl::Status PlanProducts(const CudaBackendOptions& options);
   absl::Status PlanSteps(const CudaBackendOptions& options);
   absl::Status CaptureSteps();
-  absl::Status WarmUp();
+  absl::Status WarmUp(int many_rows);
   absl::Status QueueRun(const Run& run);
   absl::StatusOr<bool> TakeRecords(std::vector<Record>* records);
   bool TakeArrived(std::vector<Record>* records);
@@ -220,7 +220,7 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(PlanProducts(options));
   RIVULET_ASSIGN_OR_RETURN(d.block, CudaMemory::OnDevice(CudaRunBlock::MaxBytes(limits_)));
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
-  RIVULET_RETURN_IF_ERROR(WarmUp());
+  RIVULET_RETURN_IF_ERROR(WarmUp(options.many_rows));
   RIVULET_RETURN_IF_ERROR(CaptureSteps());
   RIVULET_RETURN_IF_ERROR(PlanSteps(options));
   RIVULET_ASSIGN_OR_RETURN(d.prompts,
@@ -309,10 +309,11 @@ absl::Status CudaBackend::CaptureSteps() {
   return absl::OkStatus();
 }
 
-// Runs a first step with as many tokens as one can have, of nobody: most kernels are loaded now.
-absl::Status CudaBackend::WarmUp() {
+// Runs a first step of padding tokens, so many that products take their tiles of many rows: most
+// kernels are loaded now.
+absl::Status CudaBackend::WarmUp(int many_rows) {
   OnDevice& d = *state_;
-  const std::vector<int32_t> tokens(size_t(limits_.max_tokens));
+  const std::vector<int32_t> tokens(size_t(std::min(many_rows, limits_.max_tokens)));
   Run run;
   run.rows.resize(1);
   run.rows[0].tokens = tokens;
