@@ -3,15 +3,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "tests/support/random_model.h"
 
 namespace rivulet {
 namespace {
@@ -27,8 +26,8 @@ absl::StatusOr<ServerCommand> Parse(std::vector<const char*> flags) {
 // A file that is removed with this object.
 struct TempFile {
   explicit TempFile(const std::string& text) { std::ofstream(path) << text; }
-  ~TempFile() { std::remove(path.c_str()); }
-  const std::string path = absl::StrCat(::testing::TempDir(), "server_config.", getpid(), ".json");
+  const testing::TempDir directory;
+  const std::string path = directory.File("config.json");
 };
 
 TEST(ServerConfigTest, DefaultsListenOnLoopback) {

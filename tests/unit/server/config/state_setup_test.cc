@@ -5,12 +5,10 @@
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <string>
 
-#include "absl/strings/str_cat.h"
+#include "tests/support/random_model.h"
 
 namespace rivulet {
 namespace {
@@ -28,8 +26,8 @@ class AsNobody {
 };
 
 TEST(StateSetupTest, AStateDirectoryThatCannotBeMadeIsNamedWithTheReason) {
-  const std::string parent = absl::StrCat(::testing::TempDir(), "state_setup.", getpid());
-  std::filesystem::create_directories(parent);
+  const testing::TempDir directory;
+  const std::string& parent = directory.path();
   ASSERT_EQ(chmod(parent.c_str(), 0555), 0);
   ServerConfig config;
   config.state_dir = parent + "/states";
@@ -44,7 +42,6 @@ TEST(StateSetupTest, AStateDirectoryThatCannotBeMadeIsNamedWithTheReason) {
   config.state_dir = parent + "/absent/states";
   EXPECT_THAT(std::string(OpenDiskTier(config, "model").status().message()),
               HasSubstr(config.state_dir + " cannot be made: No such file or directory"));
-  std::filesystem::remove_all(parent);
 }
 
 }  // namespace

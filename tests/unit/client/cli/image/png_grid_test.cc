@@ -5,13 +5,12 @@
 #include <gtest/gtest.h>
 #include <png.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "absl/strings/str_cat.h"
 #include "client/cli/output/output_file.h"
+#include "tests/support/random_model.h"
 
 namespace rivulet {
 namespace {
@@ -21,16 +20,6 @@ using ::testing::HasSubstr;
 
 class PngGridTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    directory_ = std::filesystem::path(::testing::TempDir()) /
-                 absl::StrCat(::testing::UnitTest::GetInstance()->current_test_info()->name(), ".",
-                              getpid());
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
-    path_ = (directory_ / "grid.png").string();
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
   // The file's pixels in `format`.
   std::vector<uint8_t> Read(png_uint_32 format, int64_t* width, int64_t* height) const {
     png_image png = {};
@@ -44,11 +33,11 @@ class PngGridTest : public ::testing::Test {
     return pixels;
   }
   int64_t FilesThere() const {
-    return std::distance(std::filesystem::directory_iterator(directory_), {});
+    return std::distance(std::filesystem::directory_iterator(directory_.path()), {});
   }
 
-  std::filesystem::path directory_;
-  std::string path_;
+  const testing::TempDir directory_;
+  const std::string path_ = directory_.File("grid.png");
 };
 
 TEST_F(PngGridTest, PutsGrayImagesInRowsWithOnePixelBetween) {
@@ -106,7 +95,7 @@ TEST_F(PngGridTest, LeavesTheOldFileWhereTheNewOneCannotBe) {
 TEST_F(PngGridTest, LeavesWhatIsNoRegularFileAlone) {
   const std::vector<std::vector<int32_t>> images = {{0}};
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
-  const std::string link = (directory_ / "link").string();
+  const std::string link = directory_.File("link");
   std::filesystem::create_symlink("grid.png", link);
   for (const std::string& out : {path_, link}) {
     for (const absl::Status& status :
@@ -116,13 +105,13 @@ TEST_F(PngGridTest, LeavesWhatIsNoRegularFileAlone) {
     }
   }
   EXPECT_TRUE(std::filesystem::is_fifo(path_));
-  EXPECT_THAT(std::string(CheckWritable(directory_.string()).message()), HasSubstr("a directory"));
+  EXPECT_THAT(std::string(CheckWritable(directory_.path()).message()), HasSubstr("a directory"));
   EXPECT_EQ(FilesThere(), 2);
 }
 
 TEST_F(PngGridTest, ReplacesTheTargetOfASymlink) {
   const std::vector<std::vector<int32_t>> images = {{7}};
-  const std::string link = (directory_ / "link").string();
+  const std::string link = directory_.File("link");
   std::filesystem::create_symlink("grid.png", link);
   EXPECT_THAT(std::string(CheckWritable(link).message()), HasSubstr("symlink to nothing"));
   EXPECT_FALSE(WritePngGrid(images, {1, 1, 1, 256}, 1, link).ok());

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/random_model.h"
 
 namespace rivulet {
 namespace {
@@ -23,16 +24,6 @@ using ::testing::IsEmpty;
 
 class LineReaderTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    directory_ = std::filesystem::path(::testing::TempDir()) /
-                 absl::StrCat(::testing::UnitTest::GetInstance()->current_test_info()->name(), ".",
-                              getpid());
-    std::filesystem::remove_all(directory_);
-    std::filesystem::create_directories(directory_);
-    path_ = (directory_ / "input").string();
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
   std::vector<std::string> LinesOf(const std::string& bytes) {
     std::ofstream(path_, std::ios::binary) << bytes;
     LineReader reader(path_);
@@ -46,8 +37,8 @@ class LineReaderTest : public ::testing::Test {
     }
   }
 
-  std::filesystem::path directory_;
-  std::string path_;
+  const testing::TempDir directory_;
+  const std::string path_ = directory_.File("input");
 };
 
 TEST_F(LineReaderTest, ReadsLinesOfEveryLength) {
@@ -84,13 +75,13 @@ TEST_F(LineReaderTest, IsReadyOnceAWholeLineIsThere) {
 }
 
 TEST_F(LineReaderTest, SaysWhatCannotBeRead) {
-  LineReader directory(directory_.string());
+  LineReader directory(directory_.path());
   ASSERT_TRUE(directory.is_open());
   EXPECT_TRUE(directory.ready());
   const auto line = directory.Next();
   ASSERT_EQ(line.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(line.status().message()),
-              HasSubstr(absl::StrCat(directory_.string(), ": cannot be read: ")));
+              HasSubstr(absl::StrCat(directory_.path(), ": cannot be read: ")));
   EXPECT_FALSE(LineReader(path_).is_open());
 }
 

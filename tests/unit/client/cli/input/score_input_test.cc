@@ -3,14 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "absl/strings/str_cat.h"
 #include "client/cli/output/text.h"
+#include "tests/support/random_model.h"
 
 namespace rivulet {
 namespace {
@@ -21,18 +20,12 @@ using ::testing::HasSubstr;
 class ScoreInputTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    directory_ = std::filesystem::path(::testing::TempDir()) /
-                 absl::StrCat(::testing::UnitTest::GetInstance()->current_test_info()->name(), ".",
-                              getpid());
-    std::filesystem::create_directories(directory_);
-    path_ = (directory_ / "input").string();
     v1::ImageContent* const image = image_.mutable_content()->mutable_image();
     image->set_height(2);
     image->set_width(2);
     image->set_channels(1);
     text_.mutable_content()->mutable_text()->set_alphabet("ab");
   }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
 
   void Write(const std::string& bytes) { std::ofstream(path_, std::ios::binary) << bytes; }
 
@@ -83,8 +76,8 @@ class ScoreInputTest : public ::testing::Test {
   }
   static std::string Message(const Read& read) { return std::string(read.status.message()); }
 
-  std::filesystem::path directory_;
-  std::string path_;
+  const testing::TempDir directory_;
+  const std::string path_ = directory_.File("input");
   v1::GetModelReply image_, text_;
 };
 
@@ -115,7 +108,7 @@ TEST_F(ScoreInputTest, RefusesFilesThatCannotBeRead) {
   ScoreOptions options;
   options.input = path_ + "-absent";
   EXPECT_EQ(ReadAll(options, image_).status.code(), absl::StatusCode::kNotFound);
-  options.input = directory_.string();
+  options.input = directory_.path();
   EXPECT_EQ(ReadAll(options, image_).status.code(), absl::StatusCode::kInvalidArgument);
 }
 

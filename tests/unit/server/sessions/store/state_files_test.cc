@@ -14,8 +14,8 @@
 #include <set>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "tests/support/random_model.h"
 
 namespace rivulet {
 namespace {
@@ -24,14 +24,9 @@ namespace fs = std::filesystem;
 
 class StateFilesTest : public ::testing::Test {
  protected:
-  const fs::path root_ = fs::path(::testing::TempDir()) / absl::StrCat("state_files.", getpid());
-  const std::string path_ = (root_ / "states").string();
+  const testing::TempDir root_;
+  const std::string path_ = root_.File("states");
 
-  void SetUp() override {
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-  }
-  void TearDown() override { fs::remove_all(root_); }
   std::unique_ptr<StateFiles> Open() {
     auto files = OpenStateDirectory(path_);
     EXPECT_TRUE(files.ok()) << files.status();
