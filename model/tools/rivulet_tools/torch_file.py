@@ -87,15 +87,10 @@ class _Names(pickle._Unpickler):
         return self.KNOWN[module, name]
 
     def persistent_load(self, pid: Any) -> Storage:
-        wrong = Implausible("a storage is not described as torch.save does")
-        if not isinstance(pid, tuple) or len(pid) != 5:
-            raise wrong
-        what, kind, key, _, elements = pid
-        if not isinstance(kind, str) or not isinstance(key, str) or not _whole(elements):
-            raise wrong
-        if what != "storage" or kind not in STORAGES:
-            raise wrong
-        return Storage(kind, key, elements)
+        match pid:
+            case ("storage", str(kind), str(key), _, elements) if isinstance(pid, tuple) and kind in STORAGES and _whole(elements):
+                return Storage(kind, key, elements)
+        raise Implausible("a storage is not described as torch.save does")
 
     def _check_hashed(self, keys: list[Any]) -> None:
         if any(isinstance(key, tuple) and any(isinstance(part, tuple) for part in key) for key in keys):
