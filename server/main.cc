@@ -32,7 +32,7 @@ namespace {
 
 constexpr int kFailedExitCode = 3;
 // What the end may take once all replies have ended: with what comes after it less than 2 s.
-constexpr absl::Duration kCloseTime = absl::Milliseconds(1850);
+constexpr absl::Duration kMostCloseTime = absl::Milliseconds(1850);
 // What the reader of stderr may take for the reason of a start that failed.
 constexpr absl::Duration kLastLineTime = absl::Seconds(2);
 
@@ -95,11 +95,11 @@ void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration, Server* 
 // takes nothing back, so destructors are not waited for.
 [[noreturn]] void EndFailed(Server* server) {
   // Time for clients and balancers to see what health says and how their replies ended.
-  static constexpr absl::Duration kLastReplies = absl::Seconds(2);
+  static constexpr absl::Duration kNoticeTime = absl::Seconds(2);
   SetLogMode(LogMode::kDirect);
   Log(LogLevel::kError, "failed", {{"exit_code", int64_t{kFailedExitCode}}});
-  std::thread([server] { server->Drain(absl::Now() + kLastReplies); }).detach();
-  absl::SleepFor(2 * kLastReplies);
+  std::thread([server] { server->Drain(absl::Now() + kNoticeTime); }).detach();
+  absl::SleepFor(2 * kNoticeTime);
   std::_Exit(kFailedExitCode);
 }
 
@@ -127,7 +127,7 @@ void ServeUntilSignal(const sigset_t& signals, const ServerConfig& config, Serve
     done = true;
   });
   while (!replies_over) WaitUnlessSignal(signals, absl::Milliseconds(50), server);
-  const absl::Time end = absl::Now() + kCloseTime;
+  const absl::Time end = absl::Now() + kMostCloseTime;
   while (!done && absl::Now() < end) WaitUnlessSignal(signals, absl::Milliseconds(50), server);
   LogSuppressed(true);
   SetLogMode(LogMode::kDirect);

@@ -55,7 +55,7 @@ inline cudaError_t FirstError(std::initializer_list<cudaError_t> errors) {
   return cudaSuccess;
 }
 
-// Every launch but the cooperative ones: `shared_bytes` is the dynamic shared memory of a block.
+// All launches except cooperative ones. `shared_bytes` is the dynamic shared memory of a block.
 template <class... P, class... A>
 cudaError_t LaunchGrid(const CudaLaunch& launch, void (*kernel)(P...), dim3 grid, int threads,
                        size_t shared_bytes, const A&... args) {

@@ -118,8 +118,8 @@ class Admission {
     int held = 0, preempted = 0;  // slots of the tenant
     int slots = 0;                // that its next request needs; 0: none fits its key
     bool again = false;           // that request was preempted
-    int preempted_slots =
-        0;  // slots of the preempted request that may go where that one may not; 0: none
+    // Slots of the preempted request that may go where that one may not; 0: none.
+    int preempted_slots = 0;
     auto operator<=>(const Bid&) const = default;  // NOLINT(modernize-use-nullptr): no pointer here
   };
   struct Tenant {

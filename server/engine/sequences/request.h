@@ -73,7 +73,7 @@ class Request : public Outlet {
   }
   // After Begin: the kept state from which it has the least to feed; none: it begins with nothing.
   virtual KeptCheckpoint BestState(PrefixCache* /*cache*/) { return {}; }
-  // It goes on from `state`, which BestState named and which is in memory now: what has to be fed
+  // Starts from `state`, which BestState named and which is in memory now: what has to be fed
   // is known. May set num_slots to 0. An error ends it. Comes again where it looks_again.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): those that need it keep it
   virtual absl::Status StartFrom(Checkpoint /*state*/, SessionTable* /*table*/,

@@ -17,7 +17,7 @@
 namespace rivulet {
 
 // Who is at the other end: "ipv4:1.2.3.4:56" or "ipv6:[::1]:56", as ServerContext::peer() has it
-// except its percent-encoding. An IPv4 address within an IPv6 one is told as IPv4.
+// except its percent-encoding. An IPv4 address within an IPv6 one is shown as IPv4.
 std::string PeerName(const sockaddr_storage& peer);
 // Of a peer: "ipv4:1.2.3.4:56" -> "ipv4:1.2.3.4".
 std::string AddressOf(absl::string_view peer);
