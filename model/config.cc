@@ -33,6 +33,7 @@ absl::Status ParseName(FieldReader* root, ModelConfig* config) {
 }
 
 absl::Status ParseDimensions(FieldReader* root, ModelConfig* config) {
+  EncoderConfig& encoder = config->encoder();
   RIVULET_RETURN_IF_ERROR(root->GetInt("vocab_size", 1, kMaxInt32, &config->vocab_size));
   const int64_t last_id = config->vocab_size - 1;
   RIVULET_RETURN_IF_ERROR(root->GetOptionalInt("bos_token_id", 0, last_id, &config->bos_token_id));
@@ -45,28 +46,28 @@ absl::Status ParseDimensions(FieldReader* root, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(root->GetInt("ffn_size", 1, kMaxDimension, &config->ffn_size));
   RIVULET_RETURN_IF_ERROR(root->GetChoice<Activation>(
       "activation", {{"relu", Activation::kRelu}, {"gelu", Activation::kGelu}},
-      &config->activation));
-  RIVULET_RETURN_IF_ERROR(root->GetFloat("layer_norm_eps", false, &config->layer_norm_eps));
-  return root->GetBool("final_norm", &config->final_norm);
+      &encoder.activation));
+  RIVULET_RETURN_IF_ERROR(root->GetFloat("layer_norm_eps", false, &config->norm_eps));
+  return root->GetBool("final_norm", &encoder.final_norm);
 }
 
 absl::Status ParsePosition(FieldReader* root, ModelConfig* config) {
   RIVULET_ASSIGN_OR_RETURN(FieldReader object, root->GetObject("position"));
-  PositionConfig& position = config->position;
+  EncoderConfig& encoder = config->encoder();
   RIVULET_RETURN_IF_ERROR(
       object.GetChoice<PositionType>("type",
                                      {{"none", PositionType::kNone},
                                       {"learned", PositionType::kLearned},
                                       {"sinusoidal", PositionType::kSinusoidal}},
-                                     &position.type));
-  if (position.type == PositionType::kNone) return object.CheckNoOthers();
+                                     &encoder.position));
+  if (encoder.position == PositionType::kNone) return object.CheckNoOthers();
   RIVULET_RETURN_IF_ERROR(object.GetChoice<PositionCombine>(
       "combine", {{"add", PositionCombine::kAdd}, {"concat", PositionCombine::kConcat}},
-      &position.combine));
+      &encoder.combine));
   int max_length = 0;
   RIVULET_RETURN_IF_ERROR(object.GetInt("max_length", 1, kMaxInt32, &max_length));
-  position.max_length = max_length;
-  if (position.combine == PositionCombine::kConcat && config->hidden_size % 2 != 0) {
+  config->max_positions = max_length;
+  if (encoder.combine == PositionCombine::kConcat && config->hidden_size % 2 != 0) {
     return root->Bad("hidden_size", absl::StrCat(config->hidden_size),
                      "an even number, because position.combine is \"concat\"");
   }
@@ -110,7 +111,7 @@ absl::Status ParseFeatureMap(FieldReader* attention, FeatureMapConfig* map) {
   return object.CheckNoOthers();
 }
 
-absl::Status ParseAttention(FieldReader* root, ModelConfig* config) {
+absl::Status ParseAttention(FieldReader* root, EncoderConfig* config) {
   RIVULET_ASSIGN_OR_RETURN(FieldReader attention, root->GetObject("attention"));
   RIVULET_RETURN_IF_ERROR(ParseFeatureMap(&attention, &config->feature_map));
   RIVULET_RETURN_IF_ERROR(attention.GetChoice<Gate>(
@@ -226,6 +227,62 @@ absl::Status CheckDerivedSizes(const FieldReader& root, const ModelConfig& confi
 
 }  // namespace
 
+void ModelConfig::SetEnds(std::span<const int32_t> ids) {
+  if (ids.empty()) return;
+  eos_token_id = ids.front();
+  more_eos_token_ids.assign(ids.begin() + 1, ids.end());
+}
+
+const char* ModelConfig::kind() const {
+  const auto* family = std::get_if<BlockConfig>(&network);
+  return family == nullptr ? "linear" : family->kind->model_type;
+}
+
+const char* ModelConfig::feature_map_name() const {
+  const auto* encoder = std::get_if<EncoderConfig>(&network);
+  if (encoder == nullptr) return "";
+  switch (encoder->feature_map.kind) {
+    case FeatureMapKind::kElu:
+      return "elu";
+    case FeatureMapKind::kRandomFourier:
+      return "random_fourier";
+    case FeatureMapKind::kSmoothedRandomFourier:
+      return "smoothed_random_fourier";
+    case FeatureMapKind::kFavor:
+      return "favor";
+    case FeatureMapKind::kGeneralizedRandomRelu:
+      return "generalized_random";
+    case FeatureMapKind::kRfa:
+      return "rfa";
+  }
+  return "";
+}
+
+int ModelConfig::key_features() const {
+  const auto* encoder = std::get_if<EncoderConfig>(&network);
+  if (encoder == nullptr) return 0;
+  return kernels::KeyFeatures(encoder->feature_map.kind, key_dim, encoder->feature_map.columns);
+}
+
+StateParts ModelConfig::state() const {
+  if (std::holds_alternative<BlockConfig>(network)) return BlockStateParts(*this);
+  const auto heads = size_t(num_heads), features = size_t(key_features());
+  return StateParts(num_layers,
+                    {{"S", {heads, features, size_t(value_dim)}}, {"z", {heads, features}}});
+}
+
+ModelConfig::StateIdentity ModelConfig::state_identity() const {
+  const auto* family = std::get_if<BlockConfig>(&network);
+  if (family == nullptr) return {state_layout(), ""};
+  const BlockState s(state());
+  return {{},
+          absl::StrCat(kind(), " layers ", num_layers, " S ", num_heads, " x ", key_dim, " x ",
+                       value_dim, " at ", s.s, " conv ", family->conv_width, " x ",
+                       family->conv_channels, " at ", s.conv, " shift ", hidden_size, " at ",
+                       s.mixer_shift, " and ", s.ffn_shift, " of ", s.floats_per_layer, " in ",
+                       s.floats_per_slot)};
+}
+
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json_text) {
   RIVULET_ASSIGN_OR_RETURN(const JsonValue json, ParseStrictJson(json_text, JsonLimits{}));
   if (json.kind != JsonValue::Kind::kObject) {
@@ -238,7 +295,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json_text) {
   RIVULET_RETURN_IF_ERROR(ParseName(&root, &config));
   RIVULET_RETURN_IF_ERROR(ParseDimensions(&root, &config));
   RIVULET_RETURN_IF_ERROR(ParsePosition(&root, &config));
-  RIVULET_RETURN_IF_ERROR(ParseAttention(&root, &config));
+  RIVULET_RETURN_IF_ERROR(ParseAttention(&root, &config.encoder()));
   RIVULET_RETURN_IF_ERROR(ParseOutput(&root, &config));
   RIVULET_RETURN_IF_ERROR(ParseContent(&root, &config));
   RIVULET_RETURN_IF_ERROR(root.CheckNoOthers());
@@ -247,10 +304,11 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json_text) {
 }
 
 std::vector<TensorSpec> ExpectedTensors(const ModelConfig& config) {
+  const EncoderConfig& encoder = config.encoder();
   std::vector<TensorSpec> out;
   const int64_t hidden = config.hidden_size, heads = config.num_heads, ffn = config.ffn_size;
   const int64_t keys = heads * config.key_dim, values = heads * config.value_dim;
-  const int64_t columns = config.feature_map.columns;
+  const int64_t columns = encoder.feature_map.columns;
   const auto add = [&out](std::string name, std::vector<int64_t> shape) {
     out.push_back({std::move(name), std::move(shape)});
   };
@@ -264,8 +322,8 @@ std::vector<TensorSpec> ExpectedTensors(const ModelConfig& config) {
   };
 
   add("embedding.weight", {config.vocab_size, config.embedding_columns()});
-  if (config.position.type == PositionType::kLearned) {
-    add("position.weight", {config.position.max_length, config.embedding_columns()});
+  if (encoder.position == PositionType::kLearned) {
+    add("position.weight", {config.max_positions, config.embedding_columns()});
   }
   for (int i = 0; i < config.num_layers; ++i) {
     const std::string layer = absl::StrCat("transformer.layers.", i, ".");
@@ -274,19 +332,19 @@ std::vector<TensorSpec> ExpectedTensors(const ModelConfig& config) {
     add_linear(attention + "key_projection", keys, hidden);
     add_linear(attention + "value_projection", values, hidden);
     add_linear(attention + "out_projection", hidden, values);
-    if (config.feature_map.kind == FeatureMapKind::kRfa) {
+    if (encoder.feature_map.kind == FeatureMapKind::kRfa) {
       add(attention + "omega", {heads, config.key_dim, columns});
       add(attention + "sigma", {heads, config.key_dim});
-    } else if (config.feature_map.kind != FeatureMapKind::kElu) {
+    } else if (encoder.feature_map.kind != FeatureMapKind::kElu) {
       add(attention + "inner_attention.feature_map.omega", {config.key_dim, columns});
     }
-    if (config.gate == Gate::kRfa) add_linear(attention + "gate_projection", heads, hidden);
+    if (encoder.gate == Gate::kRfa) add_linear(attention + "gate_projection", heads, hidden);
     add_linear(layer + "linear1", ffn, hidden);
     add_linear(layer + "linear2", hidden, ffn);
     add_norm(layer + "norm1");
     add_norm(layer + "norm2");
   }
-  if (config.final_norm) add_norm("transformer.norm");
+  if (encoder.final_norm) add_norm("transformer.norm");
   add_linear("predictor", config.output_size(), hidden);
   return out;
 }

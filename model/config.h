@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -13,6 +14,7 @@
 #include "kernels/feature_map.h"
 #include "kernels/state_layout.h"
 #include "model/blocks/block_config.h"
+#include "model/state_parts.h"
 
 namespace rivulet {
 
@@ -24,12 +26,6 @@ enum class Normalizer : uint8_t { kAddEps, kClampMin };
 enum class OutputType : uint8_t { kCategorical, kMixtureOfLogistics };
 enum class MixtureScale : uint8_t { kExp, kElu };
 enum class ContentType : uint8_t { kTokens, kImage, kText };
-
-struct PositionConfig {
-  PositionType type = PositionType::kNone;
-  PositionCombine combine = PositionCombine::kAdd;
-  int64_t max_length = 0;  // 0 where type is kNone: no limit
-};
 
 struct FeatureMapConfig {
   kernels::FeatureMapKind kind = kernels::FeatureMapKind::kElu;
@@ -52,7 +48,21 @@ struct ContentConfig {
   std::string alphabet;  // text of our own format: UTF-8; id = index of the code point
 };
 
-// Immutable once parsed. Every dimension is at least 1 and every derived size fits its type.
+// A transformer with linear attention as model/FORMAT.md describes it: kind "linear".
+struct EncoderConfig {
+  Activation activation = Activation::kGelu;
+  bool final_norm = false;
+  PositionType position = PositionType::kNone;
+  PositionCombine combine = PositionCombine::kAdd;
+  FeatureMapConfig feature_map;
+  Gate gate = Gate::kNone;
+  Normalizer normalizer = Normalizer::kAddEps;
+  float normalizer_value = 1e-6f;  // eps or min
+};
+
+// What every model has, and in `network` what its kind needs beside that; outside model/ nothing
+// asks for the kind. Immutable once parsed. Every dimension is at least 1 unless said otherwise,
+// and every derived size fits its type.
 struct ModelConfig {
   std::string name;
   int vocab_size = 0;
@@ -60,31 +70,28 @@ struct ModelConfig {
   std::vector<int32_t> more_eos_token_ids;  // beside eos_token_id; a checkpoint may name several
   int hidden_size = 0, num_layers = 0, num_heads = 0;
   int key_dim = 0, value_dim = 0;  // a head
-  int ffn_size = 0;
-  Activation activation = Activation::kGelu;
-  float layer_norm_eps = 1e-5f;
-  bool final_norm = false;
-  PositionConfig position;
-  FeatureMapConfig feature_map;
-  Gate gate = Gate::kNone;
-  Normalizer normalizer = Normalizer::kAddEps;
-  float normalizer_value = 1e-6f;  // eps or min
+  // Heads of q and k, each for as many neighbouring heads of v and S; 0: num_heads.
+  int num_key_heads = 0;
+  int ffn_size = 0;  // 0: no feed-forward (Mamba-2)
+  float norm_eps = 1e-5f;
+  int64_t max_positions = 0;  // 0: no limit
   OutputConfig output;
   ContentConfig content;
-  // A model of the family: what its checkpoint says. Then the members above hold what these models
-  // share with ours (vocab_size, eos, sizes, a categorical head, no positions); feature_map, gate,
-  // normalizer and state_layout() mean nothing. Null: a model of model/FORMAT.md.
-  std::shared_ptr<const BlockConfig> blocks = nullptr;
+  std::variant<EncoderConfig, BlockConfig> network;
+
+  // REQUIRES: the model is of that kind.
+  const EncoderConfig& encoder() const { return *std::get_if<EncoderConfig>(&network); }
+  EncoderConfig& encoder() { return *std::get_if<EncoderConfig>(&network); }
+  const BlockConfig& block() const { return *std::get_if<BlockConfig>(&network); }
+  BlockConfig& block() { return *std::get_if<BlockConfig>(&network); }
+
+  // The first is eos_token_id, the others stand in more_eos_token_ids. None: nothing changes.
+  void SetEnds(std::span<const int32_t> ids);
 
   bool has_bos() const { return bos_token_id.has_value(); }
-  int key_features() const {
-    return kernels::KeyFeatures(feature_map.kind, key_dim, feature_map.columns);
-  }
-  int embedding_columns() const {
-    return position.type != PositionType::kNone && position.combine == PositionCombine::kConcat
-               ? hidden_size / 2
-               : hidden_size;
-  }
+  int key_heads() const { return num_key_heads > 0 ? num_key_heads : num_heads; }
+  int keys() const { return key_heads() * key_dim; }
+  int values() const { return num_heads * value_dim; }
   // Width of the head's raw output: vocab_size logits, or 3 * num_mixtures.
   int output_size() const {
     return output.type == OutputType::kCategorical ? vocab_size : 3 * output.num_mixtures;
@@ -93,19 +100,38 @@ struct ModelConfig {
   int num_output_tokens() const {
     return output.type == OutputType::kCategorical ? vocab_size : output.num_levels;
   }
-  size_t bytes_per_slot() const {
-    return blocks == nullptr ? state_layout().bytes_per_slot()
-                             : blocks->state().floats_per_slot * sizeof(float);
+  // Most tokens that can be given or generated in one sequence, the implied bos not counted
+  // (max_positions with a bos, one more without); nullopt: no limit.
+  std::optional<int64_t> max_tokens() const {
+    if (max_positions == 0) return std::nullopt;
+    return max_positions + (has_bos() ? 0 : 1);
   }
-  // REQUIRES: blocks == nullptr.
+
+  // "linear", or `model_type` of a model of the family.
+  const char* kind() const;
+  // The parts of a sequence's state.
+  StateParts state() const;
+  // What identifies that layout in snapshots: of kind "linear" `layout`, of the family `text`.
+  struct StateIdentity {
+    kernels::StateLayout layout;
+    std::string text;
+  };
+  StateIdentity state_identity() const;
+  size_t bytes_per_slot() const { return state().floats_per_slot * sizeof(float); }
+
+  // Of kind "linear"; of others 0 and "".
+  int key_features() const;
+  const char* feature_map_name() const;
+
+  // REQUIRES: encoder().
+  int embedding_columns() const {
+    return encoder().position != PositionType::kNone &&
+                   encoder().combine == PositionCombine::kConcat
+               ? hidden_size / 2
+               : hidden_size;
+  }
   kernels::StateLayout state_layout() const {
     return {num_layers, num_heads, key_features(), value_dim};
-  }
-  // Most tokens that can be given or generated in one sequence, the implied bos not counted
-  // (position.max_length with a bos, one more without); nullopt: no limit.
-  std::optional<int64_t> max_tokens() const {
-    if (position.type == PositionType::kNone) return std::nullopt;
-    return position.max_length + (has_bos() ? 0 : 1);
   }
 };
 

@@ -20,7 +20,7 @@ constexpr size_t kMaxPositionTableFloats = size_t{16} << 20;
 
 absl::StatusOr<std::vector<float>> Read(const Model& model, const std::string& name, size_t count) {
   std::vector<float> values(count);
-  RIVULET_RETURN_IF_ERROR(model.weights().Read(name, values));
+  RIVULET_RETURN_IF_ERROR(model.tensors().Read(name, values));
   return values;
 }
 
@@ -41,10 +41,10 @@ absl::StatusOr<DecodedMatrix> DecodeMatrix(const Model& model, const std::vector
   m.bias.resize(size_t(m.n));
   for (const DecodedMatrix::Part& part : m.parts) {
     const auto first = size_t(part.first_row), rows = size_t(part.rows);
-    RIVULET_RETURN_IF_ERROR(model.weights().Read(
+    RIVULET_RETURN_IF_ERROR(model.tensors().Read(
         part.name + ".weight", std::span(m.weight).subspan(first * size_t(k), rows * size_t(k))));
     RIVULET_RETURN_IF_ERROR(
-        model.weights().Read(part.name + ".bias", std::span(m.bias).subspan(first, rows)));
+        model.tensors().Read(part.name + ".bias", std::span(m.bias).subspan(first, rows)));
   }
   return m;
 }
@@ -59,7 +59,7 @@ absl::StatusOr<DecodedNorm> DecodeNorm(const Model& model, const std::string& na
 
 absl::StatusOr<std::vector<float>> DecodeOmega(const Model& model, const std::string& attention) {
   const ModelConfig& config = model.config();
-  const FeatureMapConfig& map = config.feature_map;
+  const FeatureMapConfig& map = config.encoder().feature_map;
   const auto columns = size_t(map.columns);
   const size_t per_head = size_t(config.key_dim) * columns;
   if (map.kind == FeatureMapKind::kElu) return std::vector<float>();
@@ -78,13 +78,13 @@ absl::StatusOr<std::vector<float>> DecodeOmega(const Model& model, const std::st
 }  // namespace
 
 int64_t PositionTableRows(const ModelConfig& config) {
-  switch (config.position.type) {
+  switch (config.encoder().position) {
     case PositionType::kNone:
       return 0;
     case PositionType::kLearned:
-      return config.position.max_length;
+      return config.max_positions;
     case PositionType::kSinusoidal:
-      return std::min(config.position.max_length,
+      return std::min(config.max_positions,
                       int64_t(kMaxPositionTableFloats / size_t(config.embedding_columns())));
   }
   return 0;
@@ -97,10 +97,10 @@ absl::StatusOr<DecodedTables> DecodeTables(const Model& model) {
   RIVULET_ASSIGN_OR_RETURN(tables.embedding,
                            Read(model, "embedding.weight", size_t(config.vocab_size) * columns));
   tables.position_rows = PositionTableRows(config);
-  if (config.position.type == PositionType::kLearned) {
+  if (config.encoder().position == PositionType::kLearned) {
     RIVULET_ASSIGN_OR_RETURN(
         tables.positions, Read(model, "position.weight", size_t(tables.position_rows) * columns));
-  } else if (config.position.type == PositionType::kSinusoidal) {
+  } else if (config.encoder().position == PositionType::kSinusoidal) {
     tables.positions.resize(size_t(tables.position_rows) * columns);
     for (int64_t p = 0; p < tables.position_rows; ++p) {
       kernels::SinusoidalPosition(p, int(columns), &tables.positions[size_t(p) * columns]);
@@ -118,7 +118,8 @@ absl::StatusOr<DecodedLayer> DecodeLayer(const Model& model, int layer) {
   std::vector<Named> qkv = {{attention + "query_projection", queries},
                             {attention + "key_projection", queries},
                             {attention + "value_projection", values}};
-  if (config.gate == Gate::kRfa) qkv.push_back({attention + "gate_projection", config.num_heads});
+  if (config.encoder().gate == Gate::kRfa)
+    qkv.push_back({attention + "gate_projection", config.num_heads});
   DecodedLayer decoded;
   RIVULET_ASSIGN_OR_RETURN(decoded.qkv, DecodeMatrix(model, qkv, config.hidden_size));
   RIVULET_ASSIGN_OR_RETURN(
@@ -146,7 +147,7 @@ absl::StatusOr<DecodedMatrix> DecodeHead(const Model& model) {
 }
 
 kernels::FeatureMapArgs FeatureMapOf(const ModelConfig& config) {
-  const FeatureMapConfig& map = config.feature_map;
+  const FeatureMapConfig& map = config.encoder().feature_map;
   kernels::FeatureMapArgs args;
   args.kind = map.kind;
   args.key_dim = config.key_dim;

@@ -27,7 +27,6 @@ namespace rivulet {
 namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
-constexpr char kWeightsFile[] = "/model.safetensors";
 
 // OWNER/NAME, as the repositories of Hugging Face are named.
 bool LooksLikeRepository(absl::string_view directory) {
@@ -67,36 +66,18 @@ void AddEnd(int32_t id, ModelConfig* config) {
   }
 }
 
-// What the rest of the program knows of a model of the family.
-ModelConfig ConfigOf(BlockConfig blocks) {
-  ModelConfig config;
-  config.vocab_size = blocks.vocab_size;
-  if (!blocks.eos_token_ids.empty()) {
-    config.eos_token_id = blocks.eos_token_ids.front();
-    config.more_eos_token_ids.assign(blocks.eos_token_ids.begin() + 1, blocks.eos_token_ids.end());
-  }
-  config.hidden_size = blocks.hidden_size;
-  config.num_layers = blocks.num_layers;
-  config.num_heads = blocks.num_heads;
-  config.key_dim = blocks.key_dim;
-  config.value_dim = blocks.value_dim;
-  config.ffn_size = blocks.ffn_size;
-  config.blocks = std::make_shared<const BlockConfig>(std::move(blocks));
-  return config;
-}
-
 // generation_config.json says where generation ends, if it is there and says so; its other defaults
 // are the client's business.
-absl::Status ReadGenerationConfig(const std::string& directory, BlockConfig* blocks) {
+absl::Status ReadGenerationConfig(const std::string& directory, ModelConfig* config) {
   constexpr char kName[] = "generation_config.json";
   const auto text = ReadSmallFile(absl::StrCat(directory, "/", kName), kMaxConfigBytes);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();
   if (!text.ok()) return Annotate(text.status(), kName);
   const absl::StatusOr<JsonValue> json = ParseSettings(*text);
   if (!json.ok()) return Annotate(json.status(), kName);
-  auto ids = ParseEosTokenIds(*json, blocks->vocab_size);
+  const auto ids = ParseEosTokenIds(*json, config->vocab_size);
   if (!ids.ok()) return Annotate(ids.status(), kName);
-  if (!ids->empty()) blocks->eos_token_ids = *std::move(ids);
+  config->SetEnds(*ids);
   return absl::OkStatus();
 }
 
@@ -107,9 +88,8 @@ absl::StatusOr<ModelConfig> ParseAnyConfig(const std::string& text, const std::s
     *name_source = "name of config.json";
     return ParseModelConfig(text);
   }
-  RIVULET_ASSIGN_OR_RETURN(BlockConfig blocks, ParseBlockConfig(*json));
-  RIVULET_RETURN_IF_ERROR(ReadGenerationConfig(directory, &blocks));
-  ModelConfig config = ConfigOf(std::move(blocks));
+  RIVULET_ASSIGN_OR_RETURN(ModelConfig config, ParseBlockConfig(*json));
+  RIVULET_RETURN_IF_ERROR(ReadGenerationConfig(directory, &config));
   ModelNameChoice choice = ChooseModelName(directory, *json);
   config.name = std::move(choice.name);
   *name_source = std::move(choice.source);
@@ -156,13 +136,15 @@ absl::StatusOr<std::shared_ptr<Model>> Model::LoadFrom(const std::string& direct
   if (!config.ok()) return Annotate(config.status(), config_name);
   model->config_text_ = *std::move(text);
   model->config_ = *std::move(config);
-  if (model->config_.blocks != nullptr) {
+  if (std::holds_alternative<BlockConfig>(model->config_.network)) {
     RIVULET_RETURN_IF_ERROR(model->OpenCheckpoint(shown));
   } else {
     model->own_name_ = model->config_.name;
     RIVULET_RETURN_IF_ERROR(model->OpenWeights(shown));
   }
-  if (hash) RIVULET_RETURN_IF_ERROR(model->Hash(shown));
+  if (hash) {
+    RIVULET_ASSIGN_OR_RETURN(model->sha256_, model->tensors_->Sha256());
+  }
   return model;
 }
 
@@ -172,26 +154,20 @@ absl::Status Model::OpenWeights(const std::string& shown) {
     text_.tokenizer_kind = "char";
   }
 
-  auto weights = WeightsFile::Open(directory_ + kWeightsFile, ExpectedTensors(config_));
-  if (!weights.ok()) return Annotate(weights.status(), shown + kWeightsFile);
-  weights_ = *std::move(weights);
+  RIVULET_ASSIGN_OR_RETURN(tensors_,
+                           CheckpointTensors::OpenOwn(directory_, shown, ExpectedTensors(config_)));
   return absl::OkStatus();
 }
 
 absl::Status Model::OpenCheckpoint(const std::string& shown) {
   RIVULET_ASSIGN_OR_RETURN(text_, LoadModelText(directory_, shown));
-  if (text_.tokenizer != nullptr) config_.content.type = ContentType::kText;
-  if (text_.tokenizer_kind == "world") AddEnd(kWorldEnd, &config_);
-  RIVULET_ASSIGN_OR_RETURN(checkpoint_, CheckpointTensors::Open(directory_, shown));
-  return absl::OkStatus();
-}
-
-absl::Status Model::Hash(const std::string& shown) {
-  auto sha256 = checkpoint_ != nullptr ? checkpoint_->Sha256() : weights_->Sha256();
-  if (!sha256.ok()) {
-    return Annotate(sha256.status(), checkpoint_ != nullptr ? shown : shown + kWeightsFile);
+  if (text_.tokenizer != nullptr) {
+    config_.content.type = ContentType::kText;
+  } else {
+    text_.why_none = ": its directory has neither tokenizer.json nor rwkv_vocab_v20230424.txt";
   }
-  sha256_ = *std::move(sha256);
+  if (text_.tokenizer_kind == "world") AddEnd(kWorldEnd, &config_);
+  RIVULET_ASSIGN_OR_RETURN(tensors_, CheckpointTensors::Open(directory_, shown));
   return absl::OkStatus();
 }
 

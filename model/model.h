@@ -39,10 +39,7 @@ class Model {
   // Where config().name is from, for logs.
   const std::string& name_source() const { return name_source_; }
   const std::string& config_text() const { return config_text_; }  // config.json as it stands there
-  // REQUIRES: config().blocks == nullptr.
-  const WeightsFile& weights() const { return *weights_; }
-  // Null unless config().blocks.
-  const CheckpointTensors* checkpoint() const { return checkpoint_.get(); }
+  const CheckpointTensors& tensors() const { return *tensors_; }
   const std::string& weights_sha256() const { return sha256_; }  // lower-case hex
   const std::string& directory() const { return directory_; }    // for logs; never sent to clients
   // Null: the content is not text.
@@ -58,15 +55,12 @@ class Model {
                                                          const std::string& shown, bool hash);
   absl::Status OpenWeights(const std::string& shown);
   absl::Status OpenCheckpoint(const std::string& shown);
-  // Hashes the weights.
-  absl::Status Hash(const std::string& shown);
 
   std::string directory_;
   std::string own_name_, name_source_;
   std::string config_text_;
   ModelConfig config_;
-  std::unique_ptr<WeightsFile> weights_;
-  std::unique_ptr<const CheckpointTensors> checkpoint_;
+  std::unique_ptr<const CheckpointTensors> tensors_;
   std::string sha256_;
   ModelText text_;
 };

@@ -25,6 +25,7 @@ struct SpecialToken {
 
 struct ModelText {
   std::unique_ptr<const TextTokenizer> tokenizer;  // null: the content is token ids
+  std::string why_none;  // what to put there for a tokenizer; "" with one, or if nothing would do
   std::string tokenizer_kind;  // "char", "tokenizer.json" or "world"; "" without a tokenizer
   std::vector<SpecialToken> special_tokens;  // those with an id first, in its order
   std::string chat_template;                 // as the file has it, not rendered; often empty

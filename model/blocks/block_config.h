@@ -1,55 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// BlockConfig: a model of the linear-attention family as its checkpoint describes it, a list of
-// equal blocks: x += mix(norm(x)); x += ffn(norm(x)). Which mixer a kind has is in the kernels'
-// headers (kernels/recurrence.h) and in model/cpu/block_mixers.cc.
+// The kinds of the linear-attention family, and BlockConfig: what a checkpoint of one says beside
+// ModelConfig. All are lists of equal blocks: x += mix(norm(x)); x += ffn(norm(x)).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
-#include <vector>
+#include <span>
+
+#include "absl/status/status.h"
+#include "model/state_parts.h"
 
 namespace rivulet {
 
-enum class BlockKind : uint8_t {
-  kRetNet,
-  kGla,
-  kHgrn2,
-  kMamba2,
-  kDeltaNet,
-  kGatedDeltaNet,
-  kKda,
-  kRwkv7,
+class SettingsReader;
+struct ModelConfig;
+
+// How a layer mixes tokens. The equations are in kernels/recurrence.h, model/cpu/block_mixers.cc
+// and model/cpu/block_rwkv7.cc.
+enum class Mixer : uint8_t { kGated, kDelta, kMamba2, kRwkv7 };
+
+// What the factor w of the state is made of.
+enum class DecayForm : uint8_t {
+  kNone,        // w = 1
+  kFixed,       // a constant of the head
+  kOfHead,      // one a head, from a column of the input product
+  kLowRank,     // one a key, from a product of low rank
+  kLowerBound,  // one a key, from k, which is 1 - w
 };
 
-// As `model_type` spells it: "gated_deltanet".
-const char* BlockKindName(BlockKind kind);
-
-// Where the parts of a layer's state lie in a slot, in floats from its beginning. Every part begins
-// 16-byte aligned, the slot is padded to 64 bytes; padding is zero. All layers are alike.
-struct BlockState {
-  size_t s = 0;            // S [heads][key_dim][value_dim]
-  size_t conv = 0;         // the last inputs [conv_width - 1][conv_channels]
-  size_t mixer_shift = 0;  // the last token's normed row [hidden]; RWKV-7 alone, as the next
-  size_t ffn_shift = 0;
-  size_t floats_per_layer = 0;
-  size_t floats_per_slot = 0;
+// A row of the table of kinds. What it leaves open the mixer's code and the settings say.
+struct BlockKind {
+  const char* model_type;  // as config.json spells it
+  absl::Status (*read_settings)(SettingsReader*, ModelConfig*);
+  Mixer mixer;
+  DecayForm decay;
+  bool rotary = false;          // q and k are turned by the token's position
+  bool low_rank_gate = false;   // the output's gate is a product of low rank, and a sigmoid
+  bool norm_all_heads = false;  // the output's norm is over all heads, not each; its eps is 1e-5
 };
+std::span<const BlockKind> BlockKinds();
 
-// Immutable once parsed; every dimension is at least 1 unless said otherwise.
 struct BlockConfig {
-  BlockKind kind = BlockKind::kGla;
-  int vocab_size = 0, hidden_size = 0, num_layers = 0;
-  int num_heads = 0, key_dim = 0, value_dim = 0;  // a head
-  // Heads of q and k, each for as many neighbouring heads of v and S; 0: num_heads.
-  int num_key_heads = 0;
-  int ffn_size = 0;  // 0: no feed-forward (Mamba-2)
-  float norm_eps = 1e-6f;
-  bool tied_head = false;  // the embedding is the head's matrix
-  std::vector<int32_t> eos_token_ids;
-
-  int conv_width = 0;  // 0: no convolution
+  const BlockKind* kind = nullptr;  // in BlockKinds()
+  bool tied_head = false;           // the embedding is the head's matrix
+  int conv_width = 0;               // 0: no convolution
+  int conv_channels = 0;            // q, k, v side by side, or Mamba-2's x, B, C
   bool conv_bias = false;
   bool output_gate = false;           // g_proj: o times f(g)
   bool negative_eigenvalues = false;  // delta rules: beta is doubled
@@ -60,16 +56,23 @@ struct BlockConfig {
   bool projection_bias = false;       // Mamba-2: use_bias
   bool first_norm = false;            // RWKV-7: norm_first, a norm behind the embedding
   bool norm_bias = false;             // RWKV-7
+};
 
-  int key_heads() const { return num_key_heads > 0 ? num_key_heads : num_heads; }
-  int keys() const { return key_heads() * key_dim; }
-  int values() const { return num_heads * value_dim; }
-  // Channels of the convolution: q, k, v side by side, or Mamba-2's x, B, C.
-  int conv_channels() const {
-    if (conv_width == 0) return 0;
-    return kind == BlockKind::kMamba2 ? values() + 2 * num_groups * key_dim : 2 * keys() + values();
-  }
-  BlockState state() const;
+// A layer's state: S [heads, key_dim, value_dim]; the convolution's last inputs [conv_width - 1,
+// conv_channels]; and, RWKV-7 alone, the last token's normed rows [hidden] of mixer and
+// feed-forward.
+StateParts BlockStateParts(const ModelConfig& config);
+
+// Where they lie, looked up once. In floats, from the beginning of the layer.
+struct BlockState {
+  explicit BlockState(const StateParts& parts)
+      : s(parts.offset("S")),
+        conv(parts.offset("conv")),
+        mixer_shift(parts.offset("mixer_shift")),
+        ffn_shift(parts.offset("ffn_shift")),
+        floats_per_layer(parts.floats_per_layer),
+        floats_per_slot(parts.floats_per_slot) {}
+  size_t s, conv, mixer_shift, ffn_shift, floats_per_layer, floats_per_slot;
 };
 
 }  // namespace rivulet

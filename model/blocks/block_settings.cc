@@ -19,13 +19,13 @@ using Kind = JsonValue::Kind;
 
 constexpr double kMaxStateFloats = double{uint64_t{4} << 30};  // 16 GiB
 
-absl::StatusOr<BlockKind> KindOf(const JsonValue& config, SettingsReader* settings) {
+absl::StatusOr<const BlockKind*> KindOf(const JsonValue& config, SettingsReader* settings) {
   const JsonValue* type = settings->Find("model_type");
   const std::string name = type != nullptr && type->kind == Kind::kString ? type->text : "";
   std::vector<std::string> known;
-  for (int i = 0; i <= int(BlockKind::kRwkv7); ++i) {
-    known.emplace_back(BlockKindName(BlockKind(i)));
-    if (known.back() == name) return BlockKind(i);
+  for (const BlockKind& kind : BlockKinds()) {
+    if (kind.model_type == name) return &kind;
+    known.emplace_back(kind.model_type);
   }
   return UnsupportedSetting(
       "model_type", absl::StrCat("is ", type == nullptr ? "missing" : DescribeModelType(config),
@@ -50,7 +50,7 @@ absl::StatusOr<absl::string_view> Spelling(SettingsReader* settings, absl::strin
 }
 
 // What all kinds have.
-absl::Status ParseCommon(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseCommon(SettingsReader* settings, ModelConfig* config) {
   settings->Harmless({"architectures",
                       "auto_map",
                       "attn_mode",
@@ -80,14 +80,14 @@ absl::Status ParseCommon(SettingsReader* settings, BlockConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Count("vocab_size", 0, &config->vocab_size));
   RIVULET_RETURN_IF_ERROR(settings->Count("hidden_size", 0, &config->hidden_size));
   RIVULET_RETURN_IF_ERROR(settings->Count("num_hidden_layers", 0, &config->num_layers, 4096));
-  RIVULET_RETURN_IF_ERROR(settings->Bool("tie_word_embeddings", false, &config->tied_head));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("tie_word_embeddings", false, &config->block().tied_head));
   RIVULET_RETURN_IF_ERROR(CheckNoSoftmaxLayers(settings));
   settings->Harmless({"eos_token_id"});  // read by ParseBlockConfig
   return absl::OkStatus();
 }
 
 absl::Status ParseEps(SettingsReader* settings, absl::string_view name, double eps,
-                      BlockConfig* config) {
+                      ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Positive(name, eps, &eps));
   config->norm_eps = static_cast<float>(eps);
   return absl::OkStatus();
@@ -96,7 +96,7 @@ absl::Status ParseEps(SettingsReader* settings, absl::string_view name, double e
 // intermediate_size, or what hidden_ratio makes of it: a multiple of `unit`, of `share` of the
 // product.
 absl::Status ParseFfn(SettingsReader* settings, double ratio, double share, int unit,
-                      BlockConfig* config) {
+                      ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Positive("hidden_ratio", ratio, &ratio));
   const double size = std::floor(config->hidden_size * ratio * share);
   const double derived = unit * std::ceil(size / unit);
@@ -109,7 +109,7 @@ absl::Status ParseFfn(SettingsReader* settings, double ratio, double share, int 
 
 // A size a head: hidden_size times the setting, shared by the heads.
 absl::Status ParseExpanded(SettingsReader* settings, absl::string_view name, double fallback,
-                           const BlockConfig& config, int* out) {
+                           const ModelConfig& config, int* out) {
   double expand = fallback;
   RIVULET_RETURN_IF_ERROR(settings->Positive(name, fallback, &expand));
   const double all = std::floor(config.hidden_size * expand);
@@ -123,7 +123,7 @@ absl::Status ParseExpanded(SettingsReader* settings, absl::string_view name, dou
 
 // Other numbers of heads for keys or values are not supported.
 absl::Status CheckSameHeads(SettingsReader* settings, absl::string_view name,
-                            const BlockConfig& config) {
+                            const ModelConfig& config) {
   const JsonValue* value = settings->Find(name);
   if (value == nullptr) return absl::OkStatus();
   if (value->kind == Kind::kInteger && value->integer == config.num_heads) return absl::OkStatus();
@@ -133,7 +133,7 @@ absl::Status CheckSameHeads(SettingsReader* settings, absl::string_view name,
 }
 
 // What the models of flash-linear-attention share, RWKV-7 apart.
-absl::Status ParseFla(SettingsReader* settings, double hidden_ratio, BlockConfig* config) {
+absl::Status ParseFla(SettingsReader* settings, double hidden_ratio, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->OneOf("hidden_act", {"swish", "silu"}));
   RIVULET_ASSIGN_OR_RETURN(const absl::string_view eps,
                            Spelling(settings, "norm_eps", "rms_norm_eps"));
@@ -145,7 +145,7 @@ absl::Status ParseFla(SettingsReader* settings, double hidden_ratio, BlockConfig
 
 // RetNet, GLA: expand_k and expand_v, an output gate, no convolution.
 absl::Status ParseGated(SettingsReader* settings, double expand_k, double expand_v,
-                        BlockConfig* config) {
+                        ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Count("num_heads", 0, &config->num_heads));
   RIVULET_RETURN_IF_ERROR(ParseExpanded(settings, "expand_k", expand_k, *config, &config->key_dim));
   RIVULET_RETURN_IF_ERROR(
@@ -154,11 +154,11 @@ absl::Status ParseGated(SettingsReader* settings, double expand_k, double expand
   RIVULET_RETURN_IF_ERROR(settings->Only("use_short_conv", false));
   settings->Harmless({"conv_size", "share_conv_kernel"});  // of the convolution that is off
   RIVULET_RETURN_IF_ERROR(settings->Only("use_output_gate", true));
-  config->output_gate = true;
+  config->block().output_gate = true;
   return settings->Absent("feature_map");
 }
 
-absl::Status ParseRetNet(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseRetNet(SettingsReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(ParseFla(settings, 2, config));
   RIVULET_RETURN_IF_ERROR(ParseGated(settings, 1, 2, config));
   if (config->key_dim % 2 == 0) return absl::OkStatus();
@@ -166,14 +166,14 @@ absl::Status ParseRetNet(SettingsReader* settings, BlockConfig* config) {
                                                  " columns; rotary positions need an even number"));
 }
 
-absl::Status ParseGla(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseGla(SettingsReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(ParseFla(settings, 4, config));
   RIVULET_RETURN_IF_ERROR(ParseGated(settings, 0.5, 1, config));
   RIVULET_RETURN_IF_ERROR(settings->Only("use_gk", true));
   RIVULET_RETURN_IF_ERROR(settings->Only("use_gv", false));
   double normalizer = 16;
   RIVULET_RETURN_IF_ERROR(settings->Positive("gate_logit_normalizer", normalizer, &normalizer));
-  config->gate_normalizer = static_cast<float>(normalizer);
+  config->block().gate_normalizer = static_cast<float>(normalizer);
   settings->Harmless({"gate_low_rank_dim"});  // the tensors say it
   const JsonValue* floor = settings->Find("clamp_min");
   if (floor == nullptr) return absl::OkStatus();
@@ -181,11 +181,11 @@ absl::Status ParseGla(SettingsReader* settings, BlockConfig* config) {
     return InvalidSetting("clamp_min",
                           absl::StrCat("is ", Describe(*floor), "; allowed: at most 0"));
   }
-  config->gate_floor = static_cast<float>(floor->number);
+  config->block().gate_floor = static_cast<float>(floor->number);
   return absl::OkStatus();
 }
 
-absl::Status ParseHgrn2(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseHgrn2(SettingsReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(ParseFla(settings, 4, config));
   int expand = 0;
   RIVULET_RETURN_IF_ERROR(settings->Count("expand_ratio", 128, &expand));
@@ -209,21 +209,22 @@ absl::Status ParseHgrn2(SettingsReader* settings, BlockConfig* config) {
 }
 
 // The convolution of the delta rules.
-absl::Status ParseShortConv(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseShortConv(SettingsReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Only("use_short_conv", true));
   RIVULET_RETURN_IF_ERROR(settings->Only("conv_bias", false));
   RIVULET_RETURN_IF_ERROR(settings->Only("share_conv_kernel", false));
-  RIVULET_RETURN_IF_ERROR(settings->Bool("allow_neg_eigval", false, &config->negative_eigenvalues));
-  return settings->Count("conv_size", 4, &config->conv_width, 8);
+  RIVULET_RETURN_IF_ERROR(
+      settings->Bool("allow_neg_eigval", false, &config->block().negative_eigenvalues));
+  return settings->Count("conv_size", 4, &config->block().conv_width, 8);
 }
 
-absl::Status ParseDeltaNet(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseDeltaNet(SettingsReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(ParseFla(settings, 4, config));
   RIVULET_RETURN_IF_ERROR(settings->Count("num_heads", 0, &config->num_heads));
   RIVULET_RETURN_IF_ERROR(ParseExpanded(settings, "expand_k", 1, *config, &config->key_dim));
   RIVULET_RETURN_IF_ERROR(ParseExpanded(settings, "expand_v", 1, *config, &config->value_dim));
   RIVULET_RETURN_IF_ERROR(ParseShortConv(settings, config));
-  RIVULET_RETURN_IF_ERROR(settings->Bool("use_gate", false, &config->output_gate));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("use_gate", false, &config->block().output_gate));
   RIVULET_RETURN_IF_ERROR(settings->Only("use_beta", true));
   RIVULET_RETURN_IF_ERROR(settings->Only("use_output_norm", true));
   RIVULET_RETURN_IF_ERROR(settings->OneOf("qk_activation", {"silu"}));
@@ -232,7 +233,7 @@ absl::Status ParseDeltaNet(SettingsReader* settings, BlockConfig* config) {
 
 // Gated DeltaNet and KDA: head_dim and expand_v.
 absl::Status ParseHeadDim(SettingsReader* settings, int head_dim, double expand_v,
-                          BlockConfig* config) {
+                          ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Count("num_heads", 0, &config->num_heads));
   RIVULET_RETURN_IF_ERROR(settings->Count("head_dim", head_dim, &config->key_dim));
   RIVULET_RETURN_IF_ERROR(settings->Positive("expand_v", expand_v, &expand_v));
@@ -246,7 +247,7 @@ absl::Status ParseHeadDim(SettingsReader* settings, int head_dim, double expand_
 }
 
 // Each head of q and k may serve several of v.
-absl::Status ParseValueHeads(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseValueHeads(SettingsReader* settings, ModelConfig* config) {
   int value_heads = 0;
   RIVULET_RETURN_IF_ERROR(settings->Count("num_v_heads", config->num_heads, &value_heads));
   if (value_heads % config->num_heads != 0) {
@@ -258,21 +259,21 @@ absl::Status ParseValueHeads(SettingsReader* settings, BlockConfig* config) {
   return absl::OkStatus();
 }
 
-absl::Status ParseGatedDeltaNet(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseGatedDeltaNet(SettingsReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(ParseFla(settings, 4, config));
   RIVULET_RETURN_IF_ERROR(ParseHeadDim(settings, 256, 2, config));
   RIVULET_RETURN_IF_ERROR(ParseValueHeads(settings, config));
   RIVULET_RETURN_IF_ERROR(ParseShortConv(settings, config));
   RIVULET_RETURN_IF_ERROR(settings->OneOf("output_gate_activation", {"swish", "silu"}));
-  return settings->Bool("use_gate", true, &config->output_gate);
+  return settings->Bool("use_gate", true, &config->block().output_gate);
 }
 
-absl::Status ParseKda(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseKda(SettingsReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(ParseFla(settings, 4, config));
   RIVULET_RETURN_IF_ERROR(ParseHeadDim(settings, 128, 1, config));
   RIVULET_RETURN_IF_ERROR(CheckSameHeads(settings, "num_v_heads", *config));
   RIVULET_RETURN_IF_ERROR(ParseShortConv(settings, config));
-  config->output_gate = true;
+  config->block().output_gate = true;
   const JsonValue* bound = settings->Find("lower_bound");
   if (bound != nullptr)
     return UnsupportedSetting("lower_bound", absl::StrCat("is ", Describe(*bound)));
@@ -288,23 +289,23 @@ absl::StatusOr<float> Limit(const JsonValue& value) {
                                                         "; allowed: numbers from 0, or infinity"));
 }
 
-absl::Status ParseTimeStepLimit(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseTimeStepLimit(SettingsReader* settings, ModelConfig* config) {
   RIVULET_ASSIGN_OR_RETURN(const absl::string_view name,
                            Spelling(settings, "time_step_limit", "dt_limit"));
-  config->dt_min = 0;
-  config->dt_max = std::numeric_limits<float>::infinity();
+  config->block().dt_min = 0;
+  config->block().dt_max = std::numeric_limits<float>::infinity();
   const JsonValue* limit = settings->Find(name);
   if (limit == nullptr) return absl::OkStatus();
   if (limit->kind != Kind::kArray || limit->items.size() != 2) {
     return InvalidSetting(name, absl::StrCat("is ", Describe(*limit), "; allowed: an array of 2"));
   }
-  RIVULET_ASSIGN_OR_RETURN(config->dt_min, Limit(limit->items[0]));
-  RIVULET_ASSIGN_OR_RETURN(config->dt_max, Limit(limit->items[1]));
-  if (config->dt_min <= config->dt_max) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(config->block().dt_min, Limit(limit->items[0]));
+  RIVULET_ASSIGN_OR_RETURN(config->block().dt_max, Limit(limit->items[1]));
+  if (config->block().dt_min <= config->block().dt_max) return absl::OkStatus();
   return InvalidSetting(name, "has a minimum above its maximum");
 }
 
-absl::Status ParseMamba2(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseMamba2(SettingsReader* settings, ModelConfig* config) {
   // Of training: how parameters were drawn.
   settings->Harmless({"A_init_range", "conv_init", "dt_init_floor", "dt_max", "dt_min",
                       "time_step_floor", "time_step_max", "time_step_min", "time_step_rank"});
@@ -324,10 +325,10 @@ absl::Status ParseMamba2(SettingsReader* settings, BlockConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Count("num_heads", 128, &config->num_heads));
   RIVULET_RETURN_IF_ERROR(settings->Count("head_dim", 64, &config->value_dim));
   RIVULET_RETURN_IF_ERROR(settings->Count("state_size", 128, &config->key_dim));
-  RIVULET_RETURN_IF_ERROR(settings->Count("n_groups", 8, &config->num_groups));
-  RIVULET_RETURN_IF_ERROR(settings->Count("conv_kernel", 4, &config->conv_width, 8));
-  RIVULET_RETURN_IF_ERROR(settings->Bool("use_conv_bias", true, &config->conv_bias));
-  RIVULET_RETURN_IF_ERROR(settings->Bool("use_bias", false, &config->projection_bias));
+  RIVULET_RETURN_IF_ERROR(settings->Count("n_groups", 8, &config->block().num_groups));
+  RIVULET_RETURN_IF_ERROR(settings->Count("conv_kernel", 4, &config->block().conv_width, 8));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("use_conv_bias", true, &config->block().conv_bias));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("use_bias", false, &config->block().projection_bias));
   double expand = 0;
   RIVULET_RETURN_IF_ERROR(settings->Positive("expand", 2, &expand));
   if (std::floor(config->hidden_size * expand) !=
@@ -336,16 +337,17 @@ absl::Status ParseMamba2(SettingsReader* settings, BlockConfig* config) {
                                                  " columns are not num_heads, ", config->num_heads,
                                                  ", times head_dim, ", config->value_dim));
   }
-  if (config->num_heads % config->num_groups != 0) {
-    return InvalidSetting("n_groups", absl::StrCat("is ", config->num_groups, "; num_heads, ",
-                                                   config->num_heads, ", does not divide by it"));
+  if (config->num_heads % config->block().num_groups != 0) {
+    return InvalidSetting("n_groups",
+                          absl::StrCat("is ", config->block().num_groups, "; num_heads, ",
+                                       config->num_heads, ", does not divide by it"));
   }
-  config->output_gate = true;
+  config->block().output_gate = true;
   return ParseTimeStepLimit(settings, config);
 }
 
 // An int, or one for each layer: only hidden_size.
-absl::Status CheckValueDim(SettingsReader* settings, const BlockConfig& config) {
+absl::Status CheckValueDim(SettingsReader* settings, const ModelConfig& config) {
   const JsonValue* value = settings->Find("value_dim");
   if (value == nullptr) return absl::OkStatus();
   const auto fits = [&](const JsonValue& v) {
@@ -360,15 +362,15 @@ absl::Status CheckValueDim(SettingsReader* settings, const BlockConfig& config) 
       absl::StrCat("is ", Describe(*value), "; supported: hidden_size, ", config.hidden_size));
 }
 
-absl::Status ParseRwkv7(SettingsReader* settings, BlockConfig* config) {
+absl::Status ParseRwkv7(SettingsReader* settings, ModelConfig* config) {
   settings->Harmless({"a_low_rank_dim", "decay_low_rank_dim", "gate_low_rank_dim",
                       "v_low_rank_dim"});  // the tensors say them
   RIVULET_RETURN_IF_ERROR(ParseEps(settings, "norm_eps", 1e-5, config));
   RIVULET_RETURN_IF_ERROR(settings->OneOf("hidden_act", {"sqrelu"}));
   RIVULET_RETURN_IF_ERROR(ParseFfn(settings, 4, 1, 32, config));
   RIVULET_RETURN_IF_ERROR(CheckValueDim(settings, *config));
-  RIVULET_RETURN_IF_ERROR(settings->Bool("norm_first", true, &config->first_norm));
-  RIVULET_RETURN_IF_ERROR(settings->Bool("norm_bias", true, &config->norm_bias));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("norm_first", true, &config->block().first_norm));
+  RIVULET_RETURN_IF_ERROR(settings->Bool("norm_bias", true, &config->block().norm_bias));
   RIVULET_RETURN_IF_ERROR(settings->Count("head_dim", 64, &config->key_dim));
   if (config->hidden_size % config->key_dim != 0) {
     return InvalidSetting("head_dim", absl::StrCat("is ", config->key_dim, "; hidden_size, ",
@@ -376,17 +378,52 @@ absl::Status ParseRwkv7(SettingsReader* settings, BlockConfig* config) {
   }
   config->num_heads = config->hidden_size / config->key_dim;
   config->value_dim = config->key_dim;
-  config->output_gate = true;
+  config->block().output_gate = true;
   return CheckSameHeads(settings, "num_heads", *config);
 }
 
-// By BlockKind.
-constexpr absl::Status (*kParsers[])(SettingsReader*, BlockConfig*) = {
-    ParseRetNet,   ParseGla,           ParseHgrn2, ParseMamba2,
-    ParseDeltaNet, ParseGatedDeltaNet, ParseKda,   ParseRwkv7};
+// The table of kinds. Columns: BlockKind.
+constexpr BlockKind kBlockKinds[] = {
+    {.model_type = "retnet",
+     .read_settings = ParseRetNet,
+     .mixer = Mixer::kGated,
+     .decay = DecayForm::kFixed,
+     .rotary = true},
+    {.model_type = "gla",
+     .read_settings = ParseGla,
+     .mixer = Mixer::kGated,
+     .decay = DecayForm::kLowRank},
+    {.model_type = "hgrn2",
+     .read_settings = ParseHgrn2,
+     .mixer = Mixer::kGated,
+     .decay = DecayForm::kLowerBound,
+     .norm_all_heads = true},
+    {.model_type = "mamba2",
+     .read_settings = ParseMamba2,
+     .mixer = Mixer::kMamba2,
+     .decay = DecayForm::kOfHead},
+    {.model_type = "delta_net",
+     .read_settings = ParseDeltaNet,
+     .mixer = Mixer::kDelta,
+     .decay = DecayForm::kNone},
+    {.model_type = "gated_deltanet",
+     .read_settings = ParseGatedDeltaNet,
+     .mixer = Mixer::kDelta,
+     .decay = DecayForm::kOfHead},
+    {.model_type = "kda",
+     .read_settings = ParseKda,
+     .mixer = Mixer::kDelta,
+     .decay = DecayForm::kLowRank,
+     .low_rank_gate = true},
+    {.model_type = "rwkv7",
+     .read_settings = ParseRwkv7,
+     .mixer = Mixer::kRwkv7,
+     .decay = DecayForm::kLowRank,
+     .low_rank_gate = true},
+};
 
 // That every product of sizes stays in range.
-absl::Status CheckSizes(const BlockConfig& config) {
+absl::Status CheckSizes(const ModelConfig& config) {
   const double heads = config.num_heads, keys = heads * config.key_dim,
                values = heads * config.value_dim;
   if (keys > double{kMaxDimension} || values > double{kMaxDimension}) {
@@ -399,7 +436,18 @@ absl::Status CheckSizes(const BlockConfig& config) {
                                                           ": a state would be larger than 16 GiB"));
 }
 
+// Channels that the kind's convolution runs over.
+int ConvChannels(const ModelConfig& config) {
+  const BlockConfig& block = config.block();
+  if (block.conv_width == 0) return 0;
+  return block.kind->mixer == Mixer::kMamba2
+             ? config.values() + 2 * block.num_groups * config.key_dim
+             : 2 * config.keys() + config.values();
+}
+
 }  // namespace
+
+std::span<const BlockKind> BlockKinds() { return kBlockKinds; }
 
 bool HasModelType(const JsonValue& config) {
   return config.kind == Kind::kObject && config.Find("model_type") != nullptr;
@@ -423,18 +471,21 @@ std::string DescribeModelType(const JsonValue& config) {
                       architectures.empty() ? "" : ")");
 }
 
-absl::StatusOr<BlockConfig> ParseBlockConfig(const JsonValue& json) {
+absl::StatusOr<ModelConfig> ParseBlockConfig(const JsonValue& json) {
   if (json.kind != Kind::kObject) {
     return InvalidSetting("config.json", absl::StrCat("is ", Describe(json), ", not an object"));
   }
   SettingsReader settings(json);
-  BlockConfig config;
-  RIVULET_ASSIGN_OR_RETURN(config.kind, KindOf(json, &settings));
+  ModelConfig config;
+  config.network = BlockConfig();
+  RIVULET_ASSIGN_OR_RETURN(config.block().kind, KindOf(json, &settings));
   RIVULET_RETURN_IF_ERROR(ParseCommon(&settings, &config));
-  RIVULET_RETURN_IF_ERROR(kParsers[size_t(config.kind)](&settings, &config));
+  RIVULET_RETURN_IF_ERROR(config.block().kind->read_settings(&settings, &config));
   RIVULET_RETURN_IF_ERROR(settings.CheckNoOthers());
   RIVULET_RETURN_IF_ERROR(CheckSizes(config));
-  RIVULET_ASSIGN_OR_RETURN(config.eos_token_ids, ParseEosTokenIds(json, config.vocab_size));
+  RIVULET_ASSIGN_OR_RETURN(const auto ends, ParseEosTokenIds(json, config.vocab_size));
+  config.SetEnds(ends);
+  config.block().conv_channels = ConvChannels(config);
   return config;
 }
 

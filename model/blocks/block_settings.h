@@ -27,7 +27,7 @@ std::string DescribeModelType(const JsonValue& config);
 
 // Errors: INVALID_ARGUMENT, naming the setting and what it holds; reasons INVALID_CONFIG (missing,
 // mistyped, out of range, inconsistent) and UNSUPPORTED_MODEL (a kind or a setting that others know
-// and we do not, softmax layers among them).
-absl::StatusOr<BlockConfig> ParseBlockConfig(const JsonValue& config);
+// and we do not, softmax layers among them). `name` and `content` stay empty.
+absl::StatusOr<ModelConfig> ParseBlockConfig(const JsonValue& config);
 
 }  // namespace rivulet

@@ -17,7 +17,7 @@ namespace {
 using kernels::PaddedColumns;
 
 // y = norm(x) of `count` rows: with a bias a layer norm, else of root mean squares.
-void NormRows(const BlockConfig& c, const std::vector<float>& weight,
+void NormRows(const ModelConfig& c, const std::vector<float>& weight,
               const std::vector<float>& bias, const float* x, float* y, int ld, int count) {
   if (bias.empty()) {
     kernels::RmsNormArgs args;
@@ -76,18 +76,14 @@ void Embed(const BlockPass& p, const BlockWeights& weights) {
 }
 
 void Mix(const BlockPass& p, const BlockLayer& layer, int index) {
-  switch (p.config.kind) {
-    case BlockKind::kRetNet:
-    case BlockKind::kGla:
-    case BlockKind::kHgrn2:
+  switch (p.kind().mixer) {
+    case Mixer::kGated:
       return MixGated(p, layer, index);
-    case BlockKind::kDeltaNet:
-    case BlockKind::kGatedDeltaNet:
-    case BlockKind::kKda:
+    case Mixer::kDelta:
       return MixDelta(p, layer, index);
-    case BlockKind::kMamba2:
+    case Mixer::kMamba2:
       return MixMamba2(p, layer, index);
-    case BlockKind::kRwkv7:
+    case Mixer::kRwkv7:
       return MixRwkv7(p, layer, index);
   }
 }
@@ -119,7 +115,7 @@ void Layer(const BlockPass& p, const BlockLayer& layer, int index) {
   if (p.config.ffn_size == 0) return;
   Norm(p, layer.norm2, layer.norm2_bias);
   p.Wait();
-  if (p.config.kind == BlockKind::kRwkv7) {
+  if (p.kind().mixer == Mixer::kRwkv7) {
     FeedRwkv7(p, layer, index);
   } else {
     FeedSwiglu(p, layer);
@@ -155,8 +151,9 @@ void Head(const BlockPass& p, const BlockWeights& weights) {
 
 }  // namespace
 
-BlockActivations::BlockActivations(const BlockConfig& c, const BlockWeights& weights, int rows) {
-  const bool rwkv7 = c.kind == BlockKind::kRwkv7, mamba2 = c.kind == BlockKind::kMamba2;
+BlockActivations::BlockActivations(const ModelConfig& c, const BlockWeights& weights, int rows) {
+  const BlockKind& kind = *c.block().kind;
+  const bool rwkv7 = kind.mixer == Mixer::kRwkv7, mamba2 = kind.mixer == Mixer::kMamba2;
   const int hidden = PaddedColumns(c.hidden_size),
             keys = PaddedColumns(std::max(c.keys(), c.num_heads)),
             values = PaddedColumns(c.values());
@@ -175,10 +172,10 @@ BlockActivations::BlockActivations(const BlockConfig& c, const BlockWeights& wei
       {&x, hidden},
       {&h, hidden},
       {&in, rwkv7 ? 3 * hidden : PaddedColumns(weights.columns.n)},
-      {&conv, PaddedColumns(c.conv_channels())},
+      {&conv, PaddedColumns(c.block().conv_channels)},
       {&decay, keys},
       {&rate, rwkv7 ? keys : 0},
-      {&gate, rwkv7 || c.kind == BlockKind::kKda ? values : 0},
+      {&gate, rwkv7 || kind.low_rank_gate ? values : 0},
       {&low, low_columns},
       {&value, rwkv7 || mamba2 ? values : 0},
       {&first, rwkv7 ? values : 0},
@@ -186,7 +183,7 @@ BlockActivations::BlockActivations(const BlockConfig& c, const BlockWeights& wei
       {&o, values},
       {&mix, rwkv7 ? 6 * hidden : 0},
       {&ffn, rwkv7 ? PaddedColumns(c.ffn_size) : 2 * PaddedColumns(c.ffn_size)},
-      {&rope, c.kind == BlockKind::kRetNet ? c.key_dim : 0},
+      {&rope, kind.rotary ? c.key_dim : 0},
       {&kept, hidden},
       {&outputs, PaddedColumns(c.vocab_size)}};
   size_t floats = 0;

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "model/blocks/block_config.h"
+#include "model/config.h"
 #include "model/cpu/block_weights.h"
 #include "model/cpu/cpu_network.h"
 
@@ -21,7 +21,7 @@ class BlockActivations final : public CpuActivations {
     float* row(int r) const { return data + size_t(r) * size_t(ld); }
   };
 
-  BlockActivations(const BlockConfig& config, const BlockWeights& weights, int max_rows);
+  BlockActivations(const ModelConfig& config, const BlockWeights& weights, int max_rows);
 
   const float* output(int i) const override { return outputs.row(i); }
 
@@ -48,7 +48,7 @@ class BlockActivations final : public CpuActivations {
 class BlockForward final : public CpuNetwork {
  public:
   // `config` is borrowed.
-  BlockForward(const BlockConfig& config, std::unique_ptr<const BlockWeights> weights)
+  BlockForward(const ModelConfig& config, std::unique_ptr<const BlockWeights> weights)
       : config_(config), state_(config.state()), weights_(std::move(weights)) {}
 
   const CpuWeightFacts& weights() const override { return weights_->facts; }
@@ -57,7 +57,7 @@ class BlockForward final : public CpuNetwork {
             SpinBarrier& barrier) const override;
 
  private:
-  const BlockConfig& config_;
+  const ModelConfig& config_;
   const BlockState state_;
   const std::unique_ptr<const BlockWeights> weights_;
 };

@@ -61,21 +61,9 @@ kernels::RecurrenceArgs Recurrence(const BlockPass& p, const CpuSegment& segment
   return args;
 }
 
-// RetNet: rotary positions, a constant factor a head.
-void PrepareRetNet(const BlockPass& p, const BlockLayer& layer, int row, int head,
-                   kernels::RecurrenceArgs* args) {
-  const int keys = p.config.key_dim, ld = p.a.in.ld;
-  float* q = p.a.in.row(row) + p.columns.q + head * keys;
-  float* k = p.a.in.row(row) + p.columns.k + head * keys;
-  Rotate(p, q, ld, row, args->tokens);
-  Rotate(p, k, ld, row, args->tokens);
-  args->w_dim = 1;
-  args->w = {&layer.decay_scale[size_t(head)], 0};
-}
-
 // GLA: w = sigmoid(x)^(1/16); x is in `decay`.
-void PrepareGla(const BlockPass& p, const BlockLayer& layer, int row, int head,
-                kernels::RecurrenceArgs* args) {
+void SetLowRankDecay(const BlockPass& p, const BlockLayer& layer, int row, int head,
+                     kernels::RecurrenceArgs* args) {
   const int keys = p.config.key_dim;
   kernels::DecayArgs decay;
   decay.kind = kernels::DecayKind::kSoftplus;
@@ -84,7 +72,7 @@ void PrepareGla(const BlockPass& p, const BlockLayer& layer, int row, int head,
   decay.n = keys;
   decay.x = decay.y = p.a.decay.row(row) + head * keys;
   decay.scale = &layer.decay_scale[size_t(head * keys)];
-  if (p.config.gate_floor) decay.floor = *p.config.gate_floor;
+  if (p.config.block().gate_floor) decay.floor = *p.config.block().gate_floor;
   decay.x_stride = decay.y_stride = size_t(p.a.decay.ld);
   kernels::DecayCpu(decay);
   args->w_dim = keys;
@@ -92,8 +80,8 @@ void PrepareGla(const BlockPass& p, const BlockLayer& layer, int row, int head,
 }
 
 // HGRN2: w = lb + (1 - lb) sigmoid(f), k = 1 - w, q = silu(q).
-void PrepareHgrn2(const BlockPass& p, const BlockLayer& layer, int row, int head,
-                  kernels::RecurrenceArgs* args) {
+void SetBoundDecay(const BlockPass& p, const BlockLayer& layer, int row, int head,
+                   kernels::RecurrenceArgs* args) {
   const int keys = p.config.key_dim, ld = p.a.in.ld;
   float* q = p.a.in.row(row) + p.columns.q + head * keys;
   float* k = p.a.in.row(row) + p.columns.k + head * keys;
@@ -113,8 +101,26 @@ void PrepareHgrn2(const BlockPass& p, const BlockLayer& layer, int row, int head
   args->w = {w, size_t(p.a.decay.ld)};
 }
 
-// HGRN2's norm is over all heads, and its eps is 1e-5 whatever norm_eps says.
-void NormHgrn2(const BlockPass& p, const BlockLayer& layer) {
+// w of gated linear attention, and what it does to q and k.
+void SetDecay(const BlockPass& p, const BlockLayer& layer, int row, int head,
+              kernels::RecurrenceArgs* args) {
+  switch (p.kind().decay) {
+    case DecayForm::kFixed:
+      args->w_dim = 1;
+      args->w = {&layer.decay_scale[size_t(head)], 0};
+      return;
+    case DecayForm::kLowRank:
+      return SetLowRankDecay(p, layer, row, head, args);
+    case DecayForm::kLowerBound:
+      return SetBoundDecay(p, layer, row, head, args);
+    case DecayForm::kNone:
+    case DecayForm::kOfHead:  // of other mixers
+      return;
+  }
+}
+
+// The norm over all heads, with the eps of BlockKind::norm_all_heads.
+void NormAllHeads(const BlockPass& p, const BlockLayer& layer) {
   const IndexRange range = p.RowShare();
   kernels::RmsNormArgs args;
   args.x = args.y = p.a.o.row(range.begin);
@@ -128,7 +134,7 @@ void NormHgrn2(const BlockPass& p, const BlockLayer& layer) {
 
 // The convolution of channels `first` .. of `in`, with SiLU, into `conv`.
 void Convolve(const BlockPass& p, const BlockLayer& layer, int index, int first) {
-  const int channels = p.config.conv_channels();
+  const int channels = p.config.block().conv_channels;
   p.ForEachSegment([&](const CpuSegment& segment, int row) {
     kernels::CausalConvArgs args;
     args.x = p.a.in.row(row) + first;
@@ -140,7 +146,7 @@ void Convolve(const BlockPass& p, const BlockLayer& layer, int index, int first)
     args.y_stride = size_t(p.a.conv.ld);
     args.tokens = int(segment.tokens.size());
     args.channels = channels;
-    args.width = p.config.conv_width;
+    args.width = p.config.block().conv_width;
     args.silu = true;
     kernels::CausalConvCpu(args);
   });
@@ -149,7 +155,7 @@ void Convolve(const BlockPass& p, const BlockLayer& layer, int index, int first)
 // w = exp(-exp(A_log) softplus(x + dt_bias)): one a head (Gated DeltaNet), or one a key (KDA).
 void PrepareDeltaDecay(const BlockPass& p, const BlockLayer& layer, int row, int head,
                        kernels::RecurrenceArgs* args) {
-  const bool vector = p.config.kind == BlockKind::kKda;
+  const bool vector = p.kind().decay == DecayForm::kLowRank;
   const int n = vector ? p.config.key_dim : 1;
   kernels::DecayArgs decay;
   decay.rows = args->tokens;
@@ -203,10 +209,11 @@ void GateHead(const BlockPass& p, bool sigmoid, const float* gate, int ld_gate, 
 }
 
 void MixGated(const BlockPass& p, const BlockLayer& layer, int index) {
-  const BlockConfig& c = p.config;
+  const ModelConfig& c = p.config;
   p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
   p.Wait();
-  if (c.kind == BlockKind::kGla) {
+  const BlockKind& kind = p.kind();
+  if (kind.decay == DecayForm::kLowRank) {
     p.Product(layer.decay, p.a.in.data + p.columns.low, p.a.in.ld, p.a.decay.data, p.a.decay.ld,
               p.rows);
     p.Wait();
@@ -215,32 +222,36 @@ void MixGated(const BlockPass& p, const BlockLayer& layer, int index) {
     kernels::RecurrenceArgs args = Recurrence(p, segment, index, row, head);
     const size_t ld = size_t(p.a.in.ld);
     float* const in = p.a.in.row(row);
-    if (c.kind == BlockKind::kRetNet) PrepareRetNet(p, layer, row, head, &args);
-    if (c.kind == BlockKind::kGla) PrepareGla(p, layer, row, head, &args);
-    if (c.kind == BlockKind::kHgrn2) PrepareHgrn2(p, layer, row, head, &args);
     float* const q = in + p.columns.q + head * c.key_dim;
+    float* const k = in + p.columns.k + head * c.key_dim;
+    if (kind.rotary) {
+      Rotate(p, q, p.a.in.ld, row, args.tokens);
+      Rotate(p, k, p.a.in.ld, row, args.tokens);
+    }
+    SetDecay(p, layer, row, head, &args);
     Scale(q, p.a.in.ld, c.key_dim, args.tokens, 1 / std::sqrt(float(c.key_dim)));
     args.q = {q, ld};
-    args.k = {in + p.columns.k + head * c.key_dim, ld};
+    args.k = {k, ld};
     args.v = {in + p.columns.v + head * c.value_dim, ld};
     kernels::RecurrenceCpu(args);
-    if (c.kind == BlockKind::kHgrn2) return;
+    if (kind.norm_all_heads) return;
     NormHead(p, layer.out_norm, args.y, p.a.o.ld, args.tokens);
+    if (!c.block().output_gate) return;
     GateHead(p, false, in + p.columns.gate + head * c.value_dim, p.a.in.ld, args.y, args.tokens);
   });
   p.Wait();
-  if (c.kind != BlockKind::kHgrn2) return;
-  NormHgrn2(p, layer);
+  if (!kind.norm_all_heads) return;
+  NormAllHeads(p, layer);
   p.Wait();
 }
 
 void MixDelta(const BlockPass& p, const BlockLayer& layer, int index) {
-  const BlockConfig& c = p.config;
-  const bool kda = c.kind == BlockKind::kKda;
+  const ModelConfig& c = p.config;
+  const bool low_rank = p.kind().low_rank_gate;
   p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
   p.Wait();
   Convolve(p, layer, index, p.columns.q);
-  if (kda) {
+  if (low_rank) {
     p.Product(layer.decay, p.a.in.data + p.columns.low, p.a.in.ld, p.a.decay.data, p.a.decay.ld,
               p.rows);
     p.Product(layer.gate, p.a.in.data + p.columns.low_gate, p.a.in.ld, p.a.gate.data, p.a.gate.ld,
@@ -267,8 +278,8 @@ void MixDelta(const BlockPass& p, const BlockLayer& layer, int index) {
     const float* const k = q + c.keys();
     float* const beta = p.a.in.row(row) + p.columns.beta + head;
     Activate(kernels::Activation::kSigmoid, beta, p.a.in.ld, 1, args.tokens);
-    if (c.negative_eigenvalues) Scale(beta, p.a.in.ld, 1, args.tokens, 2);
-    if (c.kind != BlockKind::kDeltaNet) PrepareDeltaDecay(p, layer, row, head, &args);
+    if (c.block().negative_eigenvalues) Scale(beta, p.a.in.ld, 1, args.tokens, 2);
+    if (p.kind().decay != DecayForm::kNone) PrepareDeltaDecay(p, layer, row, head, &args);
     args.rule = kernels::UpdateRule::kDelta;
     args.q = {q, ld};
     args.k = {k, ld};
@@ -276,9 +287,10 @@ void MixDelta(const BlockPass& p, const BlockLayer& layer, int index) {
     args.beta = {beta, size_t(p.a.in.ld)};
     kernels::RecurrenceCpu(args);
     NormHead(p, layer.out_norm, args.y, p.a.o.ld, args.tokens);
-    if (!c.output_gate) return;
-    const float* const gate = kda ? p.a.gate.row(row) : p.a.in.row(row) + p.columns.gate;
-    GateHead(p, kda, gate + head * c.value_dim, kda ? p.a.gate.ld : p.a.in.ld, args.y, args.tokens);
+    if (!c.block().output_gate) return;
+    const float* const gate = low_rank ? p.a.gate.row(row) : p.a.in.row(row) + p.columns.gate;
+    GateHead(p, low_rank, gate + head * c.value_dim, low_rank ? p.a.gate.ld : p.a.in.ld, args.y,
+             args.tokens);
   });
   p.Wait();
 }
@@ -288,7 +300,7 @@ namespace {
 // dt = clamp(softplus(dt + bias)), w = exp(-exp(A_log) dt), v = dt x; then o += D x.
 void MixMamba2Head(const BlockPass& p, const BlockLayer& layer, int index,
                    const CpuSegment& segment, int row, int head) {
-  const BlockConfig& c = p.config;
+  const ModelConfig& c = p.config;
   kernels::RecurrenceArgs args = Recurrence(p, segment, index, row, head);
   const size_t ld = size_t(p.a.conv.ld), ld_in = size_t(p.a.in.ld);
   float* const dt = p.a.in.row(row) + p.columns.dt + head;
@@ -298,7 +310,9 @@ void MixMamba2Head(const BlockPass& p, const BlockLayer& layer, int index,
   float* const v = p.a.value.row(row) + head * c.value_dim;
   for (int t = 0; t < args.tokens; ++t) {
     float& step = dt[size_t(t) * ld_in];
-    step = step < c.dt_min ? c.dt_min : step > c.dt_max ? c.dt_max : step;  // NaN stays
+    step = step < c.block().dt_min   ? c.block().dt_min
+           : step > c.block().dt_max ? c.block().dt_max
+                                     : step;  // NaN stays
     for (int i = 0; i < c.value_dim; ++i) {
       v[size_t(t) * size_t(p.a.value.ld) + size_t(i)] = step * x[size_t(t) * ld + size_t(i)];
     }
@@ -313,11 +327,11 @@ void MixMamba2Head(const BlockPass& p, const BlockLayer& layer, int index,
   decay.y = p.a.decay.row(row) + head;
   decay.y_stride = size_t(p.a.decay.ld);
   kernels::DecayCpu(decay);
-  const int group = head / (c.num_heads / c.num_groups);
+  const int group = head / (c.num_heads / c.block().num_groups);
   const float* const b = p.a.conv.row(row) + c.values() + group * c.key_dim;
   args.w_dim = 1;
   args.w = {decay.y, decay.y_stride};
-  args.q = {b + c.num_groups * c.key_dim, ld};
+  args.q = {b + c.block().num_groups * c.key_dim, ld};
   args.k = {b, ld};
   args.v = {v, size_t(p.a.value.ld)};
   kernels::RecurrenceCpu(args);
@@ -332,7 +346,7 @@ void MixMamba2Head(const BlockPass& p, const BlockLayer& layer, int index,
 }  // namespace
 
 void MixMamba2(const BlockPass& p, const BlockLayer& layer, int index) {
-  const BlockConfig& c = p.config;
+  const ModelConfig& c = p.config;
   p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
   p.Wait();
   Convolve(p, layer, index, p.columns.v);
@@ -356,8 +370,8 @@ void MixMamba2(const BlockPass& p, const BlockLayer& layer, int index) {
   norm.x = norm.y = gate.y;
   norm.x_stride = norm.y_stride = gate.y_stride;
   norm.rows = gate.rows;
-  norm.groups = c.num_groups;
-  norm.size = c.values() / c.num_groups;
+  norm.groups = c.block().num_groups;
+  norm.size = c.values() / c.block().num_groups;
   norm.weight = layer.out_norm.data();
   norm.weight_stride = size_t(norm.size);
   norm.eps = c.norm_eps;

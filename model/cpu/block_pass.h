@@ -6,7 +6,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/gemm.h"
-#include "model/blocks/block_config.h"
+#include "model/config.h"
 #include "model/cpu/block_forward.h"
 #include "model/cpu/block_weights.h"
 #include "model/cpu/cpu_network.h"
@@ -17,7 +17,7 @@ namespace rivulet {
 struct BlockPass {
   using Array = BlockActivations::Array;
 
-  const BlockConfig& config;
+  const ModelConfig& config;
   const BlockState& state;
   const BlockWeights& weights;
   const BlockColumns& columns;  // of `weights`
@@ -27,6 +27,7 @@ struct BlockPass {
   SpinBarrier& barrier;
   int rows;  // token rows
 
+  const BlockKind& kind() const { return *config.block().kind; }
   void Wait() const { barrier.Wait(); }
   IndexRange RowShare() const { return ShareOf(rows, thread, threads); }
 

@@ -27,7 +27,7 @@ enum MixRow { kMixR, kMixW, kMixK, kMixV, kMixA, kMixG };
 
 // Where r, k, v lie in `in`, and the first halves of the low-rank products in `low`.
 struct Columns {
-  explicit Columns(const BlockConfig& c, const Rwkv7Layer& own)
+  explicit Columns(const ModelConfig& c, const Rwkv7Layer& own)
       : k(PaddedColumns(c.hidden_size)),
         v(2 * k),
         a(PaddedColumns(own.w.first.packed.n)),
@@ -155,7 +155,7 @@ void FinishHead(const BlockPass& p, const Rwkv7Layer& own, const Columns& at, in
 
 void MixHead(const BlockPass& p, const BlockLayer& layer, const Columns& at, int index,
              const CpuSegment& segment, int row, int head) {
-  const BlockConfig& c = p.config;
+  const ModelConfig& c = p.config;
   const Rwkv7Layer& own = *layer.rwkv7;
   const int n = c.key_dim, first = head * n, count = int(segment.tokens.size());
   if (index > 0) {

@@ -23,7 +23,7 @@ std::string Spelled(const TensorPacker& reader, const std::string& name, const s
 // [channels, 1, width] as checkpoints have it, to [width, channels].
 absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channels, int first,
                       BlockLayer* layer) {
-  const int width = reader->config.conv_width, all = reader->config.conv_channels();
+  const int width = reader->config.block().conv_width, all = reader->config.block().conv_channels;
   std::vector<float> taps;
   RIVULET_RETURN_IF_ERROR(reader->Values(name, {channels, 1, width}, &taps));
   layer->conv.resize(size_t(width) * size_t(all));
@@ -47,7 +47,7 @@ absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat
 }
 
 absl::Status ReadSwiglu(TensorPacker* reader, const std::string& prefix, BlockLayer* layer) {
-  const BlockConfig& c = reader->config;
+  const ModelConfig& c = reader->config;
   const int padded = kernels::PaddedColumns(c.ffn_size);
   RIVULET_RETURN_IF_ERROR(reader->PlacedMatrix({{{prefix + "gate_proj.weight", c.ffn_size}, 0},
                                                 {{prefix + "up_proj.weight", c.ffn_size}, padded}},
@@ -57,16 +57,16 @@ absl::Status ReadSwiglu(TensorPacker* reader, const std::string& prefix, BlockLa
 
 // What the delta rules have beside q, k, v.
 absl::Status ReadDelta(TensorPacker* reader, const std::string& attn, BlockLayer* layer) {
-  const BlockConfig& c = reader->config;
+  const ModelConfig& c = reader->config;
   RIVULET_RETURN_IF_ERROR(ReadConv(reader, attn + "q_conv1d.weight", c.keys(), 0, layer));
   RIVULET_RETURN_IF_ERROR(ReadConv(reader, attn + "k_conv1d.weight", c.keys(), c.keys(), layer));
   RIVULET_RETURN_IF_ERROR(
       ReadConv(reader, attn + "v_conv1d.weight", c.values(), 2 * c.keys(), layer));
-  if (c.kind == BlockKind::kGatedDeltaNet) {
+  if (reader->kind().decay == DecayForm::kOfHead) {
     RIVULET_RETURN_IF_ERROR(ReadScale(reader, attn + "A_log", 1, layer));
     return reader->Values(attn + "dt_bias", {c.num_heads}, &layer->decay_bias);
   }
-  if (c.kind != BlockKind::kKda) return absl::OkStatus();
+  if (reader->kind().decay != DecayForm::kLowRank) return absl::OkStatus();
   RIVULET_RETURN_IF_ERROR(ReadScale(reader, attn + "A_log", c.key_dim, layer));
   RIVULET_RETURN_IF_ERROR(reader->Values(attn + "dt_bias", {c.keys()}, &layer->decay_bias));
   const int low = reader->RowsOf(attn + "f_proj.0.weight");
@@ -103,23 +103,29 @@ class InputMatrix {
   int n_ = 0;
 };
 
+const char* LowRankDecayName(const BlockKind& kind) {
+  return kind.mixer == Mixer::kDelta ? "f_proj" : "gk_proj";
+}
+
 absl::Status ReadFlaInputs(TensorPacker* reader, const std::string& attn, BlockLayer* layer,
                            BlockColumns* columns) {
-  const BlockConfig& c = reader->config;
-  const bool hgrn2 = c.kind == BlockKind::kHgrn2;
+  const ModelConfig& c = reader->config;
+  const BlockKind& kind = reader->kind();
+  const bool bound = kind.decay == DecayForm::kLowerBound;
   InputMatrix in(*reader);
   in.Add(attn + "q_proj.weight", c.keys(), &columns->q);
-  in.Add(attn + (hgrn2 ? "f_proj.weight" : "k_proj.weight"), c.keys(), &columns->k);
-  in.Add(attn + (hgrn2 ? "i_proj.weight" : "v_proj.weight"), c.values(), &columns->v);
-  if (c.kind == BlockKind::kGla) in.AddLow(attn + "gk_proj.0.weight", &columns->low);
-  if (c.kind == BlockKind::kKda) {
-    in.AddLow(attn + "f_proj.0.weight", &columns->low);
+  in.Add(attn + (bound ? "f_proj.weight" : "k_proj.weight"), c.keys(), &columns->k);
+  in.Add(attn + (bound ? "i_proj.weight" : "v_proj.weight"), c.values(), &columns->v);
+  if (kind.decay == DecayForm::kLowRank) {
+    in.AddLow(attn + LowRankDecayName(kind) + ".0.weight", &columns->low);
+  }
+  if (kind.low_rank_gate) {
     in.AddLow(attn + "g_proj.0.weight", &columns->low_gate);
-  } else if (c.output_gate) {
+  } else if (c.block().output_gate) {
     in.Add(attn + "g_proj.weight", c.values(), &columns->gate);
   }
-  if (c.conv_width > 0) in.Add(attn + "b_proj.weight", c.num_heads, &columns->beta);
-  if (c.kind == BlockKind::kGatedDeltaNet) {
+  if (c.block().conv_width > 0) in.Add(attn + "b_proj.weight", c.num_heads, &columns->beta);
+  if (reader->kind().decay == DecayForm::kOfHead) {
     in.Add(attn + "a_proj.weight", c.num_heads, &columns->dt);
   }
   return in.Read(reader, &layer->in, columns);
@@ -127,17 +133,18 @@ absl::Status ReadFlaInputs(TensorPacker* reader, const std::string& attn, BlockL
 
 // What a kind has beside its inputs and norms.
 absl::Status ReadFlaMixer(TensorPacker* reader, const std::string& attn, BlockLayer* layer) {
-  const BlockConfig& c = reader->config;
-  if (c.conv_width > 0) return ReadDelta(reader, attn, layer);
-  if (c.kind == BlockKind::kGla) {
+  const ModelConfig& c = reader->config;
+  if (c.block().conv_width > 0) return ReadDelta(reader, attn, layer);
+  const BlockKind& kind = reader->kind();
+  if (kind.decay == DecayForm::kLowRank) {
     std::vector<float> bias;
     RIVULET_RETURN_IF_ERROR(reader->Values(attn + "gk_proj.1.bias", {c.keys()}, &bias));
-    layer->decay_scale.assign(size_t(c.keys()), 1 / c.gate_normalizer);
+    layer->decay_scale.assign(size_t(c.keys()), 1 / c.block().gate_normalizer);
     const int low = reader->RowsOf(attn + "gk_proj.0.weight");
     return reader->Matrix({{attn + "gk_proj.1.weight", c.keys()}}, std::max(low, 1), &layer->decay,
                           bias);
   }
-  if (c.kind == BlockKind::kRetNet) {
+  if (kind.decay == DecayForm::kFixed) {
     for (int h = 0; h < c.num_heads; ++h) {
       layer->decay_scale.push_back(float(1 - std::exp2(-5.0 - h)));  // the factor itself
     }
@@ -147,7 +154,7 @@ absl::Status ReadFlaMixer(TensorPacker* reader, const std::string& attn, BlockLa
 
 absl::Status ReadFlaLayer(TensorPacker* reader, int index, BlockLayer* layer,
                           BlockColumns* columns) {
-  const BlockConfig& c = reader->config;
+  const ModelConfig& c = reader->config;
   const std::string prefix = absl::StrCat("model.layers.", index, "."), attn = prefix + "attn.";
   RIVULET_RETURN_IF_ERROR(
       reader->Values(prefix + "attn_norm.weight", {c.hidden_size}, &layer->norm1));
@@ -155,11 +162,11 @@ absl::Status ReadFlaLayer(TensorPacker* reader, int index, BlockLayer* layer,
       reader->Values(prefix + "mlp_norm.weight", {c.hidden_size}, &layer->norm2));
   RIVULET_RETURN_IF_ERROR(ReadFlaInputs(reader, attn, layer, columns));
   RIVULET_RETURN_IF_ERROR(ReadFlaMixer(reader, attn, layer));
-  const bool delta = c.conv_width > 0;
+  const bool delta = c.block().conv_width > 0;
   const std::string norm =
       delta ? attn + "o_norm.weight"
             : Spelled(*reader, attn + "g_norm.weight", attn + "g_norm_swish_gate.weight");
-  const int norm_size = c.kind == BlockKind::kHgrn2 ? c.values() : c.value_dim;
+  const int norm_size = reader->kind().norm_all_heads ? c.values() : c.value_dim;
   RIVULET_RETURN_IF_ERROR(reader->Values(norm, {norm_size}, &layer->out_norm));
   RIVULET_RETURN_IF_ERROR(
       reader->Matrix({{attn + "o_proj.weight", c.hidden_size}}, c.values(), &layer->out));
@@ -168,33 +175,34 @@ absl::Status ReadFlaLayer(TensorPacker* reader, int index, BlockLayer* layer,
 
 absl::Status ReadMamba2Layer(TensorPacker* reader, int index, BlockLayer* layer,
                              BlockColumns* columns) {
-  const BlockConfig& c = reader->config;
+  const ModelConfig& c = reader->config;
   const std::string prefix = absl::StrCat("backbone.layers.", index, "."),
                     mixer = prefix + "mixer.";
   RIVULET_RETURN_IF_ERROR(reader->Values(prefix + "norm.weight", {c.hidden_size}, &layer->norm1));
   columns->gate = 0;
   columns->v = c.values();  // x, then B, then C
   columns->k = 2 * c.values();
-  columns->q = columns->k + c.num_groups * c.key_dim;
-  columns->dt = columns->q + c.num_groups * c.key_dim;
+  columns->q = columns->k + c.block().num_groups * c.key_dim;
+  columns->dt = columns->q + c.block().num_groups * c.key_dim;
   columns->n = columns->dt + c.num_heads;
   std::vector<float> bias;
-  if (c.projection_bias) {
+  if (c.block().projection_bias) {
     RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "in_proj.bias", {columns->n}, &bias));
   }
   RIVULET_RETURN_IF_ERROR(
       reader->Matrix({{mixer + "in_proj.weight", columns->n}}, c.hidden_size, &layer->in, bias));
-  RIVULET_RETURN_IF_ERROR(ReadConv(reader, mixer + "conv1d.weight", c.conv_channels(), 0, layer));
-  if (c.conv_bias) {
+  RIVULET_RETURN_IF_ERROR(
+      ReadConv(reader, mixer + "conv1d.weight", c.block().conv_channels, 0, layer));
+  if (c.block().conv_bias) {
     RIVULET_RETURN_IF_ERROR(
-        reader->Values(mixer + "conv1d.bias", {c.conv_channels()}, &layer->conv_bias));
+        reader->Values(mixer + "conv1d.bias", {c.block().conv_channels}, &layer->conv_bias));
   }
   RIVULET_RETURN_IF_ERROR(ReadScale(reader, mixer + "A_log", 1, layer));
   RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "dt_bias", {c.num_heads}, &layer->decay_bias));
   RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "D", {c.num_heads}, &layer->skip));
   RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "norm.weight", {c.values()}, &layer->out_norm));
   bias.clear();
-  if (c.projection_bias) {
+  if (c.block().projection_bias) {
     RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "out_proj.bias", {c.hidden_size}, &bias));
   }
   return reader->Matrix({{mixer + "out_proj.weight", c.hidden_size}}, c.values(), &layer->out,
@@ -231,13 +239,13 @@ absl::Status ReadNorm(TensorPacker* reader, const std::string& name, std::vector
   const int hidden = reader->config.hidden_size;
   RIVULET_RETURN_IF_ERROR(reader->Values(name + ".weight", {hidden}, weight));
   bias->assign(size_t(hidden), 0);
-  if (!reader->config.norm_bias) return absl::OkStatus();
+  if (!reader->config.block().norm_bias) return absl::OkStatus();
   return reader->Values(name + ".bias", {hidden}, bias);
 }
 
 absl::Status ReadRwkv7Mixer(TensorPacker* reader, const std::string& attn, int index,
                             Rwkv7Layer* own) {
-  const BlockConfig& c = reader->config;
+  const ModelConfig& c = reader->config;
   const int hidden = c.hidden_size;
   RIVULET_RETURN_IF_ERROR(ReadMix(reader, attn, &own->mix));
   RIVULET_RETURN_IF_ERROR(reader->Matrix({{attn + "r_proj.weight", hidden}}, hidden, &own->r));
@@ -255,12 +263,12 @@ absl::Status ReadRwkv7Mixer(TensorPacker* reader, const std::string& attn, int i
 }
 
 absl::Status ReadRwkv7Layer(TensorPacker* reader, int index, BlockLayer* layer) {
-  const BlockConfig& c = reader->config;
+  const ModelConfig& c = reader->config;
   const std::string prefix = absl::StrCat("model.layers.", index, "."), ffn = prefix + "ffn.";
   layer->rwkv7 = std::make_unique<Rwkv7Layer>();
   Rwkv7Layer* own = layer->rwkv7.get();
   layer->decay_scale.assign(size_t(c.hidden_size), 0.6065306597126334f);  // e^(-1/2)
-  if (index == 0 && c.first_norm) {
+  if (index == 0 && c.block().first_norm) {
     RIVULET_RETURN_IF_ERROR(
         ReadNorm(reader, prefix + "pre_norm", &own->first_norm, &own->first_norm_bias));
   }
@@ -278,7 +286,7 @@ absl::Status ReadRwkv7Layer(TensorPacker* reader, int index, BlockLayer* layer) 
 
 // lb = cumsum(softmax(lower_bounds, over the layers)) - its first row.
 absl::Status ReadLowerBounds(TensorPacker* reader, BlockWeights* weights) {
-  const BlockConfig& c = reader->config;
+  const ModelConfig& c = reader->config;
   const auto layers = size_t(c.num_layers), keys = size_t(c.keys());
   std::vector<float> raw;
   RIVULET_RETURN_IF_ERROR(reader->Values("model.lower_bounds", {c.num_layers, c.keys()}, &raw));
@@ -296,41 +304,42 @@ absl::Status ReadLowerBounds(TensorPacker* reader, BlockWeights* weights) {
 }
 
 absl::Status ReadLayers(TensorPacker* reader, BlockWeights* weights) {
-  const BlockConfig& c = reader->config;
+  const ModelConfig& c = reader->config;
   weights->layers.resize(size_t(c.num_layers));
   for (int i = 0; i < c.num_layers; ++i) {
     BlockLayer* layer = &weights->layers[size_t(i)];
-    switch (c.kind) {
-      case BlockKind::kMamba2:
+    switch (reader->kind().mixer) {
+      case Mixer::kMamba2:
         RIVULET_RETURN_IF_ERROR(ReadMamba2Layer(reader, i, layer, &weights->columns));
         break;
-      case BlockKind::kRwkv7:
+      case Mixer::kRwkv7:
         RIVULET_RETURN_IF_ERROR(ReadRwkv7Layer(reader, i, layer));
         break;
       default:
         RIVULET_RETURN_IF_ERROR(ReadFlaLayer(reader, i, layer, &weights->columns));
     }
   }
-  return c.kind == BlockKind::kHgrn2 ? ReadLowerBounds(reader, weights) : absl::OkStatus();
+  return reader->kind().decay == DecayForm::kLowerBound ? ReadLowerBounds(reader, weights)
+                                                        : absl::OkStatus();
 }
 
 // Embedding, final norm and head.
 absl::Status ReadEnds(TensorPacker* reader, BlockWeights* weights) {
-  const BlockConfig& c = reader->config;
-  const bool mamba2 = c.kind == BlockKind::kMamba2;
+  const ModelConfig& c = reader->config;
+  const bool mamba2 = reader->kind().mixer == Mixer::kMamba2;
   const std::string table =
       mamba2 ? Spelled(*reader, "backbone.embeddings.weight", "backbone.embedding.weight")
              : "model.embeddings.weight";
   RIVULET_RETURN_IF_ERROR(
       reader->Matrix({{table, c.vocab_size}}, c.hidden_size, &weights->embedding));
-  if (c.kind == BlockKind::kRwkv7) {
+  if (reader->kind().mixer == Mixer::kRwkv7) {
     RIVULET_RETURN_IF_ERROR(
         ReadNorm(reader, "model.norm", &weights->final_norm, &weights->final_norm_bias));
   } else {
     RIVULET_RETURN_IF_ERROR(reader->Values(mamba2 ? "backbone.norm_f.weight" : "model.norm.weight",
                                            {c.hidden_size}, &weights->final_norm));
   }
-  if (c.tied_head) return absl::OkStatus();
+  if (c.block().tied_head) return absl::OkStatus();
   return reader->Matrix({{"lm_head.weight", c.vocab_size}}, c.hidden_size, &weights->head);
 }
 
@@ -366,7 +375,7 @@ void CountProducts(BlockWeights* weights) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BlockWeights>> BlockWeights::Load(
-    const CheckpointTensors& checkpoint, const BlockConfig& config, WeightPrecision precision) {
+    const CheckpointTensors& checkpoint, const ModelConfig& config, WeightPrecision precision) {
   auto weights = std::make_unique<BlockWeights>();
   TensorPacker reader(checkpoint, config, precision, &weights->facts);
   RIVULET_RETURN_IF_ERROR(ReadAll(&reader, weights.get()));
@@ -374,14 +383,14 @@ absl::StatusOr<std::unique_ptr<BlockWeights>> BlockWeights::Load(
   const float root = std::sqrt(float(config.key_dim));
   weights->unit_length.assign(size_t(config.key_dim), 1 / root);
   weights->scaled_length.assign(size_t(config.key_dim), 1 / root / root);
-  for (int i = 0; config.kind == BlockKind::kRetNet && i < config.key_dim / 2; ++i) {
+  for (int i = 0; config.block().kind->rotary && i < config.key_dim / 2; ++i) {
     weights->rope_frequencies.push_back(std::pow(10000.0, -2.0 * i / config.key_dim));
   }
   return weights;
 }
 
 absl::StatusOr<size_t> BlockWeights::Measure(const CheckpointTensors& checkpoint,
-                                             const BlockConfig& config, WeightPrecision precision) {
+                                             const ModelConfig& config, WeightPrecision precision) {
   BlockWeights weights;
   TensorPacker reader(checkpoint, config, precision, &weights.facts, TensorPacker::Mode::kMeasure);
   RIVULET_RETURN_IF_ERROR(ReadAll(&reader, &weights));

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "model/backend_options.h"
-#include "model/blocks/block_config.h"
+#include "model/config.h"
 #include "model/cpu/aligned_buffer.h"
 #include "model/cpu/cpu_network.h"
 #include "model/cpu/cpu_weights.h"
@@ -77,12 +77,12 @@ struct BlockWeights {
   // asks for. Errors: DATA_LOSS (file; a tensor that is missing, misshapen or not expected, named),
   // INVALID_ARGUMENT (a weight too large for `precision`, named), RESOURCE_EXHAUSTED (memory).
   static absl::StatusOr<std::unique_ptr<BlockWeights>> Load(const CheckpointTensors& checkpoint,
-                                                            const BlockConfig& config,
+                                                            const ModelConfig& config,
                                                             WeightPrecision precision);
   // What Load would keep, in bytes, and its errors for tensors that are missing, misshapen or not
   // expected. No weight is read.
   static absl::StatusOr<size_t> Measure(const CheckpointTensors& checkpoint,
-                                        const BlockConfig& config, WeightPrecision precision);
+                                        const ModelConfig& config, WeightPrecision precision);
 };
 
 }  // namespace rivulet

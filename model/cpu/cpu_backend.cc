@@ -14,12 +14,9 @@
 #include "kernels/linear_attention.h"
 #include "model/base/error.h"
 #include "model/base/memory.h"
-#include "model/cpu/block_forward.h"
-#include "model/cpu/block_weights.h"
-#include "model/cpu/cpu_forward.h"
 #include "model/cpu/cpu_sampling.h"
 #include "model/cpu/cpu_step_plan.h"
-#include "model/cpu/cpu_weights.h"
+#include "model/cpu/load_cpu_network.h"
 #include "model/cpu/thread_team.h"
 #include "model/slot_choice.h"
 
@@ -328,19 +325,6 @@ absl::StatusOr<SlotChoice> ChooseSlots(const CpuBackendOptions& options, size_t 
                                   " slots would fit"));
 }
 
-absl::StatusOr<std::unique_ptr<const CpuNetwork>> LoadNetwork(const Model& model,
-                                                              WeightPrecision precision) {
-  const ModelConfig& config = model.config();
-  if (config.blocks != nullptr) {
-    RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const BlockWeights> weights,
-                             BlockWeights::Load(*model.checkpoint(), *config.blocks, precision));
-    return std::make_unique<BlockForward>(*config.blocks, std::move(weights));
-  }
-  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuWeights> weights,
-                           CpuWeights::Load(model, precision));
-  return std::make_unique<CpuForward>(config, std::move(weights));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const Model> model,
@@ -348,7 +332,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));
   const size_t slot_bytes = model->config().bytes_per_slot();
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuNetwork> network,
-                           LoadNetwork(*model, options.weights));
+                           LoadCpuNetwork(*model, options.weights));
   const size_t weight_bytes = network->weights().bytes;
   RIVULET_ASSIGN_OR_RETURN(SlotChoice choice, ChooseSlots(options, weight_bytes, slot_bytes));
   AlignedBuffer slots(slot_bytes * (size_t(choice.num_slots) + 1));

@@ -48,7 +48,7 @@ struct CpuForward::Part {
     args.rows = range.end - range.begin;
     args.n = config.hidden_size;
     args.ld = scratch.ld_x;
-    args.eps = config.layer_norm_eps;
+    args.eps = config.norm_eps;
     kernels::LayerNormCpu(args);
   }
 };
@@ -110,13 +110,13 @@ void CpuForward::Embed(const Part& p) const {
   args.tokens = weights_.embedding.data();
   args.columns = config_.embedding_columns();
   args.ld = p.scratch.ld_x;
-  args.concat = config_.position.combine == PositionCombine::kConcat;
+  args.concat = config_.encoder().combine == PositionCombine::kConcat;
   std::vector<float> late_position;
   int row = 0;
   for (const CpuSegment& segment : p.piece) {
     for (size_t t = 0; t < segment.tokens.size(); ++t, ++row) {
       if (row < range.begin || row >= range.end) continue;
-      if (config_.position.type != PositionType::kNone) {
+      if (config_.encoder().position != PositionType::kNone) {
         args.position_columns = args.columns;
         const int64_t position = segment.position + int64_t(t);
         if (position < weights_.position_rows) {
@@ -145,8 +145,8 @@ void CpuForward::Attention(const Part& p, const CpuLayer& layer, int layer_index
   args.value_dim = value_dim;
   args.ld = size_t(s.ld_qkv);
   args.ld_out = size_t(s.ld_attention);
-  args.clamp = config_.normalizer == Normalizer::kClampMin;
-  args.normalizer = config_.normalizer_value;
+  args.clamp = config_.encoder().normalizer == Normalizer::kClampMin;
+  args.normalizer = config_.encoder().normalizer_value;
   args.scratch = s.features[size_t(p.thread)].floats();
   int row = 0;
   for (int i = 0; i < int(p.piece.size()); ++i) {
@@ -160,8 +160,8 @@ void CpuForward::Attention(const Part& p, const CpuLayer& layer, int layer_index
       args.query = qkv + h * key_dim;
       args.key = qkv + (heads + h) * key_dim;
       args.value = qkv + 2 * heads * key_dim + h * value_dim;
-      args.gate =
-          config_.gate == Gate::kRfa ? qkv + heads * (2 * key_dim + value_dim) + h : nullptr;
+      args.gate = config_.encoder().gate == Gate::kRfa ? qkv + heads * (2 * key_dim + value_dim) + h
+                                                       : nullptr;
       args.out = s.attention + size_t(row) * args.ld_out + size_t(h * value_dim);
       args.s = segment.state + layout.s_offset(layer_index, h);
       args.z = segment.state + layout.z_offset(layer_index, h);
@@ -181,7 +181,7 @@ void CpuForward::Layer(Part& p, int layer_index) const {
   const CpuLayer& layer = weights_.layers[size_t(layer_index)];
   CpuScratch& s = p.scratch;
   const Epilogue activation =
-      config_.activation == Activation::kGelu ? Epilogue::kGelu : Epilogue::kRelu;
+      config_.encoder().activation == Activation::kGelu ? Epilogue::kGelu : Epilogue::kRelu;
   p.Gemm(layer.qkv, p.x, s.ld_x, s.qkv, s.ld_qkv, Epilogue::kNone);
   p.barrier.Wait();
   Attention(p, layer, layer_index);
@@ -231,7 +231,7 @@ void CpuForward::KeepOutputRows(Part& p) const {
 void CpuForward::Head(Part& p) const {
   CpuScratch& s = p.scratch;
   if (p.rows == 0) return;
-  if (config_.final_norm) {
+  if (config_.encoder().final_norm) {
     p.Norm(weights_.final_norm, config_);
     p.barrier.Wait();
   }

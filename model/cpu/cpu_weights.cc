@@ -63,7 +63,7 @@ absl::Status LoadAll(const Model& model, WeightType type, CpuWeights* w) {
   for (int i = 0; i < model.config().num_layers; ++i) {
     RIVULET_RETURN_IF_ERROR(LoadLayer(model, i, type, &w->layers[size_t(i)]));
   }
-  if (model.config().final_norm) {
+  if (model.config().encoder().final_norm) {
     RIVULET_ASSIGN_OR_RETURN(DecodedNorm norm, DecodeFinalNorm(model));
     w->final_norm = ToNorm(std::move(norm));
   }
@@ -78,7 +78,7 @@ std::vector<DType> MatrixTypes(const Model& model) {
     const bool is_table = spec.name == "embedding.weight" || spec.name == "position.weight";
     if (spec.shape.size() == 2 && !is_table && spec.name.find("omega") == std::string::npos &&
         spec.name.find("sigma") == std::string::npos) {
-      types.push_back(model.weights().dtype(spec.name));
+      types.push_back(model.tensors().Find(spec.name)->dtype);
     }
   }
   return types;

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "kernels/gemm.h"
 #include "model/backend_options.h"
-#include "model/blocks/block_config.h"
+#include "model/config.h"
 #include "model/cpu/cpu_network.h"
 #include "model/cpu/cpu_weights.h"
 #include "model/weights/checkpoint_tensors.h"
@@ -36,10 +36,11 @@ class TensorPacker {
   enum class Mode : uint8_t { kRead, kMeasure };
 
   // `facts`: its bytes and `lossless` are kept up to date. All are borrowed.
-  TensorPacker(const CheckpointTensors& tensors, const BlockConfig& model,
+  TensorPacker(const CheckpointTensors& tensors, const ModelConfig& model,
                WeightPrecision precision, CpuWeightFacts* facts, Mode mode = Mode::kRead)
       : config(model), tensors_(tensors), precision_(precision), facts_(facts), mode_(mode) {}
 
+  const BlockKind& kind() const { return *config.block().kind; }
   bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
   // Rows that a matrix tensor has; 0 where there is none, or it has more than 2^24.
   int RowsOf(const std::string& name) const;
@@ -57,7 +58,7 @@ class TensorPacker {
   // An error for the first tensor that nothing has asked for. Call last.
   absl::Status CheckNoOthers() const;
 
-  const BlockConfig& config;
+  const ModelConfig& config;
 
  private:
   absl::Status Check(const std::string& name, const Shape& shape);

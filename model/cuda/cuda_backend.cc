@@ -9,15 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/cuda/cuda_block_forward.h"
-#include "model/cuda/cuda_block_scratch.h"
-#include "model/cuda/cuda_block_weights.h"
 #include "model/cuda/cuda_device.h"
-#include "model/cuda/cuda_forward.h"
 #include "model/cuda/cuda_latency.h"
 #include "model/cuda/cuda_limits.h"
 #include "model/cuda/cuda_model_args.h"
 #include "model/cuda/cuda_need.h"
+#include "model/cuda/cuda_network.h"
+#include "model/cuda/cuda_outputs.h"
 #include "model/cuda/cuda_products.h"
 #include "model/cuda/cuda_prompts.h"
 #include "model/cuda/cuda_queue.h"
@@ -25,9 +23,7 @@
 #include "model/cuda/cuda_run_block.h"
 #include "model/cuda/cuda_run_plan.h"
 #include "model/cuda/cuda_slots.h"
-#include "model/cuda/cuda_step_model.h"
 #include "model/cuda/cuda_steps.h"
-#include "model/cuda/cuda_weights.h"
 
 namespace rivulet {
 namespace {
@@ -35,17 +31,14 @@ namespace {
 // All that lies on the device. Abandoned as a whole where the device hangs.
 struct OnDevice {
   CudaQueue queue;
-  CudaWeights weights;             // of a linear transformer
-  CudaBlockWeights block_weights;  // of a model of the family
-  CudaBlockScratch block_scratch;
+  std::unique_ptr<CudaNetwork> network;
   CudaSlots slots;
   CudaRecords records;
-  CudaScratch scratch;
+  CudaOutputs outputs;
   CudaProducts products;          // that run on a library
   CudaMemory block;               // where runs arrive
   std::vector<CudaGraph> graphs;  // one step, by bucket
   CudaPrompts prompts;            // first steps of one prompt alone
-  CudaStepModel model;            // for kernels of whole steps
   CudaLatency latency;            // steps of few rows
   CudaEvent end;                  // of the outstanding run
 };
@@ -57,34 +50,19 @@ void GiveBack(std::unique_ptr<OnDevice> state, absl::Status status) {
   if (IsCudaHang(status)) (void)state.release();
 }
 
-// `state` must outlive the result.
-std::unique_ptr<CudaNetwork> NewNetwork(const ModelConfig& config, const OnDevice& state,
-                                        int many_rows) {
-  if (config.blocks != nullptr) {
-    return std::make_unique<CudaBlockForward>(config, state.block_weights, state.block_scratch,
-                                              state.slots, state.scratch, state.products,
-                                              many_rows);
-  }
-  return std::make_unique<CudaForward>(config, state.weights, state.slots, state.scratch,
-                                       state.products, many_rows);
-}
-
 class CudaBackend final : public Backend {
  public:
-  // `blocks`: the weights of a model of the family, as they are in the file.
-  CudaBackend(std::shared_ptr<const Model> model, std::unique_ptr<BlockWeights> blocks,
-              const CudaDevice& device, const BackendLimits& limits, CudaLibrary library,
-              int many_rows)
+  // `state` holds the network and nothing else yet.
+  CudaBackend(std::shared_ptr<const Model> model, std::unique_ptr<OnDevice> state,
+              const CudaDevice& device, const BackendLimits& limits, CudaLibrary library)
       : model_(std::move(model)),
         config_(model_->config()),
-        blocks_(std::move(blocks)),
         device_(device),
         limits_(limits),
         library_(std::move(library)),
         buckets_(CudaBuckets(limits.max_rows)),
-        state_(std::make_unique<OnDevice>()),
-        network_(NewNetwork(config_, *state_, many_rows)),
-        steps_(config_, *network_, state_->slots, state_->records, state_->scratch),
+        state_(std::move(state)),
+        steps_(config_, *state_->network, state_->slots, state_->records, state_->outputs),
         plan_(limits),
         order_(limits.max_rows) {
     run_.rows.reserve(size_t(limits.max_rows));
@@ -172,8 +150,6 @@ class CudaBackend final : public Backend {
   }
 
   absl::Status Prepare(const CudaBackendOptions& options);
-  absl::Status LoadBlocks(const CudaBackendOptions& options);
-  absl::Status LoadLinear(const CudaBackendOptions& options);
   absl::Status PlanProducts(const CudaBackendOptions& options);
   absl::Status PlanSteps(const CudaBackendOptions& options);
   absl::Status CaptureSteps();
@@ -184,13 +160,11 @@ class CudaBackend final : public Backend {
 
   const std::shared_ptr<const Model> model_;
   const ModelConfig& config_;
-  std::unique_ptr<BlockWeights> blocks_;  // until they are on the device
   const CudaDevice device_;
   BackendLimits limits_;  // constant once started
   const CudaLibrary library_;
   const std::vector<int> buckets_;
   std::unique_ptr<OnDevice> state_;
-  const std::unique_ptr<const CudaNetwork> network_;
   const CudaSteps steps_;
   absl::Status poison_;
 
@@ -211,12 +185,11 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
       d.queue, CudaQueue::Create(device_, std::max(kStagingBytes, CudaRunBlock::MaxBytes(limits_)),
                                  readback, options.patience));
   RIVULET_RETURN_IF_ERROR(CudaSteps::Prepare());
-  RIVULET_RETURN_IF_ERROR(config_.blocks == nullptr ? LoadLinear(options) : LoadBlocks(options));
+  RIVULET_RETURN_IF_ERROR(d.network->Load(limits_, library_, d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.slots, CudaSlots::Create(config_, limits_.num_slots, d.queue));
   RIVULET_ASSIGN_OR_RETURN(d.records, CudaRecords::Create(limits_, kCudaMaxTop));
   RIVULET_ASSIGN_OR_RETURN(
-      d.scratch, CudaScratch::Create(config_, limits_, CudaScratchOptions(options, library_),
-                                     d.queue.launch()));
+      d.outputs, CudaOutputs::Create(config_, limits_, options.head_rows, d.queue.launch()));
   RIVULET_RETURN_IF_ERROR(PlanProducts(options));
   RIVULET_ASSIGN_OR_RETURN(d.block, CudaMemory::OnDevice(CudaRunBlock::MaxBytes(limits_)));
   RIVULET_ASSIGN_OR_RETURN(d.end, CudaEvent::Create());
@@ -228,40 +201,12 @@ absl::Status CudaBackend::Prepare(const CudaBackendOptions& options) {
   return d.queue.AwaitAll();
 }
 
-absl::Status CudaBackend::LoadLinear(const CudaBackendOptions& options) {
-  OnDevice& d = *state_;
-  RIVULET_RETURN_IF_ERROR(CudaForward::Prepare());
-  RIVULET_ASSIGN_OR_RETURN(d.weights, CudaWeights::Load(*model_, options.precision,
-                                                        CudaFormsOf(options, library_), d.queue));
-  return absl::OkStatus();
-}
-
-absl::Status CudaBackend::LoadBlocks(const CudaBackendOptions& options) {
-  OnDevice& d = *state_;
-  RIVULET_RETURN_IF_ERROR(CudaBlockForward::Prepare());
-  const int low_columns = CudaBlockForward::LowColumns(*blocks_);
-  RIVULET_ASSIGN_OR_RETURN(d.block_weights,
-                           CudaBlockWeights::Load(*model_, std::move(blocks_), options.precision,
-                                                  CudaFormsOf(options, library_), d.queue));
-  RIVULET_ASSIGN_OR_RETURN(
-      d.block_scratch,
-      CudaBlockScratch::Create(*config_.blocks, d.block_weights.columns, low_columns,
-                               CudaScratchOptions(options, library_), limits_, d.queue.launch()));
-  return absl::OkStatus();
-}
-
 // Which products a library runs. It comes before the first launch of a step.
 absl::Status CudaBackend::PlanProducts(const CudaBackendOptions& options) {
   OnDevice& d = *state_;
-  const bool linear = config_.blocks == nullptr;
-  const CudaProductPlaces places =
-      linear ? CudaForward::Places(d.scratch, CudaLayerType(options.precision), limits_.max_tokens)
-             : CudaBlockForward::Places(*config_.blocks, d.block_scratch, d.scratch,
-                                        limits_.max_tokens);
   RIVULET_ASSIGN_OR_RETURN(
-      d.products,
-      CudaProducts::Create(options, library_, places,
-                           linear ? d.weights.library : d.block_weights.library, d.queue));
+      d.products, CudaProducts::Create(options, library_, d.network->Places(limits_.max_tokens),
+                                       d.network->library_weights(), d.queue));
   limits_.products = d.products.description();
   limits_.weight_bytes -= d.products.bytes_freed();
   if (!d.products.numerics().empty()) {
@@ -273,19 +218,16 @@ absl::Status CudaBackend::PlanProducts(const CudaBackendOptions& options) {
 // Which runs go as one launch, and how.
 absl::Status CudaBackend::PlanSteps(const CudaBackendOptions& options) {
   OnDevice& d = *state_;
-  if (config_.blocks != nullptr) {
-    limits_.plan = options.graphs ? "graphs" : "launches without graphs";
-    return absl::OkStatus();
+  const kernels::CudaSampleArgs sample = CudaSampling(config_, d.slots, d.records, d.outputs);
+  RIVULET_ASSIGN_OR_RETURN(d.latency,
+                           d.network->PlanLatency(sample, d.block, limits_, device_, d.queue));
+  const std::string& latency = d.latency.description();
+  limits_.plan = options.graphs ? "graphs" : "launches without graphs";
+  if (d.latency.rows() > 0) {
+    limits_.plan = latency;
+  } else if (!latency.empty()) {
+    absl::StrAppend(&limits_.plan, " (", latency, ")");
   }
-  RIVULET_ASSIGN_OR_RETURN(
-      d.model, CudaStepModel::Create(config_, options.precision, d.weights, d.slots, d.queue));
-  const kernels::CudaSampleArgs sample = CudaSampling(config_, d.slots, d.records, d.scratch);
-  RIVULET_ASSIGN_OR_RETURN(
-      d.latency, CudaLatency::Create(d.model, sample, d.block, limits_, device_, options, d.queue));
-  limits_.plan = d.latency.rows() > 0
-                     ? d.latency.description()
-                     : absl::StrCat(options.graphs ? "graphs (" : "launches without graphs (",
-                                    d.latency.description(), ")");
   return absl::OkStatus();
 }
 
@@ -413,12 +355,12 @@ absl::StatusOr<bool> CudaBackend::TakeRecords(std::vector<Record>* records) {
   return true;
 }
 
-absl::StatusOr<CudaLibrary> OpenLibrary(const ModelConfig& config,
+absl::StatusOr<CudaLibrary> OpenLibrary(const CudaNetwork& network,
                                         const CudaBackendOptions& options,
                                         const BackendLimits& limits) {
-  if (config.blocks == nullptr || CudaHalves(options)) return OpenCudaLibrary(options, limits);
-  return CudaLibrary{nullptr, absl::StrCat("products of ", BlockKindName(config.blocks->kind),
-                                           " in float32 run on no library")};
+  std::string why_not = network.WhyNoLibrary();
+  if (!why_not.empty()) return CudaLibrary{nullptr, std::move(why_not)};
+  return OpenCudaLibrary(options, limits);
 }
 
 }  // namespace
@@ -430,18 +372,14 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   device.overlap = device.overlap && options.overlap;
   device.graphs = options.graphs;
   const ModelConfig& config = model->config();
-  std::unique_ptr<BlockWeights> blocks;
-  if (config.blocks == nullptr) {
-    RIVULET_RETURN_IF_ERROR(CudaForward::Check(config));
-  } else {
-    RIVULET_RETURN_IF_ERROR(CheckCudaBlockOptions(*config.blocks, options));
-    RIVULET_RETURN_IF_ERROR(CudaBlockForward::Check(*config.blocks));
-    RIVULET_ASSIGN_OR_RETURN(blocks, CudaBlockWeights::Read(*model));
-  }
-  BackendLimits limits = CudaLimits(config, options, device);
-  RIVULET_ASSIGN_OR_RETURN(CudaLibrary library, OpenLibrary(config, options, limits));
+  auto state = std::make_unique<OnDevice>();
+  RIVULET_ASSIGN_OR_RETURN(
+      state->network,
+      NewCudaNetwork(*model, options, {state->slots, state->outputs, state->products}));
+  BackendLimits limits = CudaLimits(config, options, device, state->network->numerics_version());
+  RIVULET_ASSIGN_OR_RETURN(CudaLibrary library, OpenLibrary(*state->network, options, limits));
   const auto measure = [&] {
-    return MeasureCudaNeed(config, blocks.get(), limits, options, library);
+    return MeasureCudaNeed(config, *state->network, limits, options, library);
   };
   RIVULET_ASSIGN_OR_RETURN(CudaNeed need, measure());
   if (!need.Fit(options) && options.products == CudaProductChoice::kAuto) {
@@ -453,8 +391,8 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
   limits.slots_choice = need.slots_choice;
   limits.max_rows = std::min(limits.max_rows, limits.num_slots);
   limits.weight_bytes = need.weights;
-  auto backend = std::make_unique<CudaBackend>(std::move(model), std::move(blocks), device, limits,
-                                               std::move(library), options.many_rows);
+  auto backend = std::make_unique<CudaBackend>(std::move(model), std::move(state), device, limits,
+                                               std::move(library));
   const absl::Status started = backend->Start(options);
   // Memory is cut in pieces, and neighbours on the device take some, too.
   if (absl::IsResourceExhausted(started)) return need.OutOfMemory();

@@ -64,18 +64,14 @@ absl::Status Embed(const CudaBlockPass& p) {
 }
 
 absl::Status Mix(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
-  switch (p.config.kind) {
-    case BlockKind::kRetNet:
-    case BlockKind::kGla:
-    case BlockKind::kHgrn2:
+  switch (p.kind().mixer) {
+    case Mixer::kGated:
       return CudaMixGated(p, layer, index);
-    case BlockKind::kDeltaNet:
-    case BlockKind::kGatedDeltaNet:
-    case BlockKind::kKda:
+    case Mixer::kDelta:
       return CudaMixDelta(p, layer, index);
-    case BlockKind::kMamba2:
+    case Mixer::kMamba2:
       return CudaMixMamba2(p, layer, index);
-    case BlockKind::kRwkv7:
+    case Mixer::kRwkv7:
       return CudaMixRwkv7(p, layer, index);
   }
   return absl::InternalError("a kind without a mixer");
@@ -99,11 +95,26 @@ absl::Status Layer(const CudaBlockPass& p, const CudaBlockLayer& layer, int inde
   std::swap(*x, *y);
   if (p.config.ffn_size == 0) return absl::OkStatus();
   RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm2, layer.norm2_bias, *x, p.a.h.data, rows));
-  RIVULET_RETURN_IF_ERROR(p.config.kind == BlockKind::kRwkv7 ? CudaFeedRwkv7(p, layer, index)
-                                                             : FeedSwiglu(p, layer));
+  RIVULET_RETURN_IF_ERROR(p.kind().mixer == Mixer::kRwkv7 ? CudaFeedRwkv7(p, layer, index)
+                                                          : FeedSwiglu(p, layer));
   RIVULET_RETURN_IF_ERROR(p.Product(layer.down, p.a.ffn.data, p.a.ffn.ld, *y, ld, *x));
   std::swap(*x, *y);
   return absl::OkStatus();
+}
+
+// Columns that the first halves of the low-rank products of a layer need; 0: there are none.
+int LowColumns(const BlockWeights& weights) {
+  int most = 0;
+  for (const BlockLayer& layer : weights.layers) {
+    if (layer.rwkv7 == nullptr) continue;
+    const Rwkv7Layer& own = *layer.rwkv7;
+    int columns = 0;
+    for (const LowRank* low : {&own.w, &own.a, &own.g, &own.v_mix}) {
+      columns += PaddedColumns(low->first.packed.n);
+    }
+    most = std::max(most, columns);
+  }
+  return most;
 }
 
 }  // namespace
@@ -182,7 +193,35 @@ absl::Status CudaBlockPass::Recur(const kernels::CudaRecurrenceArgs& args) const
   return CudaStatus(kernels::RecurrenceCuda(launch, args), "launching a state update");
 }
 
-absl::Status CudaBlockForward::Prepare() {
+absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaBlockForward::Create(
+    const Model& model, const CudaBackendOptions& options, const CudaShared& shared) {
+  const ModelConfig& config = model.config();
+  RIVULET_RETURN_IF_ERROR(CheckCudaBlockOptions(config, options));
+  if (config.key_dim > kernels::kMaxCudaKeyDim) {
+    return MakeError(absl::StatusCode::kUnimplemented,
+                     absl::StrCat("backend \"cuda\" cannot run this model: a head has ",
+                                  config.key_dim, " keys; allowed: 1 to ", kernels::kMaxCudaKeyDim),
+                     {"MODEL_UNSUPPORTED", "backend", {}});
+  }
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<BlockWeights> host, CudaBlockWeights::Read(model));
+  return std::unique_ptr<CudaNetwork>(
+      new CudaBlockForward(model, std::move(host), options, shared));
+}
+
+std::string CudaBlockForward::WhyNoLibrary() const {
+  if (CudaHalves(options_)) return "";
+  return absl::StrCat("products of ", config_.kind(), " in float32 run on no library");
+}
+
+CudaNetwork::Bytes CudaBlockForward::Measure(const BackendLimits& limits,
+                                             const CudaLibrary& library) {
+  return {
+      CudaBlockWeights::Bytes(config_, *host_, options_.precision, CudaFormsOf(options_, library)),
+      CudaBlockScratch::Bytes(config_, host_->columns, LowColumns(*host_), Reads(library), limits)};
+}
+
+absl::Status CudaBlockForward::Load(const BackendLimits& limits, const CudaLibrary& library,
+                                    CudaQueue& queue) {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareCausalConvCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareElementRowsCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareEmbedCuda());
@@ -193,50 +232,35 @@ absl::Status CudaBlockForward::Prepare() {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareRecurrenceCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareTokenShiftCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareWideGemmCuda());
+  const int low_columns = LowColumns(*host_);
+  RIVULET_ASSIGN_OR_RETURN(weights_,
+                           CudaBlockWeights::Load(model_, std::move(host_), options_.precision,
+                                                  CudaFormsOf(options_, library), queue));
+  RIVULET_ASSIGN_OR_RETURN(
+      scratch_, CudaBlockScratch::Create(config_, weights_.columns, low_columns, Reads(library),
+                                         limits, queue.launch()));
   return absl::OkStatus();
 }
 
-absl::Status CudaBlockForward::Check(const BlockConfig& config) {
-  if (config.key_dim <= kernels::kMaxCudaKeyDim) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kUnimplemented,
-                   absl::StrCat("backend \"cuda\" cannot run this model: a head has ",
-                                config.key_dim, " keys; allowed: 1 to ", kernels::kMaxCudaKeyDim),
-                   {"MODEL_UNSUPPORTED", "backend", {}});
-}
-
-int CudaBlockForward::LowColumns(const BlockWeights& weights) {
-  int most = 0;
-  for (const BlockLayer& layer : weights.layers) {
-    if (layer.rwkv7 == nullptr) continue;
-    const Rwkv7Layer& own = *layer.rwkv7;
-    int columns = 0;
-    for (const LowRank* low : {&own.w, &own.a, &own.g, &own.v_mix}) {
-      columns += PaddedColumns(low->first.packed.n);
-    }
-    most = std::max(most, columns);
-  }
-  return most;
-}
-
-CudaProductPlaces CudaBlockForward::Places(const BlockConfig& config, const CudaBlockScratch& s,
-                                           const CudaScratch& outputs, int max_tokens) {
+CudaProductPlaces CudaBlockForward::Places(int max_tokens) const {
+  const CudaBlockScratch& s = scratch_;
   const kernels::CudaProductRows half = {s.half, true, s.ld_half, max_tokens};
   CudaProductPlaces places;
   places[size_t(CudaProduct::kQkv)] = {half, s.in.data, s.in.ld, nullptr, false};
   places[size_t(CudaProduct::kOut)] = {half, s.y.data, s.y.ld, s.x.data, false};
-  if (config.ffn_size > 0) {
+  if (config_.ffn_size > 0) {
     places[size_t(CudaProduct::kFfn1)] = {half, s.ffn.data, s.ffn.ld, nullptr, false};
     places[size_t(CudaProduct::kFfn2)] = {half, s.y.data, s.y.ld, s.x.data, false};
   }
   CudaProductPlace& head = places[size_t(CudaProduct::kHead)];
-  head = {half, outputs.outputs, outputs.ld_outputs, nullptr, false};
-  head.a.rows = outputs.head_rows;
+  head = {half, outputs_.outputs, outputs_.ld_outputs, nullptr, false};
+  head.a.rows = outputs_.head_rows;
   return places;
 }
 
 CudaBlockPass CudaBlockForward::Pass(const CudaLaunch& launch, const CudaPass& pass) const {
-  return {config_,   state_,     weights_, scratch_, slots_.states(),
-          products_, many_rows_, launch,   pass};
+  return {config_, state_, weights_, scratch_, slots_.states(), products_, options_.many_rows,
+          launch,  pass};
 }
 
 absl::Status CudaBlockForward::Layers(const CudaLaunch& launch, const CudaPass& pass) const {

@@ -5,12 +5,18 @@
 // the large ones may be a library's (CudaProducts).
 #pragma once
 
+#include <memory>
+#include <string>
+#include <utility>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "model/config.h"
 #include "model/cpu/block_weights.h"
 #include "model/cuda/cuda_block_pass.h"
 #include "model/cuda/cuda_block_scratch.h"
 #include "model/cuda/cuda_block_weights.h"
+#include "model/cuda/cuda_limits.h"
 #include "model/cuda/cuda_network.h"
 #include "model/cuda/cuda_products.h"
 #include "model/cuda/cuda_scratch.h"
@@ -18,47 +24,49 @@
 
 namespace rivulet {
 
-// Thread: one. References must outlive it.
 class CudaBlockForward final : public CudaNetwork {
  public:
-  // `outputs`: where head outputs go; `many_rows`: from so many on a pass is one of many rows.
-  // REQUIRES: config.blocks.
-  CudaBlockForward(const ModelConfig& config, const CudaBlockWeights& weights,
-                   const CudaBlockScratch& scratch, const CudaSlots& slots,
-                   const CudaScratch& outputs, const CudaProducts& products, int many_rows)
-      : config_(*config.blocks),
-        state_(config_.state()),
-        weights_(weights),
-        scratch_(scratch),
-        slots_(slots),
-        outputs_(outputs),
-        products_(products),
-        many_rows_(many_rows) {}
+  // See NewCudaNetwork. Reads the checkpoint into host memory.
+  static absl::StatusOr<std::unique_ptr<CudaNetwork>> Create(const Model& model,
+                                                             const CudaBackendOptions& options,
+                                                             const CudaShared& shared);
 
-  // Once a device, before the first launch there.
-  static absl::Status Prepare();
-  // OK, or UNIMPLEMENTED (MODEL_UNSUPPORTED) saying why no kernel runs `config`.
-  static absl::Status Check(const BlockConfig& config);
-  // Columns that the first halves of the low-rank products of a layer need; 0: there are none.
-  static int LowColumns(const BlockWeights& weights);
-  // Where the large products of many rows read and write.
-  static CudaProductPlaces Places(const BlockConfig& config, const CudaBlockScratch& scratch,
-                                  const CudaScratch& outputs, int max_tokens);
-
+  int numerics_version() const override { return 2; }
+  std::string WhyNoLibrary() const override;
+  Bytes Measure(const BackendLimits& limits, const CudaLibrary& library) override;
+  absl::Status Load(const BackendLimits& limits, const CudaLibrary& library,
+                    CudaQueue& queue) override;
+  CudaProductPlaces Places(int max_tokens) const override;
+  CudaLibraryWeights& library_weights() override { return weights_.library; }
   absl::Status Layers(const kernels::CudaLaunch& launch, const CudaPass& pass) const override;
   absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const override;
 
  private:
+  CudaBlockForward(const Model& model, std::unique_ptr<BlockWeights> host,
+                   const CudaBackendOptions& options, const CudaShared& shared)
+      : model_(model),
+        config_(model.config()),
+        state_(config_.state()),
+        options_(options),
+        slots_(shared.slots),
+        outputs_(shared.outputs),
+        products_(shared.products),
+        host_(std::move(host)) {}
+  CudaProductReads Reads(const CudaLibrary& library) const {
+    return {library.library != nullptr, CudaHalves(options_)};
+  }
   CudaBlockPass Pass(const kernels::CudaLaunch& launch, const CudaPass& pass) const;
 
-  const BlockConfig& config_;
+  const Model& model_;
+  const ModelConfig& config_;
   const BlockState state_;
-  const CudaBlockWeights& weights_;
-  const CudaBlockScratch& scratch_;
+  const CudaBackendOptions options_;
   const CudaSlots& slots_;
-  const CudaScratch& outputs_;
+  const CudaOutputs& outputs_;
   const CudaProducts& products_;
-  const int many_rows_;
+  std::unique_ptr<BlockWeights> host_;  // until they are on the device
+  CudaBlockWeights weights_;
+  CudaBlockScratch scratch_;
 };
 
 }  // namespace rivulet

@@ -28,8 +28,8 @@ absl::Status Convolve(const CudaBlockPass& p, const CudaBlockLayer& layer, int i
   args.y = p.a.conv.data;
   args.ld_x = p.a.in.ld;
   args.ld_y = p.a.conv.ld;
-  args.channels = p.config.conv_channels();
-  args.width = p.config.conv_width;
+  args.channels = p.config.block().conv_channels;
+  args.width = p.config.block().conv_width;
   args.silu = true;
   args.states = p.states;
   args.floats_per_slot = p.state.floats_per_slot;
@@ -50,7 +50,7 @@ absl::Status Decay(const CudaBlockPass& p, const CudaBlockLayer& layer, const fl
   args.y = p.a.decay.data;
   args.x_stride = size_t(ldx);
   args.y_stride = size_t(p.a.decay.ld);
-  if (p.config.gate_floor) args.floor = *p.config.gate_floor;
+  if (p.config.block().gate_floor) args.floor = *p.config.block().gate_floor;
   return CudaStatus(kernels::DecayCuda(p.launch, args), "launching a decay");
 }
 
@@ -108,14 +108,17 @@ absl::Status BoundKeys(const CudaBlockPass& p, const CudaBlockLayer& layer) {
 absl::Status PrepareGated(const CudaBlockPass& p, const CudaBlockLayer& layer,
                           kernels::CudaRecurrenceArgs* args) {
   const int keys = p.config.key_dim;
-  args->w_dim = keys;
-  args->w = {p.a.decay.data, p.a.decay.ld, keys};
-  if (p.config.kind == BlockKind::kHgrn2) return BoundKeys(p, layer);
-  if (p.config.kind == BlockKind::kRetNet) {
+  const DecayForm decay = p.kind().decay;
+  if (p.kind().rotary) RIVULET_RETURN_IF_ERROR(Rotate(p));
+  if (decay == DecayForm::kNone) return absl::OkStatus();
+  if (decay == DecayForm::kFixed) {
     args->w_dim = 1;
     args->w = {layer.decay_scale, 0, 1};  // the factor itself, one a head
-    return Rotate(p);
+    return absl::OkStatus();
   }
+  args->w_dim = keys;
+  args->w = {p.a.decay.data, p.a.decay.ld, keys};
+  if (decay == DecayForm::kLowerBound) return BoundKeys(p, layer);
   RIVULET_RETURN_IF_ERROR(p.Product(layer.decay, p.a.in.data + p.weights.columns.low, p.a.in.ld,
                                     p.a.decay.data, p.a.decay.ld));
   return Decay(p, layer, p.a.decay.data, p.a.decay.ld, p.config.keys(), /*negate=*/true);
@@ -123,7 +126,7 @@ absl::Status PrepareGated(const CudaBlockPass& p, const CudaBlockLayer& layer,
 
 // q and k of all heads get the lengths key_dim^-1/2 and 1; beta is a sigmoid.
 absl::Status PrepareDelta(const CudaBlockPass& p) {
-  const BlockConfig& c = p.config;
+  const ModelConfig& c = p.config;
   kernels::RmsNormArgs norm;
   norm.x = norm.y = p.a.conv.data;
   norm.x_stride = norm.y_stride = size_t(p.a.conv.ld);
@@ -141,12 +144,12 @@ absl::Status PrepareDelta(const CudaBlockPass& p) {
 // w of a delta rule: none, one a head, or one a key.
 absl::Status PrepareDeltaDecay(const CudaBlockPass& p, const CudaBlockLayer& layer,
                                kernels::CudaRecurrenceArgs* args) {
-  const BlockConfig& c = p.config;
-  if (c.kind == BlockKind::kDeltaNet) return absl::OkStatus();
-  const bool kda = c.kind == BlockKind::kKda;
-  args->w_dim = kda ? c.key_dim : 1;
+  const ModelConfig& c = p.config;
+  if (p.kind().decay == DecayForm::kNone) return absl::OkStatus();
+  const bool low_rank = p.kind().decay == DecayForm::kLowRank;
+  args->w_dim = low_rank ? c.key_dim : 1;
   args->w = {p.a.decay.data, p.a.decay.ld, args->w_dim};
-  if (!kda) {
+  if (!low_rank) {
     return Decay(p, layer, p.a.in.data + p.weights.columns.dt, p.a.in.ld, c.num_heads, false);
   }
   RIVULET_RETURN_IF_ERROR(p.Product(layer.decay, p.a.in.data + p.weights.columns.low, p.a.in.ld,
@@ -157,7 +160,7 @@ absl::Status PrepareDeltaDecay(const CudaBlockPass& p, const CudaBlockLayer& lay
 }  // namespace
 
 absl::Status CudaMixGated(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
-  const BlockConfig& c = p.config;
+  const ModelConfig& c = p.config;
   const BlockColumns& columns = p.weights.columns;
   const int ld = p.a.in.ld;
   RIVULET_RETURN_IF_ERROR(Project(p, layer));
@@ -168,18 +171,17 @@ absl::Status CudaMixGated(const CudaBlockPass& p, const CudaBlockLayer& layer, i
   args.v = {p.a.in.data + columns.v, ld, c.value_dim};
   args.q_scale = 1 / std::sqrt(float(c.key_dim));
   RIVULET_RETURN_IF_ERROR(p.Recur(args));
-  if (c.kind == BlockKind::kHgrn2) {
-    // Its norm is over all heads, and its eps is 1e-5 whatever norm_eps says.
-    return NormOutputs(p, layer, 1, false, 1e-5f, {});
+  if (p.kind().norm_all_heads) return NormOutputs(p, layer, 1, false, 1e-5f, {});
+  kernels::CudaGate gate;
+  if (c.block().output_gate) {
+    gate = GateFrom(kernels::Activation::kSilu, p.a.in.data + columns.gate, ld);
   }
-  return NormOutputs(p, layer, c.num_heads, false, c.norm_eps,
-                     GateFrom(kernels::Activation::kSilu, p.a.in.data + columns.gate, ld));
+  return NormOutputs(p, layer, c.num_heads, false, c.norm_eps, gate);
 }
 
 absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
-  const BlockConfig& c = p.config;
+  const ModelConfig& c = p.config;
   const BlockColumns& columns = p.weights.columns;
-  const bool kda = c.kind == BlockKind::kKda;
   const int ld = p.a.conv.ld;
   RIVULET_RETURN_IF_ERROR(Project(p, layer));
   RIVULET_RETURN_IF_ERROR(Convolve(p, layer, index, columns.q));
@@ -192,21 +194,21 @@ absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaBlockLayer& layer, i
   args.heads_per_key = c.num_heads / c.key_heads();
   args.v = {p.a.conv.data + 2 * c.keys(), ld, c.value_dim};
   args.beta = {p.a.in.data + columns.beta, p.a.in.ld, 1};
-  args.beta_scale = c.negative_eigenvalues ? 2.0f : 1.0f;
+  args.beta_scale = c.block().negative_eigenvalues ? 2.0f : 1.0f;
   RIVULET_RETURN_IF_ERROR(p.Recur(args));
   kernels::CudaGate gate;
-  if (kda) {
+  if (p.kind().low_rank_gate) {
     RIVULET_RETURN_IF_ERROR(p.Product(layer.gate, p.a.in.data + columns.low_gate, p.a.in.ld,
                                       p.a.gate.data, p.a.gate.ld));
     gate = GateFrom(kernels::Activation::kSigmoid, p.a.gate.data, p.a.gate.ld);
-  } else if (c.output_gate) {
+  } else if (c.block().output_gate) {
     gate = GateFrom(kernels::Activation::kSilu, p.a.in.data + columns.gate, p.a.in.ld);
   }
   return NormOutputs(p, layer, c.num_heads, false, c.norm_eps, gate);
 }
 
 absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
-  const BlockConfig& c = p.config;
+  const ModelConfig& c = p.config;
   const BlockColumns& columns = p.weights.columns;
   const int ld = p.a.conv.ld;
   RIVULET_RETURN_IF_ERROR(Project(p, layer));
@@ -216,8 +218,8 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaBlockLayer& layer, 
   steps.w = p.a.decay.data;
   steps.bias = layer.decay_bias;
   steps.scale = layer.decay_scale;
-  steps.least = c.dt_min;
-  steps.most = c.dt_max;
+  steps.least = c.block().dt_min;
+  steps.most = c.block().dt_max;
   steps.rows = p.pass.rows;
   steps.ld = p.a.in.ld;
   steps.ld_w = p.a.decay.ld;
@@ -226,8 +228,8 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaBlockLayer& layer, 
       CudaStatus(kernels::StepSizesCuda(p.launch, steps), "launching step sizes"));
   kernels::CudaRecurrenceArgs args = p.Recurrence(index);
   args.k = {p.a.conv.data + c.values(), ld, c.key_dim};
-  args.q = {p.a.conv.data + c.values() + c.num_groups * c.key_dim, ld, c.key_dim};
-  args.heads_per_key = c.num_heads / c.num_groups;
+  args.q = {p.a.conv.data + c.values() + c.block().num_groups * c.key_dim, ld, c.key_dim};
+  args.heads_per_key = c.num_heads / c.block().num_groups;
   args.v = {p.a.conv.data, ld, c.value_dim};
   args.w_dim = 1;
   args.w = {p.a.decay.data, p.a.decay.ld, 1};
@@ -237,7 +239,7 @@ absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaBlockLayer& layer, 
   kernels::CudaGate gate =
       GateFrom(kernels::Activation::kSilu, p.a.in.data + columns.gate, p.a.in.ld);
   gate.first = true;
-  return NormOutputs(p, layer, c.num_groups, true, c.norm_eps, gate);
+  return NormOutputs(p, layer, c.block().num_groups, true, c.norm_eps, gate);
 }
 
 }  // namespace rivulet

@@ -6,7 +6,7 @@
 #include "kernels/activation.h"
 #include "kernels/cuda/blocks/recurrence_cuda.h"
 #include "kernels/cuda/common/launch_cuda.h"
-#include "model/blocks/block_config.h"
+#include "model/config.h"
 #include "model/cuda/cuda_block_scratch.h"
 #include "model/cuda/cuda_block_weights.h"
 #include "model/cuda/cuda_network.h"
@@ -17,7 +17,7 @@ namespace rivulet {
 struct CudaBlockPass {
   using Array = CudaBlockScratch::Array;
 
-  const BlockConfig& config;
+  const ModelConfig& config;
   const BlockState& state;
   const CudaBlockWeights& weights;
   const CudaBlockScratch& a;
@@ -27,6 +27,7 @@ struct CudaBlockPass {
   const kernels::CudaLaunch& launch;
   const CudaPass& pass;
 
+  const BlockKind& kind() const { return *config.block().kind; }
   // out = x w + bias (+ residual, with the rows of out). With many rows and F16 weights x is
   // rounded to F16 first, as the product would round it, and a library may run it: the bits are the
   // same.

@@ -13,7 +13,7 @@ enum MixRow { kMixR, kMixW, kMixK, kMixV, kMixA, kMixG };
 
 // Where r, k, v lie in `in`, and the first halves of the low-rank products in `low`.
 struct Columns {
-  Columns(const BlockConfig& c, const CudaRwkv7Layer& own)
+  Columns(const ModelConfig& c, const CudaRwkv7Layer& own)
       : k(PaddedColumns(c.hidden_size)),
         v(2 * k),
         a(PaddedColumns(own.w.first.n)),

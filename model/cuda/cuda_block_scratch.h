@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "model/backend.h"
-#include "model/blocks/block_config.h"
+#include "model/config.h"
 #include "model/cpu/block_weights.h"
 #include "model/cuda/cuda_block_weights.h"
 #include "model/cuda/cuda_device.h"
@@ -26,13 +26,12 @@ class CudaBlockScratch {
     int ld = 0;
   };
 
-  // `low_columns`: CudaBlockForward::LowColumns(), of all layers the most. Of `options` those that
-  // say how products read.
-  static size_t Bytes(const BlockConfig& config, const BlockColumns& columns, int low_columns,
-                      const CudaScratch::Options& options, const BackendLimits& limits);
-  static absl::StatusOr<CudaBlockScratch> Create(const BlockConfig& config,
+  // `low_columns`: what the first halves of low-rank products need, of all layers the most.
+  static size_t Bytes(const ModelConfig& config, const BlockColumns& columns, int low_columns,
+                      const CudaProductReads& reads, const BackendLimits& limits);
+  static absl::StatusOr<CudaBlockScratch> Create(const ModelConfig& config,
                                                  const BlockColumns& columns, int low_columns,
-                                                 const CudaScratch::Options& options,
+                                                 const CudaProductReads& reads,
                                                  const BackendLimits& limits,
                                                  const kernels::CudaLaunch& launch);
 
@@ -50,16 +49,16 @@ class CudaBlockScratch {
   Array value;      // RWKV-7: what v mixes by
   Array first;      // RWKV-7: v of layer 0
   Array kk, minus;  // RWKV-7: what leaves the state, and in which direction
-  // What a product of many rows reads, in F16; null without options.halves. It fits the rows of
+  // What a product of many rows reads, in F16; null without reads.halves. It fits the rows of
   // every other array's large product. For a library they have the prefix of product_rows_cuda.h.
   uint16_t* half = nullptr;
   int ld_half = 0, half_columns = 0;
 
  private:
   // Every array with its columns; 0: not used.
-  std::vector<std::pair<Array*, int>> Arrays(const BlockConfig& config, const BlockColumns& columns,
+  std::vector<std::pair<Array*, int>> Arrays(const ModelConfig& config, const BlockColumns& columns,
                                              int low_columns);
-  void SizeHalf(const BlockConfig& config, const CudaScratch::Options& options);
+  void SizeHalf(const ModelConfig& config, const CudaProductReads& reads);
   std::vector<CudaMemory> memory_;
 };
 

@@ -76,7 +76,7 @@ void Narrow(WeightType type, const std::vector<float>& values, char* out) {
 // Uploads one BlockWeights; without a queue it counts the bytes alone.
 class CudaBlockLoader {
  public:
-  CudaBlockLoader(const BlockConfig& config, CudaPrecision precision, const CudaWeightForms& forms,
+  CudaBlockLoader(const ModelConfig& config, CudaPrecision precision, const CudaWeightForms& forms,
                   CudaQueue* queue)
       : config_(config),
         type_(precision == CudaPrecision::kFloat32 ? WeightType::kF32 : WeightType::kF16),
@@ -129,7 +129,7 @@ class CudaBlockLoader {
   absl::Status LoadLayer(BlockLayer& layer, const std::vector<ColumnRange>& columns);
   absl::Status LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* device);
 
-  const BlockConfig& config_;
+  const ModelConfig& config_;
   const WeightType type_;
   const CudaWeightForms forms_;
   CudaQueue* const queue_;
@@ -273,7 +273,7 @@ absl::Status CudaBlockLoader::Load(BlockWeights& host) {
   for (BlockLayer& layer : host.layers) RIVULET_RETURN_IF_ERROR(LoadLayer(layer, columns));
   RIVULET_RETURN_IF_ERROR(Upload(host.final_norm, &weights_.final_norm));
   RIVULET_RETURN_IF_ERROR(Upload(host.final_norm_bias, &weights_.final_norm_bias));
-  if (config_.conv_width > 0 && config_.kind != BlockKind::kMamba2) {
+  if (config_.block().kind->mixer == Mixer::kDelta) {
     std::vector<float> lengths;
     const int heads = config_.key_heads();  // of q, and of k behind them
     for (int i = 0; i < 2 * heads; ++i) {
@@ -282,17 +282,17 @@ absl::Status CudaBlockLoader::Load(BlockWeights& host) {
     }
     RIVULET_RETURN_IF_ERROR(Upload(lengths, &weights_.lengths));
   }
-  if (config_.kind != BlockKind::kRetNet) return absl::OkStatus();
+  if (!config_.block().kind->rotary) return absl::OkStatus();
   std::vector<double> frequencies(size_t(config_.key_dim / 2));
   kernels::RotaryFrequencies(config_.key_dim, frequencies.data());
   return Upload(frequencies, &weights_.frequencies);
 }
 
 absl::StatusOr<std::unique_ptr<BlockWeights>> CudaBlockWeights::Read(const Model& model) {
-  return BlockWeights::Load(*model.checkpoint(), *model.config().blocks, WeightPrecision::kAuto);
+  return BlockWeights::Load(model.tensors(), model.config(), WeightPrecision::kAuto);
 }
 
-size_t CudaBlockWeights::Bytes(const BlockConfig& config, BlockWeights& host,
+size_t CudaBlockWeights::Bytes(const ModelConfig& config, BlockWeights& host,
                                CudaPrecision precision, const CudaWeightForms& forms) {
   CudaBlockLoader loader(config, precision, forms, nullptr);
   (void)loader.Load(host);  // without a queue it cannot fail
@@ -304,13 +304,12 @@ absl::StatusOr<CudaBlockWeights> CudaBlockWeights::Load(const Model& model,
                                                         CudaPrecision precision,
                                                         const CudaWeightForms& forms,
                                                         CudaQueue& queue) {
-  CudaBlockLoader loader(*model.config().blocks, precision, forms, &queue);
+  CudaBlockLoader loader(model.config(), precision, forms, &queue);
   RIVULET_RETURN_IF_ERROR(loader.Load(*host));
   if (!loader.too_large()) return loader.Take();
   // Reading it again as F16 tells which tensor it is.
   const absl::Status named =
-      BlockWeights::Load(*model.checkpoint(), *model.config().blocks, WeightPrecision::kF16)
-          .status();
+      BlockWeights::Load(model.tensors(), model.config(), WeightPrecision::kF16).status();
   if (named.ok()) return absl::InternalError("a weight is too large for F16 only on the device");
   return Annotate(named, "precision \"default\"");
 }

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "model/backend_options.h"
-#include "model/blocks/block_config.h"
+#include "model/config.h"
 #include "model/cpu/block_weights.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_library_weights.h"
@@ -55,7 +55,7 @@ class CudaBlockWeights {
   // Reads the checkpoint into host memory. Errors: those of BlockWeights::Load.
   static absl::StatusOr<std::unique_ptr<BlockWeights>> Read(const Model& model);
   // Device memory that Load takes of `host`, which stays as it is.
-  static size_t Bytes(const BlockConfig& config, BlockWeights& host, CudaPrecision precision,
+  static size_t Bytes(const ModelConfig& config, BlockWeights& host, CudaPrecision precision,
                       const CudaWeightForms& forms);
 
   // Packs and uploads, in the order of `queue`. With the default precision the matrices of the

@@ -34,28 +34,52 @@ int Padded8(int n) { return kernels::ProductK(n) - kernels::kProductPrefix; }
 
 }  // namespace
 
-absl::Status CudaForward::Check(const ModelConfig& config) {
+absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& model,
+                                                                 const CudaBackendOptions& options,
+                                                                 const CudaShared& shared) {
   const char* const reason =
-      kernels::CheckAttentionCuda(config.state_layout(), FeatureMapOf(config));
-  if (reason == nullptr) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kUnimplemented,
-                   absl::StrCat("backend \"cuda\" cannot run this model: ", reason),
-                   {"MODEL_UNSUPPORTED", "backend", {}});
+      kernels::CheckAttentionCuda(model.config().state_layout(), FeatureMapOf(model.config()));
+  if (reason != nullptr) {
+    return MakeError(absl::StatusCode::kUnimplemented,
+                     absl::StrCat("backend \"cuda\" cannot run this model: ", reason),
+                     {"MODEL_UNSUPPORTED", "backend", {}});
+  }
+  return std::unique_ptr<CudaNetwork>(new CudaForward(model, options, shared));
 }
 
-absl::Status CudaForward::Prepare() {
+CudaNetwork::Bytes CudaForward::Measure(const BackendLimits& limits, const CudaLibrary& library) {
+  return {CudaWeights::Bytes(config_, options_.precision, CudaFormsOf(options_, library)),
+          CudaScratch::Bytes(config_, limits, Reads(library)) + CudaStepModel::Bytes(config_) +
+              CudaLatency::Bytes(config_, limits, options_)};
+}
+
+absl::Status CudaForward::Load(const BackendLimits& limits, const CudaLibrary& library,
+                               CudaQueue& queue) {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareAttentionCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareWideGemmCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareGemmCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareLayerNormCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareEmbedCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareProductRowsCuda());
+  RIVULET_ASSIGN_OR_RETURN(weights_, CudaWeights::Load(model_, options_.precision,
+                                                       CudaFormsOf(options_, library), queue));
+  RIVULET_ASSIGN_OR_RETURN(scratch_,
+                           CudaScratch::Create(config_, limits, Reads(library), queue.launch()));
   return absl::OkStatus();
 }
 
-CudaProductPlaces CudaForward::Places(const CudaScratch& s, kernels::WeightType type,
-                                      int max_tokens) {
-  const bool half = type == kernels::WeightType::kF16;
+absl::StatusOr<CudaLatency> CudaForward::PlanLatency(const kernels::CudaSampleArgs& sample,
+                                                     const CudaMemory& block,
+                                                     const BackendLimits& limits,
+                                                     const CudaDevice& device, CudaQueue& queue) {
+  RIVULET_ASSIGN_OR_RETURN(
+      step_model_, CudaStepModel::Create(config_, options_.precision, weights_, slots_, queue));
+  return CudaLatency::Create(step_model_, sample, block, limits, device, options_, queue);
+}
+
+CudaProductPlaces CudaForward::Places(int max_tokens) const {
+  const CudaScratch& s = scratch_;
+  const bool half = CudaLayerType(options_.precision) == kernels::WeightType::kF16;
   const auto read = [&](float* rows, uint16_t* halves, int ld) {
     return kernels::CudaProductRows{half ? static_cast<void*>(halves) : rows, half, ld, max_tokens};
   };
@@ -65,8 +89,11 @@ CudaProductPlaces CudaForward::Places(const CudaScratch& s, kernels::WeightType 
                                        s.ld_x, s.x, false};
   places[size_t(CudaProduct::kFfn1)] = {read(s.x, s.half, s.ld_x), s.ffn, s.ld_ffn, nullptr, true};
   places[size_t(CudaProduct::kFfn2)] = {read(s.ffn, s.ffn_half, s.ld_ffn), s.y, s.ld_x, s.x, false};
-  places[size_t(CudaProduct::kHead)] = {
-      {s.x, false, s.ld_x, s.head_rows}, s.outputs, s.ld_outputs, nullptr, false};
+  places[size_t(CudaProduct::kHead)] = {{s.x, false, s.ld_x, outputs_.head_rows},
+                                        outputs_.outputs,
+                                        outputs_.ld_outputs,
+                                        nullptr,
+                                        false};
   return places;
 }
 
@@ -121,7 +148,7 @@ absl::Status CudaForward::Queries(const CudaLaunch& launch, int index, int rows)
   }
   const bool fused = norm != nullptr && !Many(rows);
   CudaGemmArgs qkv = Product(w, fused ? s.y : s.x, s.ld_x, s.qkv, s.ld_qkv, rows);
-  if (fused) AddNorm(*norm, config_.layer_norm_eps, s.x, s.ld_x, &qkv);
+  if (fused) AddNorm(*norm, config_.norm_eps, s.x, s.ld_x, &qkv);
   return Launch(launch, qkv);
 }
 
@@ -215,7 +242,7 @@ absl::Status CudaForward::Expand(const CudaLaunch& launch, int index, int rows) 
   }
   const bool fused = !Many(rows);
   CudaGemmArgs ffn1 = Product(layer.ffn1, fused ? s.y : s.x, s.ld_x, s.ffn, s.ld_ffn, rows);
-  if (fused) AddNorm(layer.norm1, config_.layer_norm_eps, s.x, s.ld_x, &ffn1);
+  if (fused) AddNorm(layer.norm1, config_.norm_eps, s.x, s.ld_x, &ffn1);
   ffn1.epilogue = CudaActivation(config_);
   return Launch(launch, ffn1);
 }
@@ -233,7 +260,7 @@ absl::Status CudaForward::Layers(const CudaLaunch& launch, const CudaPass& pass)
     RIVULET_RETURN_IF_ERROR(FeedForward(launch, i, rows));
   }
   // Where two norms follow each other the first is a launch of its own.
-  if (!config_.final_norm) return absl::OkStatus();
+  if (!config_.encoder().final_norm) return absl::OkStatus();
   return Normalize(launch, weights_.layers.back().norm2, 0, scratch_.y, pass.num_outputs);
 }
 
@@ -248,7 +275,7 @@ absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& no
   args.rows = rows;
   args.n = config_.hidden_size;
   args.ld = scratch_.ld_x;
-  args.eps = config_.layer_norm_eps;
+  args.eps = config_.norm_eps;
   uint16_t* const half = to == scratch_.x && Wide(rows) ? scratch_.half : nullptr;
   return CudaStatus(kernels::LayerNormCuda(launch, args, half, scratch_.width_x),
                     "launching a norm");
@@ -257,15 +284,18 @@ absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& no
 // Head outputs of output rows first .. first + rows - 1.
 absl::Status CudaForward::Head(const CudaLaunch& launch, int first, int rows) const {
   const CudaScratch& s = scratch_;
-  const CudaNorm& norm = config_.final_norm ? weights_.final_norm : weights_.layers.back().norm2;
+  const CudaNorm& norm =
+      config_.encoder().final_norm ? weights_.final_norm : weights_.layers.back().norm2;
   if (products_.Takes(CudaProduct::kHead, rows)) {
     // Nothing reads x any more.
     RIVULET_RETURN_IF_ERROR(Normalize(launch, norm, first, s.x, rows));
-    return products_.Run(CudaProduct::kHead, 0, s.x, nullptr, s.outputs, rows, launch.stream);
+    return products_.Run(CudaProduct::kHead, 0, s.x, nullptr, outputs_.outputs, rows,
+                         launch.stream);
   }
   const float* const y = s.y + size_t(first) * size_t(s.ld_x);
-  CudaGemmArgs head = Product(weights_.head, y, s.ld_x, s.outputs, s.ld_outputs, rows);
-  AddNorm(norm, config_.layer_norm_eps, nullptr, 0, &head);
+  CudaGemmArgs head =
+      Product(weights_.head, y, s.ld_x, outputs_.outputs, outputs_.ld_outputs, rows);
+  AddNorm(norm, config_.norm_eps, nullptr, 0, &head);
   return Launch(launch, head);
 }
 

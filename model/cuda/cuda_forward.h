@@ -9,45 +9,53 @@
 // (CudaProducts).
 #pragma once
 
+#include <memory>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/cuda/attention/linear_attention_cuda.h"
 #include "model/config.h"
+#include "model/cuda/cuda_limits.h"
 #include "model/cuda/cuda_network.h"
 #include "model/cuda/cuda_products.h"
 #include "model/cuda/cuda_scratch.h"
 #include "model/cuda/cuda_slots.h"
+#include "model/cuda/cuda_step_model.h"
 #include "model/cuda/cuda_weights.h"
 
 namespace rivulet {
 
-// Thread: one. References must outlive it.
 class CudaForward final : public CudaNetwork {
  public:
-  // `many_rows`: from so many on a pass is one of many rows.
-  CudaForward(const ModelConfig& config, const CudaWeights& weights, const CudaSlots& slots,
-              const CudaScratch& scratch, const CudaProducts& products, int many_rows)
-      : config_(config),
-        weights_(weights),
-        slots_(slots),
-        scratch_(scratch),
-        products_(products),
-        many_rows_(many_rows) {}
+  // See NewCudaNetwork.
+  static absl::StatusOr<std::unique_ptr<CudaNetwork>> Create(const Model& model,
+                                                             const CudaBackendOptions& options,
+                                                             const CudaShared& shared);
 
-  // Once a device, before the first launch there.
-  static absl::Status Prepare();
-
-  // Where the products of a pass of many rows read and write.
-  static CudaProductPlaces Places(const CudaScratch& scratch, kernels::WeightType type,
-                                  int max_tokens);
-
-  // OK, or UNIMPLEMENTED saying why no kernel runs `config`.
-  static absl::Status Check(const ModelConfig& config);
-
+  int numerics_version() const override { return 1; }
+  Bytes Measure(const BackendLimits& limits, const CudaLibrary& library) override;
+  absl::Status Load(const BackendLimits& limits, const CudaLibrary& library,
+                    CudaQueue& queue) override;
+  CudaProductPlaces Places(int max_tokens) const override;
+  CudaLibraryWeights& library_weights() override { return weights_.library; }
+  absl::StatusOr<CudaLatency> PlanLatency(const kernels::CudaSampleArgs& sample,
+                                          const CudaMemory& block, const BackendLimits& limits,
+                                          const CudaDevice& device, CudaQueue& queue) override;
   absl::Status Layers(const kernels::CudaLaunch& launch, const CudaPass& pass) const override;
   absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const override;
 
  private:
-  bool Many(int rows) const { return rows >= many_rows_ || products_.all(); }
+  CudaForward(const Model& model, const CudaBackendOptions& options, const CudaShared& shared)
+      : model_(model),
+        config_(model.config()),
+        options_(options),
+        slots_(shared.slots),
+        outputs_(shared.outputs),
+        products_(shared.products) {}
+  CudaProductReads Reads(const CudaLibrary& library) const {
+    return {library.library != nullptr, CudaHalves(options_)};
+  }
+  bool Many(int rows) const { return rows >= options_.many_rows || products_.all(); }
   // Many rows, and products that take F16.
   bool Wide(int rows) const;
   absl::Status Embed(const kernels::CudaLaunch& launch, const CudaPass& pass) const;
@@ -66,12 +74,15 @@ class CudaForward final : public CudaNetwork {
   absl::Status Normalize(const kernels::CudaLaunch& launch, const CudaNorm& norm, int first,
                          float* to, int rows) const;
 
+  const Model& model_;
   const ModelConfig& config_;
-  const CudaWeights& weights_;
+  const CudaBackendOptions options_;
   const CudaSlots& slots_;
-  const CudaScratch& scratch_;
+  const CudaOutputs& outputs_;
   const CudaProducts& products_;
-  const int many_rows_;
+  CudaWeights weights_;
+  CudaScratch scratch_;
+  CudaStepModel step_model_;  // for kernels of whole steps
 };
 
 }  // namespace rivulet

@@ -46,7 +46,7 @@ class Turns {
 };
 
 // 0: no run is to go as one launch. A launch has the head outputs of all its rows at once, in the
-// memory of a piece (CudaScratch).
+// memory of a piece (CudaOutputs).
 int MostRows(const BackendLimits& limits, const CudaBackendOptions& options) {
   if (options.plan == CudaPlan::kThroughput) return 0;
   if (options.products == CudaProductChoice::kCublasLt) return 0;  // other bits

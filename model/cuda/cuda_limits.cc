@@ -34,17 +34,16 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options) {
                                    "; allowed: more than 0"));
 }
 
-absl::Status CheckCudaBlockOptions(const BlockConfig& config, const CudaBackendOptions& options) {
+absl::Status CheckCudaBlockOptions(const ModelConfig& config, const CudaBackendOptions& options) {
   if (options.plan == CudaPlan::kLatency) {
-    return CudaPlanUnsupported("latency",
-                               absl::StrCat("models of kind ", BlockKindName(config.kind),
-                                            " have no kernel of whole steps"));
+    return CudaPlanUnsupported("latency", absl::StrCat("models of kind ", config.kind(),
+                                                       " have no kernel of whole steps"));
   }
   if (options.products != CudaProductChoice::kCublasLt) return absl::OkStatus();
   return InvalidField(
       "PRODUCTS_UNSUPPORTED", "products",
       absl::StrCat(
-          "products is \"cublaslt\", but products of ", BlockKindName(config.kind),
+          "products is \"cublaslt\", but products of ", config.kind(),
           " with few rows or columns run on no library; allowed here: \"auto\" or \"own\""));
 }
 
@@ -55,7 +54,7 @@ absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why) 
 }
 
 BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,
-                         const CudaDevice& device) {
+                         const CudaDevice& device, int numerics_version) {
   constexpr int kMostRows = 4096, kLeastTokens = 8192;
   BackendLimits limits;
   limits.num_slots = options.num_slots.value_or(kMostAutoSlots);
@@ -66,11 +65,9 @@ BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& op
   limits.preferred_steps = options.preferred_steps;
   limits.preferred_prefill_tokens = limits.max_tokens;
   limits.bytes_per_slot = config.bytes_per_slot();
-  // One more whenever a change of the code changes bits: of linear transformers, of the family.
-  const int version = config.blocks == nullptr ? 1 : 2;
   limits.numerics_id =
       absl::StrCat("cuda-", options.precision == CudaPrecision::kFloat32 ? "float32" : "default",
-                   "-graph-sm", device.sm, "-", version);
+                   "-graph-sm", device.sm, "-", numerics_version);
   return limits;
 }
 

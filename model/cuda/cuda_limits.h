@@ -14,12 +14,18 @@ namespace rivulet {
 // OK, or INVALID_ARGUMENT naming the field and its range.
 absl::Status CheckCudaOptions(const CudaBackendOptions& options);
 // OK, or INVALID_ARGUMENT naming the option that models of the family do not have.
-absl::Status CheckCudaBlockOptions(const BlockConfig& config, const CudaBackendOptions& options);
+absl::Status CheckCudaBlockOptions(const ModelConfig& config, const CudaBackendOptions& options);
 // INVALID_ARGUMENT: plan `name`, which was asked for by name, cannot be, and why.
 absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why);
 // All but weight_bytes, plan and products; of slots the most where the options say no number.
 // REQUIRES: checked options.
+// `numerics_version`: CudaNetwork's.
 BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& options,
-                         const CudaDevice& device);
+                         const CudaDevice& device, int numerics_version);
+
+// Whether products read F16.
+inline bool CudaHalves(const CudaBackendOptions& options) {
+  return options.precision != CudaPrecision::kFloat32;
+}
 
 }  // namespace rivulet

@@ -12,8 +12,8 @@ kernels::CudaEmbedArgs CudaEmbedding(const ModelConfig& config, const CudaWeight
   args.position_rows = weights.position_rows;
   args.frequencies = weights.frequencies;
   args.columns = config.embedding_columns();
-  args.has_positions = config.position.type != PositionType::kNone;
-  args.concat = config.position.combine == PositionCombine::kConcat;
+  args.has_positions = config.encoder().position != PositionType::kNone;
+  args.concat = config.encoder().combine == PositionCombine::kConcat;
   return args;
 }
 
@@ -25,25 +25,25 @@ kernels::CudaAttentionArgs CudaAttention(const ModelConfig& config, const CudaSl
   args.omega_per_head = args.map.kind == kernels::FeatureMapKind::kRfa
                             ? size_t(config.key_dim) * size_t(args.map.columns)
                             : 0;
-  args.gated = config.gate == Gate::kRfa;
-  args.clamp = config.normalizer == Normalizer::kClampMin;
-  args.normalizer = config.normalizer_value;
+  args.gated = config.encoder().gate == Gate::kRfa;
+  args.clamp = config.encoder().normalizer == Normalizer::kClampMin;
+  args.normalizer = config.encoder().normalizer_value;
   return args;
 }
 
 kernels::CudaSampleArgs CudaSampling(const ModelConfig& config, const CudaSlots& slots,
-                                     const CudaRecords& records, const CudaScratch& scratch) {
+                                     const CudaRecords& records, const CudaOutputs& outputs) {
   kernels::CudaSampleArgs args;
-  args.outputs = scratch.outputs;
+  args.outputs = outputs.outputs;
   args.num_outputs = config.output_size();
-  args.ld_outputs = scratch.ld_outputs;
+  args.ld_outputs = outputs.ld_outputs;
   if (config.output.type == OutputType::kMixtureOfLogistics) {
     args.mixture = {config.output.num_mixtures, config.output.num_levels,
                     config.output.scale == MixtureScale::kElu, config.bos_token_id.value_or(-1)};
   }
   args.samplers = slots.samplers();
-  args.scratch = scratch.adjusted;
-  args.ld_scratch = scratch.ld_adjusted;
+  args.scratch = outputs.adjusted;
+  args.ld_scratch = outputs.ld_adjusted;
   args.records = records.records();
   args.top = records.top();
   args.top_stride = records.top_stride();
@@ -51,7 +51,7 @@ kernels::CudaSampleArgs CudaSampling(const ModelConfig& config, const CudaSlots&
 }
 
 Epilogue CudaActivation(const ModelConfig& config) {
-  return config.activation == Activation::kGelu ? Epilogue::kGelu : Epilogue::kRelu;
+  return config.encoder().activation == Activation::kGelu ? Epilogue::kGelu : Epilogue::kRelu;
 }
 
 }  // namespace rivulet

@@ -7,8 +7,8 @@
 #include "kernels/cuda/sample/sample_cuda.h"
 #include "kernels/gemm.h"
 #include "model/config.h"
+#include "model/cuda/cuda_outputs.h"
 #include "model/cuda/cuda_records.h"
-#include "model/cuda/cuda_scratch.h"
 #include "model/cuda/cuda_slots.h"
 #include "model/cuda/cuda_weights.h"
 
@@ -17,7 +17,7 @@ namespace rivulet {
 kernels::CudaEmbedArgs CudaEmbedding(const ModelConfig& config, const CudaWeights& weights);
 kernels::CudaAttentionArgs CudaAttention(const ModelConfig& config, const CudaSlots& slots);
 kernels::CudaSampleArgs CudaSampling(const ModelConfig& config, const CudaSlots& slots,
-                                     const CudaRecords& records, const CudaScratch& scratch);
+                                     const CudaRecords& records, const CudaOutputs& outputs);
 kernels::Epilogue CudaActivation(const ModelConfig& config);
 
 }  // namespace rivulet

@@ -7,15 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/cuda/cuda_block_forward.h"
-#include "model/cuda/cuda_block_scratch.h"
-#include "model/cuda/cuda_block_weights.h"
 #include "model/cuda/cuda_device.h"
-#include "model/cuda/cuda_latency.h"
+#include "model/cuda/cuda_outputs.h"
 #include "model/cuda/cuda_run_block.h"
 #include "model/cuda/cuda_slots.h"
-#include "model/cuda/cuda_step_model.h"
-#include "model/cuda/cuda_weights.h"
 #include "model/slot_choice.h"
 
 namespace rivulet {
@@ -41,30 +36,17 @@ absl::Status CudaNeed::OutOfMemory() const {
       {"OUT_OF_MEMORY", "slots", {}});
 }
 
-CudaScratch::Options CudaScratchOptions(const CudaBackendOptions& options,
-                                        const CudaLibrary& library) {
-  return {options.head_rows, library.library != nullptr, CudaHalves(options)};
-}
-
-absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, BlockWeights* blocks,
+absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, CudaNetwork& network,
                                          const BackendLimits& limits,
                                          const CudaBackendOptions& options,
                                          const CudaLibrary& library) {
   CudaNeed need;
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemGetInfo(&need.free, &need.total));
+  const CudaNetwork::Bytes bytes = network.Measure(limits, library);
   need.slot = CudaSlots::BytesPerSlot(config);
-  need.work = CudaScratch::Bytes(config, limits, CudaScratchOptions(options, library)) +
+  need.weights = bytes.weights;
+  need.work = bytes.work + CudaOutputs::Bytes(config, limits, options.head_rows) +
               CudaRunBlock::MaxBytes(limits);
-  if (blocks != nullptr) {
-    need.weights = CudaBlockWeights::Bytes(*config.blocks, *blocks, options.precision,
-                                           CudaFormsOf(options, library));
-    need.work += CudaBlockScratch::Bytes(*config.blocks, blocks->columns,
-                                         CudaBlockForward::LowColumns(*blocks),
-                                         CudaScratchOptions(options, library), limits);
-  } else {
-    need.weights = CudaWeights::Bytes(config, options.precision, CudaFormsOf(options, library));
-    need.work += CudaStepModel::Bytes(config) + CudaLatency::Bytes(config, limits, options);
-  }
   need.num_slots = limits.num_slots;
   return need;
 }

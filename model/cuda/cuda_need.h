@@ -11,9 +11,8 @@
 #include "model/backend.h"
 #include "model/backend_options.h"
 #include "model/config.h"
-#include "model/cpu/block_weights.h"
+#include "model/cuda/cuda_network.h"
 #include "model/cuda/cuda_products.h"
-#include "model/cuda/cuda_scratch.h"
 
 namespace rivulet {
 
@@ -34,18 +33,10 @@ struct CudaNeed {
   absl::Status OutOfMemory() const;
 };
 
-// Of the current device. `blocks`: the weights of a model of the family; null for others. Errors:
-// UNAVAILABLE (CUDA_ERROR).
-absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, BlockWeights* blocks,
+// Of the current device. Errors: UNAVAILABLE (CUDA_ERROR).
+absl::StatusOr<CudaNeed> MeasureCudaNeed(const ModelConfig& config, CudaNetwork& network,
                                          const BackendLimits& limits,
                                          const CudaBackendOptions& options,
                                          const CudaLibrary& library);
-
-// Whether products read F16.
-inline bool CudaHalves(const CudaBackendOptions& options) {
-  return options.precision != CudaPrecision::kFloat32;
-}
-CudaScratch::Options CudaScratchOptions(const CudaBackendOptions& options,
-                                        const CudaLibrary& library);
 
 }  // namespace rivulet

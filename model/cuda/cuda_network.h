@@ -1,13 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaNetwork: a model's forward pass on the device, as CudaSteps drives it: token rows in, raw
-// head outputs out, states advanced. Launches only; the same launches are queued directly (a first
-// step) or captured (a step).
+// CudaNetwork: a model on the device, its weights and its forward pass, as CudaBackend and
+// CudaSteps drive it: token rows in, raw head outputs out, states advanced. A pass is launches
+// only; the same launches are queued directly (a first step) or captured (a step).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/cuda/common/launch_cuda.h"
+#include "model/backend.h"
+#include "model/backend_options.h"
+#include "model/cuda/cuda_latency.h"
+#include "model/cuda/cuda_library_weights.h"
+#include "model/cuda/cuda_outputs.h"
+#include "model/cuda/cuda_products.h"
+#include "model/cuda/cuda_queue.h"
+#include "model/cuda/cuda_slots.h"
+#include "model/model.h"
 
 namespace rivulet {
 
@@ -22,16 +35,57 @@ struct CudaPass {
   int num_outputs = 0;
 };
 
-// Thread: const, but passes share activations, so they must follow each other in one stream.
+// What a network shares with its backend, which may fill it after Load.
+struct CudaShared {
+  const CudaSlots& slots;
+  const CudaOutputs& outputs;
+  const CudaProducts& products;
+};
+
+// Thread: one. Passes share activations, so they must follow each other in one stream.
 class CudaNetwork {
  public:
+  struct Bytes {
+    size_t weights = 0;
+    size_t work = 0;  // all else
+  };
   virtual ~CudaNetwork() = default;
+
+  // One more whenever a change of the code changes bits.
+  virtual int numerics_version() const = 0;
+  // Why no library runs products, whatever is there; "": it may.
+  virtual std::string WhyNoLibrary() const { return ""; }
+  // Device memory that Load and PlanLatency take.
+  virtual Bytes Measure(const BackendLimits& limits, const CudaLibrary& library) = 0;
+
+  // Uploads the weights and takes the memory between launches. Call once, before all that follow.
+  // Errors: DATA_LOSS (file), INVALID_ARGUMENT (a weight too large for fp16, named),
+  // RESOURCE_EXHAUSTED, UNAVAILABLE.
+  virtual absl::Status Load(const BackendLimits& limits, const CudaLibrary& library,
+                            CudaQueue& queue) = 0;
+  // Where the products that a library may run read and write, and their weights.
+  virtual CudaProductPlaces Places(int max_tokens) const = 0;
+  virtual CudaLibraryWeights& library_weights() = 0;
+  // The plan for runs of few rows. Its description is empty where the kind has none.
+  virtual absl::StatusOr<CudaLatency> PlanLatency(const kernels::CudaSampleArgs& /*sample*/,
+                                                  const CudaMemory& /*block*/,
+                                                  const BackendLimits& /*limits*/,
+                                                  const CudaDevice& /*device*/,
+                                                  CudaQueue& /*queue*/) {
+    return CudaLatency();
+  }
 
   // All layers.
   virtual absl::Status Layers(const kernels::CudaLaunch& launch, const CudaPass& pass) const = 0;
-  // Head outputs of the output rows first .. first + rows - 1 of the last pass, into
-  // CudaScratch::outputs.
+  // Head outputs of the output rows first .. first + rows - 1 of the last pass, into CudaOutputs.
   virtual absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const = 0;
 };
+
+// The network for the model's kind; `model` and what `shared` refers to must outlive
+// it. Nothing is on the device yet. Errors: UNIMPLEMENTED (MODEL_UNSUPPORTED: no kernel runs it),
+// INVALID_ARGUMENT (an option that the kind does not have), DATA_LOSS (weights).
+absl::StatusOr<std::unique_ptr<CudaNetwork>> NewCudaNetwork(const Model& model,
+                                                            const CudaBackendOptions& options,
+                                                            const CudaShared& shared);
 
 }  // namespace rivulet

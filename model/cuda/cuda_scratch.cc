@@ -2,7 +2,6 @@
 #include "model/cuda/cuda_scratch.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "kernels/cuda/attention/linear_attention_cuda.h"
@@ -11,17 +10,6 @@
 #include "model/cuda/cuda_run_plan.h"
 
 namespace rivulet {
-namespace {
-
-// Head outputs of one piece: about 32 MiB, but enough rows to fill a GPU.
-constexpr size_t kHeadFloats = size_t{8} << 20;
-constexpr size_t kLeastHeadRows = 128;
-
-// Rows begin on cache lines.
-int Padded(int n) { return (n + 31) / 32 * 32; }
-
-}  // namespace
-
 struct CudaScratch::Array {
   float** place;  // null: F16, in half_place
   uint16_t** half_place;
@@ -35,30 +23,20 @@ struct CudaScratch::Array {
 
 std::vector<CudaScratch::Array> CudaScratch::Arrays(const ModelConfig& config,
                                                     const BackendLimits& limits,
-                                                    const Options& options, CudaScratch* s) {
-  s->ld_outputs = Padded(config.output_size());
-  s->ld_adjusted = Padded(config.num_output_tokens());
+                                                    const CudaProductReads& reads, CudaScratch* s) {
   const auto tokens = size_t(limits.max_tokens);
-  const auto widest = size_t(std::max(s->ld_outputs, s->ld_adjusted));
-  const int head = options.head_rows;
-  s->head_rows = int(
-      std::min(tokens, head > 0 ? size_t(head) : std::max(kLeastHeadRows, kHeadFloats / widest)));
-  const auto head_rows = size_t(s->head_rows);
-  std::vector<Array> arrays = {{&s->outputs, nullptr, head_rows, s->ld_outputs, false},
-                               {&s->adjusted, nullptr, head_rows, s->ld_adjusted, false}};
-  if (config.blocks != nullptr) return arrays;
   // A row ends with a line that begins the next one: half of it is the prefix.
-  const bool prefix = options.for_library;
-  const int more = prefix ? Padded(kernels::kProductPrefix) : 0;
-  s->width_x = Padded(config.hidden_size);
+  const bool prefix = reads.for_library;
+  const int more = prefix ? CudaPadded(kernels::kProductPrefix) : 0;
+  s->width_x = CudaPadded(config.hidden_size);
   s->ld_x = s->width_x + more;
-  s->ld_attention = Padded(config.num_heads * config.value_dim) + more;
-  s->ld_qkv = Padded(config.num_heads * (2 * config.key_dim + config.value_dim + 1));
+  s->ld_attention = CudaPadded(config.num_heads * config.value_dim) + more;
+  s->ld_qkv = CudaPadded(config.num_heads * (2 * config.key_dim + config.value_dim + 1));
   // Rows of attention that are gathered for a library lie there.
   if (prefix) s->ld_qkv = std::max(s->ld_qkv, s->ld_attention);
-  s->ld_ffn = Padded(config.ffn_size) + more;
+  s->ld_ffn = CudaPadded(config.ffn_size) + more;
   s->ld_features = kernels::AttentionFeatureFloats(config.state_layout());
-  const Array layers[] = {
+  std::vector<Array> arrays = {
       {&s->x, nullptr, tokens, s->ld_x, prefix},
       {&s->y, nullptr, tokens, s->ld_x, false},
       {&s->qkv, nullptr, tokens, s->ld_qkv, false},
@@ -66,9 +44,8 @@ std::vector<CudaScratch::Array> CudaScratch::Arrays(const ModelConfig& config,
       {&s->ffn, nullptr, tokens, s->ld_ffn, prefix},
       {nullptr, &s->half, tokens, s->ld_x, prefix},
       {&s->features, nullptr, tokens + tokens / size_t(kCudaLongSegment), s->ld_features, false}};
-  arrays.insert(arrays.end(), std::begin(layers), std::end(layers));
   // Elsewhere they share memory: a pass has one of the two. But float32 would overwrite prefixes.
-  if (prefix && options.halves) {
+  if (prefix && reads.halves) {
     arrays.push_back({nullptr, &s->attention_half, tokens, s->ld_attention, true});
     arrays.push_back({nullptr, &s->ffn_half, tokens, s->ld_ffn, true});
   }
@@ -76,10 +53,10 @@ std::vector<CudaScratch::Array> CudaScratch::Arrays(const ModelConfig& config,
 }
 
 size_t CudaScratch::Bytes(const ModelConfig& config, const BackendLimits& limits,
-                          const Options& options) {
+                          const CudaProductReads& reads) {
   CudaScratch scratch;
   size_t bytes = 0;
-  for (const Array& a : Arrays(config, limits, options, &scratch)) bytes += a.bytes();
+  for (const Array& a : Arrays(config, limits, reads, &scratch)) bytes += a.bytes();
   return bytes;
 }
 
@@ -98,17 +75,18 @@ absl::Status CudaScratch::Place(const Array& array, void* memory,
 }
 
 absl::StatusOr<CudaScratch> CudaScratch::Create(const ModelConfig& config,
-                                                const BackendLimits& limits, const Options& options,
+                                                const BackendLimits& limits,
+                                                const CudaProductReads& reads,
                                                 const kernels::CudaLaunch& launch) {
   CudaScratch scratch;
-  for (const Array& a : Arrays(config, limits, options, &scratch)) {
+  for (const Array& a : Arrays(config, limits, reads, &scratch)) {
     RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(a.bytes()));
     // Rows of nobody are multiplied, too: with numbers, not with what was there before.
     RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory.data(), 0, memory.bytes(), launch.stream));
     RIVULET_RETURN_IF_ERROR(scratch.Place(a, memory.data(), launch));
     scratch.memory_.push_back(std::move(memory));
   }
-  if (config.blocks == nullptr && scratch.attention_half == nullptr) {
+  if (scratch.attention_half == nullptr) {
     scratch.attention_half = reinterpret_cast<uint16_t*>(scratch.attention);
     scratch.ffn_half = reinterpret_cast<uint16_t*>(scratch.ffn);
   }

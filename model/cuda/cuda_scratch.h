@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaScratch: the memory between the launches of a forward pass.
+// CudaScratch: the memory between the launches of CudaForward.
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,23 @@
 
 namespace rivulet {
 
-// Activations. All pointers are device memory, rows [.., ld]. A model of the family has only
-// outputs and adjusted here, and the rest in CudaBlockScratch.
+// Rows begin on cache lines: n columns take so many.
+inline int CudaPadded(int n) { return (n + 31) / 32 * 32; }
+
+// What products read: for a library rows that have the prefix of product_rows_cuda.h, and F16
+// unless the precision is float32.
+struct CudaProductReads {
+  bool for_library = false;
+  bool halves = true;
+};
+
+// Activations. All pointers are device memory, rows [.., ld].
 class CudaScratch {
  public:
-  struct Options {
-    int head_rows = 0;         // of a piece of head outputs; 0: what 32 MiB hold
-    bool for_library = false;  // rows that products read have the prefix of product_rows_cuda.h
-    bool halves = true;        // ... and products read F16
-  };
   static size_t Bytes(const ModelConfig& config, const BackendLimits& limits,
-                      const Options& options);
+                      const CudaProductReads& reads);
   static absl::StatusOr<CudaScratch> Create(const ModelConfig& config, const BackendLimits& limits,
-                                            const Options& options,
+                                            const CudaProductReads& reads,
                                             const kernels::CudaLaunch& launch);
 
   float *x = nullptr, *y = nullptr, *qkv = nullptr, *attention = nullptr,
@@ -35,16 +39,13 @@ class CudaScratch {
   uint16_t *half = nullptr, *attention_half = nullptr,
            *ffn_half = nullptr;  // [max_tokens]; ld as of x, attention, ffn
   float* features = nullptr;     // [max_tokens and a long segment each kCudaLongSegment of them]
-  float *outputs = nullptr, *adjusted = nullptr;  // [head_rows]
-  int ld_x = 0, ld_qkv = 0, ld_attention = 0, ld_ffn = 0, ld_features = 0, ld_outputs = 0,
-      ld_adjusted = 0;
-  int width_x = 0;    // columns of x that are written; what lies behind is the next row's prefix
-  int head_rows = 0;  // head outputs of one piece
+  int ld_x = 0, ld_qkv = 0, ld_attention = 0, ld_ffn = 0, ld_features = 0;
+  int width_x = 0;  // columns of x that are written; what lies behind is the next row's prefix
 
  private:
   struct Array;
   static std::vector<Array> Arrays(const ModelConfig& config, const BackendLimits& limits,
-                                   const Options& options, CudaScratch* scratch);
+                                   const CudaProductReads& reads, CudaScratch* scratch);
   absl::Status Place(const Array& array, void* memory, const kernels::CudaLaunch& launch);
   std::vector<CudaMemory> memory_;
 };

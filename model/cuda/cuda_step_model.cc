@@ -14,12 +14,12 @@ StepModel CudaStepModel::Shapes(const ModelConfig& config, CudaPrecision precisi
   model.hidden = config.hidden_size;
   model.ffn = config.ffn_size;
   model.activation = CudaActivation(config);
-  model.norm_eps = config.layer_norm_eps;
+  model.norm_eps = config.norm_eps;
   model.head = {kernels::WeightType::kF32, config.hidden_size, config.output_size(), nullptr,
                 nullptr};
   model.attention.layout = config.state_layout();
   model.attention.map = FeatureMapOf(config);
-  model.attention.gated = config.gate == Gate::kRfa;
+  model.attention.gated = config.encoder().gate == Gate::kRfa;
   return model;
 }
 

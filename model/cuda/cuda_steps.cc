@@ -20,7 +20,7 @@ absl::Status CudaSteps::Prepare() {
 
 absl::Status CudaSteps::Sample(const CudaLaunch& launch, const Wanted& wanted, int first,
                                int rows) const {
-  kernels::CudaSampleArgs args = CudaSampling(config_, slots_, records_, scratch_);
+  kernels::CudaSampleArgs args = CudaSampling(config_, slots_, records_, outputs_);
   args.rows = rows;
   args.work = wanted.work + first;
   args.fed = wanted.fed == nullptr ? nullptr : wanted.fed + first;
@@ -34,8 +34,8 @@ absl::Status CudaSteps::Step(const CudaLaunch& launch, const CudaRunBlock& block
   RIVULET_RETURN_IF_ERROR(network_.Layers(
       launch, {step.tokens, step.positions, step.segments, bucket, bucket, 0, nullptr, bucket}));
   const Wanted wanted = {step.outputs, step.tokens, step};
-  for (int first = 0; first < bucket; first += scratch_.head_rows) {
-    const int rows = std::min(scratch_.head_rows, bucket - first);
+  for (int first = 0; first < bucket; first += outputs_.head_rows) {
+    const int rows = std::min(outputs_.head_rows, bucket - first);
     RIVULET_RETURN_IF_ERROR(network_.Head(launch, first, rows));
     RIVULET_RETURN_IF_ERROR(Sample(launch, wanted, first, rows));
   }
@@ -79,8 +79,8 @@ absl::Status CudaSteps::First(CudaQueue& queue, const CudaRunBlock& block, const
   RIVULET_RETURN_IF_ERROR(network_.Layers(launch, pass));
   auto raw = plan.raw.begin();
   std::vector<float*> destinations;
-  for (int first = 0; first < num_outputs; first += scratch_.head_rows) {
-    const int rows = std::min(scratch_.head_rows, num_outputs - first);
+  for (int first = 0; first < num_outputs; first += outputs_.head_rows) {
+    const int rows = std::min(outputs_.head_rows, num_outputs - first);
     RIVULET_RETURN_IF_ERROR(network_.Head(launch, first, rows));
     RIVULET_RETURN_IF_ERROR(Sample(launch, wanted, first, rows));
     // Neighbouring rows leave in one copy.
@@ -93,8 +93,8 @@ absl::Status CudaSteps::First(CudaQueue& queue, const CudaRunBlock& block, const
         destinations.push_back(raw->destination);
       }
       const float* const from =
-          scratch_.outputs + size_t(begin - first) * size_t(scratch_.ld_outputs);
-      RIVULET_RETURN_IF_ERROR(queue.CopyOut(from, size_t(scratch_.ld_outputs),
+          outputs_.outputs + size_t(begin - first) * size_t(outputs_.ld_outputs);
+      RIVULET_RETURN_IF_ERROR(queue.CopyOut(from, size_t(outputs_.ld_outputs),
                                             size_t(config_.output_size()), destinations));
     }
   }

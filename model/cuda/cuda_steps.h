@@ -8,11 +8,11 @@
 #include "kernels/cuda/sample/sample_cuda.h"
 #include "model/config.h"
 #include "model/cuda/cuda_network.h"
+#include "model/cuda/cuda_outputs.h"
 #include "model/cuda/cuda_queue.h"
 #include "model/cuda/cuda_records.h"
 #include "model/cuda/cuda_run_block.h"
 #include "model/cuda/cuda_run_plan.h"
-#include "model/cuda/cuda_scratch.h"
 #include "model/cuda/cuda_slots.h"
 
 namespace rivulet {
@@ -21,8 +21,8 @@ namespace rivulet {
 class CudaSteps {
  public:
   CudaSteps(const ModelConfig& config, const CudaNetwork& network, const CudaSlots& slots,
-            const CudaRecords& records, const CudaScratch& scratch)
-      : config_(config), network_(network), slots_(slots), records_(records), scratch_(scratch) {}
+            const CudaRecords& records, const CudaOutputs& outputs)
+      : config_(config), network_(network), slots_(slots), records_(records), outputs_(outputs) {}
 
   // Once a device, before the first launch there.
   static absl::Status Prepare();
@@ -56,7 +56,7 @@ class CudaSteps {
   const CudaNetwork& network_;
   const CudaSlots& slots_;
   const CudaRecords& records_;
-  const CudaScratch& scratch_;
+  const CudaOutputs& outputs_;
 };
 
 }  // namespace rivulet

@@ -19,8 +19,8 @@ size_t MatrixBytes(WeightType type, const CudaWeightForms& forms, int k, int n) 
 }
 
 bool HasLatePositions(const ModelConfig& config) {
-  return config.position.type == PositionType::kSinusoidal &&
-         PositionTableRows(config) < config.position.max_length;
+  return config.encoder().position == PositionType::kSinusoidal &&
+         PositionTableRows(config) < config.max_positions;
 }
 
 }  // namespace
@@ -35,9 +35,9 @@ size_t CudaWeights::Bytes(const ModelConfig& config, CudaPrecision precision,
   const int hidden = config.hidden_size, heads = config.num_heads;
   const auto columns = size_t(config.embedding_columns());
   const size_t norm = 2 * size_t(hidden) * sizeof(float);
-  const int gates = config.gate == Gate::kRfa ? heads : 0;
-  const bool per_head = config.feature_map.kind == kernels::FeatureMapKind::kRfa;
-  const size_t omega = size_t(config.key_dim) * size_t(config.feature_map.columns) *
+  const int gates = config.encoder().gate == Gate::kRfa ? heads : 0;
+  const bool per_head = config.encoder().feature_map.kind == kernels::FeatureMapKind::kRfa;
+  const size_t omega = size_t(config.key_dim) * size_t(config.encoder().feature_map.columns) *
                        size_t(per_head ? heads : 1) * sizeof(float);
   const size_t layer =
       MatrixBytes(type, forms, hidden, heads * (2 * config.key_dim + config.value_dim) + gates) +
@@ -48,7 +48,7 @@ size_t CudaWeights::Bytes(const ModelConfig& config, CudaPrecision precision,
   return size_t(config.num_layers) * layer +
          (size_t(config.vocab_size) + positions) * columns * sizeof(float) +
          (HasLatePositions(config) ? columns * sizeof(double) : 0) +
-         (config.final_norm ? norm : 0) +
+         (config.encoder().final_norm ? norm : 0) +
          MatrixBytes(WeightType::kF32, forms, hidden, config.output_size());
 }
 
@@ -63,7 +63,7 @@ class CudaWeightsLoader {
     const ModelConfig& config = model_.config();
     RIVULET_RETURN_IF_ERROR(LoadTables());
     for (int i = 0; i < config.num_layers; ++i) RIVULET_RETURN_IF_ERROR(LoadLayer(i));
-    if (config.final_norm) {
+    if (config.encoder().final_norm) {
       RIVULET_ASSIGN_OR_RETURN(const DecodedNorm norm, DecodeFinalNorm(model_));
       RIVULET_RETURN_IF_ERROR(Upload(norm, &weights_.final_norm));
     }

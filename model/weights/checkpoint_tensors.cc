@@ -73,26 +73,38 @@ absl::Status NoWeights(const std::string& directory) {
 
 }  // namespace
 
-absl::Status CheckpointTensors::Add(const std::string& directory, const std::string& shown,
+absl::Status CheckpointTensors::Add(absl::StatusOr<std::unique_ptr<WeightsFile>> file,
                                     const std::string& name) {
-  auto file = WeightsFile::OpenAny(absl::StrCat(directory, "/", name));
-  if (!file.ok()) return Annotate(file.status(), absl::StrCat(shown, "/", name));
+  if (!file.ok()) return Annotate(file.status(), absl::StrCat(shown_, "/", name));
   for (const auto& [tensor, entry] : (*file)->tensors()) {
     if (!by_tensor_.emplace(tensor, file->get()).second) {
       return Annotate(
           CorruptWeights(absl::StrCat("tensor ", Quoted(tensor), " is in another shard too")),
-          absl::StrCat(shown, "/", name));
+          absl::StrCat(shown_, "/", name));
     }
   }
   files_.emplace(name, *std::move(file));
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<const CheckpointTensors>> CheckpointTensors::OpenOwn(
+    const std::string& directory, const std::string& shown, std::span<const TensorSpec> expected) {
+  auto checkpoint = std::unique_ptr<CheckpointTensors>(new CheckpointTensors);
+  checkpoint->shown_ = shown;
+  RIVULET_RETURN_IF_ERROR(checkpoint->Add(
+      WeightsFile::Open(absl::StrCat(directory, "/", kOneFile), expected), kOneFile));
+  return std::unique_ptr<const CheckpointTensors>(std::move(checkpoint));
+}
+
 absl::StatusOr<std::unique_ptr<const CheckpointTensors>> CheckpointTensors::Open(
     const std::string& directory, const std::string& shown) {
   auto checkpoint = std::unique_ptr<CheckpointTensors>(new CheckpointTensors);
+  checkpoint->shown_ = shown;
+  const auto add = [&](const std::string& name) {
+    return checkpoint->Add(WeightsFile::OpenAny(absl::StrCat(directory, "/", name)), name);
+  };
   if (Exists(absl::StrCat(directory, "/", kOneFile))) {
-    RIVULET_RETURN_IF_ERROR(checkpoint->Add(directory, shown, kOneFile));
+    RIVULET_RETURN_IF_ERROR(add(kOneFile));
     return std::unique_ptr<const CheckpointTensors>(std::move(checkpoint));
   }
   const std::string index = absl::StrCat(directory, "/", kIndex);
@@ -103,9 +115,7 @@ absl::StatusOr<std::unique_ptr<const CheckpointTensors>> CheckpointTensors::Open
   checkpoint->sharded_ = true;
   std::set<std::string> shards;
   for (const auto& [tensor, file] : *map) shards.insert(file);
-  for (const std::string& shard : shards) {
-    RIVULET_RETURN_IF_ERROR(checkpoint->Add(directory, shown, shard));
-  }
+  for (const std::string& shard : shards) RIVULET_RETURN_IF_ERROR(add(shard));
   for (const auto& [tensor, file] : *map) {
     const auto found = checkpoint->by_tensor_.find(tensor);
     const WeightsFile* const shard = checkpoint->files_.at(file).get();
@@ -136,6 +146,16 @@ std::vector<std::string> CheckpointTensors::names() const {
   return names;
 }
 
+int64_t CheckpointTensors::num_parameters() const {
+  int64_t total = 0;
+  for (const auto& [name, file] : by_tensor_) {
+    int64_t elements = 1;
+    for (const int64_t size : Find(name)->shape) elements *= size;
+    total += elements;
+  }
+  return total;
+}
+
 absl::Status CheckpointTensors::Read(absl::string_view name, std::span<float> out) const {
   return by_tensor_.find(name)->second->Read(name, out);
 }
@@ -149,7 +169,7 @@ absl::StatusOr<std::string> CheckpointTensors::Sha256() const {
   std::string digests;
   for (const auto& [name, file] : files_) {
     auto digest = file->Sha256();
-    if (!digest.ok()) return Annotate(digest.status(), name);
+    if (!digest.ok()) return Annotate(digest.status(), absl::StrCat(shown_, "/", name));
     digests += *digest;
   }
   if (!sharded_) return digests;

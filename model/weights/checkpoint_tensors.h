@@ -27,9 +27,15 @@ class CheckpointTensors {
   static absl::StatusOr<std::unique_ptr<const CheckpointTensors>> Open(const std::string& directory,
                                                                        const std::string& shown);
 
+  // The tensors of model.safetensors alone, whose names and shapes must be exactly `expected`.
+  // Errors: NOT_FOUND, DATA_LOSS.
+  static absl::StatusOr<std::unique_ptr<const CheckpointTensors>> OpenOwn(
+      const std::string& directory, const std::string& shown, std::span<const TensorSpec> expected);
+
   // Null where there is no such tensor. Valid while this is.
   const TensorEntry* Find(absl::string_view name) const;
   std::vector<std::string> names() const;
+  int64_t num_parameters() const;  // elements of all tensors
 
   // Decodes a tensor to float32, row-major. REQUIRES: Find(name) != nullptr, and out.size() is its
   // element count. Errors: as WeightsFile::Read.
@@ -44,8 +50,9 @@ class CheckpointTensors {
 
  private:
   CheckpointTensors() = default;
-  absl::Status Add(const std::string& directory, const std::string& shown, const std::string& name);
+  absl::Status Add(absl::StatusOr<std::unique_ptr<WeightsFile>> file, const std::string& name);
 
+  std::string shown_;
   bool sharded_ = false;
   std::map<std::string, std::unique_ptr<WeightsFile>> files_;  // by file name
   std::map<std::string, const WeightsFile*, std::less<>> by_tensor_;

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/memory.h"
-#include "model/cpu/block_weights.h"
+#include "model/cpu/load_cpu_network.h"
 #include "model/model.h"
 #include "model/slot_choice.h"
 #include "server/config/server_config.h"
@@ -31,34 +31,6 @@ const char* DTypeName(DType dtype) {
   return "";
 }
 
-// Adds up the tensors of the files.
-class Totals {
- public:
-  void Add(const TensorEntry& tensor) {
-    int64_t elements = 1;
-    for (const int64_t size : tensor.shape) elements *= size;
-    elements_ += elements;
-    bytes_by_type_[DTypeName(tensor.dtype)] += static_cast<int64_t>(tensor.end - tensor.begin);
-  }
-  int64_t elements() const { return elements_; }
-  std::string Types() const {
-    std::vector<std::pair<int64_t, std::string>> types;
-    for (const auto& [name, bytes] : bytes_by_type_) types.emplace_back(-bytes, name);
-    std::sort(types.begin(), types.end());
-    const auto append = [](std::string* out, const auto& type) { out->append(type.second); };
-    return absl::StrJoin(types, ", ", append);
-  }
-  int64_t bytes() const {
-    int64_t bytes = 0;
-    for (const auto& [name, of_type] : bytes_by_type_) bytes += of_type;
-    return bytes;
-  }
-
- private:
-  int64_t elements_ = 0;
-  std::map<std::string, int64_t> bytes_by_type_;
-};
-
 std::string ContentName(const ContentConfig& content) {
   switch (content.type) {
     case ContentType::kImage:
@@ -69,20 +41,6 @@ std::string ContentName(const ContentConfig& content) {
       break;
   }
   return "tokens";
-}
-
-// What the CPU backend would keep in memory; about, where the model is in our own format.
-absl::StatusOr<int64_t> WeightBytes(const Model& model, const Totals& totals,
-                                    WeightPrecision precision) {
-  if (model.config().blocks == nullptr) {
-    if (precision == WeightPrecision::kAuto) return totals.bytes();
-    return totals.elements() * (precision == WeightPrecision::kF32 ? 4 : 2);
-  }
-  const auto bytes = BlockWeights::Measure(*model.checkpoint(), *model.config().blocks, precision);
-  if (!bytes.ok()) {
-    return Annotate(bytes.status(), absl::Utf8SafeCHexEscape(model.directory()));
-  }
-  return static_cast<int64_t>(*bytes);
 }
 
 // The slots that `--slots auto` would make on the CPU here and now; none where not even one fits.
@@ -97,14 +55,18 @@ SlotChoice SlotsThatFit(int64_t weight_bytes, int64_t state_bytes) {
   return AutoSlots(left, static_cast<size_t>(state_bytes), whole);
 }
 
-Totals TotalsOf(const Model& model) {
-  Totals totals;
-  if (const CheckpointTensors* checkpoint = model.checkpoint()) {
-    for (const std::string& name : checkpoint->names()) totals.Add(*checkpoint->Find(name));
-  } else {
-    for (const auto& [name, tensor] : model.weights().tensors()) totals.Add(tensor);
+// The types of the tensors, the one with the most bytes first.
+std::string TypesOf(const CheckpointTensors& tensors) {
+  std::map<std::string, int64_t> bytes_by_type;
+  for (const std::string& name : tensors.names()) {
+    const TensorEntry& tensor = *tensors.Find(name);
+    bytes_by_type[DTypeName(tensor.dtype)] += static_cast<int64_t>(tensor.end - tensor.begin);
   }
-  return totals;
+  std::vector<std::pair<int64_t, std::string>> types;
+  for (const auto& [name, bytes] : bytes_by_type) types.emplace_back(-bytes, name);
+  std::sort(types.begin(), types.end());
+  const auto append = [](std::string* out, const auto& type) { out->append(type.second); };
+  return absl::StrJoin(types, ", ", append);
 }
 
 }  // namespace
@@ -113,19 +75,21 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::st
   RIVULET_ASSIGN_OR_RETURN(const ModelPlace at, ParseModelPlace(place));
   RIVULET_ASSIGN_OR_RETURN(const auto model, Model::Open(at.directory, at.name));
   const ModelConfig& config = model->config();
-  const Totals totals = TotalsOf(*model);
   ModelDescription description;
-  RIVULET_ASSIGN_OR_RETURN(description.weight_bytes,
-                           WeightBytes(*model, totals, WeightPrecisionOf(weights)));
+  const auto weight_bytes = MeasureCpuWeights(*model, WeightPrecisionOf(weights));
+  if (!weight_bytes.ok()) {
+    return Annotate(weight_bytes.status(), absl::Utf8SafeCHexEscape(model->directory()));
+  }
+  description.weight_bytes = static_cast<int64_t>(*weight_bytes);
   description.name = config.name;
-  description.kind = config.blocks == nullptr ? "linear" : BlockKindName(config.blocks->kind);
+  description.kind = config.kind();
   description.content = ContentName(config.content);
   if (model->tokenizer() != nullptr) {
     description.tokenizer = model->text().tokenizer_kind;
     description.tokenizer_size = model->tokenizer()->size();
   }
-  description.dtypes = totals.Types();
-  description.num_parameters = totals.elements();
+  description.dtypes = TypesOf(model->tensors());
+  description.num_parameters = model->tensors().num_parameters();
   description.state_bytes = static_cast<int64_t>(config.bytes_per_slot());
   description.num_layers = config.num_layers;
   description.hidden_size = config.hidden_size;

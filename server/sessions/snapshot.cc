@@ -69,16 +69,6 @@ std::string Sha256Hex(absl::string_view text) {
       absl::string_view(reinterpret_cast<const char*>(hash), sizeof hash));
 }
 
-// What stands in a slot of a model of the family.
-std::string DescribeState(const BlockConfig& c) {
-  const BlockState s = c.state();
-  return absl::StrCat(BlockKindName(c.kind), " layers ", c.num_layers, " S ", c.num_heads, " x ",
-                      c.key_dim, " x ", c.value_dim, " at ", s.s, " conv ", c.conv_width, " x ",
-                      c.conv_channels(), " at ", s.conv, " shift ", c.hidden_size, " at ",
-                      s.mixer_shift, " and ", s.ffn_shift, " of ", s.floats_per_layer, " in ",
-                      s.floats_per_slot);
-}
-
 std::string EncodeMeta(const Snapshot& s) {
   SectionWriter meta;
   for (const std::string* text :
@@ -225,9 +215,9 @@ void SetFingerprint(const Model& model, Snapshot* snapshot) {
   snapshot->model_name = config.name;
   snapshot->weights_sha256 = model.weights_sha256();
   snapshot->config_sha256 = Sha256Hex(model.config_text());
-  snapshot->layout = config.blocks == nullptr ? config.state_layout() : kernels::StateLayout();
-  snapshot->layout_sha256 =
-      config.blocks == nullptr ? "" : Sha256Hex(DescribeState(*config.blocks));
+  const ModelConfig::StateIdentity state = config.state_identity();
+  snapshot->layout = state.layout;
+  snapshot->layout_sha256 = state.text.empty() ? "" : Sha256Hex(state.text);
 }
 
 std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key) {

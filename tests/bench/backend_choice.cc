@@ -71,8 +71,10 @@ ModelConfig Cifar10() {
   config.num_heads = 8;
   config.key_dim = config.value_dim = 32;
   config.ffn_size = 1024;
-  config.final_norm = true;
-  config.position = {PositionType::kLearned, PositionCombine::kAdd, 3072};
+  config.encoder().final_norm = true;
+  config.encoder().position = PositionType::kLearned;
+  config.encoder().combine = PositionCombine::kAdd;
+  config.max_positions = 3072;
   config.output.type = OutputType::kMixtureOfLogistics;
   config.output.num_mixtures = 10;
   config.output.num_levels = 256;
@@ -91,7 +93,7 @@ ModelConfig Language110M() {
   config.num_heads = 12;
   config.key_dim = config.value_dim = 64;
   config.ffn_size = 3072;
-  config.final_norm = true;
+  config.encoder().final_norm = true;
   return config;
 }
 

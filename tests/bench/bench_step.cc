@@ -83,7 +83,7 @@ void AddFamily(const BlockWeights& weights, Products* products) {
 Products LoadProducts(const Model& model, WeightPrecision precision) {
   Products products;
   if (model.config().blocks != nullptr) {
-    products.family = *BlockWeights::Load(*model.checkpoint(), *model.config().blocks, precision);
+    products.family = *BlockWeights::Load(model.tensors(), model.config(), precision);
     AddFamily(*products.family, &products);
     return products;
   }

@@ -231,8 +231,8 @@ TEST_P(BackendBitsOddSizesTest, EveryFeatureMapAndGateHasTheSameBitsInEveryMakeO
     config.value_dim = value_dim;
     config.ffn_size = 77;
     config.vocab_size = 51;
-    config.feature_map = MakeFeatureMap(kind, dims);
-    config.gate =
+    config.encoder().feature_map = MakeFeatureMap(kind, dims);
+    config.encoder().gate =
         kind == FeatureMapKind::kRfa || kind == FeatureMapKind::kElu ? Gate::kRfa : Gate::kNone;
     TempDir directory;
     ASSERT_TRUE(WriteRandomModel(directory.path(), config, 5).ok());

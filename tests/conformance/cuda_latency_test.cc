@@ -89,10 +89,11 @@ TEST_F(CudaLatencyTest, EveryFeatureMapAndGateHasTheSameBitsAtOddSizes) {
     config.value_dim = 23;
     config.ffn_size = 77;
     config.vocab_size = 51;
-    config.feature_map = MakeFeatureMap(kind, dims);
-    if (kind == FeatureMapKind::kElu || kind == FeatureMapKind::kRfa) config.gate = Gate::kRfa;
-    if (kind == FeatureMapKind::kRfa) config.normalizer = Normalizer::kClampMin;
-    config.final_norm = kind == FeatureMapKind::kFavor;
+    config.encoder().feature_map = MakeFeatureMap(kind, dims);
+    if (kind == FeatureMapKind::kElu || kind == FeatureMapKind::kRfa)
+      config.encoder().gate = Gate::kRfa;
+    if (kind == FeatureMapKind::kRfa) config.encoder().normalizer = Normalizer::kClampMin;
+    config.encoder().final_norm = kind == FeatureMapKind::kFavor;
     ExpectSameBits(config, 12);
     if (HasFatalFailure()) return;
   }
@@ -110,9 +111,9 @@ TEST_F(CudaLatencyTest, EverySpecialShapeOfStateHasTheSameBits) {
     config.ffn_size = 96;
     config.num_layers = 3;
     if (features != values) {
-      config.feature_map = MakeFeatureMap(FeatureMapKind::kFavor, features);
+      config.encoder().feature_map = MakeFeatureMap(FeatureMapKind::kFavor, features);
     }
-    config.activation = values == 32 ? Activation::kRelu : Activation::kGelu;
+    config.encoder().activation = values == 32 ? Activation::kRelu : Activation::kGelu;
     config.vocab_size = values == 32 ? 40 : 300;  // a head in one block, and a head shared by all
     ExpectSameBits(config, 10);
     if (HasFatalFailure()) return;
@@ -129,8 +130,10 @@ TEST_F(CudaLatencyTest, AModelOfImagesHasTheSameBits) {
   config.num_heads = 8;
   config.key_dim = config.value_dim = 32;
   config.ffn_size = 1024;
-  config.final_norm = true;
-  config.position = {PositionType::kSinusoidal, PositionCombine::kConcat, 784};
+  config.encoder().final_norm = true;
+  config.encoder().position = PositionType::kSinusoidal;
+  config.encoder().combine = PositionCombine::kConcat;
+  config.max_positions = 784;
   config.output.type = OutputType::kMixtureOfLogistics;
   config.output.num_mixtures = 10;
   config.output.num_levels = 256;

@@ -114,15 +114,15 @@ TEST_F(CudaProductsTest, AutoTakesALibraryWithTheBitsOfOurKernels) {
 // Models of other kinds, heads in pieces, no graphs.
 TEST_F(CudaProductsTest, AutoAndCublasLtAgreeWithOurKernelsOnEveryKindOfModel) {
   std::vector<ModelConfig> configs(3, TinyConfig());
-  configs[0].activation = Activation::kGelu;
+  configs[0].encoder().activation = Activation::kGelu;
   configs[0].hidden_size = 20;
   configs[0].num_heads = 4;
   configs[0].key_dim = configs[0].value_dim = 5;
   configs[0].ffn_size = 45;
-  configs[1].final_norm = !configs[1].final_norm;
+  configs[1].encoder().final_norm = !configs[1].encoder().final_norm;
   configs[1].hidden_size = 32;
-  configs[2].feature_map = MakeFeatureMap(kernels::FeatureMapKind::kRfa, 4);
-  configs[2].gate = Gate::kRfa;
+  configs[2].encoder().feature_map = MakeFeatureMap(kernels::FeatureMapKind::kRfa, 4);
+  configs[2].encoder().gate = Gate::kRfa;
   for (size_t i = 0; i < configs.size(); ++i) {
     SCOPED_TRACE(i);
     Use(configs[i]);

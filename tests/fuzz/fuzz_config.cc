@@ -34,13 +34,16 @@ void CheckError(const absl::Status& status) {
   fuzz::PromiseOneLine(status);
 }
 
-void CheckBlocks(const BlockConfig& config) {
-  const BlockState state = config.state();
+void CheckBlocks(const ModelConfig& config) {
+  const BlockConfig& block = config.block();
+  const StateParts state = config.state();
   Promise(state.floats_per_slot <= uint64_t{4} << 30, "a state is at most 16 GiB");
   Promise(config.keys() > 0 && config.values() > 0 && config.ffn_size >= 0, "sizes are positive");
-  Promise(config.conv_channels() >= 0 && config.num_heads % config.num_groups == 0,
+  Promise(block.conv_channels >= 0 && config.num_heads % block.num_groups == 0,
           "heads are shared by the groups");
-  for (const int32_t id : config.eos_token_ids) {
+  std::vector<int32_t> ends = config.more_eos_token_ids;
+  if (config.eos_token_id) ends.push_back(*config.eos_token_id);
+  for (const int32_t id : ends) {
     Promise(id >= 0 && id < config.vocab_size, "generation ends at tokens");
   }
 }

@@ -14,8 +14,7 @@ void DrawBackend(Choices* choices, World* world) {
   world->config = FakeConfig(world->letters + (with_bos ? 3 : 2), with_bos);
   if (choices->OneIn(3)) world->config.eos_token_id = world->letters;
   if (choices->OneIn(4)) {
-    world->config.position.type = PositionType::kLearned;
-    world->config.position.max_length = choices->Between(20, 60);
+    world->config.max_positions = choices->Between(20, 60);
   }
   if (text) world->tokenizer = *CreateCharTokenizer("abcde");
   BackendLimits& limits = world->fake.limits;

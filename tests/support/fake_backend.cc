@@ -247,7 +247,7 @@ absl::Status FakeBackend::CheckRow(const RunRow& row) {
   }
   const int64_t fed = row.position + static_cast<int64_t>(row.tokens.size()) +
                       (row.sample ? std::min(run_.num_steps, row.max_samples) - 1 : 0);
-  if (config_.position.type != PositionType::kNone && fed > config_.position.max_length) {
+  if (config_.max_positions > 0 && fed > config_.max_positions) {
     return fail(absl::StrCat("feeds ", fed, " tokens, past max_length"));
   }
   if (row.sample && (row.max_samples < 1 || !slot.has_sampler)) return fail("cannot sample");

@@ -61,12 +61,13 @@ std::string JsonId(const std::optional<int32_t>& id) {
   return id.has_value() ? absl::StrCat(*id) : "null";
 }
 
-std::string PositionJson(const PositionConfig& position) {
-  if (position.type == PositionType::kNone) return R"({"type":"none"})";
+std::string PositionJson(const ModelConfig& config) {
+  const EncoderConfig& encoder = config.encoder();
+  if (encoder.position == PositionType::kNone) return R"({"type":"none"})";
   return absl::StrCat(
-      R"({"type":")", position.type == PositionType::kLearned ? "learned" : "sinusoidal",
-      R"(","combine":")", position.combine == PositionCombine::kAdd ? "add" : "concat",
-      R"(","max_length":)", position.max_length, "}");
+      R"({"type":")", encoder.position == PositionType::kLearned ? "learned" : "sinusoidal",
+      R"(","combine":")", encoder.combine == PositionCombine::kAdd ? "add" : "concat",
+      R"(","max_length":)", config.max_positions, "}");
 }
 
 std::string FeatureMapJson(const FeatureMapConfig& map) {
@@ -206,7 +207,7 @@ ModelConfig TinyConfig() {
   config.key_dim = 4;
   config.value_dim = 4;
   config.ffn_size = 12;
-  config.final_norm = true;
+  config.encoder().final_norm = true;
   return config;
 }
 
@@ -236,13 +237,15 @@ std::string ConfigJson(const ModelConfig& config) {
       R"(,"num_layers":)", config.num_layers, R"(,"num_heads":)", config.num_heads,
       R"(,"key_dim":)", config.key_dim, R"(,"value_dim":)", config.value_dim, R"(,"ffn_size":)",
       config.ffn_size, R"(,"activation":")",
-      config.activation == Activation::kRelu ? "relu" : "gelu", R"(","layer_norm_eps":)",
-      JsonFloat(config.layer_norm_eps), R"(,"final_norm":)", config.final_norm ? "true" : "false",
-      R"(,"position":)", PositionJson(config.position), R"(,"attention":{"feature_map":)",
-      FeatureMapJson(config.feature_map), R"(,"gate":")",
-      config.gate == Gate::kRfa ? "rfa" : "none", R"(","normalizer":{"type":")",
-      config.normalizer == Normalizer::kAddEps ? R"(add_eps","eps":)" : R"(clamp_min","min":)",
-      JsonFloat(config.normalizer_value), R"(}},"output":)", OutputJson(config.output),
+      config.encoder().activation == Activation::kRelu ? "relu" : "gelu", R"(","layer_norm_eps":)",
+      JsonFloat(config.norm_eps), R"(,"final_norm":)",
+      config.encoder().final_norm ? "true" : "false", R"(,"position":)", PositionJson(config),
+      R"(,"attention":{"feature_map":)", FeatureMapJson(config.encoder().feature_map),
+      R"(,"gate":")", config.encoder().gate == Gate::kRfa ? "rfa" : "none",
+      R"(","normalizer":{"type":")",
+      config.encoder().normalizer == Normalizer::kAddEps ? R"(add_eps","eps":)"
+                                                         : R"(clamp_min","min":)",
+      JsonFloat(config.encoder().normalizer_value), R"(}},"output":)", OutputJson(config.output),
       R"(,"content":)", ContentJson(config.content), "}");
 }
 

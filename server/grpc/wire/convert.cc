@@ -147,24 +147,6 @@ void DeltaToWire(ReplyDelta delta, Reply* reply) {
   }
 }
 
-const char* FeatureMapName(kernels::FeatureMapKind kind) {
-  switch (kind) {
-    case kernels::FeatureMapKind::kElu:
-      return "elu";
-    case kernels::FeatureMapKind::kRandomFourier:
-      return "random_fourier";
-    case kernels::FeatureMapKind::kSmoothedRandomFourier:
-      return "smoothed_random_fourier";
-    case kernels::FeatureMapKind::kFavor:
-      return "favor";
-    case kernels::FeatureMapKind::kGeneralizedRandomRelu:
-      return "generalized_random";
-    case kernels::FeatureMapKind::kRfa:
-      return "rfa";
-  }
-  return "";
-}
-
 void DescribeArchitecture(const ModelConfig& config, v1::ModelArchitecture* wire) {
   wire->set_vocab_size(config.vocab_size);
   if (config.bos_token_id) wire->set_bos_token_id(*config.bos_token_id);
@@ -180,11 +162,9 @@ void DescribeArchitecture(const ModelConfig& config, v1::ModelArchitecture* wire
   wire->set_key_dim(config.key_dim);
   wire->set_value_dim(config.value_dim);
   wire->set_ffn_size(config.ffn_size);
-  wire->set_kind(config.blocks == nullptr ? "linear" : BlockKindName(config.blocks->kind));
-  if (config.blocks == nullptr) {
-    wire->set_key_features(config.key_features());
-    wire->set_feature_map(FeatureMapName(config.feature_map.kind));
-  }
+  wire->set_kind(config.kind());
+  wire->set_key_features(config.key_features());
+  wire->set_feature_map(config.feature_map_name());
   if (config.max_tokens()) wire->set_max_sequence_tokens(*config.max_tokens());
   if (config.output.type == OutputType::kCategorical) {
     wire->mutable_categorical();
@@ -221,21 +201,6 @@ void DescribeText(const ModelText& text, v1::GetModelReply* reply) {
     wire->set_content(token.content);
     wire->mutable_roles()->Add(token.roles.begin(), token.roles.end());
   }
-}
-
-int64_t CountParameters(const Model& model) {
-  int64_t total = 0;
-  const auto add = [&total](const std::vector<int64_t>& shape) {
-    int64_t elements = 1;
-    for (const int64_t size : shape) elements *= size;
-    total += elements;
-  };
-  if (const CheckpointTensors* tensors = model.checkpoint()) {
-    for (const std::string& name : tensors->names()) add(tensors->Find(name)->shape);
-  } else {
-    for (const TensorSpec& tensor : ExpectedTensors(model.config())) add(tensor.shape);
-  }
-  return total;
 }
 
 }  // namespace
@@ -393,7 +358,7 @@ v1::GetModelReply DescribeModel(const Engine& engine, absl::string_view backend)
   v1::ModelSummary* summary = reply.mutable_summary();
   summary->set_name(model.config().name);
   summary->set_weights_sha256(model.weights_sha256());
-  summary->set_num_parameters(CountParameters(model));
+  summary->set_num_parameters(model.tensors().num_parameters());
   summary->set_state_bytes(static_cast<int64_t>(engine.limits().bytes_per_slot));
   summary->set_backend(std::string(backend));
   DescribeArchitecture(model.config(), reply.mutable_architecture());

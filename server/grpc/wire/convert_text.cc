@@ -33,13 +33,9 @@ absl::Status WithField(const absl::Status& status, absl::string_view field) {
 // OK if the model's content is text.
 absl::Status CheckHasText(const Model& model, absl::string_view field) {
   if (model.tokenizer() != nullptr) return absl::OkStatus();
-  const absl::string_view why =
-      model.config().blocks == nullptr
-          ? ""
-          : ": its directory has neither tokenizer.json nor rwkv_vocab_v20230424.txt";
   return InvalidField("TEXT_NOT_SUPPORTED", field,
                       absl::StrCat(field, " is given, but the content of model \"",
-                                   model.config().name, "\" is not text", why));
+                                   model.config().name, "\" is not text", model.text().why_none));
 }
 
 // A tokenizer may have tokens that the model has no embedding for.

@@ -18,8 +18,8 @@ std::string WriteTextModel(const std::string& directory) {
   config.bos_token_id = 9;
   config.content.type = ContentType::kText;
   config.content.alphabet = "abcdefgh ";
-  config.position.type = PositionType::kSinusoidal;
-  config.position.max_length = 40;
+  config.encoder().position = PositionType::kSinusoidal;
+  config.max_positions = 40;
   const absl::Status status = WriteRandomModel(directory, config, 1);
   EXPECT_TRUE(status.ok()) << status;
   return directory;

@@ -29,26 +29,28 @@ TEST(ConfigTest, ReadsEveryFieldOfEveryKind) {
         MakeFeatureMap(FeatureMapKind::kGeneralizedRandomRelu, 3, 1),
         MakeFeatureMap(FeatureMapKind::kRfa, 5)}) {
     ModelConfig config = TinyConfig();
-    config.feature_map = map;
-    config.gate = Gate::kRfa;
-    config.normalizer = Normalizer::kClampMin;
-    config.normalizer_value = 0.125f;
-    config.activation = Activation::kRelu;
-    config.final_norm = false;
+    config.encoder().feature_map = map;
+    config.encoder().gate = Gate::kRfa;
+    config.encoder().normalizer = Normalizer::kClampMin;
+    config.encoder().normalizer_value = 0.125f;
+    config.encoder().activation = Activation::kRelu;
+    config.encoder().final_norm = false;
     config.bos_token_id.reset();
     config.eos_token_id = 3;
-    config.position = {PositionType::kSinusoidal, PositionCombine::kAdd, 77};
+    config.encoder().position = PositionType::kSinusoidal;
+    config.encoder().combine = PositionCombine::kAdd;
+    config.max_positions = 77;
     config.output = {OutputType::kMixtureOfLogistics, 2, 9, MixtureScale::kElu};
     config.content = {ContentType::kImage, 3, 5, 2, ""};
-    config.layer_norm_eps = 0.5f;
+    config.norm_eps = 0.5f;
     configs.push_back(config);
   }
   for (const ModelConfig& config : configs) {
     const auto parsed = ParseModelConfig(ConfigJson(config));
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     EXPECT_EQ(ConfigJson(*parsed), ConfigJson(config));
-    EXPECT_EQ(parsed->feature_map.columns, config.feature_map.columns);
-    EXPECT_EQ(parsed->feature_map.n_dims, config.feature_map.n_dims);
+    EXPECT_EQ(parsed->encoder().feature_map.columns, config.encoder().feature_map.columns);
+    EXPECT_EQ(parsed->encoder().feature_map.n_dims, config.encoder().feature_map.n_dims);
     EXPECT_EQ(parsed->key_features(), config.key_features());
   }
 }
@@ -69,7 +71,7 @@ TEST(ConfigTest, SmoothedRandomFourierRoundsItsColumnsDown) {
   const auto columns = [](int n_dims) {
     const auto config = ParseModelConfig(
         TinyWithMap(MakeFeatureMap(FeatureMapKind::kSmoothedRandomFourier, n_dims, 1, 1)));
-    return config->feature_map.columns;
+    return config->encoder().feature_map.columns;
   };
   EXPECT_EQ(columns(3), 1);
   EXPECT_EQ(columns(4), 1);
@@ -81,9 +83,11 @@ TEST(ConfigTest, ExpectedTensorsHaveTheShapesOfTheFormat) {
   ModelConfig config = TinyConfig();
   config.num_layers = 1;
   config.value_dim = 3;
-  config.position = {PositionType::kLearned, PositionCombine::kConcat, 7};
-  config.feature_map = MakeFeatureMap(FeatureMapKind::kRfa, 5);
-  config.gate = Gate::kRfa;
+  config.encoder().position = PositionType::kLearned;
+  config.encoder().combine = PositionCombine::kConcat;
+  config.max_positions = 7;
+  config.encoder().feature_map = MakeFeatureMap(FeatureMapKind::kRfa, 5);
+  config.encoder().gate = Gate::kRfa;
   config.output = {OutputType::kMixtureOfLogistics, 2, 9, MixtureScale::kExp};
   std::vector<std::pair<std::string, std::vector<int64_t>>> expected = {
       {"embedding.weight", {11, 4}},    {"position.weight", {7, 4}},
@@ -116,7 +120,7 @@ TEST(ConfigTest, ExpectedTensorsHaveTheShapesOfTheFormat) {
   for (const TensorSpec& spec : ExpectedTensors(config)) actual.emplace_back(spec.name, spec.shape);
   EXPECT_THAT(actual, ::testing::UnorderedElementsAreArray(expected));
 
-  config.feature_map = MakeFeatureMap(FeatureMapKind::kFavor, 6);
+  config.encoder().feature_map = MakeFeatureMap(FeatureMapKind::kFavor, 6);
   std::vector<int64_t> omega;
   for (const TensorSpec& spec : ExpectedTensors(config)) {
     if (spec.name == layer + "attention.inner_attention.feature_map.omega") omega = spec.shape;

@@ -23,7 +23,7 @@ inline std::string Tiny() { return testing::ConfigJson(testing::TinyConfig()); }
 
 inline std::string TinyWithMap(const FeatureMapConfig& map) {
   ModelConfig config = testing::TinyConfig();
-  config.feature_map = map;
+  config.encoder().feature_map = map;
   return testing::ConfigJson(config);
 }
 
@@ -35,7 +35,9 @@ inline std::string TinyMixture() {
 
 inline std::string TinyLearned() {
   ModelConfig config = testing::TinyConfig();
-  config.position = {PositionType::kLearned, PositionCombine::kConcat, 6};
+  config.encoder().position = PositionType::kLearned;
+  config.encoder().combine = PositionCombine::kConcat;
+  config.max_positions = 6;
   return testing::ConfigJson(config);
 }
 

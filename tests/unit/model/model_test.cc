@@ -50,7 +50,7 @@ TEST(ModelTest, LoadsEveryModelOfTheRepository) {
         for (const int64_t extent : spec.shape) count *= extent;
         std::vector<float> values(static_cast<size_t>(count),
                                   std::numeric_limits<float>::quiet_NaN());
-        ASSERT_TRUE((*model)->weights().Read(spec.name, values).ok()) << spec.name;
+        ASSERT_TRUE((*model)->tensors().Read(spec.name, values).ok()) << spec.name;
         const auto is_nan = [](float value) { return value != value; };
         EXPECT_EQ(std::count_if(values.begin(), values.end(), is_nan), 0) << spec.name;
       }
@@ -74,12 +74,12 @@ TEST(ModelTest, LoadsRandomModelsOfEveryKind) {
         config.key_dim = 5;
         config.value_dim = 7;
         config.hidden_size = 10;
-        config.feature_map = map;
-        config.gate = gate;
-        config.position.type = position;
-        config.position.combine =
+        config.encoder().feature_map = map;
+        config.encoder().gate = gate;
+        config.encoder().position = position;
+        config.encoder().combine =
             gate == Gate::kRfa ? PositionCombine::kConcat : PositionCombine::kAdd;
-        config.position.max_length = 13;
+        config.max_positions = 13;
         configs.push_back(config);
       }
     }

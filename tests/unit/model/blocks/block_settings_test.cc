@@ -34,7 +34,7 @@ std::string Fla(absl::string_view type, absl::string_view more = "") {
                       "}");
 }
 
-absl::StatusOr<BlockConfig> ParseKind(absl::string_view text) {
+absl::StatusOr<ModelConfig> ParseKind(absl::string_view text) {
   const absl::StatusOr<JsonValue> json = ParseSettings(text);
   if (!json.ok()) return json.status();
   return ParseBlockConfig(*json);
@@ -61,8 +61,8 @@ TEST(BlockSettingsTest, SizesFollowFromTheSettingsOfEachKind) {
   const auto gla = ParseKind(Fla("gla", R"("clamp_min": -1.5, "gate_logit_normalizer": 8)"));
   ASSERT_TRUE(gla.ok()) << gla.status();
   EXPECT_EQ(gla->key_dim, 16);  // expand_k is 0.5
-  EXPECT_EQ(gla->gate_floor, -1.5f);
-  EXPECT_EQ(gla->gate_normalizer, 8);
+  EXPECT_EQ(gla->block().gate_floor, -1.5f);
+  EXPECT_EQ(gla->block().gate_normalizer, 8);
   const auto hgrn2 = ParseKind(absl::StrReplaceAll(Fla("hgrn2", R"("expand_ratio": 32)"),
                                                    {{"\"num_heads\": 2", "\"num_heads\": null"}}));
   ASSERT_TRUE(hgrn2.ok()) << hgrn2.status();
@@ -73,42 +73,42 @@ TEST(BlockSettingsTest, SizesFollowFromTheSettingsOfEachKind) {
   EXPECT_EQ(shared->num_heads, 6);
   EXPECT_EQ(shared->keys(), 16);
   EXPECT_EQ(shared->values(), 6 * 16);
-  EXPECT_EQ(shared->conv_channels(), 2 * 16 + 6 * 16);
+  EXPECT_EQ(shared->block().conv_channels, 2 * 16 + 6 * 16);
   const auto delta = ParseKind(Fla("delta_net", R"("conv_size": 3, "allow_neg_eigval": true)"));
   ASSERT_TRUE(delta.ok()) << delta.status();
-  EXPECT_EQ(delta->conv_width, 3);
-  EXPECT_TRUE(delta->negative_eigenvalues);
-  EXPECT_FALSE(delta->output_gate);
-  EXPECT_EQ(delta->conv_channels(), 3 * 64);
+  EXPECT_EQ(delta->block().conv_width, 3);
+  EXPECT_TRUE(delta->block().negative_eigenvalues);
+  EXPECT_FALSE(delta->block().output_gate);
+  EXPECT_EQ(delta->block().conv_channels, 3 * 64);
   const auto gated = ParseKind(Fla("gated_deltanet", R"("head_dim": 16, "intermediate_size": 96)"));
   ASSERT_TRUE(gated.ok()) << gated.status();
   EXPECT_EQ(gated->value_dim, 32);
   EXPECT_EQ(gated->ffn_size, 96);
-  EXPECT_TRUE(gated->output_gate);
+  EXPECT_TRUE(gated->block().output_gate);
   const auto kda = ParseKind(Fla("kda", R"("head_dim": 16)"));
   ASSERT_TRUE(kda.ok()) << kda.status();
   EXPECT_EQ(kda->value_dim, 16);
   const auto mamba2 = ParseKind(kMamba2);
   ASSERT_TRUE(mamba2.ok()) << mamba2.status();
-  EXPECT_EQ(mamba2->conv_channels(), 128 + 2 * 2 * 16);
+  EXPECT_EQ(mamba2->block().conv_channels, 128 + 2 * 2 * 16);
   EXPECT_EQ(mamba2->ffn_size, 0);
-  EXPECT_EQ(mamba2->dt_max, std::numeric_limits<float>::infinity());
+  EXPECT_EQ(mamba2->block().dt_max, std::numeric_limits<float>::infinity());
   const auto rwkv7 = ParseKind(kRwkv7);
   ASSERT_TRUE(rwkv7.ok()) << rwkv7.status();
   EXPECT_EQ(rwkv7->num_heads, 2);
   EXPECT_EQ(rwkv7->ffn_size, 256);
-  EXPECT_TRUE(rwkv7->first_norm);
+  EXPECT_TRUE(rwkv7->block().first_norm);
 }
 
 TEST(BlockSettingsTest, AStateHasItsPartsSideBySide) {
-  const BlockState gla = ParseKind(Fla("gla"))->state();
+  const BlockState gla(ParseKind(Fla("gla"))->state());
   EXPECT_EQ(gla.floats_per_layer, size_t{2 * 16 * 32});
-  const BlockConfig config = *ParseKind(kRwkv7);
-  const BlockState rwkv7 = config.state();
+  const ModelConfig config = *ParseKind(kRwkv7);
+  const BlockState rwkv7(config.state());
   EXPECT_EQ(rwkv7.mixer_shift, size_t{2 * 32 * 32});
   EXPECT_EQ(rwkv7.ffn_shift, rwkv7.mixer_shift + 64);
   EXPECT_EQ(rwkv7.floats_per_slot, 2 * (rwkv7.ffn_shift + 64));
-  const BlockState mamba2 = ParseKind(kMamba2)->state();
+  const BlockState mamba2(ParseKind(kMamba2)->state());
   EXPECT_EQ(mamba2.conv, size_t{8 * 16 * 16});
   EXPECT_EQ(mamba2.floats_per_layer, mamba2.conv + size_t{3 * 192});
 }
@@ -117,14 +117,14 @@ TEST(BlockSettingsTest, OldSpellingsMeanTheSame) {
   const auto bare =
       ParseKind(absl::StrReplaceAll(kMamba2, {{R"({"__float__": "Infinity"})", "Infinity"}}));
   ASSERT_TRUE(bare.ok()) << bare.status();
-  EXPECT_EQ(bare->dt_max, std::numeric_limits<float>::infinity());
+  EXPECT_EQ(bare->block().dt_max, std::numeric_limits<float>::infinity());
   const auto fla = ParseKind(absl::StrReplaceAll(
       kMamba2,
       {{"layer_norm_epsilon", "norm_eps"},
        {R"("time_step_limit": [0.0, {"__float__": "Infinity"}])", R"("dt_limit": [0.5, 2])"}}));
   ASSERT_TRUE(fla.ok()) << fla.status();
-  EXPECT_EQ(fla->dt_min, 0.5f);
-  EXPECT_EQ(fla->dt_max, 2.0f);
+  EXPECT_EQ(fla->block().dt_min, 0.5f);
+  EXPECT_EQ(fla->block().dt_max, 2.0f);
   ExpectRefused(absl::StrReplaceAll(kMamba2, {{"\"expand\"", "\"norm_eps\": 1e-5, \"expand\""}}),
                 "INVALID_CONFIG", "norm_eps", "stands beside layer_norm_epsilon");
 }
@@ -220,10 +220,13 @@ TEST(BlockSettingsTest, WhatCannotBeIsNamed) {
 }
 
 TEST(BlockSettingsTest, GenerationMayEndAtSeveralTokens) {
-  EXPECT_EQ(ParseKind(Fla("gla"))->eos_token_ids, std::vector<int32_t>());
-  EXPECT_EQ(ParseKind(Fla("gla", R"("eos_token_id": 7)"))->eos_token_ids, std::vector<int32_t>{7});
-  EXPECT_EQ(ParseKind(Fla("gla", R"("eos_token_id": [7, 3])"))->eos_token_ids,
-            (std::vector<int32_t>{7, 3}));
+  EXPECT_FALSE(ParseKind(Fla("gla"))->eos_token_id.has_value());
+  const auto one = ParseKind(Fla("gla", R"("eos_token_id": 7)"));
+  EXPECT_EQ(one->eos_token_id, 7);
+  EXPECT_TRUE(one->more_eos_token_ids.empty());
+  const auto two = ParseKind(Fla("gla", R"("eos_token_id": [7, 3])"));
+  EXPECT_EQ(two->eos_token_id, 7);
+  EXPECT_EQ(two->more_eos_token_ids, std::vector<int32_t>{3});
   ExpectRefused(Fla("gla", R"("eos_token_id": [7, -1])"), "INVALID_CONFIG", "eos_token_id",
                 "is -1");
 }

@@ -328,8 +328,7 @@ TEST_F(GenerateTest, NaturalLengthIsElseWhatIsLeftOfThePositionsElseTheDefault) 
   Generate(Prompt({1, 2, 3}, 0));
   EXPECT_EQ(sample().tokens.size(), 17u);
   engine_.reset();
-  config_.position.type = PositionType::kLearned;
-  config_.position.max_length = 9;
+  config_.max_positions = 9;
   Generate(Prompt({1, 2, 3}, 0));
   EXPECT_EQ(sample().tokens.size(), 6u);
   engine_.reset();
@@ -341,8 +340,7 @@ TEST_F(GenerateTest, NaturalLengthIsElseWhatIsLeftOfThePositionsElseTheDefault) 
 TEST_F(GenerateTest, EndsAtTheModelsLastPosition) {
   for (bool with_bos : {true, false}) {
     config_ = FakeConfig(50, with_bos);
-    config_.position.type = PositionType::kSinusoidal;
-    config_.position.max_length = 10;
+    config_.max_positions = 10;
     fake_.limits.max_steps = fake_.limits.preferred_steps = 4;
     engine_.reset();
     Generate(Prompt({1, 2, 3, 4}, 1000));
@@ -352,8 +350,7 @@ TEST_F(GenerateTest, EndsAtTheModelsLastPosition) {
 }
 
 TEST_F(GenerateTest, APromptOfTheLargestLengthGivesAnEmptyReplyWithoutASlot) {
-  config_.position.type = PositionType::kLearned;
-  config_.position.max_length = 4;
+  config_.max_positions = 4;
   GenerateSpec spec = Prompt({1, 2, 3, 4}, 5);
   spec.num_samples = 3;
   Generate(spec);

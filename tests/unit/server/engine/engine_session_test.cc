@@ -320,7 +320,7 @@ TEST_F(EngineSessionTest, ARestoredImageGoesOnAsTheOriginal) {
 }
 
 TEST_F(EngineSessionTest, TheSequenceEndsWithTheModelsPositions) {
-  config_.position = {PositionType::kLearned, PositionCombine::kAdd, 10};
+  config_.max_positions = 10;
   Start();
   const SessionRef session = Open();
   ASSERT_TRUE(Append(session, {1, 2, 3, 4, 5, 6}).ok());

@@ -58,13 +58,11 @@ TEST_F(ValidateTest, AnEmptyPromptWithoutABos) {
 }
 
 TEST_F(ValidateTest, APromptPastTheModelsPositions) {
-  config_.position.type = PositionType::kLearned;
-  config_.position.max_length = 3;
+  config_.max_positions = 3;
   ExpectRefused(Prompt({1, 2, 3, 4}, 5), kOutOfRange, "TOO_MANY_TOKENS", "prompt.tokens",
                 "holds 4 tokens; the model's sequences end at 3");
   config_ = FakeConfig(30, false);
-  config_.position.type = PositionType::kLearned;
-  config_.position.max_length = 3;
+  config_.max_positions = 3;
   engine_.reset();
   ExpectRefused(Prompt({1, 2, 3, 4, 5}, 5), kOutOfRange, "TOO_MANY_TOKENS", "prompt.tokens",
                 "end at 4");
@@ -181,8 +179,7 @@ TEST_F(ValidateTest, ScoredTokensMustBeOutputs) {
 TEST_F(ValidateTest, ScoreLengthAndWindow) {
   for (bool with_bos : {true, false}) {
     config_ = FakeConfig(30, with_bos);
-    config_.position.type = PositionType::kLearned;
-    config_.position.max_length = 5;
+    config_.max_positions = 5;
     engine_.reset();
     const int limit = with_bos ? 5 : 6;
     ScoreSpec spec;

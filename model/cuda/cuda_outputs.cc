@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda/cuda_outputs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/base/error.h"
+#include "model/cuda/cuda_scratch.h"
+
+namespace rivulet {
+
+CudaOutputs CudaOutputs::Sized(const ModelConfig& config, const BackendLimits& limits,
+                               int head_rows) {
+  // About 32 MiB, but enough rows to fill a GPU.
+  constexpr size_t kHeadFloats = size_t{8} << 20, kLeastHeadRows = 128;
+  CudaOutputs out;
+  out.ld_outputs = CudaPadded(config.output_size());
+  out.ld_adjusted = CudaPadded(config.num_output_tokens());
+  const auto widest = size_t(std::max(out.ld_outputs, out.ld_adjusted));
+  const size_t wanted =
+      head_rows > 0 ? size_t(head_rows) : std::max(kLeastHeadRows, kHeadFloats / widest);
+  out.head_rows = int(std::min(size_t(limits.max_tokens), wanted));
+  return out;
+}
+
+size_t CudaOutputs::Bytes(const ModelConfig& config, const BackendLimits& limits, int head_rows) {
+  const CudaOutputs out = Sized(config, limits, head_rows);
+  return size_t(out.head_rows) * size_t(out.ld_outputs + out.ld_adjusted) * sizeof(float);
+}
+
+absl::StatusOr<CudaOutputs> CudaOutputs::Create(const ModelConfig& config,
+                                                const BackendLimits& limits, int head_rows,
+                                                const kernels::CudaLaunch& launch) {
+  CudaOutputs out = Sized(config, limits, head_rows);
+  const auto place = [&](int ld, float** data) -> absl::Status {
+    RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(size_t(out.head_rows) *
+                                                                     size_t(ld) * sizeof(float)));
+    RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory.data(), 0, memory.bytes(), launch.stream));
+    *data = static_cast<float*>(memory.data());
+    out.memory_.push_back(std::move(memory));
+    return absl::OkStatus();
+  };
+  RIVULET_RETURN_IF_ERROR(place(out.ld_outputs, &out.outputs));
+  RIVULET_RETURN_IF_ERROR(place(out.ld_adjusted, &out.adjusted));
+  return out;
+}
+
+}  // namespace rivulet
