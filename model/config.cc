@@ -3,8 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/json_reader.h"
 #include "model/base/strict_json.h"
-#include "model/config_json.h"
 #include "model/model_name.h"
 #include "model/text/char_tokenizer.h"
 
@@ -13,6 +13,10 @@ namespace {
 
 using kernels::FeatureMapKind;
 
+// Of our own format: every field is there, every one is known.
+constexpr JsonRules kFormatRules = {
+    .invalid = "INVALID_CONFIG", .unsupported = "", .null_is_missing = false};
+
 // Bounds that keep every product below in range: of two dimensions in int64, of a state's bytes in
 // uint64.
 constexpr int64_t kMaxDimension = int64_t{1} << 24;
@@ -20,80 +24,79 @@ constexpr int64_t kMaxInt32 = INT32_MAX;
 constexpr int64_t kMaxLayers = 4096;
 constexpr uint64_t kMaxStateBytes = uint64_t{16} << 30;
 
-absl::Status ParseFormat(FieldReader* root) {
-  RIVULET_RETURN_IF_ERROR(root->GetChoice<int>("format", {{"rivulet-model", 0}}, nullptr));
+absl::Status ParseFormat(JsonReader* root) {
+  RIVULET_RETURN_IF_ERROR(root->Choice<int>("format", {{"rivulet-model", 0}}, nullptr));
   int version = 0;
-  return root->GetInt("format_version", 1, 1, &version);
+  return root->Int("format_version", 1, 1, &version);
 }
 
-absl::Status ParseName(FieldReader* root, ModelConfig* config) {
-  RIVULET_RETURN_IF_ERROR(root->GetString("name", &config->name));
+absl::Status ParseName(JsonReader* root, ModelConfig* config) {
+  RIVULET_RETURN_IF_ERROR(root->Text("name", &config->name));
   if (IsModelName(config->name)) return absl::OkStatus();
-  return root->Bad("name", Quoted(config->name), kModelNamePattern);
+  return root->Invalid("name", "is ", Quoted(config->name), "; allowed: ", kModelNamePattern);
 }
 
-absl::Status ParseDimensions(FieldReader* root, ModelConfig* config) {
+absl::Status ParseDimensions(JsonReader* root, ModelConfig* config) {
   EncoderConfig& encoder = config->encoder();
-  RIVULET_RETURN_IF_ERROR(root->GetInt("vocab_size", 1, kMaxInt32, &config->vocab_size));
+  RIVULET_RETURN_IF_ERROR(root->Int("vocab_size", 1, kMaxInt32, &config->vocab_size));
   const int64_t last_id = config->vocab_size - 1;
-  RIVULET_RETURN_IF_ERROR(root->GetOptionalInt("bos_token_id", 0, last_id, &config->bos_token_id));
-  RIVULET_RETURN_IF_ERROR(root->GetOptionalInt("eos_token_id", 0, last_id, &config->eos_token_id));
-  RIVULET_RETURN_IF_ERROR(root->GetInt("hidden_size", 1, kMaxDimension, &config->hidden_size));
-  RIVULET_RETURN_IF_ERROR(root->GetInt("num_layers", 1, kMaxLayers, &config->num_layers));
-  RIVULET_RETURN_IF_ERROR(root->GetInt("num_heads", 1, kMaxDimension, &config->num_heads));
-  RIVULET_RETURN_IF_ERROR(root->GetInt("key_dim", 1, kMaxDimension, &config->key_dim));
-  RIVULET_RETURN_IF_ERROR(root->GetInt("value_dim", 1, kMaxDimension, &config->value_dim));
-  RIVULET_RETURN_IF_ERROR(root->GetInt("ffn_size", 1, kMaxDimension, &config->ffn_size));
-  RIVULET_RETURN_IF_ERROR(root->GetChoice<Activation>(
+  RIVULET_RETURN_IF_ERROR(root->Int("bos_token_id", 0, last_id, &config->bos_token_id));
+  RIVULET_RETURN_IF_ERROR(root->Int("eos_token_id", 0, last_id, &config->eos_token_id));
+  RIVULET_RETURN_IF_ERROR(root->Int("hidden_size", 1, kMaxDimension, &config->hidden_size));
+  RIVULET_RETURN_IF_ERROR(root->Int("num_layers", 1, kMaxLayers, &config->num_layers));
+  RIVULET_RETURN_IF_ERROR(root->Int("num_heads", 1, kMaxDimension, &config->num_heads));
+  RIVULET_RETURN_IF_ERROR(root->Int("key_dim", 1, kMaxDimension, &config->key_dim));
+  RIVULET_RETURN_IF_ERROR(root->Int("value_dim", 1, kMaxDimension, &config->value_dim));
+  RIVULET_RETURN_IF_ERROR(root->Int("ffn_size", 1, kMaxDimension, &config->ffn_size));
+  RIVULET_RETURN_IF_ERROR(root->Choice<Activation>(
       "activation", {{"relu", Activation::kRelu}, {"gelu", Activation::kGelu}},
       &encoder.activation));
-  RIVULET_RETURN_IF_ERROR(root->GetFloat("layer_norm_eps", false, &config->norm_eps));
-  return root->GetBool("final_norm", &encoder.final_norm);
+  RIVULET_RETURN_IF_ERROR(root->Positive("layer_norm_eps", &config->norm_eps));
+  return root->Bool("final_norm", &encoder.final_norm);
 }
 
-absl::Status ParsePosition(FieldReader* root, ModelConfig* config) {
-  RIVULET_ASSIGN_OR_RETURN(FieldReader object, root->GetObject("position"));
+absl::Status ParsePosition(JsonReader* root, ModelConfig* config) {
+  RIVULET_ASSIGN_OR_RETURN(JsonReader object, root->Object("position"));
   EncoderConfig& encoder = config->encoder();
-  RIVULET_RETURN_IF_ERROR(
-      object.GetChoice<PositionType>("type",
-                                     {{"none", PositionType::kNone},
-                                      {"learned", PositionType::kLearned},
-                                      {"sinusoidal", PositionType::kSinusoidal}},
-                                     &encoder.position));
+  RIVULET_RETURN_IF_ERROR(object.Choice<PositionType>("type",
+                                                      {{"none", PositionType::kNone},
+                                                       {"learned", PositionType::kLearned},
+                                                       {"sinusoidal", PositionType::kSinusoidal}},
+                                                      &encoder.position));
   if (encoder.position == PositionType::kNone) return object.CheckNoOthers();
-  RIVULET_RETURN_IF_ERROR(object.GetChoice<PositionCombine>(
+  RIVULET_RETURN_IF_ERROR(object.Choice<PositionCombine>(
       "combine", {{"add", PositionCombine::kAdd}, {"concat", PositionCombine::kConcat}},
       &encoder.combine));
   int max_length = 0;
-  RIVULET_RETURN_IF_ERROR(object.GetInt("max_length", 1, kMaxInt32, &max_length));
+  RIVULET_RETURN_IF_ERROR(object.Int("max_length", 1, kMaxInt32, &max_length));
   config->max_positions = max_length;
   if (encoder.combine == PositionCombine::kConcat && config->hidden_size % 2 != 0) {
-    return root->Bad("hidden_size", absl::StrCat(config->hidden_size),
-                     "an even number, because position.combine is \"concat\"");
+    return root->Invalid("hidden_size", "is ", config->hidden_size,
+                         "; allowed: an even number, because position.combine is \"concat\"");
   }
   return object.CheckNoOthers();
 }
 
 // n_dims of the maps that have it, and the columns of omega that follow from it.
-absl::Status ParseDims(FieldReader* object, FeatureMapConfig* map) {
+absl::Status ParseDims(JsonReader* object, FeatureMapConfig* map) {
   const bool smoothed = map->kind == FeatureMapKind::kSmoothedRandomFourier;
   const bool paired =
       map->kind == FeatureMapKind::kRandomFourier || map->kind == FeatureMapKind::kFavor;
   const int least = smoothed ? 3 : paired ? 2 : 1;
-  RIVULET_RETURN_IF_ERROR(object->GetInt("n_dims", least, kMaxDimension, &map->n_dims));
+  RIVULET_RETURN_IF_ERROR(object->Int("n_dims", least, kMaxDimension, &map->n_dims));
   if (paired && map->n_dims % 2 != 0) {
-    return object->Bad("n_dims", absl::StrCat(map->n_dims), "an even number");
+    return object->Invalid("n_dims", "is ", map->n_dims, "; allowed: an even number");
   }
   map->columns = smoothed ? (map->n_dims - 1) / 2 : paired ? map->n_dims / 2 : map->n_dims;
-  RIVULET_RETURN_IF_ERROR(object->GetFloat("softmax_temp", false, &map->softmax_temp));
-  if (smoothed) return object->GetFloat("smoothing", true, &map->smoothing);
+  RIVULET_RETURN_IF_ERROR(object->Positive("softmax_temp", &map->softmax_temp));
+  if (smoothed) return object->NotNegative("smoothing", &map->smoothing);
   if (paired) return absl::OkStatus();
-  return object->GetChoice<int>("kernel", {{"relu", 0}}, nullptr);
+  return object->Choice<int>("kernel", {{"relu", 0}}, nullptr);
 }
 
-absl::Status ParseFeatureMap(FieldReader* attention, FeatureMapConfig* map) {
-  RIVULET_ASSIGN_OR_RETURN(FieldReader object, attention->GetObject("feature_map"));
-  RIVULET_RETURN_IF_ERROR(object.GetChoice<FeatureMapKind>(
+absl::Status ParseFeatureMap(JsonReader* attention, FeatureMapConfig* map) {
+  RIVULET_ASSIGN_OR_RETURN(JsonReader object, attention->Object("feature_map"));
+  RIVULET_RETURN_IF_ERROR(object.Choice<FeatureMapKind>(
       "type",
       {{"elu", FeatureMapKind::kElu},
        {"random_fourier", FeatureMapKind::kRandomFourier},
@@ -103,7 +106,7 @@ absl::Status ParseFeatureMap(FieldReader* attention, FeatureMapConfig* map) {
        {"rfa", FeatureMapKind::kRfa}},
       &map->kind));
   if (map->kind == FeatureMapKind::kRfa) {
-    RIVULET_RETURN_IF_ERROR(object.GetInt("num_features", 1, kMaxDimension, &map->n_dims));
+    RIVULET_RETURN_IF_ERROR(object.Int("num_features", 1, kMaxDimension, &map->n_dims));
     map->columns = map->n_dims;
   } else if (map->kind != FeatureMapKind::kElu) {
     RIVULET_RETURN_IF_ERROR(ParseDims(&object, map));
@@ -111,71 +114,71 @@ absl::Status ParseFeatureMap(FieldReader* attention, FeatureMapConfig* map) {
   return object.CheckNoOthers();
 }
 
-absl::Status ParseAttention(FieldReader* root, EncoderConfig* config) {
-  RIVULET_ASSIGN_OR_RETURN(FieldReader attention, root->GetObject("attention"));
+absl::Status ParseAttention(JsonReader* root, EncoderConfig* config) {
+  RIVULET_ASSIGN_OR_RETURN(JsonReader attention, root->Object("attention"));
   RIVULET_RETURN_IF_ERROR(ParseFeatureMap(&attention, &config->feature_map));
-  RIVULET_RETURN_IF_ERROR(attention.GetChoice<Gate>(
-      "gate", {{"none", Gate::kNone}, {"rfa", Gate::kRfa}}, &config->gate));
-  RIVULET_ASSIGN_OR_RETURN(FieldReader normalizer, attention.GetObject("normalizer"));
-  RIVULET_RETURN_IF_ERROR(normalizer.GetChoice<Normalizer>(
+  RIVULET_RETURN_IF_ERROR(
+      attention.Choice<Gate>("gate", {{"none", Gate::kNone}, {"rfa", Gate::kRfa}}, &config->gate));
+  RIVULET_ASSIGN_OR_RETURN(JsonReader normalizer, attention.Object("normalizer"));
+  RIVULET_RETURN_IF_ERROR(normalizer.Choice<Normalizer>(
       "type", {{"add_eps", Normalizer::kAddEps}, {"clamp_min", Normalizer::kClampMin}},
       &config->normalizer));
   const char* const value = config->normalizer == Normalizer::kAddEps ? "eps" : "min";
-  RIVULET_RETURN_IF_ERROR(normalizer.GetFloat(value, false, &config->normalizer_value));
+  RIVULET_RETURN_IF_ERROR(normalizer.Positive(value, &config->normalizer_value));
   RIVULET_RETURN_IF_ERROR(normalizer.CheckNoOthers());
   return attention.CheckNoOthers();
 }
 
-absl::Status ParseOutput(FieldReader* root, ModelConfig* config) {
-  RIVULET_ASSIGN_OR_RETURN(FieldReader object, root->GetObject("output"));
+absl::Status ParseOutput(JsonReader* root, ModelConfig* config) {
+  RIVULET_ASSIGN_OR_RETURN(JsonReader object, root->Object("output"));
   OutputConfig& output = config->output;
   RIVULET_RETURN_IF_ERROR(
-      object.GetChoice<OutputType>("type",
-                                   {{"categorical", OutputType::kCategorical},
-                                    {"mixture_of_logistics", OutputType::kMixtureOfLogistics}},
-                                   &output.type));
+      object.Choice<OutputType>("type",
+                                {{"categorical", OutputType::kCategorical},
+                                 {"mixture_of_logistics", OutputType::kMixtureOfLogistics}},
+                                &output.type));
   if (output.type == OutputType::kCategorical) {
     if (config->vocab_size == 1 && config->has_bos()) {
-      return root->Bad("vocab_size", "1, and its only token is the bos, which is never sampled",
-                       "at least 2 for a categorical head with a bos");
+      return root->Invalid("vocab_size",
+                           "is 1, and its only token is the bos, which is never sampled; "
+                           "allowed: at least 2 for a categorical head with a bos");
     }
     return object.CheckNoOthers();
   }
-  RIVULET_RETURN_IF_ERROR(object.GetInt("num_mixtures", 1, kMaxDimension, &output.num_mixtures));
-  RIVULET_RETURN_IF_ERROR(object.GetInt("num_levels", 2, kMaxInt32, &output.num_levels));
+  RIVULET_RETURN_IF_ERROR(object.Int("num_mixtures", 1, kMaxDimension, &output.num_mixtures));
+  RIVULET_RETURN_IF_ERROR(object.Int("num_levels", 2, kMaxInt32, &output.num_levels));
   if (output.num_levels > config->vocab_size) {
-    return object.Bad(
-        "num_levels", absl::StrCat(output.num_levels),
-        absl::StrCat("an integer from 2 to vocab_size, which is ", config->vocab_size));
+    return object.Invalid("num_levels", "is ", output.num_levels,
+                          "; allowed: an integer from 2 to vocab_size, which is ",
+                          config->vocab_size);
   }
-  RIVULET_RETURN_IF_ERROR(object.GetChoice<MixtureScale>(
+  RIVULET_RETURN_IF_ERROR(object.Choice<MixtureScale>(
       "scale", {{"exp", MixtureScale::kExp}, {"elu", MixtureScale::kElu}}, &output.scale));
   return object.CheckNoOthers();
 }
 
-absl::Status ParseImage(FieldReader* object, ContentConfig* content) {
-  RIVULET_RETURN_IF_ERROR(object->GetInt("height", 1, kMaxDimension, &content->height));
-  RIVULET_RETURN_IF_ERROR(object->GetInt("width", 1, kMaxDimension, &content->width));
-  RIVULET_RETURN_IF_ERROR(object->GetInt("channels", 1, kMaxDimension, &content->channels));
+absl::Status ParseImage(JsonReader* object, ContentConfig* content) {
+  RIVULET_RETURN_IF_ERROR(object->Int("height", 1, kMaxDimension, &content->height));
+  RIVULET_RETURN_IF_ERROR(object->Int("width", 1, kMaxDimension, &content->width));
+  RIVULET_RETURN_IF_ERROR(object->Int("channels", 1, kMaxDimension, &content->channels));
   const int64_t pixels = int64_t{content->height} * content->width;
   if (pixels > kMaxInt32 || pixels * content->channels > kMaxInt32) {
-    return object->Bad("height",
-                       absl::StrCat(content->height, ", with width ", content->width,
-                                    " and channels ", content->channels),
-                       absl::StrCat("height * width * channels of at most ", kMaxInt32));
+    return object->Invalid("height", "is ", content->height, ", with width ", content->width,
+                           " and channels ", content->channels,
+                           "; allowed: height * width * channels of at most ", kMaxInt32);
   }
   return absl::OkStatus();
 }
 
-absl::Status ParseText(FieldReader* object, ModelConfig* config) {
-  RIVULET_ASSIGN_OR_RETURN(FieldReader tokenizer, object->GetObject("tokenizer"));
-  RIVULET_RETURN_IF_ERROR(tokenizer.GetChoice<int>("type", {{"char", 0}}, nullptr));
-  RIVULET_RETURN_IF_ERROR(tokenizer.GetString("alphabet", &config->content.alphabet));
+absl::Status ParseText(JsonReader* object, ModelConfig* config) {
+  RIVULET_ASSIGN_OR_RETURN(JsonReader tokenizer, object->Object("tokenizer"));
+  RIVULET_RETURN_IF_ERROR(tokenizer.Choice<int>("type", {{"char", 0}}, nullptr));
+  RIVULET_RETURN_IF_ERROR(tokenizer.Text("alphabet", &config->content.alphabet));
   RIVULET_RETURN_IF_ERROR(tokenizer.CheckNoOthers());
   const auto parsed = CreateCharTokenizer(config->content.alphabet);
   if (!parsed.ok()) {
-    return tokenizer.Bad("alphabet", Quoted(config->content.alphabet),
-                         absl::StrCat("every code point once (", parsed.status().message(), ")"));
+    return tokenizer.Invalid("alphabet", "is ", Quoted(config->content.alphabet),
+                             "; allowed: every code point once (", parsed.status().message(), ")");
   }
   const int size = (*parsed)->size();
   const auto is_special = [config](int id) {
@@ -184,30 +187,30 @@ absl::Status ParseText(FieldReader* object, ModelConfig* config) {
   bool good = size <= config->vocab_size;
   for (int id = size; good && id < config->vocab_size; ++id) good = is_special(id);
   if (good) return absl::OkStatus();
-  return tokenizer.Bad("alphabet",
-                       absl::StrCat(size, " code points for a vocab_size of ", config->vocab_size),
-                       "one code point for every token id other than bos and eos");
+  return tokenizer.Invalid("alphabet", "is ", size, " code points for a vocab_size of ",
+                           config->vocab_size,
+                           "; allowed: one code point for every token id other than bos and eos");
 }
 
-absl::Status ParseContent(FieldReader* root, ModelConfig* config) {
-  RIVULET_ASSIGN_OR_RETURN(FieldReader object, root->GetObject("content"));
+absl::Status ParseContent(JsonReader* root, ModelConfig* config) {
+  RIVULET_ASSIGN_OR_RETURN(JsonReader object, root->Object("content"));
   ContentConfig& content = config->content;
-  RIVULET_RETURN_IF_ERROR(object.GetChoice<ContentType>("type",
-                                                        {{"tokens", ContentType::kTokens},
-                                                         {"image", ContentType::kImage},
-                                                         {"text", ContentType::kText}},
-                                                        &content.type));
+  RIVULET_RETURN_IF_ERROR(object.Choice<ContentType>("type",
+                                                     {{"tokens", ContentType::kTokens},
+                                                      {"image", ContentType::kImage},
+                                                      {"text", ContentType::kText}},
+                                                     &content.type));
   if (content.type == ContentType::kImage) RIVULET_RETURN_IF_ERROR(ParseImage(&object, &content));
   if (content.type == ContentType::kText) RIVULET_RETURN_IF_ERROR(ParseText(&object, config));
   return object.CheckNoOthers();
 }
 
 // Products of fields that are each in range.
-absl::Status CheckDerivedSizes(const FieldReader& root, const ModelConfig& config) {
+absl::Status CheckDerivedSizes(const JsonReader& root, const ModelConfig& config) {
   const auto check = [&](absl::string_view field, int64_t value, absl::string_view what) {
     if (config.num_heads * value <= kMaxDimension) return absl::OkStatus();
-    return root.Bad(field, absl::StrCat(value, ", with num_heads ", config.num_heads),
-                    absl::StrCat("num_heads * ", what, " of at most ", kMaxDimension));
+    return root.Invalid(field, "is ", value, ", with num_heads ", config.num_heads,
+                        "; allowed: num_heads * ", what, " of at most ", kMaxDimension);
   };
   RIVULET_RETURN_IF_ERROR(check("key_dim", config.key_dim, "key_dim"));
   RIVULET_RETURN_IF_ERROR(check("value_dim", config.value_dim, "value_dim"));
@@ -215,14 +218,13 @@ absl::Status CheckDerivedSizes(const FieldReader& root, const ModelConfig& confi
       check("attention.feature_map", int64_t{config.key_features()}, "features of a key"));
   const kernels::StateLayout layout = config.state_layout();
   if (layout.bytes_per_slot() <= kMaxStateBytes) return absl::OkStatus();
-  return root.Bad(
-      "num_layers",
-      absl::StrCat(layout.layers,
-                   ", which makes the state of one session num_layers * num_heads * features * "
-                   "(value_dim + 1) * 4 = ",
-                   layout.layers, " * ", layout.heads, " * ", layout.features, " * ",
-                   layout.value_dim + 1, " * 4 = ", layout.bytes_per_slot(), " bytes with padding"),
-      absl::StrCat("a state of at most ", kMaxStateBytes, " bytes"));
+  return root.Invalid("num_layers", "is ", layout.layers,
+                      ", which makes the state of one session num_layers * num_heads * features * "
+                      "(value_dim + 1) * 4 = ",
+                      layout.layers, " * ", layout.heads, " * ", layout.features, " * ",
+                      layout.value_dim + 1, " * 4 = ", layout.bytes_per_slot(),
+                      " bytes with padding; allowed: a state of at most ", kMaxStateBytes,
+                      " bytes");
 }
 
 }  // namespace
@@ -285,11 +287,7 @@ ModelConfig::StateIdentity ModelConfig::state_identity() const {
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json_text) {
   RIVULET_ASSIGN_OR_RETURN(const JsonValue json, ParseStrictJson(json_text, JsonLimits{}));
-  if (json.kind != JsonValue::Kind::kObject) {
-    return InvalidField("INVALID_CONFIG", "",
-                        absl::StrCat("the text is ", Describe(json), "; allowed: an object"));
-  }
-  FieldReader root(json, "");
+  RIVULET_ASSIGN_OR_RETURN(JsonReader root, JsonReader::Of(kFormatRules, json, ""));
   ModelConfig config;
   RIVULET_RETURN_IF_ERROR(ParseFormat(&root));
   RIVULET_RETURN_IF_ERROR(ParseName(&root, &config));
