@@ -18,7 +18,6 @@
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
 #include "model/blocks/block_settings.h"
-#include "model/blocks/settings_reader.h"
 #include "model/weights/foreign_checkpoint.h"
 #include "model/weights/weights_file.h"
 

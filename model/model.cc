@@ -18,7 +18,6 @@
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
 #include "model/blocks/block_settings.h"
-#include "model/blocks/settings_reader.h"
 #include "model/foreign_model.h"
 #include "model/model_name.h"
 #include "model/text/char_tokenizer.h"

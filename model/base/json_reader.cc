@@ -120,8 +120,8 @@ absl::Status JsonReader::Int(absl::string_view name, int64_t min, int64_t max,
 absl::StatusOr<const JsonValue*> JsonReader::GetNumber(absl::string_view name, bool zero_allowed,
                                                        bool may_miss) {
   return Get(name,
-             zero_allowed ? "0, or a positive number that float32 can hold"
-                          : "a positive number that float32 can hold",
+             zero_allowed ? "a number from 0 that float32 can hold"
+                          : "a number above 0 that float32 can hold",
              may_miss, [zero_allowed](const JsonValue& value) {
                if (!value.is_number()) return false;
                if (IsSpelledZero(value)) return zero_allowed;

@@ -71,7 +71,7 @@ class JsonReader {
                    std::optional<int> fallback = std::nullopt);
   // May be null.
   absl::Status Int(absl::string_view name, int64_t min, int64_t max, std::optional<int>* out);
-  // Above 0, and a number that float32 can hold.
+  // A number above 0 that float32 can hold: 1e-60 and 1e60 are errors.
   template <typename T>
   absl::Status Positive(absl::string_view name, T* out,
                         std::type_identity_t<std::optional<T>> fallback = std::nullopt) {

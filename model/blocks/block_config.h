@@ -13,7 +13,7 @@
 
 namespace rivulet {
 
-class SettingsReader;
+class JsonReader;
 struct ModelConfig;
 
 // How a layer mixes tokens. The equations are in kernels/recurrence.h, model/cpu/block_mixers.cc
@@ -32,7 +32,7 @@ enum class DecayForm : uint8_t {
 // A row of the table of kinds. What it leaves open the mixer's code and the settings say.
 struct BlockKind {
   const char* model_type;  // as config.json spells it
-  absl::Status (*read_settings)(SettingsReader*, ModelConfig*);
+  absl::Status (*read_settings)(JsonReader*, ModelConfig*);
   Mixer mixer;
   DecayForm decay;
   bool rotary = false;          // q and k are turned by the token's position

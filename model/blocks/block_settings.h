@@ -7,7 +7,9 @@
 // that changes the numbers is passed over.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -15,6 +17,14 @@
 #include "model/blocks/block_config.h"
 
 namespace rivulet {
+
+// `text` as JSON. A bare Infinity, which older versions of transformers write, counts as
+// {"__float__": "Infinity"}, which newer ones write. Errors: those of ParseStrictJson.
+absl::StatusOr<JsonValue> ParseSettings(absl::string_view text);
+
+// The `eos_token_id` of a config.json or generation_config.json, a number or a list; empty where
+// there is none. Errors: INVALID_ARGUMENT (INVALID_CONFIG: no token id).
+absl::StatusOr<std::vector<int32_t>> ParseEosTokenIds(const JsonValue& config, int vocab_size);
 
 // Whether a configuration is of this layout: it has a `model_type`.
 bool HasModelType(const JsonValue& config);

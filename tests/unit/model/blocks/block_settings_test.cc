@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "model/base/error.h"
-#include "model/blocks/settings_reader.h"
 
 namespace rivulet {
 namespace {
