@@ -11,7 +11,7 @@
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
 #include "model/base/utf8.h"
-#include "model/text/json_fields.h"
+#include "model/text/tokenizer_rules.h"
 #include "model/text/world_vocabulary.h"
 
 namespace rivulet {
@@ -71,32 +71,26 @@ absl::StatusOr<std::string> TokenText(const JsonValue& value, absl::string_view 
   const JsonValue* const content =
       value.kind == JsonValue::Kind::kObject ? value.Find("content") : &value;
   if (content == nullptr || content->kind != JsonValue::Kind::kString) {
-    return InvalidTokenizer(path, absl::StrCat("is ", Describe(value),
-                                               ", neither a text nor an object with `content`"));
+    return kTokenizerRules.Invalid(path, "is ", Describe(value),
+                                   ", neither a text nor an object with `content`");
   }
   return content->text;
 }
 
 // Adds the roles that `root` gives, except those that are given already.
-absl::Status ReadRoles(const JsonValue& root, Roles* roles) {
-  if (root.kind != JsonValue::Kind::kObject) {
-    return InvalidTokenizer("", absl::StrCat("the file is ", Describe(root), ", not an object"));
-  }
+absl::Status ReadRoles(JsonReader* root, Roles* roles) {
   std::set<std::string> given;
   for (const auto& [text, names] : *roles) given.insert(names.begin(), names.end());
   for (const char* const role : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
                                  "cls_token", "mask_token"}) {
-    const JsonValue* const value = root.Find(role);
-    if (value == nullptr || value->kind == JsonValue::Kind::kNull || given.contains(role)) continue;
+    const JsonValue* const value = root->Find(role);
+    if (value == nullptr || given.contains(role)) continue;
     RIVULET_ASSIGN_OR_RETURN(const std::string text, TokenText(*value, role));
     (*roles)[text].insert(role);
   }
   constexpr char kMore[] = "additional_special_tokens";
-  const JsonValue* const more = root.Find(kMore);
-  if (more == nullptr || more->kind == JsonValue::Kind::kNull || given.contains(kMore)) {
-    return absl::OkStatus();
-  }
-  return ForEachItem(*more, kMore, [&](const JsonValue& item, absl::string_view path) {
+  if (root->Find(kMore) == nullptr || given.contains(kMore)) return absl::OkStatus();
+  return root->ForEach(kMore, [&](const JsonValue& item, absl::string_view path) {
     RIVULET_ASSIGN_OR_RETURN(const std::string text, TokenText(item, path));
     (*roles)[text].insert(kMore);
     return absl::OkStatus();
@@ -104,22 +98,22 @@ absl::Status ReadRoles(const JsonValue& root, Roles* roles) {
 }
 
 // A list has an object {"name", "template"} for each purpose.
-absl::Status ReadChatTemplate(const JsonValue& root, std::string* chat_template) {
+absl::Status ReadChatTemplate(JsonReader* root, std::string* chat_template) {
   constexpr char kField[] = "chat_template";
-  const JsonValue* const value = root.Find(kField);
-  if (value == nullptr || value->kind == JsonValue::Kind::kNull) return absl::OkStatus();
+  const JsonValue* const value = root->Find(kField);
+  if (value == nullptr) return absl::OkStatus();
   if (value->kind == JsonValue::Kind::kString) {
     *chat_template = value->text;
     return absl::OkStatus();
   }
-  return ForEachItem(*value, kField, [&](const JsonValue& item, absl::string_view path) {
+  return root->ForEach(kField, [&](const JsonValue& item, absl::string_view path) {
     const JsonValue* const name = item.Find("name");
     const JsonValue* const text = item.Find("template");
     const auto is_text = [](const JsonValue* member) {
       return member != nullptr && member->kind == JsonValue::Kind::kString;
     };
     if (!is_text(name) || !is_text(text)) {
-      return InvalidTokenizer(path, "is no object with the texts `name` and `template`");
+      return kTokenizerRules.Invalid(path, "is no object with the texts `name` and `template`");
     }
     if (name->text == "default") *chat_template = text->text;
     return absl::OkStatus();
@@ -130,20 +124,19 @@ absl::Status ReadSettings(const std::string& directory, const std::string& shown
                           std::string* chat_template) {
   const auto read = [&](const char* name, auto parse) {
     return ReadWith(directory, shown, name, kMaxSettingsBytes, [&](absl::string_view text) {
-      RIVULET_ASSIGN_OR_RETURN(const JsonValue root, ParseStrictJson(text, kLimits));
-      RIVULET_RETURN_IF_ERROR(ReadRoles(root, roles));
-      return parse(root);
+      RIVULET_ASSIGN_OR_RETURN(const JsonValue json, ParseStrictJson(text, kLimits));
+      RIVULET_ASSIGN_OR_RETURN(JsonReader root, JsonReader::Of(kTokenizerRules, json, ""));
+      RIVULET_RETURN_IF_ERROR(ReadRoles(&root, roles));
+      return parse(&root);
     });
   };
-  RIVULET_RETURN_IF_ERROR(read(kTokenizerConfig, [&](const JsonValue& root) {
-    return ReadChatTemplate(root, chat_template);
-  }));
-  RIVULET_RETURN_IF_ERROR(
-      read(kSpecialTokensMap, [](const JsonValue&) { return absl::OkStatus(); }));
+  RIVULET_RETURN_IF_ERROR(read(
+      kTokenizerConfig, [&](JsonReader* root) { return ReadChatTemplate(root, chat_template); }));
+  RIVULET_RETURN_IF_ERROR(read(kSpecialTokensMap, [](JsonReader*) { return absl::OkStatus(); }));
   return ReadWith(directory, shown, kChatTemplate, kMaxSettingsBytes, [&](absl::string_view text) {
     const size_t valid = ValidUtf8Bytes(text);
     if (valid < text.size()) {
-      return InvalidTokenizer("", absl::StrCat("the file is not valid UTF-8 at byte ", valid));
+      return kTokenizerRules.Invalid("", "is not valid UTF-8 at byte ", valid);
     }
     *chat_template = std::string(text);
     return absl::OkStatus();

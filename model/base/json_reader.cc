@@ -77,8 +77,9 @@ absl::StatusOr<JsonReader> JsonReader::Object(absl::string_view name, Names know
 
 absl::Status JsonReader::ForEach(absl::string_view name, ItemAction action) {
   RIVULET_ASSIGN_OR_RETURN(const JsonValue* list, Get(name, Kind::kArray));
+  const std::string path = PathOf(name);
   for (size_t i = 0; i < list->items.size(); ++i) {
-    RIVULET_RETURN_IF_ERROR(action(list->items[i], absl::StrCat(PathOf(name), "[", i, "]")));
+    RIVULET_RETURN_IF_ERROR(action(list->items[i], absl::StrCat(path, "[", i, "]")));
   }
   return absl::OkStatus();
 }

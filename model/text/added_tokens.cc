@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/utf8.h"
-#include "model/text/json_fields.h"
+#include "model/text/tokenizer_rules.h"
 
 namespace rivulet {
 namespace {
@@ -79,26 +79,26 @@ size_t SpaceBehind(absl::string_view text, size_t begin) {
   return begin;
 }
 
-absl::StatusOr<AddedToken> Read(const JsonValue& value, const std::string& path) {
-  RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
-                           JsonFields::Of(value, path,
+absl::StatusOr<AddedToken> Read(const JsonValue& value, absl::string_view path) {
+  RIVULET_ASSIGN_OR_RETURN(JsonReader fields,
+                           JsonReader::Of(kTokenizerRules, value, path,
                                           {"id", "content", "single_word", "lstrip", "rstrip",
                                            "normalized", "special"}));
   AddedToken token;
-  RIVULET_ASSIGN_OR_RETURN(token.id, fields.Whole("id", kMaxVocabularyIds - 1));
-  RIVULET_ASSIGN_OR_RETURN(token.content, fields.Text("content"));
-  RIVULET_ASSIGN_OR_RETURN(token.single_word, fields.Bool("single_word", false));
-  RIVULET_ASSIGN_OR_RETURN(token.lstrip, fields.Bool("lstrip", false));
-  RIVULET_ASSIGN_OR_RETURN(token.rstrip, fields.Bool("rstrip", false));
-  RIVULET_ASSIGN_OR_RETURN(token.special, fields.Bool("special", false));
-  RIVULET_ASSIGN_OR_RETURN(token.normalized, fields.Bool("normalized", !token.special));
+  RIVULET_RETURN_IF_ERROR(fields.Int("id", 0, kMaxVocabularyIds - 1, &token.id));
+  RIVULET_RETURN_IF_ERROR(fields.Text("content", &token.content));
+  RIVULET_RETURN_IF_ERROR(fields.Bool("single_word", &token.single_word, false));
+  RIVULET_RETURN_IF_ERROR(fields.Bool("lstrip", &token.lstrip, false));
+  RIVULET_RETURN_IF_ERROR(fields.Bool("rstrip", &token.rstrip, false));
+  RIVULET_RETURN_IF_ERROR(fields.Bool("special", &token.special, false));
+  RIVULET_RETURN_IF_ERROR(fields.Bool("normalized", &token.normalized, !token.special));
   return token;
 }
 
 }  // namespace
 
-absl::Status AddedTokens::Add(const JsonValue& value, const std::string& path,
-                              const BpeModel& model, const Normalizer& normalizer) {
+absl::Status AddedTokens::Add(const JsonValue& value, absl::string_view path, const BpeModel& model,
+                              const Normalizer& normalizer) {
   RIVULET_ASSIGN_OR_RETURN(AddedToken token, Read(value, path));
   const std::string at = absl::StrCat(path, ".content");
   std::string needle = token.content;
@@ -106,49 +106,47 @@ absl::Status AddedTokens::Add(const JsonValue& value, const std::string& path,
     TextBudget budget(kMaxAddedTokenBytes);
     const auto normalized = normalizer.Apply(AlignedText(needle, 0), &budget);
     if (!normalized.ok())
-      return InvalidTokenizer(at, absl::StrCat("is ", Quoted(token.content),
-                                               ", for which the normalizer does too much: ",
-                                               normalized.status().message()));
+      return kTokenizerRules.Invalid(
+          at, "is ", Quoted(token.content),
+          ", for which the normalizer does too much: ", normalized.status().message());
     needle = std::string(normalized->text());
   }
   if (needle.empty() || std::max(needle.size(), token.content.size()) > kMaxAddedTokenBytes) {
-    return InvalidTokenizer(at, absl::StrCat("is ", Quoted(token.content), ", of ", needle.size(),
-                                             " bytes; allowed: 1 to ", kMaxAddedTokenBytes));
+    return kTokenizerRules.Invalid(at, "is ", Quoted(token.content), ", of ", needle.size(),
+                                   " bytes; allowed: 1 to ", kMaxAddedTokenBytes);
   }
   const int32_t known = model.IdOf(token.content);
   const auto id = static_cast<size_t>(token.id);
   const bool taken = id < model.tokens().size() && !model.tokens()[id].empty() && known != token.id;
   if ((known >= 0 && known != token.id) || taken) {
-    return InvalidTokenizer(
-        absl::StrCat(path, ".id"),
-        absl::StrCat("is ", token.id, " for ", Quoted(token.content), "; model.vocab has ",
-                     known >= 0
-                         ? absl::StrCat("the id ", known, " for it")
-                         : absl::StrCat("another token of that id, ", Quoted(model.tokens()[id]))));
+    return kTokenizerRules.Invalid(
+        absl::StrCat(path, ".id"), "is ", token.id, " for ", Quoted(token.content),
+        "; model.vocab has ",
+        known >= 0 ? absl::StrCat("the id ", known, " for it")
+                   : absl::StrCat("another token of that id, ", Quoted(model.tokens()[id])));
   }
   ByteTrie& trie = token.normalized ? normalized_ : raw_;
   if (!trie.Insert(needle, static_cast<int32_t>(tokens_.size()))) {
-    return InvalidTokenizer(at, absl::StrCat("is ", Quoted(token.content), " a second time"));
+    return kTokenizerRules.Invalid(at, "is ", Quoted(token.content), " a second time");
   }
   tokens_.push_back(std::move(token));
   return absl::OkStatus();
 }
 
-absl::StatusOr<AddedTokens> AddedTokens::Create(const JsonValue* value, absl::string_view path,
-                                                const BpeModel& model,
+absl::StatusOr<AddedTokens> AddedTokens::Create(JsonReader* file, const BpeModel& model,
                                                 const Normalizer& normalizer) {
   AddedTokens made;
-  if (value == nullptr) return made;
-  RIVULET_RETURN_IF_ERROR(
-      ForEachItem(*value, path, [&](const JsonValue& item, absl::string_view at) {
-        return made.Add(item, std::string(at), model, normalizer);
-      }));
+  constexpr char kField[] = "added_tokens";
+  if (file->Find(kField) == nullptr) return made;
+  RIVULET_RETURN_IF_ERROR(file->ForEach(kField, [&](const JsonValue& item, absl::string_view at) {
+    return made.Add(item, at, model, normalizer);
+  }));
   std::vector<bool> seen(kMaxVocabularyIds);
   for (size_t i = 0; i < made.tokens_.size(); ++i) {
     const auto id = static_cast<size_t>(made.tokens_[i].id);
     if (seen[id]) {
-      return InvalidTokenizer(absl::StrCat(path, "[", i, "].id"),
-                              absl::StrCat("is ", id, " a second time"));
+      return kTokenizerRules.Invalid(absl::StrCat(kField, "[", i, "].id"), "is ", id,
+                                     " a second time");
     }
     seen[id] = true;
   }

@@ -16,7 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "model/base/strict_json.h"
+#include "model/base/json_reader.h"
 #include "model/text/aligned_text.h"
 #include "model/text/bpe.h"
 #include "model/text/byte_trie.h"
@@ -46,11 +46,11 @@ struct AddedSegment {
 // Thread: const calls from any thread.
 class AddedTokens {
  public:
-  // Of `value`, which may be null. Errors: INVALID_TOKENIZER where an id is not below
-  // kMaxVocabularyIds, stands twice or belongs to another token of `model`, where content is empty,
-  // too long or stands twice, or is a token of `model` with another id.
-  static absl::StatusOr<AddedTokens> Create(const JsonValue* value, absl::string_view path,
-                                            const BpeModel& model, const Normalizer& normalizer);
+  // Of tokenizer.json. Errors: INVALID_TOKENIZER where an id is not below kMaxVocabularyIds, stands
+  // twice or belongs to another token of `model`, where content is empty, too long or stands twice,
+  // or is a token of `model` with another id.
+  static absl::StatusOr<AddedTokens> Create(JsonReader* file, const BpeModel& model,
+                                            const Normalizer& normalizer);
 
   // Does `action` with stretches of `text`, in order, none empty, which cover it, until one fails.
   // `normalized` says which tokens. Errors: those of `action`, and TextBudget::status().
@@ -61,7 +61,7 @@ class AddedTokens {
   const std::vector<AddedToken>& tokens() const { return tokens_; }
 
  private:
-  absl::Status Add(const JsonValue& value, const std::string& path, const BpeModel& model,
+  absl::Status Add(const JsonValue& value, absl::string_view path, const BpeModel& model,
                    const Normalizer& normalizer);
 
   std::vector<AddedToken> tokens_;  // in the order of the file

@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "model/base/strict_json.h"
+#include "model/base/json_reader.h"
 #include "model/text/text_budget.h"
 
 namespace rivulet {
@@ -63,11 +63,11 @@ class BpeModel {
   };
 
   BpeModel() = default;
-  absl::Status ReadVocabulary(const JsonValue& vocabulary, absl::string_view path);
-  absl::Status ReadMerges(const JsonValue& merges, absl::string_view path);
+  absl::Status ReadVocabulary(JsonReader* fields);
+  absl::Status ReadMerges(JsonReader* fields);
   absl::Status AddMerge(absl::string_view left, absl::string_view right, int32_t rank,
                         absl::string_view path);
-  absl::Status ReadOptions(const class JsonFields& fields);
+  absl::Status ReadOptions(JsonReader* fields);
   // Of a token, which is not empty.
   static Ends EndsOf(absl::string_view token);
   const Merge* Find(int32_t left, int32_t right) const;

@@ -3,17 +3,16 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/text/json_fields.h"
+#include "model/text/tokenizer_rules.h"
 
 namespace rivulet {
 
 absl::Status Normalizer::AddSteps(const JsonValue& value, absl::string_view path,
                                   std::vector<Step>* steps) {
   RIVULET_ASSIGN_OR_RETURN(
-      const JsonFields fields,
-      JsonFields::Of(value, path, {"type", "normalizers", "prepend", "pattern", "content"}));
+      JsonReader fields, JsonReader::Of(kTokenizerRules, value, path,
+                                        {"type", "normalizers", "prepend", "pattern", "content"}));
   const absl::string_view type = TypeOf(value);
   Step step;
   if (type == "Sequence") {
@@ -23,15 +22,13 @@ absl::Status Normalizer::AddSteps(const JsonValue& value, absl::string_view path
   }
   if (type == "Prepend") {
     step.kind = Step::Kind::kPrepend;
-    RIVULET_ASSIGN_OR_RETURN(step.content, fields.Text("prepend"));
+    RIVULET_RETURN_IF_ERROR(fields.Text("prepend", &step.content));
   } else if (type == "Replace") {
     step.kind = Step::Kind::kReplace;
-    RIVULET_ASSIGN_OR_RETURN(const JsonValue* pattern, fields.Required("pattern"));
-    RIVULET_ASSIGN_OR_RETURN(const JsonFields kind,
-                             JsonFields::Of(*pattern, fields.PathOf("pattern"), {"String"}));
-    RIVULET_ASSIGN_OR_RETURN(step.pattern, kind.Text("String"));
-    RIVULET_ASSIGN_OR_RETURN(step.content, fields.Text("content"));
-    if (step.pattern.empty()) return InvalidTokenizer(kind.PathOf("String"), "is empty");
+    RIVULET_ASSIGN_OR_RETURN(JsonReader kind, fields.Object("pattern", {"String"}));
+    RIVULET_RETURN_IF_ERROR(kind.Text("String", &step.pattern));
+    RIVULET_RETURN_IF_ERROR(fields.Text("content", &step.content));
+    if (step.pattern.empty()) return kind.Invalid("String", "is empty");
   } else if (type != "NFC") {
     return UnsupportedType(value, path, "NFC, Prepend, Replace, Sequence");
   }

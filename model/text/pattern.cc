@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
-#include "model/text/json_fields.h"
+#include "model/text/tokenizer_rules.h"
 
 namespace rivulet {
 namespace {
@@ -72,8 +72,8 @@ struct Pattern::Compiled {
 
 absl::StatusOr<Pattern> Pattern::Compile(absl::string_view pattern, absl::string_view field) {
   if (pattern.size() > kMaxPatternBytes) {
-    return UnsupportedTokenizer(field, absl::StrCat("is a pattern of ", pattern.size(),
-                                                    " bytes; allowed: at most ", kMaxPatternBytes));
+    return kTokenizerRules.Unsupported(field, "is a pattern of ", pattern.size(),
+                                       " bytes; allowed: at most ", kMaxPatternBytes);
   }
   RIVULET_ASSIGN_OR_RETURN(const TranslatedPattern translated, TranslatePattern(pattern, field));
   std::unique_ptr<pcre2_compile_context, Freed<pcre2_compile_context_free>> context(
@@ -92,8 +92,8 @@ absl::StatusOr<Pattern> Pattern::Compile(absl::string_view pattern, absl::string
   compiled->code = compile(0);
   if (compiled->code != nullptr) compiled->counted = compile(PCRE2_AUTO_CALLOUT);
   if (compiled->counted == nullptr) {
-    return UnsupportedTokenizer(field, absl::StrCat("is the pattern ", Quoted(pattern),
-                                                    ", which PCRE2 refuses: ", MessageOf(error)));
+    return kTokenizerRules.Unsupported(field, "is the pattern ", Quoted(pattern),
+                                       ", which PCRE2 refuses: ", MessageOf(error));
   }
   Pattern made;
   made.compiled_ = std::move(compiled);

@@ -9,8 +9,8 @@
 #include "absl/strings/strip.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
-#include "model/text/json_fields.h"
 #include "model/text/pattern.h"
+#include "model/text/tokenizer_rules.h"
 
 namespace rivulet {
 namespace {
@@ -33,9 +33,8 @@ class Translator {
 
  private:
   absl::Status Refuse(absl::string_view what) const {
-    return UnsupportedTokenizer(
-        field_, absl::StrCat("is the pattern ", Quoted(pattern_), ", which has ", what, " at byte ",
-                             at_, "; that is not supported"));
+    return kTokenizerRules.Unsupported(field_, "is the pattern ", Quoted(pattern_), ", which has ",
+                                       what, " at byte ", at_, "; that is not supported");
   }
   absl::string_view Rest() const { return pattern_.substr(at_); }
   void Copy(size_t count) {

@@ -4,35 +4,28 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/utf8.h"
 #include "model/text/bpe.h"
-#include "model/text/json_fields.h"
+#include "model/text/tokenizer_rules.h"
 
 namespace rivulet {
 namespace {
 
 // Ids of the special token `name` of a template.
-absl::StatusOr<std::vector<int32_t>> IdsOf(const JsonFields& fields, const std::string& name) {
-  const std::string path = fields.PathOf("special_tokens");
-  RIVULET_ASSIGN_OR_RETURN(const JsonValue* all, fields.Required("special_tokens"));
-  const JsonValue* token = all->Find(name);
-  if (token == nullptr) return InvalidTokenizer(path, absl::StrCat("lacks ", Quoted(name)));
-  RIVULET_ASSIGN_OR_RETURN(
-      const JsonFields entry,
-      JsonFields::Of(*token, absl::StrCat(path, ".", name), {"id", "ids", "tokens"}));
-  RIVULET_ASSIGN_OR_RETURN(const JsonValue* list, entry.Required("ids"));
+absl::StatusOr<std::vector<int32_t>> IdsOf(JsonReader* fields, const std::string& name) {
+  RIVULET_ASSIGN_OR_RETURN(JsonReader all, fields->Object("special_tokens"));
+  if (all.Find(name) == nullptr) return fields->Invalid("special_tokens", "lacks ", Quoted(name));
+  RIVULET_ASSIGN_OR_RETURN(JsonReader entry, all.Object(name, {"id", "ids", "tokens"}));
   std::vector<int32_t> ids;
-  for (const JsonValue& id : list->items) {
+  RIVULET_RETURN_IF_ERROR(entry.ForEach("ids", [&](const JsonValue& id, absl::string_view) {
     if (id.kind != JsonValue::Kind::kInteger || id.integer < 0 || id.integer >= kMaxVocabularyIds) {
-      return InvalidTokenizer(
-          entry.PathOf("ids"),
-          absl::StrCat("has ", Describe(id), "; allowed: 0 to ", kMaxVocabularyIds - 1));
+      return entry.Invalid("ids", "has ", Describe(id), "; allowed: 0 to ", kMaxVocabularyIds - 1);
     }
     ids.push_back(static_cast<int32_t>(id.integer));
-  }
-  if (ids.empty()) return InvalidTokenizer(entry.PathOf("ids"), "is no array of ids");
+    return absl::OkStatus();
+  }));
+  if (ids.empty()) return entry.Invalid("ids", "has no ids");
   return ids;
 }
 
@@ -75,32 +68,29 @@ SourceSpan Trimmed(absl::string_view text, SourceSpan span, Spaces spaces) {
 
 absl::Status PostProcessor::AddTemplate(const JsonValue& value, absl::string_view path) {
   RIVULET_ASSIGN_OR_RETURN(
-      const JsonFields fields,
-      JsonFields::Of(value, path, {"type", "single", "pair", "special_tokens"}));
-  RIVULET_ASSIGN_OR_RETURN(const JsonValue* single, fields.Required("single"));
+      JsonReader fields,
+      JsonReader::Of(kTokenizerRules, value, path, {"type", "single", "pair", "special_tokens"}));
   Step step;
   int texts = 0;
-  for (size_t i = 0; i < single->items.size(); ++i) {
-    const std::string at = absl::StrCat(fields.PathOf("single"), "[", i, "]");
-    RIVULET_ASSIGN_OR_RETURN(const JsonFields piece,
-                             JsonFields::Of(single->items[i], at, {"SpecialToken", "Sequence"}));
-    const JsonValue* token = piece.Find("SpecialToken");
-    if (token == nullptr) {
-      RIVULET_RETURN_IF_ERROR(piece.Required("Sequence").status());
-      ++texts;
-      continue;
-    }
+  const auto add = [&](const JsonValue& item, absl::string_view at) -> absl::Status {
     RIVULET_ASSIGN_OR_RETURN(
-        const JsonFields entry,
-        JsonFields::Of(*token, piece.PathOf("SpecialToken"), {"id", "type_id"}));
-    RIVULET_ASSIGN_OR_RETURN(const std::string name, entry.Text("id"));
-    RIVULET_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, IdsOf(fields, name));
+        JsonReader piece, JsonReader::Of(kTokenizerRules, item, at, {"SpecialToken", "Sequence"}));
+    if (piece.Find("SpecialToken") == nullptr) {
+      ++texts;
+      return piece.Find("Sequence") != nullptr ? absl::OkStatus()
+                                               : piece.Invalid("Sequence", "is missing");
+    }
+    RIVULET_ASSIGN_OR_RETURN(JsonReader entry, piece.Object("SpecialToken", {"id", "type_id"}));
+    std::string name;
+    RIVULET_RETURN_IF_ERROR(entry.Text("id", &name));
+    RIVULET_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, IdsOf(&fields, name));
     std::vector<int32_t>& side = texts == 0 ? step.before : step.behind;
     side.insert(side.end(), ids.begin(), ids.end());
-  }
+    return absl::OkStatus();
+  };
+  RIVULET_RETURN_IF_ERROR(fields.ForEach("single", add));
   if (texts != 1) {
-    return InvalidTokenizer(fields.PathOf("single"),
-                            absl::StrCat("has the text ", texts, " times; allowed: once"));
+    return fields.Invalid("single", "has the text ", texts, " times; allowed: once");
   }
   steps_.push_back(std::move(step));
   return absl::OkStatus();
@@ -110,20 +100,20 @@ absl::Status PostProcessor::Add(const JsonValue& value, absl::string_view path) 
   const absl::string_view name = TypeOf(value);
   if (name == "TemplateProcessing") return AddTemplate(value, path);
   if (name == "ByteLevel") {
-    RIVULET_ASSIGN_OR_RETURN(
-        const JsonFields fields,
-        JsonFields::Of(value, path, {"type", "add_prefix_space", "trim_offsets", "use_regex"}));
+    RIVULET_ASSIGN_OR_RETURN(JsonReader fields, JsonReader::Of(kTokenizerRules, value, path,
+                                                               {"type", "add_prefix_space",
+                                                                "trim_offsets", "use_regex"}));
     Step step;
-    RIVULET_ASSIGN_OR_RETURN(step.trims, fields.Bool("trim_offsets", true));
-    RIVULET_ASSIGN_OR_RETURN(step.add_prefix_space, fields.Bool("add_prefix_space", true));
+    RIVULET_RETURN_IF_ERROR(fields.Bool("trim_offsets", &step.trims, true));
+    RIVULET_RETURN_IF_ERROR(fields.Bool("add_prefix_space", &step.add_prefix_space, true));
     if (step.trims) steps_.push_back(std::move(step));
     return absl::OkStatus();
   }
   if (name != "Sequence") {
     return UnsupportedType(value, path, "TemplateProcessing, ByteLevel, Sequence");
   }
-  RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
-                           JsonFields::Of(value, path, {"type", "processors"}));
+  RIVULET_ASSIGN_OR_RETURN(JsonReader fields,
+                           JsonReader::Of(kTokenizerRules, value, path, {"type", "processors"}));
   return fields.ForEach(
       "processors", [this](const JsonValue& item, absl::string_view at) { return Add(item, at); });
 }

@@ -9,7 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "model/base/error.h"
 #include "model/text/byte_alphabet.h"
-#include "model/text/json_fields.h"
+#include "model/text/tokenizer_rules.h"
 
 namespace rivulet {
 namespace {
@@ -36,56 +36,54 @@ size_t SizeReplaced(absl::string_view text, absl::string_view pattern, absl::str
 }  // namespace
 
 absl::Status TokenDecoder::AddReplace(const JsonValue& value, absl::string_view path) {
-  RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
-                           JsonFields::Of(value, path, {"type", "pattern", "content"}));
+  RIVULET_ASSIGN_OR_RETURN(JsonReader fields, JsonReader::Of(kTokenizerRules, value, path,
+                                                             {"type", "pattern", "content"}));
   Step step;
   step.kind = Step::Kind::kReplace;
-  RIVULET_ASSIGN_OR_RETURN(const JsonValue* pattern, fields.Required("pattern"));
-  RIVULET_ASSIGN_OR_RETURN(const JsonFields kind,
-                           JsonFields::Of(*pattern, fields.PathOf("pattern"), {"String"}));
-  RIVULET_ASSIGN_OR_RETURN(step.pattern, kind.Text("String"));
-  RIVULET_ASSIGN_OR_RETURN(step.content, fields.Text("content"));
-  if (step.pattern.empty()) return InvalidTokenizer(kind.PathOf("String"), "is empty");
+  RIVULET_ASSIGN_OR_RETURN(JsonReader kind, fields.Object("pattern", {"String"}));
+  RIVULET_RETURN_IF_ERROR(kind.Text("String", &step.pattern));
+  RIVULET_RETURN_IF_ERROR(fields.Text("content", &step.content));
+  if (step.pattern.empty()) return kind.Invalid("String", "is empty");
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }
 
 absl::Status TokenDecoder::AddMetaspace(const JsonValue& value, absl::string_view path) {
-  RIVULET_ASSIGN_OR_RETURN(
-      const JsonFields fields,
-      JsonFields::Of(value, path, {"type", "replacement", "prepend_scheme", "split"}));
+  RIVULET_ASSIGN_OR_RETURN(JsonReader fields,
+                           JsonReader::Of(kTokenizerRules, value, path,
+                                          {"type", "replacement", "prepend_scheme", "split"}));
   Step step;
   step.kind = Step::Kind::kReplace;
-  RIVULET_ASSIGN_OR_RETURN(step.pattern, fields.Text("replacement"));
-  if (step.pattern.empty()) return InvalidTokenizer(fields.PathOf("replacement"), "is empty");
+  RIVULET_RETURN_IF_ERROR(fields.Text("replacement", &step.pattern));
+  if (step.pattern.empty()) return fields.Invalid("replacement", "is empty");
   step.content.push_back(' ');
-  strips_leading_space_ = true;
-  if (fields.Find("prepend_scheme") != nullptr) {
-    RIVULET_ASSIGN_OR_RETURN(const std::string scheme, fields.Text("prepend_scheme"));
-    strips_leading_space_ = scheme != "never";
-  }
+  RIVULET_RETURN_IF_ERROR(fields.Choice<bool>("prepend_scheme",
+                                              {{"always", true}, {"first", true}, {"never", false}},
+                                              &strips_leading_space_, true));
   steps_.push_back(std::move(step));
   return absl::OkStatus();
 }
 
 absl::Status TokenDecoder::AddStrip(const JsonValue& value, absl::string_view path, bool fused) {
-  RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
-                           JsonFields::Of(value, path, {"type", "content", "start", "stop"}));
-  RIVULET_ASSIGN_OR_RETURN(const std::string content, fields.Text("content"));
-  RIVULET_ASSIGN_OR_RETURN(const int32_t start, fields.Whole("start", 1));
-  RIVULET_ASSIGN_OR_RETURN(const int32_t stop, fields.Whole("stop", 0));
-  if (content != " " || stop != 0 || !fused) {
-    return UnsupportedTokenizer(
-        path, absl::StrCat("strips ", Quoted(content), " of each ", fused ? "text" : "token",
-                           "; supported: a space, behind Fuse"));
+  RIVULET_ASSIGN_OR_RETURN(JsonReader fields, JsonReader::Of(kTokenizerRules, value, path,
+                                                             {"type", "content", "start", "stop"}));
+  std::string content;
+  RIVULET_RETURN_IF_ERROR(fields.Text("content", &content));
+  int start = 0, stop = 0;
+  RIVULET_RETURN_IF_ERROR(fields.Int("start", 0, 1, &start));
+  RIVULET_RETURN_IF_ERROR(fields.Int("stop", 0, 0, &stop));
+  if (content != " " || !fused) {
+    return kTokenizerRules.Unsupported(path, "strips ", Quoted(content), " of each ",
+                                       fused ? "text" : "token",
+                                       "; supported: a space, behind Fuse");
   }
   strips_leading_space_ = start == 1;
   return absl::OkStatus();
 }
 
 absl::Status TokenDecoder::AddList(const JsonValue& value, absl::string_view path, bool* fused) {
-  RIVULET_ASSIGN_OR_RETURN(const JsonFields fields,
-                           JsonFields::Of(value, path, {"type", "decoders"}));
+  RIVULET_ASSIGN_OR_RETURN(JsonReader fields,
+                           JsonReader::Of(kTokenizerRules, value, path, {"type", "decoders"}));
   return fields.ForEach("decoders", [this, fused](const JsonValue& item, absl::string_view at) {
     return Add(item, at, fused);
   });
@@ -96,8 +94,8 @@ absl::Status TokenDecoder::Add(const JsonValue& value, absl::string_view path, b
   const bool per_token =
       name == "Replace" || name == "ByteFallback" || name == "ByteLevel" || name == "Metaspace";
   if (*fused && per_token) {
-    return UnsupportedTokenizer(absl::StrCat(path, ".type"),
-                                absl::StrCat("is ", Quoted(name), " behind Fuse"));
+    return kTokenizerRules.Unsupported(absl::StrCat(path, ".type"), "is ", Quoted(name),
+                                       " behind Fuse");
   }
   if (name == "Sequence") return AddList(value, path, fused);
   if (name == "Replace") return AddReplace(value, path);
@@ -105,13 +103,14 @@ absl::Status TokenDecoder::Add(const JsonValue& value, absl::string_view path, b
   if (name == "Strip") return AddStrip(value, path, *fused);
   if (name == "ByteLevel") {
     RIVULET_RETURN_IF_ERROR(
-        JsonFields::Of(value, path, {"type", "add_prefix_space", "trim_offsets", "use_regex"})
+        JsonReader::Of(kTokenizerRules, value, path,
+                       {"type", "add_prefix_space", "trim_offsets", "use_regex"})
             .status());
     steps_.push_back({Step::Kind::kByteLevel, "", ""});
     return absl::OkStatus();
   }
   if (name == "ByteFallback" || name == "Fuse") {
-    RIVULET_RETURN_IF_ERROR(JsonFields::Of(value, path, {"type"}).status());
+    RIVULET_RETURN_IF_ERROR(JsonReader::Of(kTokenizerRules, value, path, {"type"}).status());
     if (name == "Fuse") *fused = true;
     if (name == "ByteFallback") steps_.push_back({Step::Kind::kByteFallback, "", ""});
     return absl::OkStatus();
@@ -122,7 +121,7 @@ absl::Status TokenDecoder::Add(const JsonValue& value, absl::string_view path, b
 
 absl::StatusOr<TokenDecoder> TokenDecoder::Create(const JsonValue* value, absl::string_view path) {
   TokenDecoder decoder;
-  if (value == nullptr) return InvalidTokenizer(path, "is missing");
+  if (value == nullptr) return kTokenizerRules.Invalid(path, "is missing");
   bool fused = false;
   RIVULET_RETURN_IF_ERROR(decoder.Add(*value, path, &fused));
   return decoder;

@@ -13,12 +13,12 @@
 #include "model/base/utf8.h"
 #include "model/text/added_tokens.h"
 #include "model/text/bpe.h"
-#include "model/text/json_fields.h"
 #include "model/text/normalizer.h"
 #include "model/text/post_processor.h"
 #include "model/text/pre_tokenizer.h"
 #include "model/text/text_tokenizer.h"
 #include "model/text/token_decoder.h"
+#include "model/text/tokenizer_rules.h"
 
 namespace rivulet {
 namespace {
@@ -168,9 +168,8 @@ absl::StatusOr<std::vector<std::string>> DecodeVocabulary(const BpeModel& model,
   for (const std::string& token : model.tokens()) {
     absl::StatusOr<std::string> decoded = decoder.BytesOf(token, &budget);
     if (!decoded.ok() || !budget.Take(decoded->size())) {
-      return InvalidTokenizer("decoder",
-                              absl::StrCat("does too much for the token ", Quoted(token),
-                                           " of model.vocab: ", budget.status().message()));
+      return kTokenizerRules.Invalid("decoder", "does too much for the token ", Quoted(token),
+                                     " of model.vocab: ", budget.status().message());
     }
     bytes.push_back(*std::move(decoded));
   }
@@ -187,28 +186,22 @@ absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(absl::string_v
   }
   RIVULET_ASSIGN_OR_RETURN(const JsonValue root, ParseStrictJson(json, kLimits));
   RIVULET_ASSIGN_OR_RETURN(
-      const JsonFields fields,
-      JsonFields::Of(root, "",
+      JsonReader fields,
+      JsonReader::Of(kTokenizerRules, root, "",
                      {"version", "truncation", "padding", "added_tokens", "normalizer",
                       "pre_tokenizer", "post_processor", "decoder", "model"}));
-  RIVULET_ASSIGN_OR_RETURN(const std::string version, fields.Text("version"));
-  if (version != "1.0") {
-    return UnsupportedTokenizer("version",
-                                absl::StrCat("is ", Quoted(version), "; supported: \"1.0\""));
-  }
+  RIVULET_RETURN_IF_ERROR(fields.Choice<int>("version", {{"1.0", 0}}, nullptr));
   for (const absl::string_view key : {"truncation", "padding"}) {
     if (fields.Find(key) == nullptr) continue;
-    return UnsupportedTokenizer(
-        key, absl::StrCat("is ", Describe(*fields.Find(key)),
-                          "; supported: null, which gives the tokens that transformers gives"));
+    return fields.Unsupported(key, "is ", Describe(*fields.Find(key)),
+                              "; supported: null, which gives the tokens that transformers gives");
   }
-  RIVULET_ASSIGN_OR_RETURN(const JsonValue* model_value, fields.Required("model"));
+  const JsonValue* model_value = fields.Find("model");
+  if (model_value == nullptr) return fields.Invalid("model", "is missing");
   RIVULET_ASSIGN_OR_RETURN(BpeModel model, BpeModel::Create(*model_value, "model"));
   RIVULET_ASSIGN_OR_RETURN(Normalizer normalizer,
                            Normalizer::Create(fields.Find("normalizer"), "normalizer"));
-  RIVULET_ASSIGN_OR_RETURN(
-      AddedTokens added,
-      AddedTokens::Create(fields.Find("added_tokens"), "added_tokens", model, normalizer));
+  RIVULET_ASSIGN_OR_RETURN(AddedTokens added, AddedTokens::Create(&fields, model, normalizer));
   RIVULET_ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer,
                            PreTokenizer::Create(fields.Find("pre_tokenizer"), "pre_tokenizer"));
   RIVULET_ASSIGN_OR_RETURN(PostProcessor post_processor,

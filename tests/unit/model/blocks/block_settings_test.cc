@@ -142,6 +142,7 @@ TEST(BlockSettingsTest, SettingsOfEarlierVersionsAreKnown) {
           {{"layer_norm_epsilon", "norm_eps"}, {"time_step_limit", "dt_limit"}}),
       with(kRwkv7, R"("_attn_implementation_autoset": true, "tokenizer_class": "Rwkv")"),
       Fla("gla", R"("share_conv_kernel": true)"),
+      Fla("gla", R"("of_tomorrow": null, "of_the_day_after": false)"),
       Fla("delta_net", R"("share_conv_kernel": false)"),
   };
   for (const std::string& text : known)
@@ -201,6 +202,12 @@ TEST(BlockSettingsTest, WhatCannotBeIsNamed) {
   ExpectRefused(Fla("gla", R"("eos_token_id": 50)"), "INVALID_CONFIG", "eos_token_id", "0 to 49");
   ExpectRefused(Fla("gla", R"("hidden_ratio": "wide")"), "INVALID_CONFIG", "hidden_ratio",
                 "above 0");
+  for (const char* number : {"0", "1e-60", "1e60"}) {
+    ExpectRefused(absl::StrReplaceAll(Fla("gla"), {{"1e-6", number}}), "INVALID_CONFIG", "norm_eps",
+                  absl::StrCat("is ", number, "; allowed: a number above 0 that float32 can hold"));
+  }
+  ExpectRefused(absl::StrReplaceAll(kMamba2, {{"time_step_limit", "dt_limit"}, {"0.0", "-1"}}),
+                "INVALID_CONFIG", "dt_limit", "holds -1");
   ExpectRefused(Fla("delta_net", R"("conv_size": 9)"), "INVALID_CONFIG", "conv_size", "1 to 8");
   ExpectRefused(absl::StrReplaceAll(Fla("gla"), {{"\"hidden_size\": 64, ", ""}}), "INVALID_CONFIG",
                 "hidden_size", "is missing");
