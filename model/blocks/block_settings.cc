@@ -227,7 +227,8 @@ absl::Status ParseShortConv(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(settings->Only("use_short_conv", "true"));
   RIVULET_RETURN_IF_ERROR(settings->Only("conv_bias", "false"));
   RIVULET_RETURN_IF_ERROR(settings->Only("share_conv_kernel", "false"));
-  RIVULET_RETURN_IF_ERROR(settings->Bool("allow_neg_eigval", &config->block().negative_eigenvalues, false));
+  RIVULET_RETURN_IF_ERROR(
+      settings->Bool("allow_neg_eigval", &config->block().negative_eigenvalues, false));
   return settings->Int("conv_size", 1, 8, &config->block().conv_width, 4);
 }
 
