@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/config.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/json_reader.h"
@@ -267,8 +269,17 @@ int ModelConfig::key_features() const {
 }
 
 StateParts ModelConfig::state() const {
-  if (std::holds_alternative<BlockConfig>(network)) return BlockStateParts(*this);
-  const auto heads = size_t(num_heads), features = size_t(key_features());
+  const auto heads = size_t(num_heads);
+  if (const auto* family = std::get_if<BlockConfig>(&network)) {
+    const size_t shift = family->kind->mixer == Mixer::kRwkv7 ? size_t(hidden_size) : 0;
+    return StateParts(
+        num_layers,
+        {{"S", {heads, size_t(key_dim), size_t(value_dim)}},
+         {"conv", {size_t(std::max(family->conv_width - 1, 0)), size_t(family->conv_channels)}},
+         {"mixer_shift", {shift}},
+         {"ffn_shift", {shift}}});
+  }
+  const auto features = size_t(key_features());
   return StateParts(num_layers,
                     {{"S", {heads, features, size_t(value_dim)}}, {"z", {heads, features}}});
 }

@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/feature_map.h"
 #include "kernels/state_layout.h"
-#include "model/blocks/block_config.h"
+#include "model/block_config.h"
 #include "model/state_parts.h"
 
 namespace rivulet {

@@ -17,7 +17,7 @@
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
-#include "model/blocks/block_settings.h"
+#include "model/block_settings.h"
 #include "model/weights/foreign_checkpoint.h"
 #include "model/weights/weights_file.h"
 

@@ -17,7 +17,7 @@
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
-#include "model/blocks/block_settings.h"
+#include "model/block_settings.h"
 #include "model/foreign_model.h"
 #include "model/model_name.h"
 #include "model/text/char_tokenizer.h"

@@ -18,7 +18,7 @@ namespace rivulet {
 class Model {
  public:
   // Loads DIR/config.json, then opens DIR/model.safetensors and hashes it. A config.json with a
-  // `model_type` is that of a model of the family (blocks/block_settings.h), whose weights may be
+  // `model_type` is that of a model of the family (block_settings.h), whose weights may be
   // in shards; such a model is named as model_name.h says, and has the tokenizer that it finds
   // there (model_text.h). Errors name file, field or tensor: NOT_FOUND (no such directory or file),
   // INVALID_ARGUMENT (config, tokenizer; FOREIGN_CHECKPOINT: a file, tensors or a config.json of

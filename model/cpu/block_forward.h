@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// BlockForward: the CpuNetwork of the family's models (model/blocks/block_config.h).
+// BlockForward: the CpuNetwork of the family's models (model/block_config.h).
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaBlockForward: the CudaNetwork of the family's models (model/blocks/block_config.h). The
+// CudaBlockForward: the CudaNetwork of the family's models (model/block_config.h). The
 // equations are those of BlockForward (model/cpu/block_forward.h); each operation is a launch.
 // Products of many rows with F16 weights take the tiles of gemm_wide_cuda.h, with the same bits;
 // the large ones may be a library's (CudaProducts).

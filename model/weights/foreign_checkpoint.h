@@ -13,7 +13,7 @@ struct ForeignCheckpoint {
   std::string family;   // "GLA"
   std::string library;  // "flash-linear-attention"
   std::string tensor;   // one that identified it
-  bool served = false;  // with the config.json of its library (blocks/block_settings.h)
+  bool served = false;  // with the config.json of its library (block_settings.h)
 };
 
 // What these names belong to; nullopt where no family is known by them.

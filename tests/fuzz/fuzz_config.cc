@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any text as config.json, of either layout: a valid configuration or one typed error.
 #include "absl/strings/string_view.h"
-#include "model/blocks/block_settings.h"
+#include "model/block_settings.h"
 #include "model/config.h"
 #include "tests/fuzz/promise.h"
 #include "tests/support/random_model.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a config.json of a checkpoint means: which settings are honoured, and that none that changes
 // the mathematics is passed over.
-#include "model/blocks/block_settings.h"
+#include "model/block_settings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -192,7 +192,8 @@ TEST(BlockSettingsTest, WhatChangesTheMathematicsIsRefusedByName) {
   for (const auto& [text, field] : refused) ExpectRefused(text, "UNSUPPORTED_MODEL", field, field);
   ExpectRefused(Fla("gated_deltanet", R"("num_v_heads": 3)"), "INVALID_CONFIG", "num_v_heads",
                 "is 3; allowed: a multiple of num_heads, 2");
-  ExpectRefused(refused[22].first, "UNSUPPORTED_MODEL", "attn", "softmax attention");
+  ExpectRefused(absl::StrReplaceAll(Fla("gla"), {{"\"attn\": null", R"("attn": {"layers": [1]})"}}),
+                "UNSUPPORTED_MODEL", "attn", "softmax attention");
 }
 
 TEST(BlockSettingsTest, WhatCannotBeIsNamed) {

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/base/strict_json.h"
-#include "model/blocks/block_config.h"
+#include "model/config.h"
 
 namespace rivulet {
 

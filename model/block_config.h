@@ -58,12 +58,10 @@ struct BlockConfig {
   bool norm_bias = false;             // RWKV-7
 };
 
-// A layer's state: S [heads, key_dim, value_dim]; the convolution's last inputs [conv_width - 1,
+// Where the parts of a layer's state lie, looked up once, in floats from the beginning of the
+// layer: S [heads, key_dim, value_dim]; the convolution's last inputs [conv_width - 1,
 // conv_channels]; and, RWKV-7 alone, the last token's normed rows [hidden] of mixer and
 // feed-forward.
-StateParts BlockStateParts(const ModelConfig& config);
-
-// Where they lie, looked up once. In floats, from the beginning of the layer.
 struct BlockState {
   explicit BlockState(const StateParts& parts)
       : s(parts.offset("S")),

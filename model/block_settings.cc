@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/blocks/block_settings.h"
+#include "model/block_settings.h"
 
 #include <algorithm>
 #include <cmath>
