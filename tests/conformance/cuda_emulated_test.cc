@@ -223,7 +223,7 @@ TEST_F(CudaEmulatedTest, AKernelThatFailsPoisonsWhereverItRuns) {
 
 TEST_F(CudaEmulatedTest, AKernelThatNeverEndsIsNoticedAndDestructionDoesNotWaitForIt) {
   CudaBackendOptions options = Options();
-  options.patience = absl::Milliseconds(1500);
+  options.patience = absl::Seconds(5);  // a start on a busy machine takes seconds
   auto unharmed = New();
   const int64_t at_start = emulator::Count().kernels;
   ASSERT_EQ(UseEverything(*unharmed, model_->config()), absl::OkStatus());
@@ -243,7 +243,7 @@ TEST_F(CudaEmulatedTest, AKernelThatNeverEndsIsNoticedAndDestructionDoesNotWaitF
     }
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
     EXPECT_EQ(GetErrorDetail(status).reason, "CUDA_HANG") << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("1.5s"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("5s"));
   }
 }
 
@@ -255,7 +255,7 @@ TEST_F(CudaEmulatedTest, DestructionWithARunInFlightIsCleanAndSoItIsWithAHungOne
   backend.reset();
   EXPECT_EQ(emulator::Count().device_bytes, before);
   CudaBackendOptions options = Options();
-  options.patience = absl::Milliseconds(1500);
+  options.patience = absl::Seconds(5);  // a start on a busy machine takes seconds
   backend = New(options);
   emulator::HangKernel(2);
   ASSERT_TRUE(backend->Submit(run).ok());
