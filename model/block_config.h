@@ -35,8 +35,9 @@ struct BlockKind {
   absl::Status (*read_settings)(JsonReader*, ModelConfig*);
   Mixer mixer;
   DecayForm decay;
-  bool rotary = false;          // q and k are turned by the token's position
-  bool low_rank_gate = false;   // the output's gate is a product of low rank, and a sigmoid
+  const char* output_norm = "g_norm";  // as flash-linear-attention names its tensor
+  bool rotary = false;                 // q and k are turned by the token's position
+  bool low_rank_gate = false;          // the output's gate is a product of low rank, and a sigmoid
   bool norm_all_heads = false;  // the output's norm is over all heads, not each; its eps is 1e-5
 };
 std::span<const BlockKind> BlockKinds();

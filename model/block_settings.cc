@@ -201,6 +201,24 @@ absl::Status ParseGla(JsonReader* settings, ModelConfig* config) {
   return absl::OkStatus();
 }
 
+// The feature map has no parameters and changes nothing: phi(x) = x.
+absl::Status ParseLinearAttn(JsonReader* settings, ModelConfig* config) {
+  RIVULET_RETURN_IF_ERROR(ParseFla(settings, 4, config));
+  RIVULET_RETURN_IF_ERROR(settings->Int("num_heads", 1, kMaxSize, &config->num_heads));
+  RIVULET_RETURN_IF_ERROR(ParseExpanded(settings, "expand_k", 1, *config, &config->key_dim));
+  RIVULET_RETURN_IF_ERROR(ParseExpanded(settings, "expand_v", 1, *config, &config->value_dim));
+  RIVULET_RETURN_IF_ERROR(CheckSameHeads(settings, "num_kv_heads", *config));
+  if (settings->Find("feature_map") == nullptr) {
+    return settings->Unsupported("feature_map",
+                                 R"(is missing, so "elementwise_product"; supported: "identity")");
+  }
+  RIVULET_RETURN_IF_ERROR(settings->Only("feature_map", R"("identity")"));
+  settings->Known({"tie_feature_map_qk"});  // of maps with parameters
+  RIVULET_RETURN_IF_ERROR(settings->Only("norm_q", "false"));
+  RIVULET_RETURN_IF_ERROR(settings->Only("norm_k", "false"));
+  return settings->Only("norm_feature_map", "false");
+}
+
 absl::Status ParseHgrn2(JsonReader* settings, ModelConfig* config) {
   RIVULET_RETURN_IF_ERROR(ParseFla(settings, 4, config));
   int expand = 0;
@@ -415,21 +433,29 @@ constexpr BlockKind kBlockKinds[] = {
     {.model_type = "delta_net",
      .read_settings = ParseDeltaNet,
      .mixer = Mixer::kDelta,
-     .decay = DecayForm::kNone},
+     .decay = DecayForm::kNone,
+     .output_norm = "o_norm"},
     {.model_type = "gated_deltanet",
      .read_settings = ParseGatedDeltaNet,
      .mixer = Mixer::kDelta,
-     .decay = DecayForm::kOfHead},
+     .decay = DecayForm::kOfHead,
+     .output_norm = "o_norm"},
     {.model_type = "kda",
      .read_settings = ParseKda,
      .mixer = Mixer::kDelta,
      .decay = DecayForm::kLowRank,
+     .output_norm = "o_norm",
      .low_rank_gate = true},
     {.model_type = "rwkv7",
      .read_settings = ParseRwkv7,
      .mixer = Mixer::kRwkv7,
      .decay = DecayForm::kLowRank,
      .low_rank_gate = true},
+    {.model_type = "linear_attn",
+     .read_settings = ParseLinearAttn,
+     .mixer = Mixer::kGated,
+     .decay = DecayForm::kNone,
+     .output_norm = "norm"},
 };
 
 // That every product of sizes stays in range.

@@ -162,10 +162,8 @@ absl::Status ReadFlaLayer(TensorPacker* reader, int index, BlockLayer* layer,
       reader->Values(prefix + "mlp_norm.weight", {c.hidden_size}, &layer->norm2));
   RIVULET_RETURN_IF_ERROR(ReadFlaInputs(reader, attn, layer, columns));
   RIVULET_RETURN_IF_ERROR(ReadFlaMixer(reader, attn, layer));
-  const bool delta = c.block().conv_width > 0;
-  const std::string norm =
-      delta ? attn + "o_norm.weight"
-            : Spelled(*reader, attn + "g_norm.weight", attn + "g_norm_swish_gate.weight");
+  const std::string norm = Spelled(*reader, attn + reader->kind().output_norm + ".weight",
+                                   attn + "g_norm_swish_gate.weight");
   const int norm_size = reader->kind().norm_all_heads ? c.values() : c.value_dim;
   RIVULET_RETURN_IF_ERROR(reader->Values(norm, {norm_size}, &layer->out_norm));
   RIVULET_RETURN_IF_ERROR(

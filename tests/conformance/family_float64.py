@@ -137,6 +137,10 @@ class Network:
         q, k, v = (self.split(linear(t.at(f"{name}_proj"), x)) for name in "qkv")
         return q * q.shape[2] ** -0.5, k, v
 
+    def linear_attn(self, t, x, _):
+        q, k, v = self.projections(t, x)
+        return self.out(t, recurrence(q, k, v, np.ones_like(k)), "norm", None)
+
     def retnet(self, t, x, _):
         q, k, v = self.projections(t, x)
         half = q.shape[2] // 2

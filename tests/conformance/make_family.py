@@ -48,6 +48,10 @@ RWKV7 = FLA | {"architectures": ["RWKV7ForCausalLM"], "model_type": "rwkv7", "no
                "norm_first": True, "decay_low_rank_dim": 3, "a_low_rank_dim": 4, "v_low_rank_dim": 2,
                "gate_low_rank_dim": 5, "value_dim": [32, 32]}
 DIRECTORIES = {
+    "linear-attn": (SWIGLU | {
+        "architectures": ["LinearAttentionForCausalLM"], "model_type": "linear_attn", "elementwise_affine": True, "expand_k": 0.5,
+        "expand_v": 1.25, "feature_map": "identity", "intermediate_size": 12, "norm_feature_map": False, "norm_k": False,
+        "norm_q": False, "num_kv_heads": None, "tie_feature_map_qk": False}, "F32", False),
     "retnet": (GATED | {
         "architectures": ["RetNetForCausalLM"], "model_type": "retnet", "expand_k": 0.5, "expand_v": 1.25, "feature_map": None,
         "hidden_ratio": 2, "intermediate_size": 8, "num_kv_heads": None, "use_output_gate": True}, "F32", False),
@@ -103,11 +107,13 @@ def under(prefix, shapes):
 
 
 def gated_shapes(c):
-    """Mixers of retnet and gla."""
+    """Mixers of linear_attn, retnet and gla."""
     hidden, keys, values = c["hidden_size"], int(c["hidden_size"] * c["expand_k"]), int(c["hidden_size"] * c["expand_v"])
     shapes = under("q_proj", weights(keys, hidden)) | under("k_proj", weights(keys, hidden))
-    shapes |= under("v_proj", weights(values, hidden)) | under("g_proj", weights(values, hidden))
-    shapes |= under("o_proj", weights(hidden, values))
+    shapes |= under("v_proj", weights(values, hidden)) | under("o_proj", weights(hidden, values))
+    if c["model_type"] == "linear_attn":
+        return shapes | {"norm.weight": (values // c["num_heads"],)}
+    shapes |= under("g_proj", weights(values, hidden))
     if c["model_type"] == "gla":
         rank = c["gate_low_rank_dim"]
         shapes |= under("gk_proj.0", weights(rank, hidden)) | under("gk_proj.1", weights(keys, rank, True))
@@ -174,7 +180,7 @@ def layer_shapes(c, layer):
         return mamba2_shapes(c)
     if kind == "rwkv7":
         return rwkv7_shapes(c, layer)
-    mixer = {"retnet": gated_shapes, "gla": gated_shapes, "hgrn2": hgrn2_shapes}.get(kind, delta_shapes)(c)
+    mixer = {"linear_attn": gated_shapes, "retnet": gated_shapes, "gla": gated_shapes, "hgrn2": hgrn2_shapes}.get(kind, delta_shapes)(c)
     inside = c["intermediate_size"]
     mlp = {"gate_proj.weight": (inside, hidden), "up_proj.weight": (inside, hidden), "down_proj.weight": (hidden, inside)}
     return under("attn", mixer) | under("mlp", mlp) | {"attn_norm.weight": (hidden,), "mlp_norm.weight": (hidden,)}

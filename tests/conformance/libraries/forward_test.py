@@ -56,6 +56,8 @@ CASES = (
     (FLA, "Mamba2", "float32", {"head_dim": 16, "state_size": 16, "norm_eps": 1e-4}, 60),
     # As many groups as heads: with fewer, its path for the CPU gives a head the B and C of another group than its kernels for GPUs.
     (FLA, "Mamba2", "bfloat16", {"head_dim": 64, "state_size": 16, "n_groups": 2, "num_hidden_layers": 3}, 60),
+    (FLA, "LinearAttention", "float32", {"num_heads": 2, "feature_map": "identity"}, 60),
+    (FLA, "LinearAttention", "bfloat16", {"num_heads": 4, "feature_map": "identity", "expand_k": 0.5, "expand_v": 2, "norm_eps": 1e-3}, 60),
     (FLA, "RetNet", "float32", {"num_heads": 2}, 60),
     (FLA, "RetNet", "bfloat16", {"num_heads": 4, "expand_k": 0.5, "expand_v": 1, "fuse_norm": False, "hidden_ratio": 4, "sharded": True}, 60),
     (FLA, "GLA", "float32", {"num_heads": 2}, 60),

@@ -155,6 +155,12 @@ TEST(BlockSettingsTest, SettingsOfEarlierVersionsAreKnown) {
 
 TEST(BlockSettingsTest, WhatChangesTheMathematicsIsRefusedByName) {
   const std::pair<std::string, std::string> refused[] = {
+      {Fla("linear_attn"), "feature_map"},  // missing, so that it has parameters
+      {Fla("linear_attn", R"("feature_map": "elu")"), "feature_map"},
+      {Fla("linear_attn", R"("feature_map": "identity", "norm_k": true)"), "norm_k"},
+      {Fla("linear_attn", R"("feature_map": "identity", "norm_q": true)"), "norm_q"},
+      {Fla("linear_attn", R"("feature_map": "identity", "norm_feature_map": true)"),
+       "norm_feature_map"},
       {Fla("gla", R"("use_gv": true)"), "use_gv"},
       {Fla("gla", R"("use_gk": false)"), "use_gk"},
       {Fla("gla", R"("feature_map": "relu")"), "feature_map"},
