@@ -98,10 +98,4 @@ void Checkpoints::Leave(const Request& request) {
   std::erase_if(fetching_, [&](const Fetching& entry) { return entry.request == &request; });
 }
 
-absl::Status Checkpoints::TakeFileError() {
-  if (file_error_taken_ || states_.file_error().ok()) return absl::OkStatus();
-  file_error_taken_ = true;
-  return states_.file_error();
-}
-
 }  // namespace rivulet

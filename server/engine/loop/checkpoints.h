@@ -76,8 +76,6 @@ class Checkpoints {
   int64_t hits() const { return hits_; }
   int64_t misses() const { return misses_; }
   int64_t cache_bytes() const { return cache_.bytes(); }
-  // The first error of the disk tier, once; OK: there is none, or it was taken before.
-  absl::Status TakeFileError();
 
  private:
   struct Fetching {
@@ -94,7 +92,6 @@ class Checkpoints {
   PrefixCache cache_;
   const int64_t bos_;
   int64_t hits_ = 0, misses_ = 0;
-  bool file_error_taken_ = false;
   std::vector<Fetching> fetching_;  // requests whose states are being read
   std::vector<Saving> saving_;
 };

@@ -105,9 +105,8 @@ void Loop::TakeArrivals() {
   NotePhase(LoopPhase::kArrivals);
   now_ = clock_();
   gate_.table()->Expire(now_);
-  NoteProgress();
-  queue_->Exchange(now_, progress_, &arrivals_);
-  progress_ = {};
+  UpdateLoad();
+  queue_->Exchange(now_, load_, &ended_, &arrivals_);
   // After Exchange: who learns of an end finds its place in the queue free.
   if (outbox_.HandAll()) queue_->EndsHanded();
   // After Exchange, too: what is finished from now on wakes the loop again.
@@ -148,7 +147,7 @@ void Loop::ExpireDeadlines() {
       next_deadline_ = std::min({next_deadline_, request->times.deadline, cut_at});
     }
   }
-  progress_.cut += static_cast<int64_t>(cut.size());
+  load_.cut += static_cast<int64_t>(cut.size());
   for (Request* request : cut) {
     EndRequest(request, EndedBy(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW",
                                 absl::StrCat("Nothing of the reply was read for ",
@@ -280,7 +279,7 @@ absl::Status Loop::PreemptOthers() {
     request->life.Go(RequestLife::State::kWaitsAgain);
     request->times.resumed = now_;
     admission_.Preempt(id);
-    progress_.preemptions += request->open_sequences;
+    load_.preempted_total += request->open_sequences;
   }
   return absl::OkStatus();
 }
@@ -319,7 +318,7 @@ absl::Status Loop::TakeBackSlots() {
 
 absl::StatusOr<bool> Loop::RunOnce() {
   if (!run_.Plan(slots_.holders(), now_, !admission_.empty())) return false;
-  progress_.fed += run_.fed();
+  load_.fed_total += run_.fed();
   meters_->BeginRun(clock_());
   RIVULET_RETURN_IF_ERROR(run_.Submit());
   for (bool complete = false; !complete;) {
@@ -338,7 +337,7 @@ absl::StatusOr<bool> Loop::RunOnce() {
 void Loop::HandleRecords() {
   now_ = clock_();
   const std::span<Sequence* const> given = run_.GiveRecords();
-  progress_.sampled += run_.sampled();
+  load_.tokens_total += run_.sampled();
   for (Sequence* sequence : given) Flush(sequence);
   slots_.ForgetEnded();
 }
@@ -423,7 +422,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   if (!status.ok()) request->DescribeProgress(&detail);
   request->status = MakeError(status.code(), status.message(), detail);  // shares no memory
   const Request::Account& account = request->account;
-  progress_.ended.push_back({account.tenant, account.places, account.num_tokens});
+  ended_.push_back({account.tenant, account.places, account.num_tokens});
   outbox_.PutEnd(std::move(requests_.extract(request->id).mapped()));
   // While its state is to be saved, nobody else gets the session.
   if (has_session && !checkpoints_.Saves(*request->session)) Release(request->session);
@@ -443,31 +442,31 @@ void Loop::Release(Session* session) {
 
 // What others are told.
 
-void Loop::NoteProgress() {
-  progress_.slots_used = slots_.used();
-  progress_.preempted = admission_.preempted();
-  progress_.parked = slots_.parked() - progress_.preempted;
-  progress_.tenants = admission_.tenants();
+void Loop::UpdateLoad() {
+  load_.slots_used = load_.running = slots_.used();
+  load_.preempted = admission_.preempted();
+  load_.parked = slots_.parked() - load_.preempted;
+  load_.tenants = admission_.tenants();
   for (int i = 0; i < kNumPriorities; ++i) {
-    progress_.waiting[static_cast<size_t>(i)] = admission_.slots_needed(static_cast<Priority>(i));
+    load_.queued_by_priority[static_cast<size_t>(i)] =
+        admission_.slots_needed(static_cast<Priority>(i));
   }
+  load_.oldest_wait = -absl::InfiniteDuration();
   if (!admission_.empty()) {
     const Request& oldest = *requests_.at(admission_.oldest());
-    progress_.oldest = std::max(oldest.times.arrival, oldest.times.resumed);
+    load_.oldest_wait = now_ - std::max(oldest.times.arrival, oldest.times.resumed);
   }
-  progress_.client_sessions = gate_.table()->size();
-  progress_.states = checkpoints_.store()->totals();
-  progress_.cache_hits = checkpoints_.hits();
-  progress_.cache_misses = checkpoints_.misses();
-  progress_.cache_bytes = checkpoints_.cache_bytes();
-  const absl::Status file_error = checkpoints_.TakeFileError();
-  if (!file_error.ok()) queue_->NoteFileError(file_error);
+  load_.client_sessions = gate_.table()->size();
+  load_.states = checkpoints_.store()->totals();
+  load_.cache_hits = checkpoints_.hits();
+  load_.cache_misses = checkpoints_.misses();
+  load_.cache_bytes = checkpoints_.cache_bytes();
+  load_.state_file_error = std::string(checkpoints_.store()->file_error().message());
 }
 
 void Loop::Publish() {
-  NoteProgress();
-  queue_->Note(now_, progress_);
-  progress_ = {};
+  UpdateLoad();
+  queue_->Note(now_, load_, &ended_);
   if (outbox_.HandAll()) queue_->EndsHanded();
 }
 

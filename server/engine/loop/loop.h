@@ -102,7 +102,7 @@ class Loop {
   // The next request that waits for the session begins.
   void Release(Session* session);
 
-  void NoteProgress();
+  void UpdateLoad();
   void Publish();
 
   const EngineOptions options_;
@@ -118,7 +118,9 @@ class Loop {
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier
   absl::Status poison_;  // what every request ends with once the backend has failed
   RequestQueue::Arrivals arrivals_;
-  RequestQueue::Progress progress_;
+  EngineLoad load_;  // what the loop knows of it; counters are true at any time, the rest is set
+                     // by UpdateLoad
+  std::vector<RequestQueue::Ended> ended_;  // since the queue was last told
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // all that have not ended
   Admission admission_;  // who waits for slots, and how many each tenant holds
   ReaderGate readers_;

@@ -27,23 +27,12 @@ absl::Status QueueFull(absl::string_view reason, absl::Duration retry_after,
 
 }  // namespace
 
-RequestQueue::RequestQueue(const QueueLimits& limits, Clock clock)
-    : limits_(limits), clock_(std::move(clock)) {
-  MutexLock lock(&mutex_);
-  load_.slots = limits.slots;
-  load_.max_queue = limits.max_queue;
-  load_.max_tenant_queue = limits.max_queue - limits.max_queue / 8;
-  if (limits.max_tenant_queue > 0) {
-    load_.max_tenant_queue = std::min(load_.max_tenant_queue, limits.max_tenant_queue);
-  }
-}
-
 absl::Status RequestQueue::CheckOpen(bool while_draining) const {
-  if (!load_.health.ok()) {
+  if (!health_.ok()) {
     return Unavailable("BACKEND_FAILED", "The model's backend has failed.");
   }
   if (arrivals_.stop) return Unavailable("SHUTDOWN", "The server is shutting down.");
-  if (load_.draining && (!while_draining || arrivals_.end_all)) {
+  if (draining_ && (!while_draining || arrivals_.end_all)) {
     return Unavailable("DRAINING", "The server takes no new requests.");
   }
   return absl::OkStatus();
@@ -64,7 +53,7 @@ absl::StatusOr<RequestId> RequestQueue::Submit(std::unique_ptr<Request> request)
   request->account.places = std::max(1, request->num_slots);
   absl::Status room = CheckRoom(*request);
   if (!room.ok()) {
-    ++load_.refused;
+    ++refused_;
     return room;
   }
   for (Accepted* accepted : {&accepted_, &accepted_of_[request->account.tenant]}) {
@@ -155,7 +144,7 @@ void RequestQueue::NoteRead(RequestId id) {
 
 bool RequestQueue::StartDrain(bool end_rest) {
   MutexLock lock(&mutex_);
-  load_.draining = true;
+  draining_ = true;
   if (accepted_.places == 0 && !handing_) return true;
   arrivals_.end_all |= end_rest;
   NotifyLoop();
@@ -187,6 +176,15 @@ void RequestQueue::Stop() {
 EngineLoad RequestQueue::load() const {
   MutexLock lock(&mutex_);
   EngineLoad load = load_;
+  load.slots = limits_.slots;
+  load.max_queue = limits_.max_queue;
+  load.max_tenant_queue = limits_.max_queue - limits_.max_queue / 8;
+  if (limits_.max_tenant_queue > 0) {
+    load.max_tenant_queue = std::min(load.max_tenant_queue, limits_.max_tenant_queue);
+  }
+  load.refused = refused_;
+  load.draining = draining_;
+  load.health = health_;
   load.queued = accepted_.places - load.running;
   const absl::Time now = clock_();
   load.tokens_per_second = rate_.PerSecond(now);
@@ -199,7 +197,8 @@ EngineLoad RequestQueue::load() const {
   return load;
 }
 
-void RequestQueue::Exchange(absl::Time now, const Progress& progress, Arrivals* arrivals) {
+void RequestQueue::Exchange(absl::Time now, const EngineLoad& load, std::vector<Ended>* ended,
+                            Arrivals* arrivals) {
   arrivals->requests.clear();
   arrivals->cancelled.clear();
   arrivals->read.clear();
@@ -210,47 +209,36 @@ void RequestQueue::Exchange(absl::Time now, const Progress& progress, Arrivals* 
   arrivals->read.swap(arrivals_.read);
   arrivals->end_all = arrivals_.end_all;
   arrivals->stop = arrivals_.stop;
-  NoteLocked(now, progress);
+  NoteLocked(now, load, ended);
 }
 
-void RequestQueue::Note(absl::Time now, const Progress& progress) {
+void RequestQueue::Note(absl::Time now, const EngineLoad& load, std::vector<Ended>* ended) {
   MutexLock lock(&mutex_);
-  NoteLocked(now, progress);
+  NoteLocked(now, load, ended);
 }
 
-void RequestQueue::NoteLocked(absl::Time now, const Progress& progress) {
-  load_.slots_used = load_.running = progress.slots_used;
-  load_.client_sessions = progress.client_sessions;
-  load_.states = progress.states;
-  load_.cache_hits = progress.cache_hits;
-  load_.cache_misses = progress.cache_misses;
-  load_.cache_bytes = progress.cache_bytes;
-  load_.tokens_total += progress.sampled;
-  load_.fed_total += progress.fed;
-  if (progress.sampled + progress.fed > 0) rate_.Add(now, progress.sampled + progress.fed);
-  load_.tenants = progress.tenants;
-  load_.parked = progress.parked;
-  load_.preempted = progress.preempted;
-  load_.preempted_total += progress.preemptions;
-  load_.cut += progress.cut;
-  load_.queued_by_priority = progress.waiting;
-  oldest_ = progress.oldest;
-  for (const Progress::Ended& ended : progress.ended) {
-    ended_rate_.Add(now, ended.places);
-    const auto found = accepted_of_.find(ended.tenant);
+void RequestQueue::NoteLocked(absl::Time now, const EngineLoad& load, std::vector<Ended>* ended) {
+  const int64_t tokens = load.tokens_total - load_.tokens_total + load.fed_total - load_.fed_total;
+  if (tokens > 0) rate_.Add(now, tokens);
+  load_ = load;
+  oldest_ = now - load.oldest_wait;
+  if (!ended->empty()) handing_ = true;
+  for (const Ended& request : *ended) {
+    ended_rate_.Add(now, request.places);
+    const auto found = accepted_of_.find(request.tenant);
     for (Accepted* accepted : {&accepted_, &found->second}) {
-      accepted->places -= ended.places;
-      accepted->tokens -= ended.tokens;
+      accepted->places -= request.places;
+      accepted->tokens -= request.tokens;
     }
     if (found->second.places == 0) accepted_of_.erase(found);
   }
-  if (!progress.ended.empty()) handing_ = true;
+  ended->clear();
 }
 
 void RequestQueue::EndsHanded() {
   MutexLock lock(&mutex_);
   handing_ = false;
-  if (load_.draining) ended_.NotifyAll();
+  if (draining_) ended_.NotifyAll();
 }
 
 void RequestQueue::WaitForArrivals(absl::Duration timeout) {
@@ -262,14 +250,9 @@ void RequestQueue::WaitForArrivals(absl::Duration timeout) {
   waiting_ = false;
 }
 
-void RequestQueue::NoteFileError(const absl::Status& error) {
-  MutexLock lock(&mutex_);
-  load_.state_file_error = std::string(error.message());
-}
-
 void RequestQueue::Poison(const absl::Status& health) {
   MutexLock lock(&mutex_);
-  load_.health = health;
+  health_ = health;
 }
 
 void RequestQueue::NotifyLoop() {

@@ -11,11 +11,11 @@
 // gets in while there is room for its request. The same holds for the given tokens.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -41,7 +41,8 @@ struct QueueLimits {
 // Thread: any, except the loop's own part.
 class RequestQueue {
  public:
-  RequestQueue(const QueueLimits& limits, Clock clock);
+  RequestQueue(const QueueLimits& limits, Clock clock)
+      : limits_(limits), clock_(std::move(clock)) {}
 
   // An id for a request that needs no slot. Errors: UNAVAILABLE (draining, stopped, backend
   // failed).
@@ -73,41 +74,28 @@ class RequestQueue {
     bool end_all = false;         // the drain's deadline has passed
     bool stop = false;
   };
-  struct Progress {
-    struct Ended {
-      std::string tenant;
-      int places;      // of its samples or scores
-      int64_t tokens;  // that it gave
-    };
-    std::vector<Ended> ended;  // requests, since the last Exchange
-    int slots_used = 0;
-    int tenants = 0;
-    int parked = 0, preempted = 0;               // samples
-    int64_t preemptions = 0;                     // of samples, since the last Exchange
-    int64_t cut = 0;                             // replies, since the last Exchange
-    std::array<int, kNumPriorities> waiting{};   // slots that are waited for
-    absl::Time oldest = absl::InfiniteFuture();  // arrival of the first that waits
-    int client_sessions = 0;
-    StateStore::Totals states;
-    int64_t cache_hits = 0, cache_misses = 0, cache_bytes = 0;  // of the prefix cache, since start
-    int64_t sampled = 0;                                        // tokens since the last Exchange
-    int64_t fed = 0;  // prompt and scored tokens, likewise
+  struct Ended {  // a request
+    std::string tenant;
+    int places;      // of its samples or scores
+    int64_t tokens;  // that it gave
   };
-  // For load() and Drain. Never waits.
-  void Note(absl::Time now, const Progress& progress);
+  // For load() and Drain: `load` but for what the queue knows itself (load() sets it), and the
+  // requests that have ended since, which it takes. `load.oldest_wait` is minus infinite where no
+  // request waits for slots. Never waits.
+  void Note(absl::Time now, const EngineLoad& load, std::vector<Ended>* ended);
   // Note, and takes what has arrived (replacing the contents of `arrivals`). Never waits.
-  void Exchange(absl::Time now, const Progress& progress, Arrivals* arrivals);
+  void Exchange(absl::Time now, const EngineLoad& load, std::vector<Ended>* ended,
+                Arrivals* arrivals);
   // The ends that were noted have been handed to the emitter: what Drain waits for.
   void EndsHanded();
   // Waits until there is something new for Exchange, or `timeout` has passed.
   void WaitForArrivals(absl::Duration timeout);
-  // The first error of the disk tier.
-  void NoteFileError(const absl::Status& error);
   // The backend failed: no request is taken any more, load().health says why.
   void Poison(const absl::Status& health);
 
  private:
-  void NoteLocked(absl::Time now, const Progress& progress) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteLocked(absl::Time now, const EngineLoad& load, std::vector<Ended>* ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckOpen(bool while_draining) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   struct Accepted {
     int places = 0;      // samples and scores taken and not ended
@@ -132,7 +120,10 @@ class RequestQueue {
       ABSL_GUARDED_BY(mutex_);                                          // by tenant; none of 0
   absl::Time oldest_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // arrival, of what waits
   bool handing_ ABSL_GUARDED_BY(mutex_) = false;  // ends are noted and not yet handed over
-  EngineLoad load_ ABSL_GUARDED_BY(mutex_);  // queued and tokens_per_second are filled when asked
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status health_ ABSL_GUARDED_BY(mutex_);
+  int64_t refused_ ABSL_GUARDED_BY(mutex_) = 0;
+  EngineLoad load_ ABSL_GUARDED_BY(mutex_);                                 // the loop's last
   RateWindow rate_ ABSL_GUARDED_BY(mutex_){absl::Milliseconds(100)};        // of tokens
   RateWindow ended_rate_ ABSL_GUARDED_BY(mutex_){absl::Milliseconds(500)};  // of places
 };
