@@ -157,9 +157,7 @@ absl::StatusOr<RequestId> EngineImpl::EndAtOnce(std::unique_ptr<Request> request
   meters_.CountStart(request->kind);
   meters_.CountEnd(request->kind, absl::OkStatus());
   meters_.NoteDuration(request->usage.total_time);
-  Emitter::Batch batch;
-  batch.ended.push_back(std::move(request));
-  emitter_.Hand(&batch);
+  emitter_.End(std::move(request));
   return id;
 }
 

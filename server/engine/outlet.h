@@ -13,12 +13,10 @@ class Outlet {
   virtual void OnReady() = 0;  // something can be taken
   virtual void OnEnd() = 0;    // the last call
 
-  // False if a call of OnReady is already on its way: no need for another. Thread: the loop.
-  bool MarkReady() { return !ready_.exchange(true, std::memory_order_acq_rel); }
-
  private:
   friend class Emitter;
-  std::atomic<bool> ready_{false};
+  std::atomic<bool> ready_{false};  // a call of OnReady is on its way: no need for another
+  bool ended_ = false;              // the loop has put in its end
 };
 
 }  // namespace rivulet

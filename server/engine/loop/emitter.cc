@@ -38,6 +38,32 @@ Emitter::~Emitter() {
   thread_.join();
 }
 
+void Emitter::PutReady(Outlet* outlet) {
+  if (!outlet->ready_.exchange(true, std::memory_order_acq_rel)) put_.ready.push_back(outlet);
+}
+
+void Emitter::PutEnd(std::unique_ptr<Outlet> outlet) {
+  outlet->ended_ = true;
+  ended_.push_back(std::move(outlet));
+}
+
+bool Emitter::HandAll() {
+  const bool ends = has_ends();
+  if (ends) {
+    // The end tells of the last tokens too: one message instead of two.
+    std::erase_if(put_.ready, [](const Outlet* outlet) { return outlet->ended_; });
+    put_.ended.swap(ended_);
+  }
+  Hand(&put_);
+  return ends;
+}
+
+void Emitter::End(std::unique_ptr<Outlet> outlet) {
+  Batch batch;
+  batch.ended.push_back(std::move(outlet));
+  Hand(&batch);
+}
+
 void Emitter::Hand(Batch* batch) {
   if (batch->empty()) return;
   {

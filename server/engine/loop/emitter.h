@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Emitter: the thread that calls listeners, so that the loop never waits for a gRPC write. The loop
-// hands it one batch per poll of the backend: one lock, at most one wake-up. A test that replays a
-// schedule has no such thread and calls Tell itself.
+// puts in which replies got something and which requests ended, and hands all of it over with one
+// lock and at most one wake-up. A test that replays a schedule has no such thread and calls Tell
+// itself.
+//
+// Tokens are handed over while a run is being polled; ends between runs only, so no request dies
+// while a run borrows its memory.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -15,31 +20,46 @@
 
 namespace rivulet {
 
-// Thread: Hand and Flush from any thread but the emitter's own, Tell from one.
+// Thread: Put, Hand and has_ends are the loop's; End and Flush are for any thread but the emitter's
+// own, Tell for one. Batches are told in the order in which they were handed over.
 class Emitter {
  public:
-  struct Batch {
-    std::vector<Outlet*> ready;  // marked by MarkReady; alive until their end was handed over
-    std::vector<std::unique_ptr<Outlet>> ended;  // told, then destroyed, on the emitter thread
-    bool empty() const { return ready.empty() && ended.empty(); }
-  };
-
   enum class Threads : uint8_t { kOwn, kNone };
   explicit Emitter(Threads threads = Threads::kOwn);
   ~Emitter();  // calls everything handed over, then joins
 
-  // Takes the contents of `batch`, which is empty afterwards but keeps its memory. Batches are told
-  // in order.
-  void Hand(Batch* batch);
+  // `outlet` got something. To be told once, however often it gets more before that. It is borrowed
+  // until its end is put in.
+  void PutReady(Outlet* outlet);
+  // `outlet` has ended; lives until HandAll at least. It is told, then destroyed, on the emitter's
+  // thread.
+  void PutEnd(std::unique_ptr<Outlet> outlet);
+  bool has_ends() const { return !ended_.empty(); }
+  // Hands over what got something.
+  void HandReady() { Hand(&put_); }
+  // Hands over all. True: there were ends.
+  bool HandAll();
+
+  // Hands over the end of an outlet that the loop has never seen.
+  void End(std::unique_ptr<Outlet> outlet);
   // Returns once everything handed over before has been called.
   void Flush();
   // Without a thread of its own: calls everything handed over before.
   void Tell();
 
  private:
+  struct Batch {
+    std::vector<Outlet*> ready;
+    std::vector<std::unique_ptr<Outlet>> ended;
+    bool empty() const { return ready.empty() && ended.empty(); }
+  };
+  // Takes the contents of `batch`, which is empty afterwards but keeps its memory.
+  void Hand(Batch* batch);
   void Run();
   static void TellBatch(Batch* batch);
 
+  Batch put_;                                   // the loop's; of ends none, but in HandAll
+  std::vector<std::unique_ptr<Outlet>> ended_;  // the loop's; to be handed over between runs
   Mutex mutex_;
   CondVar filled_, told_;
   Batch pending_ ABSL_GUARDED_BY(mutex_);

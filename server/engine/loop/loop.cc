@@ -59,6 +59,7 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
     : options_(options),
       clock_(std::move(clock)),
       queue_(queue),
+      emitter_(emitter),
       meters_(meters),
       slots_(backend),
       run_(backend, ScheduleOptionsOf(options, backend->limits())),
@@ -68,8 +69,7 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
-               ParkedRoomOf(options.max_parked_bytes, backend->limits()).readers),
-      outbox_(emitter) {}
+               ParkedRoomOf(options.max_parked_bytes, backend->limits()).readers) {}
 
 void Loop::Run() {
   for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {
@@ -84,7 +84,7 @@ Loop::Outcome Loop::Turn() {
   if (arrivals_.stop) {
     EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
     if (poison_.ok()) TakeBackSlots().IgnoreError();  // nobody is left who could be told
-    if (outbox_.has_ends()) Publish();
+    if (emitter_->has_ends()) Publish();
     return Outcome::kStopped;
   }
   bool ran = false;
@@ -98,7 +98,7 @@ Loop::Outcome Loop::Turn() {
   }
   if (!ran) meters_->NoRun();
   if (!poison_.ok()) EndAll(poison_);
-  return ran || outbox_.has_ends() ? Outcome::kBusy : Outcome::kIdle;
+  return ran || emitter_->has_ends() ? Outcome::kBusy : Outcome::kIdle;
 }
 
 void Loop::TakeArrivals() {
@@ -108,7 +108,7 @@ void Loop::TakeArrivals() {
   UpdateLoad();
   queue_->Exchange(now_, load_, &ended_, &arrivals_);
   // After Exchange: who learns of an end finds its place in the queue free.
-  if (outbox_.HandAll()) queue_->EndsHanded();
+  if (emitter_->HandAll()) queue_->EndsHanded();
   // After Exchange, too: what is finished from now on wakes the loop again.
   if (TakeFetchedStates()) Publish();
   for (auto& arrival : arrivals_.requests) {
@@ -165,7 +165,7 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
   RIVULET_RETURN_IF_ERROR(ParkReaders());
   RIVULET_RETURN_IF_ERROR(PreemptOthers());
   RIVULET_RETURN_IF_ERROR(TakeBackSlots());
-  if (outbox_.has_ends()) Publish();
+  if (emitter_->has_ends()) Publish();
   const size_t before = slots_.holders().size();
   RIVULET_RETURN_IF_ERROR(AdmitWaiting());
   const bool admitted = slots_.holders().size() > before;
@@ -325,7 +325,7 @@ absl::StatusOr<bool> Loop::RunOnce() {
     RIVULET_ASSIGN_OR_RETURN(complete, run_.Poll());
     if (run_.has_records()) HandleRecords();
     if (complete) break;
-    outbox_.HandReady();
+    emitter_->HandReady();
     run_.BackOff();
   }
   meters_->EndRun(clock_(), run_.rows());
@@ -351,7 +351,7 @@ void Loop::Flush(Sequence* sequence) {
     NoteDelivery(now_, &request->times, meters_);
     KeyAccount* const key = request->account.key.get();
     if (key != nullptr) key->TakeTokens(request->usage.completion_tokens - before, now_);
-    outbox_.PutReady(request);
+    emitter_->PutReady(request);
     if (readers_.Pause(request, now_)) {
       admission_.EndQuantum(request->id);
       next_deadline_ = std::min(next_deadline_, readers_.EndsAt(*request));
@@ -423,7 +423,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   request->status = MakeError(status.code(), status.message(), detail);  // shares no memory
   const Request::Account& account = request->account;
   ended_.push_back({account.tenant, account.places, account.num_tokens});
-  outbox_.PutEnd(std::move(requests_.extract(request->id).mapped()));
+  emitter_->PutEnd(std::move(requests_.extract(request->id).mapped()));
   // While its state is to be saved, nobody else gets the session.
   if (has_session && !checkpoints_.Saves(*request->session)) Release(request->session);
 }
@@ -467,7 +467,7 @@ void Loop::UpdateLoad() {
 void Loop::Publish() {
   UpdateLoad();
   queue_->Note(now_, load_, &ended_);
-  if (outbox_.HandAll()) queue_->EndsHanded();
+  if (emitter_->HandAll()) queue_->EndsHanded();
 }
 
 }  // namespace rivulet

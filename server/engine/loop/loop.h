@@ -8,7 +8,7 @@
 // It composes the classes beside it, each of which has its own state: who has a session
 // (session_gate.h), what a request continues from (checkpoints.h), who waits for slots
 // (policy/admission.h), who holds them (slots.h), who is not read (reader_gate.h), the run
-// (current_run.h), what goes to the emitter (outbox.h). They call neither the loop nor each other's
+// (current_run.h), what listeners are told (emitter.h). They call neither the loop nor each other's
 // callers: they return what is to be begun or ended.
 //
 // Invariants: a request is handed to the emitter with its end exactly once, after which the loop
@@ -28,7 +28,6 @@
 #include "server/engine/loop/checkpoints.h"
 #include "server/engine/loop/current_run.h"
 #include "server/engine/loop/emitter.h"
-#include "server/engine/loop/outbox.h"
 #include "server/engine/loop/reader_gate.h"
 #include "server/engine/loop/request_queue.h"
 #include "server/engine/loop/session_gate.h"
@@ -108,6 +107,7 @@ class Loop {
   const EngineOptions options_;
   const Clock clock_;
   RequestQueue* const queue_;
+  Emitter* const emitter_;
   EngineMeters* const meters_;
   Slots slots_;
   CurrentRun run_;
@@ -124,7 +124,6 @@ class Loop {
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // all that have not ended
   Admission admission_;  // who waits for slots, and how many each tenant holds
   ReaderGate readers_;
-  Outbox outbox_;
 };
 
 }  // namespace rivulet

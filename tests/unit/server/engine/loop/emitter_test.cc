@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/engine/loop/emitter.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -13,6 +15,9 @@
 
 namespace rivulet {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 struct Counts {
   std::atomic<int> ready{0}, ended{0}, destroyed{0};
@@ -40,32 +45,16 @@ TEST(EmitterTest, CallsOnItsOwnThreadAndDestroysAfterTheEnd) {
   Counts counts;
   Emitter emitter;
   auto outlet = std::make_unique<CountingOutlet>(&counts);
-  Emitter::Batch batch;
-  ASSERT_TRUE(outlet->MarkReady());
-  batch.ready.push_back(outlet.get());
-  emitter.Hand(&batch);
-  EXPECT_TRUE(batch.empty());
+  emitter.PutReady(outlet.get());
+  emitter.HandReady();
   emitter.Flush();
   EXPECT_EQ(counts.ready, 1);
   EXPECT_TRUE(counts.on_own_thread);
-  batch.ended.push_back(std::move(outlet));
-  emitter.Hand(&batch);
+  emitter.PutEnd(std::move(outlet));
+  EXPECT_TRUE(emitter.HandAll());
   emitter.Flush();
   EXPECT_EQ(counts.ended, 1);
   EXPECT_EQ(counts.destroyed, 1);
-}
-
-TEST(EmitterTest, MarksReadyOnceUntilItIsCalled) {
-  Counts counts;
-  Emitter emitter;
-  auto outlet = std::make_unique<CountingOutlet>(&counts);
-  EXPECT_TRUE(outlet->MarkReady());
-  EXPECT_FALSE(outlet->MarkReady());
-  Emitter::Batch batch;
-  batch.ready.push_back(outlet.get());
-  emitter.Hand(&batch);
-  emitter.Flush();
-  EXPECT_TRUE(outlet->MarkReady());
 }
 
 TEST(EmitterTest, TellsEveryBatchInOrderAndTheRestWhenDestroyed) {
@@ -74,13 +63,11 @@ TEST(EmitterTest, TellsEveryBatchInOrderAndTheRestWhenDestroyed) {
   {
     Emitter emitter;
     for (int i = 0; i < kOutlets; ++i) {
-      Counts* own = &counts;
-      auto outlet = std::make_unique<CountingOutlet>(own);
-      Emitter::Batch batch;
-      if (outlet->MarkReady()) batch.ready.push_back(outlet.get());
-      emitter.Hand(&batch);
-      batch.ended.push_back(std::move(outlet));
-      emitter.Hand(&batch);
+      auto outlet = std::make_unique<CountingOutlet>(&counts);
+      emitter.PutReady(outlet.get());
+      emitter.HandReady();
+      emitter.PutEnd(std::move(outlet));
+      emitter.HandAll();
     }
   }
   EXPECT_EQ(counts.ready, kOutlets);
@@ -110,19 +97,85 @@ TEST(EmitterTest, WhatIsForAfterTheBatchComesWhenAllOfItWasTold) {
   int moved = 0;
   Emitter emitter;
   for (const int size : {3, 1, 5}) {
-    Emitter::Batch batch;
     std::vector<std::unique_ptr<GroupedOutlet>> ready;
     for (int i = 0; i < size; ++i) {
       ready.push_back(std::make_unique<GroupedOutlet>(&groups, &moved));
-      batch.ready.push_back(ready.back().get());
+      emitter.PutReady(ready.back().get());
     }
-    batch.ended.push_back(std::make_unique<GroupedOutlet>(&groups, &moved));
-    emitter.Hand(&batch);
+    emitter.PutEnd(std::make_unique<GroupedOutlet>(&groups, &moved));
+    emitter.HandAll();
     emitter.Flush();
   }
   EXPECT_EQ(groups, (std::vector<int>{4, 2, 6}));
   RunAfterBatch([&moved] { moved = 7; });  // no batch: at once
   EXPECT_EQ(moved, 7);
+}
+
+// Notes what it is told: its number, and "2 ended" last.
+class NotingOutlet final : public Outlet {
+ public:
+  NotingOutlet(int number, std::vector<std::string>* told)
+      : name_(std::to_string(number)), told_(told) {}
+  void OnReady() override { told_->push_back(name_); }
+  void OnEnd() override { told_->push_back(name_ + " ended"); }
+
+ private:
+  const std::string name_;
+  std::vector<std::string>* const told_;
+};
+
+class EmitterOrderTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<NotingOutlet> Make(int number) {
+    return std::make_unique<NotingOutlet>(number, &told_);
+  }
+  // What listeners have been told since the last call.
+  std::vector<std::string> Told() {
+    emitter_.Tell();
+    return std::exchange(told_, {});
+  }
+
+  std::vector<std::string> told_;
+  Emitter emitter_{Emitter::Threads::kNone};
+};
+
+TEST_F(EmitterOrderTest, WhatGotSomethingIsToldOnce) {
+  const auto one = Make(1), two = Make(2);
+  emitter_.PutReady(one.get());
+  emitter_.PutReady(two.get());
+  emitter_.PutReady(one.get());
+  EXPECT_THAT(Told(), IsEmpty());  // nothing was handed over
+  emitter_.HandReady();
+  emitter_.PutReady(one.get());  // its call is on its way
+  EXPECT_THAT(Told(), ElementsAre("1", "2"));
+  emitter_.HandReady();
+  EXPECT_THAT(Told(), IsEmpty());
+  emitter_.PutReady(one.get());
+  EXPECT_FALSE(emitter_.HandAll());
+  EXPECT_THAT(Told(), ElementsAre("1"));
+}
+
+TEST_F(EmitterOrderTest, EndsAreHandedOverBetweenRunsOnly) {
+  auto one = Make(1);
+  emitter_.PutReady(one.get());
+  emitter_.PutEnd(std::move(one));
+  EXPECT_TRUE(emitter_.has_ends());
+  emitter_.HandReady();  // a run is on: its tokens go out, its end waits
+  EXPECT_THAT(Told(), ElementsAre("1"));
+  EXPECT_TRUE(emitter_.HandAll());
+  EXPECT_FALSE(emitter_.has_ends());
+  EXPECT_THAT(Told(), ElementsAre("1 ended"));
+  EXPECT_FALSE(emitter_.HandAll());
+}
+
+TEST_F(EmitterOrderTest, AnEndTellsOfTheLastTokensToo) {
+  auto one = Make(1);
+  const auto two = Make(2);
+  emitter_.PutReady(one.get());
+  emitter_.PutReady(two.get());
+  emitter_.PutEnd(std::move(one));
+  EXPECT_TRUE(emitter_.HandAll());
+  EXPECT_THAT(Told(), ElementsAre("2", "1 ended"));
 }
 
 }  // namespace

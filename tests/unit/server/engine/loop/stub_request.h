@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -71,12 +70,8 @@ class StubRequest final : public Request {
     life.Go(RequestLife::State::kWaitsForSlots);
     life.Go(RequestLife::State::kHoldsSlots);
   }
-  void OnReady() override {
-    if (told != nullptr) told->push_back(std::to_string(id));
-  }
-  void OnEnd() override {
-    if (told != nullptr) told->push_back(std::to_string(id) + " ended");
-  }
+  void OnReady() override {}
+  void OnEnd() override {}
   bool reader_slow() override {
     ++times_asked;
     return slow;
@@ -87,10 +82,9 @@ class StubRequest final : public Request {
   StubSequence* sequence(size_t i) { return static_cast<StubSequence*>(sequences[i].get()); }
 
   bool slow = false;
-  int times_asked = 0;                       // whether it is slow
-  int64_t most_fed = 1000;                   // of the state that it continues from
-  std::vector<int32_t> tokens;               // without a session
-  std::vector<std::string>* told = nullptr;  // gets the calls of OnReady and OnEnd
+  int times_asked = 0;          // whether it is slow
+  int64_t most_fed = 1000;      // of the state that it continues from
+  std::vector<int32_t> tokens;  // without a session
 };
 
 }  // namespace rivulet

@@ -106,12 +106,11 @@ TEST_F(MultiplexServiceTest, WhatMovedInOneRunLeavesInOneMessage) {
   Emitter emitter;
   for (int64_t position = 0; position < 5; ++position) {
     std::vector<std::unique_ptr<OneToken>> outlets;
-    Emitter::Batch batch;
     for (const RequestId id : ids) {
       outlets.push_back(std::make_unique<OneToken>(engine_.get(), id, position));
-      batch.ready.push_back(outlets.back().get());
+      emitter.PutReady(outlets.back().get());
     }
-    emitter.Hand(&batch);
+    emitter.HandReady();
     EXPECT_EQ(ReadKeys().size(), ids.size()) << position;
     for (const v1::MultiplexPart& part : reply_.parts()) {
       EXPECT_EQ(part.first_position(), position);
