@@ -1,17 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/engine/loop/slots.h"
 
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "model/base/error.h"
 
 namespace rivulet {
+namespace {
 
-Slots::Slots(Backend* backend) : backend_(backend), pool_(backend->limits().num_slots) {}
+// A slot given to two sequences at once would mix their states: no answer is better than a wrong
+// one.
+void CheckOrDie(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "Slots: %s\n", what);
+  std::abort();
+}
+
+}  // namespace
+
+Slots::Slots(Backend* backend)
+    : backend_(backend),
+      is_free_(static_cast<size_t>(backend->limits().num_slots) + 1, true),
+      free_(static_cast<size_t>(backend->limits().num_slots)) {
+  std::iota(free_.rbegin(), free_.rend(), kGuardSlot + 1);
+}
 
 void Slots::Give(Sequence* sequence) {
-  sequence->slot = pool_.Take();
+  CheckOrDie(!free_.empty(), "a slot is asked for while none is free");
+  sequence->slot = free_.back();
+  free_.pop_back();
+  is_free_[static_cast<size_t>(sequence->slot)] = false;
   to_zero_.push_back(sequence->slot);
   given_.push_back(sequence);
   holders_.push_back(sequence);
@@ -95,16 +117,23 @@ absl::Status Slots::ZeroFreed() {
   if (to_zero_.empty()) return absl::OkStatus();
   RIVULET_RETURN_IF_ERROR(backend_->ZeroSlots(to_zero_));
   to_zero_.clear();
-  for (Slot slot : freed_) pool_.Give(slot);
-  freed_.clear();
+  Recycle();
   return absl::OkStatus();
 }
 
 void Slots::Abandon() {
-  for (Slot slot : freed_) pool_.Give(slot);
-  freed_.clear();
+  Recycle();
   to_zero_.clear();
   given_.clear();
+}
+
+void Slots::Recycle() {
+  for (const Slot slot : freed_) {
+    CheckOrDie(!is_free_.at(static_cast<size_t>(slot)), "a free slot is given back");
+    is_free_[static_cast<size_t>(slot)] = true;
+    free_.push_back(slot);
+  }
+  freed_.clear();
 }
 
 }  // namespace rivulet

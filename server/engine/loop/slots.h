@@ -3,7 +3,8 @@
 //
 //   Give ── Prepare ──> holders ── Park, TakeBack ──> freed ── ZeroFreed ──> free
 //
-// Invariant: a slot is zeroed when it is given out (Prepare) and when it is taken back (ZeroFreed).
+// Invariants: a slot is either free or used, and slot 0, the guard that padding rows use, is never
+// given out. A slot is zeroed when it is given out (Prepare) and when it is taken back (ZeroFreed).
 // Between TakeBack and ZeroFreed the state that a sequence left in its slot can still be read.
 //
 // Errors are those of the backend, which is of no use after one: then Abandon takes what was freed.
@@ -15,7 +16,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/backend.h"
-#include "server/engine/loop/state_pool.h"
 #include "server/engine/sequences/request.h"
 
 namespace rivulet {
@@ -32,17 +32,19 @@ class Slots {
   // `backend` is borrowed and outlives it.
   explicit Slots(Backend* backend);
 
-  int free() const { return pool_.free(); }
+  int free() const { return static_cast<int>(free_.size()); }
   // ... and those that ZeroFreed makes free.
-  int free_soon() const { return pool_.free() + static_cast<int>(freed_.size()); }
-  int used() const { return pool_.used(); }
+  int free_soon() const { return free() + static_cast<int>(freed_.size()); }
+  int used() const { return static_cast<int>(is_free_.size()) - 1 - free(); }
   // Sequences whose states are in host memory because their slots were taken from them.
   int parked() const { return parked_; }
   // The sequences that hold slots, in the order in which they got them. Those that TakeBack ended
   // are among them until ForgetEnded.
   std::span<Sequence* const> holders() const { return holders_; }
 
-  // Gives `sequence` a slot, which it can use after Prepare. REQUIRES: it holds none, free() > 0.
+  // Gives `sequence` a slot, which it can use after Prepare: the one that was freed last, so that
+  // few requests at a time touch few slots, in the caches and in memory. REQUIRES: it holds none,
+  // free() > 0.
   void Give(Sequence* sequence);
   // Zeroes the slots that were given since, then writes the state and the sampler with which each
   // sequence begins or goes on.
@@ -72,8 +74,12 @@ class Slots {
   void Abandon();
 
  private:
+  // Makes the freed slots free.
+  void Recycle();
+
   Backend* const backend_;
-  StatePool pool_;
+  std::vector<bool> is_free_;  // [slots + 1]; the guard counts as free, so it cannot be given back
+  std::vector<Slot> free_;     // a stack: the last is given out next
   std::vector<Sequence*> holders_;
   std::vector<Sequence*> given_;  // since the last Prepare
   bool some_ended_ = false;       // holders_ has ended sequences

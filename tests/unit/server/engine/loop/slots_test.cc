@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <set>
 
 #include "tests/support/fake_backend.h"
 #include "tests/unit/server/engine/loop/stub_request.h"
@@ -65,6 +66,36 @@ TEST_F(SlotsTest, ASlotIsZeroedWhenGivenOutAndWhenTakenBack) {
   EXPECT_EQ(probe_->dirty_slots(), 0);
   EXPECT_EQ(slots_.free(), 4);
   EXPECT_EQ(slots_.used(), 0);
+}
+
+TEST_F(SlotsTest, HandsOutEverySlotButTheGuardOnce) {
+  StubRequest request(1, 4);
+  GiveAll(&request);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(request.sequence(i)->slot, static_cast<Slot>(i) + 1);
+  EXPECT_EQ(slots_.used(), 4);
+  EXPECT_EQ(slots_.free(), 0);
+}
+
+TEST_F(SlotsTest, ReusesTheSlotFreedLastFirst) {
+  StubRequest first(1, 4), second(2, 3);
+  GiveAll(&first);
+  for (const size_t i : {2, 0, 3}) slots_.TakeBack(first.sequence(i));
+  ASSERT_TRUE(slots_.ZeroFreed().ok());
+  GiveAll(&second);
+  EXPECT_EQ(second.sequence(0)->slot, 4);
+  EXPECT_EQ(second.sequence(1)->slot, 1);
+  EXPECT_EQ(second.sequence(2)->slot, 3);
+}
+
+TEST_F(SlotsTest, ALoneUserTouchesOneSlot) {
+  for (RequestId i = 1; i <= 100; ++i) {
+    StubRequest request(i);
+    GiveAll(&request);
+    ASSERT_EQ(request.sequence(0)->slot, 1);
+    slots_.TakeBack(request.sequence(0));
+    slots_.ForgetEnded();
+    ASSERT_TRUE(slots_.ZeroFreed().ok());
+  }
 }
 
 TEST_F(SlotsTest, HoldersAreInTheOrderInWhichTheyGotTheirSlots) {
@@ -191,10 +222,14 @@ TEST_F(SlotsTest, EverySlotIsHeldOnceOrFreeAndZeroed) {
     }
     ASSERT_TRUE(slots_.ZeroFreed().ok());
     int held = 0, parked = 0;
+    std::set<Slot> distinct;
     for (const auto& request : requests) {
       const bool holds = request->sequence(0)->slot != kGuardSlot;
       (holds ? held : parked) += request->num_slots;
+      for (const auto& sequence : request->sequences) distinct.insert(sequence->slot);
     }
+    distinct.erase(kGuardSlot);
+    ASSERT_EQ(static_cast<int>(distinct.size()), held);
     ASSERT_EQ(slots_.used(), held);
     ASSERT_EQ(slots_.parked(), parked);
     ASSERT_EQ(slots_.free(), 4 - held);
@@ -202,6 +237,19 @@ TEST_F(SlotsTest, EverySlotIsHeldOnceOrFreeAndZeroed) {
     ASSERT_LE(probe_->dirty_slots(), held);
   }
   EXPECT_THAT(probe_->violations(), IsEmpty());
+}
+
+TEST_F(SlotsTest, EndsTheProcessRatherThanShareASlot) {
+  StubRequest request(1, 4), other(2, 1);
+  GiveAll(&request);
+  other.CreateSequences();
+  EXPECT_DEATH(slots_.Give(other.sequence(0)), "none is free");
+  const Slot slot = request.sequence(0)->slot;
+  slots_.TakeBack(request.sequence(0));
+  ASSERT_TRUE(slots_.ZeroFreed().ok());
+  request.sequence(0)->slot = slot;  // as if it still held it
+  slots_.TakeBack(request.sequence(0));
+  EXPECT_DEATH(slots_.ZeroFreed().IgnoreError(), "a free slot is given back");
 }
 
 }  // namespace
