@@ -35,6 +35,15 @@ absl::Status Full(absl::string_view reason, absl::Duration retry_after, absl::st
                    detail);
 }
 
+absl::Status SessionBusy(size_t waiting) {
+  ErrorDetail detail;
+  detail.reason = "SESSION_BUSY";
+  detail.field = "session_id";
+  detail.retry_after = absl::Seconds(1);
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat(waiting, " requests wait for this session already."), detail);
+}
+
 }  // namespace
 
 SessionTable::SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states)
@@ -147,6 +156,42 @@ void SessionTable::Erase(Session* session) {
   owner->order.erase(found->second.place);
   if (owner->order.empty()) tenants_.erase(session->tenant);
   sessions_.erase(found);
+}
+
+absl::StatusOr<bool> SessionTable::Enter(Session* session, Request* request) {
+  if (session->active == nullptr) {
+    Take(session, request);
+    return true;
+  }
+  if (session->waiters.size() >= static_cast<size_t>(limits_.max_waiting)) {
+    return SessionBusy(session->waiters.size());
+  }
+  session->waiters.push_back(request);
+  return false;
+}
+
+Request* SessionTable::Release(Session* session, absl::Time now) {
+  if (session->closed) {
+    Erase(session);
+    return nullptr;
+  }
+  GiveBack(session, now);
+  if (session->waiters.empty()) return nullptr;
+  Request* const next = session->waiters.front();
+  session->waiters.pop_front();
+  Take(session, next);
+  return next;
+}
+
+std::vector<Request*> SessionTable::Close(Session* session) {
+  session->closed = true;
+  std::vector<Request*> ended(session->waiters.begin(), session->waiters.end());
+  if (session->active != nullptr) {
+    ended.push_back(session->active);
+  } else {
+    Erase(session);
+  }
+  return ended;
 }
 
 std::vector<const Session*> SessionTable::Of(absl::string_view tenant) const {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SessionTable: the sessions of one model. A session belongs to a tenant; under any other
 // tenant's name it does not exist. Their states are kept by a StateStore, which may forget them:
-// they can be computed again from the history, so a client sees only latency.
+// they can be computed again from the history, so a client sees only latency. The table also says
+// whose turn it is on a session.
 #pragma once
 
 #include <cstdint>
@@ -54,12 +55,23 @@ class SessionTable {
                          const KeyShare& key = {}) const;
   // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign ones.
   absl::StatusOr<Session*> Find(const SessionId& id, absl::string_view tenant);
-  // `request` has it from now on; it does not expire. REQUIRES: no request has it.
-  void Take(Session* session, Request* request);
-  // No request has it any more: counts as its last use.
-  void GiveBack(Session* session, absl::Time now);
-  // REQUIRES: no request has it, or it was closed and its request has ended.
-  void Erase(Session* session);
+
+  // Requests of one session take effect one after another, in the order in which they arrived: one
+  // has the session, which then does not expire, and the others wait. Requests are borrowed: one
+  // that ends while it waits must Leave, one that has the session is followed by Release.
+
+  // `request` arrives. True: its turn is now, and it has the session. False: it waits. Errors:
+  // RESOURCE_EXHAUSTED (SESSION_BUSY: too many wait).
+  absl::StatusOr<bool> Enter(Session* session, Request* request);
+  // `request` does not wait any more.
+  static void Leave(Session* session, Request* request) { std::erase(session->waiters, request); }
+  // The request that has it has ended, which counts as its last use. Returns the next, which has it
+  // from now on; null: there is none, or the session was closed and has ended.
+  Request* Release(Session* session, absl::Time now);
+  // Nobody finds it any more. Returns the requests that end with it: those that wait, then the one
+  // that has it, with whose Release it ends.
+  std::vector<Request*> Close(Session* session);
+
   // Oldest use first.
   std::vector<const Session*> Of(absl::string_view tenant) const;
 
@@ -93,6 +105,10 @@ class SessionTable {
   static std::pair<absl::Time, uint64_t> ExpiryOf(const Session& session);
   void EnterIdle(const Entry& entry);
   void LeaveIdle(const Entry& entry);
+  void Take(Session* session, Request* request);
+  void GiveBack(Session* session, absl::Time now);
+  // REQUIRES: no request has it, or it was closed and its request has ended.
+  void Erase(Session* session);
 
   const SessionLimits limits_;
   const bool with_bos_;

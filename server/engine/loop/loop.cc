@@ -65,7 +65,7 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       run_(backend, ScheduleOptionsOf(options, backend->limits())),
       checkpoints_(options, with_bos, std::move(stamp), std::move(disk),
                    [queue] { queue->Wake(); }),
-      gate_(options.sessions, with_bos, checkpoints_.store()),
+      sessions_(options.sessions, with_bos, checkpoints_.store()),
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
@@ -75,7 +75,7 @@ void Loop::Run() {
   for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {
     if (outcome == Outcome::kBusy) continue;
     NotePhase(LoopPhase::kIdle);
-    queue_->WaitForArrivals(std::min(next_deadline_, gate_.table()->next_expiry()) - now_);
+    queue_->WaitForArrivals(std::min(next_deadline_, sessions_.next_expiry()) - now_);
   }
 }
 
@@ -104,7 +104,7 @@ Loop::Outcome Loop::Turn() {
 void Loop::TakeArrivals() {
   NotePhase(LoopPhase::kArrivals);
   now_ = clock_();
-  gate_.table()->Expire(now_);
+  sessions_.Expire(now_);
   UpdateLoad();
   queue_->Exchange(now_, load_, &ended_, &arrivals_);
   // After Exchange: who learns of an end finds its place in the queue free.
@@ -179,22 +179,28 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
 // waits for slots.
 
 void Loop::Enter(Request* request) {
-  if (request->closes_session) return CloseSession(request);
-  const absl::StatusOr<bool> its_turn = gate_.Enter(request);
+  if (!request->session_ref) return Begin(request);
+  const absl::StatusOr<Session*> session =
+      sessions_.Find(request->session_ref->id, request->session_ref->tenant);
+  if (!session.ok()) return EndRequest(request, session.status());
+  if (request->closes_session) return CloseSession(*session, request);
+  request->session = *session;
+  const absl::StatusOr<bool> its_turn = sessions_.Enter(*session, request);
   if (!its_turn.ok()) return EndRequest(request, its_turn.status());
   if (*its_turn) return Begin(request);
   request->life.Go(RequestLife::State::kWaitsForTurn);
 }
 
-void Loop::CloseSession(Request* closing) {
-  const absl::StatusOr<std::vector<Request*>> ended = gate_.Close(closing);
-  if (!ended.ok()) return EndRequest(closing, ended.status());
-  for (Request* request : *ended) EndRequest(request, SessionGate::SessionClosed());
+void Loop::CloseSession(Session* session, Request* closing) {
+  for (Request* request : sessions_.Close(session)) {
+    EndRequest(request,
+               EndedBy(absl::StatusCode::kCancelled, "SESSION_CLOSED", "The session was closed."));
+  }
   EndRequest(closing, absl::OkStatus());
 }
 
 void Loop::Begin(Request* request) {
-  const absl::Status status = request->Begin(gate_.table(), now_);
+  const absl::Status status = request->Begin(&sessions_, now_);
   if (!status.ok()) return EndRequest(request, status);
   FindState(request);
 }
@@ -211,7 +217,7 @@ void Loop::ContinueFrom(Request* request, FoundState found) {
   if (request->session != nullptr && found.kept.state != nullptr)
     request->session->Keep(found.kept);
   const absl::Status status =
-      request->StartFrom({found.kept.fed, std::move(found.blob)}, gate_.table(), now_);
+      request->StartFrom({found.kept.fed, std::move(found.blob)}, &sessions_, now_);
   if (!status.ok() || request->num_slots == 0) {
     checkpoints_.CountUse(*request);
     return EndRequest(request, status);
@@ -296,7 +302,7 @@ absl::Status Loop::AdmitWaiting() {
       // feeds at least one token, so nothing of this ends it.
       std::optional<Checkpoint> better;
       if (request->looks_again) better = checkpoints_.FindBetter(request);
-      if (better) request->StartFrom(std::move(*better), gate_.table(), now_).IgnoreError();
+      if (better) request->StartFrom(std::move(*better), &sessions_, now_).IgnoreError();
       checkpoints_.CountUse(*request);
       request->CreateSequences();
     }
@@ -403,7 +409,8 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   if (request->life.waits_for_slots()) admission_.Remove(request->id);
   checkpoints_.Leave(*request);
   readers_.Leave(request);
-  SessionGate::Leave(request);
+  Session* const session = request->session;
+  if (session != nullptr) SessionTable::Leave(session, request);
   const bool had_begun = request->life.begun();
   request->life.Go(RequestLife::State::kEnded);
   const absl::Time end = clock_();
@@ -416,7 +423,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   meters_->CountEnd(request->kind, status);
   meters_->NoteDuration(usage.total_time);
   meters_->CountCachedTokens(usage.cached_prompt_tokens);
-  const bool has_session = SessionGate::HasTurn(*request);
+  const bool has_session = session != nullptr && session->active == request;
   if (has_session && had_begun) request->Settle(status);
   ErrorDetail detail = GetErrorDetail(status);
   if (!status.ok()) request->DescribeProgress(&detail);
@@ -425,7 +432,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   ended_.push_back({account.tenant, account.places, account.num_tokens});
   emitter_->PutEnd(std::move(requests_.extract(request->id).mapped()));
   // While its state is to be saved, nobody else gets the session.
-  if (has_session && !checkpoints_.Saves(*request->session)) Release(request->session);
+  if (has_session && !checkpoints_.Saves(*session)) Release(session);
 }
 
 void Loop::EndAll(const absl::Status& status) {
@@ -437,7 +444,7 @@ void Loop::EndAll(const absl::Status& status) {
 }
 
 void Loop::Release(Session* session) {
-  if (Request* const next = gate_.Release(session, now_)) Begin(next);
+  if (Request* const next = sessions_.Release(session, now_)) Begin(next);
 }
 
 // What others are told.
@@ -456,7 +463,7 @@ void Loop::UpdateLoad() {
     const Request& oldest = *requests_.at(admission_.oldest());
     load_.oldest_wait = now_ - std::max(oldest.times.arrival, oldest.times.resumed);
   }
-  load_.client_sessions = gate_.table()->size();
+  load_.client_sessions = sessions_.size();
   load_.states = checkpoints_.store()->totals();
   load_.cache_hits = checkpoints_.hits();
   load_.cache_misses = checkpoints_.misses();

@@ -5,11 +5,11 @@
 //
 //   Exchange -> cancel, expire -> admit -> plan -> Submit -> Poll ... -> records -> emitter
 //
-// It composes the classes beside it, each of which has its own state: who has a session
-// (session_gate.h), what a request continues from (checkpoints.h), who waits for slots
-// (policy/admission.h), who holds them (slots.h), who is not read (reader_gate.h), the run
-// (current_run.h), what listeners are told (emitter.h). They call neither the loop nor each other's
-// callers: they return what is to be begun or ended.
+// It composes classes each of which has its own state: who has a session (SessionTable), what a
+// request continues from (checkpoints.h), who waits for slots (policy/admission.h), who holds them
+// (slots.h), who is not read (reader_gate.h), the run (current_run.h), what listeners are told
+// (emitter.h). They call neither the loop nor each other's callers: they return what is to be begun
+// or ended.
 //
 // Invariants: a request is handed to the emitter with its end exactly once, after which the loop
 // holds no pointer to it. A backend error poisons the loop: everything ends with UNAVAILABLE, and
@@ -30,12 +30,12 @@
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/reader_gate.h"
 #include "server/engine/loop/request_queue.h"
-#include "server/engine/loop/session_gate.h"
 #include "server/engine/loop/slots.h"
 #include "server/engine/meters.h"
 #include "server/engine/options.h"
 #include "server/engine/policy/admission.h"
 #include "server/engine/sequences/request.h"
+#include "server/sessions/session_table.h"
 
 namespace rivulet {
 
@@ -68,7 +68,7 @@ class Loop {
 
   // A request arrives at its session, if it has one, and begins when its turn comes.
   void Enter(Request* request);
-  void CloseSession(Request* closing);
+  void CloseSession(Session* session, Request* closing);
   void Begin(Request* request);
   // Finds the state that it continues from, which may have to be read first; then it waits for
   // slots.
@@ -112,7 +112,7 @@ class Loop {
   Slots slots_;
   CurrentRun run_;
   Checkpoints checkpoints_;  // before whatever holds states
-  SessionGate gate_;
+  SessionTable sessions_;
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier

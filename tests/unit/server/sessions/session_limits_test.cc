@@ -68,7 +68,7 @@ TEST_F(SessionLimitsTest, EndedSessionsCountNoMore) {
   Start(10, 3);
   Session* const closed = *table_->Open("a", absl::Hours(1), now_);
   OpenAll("a", absl::Seconds(5));
-  table_->Erase(closed);
+  table_->Close(closed);
   EXPECT_EQ(CheckRoom("a").reason, "");
   EXPECT_EQ(CheckRoom("a", 2).reason, "TENANT_SESSION_LIMIT");
   now_ += absl::Seconds(5);
@@ -92,12 +92,12 @@ TEST_F(SessionLimitsTest, ARefusalSaysWhenEnoughOfThoseThatCountWillHaveExpired)
   Session* const busy = *table_->Open("a", absl::Seconds(5), now_);
   *table_->Open("a", absl::Hours(2), now_);
   *table_->Open("b", absl::Seconds(1), now_);
-  table_->Take(busy, AnyRequest());
+  EXPECT_TRUE(*table_->Enter(busy, AnyRequest()));
   // Of its own, those that nobody uses: the first ends after 7 s, the second after 9 s.
   EXPECT_EQ(CheckRoom("a", 1).retry_after, absl::Seconds(7));
   now_ += absl::Seconds(3);
   EXPECT_EQ(CheckRoom("a", 1).retry_after, absl::Seconds(4));
-  table_->GiveBack(busy, now_);
+  table_->Release(busy, now_);
   EXPECT_EQ(CheckRoom("a", 1).retry_after, absl::Seconds(4)) << "after 7 s";
   *table_->Open("b", absl::Seconds(100), now_);
   const Refusal of_all = CheckRoom("b", 1);
@@ -137,13 +137,13 @@ TEST_F(SessionLimitsTest, AKeyHasALimitOfItsOwnBesideThatOfItsTenant) {
   EXPECT_EQ(CheckRoom("a", 3).reason, "") << "who has no key";
   EXPECT_EQ(CheckRoom("a", 3, other).reason, "");
   EXPECT_EQ(CheckRoom("a", 4, other).reason, "TENANT_SESSION_LIMIT") << "the tighter one counts";
-  table_->Take(first, AnyRequest());
+  EXPECT_TRUE(*table_->Enter(first, AnyRequest()));
   EXPECT_EQ(CheckRoom("a", 1, two).retry_after, absl::Seconds(9)) << "the first is in use";
   now_ += absl::Seconds(3);
-  table_->GiveBack(first, now_);
+  table_->Release(first, now_);
   EXPECT_EQ(CheckRoom("a", 1, two).retry_after, absl::Seconds(6)) << "of the second";
   EXPECT_EQ(open(two, absl::Seconds(1)).status().code(), absl::StatusCode::kResourceExhausted);
-  table_->Erase(second);
+  table_->Close(second);
   EXPECT_EQ(CheckRoom("a", 1, two).reason, "");
   now_ += absl::Seconds(7);
   table_->Expire(now_);

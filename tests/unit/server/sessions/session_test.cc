@@ -79,7 +79,7 @@ TEST_F(SessionTableTest, RefusesMoreThanItsLimitAndCountsErasedOnesNoMore) {
   Open();
   EXPECT_EQ(table_.Open("a", absl::Seconds(1), start_).status().code(),
             absl::StatusCode::kResourceExhausted);
-  table_.Erase(first);
+  table_.Close(first);
   EXPECT_TRUE(table_.Open("a", absl::Seconds(1), start_).ok());
 }
 
@@ -87,17 +87,17 @@ TEST_F(SessionTableTest, ErasesWhatWasIdleForTooLongButNothingBusy) {
   Session* idle = Open();
   Session* used = Open();
   Session* busy = Open();
-  table_.Take(busy, AnyRequest());
+  EXPECT_TRUE(*table_.Enter(busy, AnyRequest()));
   table_.Expire(start_ + absl::Seconds(9));
   EXPECT_EQ(table_.size(), 3);
-  table_.Take(used, AnyRequest());
-  table_.GiveBack(used, start_ + absl::Seconds(5));
+  EXPECT_TRUE(*table_.Enter(used, AnyRequest()));
+  table_.Release(used, start_ + absl::Seconds(5));
   EXPECT_EQ(table_.next_expiry(), start_ + absl::Seconds(10));
   table_.Expire(start_ + absl::Seconds(10));
   EXPECT_EQ(table_.size(), 2);
   EXPECT_EQ(table_.Of("a").front(), busy);
   EXPECT_EQ(table_.next_expiry(), start_ + absl::Seconds(15));
-  table_.GiveBack(busy, start_ + absl::Seconds(20));
+  table_.Release(busy, start_ + absl::Seconds(20));
   table_.Expire(start_ + absl::Seconds(30));
   EXPECT_EQ(table_.size(), 0);
   EXPECT_EQ(table_.next_expiry(), absl::InfiniteFuture());
@@ -123,7 +123,7 @@ TEST_F(SessionTableTest, AStateSharedByForksIsCountedOnce) {
   parent->Keep(State(1));
   Open()->CopyFrom(*parent);
   EXPECT_EQ(states_.totals().memory_bytes, 16);
-  table_.Erase(parent);
+  table_.Close(parent);
   EXPECT_EQ(states_.totals().memory_bytes, 16);
 }
 
