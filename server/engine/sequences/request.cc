@@ -1,9 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/engine/sequences/request.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 namespace rivulet {
+namespace {
+
+void CheckOrDie(bool holds, const char* what, RequestLife::State state) {
+  if (holds) return;
+  std::fprintf(stderr, "RequestLife: %s (state %d)\n", what, static_cast<int>(state));
+  std::abort();
+}
+
+}  // namespace
+
+bool RequestLife::Allowed(State from, State to) {
+  if (to == State::kEnded) return from != State::kEnded;
+  switch (from) {
+    case State::kArrived:
+      return to == State::kWaitsForTurn || to == State::kFindsState;
+    case State::kWaitsForTurn:
+      return to == State::kFindsState;
+    case State::kFindsState:
+      return to == State::kFetchesState || to == State::kWaitsForSlots;
+    case State::kFetchesState:
+      // What was read may turn out to be lost: then another state is looked for.
+      return to == State::kFindsState || to == State::kWaitsForSlots;
+    case State::kWaitsForSlots:
+      return to == State::kHoldsSlots;
+    case State::kHoldsSlots:
+      return to == State::kParked || to == State::kWaitsAgain;
+    case State::kParked:
+      return to == State::kWaitsAgain;
+    case State::kWaitsAgain:
+      return to == State::kHoldsSlots;
+    case State::kEnded:
+      return false;
+  }
+  return false;
+}
+
+void RequestLife::Go(State to) {
+  CheckOrDie(Allowed(state_, to), "a step that is not allowed", state_);
+  CheckOrDie(to != State::kParked || paused(), "parked although its reader reads", state_);
+  CheckOrDie(state_ != State::kParked || to != State::kWaitsAgain || !paused(),
+             "waits for slots although nobody reads it", state_);
+  state_ = to;
+}
+
+void RequestLife::Pause(absl::Time now) {
+  CheckOrDie(state_ == State::kHoldsSlots && !paused(), "paused twice or without slots", state_);
+  paused_since_ = now;
+}
+
+bool RequestLife::Resume() {
+  CheckOrDie(paused(), "resumed and was not paused", state_);
+  paused_since_.reset();
+  if (state_ != State::kParked) return false;
+  Go(State::kWaitsAgain);
+  return true;
+}
 
 KeptCheckpoint Request::DeepestState(PrefixCache* cache, int64_t most) {
   KeptCheckpoint best, of_cache;
