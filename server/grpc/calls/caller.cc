@@ -11,7 +11,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
+#include "model/base/random_word.h"
 #include "model/base/strict_json.h"
+#include "server/grpc/wire/convert.h"
 
 namespace rivulet {
 namespace {
@@ -70,6 +72,22 @@ absl::StatusOr<absl::string_view> ShownKey(const Metadata& metadata) {
   return key;
 }
 
+// The client's library has sent this call before and does not know what became of it.
+bool IsRepeated(const grpc::CallbackServerContext& context) {
+  return context.client_metadata().contains("grpc-previous-rpc-attempts");
+}
+
+absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const SessionRef& ref) {
+  if (ref.position || !IsRepeated(context)) return absl::OkStatus();
+  ErrorDetail detail;
+  detail.reason = "POSITION_NEEDED";
+  detail.field = "session.position";
+  return MakeError(absl::StatusCode::kAborted,
+                   "session.position is absent, and the client's library has sent this call before "
+                   "without an answer: only a call at a position may be repeated.",
+                   detail);
+}
+
 }  // namespace
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
@@ -80,10 +98,6 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
     return absl::InfiniteFuture();
   }
   return absl::FromUnixSeconds(deadline.tv_sec) + absl::Nanoseconds(deadline.tv_nsec);
-}
-
-bool IsRepeated(const grpc::CallbackServerContext& context) {
-  return context.client_metadata().contains("grpc-previous-rpc-attempts");
 }
 
 absl::Status Caller::TakeRequest() const {
@@ -124,6 +138,43 @@ absl::StatusOr<Caller> Callers::CallerOf(const Metadata& metadata, Role role) co
 
 absl::Status Callers::Check(const Metadata& metadata, Role role) const {
   return need_keys() ? CallerOf(metadata, role).status() : absl::OkStatus();
+}
+
+absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
+                                    const Caller& caller, const v1::GenerateRequest& request,
+                                    const Model& model, const TextTurn& turn) {
+  RIVULET_ASSIGN_OR_RETURN(GenerateSpec spec, ToGenerateSpec(request, model, turn.Stopped()));
+  spec.deadline = DeadlineOf(context);
+  spec.tenant = caller.tenant;
+  spec.key = caller.account();
+  if (spec.session) {
+    spec.session->tenant = spec.tenant;
+    RIVULET_RETURN_IF_ERROR(CheckRepetition(context, *spec.session));
+    spec.session->repeated = IsRepeated(context);
+  }
+  if (!request.sampling().has_seed() && !spec.session_seed) spec.sampling.seed = RandomWord();
+  return spec;
+}
+
+absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
+                                 const v1::ScoreRequest& request, const Model& model,
+                                 const TextTurn& turn) {
+  RIVULET_ASSIGN_OR_RETURN(ScoreSpec spec, ToScoreSpec(request, model, turn.Stopped()));
+  spec.tenant = caller.tenant;
+  spec.key = caller.account();
+  spec.deadline = DeadlineOf(context);
+  return spec;
+}
+
+absl::StatusOr<AppendSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
+                                  const v1::AppendRequest& request, const Model& model,
+                                  const TextTurn& turn) {
+  RIVULET_ASSIGN_OR_RETURN(AppendSpec spec, ToAppendSpec(request, model, turn.Stopped()));
+  RIVULET_RETURN_IF_ERROR(CheckRepetition(context, spec.session));
+  spec.session.tenant = caller.tenant;
+  spec.key = caller.account();
+  spec.deadline = DeadlineOf(context);
+  return spec;
 }
 
 }  // namespace rivulet

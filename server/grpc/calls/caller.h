@@ -13,6 +13,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "model/model.h"
+#include "rivulet/v1/inference.pb.h"
+#include "rivulet/v1/session_service.pb.h"
+#include "server/engine/request.h"
+#include "server/grpc/calls/text_pool.h"
 #include "server/keys/api_key.h"
 #include "server/keys/key_ring.h"
 
@@ -25,9 +30,6 @@ inline constexpr char kAuthorizationKey[] = "authorization";
 
 // InfiniteFuture where the client gave none.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
-
-// The client's library has sent this call before and does not know what became of it.
-bool IsRepeated(const grpc::CallbackServerContext& context);
 
 struct Caller {
   std::string tenant;                 // whose sessions and shares the call has
@@ -76,5 +78,24 @@ class Callers {
  private:
   KeyRing* const keys_;
 };
+
+// What a Generate asks the engine for, complete: with deadline, tenant, and a seed that is drawn
+// where neither request nor session has one. Errors: those of ToGenerateSpec; that of `turn`, which
+// is the text's; ABORTED (POSITION_NEEDED): a repeated call that feeds a session would feed it
+// twice, and go on after tokens that the client never saw; at a position it cannot. Thread: any.
+absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
+                                    const Caller& caller, const v1::GenerateRequest& request,
+                                    const Model& model, const TextTurn& turn);
+
+// What a Score asks for, complete. Errors: those of ToScoreSpec and that of `turn`. Thread: any.
+absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
+                                 const v1::ScoreRequest& request, const Model& model,
+                                 const TextTurn& turn);
+
+// What an Append asks for, complete. Errors: those of ToAppendSpec, that of `turn`, and ABORTED
+// (POSITION_NEEDED) as for a Generate. Thread: any.
+absl::StatusOr<AppendSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
+                                  const v1::AppendRequest& request, const Model& model,
+                                  const TextTurn& turn);
 
 }  // namespace rivulet

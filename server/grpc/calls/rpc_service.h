@@ -26,7 +26,6 @@
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/guarded.h"
 #include "server/grpc/wire/received.h"
-#include "server/grpc/wire/session_in.h"
 #include "server/process/call_note.h"
 
 namespace rivulet {

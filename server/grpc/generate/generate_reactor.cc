@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "server/grpc/calls/call_spec.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/guarded.h"
 #include "server/grpc/wire/convert.h"

@@ -25,8 +25,8 @@
 #include "server/engine/engine.h"
 #include "server/engine/reply.h"
 #include "server/grpc/calls/call_context.h"
-#include "server/grpc/calls/call_model.h"
 #include "server/grpc/calls/call_text.h"
+#include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
 
 namespace rivulet {

@@ -5,7 +5,6 @@
 
 #include "model/base/error.h"
 #include "rivulet/v1/inference.grpc.pb.h"
-#include "server/grpc/calls/call_spec.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/guarded.h"
 #include "server/grpc/generate/engine_call.h"

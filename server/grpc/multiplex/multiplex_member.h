@@ -10,7 +10,6 @@
 #include "rivulet/v1/multiplex.pb.h"
 #include "server/engine/engine.h"
 #include "server/engine/reply.h"
-#include "server/grpc/calls/call_model.h"
 #include "server/grpc/calls/call_text.h"
 #include "server/grpc/calls/request_record.h"
 #include "server/grpc/calls/served_models.h"

@@ -8,11 +8,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
-#include "server/grpc/calls/call_spec.h"
+#include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/guarded.h"
 #include "server/grpc/wire/convert_session.h"
 #include "server/grpc/wire/convert_text.h"
-#include "server/grpc/wire/session_in.h"
+#include "server/grpc/wire/received.h"
 #include "server/grpc/wire/status_map.h"
 #include "server/process/call_note.h"
 

@@ -8,7 +8,6 @@
 #include "model/base/error.h"
 #include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/engine/session_calls.h"
-#include "server/grpc/calls/call_spec.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/guarded.h"
 #include "server/grpc/generate/engine_call.h"

@@ -10,7 +10,6 @@
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/guarded.h"
 #include "server/grpc/wire/convert_session.h"
-#include "server/grpc/wire/session_in.h"
 #include "server/process/call_note.h"
 #include "server/sessions/snapshot.h"
 

@@ -21,7 +21,6 @@
 #include "server/base/memory_shares.h"
 #include "server/engine/session_calls.h"
 #include "server/grpc/calls/call_context.h"
-#include "server/grpc/calls/call_model.h"
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/calls/server_calls.h"
 #include "server/grpc/wire/received.h"

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "google/protobuf/message.h"
 
 namespace rivulet {
@@ -26,6 +27,19 @@ struct Received {
 // field that is not UTF-8, else the type of the message. `bytes`: how many there were; nullopt
 // where the call ended without a message. Thread: any.
 absl::Status MalformedMessage(const google::protobuf::Message& parsed, std::optional<size_t> bytes);
+
+// The id of the session that `message`, a request or a reply of any method, is about, as it stands
+// there; "" where the message has none. Valid as long as the message is as it is.
+template <typename Message>
+absl::string_view SessionIn(const Message& message) {
+  if constexpr (requires { message.session_id(); }) {
+    return message.session_id();
+  } else if constexpr (requires { message.session().session_id(); }) {
+    return message.session().session_id();
+  } else {
+    return "";
+  }
+}
 
 }  // namespace rivulet
 
