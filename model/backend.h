@@ -30,7 +30,8 @@ struct BackendLimits {
   int max_tokens = 0;       // tokens fed by the first step of one run, over all rows
   int max_steps = 1;        // largest Run::num_steps
   int preferred_steps = 1;  // run length that already hides the cost of a Submit
-  // Prompt tokens of one run that keep the device busy; more make others wait and gain little.
+  // Prompt tokens of one run that keep the device busy. With more, other rows wait longer and the
+  // prompts are hardly faster.
   int preferred_prefill_tokens = 256;
   size_t bytes_per_slot = 0;      // state of one sequence
   size_t weight_bytes = 0;        // weights as this backend keeps them
@@ -40,15 +41,15 @@ struct BackendLimits {
   std::string products = {};      // what runs matrix products; human-readable
 };
 
-// What the penalties know of a token that was fed before: it was among the prompt, and how often it
-// was generated.
+// What the penalties know of a token that was fed before: whether it is in the prompt, and how
+// often it was generated.
 struct TokenCount {
   int32_t token = 0;
   bool in_prompt = false;
   int32_t output_count = 0;
 };
 
-// How a slot samples. Set when the slot is given to a session, kept until the slot is zeroed.
+// How a slot samples. Set when the slot is given to a sequence, kept until the slot is zeroed.
 struct SlotSampler {
   SamplingParams params;      // validated
   uint32_t sample_index = 0;  // second word of the Philox counter: which of num_samples this is
@@ -56,8 +57,8 @@ struct SlotSampler {
       stop_ids;  // sampling one of these ends the row (the eos id is among them where it counts)
   bool want_logprobs = false;  // fill Record::logprob
   int num_top_logprobs = 0;    // fill Record::top with this many; needs want_logprobs
-  // What was fed to reach the state that was written into the slot (WriteSlot): one entry a token.
-  // Empty: nothing, or the sampler has no penalties.
+  // The tokens that led to the state that WriteSlot put into the slot, one entry per token id.
+  // Empty: none, or the sampler has no penalties.
   std::vector<TokenCount> history;
 };
 
@@ -117,9 +118,9 @@ class Backend {
   // State := 0, penalty counts := 0, sampler := default. Done when a slot is given out and when it
   // is taken back.
   virtual absl::Status ZeroSlots(std::span<const Slot> slots) = 0;
-  // Sets how `slot` samples. Penalty counts stay. REQUIRES: sampler.history is empty, unless the
-  // slot has fed nothing and had no other sampler since it was zeroed: then the counts begin with
-  // it.
+  // Sets how `slot` samples. Penalty counts stay. A slot that has fed nothing and had no other
+  // sampler since it was zeroed takes sampler.history as its counts. REQUIRES: of any other slot,
+  // sampler.history is empty.
   virtual absl::Status SetSampler(Slot slot, const SlotSampler& sampler) = 0;
   // Fork: `to` gets the state and the penalty counts of `from`, not its sampler.
   virtual absl::Status CopySlot(Slot from, Slot to) = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a --model is that belongs to another program, and what makes a model directory of it.
+// Recognises models of other programs at the path of --model. The errors say what the path holds
+// and how to make a model directory of it.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace rivulet {
 
-// The error for `path`, which is no directory. FOREIGN_CHECKPOINT: a file of another program
+// The error for a `path` that is no directory. FOREIGN_CHECKPOINT: a file of another program
 // (PyTorch, GGUF, safetensors, a pointer of Git LFS); else NOT_FOUND. `shown`: the path, for
 // messages.
 absl::Status RefuseFile(const std::string& path, const std::string& shown);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Model: a loaded model directory. Configuration first, then weights; a bad byte is a Status.
+// Model: a loaded model directory. Whatever is wrong with its files is a Status.
 #pragma once
 
 #include <memory>
@@ -24,19 +24,17 @@ class Model {
   // INVALID_ARGUMENT (config, tokenizer; FOREIGN_CHECKPOINT: a file, tensors or a config.json of
   // another program), DATA_LOSS (weights). The weights are decoded later, by the backend.
   //
-  // `name`: what the model is called (IsModelName) instead of what its directory says; "": the
-  // latter.
+  // `name` replaces the name that the directory gives (IsModelName); "": that name stays.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory,
                                                            absl::string_view name = "");
-  // The same without reading a weight: of the weights it reads the headers alone, and
-  // weights_sha256() is "".
+  // The same, but of the weights it reads only the headers, and weights_sha256() is "".
   static absl::StatusOr<std::shared_ptr<const Model>> Open(const std::string& directory,
                                                            absl::string_view name = "");
 
   const ModelConfig& config() const { return config_; }
   // The `name` of config.json; "" for a model of the family, whose config.json has none.
   const std::string& own_name() const { return own_name_; }
-  // Where config().name is from, for logs.
+  // What config().name was taken from, for logs.
   const std::string& name_source() const { return name_source_; }
   const std::string& config_text() const { return config_text_; }  // config.json as it stands there
   const CheckpointTensors& tensors() const { return *tensors_; }

@@ -12,7 +12,7 @@ namespace rivulet {
 
 inline constexpr char kModelNamePattern[] = "[a-z0-9][a-z0-9._-]{0,63}";
 
-// `name` matches the pattern: so it is one component of a path, and neither "." nor "..".
+// Whether `name` matches the pattern. Such a name is one component of a path, and not "." or "..".
 inline bool IsModelName(absl::string_view name) {
   const auto is_alnum = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
   return !name.empty() && name.size() <= 64 && is_alnum(name[0]) &&
@@ -27,9 +27,9 @@ struct ModelNameChoice {
 };
 
 // The name of a model of the family, whose config.json, `config`, has no field for it: that of the
-// directory, in lower case, with '-' for other characters. A directory where any model may be
-// ("models", "data", a commit, ...) leaves it to the last part of _name_or_path, and where that
-// says as little, to the model_type. REQUIRES: the model_type is one of the family's.
+// directory, in lower case, with '-' for other characters. Where that says nothing of the model
+// ("models", "data", a commit, ...), the last part of _name_or_path; where that says nothing
+// either, the model_type. REQUIRES: the model_type is one of the family's.
 ModelNameChoice ChooseModelName(const std::string& directory, const JsonValue& config);
 
 }  // namespace rivulet

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a directory of a model of the family says of text: the tokenizer, the control tokens, the
-// template of a conversation.
+// What the directory of a model of the family says about text: its tokenizer, its control tokens
+// and its template for conversations.
 // Tested by: tests/unit/model/model_text_test.cc
 #pragma once
 
@@ -17,7 +17,7 @@ namespace rivulet {
 
 // A control token of the vocabulary, or a text that the directory gives a role.
 struct SpecialToken {
-  std::optional<int32_t> id;  // absent: the vocabulary does not have the text as one token
+  std::optional<int32_t> id;  // absent: the text is not one token of the vocabulary
   std::string content;        // its text; "" where the vocabulary gives it none
   // What it is for, in the words of tokenizer_config.json ("bos_token"), sorted; often empty.
   std::vector<std::string> roles;
@@ -33,10 +33,10 @@ struct ModelText {
 
 // Reads tokenizer.json, else the RWKV World vocabulary rwkv_vocab_v20230424.txt; then
 // tokenizer_config.json and special_tokens_map.json (roles; where both give one, the former counts)
-// and chat_template.jinja (else `chat_template` of tokenizer_config.json, of a list its "default").
-// No file need be there. `shown`: the directory, for messages. Errors name file and field: those of
-// ParseTokenizerJson and ParseWorldVocabulary; INVALID_ARGUMENT (INVALID_JSON, INVALID_TOKENIZER,
-// BAD_FILE).
+// and chat_template.jinja (else `chat_template` of tokenizer_config.json; of a list, the entry
+// named "default"). Any of the files may be missing. `shown`: the directory, for messages. Errors
+// name file and field: those of ParseTokenizerJson and ParseWorldVocabulary; INVALID_ARGUMENT
+// (INVALID_JSON, INVALID_TOKENIZER, BAD_FILE).
 absl::StatusOr<ModelText> LoadModelText(const std::string& directory, const std::string& shown);
 
 }  // namespace rivulet

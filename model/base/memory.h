@@ -9,7 +9,7 @@ namespace rivulet {
 
 // Bytes.
 struct HostMemory {
-  // The machine's, or the limit of a control group (as containers have) that is less.
+  // The machine's, or the limit of a control group (a container's, for example) where that is less.
   int64_t total = 0;
   // What of it is free now; memory that only caches files counts as free.
   int64_t available = 0;
@@ -17,7 +17,7 @@ struct HostMemory {
 };
 
 // Reads /proc and /sys under `root`, which only tests set. Control groups of both versions count,
-// with those that they lie in. What cannot be read limits nothing.
+// and so do the groups that they are in. A limit that cannot be read does not count.
 HostMemory ReadHostMemory(const std::string& root = "");
 
 }  // namespace rivulet

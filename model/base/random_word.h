@@ -6,8 +6,8 @@
 namespace rivulet {
 
 // 64 bits that nobody can guess, from the system's generator. Ends the process where there is none.
-// Thread: any. A third of a microsecond; std::random_device, which asks the processor for true
-// entropy, takes a hundred times that on some virtual machines.
+// Takes a third of a microsecond; std::random_device, which asks the processor for true entropy,
+// takes a hundred times as long on some virtual machines. Thread: any.
 uint64_t RandomWord();
 
 // Uniform in [0, 1), with the 53 bits that a double has there.

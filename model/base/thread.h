@@ -13,8 +13,8 @@ void NameThread(const char* name);
 // on threads that a library started.
 void UseSignalStack();
 
-// For the process, from now on: for the calling thread at once. Sanitizers bring stacks of their
-// own, so leave these off there.
+// Makes UseSignalStack work from now on, in the whole process, and calls it for the calling thread.
+// Not for builds with a sanitizer, which bring stacks of their own.
 void TurnOnSignalStacks();
 
 }  // namespace rivulet

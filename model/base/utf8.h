@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Code points in UTF-8. Bytes that are cut short, longer than needed, a surrogate, or beyond
-// U+10FFFF are not UTF-8.
+// Code points in UTF-8. Sequences that are cut short or longer than needed, surrogates, and code
+// points beyond U+10FFFF are not UTF-8.
 #pragma once
 
 #include <cstddef>

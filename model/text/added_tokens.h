@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // `added_tokens` of tokenizer.json: tokens that are found in text before anything is cut or merged.
 //
-// Of the tokens that begin leftmost the longest counts. `single_word` ones count only between
-// characters that are no \w; lstrip and rstrip take the white space beside them along. Those with
-// `normalized` are looked for, in their normalized form, in what is left after normalization.
-// Cost: at most kMaxAddedTokenBytes looks a byte of text.
+// Of the tokens that begin leftmost, the longest is taken. One with `single_word` is taken only
+// between characters that are no \w; with lstrip and rstrip it includes the white space beside it.
+// Tokens with `normalized` are searched for, in their normalized form, in the text between the
+// others after that has been normalized.
+// Cost: at most kMaxAddedTokenBytes nodes of a trie per byte of text.
 // Tested by: tests/unit/model/text/tokenizer_json_test.cc, tests/e2e/cli/tokenizer_test.py
 #pragma once
 

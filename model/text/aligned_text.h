@@ -27,14 +27,15 @@ struct TextRange {
   friend bool operator==(const TextRange&, const TextRange&) = default;
 };
 
-// Text in UTF-8. Bytes of one code point stand for one code point of the source: that which it is,
-// or, for one that was inserted or composed, a neighbour. As it stands in the source a text takes
-// no memory, changed 5 bytes each.
+// Text in UTF-8. All bytes of one code point stand for one code point of the source: for itself,
+// or, where it was inserted or composed, for a neighbour. Text that is unchanged from the source
+// takes no memory; changed text takes 5 bytes per byte.
 // Lifetime: the source must outlive it. Thread: a value; no sharing.
 class AlignedText {
  public:
   AlignedText() = default;
-  // `part` as it stands in the source, at `begin`. What is made of it has spans within it.
+  // `part` of the source, unchanged, which begins there at `begin`. Text that is made from it has
+  // spans within it.
   AlignedText(absl::string_view part, uint32_t begin)
       : source_(part), source_begin_(begin), is_source_(true) {}
 
@@ -51,7 +52,7 @@ class AlignedText {
   }
   SourceSpan span(size_t byte) const;
 
-  // An empty text of the source that `other` has; keeps its memory.
+  // Becomes an empty text with the source of `other`; keeps its memory.
   void BeginAs(const AlignedText& other);
   // Memory for a text of so many bytes.
   void Reserve(size_t bytes) {
@@ -63,7 +64,8 @@ class AlignedText {
   void Append(absl::string_view text, SourceSpan span);
   void Append(const AlignedText& other, TextRange range);
 
-  // What the text takes of a budget, and what one of so many bytes would that is not the source.
+  // The bytes of a budget that this text takes, and those that a changed text of `size` bytes
+  // takes.
   size_t budgeted() const { return is_source_ ? 0 : BytesOf(text_.size()); }
   static constexpr size_t BytesOf(size_t size) { return size * (1 + sizeof(uint32_t)); }
 

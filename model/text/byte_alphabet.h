@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 256 printable code points that byte-level vocabularies write bytes as: printable bytes of
-// Latin-1 are themselves, the others U+0100 on in their order. Source: the GPT-2 tokenizer.
+// The 256 printable code points that byte-level vocabularies use for bytes: a printable byte of
+// Latin-1 stands for itself, the others are U+0100, U+0101, ... in order. Source: the GPT-2
+// tokenizer.
 #pragma once
 
 #include <array>
@@ -14,7 +15,7 @@ namespace rivulet {
 // UTF-8 of the code point of each byte.
 const std::array<std::string, 256>& ByteAlphabet();
 
-// The bytes that `text`, all of whose code points are of the alphabet, stands for; else false.
+// Fills *bytes with what `text` stands for. False where it has a code point outside the alphabet.
 bool BytesOfAlphabet(absl::string_view text, std::string* bytes);
 
 }  // namespace rivulet

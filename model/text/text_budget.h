@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the work on one text may cost, whatever the text and the tokenizer's file: steps, bytes of
-// memory, and a question whether the work shall go on.
+// What the work on one text may cost, whatever the text and the tokenizer's file: steps and bytes
+// of memory. A callback can end the work earlier.
 //
 // A step is some nanoseconds: a node of a trie, an entry of a queue, a byte that is copied, an item
 // of a pattern that is tried. Bytes are those of intermediate forms and of the tokens.
@@ -16,7 +16,7 @@
 
 namespace rivulet {
 
-// An honest text takes 5 to 30 steps a byte. The rest is for small texts and rare characters.
+// Ordinary texts take 5 to 30 steps per byte. The rest is for short texts and rare characters.
 constexpr uint64_t kTextSteps = 1'000'000;
 constexpr uint64_t kTextStepsPerByte = 64;
 constexpr size_t kTextWorkBytes = size_t{64} << 20;
@@ -25,12 +25,12 @@ constexpr size_t kTextBytesPerByte = 12;  // the tokens, where each byte is one
 // Thread: one at a time.
 class TextBudget {
  public:
-  // OK while the work shall go on; else the error that ends it, as that of a passed deadline.
+  // OK while the work shall go on; else the error that ends it, for example of a passed deadline.
   using Stopped = std::function<absl::Status()>;
 
-  // kTextSteps and kTextStepsPerByte for each byte; kTextWorkBytes and kTextBytesPerByte for each.
-  // `stopped` may be null. It is asked before the first step and
-  // then every kStepsPerQuestion, which is about a millisecond.
+  // kTextSteps and kTextWorkBytes, and for each byte kTextStepsPerByte and kTextBytesPerByte.
+  // `stopped` may be null. It is called before the first step and then every kStepsPerQuestion,
+  // which take about a millisecond.
   explicit TextBudget(size_t text_bytes, Stopped stopped = nullptr)
       : TextBudget(kTextSteps + kTextStepsPerByte * text_bytes,
                    kTextWorkBytes + kTextBytesPerByte * text_bytes, std::move(stopped)) {}
@@ -69,8 +69,8 @@ class TextBudget {
   absl::Status status_;
 };
 
-// Bytes of a budget that go back to it. Thread: one at a time. Lifetime: the budget must outlive
-// it.
+// Takes bytes of a budget and gives them back when it is destroyed. Thread: one at a time.
+// Lifetime: the budget must outlive it.
 class BudgetedBytes {
  public:
   explicit BudgetedBytes(TextBudget* budget) : budget_(budget) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens to text as they are generated. A code point may be spread over tokens: its bytes are held
-// back until it is complete. Only text waits; who passes tokens on does so at once.
+// back until it is complete. Only text is held back: callers pass token ids on at once.
 // Tested by: tests/unit/model/text/text_decoder_test.cc
 #pragma once
 
@@ -25,8 +25,8 @@ class TextDecoder {
   TextDecoder(const TextTokenizer* tokenizer, const DecodeOptions& options);
 
   // Appends the text that the token completes: UTF-8, possibly "". Bytes that can no longer become
-  // UTF-8 are U+FFFD, one for each longest beginning of a code point among them, as Unicode
-  // recommends. At most 3 bytes are held back.
+  // UTF-8 are replaced by U+FFFD, one for each longest beginning of a code point among them, as
+  // Unicode recommends. At most 3 bytes are held back.
   void Add(int32_t id, std::string* text);
   // The same for bytes that a token stands for, whether it is a control token or not.
   void AddBytes(absl::string_view bytes, std::string* text);

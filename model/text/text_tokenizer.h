@@ -22,9 +22,10 @@ constexpr size_t kMaxTokenizerBytes = size_t{64} << 20;  // of a tokenizer's fil
 constexpr size_t kMaxTextBytes = size_t{64} << 20;       // of one text
 
 struct EncodeOptions {
-  // The text begins at position 0 of a sequence. Later the file's post-processor adds nothing.
+  // The text begins at position 0 of a sequence. At later positions the file's post-processor adds
+  // no tokens.
   bool at_start = true;
-  bool add_special_tokens = true;    // false: nor does it at position 0
+  bool add_special_tokens = true;    // false: it adds none at position 0 either
   bool parse_special_tokens = true;  // false: control tokens in the text are text
 };
 
@@ -49,7 +50,7 @@ class TextTokenizer {
   // TEXT_NOT_IN_VOCABULARY with code point and byte; those of TextBudget::status().
   virtual absl::StatusOr<TextTokens> Encode(absl::string_view text, const EncodeOptions& options,
                                             TextBudget* budget) const = 0;
-  // With the budget of a text of this size, which nobody stops.
+  // With the budget of a text of this size and no callback that ends the work.
   absl::StatusOr<TextTokens> Encode(absl::string_view text, const EncodeOptions& options) const {
     TextBudget budget(text.size());
     return Encode(text, options, &budget);
@@ -62,7 +63,7 @@ class TextTokenizer {
   // A control token, such as the end of a text.
   virtual bool IsSpecial(int32_t id) const = 0;
 
-  // The text of a whole sequence begins with a space that is not the user's.
+  // Whether the text of a whole sequence begins with a space that is not part of the user's text.
   virtual bool adds_leading_space() const = 0;
 
   // One above the largest id.
@@ -72,9 +73,9 @@ class TextTokenizer {
 // The errors that Encode has for any vocabulary: TEXT_TOO_LONG, INVALID_UTF8.
 absl::Status CheckText(absl::string_view text);
 
-// Of tokenizer.json's text. Errors: INVALID_ARGUMENT; reasons INVALID_JSON, INVALID_TOKENIZER (the
-// file contradicts itself) and UNSUPPORTED_TOKENIZER (asks for what is not done); the field is the
-// member's path.
+// The tokenizer that the text of a tokenizer.json describes. Errors: INVALID_ARGUMENT; reasons
+// INVALID_JSON, INVALID_TOKENIZER (the file contradicts itself) and UNSUPPORTED_TOKENIZER (asks for
+// what is not done); the field is the member's path.
 absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(absl::string_view json);
 
 }  // namespace rivulet

@@ -18,8 +18,8 @@ namespace rivulet {
 // Thread: const calls from any thread.
 class TokenDecoder {
  public:
-  // Errors: INVALID_TOKENIZER, UNSUPPORTED_TOKENIZER. There must be a decoder: without one others
-  // put spaces between tokens.
+  // Errors: INVALID_TOKENIZER, UNSUPPORTED_TOKENIZER. A file without a decoder is an error: for
+  // such files other programs put spaces between tokens.
   static absl::StatusOr<TokenDecoder> Create(const JsonValue* value, absl::string_view path);
 
   // The bytes of a token of the model's vocabulary. With ByteLevel a token that has characters
@@ -27,7 +27,7 @@ class TokenDecoder {
   // Errors: TextBudget::status(), where a step makes it too long.
   absl::StatusOr<std::string> BytesOf(absl::string_view token, TextBudget* budget) const;
 
-  // The text of a whole sequence loses one leading space.
+  // Whether one leading space is removed from the text of a whole sequence.
   bool strips_leading_space() const { return strips_leading_space_; }
 
  private:

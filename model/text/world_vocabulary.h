@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The RWKV World vocabulary: the longest token that the text begins with, again and again.
+// The RWKV World vocabulary. A text is cut from its beginning, each time at the end of the longest
+// token that the rest begins with.
 //
 // The file (rwkv_vocab_v20230424.txt) has a line for each token: its id, a space, the token as a
-// Python literal ('text', "text" or b'bytes'), a space, its length in bytes. Id 0 stands in no
-// line: it ends a text. None is shipped here. Cost: a text costs at most the longest token's length
-// a byte. Tested by: tests/unit/model/text/world_vocabulary_test.cc
+// Python literal ('text', "text" or b'bytes'), a space, its length in bytes. Id 0 has no line: it
+// ends a text. The file is not part of this project.
+// Cost: for each byte of a text, at most as many steps as the longest token has bytes.
+// Tested by: tests/unit/model/text/world_vocabulary_test.cc
 #pragma once
 
 #include <memory>
@@ -15,10 +17,11 @@
 
 namespace rivulet {
 
-// Of the file's text. No token is added to a text, and no text is a control token. Errors:
-// INVALID_ARGUMENT, reason INVALID_TOKENIZER, naming the line: ids outside of 1 to
-// kMaxVocabularyIds - 1, ids or tokens that stand twice, bad literals, other lengths, tokens of
-// more than 256 bytes, a single byte that no token is (such a text could not be expressed).
+// The tokenizer that the text of such a file describes. No token is added to a text, and no text is
+// a control token. Errors: INVALID_ARGUMENT, reason INVALID_TOKENIZER, naming the line: ids outside
+// of 1 to kMaxVocabularyIds - 1, ids or tokens that stand twice, bad literals, other lengths,
+// tokens of more than 256 bytes, a single byte that no token is (such a text could not be
+// expressed).
 absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseWorldVocabulary(absl::string_view file);
 
 }  // namespace rivulet

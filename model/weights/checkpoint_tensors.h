@@ -40,11 +40,11 @@ class CheckpointTensors {
   // Decodes a tensor to float32, row-major. REQUIRES: Find(name) != nullptr, and out.size() is its
   // element count. Errors: as WeightsFile::Read.
   absl::Status Read(absl::string_view name, std::span<float> out) const;
-  // The same of out.size() elements from element `first` on. REQUIRES: the tensor has them.
+  // The same for out.size() elements, from element `first` on. REQUIRES: the tensor has them.
   absl::Status ReadFrom(absl::string_view name, size_t first, std::span<float> out) const;
 
-  // Reads everything once, looking at every weight. Of one file its SHA-256; of shards that of
-  // their hex digests in the order of the file names. Lower-case hex. Errors: as
+  // Reads everything once and checks every weight. Returns the SHA-256 of the file, or, of shards,
+  // the SHA-256 of their hex digests in the order of the file names; lower-case hex. Errors: as
   // WeightsFile::Sha256.
   absl::StatusOr<std::string> Sha256() const;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recognises checkpoints of other libraries by the names of their tensors, so that whoever tries to
-// serve one learns what it is.
+// Recognises checkpoints of other libraries by the names of their tensors, so that the error for
+// one says what it is.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ struct ForeignCheckpoint {
   bool served = false;  // with the config.json of its library (block_settings.h)
 };
 
-// What these names belong to; nullopt where no family is known by them.
+// The checkpoint that tensors of these names belong to; nullopt where no known family has them.
 std::optional<ForeignCheckpoint> RecognizeCheckpoint(std::span<const std::string> tensor_names);
 
 // The same for the tensors of DIRECTORY/model.safetensors, or of those that

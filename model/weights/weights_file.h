@@ -26,7 +26,7 @@ class WeightsFile {
   // compared with the file's size first.
   static absl::StatusOr<std::unique_ptr<WeightsFile>> Open(const std::string& path,
                                                            std::span<const TensorSpec> expected);
-  // The same for a file of any tensors.
+  // The same for a file that may hold any tensors.
   static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenAny(const std::string& path);
   // The names of the tensors in the header of any safetensors file, checked for nothing else.
   // Errors: NOT_FOUND, DATA_LOSS, INVALID_ARGUMENT (no JSON).
@@ -36,7 +36,7 @@ class WeightsFile {
   WeightsFile(const WeightsFile&) = delete;
   WeightsFile& operator=(const WeightsFile&) = delete;
 
-  // Reads the whole file once, in pieces: looks at every weight and returns the file's SHA-256 in
+  // Reads the whole file once, in pieces, checks every weight and returns the file's SHA-256 in
   // lower-case hex. Errors: DATA_LOSS for a non-finite weight (names tensor and index) or a file
   // that changed since Open.
   absl::StatusOr<std::string> Sha256() const;
@@ -53,7 +53,7 @@ class WeightsFile {
   absl::Status Read(absl::string_view name, std::span<float> out) const {
     return ReadFrom(name, 0, out);
   }
-  // The same of out.size() elements from element `first` on. REQUIRES: the tensor has them.
+  // The same for out.size() elements, from element `first` on. REQUIRES: the tensor has them.
   absl::Status ReadFrom(absl::string_view name, size_t first, std::span<float> out) const;
 
  private:
