@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's log: one JSON object a line on stderr, {"ts":..., "level":..., "event":...,
+// The server's log: one JSON object per line on stderr, {"ts":..., "level":..., "event":...,
 // fields...}. Never holds prompts, replies or anything else that a client sent, except field names
-// of bad requests. A thread of its own writes the lines: nobody who logs waits for the reader.
+// of bad requests. A thread of its own writes the lines, so that callers never wait for the reader.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,14 @@ enum class LogMode : uint8_t {
   kOff,   // dropped, those held back too
   kHeld,  // kept until the mode changes: a start that fails leaves one plain line on stderr and no
           // log
-  kOn,    // queued for the thread that writes, those held back first. Where 8192 wait, one more is
+  kOn,    // queued for the thread that writes, after those held back. While 8192 wait, more are
           // dropped; once lines are written again, "log_lines_lost" says how many
   kDirect,  // for the last lines of a process: written before Log returns
 };
-// From kOn, what waits is written first: to kDirect in at most a second, which the lines that
-// follow share. Thread: one at a time.
+// Leaving kOn writes what waits first. With kDirect that, and the lines that follow, may take one
+// second in all. Thread: one at a time.
 void SetLogMode(LogMode mode);
-// Of the mode kOn, since start. Thread: any.
+// The lines of mode kOn since start. Thread: any.
 LineCounts LogCounts();
 
 using LogValue = std::variant<bool, int64_t, double, std::string>;
@@ -46,21 +46,21 @@ using LogFields = std::initializer_list<std::pair<absl::string_view, LogValue>>;
 // `event` is one or two snake_case words, stable: people search for it. Thread: any.
 void Log(LogLevel level, absl::string_view event, LogFields fields = {});
 
-// As Log, for what clients can cause as often as they like: of one event at most
-// kLoggedPerSecond lines in a second. How many were left out is told once the second is over, by
-// the event "suppressed" with `of` and `count`. `event` is a literal. Thread: any.
+// As Log, for events that clients can cause at any rate: writes at most kLoggedPerSecond lines of
+// an event in a second. Once the second is over, the event "suppressed" names the event (`of`) and
+// says how many lines were left out (`count`). `event` is a literal. Thread: any.
 inline constexpr int kLoggedPerSecond = 10;
 void LogLimited(LogLevel level, absl::string_view event, LogFields fields = {});
-// Tells what was left out in seconds that are over; with `now`, also in those that are not. For
-// whoever waits in the process's main thread: a flood may end without another event.
+// Logs "suppressed" for seconds that are over; with `now`, for the current one, too. The process's
+// main thread calls it, because no other event may follow a flood.
 void LogSuppressed(bool now = false);
 
-// Writes finished lines, each with its newline, of another log that shares stderr with this one,
-// unless the mode says otherwise, and waits for the reader: for a LineSink. Returns how many whole
-// lines were taken, or dropped as the mode says. Thread: any.
+// Writes finished lines of another log that shares stderr with this one, each with its newline, and
+// waits for the reader; the mode applies to them, too. For a LineSink. Returns how many whole lines
+// were written, or dropped because of the mode. Thread: any.
 int64_t LogLines(absl::string_view lines, absl::FunctionRef<bool()> go_on);
 
-// A time as lines have it: RFC 3339 in UTC, in milliseconds.
+// A time as the lines show it: RFC 3339 in UTC, in milliseconds.
 std::string LogTime(absl::Time time);
 
 // The line that Log writes, without the newline, for a time already formatted.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModelLoader: loads and unloads models while the server runs. Names alone decide what: the places
-// where it may look were fixed when the server started.
+// ModelLoader: loads and unloads models while the server runs. A caller gives only a name; the
+// directories where it is looked for are fixed when the server starts.
 #pragma once
 
 #include <functional>
@@ -22,16 +22,16 @@ namespace rivulet {
 
 class HealthWatch;
 
-// The log event `model`: that it is served, and with what.
+// Logs the event `model`: the model is served, and with which settings.
 void LogModel(const ModelHold& model);
 
 struct ModelLoaderOptions {
   std::map<std::string, std::string> directories;  // of single models, by the model's name
   std::vector<std::string> repositories;  // directories of model directories, looked through next
-  absl::Duration drain_timeout;           // where the caller names none
+  absl::Duration drain_timeout;           // where the caller gives none
 };
 
-// Of one name, at most one load or unload is on its way. Thread: any.
+// At most one load or unload of a name runs at a time. Thread: any.
 class ModelLoader final : public ModelControl {
  public:
   // Builds backend and engine of a model, on the thread that loads it.
@@ -44,8 +44,8 @@ class ModelLoader final : public ModelControl {
   absl::StatusOr<Unloaded> Unload(const std::string& name,
                                   std::optional<absl::Duration> drain_timeout) override;
 
-  // From now on everything is refused (DRAINING); what is being loaded ends so too, once it is
-  // loaded. So no model is added after this has returned.
+  // From now on every call is refused (DRAINING), and so is a running load, once its model is
+  // loaded. No model is added after this has returned.
   void Close();
 
  private:

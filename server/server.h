@@ -28,7 +28,7 @@ class ModelLoader;
 class RequestLog;
 class Tracer;
 
-// Thread: any, but Drain (or its two parts) and the destructor once each, and not at the same time.
+// Thread: any; Drain (or its two parts) and the destructor once each, one after the other.
 class Server {
  public:
   // Loads every model, builds backends and engines, then listens: once this returns, requests are
@@ -49,13 +49,15 @@ class Server {
   // the server lives.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // A backend has failed, or the listener answers nobody, and health says NOT_SERVING: only a new
-  // process serves again.
+  // Whether a backend has failed or the listener no longer answers. Health then says NOT_SERVING,
+  // and only a new process can serve.
   bool failed() const;
 
-  // Has the file of keys read again, changed or not; returns at once. False where there is none.
+  // Has the file of keys read again, changed or not, and returns at once. False where there is no
+  // such file.
   bool ReloadKeys();
-  // Opens the file of the request log again, which may have been renamed. False where it has none.
+  // Opens the file of the request log again, which may have been renamed. False where the log is
+  // not a file.
   bool ReopenRequestLog();
 
   // Health turns NOT_SERVING, for good; requests are still taken. A balancer that looks at health
@@ -67,8 +69,8 @@ class Server {
   // themselves. Nothing is served afterwards. EndReplies, then Close.
   bool Drain(absl::Time deadline);
   bool EndReplies(absl::Time deadline);
-  // Closes all connections and sends the last spans: a matter of some two seconds, but a peer that
-  // never stops sending can keep a thread of gRPC, which this waits for.
+  // Closes all connections and sends the last spans. Takes about two seconds, or longer where a
+  // peer that never stops sending keeps one of gRPC's threads, for which this waits.
   void Close();
 
  private:

@@ -30,9 +30,9 @@ struct ErrorReason {
 // All of them, in the order of their names. Thread: any.
 std::span<const ErrorReason> ErrorReasons();
 
-// Whether an error of this code may have this reason: one of the table with the code that it has
-// there (of kStart: any code), or, for an error without a reason of its own, the name of the code.
-// Thread: any.
+// Whether an error with this code may have this reason: a reason of the table with its code there
+// (those of kStart have any code), or, for errors without a reason of their own, the name of the
+// code. Thread: any.
 bool IsErrorReason(absl::string_view name, absl::StatusCode code);
 
 }  // namespace rivulet

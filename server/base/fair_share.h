@@ -7,11 +7,12 @@
 
 namespace rivulet {
 
-// The places that a tenant may hold in all where it holds `own_used` of the `all_used` of `total`.
-// It may take a place while it holds less than 7 times what is left. So a lone tenant gets seven
-// eighths, k tenants that take turns 7 / (7k + 1) each, one that comes after others seven eighths
-// of what they left; the first place of a tenant is refused only where none is left. Never less
-// than own_used. O(1). REQUIRES: 0 <= own_used <= all_used <= total < 2^59.
+// How many places a tenant may hold in all that holds `own_used` now, where all tenants hold
+// `all_used` of `total`. It may take a place while it holds less than 7 times what is left. So a
+// lone tenant gets seven eighths; k tenants that take turns get 7 / (7k + 1) each; one that comes
+// later gets seven eighths of what the others left. A tenant's first place is refused only where
+// none is left. Never less than own_used. O(1). REQUIRES: 0 <= own_used <= all_used <= total <
+// 2^59.
 constexpr int64_t MostFor(int64_t total, int64_t all_used, int64_t own_used) {
   // The largest n for which the last of n places is still allowed:
   // own_used + n - 1 < 7 (left - (n - 1)).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FileWatch: a thread that looks at files which others replace, so that nobody else waits for a
-// file system.
+// FileWatch: a thread that looks at files which others replace, so that no other thread waits for
+// the file system.
 #pragma once
 
 #include <functional>
@@ -16,14 +16,15 @@ class FileWatch {
  public:
   static constexpr absl::Duration kPeriod = absl::Seconds(1);
 
-  // Calls `look` on a thread of that name once a period, with false, and with true when asked to. A
-  // file system that hangs may keep `look` beyond the life of the watch: it must own what it uses.
+  // A thread called `name` calls `look`: once per period with false, and after Ask with true. A
+  // file system that hangs may keep `look` beyond the life of the watch, so it must own what it
+  // uses.
   FileWatch(const char* name, absl::Duration period, std::function<void(bool asked)> look);
   // Waits for a `look` that runs, but no longer than half a second: a thread that a file system
   // keeps is left behind (server/base/leave_behind.h).
   ~FileWatch();
 
-  // Returns at once.
+  // Has `look` called soon; returns at once.
   void Ask();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Histogram: how often which values occurred, in fixed buckets of relaxed atomics. The thread that
-// measures never waits for the one that reads: prometheus-cpp's own histogram holds a mutex.
+// Histogram: counts values in fixed buckets of relaxed atomics. The thread that measures never
+// waits for the one that reads; the histogram of prometheus-cpp holds a mutex.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@ class Histogram {
  public:
   static constexpr size_t kMaxBounds = 24;
 
-  // `bounds`: upper ends of the buckets, ascending, each inclusive; borrowed, they outlive it. The
-  // last bucket, above them all, comes on its own. REQUIRES (else the process ends): 1 to
+  // `bounds`: upper ends of the buckets, ascending, each inclusive; borrowed, they outlive it. One
+  // more bucket, for values above them all, is added. REQUIRES (else the process ends): 1 to
   // kMaxBounds of them.
   explicit Histogram(std::span<const double> bounds);
 
-  // A negative value, as of a clock that was set back, counts as 0.
+  // A negative value, for example of a clock that was set back, counts as 0.
   void Observe(double value);
 
   struct Reading {

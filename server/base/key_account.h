@@ -20,10 +20,10 @@ namespace rivulet {
 struct KeyLimits {
   int64_t requests_per_minute = 0;  // calls, and the requests of a Multiplex
   int64_t tokens_per_minute = 0;    // given and generated
-  // of texts that are to become tokens; of ids that are to become text, four each
+  // Of texts to tokenize; of ids to detokenize, four each.
   int64_t text_bytes_per_minute = 0;
-  int64_t slots = 0;     // of a model, that its requests hold at once
-  int64_t sessions = 0;  // of a model, that were opened with it and are open
+  int64_t slots = 0;     // per model, held by its requests at once
+  int64_t sessions = 0;  // per model, opened with it and still open
 
   bool operator==(const KeyLimits&) const = default;
 };
@@ -40,24 +40,23 @@ class KeyAccount {
   // `name`: of the key.
   KeyAccount(std::string name, const KeyLimits& limits, absl::Time now);
 
-  // In force from now on. A limit on a rate that is changed keeps what may be taken now, at most
-  // the new rate's minute.
+  // Sets limits that hold from now on. Where a rate changes, what may be taken at once stays, up to
+  // one minute of the new rate.
   void SetLimits(const KeyLimits& limits, absl::Time now);
 
-  // A request is made. Errors: RESOURCE_EXHAUSTED (API_KEY_REQUEST_RATE) with the time after which
-  // one may be made; then this one does not count.
+  // Counts a request. Errors: RESOURCE_EXHAUSTED (API_KEY_REQUEST_RATE) with the time after which
+  // one may be made; a refused request does not count.
   absl::Status TakeRequest(absl::Time now);
 
   // Whether a request that takes tokens may begin. Errors: RESOURCE_EXHAUSTED
   // (API_KEY_TOKEN_QUOTA) with the time after which one may.
   absl::Status CheckTokens(absl::Time now);
-  // A request that has begun was given `count` tokens, or has generated them. They may be more than
-  // there are: a reply that runs is not cut.
+  // Counts tokens that a running request was given or has generated. They may exceed the quota: a
+  // running reply is not ended.
   void TakeTokens(int64_t count, absl::Time now);
 
-  // A request has a text of so many bytes, which may be more than there are. Errors:
-  // RESOURCE_EXHAUSTED (API_KEY_TEXT_RATE) with the time after which one may come; then this one
-  // does not count.
+  // Counts a request's text, which may have more bytes than are left. Errors: RESOURCE_EXHAUSTED
+  // (API_KEY_TEXT_RATE) with the time after which a text may come; a refused text does not count.
   absl::Status TakeText(int64_t bytes, absl::Time now);
 
   KeyShare slots() const { return Share(&KeyLimits::slots); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LineWriter: writes the lines of a log on a thread of its own. Whoever adds a line never waits for
-// the disk, or for the reader of a pipe.
+// LineWriter: writes the lines of a log on a thread of its own. The threads that add lines never
+// wait for the disk, or for the reader of a pipe.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ class LineSink {
   // Writes lines, each with its newline, and returns how many were taken, with errno set where not
   // all. Where the reader is slow it waits for as long as `go_on` says.
   virtual int64_t Write(absl::string_view lines, absl::FunctionRef<bool()> go_on) = 0;
-  // The following tell that lines are lost: once when that begins and once when it is over.
-  // Too many wait. Thread: that which adds a line.
+  // The next three report lost lines: Behind or Failed once when that begins, Recovered when it is
+  // over. Behind: too many lines wait. Thread: the one that adds a line.
   virtual void Behind() {}
   virtual void Failed(int error) { static_cast<void>(error); }
   virtual void Recovered(int64_t lost) { static_cast<void>(lost); }
@@ -43,7 +43,7 @@ class LineSink {
 struct LineWriterOptions {
   const char* thread = "";    // its name
   size_t max_waiting = 8192;  // lines; one more is dropped
-  // How long the thread waits for more lines after the first, so that many wake it seldom.
+  // How long the thread waits for more lines after the first, so that many lines wake it rarely.
   absl::Duration gather = absl::ZeroDuration();
 };
 
@@ -57,8 +57,8 @@ struct LineCounts {
 // Thread: any, but Stop and the destructor once each.
 class LineWriter {
  public:
-  // Appends one or more lines, each with its newline. Called on the writer's thread: what it costs
-  // to format a line is not paid by those who add it.
+  // Appends one or more lines, each with its newline. Called on the writer's thread, so that the
+  // thread that adds a line does not pay for formatting it.
   using Line = absl::AnyInvocable<void(std::string* text) &&>;
 
   LineWriter(LineWriterOptions options, std::unique_ptr<LineSink> sink);
@@ -69,8 +69,8 @@ class LineWriter {
   void Add(Line line);
   // Has the thread call the sink's Reopen. A write that waits for a reader ends first.
   void Reopen();
-  // Writes what waits, but no longer than until `deadline`: what is left is lost. A thread that the
-  // system keeps beyond that, as a file system that hangs does, is left behind
+  // Writes what waits, until `deadline` at most: what is left then is lost. Where the system keeps
+  // the thread longer, for example a file system that hangs, the thread is left behind
   // (server/base/leave_behind.h).
   void Stop(absl::Time deadline);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MemoryShares: the memory that something of clients may take, such as snapshots on their way in,
-// shared between tenants as sessions are (fair_share.h), so that none keeps the others out.
+// MemoryShares: the memory that data of clients, such as arriving snapshots, may take. Tenants
+// share it as they share sessions (fair_share.h), so that none keeps the others out.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ namespace rivulet {
 // Thread: any.
 class MemoryShares {
  public:
-  // `reason`: of the error where there is none left; `holders`: what takes it, as "snapshots that
-  // are being restored". Both are literals.
+  // `reason`: of the error where none is left. `holders`: what takes it, for example "snapshots
+  // that are being restored". Both are literals.
   MemoryShares(int64_t bytes, const char* reason, const char* holders)
       : bytes_(bytes), reason_(reason), holders_(holders) {}
 
   // Errors: RESOURCE_EXHAUSTED (`reason`), saying whose limit is reached; nothing is taken.
   absl::Status Take(const std::string& tenant, int64_t bytes);
-  // The memory has been freed. Now and then it is given back to the system here, which may take
-  // some milliseconds. REQUIRES: `tenant` has taken as much.
+  // Called after the memory was freed. From time to time this returns free memory to the system,
+  // which may take some milliseconds. REQUIRES: `tenant` has taken at least as much.
   void Give(const std::string& tenant, int64_t bytes);
 
  private:

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// RateBucket: how much of something may be taken now, where so much a minute is allowed.
+// RateBucket: how much may be taken now of something that has a limit per minute.
 //
-// It is full at first, holds at most what is allowed in a minute, and refills evenly. A taker may
-// take more than there is: the bucket then owes, and is empty until that is paid back. So over a
-// long time nobody gets more than the rate, except for the first minute's worth and the last
-// taking.
+// It is full at first, holds at most one minute's amount, and refills evenly. More may be taken
+// than it holds: then it owes, and is empty until that is paid back. So over a long time nobody
+// gets more than the rate, apart from the first minute's amount and the last one taken.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +12,8 @@
 
 namespace rivulet {
 
-// Times may come a little out of order, as from several threads. One that is more than a minute
-// earlier than the one before means that the clock was set back: refilling continues from there.
+// Times may come a little out of order, for example from several threads. A time more than a minute
+// before the last one means that the clock was set back: refilling continues from there.
 // Thread: one at a time. O(1).
 class RateBucket {
  public:

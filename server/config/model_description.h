@@ -18,10 +18,10 @@ struct ModelDescription {
   int tokenizer_size = 0;  // its ids
   std::string dtypes;      // of its tensors, those of the most bytes first: "F16, F32"
   int64_t num_parameters = 0;
-  int64_t weight_bytes = 0;  // as the CPU backend keeps them; about, where the kind is "linear"
+  int64_t weight_bytes = 0;  // as the CPU backend keeps them; an estimate for the kind "linear"
   int64_t state_bytes = 0;   // of one sequence
   int num_layers = 0, hidden_size = 0, vocab_size = 0;
-  int num_heads = 0, key_dim = 0, value_dim = 0;  // a head
+  int num_heads = 0, key_dim = 0, value_dim = 0;  // the dimensions: of a head
   int slots = 0;  // that the CPU backend would make here and now with `--slots auto`; 0: none fit
   std::string slots_choice;  // why so many
 };

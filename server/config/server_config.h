@@ -29,22 +29,22 @@ struct ServerConfig {
   std::string plan = "auto";          // of steps on CUDA: auto, latency, throughput
   std::string products = "auto";      // matrix products on CUDA: auto, cublaslt, own
   std::string weights = "auto";  // how the CPU backend keeps matrix weights: auto, f32, f16, bf16
-  std::optional<int> slots;      // a model: sequences that hold a state at once; nullopt: auto
-  int max_queue = 1024;          // samples and scores a model that may wait for a slot
+  std::optional<int> slots;      // per model: sequences that hold a state; nullopt: auto
+  int max_queue = 1024;          // per model: samples and scores that may wait for a slot
   int max_tenant_queue = 0;      // ... of one tenant, beside what is kept for others; 0 = no cap
   int max_request_tokens = 1 << 26;  // that one request may generate, over all its samples
   int max_tenant_slots = 0;          // that one tenant holds at once; 0 = all
   int reader_timeout_seconds =
       30;  // a reply that is full and not read for so long is ended; 0 = never
-  // A model: host memory for states of replies that gave their slots to others; 0 = what
+  // Per model: host memory for states of replies that gave their slots to others; 0 = what
   // preemption needs, and 256 MiB.
   int parked_state_mib = 0;
-  int max_open_sessions = 10000;         // a model, open at once
+  int max_open_sessions = 10000;         // per model
   int max_tenant_sessions = 0;           // ... of one tenant; 0 = at most 7 times what is left
-  int session_state_mib = 1024;          // a model: memory for the states that it keeps
+  int session_state_mib = 1024;          // per model: memory for the states that it keeps
   std::string state_dir;                 // states beyond that go to files there; "" = none do
-  int state_disk_mib = 4096;             // a model: most that these files take
-  int prefix_cache_mib = 256;            // a model: most that cached prompts take of both
+  int state_disk_mib = 4096;             // per model: most that these files take
+  int prefix_cache_mib = 256;            // per model: most that cached prompts take of both
   std::vector<std::string> warm_states;  // snapshots that every tenant's prompts may begin with
   std::string snapshot_key_file;         // signs snapshots; "" = unsigned
   int drain_delay_seconds = 0;           // NOT_SERVING but still taking requests, before the drain
@@ -63,9 +63,9 @@ struct ServerConfig {
   int max_connections_per_address = 0;  // of one IP address; 0 = no limit
   int max_connection_idle_seconds = 0;  // without a request, then GOAWAY; 0 = never
   int max_connection_age_seconds = 0;   // then GOAWAY, running replies go on; 0 = never
-  int listener_timeout_seconds = 60;  // a listener that answers nobody ends the process; 0 = never
-  int restore_memory_mib = 512;       // of all snapshots that are on their way in
-  int restore_timeout_seconds = 30;   // for each 64 KiB of a snapshot to come in; 0 = for ever
+  int listener_timeout_seconds = 60;    // a silent listener ends the process; 0 = never
+  int restore_memory_mib = 512;         // of all snapshots that are arriving
+  int restore_timeout_seconds = 30;     // for each 64 KiB of a snapshot to come in; 0 = for ever
   // Performance.
   int checkpoint_tokens = 512;  // a session keeps a state every so many tokens
   int device = 0;               // of the CUDA backend, as CUDA counts them

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the settings say of states: where those of a model may go, and which it begins with.
+// The settings about states: where those of a model may go, and which ones it begins with.
 #pragma once
 
 #include <memory>
@@ -30,12 +30,12 @@ absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& li
 // Files in STATE-DIR/NAME; empty where config.state_dir is "". Errors: as OpenStateDirectory.
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name);
 
-// The snapshots that config.warm_states names, files or directories of files, which may be of
-// several models. What they hold is for all tenants: whoever put them there decided that, so the
-// tenant in a snapshot is not looked at. Thread: any, once it is made.
+// The snapshots that config.warm_states names: files, or directories of files, of one or several
+// models. Their states are for all tenants, as the operator has decided by naming them; the tenant
+// in a snapshot is ignored. Thread: any, once it is made.
 class WarmFiles {
  public:
-  // Reads all of them, each with a state. `key`: of their signature; "": it is not looked at.
+  // Reads all of them; each must have a state. `key`: of their signature; "": it is not checked.
   // Errors: those of DecodeSnapshot, NOT_FOUND, INVALID_ARGUMENT; the message begins with the file.
   static absl::StatusOr<WarmFiles> Read(const ServerConfig& config, absl::string_view key);
 

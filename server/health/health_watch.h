@@ -18,7 +18,7 @@ namespace rivulet {
 
 class GrpcServer;
 
-// Looks at every model once a period, on a thread of its own, from construction to destruction.
+// Checks every model once per period, on a thread of its own, from construction to destruction.
 class HealthWatch {
  public:
   // Models and server are borrowed and must outlive this object. The models that are served now are
@@ -26,10 +26,10 @@ class HealthWatch {
   HealthWatch(const ServedModels* models, GrpcServer* server, absl::Duration period);
   ~HealthWatch();
 
-  // Looks at once: once this returns, health knows the models that are served now. Thread: any.
+  // Checks now: when this returns, health has the models that are served now. Thread: any.
   void Look();
 
-  // True once an engine has been seen to have failed: only a new process can serve its model.
+  // Whether an engine has failed: only a new process can serve its model.
   // Thread: any.
   bool failed() const { return failed_; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ListenerWatch: asks the server's own socket every few seconds whether anybody answers, as clients
-// cannot tell a listener that is stuck from a slow one.
+// ListenerWatch: calls the server through its own socket every few seconds, because clients cannot
+// tell a stuck listener from a slow one.
 #pragma once
 
 #include <atomic>
@@ -29,16 +29,16 @@ class ListenerWatch {
   // A call on a connection of its own. OK: it was answered. RESOURCE_EXHAUSTED: the call could not
   // be made, which says nothing about the listener.
   using Call = std::function<absl::Status(absl::Duration timeout)>;
-  // Whether calls may fail for now, as no more connections are taken. A call that fails then is no
-  // evidence.
+  // Whether calls may fail at the moment because no more connections are taken. Such a failure says
+  // nothing about the listener.
   using Full = std::function<bool()>;
-  // Told once, on the thread, before failed(): the last error.
+  // Called once, with the last error, on the watch's thread, before failed() is true.
   using OnFailed = std::function<void(const absl::Status&)>;
 
   ListenerWatch(const ListenerWatchOptions& options, Call call, Full full, OnFailed on_failed);
   ~ListenerWatch();
 
-  // Nobody has answered for `fail_after`. Thread: any.
+  // Whether there was no answer for `fail_after`. Thread: any.
   bool failed() const { return failed_; }
 
  private:
