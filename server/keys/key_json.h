@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys as JSON: the limits that the file of keys knows, and a key for those who show or write one.
+// Keys as JSON: the limits that the file of keys can hold, and one key as its members.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace rivulet {
 // A limit of a key, as a member of the file.
 struct KeyLimit {
   absl::string_view name;
-  absl::string_view meaning;  // for people
+  absl::string_view meaning;  // human-readable
   int64_t KeyLimits::*value;
 };
 inline constexpr KeyLimit kKeyLimits[] = {
@@ -29,7 +29,8 @@ inline constexpr KeyLimit kKeyLimits[] = {
 };
 inline constexpr int64_t kMaxKeyLimit = 1'000'000'000;  // the least is 1
 
-// The members of the file (docs/security.md), in its order; those that say nothing are absent.
+// The members that the file has for the key (docs/security.md), in order; those with nothing to say
+// are absent.
 // Thread: any.
 nlohmann::ordered_json KeyToJson(const ApiKey& key);
 

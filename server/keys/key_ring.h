@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// KeyRing: the keys of a server, from a file that may change while it serves. A FileWatch has it
-// look at the file.
+// KeyRing: the keys of a server, from a file that may change while it serves. A FileWatch calls
+// Look.
 #pragma once
 
 #include <map>
@@ -19,9 +19,10 @@
 
 namespace rivulet {
 
-// A change of the file that cannot be used is logged (keys_reload_failed) and leaves the keys as
-// they were. A key that stays in the file under its name keeps its account, with the limits that
-// the file has now. Thread: any.
+// Where a changed file cannot be used, that is logged (keys_reload_failed) and the keys stay as
+// they were. A key whose name stays in the file keeps its account, with the limits that the file
+// has now.
+// Thread: any.
 class KeyRing {
  public:
   // Errors: NOT_FOUND or INVALID_ARGUMENT, which name the setting keys-file, the file, and what is
@@ -35,8 +36,8 @@ class KeyRing {
   void Look(absl::Time now, bool always);
 
  private:
-  // By the first bytes of the hash. They are compared before the whole hash is: what the time of a
-  // look-up tells of a hash does not lead to its key.
+  // By the first bytes of the hash. A look-up compares these in a time that depends on them; what
+  // that says about a hash does not lead to its key.
   using Keys = std::unordered_multimap<uint64_t, std::shared_ptr<const ApiKey>>;
 
   KeyRing(std::string path, const FileStamp& stamp, absl::Time now, std::vector<ApiKey> keys);

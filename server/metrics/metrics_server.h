@@ -20,16 +20,16 @@ namespace rivulet {
 // Has 16 threads of its own for connections, and one that accepts them. Thread: any.
 class MetricsServer {
  public:
-  // Answers from its return on. `address`: the setting metrics-listen. `models` and `calls` are
+  // Answers once this has returned. `address`: the setting metrics-listen. `models` and `calls` are
   // borrowed and outlive it. Errors: INVALID_ARGUMENT (no HOST:PORT), UNAVAILABLE
   // (ADDRESS_UNAVAILABLE).
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Create(const std::string& address,
                                                                const ServedModels* models,
                                                                const ServerCalls* calls);
-  // Scrapes that run end first.
+  // Waits for running scrapes.
   ~MetricsServer();
 
-  // That was bound.
+  // The port that was bound.
   int port() const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace rivulet {
 
-// For as long as it lives. `method` is a literal, as "Generate". Thread: its own.
+// Notes `method`, a literal such as "Generate", while it lives. Thread: the one that makes it.
 class CallNote {
  public:
   explicit CallNote(const char* method) : outer_(Current()) {
@@ -25,7 +25,7 @@ class CallNote {
  private:
   static void Set(const char* method) { current_.store(method, std::memory_order_relaxed); }
 
-  // Atomic for the signal handler: a plain store is left out where no code of the thread reads it.
+  // Atomic for the signal handler: the compiler may drop a plain store that the thread never reads.
   inline static thread_local std::atomic<const char*> current_ = "";
   const char* const outer_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// File descriptors of this process: how many it may open, how many are left for connections, and
-// some that are kept back for when there are no more.
+// File descriptors of this process: how many it may open, how many are left for connections, and a
+// few in reserve.
 #pragma once
 
 #include <cstdint>
@@ -13,34 +13,33 @@ namespace rivulet {
 
 // RLIMIT_NOFILE, in descriptors.
 struct DescriptorLimit {
-  int64_t soft = 0;  // what holds
+  int64_t soft = 0;  // the limit that applies
   int64_t hard = 0;  // what `soft` may be raised to
 };
 DescriptorLimit GetDescriptorLimit();
 
-// Raises the soft limit to the hard one, for this process. Returns what held before.
+// Raises the soft limit to the hard one, for this process. Returns the limits before.
 DescriptorLimit RaiseDescriptorLimit();
 
 // Descriptors that are open now.
 int64_t OpenDescriptors();
 
 // How many connections of `each` descriptors fit beside `open` descriptors under a soft limit of
-// `limit`, when a quarter of it, at most 512, is left to files and what else is opened later.
-// At least 1.
+// `limit`, if a quarter of it, at most 512, stays free for files and whatever is opened later. At
+// least 1.
 int64_t ConnectionsThatFit(int64_t limit, int64_t open, int each);
 
-// Descriptors that nothing uses, so that one can be had when the process, or the machine, has no
-// more. Thread: any.
+// Unused descriptors in reserve, for when the process or the machine has no more. Thread: any.
 class SpareDescriptors {
  public:
   explicit SpareDescriptors(int count);
   ~SpareDescriptors();
 
-  // Closes one, so that the next call that needs a descriptor finds it, unless another thread does
-  // first. False where none is left.
+  // Closes one, so that the next call that needs a descriptor gets it, unless another thread is
+  // faster. False where none is left.
   bool Release();
-  // Opens again what was released, as far as there are descriptors. Costs nothing while all are
-  // there.
+  // Replaces those that were released, as far as there are descriptors. Costs nothing where none is
+  // missing.
   void Refill();
 
  private:

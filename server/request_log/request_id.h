@@ -8,17 +8,17 @@
 
 namespace rivulet {
 
-// Metadata key of a request's id, both ways, as proxies have it.
+// Metadata key of a request's id, in requests and replies; proxies use the same one.
 inline constexpr char kRequestIdKey[] = "x-request-id";
 
 inline constexpr size_t kMaxRequestIdBytes = 128;
 
 // Whether a client's text can be the id of its request: 1 to kMaxRequestIdBytes visible characters
-// of ASCII, but no quote, backslash or comma: a line of the log holds the id as it is, and a comma
-// is what proxies put between two ids. Thread: any.
+// of ASCII without quotes, backslashes and commas. A line of the log holds the id unchanged, and
+// proxies put a comma between two ids. Thread: any.
 bool IsRequestId(absl::string_view text);
 
-// A new one: a random UUID, as "9f6c1a52-3c1e-4d55-8f0a-0d5b5c1f7e21". Thread: any.
+// A new one: a random UUID, for example "9f6c1a52-3c1e-4d55-8f0a-0d5b5c1f7e21". Thread: any.
 std::string NewRequestId();
 
 }  // namespace rivulet

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RequestLog: one line of JSON for each request at its end, written by a LineWriter, so that a slow
-// disk makes no request wait. Never holds prompts or replies.
+// RequestLog: one line of JSON for each request at its end. A LineWriter writes them, so no request
+// waits for the disk. Never holds prompts or replies.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace rivulet {
 
-// What a line says. Texts that are empty, and numbers that are absent, are left out.
+// The content of a line. Empty texts and absent numbers are left out.
 struct RequestLine {
   absl::Time begin, end;  // of the handler; of the call, or of a member of a Multiplex
   std::string request_id;
@@ -38,7 +38,7 @@ std::string FormatRequestLine(const RequestLine& line);
 
 struct RequestLogOptions {
   std::string target;         // path of a file, to which lines are appended, or kRequestLogStderr
-  double sample = 1;          // which part of the requests that ended well is written, 0 to 1
+  double sample = 1;          // share of the requests without an error that is written, 0 to 1
   size_t max_waiting = 8192;  // lines; one more is dropped
 };
 inline constexpr char kRequestLogStderr[] = "stderr";
@@ -48,16 +48,16 @@ class RequestLog {
  public:
   // Errors: INVALID_ARGUMENT (CONFIG_INVALID: the file cannot be opened for writing).
   static absl::StatusOr<std::unique_ptr<RequestLog>> Open(const RequestLogOptions& options);
-  // Writes what waits, where that takes less than a second.
+  // Writes what waits, for at most a second.
   ~RequestLog();
 
-  // Whether a request that ended so is to be added: all errors, and a random part of the others.
+  // Whether a request is to be added: every one with an error, and a random part of the others.
   bool Takes(bool error) const;
   // Never waits for the disk.
   void Add(RequestLine line);
-  // Opens the file again, which may have been renamed: what is added from now on goes to the file
-  // of this name. Returns at once; if it cannot be opened, lines continue to go to the open file.
-  // False where the log is no file.
+  // Opens the file again, which may have been renamed: later lines go to the file that has the name
+  // now. Returns at once. If it cannot be opened, lines still go to the old one. False where the
+  // log is not a file.
   bool Reopen();
 
   LineCounts counts() const { return writer_.counts(); }

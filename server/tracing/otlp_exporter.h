@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // OtlpExporter: sends spans to a collector by OTLP over gRPC, on a thread of its own. Spans wait in
-// a bounded queue; whoever adds them never waits for the collector.
+// a bounded queue; the threads that add them never wait for the collector.
 #pragma once
 
 #include <atomic>
@@ -32,11 +32,11 @@ struct OtlpOptions {
   std::string authorities;  // of the collector's certificate, PEM; "": those of the system
   ResourceAttributes resource;
   size_t max_waiting = 8192;  // spans, those being sent not counted; more are dropped
-  // In one message: with less than 1 KiB a span far below the 4 MiB that gRPC takes by default.
+  // Spans in one message. With less than 1 KiB each it stays far below gRPC's default of 4 MiB.
   size_t max_batch = 512;
   absl::Duration batch_delay = absl::Seconds(1);  // most that a span waits for others
   absl::Duration call_timeout = absl::Seconds(10);
-  // Between two tries to reach a collector that is away: doubled from the first to the last.
+  // Between two tries to reach a collector that does not answer; doubles from first to last.
   absl::Duration first_retry = absl::Seconds(1), last_retry = absl::Seconds(5);
 };
 
@@ -47,13 +47,13 @@ class OtlpExporter {
   // As Stop(now).
   ~OtlpExporter();
 
-  // Takes spans that belong together: all of them, or none where not all have room.
+  // Takes spans that belong together: all of them, or none where there is no room for all.
   void Add(std::vector<Span> spans);
-  // Sends what waits, but no longer than until `deadline`; the rest is dropped, and at once where
-  // the collector is away. Spans that are added later are dropped.
+  // Sends what waits, until `deadline` at most; the rest is dropped. Where the collector does not
+  // answer, all is dropped at once. Spans that are added later are dropped.
   void Stop(absl::Time deadline);
 
-  // Spans since start; those that still wait are in none.
+  // Spans since start, without those that still wait.
   struct Counts {
     int64_t sent = 0;
     int64_t dropped = 0;  // no room, or not sent by the end
@@ -67,9 +67,9 @@ class OtlpExporter {
   std::vector<Span> NextBatch();
   // False where the exporter was stopped before the collector took or refused them.
   bool Deliver(const std::vector<Span>& batch);
-  // Once; how long to wait before the next try, where that makes sense.
+  // Tries once. Returns how long to wait before the next try, where one makes sense.
   std::optional<absl::Duration> Try(const std::vector<Span>& batch);
-  // Absent where the time of a stopped exporter is over.
+  // Absent where the exporter was stopped and its time is over.
   template <typename Request, typename Reply>
   std::optional<grpc::Status> Call(const Request& request, Reply* reply);
   // False once the exporter is stopped.

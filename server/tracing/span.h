@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Span: one interval of a trace, as it is sent to a collector.
+// Span: one interval of a trace, in the form in which a collector gets it.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,10 @@ struct Span {
   absl::Time start, end;
   std::vector<std::pair<const char*, Value>> attributes;  // names are literals
   bool failed = false;
-  std::string problem;  // where it failed
+  std::string problem;  // the error; "": none
 };
 
-// What a collector is told of the process: names and values such as {"service.name", "..."}.
+// Describes the process to a collector: names and values such as {"service.name", "..."}.
 using ResourceAttributes = std::vector<std::pair<std::string, std::string>>;
 
 // Random ones. Thread: any.

@@ -18,8 +18,8 @@ struct TraceContext {
   bool sampled = false;   // the caller records its spans
 };
 
-// What a value of kTraceParentKey says. None where it is malformed: the specification has that
-// treated as absent. Of a version to come, what version 00 defines is read. Thread: any.
+// What a value of kTraceParentKey says; nullopt where it is malformed, as the specification asks
+// for. Of later versions the part that version 00 defines is read. Thread: any.
 std::optional<TraceContext> ParseTraceParent(absl::string_view value);
 
 }  // namespace rivulet

@@ -28,13 +28,13 @@ std::vector<Span> SpansOf(const RequestTrace& trace, const RequestLine& line);
 // Thread: any, but Stop as OtlpExporter.
 class Tracer {
  public:
-  // `sample`: which part of the requests without a traceparent is traced, 0 to 1.
+  // `sample`: the share of the requests without a traceparent that is traced, 0 to 1.
   Tracer(OtlpOptions options, double sample) : sample_(sample), exporter_(std::move(options)) {}
 
-  // A request begins. `caller`: what its traceparent says, whose flag decides; absent: chance does.
-  // Returns nothing where it is not traced.
+  // A request begins. `caller`: its traceparent, whose flag decides; absent: chance decides.
+  // Returns nullopt where the request is not traced.
   std::optional<RequestTrace> Begin(const std::optional<TraceContext>& caller) const;
-  // ... within a traced request.
+  // The same for a request within a traced one.
   static RequestTrace BeginWithin(const RequestTrace& outer);
 
   // A traced request has ended. Never waits.
