@@ -27,7 +27,7 @@ class SectionWriter {
   void Number(T value) {
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
-  // Behind its length, 4 bytes.
+  // Its length in 4 bytes, then its bytes.
   void Text(absl::string_view text) {
     Number(static_cast<uint32_t>(text.size()));
     bytes_.append(text.data(), text.size());
@@ -42,7 +42,7 @@ class SectionWriter {
   std::string bytes_;
 };
 
-// Takes values off the front; remembers once something was missing.
+// Takes values from the front. After the end of the bytes they are 0 or empty, and ok() is false.
 class SectionReader {
  public:
   explicit SectionReader(absl::string_view bytes) : all_(bytes), left_(bytes) {}

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Session: a client's conversation with a model that outlives its requests.
 //
-// All there is to a session is its token *history*: the tokens given and generated so far. The
-// recurrent state after any number of them follows from it, so states are kept as *checkpoints*
-// only to save work: a request continues from the latest one that fits and feeds the rest of the
-// history. Rewinding drops tokens; forking copies the history and shares the checkpoints, which
-// never change. The store that keeps the states (state_store.h) may forget any of them.
+// A session is its token *history*: the tokens given and generated so far. The recurrent state
+// after any number of them follows from it, so states are kept as *checkpoints* only to save work:
+// a request continues from the latest one that fits and feeds the rest of the history. Rewinding
+// drops tokens; forking copies the history and shares the checkpoints, which never change. The
+// store that keeps the states (state_store.h) may forget any of them.
 #pragma once
 
 #include <cstddef>
@@ -51,8 +51,8 @@ class TokenHistory {
   int32_t token(int64_t i) const { return tokens_[static_cast<size_t>(i)]; }
   bool generated(int64_t i) const { return generated_[static_cast<size_t>(i)]; }
   std::span<const int32_t> tokens() const { return tokens_; }
-  // Of all tokens. A client that computes it over the tokens that it saw knows whether it saw them
-  // all.
+  // The hash of all tokens (sequence_hash.h). A client that computes it over the tokens that it saw
+  // knows whether it saw them all.
   uint64_t hash() const { return hash_; }
 
   void Append(int32_t token, bool generated);
@@ -87,7 +87,7 @@ struct SessionInfo {
   std::map<std::string, int64_t> marks;  // name -> position
   absl::Duration idle_timeout;
   absl::Duration idle;  // since the last request ended
-  // Of its checkpoints, in memory and in files alone; those of forks are counted by each.
+  // Of its checkpoints: in memory, and only in files. Those that forks share count for each.
   int64_t state_bytes = 0, state_disk_bytes = 0;
   bool busy = false;
 };
@@ -108,26 +108,26 @@ class Session {
   uint64_t seed = 0;
   absl::Duration idle_timeout = absl::InfiniteDuration();
   absl::Time last_used;
-  uint64_t use = 0;              // grows with every use of any session of the table: their order
+  uint64_t use = 0;              // number of its last use, which orders the sessions of a table
   Request* active = nullptr;     // the request that has it now
   std::deque<Request*> waiters;  // those that come after it, oldest first
   bool closed = false;           // ends with its active request
-  // Where the tokens of a cancelled Generate begin, given and generated, while nothing follows
-  // them. Its client may have seen fewer of them than there are, or none.
+  // Set while the history ends with the tokens, given and generated, of a cancelled Generate: where
+  // they begin. Its client may have seen only some of them, or none.
   std::optional<int64_t> abandoned_from;
 
   int64_t position() const { return history.size(); }
-  // Tokens that the whole history feeds: the implied bos, where there is one, and all of it.
+  // Tokens to feed for the whole history: the implied bos, where there is one, included.
   int64_t total() const { return bos_ + position(); }
 
   // The latest checkpoint with at most `most` fed tokens; the empty state where none is kept.
   KeptCheckpoint From(int64_t most) const;
-  // Keeps a checkpoint of the present history. Of the others, those that marks need stay, the
-  // last few, and so many that going back by d tokens feeds at most max(checkpoint_tokens, d / 2)
-  // of them again, as long as none is forgotten and no two were further apart: about the logarithm
-  // of the length.
+  // Keeps a checkpoint of the present history. Of the earlier ones these stay: those that marks
+  // need, the last few, and so many that going back by d tokens feeds at most
+  // max(checkpoint_tokens, d / 2) tokens again, unless some were forgotten or were further apart
+  // from the start. Their number grows with the logarithm of the length.
   void Keep(KeptCheckpoint checkpoint);
-  // A checkpoint after exactly so many fed tokens is kept.
+  // Whether it has a checkpoint after exactly so many fed tokens.
   bool Keeps(int64_t fed) const;
 
   // Drops what follows `position` tokens, with the marks and checkpoints beyond. REQUIRES: position
@@ -135,9 +135,9 @@ class Session {
   void Rewind(int64_t position);
   void Mark(const std::string& name) { marks_[name] = position(); }
   const std::map<std::string, int64_t>& marks() const { return marks_; }
-  // Takes history, marks and checkpoints of `other`.
+  // Copies history, marks and checkpoints of `other`.
   void CopyFrom(const Session& other);
-  // Takes what a snapshot held. REQUIRES: marks lie within the history.
+  // Sets the content of a snapshot. REQUIRES: marks lie within the history.
   void Restore(TokenHistory restored, std::map<std::string, int64_t> marks);
 
   SessionInfo Info(absl::Time now) const;

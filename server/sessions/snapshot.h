@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Snapshot: a client session as bytes, to go on elsewhere or later. server/sessions/SNAPSHOT.md
-// specifies the format; nothing in it is trusted before it is checked.
+// Snapshot: a client's session as bytes, so that it can continue elsewhere or later.
+// server/sessions/SNAPSHOT.md specifies the format; nothing in it is trusted before it is checked.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@ struct Snapshot {
   std::vector<float> state;              // of one slot; empty where fed is 0
 };
 
-// What `model` makes of a snapshot's fingerprint: name, hashes and layout.
+// Sets the fields that identify the model: name, hashes and layout.
 void SetFingerprint(const Model& model, Snapshot* snapshot);
 
 // `key`: of the HMAC-SHA-256 that ends the snapshot; empty: none.
@@ -41,7 +41,7 @@ std::string EncodeSnapshot(const Snapshot& snapshot, absl::string_view key);
 
 // The snapshot in `bytes`, whole and consistent in itself: checksums, lengths, hash of the tokens,
 // marks and `fed` within the history, a finite state. With a key the HMAC must be there and match;
-// without one it is not looked at. Takes memory in proportion to the bytes alone. Errors: DATA_LOSS
+// without one it is not checked. Takes memory in proportion to the bytes. Errors: DATA_LOSS
 // (SNAPSHOT_DAMAGED), FAILED_PRECONDITION (SNAPSHOT_VERSION, SNAPSHOT_KEY).
 absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_view key);
 
@@ -50,7 +50,7 @@ absl::StatusOr<Snapshot> DecodeSnapshot(absl::string_view bytes, absl::string_vi
 // token that the model does not have).
 absl::Status CheckSnapshot(const Snapshot& snapshot, const Model& model, absl::string_view tenant);
 
-// No valid snapshot of a session of this model with at most `max_tokens` tokens is larger.
+// The largest size of a valid snapshot of a session of this model with at most `max_tokens` tokens.
 size_t MaxSnapshotBytes(const ModelConfig& config, int64_t max_tokens);
 
 }  // namespace rivulet

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// PrefixCache: states that requests which begin alike share. For each scope a radix tree of tokens;
-// a node may hold the state after the tokens that lead to it.
+// PrefixCache: states shared by requests that begin with the same tokens. Each scope has a radix
+// tree of tokens; a node may hold the state after the tokens that lead to it.
 //
 //   [t h e _ c a t] -- s a t ...     state after "the_cat sat"
 //                  \-- r a n ...     state after "the_cat ran"
 //
-// A scope is a tenant with a salt: nothing is found under another one, except the states that the
-// operator loaded at start for all. Leaves hold states; a node between holds one where a request
-// kept it, because prompts part there. Bounded in bytes of states and tokens, those used longest
-// ago leave first.
+// A scope is a tenant with a salt: a request finds the states of its own scope, and those that the
+// operator loaded at start for all. Leaves hold states; an inner node holds one where a request
+// kept it, because prompts part there. The bytes of states and tokens are limited; the states used
+// longest ago are dropped first.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace rivulet {
 
 struct PrefixCacheLimits {
   int64_t max_bytes = int64_t{256} << 20;  // of states, wherever they are, and tokens; 0: no cache
-  int64_t least_gain = 16;  // a state is kept where it saves so many tokens, unless it is asked for
+  int64_t least_gain = 16;  // keep a state that saves so many tokens, or that was asked for
 };
 
 // Thread: one, that of the states' store, which outlives it.
@@ -40,13 +40,14 @@ class PrefixCache {
   struct Match {
     int64_t depth = 0;   // tokens that `state` has seen
     StatePtr state;      // null: none
-    int64_t shared = 0;  // leading tokens that a cached prompt of the scope has, too
+    int64_t shared = 0;  // leading tokens in common with a cached prompt of the scope
   };
-  // The deepest state of the first `most` tokens, or fewer. It is the one used last now.
+  // The deepest state after at most `most` of the tokens, which becomes the one used last.
   Match Find(absl::string_view scope, std::span<const int32_t> tokens, int64_t most);
-  // Keeps `state`, which has seen exactly these tokens; at least one. Others make room.
+  // Keeps `state`, the state after exactly these tokens, of which there is one at least. Others
+  // make room.
   void Keep(absl::string_view scope, std::span<const int32_t> tokens, StatePtr state);
-  // Likewise for every scope and for ever; not counted as bytes of the cache.
+  // The same for every scope and for ever; not counted as bytes of the cache.
   void Share(std::span<const int32_t> tokens, StatePtr state);
 
   const PrefixCacheLimits& limits() const { return limits_; }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state as the bytes of a file, for the server that wrote it to read back:
+// A state as the bytes of a file, which only the server that wrote it reads:
 //
 //   "RVLTSTAT"  version u32 = 1  section...          (server/sessions/sections.h)
 //   1 meta   texts: SHA-256 of the weights, of config.json, numerics id, owner; u64 number, floats
 //   2 state  float32 values, cut into sections of 1 MiB, the last one shorter
 //
-// Unlike a snapshot (server/sessions/snapshot.h) it says nothing of a session and is of no use to
-// others.
+// Unlike a snapshot (server/sessions/snapshot.h) it says nothing about a session, and other servers
+// cannot use it.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where states go that memory has no room for, and who carries them there. Both are interfaces, so
-// that tests and the simulation inject faults and choose when work is done.
+// The files for states that do not fit into memory, and the thread that writes and reads them. Both
+// are interfaces, so that tests and the simulation inject faults and choose when work is done.
 //
-// What is in these files is of use to this process alone: a session and its sequence end with it,
-// and without them nobody knows what a state is the state of. So files are written without fsync,
-// and those of a dead process are removed. A file that cannot be written or read, or holds other
-// bytes than were written, costs recomputation and nothing else.
+// Only this process can use these files: its sessions end with it, and without them it is unknown
+// which tokens a state belongs to. So files are written without fsync, and those of a dead process
+// are removed. A file that cannot be written or read, or that holds other bytes than were written,
+// costs recomputation and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ class StateFiles {
  public:
   virtual ~StateFiles() = default;
 
-  // Makes file `number`, which was never used before. After an error there is no such file, or one
-  // that Read may return any bytes of.
+  // Makes file `number`; no number is used twice. After an error there is no such file, or one for
+  // which Read may return any bytes.
   virtual absl::Status Write(uint64_t number, absl::string_view bytes) = 0;
-  // What the file holds now; the caller believes none of it. Errors: any.
+  // What the file holds; the caller checks all of it. Errors: any.
   virtual absl::StatusOr<std::string> Read(uint64_t number) = 0;
-  // It is never asked for again. What cannot be removed is left.
+  // Removes the file, which is never asked for again. One that cannot be removed stays.
   virtual void Remove(uint64_t number) = 0;
 };
 
@@ -43,21 +43,21 @@ absl::Status MakeStateDirectory(const std::string& directory);
 // INVALID_ARGUMENT (cannot be made or written, and why).
 absl::StatusOr<std::unique_ptr<StateFiles>> OpenStateDirectory(const std::string& directory);
 
-// Carries work out beside its caller, one piece at a time. Thread: any.
+// Does work on another thread, one function at a time. Thread: any.
 class Background {
  public:
-  // Work that has not begun is dropped; that which has, ends first.
+  // Drops work that has not begun; waits for work that has.
   virtual ~Background() = default;
 
-  // Reads come before everything that is not one; beside that, work is done in its order.
+  // Reads come before all other work; otherwise work is done in the order of the calls.
   enum class Kind : uint8_t { kRead, kWrite, kRemove };
   virtual void Run(Kind kind, std::function<void()> work) = 0;
 };
 
-// With a thread of its own.
+// A Background with a thread of its own.
 std::unique_ptr<Background> StartBackgroundThread();
 
-// What an engine needs to keep states in files. Empty: it keeps them in memory alone.
+// What an engine needs to keep states in files. Empty: it keeps them in memory only.
 struct DiskTier {
   std::unique_ptr<StateFiles> files;
   std::unique_ptr<Background> background;  // uses `files`, so destroyed first

@@ -6,9 +6,10 @@
 //                ^                                                               |
 //                +---------------------- being read <---- Fetch -----------------+
 //
-// What has no room in either is forgotten: all that is kept can be computed again from a sequence
-// of tokens. A file stays when it has been read, so that its state leaves memory without another
-// write. Nothing here waits: files are written, read and removed by the disk tier's Background.
+// A state for which there is no room in memory or in files is forgotten: each can be computed again
+// from a sequence of tokens. A file stays after it was read, so that its state can leave memory
+// without another write. Nothing here waits: the disk tier's Background writes, reads and removes
+// files.
 #pragma once
 
 #include <atomic>
@@ -26,8 +27,8 @@
 
 namespace rivulet {
 
-// One slot's state block in memory, kernels/state_layout.h. Immutable; counts its bytes while it
-// lives. Thread: any.
+// The state of one slot in memory, laid out as kernels/state_layout.h says. Immutable; its bytes
+// are counted while it lives. Thread: any.
 class StateBlob {
  public:
   using Meter = std::shared_ptr<std::atomic<int64_t>>;  // bytes of all blobs alive
@@ -47,8 +48,8 @@ using BlobPtr = std::shared_ptr<const StateBlob>;
 
 class StateStore;
 
-// One state that is kept, wherever it is; forgotten with the last pointer to it. Thread: that of
-// its store, which outlives it.
+// One kept state, in memory or in a file. It is forgotten with the last pointer to it. Thread: that
+// of its store, which outlives it.
 class KeptState {
  public:
   KeptState(StateStore* store, int64_t bytes) : store_(store), bytes_(bytes) {}
@@ -58,9 +59,9 @@ class KeptState {
 
   int64_t bytes() const { return bytes_; }
   bool in_memory() const { return blob_ != nullptr; }
-  // In a file alone, or on its way back from one: Fetch it.
+  // Only in a file, or being read from it: Fetch it.
   bool on_disk() const { return blob_ == nullptr && (reading_ || number_ != 0); }
-  // Of no use any more.
+  // It was forgotten and cannot be used.
   bool forgotten() const { return !in_memory() && !on_disk(); }
 
  private:
@@ -79,11 +80,11 @@ class KeptState {
 using StatePtr = std::shared_ptr<KeptState>;
 
 struct StateLimits {
-  // Of all blobs alive, except those on their way to files. Blobs that somebody else holds, and
-  // pinned ones, count too: where they alone are more, nothing else stays in memory.
+  // Of all blobs, except those being written. Blobs that others hold, and pinned ones, count, too:
+  // where they alone exceed the limit, nothing else stays in memory.
   int64_t max_memory_bytes = int64_t{1} << 30;
-  // Of those on their way to files, which so take that much more memory; however large a state is,
-  // one can be on its way.
+  // Of blobs being written, which take this much memory beyond the limit above. One may always be
+  // written, however large it is.
   int64_t max_writing_bytes = int64_t{64} << 20;
   int64_t max_disk_bytes = int64_t{4} << 30;  // of all files
 };
@@ -96,32 +97,32 @@ class StateStore {
              std::function<void()> wake);
   ~StateStore();
 
-  // A new state, the one used last. Others make room for it.
+  // Keeps a state as the one used last. Others make room for it.
   StatePtr Keep(std::vector<float> values);
-  // One that always stays in memory.
+  // Keeps one that always stays in memory.
   StatePtr Pin(std::vector<float> values);
-  // Its values; it is the one used last now. Null unless it is in memory.
+  // Its values, which makes it the one used last. Null unless it is in memory.
   BlobPtr Use(KeptState* state);
-  // Starts to bring it back to memory. REQUIRES: on_disk(). When Collect has returned true it is in
-  // memory or forgotten, unless `fetching`.
+  // Starts to read it into memory. REQUIRES: on_disk(). Once Collect has returned true and
+  // `fetching` is false, it is in memory or forgotten.
   void Fetch(KeptState* state);
   static bool fetching(const KeptState& state) { return state.reading_; }
-  // Takes note of what the disk tier has done. True: something was. Makes no room, so that what
-  // was fetched can be used; Fit does.
+  // Takes in what the disk tier has done. True: there was something. It makes no room, so that the
+  // fetched states can be used first; Fit makes room.
   bool Collect();
   // Lets states leave memory until the limit holds.
   void Fit();
 
   struct Totals {
     int64_t memory_bytes = 0;            // of all blobs alive
-    int64_t writing_bytes = 0;           // of states on their way to files
-    int64_t in_memory = 0, on_disk = 0;  // states; on disk: alone
+    int64_t writing_bytes = 0;           // of states being written
+    int64_t in_memory = 0, on_disk = 0;  // states; on disk: only there
     int64_t disk_bytes = 0;
     int64_t forgotten = 0;    // for want of room, since start
     int64_t file_errors = 0;  // since start
   };
   Totals totals() const;
-  // The first of them; OK: none.
+  // The first of the file errors; OK: none.
   const absl::Status& file_error() const { return file_error_; }
 
  private:
