@@ -27,7 +27,7 @@ class Listener;
 struct GrpcServerOptions {
   std::string listen;       // HOST:PORT; "" = no socket, in-process channels only
   TlsFiles tls;             // of the socket; none: plaintext
-  KeyRing* keys = nullptr;  // that clients need one of; null: none. Outlives the server
+  KeyRing* keys = nullptr;  // clients need one of them; null: none. Outlives the server
   bool reflection = true;
   int max_message_bytes =
       4 << 20;             // of a request; without a socket 1 GiB, as the client is this process
@@ -38,7 +38,7 @@ struct GrpcServerOptions {
   absl::Duration max_connection_idle = absl::InfiniteDuration();  // without a call; then GOAWAY
   absl::Duration max_connection_age = absl::InfiniteDuration();   // then GOAWAY; replies go on
   std::string snapshot_key;                            // of the HMAC of snapshots; empty: none
-  int64_t max_restore_bytes = int64_t{512} << 20;      // of all snapshots that are on their way in
+  int64_t max_restore_bytes = int64_t{512} << 20;      // of all arriving snapshots
   absl::Duration restore_timeout = absl::Seconds(30);  // RestoreOptions::timeout
   RequestSinks sinks;  // of calls over the socket; they outlive the server
 };
@@ -46,23 +46,23 @@ struct GrpcServerOptions {
 // Thread: any, but Shutdown and the destructor once.
 class GrpcServer {
  public:
-  // Serves from its return on, with every model that is served and, where there is one, ""
-  // SERVING. `models` must outlive this object. Errors: INVALID_ARGUMENT (address; more connections
-  // than there are descriptors for; TLS files), NOT_FOUND (TLS files), UNAVAILABLE (address in use
-  // or not of this machine).
+  // Serves once it has returned. Health then says SERVING for every served model and, where there
+  // is one, for "". `models` must outlive this object. Errors: INVALID_ARGUMENT (address; more
+  // connections than there are descriptors for; TLS files), NOT_FOUND (TLS files), UNAVAILABLE
+  // (address in use or not of this machine).
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Create(const ServedModels* models,
                                                             const GrpcServerOptions& options);
   // Ends every call at once.
   ~GrpcServer();
 
-  // What it listens on; 0 without a socket.
+  // The port that it listens on; 0 without a socket.
   int port() const;
-  // Whose calls are answered, except those of in-process channels.
+  // The connections over the socket.
   Connections& connections() { return calls_.connections; }
   const ServerCalls& calls() const { return calls_; }
-  // Makes a connection to the socket that clients connect to, past every limit, and asks for
-  // health. OK if it was answered. Errors: RESOURCE_EXHAUSTED (what it takes to ask is not to be
-  // had; says nothing about the listener), UNAVAILABLE, DEADLINE_EXCEEDED. Thread: one at a time.
+  // Connects to the socket as clients do, but without their limits, and asks for health. OK if that
+  // was answered. Errors: RESOURCE_EXHAUSTED (no descriptor or port for it, which says nothing
+  // about the listener), UNAVAILABLE, DEADLINE_EXCEEDED. Thread: one at a time.
   absl::Status CallSelf(absl::Duration timeout);
   // A channel that needs no socket. Valid while this server serves.
   std::shared_ptr<grpc::Channel> InProcessChannel();
@@ -72,9 +72,9 @@ class GrpcServer {
   // NOT_SERVING for all, for good.
   void StopServing();
 
-  // Ends the Multiplex streams that have no request open, and waits until no Generate, Score,
-  // Multiplex or call of SessionService is on its way and clients have received what was sent to
-  // them. False if that is not so at `deadline`.
+  // Ends the Multiplex streams without an open request. Then waits until no Generate, Score,
+  // Multiplex or call of SessionService runs and clients have received what was sent to them. False
+  // if that takes longer than until `deadline`.
   bool WaitUntilIdle(absl::Time deadline) {
     multiplex_.Drain();
     return calls_.active.WaitUntilNone(deadline) && calls_.connections.AwaitDelivered(deadline);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdminService and the listener that it has for itself: operators load and unload models there,
-// clients never reach it.
+// AdminService, with a listener of its own, which clients never reach: operators load and unload
+// models there.
 #pragma once
 
 #include <functional>
@@ -22,13 +22,13 @@ namespace rivulet {
 
 class Listener;
 
-// What AdminService asks of its server. Both wait until all is done. Errors: as the RPCs'. Thread:
+// What AdminService asks of its server. Both return when all is done. Errors: as the RPCs'. Thread:
 // any.
 class ModelControl {
  public:
   virtual ~ModelControl() = default;
   virtual absl::StatusOr<v1::ModelSummary> Load(const std::string& name) = 0;
-  // Absent `drain_timeout`: the server's own.
+  // `drain_timeout` absent: the server's setting.
   struct Unloaded {
     bool all_ended = false;   // every running request ended by itself
     int sessions_closed = 0;  // client sessions that were open
@@ -37,7 +37,7 @@ class ModelControl {
                                           std::optional<absl::Duration> drain_timeout) = 0;
 };
 
-// Every call has a thread, unlike those of clients: it takes seconds, and few people make them.
+// Each call takes a thread, unlike those of clients: there are few, and they take seconds.
 class AdminService final : public RpcService {
  public:
   // Both are borrowed.
@@ -54,7 +54,7 @@ class AdminService final : public RpcService {
                                         const v1::UnloadModelRequest* request,
                                         v1::UnloadModelReply* reply);
 
-  // Until every answer has left.
+  // Waits until every answer was sent.
   void WaitUntilIdle() { calls_.WaitUntilNone(absl::InfiniteFuture()); }
 
  private:
@@ -70,7 +70,7 @@ class AdminService final : public RpcService {
 // Thread: any, but Shutdown and the destructor once.
 class AdminServer {
  public:
-  // Serves from its return on. `control`, `keys` (null: callers need none) and what `sinks` names
+  // Serves once it has returned. `control`, `keys` (null: callers need none) and what `sinks` names
   // must outlive this object; `listen` is HOST:PORT. Errors: INVALID_ARGUMENT (address, TLS files),
   // NOT_FOUND (TLS files), UNAVAILABLE (address in use or not of this machine).
   static absl::StatusOr<std::unique_ptr<AdminServer>> Create(ModelControl* control,
@@ -81,8 +81,8 @@ class AdminServer {
   ~AdminServer();
 
   int port() const;
-  // Waits until the calls that run have ended, and takes no more. REQUIRES: `control` refuses new
-  // ones by now.
+  // Takes no more calls and waits for the end of those that run. REQUIRES: `control` already
+  // refuses new ones.
   void Shutdown();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptor: accepts connections for gRPC, which of itself has no limit on them, and which never
-// accepts again once it has run out of descriptors.
+// Acceptor: accepts connections for gRPC. gRPC itself has no limit on their number, and once out of
+// descriptors it never accepts again.
 #pragma once
 
 #include <functional>
@@ -20,20 +20,20 @@
 
 namespace rivulet {
 
-// Descriptors that a connection takes: gRPC's, and the one by which its end is seen.
+// Descriptors per connection: gRPC's, and one through which the acceptor sees the end.
 inline constexpr int kDescriptorsPerConnection = 2;
 
-// One thread accepts, and watches for the end of what it has accepted. A connection beyond the
-// limits of `connections`, or for which no descriptor is left, is accepted and closed at once: its
-// client learns that at once, and the sockets that wait to be accepted are those of clients that
-// may be served. Thread: any, but Start, Stop and the destructor once each, in this order.
+// One thread accepts connections and watches for their end. A connection beyond the limits of
+// `connections`, or for which no descriptor is left, is accepted and closed at once: so its client
+// learns it at once, and does not take a place in the queue of sockets to accept. Thread: any, but
+// Start, Stop and the destructor once each, in this order.
 class Acceptor {
  public:
-  // Who takes over a socket that is connected and non-blocking. Called on the acceptor's thread.
+  // Takes over a socket, which is connected and non-blocking. Called on the acceptor's thread.
   using Take = std::function<void(int fd)>;
 
-  // Takes the sockets over, also where it fails. `connections` is borrowed. Nothing is accepted
-  // before Start. Errors: RESOURCE_EXHAUSTED (descriptors).
+  // Takes over `sockets`, also when it fails. `connections` is borrowed. Accepts nothing before
+  // Start. Errors: RESOURCE_EXHAUSTED (descriptors).
   static absl::StatusOr<std::unique_ptr<Acceptor>> Create(ListeningSockets listening,
                                                           Connections* connections);
   ~Acceptor();
@@ -44,14 +44,13 @@ class Acceptor {
 
   // `take_self` gets the connections of ConnectToSelf, `take` all others.
   void Start(Take take, Take take_self);
-  // Accepts nothing more: the sockets that listened are closed. Connections go on.
+  // Closes the listening sockets and accepts nothing more. Connections go on.
   void Stop();
 
-  // Connects to what this acceptor listens on, to see whether it answers; where it listens on
-  // several addresses, to the next one at each call. The connection has a place of its own: no
-  // limit holds for it, it is not counted, and it gets a descriptor that was kept back. The caller
-  // owns the descriptor. Errors: RESOURCE_EXHAUSTED (no descriptor, no free port; says nothing
-  // about the listener), UNAVAILABLE. Thread: one at a time.
+  // Connects to what this acceptor listens on, to see whether it answers; with several addresses,
+  // to the next one at each call. The connection is outside all limits and counts, and it may take
+  // a descriptor of the reserve. The caller owns the descriptor. Errors: RESOURCE_EXHAUSTED (no
+  // descriptor, no free port; says nothing about the listener), UNAVAILABLE. Thread: one at a time.
   absl::StatusOr<int> ConnectToSelf(absl::Duration timeout);
 
  private:
@@ -76,7 +75,7 @@ class Acceptor {
   bool paused_ = false;   // of the thread
   size_t next_self_ = 0;  // of ConnectToSelf
   absl::Mutex mutex_;
-  std::string self_ ABSL_GUARDED_BY(mutex_);  // peer name of the connection to itself that is due
+  std::string self_ ABSL_GUARDED_BY(mutex_);  // peer name of the expected connection to itself
   std::thread thread_;
 };
 

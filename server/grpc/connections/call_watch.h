@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CallWatch: looks at how the calls of connections end, and closes connections that reset calls too
+// CallWatch: checks how the calls of connections end, and closes connections that reset calls too
 // fast (reset_rates.h).
 #pragma once
 
@@ -30,8 +30,8 @@ class CallWatch {
   CallWatch(const CallWatch&) = delete;
   CallWatch& operator=(const CallWatch&) = delete;
 
-  // Optional: the watch reacts sooner where a server reports its calls by this. It may outlive the
-  // watch.
+  // Optional: a server that reports its calls through this makes the watch react sooner. It may
+  // outlive the watch.
   std::unique_ptr<grpc::ContextAllocator> Counter();
 
  private:

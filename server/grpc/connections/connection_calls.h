@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What gRPC counts of the calls of each connection.
+// The counts that gRPC has of the calls of each connection.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ struct ConnectionCalls {
   std::string peer;       // "ipv4:1.2.3.4:56", as ServerContext::peer() has it
   int64_t started = 0;    // that gRPC has begun
   int64_t succeeded = 0;  // of these, destroyed after their status was sent
-  int64_t failed = 0;     // of these, destroyed without: reset, or their connection ended
+  int64_t failed = 0;     // of these, destroyed without a status: reset, or their connection ended
 
-  // That have begun and not been destroyed, reset ones included.
+  // Calls that have begun and not been destroyed, reset ones included.
   int64_t unfinished() const { return started - succeeded - failed; }
 };
 
-// All of them. What gRPC's channelz counts; some 30 us a connection. Thread: any.
+// All connections, from gRPC's channelz; takes some 30 us per connection. Thread: any.
 std::vector<ConnectionCalls> CallsByConnection();
 
 }  // namespace rivulet

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections: which connections of clients a server has open, from where, and how many more it
-// takes.
+// Connections: the open connections of a server's clients, their addresses, and how many more may
+// be opened.
 #pragma once
 
 #include <sys/socket.h>
@@ -16,10 +16,10 @@
 
 namespace rivulet {
 
-// Who is at the other end: "ipv4:1.2.3.4:56" or "ipv6:[::1]:56", as ServerContext::peer() has it
-// except its percent-encoding. An IPv4 address within an IPv6 one is shown as IPv4.
+// The other end: "ipv4:1.2.3.4:56" or "ipv6:[::1]:56", as ServerContext::peer() but without its
+// percent-encoding. An IPv4 address within an IPv6 one is shown as IPv4.
 std::string PeerName(const sockaddr_storage& peer);
-// Of a peer: "ipv4:1.2.3.4:56" -> "ipv4:1.2.3.4".
+// The address of a peer: "ipv4:1.2.3.4:56" -> "ipv4:1.2.3.4".
 std::string AddressOf(absl::string_view peer);
 
 struct ConnectionLimits {
@@ -36,7 +36,7 @@ struct ConnectionCounts {
   int64_t closed = 0;   // by CloseConnection
 };
 
-// Thread: any. The connections of the server to itself are not in here.
+// Thread: any. Connections of the server to itself are not among them.
 class Connections {
  public:
   Connections() = default;
@@ -44,46 +44,46 @@ class Connections {
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;
 
-  // What holds from now on; more that are open already stay.
+  // Sets the limits from now on; connections that exceed them stay open.
   void SetLimits(const ConnectionLimits& limits);
 
-  // Whether one more of `peer` may be open: "" if so; else the setting that forbids it, and it is
+  // "" if one more of `peer` may be open; else the setting that forbids it, and the connection is
   // counted as refused.
   absl::string_view Refusal(const sockaddr_storage& peer);
-  // Counts a connection that was closed at once for another reason, for example for want of a
-  // descriptor.
+  // Counts a connection that was closed at once for another reason, for example because no
+  // descriptor was left.
   void CountRefused();
-  // A connection is open. `fd` is a second descriptor of its socket, and is owned from here on:
-  // that of gRPC, which closes it when it likes, may be another socket's at any time.
+  // A connection was opened. `fd` is a second descriptor of its socket, owned from here on. gRPC's
+  // own cannot be used: gRPC closes it at any time, and then another socket may have its number.
   void Add(int fd, const sockaddr_storage& peer);
-  // It has ended: forgets it and closes `fd`.
+  // The connection has ended: forgets it and closes `fd`.
   void Remove(int fd);
 
   // Ends the connections of a peer, given as ServerContext::peer() prints it, and with them the
   // calls on them. False where there is none, or it was closed before.
   bool CloseConnection(absl::string_view peer);
-  // The same of a peer that harms others: what it has sent and gRPC has not read is thrown away,
-  // and for a second no connection of its address is accepted.
+  // The same for a peer that harms others: what it has sent and gRPC has not read is dropped, and
+  // for a second no connection of its address is accepted.
   bool CutOff(absl::string_view peer);
 
   // Waits until the other end of every connection has received what was sent to it before this
   // call. A process that ends earlier may lose the end of a reply: where the client has just sent
   // something, for example a window update, the kernel closes the socket with a reset and drops
-  // what it still had to send. False if some is on its way at `deadline`.
+  // what it still had to send. False if some has not arrived by `deadline`.
   bool AwaitDelivered(absl::Time deadline) const;
 
-  // Ends every connection after what was sent on it: a call that comes later, or has no answer yet,
-  // fails at its client as UNAVAILABLE. What comes in is still read, so that no reset overtakes
-  // what is on its way out.
+  // Ends every connection after what was sent on it. A later call, or one without an answer yet,
+  // fails at its client as UNAVAILABLE. Incoming data is still read, so that no reset overtakes
+  // outgoing data.
   void EndAll();
 
-  // After EndAll: waits until every client has ended its side, too. A process that closes a socket
+  // After EndAll: waits until every client has ended its side. A process that closes a socket
   // earlier answers what its client still sends, for example a window update, with a reset. The
   // client's next write then fails, and gRPC's clients drop what they have not read by then. False
-  // if some have not at `deadline`.
+  // if some have not by `deadline`.
   bool AwaitEnded(absl::Time deadline) const;
 
-  // No more may be open.
+  // Whether no more connections may be opened.
   bool full() const;
   ConnectionCounts counts() const;
 
@@ -101,7 +101,7 @@ class Connections {
   ConnectionLimits limits_ ABSL_GUARDED_BY(mutex_);
   ConnectionCounts counts_ ABSL_GUARDED_BY(mutex_);  // except `open` and `max_open`
   std::unordered_map<int, Connection> open_ ABSL_GUARDED_BY(mutex_);              // by fd
-  std::unordered_map<std::string, int> open_by_address_ ABSL_GUARDED_BY(mutex_);  // none is 0
+  std::unordered_map<std::string, int> open_by_address_ ABSL_GUARDED_BY(mutex_);  // each above 0
   // Until when no connection of an address is accepted.
   std::unordered_map<std::string, absl::Time> cut_off_ ABSL_GUARDED_BY(mutex_);
 };

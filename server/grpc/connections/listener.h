@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every listener of a server has in common: transport settings, reflection, whose connections
-// it takes, and why it could not listen.
+// What all listeners of a server have in common: transport settings, reflection, limits on
+// connections, and errors of listening.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -19,15 +19,15 @@ namespace rivulet {
 
 struct ListenerOptions {
   std::string address;  // HOST:PORT; "" = no socket, in-process channels only
-  std::string setting;  // that holds the address, for errors
+  std::string setting;  // the setting that holds the address, for errors
   TlsFiles tls = {};    // none: plaintext
   bool reflection = true;
   int max_message_bytes = 0;            // of a request
   int max_streams = 0;                  // requests at once on one connection
   int max_connections = 0;              // at once, as far as there are descriptors; 0: 65,536
   int max_connections_per_address = 0;  // 0: no limit
-  // A connection on which nothing came for so long is pinged, with calls and without, and is closed
-  // where no answer comes. Clients may ping as often as that themselves.
+  // A connection that was silent for so long is pinged, with or without calls, and closed if there
+  // is no answer. Clients may ping as often as that.
   absl::Duration keepalive_time = absl::Seconds(30);
   absl::Duration keepalive_timeout = absl::Seconds(10);
   absl::Duration handshake_timeout = absl::Seconds(10);           // until HTTP/2 has begun
@@ -35,10 +35,10 @@ struct ListenerOptions {
   absl::Duration max_connection_age = absl::InfiniteDuration();   // then GOAWAY; replies go on
 };
 
-// Sets what `options` and we ask of the transport. No socket is opened yet.
+// Sets the transport as `options` say, and what all servers have. Opens no socket.
 void SetUpListener(const ListenerOptions& options, grpc::ServerBuilder* builder);
 
-// A server of gRPC and the sockets that it is reached at. Thread: any, but Shutdown and the
+// A gRPC server and the sockets that it listens on. Thread: any, but Shutdown and the
 // destructor once.
 class Listener {
  public:
@@ -51,12 +51,12 @@ class Listener {
 
   grpc::Server& server() { return *server_; }
   Acceptor* acceptor() { return acceptor_.get(); }  // null without a socket
-  // That was bound; 0 without a socket.
+  // The port that was bound; 0 without a socket.
   int port() const { return acceptor_ == nullptr ? 0 : acceptor_->port(); }
 
-  // Takes no more connections and ends those that are open, after what was sent on them. Clients
-  // have until `deadline` to read it and to end their side; then it is lost. Calls of channels
-  // within the process have until `deadline`, then they are cancelled; waits for all.
+  // Takes no more connections and ends the open ones after what was sent on them. Clients have
+  // until `deadline` to read that and to end their side; what is unread then is lost. Calls of
+  // in-process channels are cancelled at `deadline`. Waits for the end of all calls.
   void Shutdown(absl::Time deadline);
 
  private:

@@ -14,7 +14,7 @@ namespace rivulet {
 
 struct ListeningSocket {
   int fd = -1;               // non-blocking; the caller closes it
-  sockaddr_storage address;  // that was bound, with its port
+  sockaddr_storage address;  // the one that was bound, with its port
 };
 
 struct ListeningSockets {
@@ -23,9 +23,9 @@ struct ListeningSockets {
 };
 
 // Listens on every address of the host; "0.0.0.0" and "[::]" both mean every address of the
-// machine, IPv4 and IPv6. Port 0: any free one. Addresses of a family that the machine has not are
-// left out where another is left. Another socket on the port is an error, as SO_REUSEPORT is off.
-// Connections come with TCP_NODELAY, and end when what was sent is not acknowledged for
+// machine, IPv4 and IPv6. Port 0: any free one. Addresses of a family that the machine does not
+// have are left out, unless there are no others. Another socket on the port is an error, as
+// SO_REUSEPORT is off. Connections have TCP_NODELAY, and end when sent data is not acknowledged for
 // `user_timeout`. Errors: UNAVAILABLE, with what the system says.
 absl::StatusOr<ListeningSockets> ListenOn(const HostPort& address, absl::Duration user_timeout);
 

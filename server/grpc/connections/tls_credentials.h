@@ -11,9 +11,9 @@
 
 namespace rivulet {
 
-// Credentials for one listener. A thread of theirs looks at the files, and new connections use what
-// is new in them; those that are open keep theirs. With `files.client_ca`
-// only clients that show a certificate of these authorities connect (mutual TLS). Errors: as
+// Credentials for one listener. They have a thread that checks the files for changes. New
+// connections use the latest content; open ones keep theirs. With `files.client_ca` only clients
+// that show a certificate of these authorities can connect (mutual TLS). Errors: as
 // ReadTlsFiles.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeTlsCredentials(const TlsFiles& files);
 

@@ -17,7 +17,7 @@
 namespace rivulet {
 
 struct TlsFiles {
-  std::string cert;       // the server's certificate, then those between it and the authority
+  std::string cert;       // the server's certificate, then intermediate ones
   std::string key;        // of the certificate, without a passphrase
   std::string client_ca;  // authorities; only clients with their certificates connect. "" = all do
 
@@ -32,23 +32,23 @@ struct TlsIdentity {
 
 // Reads the files. Errors: INVALID_ARGUMENT or NOT_FOUND, which name the setting (tls-cert,
 // tls-key, tls-client-ca), the file and what is wrong: it cannot be read, holds no PEM of that
-// kind, a certificate in it is cut off or damaged, needs a passphrase, is not the key of the
-// certificate; the certificate is not valid at `now`.
+// kind, a certificate in it is cut off or damaged, the key needs a passphrase or does not belong to
+// the certificate, or the certificate is not valid at `now`.
 absl::StatusOr<TlsIdentity> ReadTlsFiles(const TlsFiles& files, absl::Time now);
 
 // The certificates of authorities in the file that `setting` names. Errors: INVALID_ARGUMENT or
 // NOT_FOUND, as ReadTlsFiles.
 absl::StatusOr<std::string> ReadAuthorities(const char* setting, const std::string& path);
 
-// Files that others replace while the server runs; a FileWatch has it look at them. A change that
-// cannot be used is logged (tls_reload_failed) and leaves the identity as it was. Thread: any.
+// TLS files that others replace while the server runs; a FileWatch calls Look. A change that cannot
+// be used is logged (tls_reload_failed), and the identity stays as it was. Thread: any.
 class TlsReloader {
  public:
   // Errors: as ReadTlsFiles.
   static absl::StatusOr<std::unique_ptr<TlsReloader>> Create(TlsFiles files, absl::Time now);
 
-  // The identity, the first time and whenever it has changed since the call before. Never waits for
-  // a file.
+  // The identity, if this is the first call or it has changed since the last one; else nullopt.
+  // Never waits for a file.
   std::optional<TlsIdentity> TakeNew();
   // Reads the files where one has changed. Thread: one at a time.
   void Look(absl::Time now);
