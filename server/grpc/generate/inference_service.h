@@ -12,8 +12,8 @@
 
 namespace rivulet {
 
-// Thread: any; gRPC calls it from its own threads. Nothing here waits: work is handed to an engine,
-// long texts to TextPool, and a reactor answers when they report.
+// Thread: any; gRPC calls it from its own threads. Nothing here waits: an engine does the work,
+// TextPool converts long texts, and a reactor answers when they report.
 class InferenceService final : public RpcService {
  public:
   // `calls` counts Generate, Score, Tokenize and Detokenize. Both, and the engines, must outlive

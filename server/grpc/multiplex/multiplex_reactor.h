@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MultiplexReactor: one Multiplex stream. What all its requests got while a message was on its way,
-// or in one run of an engine, leaves in one message; errors of single requests are parts of it.
+// MultiplexReactor: one Multiplex stream. One message holds all that its requests got in one run of
+// an engine, or while the message before was being sent; errors of single requests are parts of it.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -37,10 +37,10 @@ class MultiplexReactor;
 // any.
 class MultiplexStreams {
  public:
-  // False: the server drains.
+  // Adds a stream. False: the server drains.
   bool Add(MultiplexReactor* stream);
   void Remove(MultiplexReactor* stream);
-  // Every stream ends once its requests have; later ones end at once.
+  // Ends every stream once its requests have ended, and later streams at once.
   void Drain();
 
  private:
@@ -49,21 +49,22 @@ class MultiplexStreams {
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Owns itself: deleted once gRPC is done with the stream, which it ends only when its requests have
-// ended, and nobody is about to call Pump. Thread: OnMemberReady on emitter threads, On* on threads
-// of gRPC.
+// Owns itself: deleted once gRPC is done with the stream and no thread will call Pump any more. It
+// ends the stream only after all its requests. Thread: OnMemberReady on emitter threads, On* on
+// threads of gRPC.
 // NOLINTNEXTLINE(cppcoreguidelines-virtual-class-destructor): the same
 class MultiplexReactor final
     : public grpc::ServerBidiReactor<Received<v1::MultiplexRequest>, v1::MultiplexReply>,
       public MultiplexOwner {
  public:
-  // A message is closed once its parts have more bytes, so that a slow reader gets many.
+  // Once the parts of a message have more bytes, the next one is begun, so that a slow reader gets
+  // several.
   static constexpr size_t kMessageBytes = size_t{64} << 10;
-  // While so many errors of requests that never began wait to be sent, no request is read.
+  // No request is read while so many errors of requests that never began wait to be sent.
   static constexpr size_t kMaxNotes = 256;
 
-  // All is borrowed: `context` for the call, the others outlive the gRPC server. `max_open`: of
-  // requests at a time.
+  // All is borrowed: `context` for the call, the others outlive the gRPC server. `max_open`: the
+  // most open requests at a time.
   MultiplexReactor(grpc::CallbackServerContext* context, const ServedModels* models, int max_open,
                    MultiplexStreams* streams, ServerCalls* calls);
 
@@ -79,7 +80,7 @@ class MultiplexReactor final
   void OnDone() override;
 
  private:
-  // A part that no engine has a word in.
+  // A part that does not come from an engine.
   struct Note {
     uint64_t key;
     absl::Status status;
@@ -89,31 +90,32 @@ class MultiplexReactor final
 
   ~MultiplexReactor() override = default;
 
-  // True: request_ has been handled. False: its text is converted first, and then AfterRead called.
+  // True: request_ has been handled. False: its text is converted first; AfterRead is called later.
   bool Handle();
   bool Begin();
-  // Opens the request of request_, where the stream may have another; else null, and why is noted.
+  // Opens the request of request_ if the stream may have another; else adds an error and returns
+  // null.
   std::shared_ptr<MultiplexMember> Open();
   void CancelRequest(uint64_t key);
-  // Has the text of request_ converted, and then the request handed to its engine.
+  // Has the text of request_ converted; after that its engine gets the request.
   absl::Status Submit(const std::shared_ptr<MultiplexMember>& member);
   void AfterText(const TextTurn& turn, const Caller& caller, const ModelHold& model,
                  const std::shared_ptr<MultiplexMember>& member);
   void EndUnsubmitted(absl::Status why, const std::shared_ptr<MultiplexMember>& member);
   void AfterRead(bool ok);
   void AddNote(Note note);
-  // Nobody reads any more, or what comes is no message: ends all requests, then the stream with
-  // `why`.
+  // The client has gone, or has sent something that is no message: ends all requests, and then the
+  // stream with `why`.
   void Break(absl::Status why);
 
-  // Sends what there is to send, unless a message is on its way or a batch is being told: whoever
-  // waits for these calls it again.
+  // Sends what there is to send, unless a message is being sent or the listeners of a batch are
+  // being called: Pump is called again after these.
   void Pump();
   void Gather(bool broken, const std::vector<Note>& notes, std::vector<uint64_t>* ended);
   Action Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Over() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Action action, const absl::Status& end);
-  // Reads on, if reading has paused and may go on; then true, and Pump is to be called.
+  // Reads on if reading has paused and may go on. True: it does, and Pump is to be called.
   bool ReadOn();
 
   CallContext* const call_;
@@ -121,7 +123,7 @@ class MultiplexReactor final
   const size_t max_open_;
   MultiplexStreams* const streams_;
   ServerCalls* const calls_;
-  // gRPC, a batch that is being told, a drain.
+  // gRPC, a batch whose listeners are being called, a drain.
   std::atomic<int> holders_ = 1;
 
   absl::Mutex mutex_;
@@ -131,20 +133,20 @@ class MultiplexReactor final
   int readers_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that may still call StartRead
   bool read_paused_ ABSL_GUARDED_BY(mutex_) = false;
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;    // the client sends no more
-  bool batch_pending_ ABSL_GUARDED_BY(mutex_) = false;  // OnMemberReady of a batch goes on
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;        // the next four are somebody's
+  bool batch_pending_ ABSL_GUARDED_BY(mutex_) = false;  // a batch calls OnMemberReady
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;        // one thread has the members below
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;         // Break was called
   absl::Status why_broken_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more may be asked of gRPC
 
-  // Of whoever has set writing_.
+  // Of the thread that has set writing_.
   std::deque<MultiplexMember*> taking_;
   v1::MultiplexReply message_;
-  bool large_parts_ = false;  // message_ keeps memory that small parts do not need
+  bool large_parts_ = false;  // message_ has more memory than small parts need
 
-  // gRPC's while it reads, else that of OnReadDone and of who converts its text: meanwhile nothing
-  // is read, so requests begin in their order, and a stream holds one text that waits.
+  // Used by gRPC while it reads, then by OnReadDone and the thread that converts its text. Nothing
+  // is read meanwhile, so requests begin in order, and at most one text of a stream waits.
   Received<v1::MultiplexRequest> request_;
 };
 

@@ -13,8 +13,8 @@ namespace rivulet {
 // Thread: any; gRPC calls it from its own threads.
 class MultiplexService final : public RpcService {
  public:
-  // `max_open`: requests at once on a stream. What is borrowed must outlive the gRPC server that
-  // this service is registered with.
+  // `max_open`: the most requests open at once on a stream. What is borrowed must outlive the gRPC
+  // server that this service is registered with.
   MultiplexService(const ServedModels* models, int max_open, ServerCalls* calls)
       : RpcService(v1::MultiplexService::service_full_name(), &calls->callers, Role::kClient,
                    &calls->errors),
@@ -29,7 +29,7 @@ class MultiplexService final : public RpcService {
     return new MultiplexReactor(context, models_, max_open_, &streams_, calls_);
   }
 
-  // Ends the streams that have no request open, and the others once they have none.
+  // Ends every stream as soon as it has no open request.
   void Drain() { streams_.Drain(); }
 
  private:

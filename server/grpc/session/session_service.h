@@ -13,11 +13,11 @@
 
 namespace rivulet {
 
-// Thread: any; gRPC calls it from its own threads. Nothing here waits, as in InferenceService.
+// Thread: any; gRPC calls it from its own threads. As in InferenceService, nothing here waits.
 class SessionService final : public RpcService {
  public:
-  // `calls` counts every call. `snapshot_key` is that of EncodeSnapshot; empty: none. What is
-  // borrowed must outlive the gRPC server that this service is registered with.
+  // `calls` counts every call. `snapshot_key`: see EncodeSnapshot. What is borrowed must outlive
+  // the gRPC server that this service is registered with.
   SessionService(const ServedModels* models, std::string snapshot_key,
                  const RestoreOptions& restore_options, ServerCalls* calls);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wire <-> engine. Checks the form of a request (what is missing, what a model of this kind cannot
-// take, ranges that hold for every model); the engine checks the rest against the model.
+// Converts between the messages of the API and the engine's types. Checks the form of a request
+// (missing fields, fields that a model of this kind does not have, ranges that hold for every
+// model); the engine checks the rest against the model.
 #pragma once
 
 #include "absl/status/status.h"
@@ -16,8 +17,8 @@
 
 namespace rivulet {
 
-// The request in the engine's words; deadline, tenant and, where the request names none, seed are
-// left to the caller. Errors: INVALID_ARGUMENT naming the field by its path, for example
+// The request in the engine's types. The caller sets deadline, tenant and, where the request has
+// none, the seed. Errors: INVALID_ARGUMENT naming the field by its path, for example
 // "prompt.text"; that of `stopped`, where there is a text.
 absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, const Model& model,
                                             const TextBudget::Stopped& stopped = nullptr);
@@ -26,16 +27,16 @@ absl::StatusOr<ScoreSpec> ToScoreSpec(const v1::ScoreRequest& request, const Mod
 absl::StatusOr<AppendSpec> ToAppendSpec(const v1::AppendRequest& request, const Model& model,
                                         const TextBudget::Stopped& stopped = nullptr);
 
-// `delta` becomes the content of `reply`, which holds nothing of an earlier message afterwards.
+// Moves `delta` into `reply`, which keeps nothing of an earlier message.
 void ToWire(ReplyDelta delta, v1::GenerateReply* reply);
-// As above, but `part` is empty.
+// The same for a `part`, which must be empty.
 void ToWire(ReplyDelta delta, v1::MultiplexPart* part);
 void ToWire(const Usage& usage, v1::Usage* wire);
 void ToWire(const ScoreResult& result, v1::ScoreReply* reply);
 void ToWire(const ScoreResult& result, v1::AppendReply* reply);
 void ToWire(const EngineLoad& load, v1::ModelLoad* wire);
 
-// What GetModel answers; `backend` is "cpu" or "cuda". Constant while the server runs.
+// The answer of GetModel; `backend` is "cpu" or "cuda". Constant while the server runs.
 v1::GetModelReply DescribeModel(const Engine& engine, absl::string_view backend);
 
 }  // namespace rivulet

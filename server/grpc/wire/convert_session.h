@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wire <-> engine, for sessions. As in convert.h.
+// As convert.h, for sessions.
 #pragma once
 
 #include <optional>
@@ -19,14 +19,14 @@
 
 namespace rivulet {
 
-// In all of these the tenant is left to the caller. Errors: INVALID_ARGUMENT (SESSION_ID_MALFORMED,
+// The caller sets the tenant in all of these. Errors: INVALID_ARGUMENT (SESSION_ID_MALFORMED,
 // MARK_LENGTH, IDLE_TIMEOUT_OUT_OF_RANGE, REWIND_TARGET_MISSING), naming the field by its path.
 absl::StatusOr<SessionRef> ToSessionRef(const v1::SessionRef& wire);
-// The session of a request that names it by id alone.
+// The session of a request that names it only by its id.
 absl::StatusOr<SessionRef> ToSessionRef(const std::string& session_id);
 absl::StatusOr<SessionRef> ToSessionRef(const v1::RewindSessionRequest& request);
 absl::StatusOr<SessionRef> ToSessionRef(const v1::SnapshotSessionRequest& request);
-// Of a request without one: INVALID_ARGUMENT (SESSION_MISSING).
+// The error for a request without a session: INVALID_ARGUMENT (SESSION_MISSING).
 template <typename Request>
 absl::StatusOr<SessionRef> RequiredSession(const Request& request) {
   if (request.has_session()) return ToSessionRef(request.session());
@@ -34,18 +34,18 @@ absl::StatusOr<SessionRef> RequiredSession(const Request& request) {
 }
 absl::StatusOr<OpenSpec> ToOpenSpec(const v1::OpenSessionRequest& request);
 absl::StatusOr<ForkSpec> ToForkSpec(const v1::ForkSessionRequest& request);
-// Deadline left to the caller, too. Errors: also PAGE_TOKEN_MALFORMED.
+// The caller sets the deadline, too. Errors: also PAGE_TOKEN_MALFORMED.
 absl::StatusOr<ListSpec> ToListSpec(const v1::ListSessionsRequest& request);
 
-// Errors: INVALID_ARGUMENT (`reason`), for what is no Duration; ranges are for the caller.
+// Errors: INVALID_ARGUMENT (`reason`) where it is no valid Duration; the caller checks the range.
 absl::StatusOr<absl::Duration> ToDuration(absl::string_view reason, absl::string_view field,
                                           const google::protobuf::Duration& wire);
-// Nullopt where `wire` is null. Errors: INVALID_ARGUMENT (IDLE_TIMEOUT_OUT_OF_RANGE), for what is
-// no Duration; the engine checks the range.
+// Nullopt where `wire` is null. Errors: INVALID_ARGUMENT (IDLE_TIMEOUT_OUT_OF_RANGE) where it is no
+// valid Duration; the engine checks the range.
 absl::StatusOr<std::optional<absl::Duration>> ToIdleTimeout(const google::protobuf::Duration* wire);
 
-// Both ways between a session of `model` and a snapshot. The snapshot was checked against the
-// model.
+// Between the image of a session of `model` and a snapshot, in both directions. REQUIRES: the
+// snapshot was checked against the model.
 Snapshot ToSnapshot(const SessionImage& image, const Model& model, absl::string_view numerics_id);
 RestoreSpec ToRestoreSpec(Snapshot snapshot);
 

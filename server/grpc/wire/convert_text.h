@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The texts of requests, as tokens.
+// The texts of requests, converted to tokens, and tokens converted to text.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace rivulet {
 
-// What a request says of how its text becomes tokens; absent: as the place of the text asks.
+// The options of a request for its text; absent ones follow from the position of the text.
 struct TextOptions {
   std::optional<bool> add_special_tokens = std::nullopt;
   std::optional<bool> parse_special_tokens = std::nullopt;
@@ -31,26 +31,26 @@ TextOptions TextOptionsOf(const Request& request) {
   return options;
 }
 
-// The tokens that a request gives.
+// The tokens that a request gives, as ids or as text.
 struct GivenTokens {
   std::vector<int32_t> ids;
   StartTokens start;  // of `ids`
 };
 
-// Of a text that goes on at `position` of its sequence; absent: where that is shows later. Errors:
-// INVALID_ARGUMENT naming `field`: TEXT_NOT_SUPPORTED (the content of the model is not text), and
-// those of TextTokenizer::Encode; TEXT_NOT_IN_VOCABULARY also where the tokenizer has tokens that
-// the model does not; that of `stopped`.
+// The tokens of a text at `position` of its sequence; absent: the position is known only later.
+// Errors: INVALID_ARGUMENT naming `field`: TEXT_NOT_SUPPORTED (the content of the model is not
+// text), and those of TextTokenizer::Encode; TEXT_NOT_IN_VOCABULARY also where the tokenizer has
+// tokens that the model does not; that of `stopped`.
 absl::StatusOr<GivenTokens> TokensOfText(absl::string_view text, const Model& model,
                                          absl::string_view field, const TextOptions& options,
                                          std::optional<int64_t> position,
                                          const TextBudget::Stopped& stopped = nullptr);
 
-// A request without a text says nothing of how it becomes tokens: INVALID_ARGUMENT (NEEDS_TEXT).
-// `field`: where the text would be.
+// INVALID_ARGUMENT (NEEDS_TEXT) where a request without a text has options for one. `field`: where
+// the text would be.
 absl::Status CheckNoTextOptions(const TextOptions& options, absl::string_view field);
 
-// How many bytes of a request are to be converted; of ids four each.
+// How many bytes of a request are to be converted; ids count four each.
 template <typename Request>
 int64_t TextBytes(const Request& request) {
   return request.has_text() ? static_cast<int64_t>(request.text().size()) : 0;
@@ -62,12 +62,12 @@ inline int64_t TextBytes(const v1::DetokenizeRequest& request) {
   return int64_t{4} * request.ids_size();
 }
 
-// The text of a DetokenizeReply, with its bytes, has at most so many bytes.
+// The most bytes that the text of a DetokenizeReply may have, with the bytes beside it.
 inline constexpr size_t kMaxDetokenizedBytes = size_t{32} << 20;
 
-// What Tokenize and Detokenize answer. Errors: INVALID_ARGUMENT naming the field; as TokensOfText,
-// TOKEN_OUT_OF_RANGE for an id that neither model nor tokenizer has, and TEXT_TOO_LONG for ids of
-// which the text is. They change nothing but *reply.
+// The answers of Tokenize and Detokenize. Errors: INVALID_ARGUMENT naming the field; those of
+// TokensOfText, TOKEN_OUT_OF_RANGE for an id that neither model nor tokenizer has, and
+// TEXT_TOO_LONG where the text of the ids is too long. Neither has an effect beyond *reply.
 absl::Status Tokenize(const v1::TokenizeRequest& request, const Model& model,
                       const TextBudget::Stopped& stopped, v1::TokenizeReply* reply);
 absl::Status Detokenize(const v1::DetokenizeRequest& request, const Model& model,

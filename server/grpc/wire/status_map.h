@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one mapping from a Status of ours to what a client sees.
+// The only mapping from a Status of ours to what a client sees.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -23,7 +23,7 @@ absl::StatusCode WireCode(const absl::Status& status);
 std::string WireReason(const absl::Status& status);
 
 // The same code and message, and as error details a google.rpc.Status with
-//   ErrorInfo{reason, domain}   always; without a reason it gets one from its code, as "CANCELLED"
+//   ErrorInfo{reason, domain}   always; without a reason the name of the code, as "CANCELLED"
 //   BadRequest{field, message}  where the Status names a field
 //   RetryInfo{delay}            where the Status says when to try again
 //   RequestInfo{request_id}     where it is not empty

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors of the engine, about what the client sent. The engine knows every prompt as
-// "prompt.tokens", what is scored or appended as "content.tokens", and what is wrong with a session
-// as "session_id", "position", "mark", "sequence_hash" or "tokens"; the client knows the paths of
-// its request: "prompt.text", "content.image_values", "session.position", "to.mark".
+// The field that an error of the engine names, as the client knows it. The engine calls every
+// prompt "prompt.tokens", what is scored or appended "content.tokens", and the parts of a session
+// "session_id", "position", "mark", "sequence_hash" and "tokens". The client knows the paths of its
+// request: "prompt.text", "content.image_values", "session.position", "to.mark".
 #pragma once
 
 #include "absl/status/status.h"
@@ -11,14 +11,14 @@
 
 namespace rivulet {
 
-// `status` with its field, where it names one, as the path in `request`. Thread: any.
+// `status` with its field, where it has one, replaced by the path in `request`. Thread: any.
 absl::Status NameWireField(const absl::Status& status, const v1::GenerateRequest& request);
 absl::Status NameWireField(const absl::Status& status, const v1::ScoreRequest& request);
 absl::Status NameWireField(const absl::Status& status, const v1::AppendRequest& request);
 absl::Status NameWireField(const absl::Status& status, const v1::ForkSessionRequest& request);
 absl::Status NameWireField(const absl::Status& status, const v1::RewindSessionRequest& request);
 
-// Of every other request: the engine's names are its paths.
+// For every other request, whose paths are the engine's names.
 template <typename Request>
 absl::Status NameWireField(const absl::Status& status, const Request& /*request*/) {
   return status;
