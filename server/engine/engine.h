@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine: continuous batching for one model. One loop thread plans (Scheduler), submits runs to the
-// backend and turns records into replies; one emitter thread tells listeners. No gRPC here.
+// backend and turns records into replies; one emitter thread calls listeners. No gRPC here.
 #pragma once
 
 #include <functional>
@@ -59,7 +59,7 @@ class Engine {
   // (SESSION_NOT_FOUND), and those of ExtendSession (session_request.h).
   virtual absl::StatusOr<RequestId> Append(AppendSpec spec, ScoreDone done) = 0;
 
-  // Errors as Score, before `done` is ever called.
+  // Errors: as Score, before `done` is called.
   virtual absl::StatusOr<RequestId> Call(SessionCall call) = 0;
 
   // Ends a request with CANCELLED within a step or two and frees its slots. Unknown or ended: no
@@ -67,7 +67,7 @@ class Engine {
   virtual void Cancel(RequestId id) = 0;
 
   virtual EngineLoad GetLoad() const = 0;
-  // What it has counted and timed; lives as long as the engine.
+  // Counts and times since the start; lives as long as the engine.
   virtual const EngineMeters& meters() const = 0;
 
   // Refuses new requests (UNAVAILABLE) and waits until the running ones end, or `deadline`; then

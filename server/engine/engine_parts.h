@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine from parts, for tests: no model directory, any clock.
+// An engine made of parts, for tests: without a model directory, with any clock.
 #pragma once
 
 #include <memory>
@@ -13,25 +13,25 @@
 namespace rivulet {
 
 // As Engine::Create, with a configuration instead of a model: model() must not be called.
-// `tokenizer` is borrowed, null where the content is not text. `clock` is called by any thread;
-// while nothing runs, a deadline is noticed when the real time up to it has passed, or at the next
-// call of the engine.
+// `tokenizer` is borrowed; null where the content is not text. Any thread may call `clock`. While
+// nothing runs, the loop sleeps in real time: it notices a deadline once as much real time has
+// passed, or at the next call of the engine.
 std::unique_ptr<Engine> CreateEngineForConfig(ModelConfig config, const TextTokenizer* tokenizer,
                                               std::unique_ptr<Backend> backend,
                                               const EngineOptions& options, const Clock& clock,
                                               DiskTier disk = {}, std::vector<WarmState> warm = {});
 
-// The same engine without threads: whoever holds it is its loop and its emitter, one step after the
-// other, so that a schedule can be repeated. Drain never waits: it refuses new requests from now
-// on, has the next turns end the rest if `deadline` is past, and says whether none is left. Thread:
-// one. It may call the engine (except Turn) while the engine calls the backend or the clock, as
-// other threads do.
+// The same engine without threads: its owner calls the loop's and the emitter's work step by step,
+// so that a schedule can be repeated. Drain never waits: it refuses new requests from now on, makes
+// the next turns end the rest if `deadline` is past, and returns whether none is left. Thread: one.
+// That thread may call the engine (except Turn) while the engine calls the backend or the clock, in
+// the place of other threads.
 class SteppedEngine : public Engine {
  public:
-  // Takes what has arrived, then carries out at most one run. False: nothing can happen until
-  // something arrives or the clock moves.
+  // Takes in what has arrived, then does at most one run. False: nothing can happen until something
+  // arrives or the clock moves.
   virtual bool Turn() = 0;
-  // Calls the listeners that there is something for. Not to be called by a listener.
+  // Calls the listeners that have something to take. A listener must not call it.
   virtual void Emit() = 0;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine tells about itself while it runs.
+// What an engine reports about itself while it runs.
 #pragma once
 
 #include <array>
@@ -18,15 +18,15 @@ struct EngineLoad {
   int running = 0;                // samples and scores that hold a slot
   int queued = 0, max_queue = 0;  // ... that wait for one
   int max_tenant_queue = 0;
-  // Of those that wait: slots they need, by Priority, and how long the first has waited.
+  // Of those that wait: the slots that they need, by Priority, and how long the first has waited.
   std::array<int, kNumPriorities> queued_by_priority{};
   absl::Duration oldest_wait;
   int tenants = 0;               // that wait for slots or hold some
   int64_t refused = 0;           // requests, since start, because a queue was full
-  int parked = 0;                // samples that gave up their slots: their reader does not read
-  int preempted = 0;             // ... for another tenant's requests
+  int parked = 0;                // samples without slots because their reader does not read
+  int preempted = 0;             // ... because another tenant's requests have them
   int64_t preempted_total = 0;   // since start
-  int64_t cut = 0;               // replies, since start, because nobody read them
+  int64_t cut = 0;               // replies ended because nobody read them, since start
   double tokens_per_second = 0;  // sampled and fed, over about the last second
   int64_t tokens_total = 0;      // sampled, since start
   int64_t fed_total = 0;         // prompt, appended and scored tokens that were fed, likewise

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineMeters: what an engine counts and times for its operators beside EngineLoad. The loop
-// writes relaxed atomics; whoever reads never makes it wait, except for the end of a request in an
-// error, which takes a lock.
+// EngineMeters: what an engine counts and times for operators, beside EngineLoad. The loop writes
+// relaxed atomics, so that readers never make it wait. Only the end of a request with an error
+// takes a lock.
 #pragma once
 
 #include <array>
@@ -21,34 +21,34 @@
 
 namespace rivulet {
 
-// The method of the API that asks for it, as "Generate".
+// The method of the API, for example "Generate".
 absl::string_view MethodOf(RequestKind kind);
 
-// Thread: any, except the loop's own part, which is of one thread.
+// Thread: any; the part for the loop: one.
 class EngineMeters {
  public:
   EngineMeters();
 
-  // A request was taken from the queue, or needs no slot and ends at once.
+  // Counts a request as started: it left the queue, or it needs no slot and ends at once.
   void CountStart(RequestKind kind) { Add(&of(kind).started, 1); }
-  // It ended, in this way. Every request that was counted as started is counted here once.
+  // Counts how a request ended. Each that was counted as started is counted here once.
   void CountEnd(RequestKind kind, const absl::Status& status);
 
-  // The loop's part.
-  // Of a request that waited for slots, when it first gets them.
+  // For the loop.
+  // The time that a request has waited when it first gets slots.
   void NoteQueueTime(absl::Duration waited);
   void NoteFirstToken(absl::Duration since_arrival);
-  // Between two arrivals of tokens at the same reply.
+  // The time between two arrivals of tokens at one reply.
   void NoteReplyGap(absl::Duration gap);
-  // Of a request that ended, since its arrival. Thread: any.
+  // The time from the arrival of a request to its end. Thread: any.
   void NoteDuration(absl::Duration total);
   void BeginRun(absl::Time now);
   void EndRun(absl::Time now, int rows);
-  // There was nothing to run.
+  // The loop has nothing to run.
   void NoRun() { run_owed_since_.store(kNever, std::memory_order_relaxed); }
   void CountCachedTokens(int64_t tokens) { Add(&cached_tokens_, tokens); }
 
-  // For reading.
+  // For readers.
   const Histogram& queue_time() const { return queue_time_; }    // seconds, all of them
   const Histogram& first_token() const { return first_token_; }  // of Generates
   const Histogram& reply_gap() const { return reply_gap_; }
@@ -56,10 +56,10 @@ class EngineMeters {
   const Histogram& run_duration() const { return run_duration_; }
   const Histogram& run_rows() const { return run_rows_; }  // rows
 
-  // For how long the loop has had something to run without completing a run; 0 where it has
-  // nothing.
+  // For how long the loop has had something to run and has completed no run; 0 where it has nothing
+  // to run.
   absl::Duration run_age(absl::Time now) const;
-  // Given tokens that a kept state had seen, of requests that ended.
+  // Given tokens that were not fed because a kept state had seen them; of requests that ended.
   int64_t cached_tokens() const { return cached_tokens_.load(std::memory_order_relaxed); }
 
   struct Errors {
@@ -69,7 +69,7 @@ class EngineMeters {
   };
   int64_t started(RequestKind kind) const;
   int64_t ended_well(RequestKind kind) const;
-  // How many ended in an error, by its code and reason.
+  // Requests that ended with an error, by its code and reason.
   std::vector<Errors> errors(RequestKind kind) const;
 
  private:

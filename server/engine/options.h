@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine is started with: its limits and time-outs, and states that are loaded at start.
+// The options of an engine: limits, time-outs, and states that are loaded at start.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ namespace rivulet {
 
 struct EngineOptions {
   // Behaviour.
-  int max_queue = 1024;  // samples and scores that may wait for a slot; beyond: RESOURCE_EXHAUSTED
-  // ... of one tenant at most so many, and at most seven times what is left (request_queue.h), so
-  // that it cannot keep others out. 0: only the latter.
+  int max_queue = 1024;  // samples and scores that may wait for a slot; more: RESOURCE_EXHAUSTED
+  // ... of one tenant, which in any case gets at most seven times what is left (fair_share.h), so
+  // that it cannot keep others out. 0: no other limit.
   int max_tenant_queue = 0;
-  int64_t max_queue_tokens = 1 << 24;    // given tokens of all accepted requests together, likewise
+  int64_t max_queue_tokens = 1 << 24;    // given tokens of all accepted requests; shared likewise
   int64_t max_tokens_limit = 1 << 20;    // largest GenerateSpec::max_tokens
   int64_t max_request_tokens = 1 << 26;  // ... and most over all samples of a request
   int64_t default_max_tokens =
       256;                   // where the request names none and the model has no natural length
-  int max_num_samples = 64;  // also at most the number of slots, and max_tenant_slots
+  int max_num_samples = 64;  // and at most the number of slots, and max_tenant_slots
   int max_tenant_slots = 0;  // that one tenant holds at once; 0: all
   int max_stop_ids = 64;
   int max_stop_strings = 16;
@@ -41,23 +41,23 @@ struct EngineOptions {
   // while some are (0: a quarter of that).
   int prefill_tokens_idle = 0;
   int prefill_tokens_busy = 0;
-  // Untaken bytes of a reply (ContentBytes; one run may add more) before its rows pause. As much
-  // again may be on its way to the client.
+  // Bytes of a reply that may wait to be taken (ContentBytes; one run may add more) before its rows
+  // pause. As many again may be on the way to the client.
   int64_t max_pending_bytes = 16 << 10;
-  // For so long a paused reply waits for its reader before it is ended.
+  // How long a paused reply waits for its reader before it is ended.
   absl::Duration reader_timeout = absl::Seconds(30);
   // Most host memory for the states of replies that gave their slots to others (parked_room.h); at
   // least LeastParkedBytes, else fewer are preempted than their promise needs. 0: twice what
   // all slots take, and 256 MiB, or what all slots take, for those that nobody reads.
   int64_t max_parked_bytes = 0;
-  // A reply that was given slots is not preempted for so many runs. A copy of a state out and back
-  // in takes as long as a sample's part of two or three steps (mnist-linear on 2 cores: 60 us of
+  // A reply that got slots is not preempted for so many runs. Copying a state out and back in takes
+  // as long as a sample's part of two or three steps (mnist-linear on 2 cores: 60 us of
   // copies, 28 us a token of 64), so at 64 preemption costs at most one run in twenty; and where
   // nobody holds its slots for less, another tenant waits for some 0.2 s (64 steps of 64 samples).
   int preempt_after_runs = 64;
 };
 
-// A state that every tenant's requests with a PromptCacheSpec may go on from; never forgotten.
+// A state from which requests of every tenant with a PromptCacheSpec may continue; never forgotten.
 struct WarmState {
   std::vector<int32_t> tokens;  // the first of them are what the state has seen
   int64_t fed = 0;              // how many, the implied bos counted; at most all

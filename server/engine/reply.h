@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reply: the outgoing side of one Generate, a mailbox between the engine's loop and whoever writes
-// to the client. Tokens that arrive while the writer is busy coalesce here.
+// Reply: the outgoing side of one Generate, a mailbox between the engine's loop and the writer that
+// sends to the client. Tokens that arrive while the writer is busy are merged here.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ struct ReplyDelta {
   std::optional<SessionProgress> session;  // after these tokens, where the request has a session
 };
 
-// Memory that the content of a delta takes: 4 bytes a token, and what comes with it.
+// Memory that the content of a delta takes: 4 bytes per token, and what comes with it.
 int64_t ContentBytes(const ReplyDelta& delta);
 
-// The whole stream of a reply is: deltas in order per sample, then one end. Thread: any.
+// A reply is a stream of deltas, in order per sample, and then one end. Thread: any.
 class Reply {
  public:
-  // Takes everything that has arrived, oldest first; empty where nothing has.
+  // Takes everything that has arrived, oldest first; empty if nothing has.
   std::vector<ReplyDelta> Take();
 
   // Set once the reply has ended and, for an OK end, every sample has its finish. After this
@@ -59,8 +59,8 @@ class Reply {
   int64_t Append(ReplyDelta delta);
   // First call wins.
   void Finish(End end);
-  // `wake` is called by each Take that finds more than `above` pending bytes, until Finish. It may
-  // lock nothing that is held while this reply is called.
+  // Each Take that finds more than `above` pending bytes calls `wake`, until Finish. `wake` must
+  // not take a lock that a caller of this reply may hold.
   void SetWake(int64_t above, std::function<void()> wake);
 
  private:
@@ -73,14 +73,14 @@ class Reply {
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Called on the emitter thread when a reply has something to take or has ended. It must not block:
-// it starts a write and returns. Calls for one reply never overlap. The first call may come before
+// Called on the emitter thread when a reply has something to take or has ended. It must not block,
+// only start a write. Calls for one reply never overlap. The first call may come before
 // Engine::Generate has returned.
 //
 // The end is set on the emitter thread right before the last call. So exactly one call finds
-// Reply::end() set when it begins; no call follows it, and from its return on the listener may be
-// destroyed. An end seen anywhere else (in a write's completion, say) means that this call is about
-// to come: wait for it.
+// Reply::end() set when it begins. It is the last call, and after its return the listener may be
+// destroyed. Code that sees the end elsewhere, for example when a write completes, must wait for
+// this call, which is about to come.
 class ReplyListener {
  public:
   virtual ~ReplyListener() = default;
@@ -89,7 +89,7 @@ class ReplyListener {
 
 // For a listener that serves many replies, called in its OnReady: calls `callback` on this thread
 // after the OnReady of all replies that got something in the same run, or at once where no batch is
-// being delivered. `callback` may block no more than OnReady.
+// being delivered. Like OnReady, `callback` must not block.
 void RunAfterBatch(std::function<void()> callback);
 
 }  // namespace rivulet

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine is asked for, in its own words: no wire types, no sockets. server/grpc converts
-// and validates form; the engine validates against the model.
+// Requests in the engine's own types: no wire types, no sockets. server/grpc converts and validates
+// the form; the engine validates against the model.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,12 @@ namespace rivulet {
 // Identifies a submitted request; never reused, never 0.
 using RequestId = uint64_t;
 
-// Which of a tenant's own waiting requests goes first; it takes nothing from other tenants
-// (README.md says how slots are shared).
+// Which of a tenant's own waiting requests goes first. Other tenants do not lose by it (README.md
+// says how slots are shared).
 enum class Priority : uint8_t { kHigh, kNormal, kLow };
 inline constexpr int kNumPriorities = 3;
 
-// What is asked for, by the method of the API (EngineMeters counts by it).
+// The kind of a request, after the method of the API (EngineMeters counts by it).
 enum class RequestKind : uint8_t {
   kGenerate,
   kScore,
@@ -46,42 +46,43 @@ inline constexpr size_t kNumRequestKinds = 11;
 struct SessionRef {
   SessionId id;
   std::string tenant;  // a session of another tenant is not found
-  // Where to continue; absent: at the session's end. Before it: generated tokens from there on are
-  // dropped and computed again, so that a client which lost a reply asks again from the last
-  // position that it saw and gets the same tokens.
+  // Where to continue; absent: at the session's end. At an earlier position, generated tokens from
+  // there on are dropped and computed again: so a client that lost a reply asks again from the last
+  // position that it saw, and gets the same tokens.
   std::optional<int64_t> position;
   std::string mark;  // name for the position after the request; empty: none
   // What TokenHistory::hash of the whole session must be; absent: anything.
   std::optional<uint64_t> hash = std::nullopt;
-  // It was sent before without an answer, and may have had its effect: then `hash` is that at
-  // `position`.
+  // The request was sent before and got no answer, so it may have had its effect already. `hash` is
+  // then that at `position`.
   bool repeated = false;
 };
 
-// Where a session is after the tokens of a delta, and of the whole reply after the last.
+// The state of a session after the tokens of a delta; in the last one, after the whole reply.
 struct SessionProgress {
   int64_t position = 0;
   uint64_t hash = 0;  // TokenHistory::hash
   uint64_t seed = 0;  // in force for this request
 };
 
-// Whether a request looks for kept states of what it begins with, and keeps its own for others.
+// Whether a request uses kept states of the tokens that it begins with, and keeps its own for
+// others.
 struct PromptCacheSpec {
   bool enabled = false;
   std::string salt;                // shared with requests of the same tenant and salt alone
   std::vector<int64_t> positions;  // also keep the state after so many tokens
 };
 
-// Tokens at the beginning and the end of given ones that a text has at position 0 of a sequence
-// alone. With a session it is known only when the request's turn comes where it goes on.
+// How many of the given tokens, at their beginning and end, a text has only at position 0 of a
+// sequence. With a session the position is known only when the request's turn comes.
 struct StartTokens {
   size_t before = 0, behind = 0;
 };
 
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
-  std::string tenant;               // on whose account; with a session the same as its tenant
-  std::shared_ptr<KeyAccount> key;  // whose limits count, too; null: none
+  std::string tenant;               // that pays for it; with a session the session's tenant
+  std::shared_ptr<KeyAccount> key;  // its limits apply, too; null: none
   Priority priority = Priority::kNormal;
   std::optional<SessionRef> session;  // absent: from an empty state. With one, num_samples is 1
   bool session_seed = false;          // sampling.seed is that of the session
@@ -113,8 +114,9 @@ struct ScoreSpec {
   absl::Time deadline = absl::InfiniteFuture();
 };
 
-// Append: feed tokens to a session without generating. With log-likelihoods or outputs asked for,
-// they are what predicts the appended tokens: all of them but the first of a model without bos.
+// Append: feed tokens to a session without generating. Log-likelihoods and outputs, where asked
+// for, are those that predict the appended tokens; a model without bos has none for the first
+// token.
 struct AppendSpec {
   std::shared_ptr<KeyAccount> key;        // or null
   Priority priority = Priority::kNormal;  // the tenant is that of the session

@@ -15,20 +15,19 @@ namespace rivulet {
 
 class SessionTable;
 
-// Something done to sessions, or to one, between two runs. session_calls.h has those that
-// there are.
+// An operation on one session, or on all, between two runs. session_calls.h has them.
 struct SessionCall {
   RequestKind kind = RequestKind::kGetSession;
-  std::string tenant;                 // on whose account
+  std::string tenant;                 // of the caller
   std::optional<SessionRef> session;  // absent: `act` gets null
-  bool close = false;                 // ends what is running on the session, and the session
-  // Have the session's latest state with all but its last token fed, or fewer, in memory first; of
-  // its tokens up to session->position, where that is given.
+  bool close = false;                 // ends the session and the requests on it
+  // First brings the latest state of the session after at most all but its last token into memory;
+  // with session->position, of its first tokens up to there.
   bool with_state = false;
   bool while_draining = false;  // also taken in a drain, until its deadline
   absl::Time deadline = absl::InfiniteFuture();
-  // On the loop's thread, once the requests of the session that came before have ended. An error
-  // must have changed nothing. Null: nothing to do. `state`: see with_state.
+  // Called on the loop's thread, once the earlier requests of the session have ended. If it returns
+  // an error it must have changed nothing. Null: nothing to do. `state`: see with_state.
   std::function<absl::Status(SessionTable* table, Session* session, absl::Time now,
                              const Checkpoint& state)>
       act;

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be done to sessions beside generating and appending. Each of these becomes one
-// SessionCall: it waits for the requests of its session that came before, holds no slot and submits
-// no run.
+// The operations on sessions other than generating and appending. Each becomes one SessionCall: it
+// waits for the earlier requests of its session, holds no slot and submits no run.
 //
 // Every `done` is called exactly once, on the engine's emitter thread, unless the function itself
 // returns an error (as Engine::Call). Closing, listing and snapshots are also taken in a drain,
-// until its deadline, so that sessions can be carried elsewhere. Errors that come with `done`:
+// until its deadline, so that sessions can move to another server. Errors that come with `done`:
 // NOT_FOUND (SESSION_NOT_FOUND), and those named below. Thread: any.
 #pragma once
 
@@ -45,8 +44,8 @@ struct ForkSpec {
   std::shared_ptr<KeyAccount> key = nullptr;  // of the forks; or null
 };
 
-// `count` new sessions with the sequence, marks and idle time-out of this one, which stays as it
-// is. All or none. Errors: INVALID_ARGUMENT (FORK_COUNT_OUT_OF_RANGE), OUT_OF_RANGE
+// Opens `count` sessions with the tokens, marks and idle time-out of this one, which does not
+// change. All or none. Errors: INVALID_ARGUMENT (FORK_COUNT_OUT_OF_RANGE), OUT_OF_RANGE
 // (POSITION_OUT_OF_RANGE), FAILED_PRECONDITION (SESSION_HASH_MISMATCH), RESOURCE_EXHAUSTED
 // (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT).
 absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDone done);
@@ -57,7 +56,7 @@ absl::StatusOr<RequestId> ForkSession(Engine* engine, ForkSpec spec, SessionsDon
 absl::StatusOr<RequestId> RewindSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                         SessionDone done);
 
-// Ends what is running or waiting on it with CANCELLED (SESSION_CLOSED), and the session.
+// Ends the session, and the requests that run or wait on it with CANCELLED (SESSION_CLOSED).
 absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef ref,
                                        std::function<void(absl::Status)> done);
 
@@ -65,8 +64,8 @@ absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef ref,
 absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                      SessionDone done);
 
-// The tenant's sessions, the one used longest ago first, page by page. None is missed; one that is
-// used meanwhile may come twice.
+// The tenant's sessions, page by page, the one used longest ago first. None is missed; one that is
+// used between two pages may come twice.
 struct ListSpec {
   std::string tenant;
   int page_size = 0;   // 0: all
@@ -81,22 +80,23 @@ struct SessionPage {
 absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
                                        std::function<void(absl::StatusOr<SessionPage>)> done);
 
-// All of a session that influences its tokens; what a snapshot holds. Immutable states are shared.
+// What a snapshot holds: all of a session that determines its tokens. States are shared, not
+// copied.
 struct SessionImage {
   std::string tenant;
   uint64_t seed = 0;
   TokenHistory history;
   std::map<std::string, int64_t> marks;
-  Checkpoint state;  // its latest, with all but the last token fed or fewer; `state` null: none
+  Checkpoint state;  // the latest after at most all but the last token; `state` null: none
 };
 using ImageDone = std::function<void(absl::StatusOr<SessionImage>)>;
-// Its first session.position tokens with the marks among them; absent: all. Errors: OUT_OF_RANGE
-// (POSITION_OUT_OF_RANGE).
+// The image of the first session.position tokens with their marks; absent: of all. Errors:
+// OUT_OF_RANGE (POSITION_OUT_OF_RANGE).
 absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                           ImageDone done);
 
-// A new session from an image whose parts were checked against the model: tokens in the vocabulary,
-// a finite state of the right size. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT,
+// Opens a session from an image. REQUIRES: the image was checked against the model: tokens in the
+// vocabulary, a finite state of the right size. Errors: RESOURCE_EXHAUSTED (SESSION_LIMIT,
 // TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT), OUT_OF_RANGE (TOO_MANY_TOKENS).
 struct RestoreSpec {
   std::string tenant;

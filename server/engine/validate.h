@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of what a request asks for against the model, the backend's limits and the engine's
-// options. Every error names the field, what it held and what is allowed; docs/api.md lists the
-// reasons.
+// Checks of requests against the model, the backend's limits and the engine's options. Every error
+// names the field, what it held and what is allowed; docs/api.md lists the reasons.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +16,15 @@ namespace rivulet {
 absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
                               const BackendLimits& limits, const EngineOptions& options);
 
-// Tokens each sample may draw after `given` tokens of the sequence, see Engine::Generate; 0:
-// nothing can follow. REQUIRES: `spec` is valid.
+// How many tokens each sample may draw after `given` tokens of the sequence (see Engine::Generate);
+// 0: none. REQUIRES: `spec` is valid.
 int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& model,
                      const EngineOptions& options);
 
-// Most GenerateSpec::num_samples.
+// The largest allowed GenerateSpec::num_samples.
 int64_t MaxNumSamples(const BackendLimits& limits, const EngineOptions& options);
 
-// A model without bos has nothing to begin with.
+// The error for an empty prompt of a model without bos, which has nothing to begin with.
 absl::Status EmptyPrompt();
 
 absl::Status ValidateAppend(const AppendSpec& spec, const ModelView& model,
@@ -34,7 +33,7 @@ absl::Status ValidateAppend(const AppendSpec& spec, const ModelView& model,
 absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,
                            const EngineOptions& options);
 
-// Most output_positions of one Score: what the options allow, at this width of the head.
+// The most output_positions of one Score that the options allow for a head of this width.
 int64_t MaxScoreOutputs(const EngineOptions& options, const ModelConfig& config);
 
 }  // namespace rivulet

@@ -3,36 +3,38 @@
 // clock, no threads, no backend: what it answers follows from the calls alone.
 //
 // Slots are shared evenly between tenants: the next ones go to the tenant that holds the fewest,
-// between equals to the one whose last turn was longest ago (a tenant that comes anew has just had
-// its turn). A tenant that is alone has all slots.
+// and among equals to the one whose last turn was longest ago (a new tenant counts as having just
+// had its turn). A tenant that is alone gets all slots.
 //
-// Preemption. A request whose tenant holds nothing, or would hold no more than its share (slots /
-// tenants that wait or hold some) with it, does not wait for others to end: those whose tenants
-// hold most give up their slots, first those that have had them longest, and wait again at their
-// old places. None does before it has had its slots for a quantum of runs. For a tenant that holds
-// some already, none falls below its own share. So a tenant's first request waits for at most
+// Preemption. A request does not wait for others to end if its tenant holds nothing, or would hold
+// no more than its share (slots / tenants that wait or hold some) with it. Then requests of the
+// tenants that hold most give up their slots, those that have had them longest first, and wait
+// again at their old places. A request keeps its slots for at least a quantum of runs, and a tenant
+// that holds some already takes none from a tenant that would fall below its share. So a tenant's
+// first request waits for at most
 //     quantum * tenants    runs
-// where every tenant counts that waits or holds slots when it comes: each of the others that holds
-// nothing has one turn before it, and a turn comes a quantum after the one before at the latest.
+// where the tenants are those that wait or hold slots when it arrives: each of the others that
+// holds nothing has one turn before it, and two turns are at most a quantum apart.
 //
-// What preempted requests leave behind takes memory, so samples that hold slots or were preempted
-// are at most max_begun. While some are preempted, a tenant begins more only where it has begun no
-// more than is left, and never more than all slots; one that has begun nothing begins where there
-// is room.
+// The states of preempted requests take memory, so at most max_begun samples hold slots or are
+// preempted. While some are preempted, a tenant begins more only if it has begun no more than are
+// left of these, and never more than all slots; a tenant that has begun none begins if there is
+// room.
 //
 // Between a tenant's own requests priority decides, and within one priority the order of arrival.
 // Of every kOldestEvery turns that a tenant has while its oldest request waits, one is that
-// request's, whatever its priority: one with m older ones before it waits for at most
+// request's, whatever its priority: a request behind m older ones waits for at most
 // kOldestEvery * (m + 1) turns.
 //
-// A request that needs n slots, once it is next, waits until n are free. Nothing overtakes it but
-// a request with a claim to preemption that it has not. So a large request cannot starve.
+// A request that needs n slots, once it is next, waits until n are free. Only a request that may
+// preempt others overtakes it, and only where it may not. So a large request cannot starve.
 //
-// Requests of one API key may hold at most so many slots. One that waits for slots of its key holds
-// up none but those of its key: within a tenant each key has a line of its own, and one more is for
-// those without a key. What is said of a tenant's own requests holds within a line; and of every
-// kOldestEvery turns of the tenant, one goes to the line whose request came first. A request that
-// needs more than its key may have, because the limit was lowered, goes when the key holds nothing.
+// Requests of one API key may together hold a limited number of slots. One that waits for slots of
+// its key delays only requests of that key: within a tenant each key has a line (a queue) of its
+// own, and the requests without a key have one. What is said of a tenant's own requests holds
+// within a line; of every kOldestEvery turns of the tenant, one goes to the line whose request came
+// first. A request that needs more than its key's limit, because that was lowered, gets its slots
+// when the key holds none.
 #pragma once
 
 #include <array>
@@ -64,40 +66,41 @@ class Admission {
 
   explicit Admission(const AdmissionLimits& limits = {}) : limits_(limits) {}
 
-  // `id` begins to wait; ids in order of arrival, so one that comes back (its slots had been taken
-  // from it) has its old place. `key` is that of the request; its limit holds for all requests of
-  // the key from now on. Returns the number of the tenant, which it keeps until it neither waits
-  // nor holds slots. REQUIRES: it does not wait, 1 <= slots <= max_tenant_slots.
+  // `id` begins to wait. Ids are in order of arrival, so a request whose slots were taken from it
+  // gets its old place. `key` is that of the request; its limit holds for all requests of the key
+  // from now on. Returns the number of the tenant, which stays the same until the tenant neither
+  // waits nor holds slots. REQUIRES: `id` does not wait, 1 <= slots <= max_tenant_slots.
   uint64_t Add(RequestId id, const std::string& tenant, Priority priority, int slots,
                const KeyShare& key = {});
-  // It waits no longer. REQUIRES: it waits.
+  // `id` stops waiting. REQUIRES: it waits.
   void Remove(RequestId id);
-  // The request that gets its slots now, which it holds from then on; nullopt where none waits, or
-  // the next one needs more than are free. `run`: runs so far.
+  // The request that gets its slots now and holds them from then on; nullopt where none waits, or
+  // the next one needs more than are free. `run`: the number of runs so far.
   std::optional<RequestId> Next(int free_slots, uint64_t run);
   // `id` gives back so many of the slots that it holds. REQUIRES: it holds them.
   void GiveBack(RequestId id, int slots);
 
-  // Requests that must give up all their slots now, so that the next one has enough; empty where it
-  // has no claim, or must wait for longer. Each is to be told by Preempt before the next Next.
+  // Requests that must give up all their slots now so that the next one gets enough; empty where
+  // that one may not preempt, or not yet. The caller calls Preempt for each before it calls Next
+  // again.
   std::vector<RequestId> Victims(int free_slots, uint64_t run);
-  // `id` has given up its slots, and waits for as many.
+  // `id` has given up its slots and waits for as many again.
   void Preempt(RequestId id);
   // `id`, which holds slots, cannot use them: it may be preempted at any time.
   void EndQuantum(RequestId id);
 
   bool empty() const { return waiting_.empty(); }
-  // The one that came first of all that wait. REQUIRES: !empty().
+  // The waiting request that arrived first. REQUIRES: !empty().
   RequestId oldest() const { return waiting_.begin()->first; }
   // Slots that the waiting requests of one priority need.
   int slots_needed(Priority priority) const { return needed_[static_cast<size_t>(priority)]; }
   // Tenants that wait or hold slots.
   int tenants() const { return static_cast<int>(tenants_.size()); }
-  // Samples that were preempted and wait.
+  // Preempted samples, which wait.
   int preempted() const { return preempted_; }
-  // Some of what waits may wait for slots of its key alone.
+  // Whether some requests may wait only because of the limit of their key.
   bool limits_keys() const { return limited_keys_ > 0; }
-  // Tenants that choices have looked at, since the start: what they cost.
+  // How many tenants the choices have looked at since the start, which is what they cost.
   int64_t looked_at() const { return looked_at_; }
 
  private:

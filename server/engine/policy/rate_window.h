@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RateWindow: how many a second, over about the last ten buckets of time, in a fixed and small
-// memory.
+// RateWindow: a rate per second, over about the last ten buckets of time, in a small and fixed
+// amount of memory.
 #pragma once
 
 #include <array>

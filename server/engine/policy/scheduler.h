@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scheduler: what the next run holds. A pure function of what it is given: no clock, no threads, no
-// backend. (Who gets a slot: admission.h.)
+// Scheduler: decides what the next run holds. A pure function of what it is given: no clock, no
+// threads, no backend. (Who gets a slot: admission.h.)
 //
-// A run holds every sequence that can decode, one token each. Prompt tokens share a budget per run:
-// while replies are running, prompts of whatever number and length together add at most
-// prefill_tokens_busy tokens to each of their steps, and that is all that they delay them.
+// A run holds every sequence that can decode, with one token each. Prompt tokens share a budget per
+// run: while replies are running, prompts of any number and length together add at most
+// prefill_tokens_busy tokens to each of their steps, and delay them by no more than that.
 //
-// Where more sequences want a row than the backend has, the tenants take turns, first the one that
-// was served longest ago, until the rows are used up. Within a tenant the sequences with the
+// Where more sequences want a row than the backend has, the tenants take turns, the one that was
+// served longest ago first, until the rows are used up. Within a tenant the sequences with the
 // largest claim go first: the runs since it was served last, times 4 for high priority, 2 for
-// normal, 1 for low; with equal claims, the ones admitted first. So where a high one gets a row in
-// every n-th run, a low one gets one in about every 4n-th.
+// normal, 1 for low; with equal claims, the ones admitted first. So where a sequence of high
+// priority gets a row in every n-th run, one of low priority gets one in about every 4n-th.
 //
-// A run is one step long while a prompt is being fed or a row must be looked at after each step;
-// else as long as the backend likes, so that the cost of a Submit is hidden. While requests wait
-// for slots, it ends with the first row that is known to end: its slot is given on at once.
+// A run is one step long while a prompt is being fed or a row must be checked after each step; else
+// it is as long as the backend prefers, so that the cost of a Submit is hidden. While requests wait
+// for slots, it ends with the first row that is known to end, so that its slot is free at once.
 #pragma once
 
 #include <cstdint>
@@ -31,18 +31,18 @@ namespace rivulet {
 // What the scheduler knows about a sequence that has something to feed. In order of admission.
 struct SequenceView {
   int64_t prefill_tokens =
-      0;  // prompt or scored tokens still to feed; 0: it decodes, one token a step
+      0;  // prompt or scored tokens still to feed; 0: it decodes, one token per step
   uint64_t last_served = 0;  // number of the last run it had a row in; 0: none yet
-  bool single_step = false;  // has stop strings or a near deadline: look at it after each step
+  bool single_step = false;  // has stop strings or a near deadline: check it after each step
   Priority priority = Priority::kNormal;
-  uint64_t tenant = 0;  // stands for its name
-  // It ends after so many more, or before.
+  uint64_t tenant = 0;  // its number (Admission::Add)
+  // It ends after at most so many more steps.
   int64_t steps_left = std::numeric_limits<int64_t>::max();
 };
 
 struct ScheduleOptions {
   int prefill_tokens_busy =
-      64;  // prompt tokens a run while at least one sequence decodes; at least 1
+      64;  // prompt tokens per run while at least one sequence decodes; at least 1
   int prefill_tokens_idle = 256;  // ... while none does
 };
 

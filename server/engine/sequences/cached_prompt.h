@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which states of a request are kept while it runs, and what it has to do with the prefix cache.
+// Which states of a request are kept while it runs, and its use of the prefix cache.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@
 
 namespace rivulet {
 
-// After how many fed tokens the state of a request's slot is kept. Thread: one.
+// The numbers of fed tokens after which the state of a request's slot is kept. Thread: one.
 class KeepPlan {
  public:
   KeepPlan() = default;
-  // From `start` fed tokens on: at each of `points`, ascending, and whenever `every` tokens were
-  // fed since a state was kept last; 0: never.
+  // From `start` fed tokens on: at each of `points` (ascending), and when `every` tokens were fed
+  // since the last kept state (0: not for that reason).
   KeepPlan(int64_t start, std::vector<int64_t> points, int64_t every)
       : points_(std::move(points)), every_(every), last_(start) {}
 
   bool HasPoint(int64_t fed) const;
-  // Whether the state after so many tokens is to be kept. Points are met exactly, see Room.
+  // Whether to keep the state after so many tokens. Room makes sure that points are met exactly.
   bool Due(int64_t fed) const { return HasPoint(fed) || (every_ > 0 && fed - last_ >= every_); }
   void NoteKept(int64_t fed) { last_ = fed; }
-  // Most tokens to feed at once after `fed`, so that no state to be kept is missed; at least 1.
+  // How many tokens may be fed at once after `fed` without passing a state to keep; at least 1.
   int64_t Room(int64_t fed) const;
 
  private:
@@ -35,7 +35,7 @@ class KeepPlan {
   int64_t last_ = 0;
 };
 
-// A prompt, or a session's sequence, whose beginnings are looked for and kept. Thread: one.
+// A prompt, or the tokens of a session, in the prefix cache. Thread: one.
 class CachedPrompt {
  public:
   // `bos`: 1 where the model implies one, which is not among the tokens but is fed.
@@ -43,14 +43,15 @@ class CachedPrompt {
 
   // The deepest state that has seen at most `most_fed` tokens, the bos counted; `state` null: none.
   KeptCheckpoint Find(PrefixCache* cache, std::span<const int32_t> tokens, int64_t most_fed);
-  // Fed counts to keep states at, beyond `start` and at most `end`, ascending: the end, the
-  // positions asked for, where prompts part (as the last Find saw it), and at most
+  // The fed counts at which to keep states, above `start` and at most `end`, ascending: the end,
+  // the positions asked for, the place where prompts part (found by the last Find), and at most
   // kStatesOnTheWay more, at least `spacing` apart.
   std::vector<int64_t> Points(int64_t start, int64_t end, int64_t spacing,
                               int64_t least_gain) const;
   void Keep(PrefixCache* cache, std::span<const int32_t> tokens, int64_t fed, StatePtr state) const;
 
-  // So going on at any token of a prompt feeds at most an eighth of it again, or `spacing` tokens.
+  // With these, continuing at any token of a prompt feeds at most an eighth of it, or `spacing`
+  // tokens.
   static constexpr int64_t kStatesOnTheWay = 8;
 
  private:

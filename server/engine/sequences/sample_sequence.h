@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Generate and its samples.
+// A Generate in the engine, and its samples.
 //
 // Life of a sample: prefill (feeds the prompt, the implied bos first, and draws at its end), then
 // decode (feeds what it drew). With several samples, sample 0 feeds all but the last prompt token,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Score, or an Append to a session, while it holds a slot: feeds each window's tokens with
-// the token that follows as target, the slot zeroed between windows, and sums what the backend says
+// the token that follows as target, the slot zeroed between windows, and sums the log-likelihoods
 // of the targets.
 #pragma once
 
@@ -34,7 +34,7 @@ class Scoring : public Request {
   int64_t window = 0;            // tokens fed between zeroings; at least 1
   std::vector<int32_t> feed;     // feed[k] is fed right before targets[k] is scored
   std::vector<int32_t> targets;  // [feed]; empty: nothing is scored
-  int64_t first_scored = 0;      // of feed: what is scored before it was not asked for
+  int64_t first_scored = 0;      // index into feed; earlier scores were not asked for
   std::vector<std::pair<int64_t, size_t>>
       wanted;  // (index into feed, index into result.outputs), sorted
   bool want_logprobs = false;
@@ -42,12 +42,12 @@ class Scoring : public Request {
 
  protected:
   Scoring(const ModelView& model_view, Done done_in);
-  // Fills `wanted` and makes room for the outputs. `positions`: scored tokens, 0 = the first asked
-  // for.
+  // Fills `wanted` and makes room for the outputs. `positions`: of scored tokens; 0 is the first
+  // that was asked for.
   void Want(std::span<const int64_t> positions);
 };
 
-// An Append: the same without windows, from a session's state.
+// An Append: as a Score, but without windows and from a session's state.
 class Appending final : public Scoring {
  public:
   // REQUIRES: `spec_in` is valid (validate.h).
@@ -61,7 +61,7 @@ class Appending final : public Scoring {
   void Settle(const absl::Status& end) override;
 
  private:
-  // All but the last token is fed: the last one is what the next request begins with.
+  // All tokens but the last are fed; the next request begins with the last one.
   int64_t end() const { return std::max<int64_t>(0, session->total() - 1); }
 
   AppendSpec spec_;

@@ -30,12 +30,12 @@ class Sequence {
   Request* const request;
   Slot slot = kGuardSlot;
   bool ended = false;  // has given its slot back
-  // Kept by CurrentRun: its row of the outstanding run, or -1; the number of the last run that it
-  // had a row in; whether it is noted already as one that got records.
+  // For CurrentRun: its row of the outstanding run, or -1; the number of the last run in which it
+  // had a row; whether CurrentRun already knows that it got records.
   int row = -1;
   uint64_t last_served = 0;
   bool got_records = false;
-  // What was in its slot when that was taken from it; empty: it was not.
+  // The state of its slot when the slot was taken from it; empty: it has its slot.
   std::vector<float> parked;
 
   // False while it can feed nothing (its prompt is being fed by sample 0).
@@ -45,19 +45,19 @@ class Sequence {
   virtual std::optional<SlotSampler> Sampler() const { return std::nullopt; }
   // Fills `row` to feed `tokens` tokens. `buffer` has room for them without reallocation.
   virtual void FillRow(int tokens, int num_steps, TokenBuffer* buffer, RunRow* run_row) = 0;
-  // The state that its slot begins with; `state` null: the empty one, or that of copies_from.
+  // The state that its slot begins with; `state` null: the empty state, or that of copies_from.
   virtual Checkpoint start() const { return {}; }
-  // Its slot begins as that of this sequence, which has been prepared before it; null: of none.
+  // Its slot begins as a copy of the slot of this sequence, which is prepared first; null: no copy.
   virtual const Sequence* copies_from() const { return nullptr; }
   // Tokens fed to its slot, those of `start` included, once the outstanding run is complete.
   virtual int64_t fed() const { return 0; }
-  // One record of its row. May take things from `record`.
+  // Gets one record of its row; may move parts out of it.
   virtual void OnRecord(Record* record) = 0;
-  // Hands what the records brought to the reply; false if that is nothing.
+  // Passes the content of the records to the reply; false if there is none.
   virtual bool Flush() { return false; }
 
-  // What must happen after a run in which it had a row. kFork: copy its slot to the request's other
-  // sequences, then tell all of them; kZero: zero its slot.
+  // What to do after a run in which it had a row. kFork: copy its slot to the request's other
+  // sequences, then call OnForked of all of them; kZero: zero its slot.
   enum class Next : uint8_t { kContinue, kFork, kZero };
   virtual Next OnRunDone() = 0;
   // Its slot now holds the state of all but the last prompt token.
@@ -68,7 +68,7 @@ class Sequence {
   absl::Status status;
 };
 
-// DATA_LOSS for what the backend computed but nobody can use.
+// DATA_LOSS: the backend has computed numbers that are not finite.
 absl::Status NonFiniteError(absl::string_view message);
 
 }  // namespace rivulet

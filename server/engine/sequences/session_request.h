@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What requests do with a session, and the requests that only look at or change one: open,
-// fork, rewind, close, list, snapshot, restore (session_calls.h says what they mean).
+// How requests read and change sessions; and the requests that do nothing else: open, fork, rewind,
+// close, list, snapshot, restore (session_calls.h describes them).
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,16 @@ namespace rivulet {
 // OK, or OUT_OF_RANGE (POSITION_OUT_OF_RANGE): a session's positions are 0 to its own.
 absl::Status CheckPosition(int64_t position, const Session& session);
 
-// Where a request with these tokens goes on: ref.position or the session's end; one of the
+// Where a request with these tokens continues: ref.position, or the session's end. It is one of the
 // session's positions, so no sum with it overflows. Errors: OUT_OF_RANGE (POSITION_OUT_OF_RANGE),
-// FAILED_PRECONDITION (SESSION_HASH_MISMATCH: the session is not as ref.hash says, nor was it so at
-// ref.position and holds after it only what the request does, `tokens` given, or what a cancelled
-// Generate left).
+// FAILED_PRECONDITION (SESSION_HASH_MISMATCH: ref.hash is not that of the session. It may be that
+// at ref.position, if after it the session holds only what this request adds, `tokens` given, or
+// what a cancelled Generate left).
 absl::StatusOr<int64_t> PositionIn(const Session& session, const SessionRef& ref,
                                    std::span<const int32_t> tokens);
 
-// Goes to ref.position and appends `tokens` there, unless exactly they were given there before: so
-// a request that is asked again changes nothing. Returns how many were appended, all or 0. Errors,
+// Goes to ref.position and appends `tokens` there, unless these very tokens were given there
+// before: so a repeated request changes nothing. Returns how many were appended, all or 0. Errors,
 // which change nothing: OUT_OF_RANGE (POSITION_OUT_OF_RANGE, TOO_MANY_TOKENS), FAILED_PRECONDITION
 // (GIVEN_TOKENS_BEYOND_POSITION: only RewindSession drops what the client gave, unless a cancelled
 // Generate gave it and ref.hash is that at ref.position; MARK_LIMIT;
@@ -39,8 +39,8 @@ absl::StatusOr<int64_t> ExtendSession(const SessionRef& ref, std::span<const int
                                       const ModelConfig& config, const SessionLimits& limits,
                                       Session* session);
 
-// Takes `start` from `tokens` unless the request goes on at position 0. A position that the session
-// does not have is none of its business.
+// Removes `start` from `tokens` unless the request continues at position 0. Does not check that the
+// session has the position.
 void DropStartTokens(const SessionRef& ref, const Session& session, const StartTokens& start,
                      std::vector<int32_t>* tokens);
 
@@ -49,11 +49,11 @@ void DropStartTokens(const SessionRef& ref, const Session& session, const StartT
 std::vector<int32_t> FedTokens(std::span<const int32_t> tokens, const ModelConfig& config,
                                int64_t begin, int64_t end);
 
-// The first `fed` of them, counted. `history`: says which were generated; null: none.
+// Counts the first `fed` of them. `history` says which were generated; null: none was.
 std::vector<TokenCount> CountTokens(std::span<const int32_t> tokens, const TokenHistory* history,
                                     const ModelConfig& config, int64_t fed);
 
-// Needs no slot: carried out by the loop between two runs, when its session's turn comes.
+// Needs no slot: the loop runs it between two runs, when its session's turn comes.
 class SessionCommand final : public Request {
  public:
   explicit SessionCommand(SessionCall call);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // StopMatcher: finds stop strings in a sample's text as its tokens arrive, and says which tokens
-// must be held back because their text may be the beginning of one.
+// must be held back because a stop string may begin in their text.
 //
 // A sample ends at the first token with which its text contains a stop string. If that token
 // completes several, the one that begins earliest counts, and of those that begin together the

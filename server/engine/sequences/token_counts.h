@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TokenCounts: what penalties know of a sequence, one entry a token.
+// TokenCounts: what penalties know about a sequence, one entry per token id.
 #pragma once
 
 #include <cstdint>
