@@ -31,9 +31,9 @@ namespace rivulet {
 namespace {
 
 constexpr int kFailedExitCode = 3;
-// What the end may take once all replies have ended: with what comes after it less than 2 s.
+// How long the end may take after all replies have ended; with what follows, less than 2 s.
 constexpr absl::Duration kMostCloseTime = absl::Milliseconds(1850);
-// What the reader of stderr may take for the reason of a start that failed.
+// How long the reader of stderr may take to read why a start failed.
 constexpr absl::Duration kLastLineTime = absl::Seconds(2);
 
 int ExitCode(const absl::Status& status) {
@@ -91,8 +91,8 @@ void WaitUnlessSignal(const sigset_t& signals, absl::Duration duration, Server* 
   std::_Exit(0);
 }
 
-// Ends the process, for whoever started it to start another: a device that has failed or hangs
-// takes nothing back, so destructors are not waited for.
+// Ends the process, so that its supervisor starts another. It runs no destructors, as they would
+// wait for a device that has failed or hangs.
 [[noreturn]] void EndFailed(Server* server) {
   // Time for clients and balancers to see what health says and how their replies ended.
   static constexpr absl::Duration kNoticeTime = absl::Seconds(2);

@@ -29,7 +29,7 @@ absl::Status Busy(const std::string& name, absl::string_view doing) {
                     absl::StrCat("model ", Quoted(name), " is being ", doing, " already"));
 }
 
-// A fault of a directory is none of the request, whose only field is a name.
+// An error in a directory is not about a field of the request, which has only a name.
 absl::Status DirectoryFault(const absl::Status& status) {
   absl::StatusCode code = status.code();
   if (code == absl::StatusCode::kInvalidArgument || code == absl::StatusCode::kNotFound ||

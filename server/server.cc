@@ -41,9 +41,9 @@ namespace rivulet {
 namespace {
 
 constexpr absl::Duration kHealthPeriod = absl::Milliseconds(500);
-// What the last messages of a drained server may take to reach its clients. Then clients may take
-// kCloseTime to read them and to end their connections, and a collector to take the last spans.
-// What is left is cut then.
+// How long the last messages of a drained server may take to reach its clients. After that, clients
+// have kCloseTime to read them and to end their connections, and a collector to take the last
+// spans; then what is left is dropped.
 constexpr absl::Duration kFlushTime = absl::Seconds(1);
 constexpr absl::Duration kCloseTime = absl::Milliseconds(1700);
 
@@ -109,7 +109,7 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
     if (config.backend == "cuda") {
       return Annotate(cuda.status(), "backend is \"cuda\"; allowed here: cpu, auto");
     }
-    // A machine without a GPU is as good as any; one whose GPU fails is not.
+    // A machine without a GPU is a normal case; one whose GPU fails is not.
     const bool expected = GetErrorDetail(cuda.status()).reason == "BACKEND_ABSENT";
     Log(expected ? LogLevel::kInfo : LogLevel::kWarning, "backend_chosen",
         {{"model", model->config().name},

@@ -20,7 +20,7 @@
 namespace rivulet {
 namespace {
 
-// What a pipe takes at once, whole or not at all; lines up to its last newline.
+// The lines to write at once: so many bytes a pipe takes as a whole or not at all.
 absl::string_view Piece(absl::string_view text) {
   const absl::string_view most = text.substr(0, PIPE_BUF);
   const size_t newline = most.rfind('\n');

@@ -18,7 +18,7 @@ namespace rivulet {
 namespace {
 
 constexpr char kSetting[] = "metrics-listen";
-// A connection keeps one of the threads; one on which nothing moves, for at most so long.
+// Each connection holds one of the threads, an idle one for at most kRequestTimeoutMs.
 constexpr char kHttpThreads[] = "16", kRequestTimeoutMs[] = "2000";
 
 class Collector final : public prometheus::Collectable {

@@ -199,8 +199,8 @@ void Handle(int signal, siginfo_t* info, void* context) {
   sigaddset(&this_one, signal);
   pthread_sigmask(SIG_UNBLOCK, &this_one, nullptr);
   raise(signal);
-  // Only the first process of a container comes here, which a signal of its own does not end. A
-  // fault happens again on return, and then it does.
+  // Only the first process of a container gets here: a signal that it sends to itself does not end
+  // it. After the return the fault happens again, which ends it.
   if (info->si_code <= 0) _exit(128 + signal);
 }
 

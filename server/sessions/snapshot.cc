@@ -178,7 +178,7 @@ bool Fits(const kernels::StateLayout& l, size_t num_bytes) {
 absl::Status DecodeState(SectionReader* reader, size_t num_bytes, uint64_t state_floats,
                          Snapshot* s) {
   if (s->fed == 0) return absl::OkStatus();
-  // A layout is believed only as far as the bytes go that are there.
+  // A layout must not ask for more bytes than there are.
   const bool fits = VersionOf(*s) == kLinearVersion
                         ? Fits(s->layout, num_bytes)
                         : state_floats >= 1 && state_floats <= num_bytes / sizeof(float);

@@ -58,7 +58,7 @@ std::optional<absl::Duration> AskedToWait(const grpc::Status& status) {
   return std::nullopt;
 }
 
-// Whether OTLP has a client send again what ended so.
+// Whether OTLP asks clients to send again after this code.
 bool MayBeRepeated(grpc::StatusCode code, bool asked_to_wait) {
   switch (code) {
     case grpc::StatusCode::CANCELLED:
