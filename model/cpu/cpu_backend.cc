@@ -14,6 +14,7 @@
 #include "kernels/linear_attention.h"
 #include "model/base/error.h"
 #include "model/base/memory.h"
+#include "model/cpu/aligned_buffer.h"
 #include "model/cpu/cpu_sampling.h"
 #include "model/cpu/cpu_step_plan.h"
 #include "model/cpu/load_cpu_network.h"
