@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the loops of this process are doing, in fixed memory that a crash handler can read. Writing
-// it costs a few relaxed stores a run.
+// it costs a few relaxed stores per run.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 namespace rivulet {
 
 enum class LoopPhase : uint8_t { kIdle, kArrivals, kAdmit, kPlan, kSubmit, kPoll, kRecords, kEnd };
-// One word, as "submit".
+// One word, for example "submit".
 const char* Name(LoopPhase phase);
 
-// A loop's place in the table, for as long as its thread runs. Of more than kMaxLoops at once the
-// last are left out. Thread: the loop's.
+// A loop's place in the table while its thread runs. Only kMaxLoops at once have one. Thread: the
+// loop's.
 class LoopActivity {
  public:
   static constexpr size_t kMaxLoops = 64;
@@ -27,10 +27,10 @@ class LoopActivity {
   ~LoopActivity();
 };
 
-// Of the calling thread's loop; nothing where it has none, as in tests that take each turn
-// themselves.
+// Set what the loop of the calling thread does. No effect without a place, as in tests that make
+// each turn themselves.
 void NotePhase(LoopPhase phase);
-// The run that begins, or is being carried out.
+// The run that begins or is running.
 void NoteRun(int rows, int steps);
 
 struct LoopState {

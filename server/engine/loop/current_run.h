@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CurrentRun: the backend's run that is being planned or carried out.
+// CurrentRun: the backend's run that is being planned or that runs.
 //
-//   Plan ── Submit ── Poll, GiveRecords (repeated) ── TakeDone (once a row)
+//   Plan ── Submit ── Poll, GiveRecords (repeated) ── TakeDone (once per row)
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ class CurrentRun {
   // `backend` is borrowed and outlives it.
   CurrentRun(Backend* backend, const ScheduleOptions& options);
 
-  // Of the last run that was planned; 0: none was.
+  // The number of the last planned run; 0: none yet.
   uint64_t number() const { return number_; }
 
-  // Chooses rows among `holders`, sequences in order of admission: those that have something to
-  // feed and whose replies are read. False: there are none. `waiting`: requests wait for slots.
+  // Plans rows for those of `holders` (in order of admission) that have something to feed and whose
+  // replies are read. False: there are none. `waiting`: requests wait for slots.
   bool Plan(std::span<Sequence* const> holders, absl::Time now, bool waiting);
   // Prompt and scored tokens that the planned run feeds.
   int64_t fed() const { return fed_; }
@@ -36,21 +36,21 @@ class CurrentRun {
   int rows() const { return static_cast<int>(run_.rows.size()); }
 
   absl::Status Submit();
-  // Fetches the records that have come. True: the run is complete.
+  // Fetches the records that have arrived. True: the run is complete.
   absl::StatusOr<bool> Poll();
   bool has_records() const { return !records_.empty(); }
   // Gives each sequence the records that the last Poll fetched for it. Returns the sequences that
   // got some, in the order of their first; valid until the next call.
   std::span<Sequence* const> GiveRecords();
-  // Tokens that were sampled, among the records that the last GiveRecords handled.
+  // How many sampled tokens the last GiveRecords handled.
   int64_t sampled() const { return sampled_; }
-  // Waits a little before the next Poll; for longer once many in a row have brought nothing.
+  // Waits a little before the next Poll, and longer after many that brought nothing.
   void BackOff();
 
-  // `sequence` has ended: it gets no more records, and its row is not to be taken.
+  // `sequence` has ended: it gets no more records, and TakeDone leaves out its row.
   void Drop(Sequence* sequence);
-  // Once the run is complete: the sequence of the next row, in row order, which leaves the run;
-  // null: all have been taken.
+  // After the run is complete: the sequence of the next row, in row order, which leaves the run;
+  // null: no more.
   Sequence* TakeDone();
 
  private:

@@ -2,11 +2,12 @@
 // Host memory for the states of replies that gave up their slots (EngineOptions::max_parked_bytes),
 // counted in samples.
 //
-// Preempted replies: while one tenant's replies have their turn, all that others have begun may be
-// parked, and a tenant may have begun as much as there are slots. So for two tenants, whatever they
-// ask for, it must hold the states of all slots twice. Of a given memory two thirds, and at least
-// that, are theirs; what is left is for replies that nobody reads. By default these have 256 MiB of
-// their own, since slow readers beyond their room keep slots from everybody of their tenant.
+// Preempted replies: while one tenant's replies have their turn, all samples that others have begun
+// may be preempted, and a tenant may have begun as many as there are slots. So for two tenants,
+// with any requests, the memory must hold the states of all slots twice. Preempted replies get two
+// thirds of the memory, and at least this much. The rest is for parked replies, which nobody reads.
+// By default these have 256 MiB of their own, as slow readers for which there is no room keep slots
+// from other requests of their tenant.
 #pragma once
 
 #include <algorithm>

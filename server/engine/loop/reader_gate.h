@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReaderGate: replies that are paused because nobody reads them.
 //
-// A reply whose untaken bytes exceed the limit is paused: it has no rows until it was read. It
-// keeps its slots while nobody wants them, which costs nothing; to requests that wait it gives them
-// up, its states go to host memory, and once it is read it waits for slots again. One that nobody
-// reads for too long is ended.
+// A reply whose untaken bytes exceed the limit is paused: it gets no rows until it is read. It
+// keeps its slots while no request waits for slots, which costs nothing. Otherwise it is parked: it
+// gives them up, its states go to host memory, and once it is read it waits for slots again. One
+// that is not read for too long is ended.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,21 @@ namespace rivulet {
 // Thread: the loop. Requests are borrowed: Leave comes before their end.
 class ReaderGate {
  public:
-  // `timeout`: a reply that is paused for so long is to be ended. `room`: samples whose states may
-  // be in host memory because nobody reads them.
+  // `timeout`: how long a reply may be paused before it is ended. `room`: how many samples may be
+  // parked.
   ReaderGate(absl::Duration timeout, int64_t room) : timeout_(timeout), room_(room) {}
 
   // Pauses the reply of `request` if its reader has become slow. True: it is paused from now on.
   bool Pause(Request* request, absl::Time now);
-  // Clients have taken what waited of the replies of `read`. Lets those go on that were paused and
-  // are slow no more. Returns those of them that have no slots and wait for some from now on, the
-  // one paused longest first. The others are not looked at.
+  // The clients of the replies in `read` have taken what waited. Ends the pause of those that are
+  // no longer slow. Returns those among them that were parked and wait for slots from now on, the
+  // one paused longest first. Looks at no other replies.
   std::vector<Request*> Resume(std::span<Request* const> read);
-  // When `request` is to be ended because nobody reads it.
+  // When to end `request` because nobody reads it.
   absl::Time EndsAt(const Request& request) const;
   absl::Duration timeout() const { return timeout_; }
-  // Paused replies that should give up their slots so that `needed` more become free, the one
-  // paused longest first: as many as that takes and as have room beside the `parked` samples whose
-  // states are in host memory already.
+  // The paused replies to park so that `needed` more slots become free, the one paused longest
+  // first: as many as that takes and as there is room for beside the `parked` samples.
   std::vector<Request*> Yielding(int needed, int parked) const;
   bool empty() const { return paused_.empty(); }
   // `request` ends.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CallContext: gRPC's context of a call, with what the server knows of the call beside it. It lives
-// until gRPC is done with the call, after the reactor's OnDone.
+// CallContext: gRPC's context of a call, and what the server knows about the call. It lives until
+// gRPC is done with the call, after the reactor's OnDone.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -19,25 +19,26 @@ class CallContext final : public grpc::CallbackServerContext {
  public:
   // As CallContexts.
   CallContext(bool with_id, const RequestSinks& sinks) : with_id_(with_id), record_(sinks) {}
-  // That of a call of RpcService. Ends the process where the server's builder had no CallContexts.
+  // The context of a call of RpcService. Ends the process if the server's builder had no
+  // CallContexts.
   static CallContext& Of(grpc::CallbackServerContext* context);
 
-  // The handler begins. Where calls have ids, the call has one from now on, which its trailing
-  // metadata tell.
+  // The handler begins. Where calls have ids, the call gets one, which its trailing metadata
+  // contain.
   void Begin(const MethodName& method);
   RequestRecord& record() { return record_; }
 
-  // Who calls, found once for the call. RpcService sets it before it calls the handler; where the
-  // handler is not called it stays empty.
+  // The caller, found once per call. RpcService sets it before it calls the handler; if it does not
+  // call the handler, this stays empty.
   const Caller& caller() const { return caller_; }
   void SetCaller(Caller caller);
 
-  // The model that exists under this name for the caller; the record then has it. Errors: those of
+  // The model that the caller knows by this name, which is noted in the record. Errors: those of
   // ServedModels::Find.
   absl::StatusOr<ModelHold> FindModel(const ServedModels& models, absl::string_view name);
 
-  // To be called before a message is sent: with the first one, the initial metadata tell the id.
-  // An error before the first message stays trailers-only, so that gRPC may retry the call.
+  // Call it before each message: it puts the id into the initial metadata, which leave with the
+  // first message. An error before that stays trailers-only, so that gRPC may retry the call.
   // Thread: one at a time.
   void BeforeMessage();
 
@@ -56,9 +57,9 @@ void BeginRecord(grpc::CallbackServerContext* context, const MethodName& method,
 // Makes the contexts of a server: for ServerBuilder::SetContextAllocator. Thread: any.
 class CallContexts final : public grpc::ContextAllocator {
  public:
-  // `next`, which may be null, is told of each call too, and returns null. `with_ids`: calls have
-  // ids, which a server that only its own process reaches does without. What
-  // `sinks` names outlives the gRPC server: it is told of a call once gRPC is done with it.
+  // `next`, which may be null, is called for each call, too, and returns null. `with_ids`: calls
+  // have ids; a server that only its own process reaches needs none. What `sinks` names outlives
+  // the gRPC server; it gets the record of a call once gRPC is done with the call.
   CallContexts(std::unique_ptr<grpc::ContextAllocator> next, bool with_ids,
                const RequestSinks& sinks);
   ~CallContexts() override;

@@ -19,9 +19,9 @@ namespace rivulet {
 // Thread: Run once; Cancel any.
 class CallText {
  public:
-  // Calls convert(turn) once, now or later on a thread of the pool, where turn.Check says whether
-  // the text may be converted. `bytes`: of the text, 0 where the request has none. Whoever calls
-  // this has a CallNote.
+  // Calls convert(turn) once, at once or later on a thread of the pool; turn.Check says whether the
+  // text may be converted. `bytes`: of the text, 0 where the request has none. REQUIRES: the caller
+  // has a CallNote.
   template <typename Convert>
   void Run(ServerCalls* calls, const Caller& caller, absl::Time deadline, int64_t bytes,
            Convert convert) {
@@ -40,7 +40,7 @@ class CallText {
     calls->texts.Run(turn, caller.TakeText(bytes));
   }
 
-  // The text is not converted any further; no effect once it has been.
+  // Ends the conversion of the text; no effect once that is done.
   void Cancel() {
     std::shared_ptr<TextTurn> turn;
     {
@@ -52,7 +52,7 @@ class CallText {
   }
 
  private:
-  // A token, and a byte of a changed form of the text.
+  // For each byte of a text: a token at most, and a byte of its changed form.
   static constexpr auto kMemoryPerByte = static_cast<int64_t>(kTextBytesPerByte + 4);
 
   Mutex mutex_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exceptions of the work for a call become its error. gRPC would answer a bare UNIMPLEMENTED for
-// one that leaves a handler, and never end a call for one that leaves a reaction.
+// Turns exceptions of the work for a call into its error. Without this, gRPC answers an exception
+// of a handler with a bare UNIMPLEMENTED, and after one of a reaction the call never ends.
 #pragma once
 
 #include "absl/status/status.h"
@@ -9,11 +9,12 @@
 namespace rivulet {
 
 // REQUIRES: an exception is being handled. RESOURCE_EXHAUSTED, reason REQUEST_MEMORY, for
-// std::bad_alloc and std::length_error; else INTERNAL, reason UNEXPECTED_EXCEPTION. Writes an event
-// of the log, which has what the exception says; the client is not told that. Thread: any.
+// std::bad_alloc and std::length_error; else INTERNAL, reason UNEXPECTED_EXCEPTION. Logs an event
+// with the exception's text, which the client does not get. Thread: any.
 absl::Status ErrorOfException();
 
-// What `work` returns, an absl::Status or an absl::StatusOr; its exceptions as errors.
+// Returns what `work` returns, an absl::Status or an absl::StatusOr, or the error for its
+// exception.
 template <typename Work>
 auto Guarded(const Work& work) -> decltype(work()) {
   try {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RequestRecord: what is known of one request, for whoever reports errors, for the request log and
-// for tracing.
+// RequestRecord: what is known about one request, for its errors, the request log and tracing.
 #pragma once
 
 #include <grpcpp/support/status.h>
@@ -31,18 +30,19 @@ struct MethodName {
   const char* method;
 };
 
-// Where neither the log nor a trace takes it, it keeps the id alone. Thread: any, but Begin, which
-// comes first.
+// If neither the log nor a trace takes the record, it keeps only the id. Thread: any; Begin comes
+// first.
 class RequestRecord {
  public:
   // What `sinks` names outlives this.
   explicit RequestRecord(const RequestSinks& sinks) : sinks_(sinks) {}
-  // Of a request `member` within `call`, a call that has begun; a Generate. It begins now. Its id
-  // is "<id of the call>/<member>"; caller and peer are those of the call. It is part of the call's
-  // trace where the client began that; else it is traced or not as a call without traceparent.
+  // Begins the record of a Generate, the request `member` of `call`, which has begun. Its id is
+  // "<id of the call>/<member>"; caller and peer are those of the call. If the client began the
+  // trace of the call, the request is part of it; else it is traced or not like a call without
+  // traceparent.
   RequestRecord(const RequestRecord& call, uint64_t member);
 
-  // What the record of a request begins with.
+  // The content of a record at its beginning.
   struct Start {
     std::string id;
     MethodName method = {"", ""};
@@ -56,13 +56,13 @@ class RequestRecord {
   const std::string& id() const { return id_; }
 
   void SetCaller(const Caller& caller);
-  // Of a model that is served, or at least a name that a model can have.
+  // The name of a served model, or any valid name of a model.
   void SetModel(absl::string_view name);
-  // Text that is no id of a session is not kept: it may be anything.
+  // A text that is no id of a session may be anything, and is not kept.
   void SetSession(absl::string_view id);
-  // Of a Generate that the engine has ended.
+  // The usage of a Generate that the engine has ended.
   void SetUsage(const Usage& usage);
-  // Of a Score or an Append.
+  // The usage of a Score or an Append.
   void SetScored(const Usage& usage);
 
   // Records the end. Returns the status for the client, as ToGrpc and ToWire (status_map.h) with
@@ -70,10 +70,10 @@ class RequestRecord {
   grpc::Status End(const absl::Status& status, ErrorCounts* errors);
   void End(const absl::Status& status, ErrorCounts* errors, google::rpc::Status* wire);
 
-  // Its client was cut off, and sees this error in place of the end that it has been given.
+  // The server has ended the call early: its client sees this error and not the end before.
   void SetCut(absl::StatusCode code, absl::string_view reason);
 
-  // All is said and done: tells the log and the trace, unless the request has not begun.
+  // Gives the finished record to the log and the trace, unless the request never began.
   void Write();
 
  private:

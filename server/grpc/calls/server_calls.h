@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server knows of its clients: who they are, their connections and calls.
+// What a server knows about its clients: callers, connections and calls.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace rivulet {
 class RequestLog;
 class Tracer;
 
-// Where what is known of a request goes at its end. Borrowed; null: nowhere.
+// Where the record of a request goes at its end. Borrowed; null: nowhere.
 struct RequestSinks {
   RequestLog* log = nullptr;
   Tracer* tracer = nullptr;
@@ -24,7 +24,7 @@ struct RequestSinks {
   bool any() const { return log != nullptr || tracer != nullptr; }
 };
 
-// Of the replies of Tokenize and Detokenize that are on their way out.
+// The memory for replies of Tokenize and Detokenize that are being sent.
 inline constexpr int64_t kTextReplyBytes = int64_t{256} << 20;
 
 struct ServerCalls {
@@ -37,7 +37,7 @@ struct ServerCalls {
   Callers callers;
   RequestSinks sinks;
   TextPool texts;  // of these calls
-  // That clients have not read yet. A tenant that reads none of it keeps nobody else out.
+  // For replies that clients have not read yet. A tenant that reads none keeps no other tenant out.
   MemoryShares text_replies{kTextReplyBytes, "TEXT_REPLY_MEMORY",
                             "tokens and texts that have not been read"};
 };

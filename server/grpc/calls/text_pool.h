@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// TextPool: the threads on which the long texts of clients become tokens, and tokens text. gRPC has
-// few threads, and all calls share them.
+// TextPool: threads that convert long texts of clients to tokens, and tokens to text. gRPC has few
+// threads, and all calls share them.
 //
-// A text waits in a lane of texts of its size, so that short ones do not wait for long ones. In a
-// lane tenants take turns, and each may have only a share of the texts that wait (fair_share.h).
+// A text waits in a lane for texts of its size, so that short ones do not wait for long ones. In a
+// lane tenants take turns, and each may have only a share of the waiting texts (fair_share.h).
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@
 
 namespace rivulet {
 
-// A text that is to be converted, shared by its call, which may cancel it, and whoever converts it.
+// A text to convert. Its call, which may cancel it, and the thread that converts it share it.
 // Thread: Check and Cancel any.
 class TextTurn {
  public:
@@ -34,15 +34,15 @@ class TextTurn {
     int64_t memory_bytes = 0;  // that converting it takes beside that
     absl::Time deadline = absl::InfiniteFuture();
   };
-  // `convert` is called once, in the end, also where Check is not OK: it then answers with that.
+  // `convert` is called once in any case. If Check is not OK, it must answer with that error.
   using Convert = std::function<void(const TextTurn& turn)>;
 
   TextTurn(Order order, Convert convert);
 
-  // OK, or why the text is not to be converted, or not any further: CANCELLED, DEADLINE_EXCEEDED,
-  // or what it was refused with. To be asked before the work and between pieces of it.
+  // OK, or the reason not to convert the text, or to stop: CANCELLED, DEADLINE_EXCEEDED, or the
+  // error with which it was refused. Call it before the work and between parts of it.
   absl::Status Check() const;
-  // Check, for a TextBudget. As long as this lives.
+  // Check, for a TextBudget. Valid while this lives.
   TextBudget::Stopped Stopped() const {
     return [this] { return Check(); };
   }
@@ -50,7 +50,7 @@ class TextTurn {
 
   const Order& order() const { return order_; }
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
-  // Calls `convert`, which learns `refused` from Check unless that is OK. Frees it afterwards.
+  // Calls `convert` and frees it. If `refused` is an error, Check returns it.
   void Run(const absl::Status& refused);
 
  private:
@@ -60,24 +60,24 @@ class TextTurn {
   std::atomic<bool> cancelled_ = false;
 };
 
-// Texts of one class of sizes, and the threads that convert them. Thread: any.
+// The waiting texts of one range of sizes, and the threads that convert them. Thread: any.
 class TextLane {
  public:
   struct Options {
     int threads = 1;
-    int64_t waiting_bytes = 0;  // of the texts that wait, all together
-    int64_t memory_bytes = 0;   // that those take which are being converted
+    int64_t waiting_bytes = 0;  // of all waiting texts
+    int64_t memory_bytes = 0;   // taken by the texts that are being converted
   };
 
   // The threads start with the first text.
   explicit TextLane(const Options& options) : options_(options) {}
-  // Those that wait are refused (DRAINING), those that are being converted are waited for.
+  // Refuses waiting texts (DRAINING) and waits for those that are being converted.
   ~TextLane();
 
-  // Has it run on a thread of the lane when its turn comes. Errors: RESOURCE_EXHAUSTED
-  // (TEXT_QUEUE_FULL), and then it is not run.
+  // Runs it on a thread of the lane when its turn comes. Errors: RESOURCE_EXHAUSTED
+  // (TEXT_QUEUE_FULL); then it is not run.
   absl::Status Add(const std::shared_ptr<TextTurn>& turn);
-  // Takes it out, if it waits; then the caller has to run it.
+  // Takes it out if it waits; then the caller must run it.
   bool Remove(const TextTurn* turn);
 
  private:
@@ -90,7 +90,7 @@ class TextLane {
 
   void Serve();
   std::shared_ptr<TextTurn> TakeNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The first of the tenant whose turn it is, if it may begin now.
+  // The first text of the tenant whose turn it is, if it may begin now.
   bool MayBegin() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Erase(const std::string& tenant, Waiting::iterator at) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
