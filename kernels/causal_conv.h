@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal convolution of each channel by itself, the short one before Mamba-2's and the delta rules'
-// state update [Gu & Dao 2023, 3.4]: tokens of one session, in order.
+// state update [Gu & Dao 2023, 3.4]: tokens of one sequence, in order.
 //
 //   y[t][c] = f(bias[c] + sum_{j = 0 .. width - 1} weight[j][c] x[t - width + 1 + j][c])
 //

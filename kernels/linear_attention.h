@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear attention in its recurrent form: tokens of one session, one head, in order.
+// Linear attention in its recurrent form: tokens of one sequence, one head, in order.
 //
 //   S <- g S + a k v^T     z <- g z + a k   no gate: g = a = 1; gate `rfa`: g = sigmoid, a = 1 - g
 //   y  = q^T S / n(q . z)                   n(x) = x + eps  or  max(x, min)

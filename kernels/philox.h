@@ -3,7 +3,7 @@
 // "Parallel random numbers: as easy as 1, 2, 3"]. A draw is a pure function of key and counter:
 //   key     = seed (64 bits)
 //   counter = (position low, position high, sample index, draw)
-// with position = tokens fed so far, bos counted. So a session's randomness does not depend on
+// with position = tokens fed so far, bos counted. So a sequence's randomness does not depend on
 // slot, batch or history.
 #pragma once
 

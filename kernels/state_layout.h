@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only definition of how a session's recurrent state lies in memory, on every backend and in
+// The only definition of how a sequence's recurrent state lies in memory, on every backend and in
 // snapshots.
 //
 // One slot is one contiguous block of float32. Per layer, in order:

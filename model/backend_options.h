@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the backends can be told. Apart from the backends, so that their parts know the options
-// without knowing the backend that they are a part of.
+// The options of the backends, in a file of their own so that the parts of a backend can use them
+// without including the backend.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ inline WeightPrecision WeightPrecisionOf(absl::string_view name) {
 
 struct CpuBackendOptions {
   // Behaviour.
-  std::optional<int> num_slots = 256;  // sessions that fit; nullopt: AutoSlots of what is left
+  std::optional<int> num_slots = 256;  // sequences that hold a state; nullopt: AutoSlots
   // Memory that other backends of this process have reserved, whether they have used it yet or not.
   // It is not left for slots where their number is not given.
   int64_t reserved_bytes = 0;
@@ -49,17 +49,17 @@ enum class CudaPrecision : uint8_t {
 
 // How the steps of a run are launched. The bits are the same.
 enum class CudaPlan : uint8_t {
-  kAuto,        // of few rows as one launch where weights fit into the device's shared memory, else
-                // as graphs
-  kLatency,     // of few rows as one launch, even if weights must be read anew in every step
+  kAuto,     // few rows as one launch if the weights fit into the device's shared memory, else as
+             // graphs
+  kLatency,  // few rows as one launch, even if weights must be read again in every step
   kThroughput,  // as graphs
 };
 
-// What runs the matrix products that stand alone. Norms, activations and few rows are part of our
-// own kernels.
+// What runs the matrix products that are launches of their own. Products with norms or activations,
+// and those of few rows, are parts of our own kernels.
 enum class CudaProductChoice : uint8_t {
-  kAuto,  // NVIDIA's cuBLASLt from many rows on, where it is there and gives the bits of our own
-          // kernels on this device; else these
+  kAuto,  // NVIDIA's cuBLASLt from many rows on, if it is installed and gives the bits of our own
+          // kernels on this device; else our own kernels
   kCublasLt,  // cuBLASLt for every product at every row count: other bits, so another numerics id
   kOwn,       // our own kernels
 };
