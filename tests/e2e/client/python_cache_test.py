@@ -2,7 +2,6 @@
 """Cached prompts of the Python client against the real server: what is shared, with whom, and that no token changes. Client and
 AsyncClient by the same tests."""
 
-import asyncio
 import unittest
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
@@ -12,7 +11,7 @@ import numpy as np
 import rivulet
 from command import CONFORMANCE, Server
 from python_client_calls_test import STREAM
-from python_sessions import Async, Sync
+from python_clients import Async, Sync
 
 PROMPT = [1 + i % 36 for i in range(40)]
 ALL_BUT_ONE = len(PROMPT) - 1  # the last token of a prompt is fed in any case
@@ -24,13 +23,8 @@ class CacheTests:
         cls.server = cls.enterClassContext(Server(CONFORMANCE / STREAM, args=("--threads", "1", "--backend", "cpu")))
 
     def use(self, function):
-        """Runs a coroutine function of a client that shares with no other test."""
-
-        async def run():
-            async with self.client(self.server.target, tenant=self._testMethodName[:64]) as client:
-                await function(client)
-
-        asyncio.run(run())
+        """Shares with no other test."""
+        super().use(function, tenant=self._testMethodName[:64])
 
     async def cached(self, client, prompt, cache, seed=5):
         """Cached tokens of a prompt; the reply must be the one without a cache."""
@@ -89,6 +83,18 @@ class CacheTests:
 
         self.use(run)
 
+    def test_requests_of_a_stream_share_too(self):
+        async def run(client):
+            async with client.multiplex() as stream:
+                for cached in (0, ALL_BUT_ONE):
+                    stream.generate(PROMPT, max_tokens=3, cache=True)
+                    (usage,) = [part.usage async for part in stream if part.ended]
+                    self.assertEqual(usage.cached_prompt_tokens, cached)
+            parts = client.generate_many([PROMPT] * 3, at_once=1, max_tokens=2, cache=rivulet.PromptCache(salt="many"))
+            self.assertEqual([part.usage.cached_prompt_tokens async for part in parts if part.ended], [0, ALL_BUT_ONE, ALL_BUT_ONE])
+
+        self.use(run)
+
     def test_what_the_server_refuses_comes_through(self):
         async def run(client):
             async with await client.open_session() as session:
@@ -128,30 +134,12 @@ class CacheTests:
         self.use(run)
 
 
-class SyncCacheTest(Sync, CacheTests, unittest.TestCase):
-    def test_requests_of_a_stream_share_too(self):
-        async def run(client):
-            with client.of.multiplex() as stream:
-                for cached in (0, ALL_BUT_ONE):
-                    stream.generate(PROMPT, max_tokens=3, cache=True)
-                    (usage,) = (part.usage for part in stream if part.ended)
-                    self.assertEqual(usage.cached_prompt_tokens, cached)
-            parts = client.of.generate_many([PROMPT] * 3, at_once=1, max_tokens=2, cache=rivulet.PromptCache(salt="many"))
-            self.assertEqual([part.usage.cached_prompt_tokens for part in parts if part.ended], [0, ALL_BUT_ONE, ALL_BUT_ONE])
-
-        self.use(run)
+class SyncCacheTest(CacheTests, Sync, unittest.TestCase):
+    pass
 
 
-class AsyncCacheTest(Async, CacheTests, unittest.TestCase):
-    def test_requests_of_a_stream_share_too(self):
-        async def run(client):
-            async with client.multiplex() as stream:
-                for cached in (0, ALL_BUT_ONE):
-                    stream.generate(PROMPT, max_tokens=3, cache=True)
-                    (usage,) = [part.usage async for part in stream if part.ended]
-                    self.assertEqual(usage.cached_prompt_tokens, cached)
-
-        self.use(run)
+class AsyncCacheTest(CacheTests, Async, unittest.TestCase):
+    pass
 
 
 if __name__ == "__main__":

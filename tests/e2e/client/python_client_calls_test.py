@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python client against the real server: every call, every error, cancellation. Client and AsyncClient by the same tests."""
+"""The Python client against the real server: every call and an error of each class; and at a server that notes requests: every option.
+Client and AsyncClient by the same tests."""
 
-import asyncio
 import copy
 import json
 import pickle
@@ -15,7 +15,10 @@ import numpy as np
 
 import rivulet
 from command import CONFORMANCE, Server, rivulet as command, token_lines
+from fake_server import FakeServer
 from model_files import Model
+from python_clients import Async, Sync
+from rivulet.v1 import inference_pb2
 
 STREAM, BOUNDED, NO_BOS, IMAGE = "tiny-elu-relu", "tiny-elu-sinusoidal", "tiny-elu-learned-concat", "tiny-image"
 TEXT = "tiny-text"  # 37 characters, 48 positions, no bos
@@ -33,35 +36,22 @@ def write_text_model(folder):
 
 
 class ServerTest(unittest.TestCase):
-    """A server for all tests of a class, and a Client of it."""
+    """A server for all tests of a class, and a Client of it: `plain`."""
 
     @classmethod
     def setUpClass(cls):
         folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         models = [CONFORMANCE / name for name in (STREAM, BOUNDED, NO_BOS, IMAGE)] + [write_text_model(Path(folder))]
         cls.server = cls.enterClassContext(Server(*models, args=("--slots", "64", "--threads", "1", "--backend", "cpu")))
-        cls.client = cls.enterClassContext(rivulet.Client(cls.server.target))
+        cls.plain = cls.enterClassContext(rivulet.Client(cls.server.target))
 
 
-class SyncCalls:
-    """Runs a call, which gets a client and returns a result."""
-
+class OneServer:
     def call(self, function):
-        return function(self.client)
+        return super().call(self.server.target, function)
 
 
-class AsyncCalls:
-    """The same for an AsyncClient, of which the result is awaited."""
-
-    def call(self, function):
-        async def run():
-            async with rivulet.AsyncClient(self.server.target) as client:
-                return await function(client)
-
-        return asyncio.run(run())
-
-
-class CallTests:
+class CallTests(OneServer):
     def test_collected_tokens_are_those_of_the_command(self):
         generation = self.call(lambda c: c.generate([1, 2, 3], model=STREAM, max_tokens=50, seed=7, num_samples=3).collect())
         result = command(
@@ -158,7 +148,9 @@ class CallTests:
         for service in ("", IMAGE):
             self.assertEqual(self.call(lambda c: c.health(service)), rivulet.HealthStatus.SERVING)
 
-    def test_every_error_of_the_server_is_typed(self):
+    def test_errors_of_the_server_are_typed(self):
+        """One for each class and call; bad_request_test.cc has every reason."""
+
         def generate(prompt, model=STREAM, **options):
             return lambda c: c.generate(prompt, model=model, **options).collect()
 
@@ -166,46 +158,17 @@ class CallTests:
             return lambda c: c.score(content, model=model, **options)
 
         invalid, out_of_range, not_found = rivulet.InvalidArgument, rivulet.OutOfRange, rivulet.NotFound
-        sampling = [
-            ("temperature", -1), ("temperature", NAN), ("top_k", -1), ("top_p", 0), ("top_p", 1.5), ("min_p", -0.5),
-            ("repetition_penalty", 0), ("frequency_penalty", 2.5), ("presence_penalty", NAN),
-        ]  # fmt: skip
         cases = [
-            (generate([1], STREAM, max_tokens=2, **{name: value}), invalid, "INVALID_SAMPLING", f"sampling.{name}")
-            for name, value in sampling
-        ] + [
             (generate([1], ""), invalid, "MODEL_NAME_MISSING", "model"),
             (generate([1], "gpt-2"), not_found, "MODEL_NOT_FOUND", "model"),
             (generate([1, 37]), invalid, "TOKEN_OUT_OF_RANGE", "prompt.tokens[1]"),
             (generate([], NO_BOS), invalid, "PROMPT_EMPTY", "prompt"),
             (generate(b"", IMAGE), invalid, "PROMPT_EMPTY", "prompt"),
-            (generate([1] * 49, BOUNDED), out_of_range, "TOO_MANY_TOKENS", "prompt.tokens"),
-            (generate(b"x" * 50, IMAGE), out_of_range, "TOO_MANY_TOKENS", "prompt.image_values"),
             (generate("a" * 50, TEXT), out_of_range, "TOO_MANY_TOKENS", "prompt.text"),
-            (generate("ab!", TEXT), invalid, "TEXT_NOT_IN_ALPHABET", "prompt.text"),
-            (generate("a"), invalid, "TEXT_NOT_SUPPORTED", "prompt.text"),
-            (generate(b"a", TEXT), invalid, "IMAGE_VALUES_NOT_SUPPORTED", "prompt.image_values"),
-            (generate([1], max_tokens=0), invalid, "MAX_TOKENS_OUT_OF_RANGE", "max_tokens"),
-            (generate([1], num_samples=65), invalid, "NUM_SAMPLES_OUT_OF_RANGE", "num_samples"),
-            (generate([1], logprobs=True, top_logprobs=21), invalid, "TOP_LOGPROBS_OUT_OF_RANGE", "logprobs.top_n"),
-            (generate([1], top_logprobs=3), invalid, "TOP_LOGPROBS_WITHOUT_LOGPROBS", "logprobs.top_n"),
+            (generate([1], temperature=NAN), invalid, "INVALID_SAMPLING", "sampling.temperature"),
             (generate([1], logit_bias={3: 101}), invalid, "INVALID_SAMPLING", "sampling.logit_bias[3]"),
-            (generate([1], logit_bias={37: 1}), invalid, "INVALID_SAMPLING", "sampling.logit_bias"),
-            (generate(b"a", IMAGE, top_k=5), invalid, "INVALID_SAMPLING", "sampling.top_k"),
-            (generate("a", TEXT, stop=["a", "b" * 257]), invalid, "STOP_STRING_LENGTH", "stop.strings[1]"),
-            (generate("a", TEXT, stop=["a"] * 17), invalid, "TOO_MANY_STOP_STRINGS", "stop.strings"),
-            (generate([1], stop="a"), invalid, "NO_TOKENIZER", "stop.strings"),
-            (generate([1], stop_token_ids=[37]), invalid, "TOKEN_OUT_OF_RANGE", "stop.token_ids[0]"),
-            (generate([1], stop_token_ids=[1] * 65), invalid, "TOO_MANY_STOP_TOKENS", "stop.token_ids"),
-            (score([1], "gpt-2"), not_found, "MODEL_NOT_FOUND", "model"),
             (score([37, 37]), invalid, "TOKEN_OUT_OF_RANGE", "content.tokens[0]"),
-            (score("a"), invalid, "TEXT_NOT_SUPPORTED", "content.text"),
-            (score("!", TEXT), invalid, "TEXT_NOT_IN_ALPHABET", "content.text"),
-            (score([1] * 49, BOUNDED), out_of_range, "TOO_MANY_TOKENS", "content.tokens"),
             (score([1] * 200, BOUNDED, window=49), out_of_range, "TOO_MANY_TOKENS", "window"),
-            (score([1, 1], window=0), invalid, "WINDOW_OUT_OF_RANGE", "window"),
-            (score([1, 1], output_positions=[1, 2]), invalid, "OUTPUT_POSITION_OUT_OF_RANGE", "output_positions[1]"),
-            (score([1, 1], output_positions=[0] * 16385), invalid, "TOO_MANY_OUTPUT_POSITIONS", "output_positions"),
             (lambda c: c.model("gpt-2"), not_found, "MODEL_NOT_FOUND", "model"),
             (lambda c: c.load("gpt-2"), not_found, "MODEL_NOT_FOUND", "model"),
             (lambda c: c.health("gpt-2"), not_found, "", ""),
@@ -275,7 +238,7 @@ class CallTests:
         with self.assertRaises(rivulet.DeadlineExceeded) as caught:
             self.call(lambda c: c.generate([1], model=STREAM, max_tokens=ENDLESS, num_samples=8, timeout=0.3).collect())
         self.assertEqual(caught.exception.code, rivulet.Code.DEADLINE_EXCEEDED)
-        self.assertTrue(await_idle(self.client, STREAM))
+        self.assertTrue(await_idle(self.plain, STREAM))
 
     def test_errors_survive_pickling(self):
         with self.assertRaises(rivulet.InvalidArgument) as caught:
@@ -284,12 +247,73 @@ class CallTests:
             self.assertEqual((type(error), str(error)), (rivulet.InvalidArgument, str(caught.exception)))
 
 
+class OptionTests(OneServer):
+    """What a call sends, at a server that notes it."""
 
-class SyncCallTest(SyncCalls, CallTests, ServerTest):
+    def setUp(self):
+        self.server = self.enterContext(FakeServer())
+        self.server.answers["Score"] = lambda *_: inference_pb2.ScoreReply()
+
+    def sent(self, function):
+        begin = len(self.server.calls)
+        self.call(function)
+        return self.server.calls[begin].request
+
+    def test_every_option_of_generate_reaches_its_field(self):
+        options = {
+            "model": "m", "max_tokens": 7, "num_samples": 1, "temperature": 0.5, "top_k": 3, "top_p": 0.25, "min_p": 0.125,
+            "repetition_penalty": 1.5, "frequency_penalty": -0.5, "presence_penalty": 0.75, "logit_bias": {3: 1.5, -4: -2}, "seed": 2**64 - 1,
+            "stop": ["a", "b"], "stop_token_ids": np.array([4, 5]), "include_stop_string": True, "ignore_eos": True, "logprobs": True,
+            "top_logprobs": 2, "cache": rivulet.PromptCache("s", [9, 2]), "priority": "low", "add_special_tokens": False,
+            "parse_special_tokens": True,
+        }  # fmt: skip
+        self.assertEqual(set(options), set(rivulet.GenerateOptions.__annotations__) - set(rivulet.CallOptions.__annotations__))
+        sampling = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "seed")
+        alike = ("model", "max_tokens", "num_samples", "add_special_tokens", "parse_special_tokens")
+        expected = inference_pb2.GenerateRequest(
+            text="x", sampling={name: options[name] for name in sampling}, **{name: options[name] for name in alike},
+            stop={"strings": ["a", "b"], "token_ids": [4, 5], "include_string": True, "ignore_eos": True},
+            logprobs={"enabled": True, "top_n": 2}, cache={"enabled": True, "salt": "s", "positions": [9, 2]}, priority="PRIORITY_LOW",
+        )  # fmt: skip
+        self.assertEqual(self.sent(lambda c: c.generate("x", **options).collect()), expected)
+        one = self.sent(lambda c: c.generate([1], stop="end", cache=True, priority=rivulet.Priority.HIGH).collect())
+        self.assertEqual((list(one.stop.strings), one.cache.enabled, one.priority), (["end"], True, inference_pb2.PRIORITY_HIGH))
+        given = {field.name for field, _ in self.sent(lambda c: c.generate(bytes([7])).collect()).ListFields()}
+        self.assertLessEqual(given, {"image_values", "sampling", "stop", "logprobs"})
+
+    def test_a_priority_is_one_of_three_or_its_name(self):
+        for priority in ("low", "normal", "high", *rivulet.Priority):
+            name = priority if isinstance(priority, str) else priority.name
+            expected = getattr(inference_pb2, f"PRIORITY_{name.upper()}")
+            for function in (lambda c: c.generate([1], priority=priority).collect(), lambda c: c.score([1], priority=priority)):
+                self.assertEqual(self.sent(function).priority, expected)
+        for priority, error_type in (("urgent", ValueError), (3, TypeError), (b"high", TypeError), (True, TypeError)):
+            for function in (lambda c: c.generate([1], priority=priority).collect(), lambda c: c.score([1], priority=priority)):
+                with self.assertRaises(error_type) as caught:
+                    self.call(function)
+                self.assertRegex(str(caught.exception), f"^priority: must .*; got {priority!r}$")
+
+    def test_every_option_of_score_reaches_its_field(self):
+        options = {"model": "m", "window": 3, "logprobs": True, "add_special_tokens": True, "parse_special_tokens": False}
+        expected = inference_pb2.ScoreRequest(text="x", output_positions=[4, 0], priority="PRIORITY_NORMAL", **options)
+        sent = self.sent(lambda c: c.score("x", output_positions=[4, 0], priority=rivulet.Priority.NORMAL, **options))
+        self.assertEqual(sent, expected)
+        self.assertEqual(self.sent(lambda c: c.score([5, 6])), inference_pb2.ScoreRequest(tokens={"ids": [5, 6]}))
+
+
+class SyncOptionTest(OptionTests, Sync, unittest.TestCase):
     pass
 
 
-class AsyncCallTest(AsyncCalls, CallTests, ServerTest):
+class AsyncOptionTest(OptionTests, Async, unittest.TestCase):
+    pass
+
+
+class SyncCallTest(CallTests, Sync, ServerTest):
+    pass
+
+
+class AsyncCallTest(CallTests, Async, ServerTest):
     pass
 
 

@@ -17,77 +17,16 @@ import grpc
 
 import rivulet
 from command import CONFORMANCE, Server
+from fake_server import WHOLE, ScriptedServer, part
 from google.rpc import status_pb2
+from python_clients import Async, Sync
 from rivulet.v1 import inference_pb2
 
-SERVICE = "rivulet.v1.InferenceService"
 OPENSSL = shutil.which("openssl")
 
 
-def part(**fields):
-    return inference_pb2.GenerateReply(**fields)
-
-
-WHOLE = [
-    part(seed=3, tokens=[1]),
-    part(first_position=1, tokens=[2], finish={"reason": "FINISH_REASON_LENGTH"}, usage={"completion_tokens": 2}),
-]
-
-
-class FakeServer:
-    """Answers Generate with what `generate(request, context)` yields and Score with what `score` returns; notes the metadata of
-    each attempt."""
-
-    def __init__(self, generate=None, score=None, credentials=None, port=0):
-        self.attempts = []
-        options = [("grpc.so_reuseport", 0), ("grpc.max_send_message_length", -1)]
-        self.server = grpc.server(futures.ThreadPoolExecutor(4), options=options)
-        handlers = {
-            "Generate": grpc.unary_stream_rpc_method_handler(
-                self.noted(generate, stream=True), inference_pb2.GenerateRequest.FromString, inference_pb2.GenerateReply.SerializeToString
-            ),
-            "Score": grpc.unary_unary_rpc_method_handler(
-                self.noted(score), inference_pb2.ScoreRequest.FromString, inference_pb2.ScoreReply.SerializeToString
-            ),
-        }
-        self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
-        if credentials is None:
-            self.port = self.server.add_insecure_port(f"127.0.0.1:{port}")
-        else:
-            self.port = self.server.add_secure_port(f"127.0.0.1:{port}", credentials)
-        self.target = f"127.0.0.1:{self.port}"
-
-    def noted(self, answer, stream=False):
-        def handle(request, context):
-            self.attempts.append(dict(context.invocation_metadata()))
-            return answer(request, context)
-
-        def handle_stream(request, context):
-            yield from handle(request, context)
-
-        return handle_stream if stream else handle
-
-    def __enter__(self):
-        self.server.start()
-        return self
-
-    def __exit__(self, *exception):
-        self.server.stop(None).wait()
-
-
-class Sync:
-    def call(self, target, function, **options):
-        with rivulet.Client(target, **options) as client:
-            return function(client)
-
-
-class Async:
-    def call(self, target, function, **options):
-        async def run():
-            async with rivulet.AsyncClient(target, **options) as client:
-                return await function(client)
-
-        return asyncio.run(run())
+def server_of(generate=None, score=None, **options):
+    return ScriptedServer({"Generate": generate, "Score": score}, **options)
 
 
 def collect(client):
@@ -99,46 +38,46 @@ class ConnectionTests:
         """A Generate that fails so often before its first message, then answers."""
 
         def generate(request, context):
-            if len(server.attempts) <= times:
+            if len(server.calls) <= times:
                 context.abort(code, "not now")
             yield from WHOLE
 
-        server = FakeServer(generate)
+        server = server_of(generate)
         return server
 
     def test_unavailable_is_tried_again_until_there_is_an_answer(self):
         with self.failing(2) as server:
             self.assertEqual(self.call(server.target, collect).tokens.tolist(), [1, 2])
-            self.assertEqual([attempt.get("grpc-previous-rpc-attempts") for attempt in server.attempts], [None, "1", "2"])
+            self.assertEqual([call.metadata.get("grpc-previous-rpc-attempts") for call in server.calls], [None, "1", "2"])
 
     def test_four_attempts_are_made_and_no_more(self):
         with self.failing(99) as server:
             with self.assertRaises(rivulet.Unavailable) as caught:
                 self.call(server.target, collect)
-            self.assertEqual((len(server.attempts), caught.exception.message), (4, "not now"))
+            self.assertEqual((len(server.calls), caught.exception.message), (4, "not now"))
 
     def test_max_attempts_one_does_not_try_again(self):
         with self.failing(1) as server:
             with self.assertRaises(rivulet.Unavailable):
                 self.call(server.target, collect, max_attempts=1)
-            self.assertEqual(len(server.attempts), 1)
+            self.assertEqual(len(server.calls), 1)
 
     def test_other_codes_are_not_tried_again(self):
         for code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.INTERNAL):
             with self.failing(1, code) as server:
                 with self.assertRaises(rivulet.RivuletError) as caught:
                     self.call(server.target, collect)
-                self.assertEqual((len(server.attempts), caught.exception.code), (1, code.value[0]))
+                self.assertEqual((len(server.calls), caught.exception.code), (1, code.value[0]))
 
     def test_a_reply_that_has_begun_is_not_begun_again(self):
         def generate(request, context):
             yield WHOLE[0]
             context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
 
-        with FakeServer(generate) as server:
+        with server_of(generate) as server:
             with self.assertRaises(rivulet.Unavailable) as caught:
                 self.call(server.target, collect)
-            self.assertEqual((len(server.attempts), caught.exception.message), (1, "gone"))
+            self.assertEqual((len(server.calls), caught.exception.message), (1, "gone"))
 
     def test_every_status_is_an_exception_of_its_own(self):
         def score(request, context):
@@ -147,7 +86,7 @@ class ConnectionTests:
             context.abort(next(code for code in grpc.StatusCode if code.value[0] == request.tokens.ids[0]), "so it is")
 
         classes = set()
-        with FakeServer(score=score) as server:
+        with server_of(score=score) as server:
             for code in rivulet.Code:
                 with self.assertRaises(rivulet.RivuletError) as caught:
                     self.call(server.target, lambda c: c.score([code]), max_attempts=1)
@@ -164,7 +103,7 @@ class ConnectionTests:
                 yield WHOLE[0]
                 context.abort(code, message)
 
-            with FakeServer(generate) as server:
+            with server_of(generate) as server:
                 with self.assertRaises(rivulet.Unavailable) as caught:
                     self.call(server.target, collect)
                 self.assertIn(message, caught.exception.message)
@@ -178,26 +117,26 @@ class ConnectionTests:
             ([part(seed=1, tokens=[1]), part(first_position=2, tokens=[1], finish=end, usage=usage)], "position 2 instead of 1"),
             ([part(seed=1, tokens=[1], finish=end), part(sample_index=5, tokens=[1], usage=usage)], "sample 5 of 1"),
         ):
-            with FakeServer(lambda request, context: iter(messages)) as server:
+            with server_of(lambda request, context: iter(messages)) as server:
                 with self.assertRaises(rivulet.Internal) as caught:
                     self.call(server.target, collect)
                 self.assertIn(mention, str(caught.exception))
 
     def test_large_replies_are_taken_up_to_the_limit(self):
         reply = inference_pb2.ScoreReply(num_scored=1 << 22, logprobs=[-1.5] * (1 << 22))  # 16 MiB
-        with FakeServer(score=lambda request, context: reply) as server:
+        with server_of(score=lambda request, context: reply) as server:
             score = self.call(server.target, lambda c: c.score([1], logprobs=True))
             self.assertEqual((score.logprobs.size, score.logprobs[-1]), (1 << 22, -1.5))
             with self.assertRaises(rivulet.ResourceExhausted):
                 self.call(server.target, lambda c: c.score([1], logprobs=True), max_receive_bytes=1 << 20)
 
     def test_metadata_of_client_and_call_and_the_name_of_the_client_are_sent(self):
-        with FakeServer(lambda request, context: iter(WHOLE)) as server:
+        with server_of(lambda request, context: iter(WHOLE)) as server:
             self.call(
                 server.target, lambda c: c.generate([1], metadata=[("trace-bin", b"\0\xff"), ("x", "2")]).collect(),
                 metadata={"authorization": "Bearer me"},
             )
-            (seen,) = server.attempts
+            ((_, _, seen),) = server.calls
         self.assertEqual((seen["authorization"], seen["trace-bin"], seen["x"]), ("Bearer me", b"\0\xff", "2"))
         self.assertTrue(seen["user-agent"].startswith("rivulet-python/"), seen)
 
@@ -208,7 +147,7 @@ class ConnectionTests:
         with self.assertRaises(rivulet.Unavailable):
             self.call(f"127.0.0.1:{port}", collect)
         late = []
-        timer = threading.Timer(0.7, lambda: late.append(FakeServer(lambda request, context: iter(WHOLE), port=port).__enter__()))
+        timer = threading.Timer(0.7, lambda: late.append(server_of(lambda request, context: iter(WHOLE), port=port).__enter__()))
         timer.start()
         patient = {"wait_for_ready": True, "max_attempts": 1}
         self.assertEqual(self.call(f"127.0.0.1:{port}", collect, **patient).tokens.tolist(), [1, 2])
@@ -275,7 +214,7 @@ class TlsTests:
     def server(self, mutual=False):
         pair = [((self.folder / "server.key").read_bytes(), (self.folder / "server.pem").read_bytes())]
         roots = (self.folder / "client.pem").read_bytes() if mutual else None
-        return FakeServer(lambda request, context: iter(WHOLE), credentials=grpc.ssl_server_credentials(pair, roots, mutual))
+        return server_of(lambda request, context: iter(WHOLE), credentials=grpc.ssl_server_credentials(pair, roots, mutual))
 
     def options(self, **changed):
         return rivulet.TlsOptions(**{"root_certs_file": self.folder / "server.pem", "server_name": "server.test", **changed})
@@ -291,7 +230,7 @@ class TlsTests:
             ):
                 with self.subTest(tls=tls), self.assertRaises(rivulet.Unavailable):
                     self.call(server.target, collect, tls=tls, max_attempts=1)
-            self.assertEqual(server.attempts, [])
+            self.assertEqual(server.calls, [])
 
     def test_a_client_shows_its_own_certificate(self):
         pair = {"client_cert_file": str(self.folder / "client.pem"), "client_key_file": self.folder / "client.key"}
@@ -313,14 +252,14 @@ class Waiting:
             self.arrived.set()
             ended.wait(60)
 
-        self.server = FakeServer(score=score)
+        self.server = server_of(score=score)
         return self.server.__enter__()
 
     def __exit__(self, *exception):
         self.server.__exit__()
 
 
-class SyncConnectionTest(Sync, ConnectionTests, unittest.TestCase):
+class SyncConnectionTest(ConnectionTests, Sync, unittest.TestCase):
     def test_closing_the_client_ends_a_call_that_waits(self):
         waiting = Waiting()
         with waiting as server, futures.ThreadPoolExecutor(1) as pool:
@@ -332,7 +271,7 @@ class SyncConnectionTest(Sync, ConnectionTests, unittest.TestCase):
                 score.result(30)
 
 
-class AsyncConnectionTest(Async, ConnectionTests, unittest.TestCase):
+class AsyncConnectionTest(ConnectionTests, Async, unittest.TestCase):
     def wait_for_score(self, end):
         """Runs `end` of client and task while the task waits for a score, then awaits the task."""
         waiting = Waiting()
@@ -359,11 +298,11 @@ class AsyncConnectionTest(Async, ConnectionTests, unittest.TestCase):
             self.wait_for_score(end)
 
 
-class SyncTlsTest(Sync, TlsTests, unittest.TestCase):
+class SyncTlsTest(TlsTests, Sync, unittest.TestCase):
     pass
 
 
-class AsyncTlsTest(Async, TlsTests, unittest.TestCase):
+class AsyncTlsTest(TlsTests, Async, unittest.TestCase):
     pass
 
 

@@ -21,6 +21,7 @@ import rivulet
 from command import CONFORMANCE, ZOO, CommandTest, Server, rivulet as command
 from model_files import Model
 from png_reader import decode_png
+from python_clients import Async, Sync
 
 MNIST, IMAGE, COLOUR, WIDE = "mnist-linear", "tiny-image", "tiny-colour", "tiny-wide"
 HEIGHT, WIDTH = 4, 11  # of tiny-image
@@ -39,32 +40,6 @@ def write_model(folder, name, **changes):
     return folder / name
 
 
-class Sync:
-    def draw(self, *args, **options):
-        return self.client.generate_images(*args, **options)
-
-    def snapshots(self, *args, **options):
-        return list(self.client.stream_images(*args, **options))
-
-
-class Async:
-    def run_async(self, function):
-        async def run():
-            async with rivulet.AsyncClient(self.server.target) as client:
-                return await function(client)
-
-        return asyncio.run(run())
-
-    def draw(self, *args, **options):
-        return self.run_async(lambda c: c.generate_images(*args, **options))
-
-    def snapshots(self, *args, **options):
-        async def take(client):
-            return [snapshot async for snapshot in client.stream_images(*args, **options)]
-
-        return self.run_async(take)
-
-
 class ImageServerTest(CommandTest):
     @classmethod
     def setUpClass(cls):
@@ -72,7 +47,7 @@ class ImageServerTest(CommandTest):
         colour = write_model(cls.folder, COLOUR, content={"height": 3, "width": 5, "channels": 3}, output={"num_levels": 100})
         models = (ZOO / MNIST, CONFORMANCE / IMAGE, CONFORMANCE / "tiny-rfa", colour)
         cls.server = cls.enterClassContext(Server(*models, args=("--backend", "cpu")))
-        cls.client = cls.enterClassContext(rivulet.Client(cls.server.target))
+        cls.plain = cls.enterClassContext(rivulet.Client(cls.server.target))
 
     def command_draws(self, model, count, seed, columns, *args):
         """The rows of pixels of the PNG that `rivulet generate --out` writes."""
@@ -87,6 +62,18 @@ class ImageServerTest(CommandTest):
 
 
 class ImageTests:
+    def draw(self, *args, **options):
+        return self.call(self.server.target, lambda client: client.generate_images(*args, **options))
+
+    def snapshots(self, *args, **options):
+        found = []
+
+        async def run(client):
+            found.extend([snapshot async for snapshot in client.stream_images(*args, **options)])
+
+        self.use(run)
+        return found
+
     def test_digits_are_pixel_by_pixel_those_of_the_command(self):
         images = self.draw(3, model=MNIST, seed=11)
         self.assertEqual((images.shape, images.dtype), ((3, 28, 28), np.uint8))
@@ -173,33 +160,35 @@ class ImageTests:
             with self.subTest(options=options), self.assertRaises(error_type) as caught:
                 self.draw(**options)
             self.assertRegex(str(caught.exception), mention)
-        self.assertTrue(await_idle(self.client, MNIST))
+        self.assertTrue(await_idle(self.plain, MNIST))
 
 
-class SyncImageTest(Sync, ImageTests, ImageServerTest):
     def test_leaving_the_snapshots_ends_the_calls(self):
-        before = self.client.load(MNIST)[0].tokens_total
-        for snapshot in self.client.stream_images(4000, model=MNIST, interval=0.05):
-            self.assertLess(snapshot.done, snapshot.total)
-            break
-        self.assertTrue(await_idle(self.client, MNIST))
-        self.assertLess(self.client.load(MNIST)[0].tokens_total - before, FOUR_REQUESTS)
-
-
-class AsyncImageTest(Async, ImageTests, ImageServerTest):
-    def test_leaving_the_snapshots_or_cancelling_the_task_ends_the_calls(self):
-        async def leave(client):
-            before = self.client.load(MNIST)[0].tokens_total
+        async def run(client):
+            before = self.plain.load(MNIST)[0].tokens_total
             async for snapshot in client.stream_images(4000, model=MNIST, interval=0.05):
                 self.assertLess(snapshot.done, snapshot.total)
                 break
-            self.assertTrue(await asyncio.to_thread(await_idle, self.client, MNIST))
+            self.assertTrue(await asyncio.to_thread(await_idle, self.plain, MNIST))
+            self.assertLess(self.plain.load(MNIST)[0].tokens_total - before, FOUR_REQUESTS)
+
+        self.use(run)
+
+
+class SyncImageTest(ImageTests, Sync, ImageServerTest):
+    pass
+
+
+class AsyncImageTest(ImageTests, Async, ImageServerTest):
+    def test_cancelling_the_task_ends_the_calls(self):
+        async def run(client):
+            before = self.plain.load(MNIST)[0].tokens_total
             with self.assertRaises(asyncio.TimeoutError):
                 await asyncio.wait_for(client.generate_images(4000, model=MNIST), 0.3)
-            self.assertTrue(await asyncio.to_thread(await_idle, self.client, MNIST))
-            self.assertLess(self.client.load(MNIST)[0].tokens_total - before, FOUR_REQUESTS)
+            self.assertTrue(await asyncio.to_thread(await_idle, self.plain, MNIST))
+            self.assertLess(self.plain.load(MNIST)[0].tokens_total - before, FOUR_REQUESTS)
 
-        self.run_async(leave)
+        self.use(run)
 
 
 class Screen(io.StringIO):

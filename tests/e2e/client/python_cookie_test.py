@@ -4,67 +4,42 @@
 import asyncio
 import unittest
 import unittest.mock
-from concurrent import futures
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
-import grpc
-
-from python_sessions import Async, Sync, fnv1a
+from fake_server import ScriptedServer
+from python_clients import Async, Sync, fnv1a
 from rivulet import cookies
-from rivulet.v1 import inference_pb2, session_service_pb2
+from rivulet.v1 import session_service_pb2
 
 EMPTY = {"position": 0, "sequence_hash": fnv1a([])}
 
 
-class Replica:
-    """Opens sessions "s0", "s1", ... with the cookies in `gives`, and notes (method, cookie) of every call."""
+class Replica(ScriptedServer):
+    """Opens sessions "s0", "s1", ... with the cookies in `gives`."""
 
     def __init__(self, *gives):
-        self.gives, self.calls, self.opened = gives, [], 0
-        self.server = grpc.server(futures.ThreadPoolExecutor(4))
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
-        session = {name: unary for name in ("OpenSession", "ForkSession", "Append", "RewindSession", "CloseSession", "GetSession")}
-        session |= {"SnapshotSession": stream, "RestoreSession": grpc.stream_unary_rpc_method_handler}
-        for service, package, methods in (
-            ("rivulet.v1.SessionService", session_service_pb2, session),
-            ("rivulet.v1.InferenceService", inference_pb2, {"Generate": stream}),
-        ):
-            handlers = {name: self.handler(package, name, kind) for name, kind in methods.items()}
-            self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
-        self.target = "127.0.0.1:%d" % self.server.add_insecure_port("127.0.0.1:0")
+        self.gives, self.opened = gives, 0
+        pb2 = session_service_pb2
+        super().__init__({
+            "OpenSession": lambda _, context: pb2.OpenSessionReply(session=self.open(context)),
+            "ForkSession": lambda _, context: pb2.ForkSessionReply(sessions=[self.open(context)]),
+            "RestoreSession": lambda chunks, context: pb2.RestoreSessionReply(session=list(chunks) and self.open(context)),
+            "Append": lambda *_: pb2.AppendReply(progress=EMPTY),
+            "RewindSession": lambda *_: pb2.RewindSessionReply(session=self.session("s0")),
+            "GetSession": lambda *_: pb2.GetSessionReply(session=self.session("s0")),
+            "CloseSession": lambda *_: pb2.CloseSessionReply(),
+            "SnapshotSession": lambda *_: (),
+            "Generate": lambda *_: (),
+        })  # fmt: skip
 
-    def handler(self, package, name, kind):
-        request, reply = (getattr(package, name + end) for end in ("Request", "Reply"))
+    def session(self, id):
+        return {"session_id": id, "model": "m", "progress": EMPTY, "seed": 7}
 
-        def unary(message, context):
-            self.calls.append((name, dict(context.invocation_metadata()).get("cookie")))
-            if name == "RestoreSession":
-                list(message)
-            if name in ("OpenSession", "ForkSession", "RestoreSession"):
-                context.send_initial_metadata([("set-cookie", value) for value in self.gives])
-                return reply(sessions=[self.session()]) if name == "ForkSession" else reply(session=self.session())
-            return reply(session={**self.session(), "session_id": "s0"}) if name in ("RewindSession", "GetSession") else reply(
-                **({"progress": EMPTY} if name == "Append" else {})
-            )
-
-        def stream(message, context):
-            unary(message, context)
-            yield from ()
-
-        method = stream if kind is grpc.unary_stream_rpc_method_handler else unary
-        return kind(method, request.FromString, reply.SerializeToString)
-
-    def session(self):
+    def open(self, context):
+        context.send_initial_metadata([("set-cookie", value) for value in self.gives])
         self.opened += 1
-        return {"session_id": f"s{self.opened - 1}", "model": "m", "progress": EMPTY, "seed": 7}
-
-    def __enter__(self):
-        self.server.start()
-        return self
-
-    def __exit__(self, *exception):
-        self.server.stop(None).wait()
+        return self.session(f"s{self.opened - 1}")
 
 
 class CookieTests:
@@ -75,7 +50,7 @@ class CookieTests:
 
         with replica:
             asyncio.run(run())
-        return replica.calls
+        return [(call.name, call.metadata.get("cookie")) for call in replica.calls]
 
     def test_every_call_on_a_session_brings_the_cookie_of_the_reply_that_opened_it(self):
         async def run(client):
@@ -178,11 +153,11 @@ class KeptCookiesTest(unittest.TestCase):
         self.assertEqual(self.known(*"acde"), "ade")
 
 
-class SyncCookieTest(Sync, CookieTests, unittest.TestCase):
+class SyncCookieTest(CookieTests, Sync, unittest.TestCase):
     pass
 
 
-class AsyncCookieTest(Async, CookieTests, unittest.TestCase):
+class AsyncCookieTest(CookieTests, Async, unittest.TestCase):
     pass
 
 

@@ -10,6 +10,7 @@ import rivulet_wheel  # noqa: F401  makes rivulet what is imported below
 
 import rivulet as package
 from command import CONFORMANCE, Server, rivulet
+from rivulet.connection import ConnectOptions
 
 MODEL = "tiny-elu-relu"
 
@@ -49,6 +50,14 @@ class KeysTest(unittest.TestCase):
                     client.models()
             self.assertEqual((raised.exception.reason, raised.exception.field), (reason, "authorization"))
             self.assertNotIn("wrong-secret", str(raised.exception))
+
+    def test_what_a_client_was_given_shows_no_secret(self):
+        given = ConnectOptions(
+            target="a:1", tls=None, connect_timeout=1, wait_for_ready=True, max_attempts=1, max_receive_bytes=9,
+            metadata={"authorization": "secret"}, tenant="b", key="secret",
+        )  # fmt: skip
+        self.assertIn("'a:1'", repr(given))
+        self.assertNotIn("secret", repr(given))
 
     def test_a_key_that_cannot_be_sent_is_refused_without_quoting_it(self):
         for key, error in (("two secrets", ValueError), ("secrets\n", ValueError), (b"secrets", TypeError)):

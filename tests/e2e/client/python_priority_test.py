@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""priority of the Python client's calls, sync and asyncio, and of the command: the real server, whose only slot is taken, counts them."""
+"""priority of the Python client's calls and of the command: the real server, whose only slot is taken, counts them."""
 
 import asyncio
 import subprocess
 import time
 import unittest
-from concurrent.futures import ThreadPoolExecutor
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
 import rivulet
 from command import BIN_DIR, ZOO, Server
-from python_sessions import tokens_of
+from python_clients import tokens_of
 from rivulet import Priority
 
 MODEL = "shakespeare-rfa"  # slow enough
@@ -87,27 +86,6 @@ class PriorityTest(unittest.TestCase):
                 await asyncio.gather(*tasks, return_exceptions=True)
 
         asyncio.run(run())
-
-    def test_calls_of_threads_say_it_too(self):
-        session = self.client.open_session()
-        with ThreadPoolExecutor(2) as threads:
-            try:
-                for call, queued in (
-                    (lambda: session.append([1, 2, 3], priority=Priority.LOW), (1, 0, 0)),
-                    (lambda: self.client.score([1, 2], priority=Priority.HIGH), (1, 0, 1)),
-                ):
-                    threads.submit(call)
-                    self.await_queued(*queued)
-            finally:
-                self.holder.kill()  # else the calls, and with them the threads, would wait
-        for priority in (3, b"high", True):
-            for call in (
-                lambda: self.client.generate([1], priority=priority),
-                lambda: self.client.score([1], priority=priority),
-                lambda: session.append([1], priority=priority),
-            ):
-                with self.assertRaisesRegex(TypeError, "priority: "):
-                    call()
 
 
 if __name__ == "__main__":

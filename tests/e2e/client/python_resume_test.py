@@ -13,7 +13,7 @@ import rivulet
 from command import CONFORMANCE, ZOO, Server
 from python_client_calls_test import ENDLESS, STREAM
 from python_client_test import BLOCKS
-from python_sessions import Async, Sync, tokens_of
+from python_clients import Async, Sync, tokens_of
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)
 PROMPT = [3, 1]
@@ -160,7 +160,7 @@ class DrainedAfterItsFirstPart:
             yield part
 
 
-class SyncResumeTest(Sync, ResumeTests, unittest.TestCase):
+class SyncResumeTest(ResumeTests, Sync, unittest.TestCase):
     def test_the_readme_goes_on_elsewhere_with_the_text_that_would_have_come(self):
         (block,) = [block for block in BLOCKS if "def write(" in block]
         begin, names = block.partition("\n\nwith ")[0], {}
@@ -174,7 +174,7 @@ class SyncResumeTest(Sync, ResumeTests, unittest.TestCase):
                 self.assertLess(drained.tokens, 3000, "it was cut")
 
 
-class AsyncResumeTest(Async, ResumeTests, unittest.TestCase):
+class AsyncResumeTest(ResumeTests, Async, unittest.TestCase):
     pass
 
 

@@ -10,8 +10,9 @@ import rivulet_wheel  # makes rivulet what is imported below
 import grpc
 
 import rivulet
+from fake_server import ScriptedServer
 from google.rpc import status_pb2
-from python_sessions import Async, Sync, fnv1a, tokens_of
+from python_clients import Async, Sync, fnv1a, tokens_of
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 ID = "0123456789abcdef" * 2
@@ -31,46 +32,21 @@ def part(first, tokens, sequence, **fields):
 USAGE = inference_pb2.GenerateReply(usage={"completion_tokens": 99, "total_time": {"seconds": 2}})
 
 
-class FakeServer:
+class SessionServer(ScriptedServer):
     """Opens one session of model "m" with seed 7. Call i of Generate gives what is in replies[i]: parts, and at the end a status
-    code where it is to fail. Append and RewindSession answer with `sequence`. Notes requests and metadata."""
+    code where it is to fail. Append and RewindSession answer with `sequence`."""
 
     def __init__(self, *replies, sequence=(), model=None):
-        self.replies, self.sequence, self.model = list(replies), list(sequence), model
-        self.requests, self.metadata = [], []
-        self.server = grpc.server(futures.ThreadPoolExecutor(4))
-        self.add("rivulet.v1.InferenceService", Generate=self.generate, GetModel=lambda request: self.model)
-        self.add(
-            "rivulet.v1.SessionService",
-            OpenSession=lambda request: session_service_pb2.OpenSessionReply(session=self.session()),
-            Append=lambda request: session_service_pb2.AppendReply(progress=progress(self.sequence)),
-            RewindSession=lambda request: session_service_pb2.RewindSessionReply(session=self.session()),
-            CloseSession=lambda request: session_service_pb2.CloseSessionReply(),
-        )
-        self.target = "127.0.0.1:%d" % self.server.add_insecure_port("127.0.0.1:0")
-
-    def add(self, service, **methods):
-        package = inference_pb2 if "Inference" in service else session_service_pb2
-        handlers = {}
-        for name, answer in methods.items():
-            request, reply = (getattr(package, name + end) for end in ("Request", "Reply"))
-            kind = grpc.unary_stream_rpc_method_handler if name == "Generate" else grpc.unary_unary_rpc_method_handler
-            handlers[name] = kind(self.noted(answer, name == "Generate"), request.FromString, reply.SerializeToString)
-        self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
-
-    def noted(self, answer, stream):
-        def handle(request, context):
-            self.requests.append(request)
-            self.metadata.append(dict(context.invocation_metadata()))
-            return answer(request, context) if stream else answer(request)
-
-        def handle_stream(request, context):
-            yield from handle(request, context)
-
-        return handle_stream if stream else handle
-
-    def session(self):
-        return {"session_id": ID, "model": "m", "progress": progress(self.sequence), "seed": 7}
+        self.replies, self.sequence = list(replies), list(sequence)
+        opened = lambda kind: lambda *_: kind(session={"session_id": ID, "model": "m", "progress": progress(self.sequence), "seed": 7})
+        super().__init__({
+            "Generate": self.generate,
+            "GetModel": lambda *_: model,
+            "OpenSession": opened(session_service_pb2.OpenSessionReply),
+            "Append": lambda *_: session_service_pb2.AppendReply(progress=progress(self.sequence)),
+            "RewindSession": opened(session_service_pb2.RewindSessionReply),
+            "CloseSession": lambda *_: session_service_pb2.CloseSessionReply(),
+        })  # fmt: skip
 
     def generate(self, request, context):
         for entry in self.replies.pop(0):
@@ -79,15 +55,8 @@ class FakeServer:
                 context.abort(entry, "not now")
             yield entry
 
-    def asked(self, kind=inference_pb2.GenerateRequest):
-        return [request for request in self.requests if isinstance(request, kind)]
-
-    def __enter__(self):
-        self.server.start()
-        return self
-
-    def __exit__(self, *exception):
-        self.server.stop(None).wait()
+    def generates(self):
+        return [call.request for call in self.asked()]
 
 
 class FakeTests:
@@ -113,14 +82,14 @@ class FakeTests:
         return run
 
     def test_a_lost_reply_is_asked_for_from_the_last_part_with_the_same_seed(self):
-        server = FakeServer(
+        server = SessionServer(
             [part(0, [3], [1, 2, 3], seed=7), UNAVAILABLE],
             [UNAVAILABLE],
             [part(0, [4, 5], [1, 2, 3, 4, 5], seed=7), UNAVAILABLE],
             [part(0, [6], [1, 2, 3, 4, 5, 6], seed=7, usage=USAGE.usage, **LAST)],
         )
         self.use(server, self.reads((0, [3]), (1, [4, 5]), (3, [6]), mark="end", temperature=0.5))
-        first, *again = server.asked()
+        first, *again = server.generates()
         self.assertEqual((first.session.position, list(first.tokens.ids), first.max_tokens), (0, [1, 2], 4))
         self.assertEqual([request.session.position for request in again], [3, 3, 5])
         self.assertEqual([request.max_tokens for request in again], [3, 3, 1])
@@ -133,16 +102,16 @@ class FakeTests:
 
     def test_before_the_first_part_the_same_request_is_sent_again(self):
         whole = [part(0, [3, 4, 5, 6], [1, 2, 3, 4, 5, 6], seed=7, **LAST), USAGE]
-        server = FakeServer([UNAVAILABLE], whole)
+        server = SessionServer([UNAVAILABLE], whole)
         self.use(server, self.reads((0, [3, 4, 5, 6])))
-        first, again = server.asked()
+        first, again = server.generates()
         first.session.ClearField("sequence_hash")
         self.assertEqual(first, again)
 
     def test_a_reply_of_which_only_the_usage_is_lost_ends_well(self):
-        server = FakeServer([part(0, [3, 4, 5, 6], [1, 2, 3, 4, 5, 6], seed=7, **LAST), UNAVAILABLE])
+        server = SessionServer([part(0, [3, 4, 5, 6], [1, 2, 3, 4, 5, 6], seed=7, **LAST), UNAVAILABLE])
         self.use(server, self.reads((0, [3, 4, 5, 6])))
-        self.assertEqual(len(server.asked()), 1)
+        self.assertEqual(len(server.generates()), 1)
 
     def test_without_max_tokens_the_models_length_is_asked_for(self):
         half = [part(0, [3, 4], [1, 2, 3, 4], seed=7), UNAVAILABLE]
@@ -155,13 +124,13 @@ class FakeTests:
             ({}, {}, {"max_tokens": 100, "default_max_tokens": 50}, 48),
         ):
             model = inference_pb2.GetModelReply(content=content, architecture=size, limits=limits, config_json="{}")
-            server = FakeServer(half, rest, model=model)
+            server = SessionServer(half, rest, model=model)
             self.use(server, self.reads((0, [3, 4]), (2, [5, 6]), max_tokens=None))
-            self.assertEqual(server.asked()[1].max_tokens, left)
+            self.assertEqual(server.generates()[1].max_tokens, left)
 
     def fails(self, error_type, *replies, mention="", position, **options):
         """A generate() that ends in an error; its session must then be where the last good part left it."""
-        server = FakeServer(*replies)
+        server = SessionServer(*replies)
 
         async def run(session):
             stream = session.generate([1, 2], **{"max_tokens": 4, **options})
@@ -183,7 +152,7 @@ class FakeTests:
             self.fails(error_type, [part(0, [3], [1, 2, 3], seed=7), code], position=3, retries=5)
 
     def test_the_timeout_is_for_all_calls_together(self):
-        server = FakeServer(*[[UNAVAILABLE]] * 99)
+        server = SessionServer(*[[UNAVAILABLE]] * 99)
 
         async def run(session):
             with self.assertRaisesRegex(rivulet.DeadlineExceeded, "not now"):
@@ -191,7 +160,7 @@ class FakeTests:
             self.assertEqual(session.position, 0)
 
         self.use(server, run)
-        self.assertTrue(1 < len(server.asked()) < 10, len(server.asked()))
+        self.assertTrue(1 < len(server.generates()) < 10, len(server.generates()))
 
     def test_tokens_that_differ_from_the_servers_are_data_loss(self):
         good = part(0, [3], [1, 2, 3], seed=7)
@@ -217,7 +186,7 @@ class FakeTests:
             with self.assertRaisesRegex(rivulet.DataLoss, "hash"):
                 await session.append([6])
 
-        server = FakeServer()
+        server = SessionServer()
 
         async def begin(session):
             server.sequence = [1, 2]
@@ -226,7 +195,7 @@ class FakeTests:
         self.use(server, begin)
 
     def test_the_text_of_a_prompt_is_taken_on_trust_and_nothing_after_it(self):
-        server = FakeServer([part(0, [3], [1, 2, 3], seed=7), part(1, [4], [1, 2, 3, 9])])
+        server = SessionServer([part(0, [3], [1, 2, 3], seed=7), part(1, [4], [1, 2, 3, 9])])
 
         async def run(session):
             stream = session.generate("ab", max_tokens=4)
@@ -238,7 +207,7 @@ class FakeTests:
         self.use(server, run)
 
     def test_after_a_lost_reply_another_call_first_drops_what_was_not_seen(self):
-        server = FakeServer(
+        server = SessionServer(
             [part(0, [3], [1, 2, 3], seed=7), UNAVAILABLE],
             [part(0, [4], [1, 2, 3, 4], seed=7), UNAVAILABLE],
             [part(0, [8], [1, 2, 3, 4, 8], seed=7, **LAST), USAGE],
@@ -254,30 +223,36 @@ class FakeTests:
             await session.append([9])
 
         self.use(server, run)
-        kinds = [type(request).__name__.removesuffix("Request") for request in server.requests]
+        names = [call.name for call in server.calls]
         again = ["RewindSession", "Generate"]
-        self.assertEqual(kinds, ["OpenSession", "Generate", *again, *again, "Append", "CloseSession"])
-        self.assertEqual([request.position for request in server.requests[2:5:2]], [3, 4])
+        self.assertEqual(names, ["OpenSession", "Generate", *again, *again, "Append", "CloseSession"])
+        self.assertEqual([call.request.position for call in server.calls[2:5:2]], [3, 4])
+
+    def test_a_session_shows_its_id_model_and_position(self):
+        async def run(session):
+            self.assertRegex(repr(getattr(session, "of", session)), f"^<(Async)?Session {ID} of m at 0>$")
+
+        self.use(SessionServer(), run)
 
     def test_the_tenant_is_sent_with_every_call(self):
-        server = FakeServer([part(0, [3], [3], seed=7, **LAST), USAGE])
+        server = SessionServer([part(0, [3], [3], seed=7, **LAST), USAGE])
 
         async def run(session):
             await tokens_of(session.generate())
 
         self.use(server, run, tenant="team-1")
-        self.assertEqual([metadata.get("rivulet-tenant") for metadata in server.metadata], ["team-1"] * 3)
+        self.assertEqual([call.metadata.get("rivulet-tenant") for call in server.calls], ["team-1"] * 3)
 
 
-class SyncFakeTest(Sync, FakeTests, unittest.TestCase):
+class SyncFakeTest(FakeTests, Sync, unittest.TestCase):
     def test_close_in_another_thread_ends_the_wait_for_another_try(self):
-        server = FakeServer(*[[UNAVAILABLE]] * 40)
+        server = SessionServer(*[[UNAVAILABLE]] * 40)
 
         async def run(session):
             stream = session.generate([1, 2], retries=40)
             with futures.ThreadPoolExecutor(1) as pool:
                 tokens = pool.submit(list, stream.of)
-                while len(server.asked()) < 3:
+                while len(server.generates()) < 3:
                     pass
                 stream.close()
                 with self.assertRaises(rivulet.Cancelled):
@@ -286,14 +261,14 @@ class SyncFakeTest(Sync, FakeTests, unittest.TestCase):
         self.use(server, run)
 
 
-class AsyncFakeTest(Async, FakeTests, unittest.TestCase):
+class AsyncFakeTest(FakeTests, Async, unittest.TestCase):
     def test_close_by_another_task_ends_the_wait_for_another_try(self):
-        server = FakeServer(*[[UNAVAILABLE]] * 40)
+        server = SessionServer(*[[UNAVAILABLE]] * 40)
 
         async def run(session):
             stream = session.generate([1, 2], retries=40)
             tokens = asyncio.create_task(tokens_of(stream))
-            while len(server.asked()) < 3:
+            while len(server.generates()) < 3:
                 await asyncio.sleep(0.01)
             stream.close()
             with self.assertRaises(rivulet.Cancelled):

@@ -2,24 +2,21 @@
 """Sessions of the Python client against the real server, which a proxy cuts off from time to time. Client and AsyncClient by the
 same tests; python_session_fake_test.py has what a real server does not do."""
 
-import asyncio
 import logging
-import re
 import tempfile
 import unittest
 from pathlib import Path
 
-import rivulet_wheel  # makes rivulet what is imported below
+import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
 import numpy as np
 
 import rivulet
-from command import CONFORMANCE, ZOO, Server
+from command import CONFORMANCE, Server
 from python_client_calls_test import ALPHABET, ENDLESS, IMAGE, NO_BOS, STREAM, TEXT, write_text_model
-from python_sessions import Async, CutProxy, Sync, fnv1a, tokens_of
+from python_clients import Async, CutProxy, Sync, fnv1a, tokens_of
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)  # which also writes of what an iterator of ours raises
-EXAMPLES = rivulet_wheel.CLIENT / "examples"
 LONG = 24000  # tokens of a reply that is cut
 
 
@@ -30,15 +27,6 @@ class SessionTests:
         models = [CONFORMANCE / name for name in (STREAM, NO_BOS, IMAGE)] + [write_text_model(Path(folder))]
         cls.server = cls.enterClassContext(Server(*models, args=("--threads", "1", "--backend", "cpu")))
         cls.plain = cls.enterClassContext(rivulet.Client(cls.server.target))
-
-    def use(self, function, target=None, **options):
-        """Runs a coroutine function of a client."""
-
-        async def run():
-            async with self.client(target or self.server.target, **options) as client:
-                await function(client)
-
-        asyncio.run(run())
 
     def alone(self, prompt, count, seed=5, model=STREAM, **options):
         return self.plain.generate(prompt, model=model, max_tokens=count, seed=seed, **options).collect().tokens.tolist()
@@ -286,6 +274,7 @@ class SessionTests:
                     (lambda: client.restore_session("abc"), TypeError, "^snapshot: must .*; got 'abc'"),
                     (lambda: session.append(1.5), TypeError, r"^content: must .*; got 1\.5"),
                     (lambda: session.append([1], mark=3), TypeError, "^mark: must .*; got 3"),
+                    (lambda: session.append([1], priority=3), TypeError, "^priority: must .*; got 3"),
                     (lambda: session.fork(1.5), TypeError, r"^count: must .*; got 1\.5"),
                     (lambda: session.rewind(), ValueError, "position, mark"),
                     (lambda: session.rewind(position=1, mark="a"), ValueError, "position, mark"),
@@ -356,43 +345,12 @@ class SessionTests:
         self.behind_proxy(run, 1)
 
 
-class SyncSessionTest(Sync, SessionTests, unittest.TestCase):
+class SyncSessionTest(SessionTests, Sync, unittest.TestCase):
     pass
 
 
-class AsyncSessionTest(Async, SessionTests, unittest.TestCase):
+class AsyncSessionTest(SessionTests, Async, unittest.TestCase):
     pass
-
-
-class ExampleTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.server = cls.enterClassContext(Server(ZOO / "mnist-linear", ZOO / "shakespeare-rfa"))
-
-    def run_example(self, name, model, *arguments):
-        return rivulet_wheel.run(EXAMPLES / f"{name}.py", "--target", self.server.target, "--model", model, *arguments)
-
-    def test_one_half_drawn_digit_has_several_endings(self):
-        from PIL import Image
-
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "digits.png"
-            code, out, err = self.run_example("fork_digit", "mnist-linear", "--count", "4", "--out", file)
-            self.assertEqual((code, out, err), (0, "4 different endings of one digit\n", ""))
-            picture = np.array(Image.open(file))
-        self.assertEqual(picture.shape, (28, 4 * 29 - 1))
-        digits = [picture[:, begin : begin + 28] for begin in range(0, 4 * 29, 29)]
-        for digit in digits:
-            self.assertEqual(digit[:14].tolist(), digits[0][:14].tolist())
-            self.assertGreater(digit[:14].max(), 128)
-
-    def test_the_rewound_text_goes_on_differently_and_as_before(self):
-        code, out, err = self.run_example("rewind_text", "shakespeare-rfa", "--length", "30", "JULIET:")
-        self.assertEqual((code, err), (0, ""))
-        _, begin, one, other, again = re.split(r"--- .*, from position (?:7|37)\n", out)
-        self.assertEqual([len(text) for text in (begin, one, other, again)], [31] * 4)
-        self.assertNotEqual(one, other)
-        self.assertEqual(one, again)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text on models with a tokenizer, in the Python client, sync and asyncio, against the real server."""
 
-import asyncio
-import inspect
 import pathlib
 import tempfile
 import unittest
@@ -13,32 +11,13 @@ import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 import rivulet
 import text_models
 from command import Server
+from python_clients import Async, Sync
 from text_models import END, NAME, PIECES, START
 
 ID = {piece: i for i, piece in enumerate(PIECES)}
 
 
-class AsyncAsSync:
-    """Calls of an AsyncClient, or of its sessions, that this thread waits for."""
-
-    def __init__(self, runner, owner):
-        self.runner, self.owner = runner, owner
-
-    def __getattr__(self, name):
-        async def run(args, options):
-            result = getattr(self.owner, name)(*args, **options)
-            if hasattr(result, "collect"):
-                result = result.collect()
-            return await result if inspect.isawaitable(result) else result
-
-        def call(*args, **options):
-            result = self.runner.run(run(args, options))
-            return AsyncAsSync(self.runner, result) if isinstance(result, rivulet.AsyncSession) else result
-
-        return call
-
-
-class TextTest(unittest.TestCase):
+class TextTests:
     @classmethod
     def setUpClass(cls):
         scratch = tempfile.TemporaryDirectory()
@@ -47,91 +26,77 @@ class TextTest(unittest.TestCase):
         models = [text_models.with_tokenizer("mamba2", root, "text"), text_models.copy("mamba2", root, "plain")]
         cls.server = cls.enterClassContext(Server(*models))
 
-    def with_clients(self, check):
-        with self.subTest("sync"), rivulet.Client(self.server.target) as client:
-            check(client)
-        with self.subTest("asyncio"), asyncio.Runner() as runner:
-            async def connect():
-                return rivulet.AsyncClient(self.server.target)
-
-            client = runner.run(connect())
-            try:
-                check(AsyncAsSync(runner, client))
-            finally:
-                runner.run(client.close())
-
-    def collect(self, stream):
-        return stream.collect() if hasattr(stream, "collect") else stream
-
     def test_texts_and_tokens(self):
-        def check(client):
-            tokens = client.tokenize("the é<end>", model="text")
+        async def run(client):
+            tokens = await client.tokenize("the é<end>", model="text")
             self.assertEqual(tokens.ids.tolist(), [START, ID["the"], ID["Ġ"], ID["Ã©"], END])
             self.assertEqual(tokens.spans.tolist(), [[0, 0], [0, 3], [3, 4], [4, 6], [6, 11]])
             self.assertEqual((tokens.ids.dtype, tokens.spans.dtype), (np.int32, np.int64))
-            self.assertEqual(client.tokenize("", model="text", add_special_tokens=False).spans.shape, (0, 2))
-            text = client.detokenize([START, ID["a"], ID["Ã"], NAME], model="text", skip_special_tokens=True)
+            self.assertEqual((await client.tokenize("", model="text", add_special_tokens=False)).spans.shape, (0, 2))
+            text = await client.detokenize([START, ID["a"], ID["Ã"], NAME], model="text", skip_special_tokens=True)
             self.assertEqual((text.text, text.raw_bytes, text.ends), ("a\ufffd<name>", b"a\xc3<name>", (0, 1, 2, 8)))
             with self.assertRaises(rivulet.InvalidArgument) as raised:
-                client.tokenize("a", model="plain")
+                await client.tokenize("a", model="plain")
             self.assertEqual((raised.exception.reason, raised.exception.field), ("TEXT_NOT_SUPPORTED", "text"))
             with self.assertRaises(rivulet.InvalidArgument) as raised:
-                client.detokenize([1, 39], model="text")
+                await client.detokenize([1, 39], model="text")
             self.assertEqual((raised.exception.reason, raised.exception.field), ("TOKEN_OUT_OF_RANGE", "ids[1]"))
             with self.assertRaisesRegex(TypeError, "^parse_special_tokens: must be True or False; got 1"):
-                client.tokenize("a", model="text", parse_special_tokens=1)
+                await client.tokenize("a", model="text", parse_special_tokens=1)
 
-        self.with_clients(check)
+        self.use(run)
 
     def test_generate_and_score_take_text(self):
-        def check(client):
+        async def run(client):
             given = {"model": "text", "seed": 4, "max_tokens": 40, "ignore_eos": True}
-            reply = self.collect(client.generate("the and", **given))
-            same = self.collect(client.generate([START, ID["the"], ID["Ġand"]], **given))
+            reply = await client.generate("the and", **given).collect()
+            same = await client.generate([START, ID["the"], ID["Ġand"]], **given).collect()
             self.assertEqual(reply.samples[0].tokens.tolist(), same.samples[0].tokens.tolist())
             self.assertEqual(reply.samples[0].text, text_models.decode(reply.samples[0].tokens.tolist()))
-            plain = self.collect(client.generate("the", add_special_tokens=False, logprobs=True, top_logprobs=2, **given))
-            bare = self.collect(client.generate([ID["the"]], **given))
+            plain = await client.generate("the", add_special_tokens=False, logprobs=True, top_logprobs=2, **given).collect()
+            bare = await client.generate([ID["the"]], **given).collect()
             self.assertEqual(plain.samples[0].tokens.tolist(), bare.samples[0].tokens.tolist())
             for top in plain.samples[0].top_logprobs:
-                raw = [client.detokenize([id], model="text").raw_bytes for id in top.token_ids.tolist()]
+                raw = [(await client.detokenize([id], model="text")).raw_bytes for id in top.token_ids.tolist()]
                 self.assertEqual(top.texts, tuple(one.decode("utf-8", "replace") for one in raw))
             self.assertEqual(len(plain.samples[0].top_logprobs), 40)
-            score = client.score("the and", model="text")
+            score = await client.score("the and", model="text")
             self.assertEqual(score.num_scored, 2)
-            self.assertEqual(client.score("the and", model="text", add_special_tokens=False).num_scored, 1)
+            self.assertEqual((await client.score("the and", model="text", add_special_tokens=False)).num_scored, 1)
             with self.assertRaises(rivulet.InvalidArgument) as raised:
-                client.score([1, 2], model="text", add_special_tokens=True)
+                await client.score([1, 2], model="text", add_special_tokens=True)
             self.assertEqual((raised.exception.reason, raised.exception.field), ("NEEDS_TEXT", "add_special_tokens"))
 
-        self.with_clients(check)
+        self.use(run)
 
     def test_a_session_begins_once(self):
-        def check(client):
-            session = client.open_session(model="text", seed=2)
-            session.append("the")
-            session.append(" and", score=True)
-            session.append("a", add_special_tokens=True)
-            tokens = self.collect(session.generate("b", max_tokens=9, ignore_eos=True)).samples[0].tokens.tolist()
+        async def run(client):
+            session = await client.open_session(model="text", seed=2)
+            await session.append("the")
+            await session.append(" and", score=True)
+            await session.append("a", add_special_tokens=True)
+            tokens = (await session.generate("b", max_tokens=9, ignore_eos=True).collect()).samples[0].tokens.tolist()
             whole = [START, ID["the"], ID["Ġand"], START, ID["a"], ID["b"]]
-            alone = self.collect(client.generate(whole, model="text", seed=2, max_tokens=9, ignore_eos=True))
+            alone = await client.generate(whole, model="text", seed=2, max_tokens=9, ignore_eos=True).collect()
             self.assertEqual(tokens, alone.samples[0].tokens.tolist())
-            session.close()
+            await session.close()
 
-        self.with_clients(check)
+        self.use(run)
 
     def test_multiplex_takes_text(self):
-        with rivulet.Client(self.server.target) as client:
+        async def run(client):
             given = {"model": "text", "max_tokens": 12, "ignore_eos": True}
             texts = {0: "", 1: ""}
-            for part in client.generate_many(["the", "and"], seed=6, **given):
+            async for part in client.generate_many(["the", "and"], seed=6, **given):
                 texts[part.key] += part.text
             for key, prompt in enumerate(("the", "and")):
-                self.assertEqual(texts[key], client.generate(prompt, seed=6 + key, **given).collect().text)
+                self.assertEqual(texts[key], (await client.generate(prompt, seed=6 + key, **given).collect()).text)
+
+        self.use(run)
 
     def test_the_description(self):
-        def check(client):
-            model = client.model("text")
+        async def run(client):
+            model = await client.model("text")
             self.assertEqual(model.content, rivulet.TextContent("", "tokenizer.json", text_models.SIZE))
             self.assertEqual(model.chat_template, text_models.TEMPLATE)
             self.assertEqual(
@@ -142,10 +107,18 @@ class TextTest(unittest.TestCase):
                     rivulet.SpecialToken(None, "<unk>", ("unk_token",)),
                 ),
             )
-            plain = client.model("plain")
+            plain = await client.model("plain")
             self.assertEqual((plain.content, plain.chat_template, plain.special_tokens), (rivulet.TokenContent(), "", ()))
 
-        self.with_clients(check)
+        self.use(run)
+
+
+class SyncTextTest(TextTests, Sync, unittest.TestCase):
+    pass
+
+
+class AsyncTextTest(TextTests, Async, unittest.TestCase):
+    pass
 
 
 if __name__ == "__main__":

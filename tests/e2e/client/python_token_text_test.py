@@ -58,7 +58,7 @@ class TokenTextTest(unittest.TestCase):
     def test_a_reply_without_the_likeliest_tokens_asks_nothing(self):
         with rivulet.Client(self.server.target) as client:
             client.generate("a", logprobs=True).collect()
-        self.assertEqual((self.server.detokenized, [name for name, _ in self.server.calls]), ([], ["Generate"]))
+        self.assertEqual((self.server.detokenized, [call.name for call in self.server.calls]), ([], ["Generate"]))
 
     def test_a_server_that_does_not_say_where_tokens_end_is_an_error(self):
         self.server.tells_ends = False

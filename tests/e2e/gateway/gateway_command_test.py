@@ -86,13 +86,13 @@ class ErrorsTest(unittest.TestCase):
 
     def test_the_key_is_passed_on_and_salts_the_cache(self):
         self.server.generate = lambda context: iter(WHOLE)
-        begin = len(self.server.requests)
+        begin = len(self.server.asked())
         for headers in ({}, {"Authorization": KEY}, {"Authorization": KEY}, {"Authorization": KEY + "2"}):
             status, _, answer = self.post(headers=headers)
             self.assertEqual((status, json.loads(answer)["choices"][0]["text"]), (200, "ab"))
-        passed = [metadata.get("authorization") for metadata in self.server.metadata[begin:]]
+        passed = [call.metadata.get("authorization") for call in self.server.asked()[begin:]]
         self.assertEqual(passed, [None, KEY, KEY, KEY + "2"])
-        caches = [request.cache for request in self.server.requests[begin:]]
+        caches = [call.request.cache for call in self.server.asked()[begin:]]
         self.assertTrue(all(cache.enabled for cache in caches))
         none, first, again, other = (cache.salt for cache in caches)
         self.assertEqual((none, first), ("", again))
@@ -101,12 +101,12 @@ class ErrorsTest(unittest.TestCase):
 
     def test_the_traceparent_is_passed_on(self):
         self.server.generate = lambda context: iter(WHOLE)
-        begin = len(self.server.requests)
+        begin = len(self.server.asked())
         traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
         for value in (None, traceparent, "\u00e9".encode("latin-1"), "two words"):
             status, _, _ = self.post(headers={} if value is None else {"traceparent": value})
             self.assertEqual(status, 200)
-        passed = [metadata.get("traceparent") for metadata in self.server.metadata[begin:]]
+        passed = [call.metadata.get("traceparent") for call in self.server.asked()[begin:]]
         self.assertEqual(passed, [None, traceparent, None, None])
 
     def test_a_key_that_no_header_of_grpc_can_hold_is_refused_and_not_repeated(self):

@@ -114,7 +114,7 @@ class BodyTest(GuardTest):
         cls.gateway = cls.enterClassContext(Gateway(cls.server.target))
 
     def test_each_part_of_a_body_has_a_limit(self):
-        before = len(self.server.requests)
+        before = len(self.server.asked())
         user = {"role": "user", "content": "a"}
         for expected, body, path in (
             ((400, "INVALID_PARAMETER", "prompt"), {"model": "m", "prompt": [1] * ((1 << 20) + 1)}, "completions"),
@@ -129,15 +129,15 @@ class BodyTest(GuardTest):
         ):
             with self.subTest(expected=expected):
                 self.refused(expected, body, f"/v1/{path}")
-        self.assertEqual(self.server.requests[before:], [])
+        self.assertEqual(self.server.asked()[before:], [])
 
     def test_large_bodies_within_the_limits_arrive_whole(self):
         self.server.generate = lambda context: iter(WHOLE)
         ids, text = [*range(1 << 17)], "\u00e9" * (1 << 20)
         self.assertEqual(self.post({"model": "m", "prompt": ids})[0], 200)
-        self.assertEqual(list(self.server.requests[-1].tokens.ids), ids)
+        self.assertEqual(list(self.server.asked()[-1].request.tokens.ids), ids)
         self.assertEqual(self.post({"model": "m", "prompt": text})[0], 200)
-        self.assertEqual(self.server.requests[-1].text, text)
+        self.assertEqual(self.server.asked()[-1].request.text, text)
         self.assertEqual(self.refused((400, "INVALID_PARAMETER", "prompt[131072]"), {"model": "m", "prompt": [*ids, True]}).count("true"), 1)
 
     def test_half_a_surrogate_pair_is_refused_wherever_it_stands(self):
@@ -199,7 +199,7 @@ class TemplateTest(GuardTest):
     def check_others(self):
         self.server.generate = lambda context: iter(WHOLE)
         self.assertEqual(self.chat("plain")[0], 200)
-        self.assertEqual(self.server.requests[-1].text, "a")
+        self.assertEqual(self.server.asked()[-1].request.text, "a")
 
     def test_a_template_without_an_end_holds_up_nobody_and_is_ended(self):
         answers = []
@@ -243,7 +243,7 @@ class RequestIdTest(GuardTest):
         self.server.generate = lambda context: iter(WHOLE)
 
     def ids_of_calls(self, begin):
-        return [metadata.get("x-request-id") for _, metadata in self.server.calls[begin:]]
+        return [call.metadata.get("x-request-id") for call in self.server.calls[begin:]]
 
     def test_an_id_goes_to_the_server_and_comes_back(self):
         for stream in (False, True):
@@ -284,7 +284,7 @@ class RememberedTest(GuardTest):
         cls.gateway = cls.enterClassContext(Gateway(cls.server.target))
 
     def calls(self, begin):
-        return [name for name, _ in self.server.calls[begin:]]
+        return [call.name for call in self.server.calls[begin:]]
 
     def chat(self, key, **more):
         return self.post({**CHAT, **more}, "/v1/chat/completions", key)

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A gRPC server that follows a script, in place of a rivulet-server. Import rivulet_wheel first."""
 
+import functools
 import itertools
 from concurrent import futures
+from typing import Any, NamedTuple
 
 import grpc
-from google.protobuf import any_pb2
+from google.protobuf import any_pb2, message_factory
 from google.rpc import error_details_pb2, status_pb2
 
-from rivulet.v1 import inference_pb2
+from rivulet.v1 import inference_pb2, session_service_pb2
 
 
 def part(**fields):
@@ -43,57 +45,60 @@ def token_bytes(id):
     return {7: b"\xc3", 8: b""}.get(id, b"t%d" % id)
 
 
-class Recorder(grpc.ServerInterceptor):
+class Call(NamedTuple):
+    name: str
+    request: Any
+    metadata: dict
+
+
+class OtherCalls(grpc.ServerInterceptor):
+    """Notes the calls for which a server has no handler."""
+
     def __init__(self, calls):
         self.calls = calls
 
     def intercept_service(self, continuation, details):
-        self.calls.append((details.method.rpartition("/")[2], dict(details.invocation_metadata)))
-        return continuation(details)
+        handler = continuation(details)
+        if handler is None:
+            self.calls.append(Call(details.method.rpartition("/")[2], None, dict(details.invocation_metadata)))
+        return handler
 
 
-class FakeServer:
-    """Serves the model "m". Generate yields what `generate(context)` does, GetModel returns what `model(request, context)` does:
-    functions that tests set. metadata: of each Generate. calls: the names of all calls and their metadata. detokenized: the ids of
-    each Detokenize."""
+class ScriptedServer:
+    """Answers RPCs of rivulet.v1 by `answers`, {name: function(request, context)}: with what the function returns, or, where the
+    replies are a stream, with what it yields. A request that is a stream is an iterator. Other RPCs are Unimplemented.
+    calls: of each its name, request and metadata."""
 
-    def __init__(self, credentials=None):
-        self.generate, self.metadata, self.requests, self.calls = lambda context: iter(WHOLE), [], [], []
-        self.model = lambda request, context: MODEL
-        self.detokenized, self.tells_ends = [], True
-        self.server = grpc.server(futures.ThreadPoolExecutor(8), interceptors=[Recorder(self.calls)])
-        messages = inference_pb2
-        handlers = {
-            "Generate": grpc.unary_stream_rpc_method_handler(
-                self._generate, messages.GenerateRequest.FromString, messages.GenerateReply.SerializeToString
-            ),
-            "GetModel": grpc.unary_unary_rpc_method_handler(
-                lambda request, context: self.model(request, context),
-                messages.GetModelRequest.FromString, messages.GetModelReply.SerializeToString,
-            ),
-            "Detokenize": grpc.unary_unary_rpc_method_handler(
-                self._detokenize, messages.DetokenizeRequest.FromString, messages.DetokenizeReply.SerializeToString
-            ),
-            "ListModels": grpc.unary_unary_rpc_method_handler(
-                lambda request, context: messages.ListModelsReply(models=[{"name": "m"}]),
-                messages.ListModelsRequest.FromString, messages.ListModelsReply.SerializeToString,
-            ),
-        }  # fmt: skip
-        self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("rivulet.v1.InferenceService", handlers)])
-        address = "127.0.0.1:0"
+    def __init__(self, answers, credentials=None, port=0):
+        self.answers, self.calls = answers, []
+        options = [("grpc.so_reuseport", 0), ("grpc.max_send_message_length", -1)]
+        self.server = grpc.server(futures.ThreadPoolExecutor(8), interceptors=[OtherCalls(self.calls)], options=options)
+        for package, name in ((inference_pb2, "InferenceService"), (session_service_pb2, "SessionService")):
+            service = package.DESCRIPTOR.services_by_name[name]
+            handlers = {method.name: self._handler(method) for method in service.methods}
+            self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service.full_name, handlers)])
+        address = f"127.0.0.1:{port}"
         port = self.server.add_secure_port(address, credentials) if credentials else self.server.add_insecure_port(address)
         self.target = f"127.0.0.1:{port}"
 
-    def _detokenize(self, request, context):
-        self.detokenized.append(list(request.ids))
-        texts = [token_bytes(id) for id in request.ids]
-        ends = itertools.accumulate(map(len, texts)) if self.tells_ends else ()
-        return inference_pb2.DetokenizeReply(raw_bytes=b"".join(texts), ends=ends)
+    def _handler(self, method):
+        request, reply = map(message_factory.GetMessageClass, (method.input_type, method.output_type))
+        kind = "_".join("stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming))
+        answer = functools.partial(self._stream if method.server_streaming else self._answer, method.name)
+        return getattr(grpc, f"{kind}_rpc_method_handler")(answer, request.FromString, reply.SerializeToString)
 
-    def _generate(self, request, context):
-        self.requests.append(request)
-        self.metadata.append(dict(context.invocation_metadata()))
-        yield from self.generate(context)
+    def _answer(self, name, request, context):
+        self.calls.append(Call(name, request, dict(context.invocation_metadata())))
+        if name not in self.answers:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, f"no answer to {name}")
+        return self.answers[name](request, context)
+
+    def _stream(self, name, request, context):
+        yield from self._answer(name, request, context)
+
+    def asked(self, name="Generate"):
+        """The calls of an RPC."""
+        return [call for call in self.calls if call.name == name]
 
     def __enter__(self):
         self.server.start()
@@ -101,3 +106,25 @@ class FakeServer:
 
     def __exit__(self, *exception):
         self.server.stop(None).wait()
+
+
+class FakeServer(ScriptedServer):
+    """Serves the model "m". Generate yields what `generate(context)` does, GetModel returns what `model(request, context)` does:
+    functions that tests set. detokenized: the ids of each Detokenize."""
+
+    def __init__(self, credentials=None):
+        self.generate, self.model = lambda context: iter(WHOLE), lambda request, context: MODEL
+        self.detokenized, self.tells_ends = [], True
+        answers = {
+            "Generate": lambda request, context: self.generate(context),
+            "GetModel": lambda request, context: self.model(request, context),
+            "Detokenize": self._detokenize,
+            "ListModels": lambda request, context: inference_pb2.ListModelsReply(models=[{"name": "m"}]),
+        }
+        super().__init__(answers, credentials)
+
+    def _detokenize(self, request, context):
+        self.detokenized.append(list(request.ids))
+        texts = [token_bytes(id) for id in request.ids]
+        ends = itertools.accumulate(map(len, texts)) if self.tells_ends else ()
+        return inference_pb2.DetokenizeReply(raw_bytes=b"".join(texts), ends=ends)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of the Python client's sessions share: one interface to both clients, and a proxy that cuts connections."""
+"""What the tests of the Python client share: one interface to both clients, and a proxy that cuts connections."""
 
+import asyncio
 import socket
 import struct
 import threading
@@ -20,7 +21,7 @@ class Awaited:
         value = getattr(self.of, name)
         if not callable(value) or name == "keep":
             return value
-        if name == "generate":
+        if name in ("generate", "generate_many", "multiplex", "stream_images"):
             return lambda *arguments, **options: AwaitedStream(value(*arguments, **options))
 
         async def call(*arguments, **options):
@@ -42,6 +43,8 @@ class Awaited:
 
 
 class AwaitedStream:
+    """The same for what is iterated."""
+
     def __init__(self, of):
         self.of = of
 
@@ -60,15 +63,49 @@ class AwaitedStream:
     async def collect(self):
         return self.of.collect()
 
+    async def aclose(self):
+        self.of.close()
 
-class Sync:
+    async def __aenter__(self):
+        self.of.__enter__()
+        return self
+
+    async def __aexit__(self, *exception):
+        self.of.__exit__(*exception)
+
+
+class Both:
+    """client(): a client whose calls can be awaited. call(): what a function of a client returns; of an AsyncClient it is awaited."""
+
+    def use(self, function, target=None, **options):
+        """Runs a coroutine function of a client(), of `server` where no target is given."""
+
+        async def run():
+            async with self.client(target or self.server.target, **options) as client:
+                await asyncio.wait_for(function(client), 300)
+
+        asyncio.run(run())
+
+
+class Sync(Both):
     def client(self, target, **options):
         return Awaited(rivulet.Client(target, **options))
 
+    def call(self, target, function, **options):
+        with rivulet.Client(target, **options) as client:
+            return function(client)
 
-class Async:
+
+class Async(Both):
     def client(self, target, **options):
         return rivulet.AsyncClient(target, **options)
+
+    def call(self, target, function, **options):
+        async def run():
+            async with rivulet.AsyncClient(target, **options) as client:
+                return await function(client)
+
+        return asyncio.run(run())
 
 
 class CutProxy:
