@@ -69,42 +69,6 @@ TEST_F(MultiplexClientTest, RepliesFromManyThreadsAreThoseOfLoneCalls) {
   }
 }
 
-TEST_F(MultiplexClientTest, RequestsOfAStreamShareTheirPromptWithinOneSalt) {
-  const auto stream = client_.Multiplex();
-  v1::GenerateRequest request = Request(kStream, 1, 20);
-  for (int token = 1; token < 30; ++token) request.mutable_tokens()->add_ids(token);
-  const auto alone = Generate(server_.stub(), request).tokens.at(0);
-  request.mutable_cache()->set_enabled(true);
-  const auto cached = [&](const std::string& salt) {
-    request.mutable_cache()->set_salt(salt);
-    std::vector<int> tokens;
-    int64_t count = -1;
-    std::promise<absl::Status> ended;
-    stream->Generate(
-        request,
-        [&](const v1::MultiplexPart& part) {
-          tokens.insert(tokens.end(), part.tokens().begin(), part.tokens().end());
-          if (part.has_usage()) count = part.usage().cached_prompt_tokens();
-          return true;
-        },
-        [&](const absl::Status& status) { ended.set_value(status); });
-    const absl::Status status = ended.get_future().get();
-    EXPECT_TRUE(status.ok()) << status;
-    EXPECT_EQ(tokens, alone);
-    return count;
-  };
-  EXPECT_EQ(cached(""), 0);
-  EXPECT_EQ(cached(""), request.tokens().ids_size() - 1);
-  EXPECT_EQ(cached("other"), 0);
-  request.mutable_cache()->add_positions(0);
-  Coming bad;
-  bad.Begin(*stream, request);
-  const absl::Status error = bad.Wait();
-  EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(GetErrorInfo(error).field, "cache.positions[0]");
-  EXPECT_TRUE(stream->Finish().ok());
-}
-
 TEST_F(MultiplexClientTest, OneEndsByFalseByCancelByTimeoutOrByAnErrorOfItsOwn) {
   const auto stream = client_.Multiplex();
   Coming stopped, cancelled, late, bad, good;
