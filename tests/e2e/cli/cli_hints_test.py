@@ -82,10 +82,6 @@ class CommandHintsTest(CommandTest):
                 self.fails(rivulet(*args), 2, f"{folder}: is a directory; expected a file")
             self.fails(rivulet("generate", "--model", IMAGE, "--values-file", f"{folder}/absent"), 2, "No such file")
 
-    def test_two_ways_to_name_a_model_are_told_apart(self):
-        self.fails(rivulet("models", "--target", self.server.target, "--model", RFA), 2, "exclude each other", "--model-name")
-        self.fails(rivulet("models", "--target", "http://localhost:50051"), 2, "got the URL", "HOST:PORT")
-
 
 class ServerHintsTest(unittest.TestCase):
     def test_settings_are_printed_without_a_model(self):

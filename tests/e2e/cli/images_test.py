@@ -88,8 +88,6 @@ class ImagesTest(CommandTest):
         self.fails(rivulet(*draw, "--model", CONFORMANCE / "tiny-rfa"), 2, "--out")
         self.fails(rivulet(*draw, "--model", IMAGE), 2, "prompt")
         self.fails(rivulet(*draw, "--model", IMAGE, "--values", ",".join(["1"] * 45)), 2, "prompt")
-        self.fails(rivulet(*draw, "--model", IMAGE, "--count", "0"), 2, "--count")
-        self.fails(rivulet(*draw, "--model", IMAGE, "--columns", "0"), 2, "--columns")
         self.assertEqual(os.listdir(self.folder), [])
         nowhere = self.folder / "absent" / "x.png"
         self.fails(rivulet("generate", "--model", MNIST, "--out", nowhere), 2, str(nowhere))

@@ -85,21 +85,10 @@ class ScoreTest(CommandTest):
     def test_a_bad_line_is_named_after_the_good_ones_are_printed(self):
         good = '{"tokens":[1,2]}\n'
         for bad, mention in (
-            ("", "empty"),
-            ("{", "JSON"),
-            ("[1]", "expected"),
+            ("{", "JSON"),  # score_line_test.cc has all that a line may not be
             ('{"tokens":[1,37]}', "tokens[1]"),
             ('{"tokens":[1,-1]}', "tokens[1]"),
-            ('{"tokens":[2147483648]}', "tokens[0]"),
-            ('{"tokens":[1.5]}', "tokens[0]"),
-            ('{"tokens":1}', "tokens"),
-            ('{"tokens":[1],"text":"a"}', "both"),
-            ('{"tokens":[1],"extra":1}', "extra"),
-            ('{"tokens":[1],"tokens":[1]}', "twice"),
             ('{"text":"no text model"}', "text"),
-            ("{}", "expected"),
-            ('\ufeff{"tokens":[1]}', "byte order mark"),
-            ('{"tokens":[1]}\0', "NUL"),
         ):
             with self.subTest(bad=bad), tempfile.TemporaryDirectory() as folder:
                 path = pathlib.Path(folder) / "lines.jsonl"

@@ -82,7 +82,6 @@ class SessionsTest(CommandTest):
         path = self.folder / "values"
         path.write_bytes(bytes([3, 4]))
         self.assertEqual(self.sessions("append", session, "--values-file", path, model=model).out, "5\n")
-        self.fails(self.run_sessions("append", session, "--values", "256", model=model), 2, "--values")
         self.fails(self.run_sessions("append", session, "--values-file", self.folder, model=model), 2, str(self.folder))
 
     def test_a_fork_goes_on_by_itself(self):
@@ -95,7 +94,6 @@ class SessionsTest(CommandTest):
             self.assertEqual(tokens, self.whole("--seed", str(20 + i), "--max-tokens", "6"))
         (line,) = self.sessions("fork", session, "--position", "1", "--json").lines()
         self.assertEqual((line["position"], line["model"]), (1, "tiny-rfa"))
-        self.fails(self.run_sessions("fork", session, "--count", "257"), 2, "--count")
         self.fails(self.run_sessions("fork", session, "--position", "3"), 2, "position")
 
     def test_rewind_goes_back_to_a_position_or_a_mark(self):
@@ -109,10 +107,7 @@ class SessionsTest(CommandTest):
         self.assertEqual(tokens, self.whole("--seed", "3", "--max-tokens", "5"))
         listed = {line["session_id"]: line for line in self.sessions("list", "--json").lines()}
         self.assertEqual(listed[session]["marks"], {"begin": 2, "end": 7})
-        self.fails(self.run_sessions("rewind", session), 2, "--position or --mark")
-        self.fails(self.run_sessions("rewind", session, "--position", "0", "--mark", "begin"), 2, "--mark")
         self.fails(self.run_sessions("rewind", session, "--mark", "nowhere"), 2, "to.mark")
-        self.fails(self.run_sessions("rewind", session, "--position", "-1"), 2, "--position")
         self.fails(self.run_sessions("rewind", session, "--position", "8"), 2, "position")
 
     def test_a_snapshot_goes_through_a_file(self):
@@ -195,7 +190,6 @@ class SessionsTest(CommandTest):
         self.assertEqual(cached(), alone, "not asked for")
         salted = ("--cache", "--cache-salt", "other")
         self.assertEqual([cached(*salted) for _ in range(2)], [(0, alone[1]), (39, alone[1])])
-        self.assertEqual(cached("--cache", "--tenant", "another")[0], 0)
         begin = ",".join(prompt[1].split(",")[:22])
         cached("--cache", "--cache-salt", "at", "--cache-position", "22", "--cache-position", "18")
         parts = ["--tokens", begin + ",9,9", "--max-tokens", "1"]
@@ -208,42 +202,13 @@ class SessionsTest(CommandTest):
         both = self.sessions("append", self.open(), *prompt[:2], "--cache", "--score")
         self.assertRegex(both.err, r"^[0-9.]+ nats over 40 tokens, [0-9]+ tokens cached\n$")
 
-        for bad, mention in (
-            (["--cache-position", "41"], "cache.positions[0] is 41"),
-            (["--cache-position", "0"], "cache.positions[0] is 0"),
-            (["--cache-salt", "x" * 65], "cache.salt is 65"),
-        ):
-            self.fails(self.run_cached(*prompt, "--cache", *bad), 2, mention)
-
     def run_cached(self, *args):
         return rivulet("generate", "--target", self.server.target, *MODEL, *args)
 
-    def test_bad_usage_is_exit_code_2(self):
-        session = ABSENT
-        for args, mention in (
-            ([], "subcommand"),
-            (["bogus"], "bogus"),
-            (["open"], "--target"),
-            (["open", "--model", RFA], "--target"),
-            (["append", "--target", NOBODY], "SESSION"),
-            (["append", session, "--target", NOBODY, "--tokens", "1", "--prompt", "a"], "--prompt"),
-            (["append", session, "--target", NOBODY, "--tokens", "x"], "--tokens"),
-            (["open", "--target", NOBODY, "--seed", "-1"], "--seed"),
-            (["open", "--target", NOBODY, "--idle-timeout", "nan"], "--idle-timeout"),
-            (["snapshot", session, "--target", NOBODY], "--out"),
-            (["restore", "--target", NOBODY], "--input"),
-            (["list", "--target", "nowhere"], "--target"),
-        ):
-            with self.subTest(args=args):
-                self.fails(rivulet("sessions", *args), 2, mention)
+    def test_what_the_server_refuses_is_exit_code_2_and_an_absent_server_3(self):
         self.fails(self.run_sessions("append", "no-id", "--tokens", "1"), 2, "session_id")
         self.fails(self.run_sessions("open", "--idle-timeout", "0.5"), 2, "idle_timeout")
         self.fails(rivulet("sessions", "list", "--target", NOBODY), 3)
-        for args in (["--position", "1"], ["--mark", "m"], ["--cookie", "c"]):
-            self.fails(rivulet("generate", "--target", NOBODY, *args), 2, "--session")
-        self.fails(rivulet("generate", "--model", RFA, "--tenant", "t"), 2, "--target")
-        self.fails(rivulet("generate", "--model", RFA, "--session", session), 2, "--target")
-        self.fails(self.run_generate(session, "--out", self.folder / "x.png"), 2, "--session")
 
     def test_help_names_every_action(self):
         text = self.succeeds(rivulet("sessions", "--help")).out

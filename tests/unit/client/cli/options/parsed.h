@@ -2,6 +2,7 @@
 // What a command line of `rivulet` is read as.
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,6 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "client/cli/options/options.h"
 
 namespace rivulet::testing {
@@ -33,6 +36,29 @@ inline std::string Refusal(const std::vector<std::string>& args) {
   std::string message(command.status().message());
   EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   return message;
+}
+
+// The words of a command line, between spaces; '' is an empty one.
+inline std::vector<std::string> Words(absl::string_view line) {
+  std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+  for (std::string& word : words) word = word == "''" ? "" : word;
+  return words;
+}
+
+// A command line that must be refused, and what the refusal mentions: options and values.
+struct BadLine {
+  std::string line;
+  std::vector<std::string> mentions;
+};
+
+inline void ExpectRefused(const std::vector<BadLine>& lines) {
+  for (const auto& [line, mentions] : lines) {
+    const std::string refusal = Refusal(Words(line));
+    EXPECT_NE(refusal, "accepted") << line;
+    for (const std::string& mention : mentions) {
+      EXPECT_THAT(refusal, ::testing::HasSubstr(mention)) << line;
+    }
+  }
 }
 
 }  // namespace rivulet::testing
