@@ -120,6 +120,7 @@ class SessionsTest(CommandTest):
         restored = self.sessions("restore", "--input", path, "--idle-timeout", "60.5", "--json")
         (line,) = restored.lines()
         self.assertNotEqual(line["session_id"], session)
+        self.assertNotIn("cookie", line, "no balancer gave one")
         self.assertEqual((line["position"], line["seed"], line["idle_timeout_seconds"]), (2, 4, 60.5))
         self.assertIn("bit for bit", restored.err)
         tokens, _ = self.generate(line["session_id"], "--max-tokens", "6")

@@ -217,6 +217,7 @@ class CallTests(OneServer):
             ({"metadata": {"Key": "a"}}, ValueError, "^metadata: a key must .*; got 'Key'"),
             ({"metadata": {"key": 3}}, TypeError, "^metadata: key: must .*; got 3"),
             ({"metadata": {"key-bin": "a"}}, TypeError, "^metadata: key-bin: must .*; got 'a'"),
+            ({"metadata": [("key", "a", "b")]}, TypeError, "^metadata: must .*; got .'key', 'a', 'b'"),
             ({"metadata": [("key", "\n")]}, ValueError, r"^metadata: key: must .*; got '\\n'"),
             ({"temprature": 1}, TypeError, "'temprature'"),
         ]

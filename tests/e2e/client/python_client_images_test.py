@@ -258,6 +258,7 @@ class DrawTest(unittest.TestCase):
 
     def test_bad_pictures_are_named(self):
         good = np.zeros((1, 2, 2), np.uint8)
+        self.assertEqual(rivulet.draw.grid(good + np.uint8(1), num_levels=2).tolist(), [[255, 255]] * 2)
         for call, mention in (
             (lambda: rivulet.draw.grid(np.zeros((2, 2), np.uint8)), r"images: must have the shape \[count, height, width\(, channels\)\]; got \[2, 2\]"),
             (lambda: rivulet.draw.grid(good, columns=0), "^columns: must .*; got 0"),

@@ -221,8 +221,10 @@ TEST(BenchOptionsTest, DefaultsToAClosedLoopOfOneForTenSeconds) {
   EXPECT_FALSE(options.requests.has_value());
   EXPECT_EQ(options.connections, 1);
   EXPECT_EQ(options.sampling.seed, 1u);
-  EXPECT_FALSE(
-      Parsed<BenchOptions>({"bench", "--target", "h:1", "--requests", "5"}).duration_seconds);
+  const auto counted =
+      Parsed<BenchOptions>(Words("bench --target h:1 --requests 5 --prompt-length 1"));
+  EXPECT_FALSE(counted.duration_seconds.has_value());
+  EXPECT_EQ(counted.prompt_length, 1);
 }
 
 TEST(BenchOptionsTest, ReadsAnOpenLoop) {
