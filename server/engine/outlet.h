@@ -6,7 +6,7 @@
 
 namespace rivulet {
 
-// Both calls come on the emitter thread.
+// The emitter's thread makes both calls.
 class Outlet {
  public:
   virtual ~Outlet() = default;
@@ -15,7 +15,7 @@ class Outlet {
 
  private:
   friend class Emitter;
-  std::atomic<bool> ready_{false};  // a call of OnReady is on its way: no need for another
+  std::atomic<bool> ready_{false};  // a call of OnReady is due, so no other is needed
   bool ended_ = false;              // the loop has put in its end
 };
 

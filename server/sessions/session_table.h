@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// SessionTable: the sessions of one model. A session belongs to a tenant; under any other
-// tenant's name it does not exist. Their states are kept by a StateStore, which may forget them:
-// they can be computed again from the history, so a client sees only latency. The table also says
+// SessionTable: the sessions of one model. A session belongs to a tenant; for other tenants it does
+// not exist. A StateStore keeps their states and may forget them: they can be computed again from
+// the history, so a client sees only latency. The table also says
 // whose turn it is on a session.
 #pragma once
 
@@ -27,7 +27,7 @@ struct SessionLimits {
   int max_open_sessions = 10000;
   int max_tenant_sessions = 0;            // of one tenant; 0: its fair share (fair_share.h)
   int64_t max_tokens = int64_t{1} << 22;  // of one history
-  // A request on a session keeps a checkpoint every so many tokens that it feeds; at least 1.
+  // A request on a session keeps a checkpoint each time it has fed so many tokens; at least 1.
   int64_t checkpoint_tokens = 512;
   int max_waiting = 16;  // requests that wait for one session
   int max_marks = 64;    // of one session
@@ -48,31 +48,32 @@ class SessionTable {
   // A new session without tokens, which counts for the tenant and the key. Errors: as CheckRoom.
   absl::StatusOr<Session*> Open(absl::string_view tenant, absl::Duration idle_timeout,
                                 absl::Time now, const KeyShare& key = {});
-  // OK where the tenant, with this key, may open `count` more. Errors: RESOURCE_EXHAUSTED
+  // OK if the tenant, with this key, may open `count` more. Errors: RESOURCE_EXHAUSTED
   // (SESSION_LIMIT: of all; TENANT_SESSION_LIMIT: of the tenant; API_KEY_SESSION_LIMIT: of the
-  // key), with retry_after where enough of those that count end soon if nobody uses them. O(count).
+  // key), with retry_after if enough of those that count will soon expire unless they are used.
+  // O(count).
   absl::Status CheckRoom(absl::string_view tenant, int count, absl::Time now,
                          const KeyShare& key = {}) const;
   // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign ones.
   absl::StatusOr<Session*> Find(const SessionId& id, absl::string_view tenant);
 
   // Requests of one session take effect one after another, in the order in which they arrived: one
-  // has the session, which then does not expire, and the others wait. Requests are borrowed: one
-  // that ends while it waits must Leave, one that has the session is followed by Release.
+  // has the session, which then does not expire, and the others wait. Requests are borrowed: call
+  // Leave before one that waits ends, and Release after one that has the session has ended.
 
   // `request` arrives. True: its turn is now, and it has the session. False: it waits. Errors:
   // RESOURCE_EXHAUSTED (SESSION_BUSY: too many wait).
   absl::StatusOr<bool> Enter(Session* session, Request* request);
-  // `request` does not wait any more.
+  // `request` stops waiting.
   static void Leave(Session* session, Request* request) { std::erase(session->waiters, request); }
-  // The request that has it has ended, which counts as its last use. Returns the next, which has it
-  // from now on; null: there is none, or the session was closed and has ended.
+  // The request that has it has ended, which counts as its last use. Returns the next request,
+  // which has it from now on; null: there is none, or the session was closed and has ended now.
   Request* Release(Session* session, absl::Time now);
-  // Nobody finds it any more. Returns the requests that end with it: those that wait, then the one
-  // that has it, with whose Release it ends.
+  // Closes it: it is not found any more. Returns the requests to end: those that wait, then the one
+  // that has it. The session itself ends with the Release after that one.
   std::vector<Request*> Close(Session* session);
 
-  // Oldest use first.
+  // The tenant's sessions, the one used longest ago first.
   std::vector<const Session*> Of(absl::string_view tenant) const;
 
   // Erases sessions that were idle for too long.

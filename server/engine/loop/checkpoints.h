@@ -3,9 +3,9 @@
 //
 //   Find ──(in a file)── TakeFetched ──> the request has slots ── KeepAfterRun ... SaveSoon ── Save
 //
-// A request continues from the latest state that is kept of its session or of a cached prompt. It
-// keeps states on its way, and one of a session leaves its last state there: the session is free
-// for its next request only once that has been saved.
+// A request continues from the latest kept state of its session or of a cached prompt. It keeps
+// states while it runs, and a request on a session leaves its last state there: only when that is
+// saved can the next request on the session begin.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct FoundState {
 // backend.
 class Checkpoints {
  public:
-  // `stamp`: of the files of `disk`, which may be empty. `wake` is called by another thread when
+  // `stamp`: of the files of `disk`, which may be empty. Another thread calls `wake` when
   // TakeFetched has something to do.
   Checkpoints(const EngineOptions& options, bool with_bos, StateStamp stamp, DiskTier disk,
               std::function<void()> wake);
@@ -44,17 +44,17 @@ class Checkpoints {
   void KeepWarm(WarmState warm);
 
   // The best state for `request`, which has begun; nullopt: it is being read from a file, and
-  // TakeFetched brings it.
+  // TakeFetched will return it.
   std::optional<FoundState> Find(Request* request);
   struct Fetched {
     Request* request;
     FoundState found;  // blob null: it could not be read, so Find has to look again
   };
-  // The states that have been read since, in the order of the calls of Find. True: the disk tier
-  // had done something.
+  // Returns the states that were read since the last call, in the order of the calls of Find. True:
+  // the disk tier has done something.
   bool TakeFetched(std::vector<Fetched>* fetched);
-  // A state in memory that saves more than request->start, which requests that began alike may have
-  // left since; nullopt: none.
+  // A state in memory that saves more than request->start, left meanwhile by a request that began
+  // with the same tokens; nullopt: none.
   std::optional<Checkpoint> FindBetter(Request* request);
   // Counts a hit or a miss, if `request` uses the prefix cache.
   void CountUse(const Request& request);
@@ -62,11 +62,11 @@ class Checkpoints {
   // Keeps the state of the slot of `sequence`, if its request wants that at this position.
   absl::Status KeepAfterRun(const Sequence& sequence, Slots* slots);
 
-  // `sequence` has ended, and its request, which has a session, with it or soon: Save keeps `left`.
+  // `sequence` of a request with a session has ended: Save will keep `left`.
   void SaveSoon(const Sequence& sequence, LeftState left);
   bool Saves(const Session& session) const;
-  // Keeps what SaveSoon was given, before the slots are zeroed. Returns the sessions, one for each
-  // call of SaveSoon. After an error, which has saved only a part, ForgetUnsaved returns them all.
+  // Keeps the states of SaveSoon, before their slots are zeroed. Returns the sessions, one for each
+  // call of SaveSoon. After an error only some are saved, and ForgetUnsaved returns all sessions.
   absl::StatusOr<std::vector<Session*>> Save(Slots* slots);
   std::vector<Session*> ForgetUnsaved();
 

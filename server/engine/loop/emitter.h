@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Emitter: the thread that calls listeners, so that the loop never waits for a gRPC write. The loop
-// puts in which replies got something and which requests ended, and hands all of it over with one
-// lock and at most one wake-up. A test that replays a schedule has no such thread and calls Tell
-// itself.
+// puts in the replies that got something and the requests that ended, and hands them over together,
+// with one lock and at most one wake-up. A test that replays a schedule has no such thread and
+// calls Tell itself.
 //
 // Tokens are handed over while a run is being polled; ends between runs only, so no request dies
 // while a run borrows its memory.
@@ -20,31 +20,31 @@
 
 namespace rivulet {
 
-// Thread: Put, Hand and has_ends are the loop's; End and Flush are for any thread but the emitter's
-// own, Tell for one. Batches are told in the order in which they were handed over.
+// Thread: Put, Hand and has_ends: the loop; End and Flush: any but the emitter's own; Tell: one.
+// The listeners of batches are called in the order in which the batches were handed over.
 class Emitter {
  public:
   enum class Threads : uint8_t { kOwn, kNone };
   explicit Emitter(Threads threads = Threads::kOwn);
   ~Emitter();  // calls everything handed over, then joins
 
-  // `outlet` got something. To be told once, however often it gets more before that. It is borrowed
-  // until its end is put in.
+  // `outlet` got something: it is called once, however often it gets more before that. It is
+  // borrowed until its end is put in.
   void PutReady(Outlet* outlet);
-  // `outlet` has ended; lives until HandAll at least. It is told, then destroyed, on the emitter's
-  // thread.
+  // `outlet` has ended; it lives at least until HandAll. The emitter's thread calls it and then
+  // destroys it.
   void PutEnd(std::unique_ptr<Outlet> outlet);
   bool has_ends() const { return !ended_.empty(); }
-  // Hands over what got something.
+  // Hands over the outlets that got something.
   void HandReady() { Hand(&put_); }
-  // Hands over all. True: there were ends.
+  // Hands over everything. True: there were ends.
   bool HandAll();
 
   // Hands over the end of an outlet that the loop has never seen.
   void End(std::unique_ptr<Outlet> outlet);
   // Returns once everything handed over before has been called.
   void Flush();
-  // Without a thread of its own: calls everything handed over before.
+  // Only without a thread of its own: calls everything handed over before.
   void Tell();
 
  private:
@@ -53,7 +53,7 @@ class Emitter {
     std::vector<std::unique_ptr<Outlet>> ended;
     bool empty() const { return ready.empty() && ended.empty(); }
   };
-  // Takes the contents of `batch`, which is empty afterwards but keeps its memory.
+  // Takes the content of `batch`, which is then empty but keeps its memory.
   void Hand(Batch* batch);
   void Run();
   static void TellBatch(Batch* batch);

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loop: the engine's one thread for a model. Between two runs it takes arrivals, honours
-// cancellations and deadlines, gives slots out and takes them back; then it plans a run, submits it
-// and turns its records into replies.
+// Loop: the engine's thread for a model. Between two runs it takes in new requests, cancellations
+// and deadlines, gives out slots and takes them back; then it plans a run, submits it and turns its
+// records into replies.
 //
 //   Exchange -> cancel, expire -> admit -> plan -> Submit -> Poll ... -> records -> emitter
 //
-// It composes classes each of which has its own state: who has a session (SessionTable), what a
+// It joins classes, each with a state of its own: who has a session (SessionTable), what a
 // request continues from (checkpoints.h), who waits for slots (policy/admission.h), who holds them
-// (slots.h), who is not read (reader_gate.h), the run (current_run.h), what listeners are told
-// (emitter.h). They call neither the loop nor each other's callers: they return what is to be begun
-// or ended.
+// (slots.h), whose reader is slow (reader_gate.h), the run (current_run.h), which listeners to call
+// (emitter.h). They do not call the loop: they return the requests to begin or to end.
 //
-// Invariants: a request is handed to the emitter with its end exactly once, after which the loop
-// holds no pointer to it. A backend error poisons the loop: everything ends with UNAVAILABLE, and
-// so does what still comes.
+// Invariants: a request is handed to the emitter with its end exactly once, and then the loop holds
+// no pointer to it. An error of the backend poisons the loop: all requests end with UNAVAILABLE,
+// later ones too.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +38,7 @@
 
 namespace rivulet {
 
-// Thread: Run() is the loop thread, or one thread calls Turn() in its place; nothing else is called
-// meanwhile. The arguments are borrowed and outlive it.
+// Thread: one, which calls Run(), or in a test Turn(). The arguments are borrowed and outlive it.
 class Loop {
  public:
   // `stamp`: of the files of `disk`, which may be empty.
@@ -55,9 +53,9 @@ class Loop {
   // end.
   void Run();
 
-  // One round of what Run repeats: takes what has arrived, then carries out at most one run. kIdle:
-  // nothing can happen until something arrives, time passes or the disk tier has done something
-  // (Run waits then). kStopped: as for Run; not to be called again.
+  // One round of Run: takes in what has arrived, then does at most one run. kIdle: nothing can
+  // happen until something arrives, time passes or the disk tier has done something (Run waits
+  // then). kStopped: Run would return; do not call it again.
   enum class Outcome : uint8_t { kBusy, kIdle, kStopped };
   Outcome Turn();
 
@@ -66,29 +64,29 @@ class Loop {
   void ExpireDeadlines();
   absl::Status RunWhatCanRun(bool* ran);
 
-  // A request arrives at its session, if it has one, and begins when its turn comes.
+  // Takes in a request: it begins when its turn on its session comes, or now if it has none.
   void Enter(Request* request);
   void CloseSession(Session* session, Request* closing);
   void Begin(Request* request);
-  // Finds the state that it continues from, which may have to be read first; then it waits for
+  // Finds the state from which it continues, which may have to be read first; then it waits for
   // slots.
   void FindState(Request* request);
   void ContinueFrom(Request* request, FoundState found);
   void AddToAdmission(Request* request, int slots);
-  // True: the disk tier had done something.
+  // True: the disk tier has done something.
   bool TakeFetchedStates();
 
-  // Replies that were read go on; their slots, where they gave them up, they wait for again.
+  // Replies that were read continue; the parked ones wait for slots again.
   void ResumeReaders();
-  // While requests wait for slots, paused replies give up theirs.
+  // Parks paused replies while requests wait for slots.
   absl::Status ParkReaders();
-  // Those of tenants above their share give up theirs, as Admission says.
+  // Preempts requests, as Admission says.
   absl::Status PreemptOthers();
   absl::Status AdmitWaiting();
-  // Saves what sessions keep of the slots that were freed, and makes these free.
+  // Saves the states that sessions keep from freed slots, then makes these slots free.
   absl::Status TakeBackSlots();
 
-  // Plans and carries out a run. False: nothing to feed.
+  // Plans and does a run. False: nothing to feed.
   absl::StatusOr<bool> RunOnce();
   void HandleRecords();
   void Flush(Sequence* sequence);
@@ -98,7 +96,7 @@ class Loop {
   void FreeSlot(Sequence* sequence);
   void EndRequest(Request* request, const absl::Status& status);
   void EndAll(const absl::Status& status);
-  // The next request that waits for the session begins.
+  // Begins the next request that waits for the session.
   void Release(Session* session);
 
   void UpdateLoad();

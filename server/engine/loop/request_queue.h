@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// RequestQueue: the queue between the engine's callers and its loop. Callers leave requests and
-// cancellations, the loop takes them all between two runs with one lock and leaves what GetLoad
-// shows.
+// RequestQueue: the queue between the engine's callers and its loop. Callers put in requests and
+// cancellations; between two runs the loop takes them all with one lock and publishes its load.
 //
-// What is accepted is arithmetic: samples and scores that were accepted and have not ended are
-// never more than the slots plus max_queue, whether or not the loop has already found them a slot.
+// Whether it accepts a request depends only on numbers: the accepted samples and scores that have
+// not ended are never more than the slots plus max_queue, whether or not they already have slots.
 //
-// Of that a tenant has at most seven times what is left (fair_share.h), not counting the slots that
-// the others leave: alone that is all slots and seven eighths of the queue. One that has nothing
-// gets in while there is room for its request. The same holds for the given tokens.
+// Of these a tenant may have seven times what is left (fair_share.h), beside slots that the others
+// leave free: alone it gets all slots and seven eighths of the queue. A tenant that has nothing is
+// accepted while there is room for its request. The same holds for the given tokens.
 #pragma once
 
 #include <cstdint>
@@ -47,26 +46,27 @@ class RequestQueue {
   // An id for a request that needs no slot. Errors: UNAVAILABLE (draining, stopped, backend
   // failed).
   absl::StatusOr<RequestId> NewId();
-  // Gives the request its id and arrival time and queues it; its key has then taken the given
-  // tokens. Errors as NewId, those of KeyAccount::CheckTokens, or RESOURCE_EXHAUSTED (QUEUE_FULL,
-  // TENANT_QUEUE_FULL) with the time that what waits now will take at the rate of the last seconds.
+  // Gives the request its id and arrival time, counts its given tokens for its key and queues it.
+  // Errors: those of NewId, those of KeyAccount::CheckTokens, or RESOURCE_EXHAUSTED (QUEUE_FULL,
+  // TENANT_QUEUE_FULL) with the time that the waiting ones will take at the rate of the last
+  // seconds.
   absl::StatusOr<RequestId> Submit(std::unique_ptr<Request> request);
   void Cancel(RequestId id);
-  // Makes the loop look again at what it can run.
+  // Wakes the loop, which checks again what it can run.
   void Wake();
   // The reply of request `id`, which was slow, has been read.
   void NoteRead(RequestId id);
-  // Refuses new requests from now on and waits until all have ended; at `deadline` has the loop end
-  // the rest. True if all ended by themselves. Of several drains at once the earliest deadline
-  // counts.
+  // Refuses new requests from now on and waits until all have ended; at `deadline` it makes the
+  // loop end the rest. True if all ended by themselves. With several drains at once the earliest
+  // deadline counts.
   bool Drain(absl::Time deadline);
   // As Drain, without waiting: `end_rest` as if the deadline had passed. True if none is left.
   bool StartDrain(bool end_rest);
-  // Has the loop end everything and return.
+  // Makes the loop end all requests and return.
   void Stop();
   EngineLoad load() const;
 
-  // The loop's part.
+  // For the loop.
   struct Arrivals {
     std::vector<std::unique_ptr<Request>> requests;  // oldest first
     std::vector<RequestId> cancelled;
@@ -86,11 +86,11 @@ class RequestQueue {
   // Note, and takes what has arrived (replacing the contents of `arrivals`). Never waits.
   void Exchange(absl::Time now, const EngineLoad& load, std::vector<Ended>* ended,
                 Arrivals* arrivals);
-  // The ends that were noted have been handed to the emitter: what Drain waits for.
+  // The noted ends were handed to the emitter, for which Drain waits.
   void EndsHanded();
   // Waits until there is something new for Exchange, or `timeout` has passed.
   void WaitForArrivals(absl::Duration timeout);
-  // The backend failed: no request is taken any more, load().health says why.
+  // The backend has failed: no request is accepted any more, and load().health says why.
   void Poison(const absl::Status& health);
 
  private:

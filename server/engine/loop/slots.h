@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slots: which sequence holds which slot of the backend, and what comes into and out of it.
+// Slots: which sequence holds which slot of the backend, and the states that go in and out.
 //
 //   Give ── Prepare ──> holders ── Park, TakeBack ──> freed ── ZeroFreed ──> free
 //
@@ -7,7 +7,7 @@
 // given out. A slot is zeroed when it is given out (Prepare) and when it is taken back (ZeroFreed).
 // Between TakeBack and ZeroFreed the state that a sequence left in its slot can still be read.
 //
-// Errors are those of the backend, which is of no use after one: then Abandon takes what was freed.
+// Errors are those of the backend, which cannot be used after one: then Abandon frees the slots.
 #pragma once
 
 #include <span>
@@ -33,44 +33,44 @@ class Slots {
   explicit Slots(Backend* backend);
 
   int free() const { return static_cast<int>(free_.size()); }
-  // ... and those that ZeroFreed makes free.
+  // ... and with those that ZeroFreed will make free.
   int free_soon() const { return free() + static_cast<int>(freed_.size()); }
   int used() const { return static_cast<int>(is_free_.size()) - 1 - free(); }
-  // Sequences whose states are in host memory because their slots were taken from them.
+  // How many sequences are parked or preempted: their states are in host memory.
   int parked() const { return parked_; }
-  // The sequences that hold slots, in the order in which they got them. Those that TakeBack ended
-  // are among them until ForgetEnded.
+  // The sequences that hold slots, in the order in which they got them. Those for which TakeBack
+  // was called stay among them until ForgetEnded.
   std::span<Sequence* const> holders() const { return holders_; }
 
-  // Gives `sequence` a slot, which it can use after Prepare: the one that was freed last, so that
-  // few requests at a time touch few slots, in the caches and in memory. REQUIRES: it holds none,
+  // Gives `sequence` the slot that was freed last; it can use it after Prepare. So with few
+  // requests only a few slots are in use, which helps caches and memory. REQUIRES: it holds none,
   // free() > 0.
   void Give(Sequence* sequence);
-  // Zeroes the slots that were given since, then writes the state and the sampler with which each
-  // sequence begins or goes on.
+  // Zeroes the slots that were given since the last call, then writes the state and the sampler
+  // with which each sequence begins or continues.
   absl::Status Prepare();
 
   // The values of a slot that is held, or freed and not yet zeroed: [bytes_per_slot / 4]. Waits for
   // submitted runs.
   absl::StatusOr<std::vector<float>> Read(Slot slot);
-  // What TakeBack returned; before the next ZeroFreed.
+  // The values of what TakeBack returned; call it before the next ZeroFreed.
   absl::StatusOr<std::vector<float>> Read(LeftState left);
   // Copies the slot of `first` to the other sequences of its request.
   absl::Status Fork(const Sequence& first);
-  // The slot of `sequence`, which keeps it, is zeroed with the next ZeroFreed.
+  // The next ZeroFreed zeroes the slot of `sequence`, which keeps the slot.
   void ZeroSoon(const Sequence& sequence) { to_zero_.push_back(sequence.slot); }
 
-  // Takes the slots of all sequences of `request` that have not ended; their states go to host
-  // memory, and Prepare writes them when they are given slots again. An error has taken nothing.
+  // Takes the slots of all sequences of `request` that have not ended. Their states go to host
+  // memory; Prepare writes them back when they get slots again. After an error nothing was taken.
   absl::Status Park(const Request& request);
-  // `sequence` has ended: takes its slot, or what was parked of it.
+  // `sequence` has ended: takes its slot, or its state in host memory.
   LeftState TakeBack(Sequence* sequence);
-  // No sequence that has ended is in holders() any more.
+  // Removes the ended sequences from holders().
   void ForgetEnded();
   // Zeroes the slots that were freed and makes them free.
   absl::Status ZeroFreed();
-  // Instead of ZeroFreed once the backend has failed, which zeroes nothing and serves nobody: the
-  // freed slots become free as they are.
+  // In the place of ZeroFreed once the backend has failed: the freed slots become free without
+  // being zeroed, as they will not be used.
   void Abandon();
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Request: an RPC while it is in the engine, with the sequences that it holds slots with.
+// Request: an RPC while it is in the engine, with its sequences, which hold the slots.
 #pragma once
 
 #include <cstdint>
@@ -31,17 +31,17 @@ class SessionTable;
 //                              kWaitsAgain ─────────> kHoldsSlots ──> (kParked or kWaitsAgain)
 //                                   └───── kParked <──────┘
 //
-// It can end from everywhere. Its reader may be slow from kHoldsSlots on: then it is paused, which
-// is beside these states, as it can keep its slots. kParked alone implies it.
+// It can end from every state. From kHoldsSlots on its reader may be slow: then it is also paused.
+// A paused request can keep its slots, so that is no state of its own; only kParked implies it.
 //
-// Thread: one. A step that is not allowed aborts the process: what follows from it would be wrong
-// tokens, or a request that never ends.
+// Thread: one. A step that is not allowed aborts the process, because it would lead to wrong tokens
+// or to a request that never ends.
 class RequestLife {
  public:
   enum class State : uint8_t {
-    kArrived,        // not looked at yet
-    kWaitsForTurn,   // others have its session
-    kFindsState,     // has begun: what it does to its session is known
+    kArrived,        // nothing was done with it yet
+    kWaitsForTurn,   // another request has its session
+    kFindsState,     // it has begun: its effect on the session is known
     kFetchesState,   // the state that it continues from is being read
     kWaitsForSlots,  // for the first time
     kHoldsSlots,
@@ -54,10 +54,10 @@ class RequestLife {
   State state() const { return state_; }
   // REQUIRES: Allowed(state(), to); a request that becomes kParked is paused.
   void Go(State to);
-  // Its reader has become slow. REQUIRES: it holds slots and is not paused.
+  // Its reader has become slow: pauses it. REQUIRES: it holds slots and is not paused.
   void Pause(absl::Time now);
-  // Its reader has read. True: it was parked, and waits for slots from now on. REQUIRES: it is
-  // paused.
+  // Its reader has read: ends the pause. True: it was parked and waits for slots from now on.
+  // REQUIRES: it is paused.
   bool Resume();
 
   // Since when; absent: it is not paused.
@@ -90,7 +90,7 @@ class Request : public Outlet {
     uint64_t tenant_number = 0;       // from Admission::Add, once the request has waited for slots
     Priority priority = Priority::kNormal;
     int places = 1;          // in the queue, from Submit on
-    int64_t num_tokens = 0;  // given tokens: what it costs to keep
+    int64_t num_tokens = 0;  // given tokens, which the queue counts
   } account;
 
   struct Times {
@@ -107,7 +107,7 @@ class Request : public Outlet {
   bool closes_session = false;  // it does not wait for its turn
   bool while_draining = false;  // SessionCall
 
-  int num_slots = 1;       // 0: it is carried out as soon as its turn comes
+  int num_slots = 1;       // 0: it needs none and is done when its turn comes
   int open_sequences = 0;  // sequences that have not ended
   std::vector<std::unique_ptr<Sequence>> sequences;  // [num_slots] from admission on
 
@@ -119,36 +119,37 @@ class Request : public Outlet {
   absl::Status status;  // how it ended; set before the end is handed over
   Usage usage;          // likewise
 
-  // Its turn has come: what it needs to know of its session is known. May set num_slots to 0
-  // where nothing has to be fed. An error ends it, and has changed nothing.
+  // Its turn has come, so the content of its session is known. May set num_slots to 0 if nothing
+  // has to be fed. An error ends it and has changed nothing.
   virtual absl::Status Begin(SessionTable* /*table*/, absl::Time /*now*/) {
     return absl::OkStatus();
   }
-  // After Begin: the kept state from which it has the least to feed; none: it begins with nothing.
+  // After Begin: the kept state from which the least is left to feed; none: the empty state.
   virtual KeptCheckpoint BestState(PrefixCache* /*cache*/) { return {}; }
-  // Starts from `state`, which BestState named and which is in memory now: what has to be fed
-  // is known. May set num_slots to 0. An error ends it. Comes again where it looks_again.
-  // NOLINTNEXTLINE(performance-unnecessary-value-param): those that need it keep it
+  // Starts from `state`, which BestState returned and which is in memory now, so what has to be fed
+  // is known. May set num_slots to 0. An error ends it. Called again for a request that
+  // looks_again. NOLINTNEXTLINE(performance-unnecessary-value-param): those that need it keep it
   virtual absl::Status StartFrom(Checkpoint /*state*/, SessionTable* /*table*/,
                                  absl::Time /*now*/) {
     return absl::OkStatus();
   }
   // The tokens whose states it keeps: its prompt, or all of its session.
   virtual std::span<const int32_t> sequence_tokens() const { return {}; }
-  // The kept state that has seen the most of them, at most `most`, the implied bos counted.
+  // The kept state after the most of them, at most `most` with the implied bos.
   KeptCheckpoint DeepestState(PrefixCache* cache, int64_t most);
-  // `state` has seen the first `fed` of them, the implied bos counted, as `keep` wanted.
+  // Keeps `state`, the state after the first `fed` of them with the implied bos, as `keep` asked
+  // for.
   void KeepState(int64_t fed, StatePtr state, PrefixCache* cache);
   // Fills `sequences`.
   virtual void CreateSequences() = 0;
-  // It ends so after a Begin that was OK; the session is still its own.
+  // It ends with this status after a successful Begin; it still has the session.
   virtual void Settle(const absl::Status& /*end*/) {}
-  // Its reader is slow: no rows until it has taken what waits.
+  // Whether its reader is slow: then it gets no rows until the reader has taken what waits.
   virtual bool reader_slow() { return false; }
-  // `wake` is called, on any thread, when a slow reader has taken what waited (Reply::SetWake).
-  // Before anything arrives at its reply.
+  // Sets `wake`, which any thread calls when a slow reader has taken what waited (Reply::SetWake).
+  // Called before anything arrives at its reply.
   virtual void SetWake(std::function<void()>) {}  // NOLINT(performance-unnecessary-value-param)
-  // Adds to an error that ends it where a client can go on.
+  // Adds to an error that ends it the place where a client can continue.
   virtual void DescribeProgress(ErrorDetail* /*detail*/) const {}
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the requests whose last byte has not yet left, so that a drain can wait for slow readers
+// Counts the requests whose last byte was not sent yet, so that a drain can wait for slow readers,
 // too.
 #pragma once
 

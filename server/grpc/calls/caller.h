@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who makes a call, and what a call says beside its request.
+// Who makes a call, and the parts of a call beside its request.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -32,28 +32,28 @@ inline constexpr char kAuthorizationKey[] = "authorization";
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 
 struct Caller {
-  std::string tenant;                 // whose sessions and shares the call has
+  std::string tenant;                 // the call uses its sessions and shares
   std::shared_ptr<const ApiKey> key;  // null where the server has no keys
 
-  // What its key may still take; null where the server has no keys.
+  // Counts for the limits of its key; null where the server has no keys.
   std::shared_ptr<KeyAccount> account() const { return key == nullptr ? nullptr : key->account; }
-  // It makes a request, which counts for its key. Errors: RESOURCE_EXHAUSTED
+  // Counts a request for its key. Errors: RESOURCE_EXHAUSTED
   // (API_KEY_REQUEST_RATE).
   absl::Status TakeRequest() const;
-  // Its request has a text of so many bytes, which count for its key. Errors: RESOURCE_EXHAUSTED
+  // Counts a text of so many bytes for its key. Errors: RESOURCE_EXHAUSTED
   // (API_KEY_TEXT_RATE).
   absl::Status TakeText(int64_t bytes) const;
-  // The models that exist for it; null: all.
+  // The models that it can see; null: all.
   const ModelNames* models() const {
     return key != nullptr && key->models ? &*key->models : nullptr;
   }
 };
 
-// Whom a method is for.
+// Who may call a method.
 enum class Role : uint8_t { kClient, kAdmin };
 
-// Finds out who makes a call. Every method but those of health asks it, so what is not asked for
-// here is open to nobody. Thread: any.
+// Finds the caller of a call. Every method except those of health asks it, so no method is open by
+// mistake. Thread: any.
 class Callers {
  public:
   using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
@@ -71,28 +71,27 @@ class Callers {
   // tenant than the key's; API_KEY_NOT_ADMIN). None quotes the key.
   absl::StatusOr<Caller> CallerOf(const Metadata& metadata, Role role) const;
 
-  // For methods that have no tenant: the error of CallerOf, but OK for everybody where no keys are
-  // needed.
+  // For methods without a tenant: the error of CallerOf; OK for everybody where no keys are needed.
   absl::Status Check(const Metadata& metadata, Role role) const;
 
  private:
   KeyRing* const keys_;
 };
 
-// What a Generate asks the engine for, complete: with deadline, tenant, and a seed that is drawn
-// where neither request nor session has one. Errors: those of ToGenerateSpec; that of `turn`, which
-// is the text's; ABORTED (POSITION_NEEDED): a repeated call that feeds a session would feed it
-// twice, and go on after tokens that the client never saw; at a position it cannot. Thread: any.
+// The complete spec of a Generate: with deadline, tenant, and a seed, which is drawn if neither
+// request nor session has one. Errors: those of ToGenerateSpec; that of `turn`, which
+// is the text's; ABORTED (POSITION_NEEDED): a repeated call without a position would feed a session
+// twice and continue after tokens that the client never saw. Thread: any.
 absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
                                     const Caller& caller, const v1::GenerateRequest& request,
                                     const Model& model, const TextTurn& turn);
 
-// What a Score asks for, complete. Errors: those of ToScoreSpec and that of `turn`. Thread: any.
+// The complete spec of a Score. Errors: those of ToScoreSpec and that of `turn`. Thread: any.
 absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
                                  const v1::ScoreRequest& request, const Model& model,
                                  const TextTurn& turn);
 
-// What an Append asks for, complete. Errors: those of ToAppendSpec, that of `turn`, and ABORTED
+// The complete spec of an Append. Errors: those of ToAppendSpec, that of `turn`, and ABORTED
 // (POSITION_NEEDED) as for a Generate. Thread: any.
 absl::StatusOr<AppendSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
                                   const v1::AppendRequest& request, const Model& model,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RpcService: what every service of rivulet.v1 is, in place of the generated base classes: those
-// let gRPC answer messages that do not parse (received.h). No handler is called for a caller whose
-// key does not allow it, and no exception leaves one (guarded.h).
+// RpcService: the base of every service of rivulet.v1, in place of the generated base classes,
+// which let gRPC answer messages that do not parse (received.h). No handler is called for a caller
+// whose key does not allow it, and no exception leaves one (guarded.h).
 #pragma once
 
 #include <grpcpp/impl/rpc_service_method.h>
@@ -9,7 +9,7 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/method_handler.h>
 #include <grpcpp/support/server_callback.h>
-// Where the generated code finds it, too.
+// The namespace in which the generated code looks for it, too.
 #if __has_include(<grpcpp/impl/server_callback_handlers.h>)
 #include <grpcpp/impl/server_callback_handlers.h>
 #else
@@ -34,8 +34,8 @@ namespace rivulet {
 class RpcService : public grpc::Service {
  protected:
   // `full_name`: of the service, as in the generated code. A handler is called only for callers who
-  // may call methods of `role`. `errors`: where calls are counted that it is not called for, as in
-  // status_map.h. Both outlive the gRPC server.
+  // may call methods of `role`; `errors` counts the other calls, as in status_map.h. Both outlive
+  // the gRPC server.
   RpcService(const char* full_name, const Callers* callers, Role role, ErrorCounts* errors);
 
   // Every method of the service has its handler in `self`, a member function that takes and returns
@@ -52,7 +52,7 @@ class RpcService : public grpc::Service {
   using Context = grpc::CallbackServerContext;
   using Type = grpc::internal::RpcMethod::RpcType;
 
-  // A call that ends with why its handler was not called.
+  // A call that ends with the error for which its handler was not called.
   template <typename Reactor>
   class Refused final : public Reactor {
    public:
@@ -120,8 +120,8 @@ class RpcService : public grpc::Service {
             }));
   }
 
-  // What `handler` answers the call with, given its CallContext; or the error that it may not be
-  // made, that `message` has, or that the handler's exception becomes.
+  // The reactor of `handler` for this CallContext, or one that ends the call: because the caller
+  // may not make it, because of `message`, or because of the handler's exception.
   template <typename Reactor, typename Handler>
   Reactor* Run(Context* context, const char* method, const absl::Status& message,
                const Handler& handler) const {
@@ -141,8 +141,8 @@ class RpcService : public grpc::Service {
     const int index = AddMethodOf(Request::descriptor(), Reply::descriptor(), type);
     MarkMethodCallback(index, handler.release());
   }
-  // Finds the caller of the call, whose key counts it. Why the handler is not called: the caller
-  // may not call it now, or else `message`, what is wrong with its message.
+  // Finds the caller of the call and counts the call for its key. An error if the handler must not
+  // be called: the caller may not call it now, or else `message`, the error of its message.
   absl::Status Check(CallContext* call, const absl::Status& message) const;
   // Of the method with this message, for CallNote.
   template <typename Request>

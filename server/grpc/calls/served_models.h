@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The models of one server, found by name. They come and go while it runs: whoever uses one holds
-// it, and its engine ends when it has been removed and nobody holds it.
+// The models of one server, by name. They come and go while it runs. A user of a model holds it;
+// its engine ends after it was removed and nobody holds it.
 #pragma once
 
 #include <memory>
@@ -19,15 +19,15 @@
 
 namespace rivulet {
 
-// A model to serve: its engine, which nobody else shares (but tests), and "cpu" or "cuda".
+// A model to serve: its engine, which only tests share, and "cpu" or "cuda".
 struct ServedModel {
   std::shared_ptr<Engine> engine;
   std::string backend;
 };
 
-// A model that somebody uses: its engine lives as long as this is held, and unloading it waits. So
-// hold one for a request, from before it is handed to the engine to the engine's last word, and
-// never while waiting for a client. Thread: one at a time.
+// A model in use: its engine lives while this is held, and unloading waits for that. So hold it for
+// a request from before the engine gets it until the engine's last notification, and never while
+// waiting for a client. Thread: one at a time.
 class ModelHold {
  public:
   ModelHold() = default;  // holds nothing
@@ -36,11 +36,11 @@ class ModelHold {
   ModelHold(ModelHold&& other) noexcept = default;
   ModelHold& operator=(ModelHold&& other) noexcept;
   ~ModelHold() { Release(); }
-  // Holds nothing afterwards. On a thread of the engine, too.
+  // Holds nothing afterwards. May be called on a thread of the engine, too.
   void Release();
 
   explicit operator bool() const { return entry_ != nullptr; }
-  // REQUIRES of the others: something is held.
+  // The others REQUIRE: something is held.
   Engine* engine() const { return entry_->engine.get(); }
   const v1::GetModelReply& description() const { return entry_->description; }
   const std::string& name() const { return description().summary().name(); }
@@ -58,9 +58,9 @@ class ModelHold {
   std::shared_ptr<Entry> entry_;
 };
 
-// What a call holds of its model from its handler to the engine's last word, while gRPC may cancel
-// it at any time, also before the engine has the request. Thread: Cancel any; the others are for
-// whoever has the engine's next word.
+// A call's hold on its model from its handler to the engine's last notification. gRPC may cancel
+// the call at any time, also before the engine has the request. Thread: Cancel any; the others one
+// at a time.
 class CallModel {
  public:
   CallModel() = default;
@@ -77,19 +77,19 @@ class CallModel {
     MutexLock lock(&mutex_);
     return hold_.engine();
   }
-  // The engine has taken the request, and may have had its last word already.
+  // The engine has the request, and may already have made its last notification.
   void SetId(RequestId id) {
     MutexLock lock(&mutex_);
     id_ = id;
     if (cancelled_ && hold_) hold_.engine()->Cancel(id_);
   }
-  // The engine ends the request once it has it. No effect once released.
+  // Makes the engine end the request, as soon as it has it. No effect after Release.
   void Cancel() {
     MutexLock lock(&mutex_);
     cancelled_ = true;
     if (hold_ && id_ != 0) hold_.engine()->Cancel(id_);
   }
-  // The engine has had its last word: it may end.
+  // The engine has made its last notification: lets go of the model.
   void Release() {
     MutexLock lock(&mutex_);
     hold_.Release();
@@ -109,23 +109,23 @@ class ServedModels {
   // Names are distinct.
   explicit ServedModels(std::vector<ServedModel> models);
 
-  // Of all three: models that `only` does not name do not exist; null: all do. Errors do not name
-  // them either.
-  // The model `name` names. Errors: INVALID_ARGUMENT ("" where not exactly one is served),
+  // In these three, models that `only` does not name do not exist, and errors do not name them;
+  // null: all exist.
+  // The model called `name`. Errors: INVALID_ARGUMENT ("" where not exactly one is served),
   // NOT_FOUND, UNAVAILABLE (MODEL_UNLOADING).
   absl::StatusOr<ModelHold> Find(absl::string_view name, const ModelNames* only = nullptr) const;
-  // Those that Find finds, in the order in which they were added.
+  // The models that Find finds, in the order in which they were added.
   std::vector<ModelHold> served(const ModelNames* only = nullptr) const;
-  // Those too that are being unloaded.
+  // These, and those that are being unloaded.
   std::vector<ModelHold> all(const ModelNames* only = nullptr) const;
 
   // Find finds it from now on. REQUIRES: no model of this name is among all().
   void Add(ServedModel model);
-  // Find no longer finds it; its engine goes on. Returns it, or holds nothing where Find would not
-  // find it.
+  // Find no longer finds it; its engine continues. Returns it, or a hold on nothing if Find would
+  // not find it.
   ModelHold BeginUnload(absl::string_view name);
-  // Takes it out of all(), waits until nobody holds it and ends its engine. REQUIRES: BeginUnload
-  // found it and its engine is drained, so that those who hold it will let go.
+  // Removes it from all(), waits until nobody holds it and ends its engine. REQUIRES: BeginUnload
+  // has returned it and its engine is drained, so that all holds will end.
   void FinishUnload(absl::string_view name);
 
  private:

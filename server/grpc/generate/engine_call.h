@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineCall: a unary call that an engine answers, or that is about a text alone. It submits, ends
-// when the engine reports, and cancels when the client does.
+// EngineCall: a unary call that an engine answers, or that only converts a text. It submits the
+// request, ends when the engine reports, and cancels the request when the client cancels.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -37,14 +37,14 @@ inline grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context,
 }
 
 // Owns itself: gRPC calls OnDone after every other reaction, after the handler's return and after
-// Finish, and Finish is called by the engine's last word (or by the error of `submit`). So nobody
-// holds it after OnDone but a function of RunText that has not returned.
+// Finish, which the engine's last notification (or the error of `submit`) causes. So after OnDone
+// only a function of RunText that has not returned holds it.
 template <typename Request, typename Reply>
 class EngineCall final : public grpc::ServerUnaryReactor {
  public:
   // `context`, `request` and `reply` are gRPC's and live as long as the call; `calls` outlives the
   // gRPC server. The handler, which has a CallNote, holds the model too until it returns, and so
-  // does a function of RunText: the engine's last word may come before.
+  // does a function of RunText, as the engine's last notification may come before.
   EngineCall(ModelHold model, grpc::CallbackServerContext* context, const Request* request,
              Reply* reply, ServerCalls* calls)
       : model_(std::move(model)),
@@ -56,9 +56,9 @@ class EngineCall final : public grpc::ServerUnaryReactor {
     calls_->active.Enter();
   }
 
-  // Calls run(turn) when it is the turn of the request's text, of `bytes`: here or later, on
-  // another thread. It converts the text unless turn.Check is an error, and then calls Run or End.
-  // Call it in the handler.
+  // Calls run(turn) when the turn of the request's text (of `bytes`) has come: now, or later on
+  // another thread. `run` converts the text unless turn.Check is an error, and then calls Run or
+  // End. Call this in the handler.
   template <typename RunTurn>
   void RunText(int64_t bytes, RunTurn run) {
     ++holders_;
@@ -90,7 +90,7 @@ class EngineCall final : public grpc::ServerUnaryReactor {
     }
   }
 
-  // Answers with what the reply holds, or with an error.
+  // Ends the call with the content of the reply, or with an error.
   void End(const absl::Status& status) {
     const CallNote note(method_);
     model_.Release();
@@ -138,7 +138,7 @@ class EngineCall final : public grpc::ServerUnaryReactor {
     if (holders_.fetch_sub(1) == 1) delete this;
   }
 
-  // A client has thousands of calls open before such replies are much.
+  // Thousands of such replies at once take little memory.
   static constexpr int64_t kShortReplyBytes = int64_t{16} << 10;
 
   CallModel model_;

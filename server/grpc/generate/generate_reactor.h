@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// GenerateReactor: one Generate call. Moves what the engine has put into the reply to the client,
-// one message in flight at a time; tokens that arrive meanwhile wait in the reply and leave
-// together (back-pressure: a reply that is not taken pauses its rows).
+// GenerateReactor: one Generate call. Sends the content of the reply to the client, one message at
+// a time; tokens that arrive meanwhile wait in the reply and leave together (back-pressure: if
+// nobody takes them, the engine pauses the rows of the reply).
 //
-// Once the engine is done with a reply, what is left of it waits for the client for as long as the
-// engine would (EngineOptions::reader_timeout) after the last message that it took; then the call
+// After the end of a reply its rest waits for the client for as long as the engine would have
+// waited (EngineOptions::reader_timeout), from the last message that the client took. Then the call
 // is ended without it.
 #pragma once
 
@@ -38,8 +38,8 @@ namespace rivulet {
 class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>,
                               public ReplyListener {
  public:
-  // Converts the text of `request` and submits it to the engine of `model`. An error of any of them
-  // ends the call with trailers only, so that a client may retry. `request` is gRPC's and lives as
+  // Converts the text of `request` and submits it to the engine of `model`. An error of either ends
+  // the call with trailers only, so that a client may retry. `request` is gRPC's and lives as
   // long as the call; `calls` must outlive the gRPC server.
   static GenerateReactor* Start(const absl::StatusOr<ModelHold>& model,
                                 grpc::CallbackServerContext* context,
@@ -51,20 +51,19 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   void OnDone() override;
 
  private:
-  // What is to be asked of gRPC once mutex_ is released: its reactions may come at once, on any
-  // thread.
+  // What to ask of gRPC after mutex_ is released, as its reactions may come at once, on any thread.
   enum class Action { kNone, kWrite, kWriteAndFinish, kFinish };
 
   GenerateReactor(ModelHold model, grpc::CallbackServerContext* context,
                   const v1::GenerateRequest* request, ServerCalls* calls);
   ~GenerateReactor() override;
 
-  // When it is the turn of the text.
+  // Called when the turn of the text has come.
   void Begin(const TextTurn& turn);
   absl::Status Submit(GenerateSpec spec);
   Action Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Action action);
-  // Has CutUnread called after the time for which unread messages wait.
+  // Makes alarm_ call CutUnread after the time for which unread messages wait.
   void WatchReader() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CutUnread(bool expired);
   void Release();

@@ -19,11 +19,11 @@ namespace rivulet {
 
 class MultiplexMember;
 
-// The stream, as its requests see it.
+// The interface of the stream for its requests.
 class MultiplexOwner {
  public:
   virtual ~MultiplexOwner() = default;
-  // `member` has something to take: Take is to be called, once. Thread: the engines' emitters.
+  // `member` has something to take: call Take once. Thread: the engines' emitters.
   virtual void OnMemberReady(MultiplexMember* member) = 0;
 };
 
@@ -36,12 +36,12 @@ class MultiplexMember final : public ReplyListener {
   uint64_t key() const { return key_; }
   RequestRecord& record() { return record_; }
 
-  // Hands the request to the engine of `model`, which is held to the engine's last word. Of
-  // `request` only what errors need to name its fields is kept. OnMemberReady may come before it
+  // Hands the request to the engine of `model`, which is held until the engine's last notification.
+  // Of `request` it keeps only what errors need to name fields. OnMemberReady may come before it
   // returns; after an error it never comes. The caller has a share of this object meanwhile.
   absl::Status Submit(ModelHold model, GenerateSpec spec, const v1::GenerateRequest& request);
 
-  // Its text, which comes before Submit.
+  // The text of the request, which is converted before Submit.
   CallText& text() { return text_; }
 
   // Ends the request, or what Submit will begin; no effect after its end. Thread: any that has a
@@ -50,13 +50,13 @@ class MultiplexMember final : public ReplyListener {
 
   void OnReady() override;
 
-  // Adds what has arrived since the last time to `reply`; `errors` as in status_map.h. True: with
-  // its last part, and nobody but the caller holds this object any more. Thread: one at a time,
+  // Adds what has arrived since the last call to `reply`; `errors` as in status_map.h. True: that
+  // was its last part, and only the caller still holds this object. Thread: one at a time,
   // once for each OnMemberReady.
   bool Take(v1::MultiplexReply* reply, ErrorCounts* errors);
 
  private:
-  // Bits of state_: between OnMemberReady and Take; nothing more comes from the engine.
+  // Bits of state_: OnMemberReady was called and Take not yet; the engine has made its last call.
   static constexpr uint8_t kQueued = 1, kEnded = 2;
 
   void AddEnd(const Reply::End& end, bool parts_added, ErrorCounts* errors,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two calls of SessionService that stream: a snapshot out, a snapshot in. Coding and checking
-// run on threads of gRPC, never on one of an engine.
+// The two streaming calls of SessionService: a snapshot out and a snapshot in. Threads of gRPC
+// encode, decode and check, never those of an engine.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -27,7 +27,7 @@
 
 namespace rivulet {
 
-// Largest piece of a snapshot in one message, either way.
+// The most bytes of a snapshot in one message, in either direction.
 inline constexpr size_t kSnapshotChunkBytes = size_t{1} << 20;
 
 // One SnapshotSession call. Owns itself, as EngineCall does.
@@ -36,8 +36,8 @@ class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessio
   // All is borrowed: `context` for the call, the others outlive the gRPC server.
   SnapshotReactor(grpc::CallbackServerContext* context, const std::string& key, ServerCalls* calls);
 
-  // Asks for the image of `session`, a session of `model`, which the handler holds too until it
-  // returns. After an error the caller calls End.
+  // Asks for the image of `session` of `model`, which the handler holds, too, until it returns.
+  // After an error the caller calls End.
   absl::Status Submit(ModelHold model, SessionRef session, absl::Time deadline);
   // Ends the call with an error.
   void End(const absl::Status& status);
@@ -61,17 +61,18 @@ class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessio
   v1::SnapshotSessionReply message_;
 };
 
-// How snapshots are taken in.
+// The limits for incoming snapshots.
 struct RestoreOptions {
-  int64_t memory_bytes = int64_t{512} << 20;   // of all that are on their way in
+  int64_t memory_bytes = int64_t{512} << 20;   // of all incoming snapshots
   int64_t message_bytes = 4 << 20;             // of the largest message that gRPC takes
   absl::Duration timeout = absl::Seconds(30);  // for each kRestorePaceBytes
 };
 
-// A snapshot that comes in brings as much in every RestoreOptions::timeout, in complete messages.
+// In every RestoreOptions::timeout an incoming snapshot must bring so many bytes, in whole
+// messages.
 inline constexpr size_t kRestorePaceBytes = size_t{64} << 10;
 
-// What the RestoreSession calls of a server share. All that is borrowed outlives the gRPC server.
+// What the RestoreSession calls of a server share. What is borrowed outlives the gRPC server.
 struct Restores {
   const ServedModels* models;
   std::string key;
@@ -80,10 +81,10 @@ struct Restores {
   MemoryShares budget{options.memory_bytes, "RESTORE_MEMORY", "snapshots that are being restored"};
 };
 
-// One RestoreSession call. From its start it holds memory for a message that gRPC may hold for it,
-// which a client can leave incomplete; and for what has come, as it comes. A client that is too
-// slow is cut. Owns itself: deleted once gRPC is done with the call (OnDone) and alarm_ does not
-// run. Thread: On* on threads of gRPC.
+// One RestoreSession call. It reserves memory from its start for one message, because gRPC may hold
+// an incomplete one, and then for what has arrived. The call of a client that is too slow is ended.
+// Owns itself: deleted once gRPC is done with the call (OnDone) and alarm_ does not run. Thread:
+// On* on threads of gRPC.
 class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::RestoreSessionRequest>> {
  public:
   // All is borrowed: `context` and `reply` for the call.
@@ -98,14 +99,14 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   absl::Status TakeMessage();
   absl::Status Begin();
   absl::Status TakeChunk(const std::string& chunk);
-  // Decodes, checks and submits what has come; the engine's answer then ends the call.
+  // Decodes, checks and submits what has arrived; the engine's answer then ends the call.
   absl::Status Submit();
-  // Of an error: ends the call with it.
+  // Ends the call with an error.
   void End(const absl::Status& status);
 
   void WatchUntil(absl::Time time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CutSlow(bool expired);
-  // Ends the call where its client is too slow: the error it ends with, which is still to be sent.
+  // If its client is too slow: the error that ends the call, which the caller sends.
   absl::Status CheckPace() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Release();
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Received: a message of a client as gRPC hands it over: parsed, or with the error that says why it
-// could not be. Given a message type of its own, gRPC would answer what it cannot parse itself,
-// with UNIMPLEMENTED and without details, and end a stream of messages as if it were complete.
+// Received: a message of a client as gRPC hands it over: parsed, or with the error of parsing it.
+// With the message type itself, gRPC would answer a message that does not parse with a bare
+// UNIMPLEMENTED, and end a stream as if it were complete.
 #pragma once
 
 #include <grpcpp/impl/serialization_traits.h>
@@ -19,7 +19,7 @@ namespace rivulet {
 
 template <typename Message>
 struct Received {
-  Message message;  // not to be used where there is an error
+  Message message;  // unspecified if there is an error
   absl::Status error;
 };
 
@@ -43,7 +43,7 @@ absl::string_view SessionIn(const Message& message) {
 
 }  // namespace rivulet
 
-// How gRPC parses it: never with an error of its own.
+// How gRPC parses it: without an error of its own.
 template <typename Message>
 class grpc::SerializationTraits<rivulet::Received<Message>> {
  public:
