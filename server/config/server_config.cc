@@ -72,7 +72,7 @@ absl::Status CheckSetting(const Setting& setting, const ServerConfig& config) {
 constexpr char kAuto[] = "auto";
 
 // Puts a JSON value into the member it belongs to; false where the type is wrong.
-struct JsonReader {
+struct MemberReader {
   const JsonValue& json;
   ServerConfig* config;
 
@@ -310,7 +310,7 @@ absl::Status ApplyServerConfigJson(absl::string_view text, ServerConfig* config)
                           absl::StrCat(Quoted(key), " is not a setting; there are: ",
                                        absl::StrJoin(Settings(), ", ", append_name)));
     }
-    if (!std::visit(JsonReader{value, config}, found->member)) {
+    if (!std::visit(MemberReader{value, config}, found->member)) {
       return InvalidSetting(*found, Describe(value),
                             absl::StrCat("it must be ", JsonTypeName(found->member)));
     }
