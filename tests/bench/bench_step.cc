@@ -21,6 +21,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -82,7 +83,7 @@ void AddFamily(const BlockWeights& weights, Products* products) {
 
 Products LoadProducts(const Model& model, WeightPrecision precision) {
   Products products;
-  if (model.config().blocks != nullptr) {
+  if (std::holds_alternative<BlockConfig>(model.config().network)) {
     products.family = *BlockWeights::Load(model.tensors(), model.config(), precision);
     AddFamily(*products.family, &products);
     return products;
@@ -331,7 +332,7 @@ void BM_ProfiledStep(benchmark::State& state, Subjects* subjects, const std::str
 // Multiplications and additions of one token's matrix products in the layers; head and attention
 // come on top and are not counted. Of linear transformers.
 double FlopAToken(const ModelConfig& c) {
-  const double gates = c.gate == Gate::kRfa ? c.num_heads : 0;
+  const double gates = c.encoder().gate == Gate::kRfa ? c.num_heads : 0;
   const double qkv = double(c.num_heads) * (2.0 * c.key_dim + c.value_dim) + gates;
   const double layer =
       double(c.hidden_size) * (qkv + double(c.num_heads) * c.value_dim + 2.0 * double(c.ffn_size));
@@ -371,7 +372,7 @@ void BM_Prefill(benchmark::State& state, Subjects* subjects, const std::string& 
   const double rate = double(state.iterations()) * double(length) * double(sessions) / time;
   state.counters["tok/s"] = rate;
   const ModelConfig& config = subjects->model(name)->config();
-  if (!choice.cuda || config.blocks != nullptr) return;
+  if (!choice.cuda || std::holds_alternative<BlockConfig>(config.network)) return;
   const double tflop = rate * FlopAToken(config) / 1e12;
   state.counters["TFLOP/s"] = tflop;
   if (choice.matrix_tflop_per_s > 0) state.counters["share"] = tflop / choice.matrix_tflop_per_s;
