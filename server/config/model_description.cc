@@ -63,6 +63,7 @@ std::string TypesOf(const CheckpointTensors& tensors) {
     bytes_by_type[DTypeName(tensor.dtype)] += static_cast<int64_t>(tensor.end - tensor.begin);
   }
   std::vector<std::pair<int64_t, std::string>> types;
+  types.reserve(bytes_by_type.size());
   for (const auto& [name, bytes] : bytes_by_type) types.emplace_back(-bytes, name);
   std::sort(types.begin(), types.end());
   const auto append = [](std::string* out, const auto& type) { out->append(type.second); };
