@@ -13,11 +13,11 @@ TEST_F(EngineSessionTest, SessionsOfOthersAndUnknownOnesAreNotFound) {
   EXPECT_EQ(Append(session, {1}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Fork(session, 1, 1).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Get(session).status().code(), absl::StatusCode::kNotFound);
-  std::promise<absl::Status> closed;
+  std::promise<std::string> closed;
   ASSERT_TRUE(CloseSession(engine_.get(), session, [&](const absl::Status& status) {
-                closed.set_value(status);
+                closed.set_value(ReasonOf(status));
               }).ok());
-  EXPECT_EQ(ReasonOf(closed.get_future().get()), "SESSION_NOT_FOUND");
+  EXPECT_EQ(closed.get_future().get(), "SESSION_NOT_FOUND");
   EXPECT_TRUE(List({"yours"})->sessions.empty());
   ExpectAtRest();
 }
