@@ -13,9 +13,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/base/mutex.h"
 
 namespace rivulet {
 namespace {
@@ -26,7 +26,7 @@ constexpr absl::Duration kLimitPeriod = absl::Seconds(1);
 constexpr absl::Duration kLastLinesTime = absl::Milliseconds(900);
 
 // Never held while something is written, except for the last lines.
-ABSL_CONST_INIT absl::Mutex log_mutex(absl::kConstInit);
+ABSL_CONST_INIT Mutex log_mutex;
 LogMode log_mode ABSL_GUARDED_BY(log_mutex) = LogMode::kOff;
 LineWriter* log_writer ABSL_GUARDED_BY(log_mutex) = nullptr;  // with kOn alone
 absl::Time direct_until ABSL_GUARDED_BY(log_mutex);           // with kDirect
@@ -132,7 +132,7 @@ LogLevel LogLevelOf(absl::string_view name) {
 void SetLogLevel(LogLevel level) { least_level = level; }
 
 void SetLogMode(LogMode mode) {
-  absl::MutexLock lock(&log_mutex);
+  MutexLock lock(&log_mutex);
   if (mode == log_mode) return;
   direct_until = mode == LogMode::kDirect ? absl::Now() + kLastLinesTime : absl::InfiniteFuture();
   EndWriter(direct_until);
@@ -146,7 +146,7 @@ void SetLogMode(LogMode mode) {
 }
 
 LineCounts LogCounts() {
-  absl::MutexLock lock(&log_mutex);
+  MutexLock lock(&log_mutex);
   return CountsLocked();
 }
 
@@ -185,14 +185,14 @@ void TellLeftOut(absl::string_view event, Limit* limit) ABSL_EXCLUSIVE_LOCKS_REQ
 
 void Log(LogLevel level, absl::string_view event, LogFields fields) {
   if (IsDropped(level)) return;
-  absl::MutexLock lock(&log_mutex);
+  MutexLock lock(&log_mutex);
   LogLocked(level, event, fields);
 }
 
 int64_t LogLines(absl::string_view lines, absl::FunctionRef<bool()> go_on) {
   const int64_t count = std::count(lines.begin(), lines.end(), '\n');
   {
-    absl::MutexLock lock(&log_mutex);
+    MutexLock lock(&log_mutex);
     if (log_mode == LogMode::kHeld) absl::StrAppend(&HeldLines(), lines);
     if (log_mode == LogMode::kHeld || log_mode == LogMode::kOff) return count;
   }
@@ -202,7 +202,7 @@ int64_t LogLines(absl::string_view lines, absl::FunctionRef<bool()> go_on) {
 void LogLimited(LogLevel level, absl::string_view event, LogFields fields) {
   if (IsDropped(level)) return;
   const absl::Time now = absl::Now();
-  absl::MutexLock lock(&log_mutex);
+  MutexLock lock(&log_mutex);
   if (log_mode == LogMode::kOff) return;
   auto found = Limits().find(event);
   if (found == Limits().end()) found = Limits().emplace(std::string(event), Limit()).first;
@@ -222,7 +222,7 @@ void LogLimited(LogLevel level, absl::string_view event, LogFields fields) {
 
 void LogSuppressed(bool now) {
   const absl::Time time = absl::Now();
-  absl::MutexLock lock(&log_mutex);
+  MutexLock lock(&log_mutex);
   for (auto& [event, limit] : Limits()) {
     if (now || time - limit.begin >= kLimitPeriod) TellLeftOut(event, &limit);
   }

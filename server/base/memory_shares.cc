@@ -27,7 +27,7 @@ absl::Status MemoryShares::Refused(absl::string_view message) const {
 }
 
 absl::Status MemoryShares::Take(const std::string& tenant, int64_t bytes) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto found = taken_by_.find(tenant);
   const int64_t own = found == taken_by_.end() ? 0 : found->second;
   if (taken_ + bytes > bytes_) {
@@ -49,7 +49,7 @@ absl::Status MemoryShares::Take(const std::string& tenant, int64_t bytes) {
 void MemoryShares::Give(const std::string& tenant, int64_t bytes) {
   bool give_back = false;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     taken_ -= bytes;
     const auto found = taken_by_.find(tenant);
     if ((found->second -= bytes) == 0) taken_by_.erase(found);

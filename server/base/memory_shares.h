@@ -10,7 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
+#include "server/base/mutex.h"
 
 namespace rivulet {
 
@@ -34,7 +34,7 @@ class MemoryShares {
   const int64_t bytes_;
   const char* const reason_;
   const char* const holders_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   int64_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, int64_t> taken_by_ ABSL_GUARDED_BY(mutex_);  // > 0
   int64_t kept_ ABSL_GUARDED_BY(mutex_) = 0;  // given since memory went back to the system

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's lock: std::mutex with clang's thread-safety annotations. It is not absl::Mutex
+// The server's lock: std::mutex with clang's thread-safety annotations. It is not absl::Mutex
 // because Debian's Abseil is not instrumented: ThreadSanitizer cannot see what that orders and
 // reports races that are none. What it sees here is pthread, which it knows.
 #pragma once

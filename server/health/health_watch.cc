@@ -17,26 +17,19 @@ HealthWatch::HealthWatch(const ServedModels* models, GrpcServer* server, absl::D
 }
 
 HealthWatch::~HealthWatch() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stop_ = true;
-  }
+  stop_.Notify();
   thread_.join();
 }
 
 void HealthWatch::Run() {
   NameThread("health-watch");
-  while (true) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), period_)) return;
-    }
+  while (!stop_.WaitForNotificationWithTimeout(period_)) {
     Look();
   }
 }
 
 void HealthWatch::Look() {
-  absl::MutexLock lock(&look_mutex_);
+  MutexLock lock(&look_mutex_);
   std::map<std::string, absl::Status> found;
   for (const ModelHold& model : models_->served()) {
     const EngineLoad load = model.engine()->GetLoad();

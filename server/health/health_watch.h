@@ -10,8 +10,9 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "server/base/mutex.h"
 #include "server/grpc/calls/served_models.h"
 
 namespace rivulet {
@@ -42,12 +43,11 @@ class HealthWatch {
   GrpcServer* const server_;
   const absl::Duration period_;
   std::atomic<bool> failed_ = false;
-  absl::Mutex look_mutex_;
+  Mutex look_mutex_;
   std::map<std::string, bool> serving_ ABSL_GUARDED_BY(look_mutex_);  // by name, all ever served
   bool any_serving_ ABSL_GUARDED_BY(look_mutex_);                     // what "" was set to
   std::set<std::string> file_errors_ ABSL_GUARDED_BY(look_mutex_);    // models that had one: logged
-  absl::Mutex mutex_;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Notification stop_;
   std::thread thread_;  // last: everything above exists when it starts
 };
 

@@ -27,21 +27,14 @@ ListenerWatch::ListenerWatch(const ListenerWatchOptions& options, Call call, Ful
       thread_([this] { Run(); }) {}
 
 ListenerWatch::~ListenerWatch() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stop_ = true;
-  }
+  stop_.Notify();
   thread_.join();
 }
 
 void ListenerWatch::Run() {
   NameThread("listener-watch");
   std::optional<absl::Time> failing_since;
-  while (true) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), options_.period)) return;
-    }
+  while (!stop_.WaitForNotificationWithTimeout(options_.period)) {
     const absl::Status status = call_(options_.call_timeout);
     if (status.ok() || absl::IsResourceExhausted(status) || full_()) {
       failing_since.reset();

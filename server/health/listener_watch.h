@@ -9,7 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
 namespace rivulet {
@@ -49,8 +49,7 @@ class ListenerWatch {
   const Full full_;
   const OnFailed on_failed_;
   std::atomic<bool> failed_ = false;
-  absl::Mutex mutex_;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Notification stop_;
   std::thread thread_;  // last: everything above exists when it starts
 };
 

@@ -57,7 +57,7 @@ SpareDescriptors::~SpareDescriptors() {
 }
 
 bool SpareDescriptors::Release() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (spare_.empty()) return false;
   close(spare_.back());
   spare_.pop_back();
@@ -65,7 +65,7 @@ bool SpareDescriptors::Release() {
 }
 
 void SpareDescriptors::Refill() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   while (spare_.size() < count_) {
     const int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (fd < 0) return;

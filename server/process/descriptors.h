@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "server/base/mutex.h"
 
 namespace rivulet {
 
@@ -44,7 +44,7 @@ class SpareDescriptors {
 
  private:
   const size_t count_;
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<int> spare_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -4,8 +4,9 @@
 #pragma once
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/base/mutex.h"
 
 namespace rivulet {
 
@@ -13,23 +14,27 @@ namespace rivulet {
 class ActiveCalls {
  public:
   void Enter() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     ++count_;
   }
   void Leave() {
-    absl::MutexLock lock(&mutex_);
-    --count_;
+    MutexLock lock(&mutex_);
+    if (--count_ == 0) none_.NotifyAll();
   }
   // False if calls are still active at `deadline`.
   bool WaitUntilNone(absl::Time deadline) {
-    absl::MutexLock lock(&mutex_);
-    return mutex_.AwaitWithDeadline(absl::Condition(
-                                        +[](int* count) { return *count == 0; }, &count_),
-                                    deadline);
+    MutexLock lock(&mutex_);
+    while (count_ > 0) {
+      const absl::Duration left = deadline - absl::Now();
+      if (left <= absl::ZeroDuration()) return false;
+      none_.WaitFor(&mutex_, left);
+    }
+    return true;
   }
 
  private:
-  absl::Mutex mutex_;
+  Mutex mutex_;
+  CondVar none_;
   int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

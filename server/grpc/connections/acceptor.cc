@@ -221,7 +221,7 @@ void Acceptor::Admit(int fd, const sockaddr_storage& peer) {
 }
 
 bool Acceptor::IsSelf(const sockaddr_storage& peer) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (self_.empty() || self_ != PeerName(peer)) return false;
   self_.clear();
   return true;
@@ -270,7 +270,7 @@ absl::StatusOr<int> Acceptor::ConnectToSelf(absl::Duration timeout) {
   socklen_t length = sizeof(bound);
   getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     self_ = PeerName(bound);
   }
   int error = connect(fd, Name(there), there.length) == 0 ? 0 : errno;

@@ -12,8 +12,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/base/mutex.h"
 #include "server/grpc/connections/connections.h"
 #include "server/grpc/connections/listening_sockets.h"
 #include "server/process/descriptors.h"
@@ -74,7 +74,7 @@ class Acceptor {
   bool stopped_ = false;
   bool paused_ = false;   // of the thread
   size_t next_self_ = 0;  // of ConnectToSelf
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::string self_ ABSL_GUARDED_BY(mutex_);  // peer name of the expected connection to itself
   std::thread thread_;
 };

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "server/base/mutex.h"
 #include "server/log.h"
 
 namespace rivulet {
@@ -34,17 +34,25 @@ absl::Duration ThreadTime() {
 struct CallWatch::State {
   explicit State(int64_t many_calls) : many(many_calls) {}
 
-  bool Due() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    return stopped || calls.load(std::memory_order_relaxed) > many;
-  }
   void Count() {
     if (calls.fetch_add(1, std::memory_order_relaxed) != many) return;
-    absl::MutexLock lock(&mutex);  // wakes whoever waits for Due
+    MutexLock lock(&mutex);
+    changed.NotifyAll();
+  }
+  // Returns when `timeout` has passed, when stopped, or, if `or_many`, when there are many calls.
+  void Wait(absl::Duration timeout, bool or_many) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    const absl::Time end = absl::Now() + timeout;
+    while (!stopped && !(or_many && calls.load(std::memory_order_relaxed) > many)) {
+      const absl::Duration left = end - absl::Now();
+      if (left <= absl::ZeroDuration()) return;
+      changed.WaitFor(&mutex, left);
+    }
   }
 
   const int64_t many;
   std::atomic<int64_t> calls = 0;
-  absl::Mutex mutex;
+  Mutex mutex;
+  CondVar changed;
   bool stopped ABSL_GUARDED_BY(mutex) = false;
 };
 
@@ -83,8 +91,9 @@ CallWatch::CallWatch(int max_streams, Close close, List list)
 
 CallWatch::~CallWatch() {
   {
-    absl::MutexLock lock(&state_->mutex);
+    MutexLock lock(&state_->mutex);
     state_->stopped = true;
+    state_->changed.NotifyAll();
   }
   thread_.join();
 }
@@ -96,12 +105,10 @@ std::unique_ptr<grpc::ContextAllocator> CallWatch::Counter() {
 void CallWatch::Run() {
   State& state = *state_;
   absl::Duration took;
-  absl::MutexLock lock(&state.mutex);
+  MutexLock lock(&state.mutex);
   while (!state.stopped) {
-    state.mutex.AwaitWithTimeout(absl::Condition(&state.stopped),
-                                 std::max(kLookAgainAfter, kBusyShare * took));
-    state.mutex.AwaitWithTimeout(absl::Condition(&state, &State::Due),
-                                 std::max(kLookEvery, kIdleShare * took));
+    state.Wait(std::max(kLookAgainAfter, kBusyShare * took), false);
+    state.Wait(std::max(kLookEvery, kIdleShare * took), true);
     if (state.stopped) return;
     state.mutex.Unlock();
     const absl::Duration begin = ThreadTime();

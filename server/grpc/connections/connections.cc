@@ -71,18 +71,18 @@ std::string AddressOf(absl::string_view peer) {
 }
 
 Connections::~Connections() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   for (const auto& [fd, connection] : open_) close(fd);
 }
 
 void Connections::SetLimits(const ConnectionLimits& limits) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   limits_ = limits;
 }
 
 absl::string_view Connections::Refusal(const sockaddr_storage& peer) {
   const std::string address = AddressOf(PeerName(peer));
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (full_locked()) {
     ++counts_.refused;
     return "max-connections";
@@ -103,20 +103,20 @@ absl::string_view Connections::Refusal(const sockaddr_storage& peer) {
 }
 
 void Connections::CountRefused() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   ++counts_.refused;
 }
 
 void Connections::Add(int fd, const sockaddr_storage& peer) {
   std::string name = PeerName(peer);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   ++counts_.accepted;
   ++open_by_address_[AddressOf(name)];
   open_.emplace(fd, Connection{std::move(name)});
 }
 
 void Connections::Remove(int fd) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto found = open_.find(fd);
   if (found == open_.end()) return;
   const auto address = open_by_address_.find(AddressOf(found->second.peer));
@@ -127,7 +127,7 @@ void Connections::Remove(int fd) {
 
 bool Connections::CloseConnection(absl::string_view peer) {
   const std::string wanted = Decoded(peer);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   bool found = false;
   for (auto& [fd, connection] : open_) {  // rare: an index would cost every connection
     if (connection.peer != wanted) continue;
@@ -143,12 +143,12 @@ bool Connections::AwaitAll(absl::Time deadline, bool (*is_done)(int fd)) const {
   constexpr absl::Duration kPause = absl::Milliseconds(1);
   std::vector<int> waiting;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     for (const auto& [fd, connection] : open_) waiting.push_back(fd);
   }
   while (true) {
     {
-      absl::MutexLock lock(&mutex_);  // for as long as a descriptor is in open_, it is not reused
+      MutexLock lock(&mutex_);  // for as long as a descriptor is in open_, it is not reused
       std::erase_if(waiting, [this, is_done](int fd) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return !open_.contains(fd) || is_done(fd);
       });
@@ -166,14 +166,14 @@ bool Connections::AwaitDelivered(absl::Time deadline) const {
 bool Connections::AwaitEnded(absl::Time deadline) const { return AwaitAll(deadline, &HasEnded); }
 
 void Connections::EndAll() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   for (const auto& [fd, connection] : open_) shutdown(fd, SHUT_WR);
 }
 
 bool Connections::CutOff(absl::string_view peer) {
   const bool closed = CloseConnection(peer);
   const std::string wanted = Decoded(peer);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   for (const auto& [fd, connection] : open_) {
     if (connection.peer != wanted) continue;
     while (recv(fd, nullptr, kDiscardBytes, MSG_DONTWAIT | MSG_TRUNC) > 0) {
@@ -186,7 +186,7 @@ bool Connections::CutOff(absl::string_view peer) {
 }
 
 bool Connections::full() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return full_locked();
 }
 
@@ -195,7 +195,7 @@ bool Connections::full_locked() const {
 }
 
 ConnectionCounts Connections::counts() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   ConnectionCounts counts = counts_;
   counts.open = static_cast<int>(open_.size());
   counts.max_open = limits_.max_open;

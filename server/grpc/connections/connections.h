@@ -11,8 +11,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/base/mutex.h"
 
 namespace rivulet {
 
@@ -97,7 +97,7 @@ class Connections {
   bool AwaitAll(absl::Time deadline, bool (*is_done)(int fd)) const;
   bool full_locked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   ConnectionLimits limits_ ABSL_GUARDED_BY(mutex_);
   ConnectionCounts counts_ ABSL_GUARDED_BY(mutex_);  // except `open` and `max_open`
   std::unordered_map<int, Connection> open_ ABSL_GUARDED_BY(mutex_);              // by fd

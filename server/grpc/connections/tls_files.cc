@@ -162,14 +162,14 @@ void TlsReloader::Look(absl::Time now) {
   }
   const std::string expires = Written(identity->expires);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     new_ = *std::move(identity);
   }
   Log(LogLevel::kInfo, "tls_reloaded", {{"expires", expires}});
 }
 
 std::optional<TlsIdentity> TlsReloader::TakeNew() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return std::exchange(new_, std::nullopt);
 }
 

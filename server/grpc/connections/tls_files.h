@@ -10,9 +10,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/base/file_stamp.h"
+#include "server/base/mutex.h"
 
 namespace rivulet {
 
@@ -61,8 +61,8 @@ class TlsReloader {
       : files_(std::move(files)), stamp_(stamp), new_(std::move(identity)) {}
 
   const TlsFiles files_;
-  Stamp stamp_;        // of Look
-  absl::Mutex mutex_;  // not held while files are looked at or read
+  Stamp stamp_;  // of Look
+  Mutex mutex_;  // not held while files are looked at or read
   std::optional<TlsIdentity> new_ ABSL_GUARDED_BY(mutex_);  // not yet taken
 };
 

@@ -67,7 +67,7 @@ absl::Status GenerateReactor::Submit(GenerateSpec spec) {
   {
     // Held while submitting: the first OnReady may come before Generate returns and needs the
     // ticket.
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     Engine* const engine = model_.engine();
     seed_ = spec.sampling.seed;
     patience_ = engine->options().reader_timeout;
@@ -91,7 +91,7 @@ void GenerateReactor::OnReady() {
   bool last = false;
   Action action = Action::kNone;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     // The engine ends a reply on the thread that calls OnReady, just before the last call.
     last = ticket_.reply->end().has_value();
     action = Advance();
@@ -115,7 +115,7 @@ void GenerateReactor::WatchReader() {
 void GenerateReactor::CutUnread(bool expired) {
   bool cut = false;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (expired && !done_) cut = messages_read_ == messages_when_watched_;
     if (expired && !done_ && !cut) WatchReader();
     if (cut) {
@@ -141,7 +141,7 @@ void GenerateReactor::OnWriteDone(bool ok) {
   const CallNote note(kMethod);
   Action action = Action::kNone;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     writing_ = false;
     if (ok) ++messages_read_;
     if (!ok) broken_ = true;
@@ -154,7 +154,7 @@ void GenerateReactor::OnWriteDone(bool ok) {
 void GenerateReactor::OnCancel() {
   const CallNote note(kMethod);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     broken_ = true;
   }
   text_.Cancel();   // Begin then finishes the call
@@ -163,7 +163,7 @@ void GenerateReactor::OnCancel() {
 
 void GenerateReactor::OnDone() {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     done_ = true;
     alarm_.Cancel();
   }

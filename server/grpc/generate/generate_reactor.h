@@ -20,8 +20,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "rivulet/v1/inference.pb.h"
+#include "server/base/mutex.h"
 #include "server/engine/engine.h"
 #include "server/engine/reply.h"
 #include "server/grpc/calls/call_context.h"
@@ -78,7 +78,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   // the last OnReady, and alarm_ while it runs.
   std::atomic<int> holders_ = 1;
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   Engine::Ticket ticket_;  // set before any reaction can read it: by Submit, under mutex_
   std::vector<ReplyDelta> waiting_ ABSL_GUARDED_BY(mutex_);  // taken from the reply, latest first
   std::optional<Reply::End> end_ ABSL_GUARDED_BY(mutex_);

@@ -25,7 +25,7 @@ absl::Status MultiplexMember::Submit(ModelHold model, GenerateSpec spec,
                                      const v1::GenerateRequest& request) {
   RequestId id = 0;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     outline_ = Outline(request);
     seed_ = spec.sampling.seed;
     Engine* const engine = model.engine();
@@ -47,7 +47,7 @@ void MultiplexMember::Cancel() {
 void MultiplexMember::OnReady() {
   bool last = false;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     // The engine ends a reply on the thread that calls OnReady, just before the last call.
     last = ticket_.reply->end().has_value();
   }

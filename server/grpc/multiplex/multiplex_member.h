@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "rivulet/v1/multiplex.pb.h"
+#include "server/base/mutex.h"
 #include "server/engine/engine.h"
 #include "server/engine/reply.h"
 #include "server/grpc/calls/call_text.h"
@@ -68,7 +68,7 @@ class MultiplexMember final : public ReplyListener {
   v1::GenerateRequest outline_;
   CallText text_;
   CallModel model_;
-  absl::Mutex mutex_;  // held while submitting: the first OnReady needs the ticket
+  Mutex mutex_;  // held while submitting: the first OnReady needs the ticket
   Engine::Ticket ticket_;
   std::atomic<uint8_t> state_ = 0;
   uint64_t seed_ = 0;       // Take's, as is

@@ -42,20 +42,20 @@ absl::Status Gone() { return absl::CancelledError("The client has gone."); }
 }  // namespace
 
 bool MultiplexStreams::Add(MultiplexReactor* stream) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   streams_.insert(stream);
   return !draining_;
 }
 
 void MultiplexStreams::Remove(MultiplexReactor* stream) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   streams_.erase(stream);
 }
 
 void MultiplexStreams::Drain() {
   std::vector<MultiplexReactor*> streams;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     draining_ = true;
     for (MultiplexReactor* stream : streams_) {
       stream->Hold();
@@ -82,7 +82,7 @@ MultiplexReactor::MultiplexReactor(grpc::CallbackServerContext* context, const S
 
 void MultiplexReactor::Drain() {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     draining_ = true;
   }
   Pump();
@@ -94,14 +94,14 @@ void MultiplexReactor::Release() {
 
 void MultiplexReactor::OnMemberReady(MultiplexMember* member) {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     ready_.push_back(member);
     if (std::exchange(batch_pending_, true)) return;
     Hold();
   }
   RunAfterBatch([this] {
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       batch_pending_ = false;
     }
     Pump();
@@ -112,7 +112,7 @@ void MultiplexReactor::OnMemberReady(MultiplexMember* member) {
 void MultiplexReactor::OnReadDone(bool ok) {
   const CallNote note(kMultiplex);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     ++readers_;
     if (!ok) half_closed_ = true;
   }
@@ -124,7 +124,7 @@ void MultiplexReactor::OnReadDone(bool ok) {
 void MultiplexReactor::AfterRead(bool ok) {
   bool read_on = false;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     read_on = ok && !broken_ && !finished_;
     if (read_on && notes_.size() >= kMaxNotes) {
       read_paused_ = true;
@@ -133,7 +133,7 @@ void MultiplexReactor::AfterRead(bool ok) {
   }
   if (read_on) StartRead(&request_);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     --readers_;
   }
   Pump();
@@ -141,7 +141,7 @@ void MultiplexReactor::AfterRead(bool ok) {
 
 void MultiplexReactor::OnWriteDone(bool ok) {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     writing_ = false;
   }
   if (!ok) return Break(Gone());
@@ -187,7 +187,7 @@ bool MultiplexReactor::Begin() {
 std::shared_ptr<MultiplexMember> MultiplexReactor::Open() {
   const uint64_t key = request_.message.key();
   auto member = std::make_shared<MultiplexMember>(key, call_->record(), this);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (finished_ || broken_) return nullptr;
   if (open_.contains(key)) {
     notes_.push_back({key,
@@ -254,7 +254,7 @@ void MultiplexReactor::AfterText(const TextTurn& turn, const Caller& caller, con
 
 void MultiplexReactor::EndUnsubmitted(absl::Status why,
                                       const std::shared_ptr<MultiplexMember>& member) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   open_.erase(member->key());
   notes_.push_back({member->key(), std::move(why), member});
 }
@@ -262,7 +262,7 @@ void MultiplexReactor::EndUnsubmitted(absl::Status why,
 void MultiplexReactor::CancelRequest(uint64_t key) {
   std::shared_ptr<MultiplexMember> member;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     const auto found = open_.find(key);
     if (found != open_.end()) member = found->second;
   }
@@ -274,14 +274,14 @@ void MultiplexReactor::CancelRequest(uint64_t key) {
 }
 
 void MultiplexReactor::AddNote(Note note) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   notes_.push_back(std::move(note));
 }
 
 void MultiplexReactor::Break(absl::Status why) {
   std::vector<std::shared_ptr<MultiplexMember>> open;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!std::exchange(broken_, true)) {
       why_broken_ = std::move(why);
       for (const auto& [key, member] : open_) open.push_back(member);
@@ -299,7 +299,7 @@ void MultiplexReactor::Pump() {
     std::vector<Note> notes;
     bool broken = false;
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       if (writing_ || batch_pending_ || finished_) return;
       if (ready_.empty() && notes_.empty() && taking_.empty() && !Over()) return;
       writing_ = true;  // so what Gather uses is ours
@@ -310,7 +310,7 @@ void MultiplexReactor::Pump() {
     }
     std::vector<uint64_t> ended;
     Gather(broken, notes, &ended);
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     for (const uint64_t key : ended) open_.erase(key);
     action = Next();
     if (action == Action::kNone) writing_ = false;
@@ -391,13 +391,13 @@ void MultiplexReactor::Perform(Action action, const absl::Status& end) {
 
 bool MultiplexReactor::ReadOn() {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!read_paused_ || broken_ || finished_ || notes_.size() >= kMaxNotes) return false;
     read_paused_ = false;
     ++readers_;
   }
   StartRead(&request_);
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   --readers_;
   return true;
 }

@@ -18,8 +18,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "rivulet/v1/multiplex.pb.h"
+#include "server/base/mutex.h"
 #include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/served_models.h"
@@ -44,7 +44,7 @@ class MultiplexStreams {
   void Drain();
 
  private:
-  absl::Mutex mutex_;
+  Mutex mutex_;
   absl::flat_hash_set<MultiplexReactor*> streams_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -126,7 +126,7 @@ class MultiplexReactor final
   // gRPC, a batch whose listeners are being called, a drain.
   std::atomic<int> holders_ = 1;
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<MultiplexMember>> open_ ABSL_GUARDED_BY(mutex_);
   std::vector<MultiplexMember*> ready_ ABSL_GUARDED_BY(mutex_);
   std::vector<Note> notes_ ABSL_GUARDED_BY(mutex_);

@@ -104,7 +104,7 @@ RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::Restore
   const absl::Status status = Take(restores_->options.message_bytes);
   End(status);
   if (!status.ok()) return;
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   reading_ = true;
   pace_ = absl::Now();
   WatchUntil(pace_ + restores_->options.timeout);
@@ -120,14 +120,14 @@ absl::Status RestoreReactor::Take(int64_t bytes) {
 void RestoreReactor::OnReadDone(bool ok) {
   const CallNote note(kRestore);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!reading_) return;  // CutSlow has ended the call
     ++readers_;
   }
   const absl::Status status = ok ? Guarded([this] { return TakeMessage(); }) : absl::OkStatus();
   const bool read_on = ok && status.ok();
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     reading_ = read_on;
     if (bytes_.size() - paced_bytes_ >= kRestorePaceBytes) {
       paced_bytes_ = bytes_.size();
@@ -141,7 +141,7 @@ void RestoreReactor::OnReadDone(bool ok) {
   } else {
     End(ok ? status : Guarded([this] { return Submit(); }));
   }
-  absl::MutexLock lock(&mutex_);  // gRPC calls OnDone after our return
+  MutexLock lock(&mutex_);  // gRPC calls OnDone after our return
   --readers_;
 }
 
@@ -228,7 +228,7 @@ void RestoreReactor::CutSlow(bool expired) {
   const CallNote note(kRestore);
   absl::Status status;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     // Without a read the call may be over, and the server with what restores_ points to.
     if (expired && reading_) status = CheckPace();
   }
@@ -259,7 +259,7 @@ void RestoreReactor::OnDone() {
   if (taken_ > 0) restores_->budget.Give(call_->caller().tenant, taken_);
   restores_->calls->active.Leave();
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     reading_ = false;
     alarm_.Cancel();
   }

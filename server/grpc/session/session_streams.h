@@ -15,10 +15,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "rivulet/v1/session_service.pb.h"
 #include "server/base/memory_shares.h"
+#include "server/base/mutex.h"
 #include "server/engine/session_calls.h"
 #include "server/grpc/calls/call_context.h"
 #include "server/grpc/calls/served_models.h"
@@ -125,7 +125,7 @@ class RestoreReactor final : public grpc::ServerReadReactor<Received<v1::Restore
   size_t paced_bytes_ = 0;  // what had come at pace_
 
   std::atomic<int> holders_ = 1;  // gRPC, and alarm_ while it runs
-  absl::Mutex mutex_;
+  Mutex mutex_;
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // who ends that ends the call
   int readers_ ABSL_GUARDED_BY(mutex_) = 0;       // OnReadDone goes on
   absl::Time pace_ ABSL_GUARDED_BY(mutex_);  // when it last brought kRestorePaceBytes, or began

@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
+#include "server/base/mutex.h"
 
 namespace rivulet {
 
@@ -21,16 +21,16 @@ class ErrorCounts {
   using Counts = std::map<std::pair<absl::StatusCode, std::string>, int64_t>;
 
   void Add(absl::StatusCode code, absl::string_view reason) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     ++counts_[{code, std::string(reason)}];
   }
   Counts counts() const {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return counts_;
   }
 
  private:
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   Counts counts_ ABSL_GUARDED_BY(mutex_);
 };
 
