@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaSlots: what sessions keep in device memory: recurrent state, how they sample, what tokens
-// they have seen. All of it is reserved at start, so that no session can fail for memory later.
+// CudaSlots: what sequences keep in device memory: recurrent state, how they sample, what tokens
+// they have seen. All of it is reserved at start, so that no sequence can fail for memory later.
 #pragma once
 
 #include <cstddef>
