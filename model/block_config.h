@@ -16,8 +16,8 @@ namespace rivulet {
 class JsonReader;
 struct ModelConfig;
 
-// How a layer mixes tokens. The equations are in kernels/recurrence.h, model/cpu/block_mixers.cc
-// and model/cpu/block_rwkv7.cc.
+// How a layer mixes tokens. The equations are in kernels/recurrence.h, model/cpu/cpu_mixers.cc
+// and model/cpu/cpu_rwkv7.cc.
 enum class Mixer : uint8_t { kGated, kDelta, kMamba2, kRwkv7 };
 
 // What the factor w of the state is made of.
@@ -64,6 +64,7 @@ struct BlockConfig {
 // conv_channels]; and, RWKV-7 alone, the last token's normed rows [hidden] of mixer and
 // feed-forward.
 struct BlockState {
+  BlockState() = default;
   explicit BlockState(const StateParts& parts)
       : s(parts.offset("S")),
         conv(parts.offset("conv")),
@@ -71,7 +72,7 @@ struct BlockState {
         ffn_shift(parts.offset("ffn_shift")),
         floats_per_layer(parts.floats_per_layer),
         floats_per_slot(parts.floats_per_slot) {}
-  size_t s, conv, mixer_shift, ffn_shift, floats_per_layer, floats_per_slot;
+  size_t s = 0, conv = 0, mixer_shift = 0, ffn_shift = 0, floats_per_layer = 0, floats_per_slot = 0;
 };
 
 }  // namespace rivulet

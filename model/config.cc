@@ -221,7 +221,7 @@ absl::Status CheckDerivedSizes(const JsonReader& root, const ModelConfig& config
   const kernels::StateLayout layout = config.state_layout();
   if (layout.bytes_per_slot() <= kMaxStateBytes) return absl::OkStatus();
   return root.Invalid("num_layers", "is ", layout.layers,
-                      ", which makes the state of one session num_layers * num_heads * features * "
+                      ", which makes the state of one sequence num_layers * num_heads * features * "
                       "(value_dim + 1) * 4 = ",
                       layout.layers, " * ", layout.heads, " * ", layout.features, " * ",
                       layout.value_dim + 1, " * 4 = ", layout.bytes_per_slot(),

@@ -15,9 +15,9 @@
 #include "model/base/error.h"
 #include "model/base/memory.h"
 #include "model/cpu/aligned_buffer.h"
+#include "model/cpu/cpu_network.h"
 #include "model/cpu/cpu_sampling.h"
 #include "model/cpu/cpu_step_plan.h"
-#include "model/cpu/load_cpu_network.h"
 #include "model/cpu/thread_team.h"
 #include "model/slot_choice.h"
 
@@ -333,7 +333,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
   RIVULET_RETURN_IF_ERROR(CheckOptions(options));
   const size_t slot_bytes = model->config().bytes_per_slot();
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuNetwork> network,
-                           LoadCpuNetwork(*model, options.weights));
+                           CpuNetwork::Load(*model, options.weights));
   const size_t weight_bytes = network->weights().bytes;
   RIVULET_ASSIGN_OR_RETURN(SlotChoice choice, ChooseSlots(options, weight_bytes, slot_bytes));
   AlignedBuffer slots(slot_bytes * (size_t(choice.num_slots) + 1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CpuNetwork: a model's forward pass on the CPU, as the backend drives it: token rows in, raw head
-// outputs out, states advanced.
+// CpuNetwork: a model's forward pass on the CPU, of all kinds: token rows in, raw head outputs out,
+// states advanced.
 //
 // A *segment* is consecutive tokens of one slot; a *piece* is the segments that one pass takes
 // together. Matrix products run over all token rows of a piece; states advance token by token in
@@ -13,10 +13,15 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
+#include <vector>
 
-#include "kernels/gemm.h"
+#include "absl/status/statusor.h"
+#include "model/backend_options.h"
+#include "model/config.h"
+#include "model/cpu/aligned_buffer.h"
+#include "model/cpu/cpu_weights.h"
 #include "model/cpu/thread_team.h"
+#include "model/model.h"
 
 namespace rivulet {
 
@@ -32,38 +37,67 @@ struct CpuSegment {
 int TokenRows(std::span<const CpuSegment> piece);
 int OutputRows(std::span<const CpuSegment> piece);
 
-// Activations of one piece; one for Shared use, one per thread for Solo use.
+// Activations of one piece; one for Shared use, one per thread for Solo use. Arrays [rows, ld], ld
+// a whole number of panels so that products may store whole panels. An array that the kind does not
+// use has no memory.
 class CpuActivations {
  public:
-  virtual ~CpuActivations() = default;
+  struct Array {
+    float* data = nullptr;
+    int ld = 0;
+    float* row(int r) const { return data + size_t(r) * size_t(ld); }
+  };
+
+  CpuActivations(const ModelConfig& config, const CpuWeights& weights, int max_rows, int threads);
+
   // Head outputs of output row i of the last pass: [output_size] float32, valid until the next
   // pass. Output rows are numbered over the piece in order of segments and tokens.
-  virtual const float* output(int i) const = 0;
-};
+  const float* output(int i) const { return outputs.row(i); }
 
-// What a network's weights are in memory.
-struct CpuWeightFacts {
-  size_t bytes = 0;
-  int64_t multiply_adds = 0;  // of all matrix products, for one token row
-  // Of the matrices; kF32 where they differ.
-  kernels::WeightType type = kernels::WeightType::kF32;
-  bool lossless = true;  // the matrices equal the file's
+  Array x, h;                           // the residual stream; the normed row
+  Array in;                             // InputColumns; RWKV-7: r | k | v, each padded
+  Array conv;                           // what the convolution made of them
+  Array decay;                          // w: [keys] or [heads]
+  Array rate;                           // RWKV-7: alpha; [keys]
+  Array gate;                           // of the output, where a product of its own makes it
+  Array low;                            // RWKV-7: first halves of the low-rank products
+  Array value;                          // Mamba-2: dt x; RWKV-7: what v mixes by
+  Array first;                          // RWKV-7: v of layer 0
+  Array removal;                        // RWKV-7: kk, and -kk alpha
+  Array o;                              // [values]
+  Array mix;                            // RWKV-7: six rows for each
+  Array ffn;                            // [gate | up]; RWKV-7 and kind "linear": [ffn]
+  Array rope;                           // cosines, then sines, of a row's position
+  Array kept_x, kept_o, outputs;        // of the rows that have outputs
+  std::vector<AlignedBuffer> features;  // kind "linear": per thread, linear attention's scratch
+
+ private:
+  AlignedBuffer memory_;
 };
 
 // Thread: const; passes with different activations and states may run at once.
 class CpuNetwork {
  public:
-  virtual ~CpuNetwork() = default;
+  // Reads and packs the weights; the network borrows model.config(). Errors: CpuWeights::Load's.
+  static absl::StatusOr<std::unique_ptr<const CpuNetwork>> Load(const Model& model,
+                                                                WeightPrecision precision);
 
-  virtual const CpuWeightFacts& weights() const = 0;
+  const CpuWeightFacts& weights() const { return weights_->facts; }
   // For pieces of at most `max_rows` token rows, worked on by at most `threads` threads.
-  virtual std::unique_ptr<CpuActivations> NewActivations(int max_rows, int threads) const = 0;
+  std::unique_ptr<CpuActivations> NewActivations(int max_rows, int threads) const;
 
   // The part of thread `thread` of `threads` in one pass over `piece`; all threads call it with the
   // same arguments and a barrier of that size (Solo: 0 of 1). Returns once the outputs are
   // complete. REQUIRES: token rows fit `activations`, which are of this network.
-  virtual void Pass(std::span<const CpuSegment> piece, CpuActivations& activations, int thread,
-                    int threads, SpinBarrier& barrier) const = 0;
+  void Pass(std::span<const CpuSegment> piece, CpuActivations& activations, int thread, int threads,
+            SpinBarrier& barrier) const;
+
+ private:
+  CpuNetwork(const ModelConfig& config, std::unique_ptr<const CpuWeights> weights);
+
+  const ModelConfig& config_;
+  const BlockState state_;  // of the family
+  const std::unique_ptr<const CpuWeights> weights_;
 };
 
 }  // namespace rivulet

@@ -2,134 +2,415 @@
 #include "model/cpu/cpu_weights.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <string>
 #include <utility>
+#include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/decoded_weights.h"
+#include "model/cpu/encoder_weights.h"
+#include "model/cpu/tensor_packer.h"
 
 namespace rivulet {
 namespace {
 
 using kernels::WeightType;
 
-size_t Bytes(const std::vector<float>& v) { return v.size() * sizeof(float); }
-size_t Bytes(const CpuMatrix& m) { return m.panels.bytes() + Bytes(m.bias); }
-size_t Bytes(const CpuNorm& n) { return Bytes(n.weight) + Bytes(n.bias); }
+// The first name that the checkpoint has; the first of all where it has none.
+std::string Spelled(const TensorPacker& reader, const std::string& name, const std::string& other) {
+  return reader.Has(name) || !reader.Has(other) ? name : other;
+}
 
-absl::Status Pack(const DecodedMatrix& decoded, WeightType type, CpuMatrix* m) {
-  m->panels = AlignedBuffer(kernels::PackedSize(type, decoded.k, decoded.n));
-  if (m->panels.empty()) return absl::ResourceExhaustedError("no memory for the weights");
-  m->bias = decoded.bias;
-  m->bias.resize(size_t(kernels::PaddedColumns(decoded.n)));
-  m->packed = {type, decoded.k, decoded.n, m->panels.data()};
-  for (const DecodedMatrix::Part& part : decoded.parts) {
-    const float* rows = decoded.weight.data() + size_t(part.first_row) * size_t(decoded.k);
-    if (!kernels::PackWeights(type, rows, part.rows, decoded.k, part.first_row, m->panels.data())) {
-      return WeightTooLarge(part.name);
+// [channels, 1, width] as checkpoints have it, to [width, channels].
+absl::Status ReadConv(TensorPacker* reader, const std::string& name, int channels, int first,
+                      CpuLayer* layer) {
+  const int width = reader->config.block().conv_width, all = reader->config.block().conv_channels;
+  std::vector<float> taps;
+  RIVULET_RETURN_IF_ERROR(reader->Values(name, {channels, 1, width}, &taps));
+  layer->conv.resize(size_t(width) * size_t(all));
+  for (int c = 0; c < channels; ++c) {
+    for (int j = 0; j < width; ++j) {
+      layer->conv[size_t(j * all + first + c)] = taps[size_t(c * width + j)];
     }
   }
   return absl::OkStatus();
 }
 
-CpuNorm ToNorm(DecodedNorm decoded) { return {std::move(decoded.weight), std::move(decoded.bias)}; }
-
-absl::Status LoadLayer(const Model& model, int index, WeightType type, CpuLayer* layer) {
-  const ModelConfig& config = model.config();
-  RIVULET_ASSIGN_OR_RETURN(DecodedLayer decoded, DecodeLayer(model, index));
-  RIVULET_RETURN_IF_ERROR(Pack(decoded.qkv, type, &layer->qkv));
-  RIVULET_RETURN_IF_ERROR(Pack(decoded.out, type, &layer->out));
-  RIVULET_RETURN_IF_ERROR(Pack(decoded.ffn1, type, &layer->ffn1));
-  RIVULET_RETURN_IF_ERROR(Pack(decoded.ffn2, type, &layer->ffn2));
-  layer->norm1 = ToNorm(std::move(decoded.norm1));
-  layer->norm2 = ToNorm(std::move(decoded.norm2));
-  layer->omega = std::move(decoded.omega);
-  kernels::FeatureMapArgs args = FeatureMapOf(config);
-  const size_t per_head = args.kind == kernels::FeatureMapKind::kRfa
-                              ? size_t(config.key_dim) * size_t(args.columns)
-                              : 0;
-  for (int h = 0; h < config.num_heads; ++h) {
-    args.omega = layer->omega.data() + size_t(h) * per_head;
-    layer->maps.push_back(args);
+// exp(A_log), one a head.
+absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat, CpuLayer* layer) {
+  std::vector<float> a_log;
+  RIVULET_RETURN_IF_ERROR(reader->Values(name, {reader->config.num_heads}, &a_log));
+  for (const float a : a_log) {
+    layer->decay_scale.insert(layer->decay_scale.end(), size_t(repeat), std::exp(a));
   }
   return absl::OkStatus();
 }
 
-absl::Status LoadAll(const Model& model, WeightType type, CpuWeights* w) {
-  RIVULET_ASSIGN_OR_RETURN(DecodedTables tables, DecodeTables(model));
-  w->embedding = std::move(tables.embedding);
-  w->positions = std::move(tables.positions);
-  w->position_rows = tables.position_rows;
-  w->layers.resize(size_t(model.config().num_layers));
-  for (int i = 0; i < model.config().num_layers; ++i) {
-    RIVULET_RETURN_IF_ERROR(LoadLayer(model, i, type, &w->layers[size_t(i)]));
-  }
-  if (model.config().encoder().final_norm) {
-    RIVULET_ASSIGN_OR_RETURN(DecodedNorm norm, DecodeFinalNorm(model));
-    w->final_norm = ToNorm(std::move(norm));
-  }
-  RIVULET_ASSIGN_OR_RETURN(const DecodedMatrix head, DecodeHead(model));
-  return Pack(head, type, &w->head);
+absl::Status ReadSwiglu(TensorPacker* reader, const std::string& prefix, CpuLayer* layer) {
+  const ModelConfig& c = reader->config;
+  const int padded = kernels::PaddedColumns(c.ffn_size);
+  RIVULET_RETURN_IF_ERROR(reader->PlacedMatrix({{{prefix + "gate_proj.weight", c.ffn_size}, 0},
+                                                {{prefix + "up_proj.weight", c.ffn_size}, padded}},
+                                               c.hidden_size, padded + c.ffn_size, &layer->up));
+  return reader->Matrix({{prefix + "down_proj.weight", c.hidden_size}}, c.ffn_size, &layer->down);
 }
 
-// The dtypes of the tensors that become packed matrices.
-std::vector<DType> MatrixTypes(const Model& model) {
-  std::vector<DType> types;
-  for (const TensorSpec& spec : ExpectedTensors(model.config())) {
-    const bool is_table = spec.name == "embedding.weight" || spec.name == "position.weight";
-    if (spec.shape.size() == 2 && !is_table && spec.name.find("omega") == std::string::npos &&
-        spec.name.find("sigma") == std::string::npos) {
-      types.push_back(model.tensors().Find(spec.name)->dtype);
+// What the delta rules have beside q, k, v.
+absl::Status ReadDelta(TensorPacker* reader, const std::string& attn, CpuLayer* layer) {
+  const ModelConfig& c = reader->config;
+  RIVULET_RETURN_IF_ERROR(ReadConv(reader, attn + "q_conv1d.weight", c.keys(), 0, layer));
+  RIVULET_RETURN_IF_ERROR(ReadConv(reader, attn + "k_conv1d.weight", c.keys(), c.keys(), layer));
+  RIVULET_RETURN_IF_ERROR(
+      ReadConv(reader, attn + "v_conv1d.weight", c.values(), 2 * c.keys(), layer));
+  if (reader->kind().decay == DecayForm::kOfHead) {
+    RIVULET_RETURN_IF_ERROR(ReadScale(reader, attn + "A_log", 1, layer));
+    return reader->Values(attn + "dt_bias", {c.num_heads}, &layer->decay_bias);
+  }
+  if (reader->kind().decay != DecayForm::kLowRank) return absl::OkStatus();
+  RIVULET_RETURN_IF_ERROR(ReadScale(reader, attn + "A_log", c.key_dim, layer));
+  RIVULET_RETURN_IF_ERROR(reader->Values(attn + "dt_bias", {c.keys()}, &layer->decay_bias));
+  const int low = reader->RowsOf(attn + "f_proj.0.weight");
+  RIVULET_RETURN_IF_ERROR(
+      reader->Matrix({{attn + "f_proj.1.weight", c.keys()}}, std::max(low, 1), &layer->decay));
+  std::vector<float> bias;
+  RIVULET_RETURN_IF_ERROR(reader->Values(attn + "g_proj.1.bias", {c.values()}, &bias));
+  const int low_gate = reader->RowsOf(attn + "g_proj.0.weight");
+  return reader->Matrix({{attn + "g_proj.1.weight", c.values()}}, std::max(low_gate, 1),
+                        &layer->gate, bias);
+}
+
+// Reads the projections of the normed row into one matrix, and says where each ended up.
+class InputMatrix {
+ public:
+  explicit InputMatrix(const TensorPacker& reader) : reader_(reader) {}
+
+  void Add(const std::string& name, int rows, int* column) {
+    *column = n_;
+    parts_.push_back({name, rows});
+    n_ += rows;
+  }
+  // As many rows as the tensor has.
+  void AddLow(const std::string& name, int* column) { Add(name, reader_.RowsOf(name), column); }
+
+  absl::Status Read(TensorPacker* reader, CpuMatrix* m, InputColumns* columns) {
+    columns->n = n_;
+    return reader->Matrix(parts_, reader->config.hidden_size, m);
+  }
+
+ private:
+  const TensorPacker& reader_;
+  std::vector<TensorRows> parts_;
+  int n_ = 0;
+};
+
+const char* LowRankDecayName(const BlockKind& kind) {
+  return kind.mixer == Mixer::kDelta ? "f_proj" : "gk_proj";
+}
+
+absl::Status ReadFlaInputs(TensorPacker* reader, const std::string& attn, CpuLayer* layer,
+                           InputColumns* columns) {
+  const ModelConfig& c = reader->config;
+  const BlockKind& kind = reader->kind();
+  const bool bound = kind.decay == DecayForm::kLowerBound;
+  InputMatrix in(*reader);
+  in.Add(attn + "q_proj.weight", c.keys(), &columns->q);
+  in.Add(attn + (bound ? "f_proj.weight" : "k_proj.weight"), c.keys(), &columns->k);
+  in.Add(attn + (bound ? "i_proj.weight" : "v_proj.weight"), c.values(), &columns->v);
+  if (kind.decay == DecayForm::kLowRank) {
+    in.AddLow(attn + LowRankDecayName(kind) + ".0.weight", &columns->low);
+  }
+  if (kind.low_rank_gate) {
+    in.AddLow(attn + "g_proj.0.weight", &columns->low_gate);
+  } else if (c.block().output_gate) {
+    in.Add(attn + "g_proj.weight", c.values(), &columns->gate);
+  }
+  if (c.block().conv_width > 0) in.Add(attn + "b_proj.weight", c.num_heads, &columns->beta);
+  if (reader->kind().decay == DecayForm::kOfHead) {
+    in.Add(attn + "a_proj.weight", c.num_heads, &columns->dt);
+  }
+  return in.Read(reader, &layer->in, columns);
+}
+
+// What a kind has beside its inputs and norms.
+absl::Status ReadFlaMixer(TensorPacker* reader, const std::string& attn, CpuLayer* layer) {
+  const ModelConfig& c = reader->config;
+  if (c.block().conv_width > 0) return ReadDelta(reader, attn, layer);
+  const BlockKind& kind = reader->kind();
+  if (kind.decay == DecayForm::kLowRank) {
+    std::vector<float> bias;
+    RIVULET_RETURN_IF_ERROR(reader->Values(attn + "gk_proj.1.bias", {c.keys()}, &bias));
+    layer->decay_scale.assign(size_t(c.keys()), 1 / c.block().gate_normalizer);
+    const int low = reader->RowsOf(attn + "gk_proj.0.weight");
+    return reader->Matrix({{attn + "gk_proj.1.weight", c.keys()}}, std::max(low, 1), &layer->decay,
+                          bias);
+  }
+  if (kind.decay == DecayForm::kFixed) {
+    for (int h = 0; h < c.num_heads; ++h) {
+      layer->decay_scale.push_back(float(1 - std::exp2(-5.0 - h)));  // the factor itself
     }
   }
-  return types;
+  return absl::OkStatus();
 }
 
-bool AllAre(const std::vector<DType>& types, DType type) {
-  return std::all_of(types.begin(), types.end(), [type](DType t) { return t == type; });
+absl::Status ReadFlaLayer(TensorPacker* reader, int index, CpuLayer* layer, InputColumns* columns) {
+  const ModelConfig& c = reader->config;
+  const std::string prefix = absl::StrCat("model.layers.", index, "."), attn = prefix + "attn.";
+  RIVULET_RETURN_IF_ERROR(
+      reader->Values(prefix + "attn_norm.weight", {c.hidden_size}, &layer->norm1.weight));
+  RIVULET_RETURN_IF_ERROR(
+      reader->Values(prefix + "mlp_norm.weight", {c.hidden_size}, &layer->norm2.weight));
+  RIVULET_RETURN_IF_ERROR(ReadFlaInputs(reader, attn, layer, columns));
+  RIVULET_RETURN_IF_ERROR(ReadFlaMixer(reader, attn, layer));
+  const std::string norm = Spelled(*reader, attn + reader->kind().output_norm + ".weight",
+                                   attn + "g_norm_swish_gate.weight");
+  const int norm_size = reader->kind().norm_all_heads ? c.values() : c.value_dim;
+  RIVULET_RETURN_IF_ERROR(reader->Values(norm, {norm_size}, &layer->out_norm));
+  RIVULET_RETURN_IF_ERROR(
+      reader->Matrix({{attn + "o_proj.weight", c.hidden_size}}, c.values(), &layer->out));
+  return ReadSwiglu(reader, prefix + "mlp.", layer);
+}
+
+absl::Status ReadMamba2Layer(TensorPacker* reader, int index, CpuLayer* layer,
+                             InputColumns* columns) {
+  const ModelConfig& c = reader->config;
+  const std::string prefix = absl::StrCat("backbone.layers.", index, "."),
+                    mixer = prefix + "mixer.";
+  RIVULET_RETURN_IF_ERROR(
+      reader->Values(prefix + "norm.weight", {c.hidden_size}, &layer->norm1.weight));
+  columns->gate = 0;
+  columns->v = c.values();  // x, then B, then C
+  columns->k = 2 * c.values();
+  columns->q = columns->k + c.block().num_groups * c.key_dim;
+  columns->dt = columns->q + c.block().num_groups * c.key_dim;
+  columns->n = columns->dt + c.num_heads;
+  std::vector<float> bias;
+  if (c.block().projection_bias) {
+    RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "in_proj.bias", {columns->n}, &bias));
+  }
+  RIVULET_RETURN_IF_ERROR(
+      reader->Matrix({{mixer + "in_proj.weight", columns->n}}, c.hidden_size, &layer->in, bias));
+  RIVULET_RETURN_IF_ERROR(
+      ReadConv(reader, mixer + "conv1d.weight", c.block().conv_channels, 0, layer));
+  if (c.block().conv_bias) {
+    RIVULET_RETURN_IF_ERROR(
+        reader->Values(mixer + "conv1d.bias", {c.block().conv_channels}, &layer->conv_bias));
+  }
+  RIVULET_RETURN_IF_ERROR(ReadScale(reader, mixer + "A_log", 1, layer));
+  RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "dt_bias", {c.num_heads}, &layer->decay_bias));
+  RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "D", {c.num_heads}, &layer->skip));
+  RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "norm.weight", {c.values()}, &layer->out_norm));
+  bias.clear();
+  if (c.block().projection_bias) {
+    RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "out_proj.bias", {c.hidden_size}, &bias));
+  }
+  return reader->Matrix({{mixer + "out_proj.weight", c.hidden_size}}, c.values(), &layer->out,
+                        bias);
+}
+
+absl::Status ReadLowRank(TensorPacker* reader, const std::string& name, bool with_bias,
+                         LowRank* low) {
+  const int hidden = reader->config.hidden_size;
+  const std::string first = name + ".lora.0.weight", second = name + ".lora.2.weight";
+  const int rank = std::max(reader->RowsOf(first), 1);
+  std::vector<float> bias;
+  if (with_bias) {
+    RIVULET_RETURN_IF_ERROR(reader->Values(name + ".lora.2.bias", {hidden}, &bias));
+  }
+  RIVULET_RETURN_IF_ERROR(reader->Matrix({{first, rank}}, hidden, &low->first));
+  return reader->Matrix({{second, hidden}}, rank, &low->second, bias);
+}
+
+// x_r, x_w, x_k, x_v, x_a, x_g, or x_x with all of them in this order.
+absl::Status ReadMix(TensorPacker* reader, const std::string& attn, std::vector<float>* mix) {
+  const int hidden = reader->config.hidden_size;
+  if (reader->Has(attn + "x_x")) return reader->Values(attn + "x_x", {6, 1, 1, hidden}, mix);
+  for (const char* name : {"x_r", "x_w", "x_k", "x_v", "x_a", "x_g"}) {
+    std::vector<float> one;
+    RIVULET_RETURN_IF_ERROR(reader->Values(attn + name, {1, 1, hidden}, &one));
+    mix->insert(mix->end(), one.begin(), one.end());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadNorm(TensorPacker* reader, const std::string& name, CpuNorm* norm) {
+  const int hidden = reader->config.hidden_size;
+  RIVULET_RETURN_IF_ERROR(reader->Values(name + ".weight", {hidden}, &norm->weight));
+  norm->bias.assign(size_t(hidden), 0);
+  if (!reader->config.block().norm_bias) return absl::OkStatus();
+  return reader->Values(name + ".bias", {hidden}, &norm->bias);
+}
+
+absl::Status ReadRwkv7Mixer(TensorPacker* reader, const std::string& attn, int index,
+                            Rwkv7Layer* own) {
+  const ModelConfig& c = reader->config;
+  const int hidden = c.hidden_size;
+  RIVULET_RETURN_IF_ERROR(ReadMix(reader, attn, &own->mix));
+  RIVULET_RETURN_IF_ERROR(reader->Matrix({{attn + "r_proj.weight", hidden}}, hidden, &own->r));
+  RIVULET_RETURN_IF_ERROR(reader->Matrix({{attn + "k_proj.weight", hidden}}, hidden, &own->k));
+  RIVULET_RETURN_IF_ERROR(reader->Matrix({{attn + "v_proj.weight", hidden}}, hidden, &own->v));
+  RIVULET_RETURN_IF_ERROR(ReadLowRank(reader, attn + "w_lora", true, &own->w));
+  RIVULET_RETURN_IF_ERROR(ReadLowRank(reader, attn + "a_lora", true, &own->a));
+  RIVULET_RETURN_IF_ERROR(ReadLowRank(reader, attn + "g_lora", false, &own->g));
+  if (index > 0) RIVULET_RETURN_IF_ERROR(ReadLowRank(reader, attn + "v_lora", true, &own->v_mix));
+  RIVULET_RETURN_IF_ERROR(reader->Values(attn + "k_k", {hidden}, &own->k_k));
+  RIVULET_RETURN_IF_ERROR(reader->Values(attn + "k_a", {hidden}, &own->k_a));
+  RIVULET_RETURN_IF_ERROR(reader->Values(attn + "r_k", {c.num_heads, c.key_dim}, &own->r_k));
+  RIVULET_RETURN_IF_ERROR(reader->Values(attn + "g_norm.weight", {hidden}, &own->group_norm));
+  return reader->Values(attn + "g_norm.bias", {hidden}, &own->group_norm_bias);
+}
+
+absl::Status ReadRwkv7Layer(TensorPacker* reader, int index, CpuLayer* layer,
+                            InputColumns* columns) {
+  const ModelConfig& c = reader->config;
+  const std::string prefix = absl::StrCat("model.layers.", index, "."), ffn = prefix + "ffn.";
+  layer->rwkv7 = std::make_unique<Rwkv7Layer>();
+  Rwkv7Layer* own = layer->rwkv7.get();
+  layer->decay_scale.assign(size_t(c.hidden_size), 0.6065306597126334f);  // e^(-1/2)
+  if (index == 0 && c.block().first_norm) {
+    RIVULET_RETURN_IF_ERROR(ReadNorm(reader, prefix + "pre_norm", &own->first_norm));
+  }
+  RIVULET_RETURN_IF_ERROR(ReadNorm(reader, prefix + "attn_norm", &layer->norm1));
+  RIVULET_RETURN_IF_ERROR(ReadNorm(reader, prefix + "ffn_norm", &layer->norm2));
+  RIVULET_RETURN_IF_ERROR(ReadRwkv7Mixer(reader, prefix + "attn.", index, own));
+  int low_rank = 0;
+  for (const LowRank* low : {&own->w, &own->a, &own->g, &own->v_mix}) {
+    low_rank += kernels::PaddedColumns(low->first.packed.n);
+  }
+  columns->low_rank = std::max(columns->low_rank, low_rank);
+  RIVULET_RETURN_IF_ERROR(
+      reader->Matrix({{prefix + "attn.o_proj.weight", c.hidden_size}}, c.hidden_size, &layer->out));
+  RIVULET_RETURN_IF_ERROR(reader->Values(ffn + "x_k", {c.hidden_size}, &own->ffn_mix));
+  RIVULET_RETURN_IF_ERROR(
+      reader->Matrix({{ffn + "key.weight", c.ffn_size}}, c.hidden_size, &layer->up));
+  return reader->Matrix({{ffn + "value.weight", c.hidden_size}}, c.ffn_size, &layer->down);
+}
+
+// lb = cumsum(softmax(lower_bounds, over the layers)) - its first row.
+absl::Status ReadLowerBounds(TensorPacker* reader, CpuWeights* weights) {
+  const ModelConfig& c = reader->config;
+  const auto layers = size_t(c.num_layers), keys = size_t(c.keys());
+  std::vector<float> raw;
+  RIVULET_RETURN_IF_ERROR(reader->Values("model.lower_bounds", {c.num_layers, c.keys()}, &raw));
+  for (size_t k = 0; k < keys; ++k) {
+    double largest = raw[k], sum = 0, before = 0;
+    for (size_t i = 0; i < layers; ++i) largest = std::max(largest, double{raw[i * keys + k]});
+    for (size_t i = 0; i < layers; ++i) sum += std::exp(raw[i * keys + k] - largest);
+    for (size_t i = 0; i < layers; ++i) {
+      weights->layers[i].lower_bound.resize(keys);
+      if (i > 0) before += std::exp(raw[i * keys + k] - largest) / sum;
+      weights->layers[i].lower_bound[k] = float(before);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLayers(TensorPacker* reader, CpuWeights* weights) {
+  const ModelConfig& c = reader->config;
+  weights->layers.resize(size_t(c.num_layers));
+  for (int i = 0; i < c.num_layers; ++i) {
+    CpuLayer* layer = &weights->layers[size_t(i)];
+    switch (reader->kind().mixer) {
+      case Mixer::kMamba2:
+        RIVULET_RETURN_IF_ERROR(ReadMamba2Layer(reader, i, layer, &weights->columns));
+        break;
+      case Mixer::kRwkv7:
+        RIVULET_RETURN_IF_ERROR(ReadRwkv7Layer(reader, i, layer, &weights->columns));
+        break;
+      default:
+        RIVULET_RETURN_IF_ERROR(ReadFlaLayer(reader, i, layer, &weights->columns));
+    }
+  }
+  return reader->kind().decay == DecayForm::kLowerBound ? ReadLowerBounds(reader, weights)
+                                                        : absl::OkStatus();
+}
+
+void SetConstants(const ModelConfig& config, CpuWeights* weights) {
+  const float root = std::sqrt(float(config.key_dim));
+  weights->unit_length.assign(size_t(config.key_dim), 1 / root);
+  weights->scaled_length.assign(size_t(config.key_dim), 1 / root / root);
+  for (int i = 0; config.block().kind->rotary && i < config.key_dim / 2; ++i) {
+    weights->rope_frequencies.push_back(std::pow(10000.0, -2.0 * i / config.key_dim));
+  }
+}
+
+// Embedding, final norm and head.
+absl::Status ReadEnds(TensorPacker* reader, CpuWeights* weights) {
+  const ModelConfig& c = reader->config;
+  const bool mamba2 = reader->kind().mixer == Mixer::kMamba2;
+  const std::string table =
+      mamba2 ? Spelled(*reader, "backbone.embeddings.weight", "backbone.embedding.weight")
+             : "model.embeddings.weight";
+  RIVULET_RETURN_IF_ERROR(
+      reader->Matrix({{table, c.vocab_size}}, c.hidden_size, &weights->embedding));
+  if (reader->kind().mixer == Mixer::kRwkv7) {
+    RIVULET_RETURN_IF_ERROR(ReadNorm(reader, "model.norm", &weights->final_norm));
+  } else {
+    RIVULET_RETURN_IF_ERROR(reader->Values(mamba2 ? "backbone.norm_f.weight" : "model.norm.weight",
+                                           {c.hidden_size}, &weights->final_norm.weight));
+  }
+  if (c.block().tied_head) return absl::OkStatus();
+  return reader->Matrix({{"lm_head.weight", c.vocab_size}}, c.hidden_size, &weights->head);
+}
+
+absl::Status ReadAll(TensorPacker* reader, CpuWeights* weights) {
+  if (std::holds_alternative<EncoderConfig>(reader->config.network)) {
+    RIVULET_RETURN_IF_ERROR(ReadEncoderWeights(reader, weights));
+  } else {
+    RIVULET_RETURN_IF_ERROR(ReadEnds(reader, weights));
+    RIVULET_RETURN_IF_ERROR(ReadLayers(reader, weights));
+    SetConstants(reader->config, weights);
+  }
+  return reader->CheckNoOthers();
+}
+
+// Adds up the matrices that a token row is multiplied with.
+void CountProducts(CpuWeights* weights) {
+  CpuWeightFacts& facts = weights->facts;
+  bool first = true;
+  const auto add = [&](const CpuMatrix& m) {
+    if (m.packed.panels == nullptr) return;
+    facts.multiply_adds += int64_t{m.packed.k} * m.packed.n;
+    if (std::exchange(first, false)) facts.type = m.packed.type;
+    if (facts.type != m.packed.type) facts.type = WeightType::kF32;
+  };
+  for (const CpuLayer& l : weights->layers) {
+    for (const CpuMatrix* m : {&l.in, &l.decay, &l.gate, &l.out, &l.up, &l.down}) add(*m);
+    if (l.rwkv7 == nullptr) continue;
+    const Rwkv7Layer& r = *l.rwkv7;
+    for (const CpuMatrix* m : {&r.r, &r.k, &r.v}) add(*m);
+    for (const LowRank* low : {&r.w, &r.a, &r.v_mix, &r.g}) {
+      add(low->first);
+      add(low->second);
+    }
+  }
+  add(weights->Head());
 }
 
 }  // namespace
 
-size_t CpuWeights::bytes() const {
-  size_t total = Bytes(embedding) + Bytes(positions) + Bytes(final_norm) + Bytes(head);
-  for (const CpuLayer& l : layers) {
-    total += Bytes(l.qkv) + Bytes(l.out) + Bytes(l.ffn1) + Bytes(l.ffn2) + Bytes(l.norm1) +
-             Bytes(l.norm2) + Bytes(l.omega);
-  }
-  return total;
-}
-
-int64_t CpuWeights::multiply_adds() const {
-  const auto of = [](const CpuMatrix& m) { return int64_t{m.packed.k} * m.packed.n; };
-  int64_t total = of(head);
-  for (const CpuLayer& l : layers) total += of(l.qkv) + of(l.out) + of(l.ffn1) + of(l.ffn2);
-  return total;
+const std::string& CpuMatrix::TensorOf(int n) const {
+  const auto after = std::find_if(tensors.begin(), tensors.end(),
+                                  [n](const auto& tensor) { return tensor.second > n; });
+  return std::prev(after)->first;
 }
 
 absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Load(const Model& model,
                                                              WeightPrecision precision) {
   auto weights = std::make_unique<CpuWeights>();
-  const std::vector<DType> types = MatrixTypes(model);
-  switch (precision) {
-    case WeightPrecision::kAuto:
-      weights->type = AllAre(types, DType::kF16)    ? WeightType::kF16
-                      : AllAre(types, DType::kBF16) ? WeightType::kBF16
-                                                    : WeightType::kF32;
-      break;
-    case WeightPrecision::kF32:
-      weights->type = WeightType::kF32;
-      break;
-    case WeightPrecision::kF16:
-      weights->type = WeightType::kF16;
-      weights->lossless = AllAre(types, DType::kF16);
-      break;
-    case WeightPrecision::kBF16:
-      weights->type = WeightType::kBF16;
-      weights->lossless = AllAre(types, DType::kBF16);
-      break;
-  }
-  RIVULET_RETURN_IF_ERROR(LoadAll(model, weights->type, weights.get()));
+  TensorPacker reader(model.tensors(), model.config(), precision, &weights->facts);
+  RIVULET_RETURN_IF_ERROR(ReadAll(&reader, weights.get()));
+  CountProducts(weights.get());
   return weights;
+}
+
+absl::StatusOr<size_t> CpuWeights::Measure(const Model& model, WeightPrecision precision) {
+  CpuWeights weights;
+  TensorPacker reader(model.tensors(), model.config(), precision, &weights.facts,
+                      TensorPacker::Mode::kMeasure);
+  RIVULET_RETURN_IF_ERROR(ReadAll(&reader, &weights));
+  return weights.facts.bytes;
 }
 
 }  // namespace rivulet

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// CpuWeights: a model's weights as the CPU kernels want them, matrices packed, the rest float32.
+// CpuWeights: a model's weights as the CPU kernels want them: matrices packed, each in the type of
+// its file unless told otherwise, the rest float32. CudaWeights are made of them.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/feature_map.h"
 #include "kernels/gemm.h"
 #include "model/backend_options.h"
+#include "model/config.h"
 #include "model/cpu/aligned_buffer.h"
 #include "model/model.h"
 
@@ -20,44 +25,105 @@ struct CpuMatrix {
   AlignedBuffer panels;
   std::vector<float> bias;
   kernels::PackedMatrix packed;  // points into `panels`
+  // The tensors whose rows are the columns of y, each with its first column. In order.
+  std::vector<std::pair<std::string, int>> tensors;
+
+  // The tensor that column `n` of y is of. REQUIRES: there is one.
+  const std::string& TensorOf(int n) const;
 };
 
+// What the weights are in memory.
+struct CpuWeightFacts {
+  size_t bytes = 0;
+  int64_t multiply_adds = 0;  // of all matrix products, for one token row
+  // Of the matrices; kF32 where they differ.
+  kernels::WeightType type = kernels::WeightType::kF32;
+  bool lossless = true;  // the matrices equal the file's
+};
+
+// Of root mean squares where `bias` is empty, else a layer norm; none where both are.
 struct CpuNorm {
   std::vector<float> weight, bias;  // [hidden]
 };
 
+// First columns of what CpuLayer::in makes of a row. -1: the kind has no such part.
+struct InputColumns {
+  int q = -1, k = -1, v = -1;
+  int gate = -1;           // of the output; of kind "linear" with a gate, one a head: of the state
+  int low = -1;            // first half of the decay's low-rank product
+  int low_gate = -1;       // first half of the gate's
+  int beta = -1, dt = -1;  // one a head; dt: what the decay is made of
+  int n = 0;
+  int low_rank = 0;  // RWKV-7: columns for the first halves of all low-rank products of a layer
+};
+
+// A projection of rank r: second(f(first(x))).
+struct LowRank {
+  CpuMatrix first, second;
+};
+
+struct Rwkv7Layer {
+  CpuNorm first_norm;          // layer 0 alone, where the configuration has it
+  std::vector<float> mix;      // [6, hidden]: r w k v a g
+  std::vector<float> ffn_mix;  // [hidden]
+  CpuMatrix r, k, v;
+  LowRank w, a, v_mix, g;                          // v_mix: from layer 1 on
+  std::vector<float> k_k, k_a, r_k;                // [hidden]
+  std::vector<float> group_norm, group_norm_bias;  // [hidden]
+};
+
 struct CpuLayer {
-  CpuMatrix qkv;   // hidden -> [query heads*key_dim | key heads*key_dim | value heads*value_dim |
-                   // gate heads]
-  CpuMatrix out;   // heads*value_dim -> hidden
-  CpuMatrix ffn1;  // hidden -> ffn
-  CpuMatrix ffn2;  // ffn -> hidden
-  CpuNorm norm1, norm2;
-  std::vector<float>
-      omega;  // [key_dim, columns], or per head for rfa, already times sigma; empty for elu
-  std::vector<kernels::FeatureMapArgs> maps;  // [heads], pointing into `omega`
+  CpuNorm norm1, norm2;                // norm2: none where there is no feed-forward
+  CpuMatrix in;                        // hidden -> InputColumns
+  CpuMatrix decay;                     // second half of the decay's low-rank product
+  CpuMatrix gate;                      // ... and of the gate's
+  CpuMatrix out;                       // values -> hidden
+  CpuMatrix up;                        // hidden -> [gate | up], each padded; RWKV-7: key;
+                                       // "linear": linear1
+  CpuMatrix down;                      // ffn -> hidden
+  std::vector<float> conv, conv_bias;  // [width, channels], [channels] or empty
+  std::vector<float> decay_scale;      // [keys or heads]
+  std::vector<float> decay_bias;       // likewise, or empty
+  std::vector<float> lower_bound;      // [keys], HGRN2
+  std::vector<float> skip;             // [heads], Mamba-2's D
+  std::vector<float> out_norm;         // [value_dim], or [values] for Mamba-2 and HGRN2
+  // Kind "linear": [key_dim, columns], or per head for rfa, already times sigma; empty for elu.
+  std::vector<float> omega;
+  std::unique_ptr<Rwkv7Layer> rwkv7;  // null for the others
 };
 
 // Immutable once loaded; any thread.
 struct CpuWeights {
-  std::vector<float> embedding;  // [vocab, embedding_columns]
-  std::vector<float> positions;  // [table length, position columns]; empty where there are none
-  int64_t position_rows = 0;  // of the table; later sinusoidal positions are computed when needed
+  InputColumns columns;
+  CpuMatrix embedding;  // one row a token: columns of a packed [hidden -> vocab]
+  // Of kind "linear" in its place: [vocab, embedding_columns]; and [position_rows,
+  // embedding_columns], empty where there are none. Later sinusoidal positions are computed when
+  // needed.
+  std::vector<float> tokens, positions;
+  int64_t position_rows = 0;
+  kernels::FeatureMapArgs feature_map;  // of kind "linear", without omega
   std::vector<CpuLayer> layers;
-  CpuNorm final_norm;    // empty where the model has none
-  CpuMatrix head;        // hidden -> output_size
-  bool lossless = true;  // the packed weights equal the file's
-  kernels::WeightType type = kernels::WeightType::kF32;
+  CpuNorm final_norm;
+  CpuMatrix head;  // hidden -> output_size; empty where the embedding is the head
+  CpuWeightFacts facts;
+  // [key_dim] each: what makes a norm of root mean squares one of the length 1, and of
+  // key_dim^-1/2.
+  std::vector<float> unit_length, scaled_length;
+  // [key_dim / 2], RetNet: what a position is multiplied with for the angle of each pair.
+  std::vector<double> rope_frequencies;
 
-  // Bytes of all of the above.
-  size_t bytes() const;
-  // Multiply-adds of all matrix products for one token row.
-  int64_t multiply_adds() const;
+  // The matrix of the head.
+  const CpuMatrix& Head() const { return head.packed.panels == nullptr ? embedding : head; }
 
-  // Decodes and packs. Errors: DATA_LOSS (file), INVALID_ARGUMENT (a weight too large for
-  // `precision`, named).
+  // Reads and packs. Every tensor of the checkpoint must be used, and have the shape that the
+  // configuration asks for. Errors: DATA_LOSS (file; a tensor that is missing, misshapen or not
+  // expected, named), INVALID_ARGUMENT (a weight too large for `precision`, named),
+  // RESOURCE_EXHAUSTED (memory).
   static absl::StatusOr<std::unique_ptr<CpuWeights>> Load(const Model& model,
                                                           WeightPrecision precision);
+  // What Load would keep, in bytes, and its errors for tensors that are missing, misshapen or not
+  // expected. No weight is read.
+  static absl::StatusOr<size_t> Measure(const Model& model, WeightPrecision precision);
 };
 
 }  // namespace rivulet

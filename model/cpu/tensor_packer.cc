@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
-#include "model/decoded_weights.h"
 
 namespace rivulet {
 namespace {
@@ -42,6 +41,12 @@ WeightType TypeOf(DType dtype) {
 
 }  // namespace
 
+absl::Status WeightTooLarge(absl::string_view tensor) {
+  return InvalidField(
+      "WEIGHT_TOO_LARGE", "weights",
+      absl::StrCat("a value of tensor ", tensor, " is too large for 16-bit weights"));
+}
+
 int TensorPacker::RowsOf(const std::string& name) const {
   const TensorEntry* entry = tensors_.Find(name);
   if (entry == nullptr || entry->shape.size() != 2 || entry->shape[0] > kMaxRows) return 0;
@@ -73,18 +78,25 @@ absl::Status TensorPacker::PlacedMatrix(const std::vector<std::pair<TensorRows, 
                                         int n, CpuMatrix* m, const std::vector<float>& bias) {
   for (const auto& [part, column] : parts) {
     RIVULET_RETURN_IF_ERROR(Check(part.name, {part.rows, k}));
+    m->tensors.emplace_back(part.name, column);
   }
   const WeightType type = Choose(parts);
   m->bias = bias;
   m->bias.resize(size_t(kernels::PaddedColumns(n)));
   const size_t bytes = kernels::PackedSize(type, k, n);
-  facts_->bytes += bytes + m->bias.size() * sizeof(float);
+  // Of the bias alone what Values has not counted.
+  facts_->bytes += bytes + (m->bias.size() - bias.size()) * sizeof(float);
   if (mode_ == Mode::kMeasure) return absl::OkStatus();
   m->panels = AlignedBuffer(bytes);
   if (m->panels.empty()) return absl::ResourceExhaustedError("no memory for the weights");
   m->packed = {type, k, n, m->panels.data()};
   for (const auto& [part, column] : parts) RIVULET_RETURN_IF_ERROR(Pack(part, column, m));
   return absl::OkStatus();
+}
+
+bool TensorPacker::Keep(size_t floats) {
+  facts_->bytes += floats * sizeof(float);
+  return mode_ == Mode::kRead;
 }
 
 absl::Status TensorPacker::CheckNoOthers() const {

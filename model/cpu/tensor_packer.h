@@ -10,14 +10,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "kernels/gemm.h"
 #include "model/backend_options.h"
 #include "model/config.h"
-#include "model/cpu/cpu_network.h"
 #include "model/cpu/cpu_weights.h"
 #include "model/weights/checkpoint_tensors.h"
 
 namespace rivulet {
+
+// The error for a weight that 16 bits cannot hold.
+absl::Status WeightTooLarge(absl::string_view tensor);
 
 // A tensor [rows, k] that becomes rows of a matrix.
 struct TensorRows {
@@ -54,6 +57,9 @@ class TensorPacker {
   // The same with the first column of y given for each part; y has `n` columns.
   absl::Status PlacedMatrix(const std::vector<std::pair<TensorRows, int>>& parts, int k, int n,
                             CpuMatrix* m, const std::vector<float>& bias = {});
+
+  // `floats` more are kept that are in no tensor. Whether they are needed: not to measure.
+  bool Keep(size_t floats);
 
   // An error for the first tensor that nothing has asked for. Call last.
   absl::Status CheckNoOthers() const;

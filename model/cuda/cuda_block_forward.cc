@@ -26,24 +26,24 @@ using kernels::PaddedColumns;
 
 // y = norm(x): with a bias a layer norm, else of root mean squares. Row r of y is of row gather[r]
 // of x, where that is not null.
-absl::Status Norm(const CudaBlockPass& p, const float* weight, const float* bias, const float* x,
-                  float* y, int rows, const int32_t* gather = nullptr) {
+absl::Status Norm(const CudaBlockPass& p, const CudaNorm& norm, const float* x, float* y, int rows,
+                  const int32_t* gather = nullptr) {
   const auto fill = [&](auto args) {
     args.x = x;
     args.y = y;
-    args.weight = weight;
+    args.weight = norm.weight;
     args.x_stride = args.y_stride = size_t(p.a.x.ld);
     args.rows = rows;
     args.size = p.config.hidden_size;
     args.eps = p.config.norm_eps;
     return args;
   };
-  if (bias == nullptr) {
+  if (norm.bias == nullptr) {
     return CudaStatus(kernels::RmsNormCuda(p.launch, fill(kernels::RmsNormArgs()), {}, gather),
                       "launching a norm");
   }
   kernels::GroupNormArgs args = fill(kernels::GroupNormArgs());  // of one group
-  args.bias = bias;
+  args.bias = norm.bias;
   return CudaStatus(kernels::GroupNormCuda(p.launch, args, gather), "launching a norm");
 }
 
@@ -58,12 +58,12 @@ absl::Status Embed(const CudaBlockPass& p) {
   args.ld = p.a.x.ld;
   RIVULET_RETURN_IF_ERROR(
       CudaStatus(kernels::EmbedCuda(p.launch, args), "launching the embedding"));
-  const CudaRwkv7Layer& first = p.weights.layers[0].rwkv7;
-  if (first.first_norm == nullptr) return absl::OkStatus();
-  return Norm(p, first.first_norm, first.first_norm_bias, p.a.x.data, p.a.x.data, p.pass.rows);
+  const CudaNorm& first = p.weights.layers[0].rwkv7.first_norm;
+  if (first.weight == nullptr) return absl::OkStatus();
+  return Norm(p, first, p.a.x.data, p.a.x.data, p.pass.rows);
 }
 
-absl::Status Mix(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
+absl::Status Mix(const CudaBlockPass& p, const CudaLayer& layer, int index) {
   switch (p.kind().mixer) {
     case Mixer::kGated:
       return CudaMixGated(p, layer, index);
@@ -78,7 +78,7 @@ absl::Status Mix(const CudaBlockPass& p, const CudaBlockLayer& layer, int index)
 }
 
 // ffn = silu(gate h) * (up h).
-absl::Status FeedSwiglu(const CudaBlockPass& p, const CudaBlockLayer& layer) {
+absl::Status FeedSwiglu(const CudaBlockPass& p, const CudaLayer& layer) {
   const CudaBlockPass::Array& ffn = p.a.ffn;
   RIVULET_RETURN_IF_ERROR(p.Product(layer.up, p.a.h.data, p.a.h.ld, ffn.data, ffn.ld));
   return p.Activate(kernels::Activation::kSilu, ffn.data, ffn.ld, p.config.ffn_size,
@@ -86,15 +86,15 @@ absl::Status FeedSwiglu(const CudaBlockPass& p, const CudaBlockLayer& layer) {
 }
 
 // y = x + mix(norm(x)); x = y + ffn(norm(y)). Without a feed-forward x and y change places.
-absl::Status Layer(const CudaBlockPass& p, const CudaBlockLayer& layer, int index, float** x,
+absl::Status Layer(const CudaBlockPass& p, const CudaLayer& layer, int index, float** x,
                    float** y) {
   const int ld = p.a.x.ld, rows = p.pass.rows;
-  RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm1, layer.norm1_bias, *x, p.a.h.data, rows));
+  RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm1, *x, p.a.h.data, rows));
   RIVULET_RETURN_IF_ERROR(Mix(p, layer, index));
   RIVULET_RETURN_IF_ERROR(p.Product(layer.out, p.a.o.data, p.a.o.ld, *y, ld, *x));
   std::swap(*x, *y);
   if (p.config.ffn_size == 0) return absl::OkStatus();
-  RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm2, layer.norm2_bias, *x, p.a.h.data, rows));
+  RIVULET_RETURN_IF_ERROR(Norm(p, layer.norm2, *x, p.a.h.data, rows));
   RIVULET_RETURN_IF_ERROR(p.kind().mixer == Mixer::kRwkv7 ? CudaFeedRwkv7(p, layer, index)
                                                           : FeedSwiglu(p, layer));
   RIVULET_RETURN_IF_ERROR(p.Product(layer.down, p.a.ffn.data, p.a.ffn.ld, *y, ld, *x));
@@ -102,32 +102,17 @@ absl::Status Layer(const CudaBlockPass& p, const CudaBlockLayer& layer, int inde
   return absl::OkStatus();
 }
 
-// Columns that the first halves of the low-rank products of a layer need; 0: there are none.
-int LowColumns(const BlockWeights& weights) {
-  int most = 0;
-  for (const BlockLayer& layer : weights.layers) {
-    if (layer.rwkv7 == nullptr) continue;
-    const Rwkv7Layer& own = *layer.rwkv7;
-    int columns = 0;
-    for (const LowRank* low : {&own.w, &own.a, &own.g, &own.v_mix}) {
-      columns += PaddedColumns(low->first.packed.n);
-    }
-    most = std::max(most, columns);
-  }
-  return most;
-}
-
 }  // namespace
 
-bool CudaBlockPass::Wide(const CudaBlockMatrix& w) const {
+bool CudaBlockPass::Wide(const CudaWeightMatrix& w) const {
   // With fewer columns rounding x costs as much as the product.
   constexpr int kLeastColumns = 64;
   const int least_rows = w.product ? CudaLeastRows(*w.product, many_rows) : many_rows;
   return pass.rows >= least_rows && w.type == kernels::WeightType::kF16 &&
-         (w.product || w.n >= kLeastColumns) && w.k <= a.half_columns;
+         (w.product || w.n >= kLeastColumns) && w.k <= a.half.columns;
 }
 
-absl::Status CudaBlockPass::Product(const CudaBlockMatrix& w, const float* x, int ldx, float* out,
+absl::Status CudaBlockPass::Product(const CudaWeightMatrix& w, const float* x, int ldx, float* out,
                                     int ld_out, const float* residual) const {
   const auto run = [&](const auto* from, int ld) {
     return Launch(launch, WithResidual(rivulet::Product(w, from, ld, out, ld_out, pass.rows),
@@ -135,14 +120,15 @@ absl::Status CudaBlockPass::Product(const CudaBlockMatrix& w, const float* x, in
   };
   if (!Wide(w)) return run(x, ldx);
   const kernels::CudaProductRows given = {const_cast<float*>(x), false, ldx, pass.rows};  // read
-  const kernels::CudaProductRows rounded = {a.half, true, a.ld_half, pass.rows};
+  const kernels::CudaProductRows rounded = {a.half.x.data, true, a.half.x.ld, pass.rows};
   RIVULET_RETURN_IF_ERROR(CudaStatus(
       kernels::ActivateProductRowsCuda(launch, kernels::Epilogue::kNone, given, rounded, w.k),
       "launching a rounding"));
   if (w.product && products.Takes(*w.product, pass.rows)) {
-    return products.Run(*w.product, w.index, a.half, residual, out, pass.rows, launch.stream);
+    return products.Run(*w.product, w.index, a.half.x.data, residual, out, pass.rows,
+                        launch.stream);
   }
-  return run(a.half, a.ld_half);
+  return run(a.half.x.data, a.half.x.ld);
 }
 
 absl::Status CudaBlockPass::Activate(kernels::Activation kind, float* x, int ld, int n,
@@ -203,7 +189,8 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaBlockForward::Create(
                                   config.key_dim, " keys; allowed: 1 to ", kernels::kMaxCudaKeyDim),
                      {"MODEL_UNSUPPORTED", "backend", {}});
   }
-  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<BlockWeights> host, CudaBlockWeights::Read(model));
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuWeights> host,
+                           CpuWeights::Load(model, WeightPrecision::kAuto));
   return std::unique_ptr<CudaNetwork>(
       new CudaBlockForward(model, std::move(host), options, shared));
 }
@@ -213,15 +200,7 @@ std::string CudaBlockForward::WhyNoLibrary() const {
   return absl::StrCat("products of ", config_.kind(), " in float32 run on no library");
 }
 
-CudaNetwork::Bytes CudaBlockForward::Measure(const BackendLimits& limits,
-                                             const CudaLibrary& library) {
-  return {
-      CudaBlockWeights::Bytes(config_, *host_, options_.precision, CudaFormsOf(options_, library)),
-      CudaBlockScratch::Bytes(config_, host_->columns, LowColumns(*host_), Reads(library), limits)};
-}
-
-absl::Status CudaBlockForward::Load(const BackendLimits& limits, const CudaLibrary& library,
-                                    CudaQueue& queue) {
+absl::Status CudaBlockForward::Prepare() const {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareCausalConvCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareElementRowsCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareEmbedCuda());
@@ -232,19 +211,12 @@ absl::Status CudaBlockForward::Load(const BackendLimits& limits, const CudaLibra
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareRecurrenceCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareTokenShiftCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareWideGemmCuda());
-  const int low_columns = LowColumns(*host_);
-  RIVULET_ASSIGN_OR_RETURN(weights_,
-                           CudaBlockWeights::Load(model_, std::move(host_), options_.precision,
-                                                  CudaFormsOf(options_, library), queue));
-  RIVULET_ASSIGN_OR_RETURN(
-      scratch_, CudaBlockScratch::Create(config_, weights_.columns, low_columns, Reads(library),
-                                         limits, queue.launch()));
   return absl::OkStatus();
 }
 
 CudaProductPlaces CudaBlockForward::Places(int max_tokens) const {
-  const CudaBlockScratch& s = scratch_;
-  const kernels::CudaProductRows half = {s.half, true, s.ld_half, max_tokens};
+  const CudaScratch& s = scratch_;
+  const kernels::CudaProductRows half = {s.half.x.data, true, s.half.x.ld, max_tokens};
   CudaProductPlaces places;
   places[size_t(CudaProduct::kQkv)] = {half, s.in.data, s.in.ld, nullptr, false};
   places[size_t(CudaProduct::kOut)] = {half, s.y.data, s.y.ld, s.x.data, false};
@@ -270,8 +242,7 @@ absl::Status CudaBlockForward::Layers(const CudaLaunch& launch, const CudaPass& 
   for (int i = 0; i < config_.num_layers; ++i) {
     RIVULET_RETURN_IF_ERROR(Layer(p, weights_.layers[size_t(i)], i, &x, &y));
   }
-  return Norm(p, weights_.final_norm, weights_.final_norm_bias, x, scratch_.h.data,
-              pass.num_outputs, pass.gather);
+  return Norm(p, weights_.final_norm, x, scratch_.h.data, pass.num_outputs, pass.gather);
 }
 
 absl::Status CudaBlockForward::Head(const CudaLaunch& launch, int first, int rows) const {

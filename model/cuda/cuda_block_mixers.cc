@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mixers whose keys and values come from one product: gated linear attention, the delta rules,
 // Mamba-2. Equations: kernels/recurrence.h, kernels/mixer_rows.h; what stands around them is said
-// in model/cpu/block_mixers.cc.
+// in model/cpu/cpu_mixers.cc.
 #include <cmath>
 
 #include "kernels/cuda/blocks/causal_conv_cuda.h"
@@ -13,12 +13,12 @@
 namespace rivulet {
 namespace {
 
-// The input product; `in` gets BlockColumns.
-absl::Status Project(const CudaBlockPass& p, const CudaBlockLayer& layer) {
+// The input product; `in` gets InputColumns.
+absl::Status Project(const CudaBlockPass& p, const CudaLayer& layer) {
   return p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld);
 }
 
-absl::Status Convolve(const CudaBlockPass& p, const CudaBlockLayer& layer, int index, int first) {
+absl::Status Convolve(const CudaBlockPass& p, const CudaLayer& layer, int index, int first) {
   kernels::CudaCausalConvArgs args;
   args.segments = p.pass.segments;
   args.num_segments = p.pass.num_segments;
@@ -38,8 +38,8 @@ absl::Status Convolve(const CudaBlockPass& p, const CudaBlockLayer& layer, int i
 }
 
 // `decay` = w of `n` values a row, from `x`.
-absl::Status Decay(const CudaBlockPass& p, const CudaBlockLayer& layer, const float* x, int ldx,
-                   int n, bool negate) {
+absl::Status Decay(const CudaBlockPass& p, const CudaLayer& layer, const float* x, int ldx, int n,
+                   bool negate) {
   kernels::DecayArgs args;
   args.negate = negate;
   args.rows = p.pass.rows;
@@ -55,7 +55,7 @@ absl::Status Decay(const CudaBlockPass& p, const CudaBlockLayer& layer, const fl
 }
 
 // o = norm(o) of `groups` groups of a row, with a gate before or behind it.
-absl::Status NormOutputs(const CudaBlockPass& p, const CudaBlockLayer& layer, int groups,
+absl::Status NormOutputs(const CudaBlockPass& p, const CudaLayer& layer, int groups,
                          bool own_weights, float eps, const kernels::CudaGate& gate) {
   kernels::RmsNormArgs args;
   args.x = args.y = p.a.o.data;
@@ -91,7 +91,7 @@ absl::Status Rotate(const CudaBlockPass& p) {
   return CudaStatus(kernels::RotateHeadsCuda(p.launch, args), "launching a rotation");
 }
 
-absl::Status BoundKeys(const CudaBlockPass& p, const CudaBlockLayer& layer) {
+absl::Status BoundKeys(const CudaBlockPass& p, const CudaLayer& layer) {
   kernels::LowerBoundKeysArgs args;
   args.q = p.a.in.data + p.weights.columns.q;
   args.k = p.a.in.data + p.weights.columns.k;
@@ -105,7 +105,7 @@ absl::Status BoundKeys(const CudaBlockPass& p, const CudaBlockLayer& layer) {
 }
 
 // w of a kind of gated linear attention, and what it does to q and k.
-absl::Status PrepareGated(const CudaBlockPass& p, const CudaBlockLayer& layer,
+absl::Status PrepareGated(const CudaBlockPass& p, const CudaLayer& layer,
                           kernels::CudaRecurrenceArgs* args) {
   const int keys = p.config.key_dim;
   const DecayForm decay = p.kind().decay;
@@ -142,7 +142,7 @@ absl::Status PrepareDelta(const CudaBlockPass& p) {
 }
 
 // w of a delta rule: none, one a head, or one a key.
-absl::Status PrepareDeltaDecay(const CudaBlockPass& p, const CudaBlockLayer& layer,
+absl::Status PrepareDeltaDecay(const CudaBlockPass& p, const CudaLayer& layer,
                                kernels::CudaRecurrenceArgs* args) {
   const ModelConfig& c = p.config;
   if (p.kind().decay == DecayForm::kNone) return absl::OkStatus();
@@ -159,9 +159,9 @@ absl::Status PrepareDeltaDecay(const CudaBlockPass& p, const CudaBlockLayer& lay
 
 }  // namespace
 
-absl::Status CudaMixGated(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
+absl::Status CudaMixGated(const CudaBlockPass& p, const CudaLayer& layer, int index) {
   const ModelConfig& c = p.config;
-  const BlockColumns& columns = p.weights.columns;
+  const InputColumns& columns = p.weights.columns;
   const int ld = p.a.in.ld;
   RIVULET_RETURN_IF_ERROR(Project(p, layer));
   kernels::CudaRecurrenceArgs args = p.Recurrence(index);
@@ -179,9 +179,9 @@ absl::Status CudaMixGated(const CudaBlockPass& p, const CudaBlockLayer& layer, i
   return NormOutputs(p, layer, c.num_heads, false, c.norm_eps, gate);
 }
 
-absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
+absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaLayer& layer, int index) {
   const ModelConfig& c = p.config;
-  const BlockColumns& columns = p.weights.columns;
+  const InputColumns& columns = p.weights.columns;
   const int ld = p.a.conv.ld;
   RIVULET_RETURN_IF_ERROR(Project(p, layer));
   RIVULET_RETURN_IF_ERROR(Convolve(p, layer, index, columns.q));
@@ -207,9 +207,9 @@ absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaBlockLayer& layer, i
   return NormOutputs(p, layer, c.num_heads, false, c.norm_eps, gate);
 }
 
-absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
+absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int index) {
   const ModelConfig& c = p.config;
-  const BlockColumns& columns = p.weights.columns;
+  const InputColumns& columns = p.weights.columns;
   const int ld = p.a.conv.ld;
   RIVULET_RETURN_IF_ERROR(Project(p, layer));
   RIVULET_RETURN_IF_ERROR(Convolve(p, layer, index, columns.v));

@@ -7,20 +7,20 @@
 #include "kernels/cuda/blocks/recurrence_cuda.h"
 #include "kernels/cuda/common/launch_cuda.h"
 #include "model/config.h"
-#include "model/cuda/cuda_block_scratch.h"
-#include "model/cuda/cuda_block_weights.h"
 #include "model/cuda/cuda_network.h"
 #include "model/cuda/cuda_products.h"
+#include "model/cuda/cuda_scratch.h"
+#include "model/cuda/cuda_weights.h"
 
 namespace rivulet {
 
 struct CudaBlockPass {
-  using Array = CudaBlockScratch::Array;
+  using Array = CudaScratch::Array;
 
   const ModelConfig& config;
   const BlockState& state;
-  const CudaBlockWeights& weights;
-  const CudaBlockScratch& a;
+  const CudaWeights& weights;
+  const CudaScratch& a;
   float* states;
   const CudaProducts& products;
   int many_rows;  // from so many on products are of many rows
@@ -31,7 +31,7 @@ struct CudaBlockPass {
   // out = x w + bias (+ residual, with the rows of out). With many rows and F16 weights x is
   // rounded to F16 first, as the product would round it, and a library may run it: the bits are the
   // same.
-  absl::Status Product(const CudaBlockMatrix& w, const float* x, int ldx, float* out, int ld_out,
+  absl::Status Product(const CudaWeightMatrix& w, const float* x, int ldx, float* out, int ld_out,
                        const float* residual = nullptr) const;
   // x = f(x) of `n` columns, times `times` where not null.
   absl::Status Activate(kernels::Activation kind, float* x, int ld, int n,
@@ -42,7 +42,7 @@ struct CudaBlockPass {
   kernels::CudaRecurrenceArgs Recurrence(int layer) const;
   absl::Status Recur(const kernels::CudaRecurrenceArgs& args) const;
   // Whether a product with `w` is one of many rows.
-  bool Wide(const CudaBlockMatrix& w) const;
+  bool Wide(const CudaWeightMatrix& w) const;
   // Of this layer's part in a slot.
   size_t Offset(int layer, size_t part) const {
     return size_t(layer) * state.floats_per_layer + part;
@@ -50,11 +50,11 @@ struct CudaBlockPass {
 };
 
 // What stands between the norm of a layer and its output product: h to o.
-absl::Status CudaMixGated(const CudaBlockPass& p, const CudaBlockLayer& layer, int index);
-absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaBlockLayer& layer, int index);
-absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaBlockLayer& layer, int index);
-absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaBlockLayer& layer, int index);
+absl::Status CudaMixGated(const CudaBlockPass& p, const CudaLayer& layer, int index);
+absl::Status CudaMixDelta(const CudaBlockPass& p, const CudaLayer& layer, int index);
+absl::Status CudaMixMamba2(const CudaBlockPass& p, const CudaLayer& layer, int index);
+absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index);
 // The first half of RWKV-7's feed-forward: h to ffn.
-absl::Status CudaFeedRwkv7(const CudaBlockPass& p, const CudaBlockLayer& layer, int index);
+absl::Status CudaFeedRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index);
 
 }  // namespace rivulet

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RWKV-7's mixer and feed-forward. Equations: model/cpu/block_rwkv7.cc, kernels/mixer_rows.h.
+// RWKV-7's mixer and feed-forward. Equations: model/cpu/cpu_rwkv7.cc, kernels/mixer_rows.h.
 #include "kernels/cuda/blocks/mixer_rows_cuda.h"
 #include "kernels/gemm.h"
 #include "model/cuda/cuda_block_pass.h"
@@ -25,7 +25,7 @@ struct Columns {
 // All products of the six mixes.
 absl::Status Project(const CudaBlockPass& p, const CudaRwkv7Layer& own, const Columns& at,
                      bool with_v_mix) {
-  const auto product = [&](const CudaBlockMatrix& m, MixRow mix, const CudaBlockPass::Array& y,
+  const auto product = [&](const CudaWeightMatrix& m, MixRow mix, const CudaBlockPass::Array& y,
                            int column) {
     return p.Product(m, p.a.mix.data + mix * p.a.h.ld, p.a.mix.ld, y.data + column, y.ld);
   };
@@ -50,7 +50,7 @@ absl::Status Project(const CudaBlockPass& p, const CudaRwkv7Layer& own, const Co
 }
 
 // w, kk, -kk alpha, k and v of the state update.
-absl::Status PrepareHeads(const CudaBlockPass& p, const CudaBlockLayer& layer, const Columns& at,
+absl::Status PrepareHeads(const CudaBlockPass& p, const CudaLayer& layer, const Columns& at,
                           bool with_v_mix) {
   kernels::Rwkv7HeadsArgs args;
   args.k = p.a.in.data + at.k;
@@ -93,7 +93,7 @@ absl::Status FinishHeads(const CudaBlockPass& p, const CudaRwkv7Layer& own, cons
 
 }  // namespace
 
-absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
+absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index) {
   const int n = p.config.key_dim, ld = p.a.in.ld;
   const bool with_v_mix = index > 0;
   const Columns at(p.config, layer.rwkv7);
@@ -114,7 +114,7 @@ absl::Status CudaMixRwkv7(const CudaBlockPass& p, const CudaBlockLayer& layer, i
 }
 
 // ffn = key(h + (h_prev - h) x_k), squared where it is positive.
-absl::Status CudaFeedRwkv7(const CudaBlockPass& p, const CudaBlockLayer& layer, int index) {
+absl::Status CudaFeedRwkv7(const CudaBlockPass& p, const CudaLayer& layer, int index) {
   RIVULET_RETURN_IF_ERROR(p.Shift(layer.rwkv7.ffn_mix, 1, index, p.state.ffn_shift));
   RIVULET_RETURN_IF_ERROR(p.Product(layer.up, p.a.mix.data, p.a.mix.ld, p.a.ffn.data, p.a.ffn.ld));
   return p.Activate(kernels::Activation::kSquaredRelu, p.a.ffn.data, p.a.ffn.ld, p.config.ffn_size);

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/cuda_forward.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "kernels/cuda/gemm/gemm_wide_cuda.h"
 #include "kernels/cuda/gemm/product_rows_cuda.h"
 #include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "model/base/error.h"
+#include "model/cpu/encoder_weights.h"
 #include "model/cuda/cuda_model_args.h"
 #include "model/cuda/cuda_product_args.h"
 
@@ -44,27 +47,22 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& mo
                      absl::StrCat("backend \"cuda\" cannot run this model: ", reason),
                      {"MODEL_UNSUPPORTED", "backend", {}});
   }
-  return std::unique_ptr<CudaNetwork>(new CudaForward(model, options, shared));
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuWeights> host,
+                           CpuWeights::Load(model, WeightPrecision::kAuto));
+  return std::unique_ptr<CudaNetwork>(new CudaForward(model, std::move(host), options, shared));
 }
 
-CudaNetwork::Bytes CudaForward::Measure(const BackendLimits& limits, const CudaLibrary& library) {
-  return {CudaWeights::Bytes(config_, options_.precision, CudaFormsOf(options_, library)),
-          CudaScratch::Bytes(config_, limits, Reads(library)) + CudaStepModel::Bytes(config_) +
-              CudaLatency::Bytes(config_, limits, options_)};
+size_t CudaForward::LatencyBytes(const BackendLimits& limits) const {
+  return CudaStepModel::Bytes(config_) + CudaLatency::Bytes(config_, limits, options_);
 }
 
-absl::Status CudaForward::Load(const BackendLimits& limits, const CudaLibrary& library,
-                               CudaQueue& queue) {
+absl::Status CudaForward::Prepare() const {
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareAttentionCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareWideGemmCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareGemmCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareLayerNormCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareEmbedCuda());
   RIVULET_CUDA_RETURN_IF_ERROR(kernels::PrepareProductRowsCuda());
-  RIVULET_ASSIGN_OR_RETURN(weights_, CudaWeights::Load(model_, options_.precision,
-                                                       CudaFormsOf(options_, library), queue));
-  RIVULET_ASSIGN_OR_RETURN(scratch_,
-                           CudaScratch::Create(config_, limits, Reads(library), queue.launch()));
   return absl::OkStatus();
 }
 
@@ -84,12 +82,15 @@ CudaProductPlaces CudaForward::Places(int max_tokens) const {
     return kernels::CudaProductRows{half ? static_cast<void*>(halves) : rows, half, ld, max_tokens};
   };
   CudaProductPlaces places;
-  places[size_t(CudaProduct::kQkv)] = {read(s.x, s.half, s.ld_x), s.qkv, s.ld_qkv, nullptr, false};
-  places[size_t(CudaProduct::kOut)] = {read(s.attention, s.attention_half, s.ld_attention), s.y,
-                                       s.ld_x, s.x, false};
-  places[size_t(CudaProduct::kFfn1)] = {read(s.x, s.half, s.ld_x), s.ffn, s.ld_ffn, nullptr, true};
-  places[size_t(CudaProduct::kFfn2)] = {read(s.ffn, s.ffn_half, s.ld_ffn), s.y, s.ld_x, s.x, false};
-  places[size_t(CudaProduct::kHead)] = {{s.x, false, s.ld_x, outputs_.head_rows},
+  places[size_t(CudaProduct::kQkv)] = {read(s.x.data, s.half.x.data, s.x.ld), s.in.data, s.in.ld,
+                                       nullptr, false};
+  places[size_t(CudaProduct::kOut)] = {read(s.o.data, s.half.o.data, s.o.ld), s.y.data, s.x.ld,
+                                       s.x.data, false};
+  places[size_t(CudaProduct::kFfn1)] = {read(s.x.data, s.half.x.data, s.x.ld), s.ffn.data, s.ffn.ld,
+                                        nullptr, true};
+  places[size_t(CudaProduct::kFfn2)] = {read(s.ffn.data, s.half.ffn.data, s.ffn.ld), s.y.data,
+                                        s.x.ld, s.x.data, false};
+  places[size_t(CudaProduct::kHead)] = {{s.x.data, false, s.x.ld, outputs_.head_rows},
                                         outputs_.outputs,
                                         outputs_.ld_outputs,
                                         nullptr,
@@ -98,17 +99,17 @@ CudaProductPlaces CudaForward::Places(int max_tokens) const {
 }
 
 bool CudaForward::Wide(int rows) const {
-  return Many(rows) && weights_.layers[0].qkv.type == kernels::WeightType::kF16;
+  return Many(rows) && weights_.layers[0].in.type == kernels::WeightType::kF16;
 }
 
 absl::Status CudaForward::Embed(const CudaLaunch& launch, const CudaPass& pass) const {
   kernels::CudaEmbedArgs args = CudaEmbedding(config_, weights_);
   args.tokens = pass.tokens;
   args.at = pass.positions;
-  args.out = scratch_.x;
-  args.half = Wide(pass.rows) ? scratch_.half : nullptr;
+  args.out = scratch_.x.data;
+  args.half = Wide(pass.rows) ? scratch_.half.x.data : nullptr;
   args.rows = pass.rows;
-  args.ld = scratch_.ld_x;
+  args.ld = scratch_.x.ld;
   args.width = scratch_.width_x;
   return CudaStatus(kernels::EmbedCuda(launch, args), "launching the embedding");
 }
@@ -119,13 +120,13 @@ absl::Status CudaForward::Attention(const CudaLaunch& launch, const CudaPass& pa
   args.segments = pass.segments;
   args.num_segments = pass.num_segments;
   args.num_long = pass.num_long;
-  args.features = scratch_.features;
+  args.features = scratch_.features.data;
   args.rows = pass.rows;
-  args.qkv = scratch_.qkv;
-  args.ld_qkv = scratch_.ld_qkv;
-  args.out = Wide(pass.rows) ? nullptr : scratch_.attention;
-  args.out_half = Wide(pass.rows) ? scratch_.attention_half : nullptr;
-  args.ld_out = scratch_.ld_attention;
+  args.qkv = scratch_.in.data;
+  args.ld_qkv = scratch_.in.ld;
+  args.out = Wide(pass.rows) ? nullptr : scratch_.o.data;
+  args.out_half = Wide(pass.rows) ? scratch_.half.o.data : nullptr;
+  args.ld_out = scratch_.o.ld;
   args.layer = index;
   args.map.omega = weights_.layers[size_t(index)].omega;
   return CudaStatus(kernels::AttentionCuda(launch, args), "launching the attention");
@@ -134,21 +135,21 @@ absl::Status CudaForward::Attention(const CudaLaunch& launch, const CudaPass& pa
 // q, k, v and gates of a layer: of the embedding in x, or of x = norm2(y) of the layer before.
 absl::Status CudaForward::Queries(const CudaLaunch& launch, int index, int rows) const {
   const CudaScratch& s = scratch_;
-  const CudaMatrix& w = weights_.layers[size_t(index)].qkv;
+  const CudaMatrix& w = weights_.layers[size_t(index)].in;
   const CudaNorm* const norm = index == 0 ? nullptr : &weights_.layers[size_t(index) - 1].norm2;
   if (norm != nullptr && Many(rows)) {
-    RIVULET_RETURN_IF_ERROR(Normalize(launch, *norm, 0, s.x, rows));
+    RIVULET_RETURN_IF_ERROR(Normalize(launch, *norm, 0, s.x.data, rows));
   }
   if (products_.Takes(CudaProduct::kQkv, rows)) {
-    return products_.Run(CudaProduct::kQkv, index, InputX(rows), nullptr, s.qkv, rows,
+    return products_.Run(CudaProduct::kQkv, index, InputX(rows), nullptr, s.in.data, rows,
                          launch.stream);
   }
   if (Wide(rows)) {
-    return Launch(launch, Product(w, s.half, s.ld_x, s.qkv, s.ld_qkv, rows));
+    return Launch(launch, Product(w, s.half.x.data, s.x.ld, s.in.data, s.in.ld, rows));
   }
   const bool fused = norm != nullptr && !Many(rows);
-  CudaGemmArgs qkv = Product(w, fused ? s.y : s.x, s.ld_x, s.qkv, s.ld_qkv, rows);
-  if (fused) AddNorm(*norm, config_.norm_eps, s.x, s.ld_x, &qkv);
+  CudaGemmArgs qkv = Product(w, fused ? s.y.data : s.x.data, s.x.ld, s.in.data, s.in.ld, rows);
+  if (fused) AddNorm(*norm, config_.norm_eps, s.x.data, s.x.ld, &qkv);
   return Launch(launch, qkv);
 }
 
@@ -166,13 +167,12 @@ absl::Status CudaForward::AttentionOut(const CudaLaunch& launch, const CudaPass&
   }
   const auto with_residual = [&](auto args) {
     args.gather = gather;
-    return WithResidual(args, s.x, s.ld_x);
+    return WithResidual(args, s.x.data, s.x.ld);
   };
   if (Wide(pass.rows)) {
-    return Launch(launch,
-                  with_residual(Product(w, s.attention_half, s.ld_attention, s.y, s.ld_x, rows)));
+    return Launch(launch, with_residual(Product(w, s.half.o.data, s.o.ld, s.y.data, s.x.ld, rows)));
   }
-  return Launch(launch, with_residual(Product(w, s.attention, s.ld_attention, s.y, s.ld_x, rows)));
+  return Launch(launch, with_residual(Product(w, s.o.data, s.o.ld, s.y.data, s.x.ld, rows)));
 }
 
 // The same on the library. It gathers nothing: rows of attention and residual are copied first.
@@ -181,14 +181,16 @@ absl::Status CudaForward::LibraryAttentionOut(const CudaLaunch& launch, const Cu
   const CudaScratch& s = scratch_;
   const bool half = Wide(pass.rows);
   const int width = config_.num_heads * config_.value_dim;
-  const kernels::CudaProductRows attention = {
-      half ? static_cast<void*>(s.attention_half) : s.attention, half, s.ld_attention, rows};
-  const kernels::CudaProductRows x = {s.x, false, s.ld_x, rows}, y = {s.y, false, s.ld_x, rows};
+  const kernels::CudaProductRows attention = {half ? static_cast<void*>(s.half.o.data) : s.o.data,
+                                              half, s.o.ld, rows};
+  const kernels::CudaProductRows x = {s.x.data, false, s.x.ld, rows},
+                                 y = {s.y.data, false, s.x.ld, rows};
   kernels::CudaProductRows a = attention;
   if (gather != nullptr) {
     // The queries have been read. F16 of half the size fits, too.
-    a.data = half ? static_cast<void*>(reinterpret_cast<uint16_t*>(s.qkv) + kernels::kProductPrefix)
-                  : s.qkv + kernels::kProductPrefix;
+    a.data =
+        half ? static_cast<void*>(reinterpret_cast<uint16_t*>(s.in.data) + kernels::kProductPrefix)
+             : s.in.data + kernels::kProductPrefix;
     RIVULET_RETURN_IF_ERROR(
         CudaStatus(kernels::GatherProductRowsCuda(launch, attention, gather, a,
                                                   -kernels::kProductPrefix, Padded8(width)),
@@ -197,8 +199,8 @@ absl::Status CudaForward::LibraryAttentionOut(const CudaLaunch& launch, const Cu
         CudaStatus(kernels::GatherProductRowsCuda(launch, x, gather, y, 0, config_.hidden_size),
                    "launching a gather"));
   }
-  return products_.Run(CudaProduct::kOut, index, a.data, gather == nullptr ? s.x : s.y, s.y, rows,
-                       launch.stream);
+  return products_.Run(CudaProduct::kOut, index, a.data, gather == nullptr ? s.x.data : s.y.data,
+                       s.y.data, rows, launch.stream);
 }
 
 // y -> y: x = norm1(y); y = x + ffn2(act(ffn1(x))).
@@ -206,18 +208,19 @@ absl::Status CudaForward::FeedForward(const CudaLaunch& launch, int index, int r
   const CudaScratch& s = scratch_;
   const CudaLayer& layer = weights_.layers[size_t(index)];
   const bool fused = !Many(rows);
-  if (!fused) RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, 0, s.x, rows));
+  if (!fused) RIVULET_RETURN_IF_ERROR(Normalize(launch, layer.norm1, 0, s.x.data, rows));
   RIVULET_RETURN_IF_ERROR(Expand(launch, index, rows));
   if (products_.Takes(CudaProduct::kFfn2, rows)) {
-    const void* const a = Wide(rows) ? static_cast<const void*>(s.ffn_half) : s.ffn;
-    return products_.Run(CudaProduct::kFfn2, index, a, s.x, s.y, rows, launch.stream);
+    const void* const a = Wide(rows) ? static_cast<const void*>(s.half.ffn.data) : s.ffn.data;
+    return products_.Run(CudaProduct::kFfn2, index, a, s.x.data, s.y.data, rows, launch.stream);
   }
-  const auto with_residual = [&](auto args) { return WithResidual(args, s.x, s.ld_x); };
+  const auto with_residual = [&](auto args) { return WithResidual(args, s.x.data, s.x.ld); };
   if (Wide(rows)) {
-    return Launch(launch,
-                  with_residual(Product(layer.ffn2, s.ffn_half, s.ld_ffn, s.y, s.ld_x, rows)));
+    return Launch(launch, with_residual(Product(layer.down, s.half.ffn.data, s.ffn.ld, s.y.data,
+                                                s.x.ld, rows)));
   }
-  return Launch(launch, with_residual(Product(layer.ffn2, s.ffn, s.ld_ffn, s.y, s.ld_x, rows)));
+  return Launch(launch,
+                with_residual(Product(layer.down, s.ffn.data, s.ffn.ld, s.y.data, s.x.ld, rows)));
 }
 
 // ffn = act(ffn1(x)), of x or of the norm of y.
@@ -225,24 +228,25 @@ absl::Status CudaForward::Expand(const CudaLaunch& launch, int index, int rows) 
   const CudaScratch& s = scratch_;
   const CudaLayer& layer = weights_.layers[size_t(index)];
   if (products_.Takes(CudaProduct::kFfn1, rows)) {
-    RIVULET_RETURN_IF_ERROR(products_.Run(CudaProduct::kFfn1, index, InputX(rows), nullptr, s.ffn,
-                                          rows, launch.stream));
-    const kernels::CudaProductRows sums = {s.ffn, false, s.ld_ffn, rows};
-    const kernels::CudaProductRows halves = {s.ffn_half, true, s.ld_ffn, rows};
+    RIVULET_RETURN_IF_ERROR(products_.Run(CudaProduct::kFfn1, index, InputX(rows), nullptr,
+                                          s.ffn.data, rows, launch.stream));
+    const kernels::CudaProductRows sums = {s.ffn.data, false, s.ffn.ld, rows};
+    const kernels::CudaProductRows halves = {s.half.ffn.data, true, s.ffn.ld, rows};
     return CudaStatus(
         kernels::ActivateProductRowsCuda(launch, CudaActivation(config_), sums,
                                          Wide(rows) ? halves : sums, config_.ffn_size),
         "launching an activation");
   }
   if (Wide(rows)) {
-    CudaWideGemmArgs ffn1 = Product(layer.ffn1, s.half, s.ld_x, nullptr, s.ld_ffn, rows);
-    ffn1.out_half = s.ffn_half;
+    CudaWideGemmArgs ffn1 = Product(layer.up, s.half.x.data, s.x.ld, nullptr, s.ffn.ld, rows);
+    ffn1.out_half = s.half.ffn.data;
     ffn1.epilogue = CudaActivation(config_);
     return Launch(launch, ffn1);
   }
   const bool fused = !Many(rows);
-  CudaGemmArgs ffn1 = Product(layer.ffn1, fused ? s.y : s.x, s.ld_x, s.ffn, s.ld_ffn, rows);
-  if (fused) AddNorm(layer.norm1, config_.norm_eps, s.x, s.ld_x, &ffn1);
+  CudaGemmArgs ffn1 =
+      Product(layer.up, fused ? s.y.data : s.x.data, s.x.ld, s.ffn.data, s.ffn.ld, rows);
+  if (fused) AddNorm(layer.norm1, config_.norm_eps, s.x.data, s.x.ld, &ffn1);
   ffn1.epilogue = CudaActivation(config_);
   return Launch(launch, ffn1);
 }
@@ -261,22 +265,22 @@ absl::Status CudaForward::Layers(const CudaLaunch& launch, const CudaPass& pass)
   }
   // Where two norms follow each other the first is a launch of its own.
   if (!config_.encoder().final_norm) return absl::OkStatus();
-  return Normalize(launch, weights_.layers.back().norm2, 0, scratch_.y, pass.num_outputs);
+  return Normalize(launch, weights_.layers.back().norm2, 0, scratch_.y.data, pass.num_outputs);
 }
 
 // `to` = norm(y) of rows from `first` on, and where `to` is x in F16, too.
 absl::Status CudaForward::Normalize(const CudaLaunch& launch, const CudaNorm& norm, int first,
                                     float* to, int rows) const {
   kernels::LayerNormArgs args;
-  args.x = scratch_.y + size_t(first) * size_t(scratch_.ld_x);
+  args.x = scratch_.y.data + size_t(first) * size_t(scratch_.x.ld);
   args.y = to;
   args.weight = norm.weight;
   args.bias = norm.bias;
   args.rows = rows;
   args.n = config_.hidden_size;
-  args.ld = scratch_.ld_x;
+  args.ld = scratch_.x.ld;
   args.eps = config_.norm_eps;
-  uint16_t* const half = to == scratch_.x && Wide(rows) ? scratch_.half : nullptr;
+  uint16_t* const half = to == scratch_.x.data && Wide(rows) ? scratch_.half.x.data : nullptr;
   return CudaStatus(kernels::LayerNormCuda(launch, args, half, scratch_.width_x),
                     "launching a norm");
 }
@@ -288,13 +292,13 @@ absl::Status CudaForward::Head(const CudaLaunch& launch, int first, int rows) co
       config_.encoder().final_norm ? weights_.final_norm : weights_.layers.back().norm2;
   if (products_.Takes(CudaProduct::kHead, rows)) {
     // Nothing reads x any more.
-    RIVULET_RETURN_IF_ERROR(Normalize(launch, norm, first, s.x, rows));
-    return products_.Run(CudaProduct::kHead, 0, s.x, nullptr, outputs_.outputs, rows,
+    RIVULET_RETURN_IF_ERROR(Normalize(launch, norm, first, s.x.data, rows));
+    return products_.Run(CudaProduct::kHead, 0, s.x.data, nullptr, outputs_.outputs, rows,
                          launch.stream);
   }
-  const float* const y = s.y + size_t(first) * size_t(s.ld_x);
+  const float* const y = s.y.data + size_t(first) * size_t(s.x.ld);
   CudaGemmArgs head =
-      Product(weights_.head, y, s.ld_x, outputs_.outputs, outputs_.ld_outputs, rows);
+      Product(weights_.head, y, s.x.ld, outputs_.outputs, outputs_.ld_outputs, rows);
   AddNorm(norm, config_.norm_eps, nullptr, 0, &head);
   return Launch(launch, head);
 }

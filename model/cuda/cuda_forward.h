@@ -14,12 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/attention/linear_attention_cuda.h"
-#include "model/config.h"
-#include "model/cuda/cuda_limits.h"
 #include "model/cuda/cuda_network.h"
 #include "model/cuda/cuda_products.h"
-#include "model/cuda/cuda_scratch.h"
-#include "model/cuda/cuda_slots.h"
 #include "model/cuda/cuda_step_model.h"
 #include "model/cuda/cuda_weights.h"
 
@@ -33,11 +29,7 @@ class CudaForward final : public CudaNetwork {
                                                              const CudaShared& shared);
 
   int numerics_version() const override { return 1; }
-  Bytes Measure(const BackendLimits& limits, const CudaLibrary& library) override;
-  absl::Status Load(const BackendLimits& limits, const CudaLibrary& library,
-                    CudaQueue& queue) override;
   CudaProductPlaces Places(int max_tokens) const override;
-  CudaLibraryWeights& library_weights() override { return weights_.library; }
   absl::StatusOr<CudaLatency> PlanLatency(const kernels::CudaSampleArgs& sample,
                                           const CudaMemory& block, const BackendLimits& limits,
                                           const CudaDevice& device, CudaQueue& queue) override;
@@ -45,16 +37,9 @@ class CudaForward final : public CudaNetwork {
   absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const override;
 
  private:
-  CudaForward(const Model& model, const CudaBackendOptions& options, const CudaShared& shared)
-      : model_(model),
-        config_(model.config()),
-        options_(options),
-        slots_(shared.slots),
-        outputs_(shared.outputs),
-        products_(shared.products) {}
-  CudaProductReads Reads(const CudaLibrary& library) const {
-    return {library.library != nullptr, CudaHalves(options_)};
-  }
+  using CudaNetwork::CudaNetwork;
+  absl::Status Prepare() const override;
+  size_t LatencyBytes(const BackendLimits& limits) const override;
   bool Many(int rows) const { return rows >= options_.many_rows || products_.all(); }
   // Many rows, and products that take F16.
   bool Wide(int rows) const;
@@ -69,19 +54,11 @@ class CudaForward final : public CudaNetwork {
   absl::Status Expand(const kernels::CudaLaunch& launch, int index, int rows) const;
   // x as a product of so many rows reads it from a library's point of view.
   const void* InputX(int rows) const {
-    return Wide(rows) ? static_cast<const void*>(scratch_.half) : scratch_.x;
+    return Wide(rows) ? static_cast<const void*>(scratch_.half.x.data) : scratch_.x.data;
   }
   absl::Status Normalize(const kernels::CudaLaunch& launch, const CudaNorm& norm, int first,
                          float* to, int rows) const;
 
-  const Model& model_;
-  const ModelConfig& config_;
-  const CudaBackendOptions options_;
-  const CudaSlots& slots_;
-  const CudaOutputs& outputs_;
-  const CudaProducts& products_;
-  CudaWeights weights_;
-  CudaScratch scratch_;
   CudaStepModel step_model_;  // for kernels of whole steps
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/cuda_model_args.h"
 
+#include "model/cpu/encoder_weights.h"
+
 namespace rivulet {
 
 using kernels::Epilogue;
@@ -22,9 +24,7 @@ kernels::CudaAttentionArgs CudaAttention(const ModelConfig& config, const CudaSl
   args.states = slots.states();
   args.layout = config.state_layout();
   args.map = FeatureMapOf(config);
-  args.omega_per_head = args.map.kind == kernels::FeatureMapKind::kRfa
-                            ? size_t(config.key_dim) * size_t(args.map.columns)
-                            : 0;
+  args.omega_per_head = OmegaFloatsPerHead(config);
   args.gated = config.encoder().gate == Gate::kRfa;
   args.clamp = config.encoder().normalizer == Normalizer::kClampMin;
   args.normalizer = config.encoder().normalizer_value;

@@ -8,18 +8,24 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/common/launch_cuda.h"
 #include "model/backend.h"
 #include "model/backend_options.h"
+#include "model/config.h"
+#include "model/cpu/cpu_weights.h"
 #include "model/cuda/cuda_latency.h"
 #include "model/cuda/cuda_library_weights.h"
+#include "model/cuda/cuda_limits.h"
 #include "model/cuda/cuda_outputs.h"
 #include "model/cuda/cuda_products.h"
 #include "model/cuda/cuda_queue.h"
+#include "model/cuda/cuda_scratch.h"
 #include "model/cuda/cuda_slots.h"
+#include "model/cuda/cuda_weights.h"
 #include "model/model.h"
 
 namespace rivulet {
@@ -55,17 +61,16 @@ class CudaNetwork {
   virtual int numerics_version() const = 0;
   // Why no library runs products, whatever is there; "": it may.
   virtual std::string WhyNoLibrary() const { return ""; }
-  // Device memory that Load and PlanLatency take.
-  virtual Bytes Measure(const BackendLimits& limits, const CudaLibrary& library) = 0;
+  // Device memory that Load and PlanLatency take. Call before Load.
+  Bytes Measure(const BackendLimits& limits, const CudaLibrary& library);
 
   // Uploads the weights and takes the memory between launches. Call once, before all that follow.
   // Errors: DATA_LOSS (file), INVALID_ARGUMENT (a weight too large for fp16, named),
   // RESOURCE_EXHAUSTED, UNAVAILABLE.
-  virtual absl::Status Load(const BackendLimits& limits, const CudaLibrary& library,
-                            CudaQueue& queue) = 0;
+  absl::Status Load(const BackendLimits& limits, const CudaLibrary& library, CudaQueue& queue);
   // Where the products that a library may run read and write, and their weights.
   virtual CudaProductPlaces Places(int max_tokens) const = 0;
-  virtual CudaLibraryWeights& library_weights() = 0;
+  CudaLibraryWeights& library_weights() { return weights_.library; }
   // The plan for runs of few rows. Its description is empty where the kind has none.
   virtual absl::StatusOr<CudaLatency> PlanLatency(const kernels::CudaSampleArgs& /*sample*/,
                                                   const CudaMemory& /*block*/,
@@ -79,11 +84,35 @@ class CudaNetwork {
   virtual absl::Status Layers(const kernels::CudaLaunch& launch, const CudaPass& pass) const = 0;
   // Head outputs of the output rows first .. first + rows - 1 of the last pass, into CudaOutputs.
   virtual absl::Status Head(const kernels::CudaLaunch& launch, int first, int rows) const = 0;
+
+ protected:
+  CudaNetwork(const Model& model, std::unique_ptr<CpuWeights> host,
+              const CudaBackendOptions& options, const CudaShared& shared)
+      : config_(model.config()),
+        options_(options),
+        slots_(shared.slots),
+        outputs_(shared.outputs),
+        products_(shared.products),
+        host_(std::move(host)) {}
+  // Makes the network's kernels ready to be launched.
+  virtual absl::Status Prepare() const = 0;
+  // Of what PlanLatency takes.
+  virtual size_t LatencyBytes(const BackendLimits& /*limits*/) const { return 0; }
+
+  const ModelConfig& config_;
+  const CudaBackendOptions options_;
+  const CudaSlots& slots_;
+  const CudaOutputs& outputs_;
+  const CudaProducts& products_;
+  std::unique_ptr<CpuWeights> host_;  // until they are on the device
+  CudaWeights weights_;
+  CudaScratch scratch_;
 };
 
-// The network for the model's kind; `model` and what `shared` refers to must outlive
-// it. Nothing is on the device yet. Errors: UNIMPLEMENTED (MODEL_UNSUPPORTED: no kernel runs it),
-// INVALID_ARGUMENT (an option that the kind does not have), DATA_LOSS (weights).
+// The network for the model's kind; `model` and what `shared` refers to must outlive it. Reads the
+// checkpoint into host memory; nothing is on the device yet. Errors: UNIMPLEMENTED
+// (MODEL_UNSUPPORTED: no kernel runs it), INVALID_ARGUMENT (an option that the kind does not have),
+// DATA_LOSS (weights).
 absl::StatusOr<std::unique_ptr<CudaNetwork>> NewCudaNetwork(const Model& model,
                                                             const CudaBackendOptions& options,
                                                             const CudaShared& shared);

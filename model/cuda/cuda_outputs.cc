@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/gemm.h"
 #include "model/base/error.h"
-#include "model/cuda/cuda_scratch.h"
 
 namespace rivulet {
 
@@ -14,8 +14,8 @@ CudaOutputs CudaOutputs::Sized(const ModelConfig& config, const BackendLimits& l
   // About 32 MiB, but enough rows to fill a GPU.
   constexpr size_t kHeadFloats = size_t{8} << 20, kLeastHeadRows = 128;
   CudaOutputs out;
-  out.ld_outputs = CudaPadded(config.output_size());
-  out.ld_adjusted = CudaPadded(config.num_output_tokens());
+  out.ld_outputs = kernels::PaddedColumns(config.output_size());
+  out.ld_adjusted = kernels::PaddedColumns(config.num_output_tokens());
   const auto widest = size_t(std::max(out.ld_outputs, out.ld_adjusted));
   const size_t wanted =
       head_rows > 0 ? size_t(head_rows) : std::max(kLeastHeadRows, kHeadFloats / widest);

@@ -3,92 +3,144 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "kernels/cuda/attention/linear_attention_cuda.h"
 #include "kernels/cuda/gemm/product_rows_cuda.h"
+#include "kernels/gemm.h"
 #include "model/base/error.h"
 #include "model/cuda/cuda_run_plan.h"
 
 namespace rivulet {
-struct CudaScratch::Array {
-  float** place;  // null: F16, in half_place
-  uint16_t** half_place;
+
+using kernels::PaddedColumns;
+
+// One of `floats` and `halves` is not null.
+struct CudaScratch::Spec {
+  Array* floats;
+  Halves* halves;
   size_t rows;
   int ld;
-  bool prefix;
+  bool prefix = false;
   size_t bytes() const {
-    return rows * size_t(ld) * (place != nullptr ? sizeof(float) : sizeof(uint16_t));
+    return rows * size_t(ld) * (floats != nullptr ? sizeof(float) : sizeof(uint16_t));
   }
 };
 
-std::vector<CudaScratch::Array> CudaScratch::Arrays(const ModelConfig& config,
-                                                    const BackendLimits& limits,
-                                                    const CudaProductReads& reads, CudaScratch* s) {
-  const auto tokens = size_t(limits.max_tokens);
-  // A row ends with a line that begins the next one: half of it is the prefix.
-  const bool prefix = reads.for_library;
-  const int more = prefix ? CudaPadded(kernels::kProductPrefix) : 0;
-  s->width_x = CudaPadded(config.hidden_size);
-  s->ld_x = s->width_x + more;
-  s->ld_attention = CudaPadded(config.num_heads * config.value_dim) + more;
-  s->ld_qkv = CudaPadded(config.num_heads * (2 * config.key_dim + config.value_dim + 1));
-  // Rows of attention that are gathered for a library lie there.
-  if (prefix) s->ld_qkv = std::max(s->ld_qkv, s->ld_attention);
-  s->ld_ffn = CudaPadded(config.ffn_size) + more;
-  s->ld_features = kernels::AttentionFeatureFloats(config.state_layout());
-  std::vector<Array> arrays = {
-      {&s->x, nullptr, tokens, s->ld_x, prefix},
-      {&s->y, nullptr, tokens, s->ld_x, false},
-      {&s->qkv, nullptr, tokens, s->ld_qkv, false},
-      {&s->attention, nullptr, tokens, s->ld_attention, prefix},
-      {&s->ffn, nullptr, tokens, s->ld_ffn, prefix},
-      {nullptr, &s->half, tokens, s->ld_x, prefix},
-      {&s->features, nullptr, tokens + tokens / size_t(kCudaLongSegment), s->ld_features, false}};
-  // Elsewhere they share memory: a pass has one of the two. But float32 would overwrite prefixes.
-  if (prefix && reads.halves) {
-    arrays.push_back({nullptr, &s->attention_half, tokens, s->ld_attention, true});
-    arrays.push_back({nullptr, &s->ffn_half, tokens, s->ld_ffn, true});
-  }
-  return arrays;
+// A row that has a prefix ends with a line that begins the next one: half of it is the prefix.
+static int PrefixColumns(const CudaProductReads& reads) {
+  return reads.for_library ? PaddedColumns(kernels::kProductPrefix) : 0;
 }
 
-size_t CudaScratch::Bytes(const ModelConfig& config, const BackendLimits& limits,
-                          const CudaProductReads& reads) {
+std::vector<CudaScratch::Spec> CudaScratch::EncoderSpecs(const ModelConfig& c,
+                                                         const InputColumns& columns,
+                                                         const CudaProductReads& reads,
+                                                         size_t tokens) {
+  const bool prefix = reads.for_library;
+  const int more = PrefixColumns(reads);
+  width_x = PaddedColumns(c.hidden_size);
+  const int ld_x = width_x + more, ld_o = PaddedColumns(c.values()) + more,
+            ld_ffn = PaddedColumns(c.ffn_size) + more;
+  // Rows of o that are gathered for a library lie in `in`.
+  const int ld_in = std::max(PaddedColumns(columns.n), prefix ? ld_o : 0);
+  std::vector<Spec> specs = {{&x, nullptr, tokens, ld_x, prefix},
+                             {&y, nullptr, tokens, ld_x},
+                             {&in, nullptr, tokens, ld_in},
+                             {&o, nullptr, tokens, ld_o, prefix},
+                             {&ffn, nullptr, tokens, ld_ffn, prefix},
+                             {nullptr, &half.x, tokens, ld_x, prefix},
+                             {&features, nullptr, tokens + tokens / size_t(kCudaLongSegment),
+                              kernels::AttentionFeatureFloats(c.state_layout())}};
+  // Elsewhere they share memory: a pass has one of the two. But float32 would overwrite prefixes.
+  if (prefix && reads.halves) {
+    specs.push_back({nullptr, &half.o, tokens, ld_o, true});
+    specs.push_back({nullptr, &half.ffn, tokens, ld_ffn, true});
+  }
+  return specs;
+}
+
+std::vector<CudaScratch::Spec> CudaScratch::BlockSpecs(const ModelConfig& c,
+                                                       const InputColumns& columns,
+                                                       const CudaProductReads& reads,
+                                                       size_t tokens) {
+  const bool rwkv7 = c.block().kind->mixer == Mixer::kRwkv7;
+  const int hidden = PaddedColumns(c.hidden_size), keys = PaddedColumns(c.keys()),
+            decays = PaddedColumns(std::max(c.keys(), c.num_heads)),
+            values = PaddedColumns(c.values()), expanded = PaddedColumns(c.ffn_size);
+  const std::pair<Array*, int> arrays[] = {
+      {&x, hidden},
+      {&y, hidden},
+      {&h, hidden},
+      {&in, rwkv7 ? 3 * hidden : PaddedColumns(columns.n)},
+      {&conv, PaddedColumns(c.block().conv_channels)},
+      {&decay, decays},
+      {&gate, rwkv7 || c.block().kind->low_rank_gate ? values : 0},
+      {&o, values},
+      {&mix, rwkv7 ? 6 * hidden : 0},
+      {&ffn, rwkv7 ? expanded : 2 * expanded},
+      {&low, columns.low_rank},
+      {&rate, rwkv7 ? keys : 0},
+      {&value, rwkv7 ? values : 0},
+      {&first, rwkv7 ? values : 0},
+      {&kk, rwkv7 ? keys : 0},
+      {&minus, rwkv7 ? keys : 0}};
+  std::vector<Spec> specs;
+  for (const auto& [array, ld] : arrays) specs.push_back({array, nullptr, tokens, ld});
+  if (!reads.halves) return specs;
+  half.columns = PaddedColumns(std::max({c.hidden_size, c.values(), c.ffn_size}));
+  specs.push_back(
+      {nullptr, &half.x, tokens, half.columns + PrefixColumns(reads), reads.for_library});
+  return specs;
+}
+
+std::vector<CudaScratch::Spec> CudaScratch::Specs(const ModelConfig& config,
+                                                  const InputColumns& columns,
+                                                  const CudaProductReads& reads,
+                                                  const BackendLimits& limits) {
+  const auto tokens = size_t(limits.max_tokens);
+  return std::holds_alternative<EncoderConfig>(config.network)
+             ? EncoderSpecs(config, columns, reads, tokens)
+             : BlockSpecs(config, columns, reads, tokens);
+}
+
+size_t CudaScratch::Bytes(const ModelConfig& config, const InputColumns& columns,
+                          const CudaProductReads& reads, const BackendLimits& limits) {
   CudaScratch scratch;
   size_t bytes = 0;
-  for (const Array& a : Arrays(config, limits, reads, &scratch)) bytes += a.bytes();
+  for (const Spec& spec : scratch.Specs(config, columns, reads, limits)) bytes += spec.bytes();
   return bytes;
 }
 
 // Sets the pointer to column 0, and writes the prefixes before it.
-absl::Status CudaScratch::Place(const Array& array, void* memory,
-                                const kernels::CudaLaunch& launch) {
-  const bool is_half = array.place == nullptr;
-  const int skip = array.prefix ? kernels::kProductPrefix : 0;
-  if (is_half) *array.half_place = static_cast<uint16_t*>(memory) + skip;
-  if (!is_half) *array.place = static_cast<float*>(memory) + skip;
-  if (!array.prefix) return absl::OkStatus();
-  void* const first = is_half ? static_cast<void*>(*array.half_place) : *array.place;
+absl::Status CudaScratch::Place(const Spec& spec, const kernels::CudaLaunch& launch) {
+  RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(spec.bytes()));
+  // Rows of nobody are computed, too: with numbers, not with what was there before.
+  RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory.data(), 0, memory.bytes(), launch.stream));
+  void* const at = memory.data();
+  memory_.push_back(std::move(memory));
+  const int skip = spec.prefix ? kernels::kProductPrefix : 0;
+  const bool is_half = spec.floats == nullptr;
+  if (is_half) *spec.halves = {static_cast<uint16_t*>(at) + skip, spec.ld};
+  if (!is_half) *spec.floats = {static_cast<float*>(at) + skip, spec.ld};
+  if (!spec.prefix) return absl::OkStatus();
+  void* const column = is_half ? static_cast<void*>(spec.halves->data) : spec.floats->data;
   return CudaStatus(
-      kernels::MarkProductRowsCuda(launch, {first, is_half, array.ld, int(array.rows)}),
+      kernels::MarkProductRowsCuda(launch, {column, is_half, spec.ld, int(spec.rows)}),
       "marking rows");
 }
 
 absl::StatusOr<CudaScratch> CudaScratch::Create(const ModelConfig& config,
-                                                const BackendLimits& limits,
+                                                const InputColumns& columns,
                                                 const CudaProductReads& reads,
+                                                const BackendLimits& limits,
                                                 const kernels::CudaLaunch& launch) {
   CudaScratch scratch;
-  for (const Array& a : Arrays(config, limits, reads, &scratch)) {
-    RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(a.bytes()));
-    // Rows of nobody are multiplied, too: with numbers, not with what was there before.
-    RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory.data(), 0, memory.bytes(), launch.stream));
-    RIVULET_RETURN_IF_ERROR(scratch.Place(a, memory.data(), launch));
-    scratch.memory_.push_back(std::move(memory));
+  for (const Spec& spec : scratch.Specs(config, columns, reads, limits)) {
+    if (spec.ld > 0) RIVULET_RETURN_IF_ERROR(scratch.Place(spec, launch));
   }
-  if (scratch.attention_half == nullptr) {
-    scratch.attention_half = reinterpret_cast<uint16_t*>(scratch.attention);
-    scratch.ffn_half = reinterpret_cast<uint16_t*>(scratch.ffn);
+  if (scratch.half.o.data == nullptr) {
+    scratch.half.o = {reinterpret_cast<uint16_t*>(scratch.o.data), scratch.o.ld};
+    scratch.half.ffn = {reinterpret_cast<uint16_t*>(scratch.ffn.data), scratch.ffn.ld};
   }
   return scratch;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaScratch: the memory between the launches of CudaForward.
+// CudaScratch: the activations between the launches of a pass.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,10 @@
 #include "kernels/cuda/common/launch_cuda.h"
 #include "model/backend.h"
 #include "model/config.h"
+#include "model/cpu/cpu_weights.h"
 #include "model/cuda/cuda_device.h"
 
 namespace rivulet {
-
-// Rows begin on cache lines: n columns take so many.
-inline int CudaPadded(int n) { return (n + 31) / 32 * 32; }
 
 // What products read: for a library rows that have the prefix of product_rows_cuda.h, and F16
 // unless the precision is float32.
@@ -24,29 +22,58 @@ struct CudaProductReads {
   bool halves = true;
 };
 
-// Activations. All pointers are device memory, rows [.., ld].
+// Arrays [max_tokens, ld] of device memory, ld a multiple of 32. What the kind does not use has no
+// memory.
 class CudaScratch {
  public:
-  static size_t Bytes(const ModelConfig& config, const BackendLimits& limits,
-                      const CudaProductReads& reads);
-  static absl::StatusOr<CudaScratch> Create(const ModelConfig& config, const BackendLimits& limits,
+  template <class T>
+  struct ArrayOf {
+    T* data = nullptr;
+    int ld = 0;
+  };
+  using Array = ArrayOf<float>;
+  using Halves = ArrayOf<uint16_t>;  // F16
+
+  static size_t Bytes(const ModelConfig& config, const InputColumns& columns,
+                      const CudaProductReads& reads, const BackendLimits& limits);
+  static absl::StatusOr<CudaScratch> Create(const ModelConfig& config, const InputColumns& columns,
                                             const CudaProductReads& reads,
+                                            const BackendLimits& limits,
                                             const kernels::CudaLaunch& launch);
 
-  float *x = nullptr, *y = nullptr, *qkv = nullptr, *attention = nullptr,
-        *ffn = nullptr;  // [max_tokens]
-  // What products read in F16: x, and in place of attention and ffn or, for a library, beside them.
-  uint16_t *half = nullptr, *attention_half = nullptr,
-           *ffn_half = nullptr;  // [max_tokens]; ld as of x, attention, ffn
-  float* features = nullptr;     // [max_tokens and a long segment each kCudaLongSegment of them]
-  int ld_x = 0, ld_qkv = 0, ld_attention = 0, ld_ffn = 0, ld_features = 0;
-  int width_x = 0;  // columns of x that are written; what lies behind is the next row's prefix
+  Array x, y;       // the residual stream, before and behind a product
+  Array h;          // the normed row; behind the last layer, of output rows
+  Array in;         // InputColumns; RWKV-7: r | k | v, each padded
+  Array conv;       // what the convolution made of them
+  Array decay;      // w: [keys] or [heads]
+  Array gate;       // of the output, where a product of its own makes it
+  Array o;          // [values]
+  Array mix;        // RWKV-7: six rows for each
+  Array ffn;        // [gate | up], each padded; RWKV-7 and kind "linear": [ffn]
+  Array low;        // RWKV-7: first halves of the low-rank products
+  Array rate;       // RWKV-7: what alpha is made of
+  Array value;      // RWKV-7: what v mixes by
+  Array first;      // RWKV-7: v of layer 0
+  Array kk, minus;  // RWKV-7: what leaves the state, and in which direction
+  Array features;   // kind "linear": beside max_tokens rows one for each kCudaLongSegment of them
+  // What products of many rows read, in F16; null without reads.halves. For a library with the
+  // prefix of product_rows_cuda.h.
+  struct {
+    Halves x;         // of the family any row that a large product reads, of `columns` columns
+    Halves o, ffn;    // kind "linear": in place of o and ffn or, for a library, beside them
+    int columns = 0;  // of x
+  } half;
+  int width_x = 0;  // columns of x that kind "linear" writes; the next row's prefix lies behind
 
  private:
-  struct Array;
-  static std::vector<Array> Arrays(const ModelConfig& config, const BackendLimits& limits,
-                                   const CudaProductReads& reads, CudaScratch* scratch);
-  absl::Status Place(const Array& array, void* memory, const kernels::CudaLaunch& launch);
+  struct Spec;
+  std::vector<Spec> Specs(const ModelConfig& config, const InputColumns& columns,
+                          const CudaProductReads& reads, const BackendLimits& limits);
+  std::vector<Spec> EncoderSpecs(const ModelConfig& config, const InputColumns& columns,
+                                 const CudaProductReads& reads, size_t tokens);
+  std::vector<Spec> BlockSpecs(const ModelConfig& config, const InputColumns& columns,
+                               const CudaProductReads& reads, size_t tokens);
+  absl::Status Place(const Spec& spec, const kernels::CudaLaunch& launch);
   std::vector<CudaMemory> memory_;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/cuda_step_model.h"
 
+#include "model/cpu/encoder_weights.h"
 #include "model/cuda/cuda_model_args.h"
 
 namespace rivulet {
@@ -34,7 +35,7 @@ absl::StatusOr<CudaStepModel> CudaStepModel::Create(const ModelConfig& config,
   const auto norm = [](const CudaNorm& n) { return kernels::StepNorm{n.weight, n.bias}; };
   CudaStepModel made;
   for (const CudaLayer& l : weights.layers) {
-    made.layers_.push_back({l.qkv, l.out, l.ffn1, l.ffn2, norm(l.norm1), norm(l.norm2), l.omega});
+    made.layers_.push_back({l.in, l.out, l.up, l.down, norm(l.norm1), norm(l.norm2), l.omega});
   }
   RIVULET_ASSIGN_OR_RETURN(made.on_device_, CudaMemory::OnDevice(Bytes(config)));
   RIVULET_RETURN_IF_ERROR(queue.CopyIn(made.on_device_.data(), made.layers_.data(), Bytes(config)));

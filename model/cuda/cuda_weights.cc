@@ -1,21 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/cuda_weights.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
+#include <variant>
 
 #include "kernels/cuda/gemm/product_rows_cuda.h"
 #include "kernels/cuda/rows/embed_cuda.h"
 #include "kernels/half.h"
+#include "kernels/mixer_rows.h"
+#include "model/base/error.h"
+#include "model/cpu/encoder_weights.h"
+#include "model/cpu/tensor_packer.h"
 
 namespace rivulet {
 namespace {
 
-using kernels::CudaMatrix;
 using kernels::WeightType;
 
-size_t MatrixBytes(WeightType type, const CudaWeightForms& forms, int k, int n) {
-  return (forms.packed ? kernels::CudaPackedSize(type, k, n) : 0) +
-         (forms.rows ? CudaLibraryWeights::Bytes(type, k, n) : 0) + size_t(n) * sizeof(float);
+// Columns first .. first + count - 1 of a matrix, from column `to` on of the one on the device.
+struct ColumnRange {
+  int first, count, to;
+};
+
+// Where the columns of CpuLayer::in go. A product reads the first halves of the low-rank
+// products, so these are aligned; q, k, v stay side by side.
+std::vector<ColumnRange> PlaceColumns(const InputColumns& host, InputColumns* device) {
+  *device = host;
+  std::vector<ColumnRange> ranges;
+  std::vector<int*> parts;
+  for (int* part : {&device->q, &device->k, &device->v, &device->gate, &device->low,
+                    &device->low_gate, &device->beta, &device->dt}) {
+    if (*part >= 0) parts.push_back(part);
+  }
+  std::sort(parts.begin(), parts.end(), [](const int* a, const int* b) { return *a < *b; });
+  int to = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const int first = *parts[i], end = i + 1 < parts.size() ? *parts[i + 1] : host.n;
+    constexpr int kAligned = 4;  // floats
+    const bool low = parts[i] == &device->low || parts[i] == &device->low_gate;
+    if (low) to = (to + kAligned - 1) / kAligned * kAligned;
+    ranges.push_back({first, end - first, to});
+    *parts[i] = to;
+    to += end - first;
+  }
+  device->n = to;
+  return ranges;
+}
+
+// Calls take(column on the device, its weights, its bias) for all columns of `ranges`, which says
+// whether they fit the type.
+template <class Take>
+absl::Status ForEachColumn(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+                           const Take& take) {
+  std::vector<float> column(size_t(m.packed.k));
+  for (const ColumnRange& range : ranges) {
+    for (int i = 0; i < range.count; ++i) {
+      const int from = range.first + i;
+      kernels::UnpackColumn(m.packed, from, column.data());
+      if (take(range.to + i, column.data(), m.bias[size_t(from)])) continue;
+      return Annotate(WeightTooLarge(m.TensorOf(from)), "precision \"default\"");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// `values`, which were widened from `type`, as that type again.
+void Narrow(WeightType type, const std::vector<float>& values, char* out) {
+  if (type == WeightType::kF32) {
+    std::memcpy(out, values.data(), values.size() * sizeof(float));
+    return;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint16_t bits =
+        type == WeightType::kF16 ? kernels::F32ToF16(values[i]) : kernels::F32ToBf16(values[i]);
+    std::memcpy(out + i * sizeof bits, &bits, sizeof bits);
+  }
 }
 
 bool HasLatePositions(const ModelConfig& config) {
@@ -29,49 +90,30 @@ WeightType CudaLayerType(CudaPrecision precision) {
   return precision == CudaPrecision::kFloat32 ? WeightType::kF32 : WeightType::kF16;
 }
 
-size_t CudaWeights::Bytes(const ModelConfig& config, CudaPrecision precision,
-                          const CudaWeightForms& forms) {
-  const WeightType type = CudaLayerType(precision);
-  const int hidden = config.hidden_size, heads = config.num_heads;
-  const auto columns = size_t(config.embedding_columns());
-  const size_t norm = 2 * size_t(hidden) * sizeof(float);
-  const int gates = config.encoder().gate == Gate::kRfa ? heads : 0;
-  const bool per_head = config.encoder().feature_map.kind == kernels::FeatureMapKind::kRfa;
-  const size_t omega = size_t(config.key_dim) * size_t(config.encoder().feature_map.columns) *
-                       size_t(per_head ? heads : 1) * sizeof(float);
-  const size_t layer =
-      MatrixBytes(type, forms, hidden, heads * (2 * config.key_dim + config.value_dim) + gates) +
-      MatrixBytes(type, forms, heads * config.value_dim, hidden) +
-      MatrixBytes(type, forms, hidden, config.ffn_size) +
-      MatrixBytes(type, forms, config.ffn_size, hidden) + 2 * norm + omega;
-  const auto positions = size_t(PositionTableRows(config));
-  return size_t(config.num_layers) * layer +
-         (size_t(config.vocab_size) + positions) * columns * sizeof(float) +
-         (HasLatePositions(config) ? columns * sizeof(double) : 0) +
-         (config.encoder().final_norm ? norm : 0) +
-         MatrixBytes(WeightType::kF32, forms, hidden, config.output_size());
-}
-
-// Fills one CudaWeights.
+// Uploads one CpuWeights; without a queue it counts the bytes alone.
 class CudaWeightsLoader {
  public:
-  CudaWeightsLoader(const Model& model, WeightType type, const CudaWeightForms& forms,
-                    CudaQueue& queue, CudaWeights* weights)
-      : model_(model), type_(type), forms_(forms), queue_(queue), weights_(*weights) {}
+  CudaWeightsLoader(const ModelConfig& config, CudaPrecision precision,
+                    const CudaWeightForms& forms, CudaQueue* queue)
+      : config_(config),
+        encoder_(std::holds_alternative<EncoderConfig>(config.network)),
+        type_(CudaLayerType(precision)),
+        forms_(forms),
+        queue_(queue) {}
 
-  absl::Status Load() {
-    const ModelConfig& config = model_.config();
-    RIVULET_RETURN_IF_ERROR(LoadTables());
-    for (int i = 0; i < config.num_layers; ++i) RIVULET_RETURN_IF_ERROR(LoadLayer(i));
-    if (config.encoder().final_norm) {
-      RIVULET_ASSIGN_OR_RETURN(const DecodedNorm norm, DecodeFinalNorm(model_));
-      RIVULET_RETURN_IF_ERROR(Upload(norm, &weights_.final_norm));
-    }
-    RIVULET_ASSIGN_OR_RETURN(const DecodedMatrix head, DecodeHead(model_));
-    return Upload(head, CudaProduct::kHead, WeightType::kF32, &weights_.head);
-  }
+  absl::Status Load(CpuWeights& host);
+  size_t bytes() const { return bytes_; }
+  CudaWeights Take() { return std::move(weights_); }
 
  private:
+  absl::StatusOr<void*> Upload(const void* from, size_t bytes) {
+    bytes_ += bytes;
+    if (queue_ == nullptr) return nullptr;
+    RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(bytes));
+    RIVULET_RETURN_IF_ERROR(queue_->CopyIn(memory.data(), from, bytes));
+    weights_.memory_.push_back(std::move(memory));
+    return weights_.memory_.back().data();
+  }
   template <typename T>
   absl::Status Upload(const std::vector<T>& values, const T** device) {
     if (values.empty()) return absl::OkStatus();
@@ -79,90 +121,226 @@ class CudaWeightsLoader {
     *device = static_cast<const T*>(memory);
     return absl::OkStatus();
   }
-  absl::StatusOr<void*> Upload(const void* from, size_t bytes) {
-    RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(bytes));
-    RIVULET_RETURN_IF_ERROR(queue_.CopyIn(memory.data(), from, bytes));
-    weights_.memory_.push_back(std::move(memory));
-    return weights_.memory_.back().data();
+  // `ranges`: of the columns of m; device->n of them.
+  absl::Status Upload(CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+                      CudaWeightMatrix* device);
+  absl::Status UploadPacked(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+                            CudaWeightMatrix* device);
+  absl::Status UploadRows(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+                          const std::vector<float>& bias, CudaWeightMatrix* device);
+  // All columns, in their order.
+  absl::Status Upload(CpuMatrix& m, CudaWeightMatrix* device) {
+    device->n = m.packed.n;
+    return Upload(m, {{0, m.packed.n, 0}}, device);
   }
-  absl::Status Upload(const DecodedNorm& norm, CudaNorm* device) {
+  // Of a large product.
+  absl::Status Upload(CpuMatrix& m, CudaProduct product, CudaWeightMatrix* device) {
+    device->product = product;
+    return Upload(m, device);
+  }
+  absl::Status Upload(LowRank& low, CudaLowRank* device) {
+    RIVULET_RETURN_IF_ERROR(Upload(low.first, &device->first));
+    return Upload(low.second, &device->second);
+  }
+  absl::Status Upload(const CpuNorm& norm, CudaNorm* device) {
     RIVULET_RETURN_IF_ERROR(Upload(norm.weight, &device->weight));
     return Upload(norm.bias, &device->bias);
   }
-  absl::Status Upload(const DecodedMatrix& m, CudaProduct which, WeightType type,
-                      CudaMatrix* device) {
-    device->type = type;
-    device->k = m.k;
-    device->n = m.n;
-    if (forms_.packed) RIVULET_RETURN_IF_ERROR(UploadPacked(m, device));
-    RIVULET_RETURN_IF_ERROR(Upload(m.bias, &device->bias));
-    return forms_.rows ? UploadRows(m, which, *device) : absl::OkStatus();
-  }
-  absl::Status UploadPacked(const DecodedMatrix& m, CudaMatrix* device) {
-    std::vector<char> packed(kernels::CudaPackedSize(device->type, m.k, m.n));
-    for (const DecodedMatrix::Part& part : m.parts) {
-      const float* from = m.weight.data() + size_t(part.first_row) * size_t(m.k);
-      if (!kernels::PackCudaMatrix(device->type, from, part.rows, m.k, part.first_row,
-                                   packed.data())) {
-        return Annotate(WeightTooLarge(part.name), "precision \"default\"");
-      }
-    }
-    RIVULET_ASSIGN_OR_RETURN(device->packed, Upload(packed.data(), packed.size()));
-    return absl::OkStatus();
-  }
-  absl::Status UploadRows(const DecodedMatrix& m, CudaProduct which, const CudaMatrix& own) {
-    std::vector<char> packed(CudaLibraryWeights::Bytes(own.type, m.k, m.n));
-    const size_t row = packed.size() / size_t(m.n);
-    for (const DecodedMatrix::Part& part : m.parts) {
-      const auto first = size_t(part.first_row);
-      if (!kernels::PackProductRows(own.type, m.weight.data() + first * size_t(m.k),
-                                    m.bias.data() + first, part.rows, m.k,
-                                    packed.data() + first * row)) {
-        return Annotate(WeightTooLarge(part.name), "precision \"default\"");
-      }
-    }
-    return weights_.library.Add(which, own, packed, m.bias, queue_);
-  }
+  absl::Status LoadTables(const CpuWeights& host);
+  absl::Status LoadEmbedding(const CpuMatrix& table);
+  absl::Status LoadConstants(const CpuWeights& host);
+  absl::Status LoadLayer(CpuLayer& layer, const std::vector<ColumnRange>& columns);
+  absl::Status LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* device);
 
-  absl::Status LoadTables() {
-    const ModelConfig& config = model_.config();
-    RIVULET_ASSIGN_OR_RETURN(const DecodedTables tables, DecodeTables(model_));
-    RIVULET_RETURN_IF_ERROR(Upload(tables.embedding, &weights_.embedding));
-    RIVULET_RETURN_IF_ERROR(Upload(tables.positions, &weights_.positions));
-    weights_.position_rows = tables.position_rows;
-    if (!HasLatePositions(config)) return absl::OkStatus();
-    std::vector<double> late(size_t(config.embedding_columns()));
-    kernels::CudaFrequencies(config.embedding_columns(), late.data());
-    return Upload(late, &weights_.frequencies);
-  }
-
-  absl::Status LoadLayer(int index) {
-    RIVULET_ASSIGN_OR_RETURN(const DecodedLayer decoded, DecodeLayer(model_, index));
-    CudaLayer layer;
-    RIVULET_RETURN_IF_ERROR(Upload(decoded.qkv, CudaProduct::kQkv, type_, &layer.qkv));
-    RIVULET_RETURN_IF_ERROR(Upload(decoded.out, CudaProduct::kOut, type_, &layer.out));
-    RIVULET_RETURN_IF_ERROR(Upload(decoded.ffn1, CudaProduct::kFfn1, type_, &layer.ffn1));
-    RIVULET_RETURN_IF_ERROR(Upload(decoded.ffn2, CudaProduct::kFfn2, type_, &layer.ffn2));
-    RIVULET_RETURN_IF_ERROR(Upload(decoded.norm1, &layer.norm1));
-    RIVULET_RETURN_IF_ERROR(Upload(decoded.norm2, &layer.norm2));
-    RIVULET_RETURN_IF_ERROR(Upload(decoded.omega, &layer.omega));
-    weights_.layers.push_back(layer);
-    return absl::OkStatus();
-  }
-
-  const Model& model_;
+  const ModelConfig& config_;
+  const bool encoder_;  // kind "linear"
   const WeightType type_;
   const CudaWeightForms forms_;
-  CudaQueue& queue_;
-  CudaWeights& weights_;
+  CudaQueue* const queue_;
+  CudaWeights weights_;
+  size_t bytes_ = 0;
 };
 
-absl::StatusOr<CudaWeights> CudaWeights::Load(const Model& model, CudaPrecision precision,
-                                              const CudaWeightForms& forms, CudaQueue& queue) {
-  CudaWeights weights;
-  CudaWeightsLoader loader(model, CudaLayerType(precision), forms, queue, &weights);
-  RIVULET_RETURN_IF_ERROR(loader.Load());
-  return weights;
+absl::Status CudaWeightsLoader::Upload(CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+                                       CudaWeightMatrix* device) {
+  if (m.packed.panels == nullptr) return absl::OkStatus();
+  // Logits in float32 stay what they are.
+  const bool keeps =
+      device->product == CudaProduct::kHead && (encoder_ || m.packed.type == WeightType::kF32);
+  device->type = keeps ? WeightType::kF32 : type_;
+  device->k = m.packed.k;
+  std::vector<float> bias(size_t(device->n));
+  for (const ColumnRange& range : ranges) {
+    std::copy_n(m.bias.begin() + range.first, range.count, bias.begin() + range.to);
+  }
+  RIVULET_RETURN_IF_ERROR(Upload(bias, &device->bias));
+  if (forms_.packed) RIVULET_RETURN_IF_ERROR(UploadPacked(m, ranges, device));
+  const bool suits = encoder_ || (device->type == WeightType::kF16 && device->k % 8 == 0);
+  if (forms_.rows && device->product.has_value() && suits) {
+    RIVULET_RETURN_IF_ERROR(UploadRows(m, ranges, bias, device));
+  }
+  if (queue_ != nullptr) m = CpuMatrix();
+  return absl::OkStatus();
+}
+
+absl::Status CudaWeightsLoader::UploadPacked(const CpuMatrix& m,
+                                             const std::vector<ColumnRange>& ranges,
+                                             CudaWeightMatrix* device) {
+  const size_t bytes = kernels::CudaPackedSize(device->type, device->k, device->n);
+  std::vector<char> packed(queue_ == nullptr ? 0 : bytes);
+  if (queue_ != nullptr) {
+    RIVULET_RETURN_IF_ERROR(ForEachColumn(m, ranges, [&](int to, const float* column, float) {
+      return kernels::PackCudaMatrix(device->type, column, 1, device->k, to, packed.data());
+    }));
+  }
+  RIVULET_ASSIGN_OR_RETURN(device->packed, Upload(packed.data(), bytes));
+  return absl::OkStatus();
+}
+
+absl::Status CudaWeightsLoader::UploadRows(const CpuMatrix& m,
+                                           const std::vector<ColumnRange>& ranges,
+                                           const std::vector<float>& bias,
+                                           CudaWeightMatrix* device) {
+  const size_t bytes = CudaLibraryWeights::Bytes(device->type, device->k, device->n);
+  bytes_ += bytes;
+  if (queue_ == nullptr) return absl::OkStatus();
+  const CudaProduct product = *device->product;
+  const size_t row_bytes = bytes / size_t(device->n);
+  std::vector<char> rows(bytes);
+  RIVULET_RETURN_IF_ERROR(ForEachColumn(m, ranges, [&](int to, const float* column, float b) {
+    return kernels::PackProductRows(device->type, column, &b, 1, device->k,
+                                    rows.data() + size_t(to) * row_bytes);
+  }));
+  device->index = int(weights_.library.of(product).size());
+  return weights_.library.Add(product, *device, rows, bias, *queue_);
+}
+
+// Of kind "linear".
+absl::Status CudaWeightsLoader::LoadTables(const CpuWeights& host) {
+  const float* tokens = nullptr;
+  RIVULET_RETURN_IF_ERROR(Upload(host.tokens, &tokens));
+  weights_.embedding = tokens;
+  RIVULET_RETURN_IF_ERROR(Upload(host.positions, &weights_.positions));
+  weights_.position_rows = host.position_rows;
+  if (!HasLatePositions(config_)) return absl::OkStatus();
+  std::vector<double> late(size_t(config_.embedding_columns()));
+  kernels::CudaFrequencies(config_.embedding_columns(), late.data());
+  return Upload(late, &weights_.frequencies);
+}
+
+// In pieces of rows, as a table may be large.
+absl::Status CudaWeightsLoader::LoadEmbedding(const CpuMatrix& table) {
+  const auto hidden = size_t(config_.hidden_size), vocab = size_t(config_.vocab_size);
+  const WeightType type = table.packed.type;
+  const size_t row_bytes = hidden * kernels::WeightBytes(type);
+  bytes_ += vocab * row_bytes;
+  if (queue_ == nullptr) return absl::OkStatus();
+  RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(vocab * row_bytes));
+  auto* const device = static_cast<char*>(memory.data());
+  constexpr size_t kPiece = 256;
+  std::vector<float> row(hidden);
+  std::vector<char> rows(kPiece * row_bytes);
+  for (size_t first = 0; first < vocab; first += kPiece) {
+    const size_t count = std::min(kPiece, vocab - first);
+    for (size_t i = 0; i < count; ++i) {
+      kernels::UnpackColumn(table.packed, int(first + i), row.data());
+      Narrow(type, row, &rows[i * row_bytes]);
+    }
+    RIVULET_RETURN_IF_ERROR(
+        queue_->CopyIn(device + first * row_bytes, rows.data(), count * row_bytes));
+  }
+  weights_.embedding = device;
+  weights_.embedding_type = type;
+  weights_.memory_.push_back(std::move(memory));
+  return absl::OkStatus();
+}
+
+absl::Status CudaWeightsLoader::LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* device) {
+  RIVULET_RETURN_IF_ERROR(Upload(layer.first_norm, &device->first_norm));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.mix, &device->mix));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.ffn_mix, &device->ffn_mix));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.r, CudaProduct::kQkv, &device->r));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.k, CudaProduct::kQkv, &device->k));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.v, CudaProduct::kQkv, &device->v));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.w, &device->w));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.a, &device->a));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.v_mix, &device->v_mix));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.g, &device->g));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.k_k, &device->k_k));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.k_a, &device->k_a));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.r_k, &device->r_k));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.group_norm, &device->group_norm));
+  return Upload(layer.group_norm_bias, &device->group_norm_bias);
+}
+
+absl::Status CudaWeightsLoader::LoadLayer(CpuLayer& layer,
+                                          const std::vector<ColumnRange>& columns) {
+  CudaLayer device;
+  RIVULET_RETURN_IF_ERROR(Upload(layer.norm1, &device.norm1));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.norm2, &device.norm2));
+  device.in.product = CudaProduct::kQkv;
+  device.in.n = weights_.columns.n;
+  RIVULET_RETURN_IF_ERROR(Upload(layer.in, columns, &device.in));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.decay, &device.decay));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.gate, &device.gate));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.out, CudaProduct::kOut, &device.out));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.up, CudaProduct::kFfn1, &device.up));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.down, CudaProduct::kFfn2, &device.down));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.conv, &device.conv));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.conv_bias, &device.conv_bias));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.decay_scale, &device.decay_scale));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.decay_bias, &device.decay_bias));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.lower_bound, &device.lower_bound));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.skip, &device.skip));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.out_norm, &device.out_norm));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.omega, &device.omega));
+  if (layer.rwkv7 != nullptr) RIVULET_RETURN_IF_ERROR(LoadRwkv7(*layer.rwkv7, &device.rwkv7));
+  weights_.layers.push_back(device);
+  return absl::OkStatus();
+}
+
+// Of the family.
+absl::Status CudaWeightsLoader::LoadConstants(const CpuWeights& host) {
+  if (config_.block().kind->mixer == Mixer::kDelta) {
+    std::vector<float> lengths;
+    const int heads = config_.key_heads();  // of q, and of k behind them
+    for (int i = 0; i < 2 * heads; ++i) {
+      const auto& length = i < heads ? host.scaled_length : host.unit_length;
+      lengths.insert(lengths.end(), length.begin(), length.end());
+    }
+    RIVULET_RETURN_IF_ERROR(Upload(lengths, &weights_.lengths));
+  }
+  if (!config_.block().kind->rotary) return absl::OkStatus();
+  std::vector<double> frequencies(size_t(config_.key_dim / 2));
+  kernels::RotaryFrequencies(config_.key_dim, frequencies.data());
+  return Upload(frequencies, &weights_.frequencies);
+}
+
+absl::Status CudaWeightsLoader::Load(CpuWeights& host) {
+  RIVULET_RETURN_IF_ERROR(encoder_ ? LoadTables(host) : LoadEmbedding(host.embedding));
+  CpuMatrix& head = host.head.packed.panels == nullptr ? host.embedding : host.head;
+  RIVULET_RETURN_IF_ERROR(Upload(head, CudaProduct::kHead, &weights_.head));
+  if (queue_ != nullptr) host.embedding = CpuMatrix();
+  const std::vector<ColumnRange> columns = PlaceColumns(host.columns, &weights_.columns);
+  for (CpuLayer& layer : host.layers) RIVULET_RETURN_IF_ERROR(LoadLayer(layer, columns));
+  RIVULET_RETURN_IF_ERROR(Upload(host.final_norm, &weights_.final_norm));
+  return encoder_ ? absl::OkStatus() : LoadConstants(host);
+}
+
+size_t CudaWeights::Bytes(const ModelConfig& config, CpuWeights& host, CudaPrecision precision,
+                          const CudaWeightForms& forms) {
+  CudaWeightsLoader loader(config, precision, forms, nullptr);
+  (void)loader.Load(host);  // without a queue it cannot fail
+  return loader.bytes();
+}
+
+absl::StatusOr<CudaWeights> CudaWeights::Load(const ModelConfig& config,
+                                              std::unique_ptr<CpuWeights> host,
+                                              CudaPrecision precision, const CudaWeightForms& forms,
+                                              CudaQueue& queue) {
+  CudaWeightsLoader loader(config, precision, forms, &queue);
+  RIVULET_RETURN_IF_ERROR(loader.Load(*host));
+  return loader.Take();
 }
 
 }  // namespace rivulet

@@ -1,61 +1,98 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaWeights: a model's weights in device memory, matrices packed for the kernels, the rest
-// float32.
+// CudaWeights: a model's weights in device memory: matrices packed for the kernels, the rest
+// float32. CpuWeights (model/cpu/cpu_weights.h) read the checkpoint, check it and say what every
+// member is.
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/gemm/gemm_cuda.h"
-#include "kernels/feature_map.h"
 #include "model/backend_options.h"
+#include "model/config.h"
+#include "model/cpu/cpu_weights.h"
 #include "model/cuda/cuda_device.h"
 #include "model/cuda/cuda_library_weights.h"
 #include "model/cuda/cuda_queue.h"
-#include "model/decoded_weights.h"
-#include "model/model.h"
 
 namespace rivulet {
+
+struct CudaWeightMatrix : kernels::CudaMatrix {
+  // Of a large product: which, and the place among its matrices in CudaWeights::library. Small
+  // ones have none, and stay on our own kernels.
+  std::optional<CudaProduct> product;
+  int index = 0;
+};
+
+struct CudaLowRank {
+  CudaWeightMatrix first, second;
+};
 
 struct CudaNorm {
   const float* weight = nullptr;  // [hidden]; null: no norm
   const float* bias = nullptr;
 };
 
-struct CudaLayer {
-  // DecodedLayer says what they are. packed is null where that form is not wanted.
-  kernels::CudaMatrix qkv, out, ffn1, ffn2;
-  CudaNorm norm1, norm2;
-  const float* omega = nullptr;  // [key_dim, columns], or per head for rfa; null for elu
+struct CudaRwkv7Layer {
+  CudaNorm first_norm;
+  const float *mix = nullptr, *ffn_mix = nullptr;
+  CudaWeightMatrix r, k, v;
+  CudaLowRank w, a, v_mix, g;
+  const float *k_k = nullptr, *k_a = nullptr, *r_k = nullptr, *group_norm = nullptr,
+              *group_norm_bias = nullptr;
 };
 
-// Type of the layers' matrices; the head is float32 always.
+// What the kind does not have is null, or a matrix without memory.
+struct CudaLayer {
+  CudaNorm norm1, norm2;
+  CudaWeightMatrix in, decay, gate, out, up, down;
+  const float *conv = nullptr, *conv_bias = nullptr, *decay_scale = nullptr, *decay_bias = nullptr,
+              *lower_bound = nullptr, *skip = nullptr, *out_norm = nullptr, *omega = nullptr;
+  CudaRwkv7Layer rwkv7;
+};
+
+// Type of the layers' matrices.
 kernels::WeightType CudaLayerType(CudaPrecision precision);
 
 // All pointers are the device's and live as long as this does. Immutable once loaded.
 class CudaWeights {
  public:
-  // What Load will take.
-  static size_t Bytes(const ModelConfig& config, CudaPrecision precision,
-                      const CudaWeightForms& forms = {});
+  // Device memory that Load takes of `host`, which stays as it is.
+  static size_t Bytes(const ModelConfig& config, CpuWeights& host, CudaPrecision precision,
+                      const CudaWeightForms& forms);
 
-  // Decodes, packs and uploads, in the order of `queue`. The head, norms, tables and omega are
-  // float32 in every precision. Errors: DATA_LOSS (file), INVALID_ARGUMENT (a weight, or with rows
-  // a bias, too large for fp16, named), RESOURCE_EXHAUSTED, UNAVAILABLE.
-  static absl::StatusOr<CudaWeights> Load(const Model& model, CudaPrecision precision,
+  // Packs and uploads, in the order of `queue`. With the default precision the matrices of the
+  // layers become F16, and so does a head of the family that has 16 bits in the file; all vectors
+  // are float32. Each matrix of `host` is given back once it was uploaded. REQUIRES: forms.packed,
+  // of the family. Errors: INVALID_ARGUMENT (a weight, or with rows a bias, too large for fp16,
+  // named), RESOURCE_EXHAUSTED, UNAVAILABLE.
+  static absl::StatusOr<CudaWeights> Load(const ModelConfig& config,
+                                          std::unique_ptr<CpuWeights> host, CudaPrecision precision,
                                           const CudaWeightForms& forms, CudaQueue& queue);
 
-  const float* embedding = nullptr;  // [vocab, embedding_columns]
-  const float* positions =
-      nullptr;  // [position_rows, embedding_columns]; null where there are none
+  // As CpuWeights has them, but the first halves of low-rank products begin 16-byte aligned.
+  InputColumns columns;
+  // [vocab, hidden] of embedding_type, that of the file. Kind "linear": [vocab, embedding_columns]
+  // of float32.
+  const void* embedding = nullptr;
+  kernels::WeightType embedding_type = kernels::WeightType::kF32;
+  const float* positions = nullptr;  // [position_rows, embedding_columns]; null: there are none
   int64_t position_rows = 0;
-  const double* frequencies = nullptr;  // null: every position is in the table
   std::vector<CudaLayer> layers;
   CudaNorm final_norm;
-  kernels::CudaMatrix head;
-  CudaLibraryWeights library;  // empty where that form is not wanted
+  CudaWeightMatrix head;
+  // Large products, of the family those in F16 whose k is a multiple of 8; empty where that form is
+  // not wanted.
+  CudaLibraryWeights library;
+  // [2 heads, key_dim]: for q and k side by side, what makes a norm of root mean squares one of the
+  // length key_dim^-1/2 and of 1. Null where there is no convolution.
+  const float* lengths = nullptr;
+  // RetNet: kernels::RotaryFrequencies(), [key_dim / 2]. Kind "linear": kernels::CudaFrequencies(),
+  // [embedding_columns], of the positions that are not in the table; null: all are.
+  const double* frequencies = nullptr;
 
  private:
   friend class CudaWeightsLoader;

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/memory.h"
-#include "model/cpu/load_cpu_network.h"
+#include "model/cpu/cpu_weights.h"
 #include "model/model.h"
 #include "model/slot_choice.h"
 #include "server/config/server_config.h"
@@ -77,7 +77,7 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::st
   RIVULET_ASSIGN_OR_RETURN(const auto model, Model::Open(at.directory, at.name));
   const ModelConfig& config = model->config();
   ModelDescription description;
-  const auto weight_bytes = MeasureCpuWeights(*model, WeightPrecisionOf(weights));
+  const auto weight_bytes = CpuWeights::Measure(*model, WeightPrecisionOf(weights));
   if (!weight_bytes.ok()) {
     return Annotate(weight_bytes.status(), absl::Utf8SafeCHexEscape(model->directory()));
   }

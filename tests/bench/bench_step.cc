@@ -28,7 +28,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "kernels/gemm.h"
-#include "model/cpu/block_weights.h"
 #include "model/cpu/cpu_weights.h"
 #include "model/cpu/thread_team.h"
 #include "tests/bench/backend_choice.h"
@@ -51,8 +50,7 @@ struct Figures {
 
 // The matrices that a token row is multiplied with, and what holds them.
 struct Products {
-  std::unique_ptr<const CpuWeights> own;
-  std::unique_ptr<const BlockWeights> family;
+  std::unique_ptr<const CpuWeights> weights;
   std::vector<const CpuMatrix*> matrices;
   size_t bytes = 0, widest = 0;  // widest: in values, of an input or output row
 
@@ -64,35 +62,22 @@ struct Products {
   }
 };
 
-void AddFamily(const BlockWeights& weights, Products* products) {
-  for (const BlockLayer& layer : weights.layers) {
-    products->Add(layer.in);
+Products LoadProducts(const Model& model, WeightPrecision precision) {
+  Products products;
+  products.weights = *CpuWeights::Load(model, precision);
+  for (const CpuLayer& layer : products.weights->layers) {
+    products.Add(layer.in);
     if (const Rwkv7Layer* const own = layer.rwkv7.get()) {
-      for (const CpuMatrix* m : {&own->r, &own->k, &own->v}) products->Add(*m);
+      for (const CpuMatrix* m : {&own->r, &own->k, &own->v}) products.Add(*m);
       for (const LowRank* low : {&own->w, &own->a, &own->g, &own->v_mix}) {
-        products->Add(low->first);
-        products->Add(low->second);
+        products.Add(low->first);
+        products.Add(low->second);
       }
     }
     for (const CpuMatrix* m : {&layer.decay, &layer.gate, &layer.out, &layer.up, &layer.down})
-      products->Add(*m);
+      products.Add(*m);
   }
-  const bool tied = weights.head.packed.panels == nullptr;
-  products->Add(tied ? weights.embedding : weights.head);
-}
-
-Products LoadProducts(const Model& model, WeightPrecision precision) {
-  Products products;
-  if (std::holds_alternative<BlockConfig>(model.config().network)) {
-    products.family = *BlockWeights::Load(model.tensors(), model.config(), precision);
-    AddFamily(*products.family, &products);
-    return products;
-  }
-  products.own = *CpuWeights::Load(model, precision);
-  for (const CpuLayer& layer : products.own->layers) {
-    for (const CpuMatrix* m : {&layer.qkv, &layer.out, &layer.ffn1, &layer.ffn2}) products.Add(*m);
-  }
-  products.Add(products.own->head);
+  products.Add(products.weights->Head());
   return products;
 }
 

@@ -16,7 +16,7 @@
 #include "kernels/recurrence.h"
 #include "kernels/rms_norm.h"
 #include "kernels/token_shift.h"
-#include "model/cpu/block_pass.h"
+#include "model/cpu/cpu_pass.h"
 
 namespace rivulet {
 namespace {
@@ -36,7 +36,7 @@ struct Columns {
   int k, v, a, g, v_mix;
 };
 
-void Shift(const BlockPass& p, const Rwkv7Layer& own, int index) {
+void Shift(const CpuPass& p, const Rwkv7Layer& own, int index) {
   p.ForEachSegment([&](const CpuSegment& segment, int row) {
     kernels::TokenShiftArgs args;
     args.x = p.a.h.row(row);
@@ -54,7 +54,7 @@ void Shift(const BlockPass& p, const Rwkv7Layer& own, int index) {
 }
 
 // All products of the six mixes. Ends with a barrier.
-void Project(const BlockPass& p, const BlockLayer& layer, const Columns& at, bool with_v_mix) {
+void Project(const CpuPass& p, const CpuLayer& layer, const Columns& at, bool with_v_mix) {
   const Rwkv7Layer& own = *layer.rwkv7;
   const auto product = [&](const CpuMatrix& m, MixRow mix, float* y, int ldy) {
     p.Product(m, p.a.mix.data + mix * p.a.h.ld, p.a.mix.ld, y, ldy, p.rows);
@@ -75,7 +75,7 @@ void Project(const BlockPass& p, const BlockLayer& layer, const Columns& at, boo
   Activate(kernels::Activation::kSigmoid, p.a.low.row(range.begin) + at.g, p.a.low.ld,
            own.g.first.packed.n, count);
   p.Wait();
-  const auto second = [&](const LowRank& lora, int column, const BlockPass::Array& y) {
+  const auto second = [&](const LowRank& lora, int column, const CpuPass::Array& y) {
     p.Product(lora.second, low + column, p.a.low.ld, y.data, y.ld, p.rows);
   };
   second(own.w, 0, p.a.decay);
@@ -86,7 +86,7 @@ void Project(const BlockPass& p, const BlockLayer& layer, const Columns& at, boo
 }
 
 // v of layer 0 is kept for the layers behind it, which mix theirs with it.
-void MixValues(const BlockPass& p, const Columns& at, int index, int row, int head, int count) {
+void MixValues(const CpuPass& p, const Columns& at, int index, int row, int head, int count) {
   const int n = p.config.value_dim, first = head * n;
   for (int t = 0; t < count; ++t) {
     float* const v = p.a.in.row(row + t) + at.v + first;
@@ -101,7 +101,7 @@ void MixValues(const BlockPass& p, const Columns& at, int index, int row, int he
 }
 
 // kk into the first columns of `removal`, -kk alpha behind all heads'; then k itself.
-void MixKeys(const BlockPass& p, const Rwkv7Layer& own, const Columns& at, int row, int head,
+void MixKeys(const CpuPass& p, const Rwkv7Layer& own, const Columns& at, int row, int head,
              int count) {
   const int n = p.config.key_dim, first = head * n, all = p.config.keys();
   for (int t = 0; t < count; ++t) {
@@ -131,7 +131,7 @@ void MixKeys(const BlockPass& p, const Rwkv7Layer& own, const Columns& at, int r
 }
 
 // o = GroupNorm(o) + (sum of r k r_k) v, times g.
-void FinishHead(const BlockPass& p, const Rwkv7Layer& own, const Columns& at, int row, int head,
+void FinishHead(const CpuPass& p, const Rwkv7Layer& own, const Columns& at, int row, int head,
                 int count) {
   const int n = p.config.value_dim, first = head * n;
   kernels::GroupNormArgs norm;
@@ -153,7 +153,7 @@ void FinishHead(const BlockPass& p, const Rwkv7Layer& own, const Columns& at, in
   }
 }
 
-void MixHead(const BlockPass& p, const BlockLayer& layer, const Columns& at, int index,
+void MixHead(const CpuPass& p, const CpuLayer& layer, const Columns& at, int index,
              const CpuSegment& segment, int row, int head) {
   const ModelConfig& c = p.config;
   const Rwkv7Layer& own = *layer.rwkv7;
@@ -193,7 +193,7 @@ void MixHead(const BlockPass& p, const BlockLayer& layer, const Columns& at, int
 
 }  // namespace
 
-void MixRwkv7(const BlockPass& p, const BlockLayer& layer, int index) {
+void MixRwkv7(const CpuPass& p, const CpuLayer& layer, int index) {
   const Columns at(p.config, *layer.rwkv7);
   Shift(p, *layer.rwkv7, index);
   p.Wait();
@@ -205,7 +205,7 @@ void MixRwkv7(const BlockPass& p, const BlockLayer& layer, int index) {
 }
 
 // h = key(h + (h_prev - h) x_k), squared where it is positive.
-void FeedRwkv7(const BlockPass& p, const BlockLayer& layer, int index) {
+void FeedRwkv7(const CpuPass& p, const CpuLayer& layer, int index) {
   p.ForEachSegment([&](const CpuSegment& segment, int row) {
     kernels::TokenShiftArgs args;
     args.x = p.a.h.row(row);

@@ -10,7 +10,7 @@
 #include "kernels/decay.h"
 #include "kernels/recurrence.h"
 #include "kernels/rms_norm.h"
-#include "model/cpu/block_pass.h"
+#include "model/cpu/cpu_pass.h"
 
 namespace rivulet {
 namespace {
@@ -35,7 +35,7 @@ void NormL2(const std::vector<float>& weight, float* x, int ld, int n, int count
 }
 
 // Pairs (x_i, x_{i + n/2}) turned by the row's angles [Su 2021, half-split].
-void Rotate(const BlockPass& p, float* x, int ld, int row, int count) {
+void Rotate(const CpuPass& p, float* x, int ld, int row, int count) {
   const int half = p.config.key_dim / 2;
   for (int t = 0; t < count; ++t) {
     const float* cosine = p.a.rope.row(row + t);
@@ -49,8 +49,8 @@ void Rotate(const BlockPass& p, float* x, int ld, int row, int count) {
   }
 }
 
-kernels::RecurrenceArgs Recurrence(const BlockPass& p, const CpuSegment& segment, int index,
-                                   int row, int head) {
+kernels::RecurrenceArgs Recurrence(const CpuPass& p, const CpuSegment& segment, int index, int row,
+                                   int head) {
   kernels::RecurrenceArgs args;
   args.tokens = int(segment.tokens.size());
   args.key_dim = p.config.key_dim;
@@ -62,7 +62,7 @@ kernels::RecurrenceArgs Recurrence(const BlockPass& p, const CpuSegment& segment
 }
 
 // GLA: w = sigmoid(x)^(1/16); x is in `decay`.
-void SetLowRankDecay(const BlockPass& p, const BlockLayer& layer, int row, int head,
+void SetLowRankDecay(const CpuPass& p, const CpuLayer& layer, int row, int head,
                      kernels::RecurrenceArgs* args) {
   const int keys = p.config.key_dim;
   kernels::DecayArgs decay;
@@ -80,7 +80,7 @@ void SetLowRankDecay(const BlockPass& p, const BlockLayer& layer, int row, int h
 }
 
 // HGRN2: w = lb + (1 - lb) sigmoid(f), k = 1 - w, q = silu(q).
-void SetBoundDecay(const BlockPass& p, const BlockLayer& layer, int row, int head,
+void SetBoundDecay(const CpuPass& p, const CpuLayer& layer, int row, int head,
                    kernels::RecurrenceArgs* args) {
   const int keys = p.config.key_dim, ld = p.a.in.ld;
   float* q = p.a.in.row(row) + p.columns.q + head * keys;
@@ -102,7 +102,7 @@ void SetBoundDecay(const BlockPass& p, const BlockLayer& layer, int row, int hea
 }
 
 // w of gated linear attention, and what it does to q and k.
-void SetDecay(const BlockPass& p, const BlockLayer& layer, int row, int head,
+void SetDecay(const CpuPass& p, const CpuLayer& layer, int row, int head,
               kernels::RecurrenceArgs* args) {
   switch (p.kind().decay) {
     case DecayForm::kFixed:
@@ -120,7 +120,7 @@ void SetDecay(const BlockPass& p, const BlockLayer& layer, int row, int head,
 }
 
 // The norm over all heads, with the eps of BlockKind::norm_all_heads.
-void NormAllHeads(const BlockPass& p, const BlockLayer& layer) {
+void NormAllHeads(const CpuPass& p, const CpuLayer& layer) {
   const IndexRange range = p.RowShare();
   kernels::RmsNormArgs args;
   args.x = args.y = p.a.o.row(range.begin);
@@ -133,7 +133,7 @@ void NormAllHeads(const BlockPass& p, const BlockLayer& layer) {
 }
 
 // The convolution of channels `first` .. of `in`, with SiLU, into `conv`.
-void Convolve(const BlockPass& p, const BlockLayer& layer, int index, int first) {
+void Convolve(const CpuPass& p, const CpuLayer& layer, int index, int first) {
   const int channels = p.config.block().conv_channels;
   p.ForEachSegment([&](const CpuSegment& segment, int row) {
     kernels::CausalConvArgs args;
@@ -153,7 +153,7 @@ void Convolve(const BlockPass& p, const BlockLayer& layer, int index, int first)
 }
 
 // w = exp(-exp(A_log) softplus(x + dt_bias)): one a head (Gated DeltaNet), or one a key (KDA).
-void PrepareDeltaDecay(const BlockPass& p, const BlockLayer& layer, int row, int head,
+void PrepareDeltaDecay(const CpuPass& p, const CpuLayer& layer, int row, int head,
                        kernels::RecurrenceArgs* args) {
   const bool vector = p.kind().decay == DecayForm::kLowRank;
   const int n = vector ? p.config.key_dim : 1;
@@ -184,7 +184,7 @@ void Activate(kernels::Activation kind, float* x, int ld, int n, int count, cons
   kernels::ActivationCpu(args);
 }
 
-void NormHead(const BlockPass& p, const std::vector<float>& weight, float* x, int ld, int count) {
+void NormHead(const CpuPass& p, const std::vector<float>& weight, float* x, int ld, int count) {
   kernels::RmsNormArgs args;
   args.x = args.y = x;
   args.weight = weight.data();
@@ -195,8 +195,7 @@ void NormHead(const BlockPass& p, const std::vector<float>& weight, float* x, in
   kernels::RmsNormCpu(args);
 }
 
-void GateHead(const BlockPass& p, bool sigmoid, const float* gate, int ld_gate, float* o,
-              int count) {
+void GateHead(const CpuPass& p, bool sigmoid, const float* gate, int ld_gate, float* o, int count) {
   kernels::ActivationArgs args;
   args.kind = sigmoid ? kernels::Activation::kSigmoid : kernels::Activation::kSilu;
   args.rows = count;
@@ -208,7 +207,7 @@ void GateHead(const BlockPass& p, bool sigmoid, const float* gate, int ld_gate, 
   kernels::ActivationCpu(args);
 }
 
-void MixGated(const BlockPass& p, const BlockLayer& layer, int index) {
+void MixGated(const CpuPass& p, const CpuLayer& layer, int index) {
   const ModelConfig& c = p.config;
   p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
   p.Wait();
@@ -245,7 +244,7 @@ void MixGated(const BlockPass& p, const BlockLayer& layer, int index) {
   p.Wait();
 }
 
-void MixDelta(const BlockPass& p, const BlockLayer& layer, int index) {
+void MixDelta(const CpuPass& p, const CpuLayer& layer, int index) {
   const ModelConfig& c = p.config;
   const bool low_rank = p.kind().low_rank_gate;
   p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
@@ -298,8 +297,8 @@ void MixDelta(const BlockPass& p, const BlockLayer& layer, int index) {
 namespace {
 
 // dt = clamp(softplus(dt + bias)), w = exp(-exp(A_log) dt), v = dt x; then o += D x.
-void MixMamba2Head(const BlockPass& p, const BlockLayer& layer, int index,
-                   const CpuSegment& segment, int row, int head) {
+void MixMamba2Head(const CpuPass& p, const CpuLayer& layer, int index, const CpuSegment& segment,
+                   int row, int head) {
   const ModelConfig& c = p.config;
   kernels::RecurrenceArgs args = Recurrence(p, segment, index, row, head);
   const size_t ld = size_t(p.a.conv.ld), ld_in = size_t(p.a.in.ld);
@@ -345,7 +344,7 @@ void MixMamba2Head(const BlockPass& p, const BlockLayer& layer, int index,
 
 }  // namespace
 
-void MixMamba2(const BlockPass& p, const BlockLayer& layer, int index) {
+void MixMamba2(const CpuPass& p, const CpuLayer& layer, int index) {
   const ModelConfig& c = p.config;
   p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
   p.Wait();

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cpu/cpu_network.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "kernels/activation.h"
+#include "kernels/group_norm.h"
+#include "kernels/layer_norm.h"
+#include "kernels/linear_attention.h"
+#include "kernels/rms_norm.h"
+#include "model/base/error.h"
+#include "model/cpu/cpu_pass.h"
+
+namespace rivulet {
+namespace {
+
+using kernels::PaddedColumns;
+
+// y = norm(x) of this thread's rows.
+void Norm(const CpuPass& p, const CpuNorm& norm, const CpuPass::Array& x, const CpuPass::Array& y) {
+  const IndexRange range = p.RowShare();
+  const auto fill = [&](auto args) {
+    args.x = x.row(range.begin);
+    args.y = y.row(range.begin);
+    args.weight = norm.weight.data();
+    args.rows = range.end - range.begin;
+    args.eps = p.config.norm_eps;
+    return args;
+  };
+  const auto fill_group = [&](auto args) {
+    args = fill(args);
+    args.x_stride = args.y_stride = size_t(x.ld);
+    args.size = p.config.hidden_size;
+    return args;
+  };
+  if (p.encoder != nullptr) {
+    kernels::LayerNormArgs args = fill(kernels::LayerNormArgs());
+    args.bias = norm.bias.data();
+    args.n = p.config.hidden_size;
+    args.ld = x.ld;
+    return kernels::LayerNormCpu(args);
+  }
+  if (norm.bias.empty()) return kernels::RmsNormCpu(fill_group(kernels::RmsNormArgs()));
+  kernels::GroupNormArgs args = fill_group(kernels::GroupNormArgs());  // of one group
+  args.bias = norm.bias.data();
+  kernels::GroupNormCpu(args);
+}
+
+// Rows of the embedding, and the angles of their positions where the kind has any.
+void Embed(const CpuPass& p) {
+  if (p.encoder != nullptr) return EmbedWithPosition(p);
+  const int half = p.config.key_dim / 2;
+  p.ForEachToken([&](int row, int32_t token, int64_t position) {
+    kernels::UnpackColumn(p.weights.embedding.packed, token, p.x.row(row));
+    if (p.a.rope.data == nullptr) return;
+    for (int i = 0; i < half; ++i) {
+      // In double: positions have no end.
+      const double angle = double(position) * p.weights.rope_frequencies[size_t(i)];
+      p.a.rope.row(row)[i] = float(std::cos(angle));
+      p.a.rope.row(row)[half + i] = float(std::sin(angle));
+    }
+  });
+  const Rwkv7Layer* const first = p.weights.layers[0].rwkv7.get();
+  if (first == nullptr || first->first_norm.weight.empty()) return;
+  Norm(p, first->first_norm, p.x, p.x);
+}
+
+void Mix(const CpuPass& p, const CpuLayer& layer, int index) {
+  switch (p.kind().mixer) {
+    case Mixer::kGated:
+      return MixGated(p, layer, index);
+    case Mixer::kDelta:
+      return MixDelta(p, layer, index);
+    case Mixer::kMamba2:
+      return MixMamba2(p, layer, index);
+    case Mixer::kRwkv7:
+      return MixRwkv7(p, layer, index);
+  }
+}
+
+// ffn = silu(gate h) * (up h).
+void FeedSwiglu(const CpuPass& p, const CpuLayer& layer) {
+  p.Product(layer.up, p.a.h.data, p.a.h.ld, p.a.ffn.data, p.a.ffn.ld, p.rows);
+  p.Wait();
+  const IndexRange range = p.RowShare();
+  kernels::ActivationArgs args;
+  args.kind = kernels::Activation::kSilu;
+  args.rows = range.end - range.begin;
+  args.n = p.config.ffn_size;
+  args.x = args.y = p.a.ffn.row(range.begin);
+  args.times = args.x + PaddedColumns(p.config.ffn_size);
+  args.x_stride = args.times_stride = args.y_stride = size_t(p.a.ffn.ld);
+  kernels::ActivationCpu(args);
+  p.Wait();
+}
+
+// x += mix(norm(x)); x += ffn(norm(x)).
+void PreNormLayer(const CpuPass& p, const CpuLayer& layer, int index) {
+  Norm(p, layer.norm1, p.x, p.a.h);
+  p.Wait();
+  Mix(p, layer, index);
+  p.Product(layer.out, p.o.data, p.o.ld, p.x.data, p.x.ld, p.rows, kernels::Epilogue::kResidual);
+  p.Wait();
+  if (p.config.ffn_size == 0) return;
+  Norm(p, layer.norm2, p.x, p.a.h);
+  p.Wait();
+  if (p.kind().mixer == Mixer::kRwkv7) {
+    FeedRwkv7(p, layer, index);
+  } else {
+    FeedSwiglu(p, layer);
+  }
+  p.Product(layer.down, p.a.ffn.data, p.a.ffn.ld, p.x.data, p.x.ld, p.rows,
+            kernels::Epilogue::kResidual);
+  p.Wait();
+}
+
+// Kind "linear": x = norm1(x + attention(x)); x = norm2(x + down(act(up(x)))).
+void PostNormLayer(CpuPass& p, const CpuLayer& layer, int index) {
+  p.Product(layer.in, p.x.data, p.x.ld, p.a.in.data, p.a.in.ld, p.rows);
+  p.Wait();
+  MixLinear(p, layer, index);
+  p.Wait();
+  if (index + 1 == p.config.num_layers) p.KeepOutputRows();
+  if (p.rows == 0) return;
+  p.Product(layer.out, p.o.data, p.o.ld, p.x.data, p.x.ld, p.rows, kernels::Epilogue::kResidual);
+  p.Wait();
+  Norm(p, layer.norm1, p.x, p.x);
+  p.Wait();
+  p.Product(layer.up, p.x.data, p.x.ld, p.a.ffn.data, p.a.ffn.ld, p.rows,
+            p.encoder->activation == Activation::kGelu ? kernels::Epilogue::kGelu
+                                                       : kernels::Epilogue::kRelu);
+  p.Wait();
+  p.Product(layer.down, p.a.ffn.data, p.a.ffn.ld, p.x.data, p.x.ld, p.rows,
+            kernels::Epilogue::kResidual);
+  p.Wait();
+  Norm(p, layer.norm2, p.x, p.x);
+  p.Wait();
+}
+
+// Head outputs of the rows that want them.
+void Head(CpuPass& p) {
+  if (p.rows == 0) return;
+  if (!p.weights.final_norm.weight.empty()) {
+    Norm(p, p.weights.final_norm, p.x, p.x);
+    p.Wait();
+  }
+  p.Product(p.weights.Head(), p.x.data, p.x.ld, p.a.outputs.data, p.a.outputs.ld, p.rows);
+  p.Wait();
+}
+
+}  // namespace
+
+int TokenRows(std::span<const CpuSegment> piece) {
+  size_t rows = 0;
+  for (const CpuSegment& s : piece) rows += s.tokens.size();
+  return int(rows);
+}
+
+int OutputRows(std::span<const CpuSegment> piece) {
+  size_t rows = 0;
+  for (const CpuSegment& s : piece)
+    rows += s.all_outputs ? s.tokens.size() : (s.last_output ? 1 : 0);
+  return int(rows);
+}
+
+void CpuPass::KeepOutputRows() {
+  const int outputs = OutputRows(piece);
+  if (outputs == rows) return;
+  const IndexRange range = ShareOf(outputs, thread, threads);
+  const auto copy = [](const Array& to, int output, const Array& from, int row) {
+    std::memcpy(to.row(output), from.row(row), size_t(from.ld) * sizeof(float));
+  };
+  int row = 0, output = 0;
+  for (const CpuSegment& segment : piece) {
+    const size_t last = segment.tokens.size() - 1;
+    for (size_t t = 0; t <= last; ++t, ++row) {
+      if (!segment.all_outputs && !(segment.last_output && t == last)) continue;
+      if (output >= range.begin && output < range.end) {
+        copy(a.kept_x, output, x, row);
+        if (a.kept_o.data != nullptr) copy(a.kept_o, output, o, row);
+      }
+      ++output;
+    }
+  }
+  rows = outputs;
+  x = a.kept_x;
+  o = a.kept_o;
+  Wait();
+}
+
+CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, int rows,
+                               int threads) {
+  const auto* const encoder = std::get_if<EncoderConfig>(&c.network);
+  const auto* const block = std::get_if<BlockConfig>(&c.network);
+  const BlockKind kind = block == nullptr ? BlockKind() : *block->kind;
+  const bool rwkv7 = block != nullptr && kind.mixer == Mixer::kRwkv7,
+             mamba2 = block != nullptr && kind.mixer == Mixer::kMamba2,
+             swiglu = block != nullptr && !rwkv7;
+  const int hidden = PaddedColumns(c.hidden_size),
+            keys = PaddedColumns(std::max(c.keys(), c.num_heads)),
+            values = PaddedColumns(c.values()), ffn_columns = PaddedColumns(c.ffn_size);
+  // One list, walked twice: to add up the sizes, then to place the arrays.
+  const std::pair<Array*, int> arrays[] = {
+      {&x, hidden},
+      {&h, block == nullptr ? 0 : hidden},
+      {&in, rwkv7 ? 3 * hidden : PaddedColumns(weights.columns.n)},
+      {&conv, block == nullptr ? 0 : PaddedColumns(block->conv_channels)},
+      {&decay, block == nullptr ? 0 : keys},
+      {&rate, rwkv7 ? keys : 0},
+      {&gate, rwkv7 || kind.low_rank_gate ? values : 0},
+      {&low, weights.columns.low_rank},
+      {&value, rwkv7 || mamba2 ? values : 0},
+      {&first, rwkv7 ? values : 0},
+      {&removal, rwkv7 ? 2 * c.keys() : 0},
+      {&o, values},
+      {&mix, rwkv7 ? 6 * hidden : 0},
+      {&ffn, swiglu ? 2 * ffn_columns : ffn_columns},
+      {&rope, kind.rotary ? c.key_dim : 0},
+      {&kept_x, hidden},
+      {&kept_o, encoder == nullptr ? 0 : values},
+      {&outputs, PaddedColumns(c.output_size())}};
+  size_t floats = 0;
+  for (const auto& [array, ld] : arrays) floats += size_t(rows) * size_t(ld);
+  memory_ = AlignedBuffer(floats * sizeof(float));
+  float* next = memory_.floats();
+  for (const auto& [array, ld] : arrays) {
+    if (ld > 0) *array = {next, ld};
+    next += size_t(rows) * size_t(ld);
+  }
+  for (int i = 0; encoder != nullptr && i < threads; ++i) {
+    features.emplace_back(kernels::LinearAttentionScratch(c.key_features()) * sizeof(float));
+  }
+}
+
+CpuNetwork::CpuNetwork(const ModelConfig& config, std::unique_ptr<const CpuWeights> weights)
+    : config_(config),
+      state_(std::holds_alternative<BlockConfig>(config.network) ? BlockState(config.state())
+                                                                 : BlockState()),
+      weights_(std::move(weights)) {}
+
+absl::StatusOr<std::unique_ptr<const CpuNetwork>> CpuNetwork::Load(const Model& model,
+                                                                   WeightPrecision precision) {
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuWeights> weights,
+                           CpuWeights::Load(model, precision));
+  return std::unique_ptr<const CpuNetwork>(new CpuNetwork(model.config(), std::move(weights)));
+}
+
+std::unique_ptr<CpuActivations> CpuNetwork::NewActivations(int max_rows, int threads) const {
+  return std::make_unique<CpuActivations>(config_, *weights_, max_rows, threads);
+}
+
+void CpuNetwork::Pass(std::span<const CpuSegment> piece, CpuActivations& activations, int thread,
+                      int threads, SpinBarrier& barrier) const {
+  const auto* const encoder = std::get_if<EncoderConfig>(&config_.network);
+  CpuPass pass{config_,      encoder, state_,  *weights_, weights_->columns, piece,
+               activations,  thread,  threads, barrier,   TokenRows(piece),  activations.x,
+               activations.o};
+  Embed(pass);
+  pass.Wait();
+  for (int i = 0; i < config_.num_layers; ++i) {
+    const CpuLayer& layer = weights_->layers[size_t(i)];
+    encoder != nullptr ? PostNormLayer(pass, layer, i) : PreNormLayer(pass, layer, i);
+  }
+  if (encoder == nullptr) pass.KeepOutputRows();
+  Head(pass);
+}
+
+}  // namespace rivulet

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// CpuPass: one thread's view of a pass of CpuNetwork, and how its parts are dealt out.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/activation.h"
+#include "kernels/gemm.h"
+#include "model/config.h"
+#include "model/cpu/cpu_network.h"
+#include "model/cpu/cpu_weights.h"
+
+namespace rivulet {
+
+struct IndexRange {
+  int begin, end;
+};
+
+// Share of `thread` in 0 .. n - 1, contiguous.
+inline IndexRange ShareOf(int n, int thread, int threads) {
+  return {int(int64_t{n} * thread / threads), int(int64_t{n} * (thread + 1) / threads)};
+}
+
+struct CpuPass {
+  using Array = CpuActivations::Array;
+
+  const ModelConfig& config;
+  const EncoderConfig* encoder;  // of kind "linear"; null: a model of the family
+  const BlockState& state;       // of the family
+  const CpuWeights& weights;
+  const InputColumns& columns;  // of `weights`
+  std::span<const CpuSegment> piece;
+  CpuActivations& a;
+  int thread, threads;
+  SpinBarrier& barrier;
+  // The rows in work: all token rows, and behind KeepOutputRows() those that have outputs.
+  int rows;
+  Array x, o;
+
+  const BlockKind& kind() const { return *config.block().kind; }  // of the family
+  void Wait() const { barrier.Wait(); }
+  IndexRange RowShare() const { return ShareOf(rows, thread, threads); }
+
+  // This thread's panels of y = epilogue(input W + b), for `count` rows; ldy is a whole number of
+  // panels. kResidual adds to y.
+  void Product(const CpuMatrix& m, const float* input, int ld_input, float* y, int ldy, int count,
+               kernels::Epilogue epilogue = kernels::Epilogue::kNone) const {
+    const IndexRange panels = ShareOf(kernels::NumPanels(m.packed.n), thread, threads);
+    kernels::GemmArgs args;
+    args.w = m.packed;
+    args.bias = m.bias.data();
+    args.x = input;
+    args.y = y;
+    args.residual = y;
+    args.rows = count;
+    args.ldx = ld_input;
+    args.ldy = ldy;
+    args.epilogue = epilogue;
+    args.panel_begin = panels.begin;
+    args.panel_end = panels.end;
+    kernels::GemmCpu(args);
+  }
+
+  // Drops the rows that have no outputs: after the last update of states only the others matter,
+  // one of a whole prompt. Their x and o stay. Other threads' x and o must be complete; ends with a
+  // barrier where it moved rows.
+  void KeepOutputRows();
+
+  // Calls f(row, token, position) for this thread's share of the token rows.
+  template <class F>
+  void ForEachToken(const F& f) const {
+    const IndexRange range = ShareOf(TokenRows(piece), thread, threads);
+    int row = 0;
+    for (const CpuSegment& segment : piece) {
+      for (size_t t = 0; t < segment.tokens.size(); ++t, ++row) {
+        if (row < range.begin || row >= range.end) continue;
+        f(row, segment.tokens[t], segment.position + int64_t(t));
+      }
+    }
+  }
+
+  // Calls f(segment, first row) for this thread's share of the segments.
+  template <class F>
+  void ForEachSegment(const F& f) const {
+    const IndexRange range = ShareOf(int(piece.size()), thread, threads);
+    int row = 0;
+    for (int i = 0; i < range.end; ++i) {
+      if (i >= range.begin) f(piece[size_t(i)], row);
+      row += int(piece[size_t(i)].tokens.size());
+    }
+  }
+
+  // Calls f(segment, first row, head) for this thread's share of all (segment, head): a state is
+  // touched by one thread and stays in its cache.
+  template <class F>
+  void ForEachHead(const F& f) const {
+    ForEachOf(config.num_heads, f);
+  }
+  // The same of `heads` heads.
+  template <class F>
+  void ForEachOf(int heads, const F& f) const {
+    const IndexRange range = ShareOf(int(piece.size()) * heads, thread, threads);
+    int row = 0;
+    for (int i = 0; i * heads < range.end; ++i) {
+      for (int h = 0; h < heads; ++h) {
+        const int index = i * heads + h;
+        if (index >= range.begin && index < range.end) f(piece[size_t(i)], row, h);
+      }
+      row += int(piece[size_t(i)].tokens.size());
+    }
+  }
+
+  // Parts of a layer's state.
+  float* State(const CpuSegment& segment, int layer, size_t part) const {
+    return segment.state + size_t(layer) * state.floats_per_layer + part;
+  }
+  float* S(const CpuSegment& segment, int layer, int head) const {
+    return State(segment, layer, state.s) +
+           size_t(head) * size_t(config.key_dim) * size_t(config.value_dim);
+  }
+};
+
+// Kind "linear": the embedding with its position, into a.x; attention, a.in to a.o.
+void EmbedWithPosition(const CpuPass& p);
+void MixLinear(const CpuPass& p, const CpuLayer& layer, int index);
+
+// x += mix(h), without the output product: a.h to a.o. All threads call it; it ends with a barrier.
+void MixGated(const CpuPass& p, const CpuLayer& layer, int index);  // RetNet, GLA, HGRN2
+void MixDelta(const CpuPass& p, const CpuLayer& layer, int index);  // the delta rules
+void MixMamba2(const CpuPass& p, const CpuLayer& layer, int index);
+void MixRwkv7(const CpuPass& p, const CpuLayer& layer, int index);
+
+// The first half of RWKV-7's feed-forward: a.h to a.ffn. As above.
+void FeedRwkv7(const CpuPass& p, const CpuLayer& layer, int index);
+
+// y = f(x + bias) of `n` columns of `count` rows, in place. `bias` null: 0.
+void Activate(kernels::Activation kind, float* x, int ld, int n, int count,
+              const float* bias = nullptr);
+
+// y = x / sqrt(mean(x^2) + eps) * weight, of the head's columns of `count` rows, in place.
+void NormHead(const CpuPass& p, const std::vector<float>& weight, float* x, int ld, int count);
+
+// o *= f(gate) of the head's columns.
+void GateHead(const CpuPass& p, bool sigmoid, const float* gate, int ld_gate, float* o, int count);
+
+}  // namespace rivulet

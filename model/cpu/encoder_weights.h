@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What CpuWeights are made of for kind "linear" (model/FORMAT.md).
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/feature_map.h"
+#include "model/config.h"
+#include "model/cpu/cpu_weights.h"
+#include "model/cpu/tensor_packer.h"
+
+namespace rivulet {
+
+// Tables, layers, final norm and head. Errors: those of TensorPacker.
+absl::Status ReadEncoderWeights(TensorPacker* reader, CpuWeights* weights);
+
+// Rows that the table of positions has: all learned ones, the first sinusoidal ones.
+int64_t PositionTableRows(const ModelConfig& config);
+
+// The feature map of every layer and head, except omega.
+kernels::FeatureMapArgs FeatureMapOf(const ModelConfig& config);
+
+// Floats between the omegas of two heads; 0: a layer has one for all.
+size_t OmegaFloatsPerHead(const ModelConfig& config);
+
+}  // namespace rivulet
