@@ -13,6 +13,7 @@
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/loop.h"
 #include "server/engine/loop/request_queue.h"
+#include "server/engine/reply_fingerprint.h"
 #include "server/engine/sequences/sample_sequence.h"
 #include "server/engine/sequences/score_sequence.h"
 #include "server/engine/sequences/session_request.h"
@@ -48,6 +49,7 @@ class EngineImpl final : public SteppedEngine {
         clock_(clock),
         backend_(std::move(backend)),
         limits_(backend_->limits()),
+        model_fingerprint_(ModelFingerprint(StampOf(model_.get(), limits_))),
         queue_(QueueLimitsOf(options, limits_.num_slots), clock),
         emitter_(threads),
         loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_, &meters_,
@@ -108,6 +110,7 @@ class EngineImpl final : public SteppedEngine {
   const Clock clock_;
   const std::unique_ptr<Backend> backend_;  // the loop's, once it runs
   const BackendLimits limits_;
+  const uint64_t model_fingerprint_;
   RequestQueue queue_;
   EngineMeters meters_;
   Emitter emitter_;  // destroyed before the queue, which replies wake
@@ -120,8 +123,11 @@ absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyList
   const bool in_session = spec.session.has_value();
   const int64_t max_new =
       MaxNewTokens(spec, static_cast<int64_t>(spec.prompt.size()), view_, options_);
-  auto request = std::make_unique<Generation>(std::move(spec), max_new, view_, options_, listener);
   Ticket ticket;
+  if (!in_session) ticket.fingerprint = ReplyFingerprint(model_fingerprint_, spec, max_new);
+  if (spec.resume)
+    RIVULET_RETURN_IF_ERROR(CheckResume(spec, config_, max_new, *ticket.fingerprint));
+  auto request = std::make_unique<Generation>(std::move(spec), max_new, view_, options_, listener);
   ticket.reply = request->reply;
   if (max_new > 0 || in_session) {
     RIVULET_ASSIGN_OR_RETURN(ticket.id, queue_.Submit(std::move(request)));

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -38,7 +39,9 @@ class Engine {
   // Checks `spec` against model and limits, then queues it. Errors (before anything is queued):
   // INVALID_ARGUMENT or OUT_OF_RANGE naming the field as in the proto ("prompt.tokens[3]",
   // "sampling.top_k", "max_tokens", ...), RESOURCE_EXHAUSTED with retry_after (the queue is full,
-  // or the token quota of the key is used up), UNAVAILABLE (draining or poisoned). Natural length
+  // or the token quota of the key is used up), UNAVAILABLE (draining or poisoned),
+  // FAILED_PRECONDITION (RESUME_MISMATCH: the reply that is to be resumed was another one's, or
+  // another server's whose tokens differ). Natural length
   // where max_tokens is 0: for images height * width * channels minus the prompt; else what is left
   // of the model's max_length; else options().default_max_tokens. A sample always ends at
   // max_length. `listener` must live until the last OnReady has returned: exactly one OnReady
@@ -47,6 +50,7 @@ class Engine {
   struct Ticket {
     RequestId id = 0;
     std::shared_ptr<Reply> reply;
+    std::optional<uint64_t> fingerprint = std::nullopt;  // ReplyFingerprint; none with a session
   };
   virtual absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) = 0;
 

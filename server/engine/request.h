@@ -98,6 +98,14 @@ struct GenerateSpec {
   bool include_stop_string = false;       // keep the matched stop string in text and tokens
   bool want_logprobs = false;
   int num_top_logprobs = 0;
+  // Continues a reply that was lost: its fingerprint (reply_fingerprint.h), and [num_samples] the
+  // tokens of each sample that the client has. They are fed as generated tokens and not sent again.
+  // Absent: a new reply. Not with a session.
+  struct Resume {
+    uint64_t fingerprint = 0;
+    std::vector<std::vector<int32_t>> tokens;
+  };
+  std::optional<Resume> resume;
   absl::Time deadline = absl::InfiniteFuture();
 };
 
@@ -131,11 +139,11 @@ struct AppendSpec {
 };
 
 struct Usage {
-  absl::Time arrival;                                // at the engine
-  int64_t prompt_tokens = 0;                         // given tokens, the implied bos not counted
-  int64_t cached_prompt_tokens = 0;                  // ... that a kept state had seen: not fed
-  int64_t completion_tokens = 0;                     // over all samples
-  absl::Duration queue_time = absl::ZeroDuration();  // admission - arrival
+  absl::Time arrival;                // at the engine
+  int64_t prompt_tokens = 0;         // given tokens, the implied bos not counted
+  int64_t cached_prompt_tokens = 0;  // ... that a kept state had seen: not fed
+  int64_t completion_tokens = 0;     // over all samples, those that were resumed included
+  absl::Duration queue_time = absl::ZeroDuration();        // admission - arrival
   absl::Duration first_token_time = absl::ZeroDuration();  // first token - arrival
   absl::Duration total_time = absl::ZeroDuration();
 };

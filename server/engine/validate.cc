@@ -134,6 +134,22 @@ absl::Status CheckCache(const PromptCacheSpec& cache, int64_t given, const Engin
   return absl::OkStatus();
 }
 
+absl::Status CheckResumedSamples(const GenerateSpec& spec) {
+  if (!spec.resume) return absl::OkStatus();
+  if (spec.session) {
+    return InvalidField("RESUME_IN_SESSION", "resume",
+                        "resume is set, but the request has a session; a session continues a lost "
+                        "reply with session.position and session.sequence_hash.");
+  }
+  const std::vector<std::vector<int32_t>>& samples = spec.resume->tokens;
+  if (samples.size() != static_cast<size_t>(spec.num_samples)) {
+    return InvalidField("RESUME_SAMPLES", "resume.samples",
+                        absl::StrCat("resume.samples has ", samples.size(),
+                                     " samples; num_samples is ", spec.num_samples, "."));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckOutputPositions(const std::vector<int64_t>& positions, int64_t num_scored,
                                   const ModelConfig& config, const EngineOptions& options) {
   const int64_t num_outputs = static_cast<int64_t>(positions.size());
@@ -174,7 +190,35 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
   const int64_t given =
       spec.session ? options.sessions.max_tokens : static_cast<int64_t>(spec.prompt.size());
   RIVULET_RETURN_IF_ERROR(CheckCache(spec.cache, given, options));
+  RIVULET_RETURN_IF_ERROR(CheckResumedSamples(spec));
   return CheckLogprobs(spec, *model.config, options);
+}
+
+absl::Status CheckResume(const GenerateSpec& spec, const ModelConfig& config, int64_t max_new,
+                         uint64_t fingerprint) {
+  if (spec.resume->fingerprint != fingerprint) {
+    ErrorDetail detail;
+    detail.reason = "RESUME_MISMATCH";
+    detail.field = "resume.fingerprint";
+    return MakeError(absl::StatusCode::kFailedPrecondition,
+                     absl::StrCat("resume.fingerprint is ", spec.resume->fingerprint,
+                                  "; that of this request is ", fingerprint,
+                                  ": prompt, parameters or model are not those of the lost reply, "
+                                  "so the rest of it would not be the same."),
+                     detail);
+  }
+  for (size_t i = 0; i < spec.resume->tokens.size(); ++i) {
+    const std::string name = Element("resume.samples", i);
+    const std::vector<int32_t>& tokens = spec.resume->tokens[i];
+    RIVULET_RETURN_IF_ERROR(CheckTokens(tokens, 0, config.num_output_tokens(), name + ".ids"));
+    if (static_cast<int64_t>(tokens.size()) <= max_new) continue;
+    return InvalidField("RESUME_TOO_LONG", name,
+                        absl::StrCat(name, " has ", tokens.size(),
+                                     " tokens; a sample of this request has "
+                                     "at most ",
+                                     max_new, "."));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status EmptyPrompt() {

@@ -21,6 +21,11 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
 int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& model,
                      const EngineOptions& options);
 
+// What ValidateGenerate cannot say of spec.resume: `max_new` is MaxNewTokens, `fingerprint` that of
+// the reply which `spec` asks for. FAILED_PRECONDITION (RESUME_MISMATCH), INVALID_ARGUMENT.
+absl::Status CheckResume(const GenerateSpec& spec, const ModelConfig& config, int64_t max_new,
+                         uint64_t fingerprint);
+
 // The largest allowed GenerateSpec::num_samples.
 int64_t MaxNumSamples(const BackendLimits& limits, const EngineOptions& options);
 

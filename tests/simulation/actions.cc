@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/engine/reply_fingerprint.h"
 #include "server/engine/validate.h"
 #include "server/sessions/snapshot.h"
 #include "tests/simulation/extremes.h"
 #include "tests/simulation/reader.h"
 #include "tests/simulation/truth.h"
+#include "tests/support/text_of.h"
 
 namespace rivulet::simulated {
 namespace {
@@ -103,9 +106,15 @@ void Actions::Generate(bool in_session) {
   asked->tokens = static_cast<int64_t>(spec.prompt.size());
   absl::StrAppend(&asked->what, " ", spec.prompt.size(), "+", spec.max_tokens, " tokens x",
                   spec.num_samples, spec.session ? Of(*spec.session) : "");
+  std::vector<SeenSample> had(static_cast<size_t>(asked->places));
+  if (!in_session && asked->refusal.empty() && choices_->OneIn(3)) had = Resume(&spec);
+  if (spec.resume) {
+    for (const auto& sample : spec.resume->tokens) asked->tokens += std::ssize(sample);
+    absl::StrAppend(&asked->what, " resumed at ", asked->tokens);
+  }
   const bool eager = !choices_->OneIn(4);
   asked->asleep = !eager && choices_->OneIn(3);
-  auto reader = std::make_unique<Reader>(eager, asked->places);
+  auto reader = std::make_unique<Reader>(eager, std::move(had));
   Reader* const listener = reader.get();
   asked->listener = std::move(reader);
   const absl::StatusOr<Engine::Ticket> ticket = engine_->get()->Generate(spec, listener);
@@ -120,6 +129,32 @@ void Actions::Generate(bool in_session) {
                     });
   }
   Accepted(asked, ticket.ok() ? absl::StatusOr<RequestId>(ticket->id) : ticket.status());
+}
+
+// Of each sample the client has any part, as if a reply had been lost.
+std::vector<SeenSample> Actions::Resume(GenerateSpec* spec) {
+  const World& world = engine_->world();
+  const Truth truth(world);
+  SessionState prompt;
+  for (const int32_t token : spec->prompt) prompt.Append(token, false);
+  const ModelView view{&world.config, world.tokenizer.get()};
+  const int64_t max_new = MaxNewTokens(*spec, prompt.size(), view, world.options);
+  spec->resume.emplace();
+  spec->resume->fingerprint = ReplyFingerprint(
+      ModelFingerprint({"", "", engine_->get()->limits().numerics_id, "config"}), *spec, max_new);
+  std::vector<SeenSample> had(static_cast<size_t>(spec->num_samples));
+  for (size_t i = 0; i < had.size(); ++i) {
+    const Drawn drawn = truth.Draw(prompt, *spec, static_cast<uint32_t>(i));
+    const auto count = choices_->Between(0, static_cast<int>(drawn.tokens.size()));
+    had[i].tokens.assign(drawn.tokens.begin(), drawn.tokens.begin() + count);
+    if (spec->want_logprobs) {
+      had[i].logprobs.assign(drawn.logprobs.begin(), drawn.logprobs.begin() + count);
+    }
+    if (world.tokenizer) had[i].text = testing::TextOf(*world.tokenizer, had[i].tokens);
+    spec->resume->tokens.push_back(had[i].tokens);
+  }
+  journal_->Count("resumed");
+  return had;
 }
 
 void Actions::Score() {

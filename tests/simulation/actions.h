@@ -3,11 +3,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tests/simulation/draws.h"
 #include "tests/simulation/engine_under_test.h"
 #include "tests/simulation/result_judge.h"
 #include "tests/simulation/session_judge.h"
+#include "tests/simulation/truth.h"
 
 namespace rivulet::simulated {
 
@@ -42,6 +44,8 @@ class Actions {
 
  private:
   void Generate(bool in_session);
+  // Makes `spec` the continuation of a lost reply; returns what the client has of it.
+  std::vector<SeenSample> Resume(GenerateSpec* spec);
   void Score();
   void Append();
   void Open();

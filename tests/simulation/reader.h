@@ -16,8 +16,9 @@ namespace rivulet {
 class Reader final : public ReplyListener {
  public:
   using Ended = std::function<void(const SeenReply& seen, const Usage& usage)>;
-  Reader(bool eager, int num_samples) : eager_(eager) {
-    seen_.samples.resize(static_cast<size_t>(num_samples));
+  // `samples`: what it has of each before the reply.
+  Reader(bool eager, std::vector<SeenSample> samples) : eager_(eager) {
+    seen_.samples = std::move(samples);
   }
 
   // Before the first OnReady. `ended` may destroy this.

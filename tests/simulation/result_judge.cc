@@ -44,7 +44,11 @@ void ResultJudge::JudgeUsage(const Asked& asked, const GenerateSpec& spec, const
   int64_t tokens = 0;
   for (const SeenSample& sample : seen.samples)
     tokens += static_cast<int64_t>(sample.tokens.size());
-  tokens_seen_ += tokens;
+  int64_t resumed = 0;  // it had them before
+  if (spec.resume) {
+    for (const auto& sample : spec.resume->tokens) resumed += std::ssize(sample);
+  }
+  tokens_seen_ += tokens - resumed;
   if (usage.completion_tokens != tokens ||
       usage.prompt_tokens != static_cast<int64_t>(spec.prompt.size())) {
     journal_->Broken("I9: the usage of ", asked.what, " is not what was seen");
@@ -52,7 +56,7 @@ void ResultJudge::JudgeUsage(const Asked& asked, const GenerateSpec& spec, const
   const bool reads_state = spec.cache.enabled && world_.disk.has_value();
   const bool waits_at_once = !spec.session && !reads_state;
   if (waits_at_once) JudgeWait(asked, asked.arrival + usage.queue_time);
-  if (tokens == 0) return;  // it may have ended without slots
+  if (tokens == resumed) return;  // it may have ended without slots
   turns_.Note({.number = asked.number,
                .tenant = asked.tenant,
                .priority = asked.priority,

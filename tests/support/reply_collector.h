@@ -33,14 +33,16 @@ class ReplyCollector final : public ReplyListener {
   enum class Reading { kEager, kOnlyWhenAsked };
   explicit ReplyCollector(Reading reading = Reading::kEager) : reading_(reading) {}
 
-  // The engine's answer; the reply then arrives by itself.
+  // The engine's answer; the reply then arrives by itself, behind the tokens that `spec` resumes.
   absl::Status Start(Engine* engine, GenerateSpec spec) {
     std::lock_guard<std::mutex> lock(mutex_);  // OnReady waits until the ticket is here
-    const int num_samples = spec.num_samples;
+    samples_.resize(static_cast<size_t>(spec.num_samples));
+    for (size_t i = 0; spec.resume && i < samples_.size(); ++i) {
+      samples_[i].tokens = spec.resume->tokens[i];
+    }
     absl::StatusOr<Engine::Ticket> ticket = engine->Generate(std::move(spec), this);
     if (!ticket.ok()) return ticket.status();
     ticket_ = *std::move(ticket);
-    samples_.resize(static_cast<size_t>(num_samples));
     return absl::OkStatus();
   }
 
@@ -62,6 +64,7 @@ class ReplyCollector final : public ReplyListener {
   }
 
   RequestId id() const { return ticket_.id; }
+  uint64_t fingerprint() const { return *ticket_.fingerprint; }
   Reply& reply() const { return *ticket_.reply; }
   // After Wait.
   const CollectedSample& sample(size_t i = 0) const { return samples_[i]; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -31,6 +32,12 @@ Generation::Generation(GenerateSpec spec_in, int64_t max_new_tokens, const Model
   if (spec.cache.enabled) cached.emplace(spec.cache, account.tenant, bos());
   looks_again = cached.has_value();
   usage.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
+  if (spec.resume) {
+    for (const std::vector<int32_t>& sample : spec.resume->tokens) {
+      usage.completion_tokens += static_cast<int64_t>(sample.size());
+    }
+    account.num_tokens += usage.completion_tokens;
+  }
   if (session_ref) return;
   feed.reserve(spec.prompt.size() + 1);
   if (model.config->has_bos()) feed.push_back(*model.config->bos_token_id);
@@ -169,6 +176,9 @@ SampleSequence::SampleSequence(Generation* owner, int index)
   if (const TextTokenizer* tokenizer = owner->model.tokenizer) {
     decoder_.emplace(tokenizer, DecodeOptions());
   }
+  const bool whole_prompt = prefill_end_ == feed_end();
+  if (owner->spec.resume) Resume(owner->spec.resume->tokens[static_cast<size_t>(index)]);
+  if (whole_prompt) prefill_end_ = feed_end();
   if (prefill_end_ == 0) {
     StartDecoding();
   } else if (index > 0) {
@@ -176,9 +186,29 @@ SampleSequence::SampleSequence(Generation* owner, int index)
   }
 }
 
+void SampleSequence::Resume(std::span<const int32_t> received) {
+  delivered_ = skipped_ = static_cast<int64_t>(received.size());
+  StopMatcher ends(&generate_->stop_strings);  // one ahead of matcher_
+  const TextTokenizer* const tokenizer = generate_->model.tokenizer;
+  for (const int32_t token : received) {
+    const absl::string_view text = tokenizer == nullptr ? "" : tokenizer->TokenBytes(token);
+    const bool matches = !generate_->stop_strings.empty() && ends.Push(text).match >= 0;
+    if (matches || drawn_ + 1 == generate_->max_new) return;
+    ++drawn_;
+    resumed_.push_back(token);
+    Keep({token, text, 0, {}});
+  }
+}
+
 void SampleSequence::StartDecoding() {
-  phase_ = Phase::kDecode;
   position_ = generate_->start.fed + prefill_end_;
+  if (!resumed_.empty()) {
+    phase_ = Phase::kPrefill;
+    cursor_ = prefill_end_;
+    prefill_end_ = feed_end();
+    return;
+  }
+  phase_ = Phase::kDecode;
   next_token_ = generate_->feed.back();
   next_is_output_ = FedAsOutput(static_cast<int64_t>(generate_->feed.size()) - 1);
 }
@@ -189,7 +219,17 @@ const Sequence* SampleSequence::copies_from() const {
   return index_ > 0 && from_state && !waits ? generate_->sequences[0].get() : nullptr;
 }
 
+int64_t SampleSequence::feed_end() const {
+  return static_cast<int64_t>(generate_->feed.size() + resumed_.size());
+}
+
+int32_t SampleSequence::FedToken(int64_t i) const {
+  const auto index = static_cast<size_t>(i), size = generate_->feed.size();
+  return index < size ? generate_->feed[index] : resumed_[index - size];
+}
+
 bool SampleSequence::FedAsOutput(int64_t i) const {
+  if (i >= static_cast<int64_t>(generate_->feed.size())) return true;
   return !generate_->feed_output.empty() && generate_->feed_output[static_cast<size_t>(i)];
 }
 
@@ -222,10 +262,11 @@ std::vector<TokenCount> SampleSequence::History() const {
   // What is fed next is not in the slot yet: the rest of the prompt, or the last that was drawn.
   int64_t fed_prompt = cursor_;
   if (phase_ == Phase::kDecode) {
-    fed_prompt = static_cast<int64_t>(generate_->feed.size()) - (drawn_ > 0 ? 0 : 1);
+    const bool has_drawn = drawn_ > static_cast<int64_t>(resumed_.size());
+    fed_prompt = feed_end() - (has_drawn ? 0 : 1);
   }
   for (int64_t i = 0; i < fed_prompt; ++i) {
-    counts.Add(generate_->feed[static_cast<size_t>(i)], FedAsOutput(i));
+    counts.Add(FedToken(i), FedAsOutput(i));
   }
   for (size_t i = 0; i + 1 < drawn_tokens_.size(); ++i) counts.Add(drawn_tokens_[i], true);
   return counts.All();
@@ -260,11 +301,9 @@ void SampleSequence::FillRow(int tokens, int num_steps, TokenBuffer* buffer, Run
     run_row->count_as_output = next_is_output_;
     run_row->sample = true;
   } else {
-    const auto first = generate_->feed.begin() + cursor_;
-    buffer->insert(buffer->end(), first, first + tokens);
     run_row->count_as_output = FedAsOutput(cursor_);
-    cursor_ += tokens;
-    run_row->sample = cursor_ == static_cast<int64_t>(generate_->feed.size());
+    for (int i = 0; i < tokens; ++i) buffer->push_back(FedToken(cursor_++));
+    run_row->sample = cursor_ == feed_end();
   }
   run_row->slot = slot;
   run_row->position = position_;
@@ -339,6 +378,13 @@ void SampleSequence::Release(int count) {
 }
 
 void SampleSequence::Deliver(HeldToken* token) {
+  if (skipped_ > 0) {
+    --skipped_;
+    text_bytes_ += static_cast<int64_t>(token->text.size());
+    std::string sent;
+    if (decoder_) decoder_->AddBytes(token->text, &sent);
+    return;
+  }
   out_.tokens.push_back(token->token);
   if (generate_->session != nullptr) generate_->session->history.Append(token->token, true);
   text_bytes_ += static_cast<int64_t>(token->text.size());

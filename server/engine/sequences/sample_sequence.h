@@ -5,11 +5,16 @@
 // decode (feeds what it drew). With several samples, sample 0 feeds all but the last prompt token,
 // its state is copied to the others, and then every sample feeds that last token itself and draws
 // with its own sample index.
+//
+// A resumed sample also feeds the tokens that its client has, behind the prompt and as generated
+// ones, before it draws. If they include the one that ended the sample, that one is drawn again
+// instead and ends it again. None of them is delivered.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -89,7 +94,13 @@ class SampleSequence final : public Sequence {
     float logprob;
     std::vector<TokenLogprob> top;
   };
+  // REQUIRES: nothing was fed.
+  void Resume(std::span<const int32_t> received);
+  // The prompt without its last token is in the slot.
   void StartDecoding();
+  // What is fed before the first draw: `feed` of the request, then resumed_.
+  int64_t feed_end() const;
+  int32_t FedToken(int64_t i) const;
   bool FedAsOutput(int64_t i) const;
   std::vector<TokenCount> History() const;
   void Keep(HeldToken token);
@@ -101,15 +112,17 @@ class SampleSequence final : public Sequence {
   Generation* const generate_;
   const int index_;
   enum class Phase : uint8_t { kPrefill, kWaitForFork, kDecode } phase_ = Phase::kPrefill;
-  const int64_t prefill_end_;    // feed[0, prefill_end_) is fed by prefill
-  int64_t cursor_ = 0;           // next of feed
+  int64_t prefill_end_;          // what is fed up to there is fed by prefill
+  int64_t cursor_ = 0;           // next to be fed
   int64_t position_ = 0;         // tokens fed to the slot, once the outstanding run is complete
   int32_t next_token_ = 0;       // decode: to feed next ...
   bool next_is_output_ = false;  // ... and whether it was drawn, by this request or one before
   int drawn_in_run_ = 0;
-  int64_t drawn_ = 0;
-  std::vector<int32_t> drawn_tokens_;  // where penalties count them
-  int64_t delivered_ = 0;
+  std::vector<int32_t> resumed_;       // of what the client has, the tokens that are fed
+  int64_t skipped_ = 0;                // tokens still to come that the client has
+  int64_t drawn_ = 0;                  // those of resumed_ included
+  std::vector<int32_t> drawn_tokens_;  // without those, where penalties count them
+  int64_t delivered_ = 0;              // what the client has included
   StopMatcher matcher_;
   std::vector<HeldToken> held_;         // kept from the reply by matcher_
   int64_t text_bytes_ = 0;              // of the tokens that were delivered

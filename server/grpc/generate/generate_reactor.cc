@@ -198,7 +198,10 @@ GenerateReactor::Action GenerateReactor::Advance() {
     ToWire(std::move(waiting_.back()), &message_);
     waiting_.pop_back();
   }
-  if (!std::exchange(seed_sent_, true)) message_.set_seed(seed_);
+  if (!std::exchange(seed_sent_, true)) {
+    message_.set_seed(seed_);
+    if (ticket_.fingerprint) message_.set_fingerprint(*ticket_.fingerprint);
+  }
   if (waiting_.empty() && ends_well) {
     ToWire(end_->usage, message_.mutable_usage());
     context_->record().SetUsage(end_->usage);

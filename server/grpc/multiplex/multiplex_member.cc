@@ -67,10 +67,16 @@ bool MultiplexMember::Take(v1::MultiplexReply* reply, ErrorCounts* errors) {
     v1::MultiplexPart* const part = reply->add_parts();
     ToWire(std::move(delta), part);
     part->set_key(key_);
-    if (!std::exchange(seed_sent_, true)) part->set_seed(seed_);
+    SetFirst(part);
   }
   if (ended) AddEnd(*ticket_.reply->end(), !deltas.empty(), errors, reply);
   return ended;
+}
+
+void MultiplexMember::SetFirst(v1::MultiplexPart* part) {
+  if (std::exchange(seed_sent_, true)) return;
+  part->set_seed(seed_);
+  if (ticket_.fingerprint) part->set_fingerprint(*ticket_.fingerprint);
 }
 
 void MultiplexMember::AddEnd(const Reply::End& end, bool parts_added, ErrorCounts* errors,
@@ -87,7 +93,7 @@ void MultiplexMember::AddEnd(const Reply::End& end, bool parts_added, ErrorCount
   }
   record_.End(absl::OkStatus(), nullptr);
   record_.Write();
-  if (!std::exchange(seed_sent_, true)) part->set_seed(seed_);
+  SetFirst(part);
   ToWire(end.usage, part->mutable_usage());
 }
 

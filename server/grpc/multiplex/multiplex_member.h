@@ -59,6 +59,8 @@ class MultiplexMember final : public ReplyListener {
   // Bits of state_: OnMemberReady was called and Take not yet; the engine has made its last call.
   static constexpr uint8_t kQueued = 1, kEnded = 2;
 
+  // What only the first part has.
+  void SetFirst(v1::MultiplexPart* part);
   void AddEnd(const Reply::End& end, bool parts_added, ErrorCounts* errors,
               v1::MultiplexReply* reply);
 

@@ -241,6 +241,17 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, 
   spec.num_top_logprobs = request.logprobs().top_n();
   spec.cache = ToCacheSpec(request.cache());
   RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
+  if (!request.has_resume()) return spec;
+  if (!request.sampling().has_seed() && !spec.session) {
+    return InvalidField("RESUME_NEEDS_SEED", "sampling.seed",
+                        "sampling.seed is missing; with resume it must be the seed of the lost "
+                        "reply (GenerateReply.seed)");
+  }
+  spec.resume.emplace();
+  spec.resume->fingerprint = request.resume().fingerprint();
+  for (const v1::TokenSequence& sample : request.resume().samples()) {
+    spec.resume->tokens.push_back(Ids(sample));
+  }
   return spec;
 }
 

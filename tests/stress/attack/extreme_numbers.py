@@ -27,6 +27,7 @@ EXTREMES = {
     FieldDescriptor.TYPE_INT32: INT32,
     FieldDescriptor.TYPE_INT64: INT64,
     FieldDescriptor.TYPE_UINT64: UINT64,
+    FieldDescriptor.TYPE_FIXED64: UINT64,
     FieldDescriptor.TYPE_FLOAT: FLOAT,
     FieldDescriptor.TYPE_ENUM: INT32,
 }
@@ -53,6 +54,8 @@ def put(message, path, part, value):
     *outer, field = path
     for step in outer:
         message = getattr(message, step.name)
+        if step.is_repeated:
+            message = message[0] if message else message.add()
     if part == "key":
         getattr(message, field.name)[value] = 1
     elif part == "value":

@@ -75,11 +75,13 @@ TEST_F(ServiceTest, FirstMessageHasTheSeedAndLastTheUsage) {
   engine_.Emit(id_, Tokens(0, {5}));
   ASSERT_TRUE(reader->Read(&reply_));
   EXPECT_EQ(reply_.seed(), 77u);
+  EXPECT_EQ(reply_.fingerprint(), id_ + 1000);
   EXPECT_THAT(reply_.tokens(), ElementsAre(5));
   EXPECT_FALSE(reply_.has_usage());
   engine_.Emit(id_, Tokens(1, {6}));
   ASSERT_TRUE(reader->Read(&reply_));
   EXPECT_FALSE(reply_.has_seed());
+  EXPECT_FALSE(reply_.has_fingerprint());
   EXPECT_THAT(reply_.tokens(), ElementsAre(6));
   engine_.Emit(id_, Last(2));
   Usage usage;

@@ -115,7 +115,9 @@ TEST_F(MultiplexServiceTest, WhatMovedInOneRunLeavesInOneMessage) {
     for (const v1::MultiplexPart& part : reply_.parts()) {
       EXPECT_EQ(part.first_position(), position);
       EXPECT_EQ(part.has_seed(), position == 0);
+      EXPECT_EQ(part.has_fingerprint(), position == 0);
       if (position == 0) {
+        EXPECT_EQ(part.fingerprint(), ids[part.key()] + 1000);
         EXPECT_EQ(part.seed(), part.key() + 100);
       }
       EXPECT_THAT(part.tokens(), ElementsAre(static_cast<int>(ids[part.key()])));

@@ -69,6 +69,9 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
   request.mutable_logprobs()->set_enabled(true);
   request.mutable_logprobs()->set_top_n(2);
   request.set_priority(v1::PRIORITY_HIGH);
+  request.mutable_resume()->set_fingerprint(~uint64_t{0});
+  request.mutable_resume()->add_samples();
+  request.mutable_resume()->add_samples()->add_ids(8);
   const auto spec = ToGenerateSpec(request, *tokens_);
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_THAT(spec->prompt, ElementsAre(3, 1, 2));
@@ -90,6 +93,10 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
   EXPECT_TRUE(spec->want_logprobs);
   EXPECT_EQ(spec->num_top_logprobs, 2);
   EXPECT_EQ(spec->priority, Priority::kHigh);
+  EXPECT_EQ(spec->resume->fingerprint, ~uint64_t{0});
+  EXPECT_THAT(spec->resume->tokens, ElementsAre(ElementsAre(), ElementsAre(8)));
+  sampling->clear_seed();
+  ExpectField(ToGenerateSpec(request, *tokens_).status(), "RESUME_NEEDS_SEED", "sampling.seed");
 }
 
 TEST_F(ConvertTest, EveryKindOfRequestHasAPriorityAndAnUnknownOneIsNamed) {

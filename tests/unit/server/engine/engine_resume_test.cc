@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// A reply that was lost is continued: what follows is what would have followed.
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "model/base/error.h"
+#include "model/text/text_decoder.h"
+#include "server/engine/reply_fingerprint.h"
+#include "tests/support/piece_tokenizer.h"
+#include "tests/unit/server/engine/engine_fixture.h"
+
+namespace rivulet {
+namespace {
+
+class ResumeTest : public EngineTest {
+ protected:
+  std::unique_ptr<ReplyCollector> Run(const GenerateSpec& spec) {
+    if (!engine_) Start();
+    auto collector = std::make_unique<ReplyCollector>();
+    EXPECT_EQ(collector->Start(engine_.get(), spec), absl::OkStatus());
+    EXPECT_EQ(collector->Wait(), absl::OkStatus());
+    EXPECT_EQ(collector->violation(), "");
+    ExpectAtRest();
+    return collector;
+  }
+
+  // What a client has of the text after these tokens, unless the sample has ended.
+  std::string TextBefore(const std::vector<int32_t>& tokens) const {
+    std::string text;
+    if (tokenizer_ == nullptr) return text;
+    TextDecoder decoder(tokenizer_.get(), DecodeOptions());
+    for (const int32_t token : tokens) decoder.AddBytes(tokenizer_->TokenBytes(token), &text);
+    return text;
+  }
+
+  // Continues the reply to `spec` from every cut of sample 0, of the others from cuts beside it.
+  void ExpectEveryCutContinues(const GenerateSpec& spec) {
+    const auto whole = Run(spec);
+    for (size_t cut = 0; cut <= whole->sample(0).tokens.size(); ++cut) {
+      GenerateSpec again = spec;
+      again.resume.emplace();
+      again.resume->fingerprint = whole->fingerprint();
+      for (int i = 0; i < spec.num_samples; ++i) {
+        const std::vector<int32_t>& all = whole->sample(size_t(i)).tokens;
+        const size_t count = std::min(all.size(), cut + 3 * size_t(i));
+        again.resume->tokens.emplace_back(all.begin(), all.begin() + int64_t(count));
+      }
+      const auto rest = Run(again);
+      for (int i = 0; i < spec.num_samples; ++i) {
+        ExpectRest(whole->sample(size_t(i)), again.resume->tokens[size_t(i)],
+                   rest->sample(size_t(i)), absl::StrCat("cut ", cut, " sample ", i));
+      }
+      EXPECT_EQ(rest->usage().completion_tokens, whole->usage().completion_tokens);
+      EXPECT_EQ(rest->usage().prompt_tokens, whole->usage().prompt_tokens);
+      EXPECT_EQ(rest->fingerprint(), whole->fingerprint());
+    }
+  }
+
+ private:
+  void ExpectRest(const CollectedSample& whole, const std::vector<int32_t>& had,
+                  const CollectedSample& rest, const std::string& what) {
+    EXPECT_EQ(rest.tokens, whole.tokens) << what;
+    const std::string before = TextBefore(had);
+    EXPECT_EQ(rest.text, whole.text.substr(std::min(before.size(), whole.text.size()))) << what;
+    const std::vector<float> logprobs(
+        whole.logprobs.begin() + int64_t(std::min(had.size(), whole.logprobs.size())),
+        whole.logprobs.end());
+    EXPECT_EQ(rest.logprobs, logprobs) << what;
+    EXPECT_EQ(rest.finish->reason, whole.finish->reason) << what;
+    EXPECT_EQ(rest.finish->stop_string, whole.finish->stop_string) << what;
+    EXPECT_EQ(rest.finish->stop_token, whole.finish->stop_token) << what;
+  }
+};
+
+TEST_F(ResumeTest, FromEveryTokenOfALongReply) {
+  GenerateSpec spec = Prompt({3, 1, 4, 1, 5}, 20);
+  spec.want_logprobs = true;
+  ExpectEveryCutContinues(spec);
+}
+
+TEST_F(ResumeTest, WithoutAPrompt) { ExpectEveryCutContinues(Prompt({}, 6)); }
+
+TEST_F(ResumeTest, WhatTheClientHasCountsAsGenerated) {
+  GenerateSpec spec = Prompt({3, 1, 4, 1, 5}, 12);
+  spec.sampling.repetition_penalty = 1.5f;
+  spec.sampling.frequency_penalty = 0.5f;
+  ExpectEveryCutContinues(spec);
+}
+
+TEST_F(ResumeTest, EverySampleContinuesWhereItWas) {
+  config_.eos_token_id = 11;
+  fake_.limits.num_slots = 4;
+  for (const std::vector<int32_t>& prompt : {std::vector<int32_t>{}, {1}, {1, 2, 3, 4, 5, 6}}) {
+    GenerateSpec spec = Prompt(prompt, 30);
+    spec.num_samples = 4;
+    spec.sampling.presence_penalty = 0.5f;
+    ExpectEveryCutContinues(spec);
+  }
+}
+
+TEST_F(ResumeTest, ThePromptsStateMayComeFromTheCache) {
+  GenerateSpec spec = Prompt({3, 1, 4, 1, 5, 9, 2, 6}, 5);
+  spec.cache.enabled = true;
+  spec.num_samples = 2;
+  ExpectEveryCutContinues(spec);
+  spec.num_samples = 1;
+  spec.cache.positions = {7, 8};
+  ExpectEveryCutContinues(spec);
+}
+
+TEST_F(ResumeTest, StopStringsAcrossTheCut) {
+  config_ = FakeConfig(30, true);
+  const std::vector<std::string> pieces = {"a", ".\n", "\nUs", "er: b", "c", "\xC3", "\xA9"};
+  tokenizer_ = std::make_unique<PieceTokenizer>(pieces);
+  fake_.script = [](uint32_t, int64_t position) {
+    constexpr int32_t kDrawn[] = {0, 5, 6, 1, 0, 1, 2, 3, 4};
+    return kDrawn[size_t(position - 1) % std::size(kDrawn)];
+  };
+  GenerateSpec spec = Prompt({}, 30);
+  for (const char* const stop : {"\n\nUser", "s", "c", "a.\n\n", "nowhere", "\u00E9"}) {
+    spec.stop_strings = {stop};
+    for (const bool include : {false, true}) {
+      SCOPED_TRACE(stop);
+      spec.include_stop_string = include;
+      ExpectEveryCutContinues(spec);
+    }
+  }
+}
+
+TEST_F(ResumeTest, ATextEndsInTheMiddleOfACodePoint) {
+  config_ = FakeConfig(30, true);
+  tokenizer_ = std::make_unique<PieceTokenizer>(std::vector<std::string>{"x", "\xC3"});
+  fake_.script = [](uint32_t, int64_t position) { return position == 3 ? 1 : 0; };
+  ExpectEveryCutContinues(Prompt({}, 3));
+}
+
+TEST_F(ResumeTest, AnotherReplyIsRefused) {
+  GenerateSpec spec = Prompt({1, 2, 3}, 5);
+  const uint64_t fingerprint = Run(spec)->fingerprint();
+  const std::vector<std::function<void(GenerateSpec*)>> changes = {
+      [](GenerateSpec* s) { s->prompt[1] = 7; },
+      [](GenerateSpec* s) { s->prompt.push_back(7); },
+      [](GenerateSpec* s) { s->sampling.seed = 2; },
+      [](GenerateSpec* s) { s->sampling.temperature = 0.5f; },
+      [](GenerateSpec* s) { s->sampling.top_k = 3; },
+      [](GenerateSpec* s) { s->sampling.top_p = 0.5f; },
+      [](GenerateSpec* s) { s->sampling.min_p = 0.5f; },
+      [](GenerateSpec* s) { s->sampling.repetition_penalty = 2; },
+      [](GenerateSpec* s) { s->sampling.frequency_penalty = 1; },
+      [](GenerateSpec* s) { s->sampling.presence_penalty = 1; },
+      [](GenerateSpec* s) {
+        s->sampling.logit_bias = {{3, 1.0f}};
+      },
+      [](GenerateSpec* s) { s->max_tokens = 6; },
+      [](GenerateSpec* s) { s->stop_ids = {3}; },
+      [](GenerateSpec* s) { s->ignore_eos = true; },
+      [](GenerateSpec* s) { s->include_stop_string = true; },
+      [](GenerateSpec* s) {
+        s->num_samples = 2;
+        s->resume->tokens.resize(2);
+      },
+  };
+  spec.resume.emplace();
+  spec.resume->fingerprint = fingerprint;
+  spec.resume->tokens.resize(1);
+  Run(spec);
+  for (size_t i = 0; i < changes.size(); ++i) {
+    GenerateSpec other = spec;
+    changes[i](&other);
+    ReplyCollector collector;
+    const absl::Status status = collector.Start(engine_.get(), other);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << i;
+    EXPECT_EQ(GetErrorDetail(status).reason, "RESUME_MISMATCH") << i;
+    EXPECT_EQ(GetErrorDetail(status).field, "resume.fingerprint") << i;
+  }
+}
+
+TEST_F(ResumeTest, TheFingerprintNamesModelAndNumerics) {
+  const GenerateSpec spec = Prompt({1}, 5);
+  const StateStamp stamp{"weights", "config", "numerics", "owner"};
+  const uint64_t ours = ReplyFingerprint(ModelFingerprint(stamp), spec, 5);
+  for (std::string StateStamp::*field :
+       {&StateStamp::weights_sha256, &StateStamp::config_sha256, &StateStamp::numerics_id}) {
+    StateStamp other = stamp;
+    (other.*field) += "x";
+    EXPECT_NE(ReplyFingerprint(ModelFingerprint(other), spec, 5), ours);
+  }
+  StateStamp other = stamp;
+  other.owner = "another process";
+  EXPECT_EQ(ReplyFingerprint(ModelFingerprint(other), spec, 5), ours);
+  GenerateSpec biased = spec, turned = spec;
+  biased.sampling.logit_bias = {{1, 1.0f}, {2, 2.0f}};
+  turned.sampling.logit_bias = {{2, 2.0f}, {1, 1.0f}};
+  EXPECT_EQ(ReplyFingerprint(ModelFingerprint(stamp), biased, 5),
+            ReplyFingerprint(ModelFingerprint(stamp), turned, 5));
+}
+
+TEST_F(ResumeTest, WhatCannotBeOfTheReplyIsRefused) {
+  GenerateSpec spec = Prompt({1, 2, 3}, 3);
+  const uint64_t fingerprint = Run(spec)->fingerprint();
+  spec.resume.emplace();
+  spec.resume->fingerprint = fingerprint;
+  const auto refused = [&](std::vector<std::vector<int32_t>> tokens) {
+    spec.resume->tokens = std::move(tokens);
+    ReplyCollector collector;
+    const absl::Status status = collector.Start(engine_.get(), spec);
+    const ErrorDetail detail = GetErrorDetail(status);
+    return absl::StrCat(detail.reason, " ", detail.field);
+  };
+  EXPECT_EQ(refused({}), "RESUME_SAMPLES resume.samples");
+  EXPECT_EQ(refused({{1}, {2}}), "RESUME_SAMPLES resume.samples");
+  EXPECT_EQ(refused({{1, 2, 3, 4}}), "RESUME_TOO_LONG resume.samples[0]");
+  EXPECT_EQ(refused({{1, 50}}), "TOKEN_OUT_OF_RANGE resume.samples[0].ids[1]");
+  spec.session.emplace();
+  EXPECT_EQ(refused({{1}}), "RESUME_IN_SESSION resume");
+}
+
+}  // namespace
+}  // namespace rivulet
