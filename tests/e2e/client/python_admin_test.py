@@ -46,7 +46,7 @@ class SyncAdminTest(unittest.TestCase):
 
     def test_replies_that_run_are_cut_when_their_time_is_over(self):
         with rivulet.Client(self.public) as client:
-            reply = client.generate([1], model="tiny-rfa", max_tokens=1 << 19)
+            reply = client.generate([1], model="tiny-rfa", max_tokens=1 << 19, resume=False)
             next(reply)
             unloaded = self.call(lambda admin: admin.unload_model("tiny-rfa", drain_timeout=0))
             self.assertEqual(unloaded, rivulet.Unloaded(all_ended=False, sessions_closed=0))

@@ -10,6 +10,7 @@ import unittest
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
 import rivulet
+from balancer import two_replicas
 from command import CONFORMANCE, ZOO, Server
 from python_client_calls_test import ENDLESS, STREAM
 from python_client_test import BLOCKS
@@ -17,7 +18,7 @@ from python_clients import Async, Sync, tokens_of
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)
 PROMPT = [3, 1]
-SHAKESPEARE = ZOO / "shakespeare-rfa"
+OTHER = "tiny-rfa"
 BULKY = {"max_tokens": ENDLESS, "logprobs": True, "top_logprobs": 20}  # more than a connection holds for a client that does not read
 
 
@@ -137,6 +138,78 @@ class ResumeTests:
 
         self.use(run, "--reader-timeout-seconds", "1")
 
+    def resumes(self, function, models=(STREAM, STREAM)):
+        """Runs a coroutine function of a client that has both servers as its target, the first server, and a client of the second."""
+        args = ("--threads", "1", "--backend", "cpu")
+        with Server(CONFORMANCE / models[0], args=args) as here, Server(CONFORMANCE / models[1], args=args) as there:
+            both = "ipv4:" + ",".join(server.target.replace("localhost", "127.0.0.1") for server in (here, there))
+
+            async def run():
+                async with self.client(both) as client, self.client(there.target) as other:
+                    await asyncio.wait_for(function(client, here, other), 120)
+
+            asyncio.run(run())
+
+    async def kill(self, server, client, **options):
+        """The parts of a reply whose server is killed after the first."""
+        stream, parts = client.generate(PROMPT, seed=5, **options), []
+        async for part in stream:
+            if not parts:
+                server.process.kill()
+            parts.append(part)
+        return stream, parts
+
+    def test_a_reply_whose_server_is_killed_goes_on_at_another(self):
+        async def run(client, here, other):
+            options = {"max_tokens": 20_000, "num_samples": 3, "frequency_penalty": 0.2, "logprobs": True}
+            whole = await other.generate(PROMPT, seed=5, **options).collect()
+            stream, parts = await self.kill(here, client, **options)
+            self.assertLess(sum(len(part.tokens) for part in parts[:1]), 20_000, "it was cut")
+            for index, sample in enumerate(whole.samples):
+                own = [part for part in parts if part.sample_index == index]
+                self.assertEqual([token for part in own for token in part.tokens.tolist()], sample.tokens.tolist())
+                self.assertEqual([value for part in own for value in part.logprobs.tolist()], sample.logprobs.tolist())
+                self.assertEqual([part.finish for part in own if part.finish], [sample.finish])
+            self.assertEqual(stream.usage.completion_tokens, whole.usage.completion_tokens)
+            self.assertEqual(stream.usage.prompt_tokens, len(PROMPT))
+
+        self.resumes(run)
+
+    def test_a_reply_goes_on_behind_haproxy(self):
+        async def run(client, first, second):
+            options = {**BULKY, "max_tokens": 15_000, "seed": 5}  # so it cannot end before it is read
+            expected = await tokens_of(client.generate(PROMPT, **options))
+            stream, seen = client.generate(PROMPT, **options), []
+            async for part in stream:
+                if not seen:
+                    (used,) = [replica for replica in (first, second) if replica.load().slots_used]
+                    used.kill()
+                seen += part.tokens.tolist()
+            self.assertEqual(seen, expected)
+
+        with two_replicas() as (first, second, balancer):
+
+            async def with_client():
+                async with self.client(balancer.target) as client:
+                    await asyncio.wait_for(run(client, first, second), 120)
+
+            asyncio.run(with_client())
+
+    def test_a_server_that_would_go_on_otherwise_refuses(self):
+        async def run(client, here, other):
+            with self.assertRaises(rivulet.FailedPrecondition) as caught:
+                await self.kill(here, client, max_tokens=ENDLESS)
+            self.assertEqual((caught.exception.reason, caught.exception.field), ("RESUME_MISMATCH", "resume.fingerprint"))
+
+        self.resumes(run, (STREAM, OTHER))
+
+    def test_without_resume_the_error_comes_at_once(self):
+        async def run(client, here, other):
+            with self.assertRaises(rivulet.Unavailable):
+                await self.kill(here, client, max_tokens=ENDLESS, resume=False)
+
+        self.resumes(run)
+
     def test_other_errors_have_no_metadata(self):
         async def run(here, client, other):
             with self.assertRaises(rivulet.InvalidArgument) as caught:
@@ -146,32 +219,8 @@ class ResumeTests:
         self.use(run)
 
 
-class DrainedAfterItsFirstPart:
-    """A client whose server ends soon after a reply has begun. tokens: those that came."""
-
-    def __init__(self, client, server):
-        self.client, self.server, self.tokens = client, server, 0
-
-    def generate(self, *arguments, **options):
-        for part in self.client.generate(*arguments, **options):
-            if self.tokens == 0:
-                self.server.process.send_signal(signal.SIGTERM)
-            self.tokens += part.tokens.size
-            yield part
-
-
 class SyncResumeTest(ResumeTests, Sync, unittest.TestCase):
-    def test_the_readme_goes_on_elsewhere_with_the_text_that_would_have_come(self):
-        (block,) = [block for block in BLOCKS if "def write(" in block]
-        begin, names = block.partition("\n\nwith ")[0], {}
-        exec(begin, names)
-        args = ("--threads", "1", "--backend", "cpu")
-        with Server(SHAKESPEARE, args=(*args, "--drain-seconds", "0")) as here, Server(SHAKESPEARE, args=args) as there:
-            with rivulet.Client(here.target) as client, rivulet.Client(there.target) as elsewhere:
-                expected = elsewhere.generate("ROMEO:", max_tokens=3000, seed=1).collect().text
-                drained = DrainedAfterItsFirstPart(client, here)
-                self.assertEqual(names["write"](drained, elsewhere, "ROMEO:", 3000), expected)
-                self.assertLess(drained.tokens, 3000, "it was cut")
+    pass
 
 
 class AsyncResumeTest(ResumeTests, Async, unittest.TestCase):

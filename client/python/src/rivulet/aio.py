@@ -18,7 +18,7 @@ from rivulet.aio_session import AsyncSession
 from rivulet.aio_streams import AsyncGenerateStream
 from rivulet.connection import ConnectOptions, TlsOptions
 from rivulet.multiplex_core import MultiplexPart, many
-from rivulet.reply_reader import Reader
+from rivulet.reply_repeat import ResumedReader
 from rivulet.token_bytes import AsyncQuestions, ModelQuestions, TokenBytes
 from rivulet.v1 import inference_pb2
 
@@ -36,7 +36,7 @@ class AsyncClient:
       takes longer fails, and calls that wait for it raise Unavailable.
     wait_for_ready: calls wait until the server is reachable, up to their timeout, instead of raising Unavailable.
     max_attempts: attempts per call, 1 to 5. Only UNAVAILABLE before the first message of a reply is retried, after 0.1
-      s to 2 s. A reply that has started is never restarted without the caller's knowledge.
+      s to 2 s. A reply that has started is resumed (generate()).
     max_receive_bytes: largest message accepted from the server.
     metadata: sent with every call.
     tenant: the tenant of the calls, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata "rivulet-tenant". Leave it empty
@@ -87,13 +87,16 @@ class AsyncClient:
           array of uint8, [n]). May be empty for a model with a bos.
         options: model, max_tokens, num_samples, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
-          cache, priority, add_special_tokens, parse_special_tokens, timeout, metadata: see rivulet.GenerateOptions.
+          cache, priority, add_special_tokens, parse_special_tokens, resume, timeout, metadata: see rivulet.GenerateOptions.
         Errors: TypeError, ValueError (arguments); those of AsyncGenerateStream while iterating.
         """
         request = requests.generate(prompt, options)
-        own = requests.call_options(options)
-        call = self._calls.start("generate", request, own)
-        return AsyncGenerateStream(call, Reader(request), self._asks(request.model, lambda: own), own["timeout"])
+        reader = ResumedReader(request, requests.boolean("resume", options.get("resume", True)), requests.call_options(options))
+
+        def start(message: inference_pb2.GenerateRequest) -> Any:
+            return self._calls.start("generate", message, reader.call_options())
+
+        return AsyncGenerateStream(start, reader, self._asks(request.model, reader.call_options))
 
     def _asks(self, model: str, own: Callable[[], requests.CallOptions]) -> AsyncQuestions:
         """What replies of the model ask. own: options of a call that begins now."""

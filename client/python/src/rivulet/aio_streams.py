@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from rivulet import errors, model_replies, replies
-from rivulet.reply_reader import Reader
-from rivulet.session_core import SessionReader
+from rivulet.reply_repeat import RepeatedReader
 from rivulet.stream_hints import StreamHints, check_untouched
 from rivulet.token_bytes import ModelQuestions
 from rivulet.v1 import inference_pb2
@@ -57,18 +56,23 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
 
     def __init__(
         self,
-        call: Any,
-        reader: Reader,
+        start: Callable[[inference_pb2.GenerateRequest], Any],
+        reader: RepeatedReader,
         asks: ModelQuestions[Awaitable[model_replies.Model], Awaitable[replies.Text]],
-        timeout: float | None,
+        prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """call: None if it is not made yet. timeout: seconds of the call, for error messages."""
-        self._call = call
-        self._messages: Any = None if call is None else call.__aiter__()
+        """start: begins a call. prepare: runs before the first call, which is then made when the program iterates."""
+        self._start = start
         self._reader = reader
         self._asks = asks
-        self._timeout = timeout
+        self._prepare = prepare
         self._begun = False  # somebody iterates
+        self._lost = prepare is not None  # there is to be a call
+        self._closed = asyncio.Event()
+        self._call: Any = None
+        self._messages: Any = None
+        if prepare is None:
+            self._start_call()
 
     @property
     def seed(self) -> int | None:
@@ -80,13 +84,38 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
         """Token counts and times of the reply; None before its end."""
         return self._reader.usage
 
+    def _start_call(self) -> None:
+        self._call = self._start(self._reader.request())
+        self._messages = self._call.__aiter__()
+
     async def __anext__(self) -> replies.Part:
         self._begun = True
         while True:
             try:
+                if self._lost and not self._closed.is_set():
+                    await self._call_again()
+                if self._closed.is_set() and self.usage is None:
+                    raise errors.Cancelled("the reply was closed")
+                return await self._next()
+            except errors.Unavailable as error:
+                if self._reader.end_without_usage():
+                    raise StopAsyncIteration from None
+                wait = self._reader.wait(error)
+                self._lost = True
+            except errors.RivuletError as error:
+                self._reader.failed(error)
+                self.close()
+                raise
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), wait)
+
+    async def _next(self) -> replies.Part:
+        """The next part of this call."""
+        while True:
+            try:
                 message = await self._messages.__anext__()
             except grpc.RpcError as error:
-                raise errors.from_call(error, self._timeout) from None
+                raise errors.from_call(error, self._reader.timeout) from None
             except asyncio.CancelledError:
                 raise await cancelled(self._call) from None
             if self._reader.needs_content:
@@ -96,6 +125,17 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
             part = self._reader.read(message)
             if part is not None:
                 return part
+
+    async def _call_again(self) -> None:
+        if self._prepare is not None:
+            await self._prepare()
+            self._prepare = None
+            self._reader.starting()
+        if self._reader.needs_model:
+            self._reader.set_max_tokens(await self._asks.model())
+        if not self._closed.is_set():
+            self._start_call()
+        self._lost = False
 
     async def collect(self) -> replies.Generation:
         """Waits for the end and returns the whole reply. Errors: as GenerateStream.collect()."""
@@ -111,7 +151,9 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
 
     def close(self) -> None:
         """Ends the call. Does nothing if it has ended."""
-        end(self._call)
+        self._closed.set()
+        if self._call is not None:
+            end(self._call)
 
     def __del__(self) -> None:
         # gRPC's own call does not always end with its last reference.
@@ -129,61 +171,6 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
 
 class AsyncSessionStream(AsyncGenerateStream):
     """A reply on a session, for `async for`. As SessionStream."""
-
-    def __init__(
-        self,
-        start: Callable[[inference_pb2.GenerateRequest], Any],
-        reader: SessionReader,
-        asks: ModelQuestions[Awaitable[model_replies.Model], Awaitable[replies.Text]],
-        prepare: Callable[[], Awaitable[None]] | None,
-    ) -> None:
-        """prepare: runs before the first call, which is then made when the program iterates."""
-        self._start = start
-        self._session_reader = reader
-        self._prepare = prepare
-        self._lost = prepare is not None  # there is to be a call
-        self._closed = asyncio.Event()
-        super().__init__(start(reader.request()) if prepare is None else None, reader, asks, reader.timeout)
-
-    async def __anext__(self) -> replies.Part:
-        while True:
-            try:
-                if self._lost and not self._closed.is_set():
-                    await self._call_again()
-                if self._closed.is_set() and self.usage is None:
-                    raise errors.Cancelled("the reply was closed")
-                return await super().__anext__()
-            except errors.Unavailable as error:
-                if self._session_reader.end_without_usage():
-                    raise StopAsyncIteration from None
-                wait = self._session_reader.wait(error)
-                self._lost = True
-            except errors.RivuletError as error:
-                self._session_reader.failed(error)
-                self.close()
-                raise
-            try:
-                await asyncio.wait_for(self._closed.wait(), wait)
-            except asyncio.TimeoutError:
-                pass
-
-    async def _call_again(self) -> None:
-        if self._prepare is not None:
-            await self._prepare()
-            self._prepare = None
-            self._session_reader.starting()
-        if self._session_reader.needs_model:
-            self._session_reader.set_max_tokens(await self._asks.model())
-        if not self._closed.is_set():
-            self._call = self._start(self._session_reader.request())
-            self._messages = self._call.__aiter__()
-        self._lost = False
-
-    def close(self) -> None:
-        """Ends the call. Does nothing if it has ended. The session continues after the last part that was taken."""
-        self._closed.set()
-        if self._call is not None:
-            end(self._call)
 
 
 session_stream = AsyncSessionStream  # runs `prepare` when the program iterates: AsyncSession.generate() does not wait

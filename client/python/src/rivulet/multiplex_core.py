@@ -57,6 +57,8 @@ class MultiplexCore:
     def _begin(self, prompt: requests.Prompt, options: requests.GenerateOptions) -> multiplex_pb2.MultiplexRequest:
         if options.get("metadata"):
             raise TypeError("metadata: belongs to the whole stream; give it to multiplex()")
+        if options.get("resume"):
+            raise TypeError("resume: requests of a multiplex stream are not resumed")
         request = requests.generate(prompt, options)
         message = multiplex_pb2.MultiplexRequest(key=self._last_key + 1, generate=request)
         timeout = requests.timeout(options.get("timeout"))

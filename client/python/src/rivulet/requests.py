@@ -140,10 +140,12 @@ class GenerateOptions(SamplingOptions, total=False):
 
     model: may be absent if the server serves exactly one model
     num_samples: independent continuations, 1 to limits.max_num_samples
+    resume: whether a reply whose call is lost is continued by another one (GenerateStream). Absent: True
     """
 
     model: str
     num_samples: int | None
+    resume: bool
 
 
 class SessionGenerateOptions(SamplingOptions, total=False):

@@ -4,8 +4,6 @@ continued. No input or output."""
 
 from __future__ import annotations
 
-import random
-import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,11 +12,10 @@ from typing import Any
 
 from rivulet import errors, model_replies, replies, requests
 from rivulet.cookies import SessionCookies
-from rivulet.reply_reader import Reader
+from rivulet.reply_repeat import RepeatedReader
 from rivulet.sequence import Sequence
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0  # seconds before a reply is continued, doubling
 
 # The server says these before it has changed anything.
 _UNCHANGED = (
@@ -216,28 +213,18 @@ def _given(message: Any, oneof: str) -> list[int] | bytes | None:
     return bytes(message.image_values) if kind == "image_values" else list(message.tokens.ids)
 
 
-class SessionReader(Reader):
+class SessionReader(RepeatedReader):
     """Reads the messages of a reply on a session, over several calls if one is lost, and checks the hash of each."""
 
     def __init__(
         self, core: SessionCore, request: inference_pb2.GenerateRequest, retries: int, options: requests.CallOptions
     ) -> None:
-        super().__init__(request)
+        super().__init__(request, retries, options)
         self.core = core
-        self.metadata = options["metadata"]
-        self.timeout = requests.timeout(options["timeout"])  # seconds, of all calls together
-        self._deadline = None if self.timeout is None else time.monotonic() + self.timeout
         self._begin: int | None = None  # the session's position at the first generated token; None before the first part
         self._tokens = 0  # generated tokens seen
         self._earlier = 0  # of these, by calls before this one
         self._finished = False
-        self._retries = retries
-        self._tries = 0
-
-    def call_options(self) -> requests.CallOptions:
-        """Of a call that begins now: what is left of the timeout."""
-        left = None if self._deadline is None else max(self._deadline - time.monotonic(), 1e-6)
-        return {"timeout": left, "metadata": self.metadata}
 
     def read(self, message: inference_pb2.GenerateReply) -> replies.Part | None:
         """Errors: DataLoss (the hash disagrees), Internal (a gap)."""
@@ -286,30 +273,18 @@ class SessionReader(Reader):
             usage.completion_tokens = self._tokens
 
     def starting(self) -> None:
-        """A call is about to start: what the server holds is unknown until it has succeeded."""
         self.core._ahead = True
 
     def failed(self, error: errors.RivuletError) -> None:
-        """The call has ended with an error."""
         if self._begin is None and not self._tries and isinstance(error, _UNCHANGED):
             self.core._ahead = False
 
-    def wait(self, error: errors.Unavailable) -> float:
-        """Seconds to wait before the next call. Errors: `error`, if there must be no next call; DeadlineExceeded."""
-        if self._tries >= self._retries or self._finished:
+    def wait(self, error: errors.RivuletError) -> float:
+        if self._finished:
             raise error
-        self._tries += 1
-        wait = error.retry_delay
-        if wait is None:
-            wait = min(_FIRST_WAIT * 2 ** min(self._tries - 1, 10), _LONGEST_WAIT) * random.uniform(0.8, 1.2)
-        if self._deadline is not None and time.monotonic() + wait >= self._deadline:
-            raise errors.DeadlineExceeded(
-                f"the timeout of {self.timeout:g} s leaves no time to try again after: {error.message}"
-            ) from error
-        return wait
+        return super().wait(error)
 
     def end_without_usage(self) -> bool:
-        """Whether the reply is complete except for its usage, which is then computed from the parts."""
         if not (self._finished and self._retries and self._begin is not None):
             return False
         empty = inference_pb2.Usage()
@@ -320,11 +295,9 @@ class SessionReader(Reader):
 
     @property
     def needs_model(self) -> bool:
-        """Whether request() must know the server's default number of tokens."""
         return self._begin is not None and not self._request.HasField("max_tokens")
 
     def set_max_tokens(self, model: model_replies.Model) -> None:
-        """Applies the server's rule for a request without max_tokens (GenerateRequest.max_tokens)."""
         assert self._begin is not None
         content, limits = model.content, model.limits
         if isinstance(content, model_replies.ImageContent):
@@ -336,7 +309,6 @@ class SessionReader(Reader):
         self._request.max_tokens = min(most, limits.max_tokens)
 
     def request(self) -> inference_pb2.GenerateRequest:
-        """The request of the next call, which continues after the last received part."""
         request = inference_pb2.GenerateRequest()
         request.CopyFrom(self._request)
         if self._tries:  # the server may hold more than was seen

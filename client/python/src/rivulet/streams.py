@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from rivulet import errors, model_replies, replies
-from rivulet.reply_reader import Reader
+from rivulet.reply_repeat import RepeatedReader
 from rivulet.session_core import SessionReader
 from rivulet.stream_hints import StreamHints, check_untouched
 from rivulet.token_bytes import ModelQuestions
@@ -24,23 +24,32 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
     """The parts of a reply as they arrive. Ends the call when it is closed, left (`with`) or dropped (`break` out of a loop
     over it, where gRPC's own call ends with its last reference): the server then frees the slot within a step or two.
 
+    Where a call is lost (Unavailable) after the first part, another one continues the reply where it was, within the timeout,
+    on any replica behind the target, and the iteration goes on without missing or repeated tokens. `usage` has the times of the
+    last call. resume=False turns this off.
+
     Thread: one at a time iterates; close() may be called from any thread, and the iteration then ends with Cancelled.
     Errors while iterating: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded, Cancelled,
-    Internal. A reply that has started is never restarted: the caller must handle Unavailable after the first part.
-    (Replies on sessions can be continued: SessionStream.)
+    Internal; FailedPrecondition (RESUME_MISMATCH: the server that answered the second call would continue otherwise).
     """
 
     _how_to_read = "Iterate over it for the parts, or call collect() for the whole"
 
     def __init__(
-        self, call: Any, reader: Reader, asks: ModelQuestions[model_replies.Model, replies.Text], timeout: float | None
+        self,
+        start: Callable[[inference_pb2.GenerateRequest], Any],
+        reader: RepeatedReader,
+        asks: ModelQuestions[model_replies.Model, replies.Text],
     ) -> None:
-        """timeout: seconds of the call, for error messages."""
-        self._call = call
+        """start: begins a call."""
+        self._start = start
         self._reader = reader
         self._asks = asks
-        self._timeout = timeout
         self._begun = False  # somebody iterates
+        self._lost = False  # there is to be another call
+        self._lock = threading.Lock()  # of _call being replaced and closed
+        self._closed = threading.Event()
+        self._call = start(reader.request())
 
     @property
     def seed(self) -> int | None:
@@ -56,9 +65,28 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
         self._begun = True
         while True:
             try:
+                if self._lost:
+                    self._call_again()
+                if self._closed.is_set() and self.usage is None:
+                    raise errors.Cancelled("the reply was closed")
+                return self._next()
+            except errors.Unavailable as error:
+                if self._reader.end_without_usage():
+                    raise StopIteration from None
+                self._closed.wait(self._reader.wait(error))
+                self._lost = True
+            except errors.RivuletError as error:
+                self._reader.failed(error)
+                self.close()
+                raise
+
+    def _next(self) -> replies.Part:
+        """The next part of this call."""
+        while True:
+            try:
                 message = next(self._call)
             except grpc.RpcError:
-                raise errors.from_call(self._call, self._timeout) from None
+                raise errors.from_call(self._call, self._reader.timeout) from None
             if self._reader.needs_content:
                 self._reader.set_content(self._asks.model(), self._asks.token_bytes)
             while unknown := self._reader.unknown_tokens(message):
@@ -66,6 +94,14 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
             part = self._reader.read(message)
             if part is not None:
                 return part
+
+    def _call_again(self) -> None:
+        if self._reader.needs_model:
+            self._reader.set_max_tokens(self._asks.model())
+        with self._lock:
+            if not self._closed.is_set():
+                self._call = self._start(self._reader.request())
+        self._lost = False
 
     def collect(self) -> replies.Generation:
         """Waits for the end and returns the whole reply. Errors: those of iterating, with the received part as
@@ -81,7 +117,9 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
 
     def close(self) -> None:
         """Ends the call. Does nothing if it has ended."""
-        self._call.cancel()
+        self._closed.set()
+        with self._lock:
+            self._call.cancel()
 
     def __enter__(self) -> Self:
         return self
@@ -91,59 +129,14 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
 
 
 class SessionStream(GenerateStream):
-    """A reply on a session. As GenerateStream, and each part is checked against the session's running hash. With
-    `retries`, a lost call (Unavailable) is repeated from the end of the last part.
+    """A reply on a session. As GenerateStream, and each part is checked against the session's running hash. A lost call is
+    continued as often as `retries` says. After close() the session continues behind the last part that was taken.
 
     After a lost call, `usage` counts the whole reply, but its times are those of the last call (0 if only the usage was
     lost).
     Errors while iterating: also DataLoss (the server's session holds other tokens than this client has given and received), and
     Cancelled if another call has used the session.
     """
-
-    def __init__(
-        self,
-        start: Callable[[inference_pb2.GenerateRequest], Any],
-        reader: SessionReader,
-        asks: ModelQuestions[model_replies.Model, replies.Text],
-    ) -> None:
-        self._start = start
-        self._session_reader = reader
-        self._lost = False  # there is to be another call
-        self._lock = threading.Lock()  # of _call being replaced and closed
-        self._closed = threading.Event()
-        super().__init__(start(reader.request()), reader, asks, reader.timeout)
-
-    def __next__(self) -> replies.Part:
-        while True:
-            try:
-                if self._lost:
-                    self._call_again()
-                if self._closed.is_set() and self.usage is None:
-                    raise errors.Cancelled("the reply was closed")
-                return super().__next__()
-            except errors.Unavailable as error:
-                if self._session_reader.end_without_usage():
-                    raise StopIteration from None
-                self._closed.wait(self._session_reader.wait(error))
-                self._lost = True
-            except errors.RivuletError as error:
-                self._session_reader.failed(error)
-                self.close()
-                raise
-
-    def _call_again(self) -> None:
-        if self._session_reader.needs_model:
-            self._session_reader.set_max_tokens(self._asks.model())
-        with self._lock:
-            if not self._closed.is_set():
-                self._call = self._start(self._session_reader.request())
-        self._lost = False
-
-    def close(self) -> None:
-        """Ends the call. Does nothing if it has ended. The session continues after the last part that was taken."""
-        self._closed.set()
-        with self._lock:
-            self._call.cancel()
 
 
 def session_stream(
