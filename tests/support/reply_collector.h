@@ -36,13 +36,13 @@ class ReplyCollector final : public ReplyListener {
   // The engine's answer; the reply then arrives by itself, behind the tokens that `spec` resumes.
   absl::Status Start(Engine* engine, GenerateSpec spec) {
     std::lock_guard<std::mutex> lock(mutex_);  // OnReady waits until the ticket is here
-    samples_.resize(static_cast<size_t>(spec.num_samples));
-    for (size_t i = 0; spec.resume && i < samples_.size(); ++i) {
-      samples_[i].tokens = spec.resume->tokens[i];
-    }
+    const int num_samples = spec.num_samples;
+    const std::optional<GenerateSpec::Resume> resume = spec.resume;
     absl::StatusOr<Engine::Ticket> ticket = engine->Generate(std::move(spec), this);
     if (!ticket.ok()) return ticket.status();
     ticket_ = *std::move(ticket);
+    samples_.resize(static_cast<size_t>(num_samples));
+    for (size_t i = 0; resume && i < samples_.size(); ++i) samples_[i].tokens = resume->tokens[i];
     return absl::OkStatus();
   }
 
