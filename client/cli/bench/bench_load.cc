@@ -254,7 +254,10 @@ std::unique_ptr<Load::Request> Load::Claim(int64_t intended) {
   request->index = next_index_++;
   request->intended = intended;
   request->sent = Now();
-  request->is_measured = warmed_up && intended >= window_begin_;
+  // A worker may have read the clock before the one that began the window: the requests decide
+  // then, not the clock.
+  const bool begun = options_.warmup_requests > 0 || intended >= window_begin_;
+  request->is_measured = warmed_up && begun;
   ++in_flight_;
   if (!request->is_measured) {
     ++measured_.warmup;
