@@ -121,10 +121,11 @@ class EngineImpl final : public SteppedEngine {
 absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyListener* listener) {
   RIVULET_RETURN_IF_ERROR(ValidateGenerate(spec, view_, limits_, options_));
   const bool in_session = spec.session.has_value();
-  const int64_t max_new =
-      MaxNewTokens(spec, static_cast<int64_t>(spec.prompt.size()), view_, options_);
+  const int64_t max_new = MostNewTokens(spec, view_, options_);
   Ticket ticket;
-  if (!in_session) ticket.fingerprint = ReplyFingerprint(model_fingerprint_, spec, max_new);
+  if (!in_session || spec.session->position) {
+    ticket.fingerprint = ReplyFingerprint(model_fingerprint_, spec, max_new);
+  }
   if (spec.resume)
     RIVULET_RETURN_IF_ERROR(CheckResume(spec, config_, max_new, *ticket.fingerprint));
   auto request = std::make_unique<Generation>(std::move(spec), max_new, view_, options_, listener);

@@ -50,7 +50,8 @@ class Engine {
   struct Ticket {
     RequestId id = 0;
     std::shared_ptr<Reply> reply;
-    std::optional<uint64_t> fingerprint = std::nullopt;  // ReplyFingerprint; none with a session
+    std::optional<uint64_t> fingerprint = std::nullopt;  // ReplyFingerprint; none where the
+                                                         // position in the session is unknown
   };
   virtual absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) = 0;
 

@@ -67,6 +67,10 @@ uint64_t ModelFingerprint(const StateStamp& stamp) {
 
 uint64_t ReplyFingerprint(uint64_t model, const GenerateSpec& spec, int64_t max_new) {
   Fingerprint of(model);
+  if (spec.session) {
+    of.Add(spec.session->id.ToString());
+    of.AddLong(static_cast<uint64_t>(*spec.session->position));
+  }
   of.Add(spec.prompt);
   AddSampling(spec.sampling, &of);
   of.Add(spec.num_samples);

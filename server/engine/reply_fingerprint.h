@@ -16,7 +16,8 @@ namespace rivulet {
 // Of the model alone. Thread, of both: any.
 uint64_t ModelFingerprint(const StateStamp& stamp);
 
-// `max_new`: tokens that each sample may draw, whatever set that limit.
+// `max_new`: tokens that each sample may draw, whatever set that limit. Of a session it covers id
+// and position, not what comes before that: SessionRef::hash does. REQUIRES: the position is set.
 uint64_t ReplyFingerprint(uint64_t model, const GenerateSpec& spec, int64_t max_new);
 
 }  // namespace rivulet

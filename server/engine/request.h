@@ -100,7 +100,7 @@ struct GenerateSpec {
   int num_top_logprobs = 0;
   // Continues a reply that was lost: its fingerprint (reply_fingerprint.h), and [num_samples] the
   // tokens of each sample that the client has. They are fed as generated tokens and not sent again.
-  // Absent: a new reply. Not with a session.
+  // Absent: a new reply. With a session, its position is set, and it is `repeated`.
   struct Resume {
     uint64_t fingerprint = 0;
     std::vector<std::vector<int32_t>> tokens;

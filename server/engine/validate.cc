@@ -136,11 +136,6 @@ absl::Status CheckCache(const PromptCacheSpec& cache, int64_t given, const Engin
 
 absl::Status CheckResumedSamples(const GenerateSpec& spec) {
   if (!spec.resume) return absl::OkStatus();
-  if (spec.session) {
-    return InvalidField("RESUME_IN_SESSION", "resume",
-                        "resume is set, but the request has a session; a session continues a lost "
-                        "reply with session.position and session.sequence_hash.");
-  }
   const std::vector<std::vector<int32_t>>& samples = spec.resume->tokens;
   if (samples.size() != static_cast<size_t>(spec.num_samples)) {
     return InvalidField("RESUME_SAMPLES", "resume.samples",
@@ -190,6 +185,7 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
   const int64_t given =
       spec.session ? options.sessions.max_tokens : static_cast<int64_t>(spec.prompt.size());
   RIVULET_RETURN_IF_ERROR(CheckCache(spec.cache, given, options));
+  if (spec.session && spec.session->repeated && !spec.session->position) return PositionNeeded();
   RIVULET_RETURN_IF_ERROR(CheckResumedSamples(spec));
   return CheckLogprobs(spec, *model.config, options);
 }
@@ -221,6 +217,17 @@ absl::Status CheckResume(const GenerateSpec& spec, const ModelConfig& config, in
   return absl::OkStatus();
 }
 
+absl::Status PositionNeeded() {
+  ErrorDetail detail;
+  detail.reason = "POSITION_NEEDED";
+  detail.field = "session.position";
+  return MakeError(
+      absl::StatusCode::kAborted,
+      "session.position is absent, and the call was sent before without an answer: only "
+      "a call at a position may be repeated.",
+      detail);
+}
+
 absl::Status EmptyPrompt() {
   return InvalidField("PROMPT_EMPTY", "prompt",
                       "prompt is empty; this model has no bos token, so it needs at least one.");
@@ -243,6 +250,19 @@ int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& m
         {max_new, options.max_tokens_limit, options.max_request_tokens / spec.num_samples});
   }
   return sequence_limit ? std::min(max_new, *sequence_limit - given) : max_new;
+}
+
+int64_t MostNewTokens(const GenerateSpec& spec, const ModelView& model,
+                      const EngineOptions& options) {
+  const int64_t prompt = std::ssize(spec.prompt);
+  if (!spec.session) return MaxNewTokens(spec, prompt, model, options);
+  const int64_t longest = options.sessions.max_tokens;
+  // Whether a session has the position is known when its turn comes.
+  const int64_t position = std::clamp<int64_t>(spec.session->position.value_or(0), 0, longest);
+  const StartTokens dropped = position > 0 ? spec.start_tokens : StartTokens();
+  const int64_t given = position + prompt - static_cast<int64_t>(dropped.before + dropped.behind);
+  const int64_t most = std::min(MaxNewTokens(spec, given, model, options), longest - given);
+  return std::max<int64_t>(0, most);  // too many are refused when its turn comes
 }
 
 absl::Status ValidateScore(const ScoreSpec& spec, const ModelView& model,

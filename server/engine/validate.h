@@ -21,13 +21,22 @@ absl::Status ValidateGenerate(const GenerateSpec& spec, const ModelView& model,
 int64_t MaxNewTokens(const GenerateSpec& spec, int64_t given, const ModelView& model,
                      const EngineOptions& options);
 
-// What ValidateGenerate cannot say of spec.resume: `max_new` is MaxNewTokens, `fingerprint` that of
-// the reply which `spec` asks for. FAILED_PRECONDITION (RESUME_MISMATCH), INVALID_ARGUMENT.
+// The same before anything is known of the session: exact without one and where the position is
+// set, else an upper limit. REQUIRES: `spec` is valid.
+int64_t MostNewTokens(const GenerateSpec& spec, const ModelView& model,
+                      const EngineOptions& options);
+
+// What ValidateGenerate cannot say of spec.resume: `max_new` is MostNewTokens, `fingerprint` that
+// of the reply which `spec` asks for. FAILED_PRECONDITION (RESUME_MISMATCH), INVALID_ARGUMENT.
 absl::Status CheckResume(const GenerateSpec& spec, const ModelConfig& config, int64_t max_new,
                          uint64_t fingerprint);
 
 // The largest allowed GenerateSpec::num_samples.
 int64_t MaxNumSamples(const BackendLimits& limits, const EngineOptions& options);
+
+// The error for a repeated call on a session without a position: it would feed the session twice
+// and continue after tokens that the client never saw.
+absl::Status PositionNeeded();
 
 // The error for an empty prompt of a model without bos, which has nothing to begin with.
 absl::Status EmptyPrompt();

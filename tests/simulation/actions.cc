@@ -107,10 +107,11 @@ void Actions::Generate(bool in_session) {
   absl::StrAppend(&asked->what, " ", spec.prompt.size(), "+", spec.max_tokens, " tokens x",
                   spec.num_samples, spec.session ? Of(*spec.session) : "");
   std::vector<SeenSample> had(static_cast<size_t>(asked->places));
-  if (!in_session && asked->refusal.empty() && choices_->OneIn(3)) had = Resume(&spec);
+  if (CanResume(*asked, spec) && choices_->OneIn(3)) had = Resume(asked->client, &spec);
   if (spec.resume) {
     for (const auto& sample : spec.resume->tokens) asked->tokens += std::ssize(sample);
-    absl::StrAppend(&asked->what, " resumed at ", asked->tokens);
+    absl::StrAppend(&asked->what, " resumed", spec.session ? Of(*spec.session) : "", " with ",
+                    spec.resume->tokens[0].size(), " tokens");
   }
   const bool eager = !choices_->OneIn(4);
   asked->asleep = !eager && choices_->OneIn(3);
@@ -131,20 +132,42 @@ void Actions::Generate(bool in_session) {
   Accepted(asked, ticket.ok() ? absl::StatusOr<RequestId>(ticket->id) : ticket.status());
 }
 
-// Of each sample the client has any part, as if a reply had been lost.
-std::vector<SeenSample> Actions::Resume(GenerateSpec* spec) {
+// Penalties see which tokens were given, and sequence_hash does not: with them a client must know
+// what its session holds, or it has tokens that no session would draw.
+bool Actions::CanResume(const Asked& asked, const GenerateSpec& spec) const {
+  if (!asked.refusal.empty()) return false;
+  if (!spec.session) return true;
+  if (asked.client == nullptr || asked.foreign) return false;
+  const auto others = std::count_if(requests_->begin(), requests_->end(), [&](const Asked& other) {
+    return other.client == asked.client;
+  });
+  return !spec.sampling.has_penalties() || (others == 1 && asked.client->maybe.size() == 1);
+}
+
+// Of each sample the client has any part, as if a reply had been lost. In a session it began at any
+// position, and others may change what is before that until the request has its turn.
+std::vector<SeenSample> Actions::Resume(const Client* client, GenerateSpec* spec) {
   const World& world = engine_->world();
   const Truth truth(world);
   SessionState prompt;
+  GenerateSpec lost = *spec;
+  if (client != nullptr) {
+    prompt = client->maybe[0];
+    prompt.Cut(choices_->Between(0, static_cast<int>(prompt.size())));
+    spec->session->position = prompt.size();
+    spec->session->hash = prompt.hash();
+    spec->session->repeated = true;
+    if (spec->session_seed) lost.sampling.seed = client->seed;
+  }
   for (const int32_t token : spec->prompt) prompt.Append(token, false);
   const ModelView view{&world.config, world.tokenizer.get()};
-  const int64_t max_new = MaxNewTokens(*spec, prompt.size(), view, world.options);
+  const int64_t max_new = MostNewTokens(*spec, view, world.options);
   spec->resume.emplace();
   spec->resume->fingerprint = ReplyFingerprint(
       ModelFingerprint({"", "", engine_->get()->limits().numerics_id, "config"}), *spec, max_new);
   std::vector<SeenSample> had(static_cast<size_t>(spec->num_samples));
   for (size_t i = 0; i < had.size(); ++i) {
-    const Drawn drawn = truth.Draw(prompt, *spec, static_cast<uint32_t>(i));
+    const Drawn drawn = truth.Draw(prompt, lost, static_cast<uint32_t>(i));
     const auto count = choices_->Between(0, static_cast<int>(drawn.tokens.size()));
     had[i].tokens.assign(drawn.tokens.begin(), drawn.tokens.begin() + count);
     if (spec->want_logprobs) {
@@ -153,7 +176,7 @@ std::vector<SeenSample> Actions::Resume(GenerateSpec* spec) {
     if (world.tokenizer) had[i].text = testing::TextOf(*world.tokenizer, had[i].tokens);
     spec->resume->tokens.push_back(had[i].tokens);
   }
-  journal_->Count("resumed");
+  journal_->Count(client == nullptr ? "resumed" : "resumed in a session");
   return had;
 }
 

@@ -44,8 +44,9 @@ class Actions {
 
  private:
   void Generate(bool in_session);
+  bool CanResume(const Asked& asked, const GenerateSpec& spec) const;
   // Makes `spec` the continuation of a lost reply; returns what the client has of it.
-  std::vector<SeenSample> Resume(GenerateSpec* spec);
+  std::vector<SeenSample> Resume(const Client* client, GenerateSpec* spec);
   void Score();
   void Append();
   void Open();

@@ -92,7 +92,7 @@ SessionRef Draws::Session(Asked* asked) {
 void Draws::Hash(const Asked& asked, SessionRef* ref) {
   if (asked.client == nullptr || !choices_->OneIn(5)) return;
   SessionState state = asked.client->maybe[0];
-  ref->repeated = choices_->OneIn(2);
+  ref->repeated = choices_->OneIn(2) && ref->position.has_value();
   if (ref->position && choices_->OneIn(2)) {
     state.Cut(std::clamp<int64_t>(*ref->position, 0, state.size()));
   }

@@ -198,8 +198,9 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
   GenerateSpec spec = asked;
   if (spec.session_seed) spec.sampling.seed = seed;
   const std::vector<int32_t>& tokens = seen.samples[0].tokens;
+  const size_t had = spec.resume ? spec.resume->tokens[0].size() : 0;
   const bool outside = EndedFromOutside(seen.status);
-  std::vector<SessionState> possible(outside && tokens.empty() ? 1 : 0, session);
+  std::vector<SessionState> possible(outside && tokens.size() == had ? 1 : 0, session);
   SessionState begun = session;
   int64_t appended = 0;
   std::string reason = Extend(*spec.session, spec.prompt, &begun, &appended);
@@ -223,14 +224,20 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
       return possible;
     }
   }
-  if (!seen.status.ok() && tokens.empty()) {
-    begun.Cut(begun.size() - appended);  // no effect, but for tokens beyond the position
-    if (possible.empty() || possible[0] != begun) possible.push_back(begun);
-    return possible;
-  }
   const int64_t begin = begun.size() - appended;
-  for (const int32_t token : tokens) begun.Append(token, true);
-  if (absl::IsCancelled(seen.status)) begun.abandoned_from = begin;
+  const bool nothing_new = !seen.status.ok() && tokens.size() == had;
+  if (nothing_new) {
+    SessionState cut = begun;
+    cut.Cut(begin);  // no effect, but for tokens beyond the position
+    if (possible.empty() || possible[0] != cut) possible.push_back(cut);
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    begun.Append(tokens[i], true);
+    if (absl::IsCancelled(seen.status)) begun.abandoned_from = begin;
+    // What the client has is in the session as soon as the request has slots, but for an end of it.
+    if (nothing_new) possible.push_back(begun);
+  }
+  if (nothing_new) return possible;
   if (seen.status.ok() && !spec.session->mark.empty()) {
     begun.marks[spec.session->mark] = begun.size();
   }

@@ -378,17 +378,16 @@ void SampleSequence::Release(int count) {
 }
 
 void SampleSequence::Deliver(HeldToken* token) {
-  if (skipped_ > 0) {
+  const bool is_new = skipped_ == 0;
+  if (generate_->session != nullptr) generate_->session->history.Append(token->token, true);
+  text_bytes_ += static_cast<int64_t>(token->text.size());
+  std::string sent;
+  if (decoder_) decoder_->AddBytes(token->text, is_new ? &out_.text : &sent);
+  if (!is_new) {
     --skipped_;
-    text_bytes_ += static_cast<int64_t>(token->text.size());
-    std::string sent;
-    if (decoder_) decoder_->AddBytes(token->text, &sent);
     return;
   }
   out_.tokens.push_back(token->token);
-  if (generate_->session != nullptr) generate_->session->history.Append(token->token, true);
-  text_bytes_ += static_cast<int64_t>(token->text.size());
-  if (decoder_) decoder_->AddBytes(token->text, &out_.text);
   if (generate_->spec.want_logprobs) out_.logprobs.push_back(token->logprob);
   if (generate_->spec.num_top_logprobs > 0) out_.top_logprobs.push_back(std::move(token->top));
 }

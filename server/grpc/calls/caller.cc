@@ -13,6 +13,7 @@
 #include "model/base/error.h"
 #include "model/base/random_word.h"
 #include "model/base/strict_json.h"
+#include "server/engine/validate.h"
 #include "server/grpc/wire/convert.h"
 
 namespace rivulet {
@@ -77,17 +78,6 @@ bool IsRepeated(const grpc::CallbackServerContext& context) {
   return context.client_metadata().contains("grpc-previous-rpc-attempts");
 }
 
-absl::Status CheckRepetition(const grpc::CallbackServerContext& context, const SessionRef& ref) {
-  if (ref.position || !IsRepeated(context)) return absl::OkStatus();
-  ErrorDetail detail;
-  detail.reason = "POSITION_NEEDED";
-  detail.field = "session.position";
-  return MakeError(absl::StatusCode::kAborted,
-                   "session.position is absent, and the client's library has sent this call before "
-                   "without an answer: only a call at a position may be repeated.",
-                   detail);
-}
-
 }  // namespace
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
@@ -149,8 +139,8 @@ absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
   spec.key = caller.account();
   if (spec.session) {
     spec.session->tenant = spec.tenant;
-    RIVULET_RETURN_IF_ERROR(CheckRepetition(context, *spec.session));
-    spec.session->repeated = IsRepeated(context);
+    spec.session->repeated = IsRepeated(context) || request.has_resume();
+    if (spec.session->repeated && !spec.session->position) return PositionNeeded();
   }
   if (!request.sampling().has_seed() && !spec.session_seed) spec.sampling.seed = RandomWord();
   return spec;
@@ -170,7 +160,7 @@ absl::StatusOr<AppendSpec> SpecOf(const grpc::CallbackServerContext& context, co
                                   const v1::AppendRequest& request, const Model& model,
                                   const TextTurn& turn) {
   RIVULET_ASSIGN_OR_RETURN(AppendSpec spec, ToAppendSpec(request, model, turn.Stopped()));
-  RIVULET_RETURN_IF_ERROR(CheckRepetition(context, spec.session));
+  if (IsRepeated(context) && !spec.session.position) return PositionNeeded();
   spec.session.tenant = caller.tenant;
   spec.key = caller.account();
   spec.deadline = DeadlineOf(context);

@@ -80,8 +80,7 @@ class Callers {
 
 // The complete spec of a Generate: with deadline, tenant, and a seed, which is drawn if neither
 // request nor session has one. Errors: those of ToGenerateSpec; that of `turn`, which
-// is the text's; ABORTED (POSITION_NEEDED): a repeated call without a position would feed a session
-// twice and continue after tokens that the client never saw. Thread: any.
+// is the text's; ABORTED (PositionNeeded). Thread: any.
 absl::StatusOr<GenerateSpec> SpecOf(const grpc::CallbackServerContext& context,
                                     const Caller& caller, const v1::GenerateRequest& request,
                                     const Model& model, const TextTurn& turn);
@@ -92,7 +91,7 @@ absl::StatusOr<ScoreSpec> SpecOf(const grpc::CallbackServerContext& context, con
                                  const TextTurn& turn);
 
 // The complete spec of an Append. Errors: those of ToAppendSpec, that of `turn`, and ABORTED
-// (POSITION_NEEDED) as for a Generate. Thread: any.
+// (PositionNeeded). Thread: any.
 absl::StatusOr<AppendSpec> SpecOf(const grpc::CallbackServerContext& context, const Caller& caller,
                                   const v1::AppendRequest& request, const Model& model,
                                   const TextTurn& turn);

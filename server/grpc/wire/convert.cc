@@ -203,6 +203,29 @@ void DescribeText(const ModelText& text, v1::GetModelReply* reply) {
   }
 }
 
+absl::Status AddResume(const v1::GenerateRequest& request, GenerateSpec* spec) {
+  if (!request.sampling().has_seed() && !spec->session) {
+    return InvalidField("RESUME_NEEDS_SEED", "sampling.seed",
+                        "sampling.seed is missing; with resume it must be the seed of the lost "
+                        "reply (GenerateReply.seed)");
+  }
+  const auto& samples = request.resume().samples();
+  if (request.resume().has_fingerprint()) {
+    spec->resume.emplace();
+    spec->resume->fingerprint = request.resume().fingerprint();
+    for (const v1::TokenSequence& sample : samples) spec->resume->tokens.push_back(Ids(sample));
+    return absl::OkStatus();
+  }
+  for (int i = 0; i < samples.size(); ++i) {
+    if (samples[i].ids().empty()) continue;
+    return InvalidField(
+        "RESUME_NEEDS_FINGERPRINT", "resume.fingerprint",
+        absl::StrCat("resume.fingerprint is missing, but resume.samples[", i, "] has ",
+                     samples[i].ids_size(), " tokens; allowed then: none"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, const Model& model,
@@ -241,17 +264,7 @@ absl::StatusOr<GenerateSpec> ToGenerateSpec(const v1::GenerateRequest& request, 
   spec.num_top_logprobs = request.logprobs().top_n();
   spec.cache = ToCacheSpec(request.cache());
   RIVULET_ASSIGN_OR_RETURN(spec.priority, ToPriority(request.priority()));
-  if (!request.has_resume()) return spec;
-  if (!request.sampling().has_seed() && !spec.session) {
-    return InvalidField("RESUME_NEEDS_SEED", "sampling.seed",
-                        "sampling.seed is missing; with resume it must be the seed of the lost "
-                        "reply (GenerateReply.seed)");
-  }
-  spec.resume.emplace();
-  spec.resume->fingerprint = request.resume().fingerprint();
-  for (const v1::TokenSequence& sample : request.resume().samples()) {
-    spec.resume->tokens.push_back(Ids(sample));
-  }
+  if (request.has_resume()) RIVULET_RETURN_IF_ERROR(AddResume(request, &spec));
   return spec;
 }
 

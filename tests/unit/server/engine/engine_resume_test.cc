@@ -8,12 +8,12 @@
 #include "model/text/text_decoder.h"
 #include "server/engine/reply_fingerprint.h"
 #include "tests/support/piece_tokenizer.h"
-#include "tests/unit/server/engine/engine_fixture.h"
+#include "tests/unit/server/engine/session_fixture.h"
 
 namespace rivulet {
 namespace {
 
-class ResumeTest : public EngineTest {
+class ResumeTest : public EngineSessionTest {
  protected:
   std::unique_ptr<ReplyCollector> Run(const GenerateSpec& spec) {
     if (!engine_) Start();
@@ -41,6 +41,7 @@ class ResumeTest : public EngineTest {
       GenerateSpec again = spec;
       again.resume.emplace();
       again.resume->fingerprint = whole->fingerprint();
+      if (again.session) again.session->repeated = true;
       for (int i = 0; i < spec.num_samples; ++i) {
         const std::vector<int32_t>& all = whole->sample(size_t(i)).tokens;
         const size_t count = std::min(all.size(), cut + 3 * size_t(i));
@@ -70,6 +71,10 @@ class ResumeTest : public EngineTest {
     EXPECT_EQ(rest.finish->reason, whole.finish->reason) << what;
     EXPECT_EQ(rest.finish->stop_string, whole.finish->stop_string) << what;
     EXPECT_EQ(rest.finish->stop_token, whole.finish->stop_token) << what;
+    ASSERT_EQ(rest.session.has_value(), whole.session.has_value()) << what;
+    if (!whole.session) return;
+    EXPECT_EQ(rest.session->position, whole.session->position) << what;
+    EXPECT_EQ(rest.session->hash, whole.session->hash) << what;
   }
 };
 
@@ -133,6 +138,63 @@ TEST_F(ResumeTest, ATextEndsInTheMiddleOfACodePoint) {
   tokenizer_ = std::make_unique<PieceTokenizer>(std::vector<std::string>{"x", "\xC3"});
   fake_.script = [](uint32_t, int64_t position) { return position == 3 ? 1 : 0; };
   ExpectEveryCutContinues(Prompt({}, 3));
+}
+
+TEST_F(ResumeTest, InASessionFromItsPosition) {
+  options_.default_max_tokens = 5;
+  Start();
+  SessionRef session = Open();
+  ASSERT_TRUE(Append(session, {3, 1, 4}).ok());
+  session.position = 3;
+  session.hash = HashTokens(kEmptySequenceHash, std::vector<int32_t>{3, 1, 4});
+  GenerateSpec spec = SpecOf(session, 12, {1, 5});
+  spec.sampling.repetition_penalty = 1.5f;
+  ExpectEveryCutContinues(spec);
+  ASSERT_TRUE(Rewind(session, 3).ok());
+  spec.max_tokens = 0;
+  ExpectEveryCutContinues(spec);
+  session = Open();
+  session.position = 0;
+  ExpectEveryCutContinues(SpecOf(session, 4));
+}
+
+TEST_F(ResumeTest, StopStringsAcrossTheCutInASession) {
+  config_ = FakeConfig(30, true);
+  tokenizer_ = std::make_unique<PieceTokenizer>(std::vector<std::string>{"a", "b", "c"});
+  fake_.script = [](uint32_t, int64_t position) { return static_cast<int32_t>(position % 3); };
+  Start();
+  SessionRef session = Open();
+  session.position = 0;
+  GenerateSpec spec = SpecOf(session, 30);
+  for (const char* const stop : {"bcab", "caca"}) {
+    spec.stop_strings = {stop};
+    ExpectEveryCutContinues(spec);
+  }
+}
+
+TEST_F(ResumeTest, ASessionThatAnotherHasChangedIsRefused) {
+  Start();
+  SessionRef session = Open();
+  ASSERT_TRUE(Append(session, {3, 1, 4}).ok());
+  const SessionRef end = session;
+  session.position = 3;
+  session.hash = HashTokens(kEmptySequenceHash, std::vector<int32_t>{3, 1, 4});
+  GenerateSpec spec = SpecOf(session, 3);
+  const uint64_t fingerprint = Run(spec)->fingerprint();
+  spec.resume.emplace();
+  spec.resume->fingerprint = fingerprint;
+  spec.resume->tokens.resize(1);
+  spec.session->repeated = true;
+  EXPECT_EQ(GenerateError(spec), absl::OkStatus());
+  GenerateSpec elsewhere = spec;
+  elsewhere.session->position = 2;
+  EXPECT_EQ(ReasonOf(GenerateError(elsewhere)), "RESUME_MISMATCH");
+  elsewhere = spec;
+  elsewhere.session->id.low ^= 1;
+  EXPECT_EQ(ReasonOf(GenerateError(elsewhere)), "RESUME_MISMATCH");
+  ASSERT_TRUE(Rewind(end, 2).ok());
+  ASSERT_TRUE(Append(end, {5, 5}).ok());
+  EXPECT_EQ(ReasonOf(GenerateError(spec)), "SESSION_HASH_MISMATCH");
 }
 
 TEST_F(ResumeTest, AnotherReplyIsRefused) {
@@ -213,7 +275,8 @@ TEST_F(ResumeTest, WhatCannotBeOfTheReplyIsRefused) {
   EXPECT_EQ(refused({{1, 2, 3, 4}}), "RESUME_TOO_LONG resume.samples[0]");
   EXPECT_EQ(refused({{1, 50}}), "TOKEN_OUT_OF_RANGE resume.samples[0].ids[1]");
   spec.session.emplace();
-  EXPECT_EQ(refused({{1}}), "RESUME_IN_SESSION resume");
+  spec.session->repeated = true;
+  EXPECT_EQ(refused({{1}}), "POSITION_NEEDED session.position");
 }
 
 }  // namespace

@@ -280,6 +280,10 @@ TEST_F(SessionServiceTest, OnlyAGenerateAtAPositionMayBeRepeatedByALibrary) {
   EXPECT_EQ(error.code, grpc::StatusCode::ABORTED);
   EXPECT_EQ(error.reason, "POSITION_NEEDED");
   EXPECT_EQ(error.field, "session.position");
+  request.mutable_resume();
+  grpc::ClientContext resumed;
+  EXPECT_EQ(Unpack(inference->Generate(&resumed, request)->Finish()).reason, "POSITION_NEEDED");
+  request.clear_resume();
   engine_.Refuse(absl::OkStatus());
   request.mutable_session()->set_position(0);
   grpc::ClientContext again;

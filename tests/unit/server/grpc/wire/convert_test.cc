@@ -95,6 +95,11 @@ TEST_F(ConvertTest, EveryFieldOfGenerateArrives) {
   EXPECT_EQ(spec->priority, Priority::kHigh);
   EXPECT_EQ(spec->resume->fingerprint, ~uint64_t{0});
   EXPECT_THAT(spec->resume->tokens, ElementsAre(ElementsAre(), ElementsAre(8)));
+  request.mutable_resume()->clear_fingerprint();
+  ExpectField(ToGenerateSpec(request, *tokens_).status(), "RESUME_NEEDS_FINGERPRINT",
+              "resume.fingerprint");
+  request.mutable_resume()->mutable_samples(1)->clear_ids();
+  EXPECT_FALSE(ToGenerateSpec(request, *tokens_)->resume.has_value());
   sampling->clear_seed();
   ExpectField(ToGenerateSpec(request, *tokens_).status(), "RESUME_NEEDS_SEED", "sampling.seed");
 }
