@@ -14,7 +14,7 @@ import subprocess
 import unittest
 
 from rivulet_wheel import await_idle
-from gateway import PATIENCE, Gateway, environment
+from gateway import PATIENCE, Gateway, environment, events
 
 import numpy as np
 import openai
@@ -321,12 +321,13 @@ class LeavingTest(GatewayTest):
         body = {"model": TEXT, "prompt": PROMPT, "max_tokens": 8, "seed": 1, "stream": True}
         command = ["curl", "-sN", *kind, url, "-d"]
         done = subprocess.run([*command, json.dumps(body)], capture_output=True, text=True, timeout=PATIENCE, env=environment())
-        *chunks, last, rest = done.stdout.split("\n\n")
-        self.assertEqual((last, rest), ("data: [DONE]", ""))
-        text = "".join(json.loads(chunk.removeprefix("data: "))["choices"][0]["text"] for chunk in chunks)
+        *chunks, last = events(done.stdout)
+        self.assertEqual(last, (None, "[DONE]"))
+        text = "".join(chunk["choices"][0]["text"] for _, chunk in chunks)
         self.assertEqual(text, self.text(max_tokens=8, seed=1).text)
         endless = [*command, json.dumps({**body, "max_tokens": ENDLESS})]
         with subprocess.Popen(endless, stdout=subprocess.PIPE, env=environment()) as curl:
+            self.assertTrue(curl.stdout.readline().startswith(b"id: v1."))
             self.assertTrue(curl.stdout.readline().startswith(b"data: {"))
             self.assertEqual(self.grpc.load(TEXT)[0].slots_used, 1)
             curl.kill()
@@ -396,9 +397,8 @@ class SessionsTest(GatewayTest):
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.gateway.port, timeout=PATIENCE)) as connection:
             body = json.dumps({"model": TEXT, "prompt": prompt, "max_tokens": 10, "stream": True})
             connection.request("POST", f"/rivulet/v1/sessions/{id}/generate", body, {"content-type": "application/json"})
-            *chunks, last, _ = connection.getresponse().read().decode().split("\n\n")
-        self.assertEqual(last, "data: [DONE]")
-        values = [json.loads(chunk.removeprefix("data: ")) for chunk in chunks]
+            *values, last = [value for _, value in events(connection.getresponse().read().decode())]
+        self.assertEqual(last, "[DONE]")
         return "".join(value["choices"][0]["text"] for value in values), values[-1]["session"]["position"]
 
     def test_errors_of_sessions(self):

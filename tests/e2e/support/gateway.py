@@ -30,6 +30,23 @@ def run(*args):
     return done.returncode, done.stdout, done.stderr
 
 
+def events(answer):
+    """Of the text of a stream of server-sent events, without comments: [(id or None, JSON or "[DONE]")]."""
+    *given, rest = answer.split("\n\n")
+    if rest:
+        raise ValueError(f"an event without end: {rest!r}")
+    found = []
+    for lines in (one.split("\n") for one in given):
+        fields = dict(line.split(": ", 1) for line in lines if not line.startswith(":"))
+        if fields:
+            found.append((fields.pop("id", None), _value(**fields)))
+    return found
+
+
+def _value(data):
+    return data if data == "[DONE]" else json.loads(data)
+
+
 class Gateway:
     """A gateway on a free port in front of `target`, for a `with` statement. url: its root."""
 

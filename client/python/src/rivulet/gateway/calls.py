@@ -15,7 +15,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from rivulet import CallOptions, Model, PromptCache, RivuletError
+from rivulet.gateway import event_ids
 from rivulet.gateway.body import MOST_BYTES, Body
+from rivulet.gateway.event_ids import Progress, Sent
 from rivulet.gateway.offload import Offload
 from rivulet.gateway.problems import Problem, answer_of, of_argument, of_error, of_refused
 from rivulet.gateway.remembered import GatewayClient
@@ -31,7 +33,8 @@ class ClientGone(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """names: parameters of the route that the server calls otherwise; a handler may add to it."""
+    """names: parameters of the route that the server calls otherwise; a handler may add to it. digest: of route and body. lost: what the
+    client has of a stream that is to be continued."""
 
     client: GatewayClient
     offload: Offload
@@ -40,10 +43,20 @@ class Call:
     cache: PromptCache
     path: Mapping[str, str]
     query: Mapping[str, str]
+    digest: bytes
+    lost: Progress | None
     names: dict[str, str] = field(default_factory=dict)
 
     def token_texts(self, model: Model) -> TokenTexts:
         return TokenTexts(self.client, model, self.options, self.client.token_bytes)
+
+    def progress(self, prompts: int, samples: int) -> Progress:
+        """Of the reply to this request: `samples` choices for each prompt. Errors: Problem."""
+        if self.lost is None:
+            return Progress(self.digest, [0] * prompts, [Sent() for _ in range(prompts * samples)])
+        if (len(self.lost.fingerprints), len(self.lost.choices)) != (prompts, prompts * samples):
+            raise event_ids.malformed()
+        return self.lost
 
 
 def _authorization(request: Request) -> str:
@@ -72,8 +85,8 @@ def _too_large() -> Problem:
     return Problem(413, f"the body must be at most {MOST_BYTES} bytes", "BODY_TOO_LARGE")
 
 
-async def _read_body(request: Request, offload: Offload) -> Body:
-    """Errors: Problem; Refused. A body must say that it is JSON: a form of a foreign web page cannot."""
+async def _read_body(request: Request, digest: Any) -> bytearray:
+    """digest: a hash, which gets the body. Errors: Problem. A body must say that it is JSON: a form of a foreign web page cannot."""
     length = int(request.headers.get("content-length", 0))  # h11 has checked it
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and (length or "transfer-encoding" in request.headers):
@@ -83,9 +96,19 @@ async def _read_body(request: Request, offload: Offload) -> Body:
     raw = bytearray()
     async for chunk in request.stream():
         raw += chunk
+        digest.update(chunk)
         if len(raw) > MOST_BYTES:
             raise _too_large()
-    return Body(await offload.parse(raw))
+    return raw
+
+
+def _lost(request: Request, digest: bytes) -> Progress | None:
+    """Errors: Problem."""
+    values = request.headers.getlist("last-event-id")
+    lost = event_ids.read(values) if values else None
+    if lost is not None and lost.request != digest:
+        raise Problem(400, "the header Last-Event-ID is of another request; route and body must be the same", "EVENT_ID_OF_OTHER_REQUEST")
+    return lost
 
 
 async def _call(request: Request, names: dict[str, str]) -> Call:
@@ -93,12 +116,16 @@ async def _call(request: Request, names: dict[str, str]) -> Call:
     state, authorization = request.app.state, _authorization(request)
     key = {"authorization": authorization} if authorization else {}
     options: CallOptions = {"metadata": key | _traced(request)}
-    body = Body({})
+    body, digest, lost = Body({}), b"", None
     if request.method == "POST":
         await state.client.check_key(**options)
-        body = await _read_body(request, state.offload)
+        whole = hashlib.sha256(f"{request.url.path}?{request.url.query}\n".encode())
+        raw = await _read_body(request, whole)
+        digest = whole.digest()[:8]
+        lost = _lost(request, digest)
+        body = Body(await state.offload.parse(raw))
     cache = PromptCache(salt=_salt(authorization))
-    return Call(state.client, state.offload, body, options, cache, request.path_params, request.query_params, names)
+    return Call(state.client, state.offload, body, options, cache, request.path_params, request.query_params, digest, lost, names)
 
 
 async def _until_gone(receive: Callable[[], Awaitable[Any]]) -> None:
@@ -158,11 +185,13 @@ class EventStream:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def event(value: Any) -> bytes:
-    return b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n\n"
+def event(value: Any, id: bytes = b"") -> bytes:
+    """id: the line of it, or nothing."""
+    return id + b"data: " + json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode() + b"\n\n"
 
 
 DONE = b"data: [DONE]\n\n"
+LEFT_OUT = b":\n\n"  # a comment in place of an event that the client has: no proxy must take the stream for dead
 
 
 async def begun(events: AsyncGenerator[bytes, None], names: Mapping[str, str]) -> EventStream:

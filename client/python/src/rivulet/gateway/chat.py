@@ -148,6 +148,8 @@ async def create(call: Call) -> Any:
     model = await call.client.model(name, **call.options)
     prompt = await _prompt(call, model, messages)
     options["add_special_tokens"] = False  # the template writes them out
+    progress = call.progress(1, samples)
+    options.setdefault("seed", progress.seed)
     answer = checked(lambda: call.client.generate(prompt, **options), call.names)
-    reply = Reply(ChatForm(call.token_texts(model) if wants_logprobs else None), name, [answer], samples, include_usage)
+    reply = Reply(ChatForm(call.token_texts(model) if wants_logprobs else None), name, [answer], samples, progress, include_usage)
     return await begun(reply.events(), call.names) if stream else await reply.complete()

@@ -134,6 +134,8 @@ async def create(call: Call) -> Any:
             of_prompts = [one for one in found for _ in range(samples)]
     before = [text for text in await echoed(call, model, given) for _ in range(samples)] if echo else None
     form = CompletionForm(before, of_prompts, texts, ids)
-    streams = [checked(lambda: call.client.generate(one, **options), call.names) for one in given]
-    reply = Reply(form, model, streams, samples, include_usage)
+    progress = call.progress(len(given), samples)
+    seeds = [options.get("seed", (progress.seed + number) % 2**64) for number in range(len(given))]
+    streams = [checked(lambda: call.client.generate(one, **{**options, "seed": seed}), call.names) for one, seed in zip(given, seeds)]
+    reply = Reply(form, model, streams, samples, progress, include_usage)
     return await begun(reply.events(), call.names) if stream else await reply.complete()

@@ -9,11 +9,12 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import grpc
 
-from rivulet import AsyncClient, CallOptions, Model, errors
+from rivulet import AsyncClient, AsyncSession, CallOptions, Model, errors, replies, session_messages
 from rivulet.token_bytes import TokenBytes
 
 if TYPE_CHECKING:
@@ -56,6 +57,17 @@ def _authorization(options: CallOptions) -> bytes:
     return hashlib.sha256(value if isinstance(value, bytes) else value.encode()).digest()
 
 
+class _LostSession(AsyncSession):
+    """Its first reply is one that was lost, from the beginning. The server drops what it holds of that."""
+
+    def _reader(self, *given: Any) -> Any:
+        reader = super()._reader(*given)
+        reader._request.resume.SetInParent()  # nothing was received
+        if not self.sequence_hash:  # not known: not checked
+            reader._request.session.ClearField("sequence_hash")
+        return reader
+
+
 class GatewayClient(AsyncClient):
     """As AsyncClient, for callers that each bring a key as `metadata`."""
 
@@ -83,6 +95,14 @@ class GatewayClient(AsyncClient):
     async def model_now(self, model: str = "", **options: Unpack[CallOptions]) -> Model:
         """As AsyncClient.model()."""
         return await super().model(model, **options)
+
+    async def session_again(
+        self, id: str, position: int, sequence_hash: int, model: str, **options: Unpack[CallOptions]
+    ) -> AsyncSession:
+        """As AsyncClient.session(), for a reply on it that was lost and began at the position. sequence_hash: there, or 0."""
+        reply = await self._calls.reply("get_session", session_messages.get_request(id, model), options)
+        info = replace(replies.session(reply.session), position=position, sequence_hash=sequence_hash)
+        return _LostSession(self, info)
 
     async def _ask_for_key(self, options: CallOptions) -> None:
         """Reflection needs a key, costs the server little, and counts in no limit. It is asked nothing."""

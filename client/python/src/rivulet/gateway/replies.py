@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, Union
 
 from rivulet import AsyncGenerateStream, Finish, FinishReason, Generation, Part, Sample, Usage
 from rivulet.errors import Internal
-from rivulet.gateway.calls import DONE, event
+from rivulet.gateway.calls import DONE, LEFT_OUT, event
+from rivulet.gateway.event_ids import Progress
 
 Piece = Union[Part, Sample]
 
@@ -76,14 +75,14 @@ class Reply:
     model: str
     streams: Sequence[AsyncGenerateStream]
     samples: int
+    progress: Progress
     include_usage: bool = False
     session: dict[str, Any] | None = None  # of a reply on a session: its id, and its position so far
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
-    created: int = field(default_factory=lambda: int(time.time()))
 
     def _object(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         session = {} if self.session is None else {"session": self.session}
-        head = {"id": f"{self.form.id_prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
+        id = f"{self.form.id_prefix}-{self.progress.reply.hex()}"
+        head = {"id": id, "object": kind, "created": self.progress.created, "model": self.model}
         return {**head, "choices": choices, **session, **more}
 
     def _moved(self, pieces: Iterable[Part]) -> None:
@@ -105,26 +104,45 @@ class Reply:
         return self._object(self.form.kind, choices, usage=usage_of(one.usage for one in generations))
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The chunks of the reply. The calls to the server end when it is closed."""
-        none: Mapping[str, Any] = {"usage": None} if self.include_usage else {}
-        opened: set[int] = set()
+        """The chunks of the reply, without what its client has. The calls to the server end when it is closed."""
+        begun: set[int] = set()
         parts = _merged(self.streams)
         try:
             async for number, part in parts:
+                if number not in begun:
+                    self.progress.begins(number, part)
+                    begun.add(number)
                 self._moved((part,))
-                index = number * self.samples + part.sample_index
                 await self.form.prepare(part)
-                opening = None if index in opened else self.form.opening(index)
-                opened.add(index)
-                for choice in (opening, self.form.chunk(index, part)):
-                    if choice is not None:
-                        yield event(self._object(self.form.chunk_kind, [choice], **none))
+                for one in self._chunks(number * self.samples + part.sample_index, part):
+                    yield one
         finally:
             await parts.aclose()
-        if self.include_usage:
-            usage = usage_of(stream.usage for stream in self.streams)
-            yield event(self._object(self.form.chunk_kind, [], usage=usage))
+        if self.include_usage and not self.progress.usage_sent:
+            self.progress.usage_sent = True
+            yield self._event([], usage_of(stream.usage for stream in self.streams))
         yield DONE
+
+    def _chunks(self, index: int, part: Part) -> Iterator[bytes]:
+        old, new = self.progress.split(index, part)
+        if old is not None:
+            self.form.chunk(index, old)  # it counts characters
+        if new is None:
+            yield LEFT_OUT
+            return
+        sent = self.progress.choices[index]
+        opening = None if sent.opened else self.form.opening(index)
+        sent.opened = True
+        if opening is not None:
+            yield self._event([opening])
+        sent.take(new)
+        chunk = self.form.chunk(index, new)
+        if chunk is not None:
+            yield self._event([chunk])
+
+    def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
+        more = {"usage": usage} if self.include_usage else {}
+        return event(self._object(self.form.chunk_kind, choices, **more), self.progress.line())
 
 
 async def _end(tasks: Iterable[asyncio.Future[Any]], streams: Sequence[AsyncGenerateStream]) -> None:

@@ -10,6 +10,7 @@ from rivulet.gateway import sampling
 from rivulet.gateway.body import own_prompt
 from rivulet.gateway.calls import Call, begun, checked
 from rivulet.gateway.completions import DEFAULT_MAX_TOKENS, CompletionForm, take_logprobs
+from rivulet.gateway.event_ids import Progress
 from rivulet.gateway.problems import invalid
 from rivulet.gateway.replies import Reply
 
@@ -85,6 +86,16 @@ async def rewind(call: Call) -> Any:
     return _entry(session)
 
 
+async def _session_of(call: Call, model: str, progress: Progress, position: int | None) -> AsyncSession:
+    """The session, where a lost reply on it began or else where it is. Sets what `progress` says of it."""
+    if call.lost is not None:
+        return await call.client.session_again(call.path["session_id"], progress.position, progress.sequence_hash, model, **call.options)
+    session = await _session(call, model)
+    progress.position = session.position if position is None else position
+    progress.sequence_hash = session.sequence_hash if progress.position == session.position else 0
+    return session
+
+
 async def generate(call: Call) -> Any:
     """As a completion, without n, echo and several prompts."""
     body = call.body
@@ -98,11 +109,12 @@ async def generate(call: Call) -> Any:
     ids, wants_logprobs = body.flag("return_token_ids"), take_logprobs(call, options)
     body.only("n", 1)
     body.end()
-    session = await _session(call, name)
+    progress = call.progress(1, 1)
+    session = await _session_of(call, name, progress, options["position"])
     texts = call.token_texts(await call.client.model(session.model, **call.options)) if wants_logprobs else None
     answer = checked(lambda: session.generate(given, **options), call.names)
     state = {"id": session.id, "position": session.position}
-    reply = Reply(CompletionForm(None, None, texts, ids), session.model, [answer], 1, include_usage, state)
+    reply = Reply(CompletionForm(None, None, texts, ids), session.model, [answer], 1, progress, include_usage, state)
     if stream:
         return await begun(reply.events(), call.names)
     complete = await reply.complete()

@@ -208,9 +208,10 @@ async function* chunks(response) {
       const events = (rest + decoder.decode(value, { stream: true })).split("\n\n");
       rest = /** @type {string} */ (events.pop());
       for (const event of events) {
-        const data = event.replace(/^data: /, "");
-        if (data === "[DONE]") return;
-        const chunk = /** @type {Chunk | { error: unknown }} */ (JSON.parse(data));
+        const line = event.split("\n").find((one) => one.startsWith("data: "));
+        if (line === undefined) continue; // a comment
+        if (line === "data: [DONE]") return;
+        const chunk = /** @type {Chunk | { error: unknown }} */ (JSON.parse(line.slice(6)));
         if ("error" in chunk) throw errorOf(chunk, response.status);
         yield chunk;
       }
