@@ -117,21 +117,23 @@ class ImageTests:
         self.assertTrue(np.array_equal(self.draw(1, model=COLOUR, seed=4, prompt=prompt)[0, :1], prompt))
 
     def test_snapshots_grow_to_the_whole(self):
-        snapshots = self.snapshots(30, model=MNIST, seed=9, interval=0.02)
-        self.assertGreater(len(snapshots), 3)
+        for count in (30, 120, 480):  # a busy machine may draw a few between two looks
+            seen = []
+            images = self.draw(count, model=MNIST, seed=9, interval=0.02, on_progress=seen.append)
+            snapshots = self.snapshots(count, model=MNIST, seed=9, interval=0.02)
+            if min(len(seen), len(snapshots)) > 3:
+                break
+        self.assertGreater(min(len(seen), len(snapshots)), 3)
         done = [snapshot.done for snapshot in snapshots]
         self.assertEqual((done, done[-1]), (sorted(done), snapshots[-1].total))
         self.assertLess(done[0], snapshots[-1].total)
         last = snapshots[-1]
-        self.assertEqual((last.images.shape, last.total, last.seed, last.num_levels), ((30, 28, 28), 30 * 784, 9, 256))
+        self.assertEqual((last.images.shape, last.total, last.seed, last.num_levels), ((count, 28, 28), count * 784, 9, 256))
         for snapshot in snapshots:
             drawn = snapshot.images != 0
             self.assertTrue(np.array_equal(snapshot.images[drawn], last.images[drawn]))
             self.assertLessEqual(drawn.sum(), snapshot.done)
-        seen = []
-        images = self.draw(30, model=MNIST, seed=9, interval=0.02, on_progress=seen.append)
         self.assertTrue(np.array_equal(images, last.images))
-        self.assertGreater(len(seen), 3)
         self.assertTrue(np.array_equal(seen[-1].images, images))
 
     def test_without_a_seed_images_differ_and_the_snapshot_tells_it(self):

@@ -3,6 +3,7 @@
 
 import asyncio
 import unittest
+import unittest.mock
 from concurrent import futures
 
 import rivulet_wheel  # makes rivulet what is imported below
@@ -30,6 +31,16 @@ def part(first, tokens, sequence, **fields):
 
 
 USAGE = inference_pb2.GenerateReply(usage={"completion_tokens": 99, "total_time": {"seconds": 2}})
+
+
+class Clock:
+    """In place of the module `time`."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
 
 
 class SessionServer(ScriptedServer):
@@ -152,15 +163,24 @@ class FakeTests:
             self.fails(error_type, [part(0, [3], [1, 2, 3], seed=7), code], position=3, retries=5)
 
     def test_the_timeout_is_for_all_calls_together(self):
-        server = SessionServer(*[[UNAVAILABLE]] * 99)
+        # Each call takes 1000 s of the client's clock, so it does not matter how long it really takes.
+        server, clock, left = SessionServer(*[[UNAVAILABLE]] * 99), Clock(), []
+        refuse = server.answers["Generate"]
+
+        def generate(request, context):
+            left.append(context.time_remaining())
+            clock.now += 1000
+            return refuse(request, context)
 
         async def run(session):
             with self.assertRaisesRegex(rivulet.DeadlineExceeded, "not now"):
-                await tokens_of(session.generate([1, 2], retries=99, timeout=1.5))
+                await tokens_of(session.generate([1, 2], retries=99, timeout=3000))
             self.assertEqual(session.position, 0)
 
-        self.use(server, run)
-        self.assertTrue(1 < len(server.generates()) < 10, len(server.generates()))
+        server.answers["Generate"] = generate
+        with unittest.mock.patch("rivulet.reply_repeat.time", clock):
+            self.use(server, run)
+        self.assertEqual([round(seconds, -3) for seconds in left], [3000, 2000, 1000])
 
     def test_tokens_that_differ_from_the_servers_are_data_loss(self):
         good = part(0, [3], [1, 2, 3], seed=7)
