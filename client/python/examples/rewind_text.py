@@ -11,7 +11,7 @@ import rivulet
 
 def write(session: rivulet.Session, title: str, length: int, seed: int | None = None) -> None:
     print(f"--- {title}, from position {session.position}")
-    for part in session.generate(max_tokens=length, seed=seed, temperature=0.8, retries=5):
+    for part in session.generate(max_tokens=length, seed=seed, temperature=0.8):
         print(part.text, end="", flush=True)
     print()
 

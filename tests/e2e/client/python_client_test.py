@@ -42,7 +42,7 @@ def use(client: rivulet.Client) -> None:
     assert_type(client.health(), rivulet.HealthStatus)
     with client.open_session(model="m", seed=1, idle_timeout=2.5) as session:
         assert_type(session.append("a", score=True).nll_nats, float)
-        for part in session.generate(max_tokens=3, retries=2, mark="m"):
+        for part in session.generate(max_tokens=3, resume=False, mark="m"):
             assert_type(part, rivulet.Part)
         assert_type(session.fork(2), list[rivulet.Session])
         assert_type(client.restore_session([session.snapshot()]).same_numerics, bool | None)

@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many requests over one stream of the Python client, and what the calls on sessions learned with it, against the real server.
-Client and AsyncClient by the same tests."""
+"""Many requests over one stream of the Python client, and what the calls on sessions learned with it, against the real server; lost
+streams against one that follows a script. Client and AsyncClient by the same tests."""
 
+import asyncio
 import itertools
 import logging
+import time
 import unittest
 import unittest.mock
+from concurrent import futures
 
 import rivulet_wheel  # makes rivulet what is imported below
 
+import grpc
+
 import rivulet
 from command import CONFORMANCE, Server
+from fake_server import ScriptedServer, cut, error_status, fails
 from python_client_calls_test import ENDLESS, STREAM
 from python_clients import Async, Sync
+from rivulet import multiplex_core, reply_repeat, requests
+from rivulet.v1 import inference_pb2, multiplex_pb2
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)
 
@@ -201,6 +209,256 @@ class MultiplexTests:
                 await session.close()
 
         self.use(run, tenant="pages")
+
+
+END = {"reason": "FINISH_REASON_LENGTH"}
+GONE = cut(grpc.StatusCode.UNAVAILABLE, "gone")
+
+
+def message(*parts):
+    return multiplex_pb2.MultiplexReply(parts=parts)
+
+
+def begun(key, *tokens):
+    return {"key": key, "seed": 9, "fingerprint": 70 + key, "tokens": tokens}
+
+
+def rest(key, first, *tokens):
+    return {"key": key, "seed": 9, "fingerprint": 70 + key, "first_position": first, "tokens": tokens, "finish": END, "usage": {}}
+
+
+def error(key, code, reason, **options):
+    return {"key": key, "error": error_status(code, reason, **options)}
+
+
+class LostTests:
+    """Stream i is answered as script[i] says: a number takes so many messages of the client, a message is sent, a function ends the
+    stream. taken[i]: what was taken."""
+
+    def setUp(self):
+        self.enterContext(unittest.mock.patch.object(reply_repeat, "_FIRST_WAIT", 0.001))
+
+    def answer(self, messages, context):
+        if not self.script:
+            fails(grpc.StatusCode.INTERNAL, "SCRIPT_IS_OVER")(context)
+        taken = []
+        self.taken.append(taken)
+        for entry in self.script.pop(0):
+            if isinstance(entry, int):
+                taken += itertools.islice(messages, entry)
+            elif callable(entry):
+                entry(context)
+            else:
+                yield entry
+
+    def run_script(self, *script, function=None, requests=2, begin=None, stream_options=None, **options):
+        """Runs a coroutine function of a stream, and of its script; else gives what the parts of so many requests hold, by key."""
+        self.script, self.taken = list(script), []
+
+        async def read(stream):
+            for key in range(requests):
+                stream.generate([key], **options)
+            return await self.read(stream)
+
+        async def run():
+            async with self.client(self.server.target, **(begin or {})) as client:
+                async with client.multiplex(**(stream_options or {})) as stream:
+                    return await asyncio.wait_for((function or read)(stream), 300)
+
+        with ScriptedServer({"Multiplex": self.answer}) as self.server:
+            result = asyncio.run(run())
+        self.assertEqual(self.script, [])
+        for taken in self.taken:  # waits differ
+            taken.sort(key=lambda sent: sent.key)
+        return result
+
+    async def read(self, stream):
+        """Tokens by key, and a string where a request ended with an error; no part may repeat what another held."""
+        got, seeds, ends = {}, [], []
+        async for part in stream:
+            own = got.setdefault(part.key, [])
+            self.assertTrue(not part.tokens or part.first_position == len(own), part)
+            own += part.tokens if part.error is None else [str(part.error)]
+            seeds += [part.key] * (part.seed is not None)
+            ends += [part.key] * (part.finish is not None)
+        self.assertEqual((len(set(seeds)), len(set(ends)), stream.open_requests), (len(seeds), len(ends), 0))
+        return got
+
+    def test_what_is_open_is_sent_over_another_stream_with_what_came(self):
+        got = self.run_script(
+            [3, message(begun(0, 1, 2), begun(1, 5), rest(2, 0, 8)), GONE],
+            [2, message(rest(1, 1, 6)), GONE],
+            [1, message(rest(0, 2, 3))],
+            requests=3, seed=9, max_tokens=3, timeout=3600,
+        )  # fmt: skip
+        self.assertEqual(got, {0: [1, 2, 3], 1: [5, 6], 2: [8]})
+        (first, second, _), again, (last,) = self.taken
+        for key, sent, tokens in ((0, again[0], [1, 2]), (1, again[1], [5]), (0, last, [1, 2])):
+            self.assertEqual(sent.key, key)
+            self.assertEqual(sent.generate.resume, inference_pb2.Resume(fingerprint=70 + key, samples=[{"ids": tokens}]))
+            sent.generate.ClearField("resume")
+            self.assertEqual(sent.generate, (first, second)[key].generate)
+            self.assertEqual(round(sent.timeout.seconds, -3), 4000)
+
+    def test_a_stream_that_ends_without_a_status_of_the_server_is_lost(self):
+        for end in ([cut(grpc.StatusCode.UNKNOWN)], [cut(grpc.StatusCode.INTERNAL)], [fails(grpc.StatusCode.UNAVAILABLE, "DRAINING")], []):
+            got = self.run_script([2, message(begun(0, 1), rest(1, 0, 5)), *end], [1, message(rest(0, 1, 2))])
+            self.assertEqual(got, {0: [1, 2], 1: [5]})
+
+    def test_only_the_end_and_the_usage_are_sent_again(self):
+        ended = {**rest(0, 0, 1, 2), "usage": None}
+        self.assertEqual(self.run_script([1, message(ended), GONE], [1, message(rest(0, 2))], requests=1), {0: [1, 2]})
+
+    def test_before_something_has_come_a_request_has_max_attempts_calls(self):
+        got = self.run_script(*[[2, GONE]] * 3, begin={"max_attempts": 3}, resume=False)
+        self.assertEqual(got, {0: ["gone"], 1: ["gone"]})
+        self.assertEqual(self.taken[2][0].generate.resume, inference_pb2.Resume(samples=[{}]))
+        self.assertEqual(self.taken[0][0].generate.sampling, self.taken[2][0].generate.sampling)
+
+    def test_a_request_that_has_begun_ends_after_five_streams_that_bring_it_nothing(self):
+        streams = [[2, message({"key": 1, "first_position": i + 1, "tokens": [6 + i]}), cut(grpc.StatusCode.UNAVAILABLE, "still")] for i in range(5)]
+        got = self.run_script([2, message(begun(0, 1), begun(1, 5)), GONE], *streams, [1, message(rest(1, 6, 11))])
+        self.assertEqual(got, {0: [1, "gone"], 1: [5, 6, 7, 8, 9, 10, 11]})
+
+    def test_a_request_that_is_lost_alone_moves_to_another_stream_with_the_others(self):
+        drained = message(begun(1, 5), error(0, grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_seconds=0.001))
+        got = self.run_script([2, message(begun(0, 1)), drained, 1], [2, message(rest(0, 1, 2), rest(1, 1, 6))])
+        self.assertEqual(got, {0: [1, 2], 1: [5, 6]})
+        self.assertEqual(len(self.taken[0]), 2)
+        self.assertEqual({sent.key: sent.generate.resume.samples[0].ids for sent in self.taken[1]}, {0: [1], 1: [5]})
+
+    def test_what_must_not_be_sent_again_keeps_its_stream(self):
+        async def run(stream):
+            stream.generate([0])
+            stream.generate([1], resume=False)
+            return await self.read(stream)
+
+        lost = message(begun(1, 5), error(0, grpc.StatusCode.UNAVAILABLE, "NOT_NOW", retry_seconds=0.001))
+        got = self.run_script([2, lost, message({"key": 1, "first_position": 1, "tokens": [6]}), 1, message(rest(1, 2, 7), rest(0, 0, 1))], function=run)
+        self.assertEqual(got, {0: [1], 1: [5, 6, 7]})
+        self.assertEqual(self.taken[0][1].generate.resume, inference_pb2.Resume(samples=[{}]))
+
+    def test_a_later_call_that_is_refused_for_now_is_sent_again_over_the_same_stream(self):
+        full = error(0, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_seconds=0.001)
+        got = self.run_script([1, message(begun(0, 1)), GONE], [1, message(full), 1, message(full), 1, message(rest(0, 1, 2))], requests=1)
+        self.assertEqual(got, {0: [1, 2]})
+        got = self.run_script([1, message(full)], requests=1)  # the first call
+        self.assertEqual(got, {0: ["said by the server (QUEUE_FULL)"]})
+
+    def test_an_error_that_is_no_loss_ends_its_request_or_the_stream(self):
+        got = self.run_script([2, message(begun(0, 1), error(0, grpc.StatusCode.INTERNAL, "A_BUG"), rest(1, 0, 5))])
+        self.assertEqual(got, {0: [1, "said by the server (A_BUG)"], 1: [5]})
+        for end, options, error_type in (
+            (fails(grpc.StatusCode.PERMISSION_DENIED, "NO"), {}, rivulet.PermissionDenied), (GONE, {"resume": False}, rivulet.Unavailable),
+        ):  # fmt: skip
+            with self.assertRaises(error_type):
+                self.run_script([2, message(begun(0, 1), begun(1, 5)), end], **options)
+
+    def test_with_and_without_resume_side_by_side(self):
+        async def run(stream):
+            stream.generate([0], resume=False)
+            stream.generate([1])
+            return await self.read(stream)
+
+        got = self.run_script([2, message(begun(0, 1), begun(1, 5)), GONE], [1, message(rest(1, 1, 6))], function=run)
+        self.assertEqual(got, {0: [1, "gone"], 1: [5, 6]})
+
+    def test_a_request_that_waits_can_be_cancelled(self):
+        """It waits for an hour, which streams that are lost meanwhile do not change."""
+        full = error(0, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_seconds=3600)
+        lost = [[1, message({"key": 1, "first_position": i, "tokens": [i]}), GONE] for i in range(1, 6)]
+        cancelled = message(error(0, grpc.StatusCode.CANCELLED, "STOPPED"), rest(1, 7, 7))
+
+        async def run(stream):
+            stream.generate([0])
+            stream.generate([1])
+            got = []
+            async for part in stream:
+                got += [part.tokens if part.error is None else part.error.reason]
+                if part.tokens == [6]:
+                    stream.cancel(0)
+            return got
+
+        got = self.run_script([2, message(begun(0, 9), begun(1, 0)), GONE], [2, message(full), GONE], *lost,
+                              [1, message({"key": 1, "first_position": 6, "tokens": [6]}), 2, cancelled], function=run)  # fmt: skip
+        self.assertEqual(got, [[9], [0], [1], [2], [3], [4], [5], [6], "STOPPED", [7]])
+        self.assertEqual([sent.WhichOneof("action") for sent in self.taken[-1]], ["generate", "cancel", "generate"])
+
+    def test_a_request_that_was_cancelled_is_not_sent_again(self):
+        async def run(stream):
+            stream.generate([0])
+            stream.generate([1])
+            got = []
+            async for part in stream:
+                got += [part.tokens if part.error is None else part.error.message]
+                if part.tokens == [1]:
+                    stream.cancel(0)
+            return got
+
+        got = self.run_script([2, message(begun(0, 1)), 1, GONE], [1, message(rest(1, 0, 5))], function=run)
+        self.assertEqual(got, [[1], "the request was cancelled", [5]])
+
+    def test_the_timeout_of_the_stream_and_that_of_a_request_are_for_all_calls(self):
+        later = fails(grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_seconds=3600)
+        for options in ({"timeout": 3600}, {"stream_options": {"timeout": 3600}}):
+            got = self.run_script([1, message(begun(0, 1)), later], requests=1, **options)
+            self.assertEqual(got, {0: [1, "the timeout of 3600 s leaves no time to try again after: said by the server"]})
+
+    def test_many_prompts_over_streams_that_are_lost(self):
+        async def run():
+            async with self.client(self.server.target) as client:
+                return [(part.key, token) async for part in client.generate_many([[0], [1], [2]], at_once=2, seed=9) for token in part.tokens]
+
+        self.script, self.taken = [[2, message(begun(0, 1), rest(1, 0, 5)), 1, GONE], [2, message(rest(0, 1, 2), rest(2, 0, 8))]], []
+        with ScriptedServer({"Multiplex": self.answer}) as self.server:
+            self.assertEqual(asyncio.run(run()), [(0, 1), (1, 5), (0, 2), (2, 8)])
+        self.assertEqual({sent.key for sent in self.taken[1]}, {0, 2})
+
+
+class MemberTest(unittest.TestCase):
+    """A request that is to be sent in an hour."""
+
+    def setUp(self):
+        self.member = multiplex_core.Member(3, requests.generate([1], {}), {"timeout": 10_000}, 4)
+        self.member.due = time.monotonic() + 3600
+
+    def test_its_timeout_is_what_is_left_then(self):
+        self.assertEqual(round(self.member.message().timeout.seconds, -3), 6000)
+
+    def test_it_is_sent_once_if_that_changes(self):
+        outgoing = [(self.member.due, 0, "late", self.member)]
+        self.assertEqual([*multiplex_core.due(outgoing.copy())], ["late"])
+        self.member.due = 0.0
+        self.assertEqual([*multiplex_core.due(outgoing)], [])
+
+
+class SyncLostTest(LostTests, Sync, unittest.TestCase):
+    def test_close_in_another_thread_ends_the_wait_for_another_stream(self):
+        async def run(stream):
+            stream.generate([0])
+            with futures.ThreadPoolExecutor(1) as pool:
+                parts = pool.submit(list, stream.of)
+                while self.script:
+                    time.sleep(0.01)
+                stream.close()
+                with self.assertRaises(rivulet.Cancelled):
+                    parts.result(30)
+
+        self.run_script([1, fails(grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_seconds=3600)], function=run)
+
+
+class AsyncLostTest(LostTests, Async, unittest.TestCase):
+    def test_close_by_another_task_ends_the_wait_for_another_stream(self):
+        async def run(stream):
+            stream.generate([0])
+            parts = asyncio.create_task(self.read(stream))
+            while self.script:
+                await asyncio.sleep(0.01)
+            stream.close()
+            with self.assertRaises(rivulet.Cancelled):
+                await parts
+
+        self.run_script([1, fails(grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_seconds=3600)], function=run)
 
 
 class SyncMultiplexTest(MultiplexTests, Sync, unittest.TestCase):

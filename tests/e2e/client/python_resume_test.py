@@ -1,25 +1,172 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replies that the real server ends early: the error's metadata say where to go on, and whoever does gets the tokens that would have
-come. Client and AsyncClient by the same tests."""
+"""Replies that are lost. With a server that follows a script: what the client asks again, and when. With real servers: the tokens are
+those that would have come; where a client does not go on by itself, the error's metadata say where to. Client and AsyncClient by the
+same tests."""
 
 import asyncio
 import logging
 import signal
 import unittest
+import unittest.mock
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
+import grpc
+
 import rivulet
 from balancer import two_replicas
-from command import CONFORMANCE, ZOO, Server
+from command import CONFORMANCE, Server
+from fake_server import ScriptedServer, cut, fails, follow, part
 from python_client_calls_test import ENDLESS, STREAM
 from python_client_test import BLOCKS
 from python_clients import Async, Sync, tokens_of
+from rivulet import reply_repeat, requests
+from rivulet.v1 import inference_pb2
 
 logging.getLogger("grpc").setLevel(logging.CRITICAL)
 PROMPT = [3, 1]
 OTHER = "tiny-rfa"
 BULKY = {"max_tokens": ENDLESS, "logprobs": True, "top_logprobs": 20}  # more than a connection holds for a client that does not read
+
+
+LOST = cut(grpc.StatusCode.UNAVAILABLE, "gone")
+END = {"reason": "FINISH_REASON_LENGTH"}
+BEGUN = part(seed=9, fingerprint=77, tokens=[1])
+
+
+class ContractTests:
+    """The rules of "Lost replies" in client/README.md."""
+
+    def setUp(self):
+        self.enterContext(unittest.mock.patch.object(reply_repeat, "_FIRST_WAIT", 0.001))
+
+    def replies(self, *script, begin=None, **options):
+        """The parts and the usage of a reply, and the requests that a server of this script got for it."""
+        script = list(script)
+
+        async def run(client):
+            stream = client.generate([5], **options)
+            return [part async for part in stream], stream.usage
+
+        with ScriptedServer({"Generate": follow(script)}) as server:
+            self.server = server
+            result = asyncio.run(self.with_client(run, **(begin or {})))
+        self.assertEqual(script, [])
+        return *result, self.requests()
+
+    async def with_client(self, function, **options):
+        async with self.client(self.server.target, **options) as client:
+            return await function(client)
+
+    def requests(self):
+        return [call.request for call in self.server.asked()]
+
+    def ends(self, error_type, *script, mention="", **options):
+        with self.assertRaisesRegex(error_type, mention) as caught:
+            self.replies(*script, **options)
+        self.assertEqual(len(self.requests()), len(script))
+        return caught.exception
+
+    def test_the_same_request_is_sent_with_what_came_and_nothing_comes_twice(self):
+        parts, usage, (first, again) = self.replies(
+            [BEGUN, part(sample_index=1, tokens=[5], text="x\ufffd", finish=END), LOST],
+            [part(seed=9, fingerprint=77, first_position=1, tokens=[2]), part(sample_index=1, first_position=1, text="\ufffd", finish=END),
+             part(first_position=2, tokens=[3], finish=END), part(usage={"completion_tokens": 4})],
+            num_samples=2, max_tokens=3, stop=["z"], seed=9,
+        )  # fmt: skip
+        self.assertEqual([(p.sample_index, p.first_position, p.tokens.tolist()) for p in parts], [(0, 0, [1]), (1, 0, [5]), (0, 1, [2]), (0, 2, [3])])
+        self.assertEqual([p.sample_index for p in parts if p.finish], [1, 0])
+        self.assertEqual([p.sample_index for p in parts if p.text], [1])
+        for field in ("seed", "fingerprint"):
+            self.assertEqual([p.proto.HasField(field) for p in parts], [True, False, False, False])
+        self.assertEqual(usage.completion_tokens, 4)
+        self.assertEqual(again.resume, inference_pb2.Resume(fingerprint=77, samples=[{"ids": [1]}, {"ids": [5]}]))
+        again.ClearField("resume")
+        self.assertEqual(again, first)
+
+    def test_what_one_call_after_another_brings_is_put_together(self):
+        script = [[part(seed=9, fingerprint=77, first_position=i, tokens=[i]), LOST] for i in range(12)]
+        parts, _, (*_, last) = self.replies(*script, [part(first_position=12, finish=END, usage={})])
+        self.assertEqual([token for p in parts for token in p.tokens], [*range(12)])
+        self.assertEqual(last.resume.samples[0].ids, [*range(12)])
+
+    def test_without_a_seed_the_client_draws_one(self):
+        whole = [part(seed=9, fingerprint=77, tokens=[1], finish=END, usage={})]
+        _, _, one = self.replies([LOST], whole)
+        _, _, other = self.replies([LOST], whole)
+        self.assertTrue(all(request.sampling.HasField("seed") for request in one + other))
+        self.assertEqual(one[0].sampling, one[1].sampling)
+        self.assertNotEqual(one[0].sampling, other[0].sampling)
+
+    def test_before_something_has_come_there_are_max_attempts_calls(self):
+        causes = [[cut(grpc.StatusCode.UNAVAILABLE, f"cause {i}")] for i in range(5)]
+        for attempts in (1, 4):
+            for resume in (True, False):  # of a reply that has begun
+                self.ends(rivulet.Unavailable, *causes[:attempts], mention="cause 0", begin={"max_attempts": attempts}, resume=resume)
+        self.assertFalse(self.requests()[0].HasField("resume"))
+        self.replies([LOST], [part(seed=9, tokens=[1], finish=END, usage={})], num_samples=3)
+        self.assertEqual(self.requests()[1].resume, inference_pb2.Resume(samples=[{}, {}, {}]))
+
+    def test_a_reply_that_has_begun_ends_after_five_calls_that_bring_nothing(self):
+        nothing = [[cut(grpc.StatusCode.UNAVAILABLE, f"still gone {i}")] for i in range(5)]
+        ended = [part(seed=9, fingerprint=77, first_position=1, finish=END), LOST]  # again
+        self.ends(rivulet.Unavailable, [BEGUN, LOST], *nothing, mention="gone$")
+        more = [part(seed=9, fingerprint=77, first_position=1, tokens=[2], finish=END), cut(grpc.StatusCode.UNAVAILABLE, "lost again")]
+        self.ends(rivulet.Unavailable, [BEGUN, LOST], *nothing[:4], more, *nothing[:4], ended, mention="lost again")
+
+    def test_which_calls_are_lost(self):
+        code, whole = grpc.StatusCode, [part(seed=9, fingerprint=77, first_position=1, tokens=[2], finish=END, usage={})]
+        refused = fails(code.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_seconds=0.001)
+        for end in (LOST, fails(code.UNAVAILABLE, "DRAINING"), cut(code.UNKNOWN), cut(code.INTERNAL)):
+            self.replies([end], whole)
+            self.replies([BEGUN, end], [end], whole)
+        self.replies([BEGUN, LOST], [refused], whole)
+        self.replies([LOST], [refused], whole)
+        for end, error_type in (
+            (fails(code.UNKNOWN, "A_BUG"), rivulet.Unknown),
+            (fails(code.INTERNAL, "A_BUG"), rivulet.Internal),
+            (fails(code.FAILED_PRECONDITION, "RESUME_MISMATCH"), rivulet.FailedPrecondition),
+            (fails(code.RESOURCE_EXHAUSTED, "READER_TOO_SLOW"), rivulet.ResourceExhausted),
+            (cut(code.CANCELLED), rivulet.Cancelled),
+        ):
+            self.ends(error_type, [BEGUN, end])
+            self.ends(error_type, [BEGUN, LOST], [end])
+        for begin in ([], [BEGUN]):
+            self.ends(rivulet.ResourceExhausted, [*begin, refused])
+
+    def test_without_resume_or_a_fingerprint_a_reply_that_has_begun_ends(self):
+        self.ends(rivulet.Unavailable, [BEGUN, LOST], mention="gone", resume=False)
+        self.ends(rivulet.Unavailable, [part(seed=9, tokens=[1]), LOST], mention="gone")
+
+    def test_a_wait_beyond_the_timeout_ends_the_reply_at_once(self):
+        later = fails(grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_seconds=3600)
+        for begin in ([], [BEGUN]):
+            self.ends(rivulet.DeadlineExceeded, [*begin, later], mention="timeout of 3600 s .* said by the server", timeout=3600)
+
+    def test_a_bad_option_is_named(self):
+        with self.assertRaisesRegex(TypeError, "^resume: must .*; got 3"):
+            self.replies(resume=3)
+
+
+class SyncContractTest(ContractTests, Sync, unittest.TestCase):
+    pass
+
+
+class AsyncContractTest(ContractTests, Async, unittest.TestCase):
+    pass
+
+
+class WaitTest(unittest.TestCase):
+    def test_waits_double_up_to_two_seconds_and_the_server_may_set_one(self):
+        low, high = [], []
+        for waits, bound in ((low, min), (high, max)):
+            with unittest.mock.patch("random.uniform", lambda a, b, bound=bound: bound(a, b)):
+                reply = reply_repeat.RepeatedReply(requests.generate([1], {}), {}, 9)
+                waits += [reply.wait(rivulet.Unavailable("gone")) for _ in range(7)]
+                self.assertEqual(reply.wait(rivulet.Unavailable("gone", retry_delay=7.5)), 7.5)
+        middle = [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
+        for waits, share in ((low, 0.8), (high, 1.2)):
+            self.assertEqual([round(wait, 9) for wait in waits], [round(share * wait, 9) for wait in middle])
 
 
 def server(*args):
@@ -172,6 +319,26 @@ class ResumeTests:
                 self.assertEqual([part.finish for part in own if part.finish], [sample.finish])
             self.assertEqual(stream.usage.completion_tokens, whole.usage.completion_tokens)
             self.assertEqual(stream.usage.prompt_tokens, len(PROMPT))
+
+        self.resumes(run)
+
+    def test_requests_of_a_stream_whose_server_is_killed_go_on_at_another(self):
+        async def run(client, here, other):
+            options = {"max_tokens": 3000, "num_samples": 2, "frequency_penalty": 0.2}
+            seen, begun = {}, set()
+            async with client.multiplex() as stream:
+                for i in range(8):
+                    stream.generate([i], seed=i, **options)
+                async for part in stream:
+                    self.assertIsNone(part.error)
+                    seen.setdefault((part.key, part.sample_index), []).extend(part.tokens)
+                    if len(begun) < 8:
+                        begun.add(part.key)
+                        if len(begun) == 8:
+                            here.process.kill()
+            for i in range(8):
+                whole = await other.generate([i], seed=i, **options).collect()
+                self.assertEqual([seen[i, 0], seen[i, 1]], [sample.tokens.tolist() for sample in whole.samples])
 
         self.resumes(run)
 

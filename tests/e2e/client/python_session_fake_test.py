@@ -2,6 +2,7 @@
 """Sessions of the Python client against a server that follows a script: lost replies, wrong hashes, and what is asked again."""
 
 import asyncio
+import time
 import unittest
 import unittest.mock
 from concurrent import futures
@@ -11,13 +12,13 @@ import rivulet_wheel  # makes rivulet what is imported below
 import grpc
 
 import rivulet
-from fake_server import ScriptedServer
-from google.rpc import status_pb2
+from fake_server import ScriptedServer, cut, fails, follow
 from python_clients import Async, Sync, fnv1a, tokens_of
 from rivulet.v1 import inference_pb2, session_service_pb2
 
 ID = "0123456789abcdef" * 2
-UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+LOST = cut(grpc.StatusCode.UNAVAILABLE, "not now")
+LATER = fails(grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_seconds=3600)
 LAST = {"finish": {"reason": "FINISH_REASON_LENGTH"}}
 
 
@@ -44,27 +45,19 @@ class Clock:
 
 
 class SessionServer(ScriptedServer):
-    """Opens one session of model "m" with seed 7. Call i of Generate gives what is in replies[i]: parts, and at the end a status
-    code where it is to fail. Append and RewindSession answer with `sequence`."""
+    """Opens one session of model "m" with seed 7. Generate follows the script `replies`. Append and RewindSession answer with
+    `sequence`."""
 
-    def __init__(self, *replies, sequence=(), model=None):
+    def __init__(self, *replies, sequence=()):
         self.replies, self.sequence = list(replies), list(sequence)
         opened = lambda kind: lambda *_: kind(session={"session_id": ID, "model": "m", "progress": progress(self.sequence), "seed": 7})
         super().__init__({
-            "Generate": self.generate,
-            "GetModel": lambda *_: model,
+            "Generate": follow(self.replies),
             "OpenSession": opened(session_service_pb2.OpenSessionReply),
             "Append": lambda *_: session_service_pb2.AppendReply(progress=progress(self.sequence)),
             "RewindSession": opened(session_service_pb2.RewindSessionReply),
             "CloseSession": lambda *_: session_service_pb2.CloseSessionReply(),
         })  # fmt: skip
-
-    def generate(self, request, context):
-        for entry in self.replies.pop(0):
-            if isinstance(entry, grpc.StatusCode):
-                context.set_trailing_metadata((("grpc-status-details-bin", status_pb2.Status().SerializeToString()),))
-                context.abort(entry, "not now")
-            yield entry
 
     def generates(self):
         return [call.request for call in self.asked()]
@@ -75,69 +68,51 @@ class FakeTests:
         """Runs a coroutine function of a session of `server`."""
 
         async def run():
-            async with self.client(server.target, max_attempts=1, **options) as client:
+            async with self.client(server.target, **options) as client:
                 async with await client.open_session(seed=7) as session:
                     await function(session)
 
         with server:
             asyncio.run(run())
 
-    def reads(self, *expected, usage=(2, 4), **options):
+    def reads(self, *expected, **options):
         async def run(session):
-            stream = session.generate([1, 2], **{"retries": 5, "max_tokens": 4, **options})
+            stream = session.generate([1, 2], **{"max_tokens": 4, **options})
             parts = [part async for part in stream]
             self.assertEqual([(part.first_position, part.tokens.tolist()) for part in parts], list(expected))
-            self.assertEqual((stream.usage.prompt_tokens, stream.usage.completion_tokens), usage)
+            self.assertEqual(stream.usage.completion_tokens, 99)  # as the server says
             self.assertEqual((session.position, session.sequence_hash), (6, fnv1a([1, 2, 3, 4, 5, 6])))
 
         return run
 
-    def test_a_lost_reply_is_asked_for_from_the_last_part_with_the_same_seed(self):
+    def test_a_lost_reply_is_asked_for_again_with_what_came(self):
         server = SessionServer(
-            [part(0, [3], [1, 2, 3], seed=7), UNAVAILABLE],
-            [UNAVAILABLE],
-            [part(0, [4, 5], [1, 2, 3, 4, 5], seed=7), UNAVAILABLE],
-            [part(0, [6], [1, 2, 3, 4, 5, 6], seed=7, usage=USAGE.usage, **LAST)],
+            [part(0, [3], [1, 2, 3], seed=7, fingerprint=11), LOST],
+            [LOST],
+            [part(1, [4, 5], [1, 2, 3, 4, 5], seed=7, fingerprint=11), LOST],
+            [part(3, [6], [1, 2, 3, 4, 5, 6], seed=7, fingerprint=11, usage=USAGE.usage, **LAST)],
         )
         self.use(server, self.reads((0, [3]), (1, [4, 5]), (3, [6]), mark="end", temperature=0.5))
         first, *again = server.generates()
         self.assertEqual((first.session.position, list(first.tokens.ids), first.max_tokens), (0, [1, 2], 4))
-        self.assertEqual([request.session.position for request in again], [3, 3, 5])
-        self.assertEqual([request.max_tokens for request in again], [3, 3, 1])
-        for request in again:
-            self.assertIsNone(request.WhichOneof("prompt"))
-            self.assertEqual((request.sampling, request.session.mark), (first.sampling, "end"))
-        self.assertEqual((first.sampling.seed, first.sampling.HasField("seed")), (7, True))
-        self.assertEqual(first.session.sequence_hash, fnv1a([]))  # later the server may hold more than was seen
-        self.assertFalse(any(request.session.HasField("sequence_hash") for request in again))
+        self.assertEqual((first.session.sequence_hash, first.session.mark, first.sampling.seed), (fnv1a([]), "end", 7))
+        for request, tokens in zip(again, ([3], [3], [3, 4, 5]), strict=True):
+            self.assertEqual(request.resume, inference_pb2.Resume(fingerprint=11, samples=[{"ids": tokens}]))
+            request.ClearField("resume")
+            self.assertEqual(request, first)
 
     def test_before_the_first_part_the_same_request_is_sent_again(self):
         whole = [part(0, [3, 4, 5, 6], [1, 2, 3, 4, 5, 6], seed=7, **LAST), USAGE]
-        server = SessionServer([UNAVAILABLE], whole)
+        server = SessionServer([LOST], whole)
         self.use(server, self.reads((0, [3, 4, 5, 6])))
         first, again = server.generates()
-        first.session.ClearField("sequence_hash")
+        first.resume.samples.add()
         self.assertEqual(first, again)
 
-    def test_a_reply_of_which_only_the_usage_is_lost_ends_well(self):
-        server = SessionServer([part(0, [3, 4, 5, 6], [1, 2, 3, 4, 5, 6], seed=7, **LAST), UNAVAILABLE])
+    def test_a_reply_of_which_only_the_usage_is_lost_ends_once(self):
+        last = part(0, [3, 4, 5, 6], [1, 2, 3, 4, 5, 6], seed=7, fingerprint=11, **LAST)
+        server = SessionServer([last, LOST], [part(4, [], [1, 2, 3, 4, 5, 6], seed=7, fingerprint=11, **LAST), USAGE])
         self.use(server, self.reads((0, [3, 4, 5, 6])))
-        self.assertEqual(len(server.generates()), 1)
-
-    def test_without_max_tokens_the_models_length_is_asked_for(self):
-        half = [part(0, [3, 4], [1, 2, 3, 4], seed=7), UNAVAILABLE]
-        rest = [part(0, [5, 6], [1, 2, 3, 4, 5, 6], seed=7, **LAST), USAGE]
-        image = {"image": {"height": 3, "width": 5, "channels": 1}}
-        for content, size, limits, left in (
-            (image, {}, {"max_tokens": 100}, 11),
-            (image, {}, {"max_tokens": 9}, 7),
-            ({}, {"max_sequence_tokens": 20}, {"max_tokens": 100, "default_max_tokens": 50}, 16),
-            ({}, {}, {"max_tokens": 100, "default_max_tokens": 50}, 48),
-        ):
-            model = inference_pb2.GetModelReply(content=content, architecture=size, limits=limits, config_json="{}")
-            server = SessionServer(half, rest, model=model)
-            self.use(server, self.reads((0, [3, 4]), (2, [5, 6]), max_tokens=None))
-            self.assertEqual(server.generates()[1].max_tokens, left)
 
     def fails(self, error_type, *replies, mention="", position, **options):
         """A generate() that ends in an error; its session must then be where the last good part left it."""
@@ -153,18 +128,18 @@ class FakeTests:
         self.use(server, run)
         self.assertEqual(server.replies, [])
 
-    def test_unavailable_comes_through_without_retries_and_when_they_are_used_up(self):
-        begun = [part(0, [3], [1, 2, 3], seed=7), UNAVAILABLE]
-        self.fails(rivulet.Unavailable, begun, position=3)
-        self.fails(rivulet.Unavailable, begun, [UNAVAILABLE], [UNAVAILABLE], position=3, retries=2)
+    def test_a_reply_that_is_lost_for_good_ends_with_its_error(self):
+        begun = [part(0, [3], [1, 2, 3], seed=7, fingerprint=11), LOST]
+        self.fails(rivulet.Unavailable, begun, position=3, resume=False)
+        self.fails(rivulet.NotFound, begun, [fails(grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")], position=3)
 
-    def test_other_errors_are_not_retried(self):
+    def test_other_errors_are_not_repeated(self):
         for code, error_type in ((grpc.StatusCode.CANCELLED, rivulet.Cancelled), (grpc.StatusCode.NOT_FOUND, rivulet.NotFound)):
-            self.fails(error_type, [part(0, [3], [1, 2, 3], seed=7), code], position=3, retries=5)
+            self.fails(error_type, [part(0, [3], [1, 2, 3], seed=7, fingerprint=11), cut(code)], position=3)
 
     def test_the_timeout_is_for_all_calls_together(self):
         # Each call takes 1000 s of the client's clock, so it does not matter how long it really takes.
-        server, clock, left = SessionServer(*[[UNAVAILABLE]] * 99), Clock(), []
+        server, clock, left = SessionServer(*[[LOST]] * 99), Clock(), []
         refuse = server.answers["Generate"]
 
         def generate(request, context):
@@ -174,7 +149,7 @@ class FakeTests:
 
         async def run(session):
             with self.assertRaisesRegex(rivulet.DeadlineExceeded, "not now"):
-                await tokens_of(session.generate([1, 2], retries=99, timeout=3000))
+                await tokens_of(session.generate([1, 2], timeout=3000))
             self.assertEqual(session.position, 0)
 
         server.answers["Generate"] = generate
@@ -183,13 +158,13 @@ class FakeTests:
         self.assertEqual([round(seconds, -3) for seconds in left], [3000, 2000, 1000])
 
     def test_tokens_that_differ_from_the_servers_are_data_loss(self):
-        good = part(0, [3], [1, 2, 3], seed=7)
+        good = part(0, [3], [1, 2, 3], seed=7, fingerprint=11)
         self.fails(rivulet.DataLoss, [part(0, [3], [1, 9, 3], seed=7)], mention="hash", position=0)
         self.fails(rivulet.DataLoss, [part(0, [3], [1, 2, 3, 4], seed=7)], mention="server is at position 4", position=0)
         self.fails(rivulet.DataLoss, [good, part(1, [4], [1, 2, 3, 5])], mention="hash", position=3)
         self.fails(rivulet.DataLoss, [good, part(1, [4], [1, 2, 3, 3, 4])], mention="server is at position 5", position=3)
         # What a server gives that draws other tokens when it is asked again.
-        self.fails(rivulet.DataLoss, [good, UNAVAILABLE], [part(0, [4], [1, 2, 8, 4], seed=7)], mention="hash", position=3, retries=1)
+        self.fails(rivulet.DataLoss, [good, LOST], [part(1, [4], [1, 2, 8, 4], seed=7)], mention="hash", position=3)
 
     def test_a_gap_and_a_part_that_does_not_say_where_it_is_are_internal(self):
         good = part(0, [3], [1, 2, 3], seed=7)
@@ -228,15 +203,15 @@ class FakeTests:
 
     def test_after_a_lost_reply_another_call_first_drops_what_was_not_seen(self):
         server = SessionServer(
-            [part(0, [3], [1, 2, 3], seed=7), UNAVAILABLE],
-            [part(0, [4], [1, 2, 3, 4], seed=7), UNAVAILABLE],
+            [part(0, [3], [1, 2, 3], seed=7), LOST],
+            [part(0, [4], [1, 2, 3, 4], seed=7), LOST],
             [part(0, [8], [1, 2, 3, 4, 8], seed=7, **LAST), USAGE],
         )
 
         async def run(session):
             for prompt, held in (([1, 2], [1, 2, 3]), ([], [1, 2, 3, 4])):
                 with self.assertRaises(rivulet.Unavailable):
-                    await tokens_of(session.generate(prompt, max_tokens=4))
+                    await tokens_of(session.generate(prompt, max_tokens=4, resume=False))
                 server.sequence = held
             self.assertEqual(await tokens_of(session.generate(max_tokens=1)), [8])
             server.sequence = [1, 2, 3, 4, 8, 9]
@@ -247,6 +222,18 @@ class FakeTests:
         again = ["RewindSession", "Generate"]
         self.assertEqual(names, ["OpenSession", "Generate", *again, *again, "Append", "CloseSession"])
         self.assertEqual([call.request.position for call in server.calls[2:5:2]], [3, 4])
+
+    def test_after_a_later_call_is_refused_too_what_was_not_seen_is_dropped_first(self):
+        server = SessionServer([LOST], [fails(grpc.StatusCode.FAILED_PRECONDITION, "RESUME_MISMATCH")])
+
+        async def run(session):
+            with self.assertRaises(rivulet.FailedPrecondition):
+                await tokens_of(session.generate([1, 2]))
+            await session.append([])
+
+        self.use(server, run)
+        names = [call.name for call in server.calls]
+        self.assertEqual(names, ["OpenSession", "Generate", "Generate", "RewindSession", "Append", "CloseSession"])
 
     def test_a_session_shows_its_id_model_and_position(self):
         async def run(session):
@@ -266,14 +253,14 @@ class FakeTests:
 
 class SyncFakeTest(FakeTests, Sync, unittest.TestCase):
     def test_close_in_another_thread_ends_the_wait_for_another_try(self):
-        server = SessionServer(*[[UNAVAILABLE]] * 40)
+        server = SessionServer([LATER])
 
         async def run(session):
-            stream = session.generate([1, 2], retries=40)
+            stream = session.generate([1, 2])
             with futures.ThreadPoolExecutor(1) as pool:
                 tokens = pool.submit(list, stream.of)
-                while len(server.generates()) < 3:
-                    pass
+                while not server.generates():
+                    time.sleep(0.01)
                 stream.close()
                 with self.assertRaises(rivulet.Cancelled):
                     tokens.result(30)
@@ -283,12 +270,12 @@ class SyncFakeTest(FakeTests, Sync, unittest.TestCase):
 
 class AsyncFakeTest(FakeTests, Async, unittest.TestCase):
     def test_close_by_another_task_ends_the_wait_for_another_try(self):
-        server = SessionServer(*[[UNAVAILABLE]] * 40)
+        server = SessionServer([LATER])
 
         async def run(session):
-            stream = session.generate([1, 2], retries=40)
+            stream = session.generate([1, 2])
             tokens = asyncio.create_task(tokens_of(stream))
-            while len(server.generates()) < 3:
+            while not server.generates():
                 await asyncio.sleep(0.01)
             stream.close()
             with self.assertRaises(rivulet.Cancelled):

@@ -278,7 +278,7 @@ class SessionTests:
                     (lambda: session.fork(1.5), TypeError, r"^count: must .*; got 1\.5"),
                     (lambda: session.rewind(), ValueError, "position, mark"),
                     (lambda: session.rewind(position=1, mark="a"), ValueError, "position, mark"),
-                    (lambda: tokens_of(session.generate([1], retries=-1)), ValueError, "retries: must be"),
+                    (lambda: tokens_of(session.generate([1], resume=1)), TypeError, "^resume: must .*; got 1"),
                     (lambda: tokens_of(session.generate([1], num_samples=2)), TypeError, "'num_samples'"),
                     (lambda: tokens_of(session.generate([1], position="a")), TypeError, "^position: must .*; got 'a'"),
                 ):
@@ -305,7 +305,7 @@ class SessionTests:
 
     def test_a_reply_that_is_cut_goes_on_without_gap_or_repetition(self):
         async def run(session, proxy):
-            stream = session.generate([6, 5], max_tokens=LONG, retries=20)
+            stream = session.generate([6, 5], max_tokens=LONG)
             parts = []
             async for part in stream:
                 parts.append(part)
@@ -323,18 +323,18 @@ class SessionTests:
 
     def test_without_max_tokens_a_reply_that_is_cut_has_its_length(self):
         async def run(session, proxy):
-            stream = session.generate([6, 5], retries=20, top_logprobs=20, logprobs=True)  # about 200 bytes a token
+            stream = session.generate([6, 5], top_logprobs=20, logprobs=True)  # about 200 bytes a token
             length = self.plain.model(STREAM).limits.default_max_tokens
             self.assertEqual((await stream.collect()).tokens.tolist(), self.alone([6, 5], length))
 
         self.behind_proxy(run, 2, at_once=True)
 
-    def test_without_retries_the_user_asks_again_and_gets_the_rest(self):
+    def test_without_resume_the_user_asks_again_and_gets_the_rest(self):
         async def run(session, proxy):
             await session.append([6, 5])
             seen = []
             with self.assertRaises(rivulet.Unavailable):
-                async for part in session.generate(max_tokens=LONG):
+                async for part in session.generate(max_tokens=LONG, resume=False):
                     seen += part.tokens.tolist()
                     proxy.cut()
             self.assertEqual(session.position, 2 + len(seen))

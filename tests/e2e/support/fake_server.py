@@ -10,7 +10,7 @@ import grpc
 from google.protobuf import any_pb2, message_factory
 from google.rpc import error_details_pb2, status_pb2
 
-from rivulet.v1 import inference_pb2, session_service_pb2
+from rivulet.v1 import inference_pb2, multiplex_pb2, session_service_pb2
 
 
 def part(**fields):
@@ -22,9 +22,9 @@ WHOLE = [part(seed=1, tokens=[1], text="a"), part(first_position=1, tokens=[2], 
 MODEL = inference_pb2.GetModelReply(summary={"name": "m"}, config_json="{}", chat_template="{{ messages[0].content }}")
 
 
-def failing(context, code, reason="", field="", retry_seconds=None):
-    """Ends a call as rivulet-server does."""
-    status = status_pb2.Status(code=code.value[0], message="said by the server")
+def error_status(code, reason="", field="", retry_seconds=None, message="said by the server"):
+    """An error as of rivulet-server."""
+    status = status_pb2.Status(code=code.value[0], message=message)
     details = [error_details_pb2.ErrorInfo(domain="rivulet", reason=reason)]
     if field:
         details.append(error_details_pb2.BadRequest(field_violations=[{"field": field}]))
@@ -36,8 +36,38 @@ def failing(context, code, reason="", field="", retry_seconds=None):
         packed = any_pb2.Any()
         packed.Pack(detail)
         status.details.append(packed)
+    return status
+
+
+def failing(context, code, *arguments, **options):
+    """Ends a call as rivulet-server does: error_status()."""
+    status = error_status(code, *arguments, **options)
     context.set_trailing_metadata((("grpc-status-details-bin", status.SerializeToString()),))
-    context.abort(code, "said by the server")
+    context.abort(code, status.message)
+
+
+def fails(code, *arguments, **options):
+    """An end of a reply in a script: as failing()."""
+    return lambda context: failing(context, code, *arguments, **options)
+
+
+def cut(code, message="cut"):
+    """An end of a reply in a script: without details, as of a balancer or the network."""
+    return lambda context: context.abort(code, message)
+
+
+def follow(script):
+    """An answer to Generate: call i gives what is in script[i], messages and perhaps an end. The script is used up."""
+
+    def generate(request, context):
+        if not script:
+            failing(context, grpc.StatusCode.INTERNAL, "SCRIPT_IS_OVER")
+        for entry in script.pop(0):
+            if callable(entry):
+                entry(context)
+            yield entry
+
+    return generate
 
 
 def token_bytes(id):
@@ -73,7 +103,9 @@ class ScriptedServer:
         self.answers, self.calls = answers, []
         options = [("grpc.so_reuseport", 0), ("grpc.max_send_message_length", -1)]
         self.server = grpc.server(futures.ThreadPoolExecutor(8), interceptors=[OtherCalls(self.calls)], options=options)
-        for package, name in ((inference_pb2, "InferenceService"), (session_service_pb2, "SessionService")):
+        for package, name in (
+            (inference_pb2, "InferenceService"), (session_service_pb2, "SessionService"), (multiplex_pb2, "MultiplexService")
+        ):  # fmt: skip
             service = package.DESCRIPTOR.services_by_name[name]
             handlers = {method.name: self._handler(method) for method in service.methods}
             self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service.full_name, handlers)])

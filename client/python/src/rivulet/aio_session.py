@@ -102,12 +102,12 @@ class AsyncSession(SessionCore):
         and `num_samples` (for several continuations, use fork()). After a reply that was left early or lost, the call
         starts when its first part is requested.
 
-        options: position, mark, retries; max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
+        options: position, mark; max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty,
           presence_penalty, logit_bias, seed, stop, stop_token_ids, include_stop_string, ignore_eos, logprobs, top_logprobs,
-          cache, priority, timeout, metadata: see rivulet.SessionGenerateOptions.
+          cache, priority, resume, timeout, metadata: see rivulet.SessionGenerateOptions.
         Errors: TypeError, ValueError (arguments); those of AsyncSessionStream while iterating.
         """
-        reader = self._reader(prompt, options)
+        reader = self._reader(prompt, options, self._client._calls.max_attempts)
         self._end_reply()
 
         def start(request: inference_pb2.GenerateRequest) -> Any:
@@ -115,6 +115,7 @@ class AsyncSession(SessionCore):
 
         async def prepare() -> None:
             await self._rewind(self.position, None, reader.call_options())
+            self._ahead = True  # a reply starts
 
         asks = self._client._asks(self.model, reader.call_options)
         stream = session_stream(start, reader, asks, prepare if self._ahead else None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from rivulet import errors, model_replies, replies
-from rivulet.reply_repeat import RepeatedReader
+from rivulet.reply_reader import Reader
 from rivulet.stream_hints import StreamHints, check_untouched
 from rivulet.token_bytes import ModelQuestions
 from rivulet.v1 import inference_pb2
@@ -57,7 +57,7 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
     def __init__(
         self,
         start: Callable[[inference_pb2.GenerateRequest], Any],
-        reader: RepeatedReader,
+        reader: Reader,
         asks: ModelQuestions[Awaitable[model_replies.Model], Awaitable[replies.Text]],
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -97,15 +97,13 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
                 if self._closed.is_set() and self.usage is None:
                     raise errors.Cancelled("the reply was closed")
                 return await self._next()
-            except errors.Unavailable as error:
-                if self._reader.end_without_usage():
-                    raise StopAsyncIteration from None
-                wait = self._reader.wait(error)
-                self._lost = True
             except errors.RivuletError as error:
-                self._reader.failed(error)
-                self.close()
-                raise
+                try:
+                    wait = self._reader.wait(error)
+                except errors.RivuletError:
+                    self.close()
+                    raise
+                self._lost = True
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), wait)
 
@@ -115,7 +113,7 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
             try:
                 message = await self._messages.__anext__()
             except grpc.RpcError as error:
-                raise errors.from_call(error, self._reader.timeout) from None
+                raise errors.from_call(error, self._reader.deadline.timeout) from None
             except asyncio.CancelledError:
                 raise await cancelled(self._call) from None
             if self._reader.needs_content:
@@ -130,9 +128,6 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
         if self._prepare is not None:
             await self._prepare()
             self._prepare = None
-            self._reader.starting()
-        if self._reader.needs_model:
-            self._reader.set_max_tokens(await self._asks.model())
         if not self._closed.is_set():
             self._start_call()
         self._lost = False

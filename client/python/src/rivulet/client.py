@@ -19,7 +19,7 @@ from rivulet.session import Session
 from rivulet.streams import GenerateStream
 from rivulet.connection import ConnectOptions, TlsOptions
 from rivulet.multiplex_core import MultiplexPart, many
-from rivulet.reply_repeat import ResumedReader
+from rivulet.reply_reader import Reader
 from rivulet.token_bytes import Questions, ModelQuestions, TokenBytes
 from rivulet.v1 import inference_pb2
 
@@ -37,7 +37,7 @@ class Client:
       takes longer fails, and calls that wait for it raise Unavailable.
     wait_for_ready: calls wait until the server is reachable, up to their timeout, instead of raising Unavailable.
     max_attempts: attempts per call, 1 to 5. Only UNAVAILABLE before the first message of a reply is retried, after 0.1
-      s to 2 s. A reply that has started is resumed (generate()).
+      s to 2 s. A reply of generate() that has begun is resumed (GenerateStream).
     max_receive_bytes: largest message accepted from the server.
     metadata: sent with every call.
     tenant: the tenant of the calls, at most 64 of A-Z a-z 0-9 . _ -: sent as metadata "rivulet-tenant". Leave it empty
@@ -90,7 +90,7 @@ class Client:
         Errors: TypeError, ValueError (arguments); those of GenerateStream while iterating.
         """
         request = requests.generate(prompt, options)
-        reader = ResumedReader(request, requests.boolean("resume", options.get("resume", True)), requests.call_options(options))
+        reader = Reader(request, options, self._calls.max_attempts)
 
         def start(message: inference_pb2.GenerateRequest) -> Any:
             return self._calls.start("generate", message, reader.call_options())
@@ -106,7 +106,11 @@ class Client:
     def multiplex(self, **options: Unpack[requests.CallOptions]) -> Multiplex:
         """Opens a stream for many requests at once: `with client.multiplex() as stream: ...`, then stream.generate()
         for each request and one loop over the parts of all of them. `timeout` is for the whole stream."""
-        return Multiplex(lambda messages: self._calls.start("multiplex", messages, options))
+
+        def start(messages: Any, timeout: float | None) -> Any:
+            return self._calls.start("multiplex", messages, {**options, "timeout": timeout})
+
+        return Multiplex(start, options.get("timeout"), self._calls.max_attempts)
 
     def generate_many(
         self, prompts: Iterable[requests.Prompt], *, at_once: int = 256, **options: Unpack[requests.GenerateOptions]

@@ -154,15 +154,17 @@ _REPEATABLE = ("Append", "RewindSession", "SnapshotSession", "CloseSession", "Ge
 
 def service_config(max_attempts: int) -> str:
     """Only UNAVAILABLE before the first message of a reply is retried. Calls that create a session are not: they could
-    create two."""
+    create two. Generate is not either: RepeatedReply repeats it."""
     if max_attempts == 1:
         return "{}"
     retry = {
         "maxAttempts": max_attempts, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
         "retryableStatusCodes": ["UNAVAILABLE"],
     }  # fmt: skip
-    names = [{"service": service} for service in ("rivulet.v1.InferenceService", "grpc.reflection.v1alpha.ServerReflection")]
+    inference = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
+    names = [{"service": inference.full_name, "method": method.name} for method in inference.methods if method.name != "Generate"]
     names += [{"service": "rivulet.v1.SessionService", "method": method} for method in _REPEATABLE]
+    names += [{"service": "grpc.reflection.v1alpha.ServerReflection"}]
     return json.dumps({
         "methodConfig": [{"name": names, "retryPolicy": retry}], "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
     })  # fmt: skip
@@ -231,6 +233,7 @@ class Connection:
         self._channel = options.open(library)
         self._methods: Methods | None = Methods(self._channel)  # None after close()
         self.cookies = SessionCookies()
+        self.max_attempts = options.max_attempts
 
     def _prepare(self, method: str, message: Any, options: requests.CallOptions) -> tuple[Any, dict[str, Any]]:
         """The function that begins a call, and what it takes beside its message. Errors: TypeError, ValueError."""

@@ -186,27 +186,18 @@ class Unauthenticated(RivuletError):
     code = Code.UNAUTHENTICATED
 
 
-def _is_lost_stream(code: int, message: str) -> bool:
-    """What an error without details means: a server of ours attaches them to each of its errors and never says UNKNOWN, so a
-    balancer whose replica died in mid-reply made it up: it ended the stream without a status, or reset it."""
-    return code == Code.UNKNOWN or (code == Code.INTERNAL and "RST_STREAM" in message)
-
-
 _CLASSES: dict[int, type[RivuletError]] = {cls.code: cls for cls in RivuletError.__subclasses__()}
 
 
 def from_status(code: int, message: str, metadata: Any) -> RivuletError:
     """The exception of a gRPC status and its trailing metadata (pairs of key and value, or None)."""
-    details, attached = status_pb2.Status(), False
+    details = status_pb2.Status()
     for key, value in metadata or ():
         if key == "grpc-status-details-bin":
-            attached = True
             try:
                 details.ParseFromString(value)
             except DecodeError:  # something on the way wrote its own; code and message still hold
                 details.Clear()
-    if not attached and _is_lost_stream(code, message):
-        return Unavailable(f"the call ended without a status of the server, which may be gone: {message}")
     return _detailed(code, message, details)
 
 
@@ -216,6 +207,9 @@ def from_wire(status: status_pb2.Status) -> RivuletError:
 
 
 def _detailed(code: int, message: str, details: status_pb2.Status) -> RivuletError:
+    # Our servers attach details to each of their errors, so a balancer or the network ended this call.
+    if not details.details and code in (Code.UNKNOWN, Code.INTERNAL):
+        return Unavailable(f"the call ended without a status of the server, which may be gone: {message}")
     reason, field, retry_delay, request_id = "", "", None, ""
     metadata: dict[str, str] = {}
     info, request, retry = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest(), error_details_pb2.RetryInfo()

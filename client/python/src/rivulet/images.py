@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import secrets
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from rivulet import requests
 from rivulet.errors import Internal
 from rivulet.model_replies import ImageContent, Model
 from rivulet.replies import Part
+from rivulet.reply_repeat import Deadline
 
 REQUESTS_AT_ONCE = 4
 _MOST_SAMPLES = 64  # of a request
@@ -54,14 +54,12 @@ class Order:
         self.interval = requests.real("interval", options.get("interval", 0.1))
         if not 0.001 <= self.interval <= 3600:
             raise ValueError(f"interval: must be 0.001 to 3600 seconds; got {self.interval}")
-        timeout = requests.timeout(options.get("timeout"))
-        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._deadline = Deadline(options.get("timeout"))
         self._metadata = requests.metadata(options.get("metadata", ()))
 
     def call_options(self) -> requests.CallOptions:
         """Of a call that begins now: what is left of the timeout."""
-        left = None if self._deadline is None else max(self._deadline - time.monotonic(), 1e-6)
-        return {"timeout": left, "metadata": self._metadata}
+        return {"timeout": self._deadline.left(), "metadata": self._metadata}
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from rivulet import errors, replies, requests
-from rivulet.v1 import multiplex_pb2
+from rivulet.reply_repeat import Deadline, RepeatedReply
+from rivulet.v1 import inference_pb2, multiplex_pb2
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +45,51 @@ class MultiplexPart:
         return self.usage is not None or self.error is not None
 
 
+class Member(RepeatedReply):
+    """One request of a stream."""
+
+    def __init__(self, key: int, request: inference_pb2.GenerateRequest, options: requests.GenerateOptions, attempts: int) -> None:
+        super().__init__(request, options, attempts)
+        self.key = key
+        self.logprobs = request.logprobs.enabled
+        self.due = 0.0  # when it is to be sent
+        self.cancelled = False
+
+    def moved(self) -> None:
+        """It is sent again, whether it was lost or not."""
+        self._repeated = True
+
+    def message(self) -> multiplex_pb2.MultiplexRequest:
+        message = multiplex_pb2.MultiplexRequest(key=self.key, generate=self.request())
+        left = self.deadline.left()
+        if left is not None:
+            left -= max(self.due - time.monotonic(), 0)
+            message.timeout.FromNanoseconds(max(round(left * 1e9), 1))
+        return message
+
+
+Entry = tuple[float, int, multiplex_pb2.MultiplexRequest, Member]  # a message: when to send it, in which order; of whom
+
+
+def due(outgoing: list[Entry]) -> Iterator[multiplex_pb2.MultiplexRequest]:
+    """Takes the first of a heap; nothing, if its request is to be sent at another time by now."""
+    at, _, message, member = heapq.heappop(outgoing)
+    if at == member.due:
+        yield message
+
+
 class MultiplexCore:
     """Thread: one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float | None, attempts: int) -> None:
+        """timeout: of the stream. attempts: of each request, before something of its reply has come."""
+        self._deadline = Deadline(timeout)
+        self._attempts = attempts
         self._last_key = -1
-        self._open: dict[int, bool] = {}  # key to whether logprobs were asked for
+        self._open: dict[int, Member] = {}
+        self._unsent: list[Member] = []  # those of _open that _entries() gives next
+        self._order = itertools.count()
+        self._stale = False  # another stream is to replace this one
         self._read: deque[MultiplexPart] = deque()
 
     @property
@@ -54,29 +97,60 @@ class MultiplexCore:
         """Requests whose last part has not been yielded."""
         return len(self._open)
 
-    def _begin(self, prompt: requests.Prompt, options: requests.GenerateOptions) -> multiplex_pb2.MultiplexRequest:
+    def _begin(self, prompt: requests.Prompt, options: requests.GenerateOptions) -> int:
+        """The key of a request that _entries() gives next."""
         if options.get("metadata"):
             raise TypeError("metadata: belongs to the whole stream; give it to multiplex()")
-        if options.get("resume"):
-            raise TypeError("resume: requests of a multiplex stream are not resumed")
-        request = requests.generate(prompt, options)
-        message = multiplex_pb2.MultiplexRequest(key=self._last_key + 1, generate=request)
-        timeout = requests.timeout(options.get("timeout"))
-        if timeout is not None:
-            message.timeout.FromNanoseconds(max(round(timeout * 1e9), 1))
-        self._last_key += 1
-        self._open[self._last_key] = request.logprobs.enabled
-        return message
+        key = self._last_key + 1
+        self._open[key] = Member(key, requests.generate(prompt, options), options, self._attempts)
+        self._unsent.append(self._open[key])
+        self._last_key = key
+        return key
 
-    def _cancel(self, key: int) -> multiplex_pb2.MultiplexRequest | None:
-        """None where there is nothing to cancel."""
-        if requests.uint64("key", key) not in self._open:
-            return None
-        return multiplex_pb2.MultiplexRequest(key=key, cancel={})
+    def _cancel(self, key: int) -> list[Entry]:
+        """What is to be sent: a request that waits first, so that the server answers."""
+        member = self._open.get(requests.uint64("key", key))
+        if member is None:
+            return []
+        member.cancelled, waits = True, member.due > time.monotonic()
+        if waits:
+            member.due = 0.0
+        messages = [member.message()] * waits + [multiplex_pb2.MultiplexRequest(key=key, cancel={})]
+        return [(member.due, next(self._order), message, member) for message in messages]
 
     def _take(self, reply: multiplex_pb2.MultiplexReply) -> None:
-        self._read.extend(_part(message, self._open.get(message.key, False)) for message in reply.parts
-                          if not message.HasField("refused"))  # a cancel that came too late  # fmt: skip
+        for message in reply.parts:
+            member = self._open.get(message.key)
+            if member is None or message.HasField("refused"):  # a cancel that came too late
+                continue
+            if message.HasField("error"):
+                self._failed(member, errors.from_wire(message.error))
+            elif member.take(message) or message.HasField("usage"):
+                self._read.append(_part(message, member.logprobs))
+
+    def _failed(self, member: Member, error: errors.RivuletError) -> None:
+        """A request has ended with an error: it waits to be sent again, after Unavailable over another stream, or has its
+        last part."""
+        try:
+            wait = member.wait(error)
+            self._deadline.check(wait, error)
+        except errors.RivuletError as end:
+            self._read.append(_part(multiplex_pb2.MultiplexPart(key=member.key), False, end))
+        else:
+            member.due = time.monotonic() + wait
+            self._unsent.append(member)
+            self._stale = self._stale or isinstance(error, errors.Unavailable)
+
+    def _lost(self, error: BaseException) -> None:
+        """The stream has ended. Errors: `error`, if no request is sent again."""
+        if not isinstance(error, errors.RivuletError) or not any(member.repeats(error) for member in self._open.values()):
+            self._open.clear()
+            self._unsent.clear()
+            raise error from None
+        self._stale = True
+        for member in self._open.values():
+            if member.due <= time.monotonic():  # else it was not sent
+                self._failed(member, error)
 
     def _next(self) -> MultiplexPart | None:
         """None where a message is to be read first. Errors: StopIteration (no request is open)."""
@@ -89,19 +163,41 @@ class MultiplexCore:
             self._open.pop(part.key, None)
         return part
 
-    def _lost(self) -> None:
-        """The stream has ended: nothing is open any more."""
-        self._open.clear()
-        self._read.clear()
+    def _pause(self) -> float:
+        """Seconds until there is something to read, or a stream to open. REQUIRES: _next() gave None."""
+        if not self._stale:
+            return 0.0
+        return max(min(member.due for member in self._open.values()) - time.monotonic(), 0.0)
+
+    def _replaced(self) -> bool:
+        """Whether another stream is to be opened now; _entries() then gives all that is open."""
+        if not self._stale or not all(member.can_be_repeated for member in self._open.values()):
+            return False
+        self._stale = False
+        self._unsent = list(self._open.values())
+        for member in self._unsent:
+            member.moved()
+        return True
+
+    def _entries(self) -> list[Entry]:
+        """What is to be sent."""
+        entries = []
+        for member in self._unsent:
+            if member.cancelled:
+                self._failed(member, errors.Cancelled("the request was cancelled"))
+            else:
+                entries.append((member.due, next(self._order), member.message(), member))
+        self._unsent.clear()
+        return entries
 
 
-def _part(message: multiplex_pb2.MultiplexPart, logprobs: bool) -> MultiplexPart:
+def _part(message: multiplex_pb2.MultiplexPart, logprobs: bool, error: errors.RivuletError | None = None) -> MultiplexPart:
     has = message.HasField
     return MultiplexPart(
         message.key, message.sample_index, message.first_position, list(message.tokens), message.text,
         list(message.logprobs) if logprobs else None, replies.finish(message.finish) if has("finish") else None,
         message.seed if has("seed") else None, replies.usage(message.usage) if has("usage") else None,
-        errors.from_wire(message.error) if has("error") else None, message,
+        error, message,
     )  # fmt: skip
 
 

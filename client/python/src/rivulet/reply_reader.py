@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the messages of one reply and puts them together."""
+"""Reads the messages of one reply, over several calls if one is lost, and puts them together."""
 
 from __future__ import annotations
 
@@ -7,24 +7,31 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rivulet import model_replies
+from rivulet import model_replies, requests
 from rivulet.errors import Internal
 from rivulet.replies import Generation, Part, Sample, Text, Usage, part, usage
+from rivulet.reply_repeat import RepeatedReply
 from rivulet.token_bytes import MOST_ASKED, TokenBytes, learn
 from rivulet.v1 import inference_pb2
 
 
-class Reader:
+class Reader(RepeatedReply):
     """Reads the messages of one reply."""
 
-    def __init__(self, request: inference_pb2.GenerateRequest) -> None:
-        self._request = request
+    def __init__(self, request: inference_pb2.GenerateRequest, options: requests.SamplingOptions, attempts: int) -> None:
+        """As RepeatedReply; options: also metadata."""
+        super().__init__(request, options, attempts)
+        self._metadata = options.get("metadata", ())
         self._text_of: Callable[[int], str] | None = None
         self._known: dict[int, bytes] | None = None  # what tokens stand for, where they are not characters
         self.seed: int | None = None
         self.usage: Usage | None = None
         # Whether read() must know the model, for the texts of the likeliest tokens.
         self.needs_content = request.logprobs.top_n > 0
+
+    def call_options(self) -> requests.CallOptions:
+        """Of a call that begins now: what is left of the timeout."""
+        return {"timeout": self.deadline.left(), "metadata": self._metadata}
 
     def set_content(self, model: model_replies.Model, token_bytes: TokenBytes) -> None:
         """token_bytes: the client's."""
@@ -50,13 +57,14 @@ class Reader:
             learn(self._known, ids, reply)
 
     def read(self, message: inference_pb2.GenerateReply) -> Part | None:
-        """The part that a message holds; the last message may hold none."""
+        """The part that a message holds; the last message may hold none, and what has come before is none."""
+        is_part = self.take(message)
         if message.HasField("seed"):
             self.seed = message.seed
         if message.HasField("usage"):
             self.usage = usage(message.usage)
-            if not (message.tokens or message.text or message.HasField("finish")):
-                return None
+        if not is_part:
+            return None
         asked = self._request.logprobs
         return part(message, asked.enabled, asked.top_n > 0, self._text_of)
 

@@ -1,113 +1,113 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a reply over several calls, if one is lost."""
+"""What is asked again where the call of a reply is lost: "Lost replies" of client/README.md."""
 
 from __future__ import annotations
 
 import random
+import secrets
 import time
+from collections import defaultdict
 
-from rivulet import errors, model_replies, replies, requests
-from rivulet.reply_reader import Reader
-from rivulet.v1 import inference_pb2
+from rivulet import errors, requests
+from rivulet.v1 import inference_pb2, multiplex_pb2
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0  # seconds before a reply is continued, doubling
-_RESUMES = 5  # calls in a row that bring nothing
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0  # seconds before the next call, doubling
+_RESUMES = 5  # calls in a row that bring nothing, once the reply has begun
 
 
-class RepeatedReader(Reader):
-    """What readers have that another call can continue. `retries`: how many."""
+class Deadline:
+    """One for all calls of a reply. timeout: seconds, or None."""
 
-    def __init__(self, request: inference_pb2.GenerateRequest, retries: int, options: requests.CallOptions) -> None:
-        super().__init__(request)
-        self.metadata = options["metadata"]
-        self.timeout = requests.timeout(options["timeout"])  # seconds, of all calls together
-        self._deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        self._retries = retries
-        self._tries = 0
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = requests.timeout(timeout)
+        self._end = None if self.timeout is None else time.monotonic() + self.timeout
 
-    def call_options(self) -> requests.CallOptions:
-        """Of a call that begins now: what is left of the timeout."""
-        left = None if self._deadline is None else max(self._deadline - time.monotonic(), 1e-6)
-        return {"timeout": left, "metadata": self.metadata}
+    def left(self) -> float | None:
+        """The timeout of a call that begins now."""
+        return None if self._end is None else max(self._end - time.monotonic(), 1e-6)
 
-    def request(self) -> inference_pb2.GenerateRequest:
-        """The request of the next call, which continues after the last received part."""
-        raise NotImplementedError
-
-    def starting(self) -> None:
-        """A call is about to start: what the server holds is unknown until it has succeeded."""
-
-    def failed(self, error: errors.RivuletError) -> None:
-        """The call has ended with an error, and no other follows."""
-
-    @property
-    def needs_model(self) -> bool:
-        """Whether request() must know the server's default number of tokens."""
-        return False
-
-    def set_max_tokens(self, model: model_replies.Model) -> None:
-        """Applies the server's rule for a request without max_tokens (GenerateRequest.max_tokens)."""
-
-    def end_without_usage(self) -> bool:
-        """Whether the reply is complete except for its usage, which is then computed from the parts."""
-        return False
-
-    def wait(self, error: errors.RivuletError) -> float:
-        """Seconds to wait before the next call. Errors: `error`, if there must be no next call; DeadlineExceeded."""
-        if self._tries >= self._retries:
-            raise error
-        self._tries += 1
-        wait = error.retry_delay
-        if wait is None:
-            wait = min(_FIRST_WAIT * 2 ** min(self._tries - 1, 10), _LONGEST_WAIT) * random.uniform(0.8, 1.2)
-        if self._deadline is not None and time.monotonic() + wait >= self._deadline:
+    def check(self, wait: float, error: errors.RivuletError) -> None:
+        """Before a wait, after `error`. Errors: DeadlineExceeded, if no time is left after it."""
+        if self._end is not None and time.monotonic() + wait >= self._end:
             raise errors.DeadlineExceeded(
                 f"the timeout of {self.timeout:g} s leaves no time to try again after: {error.message}"
             ) from error
-        return wait
 
 
-class ResumedReader(RepeatedReader):
-    """Of a reply without a session: the server continues it after the tokens that were received (GenerateRequest.resume)."""
+class RepeatedReply:
+    """What has come of a reply, and the call that continues it. No input or output."""
 
-    def __init__(self, request: inference_pb2.GenerateRequest, resume: bool, options: requests.CallOptions) -> None:
-        super().__init__(request, _RESUMES if resume else 0, options)
-        samples = request.num_samples or 1
+    def __init__(self, request: inference_pb2.GenerateRequest, options: requests.SamplingOptions, attempts: int) -> None:
+        """request: that of the first call; gets a seed if it has none. options: resume, timeout. attempts: calls before something
+        has come. Errors: TypeError, ValueError."""
+        if not request.sampling.HasField("seed"):
+            request.sampling.seed = secrets.randbits(64)
+        resume = options.get("resume")
+        self._resume = requests.boolean("resume", True if resume is None else resume)
+        self.deadline = Deadline(options.get("timeout"))
+        self._request = request
+        self._attempts = attempts
         self._fingerprint: int | None = None
-        self._received: list[list[int]] = [[] for _ in range(samples)] if resume else []
+        self._received: defaultdict[int, list[int]] = defaultdict(list)  # tokens by sample
         self._finished: set[int] = set()
-        self._loss: errors.RivuletError | None = None  # the first since something came
+        self._begun = False  # something has come
+        self._repeated = False  # a call after the first is made or due
+        self._losses = 0  # since something came
+        self._loss: errors.RivuletError | None = None  # the first of these: it says why the reply was lost
 
-    def read(self, message: inference_pb2.GenerateReply) -> replies.Part | None:
-        """A sample that had ended before the call was lost ends again; that part is left out."""
-        if message.HasField("fingerprint"):
+    def take(self, message: inference_pb2.GenerateReply | multiplex_pb2.MultiplexPart) -> bool:
+        """Notes a message and takes out of it what has come before. False: no part of a sample is left."""
+        if self._begun:
+            message.ClearField("seed")
+            message.ClearField("fingerprint")
+        elif message.HasField("fingerprint"):
             self._fingerprint = message.fingerprint
-        part = super().read(message)
-        if part is None or not 0 <= part.sample_index < len(self._received):
-            return part
-        if part.sample_index in self._finished:
-            return None
-        self._received[part.sample_index].extend(message.tokens)
-        if part.finish is not None:
-            self._finished.add(part.sample_index)
-        self._tries = 0
-        return part
+        self._begun = True
+        if message.sample_index in self._finished:
+            message.ClearField("finish")
+            message.ClearField("text")
+        if not (message.tokens or message.text or message.HasField("finish")):
+            return False
+        self._received[message.sample_index].extend(message.tokens)
+        if message.HasField("finish"):
+            self._finished.add(message.sample_index)
+        self._losses, self._loss = 0, None
+        return True
+
+    @property
+    def can_be_repeated(self) -> bool:
+        """Whether another call may continue; without a fingerprint the server does not know how."""
+        return not self._begun or (self._resume and self._fingerprint is not None)
+
+    def repeats(self, error: BaseException) -> bool:
+        """Whether a call that ends with `error` is lost, and another may follow."""
+        refused = self._repeated and isinstance(error, errors.ResourceExhausted) and error.retry_delay is not None
+        return self.can_be_repeated and (refused or isinstance(error, errors.Unavailable))
 
     def wait(self, error: errors.RivuletError) -> float:
-        """Where no call continues the reply, the error says why it was lost, not why the last call failed."""
-        if self._fingerprint is None:  # nothing has come, or from a server that resumes nothing
+        """Seconds until the next call. Errors: the one with which the reply ends."""
+        if not self.repeats(error):
             raise error
-        if self._tries == 0 or self._loss is None:
-            self._loss = error
-        return super().wait(error if self._tries < self._retries else self._loss)
+        self._loss = self._loss or error
+        self._losses += 1
+        if self._losses > (_RESUMES if self._begun else self._attempts - 1):
+            raise self._loss
+        wait = error.retry_delay
+        if wait is None:
+            wait = min(_FIRST_WAIT * 2 ** (self._losses - 1), _LONGEST_WAIT) * random.uniform(0.8, 1.2)
+        self.deadline.check(wait, error)
+        self._repeated = True
+        return wait
 
     def request(self) -> inference_pb2.GenerateRequest:
-        if self._fingerprint is None or self.seed is None:
+        """The request of the next call."""
+        if not self._repeated:
             return self._request
         request = inference_pb2.GenerateRequest()
         request.CopyFrom(self._request)
-        request.sampling.seed = self.seed
-        request.resume.fingerprint = self._fingerprint
-        for tokens in self._received:
-            request.resume.samples.add(ids=tokens)
+        request.resume.SetInParent()
+        if self._fingerprint is not None:
+            request.resume.fingerprint = self._fingerprint
+        for index in range(request.num_samples or 1):
+            request.resume.samples.add(ids=self._received.get(index, ()))
         return request

@@ -99,7 +99,7 @@ class SamplingOptions(CallOptions, total=False):
     frequency_penalty: [-2, 2], per occurrence in the output
     presence_penalty: [-2, 2], once for each token that is in the output
     logit_bias: token id to a bias in [-100, 100]
-    seed: 0 to 2^64 - 1; absent: that of the session, or one that the server draws (see GenerateStream.seed)
+    seed: 0 to 2^64 - 1; absent: that of the session, or one that the client draws (see GenerateStream.seed)
     stop: end a sample when its text would contain one of these
     stop_token_ids: end a sample when one of these is sampled
     include_stop_string: keep the matched stop string in the output
@@ -111,6 +111,7 @@ class SamplingOptions(CallOptions, total=False):
     add_special_tokens: for a prompt that is text: add the tokens with which the tokenizer begins and ends a text; absent: where
       the text begins a sequence and is not empty
     parse_special_tokens: for a prompt that is text: control tokens that it spells out are those tokens; absent: True
+    resume: whether a reply whose call is lost is continued by another one (GenerateStream); absent: True
     """
 
     max_tokens: int | None
@@ -133,6 +134,7 @@ class SamplingOptions(CallOptions, total=False):
     priority: Priority | PriorityName | None
     add_special_tokens: bool | None
     parse_special_tokens: bool | None
+    resume: bool
 
 
 class GenerateOptions(SamplingOptions, total=False):
@@ -140,12 +142,10 @@ class GenerateOptions(SamplingOptions, total=False):
 
     model: may be absent if the server serves exactly one model
     num_samples: independent continuations, 1 to limits.max_num_samples
-    resume: whether a reply whose call is lost is continued by another one (GenerateStream). Absent: True
     """
 
     model: str
     num_samples: int | None
-    resume: bool
 
 
 class SessionGenerateOptions(SamplingOptions, total=False):
@@ -154,13 +154,10 @@ class SessionGenerateOptions(SamplingOptions, total=False):
     position: where to continue, 0 to the session's position; absent: its end. Generated tokens after it are dropped.
       Given tokens are only dropped by rewind(): FailedPrecondition (GIVEN_TOKENS_BEYOND_POSITION)
     mark: sets a mark with this name at the position after the reply, at most 64 bytes
-    retries: how often a reply that ends with Unavailable is continued after its last received part. The iterator then
-      continues without missing or repeated tokens. Absent: 0
     """
 
     position: int | None
     mark: str | None
-    retries: int
 
 
 def _with_options_of(options: Any, *bases: Any) -> None:
@@ -283,11 +280,6 @@ def refuse_unknown(call: str, options: Mapping[str, Any], allowed: type) -> None
     unknown = sorted(set(options) - allowed.__annotations__.keys())
     if unknown:
         raise TypeError(f"{call}() got an unexpected keyword argument {unknown[0]!r}")
-
-
-def call_options(options: CallOptions | SamplingOptions | ImageOptions) -> CallOptions:
-    """The part of `options` that is for the call, not for the request."""
-    return {"timeout": options.get("timeout"), "metadata": options.get("metadata", ())}
 
 
 _SAMPLING: dict[str, Callable[[str, Any], Any]] = {

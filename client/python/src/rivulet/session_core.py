@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common part of Session and AsyncSession: the position of a session, its messages, and replies that can be
-continued. No input or output."""
+"""The common part of Session and AsyncSession: the position of a session, and its messages. No input or output."""
 
 from __future__ import annotations
 
@@ -10,9 +9,9 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from rivulet import errors, model_replies, replies, requests
+from rivulet import errors, replies, requests
 from rivulet.cookies import SessionCookies
-from rivulet.reply_repeat import RepeatedReader
+from rivulet.reply_reader import Reader
 from rivulet.sequence import Sequence
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
@@ -166,14 +165,13 @@ class SessionCore:
             self._marks[request.session.mark] = self.position
         return replies.score(reply, request.logprobs, len(request.output_positions) > 0)
 
-    def _reader(self, prompt: requests.Prompt, options: requests.SessionGenerateOptions) -> SessionReader:
+    def _reader(self, prompt: requests.Prompt, options: requests.SessionGenerateOptions, attempts: int) -> SessionReader:
         request = requests.session_generate(prompt, options)
         request.model = self._model
         request.session.CopyFrom(self._ref(options.get("position"), options.get("mark")))
         if not request.sampling.HasField("seed"):
             request.sampling.seed = self._seed
-        retries = requests.integer("retries", options.get("retries", 0), 0, 2**31 - 1)
-        return SessionReader(self, request, retries, requests.call_options(options))
+        return SessionReader(self, request, options, attempts)
 
     def _fork_request(
         self, count: int, seed: int | None, position: int | None
@@ -213,28 +211,22 @@ def _given(message: Any, oneof: str) -> list[int] | bytes | None:
     return bytes(message.image_values) if kind == "image_values" else list(message.tokens.ids)
 
 
-class SessionReader(RepeatedReader):
-    """Reads the messages of a reply on a session, over several calls if one is lost, and checks the hash of each."""
+class SessionReader(Reader):
+    """Reads the messages of a reply on a session, and checks the hash of each."""
 
     def __init__(
-        self, core: SessionCore, request: inference_pb2.GenerateRequest, retries: int, options: requests.CallOptions
+        self, core: SessionCore, request: inference_pb2.GenerateRequest, options: requests.SamplingOptions, attempts: int
     ) -> None:
-        super().__init__(request, retries, options)
+        super().__init__(request, options, attempts)
         self.core = core
-        self._begin: int | None = None  # the session's position at the first generated token; None before the first part
-        self._tokens = 0  # generated tokens seen
-        self._earlier = 0  # of these, by calls before this one
-        self._finished = False
 
     def read(self, message: inference_pb2.GenerateReply) -> replies.Part | None:
         """Errors: DataLoss (the hash disagrees), Internal (a gap)."""
         if message.HasField("session"):
-            message.first_position += self._earlier
             self._advance(message)
         elif message.tokens or message.HasField("finish"):
             raise errors.Internal("the server sent a part that does not say where the session is")
         if message.HasField("usage"):
-            self._count(message.usage)
             core = self.core
             core._ahead = False
             mark = self._request.session.mark
@@ -243,11 +235,11 @@ class SessionReader(RepeatedReader):
         return super().read(message)
 
     def _advance(self, message: inference_pb2.GenerateReply) -> None:
-        core, progress, count = self.core, message.session, len(message.tokens)
-        if message.first_position != self._tokens and count:
-            raise errors.Internal(f"the server sent token {message.first_position} of the reply instead of {self._tokens}")
-        before, position, begin = core._sequence, core.position, self._begin
-        if begin is None:
+        core, progress, count, seen = self.core, message.session, len(message.tokens), len(self._received[0])
+        if message.first_position != seen and count:
+            raise errors.Internal(f"the server sent token {message.first_position} of the reply instead of {seen}")
+        before, position = core._sequence, core.position
+        if not self._begun:
             start, prompt = self._request.session.position, _given(self._request, "prompt")
             core._sequence = core._sequence.copy(start)
             core._drop_marks(start)
@@ -255,68 +247,17 @@ class SessionReader(RepeatedReader):
                 core._sequence.skip(progress.position - start - count)
             else:
                 core._sequence.extend(prompt)
-            begin = core.position
         core._sequence.extend(message.tokens)
         try:
             core._moved(progress)
         except errors.DataLoss:
             core._sequence = before.copy(position)
             raise
-        self._begin = begin
-        self._tokens += count
-        self._finished = self._finished or message.HasField("finish")
-
-    def _count(self, usage: inference_pb2.Usage) -> None:
-        """Adjusts the usage, because the server counts one call but the application made one request."""
-        if self._tries and self._begin is not None:
-            usage.prompt_tokens = self._begin - self._request.session.position
-            usage.completion_tokens = self._tokens
-
-    def starting(self) -> None:
-        self.core._ahead = True
-
-    def failed(self, error: errors.RivuletError) -> None:
-        if self._begin is None and not self._tries and isinstance(error, _UNCHANGED):
-            self.core._ahead = False
 
     def wait(self, error: errors.RivuletError) -> float:
-        if self._finished:
-            raise error
-        return super().wait(error)
-
-    def end_without_usage(self) -> bool:
-        if not (self._finished and self._retries and self._begin is not None):
-            return False
-        empty = inference_pb2.Usage()
-        self._tries += 1
-        self._count(empty)
-        self.usage = replies.usage(empty)
-        return True
-
-    @property
-    def needs_model(self) -> bool:
-        return self._begin is not None and not self._request.HasField("max_tokens")
-
-    def set_max_tokens(self, model: model_replies.Model) -> None:
-        assert self._begin is not None
-        content, limits = model.content, model.limits
-        if isinstance(content, model_replies.ImageContent):
-            most = content.height * content.width * content.channels - self._begin
-        elif model.architecture.max_sequence_tokens is not None:
-            most = model.architecture.max_sequence_tokens - self._begin
-        else:
-            most = limits.default_max_tokens
-        self._request.max_tokens = min(most, limits.max_tokens)
-
-    def request(self) -> inference_pb2.GenerateRequest:
-        request = inference_pb2.GenerateRequest()
-        request.CopyFrom(self._request)
-        if self._tries:  # the server may hold more than was seen
-            request.session.ClearField("sequence_hash")
-        if self._begin is None:
-            return request
-        request.ClearField(request.WhichOneof("prompt") or "tokens")
-        request.session.position = self._begin + self._tokens
-        request.max_tokens -= self._tokens
-        self._earlier = self._tokens
-        return request
+        try:
+            return super().wait(error)
+        except errors.RivuletError:
+            if not self._begun and not self._repeated and isinstance(error, _UNCHANGED):
+                self.core._ahead = False
+            raise

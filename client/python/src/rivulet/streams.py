@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from rivulet import errors, model_replies, replies
-from rivulet.reply_repeat import RepeatedReader
+from rivulet.reply_reader import Reader
 from rivulet.session_core import SessionReader
 from rivulet.stream_hints import StreamHints, check_untouched
 from rivulet.token_bytes import ModelQuestions
@@ -24,13 +24,14 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
     """The parts of a reply as they arrive. Ends the call when it is closed, left (`with`) or dropped (`break` out of a loop
     over it, where gRPC's own call ends with its last reference): the server then frees the slot within a step or two.
 
-    Where a call is lost (Unavailable) after the first part, another one continues the reply where it was, within the timeout,
-    on any replica behind the target, and the iteration goes on without missing or repeated tokens. `usage` has the times of the
-    last call. resume=False turns this off.
+    Where a call is lost (Unavailable), another one continues the reply where it was, within the timeout, on any replica behind
+    the target, and the iteration goes on without missing or repeated tokens. `usage` has the times of the last call. Before the
+    first part there are at most `max_attempts` calls (Client); later the reply ends after five calls that bring nothing, with the
+    error of the lost call. resume=False: a reply that has begun ends with the error of its call.
 
     Thread: one at a time iterates; close() may be called from any thread, and the iteration then ends with Cancelled.
     Errors while iterating: InvalidArgument, NotFound, OutOfRange, ResourceExhausted, Unavailable, DeadlineExceeded, Cancelled,
-    Internal; FailedPrecondition (RESUME_MISMATCH: the server that answered the second call would continue otherwise).
+    Internal; FailedPrecondition (RESUME_MISMATCH: the server that answered a later call would continue otherwise).
     """
 
     _how_to_read = "Iterate over it for the parts, or call collect() for the whole"
@@ -38,7 +39,7 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
     def __init__(
         self,
         start: Callable[[inference_pb2.GenerateRequest], Any],
-        reader: RepeatedReader,
+        reader: Reader,
         asks: ModelQuestions[model_replies.Model, replies.Text],
     ) -> None:
         """start: begins a call."""
@@ -70,15 +71,14 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
                 if self._closed.is_set() and self.usage is None:
                     raise errors.Cancelled("the reply was closed")
                 return self._next()
-            except errors.Unavailable as error:
-                if self._reader.end_without_usage():
-                    raise StopIteration from None
-                self._closed.wait(self._reader.wait(error))
-                self._lost = True
             except errors.RivuletError as error:
-                self._reader.failed(error)
-                self.close()
-                raise
+                try:
+                    wait = self._reader.wait(error)
+                except errors.RivuletError:
+                    self.close()
+                    raise
+                self._closed.wait(wait)
+                self._lost = True
 
     def _next(self) -> replies.Part:
         """The next part of this call."""
@@ -86,7 +86,7 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
             try:
                 message = next(self._call)
             except grpc.RpcError:
-                raise errors.from_call(self._call, self._reader.timeout) from None
+                raise errors.from_call(self._call, self._reader.deadline.timeout) from None
             if self._reader.needs_content:
                 self._reader.set_content(self._asks.model(), self._asks.token_bytes)
             while unknown := self._reader.unknown_tokens(message):
@@ -96,8 +96,6 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
                 return part
 
     def _call_again(self) -> None:
-        if self._reader.needs_model:
-            self._reader.set_max_tokens(self._asks.model())
         with self._lock:
             if not self._closed.is_set():
                 self._call = self._start(self._reader.request())
@@ -129,11 +127,9 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
 
 
 class SessionStream(GenerateStream):
-    """A reply on a session. As GenerateStream, and each part is checked against the session's running hash. A lost call is
-    continued as often as `retries` says. After close() the session continues behind the last part that was taken.
+    """A reply on a session. As GenerateStream, on the server that has the session, and each part is checked against the session's
+    running hash. After close() the session continues behind the last part that was taken.
 
-    After a lost call, `usage` counts the whole reply, but its times are those of the last call (0 if only the usage was
-    lost).
     Errors while iterating: also DataLoss (the server's session holds other tokens than this client has given and received), and
     Cancelled if another call has used the session.
     """
