@@ -101,6 +101,17 @@ class FakeTests:
             request.ClearField("resume")
             self.assertEqual(request, first)
 
+    def test_a_request_that_goes_back_is_sent_again_without_the_hash_of_what_it_dropped(self):
+        server = SessionServer([LOST], [part(0, [3], [1, 3], seed=7, **LAST), USAGE], sequence=[1, 2])
+
+        async def run(session):
+            self.assertEqual(await tokens_of(session.generate(position=1, max_tokens=1)), [3])
+
+        self.use(server, run)
+        first, again = server.generates()
+        self.assertEqual((first.session.position, first.session.sequence_hash), (1, fnv1a([1, 2])))
+        self.assertEqual((again.session.position, again.session.HasField("sequence_hash")), (1, False))
+
     def test_before_the_first_part_the_same_request_is_sent_again(self):
         whole = [part(0, [3, 4, 5, 6], [1, 2, 3, 4, 5, 6], seed=7, **LAST), USAGE]
         server = SessionServer([LOST], whole)

@@ -219,6 +219,14 @@ class SessionReader(Reader):
     ) -> None:
         super().__init__(request, options, attempts)
         self.core = core
+        self._goes_back = request.session.position < core.position
+
+    def request(self) -> inference_pb2.GenerateRequest:
+        """The hash that a first call expects is of the whole session, that of a repeated call of what is before its position."""
+        request = super().request()
+        if self._repeated and self._goes_back:
+            request.session.ClearField("sequence_hash")
+        return request
 
     def read(self, message: inference_pb2.GenerateReply) -> replies.Part | None:
         """Errors: DataLoss (the hash disagrees), Internal (a gap)."""
