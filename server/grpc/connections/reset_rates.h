@@ -37,8 +37,7 @@ class ResetRates {
   //   than many() calls in all (a balancer's connection may have so many for a moment);
   // - where the connections of one address reset more than kMaxRate calls per second, over 3 s, or
   //   over half a second while there are many() calls or more: those of them that are not useful
-  // and
-  //   that cause a considerable part of the resets.
+  //   and that cause a considerable part of the resets.
   // So a balancer's connection stays open while its clients are served. Against an attacker who
   // also makes calls that end well, only the limit on unfinished calls helps.
   std::vector<ConnectionCalls> Offenders(const std::vector<ConnectionCalls>& open, absl::Time now);
