@@ -23,7 +23,7 @@ std::vector<int> CudaPromptBuckets(int max_tokens);
 // Thread: one.
 class CudaPrompts {
  public:
-  // Captures all of them and runs each once, with a prompt of nobody. `block`: where runs arrive;
+  // Captures all of them and runs each once, with padding rows only. `block`: where runs arrive;
   // `steps` and it must live as long.
   static absl::StatusOr<CudaPrompts> Capture(const CudaSteps& steps, CudaQueue& queue, void* block,
                                              const BackendLimits& limits);

@@ -41,7 +41,7 @@ struct CudaRunBlock {
 void FillCudaRunBlock(const Run& run, const CudaRunPlan& plan, int bucket, uint32_t sequence,
                       const CudaRunBlock& block);
 // Makes `tokens` token rows and `outputs` outputs that are there up to `token_rows` and one, with
-// rows of nobody; without any tokens also the segment.
+// padding rows; without any tokens also the segment.
 void PadCudaPrompt(int tokens, int outputs, int token_rows, const CudaRunBlock& block);
 // A block whose rows are all inactive.
 void FillIdleCudaRunBlock(int bucket, const CudaRunBlock& block);

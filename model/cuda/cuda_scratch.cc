@@ -114,7 +114,7 @@ size_t CudaScratch::Bytes(const ModelConfig& config, const InputColumns& columns
 // Sets the pointer to column 0, and writes the prefixes before it.
 absl::Status CudaScratch::Place(const Spec& spec, const kernels::CudaLaunch& launch) {
   RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(spec.bytes()));
-  // Rows of nobody are computed, too: with numbers, not with what was there before.
+  // Padding rows are computed, too: with zeros, not with what was there before.
   RIVULET_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory.data(), 0, memory.bytes(), launch.stream));
   void* const at = memory.data();
   memory_.push_back(std::move(memory));

@@ -4,7 +4,7 @@
 
 Query, key, value (and gate) are one product; matrices are in float16, bfloat16, float32 or TF32; S, z, norms, feature maps, head
 and the draw are in float32; several steps with their draws are one graph; torch.compile may fuse what lies between the products.
-Needs torch and numpy, and a CUDA device but for --check:
+Needs torch and numpy, and a CUDA device except for --check:
     peer_graph.py --model DIR|cifar-10|110m [--rows 1,64,1024] [--matrices f16,bf16,tf32,f32] [--compile no,yes] [--steps 8]
     peer_graph.py --model DIR --check      float32 on the CPU against the model's golden.json; ends with 1 where they differ
 Prints one JSON line a setting: microseconds a step (median over graph launches), tokens/s, and GB/s of weights and states, each

@@ -175,7 +175,7 @@ INSTANTIATE_TEST_SUITE_P(Models, BackendBitsTest,
                            return TestName(std::get<0>(param.param), std::get<1>(param.param).name);
                          });
 
-// What a prompt leaves and draws that is fed in runs of `cut` tokens which want nothing, but for
+// What a prompt leaves and draws that is fed in runs of `cut` tokens which want nothing, except for
 // the last.
 struct Fed {
   std::vector<float> state;

@@ -315,7 +315,7 @@ def same_golden(data, expected):
 
 
 def check(folder):
-    """Prints a line for each file that is not as it would be written; bytes, but for the numbers of golden.json."""
+    """Prints a line for each file that is not as it would be written; bytes, except for the numbers of golden.json."""
     wrong = []
     for name in DIRECTORIES:
         expected = files_of(name)

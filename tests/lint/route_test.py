@@ -28,7 +28,7 @@ def files(route):
 
 
 def structs(route):
-    """Those in parentheses in the drawing, but for what the text below it excepts."""
+    """Those in parentheses in the drawing, except those that the text below it names."""
     drawing, text = route.split("```")[1:]
     excepted = re.search(r"above but (.*?), which", text, re.S).group(1)
     return set(re.findall(r"[\w:<>]+", " ".join(re.findall(r"\(([\w:<>, ]+)\)", drawing)))) - set(re.findall(r"`(\w+)`", excepted))

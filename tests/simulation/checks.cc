@@ -162,9 +162,9 @@ void Checks::AtRest() {
     journal_->Broken("I9: ", load.slots_used, " slots used, ", load.parked, " samples parked and ",
                      load.tenants, " tenants at rest");
   }
-  if (load.cut != journal_->Counted("READER_TOO_SLOW") ||
+  if (load.unread_replies_ended != journal_->Counted("READER_TOO_SLOW") ||
       load.refused != journal_->Counted("QUEUE_FULL") + journal_->Counted("TENANT_QUEUE_FULL")) {
-    journal_->Broken("I9: ", load.cut, " replies were cut and ", load.refused,
+    journal_->Broken("I9: ", load.unread_replies_ended, " replies were cut and ", load.refused,
                      " requests refused, as the engine counts");
   }
   if (!engine_.BackendFailed() && engine_.probe().dirty_slots() != 0)

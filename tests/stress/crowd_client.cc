@@ -189,7 +189,7 @@ void CrowdClient::Compare(const CollectedSample& got, const DrawnTokens& want,
                 << ::testing::PrintToString(want.logprobs);
 }
 
-// A request that ended before its first token left the session as it was, but for generated tokens
+// A request that ended before its first token left the session as it was, except for generated tokens
 // that it had asked for again.
 void CrowdClient::Resync(Known* known) {
   const auto appended = client_.Append(client_.Ref(known->id), {});

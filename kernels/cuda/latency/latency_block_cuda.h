@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/cuda/latency/latency_attention_cuda.h"
-#include "kernels/cuda/latency/latency_give_cuda.h"
+#include "kernels/cuda/latency/latency_store_cuda.h"
 
 namespace rivulet::kernels {
 
@@ -65,18 +65,18 @@ class LatencyBlock {
   __device__ void PutHalves(int row, int i, uint32_t value, int width) const;
   __device__ bool LoadInput(const uint64_t* from, int ld, int heads, int width);
   // `normalized`: LoadRows made the input, else LoadInput.
-  template <class Give>
+  template <class Store>
   __device__ __forceinline__ void Multiply(const CudaMatrix& w, const Tiles& tiles, bool normalized,
-                                           const Give& give) {
+                                           const Store& store) {
     if constexpr (kF16) {
-      MultiplyF16(Take(w, tiles), A(0), p.plan.ld_a, p.rows, give);
+      MultiplyF16(Take(w, tiles), A(0), p.plan.ld_a, p.rows, store);
     } else {
       const float* const a = normalized ? X(0) : reinterpret_cast<const float*>(A(0));
-      MultiplyF32(Take(w, tiles), a, normalized ? p.plan.ld_x : p.plan.ld_a, p.rows, give);
+      MultiplyF32(Take(w, tiles), a, normalized ? p.plan.ld_x : p.plan.ld_a, p.rows, store);
     }
   }
-  __device__ GiveSums GiveOf(int phase, const LayerWords& words, const CudaMatrix& w,
-                             const HeadColumns& columns) const;
+  __device__ StoreSums StoreOf(int phase, const LayerWords& words, const CudaMatrix& w,
+                               const HeadColumns& columns) const;
 
   const LatencyArgs& p;
   const BlockShare share_;

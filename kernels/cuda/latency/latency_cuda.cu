@@ -115,23 +115,23 @@ __device__ bool LatencyBlock<kF16, kStay>::LoadInput(const uint64_t* from, int l
 
 // Where the sums of phase 0 .. 3 of a layer go: products to q, k, v of a head, out, ffn1, ffn2.
 template <bool kF16, bool kStay>
-__device__ GiveSums LatencyBlock<kF16, kStay>::GiveOf(int phase, const LayerWords& words,
-                                                      const CudaMatrix& w,
-                                                      const HeadColumns& columns) const {
-  using To = GiveSums::To;
-  GiveSums give;
-  give.to = phase == 0 ? To::kHead : phase == 2 ? To::kActivation : To::kResidual;
-  give.columns = &columns;
-  give.qkv = shared_ + p.plan.qkv;
-  give.words = phase == 1 ? words.middle : phase == 2 ? words.ffn : words.out;
-  give.x = X(0);
-  give.ld = phase == 0 ? p.plan.ld_qkv : phase == 2 ? p.plan.ld_ffn : p.plan.ld_y;
-  give.ld_x = p.plan.ld_x;
-  give.n = w.n;
-  give.epilogue = p.model.activation;
-  give.flag = flag_;
-  give.alive = alive_;
-  return give;
+__device__ StoreSums LatencyBlock<kF16, kStay>::StoreOf(int phase, const LayerWords& words,
+                                                        const CudaMatrix& w,
+                                                        const HeadColumns& columns) const {
+  using To = StoreSums::To;
+  StoreSums store;
+  store.to = phase == 0 ? To::kHead : phase == 2 ? To::kActivation : To::kResidual;
+  store.columns = &columns;
+  store.qkv = shared_ + p.plan.qkv;
+  store.words = phase == 1 ? words.middle : phase == 2 ? words.ffn : words.out;
+  store.x = X(0);
+  store.ld = phase == 0 ? p.plan.ld_qkv : phase == 2 ? p.plan.ld_ffn : p.plan.ld_y;
+  store.ld_x = p.plan.ld_x;
+  store.n = w.n;
+  store.epilogue = p.model.activation;
+  store.flag = flag_;
+  store.alive = alive_;
+  return store;
 }
 
 // The phases are turns of a loop, so that what they share has its code once.
@@ -177,7 +177,7 @@ __device__ bool LatencyBlock<kF16, kStay>::Layer(int index) {
       if (phase == 0 && !share_.HasHead(index, h)) continue;
       const HeadColumns columns(attention, h);
       const Tiles tiles = phase == 0 ? columns.Covering(p.model.type) : phase == 2 ? ffn : hidden;
-      Multiply(w, tiles, normalized, GiveOf(phase, words, w, columns));
+      Multiply(w, tiles, normalized, StoreOf(phase, words, w, columns));
       if (phase != 0) continue;
       __syncthreads();
       AttendHead(p, shared_, layer.omega, index, h, unit_, slots(), alive_);
@@ -226,7 +226,7 @@ __device__ bool LatencyBlock<kF16, kStay>::Head() {
                        flag_, watch_, [&](int i, uint32_t v) { outputs[i] = __uint_as_float(v); });
       if (!Arrived(arrived)) return false;
     }
-    SampleAndTell(p, turn, outputs, flag_);
+    SampleAndSend(p, turn, outputs, flag_);
   }
   return true;
 }

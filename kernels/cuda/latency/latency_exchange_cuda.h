@@ -106,11 +106,12 @@ __device__ inline bool Receive(const uint64_t* from, uint32_t flag, const Watch&
   }
 }
 
-// Of `count` words from an even place the pairs first, first + stride, ...: calls give(i, value)
+// Of `count` words from an even place the pairs first, first + stride, ...: calls store(i, value)
 // for each of their words. False: given up, some are missing. kFlight: pairs on their way at once.
-template <int kFlight = 8, class Give>
+template <int kFlight = 8, class Store>
 __device__ __forceinline__ bool ReceivePairs(const uint64_t* from, int count, int first, int stride,
-                                             uint32_t flag, const Watch& watch, const Give& give) {
+                                             uint32_t flag, const Watch& watch,
+                                             const Store& store) {
   const int pairs = (count + 1) / 2;
 #pragma unroll 1
   for (int begin = first; begin < pairs; begin += kFlight * stride) {
@@ -137,8 +138,8 @@ __device__ __forceinline__ bool ReceivePairs(const uint64_t* from, int count, in
     for (int j = 0; j < kFlight; ++j) {
       const int i = begin + j * stride;
       if (i >= pairs) continue;
-      give(2 * i, ValueOf(words[j].first));
-      if (2 * i + 1 < count) give(2 * i + 1, ValueOf(words[j].second));
+      store(2 * i, ValueOf(words[j].first));
+      if (2 * i + 1 < count) store(2 * i + 1, ValueOf(words[j].second));
     }
   }
   return true;

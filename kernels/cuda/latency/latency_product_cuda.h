@@ -33,11 +33,11 @@ __device__ __forceinline__ uint4 LoadWeights(const uint4* from) {
 
 // Up to kTiles tiles from `first` on, `count` of them, of F16 weights by one warp, as chains side
 // by side. Chains of tiles that are not there cost next to nothing: each waits for itself. `a`:
-// rows of F16 pairs, `ld` words apart. give(row, column, v of column, v of column + 1).
-template <bool kStay, int kTiles, class Give>
+// rows of F16 pairs, `ld` words apart. store(row, column, v of column, v of column + 1).
+template <bool kStay, int kTiles, class Store>
 __device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source, int first,
                                                  int count, const uint32_t* a, int ld, int rows,
-                                                 const Give& give) {
+                                                 const Store& store) {
   constexpr int kAhead = kStay ? 2 : 4;  // 32 k each
   const int g = LaneIndex() / 4, t = LaneIndex() % 4;
   const int steps = (source.w.k + 31) / 32;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source
       }
     }
   }
-  // give() exists once: its code is long, and registers cannot be counted through.
+  // store() exists once: its code is long, and registers cannot be counted through.
 #pragma unroll 1
   for (int i = 0; i < (upper ? 2 : 1) * count; ++i) {
     const int j = i < count ? i : i - count, row = i < count ? g : g + 8;
@@ -100,29 +100,29 @@ __device__ __forceinline__ void MultiplyTilesF16(const TileSource<kStay>& source
       v0 = i < count ? sum[k][0] : sum[k][2];
       v1 = i < count ? sum[k][1] : sum[k][3];
     }
-    if (row < rows && column(j) < source.w.n) give(row, column(j), v0, v1);
+    if (row < rows && column(j) < source.w.n) store(row, column(j), v0, v1);
   }
 }
 
 // All tiles, neighbours to one warp. Columns behind n are given as bias 0 and sum 0 or not at all.
-template <bool kStay, class Give>
+template <bool kStay, class Store>
 __device__ void MultiplyF16(const TileSource<kStay>& source, const uint32_t* a, int ld, int rows,
-                            const Give& give) {
+                            const Store& store) {
   const int count = source.tiles.all(), each = (count + kLatencyWarps - 1) / kLatencyWarps;
   const int begin = WarpIndex() * each, end = begin + each < count ? begin + each : count;
   constexpr int kMost = kStay ? 4 : 2;  // weights on their way take registers, too
 #pragma unroll 1
   for (int first = begin; first < end; first += kMost) {
     const int left = end - first;
-    MultiplyTilesF16<kStay, kMost>(source, first, left < kMost ? left : kMost, a, ld, rows, give);
+    MultiplyTilesF16<kStay, kMost>(source, first, left < kMost ? left : kMost, a, ld, rows, store);
   }
 }
 
 // All tiles of float32 weights; a warp takes 32 columns of up to four rows at a time. `a`: rows of
-// floats, `ld` apart, readable up to k rounded up to 4. give(row, column, v).
-template <bool kStay, class Give>
+// floats, `ld` apart, readable up to k rounded up to 4. store(row, column, v).
+template <bool kStay, class Store>
 __device__ void MultiplyF32(const TileSource<kStay>& source, const float* a, int ld, int rows,
-                            const Give& give) {
+                            const Store& store) {
   constexpr int kRows = 4;
   const int groups = (rows + kRows - 1) / kRows, items = source.tiles.all() * groups;
   const int steps = (source.w.k + 3) / 4;
@@ -153,7 +153,7 @@ __device__ void MultiplyF32(const TileSource<kStay>& source, const float* a, int
     if (column >= source.w.n) continue;
 #pragma unroll 1
     for (int i = 0; i < kRows && first + i < rows; ++i) {
-      give(first + i, column, i == 0 ? sum[0] : i == 1 ? sum[1] : i == 2 ? sum[2] : sum[3]);
+      store(first + i, column, i == 0 ? sum[0] : i == 1 ? sum[1] : i == 2 ? sum[2] : sum[3]);
     }
   }
 }

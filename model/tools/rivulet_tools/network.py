@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The network of a model directory in PyTorch: a parallel form for training and a recurrent form, equal but for rounding.
+"""The network of a model directory in PyTorch: a parallel form for training and a recurrent form, equal except for rounding.
 
 Parameters carry the tensor names of model/FORMAT.md, so that a state_dict is a model. Causal attention is computed in chunks: within
 one the masked quadratic form, between them the state, in plain PyTorch without compiled extensions.

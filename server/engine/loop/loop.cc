@@ -147,7 +147,7 @@ void Loop::ExpireDeadlines() {
       next_deadline_ = std::min({next_deadline_, request->times.deadline, cut_at});
     }
   }
-  load_.cut += static_cast<int64_t>(cut.size());
+  load_.unread_replies_ended += static_cast<int64_t>(cut.size());
   for (Request* request : cut) {
     EndRequest(request, EndedBy(absl::StatusCode::kResourceExhausted, "READER_TOO_SLOW",
                                 absl::StrCat("Nothing of the reply was read for ",

@@ -79,7 +79,7 @@ class RequestQueue {
     int places;      // of its samples or scores
     int64_t tokens;  // that it gave
   };
-  // For load() and Drain: `load` but for what the queue knows itself (load() sets it), and the
+  // For load() and Drain: `load` except what the queue knows itself (load() sets it), and the
   // requests that have ended since, which it takes. `load.oldest_wait` is minus infinite where no
   // request waits for slots. Never waits.
   void Note(absl::Time now, const EngineLoad& load, std::vector<Ended>* ended);

@@ -373,7 +373,7 @@ void ToWire(const EngineLoad& load, v1::ModelLoad* wire) {
   wire->set_preempted(load.preempted);
   wire->set_preempted_total(load.preempted_total);
   wire->set_refused_total(load.refused);
-  wire->set_cut_total(load.cut);
+  wire->set_cut_total(load.unread_replies_ended);
 }
 
 v1::GetModelReply DescribeModel(const Engine& engine, absl::string_view backend) {

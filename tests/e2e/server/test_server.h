@@ -17,7 +17,7 @@
 
 namespace rivulet::testing {
 
-// The models that TestServer can serve; each is a directory of the repository but for kText.
+// The models that TestServer can serve; each is a directory of the repository except for kText.
 inline constexpr char kStream[] = "tiny-elu-relu";           // 37 tokens, bos 0, no last position
 inline constexpr char kBounded[] = "tiny-elu-sinusoidal";    // 37 tokens, bos 0, 48 positions
 inline constexpr char kNoBos[] = "tiny-elu-learned-concat";  // 37 tokens, no bos, 48 positions

@@ -93,7 +93,7 @@ class CommittedCheckpointsTest(ConvertTest):
             self.assertLessEqual(np.abs(np.array(got["outputs"]) - np.array(want["outputs"])).max(), case.limit)
 
     def test_a_guess_that_changes_numbers_is_not_called_good(self) -> None:
-        # As in the README, but for --activation gelu. The library would be given relu too, so its agreement would prove nothing.
+        # As in the README, except for --activation gelu. The library would be given relu too, so its agreement would prove nothing.
         flags = ("--num-heads", "2", "--bos", "0")
         result = self.convert(self.committed("elu-learned"), *flags, "--no-check", code=4)
         report, _, repeated = result.out.partition("wrote ")

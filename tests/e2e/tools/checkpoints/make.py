@@ -6,7 +6,7 @@
 
 Needs torch, safetensors, and pytorch-fast-transformers (its sources suffice). Without --out the committed files beside this script are
 replaced. --pytorch: PyTorch files as trainers leave them, with optimizer states beside nested weights, instead of safetensors.
-The answers come from the library's own builders and from formulas written out here: nothing of the converter takes part, but for `rfa`,
+The answers come from the library's own builders and from formulas written out here: nothing of the converter takes part, except for `rfa`,
 which the library lacks and rivulet_tools.network defines.
 """
 

@@ -182,7 +182,7 @@ TEST_F(ReaderTest, IsCutWhenItHasNotReadForTooLong) {
     EXPECT_THAT(GetErrorDetail(status).metadata,
                 ElementsAre(Pair("sent_tokens", absl::StrCat(sent, ",", sent))));
     ExpectAtRest();
-    EXPECT_EQ(Load().cut, parked ? 2 : 1);
+    EXPECT_EQ(Load().unread_replies_ended, parked ? 2 : 1);
     EXPECT_EQ(Load().parked, 0);
   }
 }

@@ -125,7 +125,7 @@ TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
   load.parked = 11;
   load.preempted = 12;
   load.preempted_total = 13;
-  load.cut = 14;
+  load.unread_replies_ended = 14;
   load.draining = true;
   load.states = {.memory_bytes = 15,
                  .writing_bytes = 16,

@@ -59,7 +59,7 @@ class Client {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
-  // Closes without the usual farewell.
+  // Closes with a reset, not with the usual end of the connection.
   void Reset() {
     const linger none{1, 0};
     setsockopt(fd_, SOL_SOCKET, SO_LINGER, &none, sizeof(none));

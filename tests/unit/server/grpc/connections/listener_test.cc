@@ -211,7 +211,7 @@ TEST_F(ListenerTest, AConnectionIsClosedByThePeerThatACallNames) {
   }
 }
 
-TEST_F(ListenerTest, AShutdownSaysFarewellAndFreesThePort) {
+TEST_F(ListenerTest, AShutdownSendsGoawayAndFreesThePort) {
   Start();
   const int before = port();
   RawClient client(before);

@@ -155,7 +155,7 @@ TEST_F(ConvertTest, EveryFieldOfTheLoadArrives) {
   load.preempted = 29;
   load.preempted_total = 30;
   load.refused = 27;
-  load.cut = 28;
+  load.unread_replies_ended = 28;
   v1::ModelLoad wire;
   ToWire(load, &wire);
   EXPECT_TRUE(wire.draining());

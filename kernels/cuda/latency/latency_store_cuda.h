@@ -26,7 +26,7 @@ struct LayerWords {
 };
 
 // Takes the sums of a layer's products. One type for all, so that the products' code is there once.
-struct GiveSums {
+struct StoreSums {
   enum class To { kHead, kResidual, kActivation };
   To to;
   const HeadColumns* columns;  // kHead: q, k, v and gate to shared memory ...
@@ -74,7 +74,7 @@ struct GiveSums {
 };
 
 // Apart from the rest, so that its registers are: what a step does once. `outputs`: the row's.
-__device__ __noinline__ inline void SampleAndTell(const LatencyArgs& p, int row,
+__device__ __noinline__ inline void SampleAndSend(const LatencyArgs& p, int row,
                                                   const float* outputs, uint32_t flag) {
   CudaSampleArgs args = p.sample;
   args.outputs = outputs;
