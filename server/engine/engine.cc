@@ -93,7 +93,7 @@ class EngineImpl final : public SteppedEngine {
     return all_ended;
   }
   bool Turn() override { return loop_.Turn() == Loop::Outcome::kBusy; }
-  void Emit() override { emitter_.Tell(); }
+  void Emit() override { emitter_.Deliver(); }
 
  private:
   absl::StatusOr<RequestId> EndAtOnce(std::unique_ptr<Request> request);

@@ -11,7 +11,7 @@ namespace {
 
 using Calls = std::vector<std::function<void()>>;
 
-// What RunAfterBatch was given in the batch that this thread is telling; null between batches.
+// What RunAfterBatch was given in the batch that this thread is delivering; null between batches.
 thread_local Calls* after_batch = nullptr;
 
 }  // namespace
@@ -27,7 +27,7 @@ Emitter::Emitter(Threads threads) {
 
 Emitter::~Emitter() {
   if (!thread_.joinable()) {
-    Tell();
+    Deliver();
     return;
   }
   {
@@ -50,7 +50,7 @@ void Emitter::PutEnd(std::unique_ptr<Outlet> outlet) {
 bool Emitter::HandAll() {
   const bool ends = has_ends();
   if (ends) {
-    // The end tells of the last tokens too: one message instead of two.
+    // OnEnd delivers the last tokens too: one message instead of two.
     std::erase_if(put_.ready, [](const Outlet* outlet) { return outlet->ended_; });
     put_.ended.swap(ended_);
   }
@@ -72,7 +72,7 @@ void Emitter::Hand(Batch* batch) {
     if (pending_.empty()) {
       std::swap(pending_, *batch);
     } else {
-      // Pointers in `ready` stay good although they are told before all of `ended`: what ended in
+      // Pointers in `ready` stay good although they are called before all of `ended`: what ended in
       // an earlier batch is never in the `ready` of a later one.
       pending_.ready.insert(pending_.ready.end(), batch->ready.begin(), batch->ready.end());
       for (auto& outlet : batch->ended) pending_.ended.push_back(std::move(outlet));
@@ -84,19 +84,19 @@ void Emitter::Hand(Batch* batch) {
 }
 
 void Emitter::Flush() {
-  if (!thread_.joinable()) return Tell();
+  if (!thread_.joinable()) return Deliver();
   MutexLock lock(&mutex_);
   const uint64_t target = batches_handed_;
-  while (batches_told_ < target) told_.Wait(&mutex_);
+  while (batches_delivered_ < target) delivered_.Wait(&mutex_);
 }
 
-void Emitter::Tell() {
+void Emitter::Deliver() {
   Batch batch;
   {
     MutexLock lock(&mutex_);
     std::swap(batch, pending_);
   }
-  TellBatch(&batch);
+  DeliverBatch(&batch);
 }
 
 void Emitter::Run() {
@@ -115,14 +115,14 @@ void Emitter::Run() {
       std::swap(batch, pending_);
       taken = batches_handed_;
     }
-    TellBatch(&batch);
+    DeliverBatch(&batch);
     MutexLock lock(&mutex_);
-    batches_told_ = taken;
-    told_.NotifyAll();
+    batches_delivered_ = taken;
+    delivered_.NotifyAll();
   }
 }
 
-void Emitter::TellBatch(Batch* batch) {
+void Emitter::DeliverBatch(Batch* batch) {
   Calls after;
   after_batch = &after;
   for (Outlet* outlet : batch->ready) {
@@ -137,7 +137,7 @@ void Emitter::TellBatch(Batch* batch) {
   }
   batch->ended.clear();
   after_batch = nullptr;
-  for (const auto& told : after) told();
+  for (const auto& callback : after) callback();
 }
 
 }  // namespace rivulet

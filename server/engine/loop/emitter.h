@@ -2,7 +2,7 @@
 // Emitter: the thread that calls listeners, so that the loop never waits for a gRPC write. The loop
 // puts in the replies that got something and the requests that ended, and hands them over together,
 // with one lock and at most one wake-up. A test that replays a schedule has no such thread and
-// calls Tell itself.
+// calls Deliver itself.
 //
 // Tokens are handed over while a run is being polled; ends between runs only, so no request dies
 // while a run borrows its memory.
@@ -20,7 +20,7 @@
 
 namespace rivulet {
 
-// Thread: Put, Hand and has_ends: the loop; End and Flush: any but the emitter's own; Tell: one.
+// Thread: Put, Hand and has_ends: the loop; End and Flush: any but the emitter's own; Deliver: one.
 // The listeners of batches are called in the order in which the batches were handed over.
 class Emitter {
  public:
@@ -45,7 +45,7 @@ class Emitter {
   // Returns once everything handed over before has been called.
   void Flush();
   // Only without a thread of its own: calls everything handed over before.
-  void Tell();
+  void Deliver();
 
  private:
   struct Batch {
@@ -56,17 +56,17 @@ class Emitter {
   // Takes the content of `batch`, which is then empty but keeps its memory.
   void Hand(Batch* batch);
   void Run();
-  static void TellBatch(Batch* batch);
+  static void DeliverBatch(Batch* batch);
 
-  Batch put_;                                   // the loop's; of ends none, but in HandAll
+  Batch put_;                                   // the loop's; holds ends in HandAll alone
   std::vector<std::unique_ptr<Outlet>> ended_;  // the loop's; to be handed over between runs
   Mutex mutex_;
-  CondVar filled_, told_;
+  CondVar filled_, delivered_;
   Batch pending_ ABSL_GUARDED_BY(mutex_);
   bool idle_ ABSL_GUARDED_BY(mutex_) = false;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t batches_handed_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t batches_told_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t batches_delivered_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;  // last: everything above exists when it starts. None: Threads::kNone
 };
 

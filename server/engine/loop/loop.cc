@@ -83,7 +83,7 @@ Loop::Outcome Loop::Turn() {
   TakeArrivals();
   if (arrivals_.stop) {
     EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
-    if (poison_.ok()) TakeBackSlots().IgnoreError();  // nobody is left who could be told
+    if (poison_.ok()) TakeBackSlots().IgnoreError();  // no request is left that the error would end
     if (emitter_->has_ends()) Publish();
     return Outcome::kStopped;
   }
@@ -170,7 +170,7 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
   RIVULET_RETURN_IF_ERROR(AdmitWaiting());
   const bool admitted = slots_.holders().size() > before;
   RIVULET_ASSIGN_OR_RETURN(*ran, RunOnce());
-  // Those that nobody reads got slots back, and cannot use them yet: nobody else would tell.
+  // Replies that nobody reads got slots back and cannot use them yet: no run publishes that.
   if (admitted && !*ran) Publish();
   return absl::OkStatus();
 }
@@ -269,9 +269,9 @@ absl::Status Loop::ParkReaders() {
   if (options_.max_tenant_slots > 0 || admission_.limits_keys()) {
     needed = std::numeric_limits<int>::max();
   }
-  const int parked = slots_.parked() - admission_.preempted();
+  const int parked = slots_.in_host_memory() - admission_.preempted();
   for (Request* request : readers_.Yielding(needed, parked)) {
-    RIVULET_RETURN_IF_ERROR(slots_.Park(*request));
+    RIVULET_RETURN_IF_ERROR(slots_.MoveToHost(*request));
     request->life.Go(RequestLife::State::kParked);
     admission_.GiveBack(request->id, request->open_sequences);
   }
@@ -281,7 +281,7 @@ absl::Status Loop::ParkReaders() {
 absl::Status Loop::PreemptOthers() {
   for (const RequestId id : admission_.Victims(slots_.free_soon(), run_.number())) {
     Request* const request = requests_.at(id).get();
-    RIVULET_RETURN_IF_ERROR(slots_.Park(*request));
+    RIVULET_RETURN_IF_ERROR(slots_.MoveToHost(*request));
     request->life.Go(RequestLife::State::kWaitsAgain);
     request->times.resumed = now_;
     admission_.Preempt(id);
@@ -293,7 +293,7 @@ absl::Status Loop::PreemptOthers() {
 absl::Status Loop::AdmitWaiting() {
   while (const std::optional<RequestId> id = admission_.Next(slots_.free(), run_.number())) {
     Request* const request = requests_.at(*id).get();
-    const bool for_the_first_time = !request->life.parked();
+    const bool for_the_first_time = !request->life.in_host_memory();
     request->life.Go(RequestLife::State::kHoldsSlots);
     if (for_the_first_time) {
       request->times.admitted = now_;
@@ -447,12 +447,12 @@ void Loop::Release(Session* session) {
   if (Request* const next = sessions_.Release(session, now_)) Begin(next);
 }
 
-// What others are told.
+// What others read: the load, and the replies.
 
 void Loop::UpdateLoad() {
   load_.slots_used = load_.running = slots_.used();
   load_.preempted = admission_.preempted();
-  load_.parked = slots_.parked() - load_.preempted;
+  load_.parked = slots_.in_host_memory() - load_.preempted;
   load_.tenants = admission_.tenants();
   for (int i = 0; i < kNumPriorities; ++i) {
     load_.queued_by_priority[static_cast<size_t>(i)] =

@@ -118,7 +118,7 @@ class Loop {
   RequestQueue::Arrivals arrivals_;
   EngineLoad load_;  // what the loop knows of it; counters are true at any time, the rest is set
                      // by UpdateLoad
-  std::vector<RequestQueue::Ended> ended_;  // since the queue was last told
+  std::vector<RequestQueue::Ended> ended_;  // since the queue last took them
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;  // all that have not ended
   Admission admission_;  // who waits for slots, and how many each tenant holds
   ReaderGate readers_;

@@ -35,7 +35,7 @@ std::vector<Request*> ReaderGate::Yielding(int needed, int parked) const {
   std::vector<Request*> yielding;
   for (const auto& [turn, request] : paused_) {
     if (needed <= 0) break;
-    if (request->life.parked()) continue;
+    if (request->life.in_host_memory()) continue;
     if (parked + request->open_sequences > room_) continue;
     parked += request->open_sequences;
     needed -= request->open_sequences;

@@ -45,8 +45,8 @@ absl::Status Slots::Prepare() {
   to_zero_.clear();
   for (Sequence* const sequence : given_) {
     const Checkpoint start = sequence->start();
-    if (!sequence->parked.empty()) {
-      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, sequence->parked));
+    if (!sequence->host_state.empty()) {
+      RIVULET_RETURN_IF_ERROR(backend_->WriteSlot(sequence->slot, sequence->host_state));
     } else if (const Sequence* const first_sample = sequence->copies_from()) {
       RIVULET_RETURN_IF_ERROR(backend_->CopySlot(first_sample->slot, sequence->slot));
     } else if (start.state != nullptr) {
@@ -54,8 +54,8 @@ absl::Status Slots::Prepare() {
     }
     const std::optional<SlotSampler> sampler = sequence->Sampler();
     if (sampler) RIVULET_RETURN_IF_ERROR(backend_->SetSampler(sequence->slot, *sampler));
-    if (!sequence->parked.empty()) --parked_;
-    sequence->parked = {};
+    if (!sequence->host_state.empty()) --in_host_memory_;
+    sequence->host_state = {};
   }
   given_.clear();
   return absl::OkStatus();
@@ -80,7 +80,7 @@ absl::Status Slots::Fork(const Sequence& first) {
   return absl::OkStatus();
 }
 
-absl::Status Slots::Park(const Request& request) {
+absl::Status Slots::MoveToHost(const Request& request) {
   std::vector<std::vector<float>> states;
   for (const auto& sequence : request.sequences) {
     if (sequence->ended) continue;
@@ -89,8 +89,8 @@ absl::Status Slots::Park(const Request& request) {
   auto state = states.begin();
   for (const auto& sequence : request.sequences) {
     if (sequence->ended) continue;
-    sequence->parked = std::move(*state++);
-    ++parked_;
+    sequence->host_state = std::move(*state++);
+    ++in_host_memory_;
     freed_.push_back(std::exchange(sequence->slot, kGuardSlot));
   }
   std::erase_if(holders_, [&](const Sequence* sequence) { return sequence->request == &request; });
@@ -98,9 +98,10 @@ absl::Status Slots::Park(const Request& request) {
 }
 
 LeftState Slots::TakeBack(Sequence* sequence) {
-  LeftState left = {std::exchange(sequence->slot, kGuardSlot), std::exchange(sequence->parked, {})};
+  LeftState left = {std::exchange(sequence->slot, kGuardSlot),
+                    std::exchange(sequence->host_state, {})};
   if (left.slot != kGuardSlot) freed_.push_back(left.slot);
-  if (!left.values.empty()) --parked_;
+  if (!left.values.empty()) --in_host_memory_;
   sequence->ended = true;
   some_ended_ = true;
   return left;

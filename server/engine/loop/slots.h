@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slots: which sequence holds which slot of the backend, and the states that go in and out.
 //
-//   Give ── Prepare ──> holders ── Park, TakeBack ──> freed ── ZeroFreed ──> free
+//   Give ── Prepare ──> holders ── MoveToHost, TakeBack ──> freed ── ZeroFreed ──> free
 //
 // Invariants: a slot is either free or used, and slot 0, the guard that padding rows use, is never
 // given out. A slot is zeroed when it is given out (Prepare) and when it is taken back (ZeroFreed).
@@ -23,7 +23,7 @@ namespace rivulet {
 // The state that a sequence leaves behind.
 struct LeftState {
   Slot slot = kGuardSlot;     // that holds it until ZeroFreed
-  std::vector<float> values;  // [bytes_per_slot / 4], where it was parked; else empty
+  std::vector<float> values;  // [bytes_per_slot / 4], where it was in host memory; else empty
 };
 
 // Thread: the loop. Sequences are borrowed: TakeBack and then ForgetEnded come before their end.
@@ -36,8 +36,8 @@ class Slots {
   // ... and with those that ZeroFreed will make free.
   int free_soon() const { return free() + static_cast<int>(freed_.size()); }
   int used() const { return static_cast<int>(is_free_.size()) - 1 - free(); }
-  // How many sequences are parked or preempted: their states are in host memory.
-  int parked() const { return parked_; }
+  // How many sequences have their states in host memory: those of parked and preempted requests.
+  int in_host_memory() const { return in_host_memory_; }
   // The sequences that hold slots, in the order in which they got them. Those for which TakeBack
   // was called stay among them until ForgetEnded.
   std::span<Sequence* const> holders() const { return holders_; }
@@ -62,7 +62,7 @@ class Slots {
 
   // Takes the slots of all sequences of `request` that have not ended. Their states go to host
   // memory; Prepare writes them back when they get slots again. After an error nothing was taken.
-  absl::Status Park(const Request& request);
+  absl::Status MoveToHost(const Request& request);
   // `sequence` has ended: takes its slot, or its state in host memory.
   LeftState TakeBack(Sequence* sequence);
   // Removes the ended sequences from holders().
@@ -83,7 +83,7 @@ class Slots {
   std::vector<Sequence*> holders_;
   std::vector<Sequence*> given_;  // since the last Prepare
   bool some_ended_ = false;       // holders_ has ended sequences
-  int parked_ = 0;
+  int in_host_memory_ = 0;
   std::vector<Slot> freed_;    // to be zeroed and made free
   std::vector<Slot> to_zero_;  // to be zeroed and kept
 };

@@ -30,7 +30,7 @@ uint64_t Admission::Add(RequestId id, const std::string& tenant, Priority priori
                         const KeyShare& key) {
   const auto [place, is_new] = tenants_.try_emplace(tenant);
   if (is_new) {
-    place->second.key = ++last_key_;
+    place->second.number = ++last_number_;
     place->second.turn = ++last_turn_;
   }
   const Keys::iterator of_key = keys_.try_emplace(key.key).first;
@@ -44,7 +44,7 @@ uint64_t Admission::Add(RequestId id, const std::string& tenant, Priority priori
     for (const Tenants::iterator other : share.tenants) Rank(other, share);
   }
   Rank(place, share);
-  return place->second.key;
+  return place->second.number;
 }
 
 // Its caller ranks.

@@ -126,7 +126,7 @@ class Admission {
     auto operator<=>(const Bid&) const = default;  // NOLINT(modernize-use-nullptr): no pointer here
   };
   struct Tenant {
-    uint64_t key = 0;
+    uint64_t number = 0;
     int held = 0;                // slots
     int preempted = 0;           // ... that its preempted requests wait for
     uint64_t turn = 0;           // the number of its last turn
@@ -196,7 +196,7 @@ class Admission {
   TenantSet holders_;                                          // of slots
   std::array<int, kNumPriorities> needed_{};
   int held_ = 0, preempted_ = 0, limited_keys_ = 0;
-  uint64_t last_turn_ = 0, last_key_ = 0;
+  uint64_t last_turn_ = 0, last_number_ = 0;
   mutable int64_t looked_at_ = 0;
   std::optional<RequestId> next_;  // chosen, and waits for slots
 };

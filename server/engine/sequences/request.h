@@ -69,7 +69,7 @@ class RequestLife {
     return state_ == State::kWaitsForSlots || state_ == State::kWaitsAgain;
   }
   // Its states are in host memory.
-  bool parked() const { return state_ == State::kParked || state_ == State::kWaitsAgain; }
+  bool in_host_memory() const { return state_ == State::kParked || state_ == State::kWaitsAgain; }
   bool ended() const { return state_ == State::kEnded; }
 
  private:

@@ -286,7 +286,7 @@ std::optional<SlotSampler> SampleSequence::Sampler() const {
   }
   sampler.want_logprobs = spec.want_logprobs;
   sampler.num_top_logprobs = spec.num_top_logprobs;
-  if (!parked.empty()) {
+  if (!host_state.empty()) {
     sampler.history = History();
   } else if (index_ == 0) {
     sampler.history = generate_->history;  // the others get its counts

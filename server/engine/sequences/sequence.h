@@ -36,7 +36,7 @@ class Sequence {
   uint64_t last_served = 0;
   bool got_records = false;
   // The state of its slot when the slot was taken from it; empty: it has its slot.
-  std::vector<float> parked;
+  std::vector<float> host_state;
 
   // False while it can feed nothing (its prompt is being fed by sample 0).
   virtual bool runnable() const { return true; }

@@ -79,11 +79,11 @@ TEST(EmitterTest, TellsEveryBatchInOrderAndTheRestWhenDestroyed) {
 class GroupedOutlet final : public Outlet {
  public:
   GroupedOutlet(std::vector<int>* groups, int* moved) : groups_(groups), moved_(moved) {}
-  void OnReady() override { Tell(); }
-  void OnEnd() override { Tell(); }
+  void OnReady() override { Count(); }
+  void OnEnd() override { Count(); }
 
  private:
-  void Tell() {
+  void Count() {
     if (++*moved_ > 1) return;
     RunAfterBatch(
         [groups = groups_, moved = moved_] { groups->push_back(std::exchange(*moved, 0)); });
@@ -92,7 +92,7 @@ class GroupedOutlet final : public Outlet {
   int* const moved_;
 };
 
-TEST(EmitterTest, WhatIsForAfterTheBatchComesWhenAllOfItWasTold) {
+TEST(EmitterTest, WhatIsForAfterTheBatchComesWhenAllOfItWasDelivered) {
   std::vector<int> groups;
   int moved = 0;
   Emitter emitter;
@@ -111,31 +111,31 @@ TEST(EmitterTest, WhatIsForAfterTheBatchComesWhenAllOfItWasTold) {
   EXPECT_EQ(moved, 7);
 }
 
-// Notes what it is told: its number, and "2 ended" last.
+// Notes its calls: its number, and "2 ended" last.
 class NotingOutlet final : public Outlet {
  public:
-  NotingOutlet(int number, std::vector<std::string>* told)
-      : name_(std::to_string(number)), told_(told) {}
-  void OnReady() override { told_->push_back(name_); }
-  void OnEnd() override { told_->push_back(name_ + " ended"); }
+  NotingOutlet(int number, std::vector<std::string>* calls)
+      : name_(std::to_string(number)), calls_(calls) {}
+  void OnReady() override { calls_->push_back(name_); }
+  void OnEnd() override { calls_->push_back(name_ + " ended"); }
 
  private:
   const std::string name_;
-  std::vector<std::string>* const told_;
+  std::vector<std::string>* const calls_;
 };
 
 class EmitterOrderTest : public ::testing::Test {
  protected:
   std::unique_ptr<NotingOutlet> Make(int number) {
-    return std::make_unique<NotingOutlet>(number, &told_);
+    return std::make_unique<NotingOutlet>(number, &calls_);
   }
-  // What listeners have been told since the last call.
-  std::vector<std::string> Told() {
-    emitter_.Tell();
-    return std::exchange(told_, {});
+  // The calls since the last one of this.
+  std::vector<std::string> Delivered() {
+    emitter_.Deliver();
+    return std::exchange(calls_, {});
   }
 
-  std::vector<std::string> told_;
+  std::vector<std::string> calls_;
   Emitter emitter_{Emitter::Threads::kNone};
 };
 
@@ -144,15 +144,15 @@ TEST_F(EmitterOrderTest, WhatGotSomethingIsToldOnce) {
   emitter_.PutReady(one.get());
   emitter_.PutReady(two.get());
   emitter_.PutReady(one.get());
-  EXPECT_THAT(Told(), IsEmpty());  // nothing was handed over
+  EXPECT_THAT(Delivered(), IsEmpty());  // nothing was handed over
   emitter_.HandReady();
   emitter_.PutReady(one.get());  // its call is on its way
-  EXPECT_THAT(Told(), ElementsAre("1", "2"));
+  EXPECT_THAT(Delivered(), ElementsAre("1", "2"));
   emitter_.HandReady();
-  EXPECT_THAT(Told(), IsEmpty());
+  EXPECT_THAT(Delivered(), IsEmpty());
   emitter_.PutReady(one.get());
   EXPECT_FALSE(emitter_.HandAll());
-  EXPECT_THAT(Told(), ElementsAre("1"));
+  EXPECT_THAT(Delivered(), ElementsAre("1"));
 }
 
 TEST_F(EmitterOrderTest, EndsAreHandedOverBetweenRunsOnly) {
@@ -161,10 +161,10 @@ TEST_F(EmitterOrderTest, EndsAreHandedOverBetweenRunsOnly) {
   emitter_.PutEnd(std::move(one));
   EXPECT_TRUE(emitter_.has_ends());
   emitter_.HandReady();  // a run is on: its tokens go out, its end waits
-  EXPECT_THAT(Told(), ElementsAre("1"));
+  EXPECT_THAT(Delivered(), ElementsAre("1"));
   EXPECT_TRUE(emitter_.HandAll());
   EXPECT_FALSE(emitter_.has_ends());
-  EXPECT_THAT(Told(), ElementsAre("1 ended"));
+  EXPECT_THAT(Delivered(), ElementsAre("1 ended"));
   EXPECT_FALSE(emitter_.HandAll());
 }
 
@@ -175,7 +175,7 @@ TEST_F(EmitterOrderTest, AnEndTellsOfTheLastTokensToo) {
   emitter_.PutReady(two.get());
   emitter_.PutEnd(std::move(one));
   EXPECT_TRUE(emitter_.HandAll());
-  EXPECT_THAT(Told(), ElementsAre("2", "1 ended"));
+  EXPECT_THAT(Delivered(), ElementsAre("2", "1 ended"));
 }
 
 }  // namespace

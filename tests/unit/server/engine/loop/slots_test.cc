@@ -110,36 +110,36 @@ TEST_F(SlotsTest, HoldersAreInTheOrderInWhichTheyGotTheirSlots) {
   EXPECT_THAT(slots_.holders(), ElementsAre(first.sequence(1), second.sequence(0)));
 }
 
-TEST_F(SlotsTest, WhatWasParkedGoesOnInAnotherSlot) {
-  StubRequest parked(1, 2), other(2, 1);
-  GiveAll(&parked);
-  Feed(parked.sequence(0), 3);
-  Feed(parked.sequence(1), 4);
-  ASSERT_TRUE(slots_.Park(parked).ok());
-  EXPECT_EQ(slots_.parked(), 2);
+TEST_F(SlotsTest, WhatWasMovedToHostGoesOnInAnotherSlot) {
+  StubRequest moved(1, 2), other(2, 1);
+  GiveAll(&moved);
+  Feed(moved.sequence(0), 3);
+  Feed(moved.sequence(1), 4);
+  ASSERT_TRUE(slots_.MoveToHost(moved).ok());
+  EXPECT_EQ(slots_.in_host_memory(), 2);
   EXPECT_THAT(slots_.holders(), IsEmpty());
   EXPECT_EQ(slots_.free(), 2);
   EXPECT_EQ(slots_.free_soon(), 4);
   ASSERT_TRUE(slots_.ZeroFreed().ok());
   EXPECT_EQ(probe_->dirty_slots(), 0);
   GiveAll(&other);
-  GiveAll(&parked);
-  EXPECT_EQ(slots_.parked(), 0);
-  EXPECT_EQ(ValuesOf(*parked.sequence(0)), StateAfter({3}));
-  EXPECT_EQ(ValuesOf(*parked.sequence(1)), StateAfter({4}));
+  GiveAll(&moved);
+  EXPECT_EQ(slots_.in_host_memory(), 0);
+  EXPECT_EQ(ValuesOf(*moved.sequence(0)), StateAfter({3}));
+  EXPECT_EQ(ValuesOf(*moved.sequence(1)), StateAfter({4}));
 }
 
-TEST_F(SlotsTest, WhatEndsWhileItIsParkedLeavesItsState) {
+TEST_F(SlotsTest, WhatEndsInHostMemoryLeavesItsState) {
   StubRequest request(1, 2);
   GiveAll(&request);
   Feed(request.sequence(1), 9);
   slots_.TakeBack(request.sequence(0));
   slots_.ForgetEnded();
-  ASSERT_TRUE(slots_.Park(request).ok());
-  EXPECT_EQ(slots_.parked(), 1);  // the other one has ended
+  ASSERT_TRUE(slots_.MoveToHost(request).ok());
+  EXPECT_EQ(slots_.in_host_memory(), 1);  // the other one has ended
   ASSERT_TRUE(slots_.ZeroFreed().ok());
   const LeftState left = slots_.TakeBack(request.sequence(1));
-  EXPECT_EQ(slots_.parked(), 0);
+  EXPECT_EQ(slots_.in_host_memory(), 0);
   EXPECT_EQ(*slots_.Read(left), StateAfter({9}));
   EXPECT_EQ(slots_.free(), 4);  // its slot is not given back twice
 }
@@ -183,8 +183,8 @@ TEST_F(SlotsTest, AParkThatFailsTakesNothing) {
   request.CreateSequences();
   for (auto& sequence : request.sequences) slots.Give(sequence.get());
   ASSERT_TRUE(slots.Prepare().ok());
-  EXPECT_FALSE(slots.Park(request).ok());
-  EXPECT_EQ(slots.parked(), 0);
+  EXPECT_FALSE(slots.MoveToHost(request).ok());
+  EXPECT_EQ(slots.in_host_memory(), 0);
   EXPECT_EQ(slots.holders().size(), 2u);
   for (auto& sequence : request.sequences) slots.TakeBack(sequence.get());
   EXPECT_FALSE(slots.ZeroFreed().ok());
@@ -209,7 +209,7 @@ TEST_F(SlotsTest, EverySlotIsHeldOnceOrFreeAndZeroed) {
       StubRequest* const request = requests[index].get();
       const bool holds = request->sequence(0)->slot != kGuardSlot;
       if (choice == 1 && holds) {
-        ASSERT_TRUE(slots_.Park(*request).ok());
+        ASSERT_TRUE(slots_.MoveToHost(*request).ok());
       } else if (choice == 1 && slots_.free() >= request->num_slots) {
         GiveAll(request);
       } else if (choice == 2 && holds) {
@@ -221,17 +221,17 @@ TEST_F(SlotsTest, EverySlotIsHeldOnceOrFreeAndZeroed) {
       }
     }
     ASSERT_TRUE(slots_.ZeroFreed().ok());
-    int held = 0, parked = 0;
+    int held = 0, on_host = 0;
     std::set<Slot> distinct;
     for (const auto& request : requests) {
       const bool holds = request->sequence(0)->slot != kGuardSlot;
-      (holds ? held : parked) += request->num_slots;
+      (holds ? held : on_host) += request->num_slots;
       for (const auto& sequence : request->sequences) distinct.insert(sequence->slot);
     }
     distinct.erase(kGuardSlot);
     ASSERT_EQ(static_cast<int>(distinct.size()), held);
     ASSERT_EQ(slots_.used(), held);
-    ASSERT_EQ(slots_.parked(), parked);
+    ASSERT_EQ(slots_.in_host_memory(), on_host);
     ASSERT_EQ(slots_.free(), 4 - held);
     ASSERT_EQ(static_cast<int>(slots_.holders().size()), held);
     ASSERT_LE(probe_->dirty_slots(), held);

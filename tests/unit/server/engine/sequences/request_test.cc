@@ -52,16 +52,16 @@ TEST(RequestLifeTest, SaysWhatAStateMeans) {
   EXPECT_FALSE(life.waits_for_slots());
   life.Go(State::kWaitsForSlots);
   EXPECT_TRUE(life.waits_for_slots());
-  EXPECT_FALSE(life.parked());
+  EXPECT_FALSE(life.in_host_memory());
   life.Go(State::kHoldsSlots);
   EXPECT_FALSE(life.waits_for_slots());
   life.Go(State::kWaitsAgain);
   EXPECT_TRUE(life.waits_for_slots());
-  EXPECT_TRUE(life.parked());
+  EXPECT_TRUE(life.in_host_memory());
   life.Go(State::kEnded);
   EXPECT_TRUE(life.ended());
   EXPECT_FALSE(life.begun());
-  EXPECT_FALSE(life.parked());
+  EXPECT_FALSE(life.in_host_memory());
 }
 
 TEST(RequestLifeTest, AParkedReplyWaitsForSlotsOnceItIsRead) {
