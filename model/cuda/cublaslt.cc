@@ -143,14 +143,14 @@ bool CublasLtProduct::Fits(const Algorithm& algorithm) const {
   uint32_t scheme = 0;
   uint64_t flags = 0;
   size_t written = 0;
-  const bool told = f.MatmulAlgoConfigGetAttribute(&algorithm, cublaslt::kConfigSplitK, &split,
-                                                   sizeof split, &written) == 0 &&
-                    f.MatmulAlgoConfigGetAttribute(&algorithm, cublaslt::kConfigReductionScheme,
-                                                   &scheme, sizeof scheme, &written) == 0 &&
-                    f.MatmulAlgoCapGetAttribute(&algorithm, cublaslt::kCapNumericalFlags, &flags,
-                                                sizeof flags, &written) == 0;
+  const bool known = f.MatmulAlgoConfigGetAttribute(&algorithm, cublaslt::kConfigSplitK, &split,
+                                                    sizeof split, &written) == 0 &&
+                     f.MatmulAlgoConfigGetAttribute(&algorithm, cublaslt::kConfigReductionScheme,
+                                                    &scheme, sizeof scheme, &written) == 0 &&
+                     f.MatmulAlgoCapGetAttribute(&algorithm, cublaslt::kCapNumericalFlags, &flags,
+                                                 sizeof flags, &written) == 0;
   // 0 and 1 both say that k is not split.
-  if (!told || split > 1 || split < 0 || scheme != 0) return false;
+  if (!known || split > 1 || split < 0 || scheme != 0) return false;
   using namespace cublaslt;  // NOLINT: the flags
   if ((flags & kFlagSumsMask) != kFlagSums32F) return false;
   if ((flags & kFlagOperationMask) != (half_ ? kFlagHmma : kFlagFma)) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaRecords: the ring through which the device tells what it drew, in mapped pinned memory. The
+// CudaRecords: the ring through which the device reports what it drew, in mapped pinned memory. The
 // device writes a record's word last and whole; the host takes a record once it reads the sequence
 // that it expects there.
 #pragma once
@@ -23,7 +23,7 @@ class CudaRecords {
   // What the next run's records carry: never what any record here carries yet. No run is under way.
   uint32_t NextSequence();
 
-  // Whether the record that `expected` tells of has come with the last sequence; then fills it.
+  // Whether the record that `expected` describes has come with the last sequence; then fills it.
   bool Take(const CudaRecordOrder::Expected& expected, Record* record) const;
 
   // For the kernels.

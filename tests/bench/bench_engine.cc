@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine without gRPC: `rows` sessions of mnist-linear generate at once and begin anew when
+// The engine without gRPC: `rows` sequences of mnist-linear generate at once and begin anew when
 // they end. One iteration is 49 tokens for each row (a sixteenth of an image). Compare with BM_Step
 // and BM_MatrixProducts of bench_step.
 #include <benchmark/benchmark.h>
@@ -19,10 +19,10 @@
 namespace rivulet {
 namespace {
 
-// One session after another on one engine, as a client that always wants the next image.
-class EndlessSession : public ReplyListener {
+// One sequence after another on one engine, as a client that always wants the next image.
+class EndlessSequences : public ReplyListener {
  public:
-  EndlessSession(Engine* engine, uint64_t seed, std::atomic<int64_t>* tokens)
+  EndlessSequences(Engine* engine, uint64_t seed, std::atomic<int64_t>* tokens)
       : engine_(engine), seed_(seed), tokens_(tokens) {
     const std::lock_guard<std::mutex> lock(mutex_);
     Start();
@@ -56,13 +56,13 @@ void BM_Engine(benchmark::State& state, const bench::Choice& choice, WeightPreci
   const int rows = int(state.range(0)), threads = choice.cuda ? 0 : int(state.range(1));
   auto model = bench::LoadModel(choice, "mnist-linear");
   std::atomic<int64_t> tokens{0};
-  std::vector<std::unique_ptr<EndlessSession>> sessions;
+  std::vector<std::unique_ptr<EndlessSequences>> all;
   EngineOptions options;
   options.max_queue = std::max(options.max_queue, rows);
   std::unique_ptr<Engine> engine =
       Engine::Create(model, bench::NewBackend(choice, model, rows, precision, threads), options);
   for (int i = 0; i < rows; ++i) {
-    sessions.push_back(std::make_unique<EndlessSession>(engine.get(), uint64_t(i) << 32, &tokens));
+    all.push_back(std::make_unique<EndlessSequences>(engine.get(), uint64_t(i) << 32, &tokens));
   }
   const auto wait_for = [&](int64_t target) {
     while (tokens.load() < target) std::this_thread::sleep_for(std::chrono::milliseconds(5));

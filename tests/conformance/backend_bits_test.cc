@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A session's bits depend on nothing but itself: not on batch mates, row order, slot, threads,
+// A sequence's bits depend on nothing but itself: not on batch mates, row order, slot, threads,
 // vector width, limits, run length, or whether its tokens were prefilled or stepped.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,44 +25,44 @@ struct Drawn {
   bool operator==(const Drawn&) const = default;
 };
 
-// What a session is: its prompt and seed.
-struct Session {
+// What a sequence is: its prompt and seed.
+struct Sequence {
   std::vector<int32_t> prompt;
   uint64_t seed = 0;
 };
 
-std::vector<Session> RandomSessions(const ModelConfig& config, int count) {
+std::vector<Sequence> RandomSequences(const ModelConfig& config, int count) {
   std::mt19937 random(7);
-  std::vector<Session> sessions;
+  std::vector<Sequence> sequences;
   for (int i = 0; i < count; ++i) {
-    Session s;
+    Sequence s;
     s.seed = uint64_t(i) * 977 + 5;
     const int prompt = 1 + int(random() % 5);
     for (int t = 0; t < prompt; ++t)
       s.prompt.push_back(int32_t(random() % uint32_t(config.num_output_tokens())));
-    sessions.push_back(std::move(s));
+    sequences.push_back(std::move(s));
   }
-  return sessions;
+  return sequences;
 }
 
-// Generates `length` tokens for each session in one batch. `slot_of(i)`: session i's slot; rows
+// Generates `length` tokens for each sequence in one batch. `slot_of(i)`: sequence i's slot; rows
 // stand in slot order.
-std::vector<Drawn> Generate(Backend& backend, const std::vector<Session>& sessions, int length,
+std::vector<Drawn> Generate(Backend& backend, const std::vector<Sequence>& sequences, int length,
                             int steps_per_run, const std::vector<Slot>& slots) {
-  std::vector<Drawn> drawn(sessions.size());
-  std::vector<std::vector<int32_t>> feed(sessions.size());
-  std::vector<int64_t> position(sessions.size());
-  std::vector<size_t> order(sessions.size());
+  std::vector<Drawn> drawn(sequences.size());
+  std::vector<std::vector<int32_t>> feed(sequences.size());
+  std::vector<int64_t> position(sequences.size());
+  std::vector<size_t> order(sequences.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return slots[a] < slots[b]; });
-  for (size_t i = 0; i < sessions.size(); ++i) {
+  for (size_t i = 0; i < sequences.size(); ++i) {
     SlotSampler sampler;
-    sampler.params.seed = sessions[i].seed;
+    sampler.params.seed = sequences[i].seed;
     sampler.params.temperature = 1;
     sampler.want_logprobs = true;
     EXPECT_TRUE(backend.ZeroSlots({&slots[i], 1}).ok());
     EXPECT_TRUE(backend.SetSampler(slots[i], sampler).ok());
-    feed[i] = sessions[i].prompt;
+    feed[i] = sequences[i].prompt;
   }
   for (int done = 0; done < length; done += steps_per_run) {
     Run run;
@@ -105,33 +105,33 @@ class BackendBitsTest : public ::testing::TestWithParam<std::tuple<std::string, 
   }
   const std::vector<BackendFactory>& factories() const { return std::get<1>(GetParam()).same_bits; }
   std::unique_ptr<Backend> NewBackend(const BackendFactory& factory) {
-    auto backend = factory(model_, kSessions);
+    auto backend = factory(model_, kSequences);
     EXPECT_TRUE(backend.ok()) << backend.status();
     return *std::move(backend);
   }
 
-  const int kSessions = BundledModelsAreTooLarge() || StepsAreSlow() ? 19 : 256;
+  const int kSequences = BundledModelsAreTooLarge() || StepsAreSlow() ? 19 : 256;
   std::shared_ptr<const Model> model_;
 };
 
 TEST_P(BackendBitsTest, TokensAreTheSameAloneAndAmongOthersAtAnyPlaceRunLengthAndMakeOfTheBackend) {
   const int length = BundledModelsAreTooLarge() ? 8 : 12;
-  const std::vector<Session> sessions = RandomSessions(model_->config(), kSessions);
+  const std::vector<Sequence> sequences = RandomSequences(model_->config(), kSequences);
   std::vector<std::vector<Drawn>> runs;
   for (const BackendFactory& factory : factories()) {
     auto backend = NewBackend(factory);
-    runs.push_back(Generate(*backend, sessions, length, 1, SlotsInOrder(size_t(kSessions))));
-    std::vector<Slot> shuffled = SlotsInOrder(size_t(kSessions));
+    runs.push_back(Generate(*backend, sequences, length, 1, SlotsInOrder(size_t(kSequences))));
+    std::vector<Slot> shuffled = SlotsInOrder(size_t(kSequences));
     std::shuffle(shuffled.begin(), shuffled.end(), std::mt19937(3));
-    runs.push_back(Generate(*backend, sessions, length, 4, shuffled));
+    runs.push_back(Generate(*backend, sequences, length, 4, shuffled));
   }
   for (const auto& other : runs) EXPECT_EQ(other, runs[0]);
   auto backend = NewBackend(factories()[0]);
-  for (const size_t i : {size_t{0}, size_t{17}, size_t(kSessions) - 1}) {
+  for (const size_t i : {size_t{0}, size_t{17}, size_t(kSequences) - 1}) {
     for (const size_t batch : {1, 2, 5, 13, 31}) {
-      if (batch > size_t(kSessions)) continue;
-      std::vector<Session> few(batch, sessions[i]);
-      for (size_t j = 1; j < batch; ++j) few[j] = sessions[(i + j * 7) % size_t(kSessions)];
+      if (batch > size_t(kSequences)) continue;
+      std::vector<Sequence> few(batch, sequences[i]);
+      for (size_t j = 1; j < batch; ++j) few[j] = sequences[(i + j * 7) % size_t(kSequences)];
       EXPECT_EQ(Generate(*backend, few, length, 4, SlotsInOrder(batch))[0], runs[0][i])
           << i << " of " << batch;
     }
@@ -150,7 +150,7 @@ TEST_P(BackendBitsTest, PrefillEqualsStepping) {
   const BackendScore stepped = ScoreThroughBackend(*backend, model_->config(), 3, tokens, 1);
   for (const int chunk : {2, 7, 64, 1000}) {
     const BackendScore prefilled =
-        ScoreThroughBackend(*backend, model_->config(), kSessions, tokens, chunk);
+        ScoreThroughBackend(*backend, model_->config(), kSequences, tokens, chunk);
     EXPECT_EQ(prefilled.state, stepped.state) << chunk;
     EXPECT_EQ(prefilled.outputs, stepped.outputs) << chunk;
     EXPECT_EQ(prefilled.logprobs, stepped.logprobs) << chunk;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole engine on the emulated CUDA backend: sessions join, fork and leave between runs of many
+// The whole engine on the emulated CUDA backend: sequences join, fork and leave between runs of many
 // steps, and a device that fails ends them all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ class CudaEngineTest : public ::testing::Test {
   std::shared_ptr<const Model> model_;
 };
 
-TEST_F(CudaEngineTest, SessionsThatJoinAndLeaveGetTheTokensOfTheCpu) {
+TEST_F(CudaEngineTest, SequencesThatJoinAndLeaveGetTheTokensOfTheCpu) {
   std::vector<std::vector<std::vector<int32_t>>> tokens;  // [backend][sample]
   for (const bool cuda : {false, true}) {
     auto engine = Engine::Create(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models of the family on the CUDA backend: against their float64 goldens (make_family.py), against
-// the CPU backend, whose states they share, and the bits that a session must keep in any company.
+// the CPU backend, whose states they share, and the bits that a sequence must keep in any company.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -91,7 +91,7 @@ TEST_P(CudaFamilyTest, TheCutIntoRunsAndTheMakeOfTheBackendChangeNoBit) {
   }
 }
 
-// What a session draws, one of `slots` that all do.
+// What a sequence draws, one of `slots` that all do.
 std::vector<int32_t> Drawn(Backend& backend, const std::vector<Slot>& slots, Slot mine) {
   std::vector<std::vector<int32_t>> prompts;
   rivulet::Run run;
@@ -120,7 +120,7 @@ std::vector<int32_t> Drawn(Backend& backend, const std::vector<Slot>& slots, Slo
   return drawn;
 }
 
-TEST_P(CudaFamilyTest, ASessionDrawsTheSameAloneAndAmongOthers) {
+TEST_P(CudaFamilyTest, ASequenceDrawsTheSameAloneAndAmongOthers) {
   const auto backend = NewBackend(tested().same_bits[1], 6);
   ASSERT_NE(backend, nullptr);
   const std::vector<int32_t> alone = Drawn(*backend, {2}, 2);

@@ -17,7 +17,7 @@ using rivulet::testing::SameBits;
 
 constexpr int kHeads = 2, kTokens = 5, kSlots = 4, kLayerFloats = 8;  // in front of S
 
-// Token rows [q | k | v | w | beta | a | b], each of all heads, with kTokens rows a session.
+// Token rows [q | k | v | w | beta | a | b], each of all heads, with kTokens rows a sequence.
 struct Case {
   Case(UpdateRule which, int decays, int keys, int values)
       : rule(which), w_dim(decays), key_dim(keys), value_dim(values) {
@@ -88,7 +88,7 @@ std::vector<float> Untouched(const Case& c) {
   return std::vector<float>(size_t(kSlots * kTokens * c.ld_y()), 0.0f);
 }
 
-// Session i has slot i and token rows from i kTokens on: `tokens[i]` of them.
+// Sequence i has slot i and token rows from i kTokens on: `tokens[i]` of them.
 Result Expected(const Case& c, const std::array<int, kSlots>& tokens) {
   Result result = {Untouched(c), c.states};
   for (int slot = 0; slot < kSlots; ++slot) {

@@ -55,7 +55,7 @@ RowsAndStates Expected(const Case& c) {
   return result;
 }
 
-// Sessions 0 and 2, `chunk` tokens at a time.
+// Sequences 0 and 2, `chunk` tokens at a time.
 RowsAndStates RunCuda(const CudaLaunch& launch, const Case& c, int chunk) {
   const DeviceArray<float> x(c.x), y(c.Untouched()), mix(c.mix), states(c.states);
   ForEachCut(chunk, [&](const CudaSegment* segments, int num_segments) {

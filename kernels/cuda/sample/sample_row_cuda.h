@@ -22,7 +22,7 @@ struct RowLikelihood {
   }
 };
 
-// Tells the host of a record. Called by the thread that wrote what else belongs to it.
+// Publishes a record to the host. Called by the thread that wrote what else belongs to it.
 __device__ inline void WriteWord(CudaRecord* to, int32_t token, uint32_t flags, uint32_t sequence) {
   const uint64_t word = CudaRecord::Word(token, flags, sequence);
 #if defined(__CUDA_ARCH__)
@@ -124,10 +124,11 @@ __device__ inline void WriteNext(const CudaStepRows& next, const CudaOutputWork&
 }
 
 // All of row `row` of `p`. As soon as the draw is known, and before the record is written, thread 0
-// calls told(goes_on, token): whether the row feeds `token` next. Not called where nothing is
+// calls on_draw(goes_on, token): whether the row feeds `token` next. Not called where nothing is
 // drawn.
-template <class Told>
-__device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared, const Told& told) {
+template <class OnDraw>
+__device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared,
+                          const OnDraw& on_draw) {
   const CudaOutputWork work = p.work[row];
   const bool draws = work.draws_left > 0, scores = work.target >= 0;
   if (!draws && !scores) return;  // the whole block
@@ -158,7 +159,7 @@ __device__ void SampleRow(const CudaSampleArgs& p, int row, RowShared& shared, c
       if (IsStop(sampler, token)) flags |= kRecordStopped;
     }
     const bool goes_on = draw != 0 && flags == 0 && work.draws_left > 1;
-    if (draw != 0 && RowThread() == 0) told(goes_on, token);
+    if (draw != 0 && RowThread() == 0) on_draw(goes_on, token);
     CudaRecord* const record = p.records + (draw != 0 ? work.draw_record : work.target_record);
     if (finite && (draw == 0 || sampler.want_logprobs != 0)) {
       flags |= kRecordLogprob;

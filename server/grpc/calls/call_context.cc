@@ -64,7 +64,7 @@ absl::StatusOr<ModelHold> CallContext::FindModel(const ServedModels& models,
 }
 
 void CallContext::BeforeMessage() {
-  if (with_id_ && !std::exchange(told_, true)) AddInitialMetadata(kRequestIdKey, record_.id());
+  if (with_id_ && !std::exchange(id_sent_, true)) AddInitialMetadata(kRequestIdKey, record_.id());
 }
 
 CallContexts::CallContexts(std::unique_ptr<grpc::ContextAllocator> next, bool with_ids,

@@ -46,7 +46,7 @@ class CallContext final : public grpc::CallbackServerContext {
   const bool with_id_;
   RequestRecord record_;
   Caller caller_;
-  bool told_ = false;
+  bool id_sent_ = false;
 };
 
 // Begins the record of any call of `method`: the id is the value of the metadata

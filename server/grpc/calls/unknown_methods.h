@@ -19,7 +19,7 @@ namespace rivulet {
 class UnknownMethods final : public grpc::CallbackGenericService {
  public:
   // `services`: full names of services that are served on the listener of setting `setting`
-  // instead. `callers`: who is told so. It and what `sinks` names outlive this object.
+  // instead. `callers`: who may learn that. It and what `sinks` names outlive this object.
   UnknownMethods(const char* setting, std::initializer_list<const char*> services,
                  const Callers* callers, const RequestSinks& sinks);
 

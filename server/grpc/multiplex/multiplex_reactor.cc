@@ -334,7 +334,8 @@ void MultiplexReactor::Gather(bool broken, const std::vector<Note>& notes,
       bytes += part;
     }
   };
-  ErrorCounts* const errors = broken ? nullptr : &calls_->errors;  // broken: nobody is told
+  ErrorCounts* const errors =
+      broken ? nullptr : &calls_->errors;  // broken: no client receives them
   for (const Note& note : notes) {
     v1::MultiplexPart* const part = message_.add_parts();
     part->set_key(note.key);

@@ -63,7 +63,7 @@ Mapped MapCode(absl::StatusCode code) {
   return {grpc::StatusCode::INTERNAL, "INTERNAL"};
 }
 
-// One event for each error that a client is told. A cancellation is the client's own, and of level
+// One event for each error that a client receives. A cancellation is the client's own, and of level
 // debug. Neither the message nor a value: they may quote what the client sent. A reason that the
 // table lacks is a bug of ours.
 void LogError(absl::StatusCode code, const std::string& reason, const std::string& field,
