@@ -217,6 +217,10 @@ class LintTest(unittest.TestCase):
         self.assertTrue(layering_errors("server/engine/reply.cc", '#include "server/engine/sequences/sequence.h"\n'))
         self.assertTrue(layering_errors("model/weights/a.h", '#include "model/model.h"\n'))
         self.assertTrue(layering_errors("model/a.h", '#include "model/cpu/cpu_backend.h"\n'))
+        self.assertTrue(layering_errors("kernels/cuda/rows/a.cu", '#include "kernels/cuda/gemm/gemm_cuda.h"\n'))
+        self.assertTrue(layering_errors("server/grpc/wire/a.cc", '#include "server/grpc/calls/caller.h"\n'))
+        self.assertTrue(layering_errors("server/grpc/connections/a.cc", '#include "server/grpc/wire/convert.h"\n'))
+        self.assertFalse(layering_errors("server/grpc/calls/a.cc", '#include "server/grpc/wire/convert.h"\n'))
         self.assertTrue(layering_errors("kernels/gemm.h", "#include <hwy/highway.h>\n"))
         self.assertTrue(layering_errors("kernels/gemm.h", "#include <cuda_runtime.h>\n"))
         self.assertTrue(layering_errors("model/a.cc", "#include <cuda_runtime_api.h>\n"))
@@ -311,6 +315,15 @@ struct Plain {
             if re.search(r"^\s*throw\b", text, re.M):
                 errors.append(f"{name}: throws")
         self.assertEqual(errors, [])
+
+    def test_the_server_locks_with_its_own_mutex(self):
+        """server/base/mutex.h says why it is not absl::Mutex."""
+        other = re.compile(r"\babsl::(Mutex|ReaderMutex|WriterMutex|CondVar)|absl/synchronization/mutex\.h|\bstd::(shared_|recursive_|timed_)?mutex\b")
+        for bad in ("absl::Mutex a_;", "absl::MutexLock lock(&a);", '#include "absl/synchronization/mutex.h"', "std::mutex a_;"):
+            self.assertTrue(other.search(bad), bad)
+        self.assertFalse(other.search("Mutex a_;\nMutexLock lock(&a_);\nabsl::Notification b;"))
+        names = {relative(p): "\n".join(line.split("//")[0] for line in t.split("\n")) for p, t in TEXTS.items() if relative(p).startswith("server/")}
+        self.assertEqual([name for name, code in names.items() if other.search(code)], ["server/base/mutex.h"])
 
     def test_nothing_names_the_machine_it_was_written_on(self):
         needle = re.compile(r"/work/|/root/|\.\./shared|/tmp/build")
