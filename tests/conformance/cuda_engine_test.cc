@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole engine on the emulated CUDA backend: sequences join, fork and leave between runs of many
-// steps, and a device that fails ends them all.
+// The whole engine on the emulated CUDA backend: sequences join, fork and leave between runs of
+// many steps, and a device that fails ends them all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inline sampling mathematics of kernels/ compiled for the GPU, against the same lines on the
-// host: Philox bit for bit, likelihoods within float32, draws equal except for the few that an ulp of
-// expf moves over an edge.
+// host: Philox bit for bit, likelihoods within float32, draws equal except for the few that an ulp
+// of expf moves over an edge.
 #include <cuda_runtime.h>
 
 #include <cmath>

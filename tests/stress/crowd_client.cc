@@ -189,8 +189,8 @@ void CrowdClient::Compare(const CollectedSample& got, const DrawnTokens& want,
                 << ::testing::PrintToString(want.logprobs);
 }
 
-// A request that ended before its first token left the session as it was, except for generated tokens
-// that it had asked for again.
+// A request that ended before its first token left the session as it was, except for generated
+// tokens that it had asked for again.
 void CrowdClient::Resync(Known* known) {
   const auto appended = client_.Append(client_.Ref(known->id), {});
   ASSERT_TRUE(appended.ok()) << appended.status();
