@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "model/state_parts.h"
 
 namespace rivulet {
@@ -33,6 +35,8 @@ enum class DecayForm : uint8_t {
 struct BlockKind {
   const char* model_type;  // as config.json spells it
   absl::Status (*read_settings)(JsonReader*, ModelConfig*);
+  // The parts of a layer's state, in order.
+  std::vector<StatePart> (*state)(const ModelConfig&);
   Mixer mixer;
   DecayForm decay;
   const char* output_norm = "g_norm";  // as flash-linear-attention names its tensor
@@ -60,19 +64,25 @@ struct BlockConfig {
 };
 
 // Where the parts of a layer's state lie, looked up once, in floats from the beginning of the
-// layer: S [heads, key_dim, value_dim]; the convolution's last inputs [conv_width - 1,
-// conv_channels]; and, RWKV-7 alone, the last token's normed rows [hidden] of mixer and
+// layer; 0 where the kind lacks the part. S [heads, key_dim, value_dim]; the convolution's last
+// inputs [conv_width - 1, conv_channels]; the last token's normed rows [hidden] of mixer and
 // feed-forward.
 struct BlockState {
   BlockState() = default;
   explicit BlockState(const StateParts& parts)
-      : s(parts.offset("S")),
-        conv(parts.offset("conv")),
-        mixer_shift(parts.offset("mixer_shift")),
-        ffn_shift(parts.offset("ffn_shift")),
+      : s(OffsetOf(parts, "S")),
+        conv(OffsetOf(parts, "conv")),
+        mixer_shift(OffsetOf(parts, "mixer_shift")),
+        ffn_shift(OffsetOf(parts, "ffn_shift")),
         floats_per_layer(parts.floats_per_layer),
         floats_per_slot(parts.floats_per_slot) {}
   size_t s = 0, conv = 0, mixer_shift = 0, ffn_shift = 0, floats_per_layer = 0, floats_per_slot = 0;
+
+ private:
+  static size_t OffsetOf(const StateParts& parts, absl::string_view name) {
+    const StatePart* const part = parts.Find(name);
+    return part == nullptr ? 0 : part->offset;
+  }
 };
 
 }  // namespace rivulet

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -410,49 +411,76 @@ absl::Status ParseRwkv7(JsonReader* settings, ModelConfig* config) {
   return CheckSameHeads(settings, "num_heads", *config);
 }
 
+// The parts of a layer's state.
+
+StatePart MatrixPart(const ModelConfig& c) {
+  return {"S", {size_t(c.num_heads), size_t(c.key_dim), size_t(c.value_dim)}};
+}
+
+std::vector<StatePart> MatrixState(const ModelConfig& c) { return {MatrixPart(c)}; }
+
+std::vector<StatePart> ConvState(const ModelConfig& c) {
+  const auto width = size_t(c.block().conv_width), channels = size_t(c.block().conv_channels);
+  return {MatrixPart(c), {"conv", {width - 1, channels}}};
+}
+
+std::vector<StatePart> ShiftState(const ModelConfig& c) {
+  const auto hidden = size_t(c.hidden_size);
+  return {MatrixPart(c), {"mixer_shift", {hidden}}, {"ffn_shift", {hidden}}};
+}
+
 // The table of kinds. Columns: BlockKind.
 constexpr BlockKind kBlockKinds[] = {
     {.model_type = "retnet",
      .read_settings = ParseRetNet,
+     .state = MatrixState,
      .mixer = Mixer::kGated,
      .decay = DecayForm::kFixed,
      .rotary = true},
     {.model_type = "gla",
      .read_settings = ParseGla,
+     .state = MatrixState,
      .mixer = Mixer::kGated,
      .decay = DecayForm::kLowRank},
     {.model_type = "hgrn2",
      .read_settings = ParseHgrn2,
+     .state = MatrixState,
      .mixer = Mixer::kGated,
      .decay = DecayForm::kLowerBound,
      .norm_all_heads = true},
     {.model_type = "mamba2",
      .read_settings = ParseMamba2,
+     .state = ConvState,
      .mixer = Mixer::kMamba2,
      .decay = DecayForm::kOfHead},
     {.model_type = "delta_net",
      .read_settings = ParseDeltaNet,
+     .state = ConvState,
      .mixer = Mixer::kDelta,
      .decay = DecayForm::kNone,
      .output_norm = "o_norm"},
     {.model_type = "gated_deltanet",
      .read_settings = ParseGatedDeltaNet,
+     .state = ConvState,
      .mixer = Mixer::kDelta,
      .decay = DecayForm::kOfHead,
      .output_norm = "o_norm"},
     {.model_type = "kda",
      .read_settings = ParseKda,
+     .state = ConvState,
      .mixer = Mixer::kDelta,
      .decay = DecayForm::kLowRank,
      .output_norm = "o_norm",
      .low_rank_gate = true},
     {.model_type = "rwkv7",
      .read_settings = ParseRwkv7,
+     .state = ShiftState,
      .mixer = Mixer::kRwkv7,
      .decay = DecayForm::kLowRank,
      .low_rank_gate = true},
     {.model_type = "linear_attn",
      .read_settings = ParseLinearAttn,
+     .state = MatrixState,
      .mixer = Mixer::kGated,
      .decay = DecayForm::kNone,
      .output_norm = "norm"},

@@ -2,8 +2,12 @@
 #include "model/config.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/json_reader.h"
 #include "model/base/strict_json.h"
@@ -269,17 +273,10 @@ int ModelConfig::key_features() const {
 }
 
 StateParts ModelConfig::state() const {
-  const auto heads = size_t(num_heads);
   if (const auto* family = std::get_if<BlockConfig>(&network)) {
-    const size_t shift = family->kind->mixer == Mixer::kRwkv7 ? size_t(hidden_size) : 0;
-    return StateParts(
-        num_layers,
-        {{"S", {heads, size_t(key_dim), size_t(value_dim)}},
-         {"conv", {size_t(std::max(family->conv_width - 1, 0)), size_t(family->conv_channels)}},
-         {"mixer_shift", {shift}},
-         {"ffn_shift", {shift}}});
+    return StateParts(num_layers, family->kind->state(*this));
   }
-  const auto features = size_t(key_features());
+  const auto heads = size_t(num_heads), features = size_t(key_features());
   return StateParts(num_layers,
                     {{"S", {heads, features, size_t(value_dim)}}, {"z", {heads, features}}});
 }
@@ -287,13 +284,29 @@ StateParts ModelConfig::state() const {
 ModelConfig::StateIdentity ModelConfig::state_identity() const {
   const auto* family = std::get_if<BlockConfig>(&network);
   if (family == nullptr) return {state_layout(), ""};
-  const BlockState s(state());
-  return {{},
-          absl::StrCat(kind(), " layers ", num_layers, " S ", num_heads, " x ", key_dim, " x ",
-                       value_dim, " at ", s.s, " conv ", family->conv_width, " x ",
-                       family->conv_channels, " at ", s.conv, " shift ", hidden_size, " at ",
-                       s.mixer_shift, " and ", s.ffn_shift, " of ", s.floats_per_layer, " in ",
-                       s.floats_per_slot)};
+  const StateParts parts = state();
+  // The text of every kind names these, as the first snapshots did: one that the kind lacks as if
+  // it were empty, behind the part before it.
+  constexpr std::array<absl::string_view, 4> kNamed = {"S", "conv", "mixer_shift", "ffn_shift"};
+  std::array<size_t, kNamed.size()> at{};
+  size_t end = 0;
+  for (size_t i = 0; i < kNamed.size(); ++i) {
+    const StatePart* const part = parts.Find(kNamed[i]);
+    at[i] = part == nullptr ? end : part->offset;
+    end = at[i] + (part == nullptr ? 0 : part->floats);
+  }
+  std::string text =
+      absl::StrCat(kind(), " layers ", num_layers, " S ", num_heads, " x ", key_dim, " x ",
+                   value_dim, " at ", at[0], " conv ", family->conv_width, " x ",
+                   family->conv_channels, " at ", at[1], " shift ", hidden_size, " at ", at[2],
+                   " and ", at[3], " of ", parts.floats_per_layer, " in ", parts.floats_per_slot);
+  for (const StatePart& part : parts.parts) {
+    const bool is_named = absl::c_linear_search(kNamed, part.name);
+    if (is_named && part.element_bytes == sizeof(float)) continue;
+    absl::StrAppend(&text, " ", part.name, " ", absl::StrJoin(part.shape, " x "), " of ",
+                    part.element_bytes, " bytes at ", part.offset);
+  }
+  return {{}, std::move(text)};
 }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json_text) {

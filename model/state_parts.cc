@@ -14,14 +14,16 @@ StateParts::StateParts(int layers, std::vector<StatePart> list) : parts(std::mov
     part.offset = floats_per_layer;
     size_t bytes = part.element_bytes;
     for (const size_t n : part.shape) bytes *= n;
-    floats_per_layer += kernels::StateLayout::RoundUp(bytes, kAlignment) / kFloat;
+    part.floats = kernels::StateLayout::RoundUp(bytes, kAlignment) / kFloat;
+    floats_per_layer += part.floats;
   }
   floats_per_slot = kernels::StateLayout::RoundUp(size_t(layers) * floats_per_layer, 16);
 }
 
-size_t StateParts::offset(absl::string_view name) const {
-  return std::find_if(parts.begin(), parts.end(), [&](const auto& p) { return p.name == name; })
-      ->offset;
+const StatePart* StateParts::Find(absl::string_view name) const {
+  const auto found =
+      std::find_if(parts.begin(), parts.end(), [&](const auto& part) { return part.name == name; });
+  return found == parts.end() ? nullptr : &*found;
 }
 
 }  // namespace rivulet

@@ -17,7 +17,8 @@ struct StatePart {
   std::string name;           // unique within the list
   std::vector<size_t> shape;  // row-major; any 0: the part is empty
   size_t element_bytes = 4;   // 4: float32
-  size_t offset = 0;          // in floats, from the beginning of the layer; set by StateParts
+  // In floats, set by StateParts: where it begins in the layer, and how much it takes with padding.
+  size_t offset = 0, floats = 0;
 };
 
 // Every part begins 16-byte aligned, and a slot is padded to 64 bytes, so that slots side by side
@@ -25,8 +26,8 @@ struct StatePart {
 struct StateParts {
   StateParts(int layers, std::vector<StatePart> parts);
 
-  // Offset of the part `name` in floats. REQUIRES: there is one.
-  size_t offset(absl::string_view name) const;
+  // The part `name`; null: there is none.
+  const StatePart* Find(absl::string_view name) const;
 
   std::vector<StatePart> parts;
   size_t floats_per_layer = 0;

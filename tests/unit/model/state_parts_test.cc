@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the parts of a state lie, and the texts that identify states in snapshots. The texts are
+// those of commit 3215b7f (linear_attn: of the commit that added it): a text that changes refuses
+// every snapshot of its kind.
+#include "model/state_parts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/base/file.h"
+#include "model/block_settings.h"
+#include "model/config.h"
+#include "tests/support/paths.h"
+
+namespace rivulet {
+namespace {
+
+TEST(StatePartsTest, PartsLieInOrderAndBeginAligned) {
+  const StateParts state(3, {{"a", {2, 3}},
+                             {.name = "halves", .shape = {5}, .element_bytes = 2},
+                             {"empty", {4, 0}},
+                             {.name = "bytes", .shape = {1}, .element_bytes = 1},
+                             {"b", {4}}});
+  std::vector<std::pair<std::string, std::pair<size_t, size_t>>> places;
+  for (const StatePart& part : state.parts) {
+    places.emplace_back(part.name, std::pair(part.offset, part.floats));
+  }
+  // 24 bytes take 32, 10 take 16, 1 takes 16.
+  EXPECT_THAT(places, ::testing::ElementsAre(::testing::Pair("a", ::testing::Pair(0, 8)),
+                                             ::testing::Pair("halves", ::testing::Pair(8, 4)),
+                                             ::testing::Pair("empty", ::testing::Pair(12, 0)),
+                                             ::testing::Pair("bytes", ::testing::Pair(12, 4)),
+                                             ::testing::Pair("b", ::testing::Pair(16, 4))));
+  EXPECT_EQ(state.floats_per_layer, 20u);
+  EXPECT_EQ(state.floats_per_slot, 64u) << "three layers, and padding to 64 bytes";
+  EXPECT_EQ(state.Find("halves"), &state.parts[1]);
+  EXPECT_EQ(state.Find("half"), nullptr);
+}
+
+ModelConfig Family(const std::string& name) {
+  const auto text =
+      ReadSmallFile(SourcePath("tests/conformance/family/" + name + "/config.json"), 1 << 20);
+  const auto json = ParseSettings(*text);
+  const auto config = ParseBlockConfig(*json);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return *config;
+}
+
+TEST(StateIdentityTest, IsAsTheFirstSnapshotsHaveIt) {
+  const std::pair<const char*, const char*> identities[] = {
+      {"delta-net",
+       "delta_net layers 2 S 2 x 12 x 16 at 0 conv 4 x 80 at 384 shift 32 at 624 and 624 of 624 in "
+       "1248"},
+      {"gated-deltanet",
+       "gated_deltanet layers 2 S 2 x 8 x 16 at 0 conv 4 x 64 at 256 shift 32 at 448 and 448 of "
+       "448 in 896"},
+      {"gated-deltanet-shared-keys",
+       "gated_deltanet layers 2 S 6 x 4 x 6 at 0 conv 4 x 60 at 144 shift 32 at 324 and 324 of 324 "
+       "in 656"},
+      {"gla",
+       "gla layers 2 S 2 x 8 x 16 at 0 conv 0 x 0 at 256 shift 32 at 256 and 256 of 256 in 512"},
+      {"hgrn2",
+       "hgrn2 layers 2 S 4 x 8 x 8 at 0 conv 0 x 0 at 256 shift 32 at 256 and 256 of 256 in 512"},
+      {"kda",
+       "kda layers 2 S 3 x 8 x 12 at 0 conv 4 x 84 at 288 shift 32 at 540 and 540 of 540 in 1088"},
+      {"linear-attn",
+       "linear_attn layers 2 S 2 x 8 x 20 at 0 conv 0 x 0 at 320 shift 32 at 320 and 320 of 320 in "
+       "640"},
+      {"mamba2-groups",
+       "mamba2 layers 2 S 4 x 6 x 8 at 0 conv 3 x 56 at 192 shift 32 at 304 and 304 of 304 in "
+       "608"},
+      {"retnet",
+       "retnet layers 2 S 2 x 8 x 20 at 0 conv 0 x 0 at 320 shift 32 at 320 and 320 of 320 in "
+       "640"},
+      {"rwkv7",
+       "rwkv7 layers 2 S 2 x 16 x 16 at 0 conv 0 x 0 at 512 shift 32 at 512 and 544 of 576 in "
+       "1152"},
+  };
+  for (const auto& [name, identity] : identities) {
+    EXPECT_EQ(Family(name).state_identity().text, identity) << name;
+  }
+}
+
+TEST(StateIdentityTest, NoPartIsLeftOut) {
+  ModelConfig config = Family("gla");
+  BlockKind kind = *config.block().kind;
+  config.block().kind = &kind;
+  const std::string without = config.state_identity().text;
+  kind.state = [](const ModelConfig&) -> std::vector<StatePart> {
+    return {{"S", {2, 8, 16}}, {.name = "ring", .shape = {3, 2}, .element_bytes = 2}};
+  };
+  EXPECT_EQ(config.state_identity().text,
+            "gla layers 2 S 2 x 8 x 16 at 0 conv 0 x 0 at 256 shift 32 at 256 and 256 of 260 in "
+            "528 ring 3 x 2 of 2 bytes at 256");
+  // As many bytes of another shape or type.
+  kind.state = [](const ModelConfig&) -> std::vector<StatePart> {
+    return {{.name = "S", .shape = {2, 8, 32}, .element_bytes = 2}};
+  };
+  EXPECT_EQ(config.state_identity().text, without + " S 2 x 8 x 32 of 2 bytes at 0");
+}
+
+}  // namespace
+}  // namespace rivulet
