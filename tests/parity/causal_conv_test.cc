@@ -2,72 +2,29 @@
 #include "kernels/causal_conv.h"
 
 #include <algorithm>
-#include <array>
 
+#include "tests/support/causal_conv_case.h"
 #include "tests/support/kernel_arrays.h"
 
 namespace rivulet::kernels {
 namespace {
 
+using rivulet::testing::CausalConvCases;
 using rivulet::testing::ForEachCpuTarget;
 using rivulet::testing::GuardedFloats;
-using rivulet::testing::RandomFloats;
 using rivulet::testing::SameBits;
 
-// Rows of x and y are wider than the channels: the convolution reads a part of a product's output.
-struct Case {
-  Case(int taps, int count, int length, bool with_bias, bool with_silu)
-      : width(taps),
-        channels(count),
-        tokens(length),
-        has_bias(with_bias),
-        silu(with_silu),
-        x(RandomFloats(size_t(length * (count + 3)), 1, -3, 3)),
-        weight(RandomFloats(size_t(taps * count), 2)),
-        bias(RandomFloats(size_t(count), 3)),
-        start(RandomFloats(size_t((taps - 1) * count), 4, -3, 3)) {}
-
-  CausalConvArgs Args(int first, int count, float* y, float* state) const {
-    CausalConvArgs args;
-    args.x_stride = size_t(channels) + 3;
-    args.y_stride = size_t(channels) + 2;
-    args.x = x.data() + size_t(first) * args.x_stride;
-    args.y = y + size_t(first) * args.y_stride;
-    args.weight = weight.data();
-    args.bias = has_bias ? bias.data() : nullptr;
-    args.state = state;
-    args.tokens = count;
-    args.channels = channels;
-    args.width = width;
-    args.silu = silu;
-    return args;
-  }
-  size_t y_size() const { return size_t(tokens * (channels + 2)); }
-
-  int width, channels, tokens;
-  bool has_bias, silu;
-  std::vector<float> x, weight, bias, start;
-};
-
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
-  for (const auto& [width, channels, tokens] :
-       {std::array{4, 45, 23}, {1, 7, 5}, {2, 16, 9}, {3, 33, 2}, {4, 128, 1}, {8, 20, 30}}) {
-    for (const int options : {0, 1, 2, 3})
-      cases.emplace_back(width, channels, tokens, options % 2 == 1, options / 2 == 1);
-  }
-  return cases;
-}
+using Case = rivulet::testing::CausalConvCase;
 
 struct Result {
   std::vector<float> y, state;
 };
 
 Result RunCpu(const Case& c, int chunk) {
-  GuardedFloats y(c.y_size()), state(c.start.size());
-  std::copy(c.start.begin(), c.start.end(), state.data());
+  GuardedFloats y(c.y_size()), state(c.states.size());
+  std::copy(c.states.begin(), c.states.end(), state.data());
   for (int t = 0; t < c.tokens; t += chunk) {
-    const CausalConvArgs args = c.Args(t, std::min(chunk, c.tokens - t), y.data(), state.data());
+    const CausalConvArgs args = c.Args(0, t, std::min(chunk, c.tokens - t), y.data(), state.data());
     EXPECT_EQ(CheckCausalConv(args), nullptr);
     CausalConvCpu(args);
   }
@@ -76,14 +33,14 @@ Result RunCpu(const Case& c, int chunk) {
 }
 
 TEST(CausalConvTest, MatchesTheReferenceAndKeepsTheLastInputs) {
-  for (const Case& c : Cases()) {
-    std::vector<float> expected(c.y_size()), state = c.start;
-    CausalConvRef(c.Args(0, c.tokens, expected.data(), state.data()));
+  for (const Case& c : CausalConvCases()) {
+    std::vector<float> expected(c.y_size()), state = c.states;
+    CausalConvRef(c.Args(0, 0, c.tokens, expected.data(), state.data()));
     ForEachCpuTarget([&](const std::string& target) {
       const Result result = RunCpu(c, 1);
       for (int t = 0; t < c.tokens; ++t) {
-        for (int i = 0; i < c.channels + 2; ++i) {
-          const size_t at = size_t(t * (c.channels + 2) + i);
+        for (int i = 0; i < c.ld_y(); ++i) {
+          const size_t at = size_t(t * c.ld_y() + i);
           if (i >= c.channels) {
             ASSERT_TRUE(std::isnan(result.y[at])) << "outside of the channels";
           } else {
@@ -97,7 +54,7 @@ TEST(CausalConvTest, MatchesTheReferenceAndKeepsTheLastInputs) {
 }
 
 TEST(CausalConvTest, BitsAreTheSameAtEveryChunkSizeAndFusingTarget) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : CausalConvCases()) {
     const Result reference = RunCpu(c, 1);
     ForEachCpuTarget([&](const std::string& target) {
       if (!CpuTargetFuses()) return;
@@ -111,17 +68,17 @@ TEST(CausalConvTest, BitsAreTheSameAtEveryChunkSizeAndFusingTarget) {
 }
 
 TEST(CausalConvTest, AChannelAloneHasTheBitsItHasBesideOthers) {
-  for (const Case& c : Cases()) {
+  for (const Case& c : CausalConvCases()) {
     const Result whole = RunCpu(c, c.tokens);
     for (int channel = 0; channel < c.channels; channel += 5) {
       std::vector<float> weight, state, y(size_t(c.tokens)), expected;
       for (int j = 0; j < c.width; ++j)
         weight.push_back(c.weight[size_t(j * c.channels + channel)]);
       for (int j = 0; j + 1 < c.width; ++j)
-        state.push_back(c.start[size_t(j * c.channels + channel)]);
+        state.push_back(c.states[size_t(j * c.channels + channel)]);
       for (int t = 0; t < c.tokens; ++t)
-        expected.push_back(whole.y[size_t(t * (c.channels + 2) + channel)]);
-      CausalConvArgs args = c.Args(0, c.tokens, y.data(), state.data());
+        expected.push_back(whole.y[size_t(t * c.ld_y() + channel)]);
+      CausalConvArgs args = c.Args(0, 0, c.tokens, y.data(), state.data());
       args.x += channel;
       args.weight = weight.data();
       if (args.bias != nullptr) args.bias += channel;
@@ -155,9 +112,9 @@ TEST(CausalConvTest, AnImpulseMeetsTheTapsFromTheLastToTheFirst) {
 
 TEST(CausalConvTest, RefusesWhatTheHeaderDoesNotAllow) {
   const Case c(4, 8, 2, true, true);
-  std::vector<float> y(c.y_size()), state = c.start;
+  std::vector<float> y(c.y_size()), state = c.states;
   const auto refused = [&](const auto& change) {
-    CausalConvArgs args = c.Args(0, 2, y.data(), state.data());
+    CausalConvArgs args = c.Args(0, 0, 2, y.data(), state.data());
     change(args);
     return CheckCausalConv(args) != nullptr;
   };

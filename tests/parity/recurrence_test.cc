@@ -187,7 +187,7 @@ TEST(RecurrenceTest, AColumnAloneHasTheBitsItHasBesideOthers) {
   }
 }
 
-TEST(RecurrenceTest, SessionsOnManyThreadsHaveTheBitsTheyHaveAlone) {
+TEST(RecurrenceTest, SequencesOnManyThreadsHaveTheBitsTheyHaveAlone) {
   const std::vector<Case> cases = Cases();
   std::vector<Result> alone, together(cases.size());
   for (const Case& c : cases) alone.push_back(RunCpu(c, 4));

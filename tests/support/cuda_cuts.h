@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the tests of kernels share that carry a state from token to token (causal convolution, token
-// shift): sessions whose tokens are given in one launch or in several.
+// shift): sequences whose tokens are given in one launch or in several.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,14 +15,14 @@
 
 namespace rivulet::testing {
 
-// Session i has slot i and token rows from i kCutTokens on. Session 1 has no tokens.
+// Sequence i has slot i and token rows from i kCutTokens on. Sequence 1 has no tokens.
 constexpr int kCutTokens = 11, kCutSlots = 3, kSlotsWithTokens[] = {0, 2};
 
 struct RowsAndStates {
   std::vector<float> y, states;
 };
 
-// Calls f(segments, number of segments) for each `chunk` tokens, at most, of the sessions.
+// Calls f(segments, number of segments) for each `chunk` tokens, at most, of the sequences.
 template <class F>
 void ForEachCut(int chunk, const F& f) {
   for (int t = 0; t < kCutTokens; t += chunk) {
