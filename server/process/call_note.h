@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CallNote: which method the calling thread works on, for the log.
+// CallNote: which method the calling thread works on, for the log and the crash handler. It is no
+// part of CallContext, which a signal handler cannot find and threads of the engine have none of.
 #pragma once
 
 #include <atomic>

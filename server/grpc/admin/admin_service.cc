@@ -54,25 +54,21 @@ absl::StatusOr<std::optional<absl::Duration>> DrainTimeout(const v1::UnloadModel
 // One call, until its answer has left.
 class AdminService::Call final : public grpc::ServerUnaryReactor {
  public:
-  Call(CallContext* context, ActiveCalls* calls) : context_(context), calls_(calls) {}
+  explicit Call(CallContext* context) : context_(context) {}
   void End(const absl::Status& status) {
     if (status.ok()) context_->BeforeMessage();
     Finish(context_->record().End(status, nullptr));
   }
-  void OnDone() override {
-    calls_->Leave();
-    delete this;
-  }
+  void OnDone() override { delete this; }
 
  private:
   CallContext* const context_;
-  ActiveCalls* const calls_;
 };
 
 grpc::ServerUnaryReactor* AdminService::OnAThread(grpc::CallbackServerContext* context,
                                                   std::function<absl::Status()> work) {
-  calls_.Enter();
-  auto* const call = new Call(&CallContext::Of(context), &calls_);
+  CallContext::Of(context).CountIn(&calls_);
+  auto* const call = new Call(&CallContext::Of(context));
   // Nothing joins it: its last act is Finish, and OnDone may run within that.
   std::thread([call, work = std::move(work), name = CallNote::Current()] {
     const CallNote note(name);

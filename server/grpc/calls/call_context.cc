@@ -32,6 +32,15 @@ CallContext& CallContext::Of(grpc::CallbackServerContext* context) {
   std::abort();
 }
 
+CallContext::~CallContext() {
+  if (counted_in_ != nullptr) counted_in_->Leave();
+}
+
+void CallContext::CountIn(ActiveCalls* calls) {
+  counted_in_ = calls;
+  calls->Enter();
+}
+
 void BeginRecord(grpc::CallbackServerContext* context, const MethodName& method,
                  RequestRecord* record) {
   RequestRecord::Start start;

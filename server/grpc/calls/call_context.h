@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "server/grpc/calls/active_calls.h"
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/request_record.h"
 #include "server/grpc/calls/served_models.h"
@@ -19,6 +20,7 @@ class CallContext final : public grpc::CallbackServerContext {
  public:
   // As CallContexts.
   CallContext(bool with_id, const RequestSinks& sinks) : with_id_(with_id), record_(sinks) {}
+  ~CallContext() override;
   // The context of a call of RpcService. Ends the process if the server's builder had no
   // CallContexts.
   static CallContext& Of(grpc::CallbackServerContext* context);
@@ -27,6 +29,8 @@ class CallContext final : public grpc::CallbackServerContext {
   // contain.
   void Begin(const MethodName& method);
   RequestRecord& record() { return record_; }
+  // Counts the call in `calls` until gRPC is done with it. Call it at most once, in the handler.
+  void CountIn(ActiveCalls* calls);
 
   // The caller, found once per call. RpcService sets it before it calls the handler; if it does not
   // call the handler, this stays empty.
@@ -47,6 +51,7 @@ class CallContext final : public grpc::CallbackServerContext {
   RequestRecord record_;
   Caller caller_;
   bool id_sent_ = false;
+  ActiveCalls* counted_in_ = nullptr;
 };
 
 // Begins the record of any call of `method`: the id is the value of the metadata

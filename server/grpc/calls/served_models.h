@@ -59,8 +59,8 @@ class ModelHold {
 };
 
 // A call's hold on its model from its handler to the engine's last notification. gRPC may cancel
-// the call at any time, also before the engine has the request. Thread: Cancel any; the others one
-// at a time.
+// the call at any time, also before the engine has the request. So it has a lock, which a ModelHold
+// lacks: that is copied. Thread: Cancel any; the others one at a time.
 class CallModel {
  public:
   CallModel() = default;

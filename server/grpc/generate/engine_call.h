@@ -53,7 +53,7 @@ class EngineCall final : public grpc::ServerUnaryReactor {
         reply_(reply),
         calls_(calls),
         method_(CallNote::Current()) {
-    calls_->active.Enter();
+    call_->CountIn(&calls_->active);
   }
 
   // Calls run(turn) when the turn of the request's text (of `bytes`) has come: now, or later on
@@ -116,7 +116,6 @@ class EngineCall final : public grpc::ServerUnaryReactor {
   }
 
   void OnDone() override {
-    calls_->active.Leave();
     if (text_reply_bytes_ > 0) {
       Reply().Swap(reply_);  // which frees it, unlike Clear
       calls_->text_replies.Give(call_->caller().tenant, text_reply_bytes_);

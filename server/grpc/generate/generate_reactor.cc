@@ -29,7 +29,7 @@ GenerateReactor::GenerateReactor(ModelHold model, grpc::CallbackServerContext* c
       request_(request),
       calls_(calls) {
   grpc_call_ref(call_);
-  calls_->active.Enter();
+  context_->CountIn(&calls_->active);
 }
 
 GenerateReactor::~GenerateReactor() { grpc_call_unref(call_); }
@@ -167,7 +167,6 @@ void GenerateReactor::OnDone() {
     done_ = true;
     alarm_.Cancel();
   }
-  calls_->active.Leave();
   Release();
 }
 

@@ -75,7 +75,7 @@ MultiplexReactor::MultiplexReactor(grpc::CallbackServerContext* context, const S
       max_open_(static_cast<size_t>(max_open)),
       streams_(streams),
       calls_(calls) {
-  calls_->active.Enter();
+  call_->CountIn(&calls_->active);
   StartRead(&request_);
   if (!streams_->Add(this)) Drain();
 }
@@ -153,7 +153,6 @@ void MultiplexReactor::OnCancel() { Break(Gone()); }
 
 void MultiplexReactor::OnDone() {
   streams_->Remove(this);
-  calls_->active.Leave();
   Release();
 }
 

@@ -29,7 +29,7 @@ void FinishGone(CallContext* call, Reactor* reactor) {
 SnapshotReactor::SnapshotReactor(grpc::CallbackServerContext* context, const std::string& key,
                                  ServerCalls* calls)
     : call_(&CallContext::Of(context)), key_(key), calls_(calls) {
-  calls_->active.Enter();
+  call_->CountIn(&calls_->active);
 }
 
 absl::Status SnapshotReactor::Submit(ModelHold model, SessionRef session, absl::Time deadline) {
@@ -92,15 +92,12 @@ void SnapshotReactor::OnWriteDone(bool ok) {
 
 void SnapshotReactor::OnCancel() { model_.Cancel(); }
 
-void SnapshotReactor::OnDone() {
-  calls_->active.Leave();
-  delete this;
-}
+void SnapshotReactor::OnDone() { delete this; }
 
 RestoreReactor::RestoreReactor(grpc::CallbackServerContext* context, v1::RestoreSessionReply* reply,
                                Restores* restores)
     : call_(&CallContext::Of(context)), reply_(reply), restores_(restores) {
-  restores_->calls->active.Enter();
+  call_->CountIn(&restores_->calls->active);
   const absl::Status status = Take(restores_->options.message_bytes);
   End(status);
   if (!status.ok()) return;
@@ -257,7 +254,6 @@ void RestoreReactor::OnDone() {
   std::string().swap(bytes_);
   v1::RestoreSessionRequest().Swap(&received_.message);
   if (taken_ > 0) restores_->budget.Give(call_->caller().tenant, taken_);
-  restores_->calls->active.Leave();
   {
     MutexLock lock(&mutex_);
     reading_ = false;
