@@ -2,7 +2,6 @@
 // The client of a server.
 import * as check from './checks';
 import { Connection, type Answer, type ClientOptions } from './connection';
-import type { GenerateReply, GenerateRequest } from './gen/rivulet/v1/inference';
 import { InferenceServiceService as Inference } from './gen/rivulet/v1/inference';
 import type { Session as SessionMessage } from './gen/rivulet/v1/session';
 import {
@@ -71,9 +70,7 @@ export class RivuletClient {
    */
   generate(prompt: Prompt, options?: GenerateOptions): GenerateStream {
     const request = requests.generate(prompt, options);
-    const start = async () =>
-      this.#connection.download<GenerateRequest, GenerateReply>(Inference.generate, request, options ?? {});
-    return new GenerateStream({ numSamples: request.numSamples ?? 1, start });
+    return new GenerateStream(this.#connection, request, options);
   }
 
   /**

@@ -34,9 +34,9 @@ export interface ClientOptions {
   /** The tenant of the calls, sent as "rivulet-tenant". Leave it out if a proxy sets it. */
   tenant?: string;
   /**
-   * Attempts of a call, 1 to 5; absent: 4. Only UNAVAILABLE before the first message of a reply is
-   * tried again, after 0.1 s to 2 s. A reply that has started is never restarted. Calls that create
-   * a session are not tried again, because they could create two.
+   * Attempts of a call that is UNAVAILABLE, 1 to 5; absent: 4, with waits of 0.1 s to 2 s between
+   * them. Of generate() those before the first part count. Calls that create a session are not tried
+   * again, because they could create two.
    */
   maxAttempts?: number;
   /** Calls wait until the server is reachable, up to their timeoutMs, instead of failing. */
@@ -54,6 +54,8 @@ const OPTIONS = [
   'waitForReady',
   'maxReceiveBytes',
 ];
+
+const LONGEST_TIMER_MS = 2 ** 31 - 1; // Node.js makes 1 ms of more
 
 // Names that gRPC resolves itself. Anything else must be HOST:PORT: gRPC would take port 443 for a
 // host alone.
@@ -119,7 +121,11 @@ function serviceConfig(maxAttempts: number): string {
     retryableStatusCodes: ['UNAVAILABLE'],
   };
   return JSON.stringify({
-    methodConfig: [{ name: [{ service: 'rivulet.v1.InferenceService' }, ...names], retryPolicy }],
+    methodConfig: [
+      { name: [{ service: 'rivulet.v1.InferenceService' }, ...names], retryPolicy },
+      // Without a policy, and the longer name wins: RepeatedReply repeats it.
+      { name: [{ service: 'rivulet.v1.InferenceService', method: 'Generate' }] },
+    ],
     retryThrottling: { maxTokens: 10, tokenRatio: 0.1 },
   });
 }
@@ -131,11 +137,14 @@ export interface Method<Request, Reply> {
   readonly responseDeserialize: (bytes: Buffer) => Reply;
 }
 
-/** The messages of a running reply. */
-export interface Messages<Reply> extends AsyncIterable<Reply> {
-  /** Ends the call. Does nothing if it has ended. */
+/** What can be ended early. */
+export interface Cancellable {
+  /** Does nothing if it has ended. */
   cancel(): void;
 }
+
+/** The messages of a running reply. */
+export type Messages<Reply> = AsyncIterable<Reply> & Cancellable;
 
 /** A reply, and the cookies that a balancer set with it: which replica holds the session it opened. */
 export interface Answer<Reply> {
@@ -147,17 +156,23 @@ function cookieOf(metadata: grpc.Metadata | undefined): string {
   return (metadata?.get('set-cookie') ?? []).map((pair) => String(pair).split(';')[0]?.trim()).join('; ');
 }
 
+/** The deadline, as Date.now(), of a call that begins now. */
+export function deadlineOf({ timeoutMs }: CallOptions): number {
+  return timeoutMs === undefined ? Infinity : Date.now() + timeoutMs;
+}
+
 export class Connection {
+  readonly maxAttempts: number;
   readonly #client: grpc.Client;
   readonly #metadata: [string, string | Uint8Array][];
   readonly #waitForReady: boolean;
-  readonly #running = new Set<grpc.Call>();
+  readonly #running = new Set<Cancellable>();
   #closed = false;
 
   /** Errors: TypeError, RangeError. */
   constructor(target: string, given?: ClientOptions) {
     const options = check.options('RivuletClient', given, OPTIONS);
-    const attempts = check.integer('maxAttempts', options.maxAttempts ?? 4, 1, 5);
+    this.maxAttempts = check.integer('maxAttempts', options.maxAttempts ?? 4, 1, 5);
     this.#metadata = check.metadata(options.metadata);
     this.#waitForReady = check.boolean('waitForReady', options.waitForReady ?? false);
     if (options.tenant !== undefined) {
@@ -175,7 +190,7 @@ export class Connection {
     }
     const serverName = options.tls?.serverName;
     this.#client = new grpc.Client(checkTarget(target), credentials(options.tls), {
-      'grpc.service_config': serviceConfig(attempts),
+      'grpc.service_config': serviceConfig(this.maxAttempts),
       'grpc.max_receive_message_length': check.integer(
         'maxReceiveBytes',
         options.maxReceiveBytes ?? 256 << 20,
@@ -255,8 +270,14 @@ export class Connection {
   }
 
   /** The reply of a method that streams. The call ends when its iteration is left. */
-  download<Q, R>(method: Method<Q, R>, request: Q, options: CallOptions, cookie = ''): Messages<R> {
-    const { metadata, callOptions } = this.#arguments(options, cookie);
+  download<Q, R>(
+    method: Method<Q, R>,
+    request: Q,
+    options: CallOptions,
+    cookie = '',
+    deadline = deadlineOf(options),
+  ): Messages<R> {
+    const { metadata, callOptions } = this.#arguments(options, cookie, deadline);
     const { path, requestSerialize, responseDeserialize } = method;
     const call = this.#client.makeServerStreamRequest(
       path,
@@ -283,26 +304,42 @@ export class Connection {
     return { [Symbol.asyncIterator]: read, cancel: () => call.cancel() };
   }
 
+  /** A wait between two calls. `ended` fails with CANCELLED where a call would. */
+  pause(ms: number, { signal }: CallOptions): Cancellable & { ended: Promise<void> } {
+    this.#refuseEnded(signal);
+    let cancel = (): void => undefined;
+    const ended = new Promise<void>((done, fail) => {
+      const timer = setTimeout(done, Math.min(ms, LONGEST_TIMER_MS));
+      cancel = () => {
+        clearTimeout(timer);
+        fail(signal?.aborted ? aborted(signal) : new RivuletError(Code.CANCELLED, 'the call was cancelled'));
+      };
+    });
+    const stop = this.#follow({ cancel }, signal);
+    return { ended: ended.finally(stop), cancel };
+  }
+
   #arguments(
     options: CallOptions,
     cookie: string,
+    deadline = deadlineOf(options),
   ): { metadata: grpc.Metadata; callOptions: grpc.CallOptions } {
-    if (this.#closed) throw new Error('the client is closed');
-    const { signal, timeoutMs } = options;
+    this.#refuseEnded(options.signal);
     const metadata = new grpc.Metadata({ waitForReady: this.#waitForReady });
     const own: [string, string | Uint8Array][] = cookie === '' ? [] : [['cookie', cookie]];
     for (const [key, value] of [...this.#metadata, ...own, ...check.metadata(options.metadata)]) {
       metadata.add(key, typeof value === 'string' ? value : Buffer.from(value));
     }
+    return { metadata, callOptions: { deadline } };
+  }
+
+  #refuseEnded(signal: AbortSignal | undefined): void {
+    if (this.#closed) throw new Error('the client is closed');
     if (signal?.aborted) throw aborted(signal);
-    return {
-      metadata,
-      callOptions: { deadline: timeoutMs === undefined ? Infinity : Date.now() + timeoutMs },
-    };
   }
 
   /** Cancels the call when the signal is aborted or the client closed. The result ends that. */
-  #follow(call: grpc.Call, signal: AbortSignal | undefined): () => void {
+  #follow(call: Cancellable, signal: AbortSignal | undefined): () => void {
     const cancel = (): void => call.cancel();
     this.#running.add(call);
     signal?.addEventListener('abort', cancel, { once: true });

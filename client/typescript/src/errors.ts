@@ -2,7 +2,7 @@
 // The error that a failed call throws. A mistake that the client itself can see (a wrong type, a
 // number that does not fit its field) is a TypeError or RangeError instead, thrown before anything
 // is sent.
-import { status as grpcStatus, type Metadata } from '@grpc/grpc-js';
+import type { Metadata } from '@grpc/grpc-js';
 
 import { BadRequest, ErrorInfo, RequestInfo, RetryInfo } from './gen/google/rpc/error_details';
 import { Status } from './gen/google/rpc/status';
@@ -82,10 +82,12 @@ export class RivuletError extends Error {
   }
 }
 
-/** The fields that the details of a google.rpc.Status hold. */
-function fieldsOf(packed: Uint8Array): ErrorFields {
+/** The fields that the details of a google.rpc.Status hold; undefined if it has none. */
+function fieldsOf(packed: Uint8Array): ErrorFields | undefined {
+  const { details } = Status.decode(packed);
+  if (details.length === 0) return undefined;
   const fields: ErrorFields = {};
-  for (const { typeUrl, value } of Status.decode(packed).details) {
+  for (const { typeUrl, value } of details) {
     switch (typeUrl.slice(typeUrl.lastIndexOf('/') + 1)) {
       case 'google.rpc.ErrorInfo':
         ({ reason: fields.reason, metadata: fields.metadata } = ErrorInfo.decode(value));
@@ -106,30 +108,22 @@ function fieldsOf(packed: Uint8Array): ErrorFields {
   return fields;
 }
 
-/**
- * Whether an error without details means that the server is gone. A server of ours attaches details
- * to each of its errors and never says UNKNOWN. So a balancer whose replica died in mid-reply made
- * it up: it ended the stream without a status, or reset it.
- */
-function isLostStream(code: number, details: string): boolean {
-  return code === grpcStatus.UNKNOWN || (code === grpcStatus.INTERNAL && details.includes('RST_STREAM'));
-}
-
 /** The error of a gRPC status with its trailing metadata. */
 export function fromStatus(code: number, details: string, metadata?: Metadata): RivuletError {
   const [packed] = metadata?.get('grpc-status-details-bin') ?? [];
-  if (packed === undefined && isLostStream(code, details)) {
-    const text = `the call ended without a status of the server, which may be gone: ${details}`;
-    return new RivuletError(Code.UNAVAILABLE, text);
-  }
   const known = code in Code ? (code as Code) : Code.UNKNOWN;
-  let fields: ErrorFields = {};
+  let fields: ErrorFields | undefined;
   if (packed instanceof Uint8Array) {
     try {
       fields = fieldsOf(packed);
     } catch {
       // Something on the way wrote details of its own; code and text still hold.
     }
+  }
+  // Our servers attach details to each of their errors, so a balancer or the network ended this call.
+  if (fields === undefined && (known === Code.UNKNOWN || known === Code.INTERNAL)) {
+    const text = `the call ended without a status of the server, which may be gone: ${details}`;
+    return new RivuletError(Code.UNAVAILABLE, text);
   }
   return new RivuletError(known, details, fields);
 }

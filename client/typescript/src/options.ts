@@ -15,7 +15,10 @@ export type Priority = 'low' | 'normal' | 'high';
 
 /** Options of every call. */
 export interface CallOptions {
-  /** Milliseconds for the whole call, streaming included; then DEADLINE_EXCEEDED. Absent: no limit. */
+  /**
+   * Milliseconds for the whole call, with streaming and every repetition; then DEADLINE_EXCEEDED.
+   * Absent: no limit.
+   */
   timeoutMs?: number;
   /** Ends the call when it is aborted: CANCELLED, with the signal's reason as `cause`. */
   signal?: AbortSignal;
@@ -65,7 +68,10 @@ export interface SamplingOptions extends TextOptions {
   presencePenalty?: number;
   /** Token id to a bias in [-100, 100]. */
   logitBias?: Readonly<Record<number, number>>;
-  /** 0 to 2^64 - 1; above 2^53 - 1 as a bigint. Absent: the server draws one (GenerateStream.seed). */
+  /**
+   * 0 to 2^64 - 1; above 2^53 - 1 as a bigint. Absent: the client draws one (GenerateStream.seed); in
+   * a session, the session's.
+   */
   seed?: number | bigint;
   /** Ends a sample when its text would contain one of these. */
   stop?: string | readonly string[];
@@ -82,6 +88,8 @@ export interface SamplingOptions extends TextOptions {
   /** Shares states of the prompt with other requests; true is the same as {}. */
   cache?: boolean | PromptCache;
   priority?: Priority;
+  /** Continues a reply that has begun where its call is lost; absent: true. */
+  resume?: boolean;
 }
 
 /** Options of RivuletClient.generate(). */

@@ -198,16 +198,11 @@ export function usage(message: UsageMessage): Usage {
   };
 }
 
-const broken = (text: string): RivuletError => new RivuletError(Code.INTERNAL, text);
+export const broken = (text: string): RivuletError => new RivuletError(Code.INTERNAL, text);
 
 function sample(index: number, parts: readonly Part[]): Sample {
   const joined: Omit<Sample, 'finish'> = { tokens: [], text: '' };
   for (const piece of parts) {
-    if (piece.tokens.length > 0 && piece.firstPosition !== joined.tokens.length) {
-      throw broken(
-        `sample ${index}: the server sent position ${piece.firstPosition} instead of ${joined.tokens.length}`,
-      );
-    }
     joined.text += piece.text;
     for (const token of piece.tokens) joined.tokens.push(token);
     for (const logprob of piece.logprobs ?? []) (joined.logprobs ??= []).push(logprob);
@@ -218,7 +213,7 @@ function sample(index: number, parts: readonly Part[]): Sample {
   return { ...joined, finish: end };
 }
 
-/** The whole reply of its parts. Errors: RivuletError INTERNAL (a gap, a sample without an end). */
+/** The whole reply of the parts of RepeatedReply. Errors: RivuletError INTERNAL (a sample without an end). */
 export function generation(
   parts: readonly Part[],
   numSamples: number,
@@ -227,12 +222,7 @@ export function generation(
 ): Generation {
   if (seed === undefined || end === undefined) throw broken('the reply ended without seed or usage');
   const pieces = Array.from({ length: numSamples }, (): Part[] => []);
-  for (const piece of parts) {
-    const own = pieces[piece.sampleIndex];
-    if (own === undefined)
-      throw broken(`the server sent a part of sample ${piece.sampleIndex} of ${numSamples}`);
-    own.push(piece);
-  }
+  for (const piece of parts) pieces[piece.sampleIndex]?.push(piece);
   const samples = pieces.map((own, index) => sample(index, own));
   const [first] = samples;
   return { samples, seed, usage: end, text: first?.text ?? '', tokens: first?.tokens ?? [] };

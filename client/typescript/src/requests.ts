@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From arguments to the messages of rivulet.v1. Errors: TypeError and RangeError of checks.ts.
+import { randomBytes } from 'node:crypto';
+
 import * as check from './checks';
 import {
   DetokenizeRequest,
@@ -52,6 +54,7 @@ const SAMPLING = [
   'topLogprobs',
   'cache',
   'priority',
+  'resume',
 ];
 
 type Content =
@@ -157,6 +160,8 @@ function sampled(options: SamplingOptions): GenerateRequest {
 export function generate(prompt: Prompt, asked: GenerateOptions | undefined): GenerateRequest {
   const options = check.options('generate', asked, [...SAMPLING, 'model', 'numSamples']);
   const request = sampled(options);
+  // So that another call can continue the reply.
+  request.sampling!.seed ??= randomBytes(8).readBigUInt64LE();
   request.model = optional('model', options.model, check.text) ?? '';
   request.prompt = content('prompt', prompt);
   request.numSamples = optional('numSamples', options.numSamples, check.int32);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A conversation with a model, whose state the server keeps.
 import * as check from './checks';
-import type { Connection, Messages, Method } from './connection';
+import type { Connection, Method } from './connection';
 import { Code, RivuletError } from './errors';
-import type { GenerateReply, GenerateRequest } from './gen/rivulet/v1/inference';
-import { InferenceServiceService as Inference } from './gen/rivulet/v1/inference';
+import type { GenerateReply } from './gen/rivulet/v1/inference';
 import type { SessionProgress, SessionRef } from './gen/rivulet/v1/session';
 import {
   ForkSessionRequest,
@@ -165,24 +164,18 @@ export class Session {
         if (mark !== '') this.#marks.set(mark, this.#position);
       }
     };
-    const failed = (error: unknown): void => {
-      if (!begun && unchanged(error)) this.#ahead = false;
+    const failed = (error: unknown, repeated: boolean): void => {
+      if (!begun && !repeated && unchanged(error)) this.#ahead = false;
     };
-    const start = (): Promise<Messages<GenerateReply>> =>
+    const begin = (): Promise<void> =>
       this.#inOrder(options, async () => {
         request.model = this.model;
         request.session = this.#ref(at ?? this.#position, mark);
-        const messages = this.#connection.download<GenerateRequest, GenerateReply>(
-          Inference.generate,
-          request,
-          options,
-          this.cookie,
-        );
         this.#ahead = true;
         this.#running = stream;
-        return messages;
       });
-    const stream = new GenerateStream({ numSamples: 1, start, received, failed });
+    const hooks = { cookie: this.cookie, begin, received, failed };
+    const stream = new GenerateStream(this.#connection, request, options, hooks);
     return stream;
   }
 

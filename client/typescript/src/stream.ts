@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reply that streams.
-import type { Messages } from './connection';
+// A reply that streams, over several calls if one is lost.
+import * as check from './checks';
+import { deadlineOf, type Cancellable, type Connection } from './connection';
 import { Code, RivuletError } from './errors';
-import type { GenerateReply } from './gen/rivulet/v1/inference';
-import { generation, part, usage, type Generation, type Part, type Usage } from './replies';
+import {
+  InferenceServiceService as Inference,
+  type GenerateReply,
+  type GenerateRequest,
+} from './gen/rivulet/v1/inference';
+import type { SamplingOptions } from './options';
+import { RepeatedReply } from './repeat';
+import { generation, usage, type Generation, type Part, type Usage } from './replies';
 
-/** What a stream reads. */
-export interface ReplySource {
-  numSamples: number;
-  /** Begins the call. */
-  start(): Promise<Messages<GenerateReply>>;
+/** What a session adds to a stream. */
+export interface ReplyHooks {
+  cookie?: string;
+  /** Runs before the first call, and may complete its request. */
+  begin?(): Promise<void>;
   /** Sees every message before its part is given out. May throw. */
   received?(message: GenerateReply): void;
-  /** Sees the error that ends the reply. */
-  failed?(error: unknown): void;
+  /** Sees the error that ends the reply. `repeated`: there was more than one call. */
+  failed?(error: unknown, repeated: boolean): void;
 }
 
 /**
@@ -21,20 +28,38 @@ export interface ReplySource {
  * first part that is asked for. It ends when the loop is left; the server then frees the slot
  * within a step or two.
  *
- * Errors while iterating: RivuletError. A reply that has started is never restarted.
+ * Where a call is lost, another one continues the reply, on any server behind the target, without
+ * missing or repeated tokens (option `resume`). `usage` has the times of the last call.
+ *
+ * Errors while iterating: RivuletError; FAILED_PRECONDITION (RESUME_MISMATCH): the server of a later
+ * call would continue with other tokens.
  */
 export class GenerateStream implements AsyncIterableIterator<Part> {
-  readonly #source: ReplySource;
+  readonly #connection: Connection;
+  readonly #options: SamplingOptions;
+  readonly #hooks: ReplyHooks;
+  readonly #reply: RepeatedReply;
+  readonly #numSamples: number;
   readonly #parts: AsyncGenerator<Part, undefined, undefined>;
-  #messages: Messages<GenerateReply> | undefined;
+  #running: Cancellable | undefined;
   #cancelled = false;
   #begun = false;
   #seed: bigint | undefined;
   #usage: Usage | undefined;
 
   /** For RivuletClient and Session. */
-  constructor(source: ReplySource) {
-    this.#source = source;
+  constructor(
+    connection: Connection,
+    request: GenerateRequest,
+    options: SamplingOptions = {},
+    hooks: ReplyHooks = {},
+  ) {
+    this.#connection = connection;
+    this.#options = options;
+    this.#hooks = hooks;
+    const resume = check.boolean('resume', options.resume ?? true);
+    this.#reply = new RepeatedReply(request, resume, connection.maxAttempts);
+    this.#numSamples = request.numSamples ?? 1;
     this.#parts = this.#read();
   }
 
@@ -66,7 +91,7 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
   /** Ends the call. A loop over the parts then throws CANCELLED. Does nothing if the call has ended. */
   cancel(): void {
     this.#cancelled = true;
-    this.#messages?.cancel();
+    this.#running?.cancel();
   }
 
   /**
@@ -77,28 +102,60 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
     if (this.#begun) throw new Error('collect() must be called before any part is taken');
     const parts: Part[] = [];
     for await (const piece of this) parts.push(piece);
-    return generation(parts, this.#source.numSamples, this.#seed, this.#usage);
+    return generation(parts, this.#numSamples, this.#seed, this.#usage);
   }
 
   async *#read(): AsyncGenerator<Part, undefined, undefined> {
     try {
       this.#refuseCancelled();
-      this.#messages = await this.#source.start();
-      if (this.#cancelled) this.#messages.cancel(); // by cancel(), which had nothing to end yet
-      for await (const message of this.#messages) {
-        // A part that arrived meanwhile must not be given out: a session has stopped counting.
-        this.#refuseCancelled();
-        this.#seed = message.seed ?? this.#seed;
-        this.#source.received?.(message);
-        if (message.usage !== undefined) this.#usage = usage(message.usage);
-        const piece = part(message);
-        if (piece !== undefined) yield piece;
+      await this.#hooks.begin?.();
+      const deadline = deadlineOf(this.#options);
+      for (;;) {
+        try {
+          yield* this.#call(deadline);
+          return undefined;
+        } catch (error) {
+          await this.#wait(error, deadline);
+        }
       }
     } catch (error) {
-      this.#source.failed?.(error);
+      this.#hooks.failed?.(error, this.#reply.repeated);
       throw error;
     }
-    return undefined;
+  }
+
+  async *#call(deadline: number): AsyncGenerator<Part, void, undefined> {
+    this.#refuseCancelled();
+    const messages = this.#connection.download<GenerateRequest, GenerateReply>(
+      Inference.generate,
+      this.#reply.request(),
+      this.#options,
+      this.#hooks.cookie,
+      deadline,
+    );
+    this.#running = messages;
+    for await (const message of messages) {
+      // A part that arrived meanwhile must not be given out: a session has stopped counting.
+      this.#refuseCancelled();
+      this.#seed ??= message.seed;
+      this.#hooks.received?.(message);
+      if (message.usage !== undefined) this.#usage = usage(message.usage);
+      const piece = this.#reply.take(message);
+      if (piece !== undefined) yield piece;
+    }
+  }
+
+  /** Until the call that follows a failed one. Errors: the one with which the reply ends. */
+  async #wait(error: unknown, deadline: number): Promise<void> {
+    const ms = this.#reply.waitMs(error);
+    if (Date.now() + ms >= deadline) {
+      const text = `the timeout of ${this.#options.timeoutMs} ms leaves no time to try again after: `;
+      throw new RivuletError(Code.DEADLINE_EXCEEDED, text + (error as Error).message, { cause: error });
+    }
+    this.#refuseCancelled();
+    const pause = this.#connection.pause(ms, this.#options);
+    this.#running = pause;
+    await pause.ended;
   }
 
   #refuseCancelled(): void {

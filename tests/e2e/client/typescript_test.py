@@ -23,6 +23,7 @@ MODULES = SOURCE_DIR / "build/typescript/node_modules"
 PAGES = (CLIENT / "README.md", SOURCE_DIR / "docs/typescript.md")
 MODELS = (MODEL, ZOO / "shakespeare-rfa")
 OPENSSL = shutil.which("openssl")
+PROTO = {"RIVULET_PROTO_DIR": str(SOURCE_DIR / "proto")}
 PATIENCE = 300  # seconds
 
 
@@ -108,8 +109,11 @@ class TypescriptTest(unittest.TestCase):
                 "-keyout", f"{name}.key", "-out", f"{name}.pem", cwd=self.root,
             )  # fmt: skip
         with Server(*MODELS) as server:
-            env = {"RIVULET_PROTO_DIR": str(SOURCE_DIR / "proto"), "RIVULET_CERTIFICATES": str(self.root)}
-            self.run_tests("connection_test", RIVULET_TARGET=server.target, **env)
+            self.run_tests("connection_test", RIVULET_TARGET=server.target, RIVULET_CERTIFICATES=str(self.root), **PROTO)
+
+    def test_lost_replies(self):
+        with Server(*MODELS) as server:
+            self.run_tests("resume_test", RIVULET_TARGET=server.target, **PROTO)
 
     def test_the_examples_of_the_pages_run(self):
         self.assertEqual(set(self.blocks.values()), set(PAGES))

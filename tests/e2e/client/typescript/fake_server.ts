@@ -14,7 +14,10 @@ const definition = protoLoader.loadSync([...files, ...details], {
 // Requests and replies are plain objects of proto-loader.
 export type Message = any;
 type Unary = (request: Message, metadata: grpc.Metadata, headers: grpc.Metadata) => Message;
-type Streaming = (request: Message) => Iterable<Message> | AsyncIterable<Message>;
+type Streaming = (
+  request: Message,
+  call: grpc.ServerWritableStream<Message, Message>,
+) => Iterable<Message> | AsyncIterable<Message>;
 
 /** Handlers by method. They throw what status() makes. */
 export interface Handlers {
@@ -68,7 +71,7 @@ export async function fake(
       implementation[method] = async (call: grpc.ServerWritableStream<Message, Message>) => {
         note(method, call.metadata);
         try {
-          for await (const reply of (handler as Streaming)(call.request)) call.write(reply);
+          for await (const reply of (handler as Streaming)(call.request, call)) call.write(reply);
           call.end();
         } catch (error) {
           call.emit('error', error);

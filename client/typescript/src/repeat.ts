@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is sent again where the call of a reply is lost: "Lost replies" of client/README.md.
+import { Code, RivuletError } from './errors';
+import type { GenerateReply, GenerateRequest } from './gen/rivulet/v1/inference';
+import { broken, part, type Part } from './replies';
+
+const FIRST_WAIT_MS = 100; // doubled; the number of calls keeps it below the 2 s of the rules
+const EMPTY_CALLS = 5; // in a row, once the reply has begun
+
+/** What has come of a reply, and the call that continues it. Sends and receives nothing itself. */
+export class RepeatedReply {
+  readonly #request: GenerateRequest;
+  readonly #resume: boolean;
+  readonly #maxAttempts: number;
+  readonly #numSamples: number;
+  // By sample: the tokens that have come, and which have ended.
+  readonly #tokens = new Map<number, number[]>();
+  readonly #ended = new Set<number>();
+  #fingerprint: bigint | undefined;
+  #begun = false;
+  #repeated = false;
+  // Since something came. The first says why the reply was lost.
+  #losses = 0;
+  #loss: RivuletError | undefined;
+
+  /** `request`: of the first call, with a seed or a session. */
+  constructor(request: GenerateRequest, resume: boolean, maxAttempts: number) {
+    this.#request = request;
+    this.#resume = resume;
+    this.#maxAttempts = maxAttempts;
+    this.#numSamples = request.numSamples ?? 1;
+  }
+
+  /** Whether a call after the first was made or is due. */
+  get repeated(): boolean {
+    return this.#repeated;
+  }
+
+  /**
+   * The part that a message holds; undefined if it holds none, or one that has come before. Errors:
+   * RivuletError INTERNAL (a gap, or tokens again).
+   */
+  take(message: GenerateReply): Part | undefined {
+    this.#fingerprint ??= message.fingerprint;
+    const piece = part(message);
+    if (piece === undefined) return undefined;
+    const { sampleIndex: index, firstPosition } = piece;
+    if (index < 0 || index >= this.#numSamples)
+      throw broken(`the server sent a part of sample ${index} of ${this.#numSamples}`);
+    if (this.#ended.has(index)) return undefined;
+    const tokens = this.#tokens.get(index) ?? [];
+    if (piece.tokens.length > 0 && firstPosition !== tokens.length)
+      throw broken(
+        `sample ${index}: the server sent position ${firstPosition} instead of ${tokens.length}`,
+      );
+    for (const token of piece.tokens) tokens.push(token);
+    this.#tokens.set(index, tokens);
+    if (piece.finish) this.#ended.add(index);
+    this.#begun = true;
+    this.#losses = 0;
+    return piece;
+  }
+
+  /** The request of the next call. */
+  request(): GenerateRequest {
+    if (!this.#repeated) return this.#request;
+    const samples = Array.from({ length: this.#numSamples }, (_, index) => ({
+      ids: this.#tokens.get(index) ?? [],
+    }));
+    return { ...this.#request, resume: { fingerprint: this.#fingerprint, samples } };
+  }
+
+  /** Milliseconds from a failed call to the next one. Errors: the one with which the reply ends. */
+  waitMs(error: unknown): number {
+    if (!(error instanceof RivuletError && this.#isLost(error))) throw error;
+    if (this.#losses === 0) this.#loss = error;
+    if (this.#losses >= this.#mostLosses()) throw this.#loss;
+    this.#losses += 1;
+    this.#repeated = true;
+    return error.retryAfterMs ?? FIRST_WAIT_MS * 2 ** (this.#losses - 1) * (0.8 + 0.4 * Math.random());
+  }
+
+  #isLost({ code, retryAfterMs }: RivuletError): boolean {
+    const refusedForNow = code === Code.RESOURCE_EXHAUSTED && retryAfterMs !== undefined;
+    return code === Code.UNAVAILABLE || (this.#repeated && refusedForNow);
+  }
+
+  /** How many calls may follow before another part comes. */
+  #mostLosses(): number {
+    if (!this.#begun) return this.#maxAttempts - 1;
+    return this.#resume && this.#fingerprint !== undefined ? EMPTY_CALLS : 0;
+  }
+}

@@ -1,0 +1,613 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lost replies, by the rules of client/README.md: against a server that loses them as it is told,
+// and against a real one whose connection is cut. typescript_test.py compiles and runs this. It sets
+// RIVULET_TARGET (HOST:PORT of a server) and RIVULET_PROTO_DIR.
+import { strict as assert } from 'node:assert';
+import * as net from 'node:net';
+import { test } from 'node:test';
+
+import { status as codes } from '@grpc/grpc-js';
+import {
+  Code,
+  RivuletClient,
+  RivuletError,
+  type ClientOptions,
+  type GenerateStream,
+  type Part,
+} from 'rivulet-client';
+
+import { fake, status, type Fake, type Handlers, type Message } from './fake_server.js';
+
+// No test waits this long: it ends one that hangs.
+const PATIENCE = { timeoutMs: 120_000 };
+const LIMIT = { timeout: 60_000 };
+const HOUR_MS = 3_600_000;
+
+const ended = (code: codes, reason: string, retrySeconds?: number): object =>
+  status(code, 'said by the server', {
+    ErrorInfo: { reason, domain: 'rivulet' },
+    ...(retrySeconds !== undefined && { RetryInfo: { retryDelay: { seconds: String(retrySeconds) } } }),
+  });
+const DRAINING = ended(codes.UNAVAILABLE, 'DRAINING');
+const OTHER = ended(codes.UNAVAILABLE, 'OTHER');
+const FULL = ended(codes.RESOURCE_EXHAUSTED, 'QUEUE_FULL', 3);
+
+const FINGERPRINT = '18446744073709551615';
+const FIRST = { seed: '3', fingerprint: FINGERPRINT };
+const END = { finish: { reason: 'FINISH_REASON_LENGTH' } };
+const part = (sampleIndex: number, firstPosition: number, tokens: number[], more: object = {}): Message => ({
+  sampleIndex,
+  firstPosition: String(firstPosition),
+  tokens,
+  text: tokens.map((token) => `<${token}>`).join(''),
+  ...more,
+});
+const usage = (completionTokens: number): Message => ({
+  usage: { completionTokens: String(completionTokens) },
+});
+
+/** The tokens of each sample in a `resume`. */
+const idsOf = ({ samples }: Message): number[][] => samples.map(({ ids = [] }) => ids);
+
+/** A call: it sends `again`, which is nothing new, and `messages`, and ends with `error` or well. */
+interface Step {
+  again?: Message[];
+  messages?: Message[];
+  error?: object;
+}
+
+async function until(condition: () => boolean): Promise<void> {
+  const end = performance.now() + LIMIT.timeout;
+  while (!condition()) {
+    assert.ok(performance.now() < end, `not in ${LIMIT.timeout} ms: ${condition}`);
+    await new Promise((done) => setImmediate(done));
+  }
+}
+
+/**
+ * Generate by a script. Of each call: its request, and the time until its deadline. `parts`: what the
+ * client gave out.
+ */
+class Script {
+  readonly requests: Message[] = [];
+  readonly leftMs: number[] = [];
+  readonly parts: Part[] = [];
+  readonly handlers: Handlers;
+  #sent = 0;
+
+  constructor(...steps: Step[]) {
+    const self = this;
+    this.handlers = {
+      async *Generate(request, call) {
+        self.requests.push(request);
+        self.leftMs.push(Number(call.getDeadline()) - Date.now());
+        const { again = [], messages = [], error } = steps[self.requests.length - 1] ?? { error: OTHER };
+        yield* again;
+        for (const message of messages) {
+          if (message.tokens !== undefined) self.#sent += 1;
+          yield message;
+        }
+        if (error === undefined) return;
+        // grpc-js gives out an error before the parts that wait.
+        await until(() => self.parts.length >= self.#sent || call.cancelled);
+        throw error;
+      },
+    };
+  }
+
+  async read(stream: GenerateStream): Promise<void> {
+    for await (const piece of stream) this.parts.push(piece);
+  }
+
+  get tokens(): number[] {
+    return this.parts.flatMap(({ tokens }) => tokens);
+  }
+}
+
+async function withFake(
+  handlers: Handlers,
+  body: (client: RivuletClient, server: Fake) => Promise<void>,
+  options?: ClientOptions,
+): Promise<void> {
+  const server = await fake(handlers);
+  const client = new RivuletClient(server.target, options);
+  try {
+    await body(client, server);
+  } finally {
+    client.close();
+    server.close();
+  }
+}
+
+function failsWith(code: Code, reason = ''): (error: unknown) => boolean {
+  return (error) => {
+    assert.ok(error instanceof RivuletError, String(error));
+    assert.deepEqual([Code[error.code], error.reason], [Code[code], reason]);
+    return true;
+  };
+}
+
+const BACKOFF = [95, 190, 380, 760, 1520]; // 100 ms, doubled, times 0.8 + 0.4 * RANDOM
+const RANDOM = 0.375;
+
+/** Runs `body` with a list of the waits between calls. They end at once; those of an hour do not end. */
+async function withWaits(body: (waits: number[]) => Promise<void>): Promise<void> {
+  const real = { setTimeout, random: Math.random };
+  const waits: number[] = [];
+  const isWait = (ms: number): boolean => [...BACKOFF, 3000, HOUR_MS].includes(ms);
+  Math.random = () => RANDOM;
+  globalThis.setTimeout = ((callback: () => void, ms: number, ...rest: []) => {
+    const rounded = Math.round(ms);
+    if (!isWait(rounded)) return real.setTimeout(callback, ms, ...rest);
+    waits.push(rounded);
+    return real.setTimeout(callback, rounded === HOUR_MS ? HOUR_MS : 0);
+  }) as typeof setTimeout;
+  try {
+    await body(waits);
+  } finally {
+    globalThis.setTimeout = real.setTimeout;
+    Math.random = real.random;
+  }
+}
+
+/** Asserts that a reply by `steps` ends with this error after as many calls, and returns what happened. */
+async function failing(
+  steps: Step[],
+  calls: number,
+  [code, reason]: [Code, string?],
+  options: object = {},
+  clientOptions?: ClientOptions,
+): Promise<{ script: Script; waits: number[] }> {
+  const script = new Script(...steps);
+  let seen: number[] = [];
+  await withWaits(async (waits) => {
+    seen = waits;
+    await withFake(
+      script.handlers,
+      async (client) => {
+        const stream = client.generate('', { ...PATIENCE, ...options });
+        await assert.rejects(script.read(stream), failsWith(code, reason));
+      },
+      clientOptions,
+    );
+  });
+  assert.equal(script.requests.length, calls);
+  return { script, waits: seen };
+}
+
+test('a lost reply goes on behind what was received, and nothing comes twice', async () => {
+  // No server sends others than before, so they show whose are kept.
+  const LATER = { seed: '4', fingerprint: '4' };
+  const script = new Script(
+    { messages: [part(0, 0, [1], FIRST), part(1, 0, [4], END), part(0, 1, [2, 3])], error: DRAINING },
+    {
+      again: [part(1, 1, [], { ...END, text: 'x' })],
+      messages: [part(0, 3, [5], LATER)],
+      error: OTHER,
+    },
+    { again: [part(1, 1, [], { ...LATER, ...END })], messages: [part(0, 4, [6], END), usage(6)] },
+  );
+  await withFake(script.handlers, async (client, { calls }) => {
+    const options = { model: 'm', numSamples: 2, temperature: 0.5, stop: ['x'], seed: 3, ...PATIENCE };
+    const stream = client.generate('abc', options);
+    await script.read(stream);
+    assert.deepEqual([stream.seed, stream.usage?.completionTokens], [3n, 6]);
+    assert.deepEqual(
+      calls['Generate']!.map((metadata) => metadata.get('grpc-previous-rpc-attempts')),
+      [[], [], []],
+    );
+  });
+  const reason = 'length' as const;
+  assert.deepEqual(script.parts, [
+    { sampleIndex: 0, firstPosition: 0, tokens: [1], text: '<1>' },
+    { sampleIndex: 1, firstPosition: 0, tokens: [4], text: '<4>', finish: { reason } },
+    { sampleIndex: 0, firstPosition: 1, tokens: [2, 3], text: '<2><3>' },
+    { sampleIndex: 0, firstPosition: 3, tokens: [5], text: '<5>' },
+    { sampleIndex: 0, firstPosition: 4, tokens: [6], text: '<6>', finish: { reason } },
+  ]);
+  const [first, ...later] = script.requests;
+  assert.equal(first.resume, undefined);
+  const received = later.map(({ resume, ...rest }) => {
+    assert.deepEqual(rest, first);
+    assert.equal(resume.fingerprint, FINGERPRINT);
+    return idsOf(resume);
+  });
+  assert.deepEqual(received, [
+    [[1, 2, 3], [4]],
+    [[1, 2, 3, 5], [4]],
+  ]);
+});
+
+test('UNAVAILABLE, UNKNOWN and INTERNAL without details are lost calls, other errors are not', async () => {
+  const whole = [part(0, 0, [1], { ...FIRST, ...END }), usage(1)];
+  const [begin, rest] = [part(0, 0, [1], FIRST), [part(0, 1, [2], END), usage(2)]];
+  const lost = [
+    DRAINING,
+    status(codes.UNAVAILABLE, 'gone'),
+    status(codes.UNKNOWN, 'gone'),
+    status(codes.INTERNAL, 'gone'),
+  ];
+  for (const error of lost) {
+    for (const steps of [
+      [{ error }, { messages: whole }],
+      [{ messages: [begin], error }, { messages: rest }],
+    ]) {
+      const script = new Script(...steps);
+      await withFake(script.handlers, (client) => script.read(client.generate('', PATIENCE)));
+      assert.equal(script.requests.length, 2);
+    }
+  }
+  const kept: [object, Code, string?][] = [
+    [ended(codes.UNKNOWN, 'A'), Code.UNKNOWN, 'A'],
+    [ended(codes.INTERNAL, 'B'), Code.INTERNAL, 'B'],
+    [FULL, Code.RESOURCE_EXHAUSTED, 'QUEUE_FULL'],
+    [status(codes.CANCELLED, 'gone'), Code.CANCELLED],
+    [status(codes.DEADLINE_EXCEEDED, 'late'), Code.DEADLINE_EXCEEDED],
+    [ended(codes.ABORTED, 'C'), Code.ABORTED, 'C'],
+  ];
+  for (const [error, ...fails] of kept) {
+    await failing([{ error }], 1, fails);
+    await failing([{ messages: [begin], error }], 1, fails);
+  }
+});
+
+test('a later call may be refused for now, and may fail for good', async () => {
+  const begin = { messages: [part(0, 0, [1], FIRST)], error: DRAINING };
+  for (const first of [begin, { error: DRAINING }]) {
+    const mismatch = ended(codes.FAILED_PRECONDITION, 'RESUME_MISMATCH');
+    const fails: [Code, string] = [Code.FAILED_PRECONDITION, 'RESUME_MISMATCH'];
+    const { waits } = await failing([first, { error: FULL }, { error: mismatch }], 3, fails);
+    assert.deepEqual(waits, [95, 3000]);
+  }
+  const full = ended(codes.RESOURCE_EXHAUSTED, 'KEY_LIMIT');
+  await failing([begin, { error: full }], 2, [Code.RESOURCE_EXHAUSTED, 'KEY_LIMIT']);
+});
+
+test('before the first part there are as many calls as maxAttempts says', async () => {
+  const cases: [number | undefined, number][] = [
+    [undefined, 4],
+    [1, 1],
+    [5, 5],
+  ];
+  const fails: [Code, string] = [Code.UNAVAILABLE, 'DRAINING'];
+  for (const [maxAttempts, calls] of cases) {
+    for (const resume of [true, false]) {
+      const options = { resume, numSamples: 2, seed: 7 };
+      const { script, waits } = await failing([{ error: DRAINING }], calls, fails, options, { maxAttempts });
+      assert.deepEqual(waits, BACKOFF.slice(0, calls - 1));
+      for (const { resume: sent, ...rest } of script.requests.slice(1)) {
+        assert.deepEqual(rest, script.requests[0]);
+        assert.equal(sent.fingerprint, undefined);
+        assert.deepEqual(idsOf(sent), [[], []]);
+      }
+    }
+  }
+});
+
+test('a reply ends after five calls in a row that bring nothing, with the error that lost it', async () => {
+  const steps: Step[] = [
+    { messages: [part(0, 0, [1], FIRST)], error: OTHER },
+    ...Array.from({ length: 4 }, () => ({ error: OTHER })),
+    { messages: [part(0, 1, [2])], error: DRAINING },
+  ];
+  const { script, waits } = await failing(steps, 11, [Code.UNAVAILABLE, 'DRAINING']);
+  assert.deepEqual(waits, [...BACKOFF, ...BACKOFF]);
+  assert.deepEqual(script.tokens, [1, 2]);
+});
+
+test('an end that comes again brings nothing', async () => {
+  const parts: Part[] = [];
+  const usages: (number | undefined)[] = [];
+  let calls = 0;
+  let stream: GenerateStream | undefined;
+  async function* generate(): AsyncGenerator<Message> {
+    calls += 1;
+    yield { ...part(0, calls === 1 ? 0 : 1, calls === 1 ? [1] : [], END), ...FIRST, ...usage(calls) };
+    // The error would overtake the message.
+    await until(() => stream?.usage?.completionTokens === calls);
+    usages.push(stream?.usage?.completionTokens);
+    throw calls === 1 ? DRAINING : OTHER;
+  }
+  await withWaits(() =>
+    withFake({ Generate: generate }, async (client) => {
+      stream = client.generate('', PATIENCE);
+      await assert.rejects(async () => {
+        for await (const piece of stream!) parts.push(piece);
+      }, failsWith(Code.UNAVAILABLE, 'DRAINING'));
+    }),
+  );
+  assert.deepEqual([parts.length, usages], [1, [1, 2, 3, 4, 5, 6]]);
+});
+
+test('the client draws a seed before the first call, if none is given', async () => {
+  const seeds: string[] = [];
+  for (const seed of [undefined, undefined, 0, 2n ** 64n - 1n]) {
+    const whole = [part(0, 0, [1], { ...FIRST, ...END }), usage(1)];
+    const script = new Script({ error: OTHER }, { messages: whole });
+    await withFake(script.handlers, (client) => script.read(client.generate('', { seed, ...PATIENCE })));
+    const [one, other] = script.requests.map(({ sampling }) => sampling.seed);
+    assert.equal(one, other);
+    seeds.push(one);
+  }
+  assert.deepEqual(seeds.slice(2), ['0', '18446744073709551615']);
+  assert.equal(new Set(seeds).size, 4);
+});
+
+test('the deadline is one for all calls', async () => {
+  const now = Date.now;
+  let late = 0;
+  Date.now = () => now() + late;
+  try {
+    const script = new Script(
+      {
+        get error() {
+          late = HOUR_MS / 2;
+          return DRAINING;
+        },
+      },
+      {
+        get error() {
+          late = HOUR_MS;
+          return DRAINING;
+        },
+      },
+    );
+    await withFake(script.handlers, async (client) => {
+      await assert.rejects(script.read(client.generate('', { timeoutMs: HOUR_MS })), (error) => {
+        failsWith(Code.DEADLINE_EXCEEDED)(error);
+        const { message, cause } = error as Error;
+        assert.match(message, /timeout of 3600000 ms leaves no time .* after: UNAVAILABLE \(DRAINING\)/);
+        return failsWith(Code.UNAVAILABLE, 'DRAINING')(cause);
+      });
+    });
+    assert.equal(script.requests.length, 2);
+    const minutes = script.leftMs.map((ms) => ms / 60_000);
+    assert.deepEqual(
+      minutes.map((left) => Math.ceil(left / 30)),
+      [2, 1],
+    );
+  } finally {
+    Date.now = now;
+  }
+});
+
+test('a wait that would pass the deadline ends the reply at once', async () => {
+  const begin = { messages: [part(0, 0, [1], FIRST)], error: DRAINING };
+  const full = { error: ended(codes.RESOURCE_EXHAUSTED, 'QUEUE_FULL', HOUR_MS / 1000) };
+  const { waits } = await failing([begin, full], 2, [Code.DEADLINE_EXCEEDED]);
+  assert.deepEqual(waits, [95]);
+});
+
+test('a signal, cancel(), leaving and close() end a wait at once', LIMIT, async () => {
+  const why = new Error('the reader went away');
+  const controller = new AbortController();
+  const ways: [(stream: GenerateStream, client: RivuletClient) => unknown, unknown][] = [
+    [() => controller.abort(why), why],
+    [(stream) => stream.cancel(), undefined],
+    [(stream) => stream.return(), undefined],
+    [(_, client) => client.close(), undefined],
+  ];
+  for (const [end, cause] of ways) {
+    const away = ended(codes.UNAVAILABLE, 'DRAINING', HOUR_MS / 1000);
+    const script = new Script({ messages: [part(0, 0, [1], FIRST)], error: away });
+    await withWaits((waits) =>
+      withFake(script.handlers, async (client) => {
+        const stream = client.generate('', cause === undefined ? {} : { signal: controller.signal });
+        const read = assert.rejects(script.read(stream), (error) => {
+          assert.equal((error as Error).cause, cause);
+          return failsWith(Code.CANCELLED)(error);
+        });
+        await until(() => waits.length === 1);
+        end(stream, client);
+        await read;
+      }),
+    );
+    assert.equal(script.requests.length, 1);
+  }
+});
+
+test('a reply that has begun ends with its error without resume, or without a fingerprint', async () => {
+  const { seed } = FIRST;
+  const step = (first: object): Step => ({ messages: [part(0, 0, [1], first)], error: DRAINING });
+  await failing([{ error: OTHER }, step(FIRST)], 2, [Code.UNAVAILABLE, 'DRAINING'], { resume: false });
+  await failing([{ error: OTHER }, step({ seed })], 2, [Code.UNAVAILABLE, 'DRAINING']);
+  const client = new RivuletClient('127.0.0.1:1');
+  const wrong = { resume: 1 as unknown as boolean };
+  assert.throws(() => client.generate('', wrong), /resume: must be true or false; got 1/);
+});
+
+test('a server that begins again is found out', async () => {
+  const whole = [part(0, 0, [1], FIRST), part(0, 1, [2], END), usage(2)];
+  const steps = [{ messages: whole.slice(0, 1), error: OTHER }, { messages: whole }];
+  const script = new Script(...steps);
+  await withFake(script.handlers, async (client) => {
+    const read = script.read(client.generate('', PATIENCE));
+    await assert.rejects(read, /INTERNAL: sample 0: the server sent position 0 instead of 1/);
+  });
+  assert.deepEqual(script.tokens, [1]);
+});
+
+// The running hash over no token, over 1, and over 1 and 2, computed apart from the client.
+const HASHES = [0xcbf29ce484222325n, 0xad2aca7747985764n, 0xc9c28939c99668c6n].map(String);
+const progress = (position: number): Message => ({
+  position: String(position),
+  sequenceHash: HASHES[position],
+});
+const session = (position: number): Message => ({
+  sessionId: '0123456789abcdef0123456789abcdef',
+  model: 'm',
+  seed: '1',
+  progress: progress(position),
+});
+const sessionPart = (position: number, more: object): Message =>
+  part(0, position, [position + 1], { ...FIRST, session: progress(position + 1), ...more });
+
+test('a reply on a session goes on from the same position and hash', async () => {
+  const script = new Script(
+    { error: OTHER },
+    { messages: [sessionPart(0, {})], error: OTHER },
+    { messages: [sessionPart(1, END), usage(2)] },
+  );
+  const handlers = { ...script.handlers, OpenSession: () => ({ session: session(0) }) };
+  await withFake(handlers, async (client, { calls }) => {
+    const opened = await client.openSession(PATIENCE);
+    await script.read(opened.generate([], { ...PATIENCE, mark: 'end' }));
+    const { position, sequenceHash, marks } = opened;
+    assert.deepEqual([position, String(sequenceHash), marks.get('end')], [2, HASHES[2], 2]);
+    assert.deepEqual(Object.keys(calls).sort(), ['Generate', 'OpenSession']);
+  });
+  assert.deepEqual(script.tokens, [1, 2]);
+  const [first, ...later] = script.requests;
+  const { position, sequenceHash, mark } = first.session;
+  assert.deepEqual([position, sequenceHash, mark], ['0', HASHES[0], 'end']);
+  assert.equal(first.sampling.seed, undefined);
+  const received = later.map(({ resume, ...rest }) => {
+    assert.deepEqual(rest, first);
+    return [resume.fingerprint, idsOf(resume)];
+  });
+  assert.deepEqual(received, [
+    [undefined, [[]]],
+    [FINGERPRINT, [[1]]],
+  ]);
+});
+
+test('another call of the session ends a wait, and drops what was not seen', LIMIT, async () => {
+  const away = ended(codes.UNAVAILABLE, 'DRAINING', HOUR_MS / 1000);
+  const script = new Script({ messages: [sessionPart(0, {})], error: away });
+  const handlers = {
+    ...script.handlers,
+    OpenSession: () => ({ session: session(0) }),
+    RewindSession: () => ({ session: session(1) }),
+    Append: () => ({ progress: progress(2) }),
+  };
+  await withWaits((waits) =>
+    withFake(handlers, async (client, { calls }) => {
+      const opened = await client.openSession(PATIENCE);
+      const read = assert.rejects(script.read(opened.generate()), failsWith(Code.CANCELLED));
+      await until(() => waits.length === 1);
+      await opened.append([2], PATIENCE);
+      await read;
+      assert.deepEqual([calls['RewindSession']?.length, opened.position], [1, 2]);
+    }),
+  );
+  assert.equal(script.requests.length, 1);
+});
+
+test('a session whose lost reply is refused may hold tokens that were not seen', async () => {
+  const refused = ended(codes.INVALID_ARGUMENT, 'INVALID_SAMPLING');
+  for (const [first, rewinds] of [[{ error: OTHER }, 1], [{ error: refused }, undefined]] as const) {
+    const script = new Script(first, { error: refused });
+    const handlers = {
+      ...script.handlers,
+      OpenSession: () => ({ session: session(0) }),
+      RewindSession: () => ({ session: session(0) }),
+      Append: () => ({ progress: progress(1) }),
+    };
+    await withFake(handlers, async (client, { calls }) => {
+      const opened = await client.openSession(PATIENCE);
+      const read = script.read(opened.generate([], PATIENCE));
+      await assert.rejects(read, failsWith(Code.INVALID_ARGUMENT, 'INVALID_SAMPLING'));
+      await opened.append([1], PATIENCE);
+      assert.equal(calls['RewindSession']?.length, rewinds);
+    });
+  }
+});
+
+/** A way to the server. */
+interface Way {
+  target: string;
+  connections(): number;
+  cut(): void;
+  close(): void;
+}
+
+/** Its first connection holds back what comes after some bytes, until cut() ends it. */
+async function unreliable(bytes: number): Promise<Way> {
+  const [host, port] = process.env['RIVULET_TARGET']!.split(':');
+  const open: net.Socket[] = [];
+  let connections = 0;
+  const cut = (): void => open.splice(0).forEach((socket) => socket.destroy());
+  const server = net.createServer((socket) => {
+    const onward = net.connect(Number(port), host!);
+    let left = (connections += 1) === 1 ? bytes : Infinity;
+    open.push(socket, onward);
+    for (const one of [socket, onward]) one.on('error', () => undefined);
+    socket.pipe(onward);
+    onward.on('data', (chunk) => {
+      if (left > 0) socket.write(chunk.subarray(0, left));
+      left -= chunk.length;
+    });
+    onward.on('close', () => socket.destroy());
+  });
+  await new Promise<void>((done) => server.listen(0, '127.0.0.1', done));
+  const target = `127.0.0.1:${(server.address() as net.AddressInfo).port}`;
+  const close = (): void => {
+    server.close();
+    cut();
+  };
+  return { target, connections: () => connections, cut, close };
+}
+
+/** The parts of a reply whose connection is cut after the first. */
+async function readAndCut(stream: GenerateStream, way: Way): Promise<Part[]> {
+  const parts: Part[] = [];
+  for await (const piece of stream) {
+    if (parts.push(piece) === 1) way.cut();
+  }
+  assert.ok(way.connections() > 1, 'no connection was cut');
+  return parts;
+}
+
+/**
+ * Runs `body` with a client that reaches the server by a way of 2000 bytes. 800 tokens with logprobs
+ * have more, however few messages hold them.
+ */
+async function withWay(
+  body: (client: RivuletClient, way: Way, direct: RivuletClient) => Promise<void>,
+): Promise<void> {
+  const way = await unreliable(2000);
+  const [client, direct] = [way.target, process.env['RIVULET_TARGET']!].map((to) => new RivuletClient(to));
+  try {
+    await body(client!, way, direct!);
+  } finally {
+    client!.close();
+    direct!.close();
+    way.close();
+  }
+}
+
+test('a reply whose connection is cut is that of an undisturbed call', async () => {
+  const more = { numSamples: 2, logprobs: true, frequencyPenalty: 0.3 };
+  const options = { model: 'shakespeare-rfa', maxTokens: 400, ...more, ...PATIENCE };
+  await withWay(async (client, way, direct) => {
+    const stream = client.generate('ROMEO:', options);
+    const parts = await readAndCut(stream, way);
+    const whole = await direct.generate('ROMEO:', { ...options, seed: stream.seed }).collect();
+    const samples = whole.samples.map((_, index) => {
+      const own = parts.filter(({ sampleIndex }) => sampleIndex === index);
+      return {
+        tokens: own.flatMap(({ tokens }) => tokens),
+        text: own.map(({ text }) => text).join(''),
+        logprobs: own.flatMap(({ logprobs = [] }) => logprobs),
+        finish: own.at(-1)?.finish,
+      };
+    });
+    assert.deepEqual(samples, whole.samples);
+    assert.equal(stream.usage?.completionTokens, 800);
+  });
+});
+
+test('a session whose connection is cut goes on as an undisturbed one', async () => {
+  const model = { model: 'shakespeare-rfa', seed: 5n, ...PATIENCE };
+  const options = { maxTokens: 800, logprobs: true, frequencyPenalty: 0.3, ...PATIENCE };
+  await withWay(async (client, way, direct) => {
+    const [cut, whole] = [await client.openSession(model), await direct.openSession(model)];
+    const parts = await readAndCut(cut.generate('ROMEO:', options), way);
+    const { text } = await whole.generate('ROMEO:', options).collect();
+    assert.equal(parts.map((piece) => piece.text).join(''), text);
+    const more = [cut, whole].map(async (session) => (await session.generate([], options).collect()).text);
+    assert.equal(await more[0], await more[1]);
+    assert.deepEqual([cut.position, cut.sequenceHash], [whole.position, whole.sequenceHash]);
+    await Promise.all([cut.close(PATIENCE), whole.close(PATIENCE)]);
+  });
+});
