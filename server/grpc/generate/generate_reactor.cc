@@ -175,6 +175,17 @@ void GenerateReactor::Release() {
 }
 
 GenerateReactor::Action GenerateReactor::Advance() {
+  try {
+    return Next();
+  } catch (...) {
+    failed_ = ErrorOfException();
+  }
+  broken_ = true;  // so Next makes no more messages
+  const Action action = Next();
+  return action == Action::kNone ? Action::kCancel : action;
+}
+
+GenerateReactor::Action GenerateReactor::Next() {
   if (writing_ || finished_) return Action::kNone;
   if (broken_) waiting_.clear();  // first: parts that nobody can read must not hide the end
   if (waiting_.empty()) {
@@ -215,6 +226,8 @@ void GenerateReactor::Perform(Action action) {
   switch (action) {
     case Action::kNone:
       return;
+    case Action::kCancel:
+      return model_.Cancel();
     case Action::kWrite:
       context_->BeforeMessage();
       StartWrite(&message_);
@@ -225,8 +238,9 @@ void GenerateReactor::Perform(Action action) {
                           context_->record().End(absl::OkStatus(), nullptr));
       return;
     case Action::kFinish:
-      Finish(context_->record().End(NameWireField(ticket_.reply->end()->status, *request_),
-                                    &calls_->errors));
+      Finish(context_->record().End(
+          failed_.ok() ? NameWireField(ticket_.reply->end()->status, *request_) : failed_,
+          &calls_->errors));
       return;
   }
 }

@@ -52,7 +52,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
 
  private:
   // What to ask of gRPC after mutex_ is released, as its reactions may come at once, on any thread.
-  enum class Action { kNone, kWrite, kWriteAndFinish, kFinish };
+  enum class Action { kNone, kWrite, kWriteAndFinish, kFinish, kCancel };
 
   GenerateReactor(ModelHold model, grpc::CallbackServerContext* context,
                   const v1::GenerateRequest* request, ServerCalls* calls);
@@ -61,7 +61,9 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   // Called when the turn of the text has come.
   void Begin(const TextTurn& turn);
   absl::Status Submit(GenerateSpec spec);
+  // What Next says; after an exception the reply is cancelled, and the call ends with that error.
   Action Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Action Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Perform(Action action);
   // Makes alarm_ call CutUnread after the time for which unread messages wait.
   void WatchReader() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -84,9 +86,10 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateReply>
   std::optional<Reply::End> end_ ABSL_GUARDED_BY(mutex_);
   uint64_t seed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool seed_sent_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;       // message_ belongs to gRPC
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;      // nothing more may be asked of gRPC
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;        // nobody reads any more
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;   // message_ belongs to gRPC
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more may be asked of gRPC
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;    // nobody reads any more
+  absl::Status failed_;  // set under mutex_, before finished_: an exception has broken the reply
   bool done_ ABSL_GUARDED_BY(mutex_) = false;          // gRPC has called OnDone
   int64_t messages_read_ ABSL_GUARDED_BY(mutex_) = 0;  // or at least on their way to the client
   int64_t messages_when_watched_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -54,6 +54,9 @@ class MultiplexMember final : public ReplyListener {
   // was its last part, and only the caller still holds this object. Thread: one at a time,
   // once for each OnMemberReady.
   bool Take(v1::MultiplexReply* reply, ErrorCounts* errors);
+  // After an exception of Take. True: Take has to be called again; false: OnMemberReady has been
+  // called meanwhile, and that is what asks for it.
+  bool Requeue() { return (state_.fetch_or(kQueued) & kQueued) == 0; }
 
  private:
   // Bits of state_: OnMemberReady was called and Take not yet; the engine has made its last call.

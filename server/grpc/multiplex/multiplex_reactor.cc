@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -308,7 +309,11 @@ void MultiplexReactor::Pump() {
       broken = broken_;
     }
     std::vector<uint64_t> ended;
-    Gather(broken, notes, &ended);
+    const absl::Status gathered = Guarded([&] {
+      Gather(broken, notes, &ended);
+      return absl::OkStatus();
+    });
+    if (!gathered.ok()) Break(gathered);  // whose Pump leaves the rest to this one
     MutexLock lock(&mutex_);
     for (const uint64_t key : ended) open_.erase(key);
     action = Next();
@@ -348,8 +353,12 @@ void MultiplexReactor::Gather(bool broken, const std::vector<Note>& notes,
   count();
   while (!taking_.empty() && (broken || bytes < kMessageBytes)) {
     MultiplexMember* const member = taking_.front();
-    taking_.pop_front();
+    absl::Cleanup thrown = [this, member] {
+      if (!member->Requeue()) taking_.pop_front();
+    };
     if (member->Take(&message_, errors)) ended->push_back(member->key());
+    std::move(thrown).Cancel();
+    taking_.pop_front();
     if (broken) {
       message_.Clear();
     } else {

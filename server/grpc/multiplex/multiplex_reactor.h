@@ -104,8 +104,8 @@ class MultiplexReactor final
   void EndUnsubmitted(absl::Status why, const std::shared_ptr<MultiplexMember>& member);
   void AfterRead(bool ok);
   void AddNote(Note note);
-  // The client has gone, or has sent something that is no message: ends all requests, and then the
-  // stream with `why`.
+  // The client has gone or has sent something that is no message, or memory is missing: ends all
+  // requests, and then the stream with `why`.
   void Break(absl::Status why);
 
   // Sends what there is to send, unless a message is being sent or the listeners of a batch are

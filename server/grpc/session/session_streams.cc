@@ -63,19 +63,27 @@ void SnapshotReactor::End(const absl::Status& status) {
 
 void SnapshotReactor::OnSendInitialMetadataDone(bool ok) {
   const CallNote note(kSnapshot);
-  if (ok) {
-    const Engine& engine = *model_.engine();
-    bytes_ = EncodeSnapshot(ToSnapshot(image_, engine.model(), engine.limits().numerics_id), key_);
-  }
+  const absl::Status status = ok ? Guarded([this] { return Encode(); }) : absl::OkStatus();
   model_.Release();
   if (!ok) return FinishGone(call_, this);
   image_ = SessionImage();
+  if (!status.ok()) return End(status);
   WriteNext();
+}
+
+absl::Status SnapshotReactor::Encode() {
+  const Engine& engine = *model_.engine();
+  bytes_ = EncodeSnapshot(ToSnapshot(image_, engine.model(), engine.limits().numerics_id), key_);
+  return absl::OkStatus();
 }
 
 void SnapshotReactor::WriteNext() {
   const size_t count = std::min(kSnapshotChunkBytes, bytes_.size() - sent_);
-  message_.set_chunk(bytes_.substr(sent_, count));
+  const absl::Status status = Guarded([this, count] {
+    message_.set_chunk(bytes_.substr(sent_, count));
+    return absl::OkStatus();
+  });
+  if (!status.ok()) return End(status);
   sent_ += count;
   if (sent_ < bytes_.size()) {
     StartWrite(&message_);
@@ -86,6 +94,7 @@ void SnapshotReactor::WriteNext() {
 }
 
 void SnapshotReactor::OnWriteDone(bool ok) {
+  const CallNote note(kSnapshot);
   if (!ok) return FinishGone(call_, this);
   WriteNext();
 }
@@ -203,13 +212,15 @@ absl::Status RestoreReactor::Submit() {
   submitted_ = model;
   const auto done = [this](const absl::StatusOr<SessionInfo>& info) {
     const CallNote note(kRestore);
-    if (info.ok()) {
+    const absl::Status status = Guarded([&]() -> absl::Status {
+      if (!info.ok()) return info.status();
       ToWire(*info, submitted_.name(), reply_->mutable_session());
       call_->record().SetSession(SessionIn(*reply_));
       call_->BeforeMessage();
-    }
+      return absl::OkStatus();
+    });
     submitted_.Release();
-    Finish(call_->record().End(info.status(), &restores_->calls->errors));
+    Finish(call_->record().End(status, &restores_->calls->errors));
   };
   return rivulet::RestoreSession(engine, std::move(spec), done).status();
 }

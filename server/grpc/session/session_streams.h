@@ -49,6 +49,7 @@ class SnapshotReactor final : public grpc::ServerWriteReactor<v1::SnapshotSessio
 
  private:
   void OnImage(absl::StatusOr<SessionImage> image);
+  absl::Status Encode();
   void WriteNext();
 
   CallContext* const call_;

@@ -128,10 +128,11 @@ class FakeEngine final : public Engine {
     mutex_.Await(absl::Condition(&arrived));
     return last_id_;
   }
-  void WaitForCancel() {
+  // Waits until so many requests have been cancelled.
+  void WaitForCancel(size_t count = 1) {
     absl::MutexLock lock(&mutex_);
-    const auto cancelled = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return !cancelled_.empty();
+    const auto cancelled = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return cancelled_.size() >= count;
     };
     mutex_.Await(absl::Condition(&cancelled));
   }

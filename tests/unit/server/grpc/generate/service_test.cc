@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -21,6 +22,7 @@
 #include "tests/support/load_model.h"
 #include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
+#include "tests/unit/server/scarce_memory.h"
 
 namespace rivulet {
 namespace {
@@ -29,6 +31,7 @@ using ::testing::ElementsAre;
 using testing::FakeEngine;
 using ::testing::HasSubstr;
 using testing::LoadModel;
+using testing::ScarceMemory;
 using testing::Serve;
 using testing::Tokens;
 using testing::Unpack;
@@ -135,6 +138,23 @@ TEST_F(ServiceTest, AnExceptionOfAHandlerIsATypedError) {
   engine_.before_call = [] { throw 7; };
   fail_with("UNEXPECTED_EXCEPTION", grpc::StatusCode::INTERNAL);
   engine_.before_call = nullptr;
+}
+
+// gRPC would pass over the exception and never end the call; on the engine's thread it would end
+// the process.
+TEST_F(ServiceTest, AReplyWithoutMemoryForItsMessageIsCancelledWithATypedError) {
+  const auto reader = StartGenerate();
+  ReplyDelta large = Tokens(0, std::vector<int32_t>(1 << 20, 5));
+  {
+    const ScarceMemory scarce(1 << 20);
+    engine_.Emit(id_, std::move(large));
+  }
+  engine_.WaitForCancel();
+  engine_.End(id_, absl::CancelledError("cancelled"));
+  EXPECT_FALSE(reader->Read(&reply_));
+  const WireError error = Unpack(reader->Finish());
+  EXPECT_EQ(error.code, grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(error.reason, "REQUEST_MEMORY");
 }
 
 TEST_F(ServiceTest, ASeedIsDrawnWhereNoneIsGiven) {

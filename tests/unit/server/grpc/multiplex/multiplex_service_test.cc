@@ -21,6 +21,7 @@
 #include "tests/support/load_model.h"
 #include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
+#include "tests/unit/server/scarce_memory.h"
 
 namespace rivulet {
 namespace {
@@ -98,6 +99,36 @@ TEST_F(MultiplexServiceTest, AnExceptionEndsItsRequestAndNotTheStream) {
   engine_->Emit(id, Tokens(0, {5}));
   EXPECT_THAT(ReadKeys(), ElementsAre(4));
   engine_->End(id, absl::OkStatus());
+}
+
+// gRPC would pass over the exception, and the stream would never end.
+TEST_F(MultiplexServiceTest, AMessageWithoutMemoryEndsTheStreamAndItsRequests) {
+  const RequestId large = Begin(1), other = Begin(2);
+  ReplyDelta delta = Tokens(0, std::vector<int32_t>(1 << 20, 5));
+  {
+    const testing::ScarceMemory scarce(1 << 20);
+    engine_->Emit(large, std::move(delta));
+  }
+  engine_->WaitForCancel(2);
+  engine_->End(large, absl::CancelledError("cancelled"));
+  engine_->End(other, absl::CancelledError("cancelled"));
+  EXPECT_FALSE(stream_->Read(&reply_));
+  EXPECT_EQ(testing::Unpack(stream_->Finish()).reason, "REQUEST_MEMORY");
+}
+
+TEST_F(MultiplexServiceTest, ARequestThatEndedBeforeMemoryWasMissingDoesNotKeepTheStreamOpen) {
+  const RequestId large = Begin(1), other = Begin(2);
+  engine_->Emit(other, Tokens(0, {5}));  // what follows waits until the client reads this
+  engine_->Emit(large, Tokens(0, std::vector<int32_t>(1 << 20, 5)));
+  engine_->End(large, absl::OkStatus());
+  {
+    const testing::ScarceMemory scarce(1 << 20);
+    EXPECT_THAT(ReadKeys(), ElementsAre(2));
+    engine_->WaitForCancel();
+  }
+  engine_->End(other, absl::CancelledError("cancelled"));
+  EXPECT_FALSE(stream_->Read(&reply_));
+  EXPECT_EQ(testing::Unpack(stream_->Finish()).reason, "REQUEST_MEMORY");
 }
 
 TEST_F(MultiplexServiceTest, WhatMovedInOneRunLeavesInOneMessage) {

@@ -14,16 +14,19 @@
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "rivulet/v1/session_service.grpc.pb.h"
 #include "server/grpc/grpc_server.h"
+#include "server/grpc/session/session_streams.h"
 #include "server/sessions/snapshot.h"
 #include "tests/support/load_model.h"
 #include "tests/support/wire_error.h"
 #include "tests/unit/server/fake_engine.h"
+#include "tests/unit/server/scarce_memory.h"
 
 namespace rivulet {
 namespace {
 
 using testing::FakeEngine;
 using ::testing::HasSubstr;
+using testing::ScarceMemory;
 using testing::Serve;
 using testing::Unpack;
 using testing::WireError;
@@ -127,6 +130,37 @@ TEST_F(SessionServiceTest, ASnapshotThatIsCancelledEnds) {
     while (reader->Read(&part)) {
     }
     EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Seconds(30)));
+  }
+}
+
+// gRPC would pass over the exception, and the call would never end.
+TEST_F(SessionServiceTest, ASnapshotWithoutMemoryForItIsATypedError) {
+  v1::SnapshotSessionRequest request;
+  request.set_session_id(kId);
+  Session session(SessionId(), "", true, /*checkpoint_tokens=*/1);
+  for (int i = 0; i < 1 << 20; ++i) session.history.Append(1, false);  // five parts
+  v1::SnapshotSessionReply part;
+  part.mutable_chunk()->reserve(2 * kSnapshotChunkBytes);  // the client has memory
+  for (const bool begun : {false, true}) {
+    grpc::ClientContext context;
+    const auto reader = stub_->SnapshotSession(&context, request);
+    engine_.WaitForRequest(begun ? 1 : 0);
+    const SessionCall call = engine_.last_call();
+    ASSERT_TRUE(call.act(nullptr, &session, absl::Now(), Checkpoint()).ok());
+    if (begun) {
+      call.done(absl::OkStatus());
+      ASSERT_TRUE(reader->Read(&part));
+    }
+    {
+      const ScarceMemory scarce(kSnapshotChunkBytes);
+      if (!begun) call.done(absl::OkStatus());
+      while (reader->Read(&part)) {
+      }
+      const WireError error = Unpack(reader->Finish());
+      EXPECT_EQ(error.code, grpc::StatusCode::RESOURCE_EXHAUSTED) << begun;
+      EXPECT_EQ(error.reason, "REQUEST_MEMORY") << begun;
+    }
     EXPECT_TRUE(server_->WaitUntilIdle(absl::Now() + absl::Seconds(30)));
   }
 }
