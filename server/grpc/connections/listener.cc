@@ -16,6 +16,7 @@
 #include "server/grpc/connections/grpc_setup.h"
 #include "server/grpc/connections/listening_sockets.h"
 #include "server/grpc/connections/tls_credentials.h"
+#include "server/grpc/connections/tls_failures.h"
 #include "server/process/descriptors.h"
 
 namespace rivulet {
@@ -71,7 +72,7 @@ Acceptor::Take HandTo(grpc::experimental::ExternalConnectionAcceptor* external) 
   return [external](int fd) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = fd;
-    external->HandleNewConnection(&connection);
+    WithTlsPeer(fd, [&] { external->HandleNewConnection(&connection); });
   };
 }
 

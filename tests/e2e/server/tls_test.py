@@ -4,6 +4,8 @@
 import json
 import os
 import pathlib
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -87,6 +89,47 @@ class TlsTest(CommandTest):
         admin = f"127.0.0.1:{self.events(server, 'admin_listening')[0]['port']}"
         self.succeeds(rivulet("models", "unload", "tiny-elu-relu", "--target", admin, *known))
         self.refused(rivulet("models", "unload", "tiny-elu-relu", "--target", admin, "--tls-ca", self.authority.pem))
+
+    def connect(self, server):
+        """A TCP connection, and the name that the server has for its peer."""
+        connection = socket.create_connection(server.address, LIMIT)
+        self.addCleanup(connection.close)
+        return connection, f"ipv4:127.0.0.1:{connection.getsockname()[1]}"
+
+    def fail_handshake(self, connection, authority, tls=ssl.TLSVersion.TLSv1_3):
+        """Shows no certificate, and trusts those of `authority` alone."""
+        context = ssl.create_default_context(cafile=authority.pem)
+        context.minimum_version = context.maximum_version = tls
+        context.set_alpn_protocols(["h2"])
+        with self.assertRaises(OSError):
+            # With TLS 1.3 a client may think that all is well until it reads.
+            with context.wrap_socket(connection, server_hostname="rivulet.test") as over_tls:
+                if not over_tls.recv(1):
+                    raise OSError("the server has closed the connection")
+
+    def failures(self, server, count):
+        self.await_event(server, "tls_failed", count)
+        return {event["peer"]: event["reason"] for event in self.events(server, "tls_failed")}
+
+    def test_the_log_names_who_failed_to_connect_and_why(self):
+        server = self.serve("--tls-client-ca", str(self.authority.pem))
+        cert, key = self.authority.sign("client")
+        self.succeeds(self.health(server, "--tls-ca", self.authority.pem, "--tls-cert", cert, "--tls-key", key))
+        # Other connections are open and silent meanwhile, and answers come in another order than connections.
+        (plain, plain_peer), _, (old, old_peer), (bare, bare_peer), (wary, wary_peer) = (self.connect(server) for _ in range(5))
+        self.fail_handshake(wary, self.stranger)
+        self.fail_handshake(bare, self.authority)
+        self.fail_handshake(old, self.authority, ssl.TLSVersion.TLSv1_2)
+        plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        self.assertEqual(plain.recv(1), b"")
+        no_certificate = "peer did not return a certificate"
+        self.assertEqual(self.failures(server, 4), {
+            plain_peer: "what the client sent is not TLS",
+            old_peer: no_certificate,
+            bare_peer: no_certificate,
+            wary_peer: "the client says: unknown CA",
+        })  # fmt: skip
+        self.assertEqual(len(self.events(server, "tls_failed")), 4, server.log)
 
     def test_changed_files_are_used_for_new_connections(self):
         server = self.serve()
