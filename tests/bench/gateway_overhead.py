@@ -6,7 +6,8 @@
 
 Needs the Python package with its extra `gateway` (pip install './client/python[gateway]'). Both clients are Python on the same
 machine: over gRPC rivulet.AsyncClient, over HTTP a reader that only finds the events in the bytes. Prints medians over the rounds
-and the ratio of the two ways, the median of the ratios of each round."""
+and the ratio of the two ways, the median of the ratios of each round. With --chat both go through the gateway: a completion and a
+chat of one message, which the model's template shall render as its content; a process of its own does that."""
 
 import argparse
 import asyncio
@@ -19,8 +20,6 @@ import sys
 import time
 
 import rivulet
-
-PROMPT = "ROMEO:"
 
 
 def start(command, pattern):
@@ -41,28 +40,30 @@ def cpu_seconds(process):
 
 
 class Grpc:
-    def __init__(self, client, model):
-        self.client, self.model = client, model
+    def __init__(self, client, model, prompt):
+        self.client, self.model, self.prompt = client, model, prompt
 
     async def generate(self, tokens, seed):
         """Seconds to the first message and to the end, and the number of messages."""
         begin, first, messages = time.perf_counter(), None, 0
         cache = rivulet.PromptCache()
-        async for _ in self.client.generate(PROMPT, model=self.model, max_tokens=tokens, seed=seed, cache=cache):
+        async for _ in self.client.generate(self.prompt, model=self.model, max_tokens=tokens, seed=seed, cache=cache):
             first = first or time.perf_counter() - begin
             messages += 1
         return first, time.perf_counter() - begin, messages
 
 
 class Http:
-    def __init__(self, port, model):
-        self.port, self.model = port, model
+    def __init__(self, port, model, prompt, chat=False):
+        self.port, self.model, self.prompt, self.chat = port, model, prompt, chat
 
     async def generate(self, tokens, seed):
         begin, first = time.perf_counter(), None
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        body = json.dumps({"model": self.model, "prompt": PROMPT, "max_tokens": tokens, "seed": seed, "stream": True}).encode()
-        head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        prompt = {"messages": [{"role": "user", "content": self.prompt}]} if self.chat else {"prompt": self.prompt}
+        body = json.dumps({"model": self.model, **prompt, "max_tokens": tokens, "seed": seed, "stream": True}).encode()
+        path = "/v1/chat/completions" if self.chat else "/v1/completions"
+        head = f"POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         messages, tail = 0, b""
         while piece := await reader.read(1 << 16):
@@ -95,7 +96,9 @@ async def compare(options, server_port, gateway, gateway_port):
     model = options.model.rstrip("/").rpartition("/")[2]
     rounds = []
     async with rivulet.AsyncClient(f"127.0.0.1:{server_port}") as client:
-        ways = {"gRPC": Grpc(client, model), "gateway": Http(gateway_port, model)}
+        ways = {"gRPC": Grpc(client, model, options.prompt), "gateway": Http(gateway_port, model, options.prompt)}
+        if options.chat:
+            ways = {"completion": ways["gateway"], "chat": Http(gateway_port, model, options.prompt, chat=True)}
         for way in ways.values():  # the first request of each is slower
             await measure(way, 3, 2, 20)
         for number in range(options.rounds):
@@ -104,7 +107,8 @@ async def compare(options, server_port, gateway, gateway_port):
             for name, way in order:
                 result[name] = await measure(way, options.requests, options.streams, options.tokens)
             tokens = options.requests + (1 + options.streams) * options.tokens
-            result["gateway"]["CPU of the gateway, us a token"] = 1e6 * (cpu_seconds(gateway) - before) / tokens
+            if not options.chat:
+                result["gateway"]["CPU of the gateway, us a token"] = 1e6 * (cpu_seconds(gateway) - before) / tokens
             rounds.append(result)
     return rounds
 
@@ -112,7 +116,9 @@ async def compare(options, server_port, gateway, gateway_port):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--server", required=True, help="rivulet-server")
-    parser.add_argument("--model", required=True, help="directory of a model whose tokens are characters")
+    parser.add_argument("--model", required=True, help="directory of a model that takes text")
+    parser.add_argument("--prompt", default="ROMEO:")
+    parser.add_argument("--chat", action="store_true", help="completions and chats through the gateway")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=30, help="of one token, a round")
     parser.add_argument("--streams", type=int, default=16)
@@ -129,12 +135,13 @@ def main():
             gateway.terminate()
     finally:
         server.terminate()
-    print(f"{'':34} {'gRPC':>9} {'gateway':>9} {'ratio':>7}   load {os.getloadavg()[0]:.1f}")
-    for name in rounds[0]["gateway"]:
-        values = [[one[way].get(name) for one in rounds] for way in ("gRPC", "gateway")]
+    ways = ("completion", "chat") if options.chat else ("gRPC", "gateway")
+    print(f"{'':34} {ways[0]:>10} {ways[1]:>9} {'ratio':>7}   load {os.getloadavg()[0]:.1f}")
+    for name in rounds[0][ways[1]]:
+        values = [[one[way].get(name) for one in rounds] for way in ways]
         shown = [f"{statistics.median(way):9.2f}" if None not in way else f"{'-':>9}" for way in values]
         ratio = "" if None in values[0] else f"{statistics.median(b / a for a, b in zip(*values)):7.2f}"
-        print(f"{name:34} {shown[0]} {shown[1]} {ratio}")
+        print(f"{name:34} {shown[0]:>10} {shown[1]} {ratio}")
 
 
 if __name__ == "__main__":

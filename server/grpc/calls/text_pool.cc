@@ -16,7 +16,10 @@ namespace {
 
 constexpr int64_t kShortLaneBytes = int64_t{16} << 20;
 constexpr int64_t kLongLaneBytes = int64_t{64} << 20;
-// 64 MiB together; a text of more than 3 MiB is converted alone.
+// Of Order::memory_bytes, which are 16 for each byte of text. A text of more than 3 MiB is
+// converted alone in its lane, one of 4 MiB with 64 MiB. The threads of the short lane never have
+// more than 4 MiB. A text that is hard on purpose takes more, up to its TextBudget on each thread:
+// docs/security.md has the figures.
 constexpr int64_t kShortMemoryBytes = int64_t{16} << 20;
 constexpr int64_t kLongMemoryBytes = int64_t{48} << 20;
 

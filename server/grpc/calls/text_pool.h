@@ -31,7 +31,7 @@ class TextTurn {
   struct Order {
     std::string tenant;
     int64_t bytes = 0;         // of the text
-    int64_t memory_bytes = 0;  // that converting it takes beside that
+    int64_t memory_bytes = 0;  // that converting it takes beside that, if it is an ordinary text
     absl::Time deadline = absl::InfiniteFuture();
   };
   // `convert` is called once in any case. If Check is not OK, it must answer with that error.
