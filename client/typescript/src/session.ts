@@ -3,7 +3,7 @@
 import * as check from './checks';
 import type { Connection, Method } from './connection';
 import { Code, RivuletError } from './errors';
-import type { GenerateReply } from './gen/rivulet/v1/inference';
+import type { GenerateReply, GenerateRequest } from './gen/rivulet/v1/inference';
 import type { SessionProgress, SessionRef } from './gen/rivulet/v1/session';
 import {
   ForkSessionRequest,
@@ -153,6 +153,13 @@ export class Session {
       options.position === undefined ? undefined : toNumber(check.int64('position', options.position));
     const mark = check.text('mark', options.mark ?? '');
     let begun = false;
+    let goesBack = false;
+    // The hash that a first call expects is of the whole session, that of a later call of what is
+    // before its position.
+    const again = (later: GenerateRequest): GenerateRequest =>
+      goesBack && later.session
+        ? { ...later, session: { ...later.session, sequenceHash: undefined } }
+        : later;
     const received = (message: GenerateReply): void => {
       if (message.session !== undefined) {
         const begin = begun ? this.#position : toNumber(request.session?.position ?? 0n);
@@ -171,10 +178,11 @@ export class Session {
       this.#inOrder(options, async () => {
         request.model = this.model;
         request.session = this.#ref(at ?? this.#position, mark);
+        goesBack = at !== undefined && at < this.#position;
         this.#ahead = true;
         this.#running = stream;
       });
-    const hooks = { cookie: this.cookie, begin, received, failed };
+    const hooks = { cookie: this.cookie, begin, again, received, failed };
     const stream = new GenerateStream(this.#connection, request, options, hooks);
     return stream;
   }

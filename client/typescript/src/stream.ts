@@ -17,6 +17,8 @@ export interface ReplyHooks {
   cookie?: string;
   /** Runs before the first call, and may complete its request. */
   begin?(): Promise<void>;
+  /** The request of a call after the first. */
+  again?(request: GenerateRequest): GenerateRequest;
   /** Sees every message before its part is given out. May throw. */
   received?(message: GenerateReply): void;
   /** Sees the error that ends the reply. `repeated`: there was more than one call. */
@@ -126,9 +128,10 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
 
   async *#call(deadline: number): AsyncGenerator<Part, void, undefined> {
     this.#refuseCancelled();
+    const request = this.#reply.request();
     const messages = this.#connection.download<GenerateRequest, GenerateReply>(
       Inference.generate,
-      this.#reply.request(),
+      this.#reply.repeated ? (this.#hooks.again?.(request) ?? request) : request,
       this.#options,
       this.#hooks.cookie,
       deadline,

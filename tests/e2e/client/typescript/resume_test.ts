@@ -471,6 +471,21 @@ test('a reply on a session goes on from the same position and hash', async () =>
   ]);
 });
 
+test('a request that goes back is sent again without the hash of what it dropped', async () => {
+  const back = part(0, 0, [1], { ...FIRST, ...END, session: progress(1) });
+  const script = new Script({ error: OTHER }, { messages: [back, usage(1)] });
+  const handlers = { ...script.handlers, OpenSession: () => ({ session: session(1) }) };
+  await withFake(handlers, async (client) => {
+    const opened = await client.openSession(PATIENCE);
+    await script.read(opened.generate([], { ...PATIENCE, position: 0 }));
+  });
+  const sent = script.requests.map((request) => [request.session.position, request.session.sequenceHash]);
+  assert.deepEqual(sent, [
+    ['0', HASHES[1]],
+    ['0', undefined],
+  ]);
+});
+
 test('another call of the session ends a wait, and drops what was not seen', LIMIT, async () => {
   const away = ended(codes.UNAVAILABLE, 'DRAINING', HOUR_MS / 1000);
   const script = new Script({ messages: [sessionPart(0, {})], error: away });
