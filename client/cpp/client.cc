@@ -53,8 +53,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
 
 std::string ServiceConfig(int max_attempts) {
   if (max_attempts == 1) return "{}";
-  // Of the sessions' calls those that change nothing, or always the same: the server refuses to
-  // repeat an Append without a position.
+  // Generate is repeated by this library alone: its entry without a policy takes it out of that of
+  // the service. Of the sessions' calls those are repeated that change nothing, or always the same:
+  // the server refuses to repeat an Append without a position.
   std::string names = R"({"service":"rivulet.v1.InferenceService"})";
   for (const char* method : {"Append", "RewindSession", "SnapshotSession", "CloseSession",
                              "GetSession", "ListSessions"}) {
@@ -62,7 +63,8 @@ std::string ServiceConfig(int max_attempts) {
                           method);
   }
   return absl::StrFormat(
-      R"({"methodConfig":[{"name":[%s],)"
+      R"({"methodConfig":[{"name":[{"service":"rivulet.v1.InferenceService","method":"Generate"}]},)"
+      R"({"name":[%s],)"
       R"("retryPolicy":{"maxAttempts":%d,"initialBackoff":"0.1s","maxBackoff":"2s",)"
       R"("backoffMultiplier":2,"retryableStatusCodes":["UNAVAILABLE"]}}],)"
       R"("retryThrottling":{"maxTokens":10,"tokenRatio":0.1}})",
@@ -93,48 +95,6 @@ grpc::ChannelArguments ChannelArgs(const ClientOptions& options) {
 }
 
 }  // namespace
-
-// One Generate without a thread of its own. Deletes itself when the call has ended.
-class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateReply> {
- public:
-  AsyncGenerate(const Connection& connection, v1::GenerateRequest request, OnPartAsync on_part,
-                GenerateDone done, const CallOptions& options)
-      : request_(std::move(request)),
-        on_part_(std::move(on_part)),
-        done_(std::move(done)),
-        call_(connection, options, request_.session().session_id()) {}
-
-  void Start(v1::InferenceService::Stub* stub) {
-    stub->async()->Generate(call_.context(), &request_, this);
-    StartRead(&part_);
-    StartCall();
-  }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) return;
-    if (!stopped_ && !on_part_(part_)) {
-      stopped_ = true;  // the parts that are on their way are read and dropped
-      call_.context()->TryCancel();
-    }
-    StartRead(&part_);
-  }
-
-  void OnDone(const grpc::Status& grpc_status) override {
-    absl::Status status = FromGrpcStatus(grpc_status);
-    if (stopped_ && status.ok()) status = absl::CancelledError("the caller ended the reply");
-    const GenerateDone done = std::move(done_);
-    delete this;  // lets go of the channel before the caller may: see Client::ScoreAsync
-    done(std::move(status));
-  }
-
- private:
-  const v1::GenerateRequest request_;
-  const OnPartAsync on_part_;
-  GenerateDone done_;
-  v1::GenerateReply part_;
-  bool stopped_ = false;
-  Call call_;
-};
 
 absl::Status CallMetadata::Add(absl::string_view name, absl::string_view value) {
   const auto legal = [](unsigned char c) {
@@ -182,11 +142,11 @@ absl::StatusOr<Client> Client::Connect(absl::string_view target, const ClientOpt
   if (!credentials.ok()) return credentials.status();
   return Client(std::make_shared<Connection>(
       grpc::CreateCustomChannel(std::string(target), *credentials, ChannelArgs(options)),
-      options.wait_for_ready, options.tenant, options.key));
+      options.wait_for_ready, options.max_attempts, options.tenant, options.key));
 }
 
 Client Client::FromChannel(const std::shared_ptr<grpc::Channel>& channel) {
-  return Client(std::make_shared<Connection>(channel, false, "", ""));
+  return Client(std::make_shared<Connection>(channel, false, 1, "", ""));
 }
 
 Client::Client(std::shared_ptr<const Connection> connection) : connection_(std::move(connection)) {}
@@ -195,30 +155,6 @@ Client& Client::operator=(const Client&) = default;
 Client::Client(Client&&) noexcept = default;
 Client& Client::operator=(Client&&) noexcept = default;
 Client::~Client() = default;
-
-absl::Status Client::Generate(const v1::GenerateRequest& request, OnPart on_part,
-                              const CallOptions& options) const {
-  Call call(*connection_, options, request.session().session_id());
-  const auto reader = connection_->inference->Generate(call.context(), request);
-  v1::GenerateReply part;
-  bool stopped = false;
-  while (reader->Read(&part)) {
-    if (!stopped && !on_part(part)) {
-      stopped = true;  // the parts that are on their way are read and dropped
-      call.context()->TryCancel();
-    }
-  }
-  absl::Status status = FromGrpcStatus(reader->Finish());
-  if (stopped && status.ok()) return absl::CancelledError("the caller ended the reply");
-  return status;
-}
-
-void Client::GenerateAsync(v1::GenerateRequest request, OnPartAsync on_part, GenerateDone done,
-                           const CallOptions& options) const {
-  (new AsyncGenerate(*connection_, std::move(request), std::move(on_part), std::move(done),
-                     options))
-      ->Start(connection_->inference.get());
-}
 
 absl::StatusOr<v1::ScoreReply> Client::Score(const v1::ScoreRequest& request,
                                              const CallOptions& options) const {

@@ -44,11 +44,15 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   return result;
 }
 
+bool HasDetails(const absl::Status& status) { return status.GetPayload(kStatusUrl).has_value(); }
+
 absl::Status FromWireStatus(const google::rpc::Status& status) {
   absl::Status result(static_cast<absl::StatusCode>(status.code()), status.message());
   result.SetPayload(kStatusUrl, absl::Cord(status.SerializeAsString()));
   return result;
 }
+
+absl::Status EndedByCaller() { return absl::CancelledError("the caller ended the reply"); }
 
 ErrorInfo GetErrorInfo(const absl::Status& status) {
   ErrorInfo info;

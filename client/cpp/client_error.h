@@ -12,7 +12,14 @@ namespace rivulet {
 // payload that GetErrorInfo() of rivulet/client.h reads.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
-// The same of an error that came as a message.
+// Whether a server said more than code and message, as ours always does. Errors without details are
+// made up on the way.
+bool HasDetails(const absl::Status& status);
+
+// FromGrpcStatus of an error that came as a message.
 absl::Status FromWireStatus(const google::rpc::Status& status);
+
+// Of a reply that the caller does not want any more.
+absl::Status EndedByCaller();
 
 }  // namespace rivulet

@@ -29,14 +29,15 @@ using HealthStub =
     grpc::TemplatedGenericStub<google::protobuf::StringValue, google::protobuf::Int32Value>;
 
 struct Client::Connection {
-  Connection(const std::shared_ptr<grpc::Channel>& channel, bool wait, std::string calls_tenant,
-             const std::string& key)
+  Connection(const std::shared_ptr<grpc::Channel>& channel, bool wait, int attempts,
+             std::string calls_tenant, const std::string& key)
       : inference(v1::InferenceService::NewStub(channel)),
         sessions(v1::SessionService::NewStub(channel)),
         multiplex(v1::MultiplexService::NewStub(channel)),
         admin(v1::AdminService::NewStub(channel)),
         health(channel),
         wait_for_ready(wait),
+        max_attempts(attempts),
         tenant(std::move(calls_tenant)),
         authorization(key.empty() ? "" : "Bearer " + key) {}
 
@@ -59,6 +60,7 @@ struct Client::Connection {
   mutable HealthStub health;
   mutable SessionCookies cookies;
   const bool wait_for_ready;
+  const int max_attempts;  // of a Generate; gRPC counts those of other calls
   const std::string tenant;
   const std::string authorization;
 };

@@ -1,233 +1,348 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rivulet/multiplex.h"
 
-#include <deque>
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <stop_token>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "client/cpp/client_error.h"
 #include "client/cpp/connection.h"
+#include "client/cpp/multiplex_stream.h"
+#include "client/cpp/reply_resume.h"
+#include "grpcpp/alarm.h"
 
 namespace rivulet {
+namespace {
 
-// Threads of gRPC read and write; any other begins and cancels requests.
-class Multiplex::Stream final
-    : public grpc::ClientBidiReactor<v1::MultiplexRequest, v1::MultiplexReply> {
+constexpr absl::Time kAtOnce = absl::InfinitePast();
+
+}  // namespace
+
+// The requests, whatever becomes of the streams that they are on. A stream is opened when there is
+// something to send and none is there. When a stream is lost, each request on it waits on its own
+// until it is sent again. One alarm wakes all that wait, and ends those whose time is over.
+//
+// `calling_` is held while callbacks of the caller run, and is locked before `mutex_`.
+class Multiplex::Requests final : public Stream::Owner {
  public:
-  Stream(const Client::Connection& connection, const CallOptions& options)
-      : call_(connection, options) {
-    connection.multiplex->async()->Multiplex(call_.context(), this);
-    AddHold();  // of those who write when they like, until the stream ends
-    StartRead(&reply_);
-    StartCall();
-  }
+  Requests(std::shared_ptr<const Client::Connection> connection, const CallOptions& options)
+      : connection_(std::move(connection)), options_(options), on_stop_(options.stop, Wake{this}) {}
 
-  ~Stream() override {
-    call_.context()->TryCancel();
+  ~Requests() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      closing_ = true;
+      for (const auto& [key, request] : open_) CancelLocked(key, request.get());
+      for (const auto& stream : streams_) stream->Cancel();
+    }
     Finish().IgnoreError();
   }
 
   uint64_t Generate(v1::GenerateRequest request, OnPart on_part, Done done,
                     absl::Duration timeout) {
-    v1::MultiplexRequest message;
-    *message.mutable_generate() = std::move(request);
-    if (timeout != absl::InfiniteDuration()) {
-      const int64_t seconds = absl::IDivDuration(timeout, absl::Seconds(1), &timeout);
-      message.mutable_timeout()->set_seconds(seconds);
-      message.mutable_timeout()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(timeout)));
-    }
-    absl::Status refused;
+    const absl::Time deadline = absl::Now() + timeout;
+    const auto member = std::make_shared<Request>(
+        ReplyResume(std::move(request), options_.resume, connection_->max_attempts,
+                    std::min(deadline, options_.deadline)),
+        std::move(on_part), std::move(done), deadline);
+    v1::MultiplexRequest message = MessageOf(*member);
     uint64_t key = 0;
+    absl::Status refused;
     {
       absl::MutexLock lock(&mutex_);
       key = ++last_key_;
-      message.set_key(key);
-      if (over_) {
-        refused = end_.ok() ? absl::FailedPreconditionError("the stream has ended") : end_;
-      } else if (closing_) {
-        refused = absl::FailedPreconditionError("Finish was called");
+      if (closing_) {
+        refused = end_.ok() ? absl::FailedPreconditionError("Finish was called") : end_;
       } else {
-        open_[key] = std::make_shared<Open>(std::move(on_part), std::move(done));
-        unsent_.push_back(std::move(message));
+        open_[key] = member;
+        Send(key, member.get(), std::move(message));
       }
     }
-    if (refused.ok()) {
-      WriteNext();
-    } else {
-      // NOLINTNEXTLINE(bugprone-use-after-move): moved only where nothing was refused
-      done(refused);
-    }
+    if (!refused.ok()) member->done(refused);
     return key;
   }
 
   void Cancel(uint64_t key) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (!open_.contains(key)) return;
-      AddCancel(key);
-    }
-    WriteNext();
+    absl::MutexLock lock(&mutex_);
+    const auto found = open_.find(key);
+    if (found != open_.end()) CancelLocked(key, found->second.get());
   }
 
   absl::Status Finish() {
-    {
-      absl::MutexLock lock(&mutex_);
-      closing_ = true;
-    }
-    WriteNext();
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&ended_));
+    closing_ = true;
+    CloseIfIdle(current_);
+    Arm();
+    mutex_.Await(absl::Condition(this, &Requests::IsOver));
     return end_;
   }
 
-  void OnReadDone(bool ok) override {
-    if (!ok) {
-      bool release = false;
+  void OnReply(v1::MultiplexReply* reply) override {
+    absl::MutexLock calling(&calling_);
+    for (v1::MultiplexPart& part : *reply->mutable_parts()) Tell(&part);
+  }
+
+  void OnEnd(Stream* stream, absl::Status status) override {
+    if (status.ok()) status = absl::UnavailableError("the stream ended before the request");
+    {
+      absl::MutexLock calling(&calling_);
       {
         absl::MutexLock lock(&mutex_);
-        reads_ended_ = true;
-        if (!writing_) release = StopWriting();  // else OnWriteDone does
+        if (current_.get() == stream) current_ = nullptr;
       }
-      if (release) RemoveHold();
-      return;
+      for (const auto& [key, request] :
+           List([stream](const Request& r) { return r.stream.get() == stream; })) {
+        if (SendLater(key, request.get(), status)) continue;
+        absl::MutexLock lock(&mutex_);
+        end_ = status;
+      }
     }
-    for (const v1::MultiplexPart& part : reply_.parts()) Tell(part);
-    StartRead(&reply_);
-  }
-
-  void OnWriteDone(bool ok) override {
-    bool release = false;
-    {
-      absl::MutexLock lock(&mutex_);
-      writing_ = false;
-      if (!ok || reads_ended_) release = StopWriting();
-    }
-    if (release) {
-      RemoveHold();
-    } else {
-      WriteNext();
-    }
-  }
-
-  void OnDone(const grpc::Status& grpc_status) override {
-    const absl::Status status = FromGrpcStatus(grpc_status);
-    absl::flat_hash_map<uint64_t, std::shared_ptr<Open>> open;
-    {
-      absl::MutexLock lock(&mutex_);
-      end_ = status;
-      over_ = true;
-      open.swap(open_);
-    }
-    const absl::Status lost =
-        status.ok() ? absl::UnavailableError("the stream ended before the request") : status;
-    for (const auto& [key, request] : open) request->done(lost);
     absl::MutexLock lock(&mutex_);
-    ended_ = true;  // the last: now the destructor may go on
+    std::erase_if(streams_, [stream](const auto& other) { return other.get() == stream; });
   }
 
  private:
-  struct Open {
-    Open(OnPart p, Done d) : on_part(std::move(p)), done(std::move(d)) {}
+  struct Request {
+    Request(ReplyResume r, OnPart p, Done d, absl::Time t)
+        : reply(std::move(r)), on_part(std::move(p)), done(std::move(d)), deadline(t) {}
+    ReplyResume reply;  // of who holds calling_
     const OnPart on_part;
     const Done done;
-    bool stopped = false;  // by on_part. Thread: the reading one
+    const absl::Time deadline;  // of its own
+    // Under mutex_:
+    std::shared_ptr<Stream> stream;            // absent: it waits
+    absl::Time wake = absl::InfiniteFuture();  // as in wakes_
+    bool cancelled = false;
+  };
+  using Listed = std::vector<std::pair<uint64_t, std::shared_ptr<Request>>>;
+  struct Wake {
+    Requests* requests;
+    void operator()() const { requests->WakeAll(); }
   };
 
-  void AddCancel(uint64_t key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    v1::MultiplexRequest message;
-    message.set_key(key);
-    message.mutable_cancel();
-    unsent_.push_back(std::move(message));
+  template <typename Predicate>
+  Listed List(const Predicate& predicate) {
+    absl::MutexLock lock(&mutex_);
+    Listed listed;
+    for (const auto& [key, request] : open_) {
+      if (predicate(*request)) listed.emplace_back(key, request);
+    }
+    return listed;
   }
 
-  // One message is on its way at a time.
-  void WriteNext() {
-    bool close = false;
+  // What begins or continues it. Without the key.
+  static v1::MultiplexRequest MessageOf(const Request& request) {
+    v1::MultiplexRequest message;
+    *message.mutable_generate() = request.reply.request();
+    if (request.deadline == absl::InfiniteFuture()) return message;
+    absl::Duration left = std::max(request.deadline - absl::Now(), absl::Nanoseconds(1));
+    message.mutable_timeout()->set_seconds(absl::IDivDuration(left, absl::Seconds(1), &left));
+    message.mutable_timeout()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(left)));
+    return message;
+  }
+
+  void Send(uint64_t key, Request* request, v1::MultiplexRequest message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (current_ == nullptr) {
+      current_ = Stream::Start(*connection_, options_, this);
+      streams_.push_back(current_);
+    }
+    ++current_->requests;
+    request->stream = current_;
+    SetWake(key, request, request->cancelled ? kAtOnce : request->deadline);
+    message.set_key(key);
+    current_->Write(std::move(message));
+  }
+
+  // The request is no longer on a stream.
+  void Leave(Request* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::shared_ptr<Stream> stream = std::move(request->stream);
+    if (stream != nullptr) --stream->requests;
+    CloseIfIdle(std::move(stream));
+  }
+
+  void CloseIfIdle(std::shared_ptr<Stream> stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (stream == nullptr || stream->requests > 0 || (stream == current_ && !closing_)) return;
+    if (stream == current_) current_ = nullptr;
+    stream->Close();
+  }
+
+  void Tell(v1::MultiplexPart* part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(calling_) {
+    // What we send is refused only where a request that we cancel has ended already.
+    if (part->has_refused()) return;
+    const uint64_t key = part->key();
+    std::shared_ptr<Request> request;
+    const bool last = part->has_usage() || part->has_error();
     {
       absl::MutexLock lock(&mutex_);
-      if (writing_ || writes_ended_) return;
-      if (unsent_.empty()) {
-        if (!closing_ || !open_.empty()) return;  // what is open may still be cancelled
-        writes_ended_ = close = true;
-      } else {
-        writing_ = true;
-        request_ = std::move(unsent_.front());
-        unsent_.pop_front();
+      const auto found = open_.find(key);
+      if (found == open_.end()) return;  // it has ended here
+      request = found->second;
+      // A server that refuses for now what is sent on this stream may do so until the stream ends,
+      // because it drains. Another stream may reach another server.
+      const bool retire = part->error().code() == static_cast<int>(absl::StatusCode::kUnavailable);
+      if (retire && request->stream == current_) current_ = nullptr;
+      if (last) Leave(request.get());
+    }
+    if (part->has_error()) {
+      SendLater(key, request.get(), FromWireStatus(part->error()));
+    } else if (request->reply.Take(part) && !request->on_part(*part)) {
+      End(key, EndedByCaller());
+    } else if (last) {
+      End(key, absl::OkStatus());
+    }
+  }
+
+  // Its call has ended. False: so has the request, because of `status`.
+  bool SendLater(uint64_t key, Request* request, absl::Status status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(calling_) {
+    const std::optional<absl::Duration> wait = request->reply.NextCall(&status);
+    {
+      absl::MutexLock lock(&mutex_);
+      Leave(request);
+      if (wait || request->cancelled) {
+        const bool now = request->cancelled || options_.stop.stop_requested();
+        SetWake(key, request, now ? kAtOnce : absl::Now() + *wait);
+        return true;
       }
     }
-    if (close) {
-      StartWritesDone();
-      RemoveHold();
-    } else {
-      StartWrite(&request_);
-    }
+    End(key, status);
+    return false;
   }
 
-  // The stream has ended; OnDone will say how. True: RemoveHold is to be called.
-  bool StopWriting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    unsent_.clear();
-    return !std::exchange(writes_ended_, true);
-  }
-
-  void Tell(const v1::MultiplexPart& part) {
-    // What we send is refused only where a request that we cancel has ended already.
-    if (part.has_refused()) return;
-    std::shared_ptr<Open> request;
-    const bool last = part.has_usage() || part.has_error();
+  void End(uint64_t key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(calling_) {
+    std::shared_ptr<Request> request;
     {
       absl::MutexLock lock(&mutex_);
-      const auto found = open_.find(part.key());
-      if (found == open_.end()) return;
-      request = found->second;
-      if (last) open_.erase(found);
-    }
-    if (!part.has_error() && !request->stopped && !request->on_part(part)) {
-      request->stopped = true;
-      if (!last) Cancel(part.key());
-    }
-    if (!last) return;
-    absl::Status status = part.has_error() ? FromWireStatus(part.error()) : absl::OkStatus();
-    if (request->stopped && status.ok()) {
-      status = absl::CancelledError("the caller ended the reply");
+      const auto found = open_.find(key);
+      request = std::move(found->second);
+      SetWake(key, request.get(), absl::InfiniteFuture());
+      open_.erase(found);
+      if (request->stream != nullptr) {  // the server does not know yet
+        v1::MultiplexRequest message;
+        message.set_key(key);
+        message.mutable_cancel();
+        request->stream->Write(std::move(message));
+        Leave(request.get());
+      }
     }
     request->done(status);
-    WriteNext();  // of a stream that Finish closes it may have been the last
   }
 
-  Client::Call call_;
-  v1::MultiplexReply reply_;      // the reading thread's
-  v1::MultiplexRequest request_;  // gRPC's while writing_
+  void CancelLocked(uint64_t key, Request* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    request->cancelled = true;
+    SetWake(key, request, kAtOnce);
+  }
+
+  // Of those that wait.
+  void WakeAll() {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [key, request] : open_) {
+      if (request->stream == nullptr) SetWake(key, request.get(), kAtOnce);
+    }
+  }
+
+  void SetWake(uint64_t key, Request* request, absl::Time time)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    wakes_.erase({request->wake, key});
+    request->wake = time;
+    if (time != absl::InfiniteFuture()) wakes_.emplace(time, key);
+    Arm();
+  }
+
+  void Arm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const absl::Time next = !wakes_.empty() ? wakes_.begin()->first
+                            : closing_      ? kAtOnce  // no alarm outlives the requests
+                                            : absl::InfiniteFuture();
+    if (armed_) {
+      if (next < alarm_time_) alarm_->Cancel();  // which calls OnAlarm
+    } else if (!wakes_.empty()) {
+      armed_ = true;
+      alarm_time_ = std::max(next, absl::Now());
+      alarm_.emplace();
+      alarm_->Set(absl::ToChronoTime(alarm_time_), [this](bool) { OnAlarm(); });
+    }
+  }
+
+  void OnAlarm() {
+    {
+      absl::MutexLock calling(&calling_);
+      const absl::Time now = absl::Now();
+      for (const auto& [key, request] : List([now](const Request& r) { return r.wake <= now; })) {
+        Continue(key, request.get(), now);
+      }
+    }
+    absl::MutexLock lock(&mutex_);
+    armed_ = false;
+    Arm();
+  }
+
+  // Its time to wake has come.
+  void Continue(uint64_t key, Request* request, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(calling_) {
+    absl::Status end;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (request->cancelled) {
+        end = EndedByCaller();
+      } else if (now >= request->deadline) {
+        end = absl::DeadlineExceededError("the timeout of the request has passed");
+      } else if (options_.stop.stop_requested()) {
+        end = end_ = absl::CancelledError("stop was requested");
+      }
+    }
+    if (!end.ok()) return End(key, end);
+    v1::MultiplexRequest message = MessageOf(*request);
+    absl::MutexLock lock(&mutex_);
+    Send(key, request, std::move(message));
+  }
+
+  bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return open_.empty() && streams_.empty() && !armed_;
+  }
+
+  const std::shared_ptr<const Client::Connection> connection_;
+  const CallOptions options_;
+  absl::Mutex calling_;
 
   absl::Mutex mutex_;
   uint64_t last_key_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<Open>> open_ ABSL_GUARDED_BY(mutex_);
-  std::deque<v1::MultiplexRequest> unsent_ ABSL_GUARDED_BY(mutex_);
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool reads_ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool writes_ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;  // once all is sent, no more comes
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;     // end_ is known
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;    // every callback has returned
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Request>> open_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Stream> current_ ABSL_GUARDED_BY(mutex_);  // on which requests are sent
+  std::vector<std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);  // that have not ended
+  // When requests are sent again, or their time is over.
+  std::set<std::pair<absl::Time, uint64_t>> wakes_ ABSL_GUARDED_BY(mutex_);
+  std::optional<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
+  bool armed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time alarm_time_ ABSL_GUARDED_BY(mutex_);
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status end_ ABSL_GUARDED_BY(mutex_);
+
+  std::stop_callback<Wake> on_stop_;  // the last member: it may be called while it is made
 };
 
-Multiplex::Multiplex(std::unique_ptr<Stream> stream) : stream_(std::move(stream)) {}
+Multiplex::Multiplex(std::unique_ptr<Requests> requests) : requests_(std::move(requests)) {}
 Multiplex::~Multiplex() = default;
 
 uint64_t Multiplex::Generate(v1::GenerateRequest request, OnPart on_part, Done done,
                              absl::Duration timeout) {
-  return stream_->Generate(std::move(request), std::move(on_part), std::move(done), timeout);
+  return requests_->Generate(std::move(request), std::move(on_part), std::move(done), timeout);
 }
 
-void Multiplex::Cancel(uint64_t key) { stream_->Cancel(key); }
+void Multiplex::Cancel(uint64_t key) { requests_->Cancel(key); }
 
-absl::Status Multiplex::Finish() { return stream_->Finish(); }
+absl::Status Multiplex::Finish() { return requests_->Finish(); }
 
 std::unique_ptr<Multiplex> Client::Multiplex(const CallOptions& options) const {
   return std::unique_ptr<rivulet::Multiplex>(
-      new rivulet::Multiplex(std::make_unique<rivulet::Multiplex::Stream>(*connection_, options)));
+      new rivulet::Multiplex(std::make_unique<rivulet::Multiplex::Requests>(connection_, options)));
 }
 
 }  // namespace rivulet

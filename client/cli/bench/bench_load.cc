@@ -207,7 +207,7 @@ void Load::Send(int64_t intended) {
   std::unique_ptr<Request> claimed = Claim(intended);
   if (claimed == nullptr) return;
   const Client& client = clients_[static_cast<size_t>(claimed->index) % clients_.size()];
-  CallOptions call = {.stop = stop_.get_token()};
+  CallOptions call = {.stop = stop_.get_token(), .resume = false};  // a lost reply has failed
   if (options_.deadline_seconds.has_value()) {
     call.deadline = absl::Now() + absl::Seconds(*options_.deadline_seconds);
   }

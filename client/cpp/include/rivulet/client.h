@@ -59,8 +59,8 @@ struct ClientOptions {
   // Calls wait for the server to come up until their deadline, instead of ending with UNAVAILABLE.
   bool wait_for_ready = false;
   // Attempts of one call, 1 to 5. Only UNAVAILABLE before the first message of a reply is tried
-  // again, after 0.1 s to 2 s; a reply that has begun is never begun again behind the caller's
-  // back.
+  // again, after 0.1 s to 2 s; a Generate also where it was cut without an error of the server. A
+  // reply that has begun is resumed: CallOptions::resume.
   int max_attempts = 4;
   // Largest message accepted from the server.
   int max_receive_bytes = 256 << 20;
@@ -93,6 +93,12 @@ struct CallOptions {
   absl::Time deadline = absl::InfiniteFuture();  // past it: DEADLINE_EXCEEDED
   std::stop_token stop = {};  // once requested: CANCELLED, and the server frees the session
   CallMetadata metadata = {};
+  // Generate: a reply that has begun and is lost, because a server or the network fails, is asked
+  // for again from where it was lost. The caller sees one reply with the tokens that would have
+  // come; it ends with the error that cut it after five calls in a row that bring nothing. In a
+  // session this needs request.session.position. False: a reply that was begun ends with the error
+  // of its call. ("Lost replies" of client/README.md has all rules.)
+  bool resume = true;
 };
 
 // What an error says beyond code and message; empty where it says nothing.
@@ -118,7 +124,8 @@ class Client {
   static absl::StatusOr<Client> Connect(absl::string_view target,
                                         const ClientOptions& options = {});
 
-  // Uses a channel that exists, for example that of a server in the same process.
+  // Uses a channel that exists, for example that of a server in the same process. As
+  // ClientOptions::max_attempts = 1; the channel may have a retry policy of its own.
   static Client FromChannel(const std::shared_ptr<grpc::Channel>& channel);
 
   Client(const Client&);
@@ -141,7 +148,7 @@ class Client {
   void GenerateAsync(v1::GenerateRequest request, OnPartAsync on_part, GenerateDone done,
                      const CallOptions& options = {}) const;
 
-  // Many of them over one stream (multiplex.h). `options` are for the stream. Never null.
+  // Many of them over one stream (multiplex.h). `options` hold for all of them. Never null.
   std::unique_ptr<rivulet::Multiplex> Multiplex(const CallOptions& options = {}) const;
 
   absl::StatusOr<v1::ScoreReply> Score(const v1::ScoreRequest& request,

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Client::Generate and Client::GenerateAsync: one reply from as many calls as it takes.
+#include <functional>
+#include <optional>
+#include <stop_token>
+#include <utility>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "client/cpp/client_error.h"
+#include "client/cpp/connection.h"
+#include "client/cpp/reply_resume.h"
+#include "grpcpp/alarm.h"
+#include "rivulet/client.h"
+
+namespace rivulet {
+namespace {
+
+// A wait that takes no thread. Deletes itself.
+class Pause {
+ public:
+  // Calls `then` on a thread of gRPC after `time`, or at once when stop is requested.
+  static void Begin(absl::Duration time, const std::stop_token& stop, std::function<void()> then) {
+    auto* const pause = new Pause(std::move(then));
+    absl::MutexLock lock(&pause->mutex_);
+    pause->alarm_.Set(absl::ToChronoTime(absl::Now() + time), [pause](bool) { pause->End(); });
+    pause->on_stop_.emplace(stop, Cancel{&pause->alarm_});
+  }
+
+ private:
+  struct Cancel {
+    grpc::Alarm* alarm;
+    void operator()() const { alarm->Cancel(); }
+  };
+
+  explicit Pause(std::function<void()> then) : then_(std::move(then)) {}
+
+  void End() {
+    { absl::MutexLock lock(&mutex_); }  // Begin has returned
+    const std::function<void()> then = std::move(then_);
+    delete this;
+    then();
+  }
+
+  std::function<void()> then_;
+  absl::Mutex mutex_;
+  grpc::Alarm alarm_;
+  std::optional<std::stop_callback<Cancel>> on_stop_;
+};
+
+}  // namespace
+
+absl::Status Client::Generate(const v1::GenerateRequest& request, OnPart on_part,
+                              const CallOptions& options) const {
+  ReplyResume reply(request, options.resume, connection_->max_attempts, options.deadline);
+  absl::Notification stopped;
+  const std::stop_callback on_stop(options.stop, [&stopped] { stopped.Notify(); });
+  while (true) {
+    Call call(*connection_, options, request.session().session_id());
+    const auto reader = connection_->inference->Generate(call.context(), reply.request());
+    v1::GenerateReply part;
+    bool ended = false;
+    while (reader->Read(&part)) {
+      if (ended || !reply.Take(&part) || on_part(part)) continue;
+      ended = true;  // the parts that are on their way are read and dropped
+      call.context()->TryCancel();
+    }
+    absl::Status status = FromGrpcStatus(reader->Finish());
+    if (ended) return EndedByCaller();
+    const std::optional<absl::Duration> wait = reply.NextCall(&status);
+    if (!wait) return status;
+    stopped.WaitForNotificationWithTimeout(*wait);  // once stopped, the next call ends at once
+  }
+}
+
+// One reply without a thread of its own. Deletes itself when the reply has ended.
+class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateReply> {
+ public:
+  AsyncGenerate(const Connection& connection, v1::GenerateRequest request, OnPartAsync on_part,
+                GenerateDone done, const CallOptions& options)
+      : connection_(connection),
+        options_(options),
+        reply_(std::move(request), options.resume, connection.max_attempts, options.deadline),
+        on_part_(std::move(on_part)),
+        done_(std::move(done)) {}
+
+  void Begin() {
+    call_.emplace(connection_, options_, reply_.request().session().session_id());
+    connection_.inference->async()->Generate(call_->context(), &reply_.request(), this);
+    StartRead(&part_);
+    StartCall();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (!ended_ && reply_.Take(&part_) && !on_part_(part_)) {
+      ended_ = true;  // the parts that are on their way are read and dropped
+      call_->context()->TryCancel();
+    }
+    StartRead(&part_);
+  }
+
+  void OnDone(const grpc::Status& grpc_status) override {
+    absl::Status status = ended_ ? EndedByCaller() : FromGrpcStatus(grpc_status);
+    call_.reset();
+    const std::optional<absl::Duration> wait = reply_.NextCall(&status);
+    if (wait) {
+      // Once stopped, the next call ends at once.
+      Pause::Begin(*wait, options_.stop, [this] { Begin(); });
+      return;
+    }
+    const GenerateDone done = std::move(done_);
+    delete this;  // lets go of the channel before the caller may: see Client::ScoreAsync
+    done(std::move(status));
+  }
+
+ private:
+  const Connection& connection_;
+  const CallOptions options_;
+  ReplyResume reply_;
+  const OnPartAsync on_part_;
+  GenerateDone done_;
+  v1::GenerateReply part_;
+  bool ended_ = false;        // by on_part_
+  std::optional<Call> call_;  // absent in a wait
+};
+
+void Client::GenerateAsync(v1::GenerateRequest request, OnPartAsync on_part, GenerateDone done,
+                           const CallOptions& options) const {
+  (new AsyncGenerate(*connection_, std::move(request), std::move(on_part), std::move(done),
+                     options))
+      ->Begin();
+}
+
+}  // namespace rivulet

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/e2e/client/scripted_server.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace rivulet::testing {
+namespace {
+
+constexpr uint64_t kFingerprint = 0xfeed'0000'0000'0000;
+
+int32_t TokenAt(int sample, int position) { return 100 * (sample + 1) + position; }
+
+google::rpc::Status ToWire(const grpc::Status& status) {
+  google::rpc::Status wire;
+  if (!wire.ParseFromString(status.error_details())) ADD_FAILURE() << status.error_details();
+  wire.set_code(status.error_code());
+  wire.set_message(status.error_message());
+  return wire;
+}
+
+void AddPart(const v1::GenerateReply& part, uint64_t key, v1::MultiplexReply* reply) {
+  // The fields of both have the same numbers but for the fingerprint.
+  v1::MultiplexPart* const to = reply->add_parts();
+  v1::GenerateReply from = part;
+  from.clear_fingerprint();
+  EXPECT_TRUE(to->ParseFromString(from.SerializeAsString()));
+  if (part.has_fingerprint()) to->set_fingerprint(part.fingerprint());
+  to->set_key(key);
+}
+
+}  // namespace
+
+grpc::Status ServerError(grpc::StatusCode code, const std::string& reason,
+                         absl::Duration retry_delay) {
+  google::rpc::Status details;
+  details.set_code(code);
+  google::rpc::ErrorInfo info;
+  info.set_reason(reason);
+  EXPECT_TRUE(details.add_details()->PackFrom(info));
+  if (retry_delay > absl::ZeroDuration()) {
+    google::rpc::RetryInfo retry;
+    const int64_t nanoseconds = absl::ToInt64Nanoseconds(retry_delay);
+    retry.mutable_retry_delay()->set_seconds(nanoseconds / 1'000'000'000);
+    retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(nanoseconds % 1'000'000'000));
+    EXPECT_TRUE(details.add_details()->PackFrom(retry));
+  }
+  return grpc::Status(code, reason, details.SerializeAsString());
+}
+
+v1::GenerateRequest ScriptedRequest(int num_samples, int max_tokens) {
+  v1::GenerateRequest request;
+  request.set_text("a prompt");
+  request.mutable_sampling()->set_seed(5);
+  request.set_num_samples(num_samples);
+  request.set_max_tokens(max_tokens);
+  return request;
+}
+
+std::vector<v1::GenerateReply> ScriptedReply(const v1::GenerateRequest& request) {
+  const int samples = std::max(request.num_samples(), 1);
+  const int tokens = static_cast<int>(request.max_tokens());
+  const auto had = [&request](int sample) {
+    return sample < request.resume().samples_size() ? request.resume().samples(sample).ids_size()
+                                                    : 0;
+  };
+  std::vector<v1::GenerateReply> reply;
+  // An ended sample ends again, with its last token or, where the client has that, alone.
+  for (int position = 0; position <= tokens; ++position) {
+    for (int sample = 0; sample < samples; ++sample) {
+      const bool ends_again = position == tokens && had(sample) == tokens;
+      if (position < had(sample) || (position == tokens && !ends_again)) continue;
+      v1::GenerateReply& part = reply.emplace_back();
+      part.set_sample_index(sample);
+      part.set_first_position(position);
+      if (position < tokens) part.add_tokens(TokenAt(sample, position));
+      if (position >= tokens - 1) part.mutable_finish()->set_reason(v1::FINISH_REASON_LENGTH);
+    }
+  }
+  reply.emplace_back().mutable_usage()->set_completion_tokens(samples * tokens);
+  reply.front().set_seed(request.sampling().seed());
+  reply.front().set_fingerprint(kFingerprint + 1);
+  return reply;
+}
+
+ScriptedServer::ScriptedServer(std::deque<Act> acts) : acts_(std::move(acts)) {
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+  builder.RegisterService(static_cast<v1::InferenceService::Service*>(this));
+  builder.RegisterService(static_cast<v1::MultiplexService::Service*>(this));
+  server_ = builder.BuildAndStart();
+}
+
+ScriptedServer::~ScriptedServer() { server_->Shutdown(std::chrono::system_clock::now()); }
+
+Client ScriptedServer::Connect(const ClientOptions& options) const {
+  return *Client::Connect(absl::StrCat("127.0.0.1:", port_), options);
+}
+
+std::vector<v1::GenerateRequest> ScriptedServer::requests() {
+  absl::MutexLock lock(&mutex_);
+  return requests_;
+}
+
+std::vector<v1::MultiplexRequest> ScriptedServer::messages() {
+  absl::MutexLock lock(&mutex_);
+  return messages_;
+}
+
+int ScriptedServer::streams() {
+  absl::MutexLock lock(&mutex_);
+  return streams_;
+}
+
+void ScriptedServer::AwaitRequests(size_t count) {
+  const auto have = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return answered_ >= count; };
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&have));
+}
+
+void ScriptedServer::AwaitCancels(int count) {
+  const auto have = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return cancels_ >= count; };
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&have));
+}
+
+Act ScriptedServer::NextAct(const v1::GenerateRequest& request,
+                            std::vector<v1::GenerateReply>* reply) {
+  Act act;
+  {
+    absl::MutexLock lock(&mutex_);
+    requests_.push_back(request);
+    if (!acts_.empty()) {
+      act = std::move(acts_.front());
+      acts_.pop_front();
+    }
+  }
+  const v1::Resume& resume = request.resume();
+  if (resume.has_fingerprint() && resume.fingerprint() != kFingerprint + act.model) {
+    act = {.parts = 0,
+           .end = ServerError(grpc::StatusCode::FAILED_PRECONDITION, "RESUME_MISMATCH"),
+           .ends_stream = false};
+  }
+  for (int sample = 0; sample < resume.samples_size(); ++sample) {
+    const auto& ids = resume.samples(sample).ids();
+    for (int i = 0; i < ids.size(); ++i) EXPECT_EQ(ids[i], TokenAt(sample, i));
+  }
+  *reply = ScriptedReply(request);
+  if (act.parts < static_cast<int>(reply->size())) reply->resize(static_cast<size_t>(act.parts));
+  return act;
+}
+
+grpc::Status ScriptedServer::Generate(grpc::ServerContext* context,
+                                      const v1::GenerateRequest* request,
+                                      grpc::ServerWriter<v1::GenerateReply>* writer) {
+  std::vector<v1::GenerateReply> reply;
+  const Act act = NextAct(*request, &reply);
+  for (const v1::GenerateReply& part : reply) writer->Write(part);
+  {
+    absl::MutexLock lock(&mutex_);
+    ++answered_;
+  }
+  while (act.holds && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+  return act.end;
+}
+
+grpc::Status ScriptedServer::Multiplex(
+    grpc::ServerContext*,
+    grpc::ServerReaderWriter<v1::MultiplexReply, v1::MultiplexRequest>* stream) {
+  {
+    absl::MutexLock lock(&mutex_);
+    ++streams_;
+  }
+  v1::MultiplexRequest message;
+  while (stream->Read(&message)) {
+    {
+      absl::MutexLock lock(&mutex_);
+      messages_.push_back(message);
+      if (message.has_cancel()) ++cancels_;
+    }
+    if (message.has_cancel()) continue;
+    std::vector<v1::GenerateReply> parts;
+    const Act act = NextAct(message.generate(), &parts);
+    for (const v1::GenerateReply& part : parts) {
+      v1::MultiplexReply reply;
+      AddPart(part, message.key(), &reply);
+      stream->Write(reply);
+    }
+    if (!act.end.ok() && !act.ends_stream) {
+      v1::MultiplexReply reply;
+      v1::MultiplexPart* const part = reply.add_parts();
+      part->set_key(message.key());
+      *part->mutable_error() = ToWire(act.end);
+      stream->Write(reply);
+    }
+    absl::MutexLock lock(&mutex_);
+    ++answered_;
+    if (!act.end.ok() && act.ends_stream) return act.end;
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace rivulet::testing

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A server on a free loopback port that loses replies as a test says. Its model needs no weights:
+// token p of sample s is 100 (s + 1) + p.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "rivulet/client.h"
+#include "rivulet/v1/inference.grpc.pb.h"
+#include "rivulet/v1/multiplex.grpc.pb.h"
+
+namespace rivulet::testing {
+
+// What the server does with one request.
+struct Act {
+  int parts = std::numeric_limits<int>::max();  // that it sends at most
+  grpc::Status end = grpc::Status::OK;          // after them
+  bool ends_stream = true;  // of a Multiplex; false: `end` is the error of the request alone
+  bool holds = false;       // after the parts nothing comes until the client ends the request
+  uint64_t model = 1;       // replies of another model cannot be continued
+};
+
+// An error of a server, with details. `retry_delay` above 0: with a RetryInfo.
+grpc::Status ServerError(grpc::StatusCode code, const std::string& reason,
+                         absl::Duration retry_delay = absl::ZeroDuration());
+
+// `num_samples` times `max_tokens` tokens.
+v1::GenerateRequest ScriptedRequest(int num_samples, int max_tokens);
+
+// The messages of the reply, each with one token or, the last, with the usage. Those of a request
+// with `resume` come behind what that holds.
+std::vector<v1::GenerateReply> ScriptedReply(const v1::GenerateRequest& request);
+
+class ScriptedServer final : public v1::InferenceService::Service,
+                             public v1::MultiplexService::Service {
+ public:
+  // `acts` of the requests in the order in which they come; those beyond get their whole reply.
+  explicit ScriptedServer(std::deque<Act> acts = {});
+  ~ScriptedServer() override;
+
+  Client Connect(const ClientOptions& options = {}) const;
+  // All that came.
+  std::vector<v1::GenerateRequest> requests();
+  std::vector<v1::MultiplexRequest> messages();
+  int streams();
+  // Returns once so many requests have come and what their acts say has been sent.
+  void AwaitRequests(size_t count);
+  void AwaitCancels(int count);
+
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateReply>* writer) override;
+  grpc::Status Multiplex(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::MultiplexReply, v1::MultiplexRequest>* stream) override;
+
+ private:
+  // The next act, and the messages that it sends.
+  Act NextAct(const v1::GenerateRequest& request, std::vector<v1::GenerateReply>* reply);
+
+  absl::Mutex mutex_;
+  std::deque<Act> acts_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::GenerateRequest> requests_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::MultiplexRequest> messages_ ABSL_GUARDED_BY(mutex_);
+  size_t answered_ ABSL_GUARDED_BY(mutex_) = 0;
+  int cancels_ ABSL_GUARDED_BY(mutex_) = 0;
+  int streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace rivulet::testing
