@@ -23,6 +23,9 @@ absl::StatusOr<std::string> RunHealth(const HealthOptions& options);
 absl::StatusOr<std::string> RunKeys(const KeysOptions& options);
 absl::StatusOr<std::string> RunLoad(const LoadOptions& options);
 
+// Part of RunGenerate: how it calls Client::Generate, with a deadline that counts from now.
+CallOptions GenerateCall(const GenerateOptions& options);
+
 // Part of RunGenerate, for --out: draws the images that `request` (model, prompt, sampling) begins.
 absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target& target,
                                     const v1::GetModelReply& model, v1::GenerateRequest request);

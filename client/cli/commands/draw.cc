@@ -101,13 +101,15 @@ class Canvas {
 class Drawing {
  public:
   Drawing(const Client& client, v1::GenerateRequest request, int count, int size,
-          absl::Time deadline, Canvas* canvas)
+          CallOptions options, Canvas* canvas)
       : client_(client),
         request_(std::move(request)),
         count_(count),
         size_(size),
-        deadline_(deadline),
-        canvas_(canvas) {}
+        options_(std::move(options)),
+        canvas_(canvas) {
+    options_.stop = stop_.get_token();
+  }
 
   absl::Status Run() {
     const int requests = (count_ + size_ - 1) / size_;
@@ -147,13 +149,13 @@ class Drawing {
     request.set_num_samples(images);
     request.mutable_sampling()->set_seed(request_.sampling().seed() + static_cast<uint64_t>(index));
     absl::Status drawn;
-    const absl::Status status =
-        client_.Generate(request,
-                         [&](const v1::GenerateReply& part) {
-                           drawn = canvas_->Add(first, images, part);
-                           return drawn.ok();
-                         },
-                         {.deadline = deadline_, .stop = stop_.get_token()});
+    const absl::Status status = client_.Generate(
+        request,
+        [&](const v1::GenerateReply& part) {
+          drawn = canvas_->Add(first, images, part);
+          return drawn.ok();
+        },
+        options_);
     return drawn.ok() ? status : drawn;
   }
 
@@ -161,9 +163,9 @@ class Drawing {
   const v1::GenerateRequest request_;
   const int count_;
   const int size_;  // samples of a request
-  const absl::Time deadline_;
-  Canvas* const canvas_;
   std::stop_source stop_;
+  CallOptions options_;
+  Canvas* const canvas_;
   absl::Mutex mutex_;
   int next_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
@@ -192,13 +194,11 @@ absl::StatusOr<std::string> RunDraw(const GenerateOptions& options, const Target
         "prompt: ", prompt.size(), " values are more than the ", shape->values(), " of an image"));
   }
   const absl::Time start = absl::Now();
-  const absl::Time deadline = options.deadline_seconds.has_value()
-                                  ? start + absl::Seconds(*options.deadline_seconds)
-                                  : absl::InfiniteFuture();
   std::vector<std::vector<int32_t>> images;
   {
     Canvas canvas(*shape, count, prompt);
-    Drawing drawing(target.client(), std::move(request), count, size, deadline, &canvas);
+    Drawing drawing(target.client(), std::move(request), count, size, GenerateCall(options),
+                    &canvas);
     if (absl::Status status = drawing.Run(); !status.ok()) return status;
     images = canvas.Take();
   }

@@ -107,10 +107,6 @@ class SamplePrinter {
 absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target& target,
                                    const v1::GetModelReply& model,
                                    const v1::GenerateRequest& request) {
-  CallOptions call;
-  if (options.deadline_seconds.has_value()) {
-    call.deadline = absl::Now() + absl::Seconds(*options.deadline_seconds);
-  }
   SamplePrinter printer(model.content().has_text(), options.num_samples.value_or(1));
   uint64_t seed = 0;
   std::optional<int64_t> position;
@@ -128,7 +124,7 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
         printed = options.json ? WriteOut(PartJson(part)) : printer.Add(part);
         return printed.ok();
       },
-      call);
+      GenerateCall(options));
   if (!printed.ok()) return printed;
   if (!status.ok()) return status;
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
@@ -149,6 +145,16 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
 }
 
 }  // namespace
+
+CallOptions GenerateCall(const GenerateOptions& options) {
+  CallOptions call;
+  if (options.deadline_seconds.has_value()) {
+    call.deadline = absl::Now() + absl::Seconds(*options.deadline_seconds);
+  }
+  // What a server in this process could not do it will not do a moment later.
+  call.resume = options.resume && options.target.model_dir.empty();
+  return call;
+}
 
 absl::StatusOr<std::string> RunGenerate(const GenerateOptions& options) {
   absl::StatusOr<Target> target = OpenTarget(options.target);

@@ -50,6 +50,9 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
                   "Also the N most likely tokens at each position")
       ->needs(logprobs);
   app->add_option("--deadline", raw->deadline, "Maximum duration of the call in seconds");
+  app->add_flag_callback(
+      "--no-resume", [options] { options->resume = false; },
+      "End with an error when the reply is cut off, instead of going on where it was");
   CLI::Option* const out =
       app->add_option("--out", options->out, "Image models: write --count images to this PNG file")
           ->check(PathGiven())

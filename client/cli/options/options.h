@@ -88,6 +88,7 @@ struct GenerateOptions : PromptOptions {
   int32_t top_logprobs = 0;
   bool json = false;
   std::optional<double> deadline_seconds;
+  bool resume = true;        // a reply that a server or the network cut goes on
   std::optional<int> count;  // with `out`: images to draw
   std::string out;           // PNG file
   int columns = 8;

@@ -2,6 +2,7 @@
 """Two replicas behind HAProxy under fault: roll-outs under load, a killed replica, one that is not serving, silence."""
 
 import collections
+import json
 import re
 import subprocess
 import threading
@@ -218,19 +219,30 @@ class LossTest(BalancerTest):
         self.assertIn(error.code(), (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN), error)
         self.assertNotIn("grpc-status-details-bin", dict(error.trailing_metadata() or ()))
 
-    def test_the_command_fails_where_its_replica_is_killed_and_succeeds_when_run_again(self):
+    def generate_while_its_replica_is_killed(self, max_tokens, *flags):
+        """Exit code, tokens and stderr of the command, and the same tokens from the replica that is left."""
+        bulky = ("--json", "--logprobs", "--top-logprobs", "20")  # what nobody reads stops the reply, so it cannot end before the kill
         with two_replicas() as (first, second, balancer):
-            command = [BIN_DIR / "rivulet", "generate", "--target", balancer.target, "--tokens", "1", "--seed", "3"]
-            with subprocess.Popen([*command, "--max-tokens", str(ENDLESS)], stdout=-1, stderr=-1, text=True) as process:
-                begun = process.stdout.read(1000)  # what nobody reads stops the reply, so it cannot end before the kill
+            command = [BIN_DIR / "rivulet", "generate", "--target", balancer.target, "--tokens", "1", "--seed", "3", *bulky, *flags]
+            with subprocess.Popen([*command, "--max-tokens", str(max_tokens)], stdout=-1, stderr=-1, text=True) as process:
+                begun = process.stdout.read(1000)
                 (replica,) = [replica for replica in (first, second) if replica.load().slots_used]
                 replica.kill()
-                rest, error = process.stdout.read(), process.stderr.read()
-            self.assertEqual(process.returncode, 3, error)
-            self.assertRegex(error, r"\Arivulet: the call ended without a status of the server.*\n\Z")
-            words = (begun + rest).split()[:-1]  # the last may be cut
-            again = self.succeeds(generate(balancer.target, 3, len(words)))
-            self.assertEqual(again.out.split(), words)
+                tokens = [token for line in (begun + process.stdout.read()).splitlines() for token in json.loads(line)["tokens"]]
+                error = process.stderr.read()
+            again = self.succeeds(generate(balancer.target, 3, len(tokens)))
+            return process.returncode, tokens, error, [int(token) for token in again.out.split()]
+
+    def test_the_command_goes_on_at_the_other_replica_where_its_own_is_killed(self):
+        code, tokens, error, again = self.generate_while_its_replica_is_killed(15_000)
+        self.assertEqual((code, len(tokens)), (0, 15_000), error)
+        self.assertEqual(tokens, again)
+
+    def test_the_command_without_resume_fails_where_its_replica_is_killed(self):
+        code, tokens, error, again = self.generate_while_its_replica_is_killed(ENDLESS, "--no-resume")
+        self.assertEqual(code, 3, error)
+        self.assertRegex(error, r"\Arivulet: the call ended without a status of the server.*\n\Z")
+        self.assertEqual(tokens, again)
 
     def test_without_a_replica_calls_end_in_unavailable(self):
         with Replica() as only, Balancer(only.target) as balancer, balancer.channel(NO_RETRIES) as channel:

@@ -19,6 +19,19 @@ SHAKESPEARE = ZOO / "shakespeare-rfa"
 NOBODY = "127.0.0.1:1"  # nothing listens there
 
 
+def reply_of(result):
+    """What `generate` printed, in whatever parts it came."""
+    if not result.out.startswith("{"):
+        return result.out
+    lines = result.lines()
+    return (
+        [token for line in lines for token in line.get("tokens", ())],
+        [value for line in lines for value in line.get("logprobs", ())],
+        [{name: line[name] for name in ("seed", "finish") if name in line} for line in lines if {"seed", "finish"} & set(line)],
+        [line["usage"]["completion_tokens"] for line in lines if "usage" in line],
+    )
+
+
 class UsageTest(CommandTest):
     def test_bad_usage_is_exit_code_2(self):
         """One of each command; options_test.cc has the rest."""
@@ -306,6 +319,27 @@ class TargetTest(CommandTest):
             _, err = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 3, err)
             self.assertEqual(err.count(b"\n"), 1, err)
+
+    def test_a_reply_whose_server_is_killed_goes_on_at_another(self):
+        bulky = ("--json", "--logprobs", "--top-logprobs", "20")  # more than connection and pipe hold, so it is cut
+        for model, args, code in (
+            (SHAKESPEARE, ("--max-tokens", "3000", "--prompt", "A"), 0),
+            (RFA, ("--max-tokens", "15000", "--tokens", "3", *bulky), 0),
+            (RFA, ("--max-tokens", "15000", "--tokens", "3", *bulky, "--no-resume"), 3),
+        ):
+            command = ["generate", *args, "--seed", "5"]
+            with Server(model) as other, Server(model) as server:
+                process = subprocess.Popen(
+                    [BIN_DIR / "rivulet", *command, "--target", f"ipv4:{server.target},{other.target}"],
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+                )
+                begin = process.stdout.read(1)
+                server.process.kill()
+                rest, err = process.communicate(timeout=120)
+                self.assertEqual(process.returncode, code, err)
+                if code == 0:
+                    whole = self.succeeds(rivulet(*command, "--target", other.target))
+                    self.assertEqual(reply_of(Result(0, (begin + rest).decode(), "")), reply_of(whole))
 
     def test_a_request_past_the_message_limit_is_bad_input(self):
         with Server(RFA) as server:

@@ -87,7 +87,7 @@ class AdminTest(CommandTest):
         server = self.serve(CONFORMANCE / RFA, CONFORMANCE / ELU)
         for _ in range(3):
             self.succeeds(rivulet("sessions", "open", "--target", server.target, "--model-name", RFA))
-        cut = self.start(*generate(server.target, RFA, "--max-tokens", ENDLESS))
+        cut = self.start(*generate(server.target, RFA, "--max-tokens", ENDLESS, "--no-resume"))
         other = self.start(*generate(server.target, ELU, "--max-tokens", ENDLESS))
         unloaded = self.succeeds(rivulet("models", "unload", RFA, "--drain-timeout", "0", "--target", server.admin, "--json"))
         self.assertEqual(unloaded.lines(), [{"name": RFA, "all_ended": False, "sessions_closed": 3}])

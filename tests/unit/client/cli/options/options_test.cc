@@ -49,7 +49,7 @@ TEST(OptionsTest, ReadsAWholeGenerateCommand) {
             "--top-k 40 --top-p 0.9 --min-p 0.1 --repetition-penalty 1.1 --frequency-penalty -0.5 "
             "--presence-penalty -1 --logit-bias 3:-1.5 --logit-bias 4:2 "
             "--seed 18446744073709551615 --num-samples 3 --max-tokens 10 --stop a,b --stop c "
-            "--stop-token 1,2 --json --logprobs --top-logprobs 5 --deadline 1.5"));
+            "--stop-token 1,2 --json --logprobs --top-logprobs 5 --deadline 1.5 --no-resume"));
   EXPECT_EQ(options.target.target, "localhost:50051");
   EXPECT_EQ(options.target.model_name, "m");
   EXPECT_EQ(options.prompt, "ROMEO:");
@@ -66,6 +66,7 @@ TEST(OptionsTest, ReadsAWholeGenerateCommand) {
   EXPECT_TRUE(options.json && options.logprobs);
   EXPECT_EQ(options.top_logprobs, 5);
   EXPECT_DOUBLE_EQ(*options.deadline_seconds, 1.5);
+  EXPECT_FALSE(options.resume);
 }
 
 TEST(OptionsTest, TellsAnEmptyPromptFromNone) {
