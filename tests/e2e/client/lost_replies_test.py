@@ -1,0 +1,465 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One table of faults, each against every client: a reply that is lost and found again is that of an undisturbed call, and one that
+is not ends with the same error everywhere ("Lost replies" in client/README.md)."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import math
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import unittest
+from typing import Any, NamedTuple
+
+import rivulet_wheel  # makes rivulet what is imported below
+
+import fault_proxy as faults
+import grpc
+from command import BIN_DIR, CONFORMANCE, SOURCE_DIR, Server
+from fault_proxy import Proxy, Relay
+from google.protobuf import json_format
+from grpc import StatusCode as Code
+from h2.errors import ErrorCodes
+
+from rivulet.v1 import inference_pb2, session_service_pb2
+
+logging.getLogger("grpc").setLevel(logging.CRITICAL)
+DRIVERS = pathlib.Path(__file__).parent / "lost_replies"
+MODULES = SOURCE_DIR / "build/typescript/node_modules"
+SERVED, OTHER = CONFORMANCE / "tiny-elu-relu", CONFORMANCE / "tiny-rfa"
+PATIENCE = 100  # seconds that a reply may take on a busy machine; a client that waits for an hour is found
+TIMEOUT = 90  # seconds; of replies that end before it
+
+# Every setting that a resumed call could lose.
+SAMPLED = {
+    "max_tokens": 8, "temperature": 1.2, "top_k": 30, "repetition_penalty": 1.3, "frequency_penalty": 0.5, "presence_penalty": 0.4,
+    "ignore_eos": True, "logprobs": True,
+}  # fmt: skip
+ONE = {"prompt": [3, 1], "seed": 2**63 + 5, **SAMPLED}
+UNSEEDED = {"prompt": [3, 1], **SAMPLED}
+THREE = {**ONE, "num_samples": 3}
+ENDING = {**THREE, "stop_token_ids": [15]}  # its samples have 8, 3 and no tokens
+LONG = {**ONE, "max_tokens": 3000, "top_logprobs": 20}  # more bytes than a connection holds that is not read
+
+
+class Row(NamedTuple):
+    """steps, forever, refused: of a Proxy. requests: made side by side by one client. error: code and reason of the end; None: the
+    undisturbed reply. calls: how many requests come to the server; None where gRPC may repeat one by itself. elsewhere: the calls after
+    the first come to a server of another model. session: the requests continue one from its start, named or not by its position. without:
+    clients that cannot do that. ended_by: in place of a Proxy, a server of its own that gets this signal in mid-reply, and
+    another one."""
+
+    steps: Any = ()
+    requests: tuple = (ONE,)
+    error: tuple | None = None
+    calls: int | None = None
+    forever: bool = False
+    refused: float = 0
+    elsewhere: bool = False
+    resume: bool = True
+    timeout: float = TIMEOUT
+    max_attempts: int = 4
+    ended_by: signal.Signals | None = None
+    session: str = ""
+    without: tuple = ()
+
+
+DRAINING = faults.error(Code.UNAVAILABLE, "DRAINING", sent_tokens="3")
+FULL = faults.error(Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_seconds=0.05)
+FULL_FOR_AN_HOUR = faults.error(Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_seconds=3600)
+SLOW = faults.error(Code.RESOURCE_EXHAUSTED, "READER_TOO_SLOW", sent_tokens="3")
+BROKEN = faults.error(Code.INTERNAL, "BROKEN")
+IN_SESSION = {"session": "position", "without": ("python multiplex",)}
+NO_POSITION = {"session": "no position", "without": ("python sync", "python async", "python multiplex", "typescript")}
+NOTHING = (0, faults.trailers(Code.UNAVAILABLE))
+BAD_GATEWAY, NO_SERVER = (0, faults.http(502)), (0, faults.http(503))
+
+TABLE = {
+    # The connection.
+    "refused_once": Row(refused=1),
+    "refused_twice": Row(refused=2),
+    "refused_always": Row(refused=math.inf, error=("UNAVAILABLE", ""), calls=0),
+    **{f"reset_after_message_{count}": Row([(count, faults.reset())]) for count in range(9)},
+    "reset_before_the_usage": Row([(-1, faults.reset())]),
+    "reset_after_the_usage": Row([(None, faults.reset())]),
+    "reset_then_refused": Row([(3, faults.reset(refused=2))]),
+    "closed_before_the_first_message": Row([(0, faults.fin)]),
+    "closed_after_message_3": Row([(3, faults.fin)]),
+    "closed_before_the_usage": Row([(-1, faults.fin)]),
+    "closed_within_a_message": Row([(3, faults.within_a_message(faults.fin))]),
+    "half_open_before_the_first_message": Row([(0, faults.half_open)]),
+    "half_open_after_message_3": Row([(3, faults.half_open)]),
+    "half_open_within_a_message": Row([(3, faults.within_a_message(faults.half_open))]),
+    "goaway_that_has_not_seen_the_call": Row([(0, faults.go_away_unseen)]),
+    "goaway_in_mid_reply": Row([(3, faults.go_away_unseen)]),
+    "goaway_with_an_error": Row([(3, faults.go_away_by_error)]),
+    "goaway_that_lets_the_call_end": Row([(3, faults.go_away_gracefully)], calls=1),
+    # The stream of a call.
+    "no_trailers_before_the_first_message": Row([(0, faults.no_trailers)], calls=2),
+    "no_trailers_after_message_3": Row([(3, faults.no_trailers)], calls=2),
+    "no_trailers_before_the_usage": Row([(-1, faults.no_trailers)], calls=2),
+    "no_trailers_within_a_message": Row([(3, faults.within_a_message(faults.no_trailers))], calls=2),
+    "stream_reset_by_an_internal_error": Row([(3, faults.rst_stream(ErrorCodes.INTERNAL_ERROR))], calls=2),
+    "stream_refused": Row([(0, faults.rst_stream(ErrorCodes.REFUSED_STREAM))]),
+    "stream_refused_after_message_3": Row([(3, faults.rst_stream(ErrorCodes.REFUSED_STREAM))]),
+    "stream_cancelled": Row([(3, faults.rst_stream(ErrorCodes.CANCEL))], error=("CANCELLED", ""), calls=1),
+    # Answers of a balancer.
+    "no_server_behind_the_balancer": Row([NO_SERVER], calls=2),
+    "bad_gateway": Row([BAD_GATEWAY, BAD_GATEWAY], calls=3),
+    "no_server_for_good": Row([NO_SERVER], forever=True, error=("UNAVAILABLE", ""), calls=4),
+    "no_server_and_one_attempt": Row([NO_SERVER], max_attempts=1, error=("UNAVAILABLE", ""), calls=1, without=("command",)),
+    "no_server_for_what_is_left": Row([(3, faults.reset()), NO_SERVER, BAD_GATEWAY], calls=4),
+    "unavailable_before_the_first_message": Row([NOTHING], calls=2),
+    "unavailable_after_message_3": Row([(3, faults.trailers(Code.UNAVAILABLE))], calls=2),
+    "unknown_before_the_first_message": Row([(0, faults.trailers(Code.UNKNOWN))], calls=2),
+    "unknown_after_message_3": Row([(3, faults.trailers(Code.UNKNOWN))], calls=2),
+    "internal_without_details": Row([(3, faults.trailers(Code.INTERNAL))], calls=2),
+    # Errors of a server.
+    "draining_before_the_first_message": Row([(0, DRAINING)], calls=2),
+    "draining_after_message_3": Row([(3, DRAINING)], calls=2),
+    "internal_with_details": Row([(3, BROKEN)], error=("INTERNAL", "BROKEN"), calls=1),
+    "reader_too_slow": Row([(3, SLOW)], error=("RESOURCE_EXHAUSTED", "READER_TOO_SLOW"), calls=1),
+    "queue_full": Row([(0, FULL)], error=("RESOURCE_EXHAUSTED", "QUEUE_FULL"), calls=1),
+    "queue_full_for_what_is_left": Row([(3, DRAINING), (0, FULL)], calls=3),
+    "queue_full_without_a_delay": Row([(3, DRAINING), (0, SLOW)], error=("RESOURCE_EXHAUSTED", "READER_TOO_SLOW"), calls=2),
+    "queue_full_beyond_the_deadline": Row([(3, DRAINING), (0, FULL_FOR_AN_HOUR)], error=("DEADLINE_EXCEEDED", ""), timeout=1000, calls=2),
+    "another_model_after_the_fault": Row([(3, DRAINING)], elsewhere=True, error=("FAILED_PRECONDITION", "RESUME_MISMATCH"), calls=2),
+    # Time.
+    "stalled_before_the_first_message": Row([(0, faults.stall)], timeout=0.7, error=("DEADLINE_EXCEEDED", "")),
+    "stalled_after_message_3": Row([(3, faults.stall)], timeout=0.7, error=("DEADLINE_EXCEEDED", "")),
+    # The server.
+    "server_killed": Row(requests=(LONG,), ended_by=signal.SIGKILL),
+    "server_drained": Row(requests=(LONG,), ended_by=signal.SIGTERM),
+    "server_killed_side_by_side": Row(requests=(LONG, {**LONG, "num_samples": 2}), ended_by=signal.SIGKILL),
+    # Several faults.
+    "faults_in_a_row": Row([(3, faults.reset()), (2, faults.fin), (1, faults.no_trailers)], calls=4),
+    "a_fault_after_every_message": Row([(1, DRAINING)] * 7, calls=8),
+    "four_calls_that_bring_nothing": Row([(3, DRAINING), *[NOTHING] * 4], calls=6),
+    "five_calls_that_bring_nothing": Row([(3, DRAINING), NOTHING], forever=True, error=("UNAVAILABLE", "DRAINING"), calls=6),
+    # Sessions.
+    **{f"session_reset_after_message_{count}": Row([(count, faults.reset())], **IN_SESSION) for count in (0, 3, 8)},
+    "session_half_open_before_the_first_message": Row([(0, faults.half_open)], **IN_SESSION),
+    "session_draining_before_the_usage": Row([(-1, DRAINING)], calls=2, **IN_SESSION),
+    "session_without_a_server": Row([NO_SERVER, BAD_GATEWAY], calls=3, **IN_SESSION),
+    "session_with_faults_in_a_row": Row([(3, faults.reset()), (2, faults.fin), (1, faults.no_trailers)], **IN_SESSION),
+    "session_without_a_position": Row([(3, DRAINING)], error=("UNAVAILABLE", "DRAINING"), calls=1, **NO_POSITION),
+    "session_without_a_position_or_message": Row([NOTHING], error=("UNAVAILABLE", ""), calls=1, **NO_POSITION),
+    # Requests.
+    "three_samples": Row([(7, faults.reset()), (2, faults.half_open)], requests=(THREE,)),
+    "three_samples_of_which_some_have_none": Row([(1, DRAINING)], requests=(THREE,), calls=2),
+    "samples_that_ended": Row([(9, DRAINING), (3, faults.reset()), (-2, DRAINING), (-1, DRAINING)], requests=(ENDING,)),
+    "no_seed": Row([(3, DRAINING)], requests=(UNSEEDED,), calls=2),
+    "no_seed_and_no_first_message": Row([NO_SERVER], requests=(UNSEEDED,), calls=2),
+    "side_by_side": Row([(4, faults.reset())], requests=(ONE, THREE, {**ONE, "prompt": [7], "seed": 6})),
+    "resume_is_off": Row([(3, DRAINING)], resume=False, error=("UNAVAILABLE", "DRAINING"), calls=1),
+    "resume_is_off_before_the_first_message": Row([NO_SERVER, NOTHING], resume=False, calls=3),
+}
+
+
+def message(request):
+    """As a GenerateRequest."""
+    made = inference_pb2.GenerateRequest(tokens={"ids": request["prompt"]})
+    for name, value in request.items():
+        if name in made.sampling.DESCRIPTOR.fields_by_name:
+            setattr(made.sampling, name, value)
+        elif name in ("max_tokens", "num_samples"):
+            setattr(made, name, value)
+    made.stop.ignore_eos = request["ignore_eos"]
+    made.stop.token_ids.extend(request.get("stop_token_ids", ()))
+    made.logprobs.enabled = request["logprobs"]
+    made.logprobs.top_n = request.get("top_logprobs", 0)
+    return made
+
+
+def job(row, target, session):
+    """What a driver is to do. A request comes as options and as a GenerateRequest, in which the seed is a text. session: its id, or
+    None."""
+    messages = [message(request) for request in row.requests]
+    for asked in messages if session else ():
+        asked.session.session_id = session
+        if row.session == "position":
+            asked.session.position = 0
+    settings = {name: getattr(row, name) for name in ("requests", "resume", "timeout", "max_attempts")}
+    return {"target": target, "session": session, "messages": list(map(json_format.MessageToDict, messages)), **settings}
+
+
+def whole(parts):
+    """The samples of a reply, of GenerateReply or of lines of a driver: index to tokens, logprobs and how it ended."""
+    samples = {}
+    for part in parts:
+        if "tokens" in part:
+            sample = samples.setdefault(part["sample_index"], {"tokens": [], "logprobs": [], "finish": None})
+            sample["tokens"] += part["tokens"]
+            sample["logprobs"] += [struct.pack("f", value) for value in part.get("logprobs", ())]
+            sample["finish"] = part.get("finish", sample["finish"])
+    return samples
+
+
+def line(reply):
+    """A GenerateReply as the drivers print it."""
+    said = {"sample_index": reply.sample_index, "first_position": reply.first_position, "tokens": list(reply.tokens)}
+    said["logprobs"] = list(reply.logprobs)
+    if reply.HasField("finish"):
+        said["finish"] = inference_pb2.FinishReason.Name(reply.finish.reason).removeprefix("FINISH_REASON_").lower()
+    for name in ("seed", "fingerprint"):
+        if reply.HasField(name):
+            said[name] = getattr(reply, name)
+    if reply.HasField("usage"):
+        said["usage"] = {name: getattr(reply.usage, name) for name in ("prompt_tokens", "completion_tokens")}
+    return said
+
+
+class Driver:
+    """A program that makes the calls of jobs: a line of JSON each, on its stdin and stdout (python_driver.py)."""
+
+    def __init__(self, *command, **env):
+        self.command, self.env = [str(part) for part in command], os.environ | env
+        self.answers = {}
+        self.ids = itertools.count()
+
+    async def start(self):
+        pipe = asyncio.subprocess.PIPE
+        self.process = await asyncio.create_subprocess_exec(*self.command, stdin=pipe, stdout=pipe, env=self.env, limit=1 << 26)
+        self.reading = asyncio.create_task(self.read())
+
+    async def read(self):
+        async for text in self.process.stdout:
+            answer = json.loads(text)
+            if not (waiting := self.answers.pop(answer["id"])).done():
+                waiting.set_result(answer["replies"])
+        for answer in self.answers.values():
+            if not answer.done():
+                answer.set_exception(RuntimeError(f"{self.command} has ended"))
+
+    async def run(self, job):
+        id = next(self.ids)
+        self.answers[id] = asyncio.get_running_loop().create_future()
+        self.process.stdin.write(json.dumps({"id": id, **job}).encode() + b"\n")
+        return await self.answers[id]
+
+    async def stop(self):
+        self.process.stdin.close()
+        await self.reading
+        await self.process.wait()
+
+
+class Command:
+    """`rivulet generate --json`, a process for each job. Its errors say neither code nor reason."""
+
+    CODES = {2: ("INVALID_ARGUMENT", "FAILED_PRECONDITION"), 3: ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "CANCELLED"),
+             1: ("INTERNAL", "UNKNOWN")}  # fmt: skip
+
+    async def start(self):
+        pass
+
+    async def stop(self):
+        pass
+
+    async def run(self, job):
+        return await asyncio.gather(*(self.reply(job, request) for request in job["requests"]))
+
+    async def reply(self, job, request):
+        flags = ["--target", job["target"], "--deadline", f"{job['timeout']:g}", "--json"]
+        flags += ["--tokens", ",".join(map(str, request["prompt"]))]
+        flags += [] if job["resume"] else ["--no-resume"]
+        flags += ["--session", job["session"]] if job["session"] else []
+        flags += ["--position", "0"] if "position" in job["messages"][0].get("session", ()) else []
+        for name, value in request.items():
+            flag = "--" + {"stop_token_ids": "stop-token"}.get(name, name.replace("_", "-"))
+            if value is True:
+                flags.append(flag)
+            elif name != "prompt":
+                flags += [flag, ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(BIN_DIR / "rivulet", "generate", *flags, stdout=pipe, stderr=pipe)
+        out, error = await process.communicate()
+        parts = [json.loads(text) for text in out.splitlines()]
+        for part in parts:
+            if "finish" in part:
+                part["finish"] = part["finish"]["reason"]
+        return {"parts": parts, "error": None if process.returncode == 0 else {"exit": process.returncode, "said": error.decode()}}
+
+
+def typescript_client(folder):
+    """Builds the client of client/typescript in a folder, without a network."""
+    built = folder / "client/typescript"
+    shutil.copytree(SOURCE_DIR / "client/typescript", built, ignore=shutil.ignore_patterns("node_modules", "dist", "gen", "LICENSE"))
+    (built / "node_modules").symlink_to(MODULES)
+    for name in ("proto", "LICENSE"):
+        (folder / name).symlink_to(SOURCE_DIR / name)
+    done = subprocess.run(["npm", "run", "build"], cwd=built, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
+    return built
+
+
+def drivers(folder):
+    """The clients by name. None: what it needs is absent."""
+    python, cpp = (rivulet_wheel.PYTHON, DRIVERS / "python_driver.py"), BIN_DIR.parent / "tests/lost_replies_driver"
+    made = {f"python {kind}": Driver(*python, kind) for kind in ("sync", "async", "multiplex")}
+    made |= {f"c++ {kind}": Driver(cpp, kind) if cpp.exists() else None for kind in ("wait", "async", "multiplex")}
+    made["command"] = Command()
+    made["typescript"] = None
+    if shutil.which("npm") and shutil.which("protoc") and MODULES.is_dir():
+        made["typescript"] = Driver("node", DRIVERS / "typescript_driver.js", typescript_client(folder))
+    return made
+
+
+class LostRepliesTest(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        flags = ("--threads", "1", "--backend", "cpu")
+        cls.server = cls.enterClassContext(Server(SERVED, args=flags))
+        cls.other = cls.enterClassContext(Server(OTHER, args=flags))
+        cls.channel = cls.enterClassContext(grpc.insecure_channel(cls.server.target))
+        cls.loop = asyncio.new_event_loop()
+        cls.addClassCleanup(cls.loop.close)
+        cls.drivers = drivers(pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory())))
+        cls.truths = {}
+        for driver in filter(None, cls.drivers.values()):
+            cls.loop.run_until_complete(driver.start())
+            cls.addClassCleanup(lambda driver=driver: cls.loop.run_until_complete(driver.stop()))
+
+    def truth(self, request):
+        """The lines of an undisturbed reply."""
+        text = request.SerializeToString(deterministic=True)
+        if text not in self.truths:
+            call = self.channel.unary_stream(faults.GENERATE, response_deserializer=inference_pb2.GenerateReply.FromString)
+            self.truths[text] = [line(reply) for reply in call(text)]
+        return self.truths[text]
+
+    def open_session(self):
+        """Its id."""
+        call = self.channel.unary_unary(faults.OPEN_SESSION, response_deserializer=session_service_pb2.OpenSessionReply.FromString)
+        return call(b"").session.session_id
+
+    def check_order(self, parts):
+        """That nothing is delivered twice, and nothing left out."""
+        self.assertEqual([index for index, part in enumerate(parts) if "seed" in part], [0] * bool(parts))
+        self.assertLessEqual([index for index, part in enumerate(parts) if "fingerprint" in part], [0])
+        self.assertLessEqual([index for index, part in enumerate(parts) if "usage" in part], [len(parts) - 1])
+        counts, ended = {}, set()
+        for part in parts:
+            if "tokens" in part and not (part["tokens"] == [] and "usage" in part):
+                index = part["sample_index"]
+                self.assertNotIn(index, ended)
+                if part["tokens"]:
+                    self.assertEqual(part["first_position"], counts.get(index, 0))
+                counts[index] = counts.get(index, 0) + len(part["tokens"])
+                if "finish" in part:
+                    ended.add(index)
+
+    def check_reply(self, row, request, reply):
+        """One reply of a client against that of an undisturbed call."""
+        self.check_order(reply["parts"])
+        asked = message(request)
+        if "seed" not in request and reply["parts"]:
+            asked.sampling.seed = int(reply["parts"][0]["seed"])
+        truth = self.truth(asked)
+        expected, got = whole(truth), whole(reply["parts"])
+        if row.error is None:
+            self.assertIsNone(reply["error"])
+            self.assertEqual(got, expected)
+            self.assertLessEqual(truth[-1]["usage"].items(), reply["parts"][-1]["usage"].items())
+            return
+        for index, sample in got.items():
+            self.assertEqual(sample["tokens"], expected[index]["tokens"][: len(sample["tokens"])])
+        if "exit" in (reply["error"] or ()):
+            self.assertIn(row.error[0], Command.CODES[reply["error"]["exit"]], reply["error"])
+        else:
+            self.assertEqual(reply["error"], {"code": row.error[0], "reason": row.error[1]})
+
+    def check_calls(self, row, proxy):
+        """What the client has sent: the same request each time, with what it had received."""
+        self.assertEqual(proxy.faults, len(row.steps) if not row.forever else len(proxy.requests))
+        if row.calls is not None:
+            self.assertEqual(len(proxy.requests), row.calls)
+        if len(row.requests) > 1:
+            return
+        seed, had, asked = None, None, message(row.requests[0])
+        for number, sent in enumerate(proxy.requests):
+            if seed is None and sent.sampling.HasField("seed"):
+                seed = sent.sampling.seed
+            self.assertEqual(sent.sampling.seed, seed)
+            asked.sampling.seed = seed
+            truth = self.truth(asked)
+            if sent.resume.HasField("fingerprint"):
+                if not row.session:  # there it is another one
+                    self.assertEqual(sent.resume.fingerprint, truth[0]["fingerprint"])
+                samples = [list(sample.ids) for sample in sent.resume.samples]
+                self.assertEqual(len(samples), sent.num_samples or 1)
+                for index, tokens in enumerate(samples):
+                    self.assertEqual(tokens, whole(truth)[index]["tokens"][: len(tokens)])
+                    self.assertGreaterEqual(len(tokens), had[index] if had else 0)
+                had = [len(tokens) for tokens in samples]
+            else:
+                self.assertIsNone(had)
+                self.assertFalse([list(sample.ids) for sample in sent.resume.samples if sample.ids])
+            self.assertEqual(sent.session.HasField("position"), row.session == "position")
+            self.assertEqual(sent.session.position, 0)
+            for name in ("resume", "model", "session"):
+                sent.ClearField(name)
+            self.assertEqual(sent, asked, f"call {number}")
+
+    async def play(self, row, driver):
+        """The replies that a client gets, and what it was connected to."""
+        if driver is None:
+            return None
+        if row.ended_by is not None:
+            return await self.play_end_of_server(row, driver)
+        targets = [self.server.target, self.other.target if row.elsewhere else self.server.target]
+        async with Proxy(targets, row.steps, row.forever, row.refused) as proxy:
+            session = self.open_session() if row.session else None
+            replies = await asyncio.wait_for(driver.run(job(row, proxy.target, session)), PATIENCE)
+        return replies, proxy
+
+    async def play_end_of_server(self, row, driver):
+        args = ("--threads", "1", "--backend", "cpu", "--drain-seconds", "0")
+        with contextlib.ExitStack() as stack:
+            first = await asyncio.to_thread(stack.enter_context, Server(SERVED, args=args))
+            async with Relay(first, self.server.target, passed=20_000, sent=row.ended_by) as relay:
+                replies = await asyncio.wait_for(driver.run(job(row, relay.target, None)), PATIENCE)
+        return replies, relay
+
+    def test_samples_end_before_others_where_a_row_says_so(self):
+        samples = whole(self.truth(message(ENDING)))
+        self.assertEqual([len(samples[index]["tokens"]) for index in range(3)], [8, 3, 0])
+
+    def run_row(self, row):
+        asked = {name: driver for name, driver in self.drivers.items() if name not in row.without}
+
+        async def play_all():
+            return await asyncio.gather(*(self.play(row, driver) for driver in asked.values()), return_exceptions=True)
+
+        outcomes = self.loop.run_until_complete(play_all())
+        for name, outcome in zip(asked, outcomes, strict=True):
+            with self.subTest(client=name):
+                if outcome is None:
+                    self.skipTest("not built: deploy/setup.sh --tests makes build/typescript, the build lost_replies_driver")
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                replies, proxy = outcome
+                for request, reply in zip(row.requests, replies, strict=True):
+                    self.check_reply(row, request, reply)
+                if row.ended_by is None:
+                    self.check_calls(row, proxy)
+                else:
+                    self.assertTrue(proxy.came_back)
+
+
+for _name, _row in TABLE.items():
+    setattr(LostRepliesTest, f"test_{_name}", lambda self, row=_row: self.run_row(row))
+
+
+if __name__ == "__main__":
+    unittest.main()
