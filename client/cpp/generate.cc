@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/cpp/client_error.h"
 #include "client/cpp/connection.h"
 #include "client/cpp/reply_resume.h"
 #include "grpcpp/alarm.h"
+#include "grpcpp/completion_queue.h"
 #include "rivulet/client.h"
 
 namespace rivulet {
@@ -49,13 +49,26 @@ class Pause {
   std::optional<std::stop_callback<Cancel>> on_stop_;
 };
 
+// Waits for `time`, or until stop is requested. A thread that waits on a queue of gRPC also serves
+// its sockets, so that a lost connection comes back meanwhile. Where no thread serves them, every
+// call fails at once, because the last attempt to connect failed.
+void Wait(absl::Duration time, const std::stop_token& stop) {
+  grpc::CompletionQueue queue;
+  grpc::Alarm alarm;
+  alarm.Set(&queue, absl::ToChronoTime(absl::Now() + time), nullptr);
+  const std::stop_callback on_stop(stop, [&alarm] { alarm.Cancel(); });
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  queue.Next(&tag, &ok);
+}
+
 }  // namespace
 
 absl::Status Client::Generate(const v1::GenerateRequest& request, OnPart on_part,
                               const CallOptions& options) const {
   ReplyResume reply(request, options.resume, connection_->max_attempts, options.deadline);
-  absl::Notification stopped;
-  const std::stop_callback on_stop(options.stop, [&stopped] { stopped.Notify(); });
   while (true) {
     Call call(*connection_, options, request.session().session_id());
     const auto reader = connection_->inference->Generate(call.context(), reply.request());
@@ -70,7 +83,7 @@ absl::Status Client::Generate(const v1::GenerateRequest& request, OnPart on_part
     if (ended) return EndedByCaller();
     const std::optional<absl::Duration> wait = reply.NextCall(&status);
     if (!wait) return status;
-    stopped.WaitForNotificationWithTimeout(*wait);  // once stopped, the next call ends at once
+    Wait(*wait, options.stop);  // once stopped, the next call ends at once
   }
 }
 
