@@ -247,6 +247,7 @@ TEST_F(ServiceTest, ACancelReachesTheEngineAndTheCallEnds) {
   auto reader = StartGenerate();
   engine_.Emit(id_, Tokens(0, {5}));
   ASSERT_TRUE(reader->Read(&reply_));
+  EXPECT_FALSE(server_->WaitUntilIdle(absl::Now())) << "a drain waits for it";
   context_.TryCancel();
   engine_.WaitForCancel();
   engine_.Emit(id_, Tokens(1, {6}));  // what was on its way

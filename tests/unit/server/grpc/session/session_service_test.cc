@@ -118,6 +118,7 @@ TEST_F(SessionServiceTest, ASnapshotThatIsCancelledEnds) {
     grpc::ClientContext context;
     const auto reader = stub_->SnapshotSession(&context, request);
     engine_.WaitForRequest(image_comes ? 1 : 0);
+    EXPECT_FALSE(IdleNow()) << "a drain waits for it";
     context.TryCancel();
     engine_.WaitForCancel();
     const SessionCall call = engine_.last_call();
