@@ -78,7 +78,7 @@ class Multiplex::Requests final : public Stream::Owner {
   absl::Status Finish() {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
-    CloseIfIdle(current_);
+    if (current_ != nullptr) CloseIfIdle(current_.get());
     Arm();
     mutex_.Await(absl::Condition(this, &Requests::IsOver));
     return end_;
@@ -163,15 +163,16 @@ class Multiplex::Requests final : public Stream::Owner {
 
   // The request is no longer on a stream.
   void Leave(Request* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::shared_ptr<Stream> stream = std::move(request->stream);
-    if (stream != nullptr) --stream->requests;
-    CloseIfIdle(std::move(stream));
+    const std::shared_ptr<Stream> stream = std::move(request->stream);
+    if (stream == nullptr) return;
+    --stream->requests;
+    CloseIfIdle(stream.get());
   }
 
-  void CloseIfIdle(std::shared_ptr<Stream> stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (stream == nullptr || stream->requests > 0 || (stream == current_ && !closing_)) return;
-    if (stream == current_) current_ = nullptr;
+  void CloseIfIdle(Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (stream->requests > 0 || (stream == current_.get() && !closing_)) return;
     stream->Close();
+    if (stream == current_.get()) current_ = nullptr;
   }
 
   void Tell(v1::MultiplexPart* part) ABSL_EXCLUSIVE_LOCKS_REQUIRED(calling_) {

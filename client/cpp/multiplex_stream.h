@@ -32,6 +32,7 @@ class Multiplex::Stream final
                                        const CallOptions& options, Owner* owner) {
     auto stream = std::make_shared<Stream>(connection, options, owner);
     stream->self_ = stream;
+    absl::MutexLock lock(&stream->mutex_);
     connection.multiplex->async()->Multiplex(stream->call_->context(), stream.get());
     stream->AddHold();  // of those who write when they like, until the stream ends
     stream->StartRead(&stream->reply_);

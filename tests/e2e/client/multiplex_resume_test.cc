@@ -277,6 +277,22 @@ TEST(MultiplexResumeTest, FinishWaitsForWhatIsSentAgain) {
   EXPECT_EQ(reply.Wait(), absl::OkStatus());
 }
 
+TEST(MultiplexResumeTest, FinishClosesNoStreamOnWhichARequestIsSentAgain) {
+  const Status full = ServerError(StatusCode::RESOURCE_EXHAUSTED, "FULL", absl::Nanoseconds(1));
+  ScriptedServer server({{.parts = 0, .end = Unavailable("GONE", absl::Milliseconds(50))},
+                         {.parts = 0, .end = full, .ends_stream = false}});
+  server.KeepStreamsUntil(3);
+  ClientOptions options;
+  options.max_attempts = 3;
+  const Client client = server.Connect(options);
+  const auto stream = client.Multiplex();
+  Resumed reply;
+  reply.Begin(*stream, ScriptedRequest(1, 4));
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(reply.Wait(), absl::OkStatus());
+  EXPECT_EQ(server.requests().size(), 3u);
+}
+
 TEST(MultiplexResumeTest, FalseEndsAReplyThatWasResumed) {
   ScriptedServer server({{.parts = 2, .end = Unavailable("GONE")}, {.parts = 1, .holds = true}});
   const Client client = server.Connect();

@@ -204,6 +204,7 @@ grpc::Status ScriptedServer::Multiplex(
     ++answered_;
     if (!act.end.ok() && act.ends_stream) return act.end;
   }
+  AwaitRequests(kept_until_);
   return grpc::Status::OK;
 }
 

@@ -5,6 +5,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <deque>
 #include <limits>
 #include <memory>
@@ -55,6 +56,8 @@ class ScriptedServer final : public v1::InferenceService::Service,
   // Returns once so many requests have come and what their acts say has been sent.
   void AwaitRequests(size_t count);
   void AwaitCancels(int count);
+  // From now on a stream that its client has closed ends only after so many requests were answered.
+  void KeepStreamsUntil(size_t requests) { kept_until_ = requests; }
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateReply>* writer) override;
@@ -73,6 +76,7 @@ class ScriptedServer final : public v1::InferenceService::Service,
   size_t answered_ ABSL_GUARDED_BY(mutex_) = 0;
   int cancels_ ABSL_GUARDED_BY(mutex_) = 0;
   int streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<size_t> kept_until_ = 0;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
