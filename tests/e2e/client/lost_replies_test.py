@@ -12,7 +12,6 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import tempfile
@@ -53,9 +52,8 @@ LONG = {**ONE, "max_tokens": 3000, "top_logprobs": 20}  # more bytes than a conn
 class Row(NamedTuple):
     """steps, forever, refused: of a Proxy. requests: made side by side by one client. error: code and reason of the end; None: the
     undisturbed reply. calls: how many requests come to the server; None where gRPC may repeat one by itself. elsewhere: the calls after
-    the first come to a server of another model. session: the requests continue one from its start, named or not by its position. without:
-    clients that cannot do that. ended_by: in place of a Proxy, a server of its own that gets this signal in mid-reply, and
-    another one."""
+    the first come to a server of another model. session: the requests are on one, with or without their position. without: clients that
+    cannot make such a call. ended_by: in place of a Proxy, a server of its own that gets this signal in mid-reply, and another one."""
 
     steps: Any = ()
     requests: tuple = (ONE,)
@@ -345,9 +343,10 @@ class LostRepliesTest(unittest.TestCase):
 
     def check_order(self, parts):
         """That nothing is delivered twice, and nothing left out."""
-        self.assertEqual([index for index, part in enumerate(parts) if "seed" in part], [0] * bool(parts))
-        self.assertLessEqual([index for index, part in enumerate(parts) if "fingerprint" in part], [0])
-        self.assertLessEqual([index for index, part in enumerate(parts) if "usage" in part], [len(parts) - 1])
+        places = {name: [index for index, part in enumerate(parts) if name in part] for name in ("seed", "fingerprint", "usage")}
+        self.assertEqual(places["seed"], [0] * bool(parts))
+        self.assertIn(places["fingerprint"], ([], [0]))  # some clients keep it to themselves
+        self.assertIn(places["usage"], ([], [len(parts) - 1]))
         counts, ended = {}, set()
         for part in parts:
             if "tokens" in part and not (part["tokens"] == [] and "usage" in part):
@@ -424,14 +423,18 @@ class LostRepliesTest(unittest.TestCase):
         return replies, proxy
 
     async def play_end_of_server(self, row, driver):
+        """As play(). A run in which the whole reply came before the server saw the signal says nothing, and is repeated."""
         args = ("--threads", "1", "--backend", "cpu", "--drain-seconds", "0")
-        with contextlib.ExitStack() as stack:
-            first = await asyncio.to_thread(stack.enter_context, Server(SERVED, args=args))
-            async with Relay(first, self.server.target, passed=20_000, sent=row.ended_by) as relay:
-                replies = await asyncio.wait_for(driver.run(job(row, relay.target, None)), PATIENCE)
-        return replies, relay
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                with contextlib.ExitStack() as stack:
+                    first = await asyncio.to_thread(stack.enter_context, Server(SERVED, args=args))
+                    async with Relay(first, self.server.target, passed=20_000, sent=row.ended_by) as relay:
+                        replies = await driver.run(job(row, relay.target, None))
+                if relay.came_back or any(reply["error"] for reply in replies):
+                    return replies, relay
 
-    def test_samples_end_before_others_where_a_row_says_so(self):
+    def test_samples_end_before_others_where_the_table_says_so(self):
         samples = whole(self.truth(message(ENDING)))
         self.assertEqual([len(samples[index]["tokens"]) for index in range(3)], [8, 3, 0])
 
@@ -453,8 +456,6 @@ class LostRepliesTest(unittest.TestCase):
                     self.check_reply(row, request, reply)
                 if row.ended_by is None:
                     self.check_calls(row, proxy)
-                else:
-                    self.assertTrue(proxy.came_back)
 
 
 for _name, _row in TABLE.items():

@@ -229,9 +229,9 @@ class Stream:
         self.connection.flush()
 
     def end(self, code, message="", metadata=()):
-        """Trailers."""
-        self.begin()
-        values = [("grpc-status", str(code)), ("grpc-message", urllib.parse.quote(message))]
+        """Trailers; before the first message they come as headers, as those of a rivulet-server."""
+        values = [] if self.begun else [(":status", "200"), ("content-type", "application/grpc")]
+        values += [("grpc-status", str(code)), ("grpc-message", urllib.parse.quote(message))]
         for key, value in metadata:
             values.append((key, base64.b64encode(value).decode() if key.endswith("-bin") else value))
         self.connection.h2.send_headers(self.id, values, end_stream=True)
@@ -521,7 +521,8 @@ class Proxy:
 
 class Relay:
     """A port for one client, for an `async with` statement. It passes bytes on to the `first` server (command.Server), sends this the
-    signal once `passed` bytes have come back, and passes later connections on to the target `second`. came_back: there were some."""
+    signal once `passed` bytes have come back, and passes later connections on to the target `second`. After SIGKILL the connection ends
+    there, whatever the server had sent; after another signal as the server ends it. came_back: the client has made a later connection."""
 
     def __init__(self, first, second, passed, sent=signal.SIGKILL):
         self.first, self.second, self.left, self.sent = first, second, passed, sent
@@ -554,4 +555,6 @@ class Relay:
                 if answers and self.left <= 0 and not self.signalled:
                     self.signalled = True
                     self.first.process.send_signal(self.sent)
+                    if self.sent == signal.SIGKILL:
+                        break
         writer.close()
