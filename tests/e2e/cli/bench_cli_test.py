@@ -353,6 +353,16 @@ class EndTest(BenchTest):
         # A worker pauses after an error: a dead target does not turn into millions of them.
         self.assertLess(run["requests"]["failed"], 60)
 
+    def test_a_reply_that_is_lost_has_failed_though_another_server_could_go_on(self):
+        with Server(RFA) as other, Server(RFA) as server:
+            command = ["bench", "--requests", "1", "--max-tokens", str(1 << 19), "--target", f"ipv4:{server.target},{other.target}"]
+            process = subprocess.Popen([BIN_DIR / "rivulet", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.addCleanup(process.kill)
+            while self.succeeds(rivulet("load", "--target", server.target, "--json")).lines()[0]["slots_used"] == 0:
+                pass  # until the reply runs
+            server.process.kill()
+            self.fails(self.end(process), 3, "1 of 1 requests failed: UNAVAILABLE")
+
     def test_an_interrupted_run_prints_what_it_measured(self):
         with Server(RFA) as server:
             for number in (signal.SIGINT, signal.SIGTERM):
