@@ -79,6 +79,14 @@ struct StartTokens {
   size_t before = 0, behind = 0;
 };
 
+// What a client has of a reply that a Generate continues: its fingerprint (reply_fingerprint.h),
+// and [num_samples] the tokens of each sample. They are fed as generated tokens and not sent again.
+// With a session, its position is set, and it is `repeated`.
+struct LostReply {
+  uint64_t fingerprint = 0;
+  std::vector<std::vector<int32_t>> tokens;
+};
+
 // Generate: feed a prompt, then stream sampled tokens.
 struct GenerateSpec {
   std::string tenant;               // that pays for it; with a session the session's tenant
@@ -98,14 +106,7 @@ struct GenerateSpec {
   bool include_stop_string = false;       // keep the matched stop string in text and tokens
   bool want_logprobs = false;
   int num_top_logprobs = 0;
-  // Continues a reply that was lost: its fingerprint (reply_fingerprint.h), and [num_samples] the
-  // tokens of each sample that the client has. They are fed as generated tokens and not sent again.
-  // Absent: a new reply. With a session, its position is set, and it is `repeated`.
-  struct Resume {
-    uint64_t fingerprint = 0;
-    std::vector<std::vector<int32_t>> tokens;
-  };
-  std::optional<Resume> resume;
+  std::optional<LostReply> resume;  // absent: a new reply
   absl::Time deadline = absl::InfiniteFuture();
 };
 

@@ -37,7 +37,7 @@ class ReplyCollector final : public ReplyListener {
   absl::Status Start(Engine* engine, GenerateSpec spec) {
     std::lock_guard<std::mutex> lock(mutex_);  // OnReady waits until the ticket is here
     const int num_samples = spec.num_samples;
-    const std::optional<GenerateSpec::Resume> resume = spec.resume;
+    const std::optional<LostReply> resume = spec.resume;
     absl::StatusOr<Engine::Ticket> ticket = engine->Generate(std::move(spec), this);
     if (!ticket.ok()) return ticket.status();
     ticket_ = *std::move(ticket);
