@@ -245,6 +245,8 @@ class Driver:
 
     async def stop(self):
         self.process.stdin.close()
+        if self.answers:  # of a client that hangs
+            self.process.kill()
         await self.reading
         await self.process.wait()
 
