@@ -116,6 +116,7 @@ TABLE = {
     "no_server_and_one_attempt": Row([NO_SERVER], max_attempts=1, error=("UNAVAILABLE", ""), calls=1, without=("command",)),
     "no_server_for_what_is_left": Row([(3, faults.reset()), NO_SERVER, BAD_GATEWAY], calls=4),
     "unavailable_before_the_first_message": Row([NOTHING], calls=2),
+    "unavailable_after_the_usage": Row([(None, faults.trailers(Code.UNAVAILABLE))]),
     "unavailable_after_message_3": Row([(3, faults.trailers(Code.UNAVAILABLE))], calls=2),
     "unknown_before_the_first_message": Row([(0, faults.trailers(Code.UNKNOWN))], calls=2),
     "unknown_after_message_3": Row([(3, faults.trailers(Code.UNKNOWN))], calls=2),
