@@ -414,6 +414,10 @@ bool SampleSequence::Flush() {
 }
 
 Sequence::Next SampleSequence::OnRunDone() {
+  if (phase_ == Phase::kPrefill && cursor_ == feed_end() && !finished) {
+    finished = true;
+    status = absl::InternalError("the backend drew no token of a run that fed all");
+  }
   const bool fork = phase_ == Phase::kPrefill && cursor_ == prefill_end_ && !finished;
   return fork ? Next::kFork : Next::kContinue;
 }
