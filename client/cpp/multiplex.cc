@@ -97,8 +97,7 @@ class Multiplex::Requests final : public Stream::Owner {
         absl::MutexLock lock(&mutex_);
         if (current_.get() == stream) current_ = nullptr;
       }
-      for (const auto& [key, request] :
-           List([stream](const Request& r) { return r.stream.get() == stream; })) {
+      for (const auto& [key, request] : OnStream(stream)) {
         if (SendLater(key, request.get(), status)) continue;
         absl::MutexLock lock(&mutex_);
         end_ = status;
@@ -127,12 +126,21 @@ class Multiplex::Requests final : public Stream::Owner {
     void operator()() const { requests->WakeAll(); }
   };
 
-  template <typename Predicate>
-  Listed List(const Predicate& predicate) {
+  Listed OnStream(const Stream* stream) {
     absl::MutexLock lock(&mutex_);
     Listed listed;
     for (const auto& [key, request] : open_) {
-      if (predicate(*request)) listed.emplace_back(key, request);
+      if (request->stream.get() == stream) listed.emplace_back(key, request);
+    }
+    return listed;
+  }
+
+  // Those whose time to wake has come.
+  Listed Due(absl::Time now) {
+    absl::MutexLock lock(&mutex_);
+    Listed listed;
+    for (auto it = wakes_.begin(); it != wakes_.end() && it->first <= now; ++it) {
+      listed.emplace_back(it->second, open_.at(it->second));
     }
     return listed;
   }
@@ -276,9 +284,7 @@ class Multiplex::Requests final : public Stream::Owner {
     {
       absl::MutexLock calling(&calling_);
       const absl::Time now = absl::Now();
-      for (const auto& [key, request] : List([now](const Request& r) { return r.wake <= now; })) {
-        Continue(key, request.get(), now);
-      }
+      for (const auto& [key, request] : Due(now)) Continue(key, request.get(), now);
     }
     absl::MutexLock lock(&mutex_);
     armed_ = false;
