@@ -416,7 +416,7 @@ bool SampleSequence::Flush() {
 Sequence::Next SampleSequence::OnRunDone() {
   if (phase_ == Phase::kPrefill && cursor_ == feed_end() && !finished) {
     finished = true;
-    status = absl::InternalError("the backend drew no token of a run that fed all");
+    status = absl::InternalError("the backend drew no token in a run that ended the prompt");
   }
   const bool fork = phase_ == Phase::kPrefill && cursor_ == prefill_end_ && !finished;
   return fork ? Next::kFork : Next::kContinue;
