@@ -20,13 +20,6 @@ namespace {
 using grpc::Status;
 using grpc::StatusCode;
 
-constexpr absl::Duration kSoon = absl::Milliseconds(1);
-constexpr absl::Duration kNever = absl::Hours(24);
-
-Status Unavailable(const std::string& reason, absl::Duration retry_delay = kSoon) {
-  return ServerError(StatusCode::UNAVAILABLE, reason, retry_delay);
-}
-
 // A reply that comes by itself; stops after `most` parts.
 struct Resumed {
   std::vector<std::string> parts;

@@ -19,9 +19,6 @@ namespace {
 using grpc::Status;
 using grpc::StatusCode;
 
-constexpr absl::Duration kSoon = absl::Milliseconds(1);
-constexpr absl::Duration kNever = absl::Hours(24);
-
 struct Outcome {
   std::vector<std::string> parts;
   absl::Status status;
@@ -31,10 +28,6 @@ std::vector<std::string> Bytes(const std::vector<v1::GenerateReply>& parts) {
   std::vector<std::string> bytes;
   for (const v1::GenerateReply& part : parts) bytes.push_back(part.SerializeAsString());
   return bytes;
-}
-
-Status Unavailable(const std::string& reason, absl::Duration retry_delay = kSoon) {
-  return ServerError(StatusCode::UNAVAILABLE, reason, retry_delay);
 }
 
 // The parameter: GenerateAsync in place of Generate.

@@ -34,6 +34,15 @@ struct Act {
 grpc::Status ServerError(grpc::StatusCode code, const std::string& reason,
                          absl::Duration retry_delay = absl::ZeroDuration());
 
+// For retry delays: one that is over at once, and one that a test does not wait for.
+inline constexpr absl::Duration kSoon = absl::Milliseconds(1);
+inline constexpr absl::Duration kNever = absl::Hours(24);
+
+// ServerError of a server that is not there.
+inline grpc::Status Unavailable(const std::string& reason, absl::Duration retry_delay = kSoon) {
+  return ServerError(grpc::StatusCode::UNAVAILABLE, reason, retry_delay);
+}
+
 // `num_samples` times `max_tokens` tokens.
 v1::GenerateRequest ScriptedRequest(int num_samples, int max_tokens);
 

@@ -22,10 +22,10 @@ WHOLE = [part(seed=1, tokens=[1], text="a"), part(first_position=1, tokens=[2], 
 MODEL = inference_pb2.GetModelReply(summary={"name": "m"}, config_json="{}", chat_template="{{ messages[0].content }}")
 
 
-def error_status(code, reason="", field="", retry_seconds=None, message="said by the server"):
-    """An error as of rivulet-server."""
+def error_status(code, reason="", field="", retry_seconds=None, message="said by the server", **metadata):
+    """An error as of rivulet-server. metadata: of its ErrorInfo."""
     status = status_pb2.Status(code=code.value[0], message=message)
-    details = [error_details_pb2.ErrorInfo(domain="rivulet", reason=reason)]
+    details = [error_details_pb2.ErrorInfo(domain="rivulet", reason=reason, metadata=metadata)]
     if field:
         details.append(error_details_pb2.BadRequest(field_violations=[{"field": field}]))
     if retry_seconds is not None:

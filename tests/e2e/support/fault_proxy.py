@@ -19,32 +19,16 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.exceptions
-from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2
 from h2.errors import ErrorCodes
 from hyperframe.frame import GoAwayFrame
 
+from fake_server import error_status
 from rivulet.v1 import inference_pb2, multiplex_pb2
 
 PREFACE, GOAWAY = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 7
 GENERATE, MULTIPLEX = "/rivulet.v1.InferenceService/Generate", "/rivulet.v1.MultiplexService/Multiplex"
 OPEN_SESSION = "/rivulet.v1.SessionService/OpenSession"
 FNV_INVERSE = pow(1099511628211, -1, 2**64)
-
-
-def status(code, reason="", retry_seconds=None, **metadata):
-    """An error of a rivulet-server."""
-    made = status_pb2.Status(code=code.value[0], message="said by the proxy")
-    details = [error_details_pb2.ErrorInfo(domain="rivulet", reason=reason, metadata=metadata)]
-    if retry_seconds is not None:
-        retry = error_details_pb2.RetryInfo()
-        retry.retry_delay.FromNanoseconds(round(retry_seconds * 1e9))
-        details.append(retry)
-    for detail in details:
-        packed = any_pb2.Any()
-        packed.Pack(detail)
-        made.details.append(packed)
-    return made
 
 
 def undo_fnv1a(value, tokens):
@@ -299,7 +283,7 @@ class Stream:
                 self.open[request.key] = self.start(self.multiplexed(request))
             elif request.key in self.open and not self.open[request.key].done():
                 self.open.pop(request.key).cancel()
-                call_error = status(grpc.StatusCode.CANCELLED)
+                call_error = error_status(grpc.StatusCode.CANCELLED)
                 self.send(multiplex_pb2.MultiplexReply(parts=[{"key": request.key, "error": call_error}]).SerializeToString())
         await asyncio.gather(*self.open.values(), return_exceptions=True)
         if not self.ended:
@@ -438,10 +422,10 @@ def trailers(code):
 
 
 def error(*arguments, **options):
-    """A status with details, which only a rivulet-server sends: status()."""
+    """A status with details, which only a rivulet-server sends: error_status()."""
 
     async def act(call):
-        call.fail(status(*arguments, **options))
+        call.fail(error_status(*arguments, **options))
 
     return act
 

@@ -12,7 +12,7 @@ import * as tls from 'node:tls';
 import { Metadata, status as codes } from '@grpc/grpc-js';
 import { Code, RivuletClient, RivuletError, type ClientOptions } from 'rivulet-client';
 
-import { fake, status, type Fake, type Handlers, type Message } from './fake_server.js';
+import { status, withFake, type Handlers, type Message } from './fake_server.js';
 
 const ID = '0123456789abcdef0123456789abcdef';
 const UNAVAILABLE = status(codes.UNAVAILABLE, 'the server drains', {
@@ -25,22 +25,6 @@ const WHOLE = [
 ];
 // No test waits this long: it ends one that hangs.
 const PATIENCE = { timeoutMs: 120_000 };
-
-/** Runs `body` with a fake of these handlers and a client of it. */
-async function withFake(
-  handlers: Handlers,
-  body: (client: RivuletClient, server: Fake) => Promise<void>,
-  options?: ClientOptions,
-): Promise<void> {
-  const server = await fake(handlers);
-  const client = new RivuletClient(server.target, options);
-  try {
-    await body(client, server);
-  } finally {
-    client.close();
-    server.close();
-  }
-}
 
 /** Fails with `error` for the first `times` calls, then returns `value`. */
 function after<T>(times: number, error: unknown, value: T): () => T {

@@ -2,6 +2,7 @@
 // A server that answers as a test tells it, for what a real one does only by chance.
 import * as grpc from '@grpc/grpc-js';
 import * as protoLoader from '@grpc/proto-loader';
+import { RivuletClient, type ClientOptions } from 'rivulet-client';
 
 const format = { longs: String, enums: String, defaults: false, oneofs: true };
 const files = ['inference', 'session_service'].map((name) => `rivulet/v1/${name}.proto`);
@@ -104,4 +105,20 @@ export async function fake(
     server.bindAsync('127.0.0.1:0', credentials, (error, bound) => (error ? fail(error) : done(bound)));
   });
   return { target: `127.0.0.1:${port}`, calls, close: () => server.forceShutdown() };
+}
+
+/** Runs `body` with a fake of these handlers and a client of it. */
+export async function withFake(
+  handlers: Handlers,
+  body: (client: RivuletClient, server: Fake) => Promise<void>,
+  options?: ClientOptions,
+): Promise<void> {
+  const server = await fake(handlers);
+  const client = new RivuletClient(server.target, options);
+  try {
+    await body(client, server);
+  } finally {
+    client.close();
+    server.close();
+  }
 }

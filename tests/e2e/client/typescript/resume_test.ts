@@ -16,7 +16,7 @@ import {
   type Part,
 } from 'rivulet-client';
 
-import { fake, status, type Fake, type Handlers, type Message } from './fake_server.js';
+import { status, withFake, type Handlers, type Message } from './fake_server.js';
 
 // No test waits this long: it ends one that hangs.
 const PATIENCE = { timeoutMs: 120_000 };
@@ -101,21 +101,6 @@ class Script {
 
   get tokens(): number[] {
     return this.parts.flatMap(({ tokens }) => tokens);
-  }
-}
-
-async function withFake(
-  handlers: Handlers,
-  body: (client: RivuletClient, server: Fake) => Promise<void>,
-  options?: ClientOptions,
-): Promise<void> {
-  const server = await fake(handlers);
-  const client = new RivuletClient(server.target, options);
-  try {
-    await body(client, server);
-  } finally {
-    client.close();
-    server.close();
   }
 }
 
