@@ -195,7 +195,12 @@ TEST_F(RequestLogTest, APipeThatNobodyReadsIsToldAndDelaysNeitherReopeningNorThe
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
   ASSERT_GE(reader, 0);
-  ASSERT_GE(fcntl(reader, F_SETPIPE_SZ, 4096), 4096);  // less than ten lines
+  ASSERT_GE(fcntl(reader, F_SETPIPE_SZ, 4096), 4096);
+  const int writer = open(pipe.c_str(), O_WRONLY | O_NONBLOCK);
+  ASSERT_GE(writer, 0);
+  const std::string page(4096, '\n');
+  while (write(writer, page.data(), page.size()) > 0) {
+  }  // until no line fits
   ::testing::internal::CaptureStderr();
   SetLogMode(LogMode::kOn);
   for (const bool reopen : {true, false}) {
@@ -207,8 +212,13 @@ TEST_F(RequestLogTest, APipeThatNobodyReadsIsToldAndDelaysNeitherReopeningNorThe
       log->Add(Line(std::string(1000, 'x')));
       return log->counts().dropped == before;
     };
-    Await("lines are dropped", [&] { return !taken(); });
-    Await("the thread writes those that waited", taken);
+    // Ten may wait, so with the eleventh the thread has some, which it cannot write.
+    int accepted = 0;
+    Await("the thread waits for the reader, and lines are dropped", [&] {
+      const bool full = !taken();
+      accepted += full ? 0 : 1;
+      return full && accepted > 10;
+    });
     EXPECT_EQ(log->counts().failed, 0);
     if (!reopen) continue;  // the end: else for ever
     std::filesystem::remove(path_);
@@ -218,6 +228,7 @@ TEST_F(RequestLogTest, APipeThatNobodyReadsIsToldAndDelaysNeitherReopeningNorThe
     log->Add(Line("after"));
   }
   SetLogMode(LogMode::kOff);
+  close(writer);
   close(reader);
   const std::string output = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(output, HasSubstr(R"("event":"request_log_behind","path":)"));
