@@ -65,16 +65,17 @@ struct StoreAnswer {
   StoreRecord found;    // of kOther, and of a Read that is kDone
   size_t full_set = 0;  // of kFull
   int64_t members = 0;  // of kFull: how many it has
-  // The store's own id, drawn when it was first used. Another one than before: the store was emptied
-  // or replaced.
+  // The store's own id, drawn when it was first used. Another one than before: the store was
+  // emptied or replaced.
   std::string store_id;
 };
 
-// Thread: any. Nothing here waits. Each `done` is called exactly once, on a thread of the store, and
-// must not block; calls of one thread are carried out in their order where the store is reachable
-// throughout. Errors, of all: UNAVAILABLE (not reachable, no answer in time, or the store is being
-// destroyed: a write may or may not have happened, or may happen later), RESOURCE_EXHAUSTED (the
-// store is full: a write has not happened), DATA_LOSS (what it holds is not what was written).
+// Thread: any. Nothing here waits. Each `done` is called exactly once, on a thread of the store,
+// and must not block; calls of one thread are carried out in their order where the store is
+// reachable throughout. Errors, of all: UNAVAILABLE (not reachable, no answer in time, or the store
+// is being destroyed: a write may or may not have happened, or may happen later),
+// RESOURCE_EXHAUSTED (the store is full: a write has not happened), DATA_LOSS (what it holds is not
+// what was written; or a chunk that a write keeps is not there, and the write has not happened).
 class SessionStore {
  public:
   virtual ~SessionStore() = default;
