@@ -14,6 +14,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,7 @@ struct StoreCase {
   // With nothing in it. nullptr: this machine cannot run it, and the tests are skipped.
   std::function<std::unique_ptr<StoreBacking>()> make;
 };
+inline void PrintTo(const StoreCase& store, std::ostream* out) { *out << store.name; }
 inline std::string NameOfCase(const ::testing::TestParamInfo<StoreCase>& info) {
   return info.param.name;
 }
