@@ -44,12 +44,11 @@ class EngineImpl final : public SteppedEngine {
              Emitter::Threads threads, DiskTier disk, std::vector<WarmState> warm)
       : model_(std::move(model)),
         config_(std::move(config)),
-        view_{&config_, tokenizer},
         options_(options),
         clock_(clock),
         backend_(std::move(backend)),
         limits_(backend_->limits()),
-        model_fingerprint_(ModelFingerprint(StampOf(model_.get(), limits_))),
+        view_{&config_, tokenizer, ModelFingerprint(StampOf(model_.get(), limits_))},
         queue_(QueueLimitsOf(options, limits_.num_slots), clock),
         emitter_(threads),
         loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_, &meters_,
@@ -105,12 +104,11 @@ class EngineImpl final : public SteppedEngine {
 
   const std::shared_ptr<const Model> model_;  // null: see CreateEngineForConfig
   const ModelConfig config_;
-  const ModelView view_;
   const EngineOptions options_;
   const Clock clock_;
   const std::unique_ptr<Backend> backend_;  // the loop's, once it runs
   const BackendLimits limits_;
-  const uint64_t model_fingerprint_;
+  const ModelView view_;
   RequestQueue queue_;
   EngineMeters meters_;
   Emitter emitter_;  // destroyed before the queue, which replies wake
@@ -122,14 +120,14 @@ absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyList
   RIVULET_RETURN_IF_ERROR(ValidateGenerate(spec, view_, limits_, options_));
   const bool in_session = spec.session.has_value();
   const int64_t max_new = MostNewTokens(spec, view_, options_);
-  Ticket ticket;
-  if (!in_session || spec.session->position) {
-    ticket.fingerprint = ReplyFingerprint(model_fingerprint_, spec, max_new);
+  // Of a session it is known in Generation::Begin.
+  const uint64_t fingerprint = in_session ? 0 : ReplyFingerprint(view_.fingerprint, spec, max_new);
+  if (spec.resume && !in_session) {
+    RIVULET_RETURN_IF_ERROR(CheckResume(spec, config_, max_new, fingerprint));
   }
-  if (spec.resume)
-    RIVULET_RETURN_IF_ERROR(CheckResume(spec, config_, max_new, *ticket.fingerprint));
   auto request = std::make_unique<Generation>(std::move(spec), max_new, view_, options_, listener);
-  ticket.reply = request->reply;
+  if (!in_session) request->reply->SetFingerprint(fingerprint);
+  Ticket ticket{.reply = request->reply};
   if (max_new > 0 || in_session) {
     RIVULET_ASSIGN_OR_RETURN(ticket.id, queue_.Submit(std::move(request)));
     return ticket;

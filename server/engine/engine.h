@@ -41,17 +41,15 @@ class Engine {
   // "sampling.top_k", "max_tokens", ...), RESOURCE_EXHAUSTED with retry_after (the queue is full,
   // or the token quota of the key is used up), UNAVAILABLE (draining or poisoned),
   // FAILED_PRECONDITION (RESUME_MISMATCH: the reply that is to be resumed was another one's, or
-  // another server's whose tokens differ). Natural length
-  // where max_tokens is 0: for images height * width * channels minus the prompt; else what is left
-  // of the model's max_length; else options().default_max_tokens. A sample always ends at
-  // max_length. `listener` must live until the last OnReady has returned: exactly one OnReady
-  // begins with Reply::end() set, and it is the last. The first may come before Generate returns.
-  // The reply is shared so that a late cancel finds a live object.
+  // another server's whose tokens differ; with a session, the errors of a resume come when its turn
+  // comes). Natural length where max_tokens is 0: for images height * width * channels minus the
+  // prompt; else what is left of the model's max_length; else options().default_max_tokens. A
+  // sample always ends at max_length. `listener` must live until the last OnReady has returned:
+  // exactly one OnReady begins with Reply::end() set, and it is the last. The first may come before
+  // Generate returns. The reply is shared so that a late cancel finds a live object.
   struct Ticket {
     RequestId id = 0;
     std::shared_ptr<Reply> reply;
-    std::optional<uint64_t> fingerprint = std::nullopt;  // ReplyFingerprint; none where the
-                                                         // position in the session is unknown
   };
   virtual absl::StatusOr<Ticket> Generate(GenerateSpec spec, ReplyListener* listener) = 0;
 

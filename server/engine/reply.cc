@@ -37,6 +37,16 @@ std::optional<Reply::End> Reply::end() const {
   return end_;
 }
 
+std::optional<uint64_t> Reply::fingerprint() const {
+  MutexLock lock(&mutex_);
+  return fingerprint_;
+}
+
+void Reply::SetFingerprint(uint64_t fingerprint) {
+  MutexLock lock(&mutex_);
+  fingerprint_ = fingerprint;
+}
+
 int64_t Reply::pending_bytes() const {
   MutexLock lock(&mutex_);
   return pending_bytes_;

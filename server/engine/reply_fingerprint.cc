@@ -65,12 +65,16 @@ uint64_t ModelFingerprint(const StateStamp& stamp) {
   return of.value();
 }
 
-uint64_t ReplyFingerprint(uint64_t model, const GenerateSpec& spec, int64_t max_new) {
+uint64_t SessionFingerprint(uint64_t model, const SessionId& id, int64_t position, uint64_t hash) {
   Fingerprint of(model);
-  if (spec.session) {
-    of.Add(spec.session->id.ToString());
-    of.AddLong(static_cast<uint64_t>(*spec.session->position));
-  }
+  of.Add(id.ToString());
+  of.AddLong(static_cast<uint64_t>(position));
+  of.AddLong(hash);
+  return of.value();
+}
+
+uint64_t ReplyFingerprint(uint64_t before, const GenerateSpec& spec, int64_t max_new) {
+  Fingerprint of(before);
   of.Add(spec.prompt);
   AddSampling(spec.sampling, &of);
   of.Add(spec.num_samples);

@@ -40,6 +40,11 @@ std::optional<SessionId> SessionId::Parse(absl::string_view text) {
 
 std::string SessionId::ToString() const { return absl::StrFormat("%016x%016x", high, low); }
 
+uint64_t TokenHistory::HashAt(int64_t position) const {
+  if (position == size()) return hash_;
+  return HashTokens(kEmptySequenceHash, tokens().first(static_cast<size_t>(position)));
+}
+
 void TokenHistory::Append(int32_t token, bool generated) {
   tokens_.push_back(token);
   generated_.push_back(generated);

@@ -54,6 +54,8 @@ class TokenHistory {
   // The hash of all tokens (sequence_hash.h). A client that computes it over the tokens that it saw
   // knows whether it saw them all.
   uint64_t hash() const { return hash_; }
+  // That of the first `position`, 0 to size().
+  uint64_t HashAt(int64_t position) const;
 
   void Append(int32_t token, bool generated);
   // Drops what follows the first `size` tokens.

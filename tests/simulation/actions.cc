@@ -118,7 +118,12 @@ void Actions::Generate(bool in_session) {
   auto reader = std::make_unique<Reader>(eager, std::move(had));
   Reader* const listener = reader.get();
   asked->listener = std::move(reader);
-  const absl::StatusOr<Engine::Ticket> ticket = engine_->get()->Generate(spec, listener);
+  GenerateSpec sent = spec;  // the judges need the hash, the engine does not
+  if (spec.session && spec.resume && choices_->OneIn(2)) {
+    sent.session->hash.reset();
+    if (choices_->OneIn(2)) sent.session->hash = *spec.session->hash + 1;
+  }
+  const absl::StatusOr<Engine::Ticket> ticket = engine_->get()->Generate(sent, listener);
   if (ticket.ok()) {
     asked->reply = ticket->reply;
     // An end in the middle of Generate would have found a reader without a reply: Emit comes later.
@@ -151,6 +156,7 @@ std::vector<SeenSample> Actions::Resume(const Client* client, GenerateSpec* spec
   const Truth truth(world);
   SessionState prompt;
   GenerateSpec lost = *spec;
+  uint64_t before = ModelFingerprint({"", "", engine_->get()->limits().numerics_id, "config"});
   if (client != nullptr) {
     prompt = client->maybe[0];
     prompt.Cut(choices_->Between(0, static_cast<int>(prompt.size())));
@@ -158,13 +164,13 @@ std::vector<SeenSample> Actions::Resume(const Client* client, GenerateSpec* spec
     spec->session->hash = prompt.hash();
     spec->session->repeated = true;
     if (spec->session_seed) lost.sampling.seed = client->seed;
+    before = SessionFingerprint(before, client->id, prompt.size(), prompt.hash());
   }
   for (const int32_t token : spec->prompt) prompt.Append(token, false);
   const ModelView view{&world.config, world.tokenizer.get()};
   const int64_t max_new = MostNewTokens(*spec, view, world.options);
   spec->resume.emplace();
-  spec->resume->fingerprint = ReplyFingerprint(
-      ModelFingerprint({"", "", engine_->get()->limits().numerics_id, "config"}), *spec, max_new);
+  spec->resume->fingerprint = ReplyFingerprint(before, lost, max_new);
   std::vector<SeenSample> had(static_cast<size_t>(spec->num_samples));
   for (size_t i = 0; i < had.size(); ++i) {
     const Drawn drawn = truth.Draw(prompt, lost, static_cast<uint32_t>(i));

@@ -32,6 +32,7 @@ const std::map<std::string, absl::StatusCode>& Documented() {
       {"QUEUE_FULL", Code::kResourceExhausted},
       {"TENANT_QUEUE_FULL", Code::kResourceExhausted},
       {"SESSION_HASH_MISMATCH", Code::kFailedPrecondition},
+      {"RESUME_MISMATCH", Code::kFailedPrecondition},
       {"SESSION_LIMIT", Code::kResourceExhausted},
       {"TENANT_SESSION_LIMIT", Code::kResourceExhausted},
       {"SESSION_BUSY", Code::kResourceExhausted},

@@ -204,6 +204,10 @@ std::vector<SessionState> Truth::After(const SessionState& session, uint64_t see
   SessionState begun = session;
   int64_t appended = 0;
   std::string reason = Extend(*spec.session, spec.prompt, &begun, &appended);
+  if (spec.resume && reason == "SESSION_HASH_MISMATCH") {
+    const bool within = *spec.session->position <= session.size();
+    reason = within ? "RESUME_MISMATCH" : "POSITION_OUT_OF_RANGE";
+  }
   const bool first = world_.bos() == 0 && spec.session->position.value_or(session.size()) == 0;
   if (first && spec.prompt.empty() && HasPlace(reason)) reason = "PROMPT_EMPTY";
   if (!reason.empty()) {

@@ -64,7 +64,7 @@ class ReplyCollector final : public ReplyListener {
   }
 
   RequestId id() const { return ticket_.id; }
-  uint64_t fingerprint() const { return *ticket_.fingerprint; }
+  uint64_t fingerprint() const { return *ticket_.reply->fingerprint(); }
   Reply& reply() const { return *ticket_.reply; }
   // After Wait.
   const CollectedSample& sample(size_t i = 0) const { return samples_[i]; }

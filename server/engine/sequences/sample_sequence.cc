@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
+#include "server/engine/reply_fingerprint.h"
 #include "server/engine/sequences/session_request.h"
 #include "server/engine/sequences/token_counts.h"
 #include "server/engine/validate.h"
@@ -48,15 +49,14 @@ absl::Status Generation::Begin(SessionTable* table, absl::Time /*now*/) {
   if (session == nullptr) return absl::OkStatus();
   DropStartTokens(*session_ref, *session, spec.start_tokens, &spec.prompt);
   usage.prompt_tokens = static_cast<int64_t>(spec.prompt.size());
+  if (spec.resume) session_ref->hash.reset();  // the fingerprint covers it
   RIVULET_ASSIGN_OR_RETURN(const int64_t position, PositionIn(*session, *session_ref, spec.prompt));
   if (bos() + position == 0 && spec.prompt.empty()) return EmptyPrompt();
+  RIVULET_RETURN_IF_ERROR(BeginReplyAt(position, table->limits()));
   RIVULET_ASSIGN_OR_RETURN(
       appended_, ExtendSession(*session_ref, spec.prompt, *model.config, table->limits(), session));
   prompt_end_ = session->position();
-  if (spec.session_seed) spec.sampling.seed = session->seed;
-  max_new = std::min(MaxNewTokens(spec, session->position(), model, options),
-                     table->limits().max_tokens - session->position());
-  if (max_new <= 0) {
+  if (max_new == 0) {
     ReplyDelta nothing;
     nothing.finish.emplace();
     nothing.session = Progress();
@@ -64,6 +64,21 @@ absl::Status Generation::Begin(SessionTable* table, absl::Time /*now*/) {
     num_slots = 0;
   }
   return absl::OkStatus();
+}
+
+absl::Status Generation::BeginReplyAt(int64_t position, const SessionLimits& limits) {
+  if (spec.session_seed) spec.sampling.seed = session->seed;
+  const int64_t given = position + std::ssize(spec.prompt);
+  const int64_t most =
+      std::min(MaxNewTokens(spec, given, model, options), limits.max_tokens - given);
+  max_new = std::max<int64_t>(0, most);  // too many given tokens are refused elsewhere
+  const uint64_t hash = session->history.HashAt(position);
+  const uint64_t fingerprint = ReplyFingerprint(
+      SessionFingerprint(model.fingerprint, session->id, position, hash), spec, max_new);
+  reply->SetFingerprint(fingerprint);
+  if (!spec.resume) return absl::OkStatus();
+  session_ref->hash = hash;
+  return CheckResume(spec, *model.config, max_new, fingerprint);
 }
 
 std::span<const int32_t> Generation::sequence_tokens() const {

@@ -59,8 +59,7 @@ absl::Status CheckLength(int64_t count, const ModelConfig& config, const Session
 bool WasAsExpected(const SessionRef& ref, const Session& session) {
   const int64_t position = ref.position.value_or(-1);
   if (!ref.hash || position < 0 || position > session.position()) return false;
-  const auto before = session.history.tokens().first(static_cast<size_t>(position));
-  return HashTokens(kEmptySequenceHash, before) == *ref.hash;
+  return session.history.HashAt(position) == *ref.hash;
 }
 
 // What came after ref.position is of a cancelled Generate. A client that cancels a reply and sends

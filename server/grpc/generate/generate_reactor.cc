@@ -210,7 +210,7 @@ GenerateReactor::Action GenerateReactor::Next() {
   }
   if (!std::exchange(seed_sent_, true)) {
     message_.set_seed(seed_);
-    if (ticket_.fingerprint) message_.set_fingerprint(*ticket_.fingerprint);
+    if (const auto known = ticket_.reply->fingerprint()) message_.set_fingerprint(*known);
   }
   if (waiting_.empty() && ends_well) {
     ToWire(end_->usage, message_.mutable_usage());

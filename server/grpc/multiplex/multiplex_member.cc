@@ -76,7 +76,7 @@ bool MultiplexMember::Take(v1::MultiplexReply* reply, ErrorCounts* errors) {
 void MultiplexMember::SetFirst(v1::MultiplexPart* part) {
   if (std::exchange(seed_sent_, true)) return;
   part->set_seed(seed_);
-  if (ticket_.fingerprint) part->set_fingerprint(*ticket_.fingerprint);
+  if (const auto known = ticket_.reply->fingerprint()) part->set_fingerprint(*known);
 }
 
 void MultiplexMember::AddEnd(const Reply::End& end, bool parts_added, ErrorCounts* errors,

@@ -51,7 +51,8 @@ class FakeEngine final : public Engine {
     last_spec_ = std::move(spec);
     running_[id] = {reply, listener};
     last_id_ = id;
-    return Ticket{id, std::move(reply), /*fingerprint=*/id + 1000};
+    reply->SetFingerprint(id + 1000);
+    return Ticket{id, std::move(reply)};
   }
 
   absl::StatusOr<RequestId> Score(ScoreSpec spec, ScoreDone done) override {

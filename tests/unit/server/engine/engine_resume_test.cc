@@ -174,27 +174,58 @@ TEST_F(ResumeTest, StopStringsAcrossTheCutInASession) {
 
 TEST_F(ResumeTest, ASessionThatAnotherHasChangedIsRefused) {
   Start();
-  SessionRef session = Open();
-  ASSERT_TRUE(Append(session, {3, 1, 4}).ok());
-  const SessionRef end = session;
-  session.position = 3;
-  session.hash = HashTokens(kEmptySequenceHash, std::vector<int32_t>{3, 1, 4});
-  GenerateSpec spec = SpecOf(session, 3);
+  const SessionRef end = Open();
+  ASSERT_TRUE(Append(end, {3, 1, 4}).ok());
+  GenerateSpec spec = SpecOf(end, 3);  // that reply has a fingerprint, too
   const uint64_t fingerprint = Run(spec)->fingerprint();
+  spec.session->position = 3;
   spec.resume.emplace();
   spec.resume->fingerprint = fingerprint;
   spec.resume->tokens.resize(1);
   spec.session->repeated = true;
   EXPECT_EQ(GenerateError(spec), absl::OkStatus());
-  GenerateSpec elsewhere = spec;
-  elsewhere.session->position = 2;
-  EXPECT_EQ(ReasonOf(GenerateError(elsewhere)), "RESUME_MISMATCH");
-  elsewhere = spec;
-  elsewhere.session->id.low ^= 1;
-  EXPECT_EQ(ReasonOf(GenerateError(elsewhere)), "RESUME_MISMATCH");
+  spec.session->hash = 5;  // the fingerprint counts
+  EXPECT_EQ(GenerateError(spec), absl::OkStatus());
+  GenerateSpec other = spec;
+  other.session->position = 2;
+  EXPECT_EQ(ReasonOf(GenerateError(other)), "RESUME_MISMATCH");
+  other.session->position = 7;
+  EXPECT_EQ(ReasonOf(GenerateError(other)), "POSITION_OUT_OF_RANGE");
+  other = spec;
+  other.session_seed = false;  // its own is another one
+  EXPECT_EQ(ReasonOf(GenerateError(other)), "RESUME_MISMATCH");
+  other = spec;
+  other.resume->tokens[0] = {1, 2, 3, 4};
+  EXPECT_EQ(ReasonOf(GenerateError(other)), "RESUME_TOO_LONG");
+  SessionRef another = Open();
+  ASSERT_TRUE(Append(another, {3, 1, 4}).ok());
+  other = spec;
+  other.session->id = another.id;
+  EXPECT_EQ(ReasonOf(GenerateError(other)), "RESUME_MISMATCH");
+  EXPECT_EQ(GenerateError(spec), absl::OkStatus());  // a refusal changes nothing
   ASSERT_TRUE(Rewind(end, 2).ok());
-  ASSERT_TRUE(Append(end, {5, 5}).ok());
-  EXPECT_EQ(ReasonOf(GenerateError(spec)), "SESSION_HASH_MISMATCH");
+  ASSERT_TRUE(Append(end, {5}).ok());
+  EXPECT_EQ(ReasonOf(GenerateError(spec)), "RESUME_MISMATCH");
+}
+
+TEST_F(ResumeTest, WhatACancelledReplyLeftIsDropped) {
+  Start();
+  const SessionRef end = Open();
+  ASSERT_TRUE(Append(end, {3, 1, 4}).ok());
+  GenerateSpec lost = SpecOf(end, 3, {2});
+  const uint64_t fingerprint = Run(lost)->fingerprint();
+  ASSERT_TRUE(Rewind(end, 3).ok());
+  ReplyCollector cancelled;
+  ASSERT_EQ(cancelled.Start(engine_.get(), SpecOf(end, 1000, {7})), absl::OkStatus());
+  cancelled.WaitForTokens(1);
+  engine_->Cancel(cancelled.id());
+  EXPECT_TRUE(absl::IsCancelled(cancelled.Wait()));
+  lost.session->position = 3;
+  lost.session->repeated = true;
+  lost.resume.emplace();
+  lost.resume->fingerprint = fingerprint;
+  lost.resume->tokens.resize(1);
+  EXPECT_EQ(GenerateError(lost), absl::OkStatus());
 }
 
 TEST_F(ResumeTest, AnotherReplyIsRefused) {
