@@ -13,6 +13,7 @@
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/loop.h"
 #include "server/engine/loop/request_queue.h"
+#include "server/engine/loop/shared_sessions.h"
 #include "server/engine/reply_fingerprint.h"
 #include "server/engine/sequences/sample_sequence.h"
 #include "server/engine/sequences/score_sequence.h"
@@ -26,6 +27,11 @@ namespace {
 StateStamp StampOf(const Model* model, const BackendLimits& limits) {
   if (model != nullptr) return MakeStateStamp(*model, limits.numerics_id);
   return {"", "", limits.numerics_id, "config"};
+}
+
+SharedIdentity IdentityOf(const ModelConfig& config, const StateStamp& stamp) {
+  return {config.name, stamp.weights_sha256, stamp.config_sha256, stamp.numerics_id,
+          config.vocab_size};
 }
 
 QueueLimits QueueLimitsOf(const EngineOptions& options, int slots) {
@@ -52,7 +58,8 @@ class EngineImpl final : public SteppedEngine {
         queue_(QueueLimitsOf(options, limits_.num_slots), clock),
         emitter_(threads),
         loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_, &meters_,
-              StampOf(model_.get(), limits_), std::move(disk)) {
+              IdentityOf(config_, StampOf(model_.get(), limits_)), StampOf(model_.get(), limits_),
+              std::move(disk)) {
     for (WarmState& state : warm) loop_.KeepWarm(std::move(state));
     if (threads == Emitter::Threads::kOwn) thread_ = std::thread([this] { RunLoop(); });
   }
@@ -125,7 +132,14 @@ absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyList
   if (spec.resume && !in_session) {
     RIVULET_RETURN_IF_ERROR(CheckResume(spec, config_, max_new, fingerprint));
   }
+  std::optional<uint64_t> identity;
+  if (in_session && spec.session->position && options_.session_store != nullptr) {
+    const SessionRef& ref = *spec.session;
+    identity = ReplyFingerprint(
+        SessionFingerprint(view_.fingerprint, ref.id, *ref.position, /*hash=*/0), spec, max_new);
+  }
   auto request = std::make_unique<Generation>(std::move(spec), max_new, view_, options_, listener);
+  request->identity = identity;
   if (!in_session) request->reply->SetFingerprint(fingerprint);
   Ticket ticket{.reply = request->reply};
   if (max_new > 0 || in_session) {

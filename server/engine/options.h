@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "server/sessions/session_table.h"
+#include "server/sessions/shared/session_store.h"
 #include "server/sessions/store/prefix_cache.h"
 #include "server/sessions/store/state_store.h"
 
@@ -29,12 +31,13 @@ struct EngineOptions {
   int max_stop_strings = 16;
   int max_stop_string_bytes = 256;
   int max_top_logprobs = 20;
-  int64_t max_score_outputs = 16384;          // output_positions of one Score, ...
-  int64_t max_score_output_values = 1 << 24;  // ... and the floats that they hold together
-  SessionLimits sessions;                     // of sessions
-  StateLimits states;                         // of all states that are kept between runs
-  PrefixCacheLimits prefix_cache;             // of those that prompts share; a part of them
-  int max_cache_positions = 16;               // PromptCacheSpec::positions
+  int64_t max_score_outputs = 16384;            // output_positions of one Score, ...
+  int64_t max_score_output_values = 1 << 24;    // ... and the floats that they hold together
+  SessionLimits sessions;                       // of sessions
+  std::shared_ptr<SessionStore> session_store;  // that replicas share; null: none
+  StateLimits states;                           // of all states that are kept between runs
+  PrefixCacheLimits prefix_cache;               // of those that prompts share; a part of them
+  int max_cache_positions = 16;                 // PromptCacheSpec::positions
   int max_cache_salt_bytes = 64;
   // Performance.
   // Prompt tokens fed per run while no other reply is running (0: what the backend prefers), and

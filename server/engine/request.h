@@ -65,6 +65,19 @@ struct SessionProgress {
   uint64_t seed = 0;  // in force for this request
 };
 
+// Which sessions a GetSession or ListSessions asks for.
+struct SessionLookup {
+  std::optional<SessionId> session;  // absent: the tenant's, page by page
+  int page_size = 0;                 // 0: all
+  uint64_t after = 0;                // where the page before ended; 0: from the beginning
+};
+
+// Whether what a request did to its session is in the store that replicas share.
+struct Durability {
+  bool durable = true;
+  int64_t position = 0;  // up to which the session's tokens are in it
+};
+
 // Whether a request uses kept states of the tokens that it begins with, and keeps its own for
 // others.
 struct PromptCacheSpec {
@@ -156,6 +169,7 @@ struct ScoreResult {
       outputs;                  // outputs[j] belongs to output_positions[j]: [config.output_size()]
   std::vector<float> logprobs;  // [num_scored] where asked for
   std::optional<SessionProgress> session;  // of an Append
+  std::optional<Durability> durable;       // likewise; none without a shared store
   int64_t cached_tokens = 0;               // of an Append: see Usage
   Usage usage;                             // prompt_tokens and times
 };

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -17,6 +18,10 @@ class SessionTable;
 
 // An operation on one session, or on all, between two runs. session_calls.h has them.
 struct SessionCall {
+  // With a shared store: asks that instead of calling `act`, and gives `show` what it says.
+  std::optional<SessionLookup> lookup;
+  std::function<void(std::vector<SessionInfo> sessions, uint64_t next)> show;
+
   RequestKind kind = RequestKind::kGetSession;
   std::string tenant;                 // of the caller
   std::optional<SessionRef> session;  // absent: `act` gets null

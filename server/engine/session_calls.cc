@@ -32,9 +32,15 @@ absl::StatusOr<RequestId> Submit(
     Engine* engine, RequestKind kind, std::string tenant, std::optional<SessionRef> ref,
     absl::Time deadline,
     std::function<absl::Status(SessionTable*, Session*, absl::Time, Result*)> act,
-    std::function<void(absl::StatusOr<Result>)> done, bool while_draining = false) {
+    std::function<void(absl::StatusOr<Result>)> done, bool while_draining = false,
+    std::optional<SessionLookup> lookup = std::nullopt,
+    void (*show)(std::vector<SessionInfo>, uint64_t, Result*) = nullptr) {
   const auto result = std::make_shared<Result>();
   SessionCall call;
+  call.lookup = lookup;
+  call.show = [result, show](std::vector<SessionInfo> sessions, uint64_t next) {
+    show(std::move(sessions), next, result.get());
+  };
   call.kind = kind;
   call.tenant = std::move(tenant);
   call.session = std::move(ref);
@@ -146,6 +152,7 @@ absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef ref,
 absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                      SessionDone done) {
   std::string tenant = ref.tenant;
+  const SessionLookup lookup{ref.id};
   return Submit<SessionInfo>(
       engine, RequestKind::kGetSession, std::move(tenant), std::nullopt, deadline,
       [ref = std::move(ref)](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
@@ -153,7 +160,10 @@ absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef ref, absl::Time 
         *info = found->Info(now);
         return absl::OkStatus();
       },
-      std::move(done));
+      std::move(done), /*while_draining=*/false, lookup,
+      [](std::vector<SessionInfo> sessions, uint64_t, SessionInfo* info) {
+        *info = std::move(sessions.front());
+      });
 }
 
 absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
@@ -178,7 +188,11 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
         }
         return absl::OkStatus();
       },
-      std::move(done), /*while_draining=*/true);
+      std::move(done), /*while_draining=*/true,
+      SessionLookup{std::nullopt, spec.page_size, spec.after},
+      [](std::vector<SessionInfo> sessions, uint64_t next, SessionPage* page) {
+        *page = {std::move(sessions), next};
+      });
 }
 
 absl::StatusOr<RequestId> SnapshotSession(Engine* engine, SessionRef ref, absl::Time deadline,

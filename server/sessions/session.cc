@@ -55,6 +55,7 @@ void TokenHistory::Truncate(int64_t size) {
   if (size == this->size()) return;
   tokens_.resize(static_cast<size_t>(size));
   generated_.resize(static_cast<size_t>(size));
+  unchanged_ = std::min(unchanged_, size);
   hash_ = HashTokens(kEmptySequenceHash, tokens_);
 }
 
@@ -112,6 +113,14 @@ void Session::CopyFrom(const Session& other) {
   history = other.history;
   marks_ = other.marks_;
   checkpoints_ = other.checkpoints_;
+}
+
+void Session::BecomeCopyOf(TokenHistory other, std::map<std::string, int64_t> marks) {
+  const auto mine = history.tokens(), theirs = other.tokens();
+  const auto common = std::mismatch(mine.begin(), mine.end(), theirs.begin(), theirs.end()).first;
+  Rewind(common - mine.begin());
+  history = std::move(other);
+  marks_ = std::move(marks);
 }
 
 void Session::Restore(TokenHistory restored, std::map<std::string, int64_t> marks) {

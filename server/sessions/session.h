@@ -8,6 +8,7 @@
 // store that keeps the states (state_store.h) may forget any of them.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -23,12 +24,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "model/backend.h"
+#include "server/base/key_account.h"
 #include "server/sessions/sequence_hash.h"
 #include "server/sessions/store/state_store.h"
 
 namespace rivulet {
 
 class Request;
+struct SharedCopy;
 
 // 128 random bits, never reused; never all zero. As text: 32 lower-case hexadecimal digits.
 struct SessionId {
@@ -37,7 +40,7 @@ struct SessionId {
   static SessionId Random();  // from the system's generator
   static std::optional<SessionId> Parse(absl::string_view text);
   std::string ToString() const;
-  bool operator==(const SessionId&) const = default;
+  auto operator<=>(const SessionId&) const = default;
   template <typename H>
   friend H AbslHashValue(H h, const SessionId& id) {
     return H::combine(std::move(h), id.high, id.low);
@@ -60,11 +63,14 @@ class TokenHistory {
   void Append(int32_t token, bool generated);
   // Drops what follows the first `size` tokens.
   void Truncate(int64_t size);
+  // How many tokens, from the first on, have stayed as they were since the last call.
+  int64_t TakeUnchanged() { return std::exchange(unchanged_, size()); }
 
  private:
   std::vector<int32_t> tokens_;
   std::vector<bool> generated_;
   uint64_t hash_ = kEmptySequenceHash;
+  int64_t unchanged_ = 0;
 };
 
 // The state after the first `fed` tokens, the implied bos counted among them, in memory. `state`
@@ -117,6 +123,8 @@ class Session {
   // Set while the history ends with the tokens, given and generated, of a cancelled Generate: where
   // they begin. Its client may have seen only some of them, or none.
   std::optional<int64_t> abandoned_from;
+  KeyShare key;                        // that it was opened with
+  std::shared_ptr<SharedCopy> shared;  // null: no store is shared
 
   int64_t position() const { return history.size(); }
   // Tokens to feed for the whole history: the implied bos, where there is one, included.
@@ -139,6 +147,8 @@ class Session {
   const std::map<std::string, int64_t>& marks() const { return marks_; }
   // Copies history, marks and checkpoints of `other`.
   void CopyFrom(const Session& other);
+  // Takes on these tokens and marks. States of the tokens that both have stay.
+  void BecomeCopyOf(TokenHistory other, std::map<std::string, int64_t> marks);
   // Sets the content of a snapshot. REQUIRES: marks lie within the history.
   void Restore(TokenHistory restored, std::map<std::string, int64_t> marks);
 

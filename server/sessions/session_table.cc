@@ -46,11 +46,13 @@ absl::Status SessionBusy(size_t waiting) {
 
 }  // namespace
 
-SessionTable::SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states)
-    : limits_(limits), with_bos_(with_bos), states_(states) {}
+SessionTable::SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states,
+                           bool shared)
+    : limits_(limits), with_bos_(with_bos), states_(states), shared_(shared) {}
 
 absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::Time now,
                                      const KeyShare& key) const {
+  if (shared_) return absl::OkStatus();
   const int64_t wanted = int64_t{size()} + count;
   if (wanted > limits_.max_open_sessions) {
     return Full("SESSION_LIMIT", RoomIn(idle_, wanted - limits_.max_open_sessions, now),
@@ -84,17 +86,56 @@ absl::Status SessionTable::CheckRoom(absl::string_view tenant, int count, absl::
 absl::StatusOr<Session*> SessionTable::Open(absl::string_view tenant, absl::Duration idle_timeout,
                                             absl::Time now, const KeyShare& key) {
   RIVULET_RETURN_IF_ERROR(CheckRoom(tenant, 1, now, key));
-  SessionId id = SessionId::Random();
-  auto session =
-      std::make_unique<Session>(id, std::string(tenant), with_bos_, limits_.checkpoint_tokens);
-  Session* opened = session.get();
+  const SessionId id = SessionId::Random();
+  if (shared_) opened_.push_back(id);
+  return Insert(
+      std::make_unique<Session>(id, std::string(tenant), with_bos_, limits_.checkpoint_tokens),
+      idle_timeout, now, key);
+}
+
+absl::StatusOr<Session*> SessionTable::Adopt(const SessionId& id, absl::string_view tenant,
+                                             absl::Time now) {
+  if (sessions_.contains(id)) return NotFound(id);
+  return Insert(
+      std::make_unique<Session>(id, std::string(tenant), with_bos_, limits_.checkpoint_tokens),
+      limits_.default_idle, now, {});
+}
+
+std::vector<Session*> SessionTable::TakeOpened() {
+  std::vector<Session*> opened;
+  for (const SessionId& id : std::exchange(opened_, {})) {
+    if (Session* const session = Get(id)) opened.push_back(session);
+  }
+  return opened;
+}
+
+bool SessionTable::EvictIdle(absl::FunctionRef<bool(const Session&)> may_go) {
+  int looks = 64;
+  for (const auto& [expiry, session] : idle_) {
+    if (--looks < 0) return false;
+    if (!may_go(*session)) continue;
+    Erase(session);
+    return true;
+  }
+  return false;
+}
+
+Session* SessionTable::Get(const SessionId& id) const {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second.session.get();
+}
+
+Session* SessionTable::Insert(std::unique_ptr<Session> session, absl::Duration idle_timeout,
+                              absl::Time now, const KeyShare& key) {
+  Session* const opened = session.get();
+  opened->key = key;
   opened->idle_timeout = idle_timeout;
   opened->last_used = now;
   opened->use = ++uses_;
   Tenant* const owner = &tenants_[opened->tenant];
   Keys::value_type* const of_key = key.key.empty() ? nullptr : &*keys_.try_emplace(key.key).first;
   if (of_key != nullptr) ++of_key->second.open;
-  Entry& entry = sessions_[id];
+  Entry& entry = sessions_[opened->id];
   entry = {std::move(session), owner, of_key, owner->order.insert(owner->order.end(), opened)};
   EnterIdle(entry);
   return opened;
@@ -106,6 +147,10 @@ absl::StatusOr<Session*> SessionTable::Find(const SessionId& id, absl::string_vi
       !found->second.session->closed) {
     return found->second.session.get();
   }
+  return NotFound(id);
+}
+
+absl::Status SessionTable::NotFound(const SessionId& id) {
   ErrorDetail detail;
   detail.reason = "SESSION_NOT_FOUND";
   detail.field = "session_id";

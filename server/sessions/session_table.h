@@ -15,6 +15,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/node_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -39,8 +40,9 @@ struct SessionLimits {
 // Thread: the loop.
 class SessionTable {
  public:
-  // `states` is borrowed and outlives it.
-  SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states);
+  // `states` is borrowed and outlives it. `shared`: the sessions are those of a store that replicas
+  // share, which counts them; the table has copies of some.
+  SessionTable(const SessionLimits& limits, bool with_bos, StateStore* states, bool shared = false);
 
   const SessionLimits& limits() const { return limits_; }
   StateStore* states() const { return states_; }
@@ -48,14 +50,25 @@ class SessionTable {
   // A new session without tokens, which counts for the tenant and the key. Errors: as CheckRoom.
   absl::StatusOr<Session*> Open(absl::string_view tenant, absl::Duration idle_timeout,
                                 absl::Time now, const KeyShare& key = {});
+  // With `shared`: a place for a session that may be in the store. Errors: NOT_FOUND
+  // (SESSION_NOT_FOUND: it is here and of another tenant, or was closed).
+  absl::StatusOr<Session*> Adopt(const SessionId& id, absl::string_view tenant, absl::Time now);
   // OK if the tenant, with this key, may open `count` more. Errors: RESOURCE_EXHAUSTED
   // (SESSION_LIMIT: of all; TENANT_SESSION_LIMIT: of the tenant; API_KEY_SESSION_LIMIT: of the
   // key), with retry_after if enough of those that count will soon expire unless they are used.
-  // O(count).
+  // O(count). With `shared` always OK: the store decides.
   absl::Status CheckRoom(absl::string_view tenant, int count, absl::Time now,
                          const KeyShare& key = {}) const;
   // Errors: NOT_FOUND (SESSION_NOT_FOUND), the same for unknown, closed and foreign ones.
   absl::StatusOr<Session*> Find(const SessionId& id, absl::string_view tenant);
+  static absl::Status NotFound(const SessionId& id);
+  // Whatever its tenant, also one that was closed and has not ended; null: none.
+  Session* Get(const SessionId& id) const;
+  // The sessions that were opened since the last call and are still here.
+  std::vector<Session*> TakeOpened();
+  // Erases the idle session that expires first of those that `may_go`; false: it found none among
+  // the first few.
+  bool EvictIdle(absl::FunctionRef<bool(const Session&)> may_go);
 
   // Requests of one session take effect one after another, in the order in which they arrived: one
   // has the session, which then does not expire, and the others wait. Requests are borrowed: call
@@ -81,6 +94,9 @@ class SessionTable {
   // When the next one expires if nobody uses it.
   absl::Time next_expiry() const;
 
+  void ForEach(absl::FunctionRef<void(Session*)> visit) const {
+    for (const auto& [id, entry] : sessions_) visit(entry.session.get());
+  }
   int size() const { return static_cast<int>(sessions_.size()); }
 
  private:
@@ -103,6 +119,8 @@ class SessionTable {
     Keys::value_type* key;  // null: of none
     Order::iterator place;
   };
+  Session* Insert(std::unique_ptr<Session> session, absl::Duration idle_timeout, absl::Time now,
+                  const KeyShare& key);
   static std::pair<absl::Time, uint64_t> ExpiryOf(const Session& session);
   void EnterIdle(const Entry& entry);
   void LeaveIdle(const Entry& entry);
@@ -114,6 +132,8 @@ class SessionTable {
   const SessionLimits limits_;
   const bool with_bos_;
   StateStore* const states_;
+  const bool shared_;
+  std::vector<SessionId> opened_;  // with `shared`: see TakeOpened
   absl::flat_hash_map<SessionId, Entry> sessions_;
   absl::node_hash_map<std::string, Tenant> tenants_;  // none without sessions
   Keys keys_;                                         // likewise

@@ -54,8 +54,8 @@ void NoteDelivery(absl::Time now, Request::Times* times, EngineMeters* meters) {
 }  // namespace
 
 Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
-           RequestQueue* queue, Emitter* emitter, EngineMeters* meters, StateStamp stamp,
-           DiskTier disk)
+           RequestQueue* queue, Emitter* emitter, EngineMeters* meters,
+           const SharedIdentity& identity, StateStamp stamp, DiskTier disk)
     : options_(options),
       clock_(std::move(clock)),
       queue_(queue),
@@ -65,17 +65,24 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       run_(backend, ScheduleOptionsOf(options, backend->limits())),
       checkpoints_(options, with_bos, std::move(stamp), std::move(disk),
                    [queue] { queue->Wake(); }),
-      sessions_(options.sessions, with_bos, checkpoints_.store()),
+      sessions_(options.sessions, with_bos, checkpoints_.store(), options.session_store != nullptr),
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
-               ParkedRoomOf(options.max_parked_bytes, backend->limits()).readers) {}
+               ParkedRoomOf(options.max_parked_bytes, backend->limits()).readers) {
+  SessionStore* const store = options.session_store.get();
+  if (store == nullptr) return;
+  mailbox_ = std::make_shared<LoopMailbox>([queue] { queue->Wake(); });
+  shared_ = std::make_unique<SharedSessions>(store, &sessions_, identity, mailbox_);
+  lookups_ = std::make_unique<SharedLookups>(store, &sessions_, identity, clock_, mailbox_);
+}
 
 void Loop::Run() {
   for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {
     if (outcome == Outcome::kBusy) continue;
     NotePhase(LoopPhase::kIdle);
-    queue_->WaitForArrivals(std::min(next_deadline_, sessions_.next_expiry()) - now_);
+    const absl::Time due = shared_ == nullptr ? absl::InfiniteFuture() : shared_->next_due();
+    queue_->WaitForArrivals(std::min({next_deadline_, sessions_.next_expiry(), due}) - now_);
   }
 }
 
@@ -83,6 +90,9 @@ Loop::Outcome Loop::Turn() {
   TakeArrivals();
   if (arrivals_.stop) {
     EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
+    if (shared_ != nullptr) {
+      for (const auto& end : shared_->Abandon()) HandEnd(std::move(end->request));
+    }
     if (poison_.ok()) TakeBackSlots().IgnoreError();  // no request is left that the error would end
     if (emitter_->has_ends()) Publish();
     return Outcome::kStopped;
@@ -98,7 +108,8 @@ Loop::Outcome Loop::Turn() {
   }
   if (!ran) meters_->NoRun();
   if (!poison_.ok()) EndAll(poison_);
-  return ran || emitter_->has_ends() ? Outcome::kBusy : Outcome::kIdle;
+  const bool due = shared_ != nullptr && (shared_->next_due() <= now_ || !lookups_->empty());
+  return ran || due || emitter_->has_ends() ? Outcome::kBusy : Outcome::kIdle;
 }
 
 void Loop::TakeArrivals() {
@@ -111,6 +122,7 @@ void Loop::TakeArrivals() {
   if (emitter_->HandAll()) queue_->EndsHanded();
   // After Exchange, too: what is finished from now on wakes the loop again.
   if (TakeFetchedStates()) Publish();
+  if (shared_ != nullptr) TakeShared();
   for (auto& arrival : arrivals_.requests) {
     Request* request = arrival.get();
     next_deadline_ = std::min(next_deadline_, request->times.deadline);
@@ -179,20 +191,70 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
 // waits for slots.
 
 void Loop::Enter(Request* request) {
-  if (!request->session_ref) return Begin(request);
-  const absl::StatusOr<Session*> session =
-      sessions_.Find(request->session_ref->id, request->session_ref->tenant);
+  if (!request->session_ref) {
+    if (shared_ != nullptr && request->lookup() != nullptr) return lookups_->Look(request);
+    return Begin(request);
+  }
+  if (request->closes_session && shared_ != nullptr) return lookups_->Close(request);
+  const SessionRef& ref = *request->session_ref;
+  absl::StatusOr<Session*> session = sessions_.Find(ref.id, ref.tenant);
+  if (!session.ok() && shared_ != nullptr) session = sessions_.Adopt(ref.id, ref.tenant, now_);
   if (!session.ok()) return EndRequest(request, session.status());
   if (request->closes_session) return CloseSession(*session, request);
   request->session = *session;
   const absl::StatusOr<bool> its_turn = sessions_.Enter(*session, request);
   if (!its_turn.ok()) return EndRequest(request, its_turn.status());
-  if (*its_turn) return Begin(request);
+  if (*its_turn) return TakeTurn(request);
   request->life.Go(RequestLife::State::kWaitsForTurn);
+}
+
+void Loop::TakeTurn(Request* request) {
+  if (shared_ == nullptr) return Begin(request);
+  request->life.Go(RequestLife::State::kClaims);
+  shared_->Claim(request, now_);
+}
+
+void Loop::TakeShared() {
+  using Kind = SharedSessions::Event::Kind;
+  mailbox_->Run();
+  for (const SharedLookups::Answered& answered : lookups_->Take()) {
+    const auto found = requests_.find(answered.request);
+    if (found == requests_.end()) continue;
+    Request* const request = found->second.get();
+    Session* const session =
+        request->closes_session ? sessions_.Get(request->session_ref->id) : nullptr;
+    if (answered.status.ok() && session != nullptr && !session->closed) {
+      CloseSession(session, request);
+    } else {
+      EndRequest(request, answered.status);
+    }
+  }
+  for (SharedSessions::Event& event : shared_->Collect(now_)) {
+    const auto found = requests_.find(event.request);
+    Request* const request = found == requests_.end() ? nullptr : found->second.get();
+    Session* const session = sessions_.Get(event.session);
+    if (event.kind == Kind::kEnded) {
+      HandEnd(std::move(event.end->request));
+      Session* const freed = event.end->session;
+      if (freed == nullptr) continue;
+      freed->shared->ends = false;
+      if (!checkpoints_.Saves(*freed)) Release(freed);
+    } else if (event.kind == Kind::kForgotten) {
+      const bool used = session == nullptr || session->active != nullptr || session->shared->known;
+      if (!used) sessions_.Close(session);
+    } else if (request == nullptr) {
+      continue;  // it has ended meanwhile
+    } else if (event.kind == Kind::kClaimed && event.status.ok()) {
+      Begin(request);
+    } else {
+      EndRequest(request, event.status);
+    }
+  }
 }
 
 void Loop::CloseSession(Session* session, Request* closing) {
   for (Request* request : sessions_.Close(session)) {
+    if (request->life.ended()) continue;  // its end waits for the store
     EndRequest(request,
                EndedBy(absl::StatusCode::kCancelled, "SESSION_CLOSED", "The session was closed."));
   }
@@ -200,7 +262,11 @@ void Loop::CloseSession(Session* session, Request* closing) {
 }
 
 void Loop::Begin(Request* request) {
-  const absl::Status status = request->Begin(&sessions_, now_);
+  absl::Status status = request->Begin(&sessions_, now_);
+  if (!status.ok() && shared_ != nullptr && request->session != nullptr &&
+      !request->session->shared->held) {
+    status = StoreUnavailable(status);  // of a copy that may be old
+  }
   if (!status.ok()) return EndRequest(request, status);
   FindState(request);
 }
@@ -358,6 +424,9 @@ void Loop::Flush(Sequence* sequence) {
     KeyAccount* const key = request->account.key.get();
     if (key != nullptr) key->TakeTokens(request->usage.completion_tokens - before, now_);
     emitter_->PutReady(request);
+    if (shared_ != nullptr && request->session != nullptr) {
+      shared_->NoteTokens(request->session, now_);
+    }
     if (readers_.Pause(request, now_)) {
       admission_.EndQuantum(request->id);
       next_deadline_ = std::min(next_deadline_, readers_.EndsAt(*request));
@@ -412,6 +481,10 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   Session* const session = request->session;
   if (session != nullptr) SessionTable::Leave(session, request);
   const bool had_begun = request->life.begun();
+  if (shared_ != nullptr && !had_begun) {
+    shared_->Leave(*request, now_);
+    lookups_->Leave(*request);
+  }
   request->life.Go(RequestLife::State::kEnded);
   const absl::Time end = clock_();
   Usage& usage = request->usage;
@@ -428,11 +501,22 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   ErrorDetail detail = GetErrorDetail(status);
   if (!status.ok()) request->DescribeProgress(&detail);
   request->status = MakeError(status.code(), status.message(), detail);  // shares no memory
-  const Request::Account& account = request->account;
-  ended_.push_back({account.tenant, account.places, account.num_tokens});
-  emitter_->PutEnd(std::move(requests_.extract(request->id).mapped()));
+  std::unique_ptr<Request> ended = std::move(requests_.extract(request->id).mapped());
+  const std::vector<Session*> opened = sessions_.TakeOpened();
+  const bool changed = has_session && had_begun;
+  if (shared_ != nullptr && (changed || !opened.empty())) {
+    shared_->End(std::move(ended), changed ? session : nullptr, opened, now_);
+  } else {
+    HandEnd(std::move(ended));
+  }
   // While its state is to be saved, nobody else gets the session.
   if (has_session && !checkpoints_.Saves(*session)) Release(session);
+}
+
+void Loop::HandEnd(std::unique_ptr<Request> request) {
+  const Request::Account& account = request->account;
+  ended_.push_back({account.tenant, account.places, account.num_tokens});
+  emitter_->PutEnd(std::move(request));
 }
 
 void Loop::EndAll(const absl::Status& status) {
@@ -444,7 +528,11 @@ void Loop::EndAll(const absl::Status& status) {
 }
 
 void Loop::Release(Session* session) {
-  if (Request* const next = sessions_.Release(session, now_)) Begin(next);
+  if (shared_ != nullptr && SharedSessions::Ends(*session)) return;  // TakeShared does it
+  const bool forgotten = shared_ != nullptr && !session->closed &&
+                         (session->shared == nullptr || !session->shared->known);
+  if (Request* const next = sessions_.Release(session, now_)) return TakeTurn(next);
+  if (forgotten) sessions_.Close(session);  // it is in the store, or nowhere
 }
 
 // What others read: the load, and the replies.

@@ -29,6 +29,8 @@
 #include "server/engine/loop/emitter.h"
 #include "server/engine/loop/reader_gate.h"
 #include "server/engine/loop/request_queue.h"
+#include "server/engine/loop/shared_lookups.h"
+#include "server/engine/loop/shared_sessions.h"
 #include "server/engine/loop/slots.h"
 #include "server/engine/meters.h"
 #include "server/engine/options.h"
@@ -41,10 +43,15 @@ namespace rivulet {
 // Thread: one, which calls Run(), or in a test Turn(). The arguments are borrowed and outlive it.
 class Loop {
  public:
-  // `stamp`: of the files of `disk`, which may be empty.
+  // `identity`: of the sessions in options.session_store. `stamp`: of the files of `disk`, which may
+  // be empty.
   Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
-       RequestQueue* queue, Emitter* emitter, EngineMeters* meters, StateStamp stamp,
-       DiskTier disk);
+       RequestQueue* queue, Emitter* emitter, EngineMeters* meters, const SharedIdentity& identity,
+       StateStamp stamp, DiskTier disk);
+
+  ~Loop() {
+    if (mailbox_ != nullptr) mailbox_->Close();
+  }
 
   // Before the first turn.
   void KeepWarm(WarmState warm) { checkpoints_.KeepWarm(std::move(warm)); }
@@ -67,6 +74,8 @@ class Loop {
   // Takes in a request: it begins when its turn on its session comes, or now if it has none.
   void Enter(Request* request);
   void CloseSession(Session* session, Request* closing);
+  // It is its turn on its session: it begins, or claims the session first.
+  void TakeTurn(Request* request);
   void Begin(Request* request);
   // Finds the state from which it continues, which may have to be read first; then it waits for
   // slots.
@@ -75,6 +84,7 @@ class Loop {
   void AddToAdmission(Request* request, int slots);
   // True: the disk tier has done something.
   bool TakeFetchedStates();
+  void TakeShared();
 
   // Replies that were read continue; the parked ones wait for slots again.
   void ResumeReaders();
@@ -95,6 +105,7 @@ class Loop {
   void EndSequence(Sequence* sequence);
   void FreeSlot(Sequence* sequence);
   void EndRequest(Request* request, const absl::Status& status);
+  void HandEnd(std::unique_ptr<Request> request);
   void EndAll(const absl::Status& status);
   // Begins the next request that waits for the session.
   void Release(Session* session);
@@ -111,6 +122,10 @@ class Loop {
   CurrentRun run_;
   Checkpoints checkpoints_;  // before whatever holds states
   SessionTable sessions_;
+  // Null: no store is shared.
+  std::shared_ptr<LoopMailbox> mailbox_;
+  std::unique_ptr<SharedSessions> shared_;
+  std::unique_ptr<SharedLookups> lookups_;
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier

@@ -20,8 +20,10 @@ bool RequestLife::Allowed(State from, State to) {
   if (to == State::kEnded) return from != State::kEnded;
   switch (from) {
     case State::kArrived:
-      return to == State::kWaitsForTurn || to == State::kFindsState;
+      return to == State::kWaitsForTurn || to == State::kClaims || to == State::kFindsState;
     case State::kWaitsForTurn:
+      return to == State::kClaims || to == State::kFindsState;
+    case State::kClaims:
       return to == State::kFindsState;
     case State::kFindsState:
       return to == State::kFetchesState || to == State::kWaitsForSlots;

@@ -25,8 +25,8 @@ class SessionTable;
 
 // RequestLife: where a request is between its arrival and its end.
 //
-//   kArrived ─┬─> kWaitsForTurn ─┐              ┌── kFetchesState <──┐
-//             └──────────────────┴─> kFindsState ┴─> kWaitsForSlots <─┘
+//   kArrived ─┬─> kWaitsForTurn ─┬─> (kClaims) ─┐              ┌── kFetchesState <──┐
+//             └──────────────────┴──────────────┴─> kFindsState ┴─> kWaitsForSlots <─┘
 //                                                        │
 //                              kWaitsAgain ─────────> kHoldsSlots ──> (kParked or kWaitsAgain)
 //                                   └───── kParked <──────┘
@@ -41,6 +41,7 @@ class RequestLife {
   enum class State : uint8_t {
     kArrived,        // nothing was done with it yet
     kWaitsForTurn,   // another request has its session
+    kClaims,         // it has its session here, and claims it in the store that replicas share
     kFindsState,     // it has begun: its effect on the session is known
     kFetchesState,   // the state that it continues from is being read
     kWaitsForSlots,  // for the first time
@@ -106,6 +107,11 @@ class Request : public Outlet {
   Session* session = nullptr;   // set when it is found
   bool closes_session = false;  // it does not wait for its turn
   bool while_draining = false;  // SessionCall
+  // It will refuse a session that is not what its client believes, whatever session_ref says.
+  bool knows_session = false;
+  // Of a Generate on a session at a known position: the same for its repetition alone.
+  std::optional<uint64_t> identity;
+  std::optional<Durability> durable;  // set with its end, where a store is shared
 
   int num_slots = 1;       // 0: it needs none and is done when its turn comes
   int open_sequences = 0;  // sequences that have not ended
@@ -149,6 +155,9 @@ class Request : public Outlet {
   // Sets `wake`, which any thread calls when a slow reader has taken what waited (Reply::SetWake).
   // Called before anything arrives at its reply.
   virtual void SetWake(std::function<void()>) {}  // NOLINT(performance-unnecessary-value-param)
+  // What it asks a shared store for; null: nothing. Show gets the answer.
+  virtual const SessionLookup* lookup() const { return nullptr; }
+  virtual void Show(std::vector<SessionInfo> /*sessions*/, uint64_t /*next*/) {}
   // Adds to an error that ends it the place where a client can continue.
   virtual void DescribeProgress(ErrorDetail* /*detail*/) const {}
 };

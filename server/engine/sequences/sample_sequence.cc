@@ -39,6 +39,7 @@ Generation::Generation(GenerateSpec spec_in, int64_t max_new_tokens, const Model
     }
     account.num_tokens += usage.completion_tokens;
   }
+  knows_session = spec.resume.has_value();
   if (session_ref) return;
   feed.reserve(spec.prompt.size() + 1);
   if (model.config->has_bos()) feed.push_back(*model.config->bos_token_id);
@@ -56,6 +57,7 @@ absl::Status Generation::Begin(SessionTable* table, absl::Time /*now*/) {
   RIVULET_ASSIGN_OR_RETURN(
       appended_, ExtendSession(*session_ref, spec.prompt, *model.config, table->limits(), session));
   prompt_end_ = session->position();
+  session->abandoned_from = prompt_end_ - appended_;  // should this replica be lost meanwhile
   if (max_new == 0) {
     ReplyDelta nothing;
     nothing.finish.emplace();
@@ -122,6 +124,7 @@ std::optional<SessionProgress> Generation::Progress() const {
 
 void Generation::Settle(const absl::Status& end) {
   if (session == nullptr) return;
+  session->abandoned_from.reset();
   if (end.ok() && !session_ref->mark.empty()) session->Mark(session_ref->mark);
   // What was generated stays, so that the client can go on where it lost the reply. Without a token
   // of ours the prompt goes too, unless it was given before: the request had no effect.
@@ -164,7 +167,7 @@ void Generation::DescribeProgress(ErrorDetail* detail) const {
 }
 
 void Generation::OnEnd() {
-  reply->Finish({std::move(status), usage});
+  reply->Finish({std::move(status), usage, durable});
   listener->OnReady();
 }
 

@@ -55,6 +55,7 @@ void Scoring::OnEnd() {
   if (status.ok()) {
     result.usage = usage;
     result.usage.prompt_tokens = account.num_tokens;
+    result.durable = durable;
     done(std::move(result));
   } else {
     done(std::move(status));

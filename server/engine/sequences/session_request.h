@@ -63,6 +63,10 @@ class SessionCommand final : public Request {
   void CreateSequences() override {}
   void OnReady() override {}
   void OnEnd() override;
+  const SessionLookup* lookup() const override { return call_.lookup ? &*call_.lookup : nullptr; }
+  void Show(std::vector<SessionInfo> sessions, uint64_t next) override {
+    call_.show(std::move(sessions), next);
+  }
 
  private:
   const SessionCall call_;

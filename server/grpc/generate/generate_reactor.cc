@@ -10,6 +10,7 @@
 #include "server/grpc/calls/caller.h"
 #include "server/grpc/calls/guarded.h"
 #include "server/grpc/wire/convert.h"
+#include "server/grpc/wire/convert_session.h"
 #include "server/grpc/wire/convert_text.h"
 #include "server/grpc/wire/wire_field.h"
 #include "server/process/call_note.h"
@@ -214,6 +215,7 @@ GenerateReactor::Action GenerateReactor::Next() {
   }
   if (waiting_.empty() && ends_well) {
     ToWire(end_->usage, message_.mutable_usage());
+    if (end_->durable) ToWire(*end_->durable, message_.mutable_durability());
     context_->record().SetUsage(end_->usage);
     finished_ = true;
     return Action::kWriteAndFinish;

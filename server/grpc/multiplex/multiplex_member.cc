@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/grpc/wire/convert.h"
+#include "server/grpc/wire/convert_session.h"
 #include "server/grpc/wire/wire_field.h"
 
 namespace rivulet {
@@ -95,6 +96,7 @@ void MultiplexMember::AddEnd(const Reply::End& end, bool parts_added, ErrorCount
   record_.Write();
   SetFirst(part);
   ToWire(end.usage, part->mutable_usage());
+  if (end.durable) ToWire(*end.durable, part->mutable_durability());
 }
 
 }  // namespace rivulet

@@ -171,6 +171,11 @@ void ToWire(absl::Duration duration, google::protobuf::Duration* wire) {
   wire->set_nanos(static_cast<int32_t>(microseconds % 1000000 * 1000));
 }
 
+void ToWire(const Durability& durability, v1::Durability* wire) {
+  wire->set_durable(durability.durable);
+  wire->set_position(durability.position);
+}
+
 void ToWire(const SessionProgress& progress, v1::SessionProgress* wire) {
   wire->set_position(progress.position);
   wire->set_sequence_hash(progress.hash);

@@ -52,6 +52,7 @@ RestoreSpec ToRestoreSpec(Snapshot snapshot);
 // Exact to the microsecond, rounded towards zero.
 void ToWire(absl::Duration duration, google::protobuf::Duration* wire);
 void ToWire(const SessionProgress& progress, v1::SessionProgress* wire);
+void ToWire(const Durability& durability, v1::Durability* wire);
 void ToWire(const SessionInfo& info, absl::string_view model, v1::Session* wire);
 void ToWire(const SessionPage& page, absl::string_view model, v1::ListSessionsReply* reply);
 

@@ -21,6 +21,8 @@ TEST(RequestLifeTest, AllowsTheseStepsAndNoOthers) {
       {State::kFetchesState, State::kWaitsForSlots}, {State::kWaitsForSlots, State::kHoldsSlots},
       {State::kHoldsSlots, State::kParked},          {State::kHoldsSlots, State::kWaitsAgain},
       {State::kParked, State::kWaitsAgain},          {State::kWaitsAgain, State::kHoldsSlots},
+      {State::kArrived, State::kClaims},             {State::kWaitsForTurn, State::kClaims},
+      {State::kClaims, State::kFindsState},
   };
   for (int from = 0; from < kStates - 1; ++from) {
     allowed.emplace(static_cast<State>(from), State::kEnded);

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// SharedLookups: the calls on sessions that do not wait for their turn, where replicas share a
+// store: CloseSession, GetSession, ListSessions. They go to the store, wherever the session runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/engine/loop/loop_mailbox.h"
+#include "server/engine/loop/shared_sessions.h"
+#include "server/engine/sequences/request.h"
+
+namespace rivulet {
+
+// Thread: the loop.
+class SharedLookups {
+ public:
+  // What is borrowed outlives it. The store's threads post to `mailbox`.
+  SharedLookups(SessionStore* store, const SessionTable* table, SharedIdentity identity,
+                Clock clock, std::shared_ptr<LoopMailbox> mailbox);
+
+  // Leaves a tombstone, whoever has the session; its next writer finds that it has lost it.
+  void Close(Request* request);
+  // Request::lookup says what it asks for; Request::Show gets it.
+  void Look(Request* request);
+  // `request` ends before it was answered.
+  void Leave(const Request& request) { open_.erase(request.id); }
+
+  // Requests that are answered, since the last call.
+  struct Answered {
+    RequestId request = 0;
+    absl::Status status;
+  };
+  std::vector<Answered> Take() { return std::exchange(answered_, {}); }
+  bool empty() const { return answered_.empty(); }
+
+ private:
+  using Answer = absl::StatusOr<StoreAnswer>;
+  struct Open {
+    Request* request = nullptr;
+    std::string claim;  // of a tombstone
+    int tries = 0;
+    size_t reads = 0;  // of records that are under way
+    std::vector<std::optional<SessionInfo>> found;
+    uint64_t next = 0;
+  };
+  // Calls `take` with the request's entry, if it is still open.
+  template <typename Result>
+  std::function<void(Result)> For(RequestId id, std::function<void(Open*, const Result&)> take);
+
+  void OnCloseAnswer(Open* open, const Answer& answer);
+  void OnRecord(Open* open, size_t index, const SessionId& id, const Answer& answer);
+  void End(const Open& open, absl::Status status);
+  // OK where the record is of this model and of the request's tenant, and not closed.
+  absl::Status Check(const SessionRecord& record, const Request& request,
+                     const SessionId& id) const;
+  SessionInfo InfoOf(const SessionId& id, const SessionRecord& record, bool busy) const;
+
+  SessionStore* const store_;
+  const SessionTable* const table_;
+  const SharedIdentity identity_;
+  const Clock clock_;
+  const std::shared_ptr<LoopMailbox> mailbox_;
+  absl::flat_hash_map<RequestId, Open> open_;
+  std::vector<Answered> answered_;
+};
+
+}  // namespace rivulet

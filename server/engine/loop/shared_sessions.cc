@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/engine/loop/shared_sessions.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "model/base/random_word.h"
+
+namespace rivulet {
+namespace {
+
+using Kind = StoreAnswer::Kind;
+
+absl::Status Refuse(absl::StatusCode code, absl::string_view reason, absl::string_view message) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  detail.field = "session_id";
+  return MakeError(code, message, detail);
+}
+
+absl::Status Moved() {
+  return Refuse(absl::StatusCode::kAborted, "SESSION_MOVED",
+                "Another replica has taken the session over.");
+}
+
+// The set of SharedSessions::SetsOf with this index has no room.
+absl::Status Full(size_t set, int64_t members) {
+  constexpr absl::string_view kReasons[] = {"SESSION_LIMIT", "TENANT_SESSION_LIMIT",
+                                            "API_KEY_SESSION_LIMIT"};
+  constexpr absl::string_view kOwners[] = {"All replicas together have",
+                                           "On all replicas together the tenant has",
+                                           "On all replicas together the key has"};
+  ErrorDetail detail;
+  detail.reason = std::string(kReasons[set]);
+  return MakeError(absl::StatusCode::kResourceExhausted,
+                   absl::StrCat(kOwners[set], " ", members,
+                                " open sessions, as many as are allowed. Close sessions that are "
+                                "not needed, or open them with a shorter idle_timeout."),
+                   detail);
+}
+
+// The session has all that the record has.
+bool Contains(const Session& session, const SessionRecord& record) {
+  return record.position <= session.position() &&
+         session.history.HashAt(record.position) == record.sequence_hash;
+}
+
+bool IsUnsure(const SharedCopy& copy, const std::string& claim) {
+  return claim == copy.sent_claim ||
+         std::find(copy.unsure.begin(), copy.unsure.end(), claim) != copy.unsure.end();
+}
+
+void NoteChanges(Session* session) {
+  SharedCopy* const copy = session->shared.get();
+  const int64_t unchanged = session->history.TakeUnchanged();
+  copy->kept = std::min(copy->kept, unchanged);
+  copy->sent_kept = std::min(copy->sent_kept, unchanged);
+}
+
+// `record` is what the store has, and the session has come from it or grown beyond it.
+void SetStored(Session* session, SessionRecord record, std::string claim) {
+  SharedCopy* const copy = session->shared.get();
+  NoteChanges(session);
+  copy->kept = Contains(*session, record)
+                   ? record.position
+                   : std::min(copy->kept, CommonTokens(record.chunks, copy->stored.chunks));
+  copy->stored = std::move(record);
+  copy->claim = std::move(claim);
+}
+
+// The client says what the session must be, and the copy is that: nobody has continued it elsewhere
+// with this client's knowledge.
+bool IsAsExpected(const Session& session, const Request& request) {
+  const SessionRef& ref = *request.session_ref;
+  if (request.knows_session) return true;
+  if (!ref.hash) return false;
+  if (*ref.hash == session.history.hash()) return true;
+  return ref.position && *ref.position >= 0 && *ref.position <= session.position() &&
+         *ref.hash == session.history.HashAt(*ref.position);
+}
+
+// A repetition of the very request that the lease is for.
+bool IsRepetition(const Request& request, const SessionRecord& record) {
+  return request.session_ref->repeated && request.identity && record.request == request.identity;
+}
+
+}  // namespace
+
+std::string NewStoreClaim() {
+  const uint64_t words[2] = {RandomWord(), RandomWord()};
+  std::string claim(sizeof words, '\0');
+  std::memcpy(claim.data(), words, sizeof words);
+  return claim;
+}
+
+absl::Status StoreUnavailable(const absl::Status& cause) {
+  // The store's own message is for operators.
+  if (absl::IsDataLoss(cause)) return DamagedRecord("the store says so.");
+  ErrorDetail detail;
+  detail.reason = "SESSION_STORE";
+  detail.retry_after = absl::Seconds(1);
+  return MakeError(absl::StatusCode::kUnavailable,
+                   absl::IsResourceExhausted(cause)
+                       ? "The store of sessions that replicas share is full."
+                       : "The store of sessions that replicas share does not answer.",
+                   detail);
+}
+
+std::vector<StoreSet> SharedSetsOf(const std::string& model, const std::string& tenant,
+                                   const std::string& key) {
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  std::vector<StoreSet> sets = {{absl::StrCat("model/", model), kAny},
+                                {absl::StrCat("tenant/", model, "/", tenant), kAny}};
+  if (!key.empty()) sets.push_back({absl::StrCat("key/", model, "/", key), kAny});
+  return sets;
+}
+
+SharedSessions::SharedSessions(SessionStore* store, SessionTable* table, SharedIdentity identity,
+                               std::shared_ptr<LoopMailbox> mailbox)
+    : store_(store), table_(table), identity_(std::move(identity)), mailbox_(std::move(mailbox)) {}
+
+SharedCopy* SharedSessions::CopyOf(Session* session) {
+  if (session->shared == nullptr) session->shared = std::make_shared<SharedCopy>();
+  return session->shared.get();
+}
+
+void SharedSessions::SetDue(Session* session, absl::Time due) {
+  SharedCopy* const copy = session->shared.get();
+  for (const auto& end : {copy->end, copy->sent_end}) {
+    if (end != nullptr) due = std::min(due, end->until);
+  }
+  if (copy->due == due) return;
+  due_.erase({copy->due, session->id});
+  copy->due = due;
+  if (due < absl::InfiniteFuture()) due_.insert({due, session->id});
+}
+
+absl::Time SharedSessions::next_due() const {
+  if (!events_.empty()) return absl::InfinitePast();
+  return due_.empty() ? absl::InfiniteFuture() : due_.begin()->first;
+}
+
+// What the loop asks for.
+
+void SharedSessions::Claim(Request* request, absl::Time now) {
+  now_ = now;
+  CopyOf(request->session)->claiming = request;
+  Advance(request->session);
+}
+
+void SharedSessions::Leave(const Request& request, absl::Time now) {
+  now_ = now;
+  Session* const session = request.session;
+  if (session == nullptr || session->shared == nullptr) return;
+  SharedCopy* const copy = session->shared.get();
+  if (copy->claiming == &request) copy->claiming = nullptr;
+  if (!copy->held || session->active != &request) return;
+  copy->held = false;
+  copy->wants_write = true;  // gives the lease back
+  Advance(session);
+}
+
+void SharedSessions::NoteTokens(Session* session, absl::Time now) {
+  SharedCopy* const copy = session->shared.get();
+  const SessionRecord& last = copy->call == SharedCopy::Call::kWrite ? copy->sent : copy->stored;
+  if (!copy->held || session->position() - last.position < options_.tokens_a_write) return;
+  now_ = now;
+  copy->wants_write = true;
+  Advance(session);
+}
+
+void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
+                         const std::vector<Session*>& opened, absl::Time now) {
+  now_ = now;
+  const auto end = std::make_shared<HeldEnd>();
+  end->request = std::move(request);
+  end->session = session;
+  // A new session must be in the store before its client learns of it.
+  end->until = opened.empty() ? now + options_.end_wait : absl::InfiniteFuture();
+  std::vector<Session*> written = opened;
+  SharedCopy* const parent = session == nullptr ? nullptr : CopyOf(session);
+  if (parent != nullptr) NoteChanges(session);
+  for (Session* const session_opened : opened) {
+    SharedCopy* const copy = CopyOf(session_opened);
+    copy->known = copy->is_new = true;
+    session_opened->history.TakeUnchanged();
+    copy->kept = parent == nullptr ? 0 : std::min(parent->kept, session_opened->position());
+    if (parent != nullptr) copy->stored.chunks = parent->stored.chunks;
+  }
+  if (parent != nullptr) {
+    parent->held = false;
+    parent->ends = true;
+    if (parent->known && !session->closed) {
+      written.push_back(session);
+    } else if (!session->closed && end->request->status.ok()) {
+      end->request->status = parent->lost;  // the session went while the request ran
+    }
+  }
+  end->writes = static_cast<int>(written.size());
+  if (written.empty()) {
+    Emit({.kind = Event::Kind::kEnded, .end = end});
+    return;
+  }
+  for (Session* const changed : written) {
+    SharedCopy* const copy = changed->shared.get();
+    copy->end = end;
+    copy->wants_write = true;
+    SetDue(changed, absl::InfiniteFuture());
+    Advance(changed);
+  }
+}
+
+std::vector<std::shared_ptr<HeldEnd>> SharedSessions::Abandon() {
+  std::vector<std::shared_ptr<HeldEnd>> ends;
+  for (Event& event : events_) {
+    if (event.kind == Event::Kind::kEnded) ends.push_back(std::move(event.end));
+  }
+  events_.clear();
+  table_->ForEach([&](Session* session) {
+    if (session->shared == nullptr) return;
+    for (auto* end : {&session->shared->end, &session->shared->sent_end}) {
+      if (*end != nullptr && --(*end)->writes == 0) {
+        (*end)->request->durable = Durability{false, session->shared->stored.position};
+        ends.push_back(*end);
+      }
+      end->reset();
+    }
+  });
+  return ends;
+}
+
+// Calls of the store.
+
+void SharedSessions::Advance(Session* session) {
+  SharedCopy* const copy = session->shared.get();
+  if (copy->call != SharedCopy::Call::kNone) return;
+  if (copy->claiming != nullptr) return copy->known ? Write(session, true) : Read(session);
+  if (copy->known && copy->wants_write) Write(session, copy->held);
+}
+
+template <typename Result>
+std::function<void(Result)> SharedSessions::Call(Session* session, SharedCopy::Call call,
+                                                 void (SharedSessions::*on)(Session*,
+                                                                            const Result&)) {
+  session->shared->call = call;
+  const uint64_t number = ++session->shared->call_number;
+  return Posting<Result>(mailbox_, [this, on, number, id = session->id](const Result& result) {
+    Session* const called = table_->Get(id);
+    SharedCopy* const copy = called == nullptr ? nullptr : called->shared.get();
+    if (copy == nullptr || copy->call_number != number) return;  // of a forgotten session
+    copy->call = SharedCopy::Call::kNone;
+    (this->*on)(called, result);
+  });
+}
+
+void SharedSessions::Read(Session* session) {
+  store_->Read(session->id.ToString(),
+               Call(session, SharedCopy::Call::kRead, &SharedSessions::OnRead));
+}
+
+void SharedSessions::ReadChunks(Session* session) {
+  std::vector<std::string> ids;
+  for (const ChunkUse& use : session->shared->found.chunks) ids.push_back(use.id);
+  store_->ReadChunks(std::move(ids),
+                     Call(session, SharedCopy::Call::kChunks, &SharedSessions::OnChunks));
+}
+
+SessionRecord SharedSessions::RecordOf(const Session& session) const {
+  const SharedCopy& copy = *session.shared;
+  SessionRecord record;
+  record.model_name = identity_.model_name;
+  record.weights_sha256 = identity_.weights_sha256;
+  record.config_sha256 = identity_.config_sha256;
+  record.numerics_id = identity_.numerics_id;
+  record.tenant = session.tenant;
+  record.key = session.key.key;
+  record.epoch = copy.stored.epoch + 1;
+  record.position = session.position();
+  record.sequence_hash = session.history.hash();
+  record.seed = session.seed;
+  record.marks = session.marks();
+  record.idle_timeout = session.idle_timeout;
+  record.written = now_;
+  record.abandoned_from = session.abandoned_from;
+  return record;
+}
+
+void SharedSessions::Write(Session* session, bool lease) {
+  SharedCopy* const copy = session->shared.get();
+  NoteChanges(session);
+  StoreWrite write;
+  copy->sent = RecordOf(*session);
+  copy->sent.chunks = FirstTokens(copy->stored.chunks, copy->kept);
+  for (const ChunkUse& use : copy->sent.chunks) write.kept_chunks.push_back(use.id);
+  CoverTokens(session->history, session->tenant, &copy->sent.chunks, &write.chunks);
+  const Request* const running = copy->claiming != nullptr ? copy->claiming : session->active;
+  if (lease && running != nullptr) copy->sent.request = running->identity;
+  copy->sent_kept = copy->sent.position;
+  copy->sent_claim = NewStoreClaim();
+  copy->sent_lease = lease;
+  copy->sent_end = std::exchange(copy->end, nullptr);
+  copy->wants_write = false;
+  write.session = session->id.ToString();
+  write.expected = copy->claim;
+  write.record.claim = copy->sent_claim;
+  write.record.bytes = EncodeRecord(copy->sent);
+  write.record.lease = lease ? options_.lease : absl::ZeroDuration();
+  write.expiry = session->idle_timeout + options_.lease;
+  // One that the store has lost counts again, whatever else is open now.
+  write.sets = SharedSetsOf(identity_.model_name, session->tenant, session->key.key);
+  if (copy->is_new) {
+    const SessionLimits& limits = table_->limits();
+    const int64_t all = limits.max_open_sessions;
+    // Where no limit is set, one tenant leaves an eighth to the others.
+    const int64_t of_tenant =
+        limits.max_tenant_sessions > 0 ? limits.max_tenant_sessions : all - all / 8;
+    write.sets[0].most = all;
+    write.sets[1].most = of_tenant;
+    if (write.sets.size() > 2) write.sets[2].most = session->key.most;
+  }
+  store_->Write(std::move(write),
+                Call(session, SharedCopy::Call::kWrite, &SharedSessions::OnWrite));
+  SetDue(session, absl::InfiniteFuture());
+}
+
+// Answers.
+
+std::vector<SharedSessions::Event> SharedSessions::Collect(absl::Time now) {
+  now_ = now;
+  while (!due_.empty() && due_.begin()->first <= now_) {
+    const SessionId id = due_.begin()->second;
+    due_.erase(due_.begin());
+    Session* const session = table_->Get(id);
+    if (session == nullptr || session->shared == nullptr) continue;
+    session->shared->due = absl::InfiniteFuture();
+    TakeDue(session);
+  }
+  std::vector<Event> events(std::make_move_iterator(events_.begin()),
+                            std::make_move_iterator(events_.end()));
+  events_.clear();
+  return events;
+}
+
+void SharedSessions::TakeDue(Session* session) {
+  SharedCopy* const copy = session->shared.get();
+  for (auto* end : {&copy->end, &copy->sent_end}) {
+    if (*end != nullptr && (*end)->until <= now_) {
+      DecideEnd(end, session, /*durable=*/false, absl::OkStatus());
+    }
+  }
+  if (copy->held) copy->wants_write = true;  // the lease
+  Advance(session);
+  if (copy->call == SharedCopy::Call::kNone && copy->wants_write)
+    SetDue(session, now_ + options_.retry);
+}
+
+void SharedSessions::OnWrite(Session* session, const Answer& answer) {
+  SharedCopy* const copy = session->shared.get();
+  if (absl::IsDataLoss(answer.status()) && !copy->stored.chunks.empty()) {
+    // It has lost chunks that the session has: they are written again.
+    copy->stored.chunks.clear();
+    copy->kept = 0;
+    copy->end = std::exchange(copy->sent_end, nullptr);
+    copy->wants_write |= copy->claiming == nullptr;
+    return Advance(session);
+  }
+  if (!answer.ok()) {
+    copy->unsure.push_back(copy->sent_claim);
+    return OnUnavailable(session, answer.status());
+  }
+  if (copy->sent_end != nullptr && answer->kind != Kind::kDone && answer->kind != Kind::kFull) {
+    copy->end = std::exchange(copy->sent_end, nullptr);  // it waits for the next write
+  }
+  switch (answer->kind) {
+    case Kind::kDone:
+      copy->store_id = answer->store_id;
+      return OnWritten(session);
+    case Kind::kOther:
+      copy->store_id = answer->store_id;
+      return OnFound(session, answer->found);
+    case Kind::kMissing:
+      return OnMissing(session, answer->store_id);
+    case Kind::kFull:
+      return Lose(session, Full(answer->full_set, answer->members));
+  }
+}
+
+void SharedSessions::OnWritten(Session* session) {
+  SharedCopy* const copy = session->shared.get();
+  NoteChanges(session);
+  copy->stored = std::move(copy->sent);
+  copy->claim = copy->sent_claim;
+  copy->kept = copy->sent_kept;
+  copy->unsure.clear();
+  copy->is_new = false;
+  if (copy->claiming != nullptr && copy->sent_lease) {
+    copy->held = true;
+    Claimed(session, absl::OkStatus());
+  } else if (copy->sent_lease && !copy->held) {
+    copy->wants_write = true;  // the request has left: give the lease back
+  }
+  if (copy->sent_end != nullptr) {
+    DecideEnd(&copy->sent_end, session, /*durable=*/true, absl::OkStatus());
+  }
+  if (copy->held) SetDue(session, now_ + options_.renewal);
+  Advance(session);
+}
+
+void SharedSessions::OnRead(Session* session, const Answer& answer) {
+  if (!answer.ok()) return OnUnavailable(session, answer.status());
+  if (answer->kind == Kind::kMissing) return OnMissing(session, answer->store_id);
+  session->shared->store_id = answer->store_id;
+  OnFound(session, answer->found);
+}
+
+void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
+  SharedCopy* const copy = session->shared.get();
+  absl::StatusOr<SessionRecord> record = DecodeRecord(found.bytes);
+  if (!record.ok()) return Lose(session, record.status());
+  const bool own = IsUnsure(*copy, found.claim);
+  // A failover has lost our writes.
+  const bool behind = copy->known && record->epoch < copy->stored.epoch && !record->closed &&
+                      Contains(*session, *record);
+  const bool leased = found.lease > absl::ZeroDuration() && !own;
+  if (copy->known && (own || (behind && !(leased && copy->claiming != nullptr)))) {
+    SetStored(session, *std::move(record), found.claim);
+    copy->wants_write |= copy->claiming == nullptr;
+    return Advance(session);
+  }
+  const absl::Status status = CheckRecord(*record, *session);
+  if (!status.ok()) return Lose(session, status);
+  if (copy->claiming == nullptr) return Lose(session, Moved());
+  copy->known = false;
+  if (leased && !IsRepetition(*copy->claiming, *record)) {
+    return SetDue(session, now_ + std::min(found.lease, options_.look));
+  }
+  copy->found = *std::move(record);
+  copy->found_claim = found.claim;
+  ReadChunks(session);
+}
+
+absl::Status SharedSessions::CheckRecord(const SessionRecord& record,
+                                         const Session& session) const {
+  // Those of other tenants and models do not exist for this one.
+  if (record.closed || record.tenant != session.tenant ||
+      record.model_name != identity_.model_name) {
+    return SessionTable::NotFound(session.id);
+  }
+  if (record.weights_sha256 == identity_.weights_sha256 &&
+      record.config_sha256 == identity_.config_sha256) {
+    return absl::OkStatus();
+  }
+  return Refuse(
+      absl::StatusCode::kFailedPrecondition, "SESSION_MODEL",
+      absl::StrCat("The session was opened with other weights or another config.json of \"",
+                   identity_.model_name, "\" than those that this server has loaded."));
+}
+
+void SharedSessions::OnChunks(Session* session, const Chunks& chunks) {
+  SharedCopy* const copy = session->shared.get();
+  if (!chunks.ok()) return OnUnavailable(session, chunks.status());
+  const bool missing = std::any_of(chunks->begin(), chunks->end(),
+                                   [](const std::string& bytes) { return bytes.empty(); });
+  // Its owner may have replaced them, or the store was emptied, since the record was read.
+  if (missing && std::exchange(copy->missed_claim, copy->found_claim) != copy->found_claim) {
+    return Advance(session);
+  }
+  TokenHistory history;
+  absl::Status status;
+  for (size_t i = 0; i < copy->found.chunks.size() && status.ok(); ++i) {
+    status = AppendTokens(copy->found.chunks[i], (*chunks)[i], session->tenant, &history);
+  }
+  if (status.ok() && history.hash() != copy->found.sequence_hash) {
+    status = DamagedRecord("its tokens are not those that its record names.");
+  }
+  const auto tokens = history.tokens();
+  const bool in_vocabulary = std::all_of(tokens.begin(), tokens.end(), [&](int32_t token) {
+    return token >= 0 && token < identity_.vocab_size;
+  });
+  if (status.ok() && !in_vocabulary) {
+    status = DamagedRecord("it has a token that the model does not have.");
+  }
+  if (!status.ok()) return Lose(session, status);
+  session->BecomeCopyOf(std::move(history), copy->found.marks);
+  session->seed = copy->found.seed;
+  session->idle_timeout = copy->found.idle_timeout;
+  session->abandoned_from = copy->found.abandoned_from;
+  session->key.key = copy->found.key;
+  session->history.TakeUnchanged();
+  copy->kept = copy->found.position;
+  copy->stored = std::move(copy->found);
+  copy->claim = copy->found_claim;
+  copy->known = true;
+  copy->wants_write = false;
+  copy->unsure.clear();
+  Advance(session);
+}
+
+void SharedSessions::OnMissing(Session* session, const std::string& store_id) {
+  SharedCopy* const copy = session->shared.get();
+  if (!copy->known || store_id == copy->store_id)
+    return Lose(session, SessionTable::NotFound(session->id));
+  copy->store_id = store_id;  // the store was emptied: all of it is written again
+  copy->stored.chunks.clear();
+  copy->kept = 0;
+  copy->claim.clear();
+  copy->wants_write |= copy->claiming == nullptr;
+  Advance(session);
+}
+
+void SharedSessions::OnUnavailable(Session* session, const absl::Status& status) {
+  SharedCopy* const copy = session->shared.get();
+  if (copy->is_new || absl::IsDataLoss(status)) return Lose(session, StoreUnavailable(status));
+  if (copy->claiming != nullptr) {
+    const bool usable = copy->known && IsAsExpected(*session, *copy->claiming);
+    Claimed(session, usable ? absl::OkStatus() : StoreUnavailable(status));
+  }
+  if (copy->sent_end != nullptr) {
+    DecideEnd(&copy->sent_end, session, /*durable=*/false, absl::OkStatus());
+  }
+  if (!copy->known) return;
+  copy->wants_write = true;
+  SetDue(session, now_ + options_.retry);
+}
+
+void SharedSessions::Claimed(Session* session, const absl::Status& status) {
+  Request* const request = std::exchange(session->shared->claiming, nullptr);
+  Emit({.kind = Event::Kind::kClaimed, .request = request->id, .status = status});
+}
+
+void SharedSessions::Lose(Session* session, const absl::Status& status) {
+  SharedCopy* const copy = session->shared.get();
+  const bool running = session->active != nullptr && session->active->life.begun();
+  copy->lost = status;
+  copy->known = copy->held = copy->wants_write = false;
+  for (auto* end : {&copy->end, &copy->sent_end}) {
+    if (*end != nullptr) DecideEnd(end, session, /*durable=*/false, status);
+  }
+  if (copy->claiming != nullptr) return Claimed(session, status);
+  if (running) {
+    Emit({.kind = Event::Kind::kLost, .request = session->active->id, .status = status});
+  } else if (session->active == nullptr) {
+    Emit({.kind = Event::Kind::kForgotten, .session = session->id});
+  }
+}
+
+void SharedSessions::DecideEnd(std::shared_ptr<HeldEnd>* end, Session* session, bool durable,
+                               const absl::Status& status) {
+  const std::shared_ptr<HeldEnd> held = std::exchange(*end, nullptr);
+  Request* const request = held->request.get();
+  if (!status.ok() && request->status.ok()) request->status = status;
+  if (!request->durable) request->durable.emplace();
+  if (!durable) request->durable->durable = false;
+  // Its answer cannot say so. Repeated, it changes nothing more.
+  if (!durable && request->kind == RequestKind::kRewindSession && request->status.ok()) {
+    request->status = StoreUnavailable(absl::UnavailableError("no answer in time"));
+  }
+  if (session == held->session) request->durable->position = session->shared->stored.position;
+  if (--held->writes == 0) Emit({.kind = Event::Kind::kEnded, .end = held});
+}
+
+}  // namespace rivulet

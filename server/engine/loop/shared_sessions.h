@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// SharedSessions: the sessions of an engine in a store that replicas share (session_store.h).
+//
+//   Claim ──> (Read ─ lease of another ─ ReadChunks) ──> Write with a lease ──> kClaimed
+//   while it runs: Write every 1,024 tokens, and to renew the lease
+//   End ──> Write without a lease ──> kEnded, durable or (after 200 ms) not
+//
+// What a session is follows from its tokens, and the store has them. A copy on this replica is used
+// as it is only if nobody else has written the record since: then the claim in the store is the
+// copy's. Else the copy becomes that of the record: the tokens that both have stay, with their
+// states. A request begins only with the claim; if another replica takes it meanwhile, the next
+// write finds that out and the request ends (SESSION_MOVED).
+//
+// Where the store is behind the copy (a failover lost writes, or it was emptied), the copy's tokens
+// are written again, provided that what the store has is their beginning. Where it cannot be
+// reached, a request whose client says what the session must be (SessionRef::hash) runs on a copy
+// that was up to date when it was last used; any other is refused (SESSION_STORE).
+//
+// Thread: the loop.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/engine/loop/loop_mailbox.h"
+#include "server/engine/sequences/request.h"
+#include "server/sessions/session_table.h"
+#include "server/sessions/shared/session_record.h"
+#include "server/sessions/shared/session_store.h"
+
+namespace rivulet {
+
+// A request that has ended, and waits for the writes of the sessions that it changed or opened.
+struct HeldEnd {
+  std::unique_ptr<Request> request;
+  Session* session = nullptr;  // that it had
+  int writes = 0;              // that are not decided yet
+  absl::Time until;            // then it ends, durable or not
+};
+
+// What is known of the session's record.
+struct SharedCopy {
+  bool known = false;    // the session here is what `stored` says, or has grown since
+  SessionRecord stored;  // the last record that the store is known to have had
+  std::string claim;     // its claim; empty: there is no record yet
+  int64_t kept = 0;      // so many tokens of stored.chunks are still the session's
+  std::string store_id;  // of the store that had it
+  bool is_new = false;   // its record must not exist yet
+
+  enum class Call : uint8_t { kNone, kRead, kChunks, kWrite };
+  Call call = Call::kNone;   // that is under way
+  uint64_t call_number = 0;  // of the last one
+  SessionRecord sent;        // of kWrite
+  std::string sent_claim;
+  int64_t sent_kept = 0;  // as `kept`, of sent.chunks
+  bool sent_lease = false;
+  std::shared_ptr<HeldEnd> sent_end;  // that waits for it
+  std::vector<std::string> unsure;    // claims of writes that got no answer: they may have happened
+  SessionRecord found;                // of kChunks: what the copy is to become
+  std::string found_claim;
+  std::string missed_claim;  // of the last record whose chunks were not there
+
+  Request* claiming = nullptr;   // the request that waits for the claim
+  bool held = false;             // the active request runs with the claim
+  bool wants_write = false;      // it has changed, or its lease is to be renewed or given back
+  std::shared_ptr<HeldEnd> end;  // waits for a write that is not sent yet
+  absl::Status lost;             // why it is not known any more
+  bool ends = false;             // its last request ends with a kEnded that is not handled yet
+  absl::Time due = absl::InfiniteFuture();
+};
+
+struct SharedOptions {
+  absl::Duration lease = absl::Milliseconds(1500);
+  absl::Duration renewal = absl::Milliseconds(500);  // of the lease, after the last write
+  // Between two looks at a lease of another replica; between a write that failed and the next.
+  absl::Duration look = absl::Milliseconds(100), retry = absl::Milliseconds(500);
+  absl::Duration end_wait = absl::Milliseconds(200);  // of the end of a request for its write
+  int64_t tokens_a_write = 1024;                      // while a request runs
+};
+
+// What a record says of the model and must find here.
+struct SharedIdentity {
+  std::string model_name, weights_sha256, config_sha256, numerics_id;
+  int64_t vocab_size = 0;
+};
+
+// A claim that no other write has.
+std::string NewStoreClaim();
+// UNAVAILABLE (SESSION_STORE), or DATA_LOSS (SESSION_RECORD_DAMAGED), as `cause` says.
+absl::Status StoreUnavailable(const absl::Status& cause);
+
+// The sets that a session of `model` is in, without limits: that of the model, that of the tenant
+// there, and that of the key where there is one.
+std::vector<StoreSet> SharedSetsOf(const std::string& model, const std::string& tenant,
+                                   const std::string& key);
+
+class SharedSessions {
+ public:
+  // `store` and `table` are borrowed and outlive it. The store's threads post to `mailbox`, which
+  // the loop runs before Collect.
+  SharedSessions(SessionStore* store, SessionTable* table, SharedIdentity identity,
+                 std::shared_ptr<LoopMailbox> mailbox);
+
+  // What the loop has to do. Requests and sessions are named by their ids: they may be gone.
+  struct Event {
+    enum class Kind : uint8_t {
+      kClaimed,    // the request has its session, or ends with `status`
+      kLost,       // the request, which runs, ends with `status`: its session was taken or closed
+      kEnded,      // `end` can be handed over; its session is free
+      kForgotten,  // nothing uses the session, which is not here any more
+    };
+    Kind kind;
+    RequestId request = 0;
+    SessionId session = {};
+    absl::Status status = absl::OkStatus();
+    std::shared_ptr<HeldEnd> end = nullptr;
+  };
+
+  // It is the request's turn on its session. kClaimed follows.
+  void Claim(Request* request, absl::Time now);
+  // `request` ends before it was claimed.
+  void Leave(const Request& request, absl::Time now);
+  // The session of a running request has grown.
+  void NoteTokens(Session* session, absl::Time now);
+  // `request` has ended. `session`: that it had and may have changed, or null. `opened`: those that
+  // it opened. kEnded follows.
+  void End(std::unique_ptr<Request> request, Session* session, const std::vector<Session*>& opened,
+           absl::Time now);
+  // The session is not free until the loop has handled the kEnded of its last request.
+  static bool Ends(const Session& session) {
+    return session.shared != nullptr && session.shared->ends;
+  }
+
+  // Does what is due. Returns the events since the last call, in order.
+  std::vector<Event> Collect(absl::Time now);
+  absl::Time next_due() const;
+  // All ends that wait, not durable: the engine stops.
+  std::vector<std::shared_ptr<HeldEnd>> Abandon();
+
+ private:
+  using Answer = absl::StatusOr<StoreAnswer>;
+  using Chunks = absl::StatusOr<std::vector<std::string>>;
+
+  SharedCopy* CopyOf(Session* session);
+  // Does what the session needs next, unless a call is under way.
+  void Advance(Session* session);
+  void Read(Session* session);
+  void ReadChunks(Session* session);
+  void Write(Session* session, bool lease);
+  // A callback for the session's next call: `on` takes its result, unless the session was forgotten.
+  template <typename Result>
+  std::function<void(Result)> Call(Session* session, SharedCopy::Call call,
+                                   void (SharedSessions::*on)(Session*, const Result&));
+
+  void OnWrite(Session* session, const Answer& answer);
+  void OnRead(Session* session, const Answer& answer);
+  void OnChunks(Session* session, const Chunks& chunks);
+  void OnWritten(Session* session);
+  // The record has a claim that was not expected.
+  void OnFound(Session* session, const StoreRecord& found);
+  void TakeOver(Session* session, SessionRecord record, const StoreRecord& found);
+  void OnMissing(Session* session, const std::string& store_id);
+  void OnUnavailable(Session* session, const absl::Status& status);
+  // This replica has not got the session any more.
+  void Lose(Session* session, const absl::Status& status);
+  void DecideEnd(std::shared_ptr<HeldEnd>* end, Session* session, bool durable,
+                 const absl::Status& status);
+  void Emit(Event event) { events_.push_back(std::move(event)); }
+  void Claimed(Session* session, const absl::Status& status);
+
+  absl::Status CheckRecord(const SessionRecord& record, const Session& session) const;
+  SessionRecord RecordOf(const Session& session) const;
+  void SetDue(Session* session, absl::Time due);
+  void TakeDue(Session* session);
+
+  SessionStore* const store_;
+  SessionTable* const table_;
+  const SharedIdentity identity_;
+  const SharedOptions options_;
+  const std::shared_ptr<LoopMailbox> mailbox_;
+  absl::Time now_;
+  std::deque<Event> events_;
+  absl::btree_set<std::pair<absl::Time, SessionId>> due_;
+};
+
+}  // namespace rivulet
