@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/sessions/shared/dir/image.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "model/base/error.h"
+#include "server/sessions/sections.h"
+
+namespace rivulet::dir_store {
+namespace {
+
+constexpr uint32_t kEntryFormat = 1;
+constexpr uint32_t kHeadSection = 0x31656872;   // "rhe1"
+constexpr uint32_t kBytesSection = 0x31656272;  // "rbe1"
+constexpr uint32_t kChunkSection = 0x31656372;  // "rce1"
+
+template <typename T, typename Write>
+void WriteList(SectionWriter* writer, const std::vector<T>& list, Write write) {
+  writer->Number(static_cast<uint32_t>(list.size()));
+  for (const T& element : list) write(element);
+}
+
+template <typename Read>
+void ReadList(SectionReader* reader, Read read) {
+  for (auto left = reader->Number<uint32_t>(); left > 0 && reader->ok(); --left) read();
+}
+
+}  // namespace
+
+std::string EncodeEntry(const Entry& entry) {
+  SectionWriter head;
+  const auto text = [&](const std::string& element) { head.Text(element); };
+  head.Number(kEntryFormat);
+  head.Number(entry.floor);
+  head.Text(entry.session);
+  head.Text(entry.file);
+  head.Text(entry.claim);
+  head.Number(entry.leased_until);
+  head.Number(entry.expires);
+  WriteList(&head, entry.sets, text);
+  WriteList(&head, entry.chunks, [&](const ChunkFile& chunk) {
+    head.Text(chunk.id);
+    head.Number(chunk.nonce);
+  });
+  WriteList(&head, entry.swept_sessions, text);
+  WriteList(&head, entry.swept_chunks, text);
+  SectionWriter file;
+  file.AddSection(kHeadSection, head.bytes());
+  file.AddSection(kBytesSection, entry.bytes);
+  return file.Take();
+}
+
+absl::StatusOr<Entry> DecodeEntry(absl::string_view bytes) {
+  SectionReader file(bytes);
+  RIVULET_ASSIGN_OR_RETURN(const absl::string_view payload, file.Section(kHeadSection));
+  RIVULET_ASSIGN_OR_RETURN(const absl::string_view record, file.Section(kBytesSection));
+  SectionReader head(payload);
+  if (const auto format = head.Number<uint32_t>(); format != kEntryFormat) {
+    return absl::DataLossError(absl::StrCat("it has format ", format, ", not ", kEntryFormat));
+  }
+  Entry entry;
+  entry.floor = head.Number<uint64_t>();
+  entry.session = head.Text();
+  entry.file = head.Text();
+  entry.claim = head.Text();
+  entry.leased_until = head.Number<int64_t>();
+  entry.expires = head.Number<int64_t>();
+  ReadList(&head, [&] { entry.sets.push_back(head.Text()); });
+  ReadList(&head, [&] {
+    std::string id = head.Text();
+    entry.chunks.push_back({std::move(id), head.Number<uint64_t>()});
+  });
+  ReadList(&head, [&] { entry.swept_sessions.push_back(head.Text()); });
+  ReadList(&head, [&] { entry.swept_chunks.push_back(head.Text()); });
+  if (!head.ok() || !head.at_end() || !file.at_end()) {
+    return absl::DataLossError("it has not the length that it says");
+  }
+  entry.bytes = std::string(record);
+  return entry;
+}
+
+std::string EncodeChunk(const StoreChunk& chunk) {
+  SectionWriter payload;
+  payload.Reserve(chunk.id.size() + chunk.bytes.size() + sizeof(uint32_t));
+  payload.Text(chunk.id);
+  payload.Bytes(chunk.bytes.data(), chunk.bytes.size());
+  SectionWriter file;
+  file.AddSection(kChunkSection, payload.bytes());
+  return file.Take();
+}
+
+absl::StatusOr<std::string> DecodeChunk(absl::string_view id, absl::string_view bytes) {
+  SectionReader file(bytes);
+  RIVULET_ASSIGN_OR_RETURN(absl::string_view payload, file.Section(kChunkSection));
+  SectionReader reader(payload);
+  const std::string found = reader.Text();
+  if (!file.at_end() || found != id) return absl::DataLossError("it is another chunk");
+  payload.remove_prefix(reader.taken().size());
+  return std::string(payload);
+}
+
+void Image::Forget(const std::string& session) {
+  const auto found = records_.find(session);
+  if (found == records_.end()) return;
+  for (const std::string& name : found->second.sets) {
+    const auto set = sets_.find(name);
+    set->second.erase({found->second.expires, session});
+    if (set->second.empty()) sets_.erase(set);
+  }
+  records_.erase(found);
+}
+
+void Image::Apply(uint64_t number, const Entry& entry) {
+  floor_ = std::max(floor_, entry.floor);
+  if (entry.session.empty()) {
+    ++sweeps_;
+    for (const std::string& session : entry.swept_sessions) Forget(session);
+    for (const std::string& id : entry.swept_chunks) chunks_.erase(id);
+    return;
+  }
+  Forget(entry.session);
+  Record& record = records_[entry.session];
+  record.number = number;
+  record.file = entry.file;
+  record.claim = entry.claim;
+  record.leased_until = entry.leased_until;
+  record.expires = entry.expires;
+  for (const std::string& set : entry.sets) {
+    if (!sets_[set].insert({entry.expires, entry.session}).second) continue;  // named twice
+    record.sets.push_back(set);
+  }
+  for (const ChunkFile& file : entry.chunks) {
+    Chunk& chunk = chunks_[file.id];
+    chunk.nonce = file.nonce;
+    chunk.expires = std::max(chunk.expires, entry.expires);
+  }
+}
+
+void Image::ApplyDamaged(const std::string& session, Record record) {
+  Forget(session);
+  record.damaged = true;
+  records_[session] = std::move(record);
+}
+
+const Image::Record* Image::FindRecord(const std::string& session, int64_t now) const {
+  const auto found = records_.find(session);
+  return found == records_.end() || found->second.expires <= now ? nullptr : &found->second;
+}
+
+const Image::Chunk* Image::FindChunk(const std::string& id, int64_t now) const {
+  const auto found = chunks_.find(id);
+  return found == chunks_.end() || found->second.expires <= now ? nullptr : &found->second;
+}
+
+int64_t Image::CountMembers(const std::string& set, int64_t now) const {
+  const auto found = sets_.find(set);
+  if (found == sets_.end()) return 0;
+  const Members& members = found->second;
+  auto expired = members.begin();  // few: sweeps forget them
+  int64_t count = static_cast<int64_t>(members.size());
+  for (; expired != members.end() && expired->first <= now; ++expired) --count;
+  return count;
+}
+
+absl::StatusOr<Image::Verdict> Image::Judge(const StoreWrite& write, int64_t now) const {
+  const Record* const record = FindRecord(write.session, now);
+  if (record == nullptr && !write.expected.empty()) return Verdict{StoreAnswer::Kind::kMissing};
+  if (record != nullptr && record->damaged) {
+    return absl::DataLossError("The session's record in the store is damaged.");
+  }
+  if (record != nullptr && record->claim != write.expected) {
+    return Verdict{StoreAnswer::Kind::kOther};
+  }
+  for (size_t i = 0; record == nullptr && i < write.sets.size(); ++i) {
+    const int64_t members = CountMembers(write.sets[i].name, now);
+    if (members >= write.sets[i].most) return Verdict{StoreAnswer::Kind::kFull, i, members};
+  }
+  for (const std::string& id : write.kept_chunks) {
+    if (FindChunk(id, now) == nullptr) {
+      return absl::DataLossError(absl::StrCat("Chunk ", id, " is not in the session store."));
+    }
+  }
+  return Verdict{};
+}
+
+std::vector<SessionStore::Member> Image::List(const std::string& set, int64_t after, int64_t count,
+                                              int64_t now) const {
+  std::vector<SessionStore::Member> listed;
+  const auto found = sets_.find(set);
+  if (found == sets_.end()) return listed;
+  const Members& members = found->second;
+  const int64_t first = std::min(std::max(after, now), INT64_MAX - 1) + 1;
+  for (auto member = members.lower_bound({first, ""}); member != members.end(); ++member) {
+    const bool enough = static_cast<int64_t>(listed.size()) >= count;
+    if (enough && (listed.empty() || listed.back().expires_ms != member->first)) break;
+    listed.push_back({member->second, member->first});
+  }
+  return listed;
+}
+
+}  // namespace rivulet::dir_store
