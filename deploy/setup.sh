@@ -11,12 +11,12 @@ packages=(
   ca-certificates g++ make cmake ninja-build ccache pkg-config
   libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev nlohmann-json3-dev libssl-dev libhwy-dev libisal-dev libpng-dev zlib1g-dev libcli11-dev
-  libpcre2-dev libutf8proc-dev prometheus-cpp-dev
+  libpcre2-dev libutf8proc-dev prometheus-cpp-dev libhiredis-dev
 )
 test_packages=(
   libgtest-dev libgmock-dev openssl libbenchmark-dev
   clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev python3 python3-venv shellcheck
-  git haproxy buildah debootstrap curl chromium prometheus
+  git haproxy buildah debootstrap curl chromium prometheus redis-server
 )
 
 case "${1:-}" in

@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/sessions/shared/redis_scripts.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+// A record in Redis: this, its claim, when its lease ends (milliseconds since 1970, 16 digits), its
+// bytes. One value, so that it expires and is replaced as a whole.
+constexpr absl::string_view kRecordMagic = "rvs1";
+constexpr size_t kLeaseDigits = 16;
+constexpr size_t kRecordHead = kRecordMagic.size() + kClaimBytes + kLeaseDigits;
+
+// Redis carries out a script as a whole, and with "#!lua" it looks before the script begins whether
+// memory, disk and role allow it to write: a script that has begun is not refused halfway. Keys of
+// another type end it at the reads, which come first. If a write failed all the same (somebody takes
+// a right away), the record comes behind what it needs, and before it leaves its sets.
+//
+// KEYS: id, record, sets, new chunks, chunks that are kept. ARGV: expected claim, claim, lease in
+// ms, expiry in ms, session, new id, whether it leaves its sets, number of sets, number of new
+// chunks, bytes of the record, then how many each set may have, then the bytes of each new chunk.
+constexpr absl::string_view kWriteScript = R"(#!lua
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local expected, claim, expiry, session = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
+local leaves, sets, chunks = ARGV[7] == '1', tonumber(ARGV[8]), tonumber(ARGV[9])
+local id = redis.call('GET', KEYS[1])
+local record = redis.call('GET', KEYS[2])
+local answer = {0, id, false, now, 0, 0}
+if record and (expected == '' or record:sub(5, 20) ~= expected) then
+  answer = {1, id, record, now, 0, 0}
+elseif not record and expected ~= '' then
+  answer = {2, id, false, now, 0, 0}
+end
+for i = 1, sets do
+  local members = redis.call('ZCOUNT', KEYS[2 + i], '(' .. string.format('%.0f', now), '+inf')
+  if answer[1] == 0 and not record and not leaves and members >= tonumber(ARGV[10 + i]) then
+    local expires = redis.call('ZSCORE', KEYS[2 + i], session)
+    if not expires or tonumber(expires) <= now then
+      answer = {3, id, false, now, i - 1, members}
+    end
+  end
+end
+for i = 3 + sets + chunks, #KEYS do
+  if answer[1] == 0 and redis.call('EXISTS', KEYS[i]) == 0 then
+    answer = {4, id, false, now, 0, 0}
+  end
+end
+if not id then
+  answer[2] = ARGV[6]
+  redis.call('SET', KEYS[1], ARGV[6])
+end
+if answer[1] ~= 0 then return answer end
+for i = 3 + sets, #KEYS do
+  local new = i - 2 - sets
+  if new > chunks or not redis.call('SET', KEYS[i], ARGV[10 + sets + new], 'NX', 'PX', expiry) then
+    redis.call('PEXPIRE', KEYS[i], expiry, 'GT')
+  end
+end
+if not leaves then
+  for i = 3, 2 + sets do
+    redis.call('ZREMRANGEBYSCORE', KEYS[i], '-inf', string.format('%.0f', now))
+    redis.call('ZADD', KEYS[i], string.format('%.0f', now + expiry), session)
+    redis.call('PEXPIRE', KEYS[i], expiry, 'NX')
+    redis.call('PEXPIRE', KEYS[i], expiry, 'GT')
+  end
+end
+local lease = string.format('%016.0f', now + ARGV[3])
+redis.call('SET', KEYS[2], 'rvs1' .. claim .. lease .. ARGV[10], 'PX', expiry)
+if leaves then
+  for i = 3, 2 + sets do redis.call('ZREM', KEYS[i], session) end
+end
+return answer
+)";
+
+// allow-oom: it writes nothing but a store's id, once.
+constexpr absl::string_view kReadScript = R"(#!lua flags=allow-oom
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local id = redis.call('GET', KEYS[1])
+local record = redis.call('GET', KEYS[2])
+if not id then
+  id = ARGV[1]
+  redis.call('SET', KEYS[1], id)
+end
+return {record and 0 or 2, id, record, now, 0, 0}
+)";
+
+constexpr absl::string_view kListScript = R"(#!lua flags=no-writes
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local low = '(' .. string.format('%.0f', math.max(now, tonumber(ARGV[1])))
+local last = redis.call('ZRANGE', KEYS[1], low, '+inf', 'BYSCORE', 'LIMIT', ARGV[2] - 1, 1, 'WITHSCORES')
+return redis.call('ZRANGE', KEYS[1], low, last[2] or '+inf', 'BYSCORE', 'WITHSCORES')
+)";
+
+// KEYS: a record, a set. ARGV: commands of the other scripts, and MGET; each with its arguments, in
+// which 1 and 2 stand for the keys.
+constexpr absl::string_view kPermissionsScript = R"(#!lua flags=no-writes
+local lacks = {}
+for _, line in ipairs(ARGV) do
+  local command = {}
+  for word in line:gmatch('%S+') do command[#command + 1] = word:find('^[12]$') and KEYS[word + 0] or word end
+  if not redis.acl_check_cmd(unpack(command)) then lacks[#lacks + 1] = command[1] end
+end
+return lacks
+)";
+constexpr const char* kPermissions[] = {"time",         "get 1",        "set 1 x",
+                                        "mget 1",       "exists 1",     "pexpire 1 9",
+                                        "zcount 2 8 9", "zscore 2 x",   "zadd 2 9 x",
+                                        "zrem 2 x",     "zrange 2 8 9", "zremrangebyscore 2 8 9"};
+
+// A hundred years: sums with today's milliseconds are exact in Lua's doubles, and Redis takes them.
+constexpr int64_t kMostMilliseconds = int64_t{100} * 365 * 24 * 3600 * 1000;
+
+std::string Milliseconds(absl::Duration duration, int64_t least) {
+  const int64_t floor = absl::ToInt64Milliseconds(duration);
+  const int64_t ceil = absl::Milliseconds(floor) < duration ? floor + 1 : floor;
+  return std::to_string(
+      std::clamp(floor > kMostMilliseconds ? floor : ceil, least, kMostMilliseconds));
+}
+
+std::string IdKey(const std::string& prefix) { return absl::StrCat(prefix, "id"); }
+std::string RecordKey(const std::string& prefix, absl::string_view session) {
+  return absl::StrCat(prefix, "s:", session);
+}
+std::string ChunkKey(const std::string& prefix, absl::string_view id) {
+  return absl::StrCat(prefix, "c:", id);
+}
+std::string SetKey(const std::string& prefix, absl::string_view name) {
+  return absl::StrCat(prefix, "m:", name);
+}
+
+RedisCommand Eval(absl::string_view script, std::vector<std::string> keys,
+                  std::vector<std::string> args) {
+  RedisCommand command = {"EVAL", std::string(script), std::to_string(keys.size())};
+  command.reserve(command.size() + keys.size() + args.size());
+  for (std::string& key : keys) command.push_back(std::move(key));
+  for (std::string& arg : args) command.push_back(std::move(arg));
+  return command;
+}
+
+absl::Status Damaged(absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("the session store in Redis ", what));
+}
+
+// What an error of Redis means to the users of a store.
+absl::Status ToStatus(const RedisReply& error) {
+  const std::string said = absl::CHexEscape(absl::string_view(error.text).substr(0, 200));
+  if (error.IsError("OOM")) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Redis is full, its maxmemory is too small for the sessions: ", said));
+  }
+  if (error.IsError("WRONGTYPE")) {
+    return Damaged(absl::StrCat("has a key that others use: ", said));
+  }
+  if (error.IsError("NOPERM") || error.IsError("NOAUTH") || error.IsError("WRONGPASS") ||
+      absl::StartsWith(error.text, "ERR The user executing the script")) {
+    return absl::UnavailableError(absl::StrCat(
+        "the user's rights in Redis were taken away, give them back (ACL SETUSER): ", said));
+  }
+  return absl::UnavailableError(absl::StrCat("Redis says ", said));
+}
+
+absl::Status ReadRecord(absl::string_view bytes, int64_t now_ms, StoreRecord* record) {
+  int64_t lease_ends = 0;
+  if (bytes.size() < kRecordHead || !absl::ConsumePrefix(&bytes, kRecordMagic) ||
+      !absl::SimpleAtoi(bytes.substr(kClaimBytes, kLeaseDigits), &lease_ends)) {
+    return Damaged("has something else where a session's record belongs");
+  }
+  record->claim = std::string(bytes.substr(0, kClaimBytes));
+  record->bytes = std::string(bytes.substr(kClaimBytes + kLeaseDigits));
+  if (lease_ends > now_ms) record->lease = absl::Milliseconds(lease_ends - now_ms);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+RedisCommand RedisWrite(const std::string& prefix, StoreWrite write, const std::string& new_id) {
+  std::vector<std::string> keys = {IdKey(prefix), RecordKey(prefix, write.session)};
+  std::vector<std::string> args = {std::move(write.expected),
+                                   std::move(write.record.claim),
+                                   Milliseconds(write.record.lease, 0),
+                                   Milliseconds(write.expiry, 1),
+                                   std::move(write.session),
+                                   new_id,
+                                   write.leaves_sets ? "1" : "0",
+                                   std::to_string(write.sets.size()),
+                                   std::to_string(write.chunks.size()),
+                                   std::move(write.record.bytes)};
+  for (const StoreSet& set : write.sets) {
+    keys.push_back(SetKey(prefix, set.name));
+    args.push_back(std::to_string(set.most));
+  }
+  for (StoreChunk& chunk : write.chunks) {
+    keys.push_back(ChunkKey(prefix, chunk.id));
+    args.push_back(std::move(chunk.bytes));
+  }
+  for (const std::string& id : write.kept_chunks) keys.push_back(ChunkKey(prefix, id));
+  return Eval(kWriteScript, std::move(keys), std::move(args));
+}
+
+RedisCommand RedisRead(const std::string& prefix, const std::string& session,
+                       const std::string& new_id) {
+  return Eval(kReadScript, {IdKey(prefix), RecordKey(prefix, session)}, {new_id});
+}
+
+RedisCommand RedisReadChunks(const std::string& prefix, const std::vector<std::string>& ids,
+                             size_t begin, size_t end) {
+  RedisCommand command = {"MGET"};
+  for (size_t i = begin; i < end; ++i) command.push_back(ChunkKey(prefix, ids[i]));
+  return command;
+}
+
+RedisCommand RedisList(const std::string& prefix, const std::string& set, int64_t after_ms,
+                       int64_t count) {
+  return Eval(kListScript, {SetKey(prefix, set)},
+              {std::to_string(after_ms), std::to_string(count)});
+}
+
+RedisCommand RedisPermissions(const std::string& prefix) {
+  return Eval(kPermissionsScript, {RecordKey(prefix, "x"), SetKey(prefix, "x")},
+              {std::begin(kPermissions), std::end(kPermissions)});
+}
+
+absl::StatusOr<StoreAnswer> ReadStoreAnswer(const RedisReply& reply) {
+  if (reply.kind == RedisReply::Kind::kError) return ToStatus(reply);
+  const std::vector<RedisReply>& parts = reply.elements;
+  if (parts.size() != 6 || parts[1].text.empty()) return Damaged("gave an answer of another form");
+  StoreAnswer answer;
+  answer.store_id = parts[1].text;
+  switch (parts[0].integer) {
+    case 0:
+      break;
+    case 1:
+      answer.kind = StoreAnswer::Kind::kOther;
+      break;
+    case 2:
+      answer.kind = StoreAnswer::Kind::kMissing;
+      break;
+    case 3:
+      answer.kind = StoreAnswer::Kind::kFull;
+      answer.full_set = static_cast<size_t>(parts[4].integer);
+      answer.members = parts[5].integer;
+      break;
+    case 4:
+      return Damaged("has lost a chunk that the session uses");
+    default:
+      return Damaged("gave an answer of another form");
+  }
+  if (parts[2].kind != RedisReply::Kind::kNil) {
+    RIVULET_RETURN_IF_ERROR(ReadRecord(parts[2].text, parts[3].integer, &answer.found));
+  }
+  return answer;
+}
+
+absl::StatusOr<std::vector<std::string>> ReadChunksAnswer(RedisReply reply, size_t count) {
+  if (reply.kind == RedisReply::Kind::kError) return ToStatus(reply);
+  if (reply.elements.size() != count) return Damaged("gave an answer of another form");
+  std::vector<std::string> chunks;
+  chunks.reserve(count);
+  for (RedisReply& chunk : reply.elements) chunks.push_back(std::move(chunk.text));
+  return chunks;
+}
+
+absl::StatusOr<std::vector<SessionStore::Member>> ReadMembersAnswer(const RedisReply& reply) {
+  if (reply.kind == RedisReply::Kind::kError) return ToStatus(reply);
+  if (reply.kind != RedisReply::Kind::kArray || reply.elements.size() % 2 != 0) {
+    return Damaged("gave an answer of another form");
+  }
+  std::vector<SessionStore::Member> members(reply.elements.size() / 2);
+  for (size_t i = 0; i < members.size(); ++i) {
+    members[i].session = reply.elements[2 * i].text;
+    if (!absl::SimpleAtoi(reply.elements[2 * i + 1].text, &members[i].expires_ms)) {
+      return Damaged("has a set whose members do not expire at a time");
+    }
+  }
+  return members;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A redis-server process of a test, on free ports of loopback, with a directory of its own.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "server/sessions/shared/redis_reply.h"
+#include "tests/support/random_model.h"
+
+namespace rivulet {
+
+// Thread: one.
+class RedisProcess {
+ public:
+  // Whether redis-server is installed; a test skips itself where it is not.
+  static bool Installed();
+
+  // `settings`: arguments of redis-server. Without any it keeps nothing on disk. Waits until it
+  // answers. Ends this process where it does not start.
+  explicit RedisProcess(std::vector<std::string> settings = {});
+  // With TLS, too, on another port.
+  struct TlsFiles {
+    std::string cert, key, ca;
+    bool wants_clients = false;  // to show a certificate of `ca`
+  };
+  static RedisProcess WithTls(const TlsFiles& tls);
+  // A Sentinel of a master on 127.0.0.1:`port`.
+  static std::vector<std::string> SentinelOf(const std::string& name, int port);
+  ~RedisProcess();
+  RedisProcess(const RedisProcess&) = delete;
+  RedisProcess& operator=(const RedisProcess&) = delete;
+
+  int port() const { return port_; }
+  int tls_port() const { return tls_port_; }
+  const testing::TempDir& directory() const { return directory_; }
+
+  void Stop();      // SIGSTOP; waits until it has stopped
+  void Continue();  // SIGCONT
+  void Kill();      // SIGKILL, if it runs
+  void Start();     // again, on the same port, with its directory
+
+  // The answer to a command. Ends this process where there is none.
+  RedisReply Command(const std::vector<std::string>& command) const;
+  // The value of one line of INFO.
+  std::string Info(const std::string& field) const;
+
+ private:
+  RedisProcess(std::vector<std::string> settings, bool tls);
+  std::vector<std::string> Arguments() const;
+  bool TryStart();
+
+  const testing::TempDir directory_;
+  const std::vector<std::string> settings_;
+  const bool tls_;
+  int port_ = 0, tls_port_ = 0;
+  pid_t pid_ = -1;
+};
+
+}  // namespace rivulet
