@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "server/sessions/shared/session_store.h"
+#include "tests/support/unshared.h"
 
 namespace rivulet {
 
@@ -52,7 +53,10 @@ template <typename T, typename Call>
 std::future<absl::StatusOr<T>> Asked(Call call) {
   auto promise = std::make_shared<std::promise<absl::StatusOr<T>>>();
   std::future<absl::StatusOr<T>> future = promise->get_future();
-  call([promise](absl::StatusOr<T> answer) { promise->set_value(std::move(answer)); });
+  call([promise](absl::StatusOr<T> answer) {
+    if (!answer.ok()) answer = Unshared(answer.status());
+    promise->set_value(std::move(answer));
+  });
   return future;
 }
 inline std::future<absl::StatusOr<StoreAnswer>> StartWrite(SessionStore& store, StoreWrite write) {
