@@ -52,6 +52,10 @@ absl::Status FromWireStatus(const google::rpc::Status& status) {
   return result;
 }
 
+bool LeavesReplica(const ErrorInfo& info) {
+  return info.reason == "DRAINING" || info.reason == kSessionMoved;
+}
+
 absl::Status EndedByCaller() { return absl::CancelledError("the caller ended the reply"); }
 
 ErrorInfo GetErrorInfo(const absl::Status& status) {

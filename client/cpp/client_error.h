@@ -3,8 +3,10 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "google/rpc/status.pb.h"
 #include "grpcpp/support/status.h"
+#include "rivulet/client.h"
 
 namespace rivulet {
 
@@ -18,6 +20,13 @@ bool HasDetails(const absl::Status& status);
 
 // FromGrpcStatus of an error that came as a message.
 absl::Status FromWireStatus(const google::rpc::Status& status);
+
+// Reasons about sessions that several replicas may serve.
+inline constexpr absl::string_view kSessionNotFound = "SESSION_NOT_FOUND";
+inline constexpr absl::string_view kSessionMoved = "SESSION_MOVED";
+
+// Whether the replica says that another one is to be asked: it drains, or the session has moved.
+bool LeavesReplica(const ErrorInfo& info);
 
 // Of a reply that the caller does not want any more.
 absl::Status EndedByCaller();

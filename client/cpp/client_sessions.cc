@@ -30,40 +30,47 @@ absl::StatusOr<v1::OpenSessionReply> Client::OpenSession(const v1::OpenSessionRe
 
 absl::StatusOr<v1::AppendReply> Client::Append(const v1::AppendRequest& request,
                                                const CallOptions& options) const {
-  Call call(*connection_, options, request.session().session_id());
-  return connection_->Unary(*connection_->sessions, &Stub::Append, request, &call);
+  // Without a position it would be fed twice.
+  return connection_->OnSession(
+      request.session().session_id(), options, request.session().has_position(), [&](Call* call) {
+        return connection_->Unary(*connection_->sessions, &Stub::Append, request, call);
+      });
 }
 
 absl::StatusOr<v1::ForkSessionReply> Client::ForkSession(const v1::ForkSessionRequest& request,
                                                          const CallOptions& options) const {
-  Call call(*connection_, options, request.session().session_id());
-  auto reply = connection_->Unary(*connection_->sessions, &Stub::ForkSession, request, &call);
-  if (!reply.ok()) return reply;
-  for (const v1::Session& fork : reply->sessions()) {
-    connection_->cookies.Set(fork.session_id(), call.cookie());
-  }
-  return reply;
+  const auto fork = [&](Call* call) {
+    auto reply = connection_->Unary(*connection_->sessions, &Stub::ForkSession, request, call);
+    if (!reply.ok()) return reply;
+    for (const v1::Session& forked : reply->sessions()) {
+      connection_->cookies.Set(forked.session_id(), call->cookie());
+    }
+    return reply;
+  };
+  return connection_->OnSession(request.session().session_id(), options, /*repeats=*/false, fork);
 }
 
 absl::StatusOr<v1::RewindSessionReply> Client::RewindSession(
     const v1::RewindSessionRequest& request, const CallOptions& options) const {
-  Call call(*connection_, options, request.session_id());
-  return connection_->Unary(*connection_->sessions, &Stub::RewindSession, request, &call);
+  return connection_->OnSession(request.session_id(), options, true, [&](Call* call) {
+    return connection_->Unary(*connection_->sessions, &Stub::RewindSession, request, call);
+  });
 }
 
 absl::Status Client::CloseSession(const v1::CloseSessionRequest& request,
                                   const CallOptions& options) const {
-  Call call(*connection_, options, request.session_id());
-  absl::Status status =
-      connection_->Unary(*connection_->sessions, &Stub::CloseSession, request, &call).status();
-  if (status.ok()) connection_->cookies.Forget(request.session_id());
-  return status;
+  const auto reply = connection_->OnSession(request.session_id(), options, true, [&](Call* call) {
+    return connection_->Unary(*connection_->sessions, &Stub::CloseSession, request, call);
+  });
+  if (reply.ok()) connection_->cookies.Forget(request.session_id());
+  return reply.status();
 }
 
 absl::StatusOr<v1::GetSessionReply> Client::GetSession(const v1::GetSessionRequest& request,
                                                        const CallOptions& options) const {
-  Call call(*connection_, options, request.session_id());
-  return connection_->Unary(*connection_->sessions, &Stub::GetSession, request, &call);
+  return connection_->OnSession(request.session_id(), options, true, [&](Call* call) {
+    return connection_->Unary(*connection_->sessions, &Stub::GetSession, request, call);
+  });
 }
 
 absl::StatusOr<v1::ListSessionsReply> Client::ListSessions(const v1::ListSessionsRequest& request,
@@ -88,14 +95,16 @@ absl::Status Client::SetSessionCookie(absl::string_view session_id,
 
 absl::StatusOr<std::string> Client::SnapshotSession(const v1::SnapshotSessionRequest& request,
                                                     const CallOptions& options) const {
-  Call call(*connection_, options, request.session_id());
-  const auto reader = connection_->sessions->SnapshotSession(call.context(), request);
-  v1::SnapshotSessionReply part;
-  std::string snapshot;
-  while (reader->Read(&part)) snapshot += part.chunk();
-  absl::Status status = FromGrpcStatus(reader->Finish());
-  if (!status.ok()) return status;
-  return snapshot;
+  const auto read = [&](Call* call) -> absl::StatusOr<std::string> {
+    const auto reader = connection_->sessions->SnapshotSession(call->context(), request);
+    v1::SnapshotSessionReply part;
+    std::string snapshot;
+    while (reader->Read(&part)) snapshot += part.chunk();
+    absl::Status status = FromGrpcStatus(reader->Finish());
+    if (!status.ok()) return status;
+    return snapshot;
+  };
+  return connection_->OnSession(request.session_id(), options, true, read);
 }
 
 absl::StatusOr<v1::RestoreSessionReply> Client::RestoreSession(v1::RestoreSessionRequest request,

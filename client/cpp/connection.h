@@ -53,6 +53,14 @@ struct Client::Connection {
   static absl::StatusOr<Reply> Unary(Stub& stub, Method<Stub, Request, Reply> method,
                                      const Request& request, Call* call);
 
+  // A call on a session that exists, to the replica to which its cookie leads. Where that drains or
+  // the session has moved, the call is made once more without the cookie; if `repeats`, also where
+  // it is lost. If that replica does not know the session, the first error counts. `make`: takes a
+  // Call* and returns an absl::StatusOr.
+  template <typename Make>
+  auto OnSession(absl::string_view session_id, const CallOptions& options, bool repeats,
+                 const Make& make) const;
+
   std::unique_ptr<v1::InferenceService::Stub> inference;
   std::unique_ptr<v1::SessionService::Stub> sessions;
   std::unique_ptr<v1::MultiplexService::Stub> multiplex;
@@ -66,12 +74,11 @@ struct Client::Connection {
 };
 
 // A call's context with deadline, key, tenant, cancellation and the cookie of the session that it
-// is about, if any; lives until the call has ended.
+// is about, if any ("" for none); lives until the call has ended.
 class Client::Call {
  public:
-  Call(const Connection& connection, const CallOptions& options, absl::string_view session_id = "")
-      : cookie_(session_id.empty() ? "" : connection.cookies.Get(session_id)),
-        on_stop_(options.stop, Cancel{&context_}) {
+  Call(const Connection& connection, const CallOptions& options, std::string cookie = "")
+      : cookie_(std::move(cookie)), on_stop_(options.stop, Cancel{&context_}) {
     if (options.deadline != absl::InfiniteFuture()) {
       context_.set_deadline(absl::ToChronoTime(options.deadline));
     }
@@ -86,7 +93,7 @@ class Client::Call {
     }
   }
   grpc::ClientContext* context() { return &context_; }
-  // Of a call that has ended: what to send with calls on the sessions that it opened.
+  // Of a call that has brought a message: what to send with calls on its sessions.
   std::string cookie() const { return SessionCookies::Received(context_, cookie_); }
 
  private:
@@ -98,6 +105,25 @@ class Client::Call {
   const std::string cookie_;
   std::stop_callback<Cancel> on_stop_;
 };
+
+template <typename Make>
+auto Client::Connection::OnSession(absl::string_view session_id, const CallOptions& options,
+                                   bool repeats, const Make& make) const {
+  const auto try_with = [&](const std::string& cookie) {
+    Call call(*this, options, cookie);
+    auto result = make(&call);
+    if (result.ok()) cookies.Set(session_id, call.cookie());
+    return result;
+  };
+  const std::string cookie = cookies.Get(session_id);
+  auto result = try_with(cookie);
+  const ErrorInfo info = GetErrorInfo(result.status());
+  const bool lost = repeats && absl::IsUnavailable(result.status());
+  const bool elsewhere_too = !cookie.empty() && (lost || LeavesReplica(info));
+  if (!elsewhere_too && info.reason != kSessionMoved) return result;
+  auto elsewhere = try_with("");
+  return GetErrorInfo(elsewhere.status()).reason == kSessionNotFound ? result : elsewhere;
+}
 
 template <typename Stub, typename Request, typename Reply>
 absl::StatusOr<Reply> Client::Connection::Unary(Stub& stub, Method<Stub, Request, Reply> method,

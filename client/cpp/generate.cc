@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <stop_token>
+#include <string>
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
@@ -64,22 +65,34 @@ void Wait(absl::Duration time, const std::stop_token& stop) {
   queue.Next(&tag, &ok);
 }
 
+// `cookie`: of a call that has brought a message.
+void NoteCookie(SessionCookies& cookies, const std::string& session_id, const std::string& cookie,
+                ReplyResume* reply) {
+  if (session_id.empty()) return;
+  cookies.Set(session_id, cookie);
+  reply->SetCookie(cookie);
+}
+
 }  // namespace
 
 absl::Status Client::Generate(const v1::GenerateRequest& request, OnPart on_part,
                               const CallOptions& options) const {
-  ReplyResume reply(request, options.resume, connection_->max_attempts, options.deadline);
+  const std::string& session_id = request.session().session_id();
+  ReplyResume reply(request, options.resume, connection_->max_attempts, options.deadline,
+                    connection_->cookies.Get(session_id));
   while (true) {
-    Call call(*connection_, options, request.session().session_id());
+    Call call(*connection_, options, reply.cookie());
     const auto reader = connection_->inference->Generate(call.context(), reply.request());
     v1::GenerateReply part;
-    bool ended = false;
+    bool ended = false, brought = false;
     while (reader->Read(&part)) {
+      brought = true;
       if (ended || !reply.Take(&part) || on_part(part)) continue;
       ended = true;  // the parts that are on their way are read and dropped
       call.context()->TryCancel();
     }
     absl::Status status = FromGrpcStatus(reader->Finish());
+    if (brought) NoteCookie(connection_->cookies, session_id, call.cookie(), &reply);
     if (ended) return EndedByCaller();
     const std::optional<absl::Duration> wait = reply.NextCall(&status);
     if (!wait) return status;
@@ -94,12 +107,15 @@ class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateR
                 GenerateDone done, const CallOptions& options)
       : connection_(connection),
         options_(options),
-        reply_(std::move(request), options.resume, connection.max_attempts, options.deadline),
+        session_id_(request.session().session_id()),
+        reply_(std::move(request), options.resume, connection.max_attempts, options.deadline,
+               connection.cookies.Get(session_id_)),
         on_part_(std::move(on_part)),
         done_(std::move(done)) {}
 
   void Begin() {
-    call_.emplace(connection_, options_, reply_.request().session().session_id());
+    brought_ = false;
+    call_.emplace(connection_, options_, reply_.cookie());
     connection_.inference->async()->Generate(call_->context(), &reply_.request(), this);
     StartRead(&part_);
     StartCall();
@@ -107,6 +123,7 @@ class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateR
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
+    brought_ = true;
     if (!ended_ && reply_.Take(&part_) && !on_part_(part_)) {
       ended_ = true;  // the parts that are on their way are read and dropped
       call_->context()->TryCancel();
@@ -116,6 +133,7 @@ class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateR
 
   void OnDone(const grpc::Status& grpc_status) override {
     absl::Status status = ended_ ? EndedByCaller() : FromGrpcStatus(grpc_status);
+    if (brought_) NoteCookie(connection_.cookies, session_id_, call_->cookie(), &reply_);
     call_.reset();
     const std::optional<absl::Duration> wait = reply_.NextCall(&status);
     if (wait) {
@@ -131,11 +149,13 @@ class Client::AsyncGenerate final : public grpc::ClientReadReactor<v1::GenerateR
  private:
   const Connection& connection_;
   const CallOptions options_;
+  const std::string session_id_;
   ReplyResume reply_;
   const OnPartAsync on_part_;
   GenerateDone done_;
   v1::GenerateReply part_;
   bool ended_ = false;        // by on_part_
+  bool brought_ = false;      // this call something
   std::optional<Call> call_;  // absent in a wait
 };
 

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kBarrenCalls = 5;  // in a row that bring nothing end a reply that has begun
 constexpr absl::Duration kFirstWait = absl::Milliseconds(100);
+constexpr int kLossesWithCookie = 2;  // in a row; then another replica is asked
 
 uint64_t DrawSeed() {
   std::random_device random;
@@ -45,12 +46,13 @@ bool IsLost(const absl::Status& status) {
 }  // namespace
 
 ReplyResume::ReplyResume(v1::GenerateRequest request, bool resume, int max_attempts,
-                         absl::Time deadline)
+                         absl::Time deadline, std::string cookie)
     : request_(std::move(request)),
       resume_(resume),
       max_attempts_(max_attempts),
       deadline_(deadline),
-      received_(request_.resume()) {
+      received_(request_.resume()),
+      cookie_(std::move(cookie)) {
   // A session has a seed, and so has a reply that the caller continues.
   if (!request_.sampling().has_seed() && !request_.has_session() && !request_.has_resume()) {
     request_.mutable_sampling()->set_seed(DrawSeed());
@@ -98,26 +100,37 @@ bool ReplyResume::CanBeContinued() const {
   return !begun_ || (resume_ && received_.has_fingerprint());
 }
 
-std::optional<absl::Duration> ReplyResume::NextCall(absl::Status* status) {
-  const absl::Duration asked = GetErrorInfo(*status).retry_delay;
+bool ReplyResume::MayRepeat(const absl::Status& status, const ErrorInfo& info) const {
+  if (!CanBeContinued()) return false;
   const bool refused_for_now =
-      repeated_ && absl::IsResourceExhausted(*status) && asked > absl::ZeroDuration();
-  if (!CanBeContinued() || !(refused_for_now || IsLost(*status))) return std::nullopt;
-  if (complete_) {
-    *status = absl::OkStatus();  // the caller lacks nothing
-    return std::nullopt;
-  }
+      repeated_ && absl::IsResourceExhausted(status) && info.retry_delay > absl::ZeroDuration();
+  const bool unknown_there = drops_cookie_ && info.reason == kSessionNotFound;
+  return IsLost(status) || info.reason == kSessionMoved || refused_for_now || unknown_there;
+}
+
+void ReplyResume::ChooseCookie(const ErrorInfo& info) {
+  if (drops_cookie_ && info.reason == kSessionNotFound) keeps_cookie_ = true;
+  const bool leaves = LeavesReplica(info) || losses_ >= kLossesWithCookie;
+  drops_cookie_ = leaves && !keeps_cookie_ && !cookie_.empty();
+}
+
+std::optional<absl::Duration> ReplyResume::NextCall(absl::Status* status) {
+  if (complete_ && IsLost(*status)) *status = absl::OkStatus();  // the caller lacks nothing
+  const ErrorInfo info = GetErrorInfo(*status);
+  if (status->ok() || !MayRepeat(*status, info)) return std::nullopt;
   if (losses_++ == 0) first_loss_ = *status;
   if (losses_ > (begun_ ? kBarrenCalls : max_attempts_ - 1)) {
     *status = first_loss_;  // it says why the reply was lost
     return std::nullopt;
   }
-  const absl::Duration wait = asked > absl::ZeroDuration() ? asked : WaitAfter(losses_);
+  const bool asked = info.retry_delay > absl::ZeroDuration();
+  const absl::Duration wait = asked ? info.retry_delay : WaitAfter(losses_);
   if (absl::Now() + wait >= deadline_) {
     *status = absl::DeadlineExceededError(
         absl::StrCat("the deadline leaves no time to try again after: ", status->message()));
     return std::nullopt;
   }
+  ChooseCookie(info);
   repeated_ = true;
   *request_.mutable_resume() = received_;
   if (received_.has_fingerprint()) {

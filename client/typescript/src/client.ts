@@ -147,8 +147,10 @@ export class RivuletClient {
     const { model, cookie } = check.options('session', options, [...requests.CALL, 'model', 'cookie']);
     const request = { model: modelName(model), sessionId: check.text('id', id) };
     const way = check.text('cookie', cookie ?? '');
-    const { reply } = await this.#connection.unary(Sessions.getSession, request, options, way);
-    return this.#opened({ reply, cookie: way });
+    const answer = await this.#connection.onSession(options, way, true, (cookie, deadline) =>
+      this.#connection.unary(Sessions.getSession, request, options, cookie, deadline),
+    );
+    return this.#opened(answer);
   }
 
   /** The tenant's sessions, the least recently used first. */

@@ -6,7 +6,7 @@ import { Readable } from 'node:stream';
 import * as grpc from '@grpc/grpc-js';
 
 import * as check from './checks';
-import { Code, fromStatus, RivuletError } from './errors';
+import { Code, fromStatus, leavesReplica, RivuletError } from './errors';
 import type { CallMetadata, CallOptions } from './options';
 
 /** Certificates of the server and of this client: PEM, as text or bytes. */
@@ -144,9 +144,12 @@ export interface Cancellable {
 }
 
 /** The messages of a running reply. */
-export type Messages<Reply> = AsyncIterable<Reply> & Cancellable;
+export interface Messages<Reply> extends AsyncIterable<Reply>, Cancellable {
+  /** The cookies that a balancer set, once a message has come; or "". */
+  cookie(): string;
+}
 
-/** A reply, and the cookies that a balancer set with it: which replica holds the session it opened. */
+/** A reply, and the cookies that a balancer set with it: which replica holds its session; or "". */
 export interface Answer<Reply> {
   reply: Reply;
   cookie: string;
@@ -219,9 +222,15 @@ export class Connection {
   }
 
   /** The reply of a unary method. */
-  async unary<Q, R>(method: Method<Q, R>, request: Q, options: CallOptions, cookie = ''): Promise<Answer<R>> {
+  async unary<Q, R>(
+    method: Method<Q, R>,
+    request: Q,
+    options: CallOptions,
+    cookie = '',
+    deadline = deadlineOf(options),
+  ): Promise<Answer<R>> {
     const { path, requestSerialize, responseDeserialize } = method;
-    const { metadata, callOptions } = this.#arguments(options, cookie);
+    const { metadata, callOptions } = this.#arguments(options, cookie, deadline);
     return this.#answer<R>(options, (done) =>
       this.#client.makeUnaryRequest(
         path,
@@ -233,6 +242,36 @@ export class Connection {
         done,
       ),
     );
+  }
+
+  /**
+   * A call on a session that exists, to the replica to which `cookie` leads. Where that drains or the
+   * session has moved, the call is made once more without the cookie; if `repeats`, also where it is
+   * lost. If that replica does not know the session, the first error counts. In the answer, the
+   * cookie is that with which the next call finds the session.
+   */
+  async onSession<R>(
+    options: CallOptions,
+    cookie: string,
+    repeats: boolean,
+    make: (cookie: string, deadline: number) => Promise<Answer<R>>,
+  ): Promise<Answer<R>> {
+    const deadline = deadlineOf(options);
+    const found = (answer: Answer<R>): Answer<R> => ({ ...answer, cookie: answer.cookie || cookie });
+    try {
+      return found(await make(cookie, deadline));
+    } catch (error) {
+      if (!(error instanceof RivuletError)) throw error;
+      const lost = repeats && error.code === Code.UNAVAILABLE;
+      const leaves = cookie !== '' && (lost || leavesReplica(error));
+      if (!leaves && error.reason !== 'SESSION_MOVED') throw error;
+      try {
+        return found(await make('', deadline));
+      } catch (elsewhere) {
+        const unknown = elsewhere instanceof RivuletError && elsewhere.reason === 'SESSION_NOT_FOUND';
+        throw unknown ? error : elsewhere;
+      }
+    }
   }
 
   /** The reply of a method to which the client streams. `requests` is read as fast as it can be sent. */
@@ -290,6 +329,10 @@ export class Connection {
     const stop = this.#follow(call, options.signal);
     // A call that is cancelled after its reader left has an error that nobody waits for.
     call.on('error', () => undefined);
+    let given = '';
+    call.on('metadata', (headers: grpc.Metadata) => {
+      given = cookieOf(headers);
+    });
     const failure = (error: unknown): unknown => this.#failure(error, options);
     async function* read(): AsyncGenerator<R> {
       try {
@@ -301,7 +344,7 @@ export class Connection {
         call.cancel();
       }
     }
-    return { [Symbol.asyncIterator]: read, cancel: () => call.cancel() };
+    return { [Symbol.asyncIterator]: read, cancel: () => call.cancel(), cookie: () => given };
   }
 
   /** A wait between two calls. `ended` fails with CANCELLED where a call would. */

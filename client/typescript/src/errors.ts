@@ -27,6 +27,10 @@ export enum Code {
   UNAUTHENTICATED = 16,
 }
 
+/** Whether the replica says that another one is to be asked: it drains, or the session has moved. */
+export const leavesReplica = (error: RivuletError): boolean =>
+  error.reason === 'DRAINING' || error.reason === 'SESSION_MOVED';
+
 /** What an error says beside code and text; each as in RivuletError, absent where there is none. */
 export interface ErrorFields {
   reason?: string;

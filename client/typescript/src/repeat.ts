@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is sent again where the call of a reply is lost: "Lost replies" of client/README.md.
-import { Code, RivuletError } from './errors';
+import { Code, leavesReplica, RivuletError } from './errors';
 import type { GenerateReply, GenerateRequest } from './gen/rivulet/v1/inference';
 import { broken, part, type Part } from './replies';
 
 const FIRST_WAIT_MS = 100; // doubled; the number of calls keeps it below the 2 s of the rules
+const LOSSES_WITH_COOKIE = 2; // in a row; then another replica is asked
 const EMPTY_CALLS = 5; // in a row, once the reply has begun
 
 /** What has come of a reply, and the call that continues it. Sends and receives nothing itself. */
@@ -18,10 +19,14 @@ export class RepeatedReply {
   readonly #ended = new Set<number>();
   #fingerprint: bigint | undefined;
   #begun = false;
+  #complete = false; // the usage has come
   #repeated = false;
   // Since something came. The first says why the reply was lost.
   #losses = 0;
   #loss: RivuletError | undefined;
+  #cookie = '';
+  #dropsCookie = false; // the next call is made without it ...
+  #keepsCookie = false; // ... which is not done again: the session is known only there
 
   /** `request`: of the first call, with a seed or a session. */
   constructor(request: GenerateRequest, resume: boolean, maxAttempts: number) {
@@ -29,6 +34,21 @@ export class RepeatedReply {
     this.#resume = resume;
     this.#maxAttempts = maxAttempts;
     this.#numSamples = request.numSamples ?? 1;
+  }
+
+  /** Of the next call; "" for none. */
+  get cookie(): string {
+    return this.#dropsCookie ? '' : this.#cookie;
+  }
+
+  /** That of the session, before the first call and where one has brought another. */
+  set cookie(cookie: string) {
+    this.#cookie = cookie;
+  }
+
+  /** Whether a call after the first has something to continue. */
+  get begun(): boolean {
+    return this.#fingerprint !== undefined;
   }
 
   /** Whether a call after the first was made or is due. */
@@ -42,6 +62,7 @@ export class RepeatedReply {
    */
   take(message: GenerateReply): Part | undefined {
     this.#fingerprint ??= message.fingerprint;
+    this.#complete ||= message.usage !== undefined;
     const piece = part(message);
     if (piece === undefined) return undefined;
     const { sampleIndex: index, firstPosition } = piece;
@@ -64,10 +85,14 @@ export class RepeatedReply {
   /** The request of the next call. */
   request(): GenerateRequest {
     if (!this.#repeated) return this.#request;
-    const samples = Array.from({ length: this.#numSamples }, (_, index) => ({
-      ids: this.#tokens.get(index) ?? [],
-    }));
+    const came = this.#fingerprint === undefined ? 0 : this.#numSamples;
+    const samples = Array.from({ length: came }, (_, index) => ({ ids: this.#tokens.get(index) ?? [] }));
     return { ...this.#request, resume: { fingerprint: this.#fingerprint, samples } };
+  }
+
+  /** Whether nothing is missing where a call ends with `error`. */
+  hasEnded(error: unknown): boolean {
+    return this.#complete && error instanceof RivuletError && error.code === Code.UNAVAILABLE;
   }
 
   /** Milliseconds from a failed call to the next one. Errors: the one with which the reply ends. */
@@ -76,13 +101,26 @@ export class RepeatedReply {
     if (this.#losses === 0) this.#loss = error;
     if (this.#losses >= this.#mostLosses()) throw this.#loss;
     this.#losses += 1;
+    this.#chooseCookie(error);
     this.#repeated = true;
     return error.retryAfterMs ?? FIRST_WAIT_MS * 2 ** (this.#losses - 1) * (0.8 + 0.4 * Math.random());
   }
 
-  #isLost({ code, retryAfterMs }: RivuletError): boolean {
-    const refusedForNow = code === Code.RESOURCE_EXHAUSTED && retryAfterMs !== undefined;
-    return code === Code.UNAVAILABLE || (this.#repeated && refusedForNow);
+  #isLost(error: RivuletError): boolean {
+    const refusedForNow = error.code === Code.RESOURCE_EXHAUSTED && error.retryAfterMs !== undefined;
+    const lost = error.code === Code.UNAVAILABLE || error.reason === 'SESSION_MOVED';
+    return lost || (this.#repeated && refusedForNow) || this.#isUnknownThere(error);
+  }
+
+  /** Whether another replica than that of the cookie does not know the session. */
+  #isUnknownThere(error: RivuletError): boolean {
+    return this.#dropsCookie && error.reason === 'SESSION_NOT_FOUND';
+  }
+
+  #chooseCookie(error: RivuletError): void {
+    this.#keepsCookie ||= this.#isUnknownThere(error);
+    const leaves = leavesReplica(error) || this.#losses >= LOSSES_WITH_COOKIE;
+    this.#dropsCookie = leaves && this.#cookie !== '' && !this.#keepsCookie;
   }
 
   /** How many calls may follow before another part comes. */

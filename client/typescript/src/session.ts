@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A conversation with a model, whose state the server keeps.
 import * as check from './checks';
-import type { Connection, Method } from './connection';
+import type { Answer, Connection, Method } from './connection';
 import { Code, RivuletError } from './errors';
 import type { GenerateReply, GenerateRequest } from './gen/rivulet/v1/inference';
 import type { SessionProgress, SessionRef } from './gen/rivulet/v1/session';
@@ -37,8 +37,9 @@ const UNCHANGED = [
   Code.ABORTED,
 ];
 
+// Where the session has moved, what it generated before may be there.
 const unchanged = (error: unknown): boolean =>
-  error instanceof RivuletError && UNCHANGED.includes(error.code);
+  error instanceof RivuletError && UNCHANGED.includes(error.code) && error.reason !== 'SESSION_MOVED';
 
 /** What a session adds to what the server says of it. */
 export interface SessionExtras {
@@ -154,8 +155,8 @@ export class Session {
     const mark = check.text('mark', options.mark ?? '');
     let begun = false;
     let goesBack = false;
-    // The hash that a first call expects is of the whole session, that of a later call of what is
-    // before its position.
+    // Nothing has come: the server may have dropped what the hash of the first call was of. With a
+    // fingerprint it does not look at the hash.
     const again = (later: GenerateRequest): GenerateRequest =>
       goesBack && later.session
         ? { ...later, session: { ...later.session, sequenceHash: undefined } }
@@ -182,7 +183,10 @@ export class Session {
         this.#ahead = true;
         this.#running = stream;
       });
-    const hooks = { cookie: this.cookie, begin, again, received, failed };
+    const moved = (cookie: string): void => {
+      this.#extras.cookie = cookie;
+    };
+    const hooks = { cookie: () => this.cookie, moved, begin, again, received, failed };
     const stream = new GenerateStream(this.#connection, request, options, hooks);
     return stream;
   }
@@ -198,15 +202,9 @@ export class Session {
     return this.#inOrder(options, async () => {
       request.model = this.model;
       request.session = this.#ref(at ?? this.#position, '');
-      const { reply, cookie } = await this.#connection.unary(
-        Sessions.forkSession,
-        request,
-        options,
-        this.cookie,
-      );
-      return reply.sessions.map(
-        (session) => new Session(this.#connection, sessionInfo(session), { cookie: cookie || this.cookie }),
-      );
+      const { sessions } = await this.#call(Sessions.forkSession, request, options, false);
+      const { cookie } = this;
+      return sessions.map((session) => new Session(this.#connection, sessionInfo(session), { cookie }));
     });
   }
 
@@ -233,10 +231,13 @@ export class Session {
         // server refuses. So a session can be moved to another server.
         if (asked !== undefined && asked > this.#position) await this.#settled(options);
         const request = { model: this.model, sessionId: this.id, position: asked ?? BigInt(this.#position) };
-        const chunks: Uint8Array[] = [];
-        const messages = this.#connection.download(Sessions.snapshotSession, request, options, this.cookie);
-        for await (const { chunk } of messages) chunks.push(chunk);
-        return new Uint8Array(Buffer.concat(chunks));
+        return this.#onSession(options, true, async (cookie, deadline) => {
+          const chunks: Uint8Array[] = [];
+          const method = Sessions.snapshotSession;
+          const messages = this.#connection.download(method, request, options, cookie, deadline);
+          for await (const { chunk } of messages) chunks.push(chunk);
+          return { reply: new Uint8Array(Buffer.concat(chunks)), cookie: messages.cookie() };
+        });
       },
       false,
     );
@@ -278,8 +279,21 @@ export class Session {
     if (this.#ahead) await this.#rewind({ $case: 'position', value: BigInt(this.#position) }, options);
   }
 
-  async #call<Q, R>(method: Method<Q, R>, request: Q, options: CallOptions): Promise<R> {
-    return (await this.#connection.unary(method, request, options, this.cookie)).reply;
+  /** `repeats`: two of them are as good as one. */
+  #call<Q, R>(method: Method<Q, R>, request: Q, options: CallOptions, repeats = true): Promise<R> {
+    return this.#onSession(options, repeats, (cookie, deadline) =>
+      this.#connection.unary(method, request, options, cookie, deadline),
+    );
+  }
+
+  async #onSession<R>(
+    options: CallOptions,
+    repeats: boolean,
+    make: (cookie: string, deadline: number) => Promise<Answer<R>>,
+  ): Promise<R> {
+    const { reply, cookie } = await this.#connection.onSession(options, this.cookie, repeats, make);
+    this.#extras.cookie = cookie;
+    return reply;
   }
 
   async #rewind(to: RewindSessionRequest['to'], options: CallOptions): Promise<void> {

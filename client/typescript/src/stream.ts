@@ -14,10 +14,13 @@ import { generation, usage, type Generation, type Part, type Usage } from './rep
 
 /** What a session adds to a stream. */
 export interface ReplyHooks {
-  cookie?: string;
+  /** By which a balancer finds the session's replica. */
+  cookie?(): string;
   /** Runs before the first call, and may complete its request. */
   begin?(): Promise<void>;
-  /** The request of a call after the first. */
+  /** A message has come, with a cookie by which the balancer finds the session's replica. */
+  moved?(cookie: string): void;
+  /** The request of a call after the first of which nothing has come. */
   again?(request: GenerateRequest): GenerateRequest;
   /** Sees every message before its part is given out. May throw. */
   received?(message: GenerateReply): void;
@@ -111,12 +114,14 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
     try {
       this.#refuseCancelled();
       await this.#hooks.begin?.();
+      this.#reply.cookie = this.#hooks.cookie?.() ?? '';
       const deadline = deadlineOf(this.#options);
       for (;;) {
         try {
           yield* this.#call(deadline);
           return undefined;
         } catch (error) {
+          if (this.#reply.hasEnded(error)) return undefined;
           await this.#wait(error, deadline);
         }
       }
@@ -129,15 +134,21 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
   async *#call(deadline: number): AsyncGenerator<Part, void, undefined> {
     this.#refuseCancelled();
     const request = this.#reply.request();
+    const forNothing = this.#reply.repeated && !this.#reply.begun;
     const messages = this.#connection.download<GenerateRequest, GenerateReply>(
       Inference.generate,
-      this.#reply.repeated ? (this.#hooks.again?.(request) ?? request) : request,
+      forNothing ? (this.#hooks.again?.(request) ?? request) : request,
       this.#options,
-      this.#hooks.cookie,
+      this.#reply.cookie,
       deadline,
     );
     this.#running = messages;
     for await (const message of messages) {
+      const cookie = messages.cookie();
+      if (cookie !== '') {
+        this.#reply.cookie = cookie;
+        this.#hooks.moved?.(cookie);
+      }
       // A part that arrived meanwhile must not be given out: a session has stopped counting.
       this.#refuseCancelled();
       this.#seed ??= message.seed;

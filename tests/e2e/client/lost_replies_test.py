@@ -53,7 +53,9 @@ class Row(NamedTuple):
     """steps, forever, refused: of a Proxy. requests: made side by side by one client. error: code and reason of the end; None: the
     undisturbed reply. calls: how many requests come to the server; None where gRPC may repeat one by itself. elsewhere: the calls after
     the first come to a server of another model. session: the requests are on one, with or without their position. without: clients that
-    cannot make such a call. ended_by: in place of a Proxy, a server of its own that gets this signal in mid-reply, and another one."""
+    cannot make such a call. cookies: by them a balancer leads each call, to the replica of the session, or, where it has none, to another
+    one that `knows` the session or does not. ended_by: in place of a Proxy, a server of its own that gets this signal in mid-reply, and
+    another one."""
 
     steps: Any = ()
     requests: tuple = (ONE,)
@@ -67,6 +69,8 @@ class Row(NamedTuple):
     max_attempts: int = 4
     ended_by: signal.Signals | None = None
     session: str = ""
+    cookies: tuple = ()
+    knows: bool = False
     without: tuple = ()
 
 
@@ -75,8 +79,11 @@ FULL = faults.error(Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_seconds=0.05)
 FULL_FOR_AN_HOUR = faults.error(Code.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_seconds=3600)
 SLOW = faults.error(Code.RESOURCE_EXHAUSTED, "READER_TOO_SLOW", sent_tokens="3")
 BROKEN = faults.error(Code.INTERNAL, "BROKEN")
+MOVED = faults.error(Code.ABORTED, "SESSION_MOVED")
 IN_SESSION = {"session": "position", "without": ("python multiplex",)}
 NO_POSITION = {"session": "no position", "without": ("python sync", "python async", "python multiplex", "typescript")}
+WITH_COOKIE = {"session": "position", "without": ("python multiplex", "c++ multiplex")}
+HERE, AWAY, THERE = Proxy.COOKIE, None, Proxy.OTHER_COOKIE
 NOTHING = (0, faults.trailers(Code.UNAVAILABLE))
 BAD_GATEWAY, NO_SERVER = (0, faults.http(502)), (0, faults.http(503))
 
@@ -116,6 +123,11 @@ TABLE = {
     "no_server_and_one_attempt": Row([NO_SERVER], max_attempts=1, error=("UNAVAILABLE", ""), calls=1, without=("command",)),
     "no_server_for_what_is_left": Row([(3, faults.reset()), NO_SERVER, BAD_GATEWAY], calls=4),
     "unavailable_before_the_first_message": Row([NOTHING], calls=2),
+    # The package for Node.js gives out an error before the messages that wait.
+    "lost_after_the_usage": Row([(None, faults.trailers(Code.UNKNOWN))], calls=1, without=("typescript",)),
+    "lost_after_the_usage_without_resume": Row(
+        [(None, faults.trailers(Code.UNAVAILABLE))], resume=False, calls=1, without=("typescript",)
+    ),
     "unavailable_after_the_usage": Row([(None, faults.trailers(Code.UNAVAILABLE))]),
     "unavailable_after_message_3": Row([(3, faults.trailers(Code.UNAVAILABLE))], calls=2),
     "unknown_before_the_first_message": Row([(0, faults.trailers(Code.UNKNOWN))], calls=2),
@@ -147,6 +159,16 @@ TABLE = {
     **{f"session_reset_after_message_{count}": Row([(count, faults.reset())], **IN_SESSION) for count in (0, 3, 8)},
     "session_half_open_before_the_first_message": Row([(0, faults.half_open)], **IN_SESSION),
     "session_draining_before_the_usage": Row([(-1, DRAINING)], calls=2, **IN_SESSION),
+    "session_moved_before_the_first_message": Row([(0, MOVED)], calls=2, **IN_SESSION),
+    "session_moved_after_message_3": Row([(3, MOVED)], calls=2, **IN_SESSION),
+    "session_draining_and_not_shared": Row([(3, DRAINING)], cookies=(HERE, AWAY, HERE), **WITH_COOKIE),
+    "session_draining_and_shared": Row([(3, DRAINING)], cookies=(HERE, AWAY), knows=True, **WITH_COOKIE),
+    "session_moved_and_lost_there": Row(
+        [(3, MOVED), (2, faults.trailers(Code.UNKNOWN))], cookies=(HERE, AWAY, THERE), knows=True, **WITH_COOKIE
+    ),
+    "session_lost_once": Row([(3, faults.no_trailers)], cookies=(HERE, HERE), **WITH_COOKIE),
+    "session_lost_twice_and_not_shared": Row([(3, faults.no_trailers), NOTHING], cookies=(HERE, HERE, AWAY, HERE), **WITH_COOKIE),
+    "session_lost_twice_and_shared": Row([(3, faults.no_trailers), NOTHING], cookies=(HERE, HERE, AWAY), knows=True, **WITH_COOKIE),
     "session_without_a_server": Row([NO_SERVER, BAD_GATEWAY], calls=3, **IN_SESSION),
     "session_with_faults_in_a_row": Row([(3, faults.reset()), (2, faults.fin), (1, faults.no_trailers)], **IN_SESSION),
     "session_without_a_position": Row([(3, DRAINING)], error=("UNAVAILABLE", "DRAINING"), calls=1, **NO_POSITION),
@@ -187,7 +209,8 @@ def job(row, target, session):
         if row.session == "position":
             asked.session.position = 0
     settings = {name: getattr(row, name) for name in ("requests", "resume", "timeout", "max_attempts")}
-    return {"target": target, "session": session, "messages": list(map(json_format.MessageToDict, messages)), **settings}
+    cookie = HERE if row.cookies else ""
+    return {"target": target, "session": session, "cookie": cookie, "messages": list(map(json_format.MessageToDict, messages)), **settings}
 
 
 def whole(parts):
@@ -272,6 +295,7 @@ class Command:
         flags += ["--tokens", ",".join(map(str, request["prompt"]))]
         flags += [] if job["resume"] else ["--no-resume"]
         flags += ["--session", job["session"]] if job["session"] else []
+        flags += ["--cookie", job["cookie"]] if job["cookie"] else []
         flags += ["--position", "0"] if "position" in job["messages"][0].get("session", ()) else []
         for name, value in request.items():
             flag = "--" + {"stop_token_ids": "stop-token"}.get(name, name.replace("_", "-"))
@@ -322,6 +346,7 @@ class LostRepliesTest(unittest.TestCase):
         flags = ("--threads", "1", "--backend", "cpu")
         cls.server = cls.enterClassContext(Server(SERVED, args=flags))
         cls.other = cls.enterClassContext(Server(OTHER, args=flags))
+        cls.same = cls.enterClassContext(Server(SERVED, args=flags))
         cls.channel = cls.enterClassContext(grpc.insecure_channel(cls.server.target))
         cls.loop = asyncio.new_event_loop()
         cls.addClassCleanup(cls.loop.close)
@@ -386,6 +411,8 @@ class LostRepliesTest(unittest.TestCase):
         self.assertEqual(proxy.faults, len(row.steps) if not row.forever else len(proxy.requests))
         if row.calls is not None:
             self.assertEqual(len(proxy.requests), row.calls)
+        if row.cookies:
+            self.assertEqual(tuple(proxy.cookies), row.cookies)
         if len(row.requests) > 1:
             return
         seed, had, asked = None, None, message(row.requests[0])
@@ -419,8 +446,9 @@ class LostRepliesTest(unittest.TestCase):
             return None
         if row.ended_by is not None:
             return await self.play_end_of_server(row, driver)
-        targets = [self.server.target, self.other.target if row.elsewhere else self.server.target]
-        async with Proxy(targets, row.steps, row.forever, row.refused) as proxy:
+        second = self.other if row.elsewhere else self.same if row.cookies and not row.knows else self.server
+        targets = [self.server.target, second.target]
+        async with Proxy(targets, row.steps, row.forever, row.refused, bool(row.cookies)) as proxy:
             session = self.open_session() if row.session else None
             replies = await asyncio.wait_for(driver.run(job(row, proxy.target, session)), PATIENCE)
         return replies, proxy

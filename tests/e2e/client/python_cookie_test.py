@@ -1,40 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of the Python client behind a balancer that gives cookies: every call on a session brings its cookie back."""
+"""Sessions of the Python client behind a balancer that gives cookies: every call on a session brings its cookie back, unless another
+replica is to be asked."""
 
 import asyncio
+import contextlib
 import unittest
 import unittest.mock
 
 import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
 
-from fake_server import ScriptedServer
+import grpc
+import rivulet
+from fake_server import ScriptedServer, cut, fails
 from python_clients import Async, Sync, fnv1a
 from rivulet import cookies
-from rivulet.v1 import session_service_pb2
+from rivulet.v1 import inference_pb2, session_service_pb2
 
 EMPTY = {"position": 0, "sequence_hash": fnv1a([])}
+LOST = cut(grpc.StatusCode.UNAVAILABLE)
+DRAINING, MOVED = fails(grpc.StatusCode.UNAVAILABLE, "DRAINING", retry_seconds=0.01), fails(grpc.StatusCode.ABORTED, "SESSION_MOVED")
+UNKNOWN_THERE = fails(grpc.StatusCode.NOT_FOUND, "SESSION_NOT_FOUND")
 
 
 class Replica(ScriptedServer):
-    """Opens sessions "s0", "s1", ... with the cookies in `gives`."""
+    """Opens sessions "s0", "s1", ... Replies to Append, Generate and calls that open sessions come with the cookies in `gives`. The
+    first Appends and Generates end with `ends`, one each."""
 
     def __init__(self, *gives):
-        self.gives, self.opened = gives, 0
+        self.gives, self.opened, self.ends = gives, 0, []
         pb2 = session_service_pb2
         super().__init__({
             "OpenSession": lambda _, context: pb2.OpenSessionReply(session=self.open(context)),
             "ForkSession": lambda _, context: pb2.ForkSessionReply(sessions=[self.open(context)]),
             "RestoreSession": lambda chunks, context: pb2.RestoreSessionReply(session=list(chunks) and self.open(context)),
-            "Append": lambda *_: pb2.AppendReply(progress=EMPTY),
+            "Append": lambda _, context: self.end(context) or pb2.AppendReply(progress=EMPTY),
             "RewindSession": lambda *_: pb2.RewindSessionReply(session=self.session("s0")),
             "GetSession": lambda *_: pb2.GetSessionReply(session=self.session("s0")),
             "CloseSession": lambda *_: pb2.CloseSessionReply(),
             "SnapshotSession": lambda *_: (),
-            "Generate": lambda *_: (),
+            "Generate": lambda _, context: self.generate(context),
         })  # fmt: skip
 
     def session(self, id):
         return {"session_id": id, "model": "m", "progress": EMPTY, "seed": 7}
+
+    def end(self, context):
+        context.send_initial_metadata([("set-cookie", value) for value in self.gives])
+        if self.ends:
+            self.ends.pop(0)(context)
+
+    def generate(self, context):
+        self.end(context)
+        yield inference_pb2.GenerateReply(session=EMPTY, seed=7, fingerprint=5, finish={"reason": 1}, usage={})
 
     def open(self, context):
         context.send_initial_metadata([("set-cookie", value) for value in self.gives])
@@ -43,9 +60,9 @@ class Replica(ScriptedServer):
 
 
 class CookieTests:
-    def run_on(self, replica, function):
+    def run_on(self, replica, function, max_attempts=1):
         async def run():
-            async with self.client(replica.target, max_attempts=1) as client:
+            async with self.client(replica.target, max_attempts=max_attempts) as client:
                 await function(client)
 
         with replica:
@@ -67,6 +84,55 @@ class CookieTests:
         self.assertEqual({cookie for _, cookie in calls[1:]}, {"replica=a; zone=b"})
         self.assertLessEqual({"Append", "RewindSession", "SnapshotSession", "Generate", "CloseSession"}, {name for name, _ in calls})
 
+    def cookies_of(self, name, ends, *, gives=(), error=None, max_attempts=5):
+        """The cookies that calls brought, where the session had "replica=a" and the first calls end with `ends`; and that of the session
+        then."""
+
+        async def run(client):
+            session = await client.session("s0", cookie="replica=a")
+            session.keep()
+            replica.ends, replica.gives = list(ends), gives
+            with self.assertRaises(error[0]) if error else contextlib.nullcontext() as caught:
+                if name == "Append":
+                    await session.append([])
+                else:
+                    self.assertEqual([part.finish.reason.name async for part in session.generate(max_tokens=1)], ["LENGTH"])
+            if error:
+                self.assertEqual(caught.exception.reason, error[1])
+            self.assertEqual(replica.ends, [])
+            kept.append(session.cookie)
+
+        replica, kept = Replica(), []
+        calls = self.run_on(replica, run, max_attempts)
+        return [cookie for called, cookie in calls if called == name], *kept
+
+    def test_a_reply_goes_on_elsewhere_where_its_replica_drains_or_has_lost_the_session(self):
+        for left in (DRAINING, MOVED):
+            self.assertEqual(self.cookies_of("Generate", [left], gives=["replica=b; path=/"]), (["replica=a", None], "replica=b"))
+        self.assertEqual(self.cookies_of("Generate", [LOST]), (["replica=a"] * 2, "replica=a"))
+        self.assertEqual(self.cookies_of("Generate", [LOST, LOST, LOST]), (["replica=a"] * 2 + [None] * 2, "replica=a"))
+
+    def test_a_session_that_another_replica_does_not_know_is_asked_for_with_its_cookie(self):
+        sent = ["replica=a", None, "replica=a"]
+        elsewhere = {"gives": ["replica=b"]}  # a balancer gives it with errors, too
+        self.assertEqual(self.cookies_of("Generate", [DRAINING, UNKNOWN_THERE], **elsewhere), (sent, "replica=b"))
+        self.assertEqual(self.cookies_of("Generate", [DRAINING, UNKNOWN_THERE, DRAINING]), ([*sent, "replica=a"], "replica=a"))
+        gone = rivulet.NotFound, "SESSION_NOT_FOUND"
+        self.assertEqual(self.cookies_of("Generate", [DRAINING, UNKNOWN_THERE, UNKNOWN_THERE], error=gone), (sent, "replica=a"))
+        self.assertEqual(self.cookies_of("Generate", [UNKNOWN_THERE], error=gone, **elsewhere), (["replica=a"], "replica=a"))
+        first = {"error": (rivulet.Unavailable, "DRAINING"), "max_attempts": 2}
+        self.assertEqual(self.cookies_of("Generate", [DRAINING, UNKNOWN_THERE], **first), (sent[:2], "replica=a"))
+
+    def test_a_call_is_made_once_more_without_the_cookie(self):
+        once = {"max_attempts": 1}  # of gRPC
+        for left in (DRAINING, MOVED, LOST):
+            self.assertEqual(self.cookies_of("Append", [left], gives=["replica=b"], **once), (["replica=a", None], "replica=b"))
+        draining, moved = (rivulet.Unavailable, "DRAINING"), (rivulet.Aborted, "SESSION_MOVED")
+        self.assertEqual(self.cookies_of("Append", [DRAINING, UNKNOWN_THERE], error=draining, **once), (["replica=a", None], "replica=a"))
+        self.assertEqual(self.cookies_of("Append", [DRAINING, MOVED], error=moved, **once), (["replica=a", None], "replica=a"))
+        gone = rivulet.NotFound, "SESSION_NOT_FOUND"
+        self.assertEqual(self.cookies_of("Append", [UNKNOWN_THERE], error=gone, **once), (["replica=a"], "replica=a"))
+
     def test_forks_and_restored_sessions_have_the_cookie_of_their_own_reply(self):
         async def run(client):
             replica.gives = ("replica=a",)
@@ -77,7 +143,7 @@ class CookieTests:
             self.assertEqual((await session.fork())[0].cookie, "replica=b")
             replica.gives = ("replica=c",)
             self.assertEqual((await client.restore_session(b"bytes")).cookie, "replica=c")
-            self.assertEqual(session.cookie, "replica=a")
+            self.assertEqual(session.cookie, "replica=b")  # which answered for it
 
         replica = Replica()
         self.run_on(replica, run)
@@ -88,6 +154,7 @@ class CookieTests:
             first = await client.open_session()
             replica.gives = ("replica=b",)
             second = await client.open_session()
+            replica.gives = ()
             await second.append([])
             await first.append([])
             async for _ in client.generate(max_tokens=1):

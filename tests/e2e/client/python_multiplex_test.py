@@ -312,7 +312,7 @@ class LostTests:
     def test_before_something_has_come_a_request_has_max_attempts_calls(self):
         got = self.run_script(*[[2, GONE]] * 3, begin={"max_attempts": 3}, resume=False)
         self.assertEqual(got, {0: ["gone"], 1: ["gone"]})
-        self.assertEqual(self.taken[2][0].generate.resume, inference_pb2.Resume(samples=[{}]))
+        self.assertEqual(self.taken[2][0].generate.resume, inference_pb2.Resume())
         self.assertEqual(self.taken[0][0].generate.sampling, self.taken[2][0].generate.sampling)
 
     def test_a_request_that_has_begun_ends_after_five_streams_that_bring_it_nothing(self):
@@ -336,7 +336,7 @@ class LostTests:
         lost = message(begun(1, 5), error(0, grpc.StatusCode.UNAVAILABLE, "NOT_NOW", retry_seconds=0.001))
         got = self.run_script([2, lost, message({"key": 1, "first_position": 1, "tokens": [6]}), 1, message(rest(1, 2, 7), rest(0, 0, 1))], function=run)
         self.assertEqual(got, {0: [1], 1: [5, 6, 7]})
-        self.assertEqual(self.taken[0][1].generate.resume, inference_pb2.Resume(samples=[{}]))
+        self.assertEqual(self.taken[0][1].generate.resume, inference_pb2.Resume())
 
     def test_a_later_call_that_is_refused_for_now_is_sent_again_over_the_same_stream(self):
         full = error(0, grpc.StatusCode.RESOURCE_EXHAUSTED, "QUEUE_FULL", retry_seconds=0.001)

@@ -104,8 +104,9 @@ class ContractTests:
             for resume in (True, False):  # of a reply that has begun
                 self.ends(rivulet.Unavailable, *causes[:attempts], mention="cause 0", begin={"max_attempts": attempts}, resume=resume)
         self.assertFalse(self.requests()[0].HasField("resume"))
-        self.replies([LOST], [part(seed=9, tokens=[1], finish=END, usage={})], num_samples=3)
-        self.assertEqual(self.requests()[1].resume, inference_pb2.Resume(samples=[{}, {}, {}]))
+        self.replies([LOST], [part(seed=9, tokens=[1], finish=END, usage={})], num_samples=2**31 - 1)
+        self.assertTrue(self.requests()[1].HasField("resume"))
+        self.assertEqual(self.requests()[1].resume, inference_pb2.Resume())
 
     def test_a_reply_that_has_begun_ends_after_five_calls_that_bring_nothing(self):
         nothing = [[cut(grpc.StatusCode.UNAVAILABLE, f"still gone {i}")] for i in range(5)]
@@ -133,6 +134,14 @@ class ContractTests:
             self.ends(error_type, [BEGUN, LOST], [end])
         for begin in ([], [BEGUN]):
             self.ends(rivulet.ResourceExhausted, [*begin, refused])
+
+    def test_a_call_that_is_lost_after_the_usage_has_ended_well(self):
+        whole = [part(seed=9, tokens=[1], finish=END, usage={"completion_tokens": 1})]
+        for end in (LOST, cut(grpc.StatusCode.UNKNOWN), cut(grpc.StatusCode.INTERNAL)):
+            for resume in (True, False):
+                parts, usage, _ = self.replies([*whole, end], resume=resume)
+                self.assertEqual(([p.tokens.tolist() for p in parts], usage.completion_tokens), ([[1]], 1))
+        self.ends(rivulet.Internal, [*whole, fails(grpc.StatusCode.INTERNAL, "A_BUG")])
 
     def test_without_resume_or_a_fingerprint_a_reply_that_has_begun_ends(self):
         self.ends(rivulet.Unavailable, [BEGUN, LOST], mention="gone", resume=False)

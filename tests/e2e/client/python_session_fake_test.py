@@ -112,12 +112,41 @@ class FakeTests:
         self.assertEqual((first.session.position, first.session.sequence_hash), (1, fnv1a([1, 2])))
         self.assertEqual((again.session.position, again.session.HasField("sequence_hash")), (1, False))
 
+    def test_a_request_that_goes_back_is_the_same_where_its_reply_has_begun(self):
+        begun, rest = part(0, [3], [1, 3], seed=7, fingerprint=11), part(1, [4], [1, 3, 4], seed=7, fingerprint=11, **LAST)
+        server = SessionServer([begun, LOST], [rest, USAGE], sequence=[1, 2])
+
+        async def run(session):
+            self.assertEqual(await tokens_of(session.generate(position=1, max_tokens=2)), [3, 4])
+
+        self.use(server, run)
+        first, again = server.generates()
+        again.ClearField("resume")
+        self.assertEqual(again, first)
+
+    def test_a_session_that_has_moved_is_a_lost_reply(self):
+        moved = fails(grpc.StatusCode.ABORTED, "SESSION_MOVED")
+        rest = [part(1, [4, 5, 6], [1, 2, 3, 4, 5, 6], seed=7, fingerprint=11, **LAST), USAGE]
+        for begun in ([], [part(0, [3], [1, 2, 3], seed=7, fingerprint=11)]):
+            server = SessionServer([*begun, moved], [moved], [*([] if begun else [part(0, [3], [1, 2, 3], seed=7)]), *rest])
+            self.use(server, self.reads((0, [3]), (1, [4, 5, 6])))
+        # What it generated before may be there.
+        server = SessionServer([moved])
+
+        async def run(session):
+            with self.assertRaises(rivulet.Aborted):
+                await tokens_of(session.generate([1, 2]))
+            await session.append([])
+
+        self.use(server, run, max_attempts=1)
+        self.assertEqual([call.name for call in server.calls], ["OpenSession", "Generate", "RewindSession", "Append", "CloseSession"])
+
     def test_before_the_first_part_the_same_request_is_sent_again(self):
         whole = [part(0, [3, 4, 5, 6], [1, 2, 3, 4, 5, 6], seed=7, **LAST), USAGE]
         server = SessionServer([LOST], whole)
         self.use(server, self.reads((0, [3, 4, 5, 6])))
         first, again = server.generates()
-        first.resume.samples.add()
+        first.resume.SetInParent()
         self.assertEqual(first, again)
 
     def test_a_reply_of_which_only_the_usage_is_lost_ends_once(self):

@@ -6,6 +6,8 @@
 #include <grpcpp/server_builder.h>
 #include <gtest/gtest.h>
 
+#include <deque>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,6 +17,7 @@
 #include "rivulet/client.h"
 #include "rivulet/v1/inference.grpc.pb.h"
 #include "rivulet/v1/session_service.grpc.pb.h"
+#include "tests/e2e/client/scripted_server.h"
 
 namespace rivulet {
 namespace {
@@ -28,6 +31,7 @@ class Replica final : public v1::SessionService::Service, public v1::InferenceSe
  public:
   std::vector<std::string> gives;     // "set-cookie" of calls that open sessions
   std::vector<std::string> received;  // "method cookie"
+  std::deque<Status> ends;            // of calls on sessions that exist; beyond them all succeed
 
   Status OpenSession(ServerContext* context, const v1::OpenSessionRequest*,
                      v1::OpenSessionReply* reply) override {
@@ -65,8 +69,10 @@ class Replica final : public v1::SessionService::Service, public v1::InferenceSe
     return Status::OK;
   }
   Status Generate(ServerContext* context, const v1::GenerateRequest*,
-                  grpc::ServerWriter<v1::GenerateReply>*) override {
-    return Note("generate", context);
+                  grpc::ServerWriter<v1::GenerateReply>* writer) override {
+    const Status status = Note("generate", context);
+    if (status.ok()) writer->Write(v1::GenerateReply());
+    return status;
   }
 
  private:
@@ -77,11 +83,14 @@ class Replica final : public v1::SessionService::Service, public v1::InferenceSe
       note.append(" ").append(entry->second.data(), entry->second.size());
     }
     received.push_back(std::move(note));
-    return Status::OK;
+    for (const std::string& cookie : gives) context->AddInitialMetadata("set-cookie", cookie);
+    if (ends.empty()) return Status::OK;
+    Status status = ends.front();
+    ends.pop_front();
+    return status;
   }
   void Open(const char* method, ServerContext* context, v1::Session* session) {
     Note(method, context);
-    for (const std::string& cookie : gives) context->AddInitialMetadata("set-cookie", cookie);
     session->set_session_id(absl::StrCat("s", opened_++));
   }
   int opened_ = 0;
@@ -91,6 +100,7 @@ class SessionCookieTest : public ::testing::Test {
  protected:
   SessionCookieTest() {
     grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(static_cast<v1::SessionService::Service*>(&replica_));
     builder.RegisterService(static_cast<v1::InferenceService::Service*>(&replica_));
     server_ = builder.BuildAndStart();
@@ -104,10 +114,30 @@ class SessionCookieTest : public ::testing::Test {
     ASSERT_TRUE(client.Append(request).ok());
   }
 
+  // A request that goes on where it is lost; the status of the whole reply.
+  absl::Status Generate(const Client& client, const std::string& id, bool async) {
+    v1::GenerateRequest request;
+    request.mutable_session()->set_session_id(id);
+    request.mutable_session()->set_position(0);
+    if (!async) return client.Generate(request, [](const auto&) { return true; });
+    std::promise<absl::Status> ended;
+    client.GenerateAsync(
+        request, [](const auto&) { return true; },
+        [&](absl::Status status) { ended.set_value(std::move(status)); });
+    return ended.get_future().get();
+  }
+
   Replica replica_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Client> client_;
+  int port_ = 0;
 };
+
+Status Draining() { return testing::Unavailable("DRAINING"); }
+Status Moved() { return testing::ServerError(grpc::StatusCode::ABORTED, "SESSION_MOVED"); }
+Status UnknownThere() {
+  return testing::ServerError(grpc::StatusCode::NOT_FOUND, "SESSION_NOT_FOUND");
+}
 
 TEST_F(SessionCookieTest, EveryCallOnASessionBringsBackTheCookieOfTheReplyThatOpenedIt) {
   replica_.gives = {"replica=a; path=/; HttpOnly", "zone = b"};
@@ -130,6 +160,50 @@ TEST_F(SessionCookieTest, EveryCallOnASessionBringsBackTheCookieOfTheReplyThatOp
   EXPECT_THAT(replica_.received,
               ElementsAre("open", "append" + cookie, "rewind" + cookie, "snapshot" + cookie,
                           "generate" + cookie, "close" + cookie, "append"));
+}
+
+TEST_F(SessionCookieTest, AReplyGoesOnElsewhereWhereItsReplicaEndsOrHasLostTheSession) {
+  const Client client = *Client::Connect(absl::StrCat("127.0.0.1:", port_));
+  for (const bool async : {false, true}) {
+    for (const Status& left : {Draining(), Moved()}) {
+      replica_.received.clear();
+      ASSERT_TRUE(client.SetSessionCookie("s", "replica=a").ok());
+      replica_.ends = {left, Status::OK};
+      replica_.gives = {"replica=b; path=/"};
+      EXPECT_EQ(Generate(client, "s", async), absl::OkStatus());
+      EXPECT_THAT(replica_.received, ElementsAre("generate replica=a", "generate"));
+      EXPECT_EQ(client.SessionCookie("s"), "replica=b");
+    }
+    replica_.received.clear();
+    replica_.ends = {Draining(), UnknownThere(), Status::OK};
+    replica_.gives = {"replica=c"};  // a balancer gives it with errors, too
+    EXPECT_EQ(Generate(client, "s", async), absl::OkStatus());
+    EXPECT_THAT(replica_.received,
+                ElementsAre("generate replica=b", "generate", "generate replica=b"));
+  }
+}
+
+TEST_F(SessionCookieTest, ACallIsMadeOnceMoreWithoutTheCookie) {
+  ASSERT_TRUE(client_->SetSessionCookie("s", "replica=a").ok());
+  v1::AppendRequest append;
+  append.mutable_session()->set_session_id("s");
+  replica_.ends = {Draining(), UnknownThere()};
+  EXPECT_EQ(GetErrorInfo(client_->Append(append).status()).reason, "DRAINING");
+  EXPECT_EQ(client_->SessionCookie("s"), "replica=a");
+  replica_.gives = {"replica=b"};
+  for (const Status& left : {Draining(), Moved()}) {
+    replica_.ends = {left};
+    EXPECT_TRUE(client_->Append(append).ok());
+    EXPECT_EQ(client_->SessionCookie("s"), "replica=b");
+  }
+  replica_.ends = {Status(grpc::StatusCode::UNAVAILABLE, "lost")};
+  EXPECT_TRUE(absl::IsUnavailable(client_->Append(append).status())) << "it may have been fed";
+  append.mutable_session()->set_position(0);
+  replica_.ends = {Status(grpc::StatusCode::UNAVAILABLE, "lost")};
+  EXPECT_TRUE(client_->Append(append).ok());
+  EXPECT_THAT(replica_.received, ElementsAre("append replica=a", "append", "append replica=a",
+                                             "append", "append replica=b", "append",
+                                             "append replica=b", "append replica=b", "append"));
 }
 
 TEST_F(SessionCookieTest, CallsWithoutASessionAndThoseOfOthersBringNone) {

@@ -119,7 +119,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data):
         for event in self.h2.receive_data(self.without_goaways(data)):
             if isinstance(event, h2.events.RequestReceived):
-                self.streams[event.stream_id] = Stream(self, event.stream_id, dict(event.headers)[":path"])
+                headers = dict(event.headers)
+                self.streams[event.stream_id] = Stream(self, event.stream_id, headers[":path"], headers.get("cookie"))
             elif isinstance(event, h2.events.DataReceived):
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 self.streams[event.stream_id].feed(event.data)
@@ -160,8 +161,8 @@ class Connection(asyncio.Protocol):
 class Stream:
     """One call of a client."""
 
-    def __init__(self, connection, id, path):
-        self.connection, self.id, self.path = connection, id, path
+    def __init__(self, connection, id, path, cookie):
+        self.connection, self.id, self.path, self.cookie = connection, id, path, cookie
         self.messages = asyncio.Queue()  # of the client; None is their end
         self.buffer = b""
         self.begun = self.ended = False
@@ -201,7 +202,8 @@ class Stream:
 
     def begin(self, http_status=200, content_type="application/grpc"):
         if not self.begun:
-            self.connection.h2.send_headers(self.id, [(":status", str(http_status)), ("content-type", content_type)])
+            headers = [(":status", str(http_status)), ("content-type", content_type), *self.connection.proxy.gives(self.cookie)]
+            self.connection.h2.send_headers(self.id, headers)
             self.begun = True
             self.connection.flush()
 
@@ -214,7 +216,8 @@ class Stream:
 
     def end(self, code, message="", metadata=()):
         """Trailers; before the first message they come as headers, as those of a rivulet-server."""
-        values = [] if self.begun else [(":status", "200"), ("content-type", "application/grpc")]
+        first = [(":status", "200"), ("content-type", "application/grpc"), *self.connection.proxy.gives(self.cookie)]
+        values = [] if self.begun else first
         values += [("grpc-status", str(code)), ("grpc-message", urllib.parse.quote(message))]
         for key, value in metadata:
             values.append((key, base64.b64encode(value).decode() if key.endswith("-bin") else value))
@@ -256,7 +259,7 @@ class Stream:
                 yield message
 
         try:
-            async for reply in self.connection.proxy.channel().stream_stream(self.path)(messages()):
+            async for reply in self.connection.proxy.channel(self.cookie).stream_stream(self.path)(messages()):
                 self.send(reply)
         except grpc.aio.AioRpcError as error:
             self.end_by(error)
@@ -320,8 +323,8 @@ class Call:
     def __init__(self, stream, request, key=None):
         self.stream, self.request, self.key = stream, request, key
         self.proxy = stream.connection.proxy
-        self.channel = self.proxy.channel()  # before step(), by which the proxy may turn to another server
-        self.after, self.fault = self.proxy.step(request)
+        self.channel = self.proxy.channel(stream.cookie)  # before step(), by which the proxy may turn to another server
+        self.after, self.fault = self.proxy.step(request, stream.cookie)
         self.failed = False
 
     def message(self, part):
@@ -462,22 +465,32 @@ async def stall(call):
 class Proxy:
     """A port for one client, for an `async with` statement. Each request takes the next of `steps`, (messages that pass, fault), None
     for one that is let through, as those after the last are; `forever`: the last step is taken again and again. Messages are counted
-    as slices are: -1 is all but the last. Call number i goes to targets[i], or the last of them.
+    as slices are: -1 is all but the last. Call number i goes to targets[i], or the last of them; `by_cookie`: a call with the cookie
+    COOKIE goes to targets[0], another one to targets[1], with OTHER_COOKIE for the client.
 
-    target: for the client. requests: the GenerateRequest of each call. faults: how many were played."""
+    target: for the client. requests, cookies: the GenerateRequest and the cookie of each call. faults: how many were played."""
 
-    def __init__(self, targets, steps=(), forever=False, refused=0):
+    COOKIE, OTHER_COOKIE = "replica=0", "replica=1"
+
+    def __init__(self, targets, steps=(), forever=False, refused=0, by_cookie=False):
         self.steps = list(steps)
         self.forever = forever
         self.refused = refused  # how many connections are still to be reset at once
-        self.requests, self.faults, self.connections, self.exceptions = [], 0, set(), []
-        self.targets = targets
+        self.requests, self.cookies, self.faults, self.connections, self.exceptions = [], [], 0, set(), []
+        self.targets, self.by_cookie = targets, by_cookie
 
-    def channel(self):
+    def channel(self, cookie):
+        if self.by_cookie:
+            return self.channels[int(cookie != self.COOKIE)]
         return self.channels[min(len(self.requests), len(self.channels) - 1)]
 
-    def step(self, request):
+    def gives(self, cookie):
+        """Headers of an answer to a call with this cookie."""
+        return [("set-cookie", f"{self.OTHER_COOKIE}; path=/")] if self.by_cookie and cookie is None else []
+
+    def step(self, request, cookie):
         self.requests.append(request)
+        self.cookies.append(cookie)
         index = len(self.requests) - 1
         if self.forever:
             index = min(index, len(self.steps) - 1)

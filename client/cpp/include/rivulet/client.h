@@ -203,7 +203,8 @@ class Client {
 
   // Behind a balancer that gives a cookie with the reply which opens a session (HAProxy's `cookie`,
   // Envoy's stateful sessions), every call on the session brings it back, for the 100,000 opened
-  // last. What another program must send, or "". Errors: INVALID_ARGUMENT (not printable ASCII).
+  // last, unless another replica is to be asked ("Lost replies" of client/README.md). What another
+  // program must send, or "". Errors: INVALID_ARGUMENT (not printable ASCII).
   std::string SessionCookie(absl::string_view session_id) const;
   absl::Status SetSessionCookie(absl::string_view session_id, absl::string_view cookie) const;
 

@@ -31,31 +31,39 @@ class AsyncCalls(Connection):
             end(call)
         await self._channel.close()
 
-    def start(self, method: str, message: Any, options: requests.CallOptions) -> Any:
-        begin, arguments = self._prepare(method, message, options)
+    def start(self, method: str, message: Any, options: requests.CallOptions, cookie: str = "") -> Any:
+        begin, arguments = self._prepare(method, options, cookie)
         call = begin(message, **arguments)
         self._running.add(call)
         return call
 
     async def reply(self, method: str, message: Any, options: requests.CallOptions) -> Any:
-        call = self.start(method, message, options)
-        try:
-            reply = await call
-            if self.cookies.opens(method):
-                self.cookies.opened(message, reply, await call.initial_metadata())
-            return reply
-        except grpc.RpcError as error:
-            raise errors.from_call(error, requests.timeout(options.get("timeout"))) from None
-        except asyncio.CancelledError:
-            raise await cancelled(call) from None
+        attempts = self._attempts(method, message, options)
+        while True:
+            call = self.start(method, message, attempts.options(), attempts.cookie)
+            try:
+                reply = await call
+                if self.cookies.concerns(method, message):
+                    self.cookies.answered(method, message, reply, await call.initial_metadata(), attempts.cookie)
+                return reply
+            except grpc.RpcError as ended:
+                error = errors.from_call(ended, attempts.deadline.timeout)
+            except asyncio.CancelledError:
+                raise await cancelled(call) from None
+            attempts.failed(error)
 
     async def snapshot(
         self, request: session_service_pb2.SnapshotSessionRequest, options: requests.CallOptions
     ) -> bytes:
-        call = self.start("snapshot_session", request, options)
-        try:
-            return b"".join([message.chunk async for message in call])
-        except grpc.RpcError as error:
-            raise errors.from_call(error) from None
-        except asyncio.CancelledError:
-            raise await cancelled(call) from None
+        attempts = self._attempts("snapshot_session", request, options)
+        while True:
+            call = self.start("snapshot_session", request, attempts.options(), attempts.cookie)
+            try:
+                snapshot = b"".join([message.chunk async for message in call])
+                self.cookies.answered("snapshot_session", request, None, await call.initial_metadata(), attempts.cookie)
+                return snapshot
+            except grpc.RpcError as ended:
+                error = errors.from_call(ended)
+            except asyncio.CancelledError:
+                raise await cancelled(call) from None
+            attempts.failed(error)

@@ -111,7 +111,7 @@ class AsyncSession(SessionCore):
         self._end_reply()
 
         def start(request: inference_pb2.GenerateRequest) -> Any:
-            return self._client._calls.start("generate", request, reader.call_options())
+            return self._client._calls.start("generate", request, reader.call_options(), reader.cookie)
 
         async def prepare() -> None:
             await self._rewind(self.position, None, reader.call_options())

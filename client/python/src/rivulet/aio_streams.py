@@ -98,6 +98,8 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
                     raise errors.Cancelled("the reply was closed")
                 return await self._next()
             except errors.RivuletError as error:
+                if self._reader.has_ended(error):
+                    raise StopAsyncIteration from None
                 try:
                     wait = self._reader.wait(error)
                 except errors.RivuletError:
@@ -116,6 +118,8 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
                 raise errors.from_call(error, self._reader.deadline.timeout) from None
             except asyncio.CancelledError:
                 raise await cancelled(self._call) from None
+            if self._reader.awaits_cookie:
+                self._reader.answered(await self._call.initial_metadata())
             if self._reader.needs_content:
                 self._reader.set_content(await self._asks.model(), self._asks.token_bytes)
             while unknown := self._reader.unknown_tokens(message):

@@ -25,9 +25,9 @@ class Calls(Connection):
         self._methods = None
         self._channel.close()
 
-    def start(self, method: str, message: Any, options: requests.CallOptions) -> Any:
+    def start(self, method: str, message: Any, options: requests.CallOptions, cookie: str = "") -> Any:
         """Begins a call whose reply streams. Returns gRPC's call."""
-        begin, arguments = self._prepare(method, message, options)
+        begin, arguments = self._prepare(method, options, cookie)
         try:
             return begin(message, **arguments)
         except grpc.RpcError as error:
@@ -35,20 +35,30 @@ class Calls(Connection):
 
     def reply(self, method: str, message: Any, options: requests.CallOptions) -> Any:
         """The only message of a reply."""
-        begin, arguments = self._prepare(method, message, options)
-        try:
-            if not self.cookies.opens(method):
-                return begin(message, **arguments)
-            reply, call = begin.with_call(message, **arguments)
-            self.cookies.opened(message, reply, call.initial_metadata())
-            return reply
-        except grpc.RpcError as error:
-            raise errors.from_call(error, arguments["timeout"]) from None
+        attempts = self._attempts(method, message, options)
+        while True:
+            begin, arguments = self._prepare(method, attempts.options(), attempts.cookie)
+            try:
+                if not self.cookies.concerns(method, message):
+                    return begin(message, **arguments)
+                reply, call = begin.with_call(message, **arguments)
+            except grpc.RpcError as ended:
+                error = errors.from_call(ended, attempts.deadline.timeout)
+            else:
+                self.cookies.answered(method, message, reply, call.initial_metadata(), attempts.cookie)
+                return reply
+            attempts.failed(error)
 
     def snapshot(self, request: session_service_pb2.SnapshotSessionRequest, options: requests.CallOptions) -> bytes:
         """The bytes of a session."""
-        call = self.start("snapshot_session", request, options)
-        try:
-            return b"".join(message.chunk for message in call)
-        except grpc.RpcError:
-            raise errors.from_call(call) from None
+        attempts = self._attempts("snapshot_session", request, options)
+        while True:
+            call = self.start("snapshot_session", request, attempts.options(), attempts.cookie)
+            try:
+                snapshot = b"".join(message.chunk for message in call)
+            except grpc.RpcError:
+                error = errors.from_call(call)
+            else:
+                self.cookies.answered("snapshot_session", request, None, call.initial_metadata(), attempts.cookie)
+                return snapshot
+            attempts.failed(error)

@@ -14,7 +14,7 @@ import grpc
 from google.protobuf import wrappers_pb2
 
 from rivulet import requests
-from rivulet.cookies import SessionCookies
+from rivulet.cookies import Attempts, SessionCookies
 from rivulet.v1 import admin_service_pb2, inference_pb2, multiplex_pb2, session_service_pb2
 
 
@@ -235,9 +235,12 @@ class Connection:
         self.cookies = SessionCookies()
         self.max_attempts = options.max_attempts
 
-    def _prepare(self, method: str, message: Any, options: requests.CallOptions) -> tuple[Any, dict[str, Any]]:
+    def _attempts(self, method: str, message: Any, options: requests.CallOptions) -> Attempts:
+        return Attempts(method, self.cookies.of_call(message), options)
+
+    def _prepare(self, method: str, options: requests.CallOptions, cookie: str) -> tuple[Any, dict[str, Any]]:
         """The function that begins a call, and what it takes beside its message. Errors: TypeError, ValueError."""
-        arguments = self._options.call_arguments(method, options, self.cookies.of_call(message))
+        arguments = self._options.call_arguments(method, options, {"cookie": cookie} if cookie else ())
         if self._methods is None:
             raise ValueError("the client is closed")
         return getattr(self._methods, method), arguments

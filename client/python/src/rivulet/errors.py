@@ -189,6 +189,17 @@ class Unauthenticated(RivuletError):
 _CLASSES: dict[int, type[RivuletError]] = {cls.code: cls for cls in RivuletError.__subclasses__()}
 
 
+def lost(error: BaseException) -> bool:
+    """Whether a call with this error may have had no answer of the server, or the session is at another one: "Lost replies" of
+    client/README.md."""
+    return isinstance(error, Unavailable) or (isinstance(error, RivuletError) and error.reason == "SESSION_MOVED")
+
+
+def leaves_replica(error: RivuletError) -> bool:
+    """Whether the replica says that another one is to be asked: it drains, or the session has moved."""
+    return error.reason in ("DRAINING", "SESSION_MOVED")
+
+
 def from_status(code: int, message: str, metadata: Any) -> RivuletError:
     """The exception of a gRPC status and its trailing metadata (pairs of key and value, or None)."""
     details = status_pb2.Status()

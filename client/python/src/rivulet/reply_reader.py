@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,14 @@ class Reader(RepeatedReply):
     def call_options(self) -> requests.CallOptions:
         """Of a call that begins now: what is left of the timeout."""
         return {"timeout": self.deadline.left(), "metadata": self._metadata}
+
+    @property
+    def awaits_cookie(self) -> bool:
+        """Whether answered() is to be called with the initial metadata of this call, as soon as it has brought a message."""
+        return False
+
+    def answered(self, metadata: Iterable[Any] | None) -> None:
+        pass
 
     def set_content(self, model: model_replies.Model, token_bytes: TokenBytes) -> None:
         """token_bytes: the client's."""

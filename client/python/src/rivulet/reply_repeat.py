@@ -12,6 +12,7 @@ from rivulet import errors, requests
 from rivulet.v1 import inference_pb2, multiplex_pb2
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 2.0  # seconds before the next call, doubling
+_LOSSES_WITH_COOKIE = 2  # in a row; then another replica is asked
 _RESUMES = 5  # calls in a row that bring nothing, once the reply has begun
 
 
@@ -51,9 +52,18 @@ class RepeatedReply:
         self._received: defaultdict[int, list[int]] = defaultdict(list)  # tokens by sample
         self._finished: set[int] = set()
         self._begun = False  # something has come
+        self._complete = False  # the usage has come
         self._repeated = False  # a call after the first is made or due
         self._losses = 0  # since something came
         self._loss: errors.RivuletError | None = None  # the first of these: it says why the reply was lost
+        self._cookie = ""  # of the session
+        self._drops_cookie = False  # the next call is made without it ...
+        self._keeps_cookie = False  # ... which is not done again: the session is known only there
+
+    @property
+    def cookie(self) -> str:
+        """Of the next call; "" for none."""
+        return "" if self._drops_cookie else self._cookie
 
     def take(self, message: inference_pb2.GenerateReply | multiplex_pb2.MultiplexPart) -> bool:
         """Notes a message and takes out of it what has come before. False: no part of a sample is left."""
@@ -63,6 +73,7 @@ class RepeatedReply:
         elif message.HasField("fingerprint"):
             self._fingerprint = message.fingerprint
         self._begun = True
+        self._complete = self._complete or message.HasField("usage")
         if message.sample_index in self._finished:
             message.ClearField("finish")
             message.ClearField("text")
@@ -79,10 +90,23 @@ class RepeatedReply:
         """Whether another call may continue; without a fingerprint the server does not know how."""
         return not self._begun or (self._resume and self._fingerprint is not None)
 
+    def has_ended(self, error: errors.RivuletError) -> bool:
+        """Whether nothing is missing where a call ends with `error`."""
+        return self._complete and isinstance(error, errors.Unavailable)
+
     def repeats(self, error: BaseException) -> bool:
         """Whether a call that ends with `error` is lost, and another may follow."""
         refused = self._repeated and isinstance(error, errors.ResourceExhausted) and error.retry_delay is not None
-        return self.can_be_repeated and (refused or isinstance(error, errors.Unavailable))
+        return self.can_be_repeated and (refused or errors.lost(error) or self._unknown_there(error))
+
+    def _unknown_there(self, error: BaseException) -> bool:
+        """Whether another replica than that of the cookie does not know the session."""
+        return self._drops_cookie and isinstance(error, errors.NotFound) and error.reason == "SESSION_NOT_FOUND"
+
+    def _choose_cookie(self, error: errors.RivuletError) -> None:
+        self._keeps_cookie = self._keeps_cookie or self._unknown_there(error)
+        leaves = errors.leaves_replica(error) or self._losses >= _LOSSES_WITH_COOKIE
+        self._drops_cookie = leaves and bool(self._cookie) and not self._keeps_cookie
 
     def wait(self, error: errors.RivuletError) -> float:
         """Seconds until the next call. Errors: the one with which the reply ends."""
@@ -96,6 +120,7 @@ class RepeatedReply:
         if wait is None:
             wait = min(_FIRST_WAIT * 2 ** (self._losses - 1), _LONGEST_WAIT) * random.uniform(0.8, 1.2)
         self.deadline.check(wait, error)
+        self._choose_cookie(error)
         self._repeated = True
         return wait
 
@@ -108,6 +133,6 @@ class RepeatedReply:
         request.resume.SetInParent()
         if self._fingerprint is not None:
             request.resume.fingerprint = self._fingerprint
-        for index in range(request.num_samples or 1):
-            request.resume.samples.add(ids=self._received.get(index, ()))
+            for index in range(request.num_samples or 1):
+                request.resume.samples.add(ids=self._received.get(index, ()))
         return request

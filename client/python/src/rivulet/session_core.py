@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 from rivulet import errors, replies, requests
-from rivulet.cookies import SessionCookies
+from rivulet.cookies import SessionCookies, given
 from rivulet.reply_reader import Reader
 from rivulet.sequence import Sequence
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
@@ -21,6 +21,11 @@ _UNCHANGED = (
     errors.InvalidArgument, errors.NotFound, errors.OutOfRange, errors.FailedPrecondition, errors.ResourceExhausted,
     errors.PermissionDenied, errors.Unauthenticated, errors.Aborted,
 )  # fmt: skip
+
+
+def _unchanged(error: errors.RivuletError) -> bool:
+    """Where the session has moved, what it generated before may be there."""
+    return isinstance(error, _UNCHANGED) and error.reason != "SESSION_MOVED"
 
 
 class SessionCore:
@@ -128,7 +133,7 @@ class SessionCore:
         try:
             yield
         except errors.RivuletError as error:
-            self._ahead = self._ahead or not isinstance(error, _UNCHANGED)
+            self._ahead = self._ahead or not _unchanged(error)
             raise
         except BaseException:
             self._ahead = True
@@ -220,11 +225,26 @@ class SessionReader(Reader):
         super().__init__(request, options, attempts)
         self.core = core
         self._goes_back = request.session.position < core.position
+        self._answered = False  # this call
+
+    @property
+    def awaits_cookie(self) -> bool:
+        return not self._answered
+
+    def answered(self, metadata: Iterable[Any] | None) -> None:
+        """The session is where the balancer says."""
+        self._answered = True
+        self._cookie = given(metadata) or self._cookie
+        self.core._cookies.set(self.core.id, self._cookie)
 
     def request(self) -> inference_pb2.GenerateRequest:
-        """The hash that a first call expects is of the whole session, that of a repeated call of what is before its position."""
+        """Nothing has come: the server may have dropped what the hash of the first call was of. With a fingerprint it does not look at
+        the hash."""
+        self._answered = False
+        if not self._repeated:
+            self._cookie = self.core.cookie
         request = super().request()
-        if self._repeated and self._goes_back:
+        if self._repeated and self._goes_back and self._fingerprint is None:
             request.session.ClearField("sequence_hash")
         return request
 
@@ -266,6 +286,6 @@ class SessionReader(Reader):
         try:
             return super().wait(error)
         except errors.RivuletError:
-            if not self._begun and not self._repeated and isinstance(error, _UNCHANGED):
+            if not self._begun and not self._repeated and _unchanged(error):
                 self.core._ahead = False
             raise

@@ -72,6 +72,8 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
                     raise errors.Cancelled("the reply was closed")
                 return self._next()
             except errors.RivuletError as error:
+                if self._reader.has_ended(error):
+                    raise StopIteration from None
                 try:
                     wait = self._reader.wait(error)
                 except errors.RivuletError:
@@ -87,6 +89,8 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
                 message = next(self._call)
             except grpc.RpcError:
                 raise errors.from_call(self._call, self._reader.deadline.timeout) from None
+            if self._reader.awaits_cookie:
+                self._reader.answered(self._call.initial_metadata())
             if self._reader.needs_content:
                 self._reader.set_content(self._asks.model(), self._asks.token_bytes)
             while unknown := self._reader.unknown_tokens(message):

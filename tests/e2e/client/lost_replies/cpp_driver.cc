@@ -86,6 +86,10 @@ json Run(const std::string& kind, const json& job) {
   ClientOptions connection;
   connection.max_attempts = job["max_attempts"];
   const Client client = *Client::Connect(job["target"].get<std::string>(), connection);
+  if (!job["session"].is_null()) {
+    const std::string session = job["session"];
+    if (!client.SetSessionCookie(session, job["cookie"].get<std::string>()).ok()) std::abort();
+  }
   const absl::Duration timeout = absl::Seconds(job["timeout"].get<double>());
   CallOptions call;
   call.deadline = absl::Now() + timeout;

@@ -39,7 +39,7 @@ def sync_job(job):
     def reply(request):
         parts = []
         try:
-            of = client.session(job["session"]) if job["session"] else client
+            of = client.session(job["session"], cookie=job["cookie"]) if job["session"] else client
             stream = of.generate(request["prompt"], **options(request, job))
             parts.extend(line(part) for part in stream)
             parts.append(usage_line(stream.usage))
@@ -55,7 +55,7 @@ async def async_job(job):
     async def reply(request):
         parts = []
         try:
-            of = await client.session(job["session"]) if job["session"] else client
+            of = await client.session(job["session"], cookie=job["cookie"]) if job["session"] else client
             stream = of.generate(request["prompt"], **options(request, job))
             async for part in stream:
                 parts.append(line(part))

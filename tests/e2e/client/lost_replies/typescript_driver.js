@@ -26,7 +26,7 @@ async function reply(client, request, message, job) {
   const parts = [];
   let stream;
   try {
-    const from = job.session ? await client.session(job.session) : client;
+    const from = job.session ? await client.session(job.session, { cookie: job.cookie }) : client;
     stream = from.generate(prompt, { ...options, resume: job.resume, timeoutMs: job.timeout * 1000 });
     for await (const part of stream) {
       parts.push(line(part));

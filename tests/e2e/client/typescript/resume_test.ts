@@ -6,7 +6,7 @@ import { strict as assert } from 'node:assert';
 import * as net from 'node:net';
 import { test } from 'node:test';
 
-import { status as codes } from '@grpc/grpc-js';
+import { Metadata, status as codes } from '@grpc/grpc-js';
 import {
   Code,
   RivuletClient,
@@ -16,7 +16,7 @@ import {
   type Part,
 } from 'rivulet-client';
 
-import { status, withFake, type Handlers, type Message } from './fake_server.js';
+import { status, withFake, type Fake, type Handlers, type Message } from './fake_server.js';
 
 // No test waits this long: it ends one that hangs.
 const PATIENCE = { timeoutMs: 120_000 };
@@ -263,7 +263,7 @@ test('before the first part there are as many calls as maxAttempts says', async 
       for (const { resume: sent, ...rest } of script.requests.slice(1)) {
         assert.deepEqual(rest, script.requests[0]);
         assert.equal(sent.fingerprint, undefined);
-        assert.deepEqual(idsOf(sent), [[], []]);
+        assert.equal(sent.samples, undefined);
       }
     }
   }
@@ -281,27 +281,34 @@ test('a reply ends after five calls in a row that bring nothing, with the error 
 });
 
 test('an end that comes again brings nothing', async () => {
-  const parts: Part[] = [];
-  const usages: (number | undefined)[] = [];
-  let calls = 0;
-  let stream: GenerateStream | undefined;
-  async function* generate(): AsyncGenerator<Message> {
-    calls += 1;
-    yield { ...part(0, calls === 1 ? 0 : 1, calls === 1 ? [1] : [], END), ...FIRST, ...usage(calls) };
-    // The error would overtake the message.
-    await until(() => stream?.usage?.completionTokens === calls);
-    usages.push(stream?.usage?.completionTokens);
-    throw calls === 1 ? DRAINING : OTHER;
+  const again = [part(0, 1, [], { ...FIRST, ...END })];
+  const steps: Step[] = [
+    { messages: [part(0, 0, [1], { ...FIRST, ...END })], error: DRAINING },
+    ...Array.from({ length: 5 }, () => ({ again, error: OTHER })),
+  ];
+  const { script } = await failing(steps, 6, [Code.UNAVAILABLE, 'DRAINING']);
+  assert.deepEqual(script.tokens, [1]);
+});
+
+test('a call that is lost after the usage has ended well', async () => {
+  for (const resume of [true, false]) {
+    for (const lost of [DRAINING, status(codes.UNKNOWN, 'gone'), status(codes.INTERNAL, 'gone')]) {
+      let stream: GenerateStream | undefined;
+      let calls = 0;
+      async function* generate(): AsyncGenerator<Message> {
+        calls += 1;
+        yield { ...part(0, 0, [1], { ...FIRST, ...END }), ...usage(1) };
+        await until(() => stream?.usage !== undefined); // the error would overtake the message
+        throw lost;
+      }
+      await withFake({ Generate: generate }, async (client) => {
+        stream = client.generate('', { ...PATIENCE, resume });
+        const parts: Part[] = [];
+        for await (const piece of stream) parts.push(piece);
+        assert.deepEqual([calls, parts.length, stream.usage?.completionTokens], [1, 1, 1]);
+      });
+    }
   }
-  await withWaits(() =>
-    withFake({ Generate: generate }, async (client) => {
-      stream = client.generate('', PATIENCE);
-      await assert.rejects(async () => {
-        for await (const piece of stream!) parts.push(piece);
-      }, failsWith(Code.UNAVAILABLE, 'DRAINING'));
-    }),
-  );
-  assert.deepEqual([parts.length, usages], [1, [1, 2, 3, 4, 5, 6]]);
 });
 
 test('the client draws a seed before the first call, if none is given', async () => {
@@ -448,10 +455,10 @@ test('a reply on a session goes on from the same position and hash', async () =>
   assert.equal(first.sampling.seed, undefined);
   const received = later.map(({ resume, ...rest }) => {
     assert.deepEqual(rest, first);
-    return [resume.fingerprint, idsOf(resume)];
+    return [resume.fingerprint, resume.samples && idsOf(resume)];
   });
   assert.deepEqual(received, [
-    [undefined, [[]]],
+    [undefined, undefined],
     [FINGERPRINT, [[1]]],
   ]);
 });
@@ -469,6 +476,108 @@ test('a request that goes back is sent again without the hash of what it dropped
     ['0', HASHES[1]],
     ['0', undefined],
   ]);
+});
+
+test('a request that goes back is the same where its reply has begun', async () => {
+  const back = part(0, 0, [1], { ...FIRST, session: progress(1) });
+  const script = new Script(
+    { messages: [back], error: OTHER },
+    { messages: [part(0, 1, [2], { ...END, session: progress(2) }), usage(2)] },
+  );
+  const handlers = { ...script.handlers, OpenSession: () => ({ session: session(1) }) };
+  await withFake(handlers, async (client) => {
+    const opened = await client.openSession(PATIENCE);
+    await script.read(opened.generate([], { ...PATIENCE, position: 0 }));
+  });
+  const [first, again] = script.requests.map(({ resume: _, ...rest }) => rest);
+  assert.deepEqual(again, first);
+});
+
+const MOVED = ended(codes.ABORTED, 'SESSION_MOVED');
+const UNKNOWN_THERE = ended(codes.NOT_FOUND, 'SESSION_NOT_FOUND');
+
+/**
+ * The cookies of Generates, or Appends, on a session that "replica=a" leads to. They end with `ends`,
+ * then well, and bring `gives`, also with an error. The last one: that of the session then.
+ */
+async function cookiesOf(
+  method: 'Generate' | 'Append',
+  ends: object[],
+  fails?: [Code, string],
+  gives?: string,
+  clientOptions?: ClientOptions,
+): Promise<unknown[]> {
+  const left = [...ends];
+  const next = (headers: Metadata): void => {
+    if (gives !== undefined) headers.add('set-cookie', gives);
+    if (left.length > 0) throw left.shift();
+  };
+  let cookies: unknown[] = [];
+  await withWaits(() =>
+    withFake(
+      {
+        GetSession: () => ({ session: session(0) }),
+        async *Generate(_, call) {
+          const headers = new Metadata();
+          try {
+            next(headers);
+          } finally {
+            call.sendMetadata(headers);
+          }
+          yield { ...sessionPart(0, END), ...usage(1) };
+        },
+        Append: (_, __, headers) => {
+          next(headers);
+          return { progress: progress(1) };
+        },
+      },
+      async (client, { calls }) => {
+        const opened = await client.session('0', { cookie: 'replica=a', ...PATIENCE });
+        const run = async (): Promise<unknown> =>
+          method === 'Append' ? opened.append([1], PATIENCE) : opened.generate([], PATIENCE).collect();
+        if (fails === undefined) await run();
+        else await assert.rejects(run(), failsWith(...fails));
+        assert.equal(left.length, 0);
+        cookies = [...calls[method]!.map((metadata) => metadata.get('cookie')[0]), opened.cookie];
+      },
+      clientOptions ?? { maxAttempts: 5 },
+    ),
+  );
+  return cookies;
+}
+
+test('a reply goes on elsewhere where its replica drains or has lost the session', async () => {
+  const [a, b] = ['replica=a', 'replica=b'];
+  for (const error of [DRAINING, MOVED])
+    assert.deepEqual(await cookiesOf('Generate', [error], undefined, `${b}; path=/`), [a, undefined, b]);
+  assert.deepEqual(await cookiesOf('Generate', [OTHER]), [a, a, a]);
+  const lost = [OTHER, OTHER, OTHER];
+  assert.deepEqual(await cookiesOf('Generate', lost), [a, a, undefined, undefined, a]);
+});
+
+test('a session that another replica does not know is asked for with its cookie', async () => {
+  const [a, b] = ['replica=a', 'replica=b'];
+  const gone: [Code, string] = [Code.NOT_FOUND, 'SESSION_NOT_FOUND'];
+  const away = [DRAINING, UNKNOWN_THERE];
+  assert.deepEqual(await cookiesOf('Generate', away, undefined, b), [a, undefined, a, b]);
+  assert.deepEqual(await cookiesOf('Generate', [...away, DRAINING]), [a, undefined, a, a, a]);
+  assert.deepEqual(await cookiesOf('Generate', [...away, UNKNOWN_THERE], gone), [a, undefined, a, a]);
+  assert.deepEqual(await cookiesOf('Generate', [UNKNOWN_THERE], gone, b), [a, a]);
+  const first: [Code, string] = [Code.UNAVAILABLE, 'DRAINING'];
+  assert.deepEqual(await cookiesOf('Generate', away, first, b, { maxAttempts: 2 }), [a, undefined, a]);
+});
+
+test('a call on a session is made once more without the cookie', async () => {
+  const [a, b] = ['replica=a', 'replica=b'];
+  const once = { maxAttempts: 1 }; // of gRPC
+  for (const error of [DRAINING, MOVED, OTHER])
+    assert.deepEqual(await cookiesOf('Append', [error], undefined, b, once), [a, undefined, b]);
+  const fails: [object[], [Code, string]][] = [
+    [[DRAINING, UNKNOWN_THERE], [Code.UNAVAILABLE, 'DRAINING']],
+    [[DRAINING, MOVED], [Code.ABORTED, 'SESSION_MOVED']],
+  ];
+  for (const [ends, error] of fails)
+    assert.deepEqual(await cookiesOf('Append', ends, error, b, once), [a, undefined, a]);
 });
 
 test('another call of the session ends a wait, and drops what was not seen', LIMIT, async () => {
@@ -511,6 +620,24 @@ test('a session whose lost reply is refused may hold tokens that were not seen',
       assert.equal(calls['RewindSession']?.length, rewinds);
     });
   }
+});
+
+test('a session that has moved may hold tokens that were not seen', async () => {
+  const script = new Script({ error: MOVED });
+  const handlers = {
+    ...script.handlers,
+    OpenSession: () => ({ session: session(0) }),
+    RewindSession: () => ({ session: session(0) }),
+    Append: () => ({ progress: progress(1) }),
+  };
+  const run = async (client: RivuletClient, { calls }: Fake): Promise<void> => {
+    const opened = await client.openSession(PATIENCE);
+    const read = script.read(opened.generate([], PATIENCE));
+    await assert.rejects(read, failsWith(Code.ABORTED, 'SESSION_MOVED'));
+    await opened.append([1], PATIENCE);
+    assert.equal(calls['RewindSession']?.length, 1);
+  };
+  await withFake(handlers, run, { maxAttempts: 1 });
 });
 
 /** A way to the server. */

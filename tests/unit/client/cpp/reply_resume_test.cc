@@ -26,11 +26,12 @@ using ::testing::IsEmpty;
 constexpr uint64_t kFingerprint = 77;
 
 // An error of a server: with details. `retry_after`: of its RetryInfo; 0: none.
-absl::Status FromServer(absl::StatusCode code, int64_t retry_after = 0) {
+absl::Status FromServer(absl::StatusCode code, int64_t retry_after = 0,
+                        absl::string_view reason = "REASON") {
   google::rpc::Status status;
   status.set_code(static_cast<int>(code));
   google::rpc::ErrorInfo info;
-  info.set_reason("REASON");
+  info.set_reason(std::string(reason));
   EXPECT_TRUE(status.add_details()->PackFrom(info));
   google::rpc::RetryInfo retry;
   retry.mutable_retry_delay()->set_seconds(retry_after);
@@ -299,6 +300,81 @@ TEST(ReplyResumeTest, AReplyWhoseLastPartCameIsComplete) {
   EXPECT_EQ(EndOf(&reply, Lost()), absl::OkStatus());
   const absl::Status error = FromServer(absl::StatusCode::kInternal);
   EXPECT_EQ(EndOf(&reply, error), error);
+  ReplyResume not_resumed = Resuming(Request(), false);
+  Take(&not_resumed, last);
+  EXPECT_EQ(EndOf(&not_resumed, absl::UnknownError("cut")), absl::OkStatus());
+}
+
+// A session that the cookie "a" leads to.
+ReplyResume InSession(int attempts = 4) {
+  v1::GenerateRequest request = Request();
+  request.mutable_session()->set_position(3);
+  return {request, true, attempts, absl::InfiniteFuture(), "a"};
+}
+
+absl::Status Draining() { return FromServer(absl::StatusCode::kUnavailable, 0, "DRAINING"); }
+absl::Status Moved() { return FromServer(absl::StatusCode::kAborted, 0, "SESSION_MOVED"); }
+absl::Status UnknownThere() {
+  return FromServer(absl::StatusCode::kNotFound, 0, "SESSION_NOT_FOUND");
+}
+
+TEST(ReplyResumeTest, AReplicaThatDrainsOrLostTheSessionIsLeft) {
+  for (const absl::Status& left : {Draining(), Moved()}) {
+    for (const bool begun : {false, true}) {
+      ReplyResume reply = InSession();
+      if (begun) Take(&reply, First({1}));
+      EXPECT_EQ(reply.cookie(), "a");
+      ASSERT_TRUE(GoesOn(&reply, left));
+      EXPECT_EQ(reply.cookie(), "");
+      Take(&reply, begun ? Part({2}) : First({1}));
+      reply.SetCookie("b");
+      ASSERT_TRUE(GoesOn(&reply, Lost()));
+      EXPECT_EQ(reply.cookie(), "b");
+    }
+  }
+  ReplyResume without = Resuming();
+  EXPECT_TRUE(GoesOn(&without, Moved())) << "a lost reply";
+  EXPECT_EQ(EndOf(&without, FromServer(absl::StatusCode::kAborted)),
+            FromServer(absl::StatusCode::kAborted));
+}
+
+TEST(ReplyResumeTest, AReplicaWhoseCallsAreLostTwiceIsLeft) {
+  ReplyResume reply = InSession();
+  Take(&reply, First({1}));
+  ASSERT_TRUE(GoesOn(&reply, Lost()));
+  EXPECT_EQ(reply.cookie(), "a");
+  Take(&reply, Part({2}));
+  reply.SetCookie("");  // it brought none
+  ASSERT_TRUE(GoesOn(&reply, absl::UnknownError("cut")));
+  EXPECT_EQ(reply.cookie(), "a");
+  ASSERT_TRUE(GoesOn(&reply, absl::UnknownError("cut")));
+  EXPECT_EQ(reply.cookie(), "");
+  ASSERT_TRUE(GoesOn(&reply, Lost()));
+  EXPECT_EQ(reply.cookie(), "");
+}
+
+TEST(ReplyResumeTest, WhereAnotherReplicaDoesNotKnowTheSessionTheCookieComesBack) {
+  ReplyResume reply = InSession();
+  ASSERT_TRUE(GoesOn(&reply, Draining()));
+  ASSERT_TRUE(GoesOn(&reply, UnknownThere()));
+  EXPECT_EQ(reply.cookie(), "a");
+  ASSERT_TRUE(GoesOn(&reply, Draining()));
+  EXPECT_EQ(reply.cookie(), "a") << "it is not dropped again";
+  EXPECT_EQ(EndOf(&reply, Draining()), Draining());
+  ReplyResume ended = InSession();
+  ASSERT_TRUE(GoesOn(&ended, Draining()));
+  ASSERT_TRUE(GoesOn(&ended, UnknownThere()));
+  EXPECT_EQ(EndOf(&ended, UnknownThere()), UnknownThere()) << "by the replica that had it";
+  ReplyResume tired = InSession(2);
+  ASSERT_TRUE(GoesOn(&tired, Draining()));
+  EXPECT_EQ(EndOf(&tired, UnknownThere()), Draining()) << "says why the reply was lost";
+  ReplyResume first = InSession();
+  EXPECT_EQ(EndOf(&first, UnknownThere()), UnknownThere());
+  v1::GenerateRequest request = Request();
+  request.mutable_session()->set_position(3);
+  ReplyResume no_cookie = Resuming(request);
+  ASSERT_TRUE(GoesOn(&no_cookie, Draining()));
+  EXPECT_EQ(EndOf(&no_cookie, UnknownThere()), UnknownThere());
 }
 
 TEST(ReplyResumeTest, WithoutResumeAReplyThatHasBegunEndsWithTheErrorOfItsCall) {
