@@ -39,8 +39,18 @@ struct ServerConfig {
   // Per model: host memory for states of replies that gave their slots to others; 0 = what
   // preemption needs, and 256 MiB.
   int parked_state_mib = 0;
-  int max_open_sessions = 10000;         // per model
-  int max_tenant_sessions = 0;           // ... of one tenant; 0 = at most 7 times what is left
+  int max_open_sessions = 10000;  // per model
+  int max_tenant_sessions = 0;    // ... of one tenant; 0 = at most 7 times what is left
+  // Where replicas share their sessions: none, dir:PATH, or the URL of a Redis (redis_url.h).
+  std::string session_store = "none";
+  std::string session_store_password_file;           // of the URL's user; "" = no password
+  std::string session_store_sentinel_user;           // "" = the Sentinels' user "default"
+  std::string session_store_sentinel_password_file;  // "" = no password
+  std::string session_store_ca;                      // PEM: authorities; "" = the system's
+  std::string session_store_cert;                    // PEM: what the server shows; "" = nothing
+  std::string session_store_key;                     // ... its private key
+  std::string session_store_server_name;  // that Redis' certificate must have; "" = its host
+  std::string session_store_key_prefix = "rivulet:";  // of all keys in Redis
   int session_state_mib = 1024;          // per model: memory for the states that it keeps
   std::string state_dir;                 // states beyond that go to files there; "" = none do
   int state_disk_mib = 4096;             // per model: most that these files take

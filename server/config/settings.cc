@@ -16,6 +16,41 @@ Setting Number(const char* name, const char* help, int ServerConfig::*member, in
   return {name, "N", help, member, {}, min, max};
 }
 
+// Of the store that replicas share.
+std::vector<Setting> SessionStoreSettings() {
+  using C = ServerConfig;
+  return {
+      {"session-store", "WHERE",
+       "Where replicas share their sessions, so that each of them serves every session: "
+       "dir:PATH (processes of one machine), redis://[USER@]HOST[:PORT][/DATABASE], "
+       "redis+sentinel://[USER@]HOST[:PORT],.../MASTER[/DATABASE], the same with rediss for TLS, "
+       "or "
+       "none. The limits on open sessions then count those of all replicas",
+       &C::session_store},
+      {"session-store-password-file", "FILE",
+       "File with the password of that user of Redis in its first line",
+       &C::session_store_password_file},
+      {"session-store-sentinel-user", "NAME", "User of the Sentinels",
+       &C::session_store_sentinel_user},
+      {"session-store-sentinel-password-file", "FILE",
+       "File with the password of the Sentinels in its first line",
+       &C::session_store_sentinel_password_file},
+      {"session-store-ca", "FILE",
+       "Authorities (PEM) of the certificate of Redis. Default: those of the system",
+       &C::session_store_ca},
+      {"session-store-cert", "FILE", "Certificate (PEM) that Redis is shown. Default: none",
+       &C::session_store_cert},
+      {"session-store-key", "FILE", "PEM file with the private key of --session-store-cert",
+       &C::session_store_key},
+      {"session-store-server-name", "NAME",
+       "Name that the certificate of Redis must have. Default: the host that is connected to",
+       &C::session_store_server_name},
+      {"session-store-key-prefix", "PREFIX",
+       "Beginning of all keys in Redis: replicas with another prefix share nothing with these",
+       &C::session_store_key_prefix},
+  };
+}
+
 // Of what a model keeps between requests.
 std::vector<Setting> StateSettings() {
   using C = ServerConfig;
@@ -249,6 +284,7 @@ const std::vector<Setting>& Settings() {
     for (const Setting& setting : TracingSettings()) all->push_back(setting);
     for (const Setting& setting : SecuritySettings()) all->push_back(setting);
     for (const Setting& setting : StateSettings()) all->push_back(setting);
+    for (const Setting& setting : SessionStoreSettings()) all->push_back(setting);
     return all;
   }();
   return *settings;

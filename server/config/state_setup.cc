@@ -6,10 +6,16 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
+#include "model/base/strict_json.h"
 #include "server/engine/loop/parked_room.h"
+#include "server/log.h"
+#include "server/sessions/shared/dir_session_store.h"
+#include "server/sessions/shared/redis_session_store.h"
 #include "server/sessions/snapshot.h"
 
 namespace rivulet {
@@ -100,6 +106,56 @@ absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& li
                      ", or 0: ", setting.none));
   }
   return absl::OkStatus();
+}
+
+namespace {
+
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenRedis(const ServerConfig& config) {
+  RedisOptions options;
+  RIVULET_ASSIGN_OR_RETURN(options.url, ParseRedisUrl(config.session_store));
+  options.password_file = config.session_store_password_file;
+  options.sentinel_user = config.session_store_sentinel_user;
+  options.sentinel_password_file = config.session_store_sentinel_password_file;
+  options.ca_file = config.session_store_ca;
+  options.cert_file = config.session_store_cert;
+  options.key_file = config.session_store_key;
+  options.server_name = config.session_store_server_name;
+  options.key_prefix = config.session_store_key_prefix;
+  options.on_connected = [](const RedisFacts& facts) {
+    Log(LogLevel::kInfo, "session_store_connected",
+        {{"address", facts.address},
+         {"version", facts.version},
+         {"max_memory_policy", facts.max_memory_policy},
+         {"append_only_file", facts.append_only_file}});
+    if (facts.max_memory > 0 && facts.max_memory_policy != "noeviction") {
+      Log(LogLevel::kWarning, "session_store_evicts",
+          {{"max_memory_policy", facts.max_memory_policy},
+           {"reason", std::string("Redis deletes sessions that are in use when its memory is "
+                                  "full; set maxmemory-policy noeviction")}});
+    }
+  };
+  options.on_disconnected = [](const absl::Status& status) {
+    Log(LogLevel::kWarning, "session_store_disconnected",
+        {{"reason", std::string(status.message())}});
+  };
+  RIVULET_ASSIGN_OR_RETURN(auto store, OpenRedisSessionStore(options));
+  return std::shared_ptr<SessionStore>(std::move(store));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfig& config) {
+  absl::string_view where = config.session_store;
+  if (where == "none") return nullptr;
+  if (absl::ConsumePrefix(&where, "dir:")) {
+    RIVULET_ASSIGN_OR_RETURN(auto store, OpenDirSessionStore(std::string(where)));
+    return std::shared_ptr<SessionStore>(std::move(store));
+  }
+  if (absl::StartsWith(where, "redis")) return OpenRedis(config);
+  return InvalidField("CONFIG_INVALID", "session-store",
+                      absl::StrCat("session-store is ", Quoted(where),
+                                   "; allowed: none, dir:PATH, redis://..., rediss://..., "
+                                   "redis+sentinel://... and rediss+sentinel://..."));
 }
 
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name) {

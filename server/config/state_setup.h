@@ -12,6 +12,7 @@
 #include "model/model.h"
 #include "server/config/server_config.h"
 #include "server/engine/engine.h"
+#include "server/sessions/shared/session_store.h"
 #include "server/sessions/snapshot.h"
 
 namespace rivulet {
@@ -26,6 +27,10 @@ absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& 
 // OK where session-state-mib, prefix-cache-mib and, with state-dir, state-disk-mib are 0 or hold at
 // least one state. Errors: INVALID_ARGUMENT naming the first that does not.
 absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& limits);
+
+// The store that config.session_store names; null for "none". Errors: INVALID_ARGUMENT naming the
+// setting, those of OpenDirSessionStore and OpenRedisSessionStore.
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfig& config);
 
 // Files in STATE-DIR/NAME; empty where config.state_dir is "". Errors: as OpenStateDirectory.
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name);
