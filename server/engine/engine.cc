@@ -59,8 +59,7 @@ class EngineImpl final : public SteppedEngine {
         emitter_(threads),
         loop_(backend_.get(), options_, config_.has_bos(), clock, &queue_, &emitter_, &meters_,
               IdentityOf(config_, StampOf(model_.get(), limits_)), StampOf(model_.get(), limits_),
-              std::move(disk)) {
-    for (WarmState& state : warm) loop_.KeepWarm(std::move(state));
+              std::move(disk), std::move(warm)) {
     if (threads == Emitter::Threads::kOwn) thread_ = std::thread([this] { RunLoop(); });
   }
 
@@ -139,7 +138,7 @@ absl::StatusOr<Engine::Ticket> EngineImpl::Generate(GenerateSpec spec, ReplyList
         SessionFingerprint(view_.fingerprint, ref.id, *ref.position, /*hash=*/0), spec, max_new);
   }
   auto request = std::make_unique<Generation>(std::move(spec), max_new, view_, options_, listener);
-  request->identity = identity;
+  request->sharing.identity = identity;
   if (!in_session) request->reply->SetFingerprint(fingerprint);
   Ticket ticket{.reply = request->reply};
   if (max_new > 0 || in_session) {

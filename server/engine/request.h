@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,6 +71,8 @@ struct SessionLookup {
   std::optional<SessionId> session;  // absent: the tenant's, page by page
   int page_size = 0;                 // 0: all
   uint64_t after = 0;                // where the page before ended; 0: from the beginning
+  // Gets the sessions, and where the next page begins; 0: there is none.
+  std::function<void(std::vector<SessionInfo> sessions, uint64_t next)> show;
 };
 
 // Whether what a request did to its session is in the store that replicas share.

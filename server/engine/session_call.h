@@ -18,9 +18,7 @@ class SessionTable;
 
 // An operation on one session, or on all, between two runs. session_calls.h has them.
 struct SessionCall {
-  // With a shared store: asks that instead of calling `act`, and gives `show` what it says.
-  std::optional<SessionLookup> lookup;
-  std::function<void(std::vector<SessionInfo> sessions, uint64_t next)> show;
+  std::optional<SessionLookup> lookup;  // with a shared store: done instead of calling `act`
 
   RequestKind kind = RequestKind::kGetSession;
   std::string tenant;                 // of the caller

@@ -37,10 +37,12 @@ absl::StatusOr<RequestId> Submit(
     void (*show)(std::vector<SessionInfo>, uint64_t, Result*) = nullptr) {
   const auto result = std::make_shared<Result>();
   SessionCall call;
-  call.lookup = lookup;
-  call.show = [result, show](std::vector<SessionInfo> sessions, uint64_t next) {
-    show(std::move(sessions), next, result.get());
-  };
+  if (lookup) {
+    call.lookup = std::move(lookup);
+    call.lookup->show = [result, show](std::vector<SessionInfo> sessions, uint64_t next) {
+      show(std::move(sessions), next, result.get());
+    };
+  }
   call.kind = kind;
   call.tenant = std::move(tenant);
   call.session = std::move(ref);
@@ -152,7 +154,8 @@ absl::StatusOr<RequestId> CloseSession(Engine* engine, SessionRef ref,
 absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef ref, absl::Time deadline,
                                      SessionDone done) {
   std::string tenant = ref.tenant;
-  const SessionLookup lookup{ref.id};
+  SessionLookup lookup;
+  lookup.session = ref.id;
   return Submit<SessionInfo>(
       engine, RequestKind::kGetSession, std::move(tenant), std::nullopt, deadline,
       [ref = std::move(ref)](SessionTable* table, Session*, absl::Time now, SessionInfo* info) {
@@ -160,7 +163,7 @@ absl::StatusOr<RequestId> GetSession(Engine* engine, SessionRef ref, absl::Time 
         *info = found->Info(now);
         return absl::OkStatus();
       },
-      std::move(done), /*while_draining=*/false, lookup,
+      std::move(done), /*while_draining=*/false, std::move(lookup),
       [](std::vector<SessionInfo> sessions, uint64_t, SessionInfo* info) {
         *info = std::move(sessions.front());
       });
@@ -173,6 +176,9 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
                         absl::StrCat("page_size is ", spec.page_size,
                                      "; it must be at least 1, or 0 for all sessions."));
   }
+  SessionLookup lookup;
+  lookup.page_size = spec.page_size;
+  lookup.after = spec.after;
   return Submit<SessionPage>(
       engine, RequestKind::kListSessions, spec.tenant, std::nullopt, spec.deadline,
       [spec](SessionTable* table, Session*, absl::Time now, SessionPage* page) {
@@ -188,8 +194,7 @@ absl::StatusOr<RequestId> ListSessions(Engine* engine, const ListSpec& spec,
         }
         return absl::OkStatus();
       },
-      std::move(done), /*while_draining=*/true,
-      SessionLookup{std::nullopt, spec.page_size, spec.after},
+      std::move(done), /*while_draining=*/true, lookup,
       [](std::vector<SessionInfo> sessions, uint64_t next, SessionPage* page) {
         *page = {std::move(sessions), next};
       });

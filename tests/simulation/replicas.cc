@@ -94,13 +94,13 @@ class Replicas::Client {
     repeated_ = false;
     first_.reset();
     received_.clear();
-    given_.clear();
+    asked_.given.clear();
     if (kind == Kind::kGenerate || kind == Kind::kAppend) {
       const int count = choices.Between(tokens_.empty() ? 1 : 0, 6);
-      for (int i = 0; i < count; ++i) given_.push_back(choices.Below(50));
+      for (int i = 0; i < count; ++i) asked_.given.push_back(choices.Below(50));
     }
-    max_tokens_ = choices.OneIn(6) ? choices.Between(100, 1500) : choices.Between(1, 30);
-    rewind_to_ = choices.Below(static_cast<int>(tokens_.size()) + 1);
+    asked_.max_tokens = choices.OneIn(6) ? choices.Between(100, 1500) : choices.Between(1, 30);
+    asked_.rewind_to = choices.Below(static_cast<int>(tokens_.size()) + 1);
     Send();
   }
 
@@ -141,7 +141,7 @@ class Replicas::Client {
       case Kind::kAppend: {
         AppendSpec spec;
         spec.session = Ref();
-        spec.tokens = given_;
+        spec.tokens = asked_.given;
         id = engine->Append(spec, [attempt](absl::StatusOr<ScoreResult> result) {
           attempt->status = result.status();
           if (result.ok()) attempt->durable = result->durable;
@@ -149,7 +149,7 @@ class Replicas::Client {
         break;
       }
       case Kind::kRewind: {
-        SessionRef ref{id_, "t", rewind_to_, ""};
+        SessionRef ref{id_, "t", asked_.rewind_to, ""};
         id = RewindSession(engine, ref, never, take);
         break;
       }
@@ -185,8 +185,8 @@ class Replicas::Client {
     spec.tenant = "t";
     spec.session = Ref();
     spec.session_seed = true;
-    spec.prompt = given_;
-    spec.max_tokens = max_tokens_;
+    spec.prompt = asked_.given;
+    spec.max_tokens = asked_.max_tokens;
     if (repeated_ && first_ && !received_.empty()) {
       spec.resume.emplace();
       spec.resume->fingerprint = *first_;
@@ -232,10 +232,11 @@ class Replicas::Client {
   std::vector<int32_t> Truth() const {
     std::vector<int32_t> feed = {*world_->config_.bos_token_id};
     feed.insert(feed.end(), tokens_.begin(), tokens_.end());
-    feed.insert(feed.end(), given_.begin(), given_.end());
+    feed.insert(feed.end(), asked_.given.begin(), asked_.given.end());
     GenerateSpec spec;
     spec.sampling.seed = seed_;
-    return FakeSolo(world_->config_, nullptr, feed, SamplerFor(spec, world_->config_), max_tokens_);
+    return FakeSolo(world_->config_, nullptr, feed, SamplerFor(spec, world_->config_),
+                    asked_.max_tokens);
   }
 
   void CheckTokens(const Attempt& attempt) {
@@ -289,15 +290,15 @@ class Replicas::Client {
         open_ = true;
         break;
       case Kind::kGenerate:
-        tokens_.insert(tokens_.end(), given_.begin(), given_.end());
+        tokens_.insert(tokens_.end(), asked_.given.begin(), asked_.given.end());
         tokens_.insert(tokens_.end(), attempt->ear.tokens.begin(), attempt->ear.tokens.end());
         CheckProgress(attempt->ear.progress);
         break;
       case Kind::kAppend:
-        tokens_.insert(tokens_.end(), given_.begin(), given_.end());
+        tokens_.insert(tokens_.end(), asked_.given.begin(), asked_.given.end());
         break;
       case Kind::kRewind:
-        tokens_.resize(static_cast<size_t>(rewind_to_));
+        tokens_.resize(static_cast<size_t>(asked_.rewind_to));
         durable_ = std::min(durable_, tokens_.size());
         break;
       case Kind::kLook:
@@ -371,9 +372,12 @@ class Replicas::Client {
   size_t replica_ = 0;
   bool gone_ = false, repeated_ = false;
   int waited_ = 0;
-  std::vector<int32_t> given_, received_;
+  struct Asked {
+    std::vector<int32_t> given;
+    int64_t max_tokens = 0, rewind_to = 0;
+  } asked_;
+  std::vector<int32_t> received_;
   std::optional<uint64_t> first_;  // fingerprint of what was received
-  int64_t max_tokens_ = 0, rewind_to_ = 0;
   size_t checked_ = 0;
   std::vector<std::unique_ptr<Attempt>> attempts_;
 };

@@ -111,7 +111,8 @@ std::vector<std::string> RedisProcess::Arguments() const {
     const std::string file = directory_.File("sentinel.conf");
     if (access(file.c_str(), F_OK) != 0) {
       const auto lines = absl::MakeConstSpan(settings_).subspan(1);
-      if (!testing::WriteFile(file, absl::StrCat(absl::StrJoin(lines, "\n"), "\n")).ok()) std::abort();
+      if (!testing::WriteFile(file, absl::StrCat(absl::StrJoin(lines, "\n"), "\n")).ok())
+        std::abort();
     }
     args.insert(args.end(), {file, "--sentinel"});
   }

@@ -51,11 +51,20 @@ void NoteDelivery(absl::Time now, Request::Times* times, EngineMeters* meters) {
   times->delivered = now;
 }
 
+// Hands a request over with its end: its places in the queue are free.
+void HandEnd(std::unique_ptr<Request> request, std::vector<RequestQueue::Ended>* ended,
+             Emitter* emitter) {
+  const Request::Account& account = request->account;
+  ended->push_back({account.tenant, account.places, account.num_tokens});
+  emitter->PutEnd(std::move(request));
+}
+
 }  // namespace
 
 Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
            RequestQueue* queue, Emitter* emitter, EngineMeters* meters,
-           const SharedIdentity& identity, StateStamp stamp, DiskTier disk)
+           const SharedIdentity& identity, StateStamp stamp, DiskTier disk,
+           std::vector<WarmState> warm)
     : options_(options),
       clock_(std::move(clock)),
       queue_(queue),
@@ -66,22 +75,23 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       checkpoints_(options, with_bos, std::move(stamp), std::move(disk),
                    [queue] { queue->Wake(); }),
       sessions_(options.sessions, with_bos, checkpoints_.store(), options.session_store != nullptr),
+      sharing_(options.session_store == nullptr
+                   ? nullptr
+                   : std::make_unique<Sharing>(options.session_store.get(), &sessions_, identity,
+                                               clock_, queue)),
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
                ParkedRoomOf(options.max_parked_bytes, backend->limits()).readers) {
-  SessionStore* const store = options.session_store.get();
-  if (store == nullptr) return;
-  mailbox_ = std::make_shared<LoopMailbox>([queue] { queue->Wake(); });
-  shared_ = std::make_unique<SharedSessions>(store, &sessions_, identity, mailbox_);
-  lookups_ = std::make_unique<SharedLookups>(store, &sessions_, identity, clock_, mailbox_);
+  for (WarmState& state : warm) checkpoints_.KeepWarm(std::move(state));
 }
 
 void Loop::Run() {
   for (Outcome outcome = Turn(); outcome != Outcome::kStopped; outcome = Turn()) {
     if (outcome == Outcome::kBusy) continue;
     NotePhase(LoopPhase::kIdle);
-    const absl::Time due = shared_ == nullptr ? absl::InfiniteFuture() : shared_->next_due();
+    const absl::Time due =
+        sharing_ == nullptr ? absl::InfiniteFuture() : sharing_->sessions.next_due();
     queue_->WaitForArrivals(std::min({next_deadline_, sessions_.next_expiry(), due}) - now_);
   }
 }
@@ -90,8 +100,9 @@ Loop::Outcome Loop::Turn() {
   TakeArrivals();
   if (arrivals_.stop) {
     EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
-    if (shared_ != nullptr) {
-      for (const auto& end : shared_->Abandon()) HandEnd(std::move(end->request));
+    if (sharing_ != nullptr) {
+      for (const auto& end : sharing_->sessions.Abandon())
+        HandEnd(std::move(end->request), &ended_, emitter_);
     }
     if (poison_.ok()) TakeBackSlots().IgnoreError();  // no request is left that the error would end
     if (emitter_->has_ends()) Publish();
@@ -108,7 +119,8 @@ Loop::Outcome Loop::Turn() {
   }
   if (!ran) meters_->NoRun();
   if (!poison_.ok()) EndAll(poison_);
-  const bool due = shared_ != nullptr && (shared_->next_due() <= now_ || !lookups_->empty());
+  const bool due =
+      sharing_ != nullptr && (sharing_->sessions.next_due() <= now_ || !sharing_->lookups.empty());
   return ran || due || emitter_->has_ends() ? Outcome::kBusy : Outcome::kIdle;
 }
 
@@ -122,7 +134,7 @@ void Loop::TakeArrivals() {
   if (emitter_->HandAll()) queue_->EndsHanded();
   // After Exchange, too: what is finished from now on wakes the loop again.
   if (TakeFetchedStates()) Publish();
-  if (shared_ != nullptr) TakeShared();
+  if (sharing_ != nullptr) TakeShared();
   for (auto& arrival : arrivals_.requests) {
     Request* request = arrival.get();
     next_deadline_ = std::min(next_deadline_, request->times.deadline);
@@ -192,32 +204,29 @@ absl::Status Loop::RunWhatCanRun(bool* ran) {
 
 void Loop::Enter(Request* request) {
   if (!request->session_ref) {
-    if (shared_ != nullptr && request->lookup() != nullptr) return lookups_->Look(request);
+    if (sharing_ != nullptr && request->lookup() != nullptr) return sharing_->lookups.Look(request);
     return Begin(request);
   }
-  if (request->closes_session && shared_ != nullptr) return lookups_->Close(request);
+  if (request->closes_session && sharing_ != nullptr) return sharing_->lookups.Close(request);
   const SessionRef& ref = *request->session_ref;
   absl::StatusOr<Session*> session = sessions_.Find(ref.id, ref.tenant);
-  if (!session.ok() && shared_ != nullptr) session = sessions_.Adopt(ref.id, ref.tenant, now_);
+  if (!session.ok() && sharing_ != nullptr) {
+    sharing_->sessions.MakeRoom();
+    session = sessions_.Adopt(ref.id, ref.tenant, now_);
+  }
   if (!session.ok()) return EndRequest(request, session.status());
   if (request->closes_session) return CloseSession(*session, request);
   request->session = *session;
   const absl::StatusOr<bool> its_turn = sessions_.Enter(*session, request);
   if (!its_turn.ok()) return EndRequest(request, its_turn.status());
-  if (*its_turn) return TakeTurn(request);
+  if (*its_turn) return Begin(request);
   request->life.Go(RequestLife::State::kWaitsForTurn);
-}
-
-void Loop::TakeTurn(Request* request) {
-  if (shared_ == nullptr) return Begin(request);
-  request->life.Go(RequestLife::State::kClaims);
-  shared_->Claim(request, now_);
 }
 
 void Loop::TakeShared() {
   using Kind = SharedSessions::Event::Kind;
-  mailbox_->Run();
-  for (const SharedLookups::Answered& answered : lookups_->Take()) {
+  sharing_->mailbox->Run();
+  for (const SharedLookups::Answered& answered : sharing_->lookups.Take()) {
     const auto found = requests_.find(answered.request);
     if (found == requests_.end()) continue;
     Request* const request = found->second.get();
@@ -229,12 +238,12 @@ void Loop::TakeShared() {
       EndRequest(request, answered.status);
     }
   }
-  for (SharedSessions::Event& event : shared_->Collect(now_)) {
+  for (SharedSessions::Event& event : sharing_->sessions.Collect(now_)) {
     const auto found = requests_.find(event.request);
     Request* const request = found == requests_.end() ? nullptr : found->second.get();
     Session* const session = sessions_.Get(event.session);
     if (event.kind == Kind::kEnded) {
-      HandEnd(std::move(event.end->request));
+      HandEnd(std::move(event.end->request), &ended_, emitter_);
       Session* const freed = event.end->session;
       if (freed == nullptr) continue;
       freed->shared->ends = false;
@@ -262,8 +271,14 @@ void Loop::CloseSession(Session* session, Request* closing) {
 }
 
 void Loop::Begin(Request* request) {
+  using State = RequestLife::State;
+  if (sharing_ != nullptr && request->session != nullptr &&
+      request->life.state() != State::kClaims) {
+    request->life.Go(State::kClaims);
+    return sharing_->sessions.Claim(request, now_);  // then TakeShared calls this again
+  }
   absl::Status status = request->Begin(&sessions_, now_);
-  if (!status.ok() && shared_ != nullptr && request->session != nullptr &&
+  if (!status.ok() && sharing_ != nullptr && request->session != nullptr &&
       !request->session->shared->held) {
     status = StoreUnavailable(status);  // of a copy that may be old
   }
@@ -424,8 +439,8 @@ void Loop::Flush(Sequence* sequence) {
     KeyAccount* const key = request->account.key.get();
     if (key != nullptr) key->TakeTokens(request->usage.completion_tokens - before, now_);
     emitter_->PutReady(request);
-    if (shared_ != nullptr && request->session != nullptr) {
-      shared_->NoteTokens(request->session, now_);
+    if (sharing_ != nullptr && request->session != nullptr) {
+      sharing_->sessions.NoteTokens(request->session, now_);
     }
     if (readers_.Pause(request, now_)) {
       admission_.EndQuantum(request->id);
@@ -481,9 +496,9 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   Session* const session = request->session;
   if (session != nullptr) SessionTable::Leave(session, request);
   const bool had_begun = request->life.begun();
-  if (shared_ != nullptr && !had_begun) {
-    shared_->Leave(*request, now_);
-    lookups_->Leave(*request);
+  if (sharing_ != nullptr && !had_begun) {
+    sharing_->sessions.Leave(*request, now_);
+    sharing_->lookups.Leave(*request);
   }
   request->life.Go(RequestLife::State::kEnded);
   const absl::Time end = clock_();
@@ -504,19 +519,13 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
   std::unique_ptr<Request> ended = std::move(requests_.extract(request->id).mapped());
   const std::vector<Session*> opened = sessions_.TakeOpened();
   const bool changed = has_session && had_begun;
-  if (shared_ != nullptr && (changed || !opened.empty())) {
-    shared_->End(std::move(ended), changed ? session : nullptr, opened, now_);
+  if (sharing_ != nullptr && (changed || !opened.empty())) {
+    sharing_->sessions.End(std::move(ended), changed ? session : nullptr, opened, now_);
   } else {
-    HandEnd(std::move(ended));
+    HandEnd(std::move(ended), &ended_, emitter_);
   }
   // While its state is to be saved, nobody else gets the session.
   if (has_session && !checkpoints_.Saves(*session)) Release(session);
-}
-
-void Loop::HandEnd(std::unique_ptr<Request> request) {
-  const Request::Account& account = request->account;
-  ended_.push_back({account.tenant, account.places, account.num_tokens});
-  emitter_->PutEnd(std::move(request));
 }
 
 void Loop::EndAll(const absl::Status& status) {
@@ -528,10 +537,10 @@ void Loop::EndAll(const absl::Status& status) {
 }
 
 void Loop::Release(Session* session) {
-  if (shared_ != nullptr && SharedSessions::Ends(*session)) return;  // TakeShared does it
-  const bool forgotten = shared_ != nullptr && !session->closed &&
+  if (sharing_ != nullptr && SharedSessions::Ends(*session)) return;  // TakeShared does it
+  const bool forgotten = sharing_ != nullptr && !session->closed &&
                          (session->shared == nullptr || !session->shared->known);
-  if (Request* const next = sessions_.Release(session, now_)) return TakeTurn(next);
+  if (Request* const next = sessions_.Release(session, now_)) return Begin(next);
   if (forgotten) sessions_.Close(session);  // it is in the store, or nowhere
 }
 

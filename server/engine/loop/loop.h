@@ -40,21 +40,28 @@
 
 namespace rivulet {
 
+// Sessions in a store that replicas share.
+struct Sharing {
+  Sharing(SessionStore* store, SessionTable* table, const SharedIdentity& identity, Clock clock,
+          RequestQueue* queue)
+      : mailbox(std::make_shared<LoopMailbox>([queue] { queue->Wake(); })),
+        sessions(store, table, identity, mailbox),
+        lookups(store, table, identity, std::move(clock), mailbox) {}
+  ~Sharing() { mailbox->Close(); }
+
+  const std::shared_ptr<LoopMailbox> mailbox;
+  SharedSessions sessions;
+  SharedLookups lookups;
+};
+
 // Thread: one, which calls Run(), or in a test Turn(). The arguments are borrowed and outlive it.
 class Loop {
  public:
-  // `identity`: of the sessions in options.session_store. `stamp`: of the files of `disk`, which may
-  // be empty.
+  // `identity`: of the sessions in options.session_store. `stamp`: of the files of `disk`, which
+  // may be empty. `warm`: states that every tenant's requests may continue from.
   Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
        RequestQueue* queue, Emitter* emitter, EngineMeters* meters, const SharedIdentity& identity,
-       StateStamp stamp, DiskTier disk);
-
-  ~Loop() {
-    if (mailbox_ != nullptr) mailbox_->Close();
-  }
-
-  // Before the first turn.
-  void KeepWarm(WarmState warm) { checkpoints_.KeepWarm(std::move(warm)); }
+       StateStamp stamp, DiskTier disk, std::vector<WarmState> warm);
 
   // Returns after RequestQueue::Stop, when every request has been handed to the emitter with its
   // end.
@@ -74,8 +81,6 @@ class Loop {
   // Takes in a request: it begins when its turn on its session comes, or now if it has none.
   void Enter(Request* request);
   void CloseSession(Session* session, Request* closing);
-  // It is its turn on its session: it begins, or claims the session first.
-  void TakeTurn(Request* request);
   void Begin(Request* request);
   // Finds the state from which it continues, which may have to be read first; then it waits for
   // slots.
@@ -105,7 +110,6 @@ class Loop {
   void EndSequence(Sequence* sequence);
   void FreeSlot(Sequence* sequence);
   void EndRequest(Request* request, const absl::Status& status);
-  void HandEnd(std::unique_ptr<Request> request);
   void EndAll(const absl::Status& status);
   // Begins the next request that waits for the session.
   void Release(Session* session);
@@ -122,10 +126,7 @@ class Loop {
   CurrentRun run_;
   Checkpoints checkpoints_;  // before whatever holds states
   SessionTable sessions_;
-  // Null: no store is shared.
-  std::shared_ptr<LoopMailbox> mailbox_;
-  std::unique_ptr<SharedSessions> shared_;
-  std::unique_ptr<SharedLookups> lookups_;
+  const std::unique_ptr<Sharing> sharing_;  // null: no store is shared
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier

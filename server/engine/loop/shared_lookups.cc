@@ -11,10 +11,8 @@
 namespace rivulet {
 namespace {
 
-// A tombstone stays so long: a repeated CloseSession, or a request that comes late, finds it.
-constexpr absl::Duration kTombstone = absl::Minutes(10);
 // A CloseSession against others that keep writing: each of them writes a few times a second.
-constexpr int kCloseTries = 20;
+constexpr size_t kCloseTries = 20;
 
 absl::Status CannotClose() {
   ErrorDetail detail;
@@ -36,15 +34,6 @@ SharedLookups::SharedLookups(SessionStore* store, const SessionTable* table,
       clock_(std::move(clock)),
       mailbox_(std::move(mailbox)) {}
 
-template <typename Result>
-std::function<void(Result)> SharedLookups::For(RequestId id,
-                                               std::function<void(Open*, const Result&)> take) {
-  return Posting<Result>(mailbox_, [this, id, take = std::move(take)](const Result& result) {
-    const auto open = open_.find(id);
-    if (open != open_.end()) take(&open->second, result);
-  });
-}
-
 void SharedLookups::End(const Open& open, absl::Status status) {
   const RequestId id = open.request->id;
   answered_.push_back({id, std::move(status)});
@@ -59,9 +48,7 @@ absl::Status SharedLookups::Check(const SessionRecord& record, const Request& re
 }
 
 void SharedLookups::Close(Request* request) {
-  Open& open = open_[request->id];
-  open.request = request;
-  open.claim = NewStoreClaim();
+  open_[request->id].request = request;
   store_->Read(request->session_ref->id.ToString(),
                For<Answer>(request->id, [this](Open* asking, const Answer& answer) {
                  OnCloseAnswer(asking, answer);
@@ -74,23 +61,17 @@ void SharedLookups::OnCloseAnswer(Open* open, const Answer& answer) {
   if (answer->kind == StoreAnswer::Kind::kMissing) return End(*open, SessionTable::NotFound(id));
   const StoreRecord& found = answer->found;
   const bool written = answer->kind == StoreAnswer::Kind::kDone && found.claim.empty();
-  if (written || found.claim == open->claim) return End(*open, absl::OkStatus());
+  const bool ours = std::find(open->claims.begin(), open->claims.end(), found.claim) !=
+                    open->claims.end();  // a write whose answer was lost
+  if (written || ours) return End(*open, absl::OkStatus());
   absl::StatusOr<SessionRecord> record = DecodeRecord(found.bytes);
   if (!record.ok()) return End(*open, record.status());
   const absl::Status status = Check(*record, *open->request, id);
   if (!status.ok()) return End(*open, status);
-  if (++open->tries > kCloseTries) return End(*open, CannotClose());
-  ++record->epoch;
-  record->closed = true;
-  record->chunks.clear();
-  StoreWrite write;
-  write.session = id.ToString();
+  if (open->claims.size() >= kCloseTries) return End(*open, CannotClose());
+  StoreWrite write = TombstoneOf(id, *std::move(record));
   write.expected = found.claim;
-  write.record.claim = open->claim;
-  write.record.bytes = EncodeRecord(*record);
-  write.expiry = kTombstone;
-  write.sets = SharedSetsOf(record->model_name, record->tenant, record->key);
-  write.leaves_sets = true;
+  open->claims.push_back(write.record.claim);
   store_->Write(std::move(write),
                 For<Answer>(open->request->id, [this](Open* asking, const Answer& next) {
                   OnCloseAnswer(asking, next);
@@ -128,7 +109,7 @@ void SharedLookups::Look(Request* request) {
                    open->next = static_cast<uint64_t>(members->back().expires_ms);
                  }
                  if (!ids.empty()) return read(open, ids);
-                 open->request->Show({}, open->next);
+                 open->request->lookup()->show({}, open->next);
                  End(*open, absl::OkStatus());
                }));
 }
@@ -151,7 +132,7 @@ void SharedLookups::OnRecord(Open* open, size_t index, const SessionId& id, cons
   for (std::optional<SessionInfo>& info : open->found) {
     if (info) infos.push_back(*std::move(info));
   }
-  open->request->Show(std::move(infos), open->next);
+  open->request->lookup()->show(std::move(infos), open->next);
   End(*open, absl::OkStatus());
 }
 

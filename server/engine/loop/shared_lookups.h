@@ -29,7 +29,7 @@ class SharedLookups {
 
   // Leaves a tombstone, whoever has the session; its next writer finds that it has lost it.
   void Close(Request* request);
-  // Request::lookup says what it asks for; Request::Show gets it.
+  // Request::lookup says what it asks for, and gets it.
   void Look(Request* request);
   // `request` ends before it was answered.
   void Leave(const Request& request) { open_.erase(request.id); }
@@ -46,15 +46,19 @@ class SharedLookups {
   using Answer = absl::StatusOr<StoreAnswer>;
   struct Open {
     Request* request = nullptr;
-    std::string claim;  // of a tombstone
-    int tries = 0;
-    size_t reads = 0;  // of records that are under way
+    std::vector<std::string> claims;  // of tombstones that were sent
+    size_t reads = 0;                 // of records that are under way
     std::vector<std::optional<SessionInfo>> found;
     uint64_t next = 0;
   };
   // Calls `take` with the request's entry, if it is still open.
   template <typename Result>
-  std::function<void(Result)> For(RequestId id, std::function<void(Open*, const Result&)> take);
+  std::function<void(Result)> For(RequestId id, std::function<void(Open*, const Result&)> take) {
+    return Posting<Result>(mailbox_, [this, id, take = std::move(take)](const Result& result) {
+      const auto open = open_.find(id);
+      if (open != open_.end()) take(&open->second, result);
+    });
+  }
 
   void OnCloseAnswer(Open* open, const Answer& answer);
   void OnRecord(Open* open, size_t index, const SessionId& id, const Answer& answer);

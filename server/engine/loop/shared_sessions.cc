@@ -2,43 +2,19 @@
 #include "server/engine/loop/shared_sessions.h"
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
 
-#include "absl/strings/str_cat.h"
 #include "model/base/error.h"
-#include "model/base/random_word.h"
 
 namespace rivulet {
 namespace {
 
 using Kind = StoreAnswer::Kind;
 
-absl::Status Refuse(absl::StatusCode code, absl::string_view reason, absl::string_view message) {
-  ErrorDetail detail;
-  detail.reason = std::string(reason);
-  detail.field = "session_id";
-  return MakeError(code, message, detail);
-}
-
 absl::Status Moved() {
-  return Refuse(absl::StatusCode::kAborted, "SESSION_MOVED",
-                "Another replica has taken the session over.");
-}
-
-// The set of SharedSessions::SetsOf with this index has no room.
-absl::Status Full(size_t set, int64_t members) {
-  constexpr absl::string_view kReasons[] = {"SESSION_LIMIT", "TENANT_SESSION_LIMIT",
-                                            "API_KEY_SESSION_LIMIT"};
-  constexpr absl::string_view kOwners[] = {"All replicas together have",
-                                           "On all replicas together the tenant has",
-                                           "On all replicas together the key has"};
   ErrorDetail detail;
-  detail.reason = std::string(kReasons[set]);
-  return MakeError(absl::StatusCode::kResourceExhausted,
-                   absl::StrCat(kOwners[set], " ", members,
-                                " open sessions, as many as are allowed. Close sessions that are "
-                                "not needed, or open them with a shorter idle_timeout."),
+  detail.reason = "SESSION_MOVED";
+  detail.field = "session_id";
+  return MakeError(absl::StatusCode::kAborted, "Another replica has taken the session over.",
                    detail);
 }
 
@@ -75,7 +51,7 @@ void SetStored(Session* session, SessionRecord record, std::string claim) {
 // with this client's knowledge.
 bool IsAsExpected(const Session& session, const Request& request) {
   const SessionRef& ref = *request.session_ref;
-  if (request.knows_session) return true;
+  if (request.sharing.knows_session) return true;
   if (!ref.hash) return false;
   if (*ref.hash == session.history.hash()) return true;
   return ref.position && *ref.position >= 0 && *ref.position <= session.position() &&
@@ -84,39 +60,11 @@ bool IsAsExpected(const Session& session, const Request& request) {
 
 // A repetition of the very request that the lease is for.
 bool IsRepetition(const Request& request, const SessionRecord& record) {
-  return request.session_ref->repeated && request.identity && record.request == request.identity;
+  return request.session_ref->repeated && request.sharing.identity &&
+         record.request == request.sharing.identity;
 }
 
 }  // namespace
-
-std::string NewStoreClaim() {
-  const uint64_t words[2] = {RandomWord(), RandomWord()};
-  std::string claim(sizeof words, '\0');
-  std::memcpy(claim.data(), words, sizeof words);
-  return claim;
-}
-
-absl::Status StoreUnavailable(const absl::Status& cause) {
-  // The store's own message is for operators.
-  if (absl::IsDataLoss(cause)) return DamagedRecord("the store says so.");
-  ErrorDetail detail;
-  detail.reason = "SESSION_STORE";
-  detail.retry_after = absl::Seconds(1);
-  return MakeError(absl::StatusCode::kUnavailable,
-                   absl::IsResourceExhausted(cause)
-                       ? "The store of sessions that replicas share is full."
-                       : "The store of sessions that replicas share does not answer.",
-                   detail);
-}
-
-std::vector<StoreSet> SharedSetsOf(const std::string& model, const std::string& tenant,
-                                   const std::string& key) {
-  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-  std::vector<StoreSet> sets = {{absl::StrCat("model/", model), kAny},
-                                {absl::StrCat("tenant/", model, "/", tenant), kAny}};
-  if (!key.empty()) sets.push_back({absl::StrCat("key/", model, "/", key), kAny});
-  return sets;
-}
 
 SharedSessions::SharedSessions(SessionStore* store, SessionTable* table, SharedIdentity identity,
                                std::shared_ptr<LoopMailbox> mailbox)
@@ -144,6 +92,14 @@ absl::Time SharedSessions::next_due() const {
 }
 
 // What the loop asks for.
+
+void SharedSessions::MakeRoom() {
+  if (table_->size() < table_->limits().max_open_sessions) return;
+  table_->EvictIdle([](const Session& session) {
+    const SharedCopy* const copy = session.shared.get();
+    return copy == nullptr || (copy->call == SharedCopy::Call::kNone && !copy->wants_write);
+  });
+}
 
 void SharedSessions::Claim(Request* request, absl::Time now) {
   now_ = now;
@@ -184,6 +140,8 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
   SharedCopy* const parent = session == nullptr ? nullptr : CopyOf(session);
   if (parent != nullptr) NoteChanges(session);
   for (Session* const session_opened : opened) {
+    MakeRoom();
+    end->opened.push_back(session_opened->id);
     SharedCopy* const copy = CopyOf(session_opened);
     copy->known = copy->is_new = true;
     session_opened->history.TakeUnchanged();
@@ -223,7 +181,7 @@ std::vector<std::shared_ptr<HeldEnd>> SharedSessions::Abandon() {
     if (session->shared == nullptr) return;
     for (auto* end : {&session->shared->end, &session->shared->sent_end}) {
       if (*end != nullptr && --(*end)->writes == 0) {
-        (*end)->request->durable = Durability{false, session->shared->stored.position};
+        (*end)->request->sharing.durable = Durability{false, session->shared->stored.position};
         ends.push_back(*end);
       }
       end->reset();
@@ -241,21 +199,6 @@ void SharedSessions::Advance(Session* session) {
   if (copy->known && copy->wants_write) Write(session, copy->held);
 }
 
-template <typename Result>
-std::function<void(Result)> SharedSessions::Call(Session* session, SharedCopy::Call call,
-                                                 void (SharedSessions::*on)(Session*,
-                                                                            const Result&)) {
-  session->shared->call = call;
-  const uint64_t number = ++session->shared->call_number;
-  return Posting<Result>(mailbox_, [this, on, number, id = session->id](const Result& result) {
-    Session* const called = table_->Get(id);
-    SharedCopy* const copy = called == nullptr ? nullptr : called->shared.get();
-    if (copy == nullptr || copy->call_number != number) return;  // of a forgotten session
-    copy->call = SharedCopy::Call::kNone;
-    (this->*on)(called, result);
-  });
-}
-
 void SharedSessions::Read(Session* session) {
   store_->Read(session->id.ToString(),
                Call(session, SharedCopy::Call::kRead, &SharedSessions::OnRead));
@@ -268,36 +211,17 @@ void SharedSessions::ReadChunks(Session* session) {
                      Call(session, SharedCopy::Call::kChunks, &SharedSessions::OnChunks));
 }
 
-SessionRecord SharedSessions::RecordOf(const Session& session) const {
-  const SharedCopy& copy = *session.shared;
-  SessionRecord record;
-  record.model_name = identity_.model_name;
-  record.weights_sha256 = identity_.weights_sha256;
-  record.config_sha256 = identity_.config_sha256;
-  record.numerics_id = identity_.numerics_id;
-  record.tenant = session.tenant;
-  record.key = session.key.key;
-  record.epoch = copy.stored.epoch + 1;
-  record.position = session.position();
-  record.sequence_hash = session.history.hash();
-  record.seed = session.seed;
-  record.marks = session.marks();
-  record.idle_timeout = session.idle_timeout;
-  record.written = now_;
-  record.abandoned_from = session.abandoned_from;
-  return record;
-}
-
 void SharedSessions::Write(Session* session, bool lease) {
   SharedCopy* const copy = session->shared.get();
   NoteChanges(session);
   StoreWrite write;
-  copy->sent = RecordOf(*session);
+  copy->sent = RecordOf(*session, identity_, now_);
+  copy->sent.epoch = copy->stored.epoch + 1;
   copy->sent.chunks = FirstTokens(copy->stored.chunks, copy->kept);
   for (const ChunkUse& use : copy->sent.chunks) write.kept_chunks.push_back(use.id);
   CoverTokens(session->history, session->tenant, &copy->sent.chunks, &write.chunks);
   const Request* const running = copy->claiming != nullptr ? copy->claiming : session->active;
-  if (lease && running != nullptr) copy->sent.request = running->identity;
+  if (lease && running != nullptr) copy->sent.request = running->sharing.identity;
   copy->sent_kept = copy->sent.position;
   copy->sent_claim = NewStoreClaim();
   copy->sent_lease = lease;
@@ -310,17 +234,7 @@ void SharedSessions::Write(Session* session, bool lease) {
   write.record.lease = lease ? options_.lease : absl::ZeroDuration();
   write.expiry = session->idle_timeout + options_.lease;
   // One that the store has lost counts again, whatever else is open now.
-  write.sets = SharedSetsOf(identity_.model_name, session->tenant, session->key.key);
-  if (copy->is_new) {
-    const SessionLimits& limits = table_->limits();
-    const int64_t all = limits.max_open_sessions;
-    // Where no limit is set, one tenant leaves an eighth to the others.
-    const int64_t of_tenant =
-        limits.max_tenant_sessions > 0 ? limits.max_tenant_sessions : all - all / 8;
-    write.sets[0].most = all;
-    write.sets[1].most = of_tenant;
-    if (write.sets.size() > 2) write.sets[2].most = session->key.most;
-  }
+  write.sets = SetsFor(identity_, *session, table_->limits(), copy->is_new);
   store_->Write(std::move(write),
                 Call(session, SharedCopy::Call::kWrite, &SharedSessions::OnWrite));
   SetDue(session, absl::InfiniteFuture());
@@ -384,7 +298,7 @@ void SharedSessions::OnWrite(Session* session, const Answer& answer) {
     case Kind::kMissing:
       return OnMissing(session, answer->store_id);
     case Kind::kFull:
-      return Lose(session, Full(answer->full_set, answer->members));
+      return Lose(session, SetFull(answer->full_set, answer->members));
   }
 }
 
@@ -430,7 +344,7 @@ void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
     copy->wants_write |= copy->claiming == nullptr;
     return Advance(session);
   }
-  const absl::Status status = CheckRecord(*record, *session);
+  const absl::Status status = CheckRecord(*record, identity_, *session);
   if (!status.ok()) return Lose(session, status);
   if (copy->claiming == nullptr) return Lose(session, Moved());
   copy->known = false;
@@ -440,23 +354,6 @@ void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
   copy->found = *std::move(record);
   copy->found_claim = found.claim;
   ReadChunks(session);
-}
-
-absl::Status SharedSessions::CheckRecord(const SessionRecord& record,
-                                         const Session& session) const {
-  // Those of other tenants and models do not exist for this one.
-  if (record.closed || record.tenant != session.tenant ||
-      record.model_name != identity_.model_name) {
-    return SessionTable::NotFound(session.id);
-  }
-  if (record.weights_sha256 == identity_.weights_sha256 &&
-      record.config_sha256 == identity_.config_sha256) {
-    return absl::OkStatus();
-  }
-  return Refuse(
-      absl::StatusCode::kFailedPrecondition, "SESSION_MODEL",
-      absl::StrCat("The session was opened with other weights or another config.json of \"",
-                   identity_.model_name, "\" than those that this server has loaded."));
 }
 
 void SharedSessions::OnChunks(Session* session, const Chunks& chunks) {
@@ -552,14 +449,28 @@ void SharedSessions::DecideEnd(std::shared_ptr<HeldEnd>* end, Session* session, 
   const std::shared_ptr<HeldEnd> held = std::exchange(*end, nullptr);
   Request* const request = held->request.get();
   if (!status.ok() && request->status.ok()) request->status = status;
-  if (!request->durable) request->durable.emplace();
-  if (!durable) request->durable->durable = false;
+  if (!request->sharing.durable) request->sharing.durable.emplace();
+  if (!durable) request->sharing.durable->durable = false;
   // Its answer cannot say so. Repeated, it changes nothing more.
   if (!durable && request->kind == RequestKind::kRewindSession && request->status.ok()) {
     request->status = StoreUnavailable(absl::UnavailableError("no answer in time"));
   }
-  if (session == held->session) request->durable->position = session->shared->stored.position;
-  if (--held->writes == 0) Emit({.kind = Event::Kind::kEnded, .end = held});
+  if (session == held->session)
+    request->sharing.durable->position = session->shared->stored.position;
+  if (--held->writes > 0) return;
+  for (const SessionId& id : held->opened) {
+    Session* const opened = request->status.ok() ? nullptr : table_->Get(id);
+    if (opened != nullptr && opened->shared->known) Discard(opened);
+  }
+  Emit({.kind = Event::Kind::kEnded, .end = held});
+}
+
+void SharedSessions::Discard(Session* session) {
+  StoreWrite write = TombstoneOf(session->id, RecordOf(*session, identity_, now_));
+  write.expected = session->shared->claim;
+  store_->Write(std::move(write), [](const Answer&) {});  // else it expires
+  session->shared->known = session->shared->wants_write = false;
+  Emit({.kind = Event::Kind::kForgotten, .session = session->id});
 }
 
 }  // namespace rivulet

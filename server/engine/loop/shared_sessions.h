@@ -33,6 +33,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/engine/loop/loop_mailbox.h"
+#include "server/engine/loop/shared_records.h"
 #include "server/engine/sequences/request.h"
 #include "server/sessions/session_table.h"
 #include "server/sessions/shared/session_record.h"
@@ -43,9 +44,10 @@ namespace rivulet {
 // A request that has ended, and waits for the writes of the sessions that it changed or opened.
 struct HeldEnd {
   std::unique_ptr<Request> request;
-  Session* session = nullptr;  // that it had
-  int writes = 0;              // that are not decided yet
-  absl::Time until;            // then it ends, durable or not
+  Session* session = nullptr;     // that it had
+  int writes = 0;                 // that are not decided yet
+  absl::Time until;               // then it ends, durable or not
+  std::vector<SessionId> opened;  // by it: all of them stay open, or none
 };
 
 // What is known of the session's record.
@@ -88,22 +90,6 @@ struct SharedOptions {
   int64_t tokens_a_write = 1024;                      // while a request runs
 };
 
-// What a record says of the model and must find here.
-struct SharedIdentity {
-  std::string model_name, weights_sha256, config_sha256, numerics_id;
-  int64_t vocab_size = 0;
-};
-
-// A claim that no other write has.
-std::string NewStoreClaim();
-// UNAVAILABLE (SESSION_STORE), or DATA_LOSS (SESSION_RECORD_DAMAGED), as `cause` says.
-absl::Status StoreUnavailable(const absl::Status& cause);
-
-// The sets that a session of `model` is in, without limits: that of the model, that of the tenant
-// there, and that of the key where there is one.
-std::vector<StoreSet> SharedSetsOf(const std::string& model, const std::string& tenant,
-                                   const std::string& key);
-
 class SharedSessions {
  public:
   // `store` and `table` are borrowed and outlive it. The store's threads post to `mailbox`, which
@@ -126,6 +112,8 @@ class SharedSessions {
     std::shared_ptr<HeldEnd> end = nullptr;
   };
 
+  // Forgets an idle session if as many are here as may be open: it is in the store.
+  void MakeRoom();
   // It is the request's turn on its session. kClaimed follows.
   void Claim(Request* request, absl::Time now);
   // `request` ends before it was claimed.
@@ -157,10 +145,21 @@ class SharedSessions {
   void Read(Session* session);
   void ReadChunks(Session* session);
   void Write(Session* session, bool lease);
-  // A callback for the session's next call: `on` takes its result, unless the session was forgotten.
+  // A callback for the session's next call: `on` takes its result, unless the session was
+  // forgotten.
   template <typename Result>
   std::function<void(Result)> Call(Session* session, SharedCopy::Call call,
-                                   void (SharedSessions::*on)(Session*, const Result&));
+                                   void (SharedSessions::*on)(Session*, const Result&)) {
+    session->shared->call = call;
+    const uint64_t number = ++session->shared->call_number;
+    return Posting<Result>(mailbox_, [this, on, number, id = session->id](const Result& result) {
+      Session* const called = table_->Get(id);
+      SharedCopy* const copy = called == nullptr ? nullptr : called->shared.get();
+      if (copy == nullptr || copy->call_number != number) return;  // of a forgotten session
+      copy->call = SharedCopy::Call::kNone;
+      (this->*on)(called, result);
+    });
+  }
 
   void OnWrite(Session* session, const Answer& answer);
   void OnRead(Session* session, const Answer& answer);
@@ -168,9 +167,10 @@ class SharedSessions {
   void OnWritten(Session* session);
   // The record has a claim that was not expected.
   void OnFound(Session* session, const StoreRecord& found);
-  void TakeOver(Session* session, SessionRecord record, const StoreRecord& found);
   void OnMissing(Session* session, const std::string& store_id);
   void OnUnavailable(Session* session, const absl::Status& status);
+  // Closes a session that nobody has learned of.
+  void Discard(Session* session);
   // This replica has not got the session any more.
   void Lose(Session* session, const absl::Status& status);
   void DecideEnd(std::shared_ptr<HeldEnd>* end, Session* session, bool durable,
@@ -178,8 +178,6 @@ class SharedSessions {
   void Emit(Event event) { events_.push_back(std::move(event)); }
   void Claimed(Session* session, const absl::Status& status);
 
-  absl::Status CheckRecord(const SessionRecord& record, const Session& session) const;
-  SessionRecord RecordOf(const Session& session) const;
   void SetDue(Session* session, absl::Time due);
   void TakeDue(Session* session);
 

@@ -107,11 +107,14 @@ class Request : public Outlet {
   Session* session = nullptr;   // set when it is found
   bool closes_session = false;  // it does not wait for its turn
   bool while_draining = false;  // SessionCall
-  // It will refuse a session that is not what its client believes, whatever session_ref says.
-  bool knows_session = false;
-  // Of a Generate on a session at a known position: the same for its repetition alone.
-  std::optional<uint64_t> identity;
-  std::optional<Durability> durable;  // set with its end, where a store is shared
+  // Where replicas share a store.
+  struct Sharing {
+    // It refuses a session that is not what its client believes, whatever session_ref says.
+    bool knows_session = false;
+    // Of a Generate on a session at a known position: the same for its repetition alone.
+    std::optional<uint64_t> identity;
+    std::optional<Durability> durable;  // set with its end
+  } sharing;
 
   int num_slots = 1;       // 0: it needs none and is done when its turn comes
   int open_sequences = 0;  // sequences that have not ended
@@ -155,9 +158,8 @@ class Request : public Outlet {
   // Sets `wake`, which any thread calls when a slow reader has taken what waited (Reply::SetWake).
   // Called before anything arrives at its reply.
   virtual void SetWake(std::function<void()>) {}  // NOLINT(performance-unnecessary-value-param)
-  // What it asks a shared store for; null: nothing. Show gets the answer.
+  // What it asks a shared store for; null: nothing.
   virtual const SessionLookup* lookup() const { return nullptr; }
-  virtual void Show(std::vector<SessionInfo> /*sessions*/, uint64_t /*next*/) {}
   // Adds to an error that ends it the place where a client can continue.
   virtual void DescribeProgress(ErrorDetail* /*detail*/) const {}
 };

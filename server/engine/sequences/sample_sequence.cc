@@ -39,7 +39,7 @@ Generation::Generation(GenerateSpec spec_in, int64_t max_new_tokens, const Model
     }
     account.num_tokens += usage.completion_tokens;
   }
-  knows_session = spec.resume.has_value();
+  sharing.knows_session = spec.resume.has_value();
   if (session_ref) return;
   feed.reserve(spec.prompt.size() + 1);
   if (model.config->has_bos()) feed.push_back(*model.config->bos_token_id);
@@ -167,7 +167,7 @@ void Generation::DescribeProgress(ErrorDetail* detail) const {
 }
 
 void Generation::OnEnd() {
-  reply->Finish({std::move(status), usage, durable});
+  reply->Finish({std::move(status), usage, sharing.durable});
   listener->OnReady();
 }
 

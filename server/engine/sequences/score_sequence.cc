@@ -55,7 +55,7 @@ void Scoring::OnEnd() {
   if (status.ok()) {
     result.usage = usage;
     result.usage.prompt_tokens = account.num_tokens;
-    result.durable = durable;
+    result.durable = sharing.durable;
     done(std::move(result));
   } else {
     done(std::move(status));

@@ -64,9 +64,6 @@ class SessionCommand final : public Request {
   void OnReady() override {}
   void OnEnd() override;
   const SessionLookup* lookup() const override { return call_.lookup ? &*call_.lookup : nullptr; }
-  void Show(std::vector<SessionInfo> sessions, uint64_t next) override {
-    call_.show(std::move(sessions), next);
-  }
 
  private:
   const SessionCall call_;

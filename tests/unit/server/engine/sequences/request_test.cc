@@ -15,13 +15,20 @@ constexpr int kStates = static_cast<int>(State::kEnded) + 1;
 
 TEST(RequestLifeTest, AllowsTheseStepsAndNoOthers) {
   std::set<std::pair<State, State>> allowed = {
-      {State::kArrived, State::kWaitsForTurn},       {State::kArrived, State::kFindsState},
-      {State::kWaitsForTurn, State::kFindsState},    {State::kFindsState, State::kFetchesState},
-      {State::kFindsState, State::kWaitsForSlots},   {State::kFetchesState, State::kFindsState},
-      {State::kFetchesState, State::kWaitsForSlots}, {State::kWaitsForSlots, State::kHoldsSlots},
-      {State::kHoldsSlots, State::kParked},          {State::kHoldsSlots, State::kWaitsAgain},
-      {State::kParked, State::kWaitsAgain},          {State::kWaitsAgain, State::kHoldsSlots},
-      {State::kArrived, State::kClaims},             {State::kWaitsForTurn, State::kClaims},
+      {State::kArrived, State::kWaitsForTurn},
+      {State::kArrived, State::kFindsState},
+      {State::kWaitsForTurn, State::kFindsState},
+      {State::kFindsState, State::kFetchesState},
+      {State::kFindsState, State::kWaitsForSlots},
+      {State::kFetchesState, State::kFindsState},
+      {State::kFetchesState, State::kWaitsForSlots},
+      {State::kWaitsForSlots, State::kHoldsSlots},
+      {State::kHoldsSlots, State::kParked},
+      {State::kHoldsSlots, State::kWaitsAgain},
+      {State::kParked, State::kWaitsAgain},
+      {State::kWaitsAgain, State::kHoldsSlots},
+      {State::kArrived, State::kClaims},
+      {State::kWaitsForTurn, State::kClaims},
       {State::kClaims, State::kFindsState},
   };
   for (int from = 0; from < kStates - 1; ++from) {
