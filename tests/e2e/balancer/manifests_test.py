@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""deploy/compose.yaml, deploy/k8s and deploy/systemd against their schemas, and what their values must have to do with each other."""
+"""deploy/compose.yaml, deploy/k8s, deploy/systemd and deploy/redis against their schemas, and what their values must have to do with each other."""
 
 import configparser
 import copy
@@ -8,6 +8,8 @@ import os
 import pathlib
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,7 +38,7 @@ COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
 MANIFESTS = {
     name: list(yaml.safe_load_all((DEPLOY / f"k8s/{name}.yaml").read_text())) for name in ("replicas", "balancer")
 }
-COMPONENTS = ("tls", "autoscaling")
+COMPONENTS = ("tls", "autoscaling", "sessions")
 MARGIN = 5  # seconds that are left when all that was planned for an end has taken its full time
 
 
@@ -127,6 +129,32 @@ def kustomized(components) -> list[dict]:
 def find(manifests, kind: str, name: str) -> dict:
     (found,) = [manifest for manifest in manifests if (manifest["kind"], manifest["metadata"]["name"]) == (kind, name)]
     return found
+
+
+class SharedRedis:
+    """A Redis as deploy/redis/start.sh starts it, with the password "secret" in `password_file`, on `port`. For a `with` statement."""
+
+    def __enter__(self):
+        self.scratch = tempfile.TemporaryDirectory()
+        self.password_file = pathlib.Path(self.scratch.name) / "password"
+        self.password_file.write_text("secret\n")
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            self.port = one.getsockname()[1]
+        command = ["sh", DEPLOY / "redis/start.sh", self.password_file, "--dir", self.scratch.name, "--bind", "127.0.0.1", "--port", str(self.port)]
+        environment = {**os.environ, "TMPDIR": self.scratch.name}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        log = ""
+        for line in self.process.stdout:
+            log += line
+            if "Ready to accept connections" in line:
+                return self
+        raise AssertionError(f"Redis did not start: {log}")
+
+    def __exit__(self, *exception):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+        self.scratch.cleanup()
 
 
 class KubernetesTest(unittest.TestCase):
@@ -314,6 +342,57 @@ class KubernetesTest(unittest.TestCase):
         self.assertEqual(service, {"name": "grpcs", "port": listen, "targetPort": "grpcs"})
         self.assertIn({"name": "grpcs", "containerPort": listen}, balancer["ports"])
 
+    def test_with_sessions_the_replicas_use_the_redis_beside_them(self):
+        manifests = kustomized(["sessions"])
+        spec = find(manifests, "Deployment", "rivulet-replica")["spec"]["template"]["spec"]
+        (replica,) = spec["containers"]
+        redis = find(manifests, "StatefulSet", "rivulet-redis")["spec"]["template"]
+        (one,) = redis["spec"]["containers"]
+        service = find(manifests, "Service", "rivulet-redis")
+        (service_port,) = service["spec"]["ports"]
+        server = settings(replica["args"])
+        self.assertEqual(server["session-store"], f"redis://rivulet@{service['metadata']['name']}:{service_port['port']}")
+        self.assertEqual(one["ports"], [{"name": service_port["targetPort"], "containerPort": service_port["port"]}])
+        for name, container_of, pod_of in (("server", replica, spec), ("redis", one, redis["spec"])):
+            volumes = {volume["name"]: volume for volume in pod_of["volumes"]}
+            mounts = {mount["mountPath"]: volumes.get(mount["name"]) for mount in container_of["volumeMounts"]}
+            folder, _, file = server["session-store-password-file"].rpartition("/")
+            self.assertEqual((mounts[folder]["secret"]["secretName"], file), ("rivulet-redis", "password"), name)
+        self.assertEqual(one["command"][1:3], ["/etc/redis/start.sh", server["session-store-password-file"]])
+        self.assertEqual(mounts["/etc/redis"]["configMap"]["name"], "rivulet-redis")
+        readme = (DEPLOY / "k8s/README.md").read_text()
+        self.assertIn("create configmap rivulet-redis --from-file=deploy/redis\n", readme)
+        self.assertRegex(readme, r"create secret generic rivulet-redis --from-literal=password=")
+        labels = redis["metadata"]["labels"]
+        self.assertEqual(service["spec"]["selector"], labels)
+        policy = find(manifests, "NetworkPolicy", "rivulet-redis")["spec"]
+        self.assertEqual(policy["podSelector"]["matchLabels"], labels)
+        (rule,) = policy["ingress"]
+        (source,) = rule["from"]
+        self.assertEqual(source["podSelector"]["matchLabels"], of_kind("replicas", "Service")["spec"]["selector"])
+        self.assertEqual(rule["ports"], [{"port": service_port["port"]}])
+        self.assertEqual(one["securityContext"], container("replicas")["securityContext"])
+        (most,) = re.findall(r"^maxmemory (\d+)mb$", (DEPLOY / "redis/redis.conf").read_text(), re.M)
+        self.assertGreaterEqual(1024 * int(one["resources"]["limits"]["memory"].removesuffix("Gi")), 2 * int(most))
+
+    @unittest.skipIf(shutil.which("redis-server") is None, "redis-server is not installed")
+    def test_a_redis_of_deploy_redis_takes_the_replicas_and_nobody_else(self):
+        (replica,) = find(kustomized(["sessions"]), "Deployment", "rivulet-replica")["spec"]["template"]["spec"]["containers"]
+        added = [flag for flag in replica["args"] if flag not in container("replicas")["args"]]
+        with SharedRedis() as redis:
+            places = {"rivulet-redis:6379": f"127.0.0.1:{redis.port}", "/run/secrets/redis/password": str(redis.password_file)}
+            for place, here in places.items():
+                self.assertTrue(any(place in flag for flag in added), place)
+                added = [flag.replace(place, here) for flag in added]
+            with Server(CONFORMANCE / "tiny-rfa", args=["--threads", "1", *added]) as server:
+                events = {line["event"]: line for line in map(json.loads, server.log)}
+                connected = events["session_store_connected"]
+                self.assertEqual((connected["max_memory_policy"], connected["append_only_file"]), ("noeviction", True))
+                opened = subprocess.run([BIN_DIR / "rivulet", "sessions", "open", "--target", server.target], capture_output=True, text=True)
+                self.assertEqual(opened.returncode, 0, opened.stderr)
+            refused = subprocess.run(["redis-cli", "-p", str(redis.port), "get", "rivulet:id"], capture_output=True, text=True)
+            self.assertIn("NOAUTH", refused.stdout)
+
     def environment(self):
         return {variable["name"]: variable.get("value") for variable in container("balancer")["env"]}
 
@@ -338,11 +417,11 @@ class ComposeTest(unittest.TestCase):
         self.assertEqual([f"{list(error.path)}: {error.message}" for error in checker.iter_errors(COMPOSE)], [])
         self.assertFalse(checker.is_valid({"services": {"a": {"image": "x", "reed_only": True}}}))
 
-    def test_two_replicas_stand_behind_the_balancer(self):
+    def test_three_replicas_stand_behind_the_balancer(self):
         balancer = COMPOSE["services"]["balancer"]
         targets = [v for k, v in balancer["environment"].items() if k.startswith("RIVULET_REPLICA_")]
         self.assertEqual(targets, [f"{name}:{dockerfile('EXPOSE')}" for name in self.replicas()])
-        self.assertEqual(len(targets), 2)
+        self.assertEqual(len(targets), 3)
         self.assertEqual(set(balancer["depends_on"]), set(self.replicas()))
         (published,) = [interpolated(entry) for entry in balancer["ports"]]
         self.assertEqual(port(published), port(balancer["environment"]["RIVULET_LISTEN"]))
@@ -365,7 +444,7 @@ class ComposeTest(unittest.TestCase):
 
     def test_the_replicas_share_the_cores(self):
         for name, replica in self.replicas().items():
-            self.assertEqual(settings(replica["command"])["threads"], 1, name)  # two replicas: right from 2 cores on
+            self.assertEqual(settings(replica["command"])["threads"], 1, name)  # three replicas: right from 3 cores on
             self.assertIn("${RIVULET_THREADS:-1}", replica["command"], name)
 
     def test_containers_have_no_rights(self):
@@ -375,11 +454,26 @@ class ComposeTest(unittest.TestCase):
             self.assertEqual(service["security_opt"], ["no-new-privileges:true"], name)
             for mount in service.get("volumes", []):
                 if mount["type"] == "volume":
-                    self.assertEqual((name, mount["source"]), ("prometheus", mount["source"]))
+                    self.assertIn((name, mount["source"]), (("prometheus", "prometheus"), ("redis", "sessions")))
                     self.assertIn(mount["source"], COMPOSE["volumes"])
                     continue
                 self.assertIs(mount["read_only"], True, name)
                 self.assertTrue((DEPLOY / interpolated(mount["source"])).exists(), mount)
+
+    def test_redis_serves_the_replicas_and_nobody_else(self):
+        redis = COMPOSE["services"]["redis"]
+        bind, data = redis["volumes"]
+        program, config, *options = redis["command"]
+        self.assertEqual((program, config), ("redis-server", f"{bind['target']}/redis.conf"))
+        self.assertTrue((DEPLOY / bind["source"] / "redis.conf").exists())
+        self.assertEqual(options[options.index("--dir") + 1], data["target"])
+        self.assertEqual(options[options.index("--protected-mode") + 1], "no")  # else only loopback may connect without a password
+        (network,) = redis["networks"]
+        self.assertIs(COMPOSE["networks"][network]["internal"], True)
+        self.assertEqual([name for name, service in COMPOSE["services"].items() if network in service["networks"]], ["redis", *self.replicas()])
+        for name, replica in self.replicas().items():
+            self.assertEqual(settings(replica["command"])["session-store"], "redis://redis:6379", name)
+            self.assertEqual(replica["depends_on"], {"redis": {"condition": "service_healthy"}}, name)
 
     def test_a_replica_has_descriptors_for_all_that_haproxy_connects(self):
         (connections,) = re.findall(r"^\s*maxconn (\d+)$", HAPROXY, re.M)
@@ -465,21 +559,39 @@ class GatewayTest(unittest.TestCase):
 
 class SystemdTest(unittest.TestCase):
     PATH = DEPLOY / "systemd/rivulet.service"
+    REPLICAS = DEPLOY / "systemd/replicas.conf"
 
-    def unit(self):
-        parser = configparser.ConfigParser(interpolation=None, strict=True)
+    def unit(self, path=PATH):
+        parser = configparser.ConfigParser(interpolation=None, strict=path == self.PATH)  # ExecStart= clears that of the unit
         parser.optionxform = str
-        parser.read_string(self.PATH.read_text())
+        parser.read_string(path.read_text())
         return parser
 
     def test_systemd_has_no_complaint(self):
         if shutil.which("systemd-analyze") is None:
             self.skipTest("systemd-analyze is not installed (package systemd)")
-        with tempfile.TemporaryDirectory() as folder:  # with a program that exists
-            unit = pathlib.Path(folder) / "rivulet.service"
-            unit.write_text(self.PATH.read_text().replace("/opt/rivulet/bin/rivulet-server", str(BIN_DIR / "rivulet-server")))
-            done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for name, files in (
+            ("rivulet.service", {"rivulet.service": self.PATH}),
+            ("rivulet@50051.service", {"rivulet@.service": self.PATH, "rivulet@.service.d/replicas.conf": self.REPLICAS}),
+        ):
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:  # with a program that exists
+                for file, source in files.items():
+                    path = pathlib.Path(folder) / file
+                    path.parent.mkdir(exist_ok=True)
+                    path.write_text(source.read_text().replace("/opt/rivulet/bin/rivulet-server", str(BIN_DIR / "rivulet-server")))
+                done = subprocess.run(["systemd-analyze", "verify", "--man=no", pathlib.Path(folder) / name], capture_output=True, text=True)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertIn("rivulet@.service.d", (DEPLOY / "README.md").read_text())
+
+    def test_replicas_of_one_machine_share_a_directory_as_one_user(self):
+        service = self.unit(self.REPLICAS)["Service"]
+        program, *arguments = service["ExecStart"].split()
+        self.assertEqual([program, *arguments[:2]], self.unit()["Service"]["ExecStart"].split())
+        where = settings(["--model", "m", *[word.replace("%i", "50051") for word in arguments[2:]]])
+        self.assertEqual((where["listen"], where["session-store"]), ("127.0.0.1:50051", "dir:/var/lib/rivulet/sessions"))
+        self.assertEqual(f"/var/lib/{self.unit()['Service']['StateDirectory']}", os.path.dirname(where["session-store"].removeprefix("dir:")))
+        self.assertEqual(where["listen"], haproxy_default("RIVULET_REPLICA_1"))
+        self.assertEqual(service["User"], "rivulet")
 
     def test_it_is_given_what_the_server_needs(self):
         service = self.unit()["Service"]
