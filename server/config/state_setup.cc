@@ -127,7 +127,7 @@ absl::StatusOr<std::shared_ptr<SessionStore>> OpenRedis(const ServerConfig& conf
          {"version", facts.version},
          {"max_memory_policy", facts.max_memory_policy},
          {"append_only_file", facts.append_only_file}});
-    if (facts.max_memory > 0 && facts.max_memory_policy != "noeviction") {
+    if (facts.max_memory_policy != "noeviction") {
       Log(LogLevel::kWarning, "session_store_evicts",
           {{"max_memory_policy", facts.max_memory_policy},
            {"reason", std::string("Redis deletes sessions that are in use when its memory is "

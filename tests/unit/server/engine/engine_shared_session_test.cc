@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two engines that share a store of sessions, step by step: what their clients are told. The
+// simulation of replicas (tests/simulation/replicas.h) has the schedules and the tokens.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+
+#include "model/base/error.h"
+#include "server/engine/engine_parts.h"
+#include "server/engine/session_calls.h"
+#include "server/sessions/shared/session_record.h"
+#include "tests/support/fake_backend.h"
+#include "tests/support/memory_session_store.h"
+#include "tests/support/reply_collector.h"
+
+namespace rivulet {
+namespace {
+
+class SharedSessionTest : public ::testing::Test {
+ protected:
+  struct Replica {
+    std::shared_ptr<MemorySessionStore> store;
+    std::unique_ptr<SteppedEngine> engine;
+    bool reaches_store = true;
+  };
+
+  void SetUp() override {
+    for (int i = 0; i < 2; ++i) {
+      Replica& replica = replicas_.emplace_back();
+      replica.store = std::make_shared<MemorySessionStore>(&server_);
+      EngineOptions options = options_;
+      options.session_store = replica.store;
+      replica.engine =
+          CreateSteppedEngine(config_, nullptr,
+                              std::make_unique<FakeBackend>(config_, FakeBackendOptions(),
+                                                            std::make_shared<FakeProbe>()),
+                              options, [this] { return now_; });
+    }
+  }
+
+  // Lets both run until `done`; each round takes 10 ms.
+  template <typename Done>
+  void Until(const Done& done) {
+    for (int round = 0; round < 10000 && !done(); ++round) {
+      for (Replica& replica : replicas_) {
+        while (replica.store->Deliver(replica.reaches_store ? StoreFate::kAnswered
+                                                            : StoreFate::kRequestLost)) {
+        }
+        replica.engine->Turn();
+        replica.engine->Emit();
+      }
+      now_ += absl::Milliseconds(10);
+    }
+    ASSERT_TRUE(done());
+  }
+  template <typename Result, typename Call>
+  absl::StatusOr<Result> Await(const Call& call) {
+    std::optional<absl::StatusOr<Result>> result;
+    const auto id = call([&result](absl::StatusOr<Result> got) { result = std::move(got); });
+    if (!id.ok()) return id.status();
+    Until([&] { return result.has_value(); });
+    return *std::move(result);
+  }
+
+  Engine* engine(int replica) { return replicas_[static_cast<size_t>(replica)].engine.get(); }
+  absl::StatusOr<SessionInfo> Open(int replica, const std::string& tenant = "t") {
+    return Await<SessionInfo>([&](SessionDone done) {
+      return OpenSession(engine(replica), {tenant, 7, absl::Minutes(10)}, std::move(done));
+    });
+  }
+  absl::StatusOr<SessionInfo> Get(int replica, const SessionId& id,
+                                  const std::string& tenant = "t") {
+    return Await<SessionInfo>([&](SessionDone done) {
+      return GetSession(engine(replica), {id, tenant, std::nullopt, ""}, absl::InfiniteFuture(),
+                        std::move(done));
+    });
+  }
+  // The session after a reply of `tokens` tokens.
+  absl::StatusOr<SessionProgress> Generate(int replica, const SessionId& id, int64_t tokens,
+                                           std::vector<int32_t> prompt,
+                                           std::optional<uint64_t> hash = std::nullopt) {
+    GenerateSpec spec;
+    spec.tenant = "t";
+    spec.session = SessionRef{id, "t", std::nullopt, ""};
+    spec.session->hash = hash;
+    spec.session_seed = true;
+    spec.prompt = std::move(prompt);
+    spec.max_tokens = tokens;
+    ReplyCollector& collector = collectors_.emplace_back();
+    const absl::Status started = collector.Start(engine(replica), spec);
+    if (!started.ok()) return started;
+    Until([&] { return collector.reply().end().has_value(); });
+    durable_ = collector.reply().end()->durable;
+    const absl::Status status = collector.Wait();
+    if (!status.ok()) return status;
+    return *collector.sample().session;
+  }
+  static std::string Reason(const absl::Status& status) { return GetErrorDetail(status).reason; }
+
+  const ModelConfig config_ = FakeConfig(50, /*with_bos=*/true);
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  EngineOptions options_;
+  MemoryStoreServer server_{[this] { return now_; }};
+  std::deque<ReplyCollector> collectors_;  // outlive the engines
+  std::deque<Replica> replicas_;
+  std::optional<Durability> durable_;
+};
+
+TEST_F(SharedSessionTest, AnotherReplicaShowsListsAndClosesASession) {
+  const SessionId id = Open(0)->id;
+  const auto progress = Generate(0, id, 5, {1, 2});
+  ASSERT_TRUE(progress.ok()) << progress.status();
+  const auto info = Get(1, id);
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->position, progress->position);
+  EXPECT_EQ(info->hash, progress->hash);
+  EXPECT_EQ(info->seed, 7u);
+  EXPECT_FALSE(info->busy);
+  EXPECT_EQ(Reason(Get(1, id, "other").status()), "SESSION_NOT_FOUND");
+  now_ += absl::Seconds(1);
+  const SessionId second = Open(0)->id;
+  std::vector<SessionId> listed;
+  for (uint64_t after = 0;;) {
+    const auto page = Await<SessionPage>([&](auto done) {
+      return ListSessions(engine(1), {"t", 1, after}, std::move(done));
+    });
+    ASSERT_TRUE(page.ok()) << page.status();
+    for (const SessionInfo& each : page->sessions) listed.push_back(each.id);
+    if ((after = page->next) == 0) break;
+  }
+  EXPECT_THAT(listed, ::testing::ElementsAre(id, second));
+  const auto closed = Await<int>([&](auto done) {
+    return CloseSession(engine(1), {id, "t", std::nullopt, ""}, [done](const absl::Status& status) {
+      done(status.ok() ? absl::StatusOr<int>(0) : status);
+    });
+  });
+  EXPECT_TRUE(closed.ok()) << closed.status();
+  EXPECT_EQ(Reason(Generate(0, id, 5, {}).status()), "SESSION_NOT_FOUND");
+  EXPECT_EQ(Reason(Get(0, id).status()), "SESSION_NOT_FOUND");
+}
+
+TEST_F(SharedSessionTest, ACloseElsewhereEndsTheRequestThatRuns) {
+  const SessionId id = Open(0)->id;
+  std::optional<absl::Status> closed;
+  GenerateSpec spec;
+  spec.tenant = "t";
+  spec.session = SessionRef{id, "t", std::nullopt, ""};
+  spec.max_tokens = 100'000;
+  ReplyCollector& collector = collectors_.emplace_back();
+  ASSERT_TRUE(collector.Start(engine(0), spec).ok());
+  Until([&] { return collector.reply().pending_bytes() > 0 || collector.calls() > 0; });
+  ASSERT_TRUE(CloseSession(engine(1), {id, "t", std::nullopt, ""}, [&](const absl::Status& status) {
+                closed = status;
+              }).ok());
+  Until([&] { return closed && collector.reply().end(); });
+  EXPECT_TRUE(closed->ok()) << *closed;
+  EXPECT_EQ(Reason(collector.reply().end()->status), "SESSION_NOT_FOUND");
+}
+
+TEST_F(SharedSessionTest, ABranchThatAFailoverMadeIsNotOverwritten) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  const MemoryStoreImage image = server_.Image();
+  ASSERT_TRUE(Generate(0, id, 5, {3}).ok());
+  const auto lost = Generate(0, id, 5, {4});
+  ASSERT_TRUE(lost.ok() && durable_->durable);
+  server_.Restore(image);  // both writes are gone, and nobody knows
+  const auto branch = Generate(1, id, 5, {9});
+  ASSERT_TRUE(branch.ok()) << branch.status();
+  EXPECT_EQ(Reason(Generate(0, id, 5, {}, lost->hash).status()), "SESSION_HASH_MISMATCH");
+  EXPECT_TRUE(Generate(0, id, 5, {}, branch->hash).ok());
+}
+
+TEST_F(SharedSessionTest, WhatAFailoverLostIsWrittenAgain) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  const MemoryStoreImage image = server_.Image();
+  const auto lost = Generate(0, id, 5, {3});
+  ASSERT_TRUE(lost.ok());
+  server_.Restore(image);
+  const auto next = Generate(0, id, 5, {4}, lost->hash);
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_TRUE(Generate(1, id, 5, {}, next->hash).ok());
+}
+
+TEST_F(SharedSessionTest, WithoutTheStoreACopyRunsThatIsWhatItsClientSays) {
+  const SessionId id = Open(0)->id;
+  const auto before = Generate(0, id, 5, {1, 2});
+  ASSERT_TRUE(before.ok());
+  replicas_[0].reaches_store = false;
+  EXPECT_EQ(Reason(Generate(0, id, 5, {}).status()), "SESSION_STORE") << "it says nothing";
+  EXPECT_EQ(Reason(Generate(0, id, 5, {}, before->hash + 1).status()), "SESSION_STORE");
+  const auto alone = Generate(0, id, 5, {}, before->hash);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_FALSE(durable_->durable);
+  EXPECT_EQ(durable_->position, before->position);
+  EXPECT_EQ(Reason(Open(0).status()), "SESSION_STORE");
+  EXPECT_EQ(Reason(Get(0, id).status()), "SESSION_STORE");
+  const auto rewound = Await<SessionInfo>([&](SessionDone done) {
+    return RewindSession(engine(0), {id, "t", 1, ""}, absl::InfiniteFuture(), std::move(done));
+  });
+  EXPECT_EQ(Reason(rewound.status()), "SESSION_STORE");
+  replicas_[0].reaches_store = true;
+  // Nobody asks for it: what was not durable is written as soon as the store is back.
+  Until([&] { return Get(1, id)->position == alone->position; });
+  EXPECT_TRUE(Generate(1, id, 5, {}, alone->hash).ok());
+}
+
+// What somebody else left in the store is checked before it is used.
+TEST_F(SharedSessionTest, ARecordThatCannotBeRightIsRefused) {
+  const auto reason_after = [&](const auto& change) {
+    const SessionId id = Open(0)->id;
+    EXPECT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+    const StoreRecord stored = server_.Read(id.ToString())->found;
+    SessionRecord record = *DecodeRecord(stored.bytes);
+    StoreWrite write;
+    write.session = id.ToString();
+    write.expected = stored.claim;
+    write.record.claim = "another claim 16";
+    change(&record, &write);
+    write.record.bytes = EncodeRecord(record);
+    write.expiry = absl::Minutes(1);
+    EXPECT_TRUE(server_.Write(write).ok());
+    return Reason(Generate(1, id, 5, {}).status());
+  };
+  EXPECT_EQ(reason_after([](SessionRecord*, StoreWrite*) {}), "");
+  EXPECT_EQ(reason_after([](SessionRecord* record, StoreWrite*) { ++record->sequence_hash; }),
+            "SESSION_RECORD_DAMAGED");
+  EXPECT_EQ(reason_after([](SessionRecord* record, StoreWrite*) { record->weights_sha256 = "ff"; }),
+            "SESSION_MODEL");
+  EXPECT_EQ(reason_after([](SessionRecord* record, StoreWrite*) { record->model_name = "other"; }),
+            "SESSION_NOT_FOUND");
+  EXPECT_EQ(reason_after([](SessionRecord* record, StoreWrite*) { record->tenant = "u"; }),
+            "SESSION_NOT_FOUND");
+  EXPECT_EQ(reason_after([](SessionRecord* record, StoreWrite* write) {
+              TokenHistory history;
+              history.Append(50, false);  // the model has 0 to 49
+              record->position = 1;
+              record->sequence_hash = history.hash();
+              record->chunks = {{"c", 1}};
+              write->chunks = {{"c", EncodeTokens(history, 0, 1, record->tenant)}};
+            }),
+            "SESSION_RECORD_DAMAGED");
+}
+
+class SharedLimitTest : public SharedSessionTest {
+ protected:
+  SharedLimitTest() {
+    options_.sessions.max_open_sessions = 5;
+    options_.sessions.max_tenant_sessions = 3;
+  }
+};
+
+TEST_F(SharedLimitTest, LimitsCountTheSessionsOfAllReplicas) {
+  const SessionId id = Open(0, "t")->id;
+  ASSERT_TRUE(Open(1, "t").ok());
+  const auto fork = [&](int count) {
+    ForkSpec spec;
+    spec.session = SessionRef{id, "t", std::nullopt, ""};
+    spec.count = count;
+    return Await<std::vector<SessionInfo>>(
+        [&](SessionsDone done) { return ForkSession(engine(1), spec, std::move(done)); });
+  };
+  EXPECT_EQ(Reason(fork(2).status()), "TENANT_SESSION_LIMIT");
+  EXPECT_TRUE(fork(1).ok()) << "the forks that there was room for were closed again";
+  EXPECT_EQ(Reason(Open(0, "t").status()), "TENANT_SESSION_LIMIT");
+  ASSERT_TRUE(Open(0, "u").ok());
+  ASSERT_TRUE(Open(1, "u").ok());
+  EXPECT_EQ(Reason(Open(1, "u").status()), "SESSION_LIMIT");
+  now_ += absl::Minutes(11);
+  EXPECT_TRUE(Open(1, "u").ok()) << "all have expired";
+}
+
+}  // namespace
+}  // namespace rivulet
