@@ -65,17 +65,20 @@ void PromiseError(const absl::Status& status) {
       "an error of SessionStore");
 }
 
+void ReadAnswer(const RedisReply& reply, bool of_read) {
+  const auto answer = ReadStoreAnswer(reply, of_read);
+  if (!answer.ok()) return PromiseError(answer.status());
+  const StoreRecord& found = answer->found;
+  const bool must = answer->kind == StoreAnswer::Kind::kOther ||
+                    (of_read && answer->kind == StoreAnswer::Kind::kDone);
+  Promise(!answer->store_id.empty(), "an id of the store");
+  Promise(found.claim.size() == (must ? kClaimBytes : 0), "a claim of what was found");
+  Promise(found.lease >= absl::ZeroDuration(), "a lease is not negative");
+}
+
 void Read(const RedisReply& reply) {
-  const auto answer = ReadStoreAnswer(reply);
-  if (!answer.ok()) {
-    PromiseError(answer.status());
-  } else {
-    const StoreRecord& found = answer->found;
-    Promise(!answer->store_id.empty(), "an id of the store");
-    Promise(found.claim.empty() || found.claim.size() == kClaimBytes, "a claim");
-    Promise(found.lease >= absl::ZeroDuration(), "a lease is not negative");
-    Promise(answer->kind != StoreAnswer::Kind::kOther || !found.claim.empty(), "what was found");
-  }
+  ReadAnswer(reply, false);
+  ReadAnswer(reply, true);
   const size_t count = reply.elements.size();
   const auto chunks = ReadChunksAnswer(reply, count);
   if (chunks.ok()) {

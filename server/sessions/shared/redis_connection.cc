@@ -25,6 +25,7 @@ using std::chrono::steady_clock;
 constexpr absl::Duration kFirstPause = absl::Milliseconds(50), kLongestPause = absl::Seconds(2);
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr int kReadsAtOnce = 16;
+constexpr size_t kKeptBytes = size_t{1} << 20;  // of memory for what is sent
 
 // These say that the master is another one now, or not ready.
 bool MustDialAgain(const RedisReply& reply) {
@@ -278,6 +279,7 @@ absl::Status RedisConnection::Send(RedisPeer* peer) {
     unsent_begin_ += written;
   }
   unsent_.clear();
+  if (unsent_.capacity() > kKeptBytes) unsent_.shrink_to_fit();
   unsent_begin_ = 0;
   return absl::OkStatus();
 }

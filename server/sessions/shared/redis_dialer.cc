@@ -132,12 +132,16 @@ absl::Status ReadRedisInfo(absl::string_view text, RedisFacts* facts) {
         absl::StrSplit(absl::StripAsciiWhitespace(line), absl::MaxSplits(':', 1));
     info.insert(field);
   }
-  const absl::string_view version = info["redis_version"], mode = info["redis_mode"];
+  // Valkey says which version of Redis it is like, and has a mode of another name.
+  const absl::string_view version = info["redis_version"];
+  const auto mode = [&](absl::string_view name) {
+    return info["redis_mode"] == name || info["server_mode"] == name;
+  };
   int major = 0;
-  if (mode == "cluster") {
+  if (mode("cluster") || info["cluster_enabled"] == "1") {
     return RedisRefused("runs in cluster mode, which is not supported; use one Redis or Sentinel");
   }
-  if (mode == "sentinel") {
+  if (mode("sentinel")) {
     return RedisRefused("is a Sentinel: its URL begins with redis+sentinel:// and names a master");
   }
   if (!absl::SimpleAtoi(version.substr(0, version.find('.')), &major) || major < kOldestMajor) {

@@ -22,10 +22,10 @@ constexpr absl::string_view kRecordMagic = "rvs1";
 constexpr size_t kLeaseDigits = 16;
 constexpr size_t kRecordHead = kRecordMagic.size() + kClaimBytes + kLeaseDigits;
 
-// Redis carries out a script as a whole, and with "#!lua" it looks before the script begins whether
+// Redis carries out a script as a whole. With "#!lua" it looks before the script begins whether
 // memory, disk and role allow it to write: a script that has begun is not refused halfway. Keys of
-// another type end it at the reads, which come first. If a write failed all the same (somebody takes
-// a right away), the record comes behind what it needs, and before it leaves its sets.
+// another type end it at the reads, which come first. If a write failed all the same (somebody
+// takes a right away), the record comes behind what it needs, and before it leaves its sets.
 //
 // KEYS: id, record, sets, new chunks, chunks that are kept. ARGV: expected claim, claim, lease in
 // ms, expiry in ms, session, new id, whether it leaves its sets, number of sets, number of new
@@ -101,8 +101,11 @@ constexpr absl::string_view kListScript = R"(#!lua flags=no-writes
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local low = '(' .. string.format('%.0f', math.max(now, tonumber(ARGV[1])))
-local last = redis.call('ZRANGE', KEYS[1], low, '+inf', 'BYSCORE', 'LIMIT', ARGV[2] - 1, 1, 'WITHSCORES')
-return redis.call('ZRANGE', KEYS[1], low, last[2] or '+inf', 'BYSCORE', 'WITHSCORES')
+local function list(high, ...)
+  return redis.call('ZRANGE', KEYS[1], low, high, 'BYSCORE', 'WITHSCORES', ...)
+end
+local last = list('+inf', 'LIMIT', ARGV[2] - 1, 1)
+return list(last[2] or '+inf')
 )";
 
 // KEYS: a record, a set. ARGV: commands of the other scripts, and MGET; each with its arguments, in
@@ -111,7 +114,9 @@ constexpr absl::string_view kPermissionsScript = R"(#!lua flags=no-writes
 local lacks = {}
 for _, line in ipairs(ARGV) do
   local command = {}
-  for word in line:gmatch('%S+') do command[#command + 1] = word:find('^[12]$') and KEYS[word + 0] or word end
+  for word in line:gmatch('%S+') do
+    command[#command + 1] = word:find('^[12]$') and KEYS[word + 0] or word
+  end
   if not redis.acl_check_cmd(unpack(command)) then lacks[#lacks + 1] = command[1] end
 end
 return lacks
@@ -181,7 +186,8 @@ absl::Status ReadRecord(absl::string_view bytes, int64_t now_ms, StoreRecord* re
   }
   record->claim = std::string(bytes.substr(0, kClaimBytes));
   record->bytes = std::string(bytes.substr(kClaimBytes + kLeaseDigits));
-  if (lease_ends > now_ms) record->lease = absl::Milliseconds(lease_ends - now_ms);
+  record->lease =
+      std::max(absl::ZeroDuration(), absl::Milliseconds(lease_ends) - absl::Milliseconds(now_ms));
   return absl::OkStatus();
 }
 
@@ -234,7 +240,7 @@ RedisCommand RedisPermissions(const std::string& prefix) {
               {std::begin(kPermissions), std::end(kPermissions)});
 }
 
-absl::StatusOr<StoreAnswer> ReadStoreAnswer(const RedisReply& reply) {
+absl::StatusOr<StoreAnswer> ReadStoreAnswer(const RedisReply& reply, bool of_read) {
   if (reply.kind == RedisReply::Kind::kError) return ToStatus(reply);
   const std::vector<RedisReply>& parts = reply.elements;
   if (parts.size() != 6 || parts[1].text.empty()) return Damaged("gave an answer of another form");
@@ -259,7 +265,12 @@ absl::StatusOr<StoreAnswer> ReadStoreAnswer(const RedisReply& reply) {
     default:
       return Damaged("gave an answer of another form");
   }
-  if (parts[2].kind != RedisReply::Kind::kNil) {
+  const bool found = answer.kind == StoreAnswer::Kind::kOther ||
+                     (answer.kind == StoreAnswer::Kind::kDone && of_read);
+  if (found != (parts[2].kind == RedisReply::Kind::kText)) {
+    return Damaged("gave an answer of another form");
+  }
+  if (found) {
     RIVULET_RETURN_IF_ERROR(ReadRecord(parts[2].text, parts[3].integer, &answer.found));
   }
   return answer;

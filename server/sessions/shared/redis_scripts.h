@@ -2,9 +2,10 @@
 // What RedisSessionStore sends to Redis, and what it reads from the answers.
 //
 // Keys, behind the prefix: "id" the store's id; "s:SESSION" a record; "c:CHUNK" a chunk; "m:SET" a
-// sorted set of sessions by the milliseconds since 1970 at which they expire. All but the id expire.
+// sorted set of sessions by the milliseconds since 1970 at which they expire. All but the id
+// expire.
 //
-// A script is sent whole each time (EVAL): two kilobytes. With EVALSHA a call of a script that Redis
+// A script is sent whole each time (EVAL), two kilobytes. With EVALSHA a call whose script Redis
 // has forgotten would have to be sent again, behind calls that came after it.
 #pragma once
 
@@ -36,7 +37,8 @@ RedisCommand RedisList(const std::string& prefix, const std::string& set, int64_
 RedisCommand RedisPermissions(const std::string& prefix);
 
 // Answers; `reply` may be anything. Errors: those of SessionStore.
-absl::StatusOr<StoreAnswer> ReadStoreAnswer(const RedisReply& reply);
+// `of_read`: to RedisRead, otherwise to RedisWrite.
+absl::StatusOr<StoreAnswer> ReadStoreAnswer(const RedisReply& reply, bool of_read);
 absl::StatusOr<std::vector<std::string>> ReadChunksAnswer(RedisReply reply, size_t count);
 absl::StatusOr<std::vector<SessionStore::Member>> ReadMembersAnswer(const RedisReply& reply);
 

@@ -42,11 +42,12 @@ class RedisSessionStore final : public SessionStore {
       return connection_.Post(
           [done = std::move(done), checked = std::move(checked)] { done(checked); });
     }
-    connection_.Call(RedisWrite(prefix_, std::move(write), NewId()), Answered(std::move(done)));
+    connection_.Call(RedisWrite(prefix_, std::move(write), NewId()),
+                     Answered(std::move(done), false));
   }
 
   void Read(std::string session, Done done) override {
-    connection_.Call(RedisRead(prefix_, session, NewId()), Answered(std::move(done)));
+    connection_.Call(RedisRead(prefix_, session, NewId()), Answered(std::move(done), true));
   }
 
   void ReadChunks(std::vector<std::string> ids, ChunksDone done) override {
@@ -78,9 +79,9 @@ class RedisSessionStore final : public SessionStore {
     MembersDone done;
   };
 
-  static RedisConnection::Done Answered(Done done) {
-    return [done = std::move(done)](const absl::StatusOr<RedisReply>& reply) {
-      done(reply.ok() ? ReadStoreAnswer(*reply) : reply.status());
+  static RedisConnection::Done Answered(Done done, bool of_read) {
+    return [done = std::move(done), of_read](const absl::StatusOr<RedisReply>& reply) {
+      done(reply.ok() ? ReadStoreAnswer(*reply, of_read) : reply.status());
     };
   }
 

@@ -255,6 +255,9 @@ TEST(RedisAnswersTest, AnswersOfAnotherFormAreDataLoss) {
   for (const std::string form : {"+OK\r\n", ":1\r\n", "$-1\r\n", "*0\r\n", "*1\r\n:0\r\n",
                                  "*6\r\n:5\r\n+id\r\n$-1\r\n:1\r\n:0\r\n:0\r\n",
                                  "*6\r\n:0\r\n$-1\r\n$-1\r\n:1\r\n:0\r\n:0\r\n",
+                                 "*6\r\n:0\r\n+id\r\n$-1\r\n:1\r\n:0\r\n:0\r\n",
+                                 "*6\r\n:1\r\n+id\r\n$-1\r\n:1\r\n:0\r\n:0\r\n",
+                                 "*6\r\n:2\r\n+id\r\n+record\r\n:1\r\n:0\r\n:0\r\n",
                                  "*6\r\n:0\r\n+id\r\n+rvs1\r\n:1\r\n:0\r\n:0\r\n"}) {
     const FakeRedis redis([&](int, const std::vector<RedisReply>& command) {
       const auto greeting = FakeRedis::Greeting(command);

@@ -55,7 +55,7 @@ absl::Status Fed(const std::string& bytes) {
   RedisReplyReader::Limits limits;
   limits.text_bytes = 10;
   limits.reply_bytes = 25;
-  limits.elements = 5;
+  limits.elements = 6;
   RedisReplyReader reader(limits);
   reader.Feed(bytes);
   const auto reply = reader.Next();
@@ -78,8 +78,8 @@ TEST(RedisReplyTest, WhatIsNoAnswerOrTooLargeIsAnError) {
            "+12345678901\r\n",
            "$11\r\n12345678901\r\n",
            "*3\r\n+1234567890\r\n+1234567890\r\n+1234567890\r\n",
-           "*6\r\n",
-           "*3\r\n*3\r\n",
+           "*7\r\n",
+           "*4\r\n*3\r\n",
            "*2147483647\r\n",
            "*99999999999999999999\r\n",
            "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",

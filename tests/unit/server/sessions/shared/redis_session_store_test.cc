@@ -101,6 +101,23 @@ TEST_F(RedisSessionStoreTest, ASetLastsAsLongAsTheMemberThatLastsLongest) {
   EXPECT_GT(redis_->Command({"PTTL", "rivulet:m:all"}).integer, 15'000'000);
 }
 
+// While others keep the set alive.
+TEST_F(RedisSessionStoreTest, AMemberThatExpiredMakesRoomAndIsRemoved) {
+  StoreWrite write = MakeWrite(1, 0, 1);
+  write.sets = {{"all", 2}};
+  EXPECT_TRUE(Written(write).ok());
+  write.session = SessionName(2);
+  write.expiry = absl::Milliseconds(100);
+  EXPECT_TRUE(Written(write).ok());
+  write.session = SessionName(3);
+  write.expiry = absl::Hours(1);
+  Await([&] { return WriteNow(*store_, write)->kind == Kind::kDone; });
+  EXPECT_EQ(redis_->Command({"ZCARD", "rivulet:m:all"}).integer, 2);
+  EXPECT_EQ(ListNow(*store_, "all")->size(), 2u);
+  write.session = SessionName(4);
+  EXPECT_EQ(WriteNow(*store_, write)->members, 2);
+}
+
 TEST_F(RedisSessionStoreTest, AnyDurationIsTaken) {
   StoreWrite write = WriteWithAll();
   write.expiry = write.record.lease = absl::InfiniteDuration();
@@ -125,6 +142,9 @@ TEST_F(RedisSessionStoreTest, AFullRedisWritesNothingAndCanBeRead) {
   const absl::Status full = Written(WriteWithAll());
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
   EXPECT_THAT(std::string(full.message()), HasSubstr("maxmemory"));
+  StoreWrite without_chunks = WriteWithAll();
+  without_chunks.chunks.clear();
+  EXPECT_EQ(Written(without_chunks).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Keys(), before);
   EXPECT_EQ(ReadNow(*store_, SessionName(2))->found.claim, ClaimOf(1));
   EXPECT_TRUE(ListNow(*store_, "all").ok());

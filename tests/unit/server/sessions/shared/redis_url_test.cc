@@ -45,6 +45,7 @@ TEST(RedisUrlTest, OneServer) {
   EXPECT_EQ(url.user, "riv:ulet@x");
   EXPECT_EQ(url.database, 15);
 
+  EXPECT_EQ(Parsed("redis://a@b@c").user, "a@b");
   EXPECT_THAT(Parsed("redis://[::1]").addresses, ElementsAre(RedisAddress{"::1", 6379}));
   EXPECT_THAT(Parsed("redis://[fe80::2]:1/").addresses, ElementsAre(RedisAddress{"fe80::2", 1}));
 }
