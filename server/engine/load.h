@@ -13,6 +13,24 @@
 
 namespace rivulet {
 
+// What happened to the sessions of an engine in a store that replicas share, since start.
+struct SharedTotals {
+  int64_t takeovers = 0;    // a session here became what another replica, or process, had written
+  int64_t lost = 0;         // another replica has written a session since (SESSION_MOVED)
+  int64_t writes = 0;       // of records, that the store confirmed
+  int64_t rewritten = 0;    // the store had lost tokens of a session that are here
+  int64_t not_durable = 0;  // requests that ended well before the store had what they changed
+  int64_t unavailable = 0, full = 0, damaged = 0;  // calls that failed: SessionStore's errors
+
+  // Counts a call of the store that failed; OK counts nothing.
+  void CountCall(const absl::Status& status) {
+    unavailable += absl::IsUnavailable(status) ? 1 : 0;
+    full += absl::IsResourceExhausted(status) ? 1 : 0;
+    damaged += absl::IsDataLoss(status) ? 1 : 0;
+  }
+  bool operator==(const SharedTotals&) const = default;
+};
+
 struct EngineLoad {
   int slots = 0, slots_used = 0;
   int running = 0;                // samples and scores that hold a slot
@@ -35,6 +53,7 @@ struct EngineLoad {
   std::string state_file_error;      // the first, empty: none
   int64_t cache_hits = 0, cache_misses = 0;  // requests with a PromptCacheSpec, since start
   int64_t cache_bytes = 0;                   // of cached prompts: states and tokens
+  SharedTotals shared;                       // all 0 where no store is shared
   bool draining = false;
   absl::Status health;  // not OK: the backend is poisoned
 };

@@ -8,8 +8,8 @@
 namespace rivulet {
 namespace {
 
-// Upper ends of buckets. Requests take from a millisecond to minutes, runs from a tenth of a
-// millisecond to seconds.
+// Upper ends of buckets. Requests take from a millisecond to minutes, runs and calls of a shared
+// store from a tenth of a millisecond to seconds.
 constexpr double kRequestSeconds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                       0.5,   1,      2.5,   5,    10,    30,   60,  300};
 constexpr double kRunSeconds[] = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
@@ -51,6 +51,8 @@ EngineMeters::EngineMeters()
       first_token_(kRequestSeconds),
       reply_gap_(kRunSeconds),
       duration_(kRequestSeconds),
+      session_claim_(kRunSeconds),
+      session_save_(kRunSeconds),
       run_duration_(kRunSeconds),
       run_rows_(kRows) {}
 
@@ -77,6 +79,14 @@ void EngineMeters::NoteReplyGap(absl::Duration gap) {
 void EngineMeters::NoteDuration(absl::Duration total) {
   const MutexLock lock(&mutex_);  // a histogram has one writer at a time
   duration_.Observe(absl::ToDoubleSeconds(total));
+}
+
+void EngineMeters::NoteSessionClaim(absl::Duration waited) {
+  session_claim_.Observe(absl::ToDoubleSeconds(waited));
+}
+
+void EngineMeters::NoteSessionSave(absl::Duration waited) {
+  session_save_.Observe(absl::ToDoubleSeconds(waited));
 }
 
 void EngineMeters::BeginRun(absl::Time now) {

@@ -42,6 +42,10 @@ class EngineMeters {
   void NoteReplyGap(absl::Duration gap);
   // The time from the arrival of a request to its end. Thread: any.
   void NoteDuration(absl::Duration total);
+  // From a request's turn on its session until it has the session's claim, or is refused.
+  void NoteSessionClaim(absl::Duration waited);
+  // From the end of a request until it is handed over, with its changes in the shared store or not.
+  void NoteSessionSave(absl::Duration waited);
   void BeginRun(absl::Time now);
   void EndRun(absl::Time now, int rows);
   // The loop has nothing to run.
@@ -53,6 +57,8 @@ class EngineMeters {
   const Histogram& first_token() const { return first_token_; }  // of Generates
   const Histogram& reply_gap() const { return reply_gap_; }
   const Histogram& duration() const { return duration_; }
+  const Histogram& session_claim() const { return session_claim_; }
+  const Histogram& session_save() const { return session_save_; }
   const Histogram& run_duration() const { return run_duration_; }
   const Histogram& run_rows() const { return run_rows_; }  // rows
 
@@ -84,7 +90,8 @@ class EngineMeters {
   const Counts& of(RequestKind kind) const { return counts_[static_cast<size_t>(kind)]; }
 
   std::array<Counts, kNumRequestKinds> counts_;
-  Histogram queue_time_, first_token_, reply_gap_, duration_, run_duration_, run_rows_;
+  Histogram queue_time_, first_token_, reply_gap_, duration_, session_claim_, session_save_;
+  Histogram run_duration_, run_rows_;
   absl::Time run_began_;                          // the loop's
   std::atomic<int64_t> run_owed_since_ = kNever;  // ns since 1970
   std::atomic<int64_t> cached_tokens_ = 0;

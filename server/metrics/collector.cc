@@ -132,6 +132,8 @@ void AddTimes(const EngineMeters& meters, absl::string_view model, Page* page) {
   page->Show("rivulet_time_to_first_token_seconds", {model}, meters.first_token());
   page->Show("rivulet_reply_gap_seconds", {model}, meters.reply_gap());
   page->Show("rivulet_request_duration_seconds", {model}, meters.duration());
+  page->Show("rivulet_session_claim_seconds", {model}, meters.session_claim());
+  page->Show("rivulet_session_save_seconds", {model}, meters.session_save());
   page->Show("rivulet_run_duration_seconds", {model}, meters.run_duration());
   page->Show("rivulet_run_rows", {model}, meters.run_rows());
   page->Set("rivulet_run_age_seconds", {model}, absl::ToDoubleSeconds(meters.run_age(absl::Now())));
@@ -145,6 +147,18 @@ void AddStates(const StateStore::Totals& states, absl::string_view model, Page* 
   page->Set("rivulet_state_bytes", {model, "disk"}, states.disk_bytes);
   page->Count("rivulet_states_forgotten_total", {model}, states.forgotten);
   page->Count("rivulet_state_file_errors_total", {model}, states.file_errors);
+}
+
+void AddShared(const SharedTotals& shared, absl::string_view model, Page* page) {
+  page->Count("rivulet_session_store_takeovers_total", {model}, shared.takeovers);
+  page->Count("rivulet_session_store_lost_total", {model}, shared.lost);
+  page->Count("rivulet_session_store_writes_total", {model}, shared.writes);
+  page->Count("rivulet_session_store_rewritten_total", {model}, shared.rewritten);
+  page->Count("rivulet_session_store_not_durable_total", {model}, shared.not_durable);
+  constexpr absl::string_view kErrors = "rivulet_session_store_errors_total";
+  page->Count(kErrors, {model, "UNAVAILABLE"}, shared.unavailable);
+  page->Count(kErrors, {model, "RESOURCE_EXHAUSTED"}, shared.full);
+  page->Count(kErrors, {model, "DATA_LOSS"}, shared.damaged);
 }
 
 void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
@@ -168,6 +182,7 @@ void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {
   page->Count("rivulet_preemptions_total", {model}, load.preempted_total);
   page->Count("rivulet_replies_cut_total", {model}, load.unread_replies_ended);
   AddStates(load.states, model, page);
+  AddShared(load.shared, model, page);
 }
 
 // Reasons that no client has been sent yet are exported as 0: rate() does not see the first

@@ -52,6 +52,28 @@ constexpr MetricInfo kMetrics[] = {
      "States that were dropped for want of room."},
     {"rivulet_state_file_errors_total", kCounter, "model",
      "Files of states that could not be written or read."},
+    {"rivulet_session_claim_seconds", kHistogram, "model",
+     "From a request's turn on its session until it has claimed it in the store that replicas "
+     "share, or is refused."},
+    {"rivulet_session_save_seconds", kHistogram, "model",
+     "From the end of a request on a session until the store that replicas share has confirmed its "
+     "changes, or the request is answered without; not a part of "
+     "rivulet_request_duration_seconds."},
+    {"rivulet_session_store_takeovers_total", kCounter, "model",
+     "Sessions that this replica took over as another replica, or an earlier process, had written "
+     "them."},
+    {"rivulet_session_store_lost_total", kCounter, "model",
+     "Sessions that this replica could not write, because another one had taken them over "
+     "(SESSION_MOVED)."},
+    {"rivulet_session_store_writes_total", kCounter, "model",
+     "Writes of sessions that the store confirmed."},
+    {"rivulet_session_store_rewritten_total", kCounter, "model",
+     "Times that the store had lost tokens of a session which this replica had, and wrote again."},
+    {"rivulet_session_store_not_durable_total", kCounter, "model",
+     "Requests that ended well, and were answered before the store had confirmed their changes."},
+    {"rivulet_session_store_errors_total", kCounter, "model,code",
+     "Calls of the store that failed: it did not answer (UNAVAILABLE), is full "
+     "(RESOURCE_EXHAUSTED), or has lost or changed what was written (DATA_LOSS)."},
     {"rivulet_prompt_cache_lookups_total", kCounter, "model,result",
      "Requests with the prompt cache on that found a state (hit) or none (miss)."},
     {"rivulet_prompt_cache_bytes", kGauge, "model", "Bytes of cached prompts."},

@@ -59,6 +59,14 @@ void HandEnd(std::unique_ptr<Request> request, std::vector<RequestQueue::Ended>*
   emitter->PutEnd(std::move(request));
 }
 
+// A request that has waited for the writes of its sessions is handed over.
+void NoteHeldEnd(const Request& request, absl::Time now, EngineMeters* meters,
+                 SharedTotals* totals) {
+  if (!request.sharing.durable) return;  // there was nothing to write
+  meters->NoteSessionSave(now - request.times.end);
+  if (request.status.ok() && !request.sharing.durable->durable) ++totals->not_durable;
+}
+
 }  // namespace
 
 Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
@@ -101,8 +109,10 @@ Loop::Outcome Loop::Turn() {
   if (arrivals_.stop) {
     EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
     if (sharing_ != nullptr) {
-      for (const auto& end : sharing_->sessions.Abandon())
+      for (const auto& end : sharing_->sessions.Abandon()) {
+        NoteHeldEnd(*end->request, now_, meters_, &sharing_->totals);
         HandEnd(std::move(end->request), &ended_, emitter_);
+      }
     }
     if (poison_.ok()) TakeBackSlots().IgnoreError();  // no request is left that the error would end
     if (emitter_->has_ends()) Publish();
@@ -243,6 +253,7 @@ void Loop::TakeShared() {
     Request* const request = found == requests_.end() ? nullptr : found->second.get();
     Session* const session = sessions_.Get(event.session);
     if (event.kind == Kind::kEnded) {
+      NoteHeldEnd(*event.end->request, now_, meters_, &sharing_->totals);
       HandEnd(std::move(event.end->request), &ended_, emitter_);
       Session* const freed = event.end->session;
       if (freed == nullptr) continue;
@@ -253,12 +264,15 @@ void Loop::TakeShared() {
       if (!used) sessions_.Close(session);
     } else if (request == nullptr) {
       continue;  // it has ended meanwhile
-    } else if (event.kind == Kind::kClaimed && event.status.ok()) {
-      Begin(request);
-    } else {
+    } else if (event.kind == Kind::kLost) {
       EndRequest(request, event.status);
+    } else {
+      meters_->NoteSessionClaim(now_ - request->times.claim);
+      event.status.ok() ? Begin(request) : EndRequest(request, event.status);
     }
   }
+  // Without requests, no turn may come for long.
+  if (load_.shared != sharing_->totals) Publish();
 }
 
 void Loop::CloseSession(Session* session, Request* closing) {
@@ -275,6 +289,7 @@ void Loop::Begin(Request* request) {
   if (sharing_ != nullptr && request->session != nullptr &&
       request->life.state() != State::kClaims) {
     request->life.Go(State::kClaims);
+    request->times.claim = now_;
     return sharing_->sessions.Claim(request, now_);  // then TakeShared calls this again
   }
   absl::Status status = request->Begin(&sessions_, now_);
@@ -501,7 +516,7 @@ void Loop::EndRequest(Request* request, const absl::Status& status) {
     sharing_->lookups.Leave(*request);
   }
   request->life.Go(RequestLife::State::kEnded);
-  const absl::Time end = clock_();
+  const absl::Time end = request->times.end = clock_();
   Usage& usage = request->usage;
   const Request::Times& times = request->times;
   usage.arrival = times.arrival;
@@ -561,6 +576,7 @@ void Loop::UpdateLoad() {
     load_.oldest_wait = now_ - std::max(oldest.times.arrival, oldest.times.resumed);
   }
   load_.client_sessions = sessions_.size();
+  if (sharing_ != nullptr) load_.shared = sharing_->totals;
   load_.states = checkpoints_.store()->totals();
   load_.cache_hits = checkpoints_.hits();
   load_.cache_misses = checkpoints_.misses();

@@ -45,11 +45,12 @@ struct Sharing {
   Sharing(SessionStore* store, SessionTable* table, const SharedIdentity& identity, Clock clock,
           RequestQueue* queue)
       : mailbox(std::make_shared<LoopMailbox>([queue] { queue->Wake(); })),
-        sessions(store, table, identity, mailbox),
-        lookups(store, table, identity, std::move(clock), mailbox) {}
+        sessions(store, table, identity, mailbox, &totals),
+        lookups(store, table, identity, std::move(clock), mailbox, &totals) {}
   ~Sharing() { mailbox->Close(); }
 
   const std::shared_ptr<LoopMailbox> mailbox;
+  SharedTotals totals;
   SharedSessions sessions;
   SharedLookups lookups;
 };

@@ -27,12 +27,13 @@ absl::Status CannotClose() {
 
 SharedLookups::SharedLookups(SessionStore* store, const SessionTable* table,
                              SharedIdentity identity, Clock clock,
-                             std::shared_ptr<LoopMailbox> mailbox)
+                             std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals)
     : store_(store),
       table_(table),
       identity_(std::move(identity)),
       clock_(std::move(clock)),
-      mailbox_(std::move(mailbox)) {}
+      mailbox_(std::move(mailbox)),
+      totals_(totals) {}
 
 void SharedLookups::End(const Open& open, absl::Status status) {
   const RequestId id = open.request->id;

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/engine/load.h"
 #include "server/engine/loop/loop_mailbox.h"
 #include "server/engine/loop/shared_sessions.h"
 #include "server/engine/sequences/request.h"
@@ -23,9 +24,10 @@ namespace rivulet {
 // Thread: the loop.
 class SharedLookups {
  public:
-  // What is borrowed outlives it. The store's threads post to `mailbox`.
+  // What is borrowed outlives it. The store's threads post to `mailbox`. Calls that fail are
+  // counted in `totals`.
   SharedLookups(SessionStore* store, const SessionTable* table, SharedIdentity identity,
-                Clock clock, std::shared_ptr<LoopMailbox> mailbox);
+                Clock clock, std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals);
 
   // Leaves a tombstone, whoever has the session; its next writer finds that it has lost it.
   void Close(Request* request);
@@ -55,6 +57,7 @@ class SharedLookups {
   template <typename Result>
   std::function<void(Result)> For(RequestId id, std::function<void(Open*, const Result&)> take) {
     return Posting<Result>(mailbox_, [this, id, take = std::move(take)](const Result& result) {
+      totals_->CountCall(result.status());
       const auto open = open_.find(id);
       if (open != open_.end()) take(&open->second, result);
     });
@@ -73,6 +76,7 @@ class SharedLookups {
   const SharedIdentity identity_;
   const Clock clock_;
   const std::shared_ptr<LoopMailbox> mailbox_;
+  SharedTotals* const totals_;
   absl::flat_hash_map<RequestId, Open> open_;
   std::vector<Answered> answered_;
 };

@@ -67,8 +67,12 @@ bool IsRepetition(const Request& request, const SessionRecord& record) {
 }  // namespace
 
 SharedSessions::SharedSessions(SessionStore* store, SessionTable* table, SharedIdentity identity,
-                               std::shared_ptr<LoopMailbox> mailbox)
-    : store_(store), table_(table), identity_(std::move(identity)), mailbox_(std::move(mailbox)) {}
+                               std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals)
+    : store_(store),
+      table_(table),
+      identity_(std::move(identity)),
+      mailbox_(std::move(mailbox)),
+      totals_(totals) {}
 
 SharedCopy* SharedSessions::CopyOf(Session* session) {
   if (session->shared == nullptr) session->shared = std::make_shared<SharedCopy>();
@@ -275,6 +279,7 @@ void SharedSessions::OnWrite(Session* session, const Answer& answer) {
   SharedCopy* const copy = session->shared.get();
   if (absl::IsDataLoss(answer.status()) && !copy->stored.chunks.empty()) {
     // It has lost chunks that the session has: they are written again.
+    ++totals_->rewritten;
     copy->stored.chunks.clear();
     copy->kept = 0;
     copy->end = std::exchange(copy->sent_end, nullptr);
@@ -304,6 +309,7 @@ void SharedSessions::OnWrite(Session* session, const Answer& answer) {
 
 void SharedSessions::OnWritten(Session* session) {
   SharedCopy* const copy = session->shared.get();
+  ++totals_->writes;
   NoteChanges(session);
   copy->stored = std::move(copy->sent);
   copy->claim = copy->sent_claim;
@@ -340,13 +346,17 @@ void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
                       Contains(*session, *record);
   const bool leased = found.lease > absl::ZeroDuration() && !own;
   if (copy->known && (own || (behind && !(leased && copy->claiming != nullptr)))) {
+    if (!own) ++totals_->rewritten;
     SetStored(session, *std::move(record), found.claim);
     copy->wants_write |= copy->claiming == nullptr;
     return Advance(session);
   }
   const absl::Status status = CheckRecord(*record, identity_, *session);
   if (!status.ok()) return Lose(session, status);
-  if (copy->claiming == nullptr) return Lose(session, Moved());
+  if (copy->claiming == nullptr) {
+    ++totals_->lost;
+    return Lose(session, Moved());
+  }
   copy->known = false;
   if (leased && !IsRepetition(*copy->claiming, *record)) {
     return SetDue(session, now_ + std::min(found.lease, options_.look));
@@ -381,6 +391,7 @@ void SharedSessions::OnChunks(Session* session, const Chunks& chunks) {
     status = DamagedRecord("it has a token that the model does not have.");
   }
   if (!status.ok()) return Lose(session, status);
+  ++totals_->takeovers;
   session->BecomeCopyOf(std::move(history), copy->found.marks);
   session->seed = copy->found.seed;
   session->idle_timeout = copy->found.idle_timeout;
@@ -401,6 +412,7 @@ void SharedSessions::OnMissing(Session* session, const std::string& store_id) {
   if (!copy->known || store_id == copy->store_id)
     return Lose(session, SessionTable::NotFound(session->id));
   copy->store_id = store_id;  // the store was emptied: all of it is written again
+  ++totals_->rewritten;
   copy->stored.chunks.clear();
   copy->kept = 0;
   copy->claim.clear();

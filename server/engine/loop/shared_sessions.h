@@ -32,6 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/engine/load.h"
 #include "server/engine/loop/loop_mailbox.h"
 #include "server/engine/loop/shared_records.h"
 #include "server/engine/sequences/request.h"
@@ -92,10 +93,10 @@ struct SharedOptions {
 
 class SharedSessions {
  public:
-  // `store` and `table` are borrowed and outlive it. The store's threads post to `mailbox`, which
-  // the loop runs before Collect.
+  // What is borrowed outlives it. The store's threads post to `mailbox`, which the loop runs before
+  // Collect. What happens is counted in `totals`, except ends that are not durable.
   SharedSessions(SessionStore* store, SessionTable* table, SharedIdentity identity,
-                 std::shared_ptr<LoopMailbox> mailbox);
+                 std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals);
 
   // What the loop has to do. Requests and sessions are named by their ids: they may be gone.
   struct Event {
@@ -153,6 +154,7 @@ class SharedSessions {
     session->shared->call = call;
     const uint64_t number = ++session->shared->call_number;
     return Posting<Result>(mailbox_, [this, on, number, id = session->id](const Result& result) {
+      totals_->CountCall(result.status());
       Session* const called = table_->Get(id);
       SharedCopy* const copy = called == nullptr ? nullptr : called->shared.get();
       if (copy == nullptr || copy->call_number != number) return;  // of a forgotten session
@@ -186,6 +188,7 @@ class SharedSessions {
   const SharedIdentity identity_;
   const SharedOptions options_;
   const std::shared_ptr<LoopMailbox> mailbox_;
+  SharedTotals* const totals_;
   absl::Time now_;
   std::deque<Event> events_;
   absl::btree_set<std::pair<absl::Time, SessionId>> due_;

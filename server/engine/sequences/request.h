@@ -100,6 +100,8 @@ class Request : public Outlet {
     absl::Time resumed = absl::InfinitePast();  // when it last began to wait for slots again
     std::optional<absl::Time> admitted, first_token;
     std::optional<absl::Time> delivered;  // when tokens last arrived at its reply
+    absl::Time claim;  // when its session was first asked for in the store that replicas share
+    absl::Time end;    // when it ended, perhaps before it was handed over
   } times;
 
   // The session that it continues, and what it may do to it.

@@ -134,6 +134,14 @@ TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
                  .disk_bytes = 19,
                  .forgotten = 20,
                  .file_errors = 21};
+  load.shared = {.takeovers = 22,
+                 .lost = 23,
+                 .writes = 24,
+                 .rewritten = 25,
+                 .not_durable = 26,
+                 .unavailable = 27,
+                 .full = 28,
+                 .damaged = 29};
   engine_->SetLoad(load);
   const auto metrics = Collect();
   const auto expect = [&metrics](const std::string& name, double value) {
@@ -165,6 +173,14 @@ TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
   expect("state_bytes" + model + " tier=disk", 19);
   expect("states_forgotten_total" + model, 20);
   expect("state_file_errors_total" + model, 21);
+  expect("session_store_takeovers_total" + model, 22);
+  expect("session_store_lost_total" + model, 23);
+  expect("session_store_writes_total" + model, 24);
+  expect("session_store_rewritten_total" + model, 25);
+  expect("session_store_not_durable_total" + model, 26);
+  expect("session_store_errors_total" + model + " code=UNAVAILABLE", 27);
+  expect("session_store_errors_total" + model + " code=RESOURCE_EXHAUSTED", 28);
+  expect("session_store_errors_total" + model + " code=DATA_LOSS", 29);
 }
 
 TEST_F(CollectorTest, BucketsOfAHistogramAreCumulativeAndEndAtInfinity) {
@@ -183,6 +199,15 @@ TEST_F(CollectorTest, BucketsOfAHistogramAreCumulativeAndEndAtInfinity) {
   EXPECT_EQ(below.at(INFINITY), 3u);
   EXPECT_EQ(histogram.sample_count, 3u);
   EXPECT_DOUBLE_EQ(histogram.sample_sum, 3600.302);
+}
+
+TEST_F(CollectorTest, TimesOfTheSharedStoreAreInTheirSeries) {
+  engine_->mutable_meters().NoteSessionClaim(absl::Seconds(2));
+  engine_->mutable_meters().NoteSessionSave(absl::Seconds(3));
+  const auto metrics = Collect();
+  const std::string model = " model=tiny-elu-relu";
+  EXPECT_EQ(metrics.at("rivulet_session_claim_seconds" + model).histogram.sample_sum, 2);
+  EXPECT_EQ(metrics.at("rivulet_session_save_seconds" + model).histogram.sample_sum, 3);
 }
 
 TEST_F(CollectorTest, AModelThatIsUnloadedLeavesNoSeries) {
