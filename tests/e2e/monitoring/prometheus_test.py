@@ -40,7 +40,7 @@ DASHBOARD = json.loads((DEPLOY / "grafana/dashboard.json").read_text())
 VARIABLES = {"model": ".+", "instance": ".+", "__rate_interval": "30s"}
 # Panels that show 0 here, because nothing of the kind happens. Every other one must show something else.
 ZERO = {"Age of the last run", "Queue", "Oldest wait", "Replies without slots", "Preemptions", "States lost", "Refused and cut",
-        "Share of calls that failed because of the server", "Connections refused and closed"}
+        "Share of calls that failed because of the server", "Connections refused and closed", "Sessions taken over", "Failures of the store"}
 
 
 def free_address():
@@ -122,7 +122,8 @@ class PrometheusTest(CommandTest):
     def setUpClass(cls):
         folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.server = cls.enterClassContext(Server(MODEL, args=["--metrics-listen", "127.0.0.1:0", "--backend", "cpu", "--threads", "1",
-                                                               "--slots", "4", "--state-dir", f"{folder}/states"]))
+                                                               "--slots", "4", "--state-dir", f"{folder}/states",
+                                                               "--session-store", f"dir:{folder}/sessions"]))
         # Its log of the errors would fill the pipe.
         threading.Thread(target=cls.server.process.stderr.read, daemon=True).start()
         cls.prometheus = Prometheus(cls.server.metrics, folder)
