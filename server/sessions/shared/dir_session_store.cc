@@ -81,7 +81,7 @@ class DirStore {
   struct Prepared {
     Entry entry;
     std::vector<ChunkFile> new_chunks;
-    uint64_t sweeps = 0;  // that the image had when they were written
+    std::pair<uint64_t, uint64_t> sweeps;  // of the log when they were written
   };
 
   int64_t Now() const { return absl::ToUnixMillis(options_.clock()); }
@@ -121,7 +121,7 @@ StoreAnswer DirStore::Answer(StoreAnswer::Kind kind) const {
 
 absl::StatusOr<Entry> DirStore::ReadRecord(const std::string& session) {
   const Image::Record* record = log_.image().FindRecord(session, 0);
-  RIVULET_ASSIGN_OR_RETURN(const auto bytes, files_.Read(AT_FDCWD, log_.RecordPath(record->file)));
+  RIVULET_ASSIGN_OR_RETURN(const auto bytes, files_.Read(AT_FDCWD, log_.EntryPath(record->number)));
   if (!bytes) return Damaged("a session", absl::NotFoundError("it is missing"));
   auto entry = DecodeEntry(*bytes);
   if (!entry.ok()) return Damaged("a session", entry.status());
@@ -205,7 +205,7 @@ std::vector<ChunkFile> DirStore::KnownChunks(const StoreWrite& write) const {
 bool DirStore::IsCurrent(const Prepared& prepared, const StoreWrite& write) const {
   std::vector<ChunkFile> chunks = KnownChunks(write);
   chunks.insert(chunks.end(), prepared.new_chunks.begin(), prepared.new_chunks.end());
-  return prepared.sweeps == log_.image().sweeps() && prepared.entry.chunks == chunks;
+  return prepared.sweeps == log_.sweeps() && prepared.entry.chunks == chunks;
 }
 
 absl::StatusOr<DirStore::Prepared> DirStore::Prepare(const StoreWrite& write) {
@@ -215,7 +215,7 @@ absl::StatusOr<DirStore::Prepared> DirStore::Prepare(const StoreWrite& write) {
            absl::ToInt64Milliseconds(absl::Ceil(std::min(time, kLongest), absl::Milliseconds(1)));
   };
   Prepared prepared;
-  prepared.sweeps = log_.image().sweeps();
+  prepared.sweeps = log_.sweeps();
   Entry& entry = prepared.entry;
   entry.floor = log_.image().floor();  // again, should the entry that raised it be damaged
   entry.session = write.session;
@@ -236,8 +236,9 @@ absl::StatusOr<DirStore::Prepared> DirStore::Prepare(const StoreWrite& write) {
       prepared.new_chunks.push_back(file);
       entry.chunks.push_back(file);
     }
-    if (!prepared.new_chunks.empty())
+    if (!prepared.new_chunks.empty()) {
       RIVULET_RETURN_IF_ERROR(files_.SyncFolder(log_.chunks_path()));
+    }
     return files_.WriteNew(log_.RecordPath(entry.file), EncodeEntry(entry));
   };
   if (absl::Status status = make(); !status.ok()) {
@@ -310,7 +311,7 @@ std::set<std::string> DirStore::Leftovers() {
   const absl::Time old = absl::Now() - options_.leftover_age;  // by the clock of the files
   if (looked_for_leftovers_ > old) return leftovers;
   looked_for_leftovers_ = absl::Now();
-  log_.RemoveUnfinished(old);
+  log_.RemoveUnfinished();
   const absl::flat_hash_set<std::string> named = NamedPaths();
   for (const std::string& folder : {log_.records_path(), log_.chunks_path()}) {
     const auto files = files_.List(folder);

@@ -16,8 +16,8 @@
 //   chunks/        the tokens, a file a chunk
 //   spare          room for a sweep on a full disk
 // To empty the store, rename the directory and then remove it; servers may run meanwhile. A damaged
-// record or chunk is DATA_LOSS for the sessions that need it, and for no other. Where entries of the
-// log are missing, every call ends with DATA_LOSS.
+// record or chunk is DATA_LOSS for the sessions that need it, and for no other. Where entries of
+// the log are missing, every call ends with DATA_LOSS.
 #pragma once
 
 #include <cstdint>

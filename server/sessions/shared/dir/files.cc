@@ -80,10 +80,11 @@ bool Files::Exists(const std::string& path) const {
   return lstat(path.c_str(), &info) == 0;
 }
 
-absl::StatusOr<std::optional<std::string>> Files::Read(int folder, const std::string& path) const {
-  const FileHandle file(
-      Step("read") ? openat(folder, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
-                   : -1);
+absl::StatusOr<std::optional<std::string>> Files::Read(int folder, const std::string& path,
+                                                       FileHandle* opened) const {
+  FileHandle file(Step("read")
+                      ? openat(folder, path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
+                      : -1);
   if (!file.ok() && errno == ENOENT) return std::nullopt;
   struct stat info = {};
   if (!file.ok() || fstat(file.get(), &info) != 0) return StepError("file cannot be opened");
@@ -98,12 +99,19 @@ absl::StatusOr<std::optional<std::string>> Files::Read(int folder, const std::st
     if (done == 0) bytes.resize(size);  // shorter than it was a moment ago
     size += static_cast<size_t>(done);
   }
+  if (opened != nullptr) *opened = std::move(file);
   return bytes;
+}
+
+bool Files::IsNamed(const FileHandle& opened, const std::string& path) const {
+  struct stat open_one = {}, named = {};
+  return fstat(opened.get(), &open_one) == 0 && lstat(path.c_str(), &named) == 0 &&
+         open_one.st_dev == named.st_dev && open_one.st_ino == named.st_ino;
 }
 
 absl::Time Files::Changed(const std::string& path) const {
   struct stat info = {};
-  return lstat(path.c_str(), &info) == 0 ? absl::TimeFromTimespec(info.st_ctim) : absl::Now();
+  return lstat(path.c_str(), &info) == 0 ? absl::TimeFromTimespec(info.st_mtim) : absl::Now();
 }
 
 absl::StatusOr<Linked> Files::Link(const std::string& from, int folder,

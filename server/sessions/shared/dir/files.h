@@ -61,10 +61,14 @@ class Files {
   absl::Status Overwrite(const std::string& path, absl::string_view bytes) const;
   absl::Status Rename(const std::string& from, const std::string& to) const;
   bool Exists(const std::string& path) const;
-  // nullopt: it is not there. `folder`: a descriptor, or AT_FDCWD. Also DATA_LOSS: it is no file.
-  absl::StatusOr<std::optional<std::string>> Read(int folder, const std::string& path) const;
-  // When the file was last written, linked or renamed, by the machine's clock; now, where it is
-  // not there.
+  // nullopt: it is not there. `folder`: a descriptor, or AT_FDCWD. *opened: stays open. Also
+  // DATA_LOSS: it is no file.
+  absl::StatusOr<std::optional<std::string>> Read(int folder, const std::string& path,
+                                                  FileHandle* opened = nullptr) const;
+  // Whether `path` names what is open.
+  bool IsNamed(const FileHandle& opened, const std::string& path) const;
+  // When a file was written, or a name was added to a folder, by the machine's clock; now, where it
+  // is not there.
   absl::Time Changed(const std::string& path) const;
   // Links file `from` to `name` in `folder`, where nothing of this name may be.
   absl::StatusOr<Linked> Link(const std::string& from, int folder, const std::string& name) const;

@@ -19,9 +19,11 @@
 //  - A floor that is found on the way lies at or before the end. If it is above the segment where
 //    the reading began, that segment may have been in removal, and what was read may be a false
 //    entry: the image is built anew. If not, the removal of that segment had not begun.
-//  - A writer catches up after its link. If its image goes on, then its segment was not in removal
-//    when it linked, and the number was free because it was never given: the entry is true. If the
-//    image had to be built anew, the writer cannot tell, unless its record is in the image.
+//  - A writer looks, after its link, whether the entry before its own is still there, the same file
+//    that it read. Entries are removed in their order, so then its own number was not yet removed:
+//    it was free because it was never given, and the entry is true. Otherwise the writer catches
+//    up. If its image goes on, its segment was not in removal, and the entry is true as well. If
+//    the image had to be built anew, the writer cannot tell, unless its record is in the image.
 //  - A false entry lies in a segment below the floor, which nobody reads who knows the floor; and
 //    who builds an image reads all segments before it believes any.
 // The first segment has no segment before it to check, so it is not made alone: a store is made
@@ -43,6 +45,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/base/random_word.h"
 
@@ -50,6 +53,8 @@ namespace rivulet::dir_store {
 namespace {
 
 constexpr int kMostLoads = 10;  // in one CatchUp
+// To make a store takes less, or its process is dead or finds that it must begin again.
+constexpr absl::Duration kUnfinished = absl::Minutes(10);
 
 std::string NumberName(uint64_t number) {
   return absl::StrCat(absl::Hex(number, absl::kZeroPad16));
@@ -88,12 +93,9 @@ std::string Log::ChunkPath(const ChunkFile& chunk) const {
   return absl::StrCat(chunks_path(), "/", chunk.id, ".", NumberName(chunk.nonce));
 }
 
-bool Log::IsSegmentThere() const {
-  struct stat open_one = {}, named = {};
-  return fstat(folder_.get(), &open_one) == 0 &&
-         lstat(SegmentPath(segment_).c_str(), &named) == 0 && open_one.st_dev == named.st_dev &&
-         open_one.st_ino == named.st_ino;
-}
+bool Log::IsSegmentThere() const { return files_.IsNamed(folder_, SegmentPath(segment_)); }
+
+bool Log::IsLastThere() const { return next_ > 0 && files_.IsNamed(last_, EntryPath(next_ - 1)); }
 
 absl::Status Log::MakeStore() {
   const std::string made = absl::StrCat(path_, "/new-", NumberName(RandomWord()));
@@ -107,7 +109,10 @@ absl::Status Log::MakeStore() {
     RIVULET_RETURN_IF_ERROR(files_.SyncFolder(made + "/log"));
     RIVULET_RETURN_IF_ERROR(files_.SyncFolder(made));
     RIVULET_RETURN_IF_ERROR(files_.RenameFolder(made, root()).status());
-    return files_.SyncFolder(path_);
+    RIVULET_RETURN_IF_ERROR(files_.SyncFolder(path_));
+    // The directory may be new as well. Who may not read the one above did not make it.
+    const FileHandle above = files_.OpenFolder(path_ + "/..");
+    return above.ok() ? files_.Sync(above) : absl::OkStatus();
   };
   RIVULET_RETURN_IF_ERROR(files_.MakeFolder(path_));
   const absl::Status status = make();
@@ -161,7 +166,7 @@ absl::Status Log::Load(absl::Status* problem) {
     segment_ = segment;
     folder_ = files_.OpenFolder(SegmentPath(segment));
     for (next_ = segment * entries_per_segment_; folder_.ok() && next_ < expected; ++next_) {
-      RIVULET_ASSIGN_OR_RETURN(auto bytes, files_.Read(folder_.get(), NumberName(next_)));
+      RIVULET_ASSIGN_OR_RETURN(auto bytes, files_.Read(folder_.get(), NumberName(next_), &last_));
       if (!bytes) break;
       const auto entry = DecodeEntry(*bytes);
       if (entry.ok()) floor = std::max(floor, entry->floor);
@@ -222,10 +227,10 @@ absl::StatusOr<Log::Step> Log::ReadNext() {
     folder_ = std::move(folder);
     ++segment_;
   }
-  RIVULET_ASSIGN_OR_RETURN(auto bytes, files_.Read(folder_.get(), NumberName(next_)));
+  RIVULET_ASSIGN_OR_RETURN(auto bytes, files_.Read(folder_.get(), NumberName(next_), &last_));
   if (!bytes && files_.Exists(SegmentPath(segment_ + 1))) {
     // It came after the first look, or is gone with its segment.
-    RIVULET_ASSIGN_OR_RETURN(bytes, files_.Read(folder_.get(), NumberName(next_)));
+    RIVULET_ASSIGN_OR_RETURN(bytes, files_.Read(folder_.get(), NumberName(next_), &last_));
     if (!bytes) return Step::kStale;
   }
   if (!bytes) return IsSegmentThere() ? Step::kEnd : Step::kStale;
@@ -266,13 +271,14 @@ absl::StatusOr<Log::Appended> Log::Append(const std::string& path, bool lasts) {
     RIVULET_RETURN_IF_ERROR(CatchUp());
     return linked == Linked::kGone ? Appended::kGone : Appended::kNot;
   }
+  const bool is_true = IsLastThere();
   // The folder that has the entry; after CatchUp another one may be open.
   const FileHandle folder(fcntl(folder_.get(), F_DUPFD_CLOEXEC, 0));
   const uint64_t loads = loads_;
   absl::Status status = lasts ? files_.Sync(folder) : absl::OkStatus();
   status.Update(CatchUp());
   if (!status.ok()) return absl::UnavailableError(status.message());
-  return loads == loads_ ? Appended::kDone : Appended::kUnknown;
+  return is_true || loads == loads_ ? Appended::kDone : Appended::kUnknown;
 }
 
 void Log::RemoveOldSegments() {
@@ -280,8 +286,10 @@ void Log::RemoveOldSegments() {
   if (!segments.ok()) return;
   for (const uint64_t segment : *segments) {
     if (segment >= image_.floor()) return;
-    const auto files = files_.List(SegmentPath(segment));
+    auto files = files_.List(SegmentPath(segment));
     if (!files.ok()) return;
+    std::sort(files->begin(), files->end(),
+              [](const ListedFile& a, const ListedFile& b) { return a.name < b.name; });
     for (const ListedFile& file : *files) {
       files_.Remove(absl::StrCat(SegmentPath(segment), "/", file.name));
     }
@@ -290,12 +298,13 @@ void Log::RemoveOldSegments() {
   }
 }
 
-void Log::RemoveUnfinished(absl::Time old) {
+void Log::RemoveUnfinished() {
   const auto files = files_.List(path_);
   if (!files.ok()) return;
   for (const ListedFile& file : *files) {
     const std::string path = path_ + "/" + file.name;
-    const bool unfinished = absl::StartsWith(file.name, "new-") && files_.Changed(path) <= old;
+    const bool unfinished =
+        absl::StartsWith(file.name, "new-") && absl::Now() - files_.Changed(path) > kUnfinished;
     // It gets another name first: whoever still makes it must not name half of it a store.
     const std::string dead = path_ + "/dead-" + file.name;
     std::error_code none;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +29,8 @@ class Log {
   absl::Status CatchUp();
   // REQUIRES: CatchUp was OK.
   const Image& image() const { return image_; }
+  // Others than before: the image was built anew, or has one more sweep.
+  std::pair<uint64_t, uint64_t> sweeps() const { return {loads_, image_.sweeps()}; }
   const std::string& store_id() const { return store_id_; }
 
   // Makes the file at `path` the next entry, if none came after the last CatchUp, and brings the
@@ -48,8 +51,8 @@ class Log {
   uint64_t entries_per_segment() const { return entries_per_segment_; }
   // Removes what lies before the floor.
   void RemoveOldSegments();
-  // Removes what is left of stores that were not made to the end, if it is so old.
-  void RemoveUnfinished(absl::Time old);
+  // Removes what is left of stores that were not made to the end by processes that died.
+  void RemoveUnfinished();
 
   // A name that no file in records/ ever had. `session` is empty for a sweep.
   static std::string NewRecordFile(absl::string_view session);
@@ -74,6 +77,8 @@ class Log {
   absl::Status ApplyUnreadable(uint64_t number);
   // Whether the folder of segment_ is still where it was.
   bool IsSegmentThere() const;
+  // Whether the entry before next_ is still where it was.
+  bool IsLastThere() const;
 
   const Files& files_;
   const std::string path_;
@@ -86,6 +91,8 @@ class Log {
   uint64_t next_ = 0;     // the entry to read next: in segment_, or the first after it
   uint64_t segment_ = 0;  // whose folder is open
   FileHandle folder_;
+  FileHandle
+      last_;  // the entry before next_, if it was read; open, so that its inode stays its own
 };
 
 }  // namespace rivulet::dir_store

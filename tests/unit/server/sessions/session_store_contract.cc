@@ -97,7 +97,7 @@ std::vector<std::string> SessionStoreContract::Members(const std::string& set) {
 }
 
 void SessionStoreContract::Await(const std::function<bool()>& condition) {
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 6000; ++i) {
     if (condition()) return;
     backing_->Pass(absl::Milliseconds(10));
   }

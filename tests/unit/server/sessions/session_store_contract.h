@@ -3,7 +3,7 @@
 // parameter. A store's own test adds session_store_contract.cc to its program and names itself:
 //
 //   INSTANTIATE_TEST_SUITE_P(Memory, SessionStoreContract,
-//                            ::testing::Values(StoreCase{"Memory", MakeMemoryBacking}), NameOfCase);
+//                            ::testing::Values(StoreCase{"Memory", MakeBacking}), NameOfCase);
 //
 // No test judges time: what must happen after a while is awaited, and what must not happen is
 // checked after something that happens later.
@@ -109,7 +109,7 @@ class SessionStoreContract : public ::testing::TestWithParam<StoreCase> {
   StoreAnswer Read(int session, StoreAnswer::Kind kind = StoreAnswer::Kind::kDone);
   std::vector<std::string> Chunks(const std::vector<std::string>& ids);
   std::vector<std::string> Members(const std::string& set);  // first to expire first
-  // Lets time pass until `condition` holds; the test fails if that takes minutes.
+  // Lets time pass until `condition` holds; the test fails after 6000 steps of 10 ms.
   void Await(const std::function<bool()>& condition);
   // Awaits that a session expires which is written now and has `expiry`. So what was written
   // before it with the same expiry, and was not renewed, has expired as well.
