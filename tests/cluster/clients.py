@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that know every token that they must receive, and count what becomes of their requests."""
+
+import collections
+import threading
+import time
+
+import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
+
+import rivulet
+from python_clients import fnv1a
+
+PATIENCE = 120  # seconds that anything awaited may take
+
+
+class Script:
+    """What the client with this number asks for, and what it gets: of a session turn after turn, each of a prompt and a reply, and of
+    a request without a session. The last turn but one only feeds tokens; one reply is longer than what is written to the store at once."""
+
+    REPLIES = (50, 1500, 0, 300)  # tokens
+
+    def __init__(self, number, lone):
+        """lone: a client of a server that nothing disturbs and that has no store."""
+        self.seed = number
+        self.prompts = [[1 + (number + turn) % 30, 2, 3 + turn] for turn in range(len(self.REPLIES))]
+        self.replies, self.ends, self.tokens = [], [], []
+        with lone.open_session(seed=self.seed) as session:
+            for prompt, count in zip(self.prompts, self.REPLIES):
+                reply = tokens_of(session.generate(prompt, max_tokens=count)) if count else []
+                if not count:
+                    session.append(prompt)
+                self.replies.append(reply)
+                self.tokens += prompt + reply
+                self.ends.append(len(self.tokens))
+        self.alone = tokens_of(lone.generate(self.prompts[0], seed=self.seed, max_tokens=self.REPLIES[1]))
+        self.hashes = {end: fnv1a(self.tokens[:end]) for end in (0, *self.ends)}
+
+    def hash_at(self, position):
+        if position not in self.hashes:
+            self.hashes[position] = fnv1a(self.tokens[:position])
+        return self.hashes[position]
+
+
+def tokens_of(stream):
+    return [int(token) for part in stream for token in part.tokens]
+
+
+class Tally:
+    """What became of all requests. Thread: any."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.counts = collections.Counter()
+        self.errors = collections.Counter()  # that the library handed to its caller, by call and reason
+        self.resumes = []  # seconds from the loss of a reply to what came next of it
+        self.faults = []  # what must not happen, in words
+
+    def count(self, what, number=1):
+        with self.lock:
+            self.counts[what] += number
+
+    def error(self, method, error):
+        with self.lock:
+            self.errors[f"{method}: {error.reason or error.code.name}"] += 1
+
+    def resumed(self, seconds):
+        with self.lock:
+            self.resumes.append(seconds)
+
+    def fault(self, what, text):
+        with self.lock:
+            self.counts[what] += 1
+            self.faults.append(f"{what}: {text}")
+
+    def resume_ms(self, part):
+        """The time that this part of the resumed replies did not exceed; None where none was resumed."""
+        ordered = sorted(self.resumes)
+        return 1000 * ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else None
+
+
+class Client:
+    """One client in a thread of its own, which asks again and again until it is stopped."""
+
+    def __init__(self, number, target, script, tally, timeout):
+        """timeout: seconds of each call."""
+        self.name = f"{type(self).__name__} {number}"
+        self.script, self.tally, self.timeout = script, tally, timeout
+        self.library = rivulet.Client(target)
+        self.finished = 0  # turns
+        self.lost_at = None
+        self.durability = None
+        self.method = ""  # of the last call
+        self.stopping = threading.Event()
+        self.gives_up = False  # what it has begun
+        self.failure = None
+        self.doing = ""
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.observe_calls()
+        self.thread.start()
+
+    def run(self):
+        try:
+            while not self.stopping.is_set():
+                self.play()
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def stop(self):
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive(), f"{self.name} has not ended: {self.doing}"
+        self.library.close()
+
+    def observe_calls(self):
+        """Sees what the library does not show: the durability of an Append."""
+        reply = self.library._calls.reply
+
+        def observed(method, message, options):
+            self.tally.count("requests on sessions")
+            self.method = method
+            answer = reply(method, message, options)
+            if method == "append":
+                self.durability = answer.durability if answer.HasField("durability") else None
+            return answer
+
+        self.library._calls.reply = observed
+
+    def observe_stream(self, stream):
+        """Sees what the library does not show: lost calls, and the durability in the last message."""
+        reader = stream._reader
+        wait, read = reader.wait, reader.read
+
+        def observed_wait(error):
+            self.lost_at = self.lost_at or time.monotonic()
+            seconds = wait(error)
+            self.tally.count("lost calls")
+            return seconds
+
+        def observed_read(message):
+            if self.lost_at is not None:
+                self.tally.resumed(time.monotonic() - self.lost_at)
+                self.lost_at = None
+            if message.HasField("durability"):
+                self.durability = message.durability
+            return read(message)
+
+        reader.wait, reader.read = observed_wait, observed_read
+
+    def receive(self, stream, expected, what):
+        """Compares a reply with what it must be. Errors: those of the library."""
+        self.tally.count("requests on sessions", isinstance(self, Conversation))
+        self.observe_stream(stream)
+        self.method = "generate"
+        got = 0
+        with stream:
+            for part in stream:
+                tokens = [int(token) for token in part.tokens]
+                if tokens != expected[got : got + len(tokens)]:
+                    self.tally.fault("tokens wrong", f"{self.name}, {what}, behind {got} tokens: {tokens[:8]}")
+                got += len(tokens)
+        if got != len(expected):
+            self.tally.fault("tokens wrong", f"{self.name}, {what}: {got} tokens instead of {len(expected)}")
+        self.tally.count("tokens", got)
+
+    def failed(self, error):
+        self.lost_at = self.lost_at or time.monotonic()
+        self.tally.error(self.method, error)
+        self.tally.count("deadlines passed", isinstance(error, rivulet.DeadlineExceeded))
+        self.doing += f"; {self.method}: {error.reason or error.code.name}"
+
+    def ended(self):
+        self.lost_at = None
+        self.finished += 1
+        self.tally.count("turns")
+
+
+class Lone(Client):
+    """Requests without a session."""
+
+    def play(self):
+        self.doing = "a request"
+        script = self.script
+        stream = self.library.generate(
+            script.prompts[0], seed=script.seed, max_tokens=len(script.alone), timeout=self.timeout
+        )
+        try:
+            self.receive(stream, script.alone, "a request without a session")
+        except rivulet.RivuletError as error:
+            self.failed(error)
+            self.stopping.wait(0.1)
+        else:
+            self.ended()
+
+
+class Conversation(Client):
+    """Sessions, one after another. The last turn of each is asked of whichever replica the balancer takes."""
+
+    def play(self):
+        self.session, self.durable, self.is_behind = None, 0, False
+        for turn in range(len(self.script.replies)):
+            self.doing = f"turn {turn}"
+            tries = 0
+            while not self.try_turn(turn, self.timeout * 2 ** min(tries, 3)):
+                tries += 1
+                if self.gives_up:
+                    return
+                self.stopping.wait(0.1)  # between two tries
+            self.ended()
+        self.tally.count("sessions")
+        try:
+            self.session.close(timeout=self.timeout)
+        except rivulet.RivuletError as error:
+            self.failed(error)
+
+    def try_turn(self, turn, timeout):
+        """Whether the turn has ended well. If not, the session may be anywhere from the turn's start on, or behind what was durable."""
+        start = self.script.ends[turn - 1] if turn else 0
+        prompt, reply = self.script.prompts[turn], self.script.replies[turn]
+        self.durability = None
+        try:
+            self.go_to(start, timeout)
+            if turn == len(self.script.replies) - 1:
+                self.leave_replica(start, timeout)
+            if reply:
+                stream = self.session.generate(prompt, max_tokens=len(reply), timeout=timeout)
+                self.receive(stream, reply, f"turn {turn}")
+            else:
+                self.session.append(prompt, timeout=timeout)
+        except rivulet.RivuletError as error:
+            self.failed(error)
+            if isinstance(error, rivulet.NotFound) and self.session is not None:
+                self.lost(error)
+            self.is_behind = isinstance(error, (rivulet.OutOfRange, rivulet.FailedPrecondition))
+            return False
+        self.acknowledged(self.script.ends[turn])
+        return True
+
+    def acknowledged(self, end):
+        """The server has confirmed all up to `end`, and said what of it is durable."""
+        if self.durability is None:
+            self.tally.count("without durability")
+        elif self.durability.durable:
+            self.tally.count("durable")
+            self.durable = self.durability.position
+            if self.durable != end:
+                self.tally.fault("durability wrong", f"{self.name}: durable up to {self.durable} instead of {end}")
+        else:
+            self.tally.count("not durable")
+            self.durable = self.durability.position
+
+    def go_to(self, start, timeout):
+        """Brings the session to where the turn begins, with as few calls as it takes. Errors: those of the library."""
+        if self.session is None:
+            self.session, self.durable = self.library.open_session(seed=self.script.seed, timeout=timeout), 0
+        elif self.is_behind:
+            self.session = self.found(self.durable, cookie=self.session.cookie, timeout=timeout)
+            self.durable = min(self.durable, self.session.position)
+        if self.session.position > start or self.session._ahead:
+            self.durable = min(self.durable, start)
+            self.session.rewind(position=start, timeout=timeout)
+        elif self.session.position < start:
+            missing = self.script.tokens[self.session.position : start]
+            self.session.append(missing, timeout=timeout)
+            self.tally.count("tokens given again", len(missing))
+
+    def found(self, least, **options):
+        """The session as the store has it, which must be at `least` or behind."""
+        found = self.library.session(self.session.id, **options)
+        if found.position < least:
+            self.tally.fault("durable and lost", f"{self.name}: at {found.position}, {least} were durable")
+        if found.sequence_hash != self.script.hash_at(found.position):
+            self.tally.fault("tokens wrong", f"{self.name}: the session has others at {found.position}")
+        return found
+
+    def lost(self, error):
+        """The session does not exist."""
+        if self.durable > 0:
+            self.tally.fault("durable and lost", f"{self.name}: {self.durable} tokens were durable: {error.reason}")
+        self.tally.count("sessions lost")
+        self.session = None
+
+    def leave_replica(self, start, timeout):
+        """Goes on without the cookie of the replica that has the session, if the store has all of it."""
+        if self.durable < start:
+            return
+        self.library._calls.cookies.forget(self.session.id)
+        self.session = self.found(start, timeout=timeout)

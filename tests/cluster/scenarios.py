@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A service of replicas with clients, and what happens to it."""
+
+import contextlib
+import random
+import time
+
+import rivulet_wheel  # makes rivulet what is imported below  # noqa: F401
+
+import rivulet
+import balancer  # behind rivulet: it makes modules of the same name from proto/ where there are none
+from balancer import Balancer, Replica, await_true
+from clients import PATIENCE, Conversation, Lone, Script, Tally
+from stores import CONTINUE, PAUSE
+
+balancer.LIMIT = PATIENCE
+REPLICAS = 3
+
+
+def scripts(count):
+    """What `count` clients ask for, with the answers of a server without a store, which nothing disturbs."""
+    with Replica() as replica, rivulet.Client(replica.target) as lone:
+        return [Script(number, lone) for number in range(count)]
+
+
+class Cluster:
+    """Replicas that share `store`, a balancer, and one client for each script: two of three have sessions. For a `with` statement,
+    whose end waits until every client has finished what it was doing."""
+
+    def __init__(self, store, scripts, seed=0, timeout=PATIENCE):
+        """timeout: seconds of a client's call."""
+        self.store, self.scripts, self.timeout = store, scripts, timeout
+        self.random = random.Random(seed)
+        self.tally = Tally()
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            # The balancer looks every second, so new calls come for so long after SIGTERM.
+            flags = ("--session-store", self.store.flag, "--drain-delay-seconds", "3")
+            self.replicas = [stack.enter_context(Replica(*flags)) for _ in range(REPLICAS)]
+            self.balancer = stack.enter_context(Balancer(*(replica.target for replica in self.replicas)))
+            self.before = self.store.figures()
+            self.clients = [
+                (Lone if number % 3 == 2 else Conversation)(number, self.balancer.target, script, self.tally, self.timeout)
+                for number, script in enumerate(self.scripts)
+            ]
+            self.open = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception):
+        with self.open:
+            for client in self.clients:
+                client.gives_up = exception[0] is not None
+                client.stopping.set()
+            if exception[0] is None:
+                for client in self.clients:
+                    client.stop()
+                self.check_clients()
+                self.check_replicas()
+
+    def check_replicas(self):
+        for replica in self.replicas:
+            code = replica.process.poll()
+            assert code is None, f"{self.name(replica)} has ended with {code}"
+
+    def check_clients(self):
+        for client in self.clients:
+            if client.failure is not None:
+                raise AssertionError(f"{client.name} failed") from client.failure
+
+    def await_turns(self, count=2):
+        """Returns once every client has finished as many further turns: the first of them may be older than this call."""
+        goals = [(client, client.finished + count) for client in self.clients]
+        end = time.monotonic() + PATIENCE
+        while late := [client for client, goal in goals if client.finished < goal]:
+            self.check_clients()
+            doing = [f"{client.name}: {client.doing}" for client in late]
+            assert time.monotonic() < end, f"no progress within {PATIENCE} s: {doing}; {self.tally.errors}"
+            time.sleep(0.02)
+
+    def busy_replica(self):
+        """One that runs replies now."""
+        replica = self.random.choice(self.replicas)
+        await_true("the replica has work", lambda: replica.load().slots_used > 0)
+        return replica
+
+    def await_up(self, replica):
+        name = self.name(replica)
+        await_true(f"the balancer takes {name} back", lambda: self.balancer.state(name) == "UP")
+
+    def await_down(self, replica):
+        name = self.name(replica)
+        await_true(f"the balancer leaves {name} out", lambda: self.balancer.state(name).startswith("DOWN"))
+
+    def name(self, replica):
+        return self.balancer.names[self.replicas.index(replica)]
+
+    def figures(self):
+        """What the store did for one request on a session."""
+        after = self.store.figures()
+        return {name: (value - self.before[name]) / self.tally.counts["requests on sessions"] for name, value in after.items()}
+
+
+def nothing(cluster, rounds):
+    """Nothing happens."""
+    cluster.await_turns(8 * rounds)
+
+
+def kill_replicas(cluster, rounds):
+    """One replica after another is killed with work on it, and another one starts in its place."""
+    counts = cluster.tally.counts
+    end = time.monotonic() + PATIENCE * rounds
+    cluster.await_turns()
+    while rounds > 0:
+        assert time.monotonic() < end, "kills hit no reply"
+        replica, before = cluster.busy_replica(), counts["lost calls"]
+        replica.kill()
+        replica.start()
+        cluster.await_up(replica)
+        cluster.await_turns()
+        rounds -= counts["lost calls"] > before  # else its replies had just ended
+
+
+def stop_replicas(cluster, rounds, seconds=0):
+    """A replica stops for longer than its leases last, until its clients have got their replies elsewhere; then it goes on."""
+    cluster.await_turns()
+    for _ in range(rounds):
+        replica = cluster.busy_replica()
+        end = time.monotonic() + seconds
+        replica.process.send_signal(PAUSE)
+        try:
+            cluster.await_down(replica)
+            cluster.await_turns()
+            while time.monotonic() < end:
+                cluster.await_turns(1)
+        finally:
+            replica.process.send_signal(CONTINUE)
+        cluster.await_up(replica)
+        cluster.await_turns()
+
+
+def restart_replicas(cluster, rounds):
+    """A new version: every replica ends with SIGTERM and starts again, one after another."""
+    cluster.await_turns()
+    for _ in range(rounds):
+        for replica in cluster.replicas:
+            replica.terminate()
+            _, log = replica.process.communicate(timeout=PATIENCE)
+            assert replica.process.returncode == 0, f"{replica.process.returncode}: {log[-2000:]}"
+            replica.start()
+            cluster.await_up(replica)
+        cluster.await_turns()
+
+
+def restart_redis(cluster, rounds):
+    """Redis is killed, and started again once a reply has said that it is not durable."""
+    disturb_redis(cluster, rounds, lambda server: server.kill(), lambda server: server.start())
+
+
+def pause_redis(cluster, rounds, seconds=0):
+    """Redis stops answering for a while, at least until a reply has said that it is not durable."""
+    disturb_redis(cluster, rounds, lambda server: server.signal(PAUSE), lambda server: server.signal(CONTINUE), seconds)
+
+
+def disturb_redis(cluster, rounds, begin, end, seconds=0):
+    counts = cluster.tally.counts
+    cluster.await_turns()
+    for _ in range(rounds):
+        before, time_of_end = counts["not durable"], time.monotonic() + seconds
+        begin(cluster.store.server)
+        try:
+            await_true("a reply that is not durable", lambda: counts["not durable"] > before)
+            while time.monotonic() < time_of_end:
+                time.sleep(0.1)
+        finally:
+            end(cluster.store.server)
+        cluster.await_turns()
+
+
+def kill_while_redis_pauses(cluster, rounds):
+    """A replica is killed that has what Redis has not got: clients give it again."""
+
+    def end(server):
+        replica = cluster.random.choice(cluster.replicas)
+        replica.kill()
+        server.signal(CONTINUE)
+        replica.start()
+        cluster.await_up(replica)
+
+    disturb_redis(cluster, rounds, lambda server: server.signal(PAUSE), end)
+
+
+def empty_redis(cluster, rounds):
+    """FLUSHALL while sessions are in use."""
+    cluster.await_turns()
+    for _ in range(rounds):
+        cluster.busy_replica()
+        cluster.store.server.command("FLUSHALL")
+        cluster.await_turns(4)
+
+
+def fail_over(cluster, rounds):
+    """Sentinels put a Redis in place of another that does not have its last writes, and a replica is killed that has what was lost."""
+    assert rounds == 1, "there is one replica of Redis"
+    counts = cluster.tally.counts
+    cluster.await_turns()
+    cluster.store.cut_replication()
+    before = counts["durable"]
+    await_true("writes that will be lost", lambda: counts["durable"] > before + len(cluster.clients))
+    replica = cluster.busy_replica()
+    replica.kill()
+    cluster.store.fail_over()
+    replica.start()
+    cluster.await_turns(4)
