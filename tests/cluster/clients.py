@@ -195,6 +195,8 @@ class Lone(Client):
 class Conversation(Client):
     """Sessions, one after another. The last turn of each is asked of whichever replica the balancer takes."""
 
+    replying = False  # a reply on the session runs
+
     def play(self):
         self.session, self.durable, self.is_behind = None, 0, False
         for turn in range(len(self.script.replies)):
@@ -222,6 +224,7 @@ class Conversation(Client):
             if turn == len(self.script.replies) - 1:
                 self.leave_replica(start, timeout)
             if reply:
+                self.replying = True
                 stream = self.session.generate(prompt, max_tokens=len(reply), timeout=timeout)
                 self.receive(stream, reply, f"turn {turn}")
             else:
@@ -232,6 +235,8 @@ class Conversation(Client):
                 self.lost(error)
             self.is_behind = isinstance(error, (rivulet.OutOfRange, rivulet.FailedPrecondition))
             return False
+        finally:
+            self.replying = False
         self.acknowledged(self.script.ends[turn])
         return True
 

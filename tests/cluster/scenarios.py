@@ -164,8 +164,11 @@ def pause_redis(cluster, rounds, seconds=0):
 
 def disturb_redis(cluster, rounds, begin, end, seconds=0):
     counts = cluster.tally.counts
+    conversations = [client for client in cluster.clients if isinstance(client, Conversation)]
     cluster.await_turns()
     for _ in range(rounds):
+        # Without Redis no session is opened: one must be in use.
+        await_true("a reply on a session", lambda: any(client.replying for client in conversations))
         before, time_of_end = counts["not durable"], time.monotonic() + seconds
         begin(cluster.store.server)
         try:
