@@ -109,10 +109,8 @@ Loop::Outcome Loop::Turn() {
   if (arrivals_.stop) {
     EndAll(EndedBy(absl::StatusCode::kUnavailable, "SHUTDOWN", "The server is shutting down."));
     if (sharing_ != nullptr) {
-      for (const auto& end : sharing_->sessions.Abandon()) {
-        NoteHeldEnd(*end->request, now_, meters_, &sharing_->totals);
+      for (const auto& end : sharing_->sessions.Abandon())
         HandEnd(std::move(end->request), &ended_, emitter_);
-      }
     }
     if (poison_.ok()) TakeBackSlots().IgnoreError();  // no request is left that the error would end
     if (emitter_->has_ends()) Publish();

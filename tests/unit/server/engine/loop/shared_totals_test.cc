@@ -181,9 +181,12 @@ TEST_F(SharedTotalsTest, ASessionIsLostIfAnotherReplicaTakesItWhileARequestRuns)
   now_ += absl::Seconds(2);  // the lease ends
   EXPECT_EQ(Append(b_), "OK");
   EXPECT_EQ(Totals(a_), "2 writes");
+  a_.engine->Turn();
+  EXPECT_TRUE(a_.store->Deliver()) << "it renews the lease";
   Settle(a_);
   EXPECT_EQ(Reason(reply.Wait()), "SESSION_MOVED");
   EXPECT_EQ(Totals(a_), "2 writes, 1 lost");
+  EXPECT_EQ(Saves(a_).total(), 1) << "it has nothing to save but the new session";
   EXPECT_EQ(Totals(b_), "2 writes, 1 takeovers");
 }
 
