@@ -233,7 +233,7 @@ void Loop::Enter(Request* request) {
 
 void Loop::TakeShared() {
   using Kind = SharedSessions::Event::Kind;
-  sharing_->mailbox->Run();
+  std::vector<SharedSessions::Event> events = sharing_->sessions.Collect(now_);
   for (const SharedLookups::Answered& answered : sharing_->lookups.Take()) {
     const auto found = requests_.find(answered.request);
     if (found == requests_.end()) continue;
@@ -246,7 +246,7 @@ void Loop::TakeShared() {
       EndRequest(request, answered.status);
     }
   }
-  for (SharedSessions::Event& event : sharing_->sessions.Collect(now_)) {
+  for (SharedSessions::Event& event : events) {
     const auto found = requests_.find(event.request);
     Request* const request = found == requests_.end() ? nullptr : found->second.get();
     Session* const session = sessions_.Get(event.session);

@@ -248,6 +248,7 @@ void SharedSessions::Write(Session* session, bool lease) {
 
 std::vector<SharedSessions::Event> SharedSessions::Collect(absl::Time now) {
   now_ = now;
+  mailbox_->Run();
   while (!due_.empty() && due_.begin()->first <= now_) {
     const SessionId id = due_.begin()->second;
     due_.erase(due_.begin());

@@ -93,8 +93,7 @@ struct SharedOptions {
 
 class SharedSessions {
  public:
-  // What is borrowed outlives it. The store's threads post to `mailbox`, which the loop runs before
-  // Collect. What happens is counted in `totals`, except ends that are not durable.
+  // What is borrowed outlives it. The store's threads post to `mailbox`.
   SharedSessions(SessionStore* store, SessionTable* table, SharedIdentity identity,
                  std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals);
 
@@ -130,7 +129,7 @@ class SharedSessions {
     return session.shared != nullptr && session.shared->ends;
   }
 
-  // Does what is due. Returns the events since the last call, in order.
+  // Runs the mailbox and does what is due. Returns the events since the last call, in order.
   std::vector<Event> Collect(absl::Time now);
   absl::Time next_due() const;
   // All ends that wait, not durable: the engine stops.

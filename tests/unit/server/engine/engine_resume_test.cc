@@ -216,9 +216,11 @@ TEST_F(ResumeTest, WhatACancelledReplyLeftIsDropped) {
   const uint64_t fingerprint = Run(lost)->fingerprint();
   ASSERT_TRUE(Rewind(end, 3).ok());
   ReplyCollector cancelled;
+  probe_->AllowRuns(3);  // then its run is held, so it cannot end before it is cancelled
   ASSERT_EQ(cancelled.Start(engine_.get(), SpecOf(end, 1000, {7})), absl::OkStatus());
   cancelled.WaitForTokens(1);
   engine_->Cancel(cancelled.id());
+  probe_->AllowAll();
   EXPECT_TRUE(absl::IsCancelled(cancelled.Wait()));
   lost.session->position = 3;
   lost.session->repeated = true;
