@@ -98,6 +98,7 @@ class DirStore {
   Entry Expired() const;
   std::vector<std::string> PathsOf(const Entry& sweep) const;
   absl::Status Forget(uint64_t floor, bool must);
+  void RaiseFloor(uint64_t floor, Entry* sweep) const;
   absl::Status WriteSweep(const std::string& path, Entry& entry);
   void MakeSpare();
   absl::Status MoveSegments(uint64_t oldest);
@@ -394,7 +395,7 @@ absl::Status DirStore::Forget(uint64_t floor, bool must) {
     if (entry.swept_sessions.empty() && entry.swept_chunks.empty() && !must) {
       return absl::OkStatus();
     }
-    entry.floor = std::max(log_.image().floor(), floor);
+    if (floor > log_.image().floor()) RaiseFloor(floor, &entry);
     entry.file = Log::NewRecordFile("");
     const std::string path = log_.RecordPath(entry.file);
     RIVULET_RETURN_IF_ERROR(WriteSweep(path, entry));
@@ -411,10 +412,21 @@ absl::Status DirStore::Forget(uint64_t floor, bool must) {
   }
 }
 
+void DirStore::RaiseFloor(uint64_t floor, Entry* sweep) const {
+  sweep->floor = floor;
+  const int64_t now = Now();
+  for (const auto& [id, chunk] : log_.image().chunks()) {
+    if (chunk.expires <= now || log_.SegmentOf(chunk.number) >= floor) continue;
+    sweep->unused_chunks.push_back({{id, chunk.nonce}, chunk.expires});
+  }
+}
+
 // On a full disk, into the spare file: without sweeps, the disk would stay full.
 absl::Status DirStore::WriteSweep(const std::string& path, Entry& entry) {
   const absl::Status status = files_.WriteNew(path, EncodeEntry(entry));
   if (!absl::IsResourceExhausted(status)) return status;
+  entry.floor = 0;  // later
+  entry.unused_chunks.clear();
   entry.swept_sessions.resize(std::min(entry.swept_sessions.size(), kMostSweptBySpare));
   entry.swept_chunks.resize(std::min(entry.swept_chunks.size(), kMostSweptBySpare));
   RIVULET_RETURN_IF_ERROR(files_.Rename(log_.spare_path(), path));

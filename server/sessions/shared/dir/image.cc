@@ -46,6 +46,11 @@ std::string EncodeEntry(const Entry& entry) {
   });
   WriteList(&head, entry.swept_sessions, text);
   WriteList(&head, entry.swept_chunks, text);
+  WriteList(&head, entry.unused_chunks, [&](const Entry::Unused& unused) {
+    head.Text(unused.file.id);
+    head.Number(unused.file.nonce);
+    head.Number(unused.expires);
+  });
   SectionWriter file;
   file.AddSection(kHeadSection, head.bytes());
   file.AddSection(kBytesSection, entry.bytes);
@@ -74,6 +79,13 @@ absl::StatusOr<Entry> DecodeEntry(absl::string_view bytes) {
   });
   ReadList(&head, [&] { entry.swept_sessions.push_back(head.Text()); });
   ReadList(&head, [&] { entry.swept_chunks.push_back(head.Text()); });
+  ReadList(&head, [&] {
+    Entry::Unused unused;
+    unused.file.id = head.Text();
+    unused.file.nonce = head.Number<uint64_t>();
+    unused.expires = head.Number<int64_t>();
+    entry.unused_chunks.push_back(std::move(unused));
+  });
   if (!head.ok() || !head.at_end() || !file.at_end()) {
     return absl::DataLossError("it has not the length that it says");
   }
@@ -112,12 +124,20 @@ void Image::Forget(const std::string& session) {
   records_.erase(found);
 }
 
+void Image::Name(uint64_t number, const ChunkFile& file, int64_t expires) {
+  Chunk& chunk = chunks_[file.id];
+  chunk.number = number;
+  chunk.nonce = file.nonce;
+  chunk.expires = std::max(chunk.expires, expires);
+}
+
 void Image::Apply(uint64_t number, const Entry& entry) {
   floor_ = std::max(floor_, entry.floor);
   if (entry.session.empty()) {
     ++sweeps_;
     for (const std::string& session : entry.swept_sessions) Forget(session);
     for (const std::string& id : entry.swept_chunks) chunks_.erase(id);
+    for (const auto& unused : entry.unused_chunks) Name(number, unused.file, unused.expires);
     return;
   }
   Forget(entry.session);
@@ -131,11 +151,7 @@ void Image::Apply(uint64_t number, const Entry& entry) {
     if (!sets_[set].insert({entry.expires, entry.session}).second) continue;  // named twice
     record.sets.push_back(set);
   }
-  for (const ChunkFile& file : entry.chunks) {
-    Chunk& chunk = chunks_[file.id];
-    chunk.nonce = file.nonce;
-    chunk.expires = std::max(chunk.expires, entry.expires);
-  }
+  for (const ChunkFile& file : entry.chunks) Name(number, file, entry.expires);
 }
 
 void Image::ApplyDamaged(const std::string& session, Record record) {

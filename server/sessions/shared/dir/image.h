@@ -36,6 +36,13 @@ struct Entry {
   std::string bytes;              // of the record
   // What a sweep forgets, because it has expired.
   std::vector<std::string> swept_sessions, swept_chunks;
+  // Chunks that no record uses any more and that have not expired. A sweep that raises the floor
+  // names them again, since the entries that named them go.
+  struct Unused {
+    ChunkFile file;
+    int64_t expires = 0;
+  };
+  std::vector<Unused> unused_chunks;
 };
 std::string EncodeEntry(const Entry& entry);
 // Errors: DATA_LOSS.
@@ -56,6 +63,7 @@ class Image {
     bool damaged = false;  // its entry cannot be read: only `number` and `file` are known
   };
   struct Chunk {
+    uint64_t number = 0;  // of the last entry that names it
     uint64_t nonce = 0;
     int64_t expires = 0;
   };
@@ -88,6 +96,7 @@ class Image {
   using Members = std::set<std::pair<int64_t, std::string>>;  // when it expires, session
 
   void Forget(const std::string& session);
+  void Name(uint64_t number, const ChunkFile& file, int64_t expires);
   int64_t CountMembers(const std::string& set, int64_t now) const;
 
   uint64_t floor_ = 0, sweeps_ = 0;
