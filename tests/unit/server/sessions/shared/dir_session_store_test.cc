@@ -787,8 +787,8 @@ int Count(SessionStore& store, int times, int process) {
   return done;
 }
 
-// "count N P": adds 1 N times, as process P. "kill N": adds 1, and dies before step N. "stop": adds 1,
-// and is stopped before its link.
+// "count N P": adds 1 N times, as process P. "kill N": adds 1, and dies before step N. "stop":
+// adds 1, and is stopped before its link.
 TEST(DirSessionStoreProcess, ChildOfAnotherTest) {
   const char* const path = getenv(kChildPath);
   if (path == nullptr) return;
