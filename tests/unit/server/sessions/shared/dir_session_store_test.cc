@@ -713,10 +713,14 @@ TEST_F(DirSessionStoreTest, AFullDiskRefusesWritesAndHasRoomAgainAfterExpiry) {
   if (mount("none", path.c_str(), "tmpfs", 0, "size=512k,mode=700") != 0) {
     GTEST_SKIP() << "a file system of 512 KiB cannot be mounted: " << strerror(errno);
   }
+  const auto unmount = [](const std::string* mounted) {
+    EXPECT_EQ(umount2(mounted->c_str(), MNT_DETACH), 0);
+  };
+  const std::unique_ptr<const std::string, decltype(unmount)> mounted(&path, unmount);
   std::atomic<int64_t> now = 1'800'000'000'000;
   DirStoreOptions options = Busy();
   options.clock = [&] { return absl::FromUnixMillis(now); };
-  auto store = OpenStore(path, options);
+  const auto store = OpenStore(path, options);
   Done(*store, MakeWrite(1, 0, 1, "stays"));
   int sessions = 1;
   absl::StatusOr<StoreAnswer> answer;
@@ -742,8 +746,6 @@ TEST_F(DirSessionStoreTest, AFullDiskRefusesWritesAndHasRoomAgainAfterExpiry) {
   Await([&] { return Files("chunks").empty(); });
   Done(*store, MakeWrite(1, 1, 2));
   EXPECT_EQ(Claim(*OpenStore(path), 1), ClaimOf(2));
-  store = nullptr;
-  EXPECT_EQ(umount2(path.c_str(), MNT_DETACH), 0);
 }
 
 TEST_F(DirSessionStoreTest, ADirectoryThatWasEmptiedFileByFileIsUsedAgain) {
