@@ -82,7 +82,9 @@ TEST_F(RedisSessionStoreTest, AllKeysHaveThePrefixAndAllButTheIdExpire) {
   options.key_prefix = "other{1}:";
   const auto other = Opened(options);
   EXPECT_EQ(ReadNow(*other, SessionName(1))->kind, Kind::kMissing) << "another prefix";
-  EXPECT_EQ(redis_->Command({"EXISTS", "other{1}:id"}).integer, 1);
+  EXPECT_TRUE(WriteNow(*other, WriteWithAll()).ok());
+  EXPECT_EQ(redis_->Command({"KEYS", "rivulet:*"}).elements.size(), 5u);
+  EXPECT_EQ(redis_->Command({"KEYS", "other{1}:*"}).elements.size(), 5u);
 }
 
 // Redis forgets the key of a set when nobody renews it, and not before its last member expires.
@@ -99,6 +101,21 @@ TEST_F(RedisSessionStoreTest, ASetLastsAsLongAsTheMemberThatLastsLongest) {
   write.expiry = absl::Hours(5);
   EXPECT_TRUE(Written(write).ok());
   EXPECT_GT(redis_->Command({"PTTL", "rivulet:m:all"}).integer, 15'000'000);
+}
+
+// A writer that does not know whether its write arrived sends its chunks again, while another
+// session may need them for longer.
+TEST_F(RedisSessionStoreTest, AChunkThatIsThereIsNotShortenedByAnotherWriteOfIt) {
+  StoreWrite write = WriteWithAll();
+  write.expiry = absl::Hours(5);
+  EXPECT_TRUE(Written(write).ok());
+  write.expected = ClaimOf(1);
+  write.expiry = absl::Minutes(1);
+  EXPECT_TRUE(Written(write).ok());
+  EXPECT_GT(redis_->Command({"PTTL", "rivulet:c:c1"}).integer, 15'000'000);
+  write.expiry = absl::Hours(10);
+  EXPECT_TRUE(Written(write).ok());
+  EXPECT_GT(redis_->Command({"PTTL", "rivulet:c:c1"}).integer, 30'000'000);
 }
 
 // While others keep the set alive.
