@@ -4,6 +4,7 @@
 import collections
 import json
 import re
+import signal
 import subprocess
 import threading
 import time
@@ -320,7 +321,10 @@ class SilenceTest(BalancerTest):
                 stream = stub(channel).Generate(request(2, SHORT), timeout=60)
                 await_true("it waits for a slot", lambda: replica.load().queued)
                 if is_cut:
+                    # Else the holder could lose its slot: a busy machine may read it too slowly.
+                    replica.process.send_signal(signal.SIGSTOP)
                     got, error = outcome(stream)  # however long the balancer takes to notice
+                    replica.process.send_signal(signal.SIGCONT)
                 else:
                     time.sleep(self.SECONDS)
                 holder.cancel()
