@@ -167,7 +167,7 @@ constexpr ErrorReason kReasons[] = {
     {"SESSION_STORE", kUnavailable, kCall,
      "The shared store of sessions cannot be reached, and this replica cannot do without it."},
     {"SESSION_STORE_REFUSED", kFailedPrecondition, kStart,
-     "The Redis of the session store will not do, or refuses the server."},
+     "The Redis of the session store is not supported, or it refuses the server."},
     {"SHUTDOWN", kUnavailable, kCall, "The server ends now."},
     {"SNAPSHOT_DAMAGED", kDataLoss, kCall, "The snapshot is damaged."},
     {"SNAPSHOT_KEY", kFailedPrecondition, kCall,

@@ -21,11 +21,10 @@ std::vector<Setting> SessionStoreSettings() {
   using C = ServerConfig;
   return {
       {"session-store", "WHERE",
-       "Where replicas share their sessions, so that each of them serves every session: "
-       "dir:PATH (processes of one machine), redis://[USER@]HOST[:PORT][/DATABASE], "
-       "redis+sentinel://[USER@]HOST[:PORT],.../MASTER[/DATABASE], the same with rediss for TLS, "
-       "or "
-       "none. The limits on open sessions then count those of all replicas",
+       "Where replicas share their sessions, so that each of them serves every session: none, "
+       "dir:PATH (processes of one machine), redis://[USER@]HOST[:PORT][/DATABASE] or "
+       "redis+sentinel://[USER@]HOST[:PORT],.../MASTER[/DATABASE]; with rediss instead of redis "
+       "for TLS. With a store, the limits on open sessions count those of all replicas",
        &C::session_store},
       {"session-store-password-file", "FILE",
        "File with the password of that user of Redis in its first line",

@@ -7,19 +7,10 @@
 
 #include <atomic>
 
+#include "tests/support/pem.h"
+
 namespace rivulet {
 namespace {
-
-template <typename Write>
-std::string ToPem(Write write) {
-  BIO* const bio = BIO_new(BIO_s_mem());
-  write(bio);
-  char* data = nullptr;
-  const auto size = static_cast<size_t>(BIO_get_mem_data(bio, &data));
-  std::string text(data, size);
-  BIO_free(bio);
-  return text;
-}
 
 std::string CertificatePem(X509* certificate) {
   return ToPem([&](BIO* bio) { PEM_write_bio_X509(bio, certificate); });

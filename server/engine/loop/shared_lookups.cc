@@ -41,13 +41,6 @@ void SharedLookups::End(const Open& open, absl::Status status) {
   open_.erase(id);
 }
 
-absl::Status SharedLookups::Check(const SessionRecord& record, const Request& request,
-                                  const SessionId& id) const {
-  const bool ours = !record.closed && record.tenant == request.account.tenant &&
-                    record.model_name == identity_.model_name;
-  return ours ? absl::OkStatus() : SessionTable::NotFound(id);
-}
-
 void SharedLookups::Close(Request* request) {
   open_[request->id].request = request;
   store_->Read(request->session_ref->id.ToString(),
@@ -67,7 +60,7 @@ void SharedLookups::OnCloseAnswer(Open* open, const Answer& answer) {
   if (written || ours) return End(*open, absl::OkStatus());
   absl::StatusOr<SessionRecord> record = DecodeRecord(found.bytes);
   if (!record.ok()) return End(*open, record.status());
-  const absl::Status status = Check(*record, *open->request, id);
+  const absl::Status status = CheckExists(*record, identity_, open->request->account.tenant, id);
   if (!status.ok()) return End(*open, status);
   if (open->claims.size() >= kCloseTries) return End(*open, CannotClose());
   StoreWrite write = TombstoneOf(id, *std::move(record));
@@ -121,7 +114,8 @@ void SharedLookups::OnRecord(Open* open, size_t index, const SessionId& id, cons
   absl::Status status = SessionTable::NotFound(id);
   if (answer->kind == StoreAnswer::Kind::kDone) {
     const absl::StatusOr<SessionRecord> record = DecodeRecord(answer->found.bytes);
-    status = record.ok() ? Check(*record, *open->request, id) : record.status();
+    status = record.ok() ? CheckExists(*record, identity_, open->request->account.tenant, id)
+                         : record.status();
     if (status.ok()) {
       open->found[index] = InfoOf(id, *record, answer->found.lease > absl::ZeroDuration());
     }

@@ -66,9 +66,6 @@ class SharedLookups {
   void OnCloseAnswer(Open* open, const Answer& answer);
   void OnRecord(Open* open, size_t index, const SessionId& id, const Answer& answer);
   void End(const Open& open, absl::Status status);
-  // OK where the record is of this model and of the request's tenant, and not closed.
-  absl::Status Check(const SessionRecord& record, const Request& request,
-                     const SessionId& id) const;
   SessionInfo InfoOf(const SessionId& id, const SessionRecord& record, bool busy) const;
 
   SessionStore* const store_;

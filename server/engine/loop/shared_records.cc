@@ -15,13 +15,6 @@ namespace {
 // A tombstone stays so long: a repeated CloseSession, or a request that comes late, finds it.
 constexpr absl::Duration kTombstone = absl::Minutes(10);
 
-absl::Status Refuse(absl::StatusCode code, absl::string_view reason, absl::string_view message) {
-  ErrorDetail detail;
-  detail.reason = std::string(reason);
-  detail.field = "session_id";
-  return MakeError(code, message, detail);
-}
-
 }  // namespace
 
 std::string NewStoreClaim() {
@@ -33,7 +26,7 @@ std::string NewStoreClaim() {
 
 absl::Status StoreUnavailable(const absl::Status& cause) {
   // The store's own message is for operators.
-  if (absl::IsDataLoss(cause)) return DamagedRecord("the store says so.");
+  if (absl::IsDataLoss(cause)) return DamagedRecord("the store reports lost data.");
   ErrorDetail detail;
   detail.reason = "SESSION_STORE";
   detail.retry_after = absl::Seconds(1);
@@ -111,21 +104,28 @@ StoreWrite TombstoneOf(const SessionId& id, SessionRecord record) {
   return write;
 }
 
+absl::Status CheckExists(const SessionRecord& record, const SharedIdentity& identity,
+                         const std::string& tenant, const SessionId& id) {
+  const bool exists =
+      !record.closed && record.tenant == tenant && record.model_name == identity.model_name;
+  return exists ? absl::OkStatus() : SessionTable::NotFound(id);
+}
+
 absl::Status CheckRecord(const SessionRecord& record, const SharedIdentity& identity,
                          const Session& session) {
-  // Those of other tenants and models do not exist for this one.
-  if (record.closed || record.tenant != session.tenant ||
-      record.model_name != identity.model_name) {
-    return SessionTable::NotFound(session.id);
-  }
+  RIVULET_RETURN_IF_ERROR(CheckExists(record, identity, session.tenant, session.id));
   if (record.weights_sha256 == identity.weights_sha256 &&
       record.config_sha256 == identity.config_sha256) {
     return absl::OkStatus();
   }
-  return Refuse(
-      absl::StatusCode::kFailedPrecondition, "SESSION_MODEL",
+  ErrorDetail detail;
+  detail.reason = "SESSION_MODEL";
+  detail.field = "session_id";
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition,
       absl::StrCat("The session was opened with other weights or another config.json of \"",
-                   identity.model_name, "\" than those that this server has loaded."));
+                   identity.model_name, "\" than those that this server has loaded."),
+      detail);
 }
 
 }  // namespace rivulet

@@ -41,8 +41,12 @@ absl::Status SetFull(size_t set, int64_t members);
 SessionRecord RecordOf(const Session& session, const SharedIdentity& identity, absl::Time now);
 // What takes the place of the record of a session that was closed. `expected` is not set.
 StoreWrite TombstoneOf(const SessionId& id, SessionRecord record);
-// OK where the record is of this session: of its tenant and of the loaded model, and not closed.
-// Errors: NOT_FOUND (SESSION_NOT_FOUND), FAILED_PRECONDITION (SESSION_MODEL).
+// OK where there is such a session: its record is of this tenant and of a model with this name, and
+// not closed. Errors: NOT_FOUND (SESSION_NOT_FOUND).
+absl::Status CheckExists(const SessionRecord& record, const SharedIdentity& identity,
+                         const std::string& tenant, const SessionId& id);
+// CheckExists, and OK where it was opened with the model that is loaded. Errors:
+// FAILED_PRECONDITION (SESSION_MODEL).
 absl::Status CheckRecord(const SessionRecord& record, const SharedIdentity& identity,
                          const Session& session);
 

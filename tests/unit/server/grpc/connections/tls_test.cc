@@ -17,21 +17,11 @@
 #include "server/grpc/calls/served_models.h"
 #include "server/grpc/connections/tls_files.h"
 #include "server/grpc/grpc_server.h"
+#include "tests/support/pem.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet {
 namespace {
-
-template <typename Write>
-std::string ToPem(Write write) {
-  BIO* const bio = BIO_new(BIO_s_mem());
-  write(bio);
-  char* data = nullptr;
-  const auto size = static_cast<size_t>(BIO_get_mem_data(bio, &data));
-  std::string text(data, size);
-  BIO_free(bio);
-  return text;
-}
 
 struct Pem {
   std::string cert, key, locked_key;  // the last with a passphrase
