@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/shared/check_write.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/escaping.h"
@@ -48,6 +49,12 @@ absl::Status CheckWrite(const StoreWrite& write) {
     if (absl::Status status = check("kept_chunks", id); !status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+int64_t StoreMilliseconds(absl::Duration duration) {
+  constexpr absl::Duration kLongest = absl::Hours(24 * 365 * 100);
+  return absl::ToInt64Milliseconds(
+      absl::Ceil(std::min(duration, kLongest), absl::Milliseconds(1)));
 }
 
 }  // namespace rivulet

@@ -47,7 +47,6 @@ constexpr size_t kMostSwept = 1000;  // sessions or chunks, by one entry
 constexpr size_t kSpareBytes = 64 << 10;
 // Fewer, which fit into the spare file with names of 100 bytes.
 constexpr size_t kMostSweptBySpare = 300;
-constexpr absl::Duration kLongest = absl::Hours(24 * 365 * 100);
 
 absl::Status Damaged(absl::string_view what, const absl::Status& why) {
   return absl::DataLossError(
@@ -211,10 +210,7 @@ bool DirStore::IsCurrent(const Prepared& prepared, const StoreWrite& write) cons
 
 absl::StatusOr<DirStore::Prepared> DirStore::Prepare(const StoreWrite& write) {
   const int64_t now = Now();
-  const auto after = [now](absl::Duration time) {
-    return now +
-           absl::ToInt64Milliseconds(absl::Ceil(std::min(time, kLongest), absl::Milliseconds(1)));
-  };
+  const auto after = [now](absl::Duration time) { return now + StoreMilliseconds(time); };
   Prepared prepared;
   prepared.sweeps = log_.sweeps();
   Entry& entry = prepared.entry;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "model/base/error.h"
+#include "server/sessions/shared/check_write.h"
 
 namespace rivulet {
 namespace {
@@ -126,14 +127,8 @@ constexpr const char* kPermissions[] = {"time",         "get 1",        "set 1 x
                                         "zcount 2 8 9", "zscore 2 x",   "zadd 2 9 x",
                                         "zrem 2 x",     "zrange 2 8 9", "zremrangebyscore 2 8 9"};
 
-// A hundred years: sums with today's milliseconds are exact in Lua's doubles, and Redis takes them.
-constexpr int64_t kMostMilliseconds = int64_t{100} * 365 * 24 * 3600 * 1000;
-
 std::string Milliseconds(absl::Duration duration, int64_t least) {
-  const int64_t floor = absl::ToInt64Milliseconds(duration);
-  const int64_t ceil = absl::Milliseconds(floor) < duration ? floor + 1 : floor;
-  return std::to_string(
-      std::clamp(floor > kMostMilliseconds ? floor : ceil, least, kMostMilliseconds));
+  return std::to_string(std::max(least, StoreMilliseconds(duration)));
 }
 
 std::string IdKey(const std::string& prefix) { return absl::StrCat(prefix, "id"); }
