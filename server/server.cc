@@ -157,13 +157,19 @@ absl::StatusOr<std::string> ReadSnapshotKey(const std::string& path) {
                                    " bytes; it needs at least ", kLeast));
 }
 
+// What the engines share with other replicas; null: nothing.
+struct SharedStores {
+  std::shared_ptr<SessionStore> sessions;
+  std::shared_ptr<StateArchive> states;
+};
+
 absl::StatusOr<ServedModel> StartEngine(std::shared_ptr<const Model> model,
                                         const ServerConfig& config, const WarmFiles& warm,
-                                        const std::shared_ptr<SessionStore>& store,
-                                        const ServedModels& others) {
+                                        const SharedStores& stores, const ServedModels& others) {
   RIVULET_ASSIGN_OR_RETURN(ChosenBackend chosen, ChooseBackend(model, config, others));
   EngineOptions options;
-  options.session_store = store;
+  options.session_store = stores.sessions;
+  options.state_archive = stores.states;
   options.max_queue = config.max_queue;
   options.max_tenant_queue = config.max_tenant_queue;
   options.reader_timeout = SecondsOrNever(config.reader_timeout_seconds);
@@ -242,12 +248,15 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   const auto warm = std::make_shared<const WarmFiles>(std::move(warm_files));
   // With a repository they may be of a model that is loaded later.
   if (config.model_repositories.empty()) RIVULET_RETURN_IF_ERROR(warm->CheckModels(models));
-  RIVULET_ASSIGN_OR_RETURN(const std::shared_ptr<SessionStore> store, OpenSessionStore(config));
+  SharedStores stores;
+  RIVULET_ASSIGN_OR_RETURN(stores.sessions, OpenSessionStore(config));
+  RIVULET_ASSIGN_OR_RETURN(stores.states, OpenStateArchive(config));
   ModelLoaderOptions loader;
   loader.repositories = config.model_repositories;
   loader.drain_timeout = absl::Seconds(config.drain_seconds);
   for (const auto& model : models) {
-    absl::StatusOr<ServedModel> started = StartEngine(model, config, *warm, store, server->models_);
+    absl::StatusOr<ServedModel> started =
+        StartEngine(model, config, *warm, stores, server->models_);
     if (!started.ok()) return Annotate(started.status(), model->directory());
     server->models_.Add(*std::move(started));
     loader.directories[model->config().name] = model->directory();
@@ -263,8 +272,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   if (!config.admin_listen.empty()) {
     server->loader_ = std::make_unique<ModelLoader>(
         std::move(loader),
-        [config, warm, store, others = &server->models_](std::shared_ptr<const Model> model) {
-          return StartEngine(std::move(model), config, *warm, store, *others);
+        [config, warm, stores, others = &server->models_](std::shared_ptr<const Model> model) {
+          return StartEngine(std::move(model), config, *warm, stores, *others);
         },
         &server->models_, server->health_watch_.get());
     RIVULET_ASSIGN_OR_RETURN(

@@ -51,6 +51,9 @@ struct ServerConfig {
   std::string session_store_key;                     // ... its private key
   std::string session_store_server_name;  // that Redis' certificate must have; "" = its host
   std::string session_store_key_prefix = "rivulet:";  // of all keys in Redis
+  // Where replicas publish states of these sessions: store (the same place), none or dir:PATH.
+  std::string session_states = "store";
+  int session_states_mib = 1024;         // most that these states take, of all replicas
   int session_state_mib = 1024;          // per model: memory for the states that it keeps
   std::string state_dir;                 // states beyond that go to files there; "" = none do
   int state_disk_mib = 4096;             // per model: most that these files take

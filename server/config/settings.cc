@@ -47,6 +47,15 @@ std::vector<Setting> SessionStoreSettings() {
       {"session-store-key-prefix", "PREFIX",
        "Beginning of all keys in Redis: replicas with another prefix share nothing with these",
        &C::session_store_key_prefix},
+      {"session-states", "WHERE",
+       "Where replicas publish states of their shared sessions, so that one which takes a session "
+       "over need not feed all its tokens again: store (where the sessions are), none, or dir:PATH "
+       "(a directory that all replicas see)",
+       &C::session_states},
+      Number("session-states-mib",
+             "Space for published states, of all replicas together; those that expire first make "
+             "room",
+             &C::session_states_mib, 1, 1 << 24),
   };
 }
 

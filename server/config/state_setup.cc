@@ -110,7 +110,7 @@ absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& li
 
 namespace {
 
-absl::StatusOr<std::shared_ptr<SessionStore>> OpenRedis(const ServerConfig& config) {
+absl::StatusOr<RedisOptions> RedisOptionsOf(const ServerConfig& config) {
   RedisOptions options;
   RIVULET_ASSIGN_OR_RETURN(options.url, ParseRedisUrl(config.session_store));
   options.password_file = config.session_store_password_file;
@@ -121,6 +121,11 @@ absl::StatusOr<std::shared_ptr<SessionStore>> OpenRedis(const ServerConfig& conf
   options.key_file = config.session_store_key;
   options.server_name = config.session_store_server_name;
   options.key_prefix = config.session_store_key_prefix;
+  return options;
+}
+
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenRedis(const ServerConfig& config) {
+  RIVULET_ASSIGN_OR_RETURN(RedisOptions options, RedisOptionsOf(config));
   options.on_connected = [](const RedisFacts& facts) {
     Log(LogLevel::kInfo, "session_store_connected",
         {{"address", facts.address},
@@ -156,6 +161,31 @@ absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfi
                       absl::StrCat("session-store is ", Quoted(where),
                                    "; allowed: none, dir:PATH, redis://..., rediss://..., "
                                    "redis+sentinel://... and rediss+sentinel://..."));
+}
+
+absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(const ServerConfig& config) {
+  absl::string_view where = config.session_states;
+  const bool in_directory = absl::ConsumePrefix(&where, "dir:");
+  if (!in_directory && where != "store" && where != "none") {
+    return InvalidField(
+        "CONFIG_INVALID", "session-states",
+        absl::StrCat("session-states is ", Quoted(where), "; allowed: store, none and dir:PATH"));
+  }
+  if (config.session_store == "none" || where == "none") return nullptr;
+  StateArchiveLimits limits;
+  limits.max_bytes = int64_t{config.session_states_mib} << 20;
+  std::string directory(in_directory ? where : "");
+  absl::string_view store = config.session_store;
+  if (!in_directory && absl::ConsumePrefix(&store, "dir:")) {
+    directory = absl::StrCat(store, "/states");
+  }
+  if (in_directory || !directory.empty()) {
+    RIVULET_ASSIGN_OR_RETURN(auto archive, OpenDirStateArchive(directory, limits));
+    return std::shared_ptr<StateArchive>(std::move(archive));
+  }
+  RIVULET_ASSIGN_OR_RETURN(const RedisOptions options, RedisOptionsOf(config));
+  RIVULET_ASSIGN_OR_RETURN(auto archive, OpenRedisStateArchive(options, limits));
+  return std::shared_ptr<StateArchive>(std::move(archive));
 }
 
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name) {

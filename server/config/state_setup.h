@@ -13,6 +13,7 @@
 #include "server/config/server_config.h"
 #include "server/engine/engine.h"
 #include "server/sessions/shared/session_store.h"
+#include "server/sessions/shared/state_archive.h"
 #include "server/sessions/snapshot.h"
 
 namespace rivulet {
@@ -31,6 +32,11 @@ absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& li
 // The store that config.session_store names; null for "none". Errors: INVALID_ARGUMENT naming the
 // setting, those of OpenDirSessionStore and OpenRedisSessionStore.
 absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfig& config);
+
+// Where config.session_states says that states are published; null where no store is shared, and
+// for "none". Errors: INVALID_ARGUMENT naming the setting, those of OpenDirStateArchive and
+// OpenRedisStateArchive.
+absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(const ServerConfig& config);
 
 // Files in STATE-DIR/NAME; empty where config.state_dir is "". Errors: as OpenStateDirectory.
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name);

@@ -40,6 +40,7 @@ QueueLimits QueueLimitsOf(const EngineOptions& options, int slots) {
   limits.max_queue = options.max_queue;
   limits.max_tenant_queue = options.max_tenant_queue;
   limits.max_tokens = options.max_queue_tokens;
+  limits.saves = options.session_store != nullptr;
   return limits;
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -21,12 +22,21 @@ struct SharedTotals {
   int64_t rewritten = 0;    // the store had lost tokens of a session that are here
   int64_t not_durable = 0;  // requests that ended well before the store had what they changed
   int64_t unavailable = 0, full = 0, damaged = 0;  // calls that failed: SessionStore's errors
+  // States: written, and their bytes; not written because too many were being written; not written
+  // because of an error.
+  int64_t states_published = 0, states_published_bytes = 0, states_skipped = 0, states_failed = 0;
+  // ... that a request was to continue from: read; not there any more, or not read because of an
+  // error: then its tokens are fed again.
+  int64_t states_read = 0, states_missing = 0;
 
   // Counts a call of the store that failed; OK counts nothing.
   void CountCall(const absl::Status& status) {
     unavailable += absl::IsUnavailable(status) ? 1 : 0;
     full += absl::IsResourceExhausted(status) ? 1 : 0;
     damaged += absl::IsDataLoss(status) ? 1 : 0;
+  }
+  void CountStateRead(const absl::Status& status) {
+    ++(status.ok() ? states_read : states_missing);
   }
   bool operator==(const SharedTotals&) const = default;
 };
@@ -54,6 +64,9 @@ struct EngineLoad {
   int64_t cache_hits = 0, cache_misses = 0;  // requests with a PromptCacheSpec, since start
   int64_t cache_bytes = 0;                   // of cached prompts: states and tokens
   SharedTotals shared;                       // all 0 where no store is shared
+  // In a drain, once the loop has seen it: states that are being or to be published, and sessions
+  // that the shared store has not got as they are.
+  std::optional<int> unsaved;
   bool draining = false;
   absl::Status health;  // not OK: the backend is poisoned
 };

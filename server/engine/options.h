@@ -4,15 +4,25 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "server/sessions/session_table.h"
 #include "server/sessions/shared/session_store.h"
+#include "server/sessions/shared/state_archive.h"
 #include "server/sessions/store/prefix_cache.h"
 #include "server/sessions/store/state_store.h"
 
 namespace rivulet {
+
+// Which states of sessions are published for other replicas.
+struct PublishOptions {
+  // Publish once so many tokens were fed since the last published state; nullopt: by measured
+  // times.
+  std::optional<int64_t> after_tokens;
+  int64_t max_pending_bytes = int64_t{64} << 20;  // of states that are being published
+};
 
 struct EngineOptions {
   // Behaviour.
@@ -35,9 +45,13 @@ struct EngineOptions {
   int64_t max_score_output_values = 1 << 24;    // ... and the floats that they hold together
   SessionLimits sessions;                       // of sessions
   std::shared_ptr<SessionStore> session_store;  // that replicas share; null: none
-  StateLimits states;                           // of all states that are kept between runs
-  PrefixCacheLimits prefix_cache;               // of those that prompts share; a part of them
-  int max_cache_positions = 16;                 // PromptCacheSpec::positions
+  // Where they publish states; null: nowhere, so each recomputes what it takes over. Without a
+  // session_store it is not used.
+  std::shared_ptr<StateArchive> state_archive;
+  PublishOptions publish;
+  StateLimits states;              // of all states that are kept between runs
+  PrefixCacheLimits prefix_cache;  // of those that prompts share; a part of them
+  int max_cache_positions = 16;    // PromptCacheSpec::positions
   int max_cache_salt_bytes = 64;
   // Performance.
   // Prompt tokens fed per run while no other reply is running (0: what the backend prefers), and

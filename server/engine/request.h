@@ -79,6 +79,9 @@ struct SessionLookup {
 struct Durability {
   bool durable = true;
   int64_t position = 0;  // up to which the session's tokens are in it
+  // Not empty: the session came from a replica with this numerics id, which is not ours. Its tokens
+  // were fed again here, and what follows is what a server with our id generates after them.
+  std::string other_numerics_id;
 };
 
 // Whether a request uses kept states of the tokens that it begins with, and keeps its own for

@@ -159,6 +159,14 @@ void AddShared(const SharedTotals& shared, absl::string_view model, Page* page) 
   page->Count(kErrors, {model, "UNAVAILABLE"}, shared.unavailable);
   page->Count(kErrors, {model, "RESOURCE_EXHAUSTED"}, shared.full);
   page->Count(kErrors, {model, "DATA_LOSS"}, shared.damaged);
+  constexpr absl::string_view kStates = "rivulet_session_states_total";
+  page->Count(kStates, {model, "published"}, shared.states_published);
+  page->Count(kStates, {model, "skipped"}, shared.states_skipped);
+  page->Count(kStates, {model, "failed"}, shared.states_failed);
+  page->Count(kStates, {model, "read"}, shared.states_read);
+  page->Count(kStates, {model, "missing"}, shared.states_missing);
+  page->Count("rivulet_session_states_published_bytes_total", {model},
+              shared.states_published_bytes);
 }
 
 void AddLoad(const EngineLoad& load, absl::string_view model, Page* page) {

@@ -74,6 +74,13 @@ constexpr MetricInfo kMetrics[] = {
     {"rivulet_session_store_errors_total", kCounter, "model,code",
      "Calls of the store that failed: it did not answer (UNAVAILABLE), is full "
      "(RESOURCE_EXHAUSTED), or has lost or changed what was written (DATA_LOSS)."},
+    {"rivulet_session_states_total", kCounter, "model,result",
+     "States of sessions that this replica published for others (published), did not publish "
+     "because too many were being written (skipped) or because of an error (failed); and of "
+     "those that a request was to continue from: read, or not there any more or damaged, so that "
+     "the session's tokens were fed again (missing)."},
+    {"rivulet_session_states_published_bytes_total", kCounter, "model",
+     "Bytes of the states that this replica published."},
     {"rivulet_prompt_cache_lookups_total", kCounter, "model,result",
      "Requests with the prompt cache on that found a state (hit) or none (miss)."},
     {"rivulet_prompt_cache_bytes", kGauge, "model", "Bytes of cached prompts."},

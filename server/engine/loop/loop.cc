@@ -71,7 +71,7 @@ void NoteHeldEnd(const Request& request, absl::Time now, EngineMeters* meters,
 
 Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
            RequestQueue* queue, Emitter* emitter, EngineMeters* meters,
-           const SharedIdentity& identity, StateStamp stamp, DiskTier disk,
+           const SharedIdentity& identity, const StateStamp& stamp, DiskTier disk,
            std::vector<WarmState> warm)
     : options_(options),
       clock_(std::move(clock)),
@@ -80,13 +80,13 @@ Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock 
       meters_(meters),
       slots_(backend),
       run_(backend, ScheduleOptionsOf(options, backend->limits())),
-      checkpoints_(options, with_bos, std::move(stamp), std::move(disk),
-                   [queue] { queue->Wake(); }),
+      checkpoints_(options, with_bos, stamp, std::move(disk), [queue] { queue->Wake(); }),
       sessions_(options.sessions, with_bos, checkpoints_.store(), options.session_store != nullptr),
       sharing_(options.session_store == nullptr
                    ? nullptr
-                   : std::make_unique<Sharing>(options.session_store.get(), &sessions_, identity,
-                                               clock_, queue)),
+                   : std::make_unique<Sharing>(
+                         options, &sessions_, identity, stamp, checkpoints_.store(),
+                         static_cast<int64_t>(backend->limits().bytes_per_slot), clock_, queue)),
       now_(clock_()),
       admission_(AdmissionLimitsOf(options, backend->limits())),
       readers_(options.reader_timeout,
@@ -231,9 +231,32 @@ void Loop::Enter(Request* request) {
   request->life.Go(RequestLife::State::kWaitsForTurn);
 }
 
+void Loop::SaveShared() {
+  if (now_ < save_again_ && !requests_.empty()) return;
+  save_again_ = now_ + absl::Milliseconds(100);
+  std::vector<Session*> sessions;
+  sessions_.ForEach([&](Session* session) {
+    const bool idle = session->active == nullptr && !session->closed;
+    if (idle && sharing_->states.IsWorth(*session)) sessions.push_back(session);
+  });
+  std::sort(sessions.begin(), sessions.end(),
+            [](const Session* a, const Session* b) { return a->use > b->use; });
+  size_t next = 0;
+  while (next < sessions.size() && sharing_->states.has_room()) {
+    sharing_->states.Publish(sessions[next++]);
+  }
+  load_.unsaved = sharing_->states.under_way() + static_cast<int>(sessions.size() - next) +
+                  sharing_->sessions.unwritten();
+  Publish();
+}
+
 void Loop::TakeShared() {
   using Kind = SharedSessions::Event::Kind;
   std::vector<SharedSessions::Event> events = sharing_->sessions.Collect(now_);
+  for (const SharedStates::Published& state : sharing_->states.Take()) {
+    sharing_->sessions.NotePublished(state, now_);
+  }
+  if (arrivals_.draining) SaveShared();
   for (const SharedLookups::Answered& answered : sharing_->lookups.Take()) {
     const auto found = requests_.find(answered.request);
     if (found == requests_.end()) continue;
@@ -410,7 +433,10 @@ absl::Status Loop::AdmitWaiting() {
 
 absl::Status Loop::TakeBackSlots() {
   RIVULET_ASSIGN_OR_RETURN(const std::vector<Session*> saved, checkpoints_.Save(&slots_));
-  for (Session* session : saved) Release(session);
+  for (Session* session : saved) {
+    if (sharing_ != nullptr) sharing_->states.Publish(session);
+    Release(session);
+  }
   return slots_.ZeroFreed();
 }
 
@@ -419,7 +445,8 @@ absl::Status Loop::TakeBackSlots() {
 absl::StatusOr<bool> Loop::RunOnce() {
   if (!run_.Plan(slots_.holders(), now_, !admission_.empty())) return false;
   load_.fed_total += run_.fed();
-  meters_->BeginRun(clock_());
+  const absl::Time begin = clock_();
+  meters_->BeginRun(begin);
   RIVULET_RETURN_IF_ERROR(run_.Submit());
   for (bool complete = false; !complete;) {
     RIVULET_ASSIGN_OR_RETURN(complete, run_.Poll());
@@ -428,7 +455,11 @@ absl::StatusOr<bool> Loop::RunOnce() {
     emitter_->HandReady();
     run_.BackOff();
   }
-  meters_->EndRun(clock_(), run_.rows());
+  const absl::Time end = clock_();
+  meters_->EndRun(end, run_.rows());
+  // Mostly prompts: what feeding a session's tokens again costs.
+  if (sharing_ != nullptr && run_.fed() > run_.rows())
+    sharing_->states.NoteRun(run_.fed(), end - begin);
   NotePhase(LoopPhase::kEnd);
   RIVULET_RETURN_IF_ERROR(AfterRun());
   return true;

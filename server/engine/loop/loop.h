@@ -31,6 +31,7 @@
 #include "server/engine/loop/request_queue.h"
 #include "server/engine/loop/shared_lookups.h"
 #include "server/engine/loop/shared_sessions.h"
+#include "server/engine/loop/shared_states.h"
 #include "server/engine/loop/slots.h"
 #include "server/engine/meters.h"
 #include "server/engine/options.h"
@@ -42,15 +43,19 @@ namespace rivulet {
 
 // Sessions in a store that replicas share.
 struct Sharing {
-  Sharing(SessionStore* store, SessionTable* table, const SharedIdentity& identity, Clock clock,
+  Sharing(const EngineOptions& options, SessionTable* table, const SharedIdentity& identity,
+          const StateStamp& stamp, StateStore* kept, int64_t state_bytes, const Clock& clock,
           RequestQueue* queue)
       : mailbox(std::make_shared<LoopMailbox>([queue] { queue->Wake(); })),
-        sessions(store, table, identity, mailbox, &totals),
-        lookups(store, table, identity, std::move(clock), mailbox, &totals) {}
+        states(options.state_archive, options.publish, stamp, kept, state_bytes, clock, mailbox,
+               &totals),
+        sessions(options.session_store.get(), table, &states, identity, mailbox, &totals),
+        lookups(options.session_store.get(), table, identity, clock, mailbox, &totals) {}
   ~Sharing() { mailbox->Close(); }
 
   const std::shared_ptr<LoopMailbox> mailbox;
   SharedTotals totals;
+  SharedStates states;
   SharedSessions sessions;
   SharedLookups lookups;
 };
@@ -62,7 +67,7 @@ class Loop {
   // may be empty. `warm`: states that every tenant's requests may continue from.
   Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
        RequestQueue* queue, Emitter* emitter, EngineMeters* meters, const SharedIdentity& identity,
-       StateStamp stamp, DiskTier disk, std::vector<WarmState> warm);
+       const StateStamp& stamp, DiskTier disk, std::vector<WarmState> warm);
 
   // Returns after RequestQueue::Stop, when every request has been handed to the emitter with its
   // end.
@@ -91,6 +96,8 @@ class Loop {
   // True: the disk tier has done something.
   bool TakeFetchedStates();
   void TakeShared();
+  // In a drain: publishes states that are worth it, that of the session used last first.
+  void SaveShared();
 
   // Replies that were read continue; the parked ones wait for slots again.
   void ResumeReaders();
@@ -131,6 +138,7 @@ class Loop {
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier
+  absl::Time save_again_ = absl::InfinitePast();       // SaveShared
   absl::Status poison_;  // what every request ends with once the backend has failed
   RequestQueue::Arrivals arrivals_;
   EngineLoad load_;  // what the loop knows of it; counters are true at any time, the rest is set

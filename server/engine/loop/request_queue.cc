@@ -11,6 +11,8 @@
 namespace rivulet {
 namespace {
 
+constexpr absl::Duration kSaveWait = absl::Seconds(5);
+
 absl::Status Unavailable(absl::string_view reason, absl::string_view message) {
   ErrorDetail detail;
   detail.reason = std::string(reason);
@@ -145,9 +147,9 @@ void RequestQueue::NoteRead(RequestId id) {
 bool RequestQueue::StartDrain(bool end_rest) {
   MutexLock lock(&mutex_);
   draining_ = true;
+  NotifyLoop();
   if (accepted_.places == 0 && !handing_) return true;
   arrivals_.end_all |= end_rest;
-  NotifyLoop();
   return false;
 }
 
@@ -159,12 +161,23 @@ bool RequestQueue::Drain(absl::Time deadline) {
     if (left <= absl::ZeroDuration()) break;
     ended_.WaitFor(&mutex_, left);
   }
-  // Not so where another drain of the same queue, with an earlier deadline, had the rest ended.
-  if (accepted_.places == 0 && !handing_) return !arrivals_.end_all;
-  arrivals_.end_all = true;
-  NotifyLoop();
+  if (accepted_.places > 0 || handing_) {
+    arrivals_.end_all = true;
+    NotifyLoop();
+  }
   while (accepted_.places > 0 || handing_) ended_.Wait(&mutex_);
-  return false;
+  AwaitSaves();
+  // Not so where another drain of the same queue, with an earlier deadline, had the rest ended.
+  return !arrivals_.end_all;
+}
+
+void RequestQueue::AwaitSaves() {
+  const absl::Time until = clock_() + kSaveWait;
+  while (limits_.saves && load_.unsaved != 0 && !arrivals_.stop && health_.ok()) {
+    const absl::Duration left = until - clock_();
+    if (left <= absl::ZeroDuration()) return;
+    ended_.WaitFor(&mutex_, left);
+  }
 }
 
 void RequestQueue::Stop() {
@@ -207,6 +220,7 @@ void RequestQueue::Exchange(absl::Time now, const EngineLoad& load, std::vector<
   arrivals->requests.swap(arrivals_.requests);
   arrivals->cancelled.swap(arrivals_.cancelled);
   arrivals->read.swap(arrivals_.read);
+  arrivals->draining = draining_;
   arrivals->end_all = arrivals_.end_all;
   arrivals->stop = arrivals_.stop;
   NoteLocked(now, load, ended);
@@ -221,6 +235,7 @@ void RequestQueue::NoteLocked(absl::Time now, const EngineLoad& load, std::vecto
   const int64_t tokens = load.tokens_total - load_.tokens_total + load.fed_total - load_.fed_total;
   if (tokens > 0) rate_.Add(now, tokens);
   load_ = load;
+  if (draining_) ended_.NotifyAll();
   oldest_ = now - load.oldest_wait;
   if (!ended->empty()) handing_ = true;
   for (const Ended& request : *ended) {

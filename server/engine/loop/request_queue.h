@@ -35,6 +35,7 @@ struct QueueLimits {
   int max_queue = 0;
   int max_tenant_queue = 0;  // ... of one tenant, whatever is left; 0: as many
   int64_t max_tokens = 0;    // given tokens of all accepted requests together
+  bool saves = false;        // Drain waits for EngineLoad::unsaved, for at most 5 s
 };
 
 // Thread: any, except the loop's own part.
@@ -71,6 +72,7 @@ class RequestQueue {
     std::vector<std::unique_ptr<Request>> requests;  // oldest first
     std::vector<RequestId> cancelled;
     std::vector<RequestId> read;  // NoteRead
+    bool draining = false;        // no request comes any more but those of SessionCall
     bool end_all = false;         // the drain's deadline has passed
     bool stop = false;
   };
@@ -105,6 +107,7 @@ class RequestQueue {
   absl::Status CheckTenantRoom(const Request& request, const Accepted& own) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration TimeFor(int64_t places) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AwaitSaves() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NotifyLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const QueueLimits limits_;

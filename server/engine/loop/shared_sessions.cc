@@ -34,6 +34,9 @@ void NoteChanges(Session* session) {
   const int64_t unchanged = session->history.TakeUnchanged();
   copy->kept = std::min(copy->kept, unchanged);
   copy->sent_kept = std::min(copy->sent_kept, unchanged);
+  const int64_t most = unchanged + session->total() - session->position();
+  std::erase_if(copy->published, [most](int64_t fed) { return fed > most; });
+  if (copy->publishing > most) copy->publishing = 0;
 }
 
 // `record` is what the store has, and the session has come from it or grown beyond it.
@@ -66,10 +69,12 @@ bool IsRepetition(const Request& request, const SessionRecord& record) {
 
 }  // namespace
 
-SharedSessions::SharedSessions(SessionStore* store, SessionTable* table, SharedIdentity identity,
-                               std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals)
+SharedSessions::SharedSessions(SessionStore* store, SessionTable* table, SharedStates* states,
+                               SharedIdentity identity, std::shared_ptr<LoopMailbox> mailbox,
+                               SharedTotals* totals)
     : store_(store),
       table_(table),
+      states_(states),
       identity_(std::move(identity)),
       mailbox_(std::move(mailbox)),
       totals_(totals) {}
@@ -150,9 +155,14 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
     copy->known = copy->is_new = true;
     session_opened->history.TakeUnchanged();
     copy->kept = parent == nullptr ? 0 : std::min(parent->kept, session_opened->position());
-    if (parent != nullptr) copy->stored.chunks = parent->stored.chunks;
+    if (parent == nullptr) continue;
+    copy->stored.chunks = parent->stored.chunks;
+    for (const int64_t fed : parent->published) {
+      if (fed <= session_opened->total()) copy->published.push_back(fed);
+    }
   }
   if (parent != nullptr) {
+    end->other_numerics_id = std::exchange(parent->other_numerics_id, "");
     parent->held = false;
     parent->ends = true;
     if (parent->known && !session->closed) {
@@ -175,6 +185,33 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
   }
 }
 
+void SharedSessions::NotePublished(const SharedStates::Published& state, absl::Time now) {
+  now_ = now;
+  Session* const session = table_->Get(state.session);
+  SharedCopy* const copy = session == nullptr ? nullptr : session->shared.get();
+  if (copy == nullptr || !copy->known || session->closed) return;
+  NoteChanges(session);
+  const int64_t seen = std::max<int64_t>(0, state.fed - (session->total() - session->position()));
+  const bool is_new = copy->published.empty() || copy->published.back() < state.fed;
+  const bool fits =
+      seen <= session->position() && session->history.HashAt(seen) == state.sequence_hash;
+  if (!is_new || !fits) return;
+  copy->published.push_back(state.fed);
+  if (copy->published.size() > kMostPublished) copy->published.erase(copy->published.begin());
+  copy->wants_write |= copy->claiming == nullptr;
+  Advance(session);
+}
+
+int SharedSessions::unwritten() const {
+  int count = 0;
+  table_->ForEach([&](const Session* session) {
+    const SharedCopy* const copy = session->shared.get();
+    if (copy == nullptr || session->active != nullptr || !copy->known) return;
+    count += copy->wants_write || copy->call == SharedCopy::Call::kWrite ? 1 : 0;
+  });
+  return count;
+}
+
 std::vector<std::shared_ptr<HeldEnd>> SharedSessions::Abandon() {
   std::vector<std::shared_ptr<HeldEnd>> ends;
   for (Event& event : events_) {
@@ -185,7 +222,10 @@ std::vector<std::shared_ptr<HeldEnd>> SharedSessions::Abandon() {
     if (session->shared == nullptr) return;
     for (auto* end : {&session->shared->end, &session->shared->sent_end}) {
       if (*end != nullptr && --(*end)->writes == 0) {
-        (*end)->request->sharing.durable = Durability{false, session->shared->stored.position};
+        std::optional<Durability>& durable = (*end)->request->sharing.durable;
+        if (!durable) durable.emplace();
+        durable->durable = false;
+        durable->position = session->shared->stored.position;
         ends.push_back(*end);
       }
       end->reset();
@@ -231,6 +271,7 @@ void SharedSessions::Write(Session* session, bool lease) {
   copy->sent_lease = lease;
   copy->sent_end = std::exchange(copy->end, nullptr);
   copy->wants_write = false;
+  copy->sent.states = copy->published;
   write.session = session->id.ToString();
   write.expected = copy->claim;
   write.record.claim = copy->sent_claim;
@@ -399,6 +440,12 @@ void SharedSessions::OnChunks(Session* session, const Chunks& chunks) {
   session->abandoned_from = copy->found.abandoned_from;
   session->key.key = copy->found.key;
   session->history.TakeUnchanged();
+  copy->published = copy->found.states;
+  if (copy->found.numerics_id != identity_.numerics_id) {
+    copy->published.clear();  // states of another numerics id
+    copy->other_numerics_id = copy->found.numerics_id;
+  }
+  states_->Adopt(session, copy->published);
   copy->kept = copy->found.position;
   copy->stored = std::move(copy->found);
   copy->claim = copy->found_claim;
@@ -464,6 +511,7 @@ void SharedSessions::DecideEnd(std::shared_ptr<HeldEnd>* end, Session* session, 
   if (!status.ok() && request->status.ok()) request->status = status;
   if (!request->sharing.durable) request->sharing.durable.emplace();
   if (!durable) request->sharing.durable->durable = false;
+  request->sharing.durable->other_numerics_id = held->other_numerics_id;
   // Its answer cannot say so. Repeated, it changes nothing more.
   if (!durable && request->kind == RequestKind::kRewindSession && request->status.ok()) {
     request->status = StoreUnavailable(absl::UnavailableError("no answer in time"));

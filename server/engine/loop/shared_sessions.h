@@ -35,6 +35,7 @@
 #include "server/engine/load.h"
 #include "server/engine/loop/loop_mailbox.h"
 #include "server/engine/loop/shared_records.h"
+#include "server/engine/loop/shared_states.h"
 #include "server/engine/sequences/request.h"
 #include "server/sessions/session_table.h"
 #include "server/sessions/shared/session_record.h"
@@ -49,6 +50,7 @@ struct HeldEnd {
   int writes = 0;                 // that are not decided yet
   absl::Time until;               // then it ends, durable or not
   std::vector<SessionId> opened;  // by it: all of them stay open, or none
+  std::string other_numerics_id;  // Durability
 };
 
 // What is known of the session's record.
@@ -59,6 +61,12 @@ struct SharedCopy {
   int64_t kept = 0;      // so many tokens of stored.chunks are still the session's
   std::string store_id;  // of the store that had it
   bool is_new = false;   // its record must not exist yet
+  // SessionRecord::states, of the session as it is here.
+  std::vector<int64_t> published;
+  int64_t publishing = 0;  // fed tokens of the last state that was given to the archive
+  // Until the next request has ended: the numerics id that the session had when it was taken over,
+  // if it is another one than this server's.
+  std::string other_numerics_id;
 
   enum class Call : uint8_t { kNone, kRead, kChunks, kWrite };
   Call call = Call::kNone;   // that is under way
@@ -94,8 +102,9 @@ struct SharedOptions {
 class SharedSessions {
  public:
   // What is borrowed outlives it. The store's threads post to `mailbox`.
-  SharedSessions(SessionStore* store, SessionTable* table, SharedIdentity identity,
-                 std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals);
+  SharedSessions(SessionStore* store, SessionTable* table, SharedStates* states,
+                 SharedIdentity identity, std::shared_ptr<LoopMailbox> mailbox,
+                 SharedTotals* totals);
 
   // What the loop has to do. Requests and sessions are named by their ids: they may be gone.
   struct Event {
@@ -124,6 +133,10 @@ class SharedSessions {
   // it opened. kEnded follows.
   void End(std::unique_ptr<Request> request, Session* session, const std::vector<Session*>& opened,
            absl::Time now);
+  // A state was published; the session's record is to name it.
+  void NotePublished(const SharedStates::Published& state, absl::Time now);
+  // Sessions without a request that the store does not have as they are here.
+  int unwritten() const;
   // The session is not free until the loop has handled the kEnded of its last request.
   static bool Ends(const Session& session) {
     return session.shared != nullptr && session.shared->ends;
@@ -184,6 +197,7 @@ class SharedSessions {
 
   SessionStore* const store_;
   SessionTable* const table_;
+  SharedStates* const states_;
   const SharedIdentity identity_;
   const SharedOptions options_;
   const std::shared_ptr<LoopMailbox> mailbox_;

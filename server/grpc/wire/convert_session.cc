@@ -174,6 +174,7 @@ void ToWire(absl::Duration duration, google::protobuf::Duration* wire) {
 void ToWire(const Durability& durability, v1::Durability* wire) {
   wire->set_durable(durability.durable);
   wire->set_position(durability.position);
+  wire->set_other_numerics_id(durability.other_numerics_id);
 }
 
 void ToWire(const SessionProgress& progress, v1::SessionProgress* wire) {

@@ -53,8 +53,7 @@ absl::Status CheckWrite(const StoreWrite& write) {
 
 int64_t StoreMilliseconds(absl::Duration duration) {
   constexpr absl::Duration kLongest = absl::Hours(24 * 365 * 100);
-  return absl::ToInt64Milliseconds(
-      absl::Ceil(std::min(duration, kLongest), absl::Milliseconds(1)));
+  return absl::ToInt64Milliseconds(absl::Ceil(std::min(duration, kLongest), absl::Milliseconds(1)));
 }
 
 }  // namespace rivulet

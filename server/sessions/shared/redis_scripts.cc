@@ -142,35 +142,8 @@ std::string SetKey(const std::string& prefix, absl::string_view name) {
   return absl::StrCat(prefix, "m:", name);
 }
 
-RedisCommand Eval(absl::string_view script, std::vector<std::string> keys,
-                  std::vector<std::string> args) {
-  RedisCommand command = {"EVAL", std::string(script), std::to_string(keys.size())};
-  command.reserve(command.size() + keys.size() + args.size());
-  for (std::string& key : keys) command.push_back(std::move(key));
-  for (std::string& arg : args) command.push_back(std::move(arg));
-  return command;
-}
-
 absl::Status Damaged(absl::string_view what) {
   return absl::DataLossError(absl::StrCat("the session store in Redis ", what));
-}
-
-// What an error of Redis means to the users of a store.
-absl::Status ToStatus(const RedisReply& error) {
-  const std::string said = absl::CHexEscape(absl::string_view(error.text).substr(0, 200));
-  if (error.IsError("OOM")) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("Redis is full, its maxmemory is too small for the sessions: ", said));
-  }
-  if (error.IsError("WRONGTYPE")) {
-    return Damaged(absl::StrCat("has a key that others use: ", said));
-  }
-  if (error.IsError("NOPERM") || error.IsError("NOAUTH") || error.IsError("WRONGPASS") ||
-      absl::StartsWith(error.text, "ERR The user executing the script")) {
-    return absl::UnavailableError(absl::StrCat(
-        "the user's rights in Redis were taken away, give them back (ACL SETUSER): ", said));
-  }
-  return absl::UnavailableError(absl::StrCat("Redis says ", said));
 }
 
 absl::Status ReadRecord(absl::string_view bytes, int64_t now_ms, StoreRecord* record) {
@@ -187,6 +160,32 @@ absl::Status ReadRecord(absl::string_view bytes, int64_t now_ms, StoreRecord* re
 }
 
 }  // namespace
+
+RedisCommand RedisEval(absl::string_view script, std::vector<std::string> keys,
+                       std::vector<std::string> args) {
+  RedisCommand command = {"EVAL", std::string(script), std::to_string(keys.size())};
+  command.reserve(command.size() + keys.size() + args.size());
+  for (std::string& key : keys) command.push_back(std::move(key));
+  for (std::string& arg : args) command.push_back(std::move(arg));
+  return command;
+}
+
+absl::Status RedisError(const RedisReply& error) {
+  const std::string said = absl::CHexEscape(absl::string_view(error.text).substr(0, 200));
+  if (error.IsError("OOM")) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Redis is full, its maxmemory is too small for the sessions: ", said));
+  }
+  if (error.IsError("WRONGTYPE")) {
+    return Damaged(absl::StrCat("has a key that others use: ", said));
+  }
+  if (error.IsError("NOPERM") || error.IsError("NOAUTH") || error.IsError("WRONGPASS") ||
+      absl::StartsWith(error.text, "ERR The user executing the script")) {
+    return absl::UnavailableError(absl::StrCat(
+        "the user's rights in Redis were taken away, give them back (ACL SETUSER): ", said));
+  }
+  return absl::UnavailableError(absl::StrCat("Redis says ", said));
+}
 
 RedisCommand RedisWrite(const std::string& prefix, StoreWrite write, const std::string& new_id) {
   std::vector<std::string> keys = {IdKey(prefix), RecordKey(prefix, write.session)};
@@ -209,12 +208,12 @@ RedisCommand RedisWrite(const std::string& prefix, StoreWrite write, const std::
     args.push_back(std::move(chunk.bytes));
   }
   for (const std::string& id : write.kept_chunks) keys.push_back(ChunkKey(prefix, id));
-  return Eval(kWriteScript, std::move(keys), std::move(args));
+  return RedisEval(kWriteScript, std::move(keys), std::move(args));
 }
 
 RedisCommand RedisRead(const std::string& prefix, const std::string& session,
                        const std::string& new_id) {
-  return Eval(kReadScript, {IdKey(prefix), RecordKey(prefix, session)}, {new_id});
+  return RedisEval(kReadScript, {IdKey(prefix), RecordKey(prefix, session)}, {new_id});
 }
 
 RedisCommand RedisReadChunks(const std::string& prefix, const std::vector<std::string>& ids,
@@ -226,17 +225,18 @@ RedisCommand RedisReadChunks(const std::string& prefix, const std::vector<std::s
 
 RedisCommand RedisList(const std::string& prefix, const std::string& set, int64_t after_ms,
                        int64_t count) {
-  return Eval(kListScript, {SetKey(prefix, set)},
-              {std::to_string(after_ms), std::to_string(count)});
+  return RedisEval(kListScript, {SetKey(prefix, set)},
+                   {std::to_string(after_ms), std::to_string(count)});
 }
 
-RedisCommand RedisPermissions(const std::string& prefix) {
-  return Eval(kPermissionsScript, {RecordKey(prefix, "x"), SetKey(prefix, "x")},
-              {std::begin(kPermissions), std::end(kPermissions)});
+RedisCommand RedisPermissions(const std::string& prefix, std::vector<std::string> more) {
+  more.insert(more.begin(), std::begin(kPermissions), std::end(kPermissions));
+  return RedisEval(kPermissionsScript, {RecordKey(prefix, "x"), SetKey(prefix, "x")},
+                   std::move(more));
 }
 
 absl::StatusOr<StoreAnswer> ReadStoreAnswer(const RedisReply& reply, bool of_read) {
-  if (reply.kind == RedisReply::Kind::kError) return ToStatus(reply);
+  if (reply.kind == RedisReply::Kind::kError) return RedisError(reply);
   const std::vector<RedisReply>& parts = reply.elements;
   if (parts.size() != 6 || parts[1].text.empty()) return Damaged("gave an answer of another form");
   StoreAnswer answer;
@@ -272,7 +272,7 @@ absl::StatusOr<StoreAnswer> ReadStoreAnswer(const RedisReply& reply, bool of_rea
 }
 
 absl::StatusOr<std::vector<std::string>> ReadChunksAnswer(RedisReply reply, size_t count) {
-  if (reply.kind == RedisReply::Kind::kError) return ToStatus(reply);
+  if (reply.kind == RedisReply::Kind::kError) return RedisError(reply);
   if (reply.elements.size() != count) return Damaged("gave an answer of another form");
   std::vector<std::string> chunks;
   chunks.reserve(count);
@@ -281,7 +281,7 @@ absl::StatusOr<std::vector<std::string>> ReadChunksAnswer(RedisReply reply, size
 }
 
 absl::StatusOr<std::vector<SessionStore::Member>> ReadMembersAnswer(const RedisReply& reply) {
-  if (reply.kind == RedisReply::Kind::kError) return ToStatus(reply);
+  if (reply.kind == RedisReply::Kind::kError) return RedisError(reply);
   if (reply.kind != RedisReply::Kind::kArray || reply.elements.size() % 2 != 0) {
     return Damaged("gave an answer of another form");
   }

@@ -33,8 +33,14 @@ RedisCommand RedisReadChunks(const std::string& prefix, const std::vector<std::s
 // REQUIRES: count >= 1.
 RedisCommand RedisList(const std::string& prefix, const std::string& set, int64_t after_ms,
                        int64_t count);
-// Lists the commands above that the user may not call on keys with the prefix.
-RedisCommand RedisPermissions(const std::string& prefix);
+// Lists the commands above that the user may not call on keys with the prefix. `more`: further
+// ones, each with its arguments, in which 1 and 2 stand for keys.
+RedisCommand RedisPermissions(const std::string& prefix, std::vector<std::string> more = {});
+
+RedisCommand RedisEval(absl::string_view script, std::vector<std::string> keys,
+                       std::vector<std::string> args);
+// What an error of Redis means to the users of a store. REQUIRES: it is one.
+absl::Status RedisError(const RedisReply& error);
 
 // Answers; `reply` may be anything. Errors: those of SessionStore.
 // `of_read`: to RedisRead, otherwise to RedisWrite.

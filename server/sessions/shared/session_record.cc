@@ -46,8 +46,13 @@ bool IsConsistent(const SessionRecord& record) {
   const auto inside = [&](int64_t position) {
     return position >= 0 && position <= record.position;
   };
-  return tokens == record.position && inside(record.abandoned_from.value_or(0)) &&
-         record.idle_timeout > absl::ZeroDuration() &&
+  int64_t before = 0;
+  for (const int64_t fed : record.states) {
+    if (fed <= std::exchange(before, fed)) return false;
+  }
+  // A bos may be fed beside the tokens.
+  return before <= record.position + 1 && tokens == record.position &&
+         inside(record.abandoned_from.value_or(0)) && record.idle_timeout > absl::ZeroDuration() &&
          std::all_of(record.marks.begin(), record.marks.end(),
                      [&](const auto& mark) { return inside(mark.second); });
 }
@@ -90,6 +95,8 @@ std::string EncodeRecord(const SessionRecord& record) {
     payload.Text(use.id);
     payload.Number(use.tokens);
   }
+  payload.Number(static_cast<uint32_t>(record.states.size()));
+  for (const int64_t fed : record.states) payload.Number(fed);
   SectionWriter bytes;
   bytes.AddSection(kRecordSection, payload.bytes());
   return bytes.Take();
@@ -121,6 +128,11 @@ absl::StatusOr<SessionRecord> DecodeRecord(absl::string_view bytes) {
   for (auto chunks = reader.Number<uint32_t>(); chunks > 0 && reader.ok(); --chunks) {
     std::string id = reader.Text();
     record.chunks.push_back({std::move(id), reader.Number<int64_t>()});
+  }
+  if (!reader.at_end()) {
+    for (auto states = reader.Number<uint32_t>(); states > 0 && reader.ok(); --states) {
+      record.states.push_back(reader.Number<int64_t>());
+    }
   }
   if (!reader.ok() || (!record.closed && !IsConsistent(record))) {
     return DamagedRecord("the parts of its record contradict each other.");

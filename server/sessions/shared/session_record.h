@@ -44,6 +44,9 @@ struct SessionRecord {
   std::optional<uint64_t> request;
   absl::Time written = absl::UnixEpoch();  // by the writer's clock; for people to read
   std::vector<ChunkUse> chunks;
+  // Its states that were published (state_archive.h): after so many fed tokens, the implied bos
+  // counted, ascending.
+  std::vector<int64_t> states;
 };
 
 // The uses that cover the first `tokens` tokens. REQUIRES: there are so many.

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/store/state_file.h"
 
+#include <openssl/sha.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/random_word.h"
@@ -47,6 +50,23 @@ StateStamp MakeStateStamp(const Model& model, absl::string_view numerics_id) {
     absl::StrAppend(&stamp.owner, absl::Hex(RandomWord(), absl::kZeroPad16));
   }
   return stamp;
+}
+
+StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant,
+                            std::span<const int32_t> tokens) {
+  SectionWriter owner;
+  owner.Text(tenant);
+  owner.Bytes(tokens.data(), tokens.size_bytes());
+  model.owner = owner.Take();
+  return model;
+}
+
+std::string SharedStateName(const StateStamp& stamp, uint64_t number, size_t num_values) {
+  const std::string header = Header(stamp, number, num_values);
+  unsigned char hash[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(header.data()), header.size(), hash);
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(hash), sizeof hash));
 }
 
 size_t StateFileBytes(const StateStamp& stamp, size_t num_values) {

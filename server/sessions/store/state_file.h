@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A state as the bytes of a file, which only the server that wrote it reads:
+// A state as bytes: of a file, which only the server that wrote it reads, or of a state that
+// replicas share (shared/state_archive.h):
 //
 //   "RVLTSTAT"  version u32 = 1  section...          (server/sessions/sections.h)
 //   1 meta   texts: SHA-256 of the weights, of config.json, numerics id, owner; u64 number, floats
 //   2 state  float32 values, cut into sections of 1 MiB, the last one shorter
 //
-// Unlike a snapshot (server/sessions/snapshot.h) it says nothing about a session, and other servers
-// cannot use it.
+// Unlike a snapshot (server/sessions/snapshot.h) it says nothing about a session.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +25,19 @@ namespace rivulet {
 struct StateStamp {
   std::string weights_sha256, config_sha256;  // lower-case hex
   std::string numerics_id;
-  std::string owner;  // of this process and model alone
+  // Of files: of this process and model alone. Of shared states: tenant and tokens.
+  std::string owner;
 };
 
 // With an owner drawn at random.
 StateStamp MakeStateStamp(const Model& model, absl::string_view numerics_id);
+
+// `model` with the owner of a shared state: the tenant and the tokens that the state has seen.
+StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant,
+                            std::span<const int32_t> tokens);
+// The name of a shared state of so many values, `number` tokens fed with the implied bos: SHA-256,
+// lower-case hex, of all that its bytes hold before the values.
+std::string SharedStateName(const StateStamp& stamp, uint64_t number, size_t num_values);
 
 // Bytes of every file of this stamp with so many values.
 size_t StateFileBytes(const StateStamp& stamp, size_t num_values);

@@ -15,13 +15,45 @@ struct StateStore::Done {
   int64_t bytes;  // of the state
   absl::Status status;
   std::vector<float> values;  // of a read
+  bool published = false;     // of a state that is not in a file
 };
 
-// The far side: work goes out as closures, results come back through a lock.
+// Results of other threads. It outlives the store where they hold it.
+class StateStore::Inbox {
+ public:
+  explicit Inbox(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  void Put(Done done) {
+    MutexLock lock(&mutex_);
+    if (wake_ == nullptr) return;  // nobody needs it
+    done_.push_back(std::move(done));
+    any_.store(true, std::memory_order_release);
+    wake_();
+  }
+  std::vector<Done> Take() {
+    if (!any_.load(std::memory_order_acquire)) return {};
+    MutexLock lock(&mutex_);
+    any_.store(false, std::memory_order_relaxed);
+    return std::exchange(done_, {});
+  }
+  // The store is gone.
+  void Close() {
+    MutexLock lock(&mutex_);
+    wake_ = nullptr;
+  }
+
+ private:
+  Mutex mutex_;
+  std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Done> done_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> any_ = false;  // done_ is not empty: the loop asks often
+};
+
+// Work for the disk tier goes out as closures.
 class StateStore::Disk {
  public:
-  Disk(DiskTier tier, StateStamp stamp, std::function<void()> wake)
-      : stamp_(std::move(stamp)), wake_(std::move(wake)), tier_(std::move(tier)) {}
+  Disk(DiskTier tier, StateStamp stamp, std::shared_ptr<Inbox> inbox)
+      : stamp_(std::move(stamp)), inbox_(std::move(inbox)), tier_(std::move(tier)) {}
 
   int64_t FileBytes(size_t num_values) const {
     return static_cast<int64_t>(StateFileBytes(stamp_, num_values));
@@ -30,7 +62,7 @@ class StateStore::Disk {
   void Write(uint64_t number, BlobPtr blob) {
     tier_.background->Run(Background::Kind::kWrite, [this, number, blob = std::move(blob)] {
       const std::string bytes = EncodeStateFile(stamp_, number, blob->values());
-      Finish(
+      inbox_->Put(
           {Background::Kind::kWrite, number, blob->bytes(), tier_.files->Write(number, bytes), {}});
     });
   }
@@ -43,36 +75,18 @@ class StateStore::Disk {
                               : file.status();
       done.status = values.status();
       if (values.ok()) done.values = *std::move(values);
-      Finish(std::move(done));
+      inbox_->Put(std::move(done));
     });
   }
   void Remove(uint64_t number) {
     tier_.background->Run(Background::Kind::kRemove,
                           [this, number] { tier_.files->Remove(number); });
   }
-  std::vector<Done> Take() {
-    if (!any_.load(std::memory_order_acquire)) return {};
-    MutexLock lock(&mutex_);
-    any_.store(false, std::memory_order_relaxed);
-    return std::exchange(done_, {});
-  }
 
  private:
-  void Finish(Done done) {
-    {
-      MutexLock lock(&mutex_);
-      done_.push_back(std::move(done));
-      any_.store(true, std::memory_order_release);
-    }
-    wake_();
-  }
-
   const StateStamp stamp_;
-  const std::function<void()> wake_;
-  Mutex mutex_;
-  std::vector<Done> done_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<bool> any_ = false;  // done_ is not empty: the loop asks often
-  DiskTier tier_;                  // last: its work ends before what it uses
+  const std::shared_ptr<Inbox> inbox_;
+  DiskTier tier_;  // last: its work ends before what it uses
 };
 
 StateBlob::StateBlob(std::vector<float> values, Meter meter)
@@ -86,13 +100,13 @@ KeptState::~KeptState() { store_->Forget(this); }
 
 StateStore::StateStore(const StateLimits& limits, StateStamp stamp, DiskTier disk,
                        std::function<void()> wake)
-    : limits_(limits) {
+    : limits_(limits), inbox_(std::make_shared<Inbox>(std::move(wake))) {
   if (disk.files == nullptr) return;
   if (disk.background == nullptr) disk.background = StartBackgroundThread();
-  disk_ = std::make_unique<Disk>(std::move(disk), std::move(stamp), std::move(wake));
+  disk_ = std::make_unique<Disk>(std::move(disk), std::move(stamp), inbox_);
 }
 
-StateStore::~StateStore() = default;
+StateStore::~StateStore() { inbox_->Close(); }
 
 StatePtr StateStore::Keep(std::vector<float> values) {
   StatePtr state = Pin(std::move(values));
@@ -105,6 +119,12 @@ StatePtr StateStore::Pin(std::vector<float> values) {
   auto blob = std::make_shared<const StateBlob>(std::move(values), meter_);
   auto state = std::make_shared<KeptState>(this, blob->bytes());
   SetBlob(state.get(), std::move(blob));
+  return state;
+}
+
+StatePtr StateStore::KeepPublished(int64_t bytes, PublishedRead read) {
+  auto state = std::make_shared<KeptState>(this, bytes);
+  state->published_ = std::move(read);
   return state;
 }
 
@@ -124,14 +144,42 @@ BlobPtr StateStore::Use(KeptState* state) {
 void StateStore::Fetch(KeptState* state) {
   if (state->reading_) return;
   state->reading_ = true;
+  if (state->published_ != nullptr) return FetchPublished(state);
   LeaveDiskOrder(state);  // its file is not the one to make room
   disk_->Read(state->number_, state->bytes_);
 }
 
+void StateStore::FetchPublished(KeptState* state) {
+  state->published_read_ = ++last_number_;
+  published_reads_[state->published_read_] = state;
+  const PublishedRead read = std::exchange(state->published_, nullptr);
+  read([inbox = inbox_, number = state->published_read_,
+        bytes = state->bytes_](absl::StatusOr<std::vector<float>> values) {
+    Done done{Background::Kind::kRead, number, bytes, values.status(), {}, /*published=*/true};
+    if (values.ok()) done.values = *std::move(values);
+    inbox->Put(std::move(done));
+  });
+}
+
+void StateStore::EndPublishedRead(Done* done) {
+  const auto found = published_reads_.find(done->number);
+  if (found == published_reads_.end()) return;  // nobody needs it any more
+  KeptState* const state = found->second;
+  published_reads_.erase(found);
+  state->published_read_ = 0;
+  state->reading_ = false;
+  if (!done->status.ok()) return;
+  SetBlob(state, std::make_shared<const StateBlob>(std::move(done->values), meter_));
+  EnterMemoryOrder(state);
+}
+
 bool StateStore::Collect() {
-  if (disk_ == nullptr) return false;
-  std::vector<Done> all = disk_->Take();
+  std::vector<Done> all = inbox_->Take();
   for (Done& done : all) {
+    if (done.published) {
+      EndPublishedRead(&done);
+      continue;
+    }
     const auto found = files_.find(done.number);
     KeptState* const state = found == files_.end() ? nullptr : found->second;
     if (!done.status.ok()) CountError(done.status);
@@ -216,6 +264,7 @@ void StateStore::DropFile(KeptState* state) {
 }
 
 void StateStore::Forget(KeptState* state) {
+  if (state->published_read_ != 0) published_reads_.erase(state->published_read_);
   LeaveMemoryOrder(state);
   SetBlob(state, nullptr);
   DropFile(state);

@@ -7,7 +7,7 @@
 //                +---------------------- being read <---- Fetch -----------------+
 //
 // A state for which there is no room in memory or in files is forgotten: each can be computed again
-// from a sequence of tokens. A file stays after it was read, so that its state can leave memory
+// from a sequence of tokens. One that other replicas have published can be fetched likewise, once. A file stays after it was read, so that its state can leave memory
 // without another write. Nothing here waits: the disk tier's Background writes, reads and removes
 // files.
 #pragma once
@@ -22,6 +22,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/sessions/store/state_file.h"
 #include "server/sessions/store/state_files.h"
 
@@ -48,7 +49,11 @@ using BlobPtr = std::shared_ptr<const StateBlob>;
 
 class StateStore;
 
-// One kept state, in memory or in a file. It is forgotten with the last pointer to it. Thread: that
+// Reads a published state. `done` is called once, on any thread, however late. Errors: any.
+using PublishedRead =
+    std::function<void(std::function<void(absl::StatusOr<std::vector<float>>)> done)>;
+
+// One kept state, in memory, in a file or published. It is forgotten with the last pointer to it. Thread: that
 // of its store, which outlives it.
 class KeptState {
  public:
@@ -59,10 +64,10 @@ class KeptState {
 
   int64_t bytes() const { return bytes_; }
   bool in_memory() const { return blob_ != nullptr; }
-  // Only in a file, or being read from it: Fetch it.
-  bool on_disk() const { return blob_ == nullptr && (reading_ || number_ != 0); }
-  // It was forgotten and cannot be used.
-  bool forgotten() const { return !in_memory() && !on_disk(); }
+  // Only in a file.
+  bool on_disk() const { return blob_ == nullptr && number_ != 0; }
+  // It was forgotten and cannot be used; otherwise, if it is not in memory: Fetch it.
+  bool forgotten() const { return !in_memory() && !on_disk() && !published_ && !reading_; }
 
  private:
   friend class StateStore;
@@ -73,6 +78,8 @@ class KeptState {
   BlobPtr blob_;
   uint64_t number_ = 0;  // of its file; 0: none
   int64_t file_bytes_ = 0;
+  PublishedRead published_;      // null: it is not, or was asked for
+  uint64_t published_read_ = 0;  // number of the read that is under way; 0: none
   bool writing_ = false, reading_ = false;
   bool in_memory_order_ = false, in_disk_order_ = false;
   Order::iterator memory_place_, disk_place_;
@@ -101,13 +108,15 @@ class StateStore {
   StatePtr Keep(std::vector<float> values);
   // Keeps one that always stays in memory.
   StatePtr Pin(std::vector<float> values);
+  // One that `read` returns when it is fetched. REQUIRES: so many bytes, if any.
+  StatePtr KeepPublished(int64_t bytes, PublishedRead read);
   // Its values, which makes it the one used last. Null unless it is in memory.
   BlobPtr Use(KeptState* state);
-  // Starts to read it into memory. REQUIRES: on_disk(). Once Collect has returned true and
+  // Starts to read it into memory. REQUIRES: it is neither there nor forgotten. Once Collect has returned true and
   // `fetching` is false, it is in memory or forgotten.
   void Fetch(KeptState* state);
   static bool fetching(const KeptState& state) { return state.reading_; }
-  // Takes in what the disk tier has done. True: there was something. It makes no room, so that the
+  // Takes in what was written and read. True: there was something. It makes no room, so that the
   // fetched states can be used first; Fit makes room.
   bool Collect();
   // Lets states leave memory until the limit holds.
@@ -128,12 +137,15 @@ class StateStore {
  private:
   friend class KeptState;
   class Disk;
+  class Inbox;
   struct Done;
 
   void Forget(KeptState* state);
   void LeaveMemory(KeptState* state);
   bool StartWriting(KeptState* state);
   void DropFile(KeptState* state);
+  void FetchPublished(KeptState* state);
+  void EndPublishedRead(Done* done);
   void EndWrite(KeptState* state, const Done& done);
   void EndRead(KeptState* state, Done* done);
   void CountError(const absl::Status& status);
@@ -145,12 +157,14 @@ class StateStore {
 
   const StateLimits limits_;
   const StateBlob::Meter meter_ = std::make_shared<std::atomic<int64_t>>(0);
-  KeptState::Order memory_order_, disk_order_;       // used longest ago first
-  absl::flat_hash_map<uint64_t, KeptState*> files_;  // by number
+  KeptState::Order memory_order_, disk_order_;                 // used longest ago first
+  absl::flat_hash_map<uint64_t, KeptState*> files_;            // by number
+  absl::flat_hash_map<uint64_t, KeptState*> published_reads_;  // likewise
   uint64_t last_number_ = 0;
   int64_t writing_bytes_ = 0, disk_bytes_ = 0;
   Totals counted_;  // all but the bytes
   absl::Status file_error_;
+  const std::shared_ptr<Inbox> inbox_;
   std::unique_ptr<Disk> disk_;  // null: none
 };
 

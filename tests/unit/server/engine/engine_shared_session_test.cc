@@ -12,6 +12,7 @@
 #include "server/sessions/shared/session_record.h"
 #include "tests/support/fake_backend.h"
 #include "tests/support/memory_session_store.h"
+#include "tests/support/memory_state_archive.h"
 #include "tests/support/reply_collector.h"
 
 namespace rivulet {
@@ -31,11 +32,12 @@ class SharedSessionTest : public ::testing::Test {
       replica.store = std::make_shared<MemorySessionStore>(&server_);
       EngineOptions options = options_;
       options.session_store = replica.store;
-      replica.engine =
-          CreateSteppedEngine(config_, nullptr,
-                              std::make_unique<FakeBackend>(config_, FakeBackendOptions(),
-                                                            std::make_shared<FakeProbe>()),
-                              options, [this] { return now_; });
+      FakeBackendOptions backend;
+      backend.limits.numerics_id = numerics_[static_cast<size_t>(i)];
+      replica.engine = CreateSteppedEngine(
+          config_, nullptr,
+          std::make_unique<FakeBackend>(config_, backend, std::make_shared<FakeProbe>()), options,
+          [this] { return now_; });
     }
   }
 
@@ -101,6 +103,7 @@ class SharedSessionTest : public ::testing::Test {
   const ModelConfig config_ = FakeConfig(50, /*with_bos=*/true);
   absl::Time now_ = absl::FromUnixSeconds(1000);
   EngineOptions options_;
+  std::vector<std::string> numerics_ = {"fake", "fake"};  // of each replica
   MemoryStoreServer server_{[this] { return now_; }};
   std::deque<ReplyCollector> collectors_;  // outlive the engines
   std::deque<Replica> replicas_;
@@ -270,6 +273,131 @@ TEST_F(SharedLimitTest, LimitsCountTheSessionsOfAllReplicas) {
   EXPECT_EQ(Reason(Open(1, "u").status()), "SESSION_LIMIT");
   now_ += absl::Minutes(11);
   EXPECT_TRUE(Open(1, "u").ok()) << "all have expired";
+}
+
+class PublishedStateTest : public SharedSessionTest {
+ protected:
+  PublishedStateTest() {
+    options_.state_archive = archive_;
+    options_.publish.after_tokens = 4;
+  }
+  SharedTotals Totals(int replica) { return engine(replica)->GetLoad().shared; }
+  // Tokens that a replica fed for a request on the session.
+  int64_t FedFor(int replica, const SessionId& id, std::vector<int32_t> prompt) {
+    const int64_t before = engine(replica)->GetLoad().fed_total;
+    const auto progress = Generate(replica, id, 3, std::move(prompt));
+    EXPECT_TRUE(progress.ok()) << progress.status();
+    hash_ = progress.ok() ? progress->hash : 0;
+    return engine(replica)->GetLoad().fed_total - before;
+  }
+  // The hash of a session that stayed on one replica.
+  uint64_t LoneHash() {
+    const SessionId id = Open(0)->id;
+    EXPECT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+    return Generate(0, id, 3, {3})->hash;
+  }
+  std::shared_ptr<MemoryStateArchive> archive_ = std::make_shared<MemoryStateArchive>();
+  uint64_t hash_ = 0;
+};
+
+TEST_F(PublishedStateTest, AReplicaThatTakesASessionOverContinuesFromItsState) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  ASSERT_EQ(archive_->states.size(), 1u);
+  Until([&] { return Totals(0).writes >= 4; });  // open, claim, end, and that names the state
+  EXPECT_EQ(FedFor(1, id, {3}), 2) << "the last generated token and the prompt";
+  EXPECT_EQ(Totals(1).states_read, 1);
+  EXPECT_EQ(hash_, LoneHash());
+}
+
+TEST_F(PublishedStateTest, AStateThatIsGoneOrDamagedIsComputedAgain) {
+  const auto damage = [&](const std::function<void(std::string*)>& how) {
+    const SessionId id = Open(0)->id;
+    const int64_t writes = Totals(0).writes, missing = Totals(1).states_missing;
+    ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+    Until([&] { return Totals(0).writes >= writes + 3; });
+    ASSERT_EQ(archive_->states.size(), 1u);
+    how(&archive_->states.begin()->second);
+    EXPECT_EQ(FedFor(1, id, {3}), 9) << "bos, all seven tokens and the prompt";
+    EXPECT_EQ(Totals(1).states_missing, missing + 1);
+    archive_->states.clear();
+    EXPECT_EQ(hash_, LoneHash());
+    archive_->states.clear();
+  };
+  damage([](std::string* bytes) { bytes->clear(); });
+  damage([](std::string* bytes) { bytes->back() ^= 1; });
+  damage([](std::string* bytes) { (*bytes)[30] ^= 1; });
+  damage([](std::string* bytes) { bytes->pop_back(); });
+  damage([&](std::string* bytes) {  // a checksum says nothing about who wrote it
+    const StateStamp stamp =
+        SharedStateStamp({"", "", "fake", ""}, "t", std::vector<int32_t>{1, 2, 3, 4, 5, 6});
+    const float infinite = std::numeric_limits<float>::infinity();
+    *bytes = EncodeStateFile(stamp, 7, std::vector<float>(kFakeStateBytes / 4, infinite));
+  });
+}
+
+TEST_F(PublishedStateTest, AnArchiveThatFailsCostsRecomputationAlone) {
+  archive_->fails = true;
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  EXPECT_EQ(FedFor(1, id, {3}), 9);
+  EXPECT_EQ(Totals(0).states_failed, 1);
+  EXPECT_EQ(hash_, LoneHash());
+}
+
+TEST_F(PublishedStateTest, AForkAndARewoundSessionContinueFromTheStateToo) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  Until([&] { return Totals(0).writes >= 4; });
+  ForkSpec spec;
+  spec.session = SessionRef{id, "t", std::nullopt, ""};
+  const auto forks = Await<std::vector<SessionInfo>>(
+      [&](SessionsDone done) { return ForkSession(engine(0), spec, std::move(done)); });
+  ASSERT_TRUE(forks.ok()) << forks.status();
+  EXPECT_EQ(FedFor(1, forks->front().id, {3}), 2);
+  const auto rewound = Await<SessionInfo>([&](SessionDone done) {
+    return RewindSession(engine(0), {id, "t", 3, ""}, absl::InfiniteFuture(), std::move(done));
+  });
+  ASSERT_TRUE(rewound.ok()) << rewound.status();
+  EXPECT_EQ(FedFor(1, id, {3}), 5) << "the state is behind the three tokens that are left";
+}
+
+TEST_F(PublishedStateTest, ADrainPublishesWhatThereWasNoRoomFor) {
+  options_.publish.max_pending_bytes = 1;
+  archive_->holds = true;
+  for (Replica& replica : replicas_) replica.engine = nullptr;
+  replicas_.clear();
+  SetUp();
+  const SessionId first = Open(0)->id, second = Open(0)->id;
+  ASSERT_TRUE(Generate(0, first, 5, {1, 2}).ok());
+  ASSERT_TRUE(Generate(0, second, 5, {3, 4}).ok());
+  EXPECT_EQ(Totals(0).states_skipped, 1);
+  archive_->Deliver();
+  engine(0)->Drain(absl::InfiniteFuture());
+  Until([&] {
+    archive_->Deliver();
+    return engine(0)->GetLoad().unsaved == 0;
+  });
+  EXPECT_EQ(archive_->states.size(), 2u);
+  EXPECT_EQ(FedFor(1, first, {5}), 2);
+  EXPECT_EQ(FedFor(1, second, {5}), 2);
+}
+
+class OtherNumericsTest : public PublishedStateTest {
+ protected:
+  OtherNumericsTest() { numerics_ = {"fake", "fake2"}; }
+};
+
+TEST_F(OtherNumericsTest, TokensAreFedAgainAndTheReplySaysSoOnce) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  EXPECT_EQ(durable_->other_numerics_id, "");
+  Until([&] { return Totals(0).writes >= 4; });
+  EXPECT_EQ(FedFor(1, id, {3}), 9);
+  EXPECT_EQ(durable_->other_numerics_id, "fake");
+  EXPECT_EQ(Totals(1).states_missing, 0) << "states of another numerics id are not asked for";
+  ASSERT_TRUE(Generate(1, id, 1, {}).ok());
+  EXPECT_EQ(durable_->other_numerics_id, "");
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ SessionRecord Full() {
   record.request = 13;
   record.written = absl::FromUnixMillis(1234);
   record.chunks = {{"c1", 3}, {"c2", 2}};
+  record.states = {2, 6};  // after all tokens and the bos
   return record;
 }
 
@@ -45,6 +46,7 @@ TEST(SessionRecordTest, BytesHoldAllOfIt) {
   EXPECT_EQ(EncodeRecord(*read), bytes);
   EXPECT_EQ(read->chunks, Full().chunks);
   EXPECT_EQ(read->request, Full().request);
+  EXPECT_EQ(read->states, Full().states);
   SessionRecord empty = Full();
   empty.abandoned_from.reset();
   empty.request.reset();
@@ -72,6 +74,9 @@ TEST(SessionRecordTest, PartsThatContradictEachOtherAreRefused) {
   };
   EXPECT_TRUE(refused([](SessionRecord* r) { r->position = 6; })) << "chunks end before it";
   EXPECT_TRUE(refused([](SessionRecord* r) { r->marks["c"] = 6; }));
+  EXPECT_TRUE(refused([](SessionRecord* r) { r->states = {7}; }));
+  EXPECT_TRUE(refused([](SessionRecord* r) { r->states = {0}; }));
+  EXPECT_TRUE(refused([](SessionRecord* r) { r->states = {3, 3}; }));
   EXPECT_TRUE(refused([](SessionRecord* r) { r->abandoned_from = -1; }));
   EXPECT_TRUE(refused([](SessionRecord* r) { r->chunks[0].tokens = INT64_MAX; }));
   EXPECT_TRUE(refused([](SessionRecord* r) { r->idle_timeout = absl::ZeroDuration(); }));

@@ -342,5 +342,60 @@ TEST_F(StateStoreTest, CountsHoldInRandomOperations) {
   EXPECT_TRUE(disk_->files.empty());
 }
 
+// Reads of published states, which end when a test says so.
+struct PublishedReads {
+  std::vector<std::function<void(absl::StatusOr<std::vector<float>>)>> open;
+  PublishedRead Read() {
+    return [this](auto done) { open.push_back(std::move(done)); };
+  }
+};
+
+TEST_F(StateStoreTest, APublishedStateIsReadOnceAndIsThenLikeAnyOther) {
+  Make(1, 0, -1);
+  PublishedReads reads;
+  const StatePtr state = store_->KeepPublished(kFourFloats, reads.Read());
+  EXPECT_FALSE(state->forgotten() || state->in_memory() || state->on_disk());
+  store_->Fetch(state.get());
+  store_->Fetch(state.get());
+  ASSERT_EQ(reads.open.size(), 1u);
+  EXPECT_FALSE(store_->Collect());
+  EXPECT_TRUE(StateStore::fetching(*state));
+  EXPECT_FALSE(state->forgotten());
+  reads.open[0](std::vector<float>{7, 7, 7, 7});
+  EXPECT_EQ(wakes_, 1);
+  EXPECT_TRUE(store_->Collect());
+  EXPECT_EQ(Value(state), 7);
+  EXPECT_EQ(store_->totals().memory_bytes, kFourFloats);
+  const StatePtr other = Keep(1);
+  EXPECT_TRUE(state->forgotten()) << "it was used longest ago, and there is no disk";
+}
+
+TEST_F(StateStoreTest, APublishedStateThatCannotBeReadIsForgotten) {
+  Make(1, 0, -1);
+  PublishedReads reads;
+  const StatePtr state = store_->KeepPublished(kFourFloats, reads.Read());
+  store_->Fetch(state.get());
+  reads.open[0](absl::NotFoundError("gone"));
+  EXPECT_TRUE(store_->Collect());
+  EXPECT_TRUE(state->forgotten());
+}
+
+TEST_F(StateStoreTest, AReadMayEndAfterItsStateOrTheStore) {
+  Make(1, 0, -1);
+  PublishedReads reads;
+  StatePtr state = store_->KeepPublished(kFourFloats, reads.Read());
+  store_->Fetch(state.get());
+  state = nullptr;
+  reads.open[0](std::vector<float>{7, 7, 7, 7});
+  EXPECT_TRUE(store_->Collect());
+  EXPECT_EQ(store_->totals().memory_bytes, 0);
+  state = store_->KeepPublished(kFourFloats, reads.Read());
+  store_->Fetch(state.get());
+  state = nullptr;
+  store_ = nullptr;
+  reads.open[1](std::vector<float>{7, 7, 7, 7});
+  EXPECT_EQ(wakes_, 1);
+}
+
 }  // namespace
 }  // namespace rivulet

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// SharedStates: the states of sessions in an archive that replicas share (state_archive.h).
+//
+// When a request on a session has ended, its last state is published if computing it again takes
+// longer than writing and reading it. The session's record then names it (SessionRecord::states),
+// and a replica that takes the session over continues from there. A state that is not in the
+// archive any more, or not as it was published, is computed again from the session's tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/engine/load.h"
+#include "server/engine/loop/loop_mailbox.h"
+#include "server/engine/loop/request_queue.h"
+#include "server/engine/options.h"
+#include "server/sessions/session_table.h"
+#include "server/sessions/shared/state_archive.h"
+#include "server/sessions/store/state_file.h"
+#include "server/sessions/store/state_store.h"
+
+namespace rivulet {
+
+// How many published states a record names: the last ones.
+inline constexpr size_t kMostPublished = 4;
+
+// Thread: the loop.
+class SharedStates {
+ public:
+  // `archive` null: nothing is published, and nothing found. `model`: the stamp of every state of
+  // this model; its owner is not used. What is borrowed outlives it. The archive's threads post to
+  // `mailbox`.
+  SharedStates(std::shared_ptr<StateArchive> archive, const PublishOptions& options,
+               StateStamp model, StateStore* store, int64_t state_bytes, Clock clock,
+               std::shared_ptr<LoopMailbox> mailbox, SharedTotals* totals);
+
+  // A run took this long and fed so many prompt tokens.
+  void NoteRun(int64_t fed, absl::Duration time);
+
+  // Publishes the session's latest state, if that is in memory and worth it.
+  void Publish(Session* session);
+  // States that were published since the last call. The sessions may be gone or have changed.
+  struct Published {
+    SessionId session;
+    int64_t fed = 0;             // KeptCheckpoint::fed
+    uint64_t sequence_hash = 0;  // of the tokens that the state has seen
+  };
+  std::vector<Published> Take() { return std::exchange(published_, {}); }
+  bool empty() const { return published_.empty(); }
+  // Being published, and whether another one may be.
+  int under_way() const { return under_way_; }
+  bool has_room() const;
+  // The session would be published if there were room.
+  bool IsWorth(const Session& session) const;
+
+  // The session, which is what its record says now, may continue from the states after so many fed
+  // tokens.
+  void Adopt(Session* session, const std::vector<int64_t>& fed);
+
+ private:
+  void OnPut(const Published& state, absl::Time begun, const absl::Status& status);
+  bool IsWorth(const Session& session, const KeptCheckpoint& latest) const;
+  PublishedRead ReadOf(const std::string& tenant,
+                       std::shared_ptr<const std::vector<int32_t>> tokens, int64_t seen,
+                       int64_t fed);
+
+  const std::shared_ptr<StateArchive> archive_;
+  const PublishOptions options_;
+  const StateStamp model_;
+  StateStore* const store_;
+  const int64_t state_bytes_;
+  const Clock clock_;
+  const std::shared_ptr<LoopMailbox> mailbox_;
+  SharedTotals* const totals_;
+  int under_way_ = 0;
+  std::vector<Published> published_;
+  // Weighted sums: what happened lately counts most.
+  double fed_ = 0, fed_seconds_ = 0;
+  double written_bytes_ = 100e6, written_seconds_ = 1;  // a guess, until something was written
+};
+
+}  // namespace rivulet

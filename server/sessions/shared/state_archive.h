@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// StateArchive: states that replicas share, so that one which takes a session over need not feed
+// all its tokens again. A cache: an archive may drop a state at any time, those first that expire
+// first, and what it returns is not trusted.
+//
+// A state's name is the SHA-256 of what it follows from: tenant, weights, configuration, numerics
+// id and all tokens that were fed. Its bytes repeat all of these (store/state_file.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/sessions/shared/redis_url.h"
+
+namespace rivulet {
+
+struct StateArchiveLimits {
+  int64_t max_bytes = int64_t{1} << 30;  // of all states of all replicas
+  // So that making room takes Redis some milliseconds at most.
+  int64_t max_states = 4096;
+};
+
+// Thread: any. Nothing here waits. Each `done` is called exactly once, on a thread of the archive,
+// and must not block. Errors, of both: UNAVAILABLE (not reachable, no answer in time, or the
+// archive is being destroyed), RESOURCE_EXHAUSTED (larger than the limit, or the disk or Redis is
+// full).
+class StateArchive {
+ public:
+  virtual ~StateArchive() = default;
+
+  // Keeps what `bytes` returns, which is called on the archive's thread, for at least `expiry`
+  // where there is room. `name`: 64 characters of [0-9a-f]. Nothing is written where there is a
+  // state of this name; it is kept longer.
+  using PutDone = std::function<void(absl::Status)>;
+  virtual void Put(std::string name, std::function<std::string()> bytes, absl::Duration expiry,
+                   PutDone done) = 0;
+
+  // Empty: there is no such state, or not all of it.
+  using GetDone = std::function<void(absl::StatusOr<std::string>)>;
+  virtual void Get(std::string name, GetDone done) = 0;
+};
+
+// Files in `directory`, which is made where it is missing; its parent must exist. Replicas of
+// several machines may share it over a network: a file has its name only once it is whole. Errors:
+// INVALID_ARGUMENT (CONFIG_INVALID; it cannot be made or written, and why).
+absl::StatusOr<std::unique_ptr<StateArchive>> OpenDirStateArchive(const std::string& directory,
+                                                                  const StateArchiveLimits& limits);
+
+// In the Redis that `options` names, over a connection of its own, so that claims of sessions do
+// not wait behind states. Keys, behind the prefix: "t:NAME" a hash with the pieces of a state, each
+// of 1 MiB at most; "states" a sorted set of "BYTES NAME" by the milliseconds since 1970 at which
+// they expire. The user needs, beside what a session store needs, +hset +hget +hmget +hlen
+// +unlink.
+// Errors: as OpenRedisSessionStore.
+absl::StatusOr<std::unique_ptr<StateArchive>> OpenRedisStateArchive(
+    const RedisOptions& options, const StateArchiveLimits& limits);
+
+}  // namespace rivulet
