@@ -69,6 +69,21 @@ void NoteHeldEnd(const Request& request, absl::Time now, EngineMeters* meters,
 
 }  // namespace
 
+std::optional<int> Sharing::Save(const SessionTable& table, bool busy, absl::Time now) {
+  if (busy && now < save_again) return std::nullopt;
+  save_again = now + absl::Milliseconds(100);
+  std::vector<Session*> worth;
+  table.ForEach([&](Session* session) {
+    const bool idle = session->active == nullptr && !session->closed;
+    if (idle && states.IsWorth(*session)) worth.push_back(session);
+  });
+  std::sort(worth.begin(), worth.end(),
+            [](const Session* a, const Session* b) { return a->use > b->use; });
+  size_t next = 0;
+  while (next < worth.size() && states.has_room()) states.Publish(worth[next++]);
+  return states.under_way() + static_cast<int>(worth.size() - next) + CountUnwritten(table);
+}
+
 Loop::Loop(Backend* backend, const EngineOptions& options, bool with_bos, Clock clock,
            RequestQueue* queue, Emitter* emitter, EngineMeters* meters,
            const SharedIdentity& identity, const StateStamp& stamp, DiskTier disk,
@@ -231,32 +246,15 @@ void Loop::Enter(Request* request) {
   request->life.Go(RequestLife::State::kWaitsForTurn);
 }
 
-void Loop::SaveShared() {
-  if (now_ < save_again_ && !requests_.empty()) return;
-  save_again_ = now_ + absl::Milliseconds(100);
-  std::vector<Session*> sessions;
-  sessions_.ForEach([&](Session* session) {
-    const bool idle = session->active == nullptr && !session->closed;
-    if (idle && sharing_->states.IsWorth(*session)) sessions.push_back(session);
-  });
-  std::sort(sessions.begin(), sessions.end(),
-            [](const Session* a, const Session* b) { return a->use > b->use; });
-  size_t next = 0;
-  while (next < sessions.size() && sharing_->states.has_room()) {
-    sharing_->states.Publish(sessions[next++]);
-  }
-  load_.unsaved = sharing_->states.under_way() + static_cast<int>(sessions.size() - next) +
-                  sharing_->sessions.unwritten();
-  Publish();
-}
-
 void Loop::TakeShared() {
   using Kind = SharedSessions::Event::Kind;
   std::vector<SharedSessions::Event> events = sharing_->sessions.Collect(now_);
   for (const SharedStates::Published& state : sharing_->states.Take()) {
     sharing_->sessions.NotePublished(state, now_);
   }
-  if (arrivals_.draining) SaveShared();
+  std::optional<int> unsaved;
+  if (arrivals_.draining) unsaved = sharing_->Save(sessions_, !requests_.empty(), now_);
+  if (unsaved) load_.unsaved = unsaved;
   for (const SharedLookups::Answered& answered : sharing_->lookups.Take()) {
     const auto found = requests_.find(answered.request);
     if (found == requests_.end()) continue;
@@ -293,7 +291,7 @@ void Loop::TakeShared() {
     }
   }
   // Without requests, no turn may come for long.
-  if (load_.shared != sharing_->totals) Publish();
+  if (unsaved || load_.shared != sharing_->totals) Publish();
 }
 
 void Loop::CloseSession(Session* session, Request* closing) {

@@ -53,11 +53,16 @@ struct Sharing {
         lookups(options.session_store.get(), table, identity, clock, mailbox, &totals) {}
   ~Sharing() { mailbox->Close(); }
 
+  // In a drain: publishes states that are worth it, that of the session used last first. Returns
+  // EngineLoad::unsaved; nullopt: it was called a moment ago, and requests run (`busy`).
+  std::optional<int> Save(const SessionTable& table, bool busy, absl::Time now);
+
   const std::shared_ptr<LoopMailbox> mailbox;
   SharedTotals totals;
   SharedStates states;
   SharedSessions sessions;
   SharedLookups lookups;
+  absl::Time save_again = absl::InfinitePast();
 };
 
 // Thread: one, which calls Run(), or in a test Turn(). The arguments are borrowed and outlive it.
@@ -96,8 +101,6 @@ class Loop {
   // True: the disk tier has done something.
   bool TakeFetchedStates();
   void TakeShared();
-  // In a drain: publishes states that are worth it, that of the session used last first.
-  void SaveShared();
 
   // Replies that were read continue; the parked ones wait for slots again.
   void ResumeReaders();
@@ -138,7 +141,6 @@ class Loop {
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();  // no live request's deadline is earlier
-  absl::Time save_again_ = absl::InfinitePast();       // SaveShared
   absl::Status poison_;  // what every request ends with once the backend has failed
   RequestQueue::Arrivals arrivals_;
   EngineLoad load_;  // what the loop knows of it; counters are true at any time, the rest is set

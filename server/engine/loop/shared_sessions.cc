@@ -69,6 +69,16 @@ bool IsRepetition(const Request& request, const SessionRecord& record) {
 
 }  // namespace
 
+int CountUnwritten(const SessionTable& table) {
+  int count = 0;
+  table.ForEach([&](const Session* session) {
+    const SharedCopy* const copy = session->shared.get();
+    if (copy == nullptr || session->active != nullptr || !copy->known) return;
+    count += copy->wants_write || copy->call == SharedCopy::Call::kWrite ? 1 : 0;
+  });
+  return count;
+}
+
 SharedSessions::SharedSessions(SessionStore* store, SessionTable* table, SharedStates* states,
                                SharedIdentity identity, std::shared_ptr<LoopMailbox> mailbox,
                                SharedTotals* totals)
@@ -173,7 +183,7 @@ void SharedSessions::End(std::unique_ptr<Request> request, Session* session,
   }
   end->writes = static_cast<int>(written.size());
   if (written.empty()) {
-    Emit({.kind = Event::Kind::kEnded, .end = end});
+    events_.push_back({.kind = Event::Kind::kEnded, .end = end});
     return;
   }
   for (Session* const changed : written) {
@@ -200,16 +210,6 @@ void SharedSessions::NotePublished(const SharedStates::Published& state, absl::T
   if (copy->published.size() > kMostPublished) copy->published.erase(copy->published.begin());
   copy->wants_write |= copy->claiming == nullptr;
   Advance(session);
-}
-
-int SharedSessions::unwritten() const {
-  int count = 0;
-  table_->ForEach([&](const Session* session) {
-    const SharedCopy* const copy = session->shared.get();
-    if (copy == nullptr || session->active != nullptr || !copy->known) return;
-    count += copy->wants_write || copy->call == SharedCopy::Call::kWrite ? 1 : 0;
-  });
-  return count;
 }
 
 std::vector<std::shared_ptr<HeldEnd>> SharedSessions::Abandon() {
@@ -485,7 +485,7 @@ void SharedSessions::OnUnavailable(Session* session, const absl::Status& status)
 
 void SharedSessions::Claimed(Session* session, const absl::Status& status) {
   Request* const request = std::exchange(session->shared->claiming, nullptr);
-  Emit({.kind = Event::Kind::kClaimed, .request = request->id, .status = status});
+  events_.push_back({.kind = Event::Kind::kClaimed, .request = request->id, .status = status});
 }
 
 void SharedSessions::Lose(Session* session, const absl::Status& status) {
@@ -498,9 +498,10 @@ void SharedSessions::Lose(Session* session, const absl::Status& status) {
   }
   if (copy->claiming != nullptr) return Claimed(session, status);
   if (running) {
-    Emit({.kind = Event::Kind::kLost, .request = session->active->id, .status = status});
+    events_.push_back(
+        {.kind = Event::Kind::kLost, .request = session->active->id, .status = status});
   } else if (session->active == nullptr) {
-    Emit({.kind = Event::Kind::kForgotten, .session = session->id});
+    events_.push_back({.kind = Event::Kind::kForgotten, .session = session->id});
   }
 }
 
@@ -523,7 +524,7 @@ void SharedSessions::DecideEnd(std::shared_ptr<HeldEnd>* end, Session* session, 
     Session* const opened = request->status.ok() ? nullptr : table_->Get(id);
     if (opened != nullptr && opened->shared->known) Discard(opened);
   }
-  Emit({.kind = Event::Kind::kEnded, .end = held});
+  events_.push_back({.kind = Event::Kind::kEnded, .end = held});
 }
 
 void SharedSessions::Discard(Session* session) {
@@ -531,7 +532,7 @@ void SharedSessions::Discard(Session* session) {
   write.expected = session->shared->claim;
   store_->Write(std::move(write), [](const Answer&) {});  // else it expires
   session->shared->known = session->shared->wants_write = false;
-  Emit({.kind = Event::Kind::kForgotten, .session = session->id});
+  events_.push_back({.kind = Event::Kind::kForgotten, .session = session->id});
 }
 
 }  // namespace rivulet

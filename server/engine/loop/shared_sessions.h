@@ -90,6 +90,9 @@ struct SharedCopy {
   absl::Time due = absl::InfiniteFuture();
 };
 
+// Sessions without a request that the store does not have as they are here.
+int CountUnwritten(const SessionTable& table);
+
 struct SharedOptions {
   absl::Duration lease = absl::Milliseconds(1500);
   absl::Duration renewal = absl::Milliseconds(500);  // of the lease, after the last write
@@ -135,8 +138,6 @@ class SharedSessions {
            absl::Time now);
   // A state was published; the session's record is to name it.
   void NotePublished(const SharedStates::Published& state, absl::Time now);
-  // Sessions without a request that the store does not have as they are here.
-  int unwritten() const;
   // The session is not free until the loop has handled the kEnded of its last request.
   static bool Ends(const Session& session) {
     return session.shared != nullptr && session.shared->ends;
@@ -189,7 +190,6 @@ class SharedSessions {
   void Lose(Session* session, const absl::Status& status);
   void DecideEnd(std::shared_ptr<HeldEnd>* end, Session* session, bool durable,
                  const absl::Status& status);
-  void Emit(Event event) { events_.push_back(std::move(event)); }
   void Claimed(Session* session, const absl::Status& status);
 
   void SetDue(Session* session, absl::Time due);

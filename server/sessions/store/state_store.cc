@@ -144,45 +144,26 @@ BlobPtr StateStore::Use(KeptState* state) {
 void StateStore::Fetch(KeptState* state) {
   if (state->reading_) return;
   state->reading_ = true;
-  if (state->published_ != nullptr) return FetchPublished(state);
-  LeaveDiskOrder(state);  // its file is not the one to make room
-  disk_->Read(state->number_, state->bytes_);
-}
-
-void StateStore::FetchPublished(KeptState* state) {
-  state->published_read_ = ++last_number_;
-  published_reads_[state->published_read_] = state;
+  if (state->published_ == nullptr) {
+    LeaveDiskOrder(state);  // its file is not the one to make room
+    return disk_->Read(state->number_, state->bytes_);
+  }
+  const uint64_t number = state->published_read_ = ++last_number_;
+  files_[number] = state;
   const PublishedRead read = std::exchange(state->published_, nullptr);
-  read([inbox = inbox_, number = state->published_read_,
-        bytes = state->bytes_](absl::StatusOr<std::vector<float>> values) {
+  read([inbox = inbox_, number, bytes = state->bytes_](absl::StatusOr<std::vector<float>> values) {
     Done done{Background::Kind::kRead, number, bytes, values.status(), {}, /*published=*/true};
     if (values.ok()) done.values = *std::move(values);
     inbox->Put(std::move(done));
   });
 }
 
-void StateStore::EndPublishedRead(Done* done) {
-  const auto found = published_reads_.find(done->number);
-  if (found == published_reads_.end()) return;  // nobody needs it any more
-  KeptState* const state = found->second;
-  published_reads_.erase(found);
-  state->published_read_ = 0;
-  state->reading_ = false;
-  if (!done->status.ok()) return;
-  SetBlob(state, std::make_shared<const StateBlob>(std::move(done->values), meter_));
-  EnterMemoryOrder(state);
-}
-
 bool StateStore::Collect() {
   std::vector<Done> all = inbox_->Take();
   for (Done& done : all) {
-    if (done.published) {
-      EndPublishedRead(&done);
-      continue;
-    }
     const auto found = files_.find(done.number);
     KeptState* const state = found == files_.end() ? nullptr : found->second;
-    if (!done.status.ok()) CountError(done.status);
+    if (!done.status.ok() && !done.published) CountError(done.status);
     if (done.kind == Background::Kind::kWrite) writing_bytes_ -= done.bytes;
     if (state == nullptr) continue;  // nobody needs it any more
     if (done.kind == Background::Kind::kWrite) EndWrite(state, done);
@@ -206,11 +187,12 @@ void StateStore::EndWrite(KeptState* state, const Done& done) {
 
 void StateStore::EndRead(KeptState* state, Done* done) {
   state->reading_ = false;
+  if (done->published) files_.erase(std::exchange(state->published_read_, 0));
   if (done->status.ok()) {
     SetBlob(state, std::make_shared<const StateBlob>(std::move(done->values), meter_));
     EnterMemoryOrder(state);
-    EnterDiskOrder(state);
-  } else {
+    if (!done->published) EnterDiskOrder(state);
+  } else if (!done->published) {
     DropFile(state);
     ++counted_.forgotten;
   }
@@ -264,7 +246,7 @@ void StateStore::DropFile(KeptState* state) {
 }
 
 void StateStore::Forget(KeptState* state) {
-  if (state->published_read_ != 0) published_reads_.erase(state->published_read_);
+  if (state->published_read_ != 0) files_.erase(state->published_read_);
   LeaveMemoryOrder(state);
   SetBlob(state, nullptr);
   DropFile(state);

@@ -7,9 +7,9 @@
 //                +---------------------- being read <---- Fetch -----------------+
 //
 // A state for which there is no room in memory or in files is forgotten: each can be computed again
-// from a sequence of tokens. One that other replicas have published can be fetched likewise, once. A file stays after it was read, so that its state can leave memory
-// without another write. Nothing here waits: the disk tier's Background writes, reads and removes
-// files.
+// from a sequence of tokens. One that other replicas have published can be fetched likewise, once.
+// A file stays after it was read, so that its state can leave memory without another write. Nothing
+// here waits: the disk tier's Background writes, reads and removes files.
 #pragma once
 
 #include <atomic>
@@ -53,8 +53,8 @@ class StateStore;
 using PublishedRead =
     std::function<void(std::function<void(absl::StatusOr<std::vector<float>>)> done)>;
 
-// One kept state, in memory, in a file or published. It is forgotten with the last pointer to it. Thread: that
-// of its store, which outlives it.
+// One kept state, in memory, in a file or published. It is forgotten with the last pointer to it.
+// Thread: that of its store, which outlives it.
 class KeptState {
  public:
   KeptState(StateStore* store, int64_t bytes) : store_(store), bytes_(bytes) {}
@@ -112,8 +112,8 @@ class StateStore {
   StatePtr KeepPublished(int64_t bytes, PublishedRead read);
   // Its values, which makes it the one used last. Null unless it is in memory.
   BlobPtr Use(KeptState* state);
-  // Starts to read it into memory. REQUIRES: it is neither there nor forgotten. Once Collect has returned true and
-  // `fetching` is false, it is in memory or forgotten.
+  // Starts to read it into memory. REQUIRES: it is neither there nor forgotten. Once Collect has
+  // returned true and `fetching` is false, it is in memory or forgotten.
   void Fetch(KeptState* state);
   static bool fetching(const KeptState& state) { return state.reading_; }
   // Takes in what was written and read. True: there was something. It makes no room, so that the
@@ -144,8 +144,6 @@ class StateStore {
   void LeaveMemory(KeptState* state);
   bool StartWriting(KeptState* state);
   void DropFile(KeptState* state);
-  void FetchPublished(KeptState* state);
-  void EndPublishedRead(Done* done);
   void EndWrite(KeptState* state, const Done& done);
   void EndRead(KeptState* state, Done* done);
   void CountError(const absl::Status& status);
@@ -157,9 +155,8 @@ class StateStore {
 
   const StateLimits limits_;
   const StateBlob::Meter meter_ = std::make_shared<std::atomic<int64_t>>(0);
-  KeptState::Order memory_order_, disk_order_;                 // used longest ago first
-  absl::flat_hash_map<uint64_t, KeptState*> files_;            // by number
-  absl::flat_hash_map<uint64_t, KeptState*> published_reads_;  // likewise
+  KeptState::Order memory_order_, disk_order_;       // used longest ago first
+  absl::flat_hash_map<uint64_t, KeptState*> files_;  // by number, and reads of published states
   uint64_t last_number_ = 0;
   int64_t writing_bytes_ = 0, disk_bytes_ = 0;
   Totals counted_;  // all but the bytes
