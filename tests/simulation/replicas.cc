@@ -387,6 +387,7 @@ class Replicas::Client {
 
 Replicas::Replicas(uint64_t seed, const ReplicasOptions& options)
     : options_(options), choices_(seed), server_([this] { return now_; }), replicas_(kReplicas) {
+  archive_->holds = true;
   for (size_t i = 0; i < kReplicas; ++i) StartReplica(i);
   for (size_t i = 0; i < kClients; ++i) {
     clients_.push_back(std::make_unique<Client>(this, static_cast<int>(i)));
@@ -416,6 +417,8 @@ void Replicas::StartReplica(size_t index) {
   replica.store = std::make_shared<MemorySessionStore>(&server_);
   EngineOptions options;
   options.session_store = replica.store;
+  options.state_archive = archive_;
+  options.publish.after_tokens = choices_.Between(1, 12);
   options.sessions.max_idle = absl::Hours(1000);
   replica.engine = CreateSteppedEngine(
       config_, nullptr,
@@ -486,6 +489,24 @@ void Replicas::HarmStore() {
   }
 }
 
+// States are lost or damaged, or the archive fails for a while.
+void Replicas::HarmArchive() {
+  if (choices_.OneIn(3)) {
+    archive_->fails = !archive_->fails;
+    return;
+  }
+  if (archive_->states.empty()) return;
+  auto state = archive_->states.begin();
+  std::advance(state, choices_.Below(static_cast<int>(archive_->states.size())));
+  if (choices_.OneIn(2)) {
+    archive_->states.erase(state);
+    return;
+  }
+  char& byte =
+      state->second[static_cast<size_t>(choices_.Below(static_cast<int>(state->second.size())))];
+  byte = static_cast<char>(byte ^ (1 << choices_.Below(8)));
+}
+
 void Replicas::Event() {
   const auto index = static_cast<size_t>(choices_.Below(kReplicas));
   const int choice = choices_.Below(100);
@@ -494,6 +515,7 @@ void Replicas::Event() {
   } else if (choice < 70) {
     const size_t all = replicas_.size() + killed_.size();
     Deliver(static_cast<size_t>(choices_.Below(static_cast<int>(all))));
+    if (!archive_->held.empty() && choices_.OneIn(2)) archive_->DeliverOne();
   } else if (choice < 90) {
     clients_[static_cast<size_t>(choices_.Below(kClients))]->Act();
   } else if (choice < 96) {
@@ -506,14 +528,17 @@ void Replicas::Event() {
     Count("stopped or continued");
   } else {
     HarmStore();
+    if (choices_.OneIn(3)) HarmArchive();
   }
 }
 
 // From now on nothing fails: every client is answered.
 void Replicas::Heal() {
   harm_ = 0;
+  archive_->fails = archive_->holds = false;
   for (Replica& replica : replicas_) replica.stopped = false;
   for (int round = 0; round < 20000 && broken_.empty(); ++round) {
+    archive_->Deliver();
     for (size_t i = 0; i < kReplicas; ++i) {
       while (replicas_[i].store->Deliver()) {
       }
@@ -533,6 +558,12 @@ void Replicas::Heal() {
 std::string Replicas::Run() {
   for (int i = 0; i < options_.events && broken_.empty(); ++i) Event();
   if (broken_.empty()) Heal();
+  for (const Replica& replica : replicas_) {
+    const SharedTotals shared = replica.engine->GetLoad().shared;
+    counts_["state published"] += shared.states_published;
+    counts_["state read"] += shared.states_read;
+    counts_["state missing"] += shared.states_missing;
+  }
   return broken_;
 }
 

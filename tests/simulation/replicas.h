@@ -21,6 +21,7 @@
 #include "tests/simulation/choices.h"
 #include "tests/support/fake_backend.h"
 #include "tests/support/memory_session_store.h"
+#include "tests/support/memory_state_archive.h"
 
 namespace rivulet {
 
@@ -54,6 +55,7 @@ class Replicas {
   void TakeTurn(size_t index);
   void Deliver(size_t index);
   void HarmStore();
+  void HarmArchive();
   void Heal();
 
   void Count(const std::string& what) { ++counts_[what]; }
@@ -65,6 +67,7 @@ class Replicas {
   const ModelConfig config_ = FakeConfig(50, /*with_bos=*/true);
   absl::Time now_ = absl::FromUnixSeconds(1000);
   MemoryStoreServer server_;
+  const std::shared_ptr<MemoryStateArchive> archive_ = std::make_shared<MemoryStateArchive>();
   std::vector<Replica> replicas_;
   std::vector<Replica> killed_;  // their calls of the store may still happen
   std::vector<std::unique_ptr<Client>> clients_;

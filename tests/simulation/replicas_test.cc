@@ -16,9 +16,9 @@ namespace {
 
 // What some schedules must bring, or the simulation looks away.
 constexpr const char* kMustHappen[] = {
-    "OK",      "SESSION_MOVED", "SESSION_STORE",       "durable",       "not durable",
-    "kill",    "lost reply",    "late write",          "reported loss", "failover",
-    "emptied", "store harmed",  "stopped or continued"};
+    "OK",      "SESSION_MOVED", "SESSION_STORE",        "durable",       "not durable",
+    "kill",    "lost reply",    "late write",           "reported loss", "failover",
+    "emptied", "store harmed",  "stopped or continued", "state read",    "state missing"};
 
 TEST(ReplicasTest, EverySessionIsThatOfALoneRun) {
   const char* const one = std::getenv("RIVULET_SIMULATION_SEED");

@@ -2,11 +2,11 @@
 // A StateArchive in memory, which answers at once or when it is told to. Thread: one.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "server/sessions/shared/state_archive.h"
@@ -22,22 +22,34 @@ class MemoryStateArchive final : public StateArchive {
       states.try_emplace(name, bytes());
       done(absl::OkStatus());
     };
-    if (!holds) return put();
-    held.push_back(std::move(put));
+    Do(std::move(put));
   }
   void Get(std::string name, GetDone done) override {
-    if (fails) return done(absl::UnavailableError("told to fail"));
-    const auto found = states.find(name);
-    done(found == states.end() ? "" : found->second);
+    Do([this, name = std::move(name), done = std::move(done)] {
+      if (fails) return done(absl::UnavailableError("told to fail"));
+      const auto found = states.find(name);
+      done(found == states.end() ? "" : found->second);
+    });
   }
-  // Does what it holds.
+  // Does what it holds, oldest first.
   void Deliver() {
-    for (const auto& put : std::exchange(held, {})) put();
+    while (!held.empty()) DeliverOne();
+  }
+  void DeliverOne() {
+    const std::function<void()> call = std::move(held.front());
+    held.pop_front();
+    call();
   }
 
   bool fails = false, holds = false;
   std::map<std::string, std::string> states;  // by name
-  std::vector<std::function<void()>> held;
+  std::deque<std::function<void()>> held;
+
+ private:
+  void Do(std::function<void()> call) {
+    if (!holds) return call();
+    held.push_back(std::move(call));
+  }
 };
 
 }  // namespace rivulet

@@ -2,8 +2,10 @@
 // Ends that nobody wished for: cancel, deadline, failed backend, drain, shutdown.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <deque>
 #include <set>
+#include <thread>
 
 #include "model/base/error.h"
 #include "tests/unit/server/engine/engine_fixture.h"
@@ -234,6 +236,25 @@ TEST_F(EndTest, DrainRefusesNewRequestsAndLetsRunningOnesEnd) {
   EXPECT_EQ(collector.sample().tokens, Solo(spec));
   ExpectAtRest();
   EXPECT_TRUE(engine_->Drain(absl::InfinitePast())) << "again: nothing is left";
+}
+
+TEST(DrainTest, WaitsUntilTheLoopHasSavedItsSessions) {
+  QueueLimits limits;
+  limits.saves = true;
+  RequestQueue queue(limits, [] { return absl::FromUnixSeconds(1); });
+  std::atomic<bool> returned = false;
+  std::thread drain([&] { returned = queue.Drain(absl::InfiniteFuture()); });
+  EngineLoad load;
+  std::vector<RequestQueue::Ended> ended;
+  RequestQueue::Arrivals arrivals;
+  while (!arrivals.draining) queue.Exchange(absl::FromUnixSeconds(1), load, &ended, &arrivals);
+  load.unsaved = 1;
+  queue.Note(absl::FromUnixSeconds(1), load, &ended);
+  EXPECT_FALSE(returned);
+  load.unsaved = 0;
+  queue.Note(absl::FromUnixSeconds(1), load, &ended);
+  drain.join();
+  EXPECT_TRUE(returned);
 }
 
 TEST_F(EndTest, DrainEndsTheRestAtItsDeadline) {
