@@ -27,12 +27,14 @@ google::rpc::Status ToWire(const grpc::Status& status) {
 }
 
 void AddPart(const v1::GenerateReply& part, uint64_t key, v1::MultiplexReply* reply) {
-  // The fields of both have the same numbers but for the fingerprint.
+  // The fields of both have the same numbers but for these two.
   v1::MultiplexPart* const to = reply->add_parts();
   v1::GenerateReply from = part;
   from.clear_fingerprint();
+  from.clear_durability();
   EXPECT_TRUE(to->ParseFromString(from.SerializeAsString()));
   if (part.has_fingerprint()) to->set_fingerprint(part.fingerprint());
+  if (part.has_durability()) *to->mutable_durability() = part.durability();
   to->set_key(key);
 }
 
@@ -85,6 +87,7 @@ std::vector<v1::GenerateReply> ScriptedReply(const v1::GenerateRequest& request)
     }
   }
   reply.emplace_back().mutable_usage()->set_completion_tokens(samples * tokens);
+  reply.back().mutable_durability()->set_position(tokens);
   reply.front().set_seed(request.sampling().seed());
   reply.front().set_fingerprint(kFingerprint + 1);
   return reply;
