@@ -81,11 +81,15 @@ class SessionsTest(CommandTest):
             to = ["--target", server.target]
             session = self.succeeds(rivulet("sessions", "open", *to)).out.strip()
             appended = self.succeeds(rivulet("sessions", "append", session, "--tokens", "5,6", "--json", *to))
-            self.assertEqual(appended.lines()[0]["durability"], {"durable": True, "position": 2})
-            self.assertEqual(appended.err, "durable\n")
+            self.assertEqual(appended.err, self.summary(appended.lines()[0]["durability"], 2) + "\n")
             reply = self.succeeds(rivulet("generate", "--session", session, "--max-tokens", "3", "--json", *to))
-            self.assertEqual([part["durability"] for part in reply.lines() if "durability" in part], [{"durable": True, "position": 5}])
-            self.assertIn("position 5, durable", reply.err)
+            (durability,) = [part["durability"] for part in reply.lines() if "durability" in part]
+            self.assertIn("position 5, " + self.summary(durability, 5), reply.err)
+
+    def summary(self, durability, end):
+        """What the summary says. A slow disk decides whether a request is durable."""
+        self.assertTrue(durability["position"] == end if durability["durable"] else durability["position"] <= end)
+        return "durable" if durability["durable"] else f"not durable after position {durability['position']}"
 
     def test_an_append_may_tell_how_likely_it_was(self):
         session = self.open()

@@ -87,6 +87,11 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
         """Token counts and times of the reply; None before its end."""
         return self._reader.usage
 
+    @property
+    def durability(self) -> replies.Durability | None:
+        """Of a reply on a session, at its end; None before, and where the server shares no store of sessions."""
+        return self._reader.durability
+
     def _start_call(self) -> None:
         self._call = self._start(self._reader.request())
         self._messages = self._call.__aiter__()
@@ -174,11 +179,6 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
 
 class AsyncSessionStream(AsyncGenerateStream):
     """A reply on a session, for `async for`. As SessionStream."""
-
-    @property
-    def durability(self) -> replies.Durability | None:
-        """Of the reply, at its end; None before, and where the server shares no store of sessions."""
-        return self._reader.durability
 
 
 session_stream = AsyncSessionStream  # runs `prepare` when the program iterates: AsyncSession.generate() does not wait

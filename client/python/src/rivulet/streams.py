@@ -64,6 +64,11 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
         """Token counts and times of the reply; None before its end."""
         return self._reader.usage
 
+    @property
+    def durability(self) -> replies.Durability | None:
+        """Of a reply on a session, at its end; None before, and where the server shares no store of sessions."""
+        return self._reader.durability
+
     def __next__(self) -> replies.Part:
         self._begun = True
         while True:
@@ -140,11 +145,6 @@ class SessionStream(GenerateStream):
     Errors while iterating: also DataLoss (the server's session holds other tokens than this client has given and received), and
     Cancelled if another call has used the session.
     """
-
-    @property
-    def durability(self) -> replies.Durability | None:
-        """Of the reply, at its end; None before, and where the server shares no store of sessions."""
-        return self._reader.durability
 
 
 def session_stream(
