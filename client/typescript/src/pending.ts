@@ -83,18 +83,19 @@ export class Pending {
   /** A request has ended at a position and set the mark, if that is not empty. */
   ended(position: number, hash: bigint, mark: string, durability: Durability | undefined): void {
     if (mark !== '') this.#pieces.push({ begin: position, end: position, hash, tokens: [], mark });
-    this.#shared ||= durability !== undefined;
-    if (durability === undefined || durability.durable) {
+    if (durability === undefined) {
       this.clear();
       return;
     }
-    const at = durability.position;
+    this.#shared = true;
+    const at = durability.position; // where a mark may not be durable yet
     this.#pieces = this.#pieces.filter(({ end, mark: name }) => end > at || (end === at && name !== ''));
   }
 
   /**
    * What brings the session from position `found` to `target`, one after another; each has its mark
-   * and no position. Empty: that is not known, or nothing is missing.
+   * and no position. Empty: that is not known, or nothing is missing. Neither position may be within
+   * a text.
    */
   missing(found: number, target: number): AppendRequest[] {
     const requests: AppendRequest[] = [];
@@ -103,7 +104,7 @@ export class Pending {
       const { begin, tokens, text, mark } = piece;
       const end = Math.min(piece.end, target);
       if (end < at || begin > target || (end === at && mark === '')) continue;
-      if (begin > at || (text !== undefined && (begin < at || piece.end > target))) return [];
+      if (begin > at) return [];
       const ids = tokens?.slice(at - begin, end - begin) ?? [];
       const given = text ?? { content: { $case: 'tokens', value: { ids } } };
       requests.push(AppendRequest.fromPartial({ ...given, session: { mark } }));

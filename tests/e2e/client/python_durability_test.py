@@ -198,6 +198,29 @@ class DurabilityTests:
 
         self.use(run)
 
+        async def without_a_store(server, session):
+            async for _ in session.generate([1], max_tokens=3):
+                break
+            server.lose(1)
+            with self.assertRaises(rivulet.OutOfRange):
+                await session.append([7])
+
+        self.use(without_a_store, None)
+
+    def test_what_was_dropped_is_not_given_again(self):
+        async def run(server, session):
+            await self.fill(session)
+            await tokens_of(session.generate([30], max_tokens=1, position=8))
+            server.lose(7)
+            await session.rewind(position=8)
+            self.assertEqual(server.sequence, [1, 2, 3, 4, 5, 1, 2, 3])
+            await session.append([9])
+            server.lose(8)
+            await session.append([10])
+            self.assertEqual(server.sequence, [1, 2, 3, 4, 5, 1, 2, 3, 9, 10])
+
+        self.use(run)
+
     def test_other_sessions_are_left_as_they_are(self):
         cases = (
             ("cut within a text", lambda server: server.lose(6), NOT_DURABLE),
@@ -218,6 +241,16 @@ class DurabilityTests:
 
             with self.subTest(name):
                 self.use(run, durability)
+
+    def test_a_reply_that_begins_within_a_text_is_not_repaired(self):
+        async def run(server, session):
+            await self.fill(session)
+            server.lose(3)
+            with self.assertRaises(rivulet.FailedPrecondition):
+                await tokens_of(session.generate(position=6))
+            self.assertEqual(server.sequence, [1, 2, 3])
+
+        self.use(run)
 
     def test_tokens_that_the_server_takes_otherwise_are_data_loss(self):
         async def run(server, session):

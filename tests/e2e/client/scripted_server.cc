@@ -26,18 +26,6 @@ google::rpc::Status ToWire(const grpc::Status& status) {
   return wire;
 }
 
-void AddPart(const v1::GenerateReply& part, uint64_t key, v1::MultiplexReply* reply) {
-  // The fields of both have the same numbers but for these two.
-  v1::MultiplexPart* const to = reply->add_parts();
-  v1::GenerateReply from = part;
-  from.clear_fingerprint();
-  from.clear_durability();
-  EXPECT_TRUE(to->ParseFromString(from.SerializeAsString()));
-  if (part.has_fingerprint()) to->set_fingerprint(part.fingerprint());
-  if (part.has_durability()) *to->mutable_durability() = part.durability();
-  to->set_key(key);
-}
-
 }  // namespace
 
 grpc::Status ServerError(grpc::StatusCode code, const std::string& reason,
@@ -64,6 +52,17 @@ v1::GenerateRequest ScriptedRequest(int num_samples, int max_tokens) {
   request.set_num_samples(num_samples);
   request.set_max_tokens(max_tokens);
   return request;
+}
+
+v1::MultiplexPart ToMultiplex(v1::GenerateReply part) {
+  // The fields of both have the same numbers but for these two.
+  v1::MultiplexPart same;
+  if (part.has_fingerprint()) same.set_fingerprint(part.fingerprint());
+  if (part.has_durability()) *same.mutable_durability() = part.durability();
+  part.clear_fingerprint();
+  part.clear_durability();
+  EXPECT_TRUE(same.MergeFromString(part.SerializeAsString()));
+  return same;
 }
 
 std::vector<v1::GenerateReply> ScriptedReply(const v1::GenerateRequest& request) {
@@ -193,7 +192,8 @@ grpc::Status ScriptedServer::Multiplex(
     const Act act = NextAct(message.generate(), &parts);
     for (const v1::GenerateReply& part : parts) {
       v1::MultiplexReply reply;
-      AddPart(part, message.key(), &reply);
+      *reply.add_parts() = ToMultiplex(part);
+      reply.mutable_parts(0)->set_key(message.key());
       stream->Write(reply);
     }
     if (!act.end.ok() && !act.ends_stream) {

@@ -85,7 +85,7 @@ class AsyncSession(SessionCore):
             return None
         reply = self._client._calls.reply
         request = session_messages.get_request(self.id, self.model)
-        found = (await reply("get_session", request, options)).session.progress
+        found: session_pb2.SessionProgress = (await reply("get_session", request, options)).session.progress
         missing = self._missing(found, position)
         for append in missing:
             self._continue(append, found)

@@ -86,7 +86,7 @@ class Session(SessionCore):
             return None
         reply = self._client._calls.reply
         request = session_messages.get_request(self.id, self.model)
-        found = (reply("get_session", request, options)).session.progress
+        found: session_pb2.SessionProgress = (reply("get_session", request, options)).session.progress
         missing = self._missing(found, position)
         for append in missing:
             self._continue(append, found)

@@ -42,7 +42,7 @@ class _Piece:
 
     @property
     def is_text(self) -> bool:
-        return self.append.WhichOneof("content") == "text"  # the tokens are known to the server alone
+        return bool(self.append.HasField("text"))  # the tokens are known to the server alone
 
 
 class Pending:
@@ -87,23 +87,23 @@ class Pending:
         """A request has ended at the position and set the mark, if that is not empty. reply: with its durability."""
         if mark:
             self._pieces.append(_Piece(position, position, session_service_pb2.AppendRequest(tokens={}), mark))
-        self._shared = self._shared or reply.HasField("durability")
-        if not reply.HasField("durability") or reply.durability.durable:
+        if not reply.HasField("durability"):
             self.clear()
             return
-        at = reply.durability.position
+        self._shared = True
+        at = reply.durability.position  # where a mark may not be durable yet
         self._pieces = [piece for piece in self._pieces if piece.end > at or (piece.end == at and piece.mark)]
 
     def missing(self, found: int, target: int) -> list[session_service_pb2.AppendRequest]:
         """What brings the session from position `found` to `target`, one after another; each has its mark and no position. Empty: that
-        is not known, or nothing is missing."""
+        is not known, or nothing is missing. REQUIRES: neither position is within a text."""
         requests: list[session_service_pb2.AppendRequest] = []
         at = found
         for piece in self._pieces if found < target else ():
             end = min(piece.end, target)
             if end < at or piece.begin > target or (end == at and not piece.mark):
                 continue
-            if piece.begin > at or (piece.is_text and (piece.begin < at or piece.end > target)):
+            if piece.begin > at:
                 return []
             request = session_service_pb2.AppendRequest()
             request.CopyFrom(piece.append)
