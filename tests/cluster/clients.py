@@ -89,6 +89,7 @@ class Client:
         self.finished = 0  # turns
         self.lost_at = None
         self.durability = None
+        self.start = 0  # of the turn
         self.method = ""  # of the last call
         self.stopping = threading.Event()
         self.gives_up = False  # what it has begun
@@ -112,21 +113,20 @@ class Client:
         self.library.close()
 
     def observe_calls(self):
-        """Sees what the library does not show: the durability of an Append."""
+        """Sees what the library does not show: every call on a session."""
         reply = self.library._calls.reply
 
         def observed(method, message, options):
             self.tally.count("requests on sessions")
             self.method = method
-            answer = reply(method, message, options)
-            if method == "append":
-                self.durability = answer.durability if answer.HasField("durability") else None
-            return answer
+            if method == "append" and message.session.position < self.start:  # by the library, or by go_to()
+                self.tally.count("tokens given again", len(message.tokens.ids))
+            return reply(method, message, options)
 
         self.library._calls.reply = observed
 
     def observe_stream(self, stream):
-        """Sees what the library does not show: lost calls, and the durability in the last message."""
+        """Sees what the library does not show: lost calls."""
         reader = stream._reader
         wait, read = reader.wait, reader.read
 
@@ -140,8 +140,6 @@ class Client:
             if self.lost_at is not None:
                 self.tally.resumed(time.monotonic() - self.lost_at)
                 self.lost_at = None
-            if message.HasField("durability"):
-                self.durability = message.durability
             return read(message)
 
         reader.wait, reader.read = observed_wait, observed_read
@@ -158,6 +156,8 @@ class Client:
                 if tokens != expected[got : got + len(tokens)]:
                     self.tally.fault("tokens wrong", f"{self.name}, {what}, behind {got} tokens: {tokens[:8]}")
                 got += len(tokens)
+        if isinstance(self, Conversation):
+            self.durability = stream.durability
         if got != len(expected):
             self.tally.fault("tokens wrong", f"{self.name}, {what}: {got} tokens instead of {len(expected)}")
         self.tally.count("tokens", got)
@@ -216,7 +216,7 @@ class Conversation(Client):
 
     def try_turn(self, turn, timeout):
         """Whether the turn has ended well. If not, the session may be anywhere from the turn's start on, or behind what was durable."""
-        start = self.script.ends[turn - 1] if turn else 0
+        start = self.start = self.script.ends[turn - 1] if turn else 0
         prompt, reply = self.script.prompts[turn], self.script.replies[turn]
         self.durability = None
         try:
@@ -228,7 +228,7 @@ class Conversation(Client):
                 stream = self.session.generate(prompt, max_tokens=len(reply), timeout=timeout)
                 self.receive(stream, reply, f"turn {turn}")
             else:
-                self.session.append(prompt, timeout=timeout)
+                self.durability = self.session.append(prompt, timeout=timeout).durability
         except rivulet.RivuletError as error:
             self.failed(error)
             if isinstance(error, rivulet.NotFound) and self.session is not None:
@@ -266,7 +266,6 @@ class Conversation(Client):
         elif self.session.position < start:
             missing = self.script.tokens[self.session.position : start]
             self.session.append(missing, timeout=timeout)
-            self.tally.count("tokens given again", len(missing))
 
     def found(self, least, **options):
         """The session as the store has it, which must be at `least` or behind."""

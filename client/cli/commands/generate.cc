@@ -14,6 +14,7 @@
 #include "client/cli/commands/commands.h"
 #include "client/cli/input/request.h"
 #include "client/cli/output/part_json.h"
+#include "client/cli/output/session_json.h"
 #include "client/cli/output/text.h"
 
 namespace rivulet {
@@ -110,6 +111,7 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
   SamplePrinter printer(model.content().has_text(), options.num_samples.value_or(1));
   uint64_t seed = 0;
   std::optional<int64_t> position;
+  std::optional<v1::Durability> durability;
   v1::Usage usage;
   absl::Status printed;
   const absl::Time start = absl::Now();
@@ -120,6 +122,7 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
         if (part.has_seed()) seed = part.seed();
         if (part.has_usage()) usage = part.usage();
         if (part.has_session()) position = part.session().position();
+        if (part.has_durability()) durability = part.durability();
         if (part.tokens_size() > 0) first = std::min(first, absl::Now());
         printed = options.json ? WriteOut(PartJson(part)) : printer.Add(part);
         return printed.ok();
@@ -141,6 +144,7 @@ absl::StatusOr<std::string> Stream(const GenerateOptions& options, const Target&
   }
   absl::StrAppend(&summary, ", seed ", seed);
   if (position.has_value()) absl::StrAppend(&summary, ", position ", *position);
+  if (durability.has_value()) absl::StrAppend(&summary, ", ", DurabilitySummary(*durability));
   return summary;
 }
 

@@ -79,6 +79,7 @@ absl::StatusOr<std::string> Append(const SessionsOptions& options, const Target&
   if (options.cache.enabled) {
     summary.push_back(absl::StrCat(reply->cached_tokens(), " tokens cached"));
   }
+  if (reply->has_durability()) summary.push_back(DurabilitySummary(reply->durability()));
   return absl::StrJoin(summary, ", ");
 }
 

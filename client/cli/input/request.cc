@@ -48,6 +48,7 @@ absl::StatusOr<std::string> ReadBytes(const std::string& path, absl::string_view
 void SetSession(const SessionOptions& options, v1::SessionRef* session) {
   session->set_session_id(options.id);
   if (options.position.has_value()) session->set_position(*options.position);
+  if (options.sequence_hash.has_value()) session->set_sequence_hash(*options.sequence_hash);
   session->set_mark(options.mark);
 }
 

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/options/option_parts.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -84,6 +86,12 @@ void AddSessionPlace(CLI::App* app, SessionOptions* session, const char* positio
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   if (mark_help != nullptr) app->add_option("--mark", session->mark, mark_help);
   AddCookie(app, session);
+}
+
+void AddSequenceHash(CLI::App* app, RawValues* raw) {
+  app->add_option("--sequence-hash", raw->sequence_hash,
+                  "The session's sequence_hash, as the last --json printed it: refuse if it holds "
+                  "other tokens, and continue also while its store cannot be reached");
 }
 
 void AddPrompt(CLI::App* app, const char* help, PromptOptions* options, RawValues* raw) {
@@ -232,12 +240,18 @@ absl::Status FinishPrompt(const RawValues& raw, PromptOptions* prompt) {
   return absl::OkStatus();
 }
 
-absl::Status FinishSession(const SessionOptions& session) {
+absl::Status FinishSession(const RawValues& raw, SessionOptions* session) {
   for (const auto& [option, text] :
-       {std::make_pair("SESSION", &session.id), std::make_pair("--mark", &session.mark)}) {
+       {std::make_pair("SESSION", &session->id), std::make_pair("--mark", &session->mark)}) {
     if (absl::Status status = CheckUtf8(option, *text); !status.ok()) return status;
   }
-  return absl::OkStatus();
+  if (!raw.sequence_hash.has_value()) return absl::OkStatus();
+  const std::string& hash = *raw.sequence_hash;
+  if (hash.size() == 16 && std::all_of(hash.begin(), hash.end(), absl::ascii_isxdigit) &&
+      absl::SimpleHexAtoi(hash, &session->sequence_hash.emplace())) {
+    return absl::OkStatus();
+  }
+  return Usage(absl::StrCat("--sequence-hash must be 16 hexadecimal digits; got \"", hash, "\""));
 }
 
 absl::Status FinishCache(const CacheOptions& cache) {

@@ -19,6 +19,7 @@ namespace rivulet {
 // the nearest integer for one of more than 64 bits, and knows inf and nan.
 struct RawValues {
   std::optional<std::string> seed, max_tokens, deadline, tokens, values, stop_tokens, outputs;
+  std::optional<std::string> sequence_hash;
   std::optional<std::string> rate, think, duration, warmup, idle, drain;
   std::vector<std::string> logit_bias;
 };
@@ -34,6 +35,7 @@ CLI::Option* AddTenant(CLI::App* app, TargetOptions* target);
 void AddSessionPlace(CLI::App* app, SessionOptions* session, const char* position_help,
                      const char* mark_help);
 void AddCookie(CLI::App* app, SessionOptions* session);
+void AddSequenceHash(CLI::App* app, RawValues* raw);
 void AddPrompt(CLI::App* app, const char* help, PromptOptions* prompt, RawValues* raw);
 // --add-special-tokens and --parse-special-tokens.
 void AddSpecialTokens(CLI::App* app, SpecialTokenOptions* special);
@@ -54,7 +56,7 @@ absl::StatusOr<double> ParseSeconds(const std::string& text, absl::string_view o
 absl::Status ParseMaxTokens(const RawValues& raw, std::optional<int64_t>* max_tokens);
 absl::Status FinishSampling(const RawValues& raw, SamplingOptions* sampling);
 absl::Status FinishPrompt(const RawValues& raw, PromptOptions* prompt);
-absl::Status FinishSession(const SessionOptions& session);
+absl::Status FinishSession(const RawValues& raw, SessionOptions* session);
 absl::Status FinishCache(const CacheOptions& cache);
 absl::Status FinishSessions(const RawValues& raw, SessionsOptions* options);
 absl::Status FinishKeys(const KeysOptions& options);

@@ -25,7 +25,8 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, RawValues* raw) {
   AddSessionPlace(app, &options->session, "Continue at this position; default: the session's end",
                   "Set a mark at the position after the reply, for rewind");
   AddTenant(app, &options->target)->needs(app->get_option("--target"));
-  for (const char* const name : {"--position", "--mark", "--cookie"}) {
+  AddSequenceHash(app, raw);
+  for (const char* const name : {"--position", "--mark", "--cookie", "--sequence-hash"}) {
     app->get_option(name)->needs(session);
   }
   AddCache(app, &options->cache);
@@ -134,7 +135,7 @@ absl::Status FinishDetokenize(const RawValues& raw, DetokenizeOptions* options) 
 absl::Status FinishGenerate(GenerateOptions* options, const RawValues& raw) {
   if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
   if (absl::Status status = FinishPrompt(raw, options); !status.ok()) return status;
-  if (absl::Status status = FinishSession(options->session); !status.ok()) return status;
+  if (absl::Status status = FinishSession(raw, &options->session); !status.ok()) return status;
   if (absl::Status status = FinishCache(options->cache); !status.ok()) return status;
   for (const std::string& stop : options->stop) {
     if (absl::Status status = CheckUtf8("--stop", stop); !status.ok()) return status;

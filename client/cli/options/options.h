@@ -61,6 +61,7 @@ struct SessionOptions {
   std::string id;      // empty: none
   std::string cookie;  // that leads a balancer to its replica; empty: none
   std::optional<int64_t> position;
+  std::optional<uint64_t> sequence_hash;  // that of the whole session, if it is to be checked
   std::string mark;
 };
 

@@ -55,6 +55,7 @@ void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw) {
   AddSessionPlace(append, &options->session,
                   "Append at this position; tokens given there before are not fed twice",
                   "Set a mark at the position after the tokens, for rewind");
+  AddSequenceHash(append, raw);
   AddCache(append, &options->cache);
   AddPriority(append, &options->priority);
   append->add_flag("--score", options->score,
@@ -68,6 +69,7 @@ void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw) {
   fork->add_option("--seed", raw->seed, "Fork i gets seed + i; default: random seeds");
   AddSessionPlace(fork, &options->session, "Fork at this position; default: the session's end",
                   nullptr);
+  AddSequenceHash(fork, raw);
   actions.Json(fork);
 
   CLI::App* const rewind = actions.AddOnSession(
@@ -100,7 +102,7 @@ void AddSessions(CLI::App* app, SessionsOptions* options, RawValues* raw) {
 absl::Status FinishSessions(const RawValues& raw, SessionsOptions* options) {
   if (absl::Status status = CheckTarget(&options->target); !status.ok()) return status;
   if (absl::Status status = FinishPrompt(raw, options); !status.ok()) return status;
-  if (absl::Status status = FinishSession(options->session); !status.ok()) return status;
+  if (absl::Status status = FinishSession(raw, &options->session); !status.ok()) return status;
   if (absl::Status status = FinishCache(options->cache); !status.ok()) return status;
   if (options->action == SessionsAction::kRewind && !options->session.position.has_value() &&
       options->session.mark.empty()) {

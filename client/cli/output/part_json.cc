@@ -92,6 +92,11 @@ std::string PartJson(const v1::GenerateReply& part) {
     AppendSeconds("total_seconds", usage.total_time(), &line);
     line.append("}");
   }
+  if (part.has_durability()) {
+    absl::StrAppend(&line,
+                    ",\"durability\":{\"durable\":", part.durability().durable() ? "true" : "false",
+                    ",\"position\":", part.durability().position(), "}");
+  }
   line.append("}\n");
   return line;
 }

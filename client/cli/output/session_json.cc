@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
 
@@ -54,7 +55,16 @@ std::string AppendJson(const v1::AppendReply& reply, bool scored) {
     json["nll_nats"] = reply.nll_nats();
     json["num_scored"] = reply.num_scored();
   }
+  if (reply.has_durability()) {
+    json["durability"] = {{"durable", reply.durability().durable()},
+                          {"position", reply.durability().position()}};
+  }
   return Line(json);
+}
+
+std::string DurabilitySummary(const v1::Durability& durability) {
+  if (durability.durable()) return "durable";
+  return absl::StrCat("not durable after position ", durability.position());
 }
 
 }  // namespace rivulet

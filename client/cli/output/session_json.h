@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions as lines of JSON, for `rivulet sessions --json`.
+// Sessions as lines of JSON, for `rivulet sessions --json`, and in summaries.
 #pragma once
 
 #include <string>
@@ -14,5 +14,8 @@ std::string SessionJson(const v1::Session& session, const std::string& cookie);
 
 // The same for what Append answers; the scores where `scored`.
 std::string AppendJson(const v1::AppendReply& reply, bool scored);
+
+// "durable", or "not durable after position 12".
+std::string DurabilitySummary(const v1::Durability& durability);
 
 }  // namespace rivulet

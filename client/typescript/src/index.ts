@@ -6,6 +6,7 @@ export type * from './options';
 export type {
   Appended,
   DetokenizedText,
+  Durability,
   Finish,
   FinishReason,
   Generation,

@@ -15,7 +15,7 @@ import {
   type Usage as UsageMessage,
 } from './gen/rivulet/v1/inference';
 import type { ModelSummary as ModelSummaryMessage } from './gen/rivulet/v1/model';
-import type { Session as SessionMessage } from './gen/rivulet/v1/session';
+import type { Durability as DurabilityMessage, Session as SessionMessage } from './gen/rivulet/v1/session';
 import { durationMs, plain, toNumber, type Plain } from './numbers';
 
 export type { TopLogprobs };
@@ -71,6 +71,20 @@ export interface Usage {
   totalMs: number;
 }
 
+/**
+ * Whether the store that the replicas share has what a request did to its session, so that it
+ * outlives the replica.
+ */
+export interface Durability {
+  /**
+   * If false, the store did not confirm it in time. The server goes on writing, and the Session keeps
+   * the tokens that are missing.
+   */
+  durable: boolean;
+  /** Up to where the session's tokens are known to be in the store. */
+  position: number;
+}
+
 /** One complete continuation: the joined parts of a sample. */
 export type Sample = Required<Pick<Part, 'tokens' | 'text' | 'finish'>> &
   Pick<Part, 'logprobs' | 'topLogprobs'>;
@@ -81,6 +95,8 @@ export interface Generation {
   samples: Sample[];
   seed: bigint;
   usage: Usage;
+  /** Of a reply on a session whose server shares a store of sessions with others. */
+  durability?: Durability;
   /** The text of sample 0. */
   text: string;
   /** The tokens of sample 0. */
@@ -124,6 +140,8 @@ export interface DetokenizedText {
 export interface Appended extends Score {
   /** Tokens that were not fed, because a kept state included them. */
   cachedTokens: number;
+  /** Where the server shares a store of sessions with others. */
+  durability?: Durability;
 }
 
 /** Name, size and fingerprint of a model. */
@@ -198,6 +216,10 @@ export function usage(message: UsageMessage): Usage {
   };
 }
 
+export function durability(message: DurabilityMessage | undefined): Durability | undefined {
+  return message && { durable: message.durable, position: toNumber(message.position) };
+}
+
 export const broken = (text: string): RivuletError => new RivuletError(Code.INTERNAL, text);
 
 function sample(index: number, parts: readonly Part[]): Sample {
@@ -219,13 +241,21 @@ export function generation(
   numSamples: number,
   seed: bigint | undefined,
   end: Usage | undefined,
+  durable: Durability | undefined,
 ): Generation {
   if (seed === undefined || end === undefined) throw broken('the reply ended without seed or usage');
   const pieces = Array.from({ length: numSamples }, (): Part[] => []);
   for (const piece of parts) pieces[piece.sampleIndex]?.push(piece);
   const samples = pieces.map((own, index) => sample(index, own));
   const [first] = samples;
-  return { samples, seed, usage: end, text: first?.text ?? '', tokens: first?.tokens ?? [] };
+  return {
+    samples,
+    seed,
+    usage: end,
+    ...(durable && { durability: durable }),
+    text: first?.text ?? '',
+    tokens: first?.tokens ?? [],
+  };
 }
 
 export function score(message: ScoreReply): Score {

@@ -20,7 +20,15 @@ import type {
   SessionGenerateOptions,
   SnapshotOptions,
 } from './options';
-import { score, sessionInfo, type Appended, type SessionInfo } from './replies';
+import { Pending, type Given } from './pending';
+import {
+  durability,
+  score,
+  sessionInfo,
+  type Appended,
+  type Durability,
+  type SessionInfo,
+} from './replies';
 import { append, CALL, knownTokens, sessionGenerate } from './requests';
 import { hashTokens } from './sequence';
 import { GenerateStream } from './stream';
@@ -41,6 +49,9 @@ const UNCHANGED = [
 const unchanged = (error: unknown): boolean =>
   error instanceof RivuletError && UNCHANGED.includes(error.code) && error.reason !== 'SESSION_MOVED';
 
+// How the server says that the session is shorter than its object knows it.
+const BEHIND = ['SESSION_HASH_MISMATCH', 'POSITION_OUT_OF_RANGE', 'MARK_NOT_FOUND'];
+
 /** What a session adds to what the server says of it. */
 export interface SessionExtras {
   cookie: string;
@@ -55,6 +66,12 @@ export interface SessionExtras {
  * Replies are checked against the server's running hash; a difference is DATA_LOSS. The hash of
  * given text is taken over, because the server tokenizes it.
  *
+ * Where replicas share a store of sessions, the object keeps the tokens that the store did not have at
+ * the end of a reply or append() (Durability). If their replica is lost and the session is found
+ * without them, the next call gives them again, with their marks, and then takes effect. All tokens
+ * that are given again count as given: for penalties, and for `position` of generate(). They are not
+ * given again if the session was cut within a text, or if another object has used it.
+ *
  * Calls take effect in the order in which they are made, and a call ends a reply that still runs.
  * Only one object at a time should use a session. If another one has used it, calls throw
  * FAILED_PRECONDITION (SESSION_HASH_MISMATCH); RivuletClient.session() continues from there.
@@ -66,6 +83,7 @@ export class Session {
   #position = 0;
   #hash = 0n;
   #marks = new Map<string, number>();
+  readonly #pending = new Pending();
   // The server may hold tokens that this object never saw.
   #ahead = false;
   #running: GenerateStream | undefined;
@@ -137,10 +155,14 @@ export class Session {
       const begin = this.#position;
       request.model = this.model;
       request.session = this.#ref(begin, mark);
-      const reply = await this.#changing(() => this.#call(Sessions.append, request, options));
-      this.#advance(reply.progress, begin, knownTokens(request.content), []);
-      if (mark !== '') this.#marks.set(mark, this.#position);
-      return { ...score(reply), cachedTokens: toNumber(reply.cachedTokens) };
+      const reply = await this.#changing(() =>
+        this.#orGivenAgain(options, () => this.#call(Sessions.append, request, options)),
+      );
+      this.#advance(reply.progress, begin, request, []);
+      const durable = durability(reply.durability);
+      this.#ended(mark, durable);
+      const cachedTokens = toNumber(reply.cachedTokens);
+      return { ...score(reply), cachedTokens, ...(durable && { durability: durable }) };
     });
   }
 
@@ -155,6 +177,7 @@ export class Session {
     const mark = check.text('mark', options.mark ?? '');
     let begun = false;
     let goesBack = false;
+    let givenAgain = false;
     // Nothing has come: the server may have dropped what the hash of the first call was of. With a
     // fingerprint it does not look at the hash.
     const again = (later: GenerateRequest): GenerateRequest =>
@@ -164,13 +187,26 @@ export class Session {
     const received = (message: GenerateReply): void => {
       if (message.session !== undefined) {
         const begin = begun ? this.#position : toNumber(request.session?.position ?? 0n);
-        this.#advance(message.session, begin, begun ? [] : knownTokens(request.prompt), message.tokens);
+        const given = begun ? {} : { ...request, content: request.prompt };
+        this.#advance(message.session, begin, given, message.tokens);
         begun = true;
       }
       if (message.usage !== undefined) {
         this.#ahead = false;
-        if (mark !== '') this.#marks.set(mark, this.#position);
+        this.#ended(mark, durability(message.durability));
       }
+    };
+    const repaired = async (error: unknown): Promise<boolean> => {
+      if (request.session === undefined || givenAgain) return false;
+      const at = toNumber(request.session.position ?? 0n);
+      const hash = this.#last.then(() => this.#giveAgain(error, at, options));
+      this.#last = hash.catch(() => undefined);
+      const found = await hash;
+      if (found === undefined) return false;
+      request.session.sequenceHash = found;
+      givenAgain = true;
+      goesBack = false;
+      return true;
     };
     const failed = (error: unknown, repeated: boolean): void => {
       if (!begun && !repeated && unchanged(error)) this.#ahead = false;
@@ -186,7 +222,7 @@ export class Session {
     const moved = (cookie: string): void => {
       this.#extras.cookie = cookie;
     };
-    const hooks = { cookie: () => this.cookie, moved, begin, again, received, failed };
+    const hooks = { cookie: () => this.cookie, moved, begin, again, received, repaired, failed };
     const stream = new GenerateStream(this.#connection, request, options, hooks);
     return stream;
   }
@@ -202,7 +238,9 @@ export class Session {
     return this.#inOrder(options, async () => {
       request.model = this.model;
       request.session = this.#ref(at ?? this.#position, '');
-      const { sessions } = await this.#call(Sessions.forkSession, request, options, false);
+      const { sessions } = await this.#orGivenAgain(options, () =>
+        this.#call(Sessions.forkSession, request, options, false),
+      );
       const { cookie } = this;
       return sessions.map((session) => new Session(this.#connection, sessionInfo(session), { cookie }));
     });
@@ -231,13 +269,14 @@ export class Session {
         // server refuses. So a session can be moved to another server.
         if (asked !== undefined && asked > this.#position) await this.#settled(options);
         const request = { model: this.model, sessionId: this.id, position: asked ?? BigInt(this.#position) };
-        return this.#onSession(options, true, async (cookie, deadline) => {
+        const read = async (cookie: string, deadline: number): Promise<Answer<Uint8Array>> => {
           const chunks: Uint8Array[] = [];
           const method = Sessions.snapshotSession;
           const messages = this.#connection.download(method, request, options, cookie, deadline);
           for await (const { chunk } of messages) chunks.push(chunk);
           return { reply: new Uint8Array(Buffer.concat(chunks)), cookie: messages.cookie() };
-        });
+        };
+        return this.#orGivenAgain(options, () => this.#onSession(options, true, read));
       },
       false,
     );
@@ -298,8 +337,44 @@ export class Session {
 
   async #rewind(to: RewindSessionRequest['to'], options: CallOptions): Promise<void> {
     const request = { model: this.model, sessionId: this.id, to };
-    const { session } = await this.#changing(() => this.#call(Sessions.rewindSession, request, options));
+    const { session } = await this.#changing(() =>
+      this.#orGivenAgain(options, () => this.#call(Sessions.rewindSession, request, options)),
+    );
     this.#settle(sessionInfo(session));
+  }
+
+  /** What `call` returns. If the session has lost tokens, it is made again once they are given again. */
+  async #orGivenAgain<T>(options: CallOptions, call: () => Promise<T>): Promise<T> {
+    try {
+      return await call();
+    } catch (error) {
+      if ((await this.#giveAgain(error, this.#position, options)) === undefined) throw error;
+      return call();
+    }
+  }
+
+  /**
+   * After a call that ended with `error`: gives the tokens up to a position that were not durable and
+   * are lost. Returns the session's hash there; undefined if there are none.
+   */
+  async #giveAgain(error: unknown, to: number, options: CallOptions): Promise<bigint | undefined> {
+    if (!(error instanceof RivuletError && BEHIND.includes(error.reason)) || this.#pending.empty)
+      return undefined;
+    const asked = { model: this.model, sessionId: this.id };
+    const info = sessionInfo((await this.#call(Sessions.getSession, asked, options)).session);
+    const hash = to === this.#position ? this.#hash : this.#pending.hashAt(to);
+    if (hash === undefined || this.#pending.hashAt(info.position) !== info.sequenceHash) return undefined;
+    const missing = this.#pending.missing(info.position, to);
+    let [position, sequenceHash] = [BigInt(info.position), info.sequenceHash];
+    for (const request of missing) {
+      request.model = this.model;
+      request.session = { sessionId: this.id, position, sequenceHash, mark: request.session?.mark ?? '' };
+      const { progress } = await this.#call(Sessions.append, request, options);
+      [position, sequenceHash] = [progress?.position ?? 0n, progress?.sequenceHash ?? 0n];
+    }
+    if (missing.length === 0) return undefined;
+    checkHash(Number(position), sequenceHash, hash);
+    return hash;
   }
 
   /** Around a call that changes the session: records whether its result is known. */
@@ -322,19 +397,26 @@ export class Session {
     this.#position = info.position;
     this.#hash = info.sequenceHash;
     this.#marks = new Map(Object.entries(info.marks));
+    this.#pending.clear(); // a call that opens or rewinds a session succeeds only if that is durable
+  }
+
+  /** A request has ended well. */
+  #ended(mark: string, durable: Durability | undefined): void {
+    if (mark !== '') this.#marks.set(mark, this.#position);
+    this.#pending.ended(this.#position, this.#hash, mark, durable);
   }
 
   /**
-   * The session continued from `begin` with tokens that were given (undefined: text, which the
-   * server tokenized) and generated. Errors: RivuletError DATA_LOSS (the server holds other
-   * tokens).
+   * The session continued from `begin` with what a request gave, and with generated tokens. Errors:
+   * RivuletError DATA_LOSS (the server holds other tokens).
    */
   #advance(
     progress: SessionProgress | undefined,
     begin: number,
-    given: ArrayLike<number> | undefined,
-    generated: ArrayLike<number>,
+    request: Given,
+    generated: readonly number[],
   ): void {
+    const given = knownTokens(request.content); // undefined: text, which the server tokenized
     if (progress === undefined)
       throw new RivuletError(Code.INTERNAL, 'the server does not say where the session is');
     const position = toNumber(progress.position);
@@ -346,21 +428,26 @@ export class Session {
           `the server is at position ${position} of the session, its replies end at ${expected}`,
         );
       }
-      // The hash of an earlier position is not kept.
-      const hash =
-        begin === this.#position
-          ? hashTokens(generated, hashTokens(given, this.#hash))
-          : progress.sequenceHash;
-      if (hash !== progress.sequenceHash) {
-        throw new RivuletError(
-          Code.DATA_LOSS,
-          `the server's tokens up to position ${position} hash to ${progress.sequenceHash.toString(16)}, ` +
-            `those that were given and received to ${hash.toString(16)}`,
-        );
-      }
     }
+    // The hash of an earlier position that is durable is not kept.
+    const hash = begin === this.#position ? this.#hash : this.#pending.hashAt(begin);
+    const known = given !== undefined && hash !== undefined ? hashTokens(given, hash) : undefined;
+    if (known !== undefined) checkHash(position, progress.sequenceHash, hashTokens(generated, known));
+    this.#pending.cut(begin);
+    this.#pending.add(begin, position - generated.length, hash, request);
+    this.#pending.extend(position - generated.length, known, generated);
     for (const [mark, at] of this.#marks) if (at > begin) this.#marks.delete(mark);
     this.#position = position;
     this.#hash = progress.sequenceHash;
   }
+}
+
+/** Errors: RivuletError DATA_LOSS, if the server's hash at a position is not the expected one. */
+function checkHash(position: number, sequenceHash: bigint, expected: bigint): void {
+  if (sequenceHash === expected) return;
+  throw new RivuletError(
+    Code.DATA_LOSS,
+    `the server's tokens up to position ${position} hash to ${sequenceHash.toString(16)}, ` +
+      `those that were given and received to ${expected.toString(16)}`,
+  );
 }

@@ -10,7 +10,7 @@ import {
 } from './gen/rivulet/v1/inference';
 import type { SamplingOptions } from './options';
 import { RepeatedReply } from './repeat';
-import { generation, usage, type Generation, type Part, type Usage } from './replies';
+import { durability, generation, usage, type Durability, type Generation, type Part, type Usage } from './replies';
 
 /** What a session adds to a stream. */
 export interface ReplyHooks {
@@ -24,6 +24,8 @@ export interface ReplyHooks {
   again?(request: GenerateRequest): GenerateRequest;
   /** Sees every message before its part is given out. May throw. */
   received?(message: GenerateReply): void;
+  /** Whether a call that ended with this error is to be made again at once. */
+  repaired?(error: unknown): Promise<boolean>;
   /** Sees the error that ends the reply. `repeated`: there was more than one call. */
   failed?(error: unknown, repeated: boolean): void;
 }
@@ -51,6 +53,7 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
   #begun = false;
   #seed: bigint | undefined;
   #usage: Usage | undefined;
+  #durability: Durability | undefined;
 
   /** For RivuletClient and Session. */
   constructor(
@@ -76,6 +79,11 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
   /** Token counts and times of the reply; undefined before its end. */
   get usage(): Usage | undefined {
     return this.#usage;
+  }
+
+  /** Of a reply on a session, at its end, where the server shares a store of sessions with others. */
+  get durability(): Durability | undefined {
+    return this.#durability;
   }
 
   next(): Promise<IteratorResult<Part, undefined>> {
@@ -107,7 +115,7 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
     if (this.#begun) throw new Error('collect() must be called before any part is taken');
     const parts: Part[] = [];
     for await (const piece of this) parts.push(piece);
-    return generation(parts, this.#numSamples, this.#seed, this.#usage);
+    return generation(parts, this.#numSamples, this.#seed, this.#usage, this.#durability);
   }
 
   async *#read(): AsyncGenerator<Part, undefined, undefined> {
@@ -122,7 +130,7 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
           return undefined;
         } catch (error) {
           if (this.#reply.hasEnded(error)) return undefined;
-          await this.#wait(error, deadline);
+          if (!(await this.#hooks.repaired?.(error))) await this.#wait(error, deadline);
         }
       }
     } catch (error) {
@@ -153,7 +161,10 @@ export class GenerateStream implements AsyncIterableIterator<Part> {
       this.#refuseCancelled();
       this.#seed ??= message.seed;
       this.#hooks.received?.(message);
-      if (message.usage !== undefined) this.#usage = usage(message.usage);
+      if (message.usage !== undefined) {
+        this.#usage = usage(message.usage);
+        this.#durability = durability(message.durability);
+      }
       const piece = this.#reply.take(message);
       if (piece !== undefined) yield piece;
     }

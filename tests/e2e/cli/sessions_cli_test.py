@@ -64,6 +64,33 @@ class SessionsTest(CommandTest):
         plain = self.succeeds(self.run_generate(session, "--max-tokens", "2", "--tokens", "1"))
         self.assertIn("position 12", plain.err)
 
+    def test_a_session_continues_only_if_it_holds_what_is_expected(self):
+        session = self.open()
+        (line,) = self.sessions("append", session, "--tokens", "5,6", "--json").lines()
+        self.generate(session, "--max-tokens", "2", "--sequence-hash", line["sequence_hash"])
+        for refused in (
+            self.run_generate(session, "--sequence-hash", line["sequence_hash"]),
+            self.run_sessions("append", session, "--tokens", "5", "--sequence-hash", line["sequence_hash"]),
+            self.run_sessions("fork", session, "--sequence-hash", line["sequence_hash"]),
+        ):
+            self.fails(refused, 2, "session.sequence_hash")
+
+    def test_with_a_store_the_durability_is_told(self):
+        store = ["--session-store", f"dir:{self.folder}/store"]
+        with Server(RFA, args=["--threads", "1", "--backend", "cpu", *store]) as server:
+            to = ["--target", server.target]
+            session = self.succeeds(rivulet("sessions", "open", *to)).out.strip()
+            appended = self.succeeds(rivulet("sessions", "append", session, "--tokens", "5,6", "--json", *to))
+            self.assertEqual(appended.err, self.summary(appended.lines()[0]["durability"], 2) + "\n")
+            reply = self.succeeds(rivulet("generate", "--session", session, "--max-tokens", "3", "--json", *to))
+            (durability,) = [part["durability"] for part in reply.lines() if "durability" in part]
+            self.assertIn("position 5, " + self.summary(durability, 5), reply.err)
+
+    def summary(self, durability, end):
+        """What the summary says. A slow disk decides whether a request is durable."""
+        self.assertTrue(durability["position"] == end if durability["durable"] else durability["position"] <= end)
+        return "durable" if durability["durable"] else f"not durable after position {durability['position']}"
+
     def test_an_append_may_tell_how_likely_it_was(self):
         session = self.open()
         self.sessions("append", session, "--tokens", "1,2")

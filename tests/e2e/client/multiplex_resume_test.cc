@@ -47,12 +47,8 @@ struct Resumed {
 
 std::vector<std::string> Whole(const v1::GenerateRequest& request) {
   std::vector<std::string> bytes;
-  for (v1::GenerateReply part : ScriptedReply(request)) {
-    v1::MultiplexPart same;
-    if (part.has_fingerprint()) same.set_fingerprint(part.fingerprint());
-    part.clear_fingerprint();
-    EXPECT_TRUE(same.MergeFromString(part.SerializeAsString()));
-    bytes.push_back(same.SerializeAsString());
+  for (const v1::GenerateReply& part : ScriptedReply(request)) {
+    bytes.push_back(ToMultiplex(part).SerializeAsString());
   }
   return bytes;
 }

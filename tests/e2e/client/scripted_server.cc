@@ -26,16 +26,6 @@ google::rpc::Status ToWire(const grpc::Status& status) {
   return wire;
 }
 
-void AddPart(const v1::GenerateReply& part, uint64_t key, v1::MultiplexReply* reply) {
-  // The fields of both have the same numbers but for the fingerprint.
-  v1::MultiplexPart* const to = reply->add_parts();
-  v1::GenerateReply from = part;
-  from.clear_fingerprint();
-  EXPECT_TRUE(to->ParseFromString(from.SerializeAsString()));
-  if (part.has_fingerprint()) to->set_fingerprint(part.fingerprint());
-  to->set_key(key);
-}
-
 }  // namespace
 
 grpc::Status ServerError(grpc::StatusCode code, const std::string& reason,
@@ -64,6 +54,17 @@ v1::GenerateRequest ScriptedRequest(int num_samples, int max_tokens) {
   return request;
 }
 
+v1::MultiplexPart ToMultiplex(v1::GenerateReply part) {
+  // The fields of both have the same numbers but for these two.
+  v1::MultiplexPart same;
+  if (part.has_fingerprint()) same.set_fingerprint(part.fingerprint());
+  if (part.has_durability()) *same.mutable_durability() = part.durability();
+  part.clear_fingerprint();
+  part.clear_durability();
+  EXPECT_TRUE(same.MergeFromString(part.SerializeAsString()));
+  return same;
+}
+
 std::vector<v1::GenerateReply> ScriptedReply(const v1::GenerateRequest& request) {
   const int samples = std::max(request.num_samples(), 1);
   const int tokens = static_cast<int>(request.max_tokens());
@@ -85,6 +86,7 @@ std::vector<v1::GenerateReply> ScriptedReply(const v1::GenerateRequest& request)
     }
   }
   reply.emplace_back().mutable_usage()->set_completion_tokens(samples * tokens);
+  reply.back().mutable_durability()->set_position(tokens);
   reply.front().set_seed(request.sampling().seed());
   reply.front().set_fingerprint(kFingerprint + 1);
   return reply;
@@ -190,7 +192,8 @@ grpc::Status ScriptedServer::Multiplex(
     const Act act = NextAct(message.generate(), &parts);
     for (const v1::GenerateReply& part : parts) {
       v1::MultiplexReply reply;
-      AddPart(part, message.key(), &reply);
+      *reply.add_parts() = ToMultiplex(part);
+      reply.mutable_parts(0)->set_key(message.key());
       stream->Write(reply);
     }
     if (!act.end.ok() && !act.ends_stream) {

@@ -50,6 +50,9 @@ v1::GenerateRequest ScriptedRequest(int num_samples, int max_tokens);
 // with `resume` come behind what that holds.
 std::vector<v1::GenerateReply> ScriptedReply(const v1::GenerateRequest& request);
 
+// The same part, without a key.
+v1::MultiplexPart ToMultiplex(v1::GenerateReply part);
+
 class ScriptedServer final : public v1::InferenceService::Service,
                              public v1::MultiplexService::Service {
  public:

@@ -115,6 +115,9 @@ class TypescriptTest(unittest.TestCase):
         with Server(*MODELS) as server:
             self.run_tests("resume_test", RIVULET_TARGET=server.target, **PROTO)
 
+    def test_durability(self):
+        self.run_tests("durability_test", **PROTO)
+
     def test_the_examples_of_the_pages_run(self):
         self.assertEqual(set(self.blocks.values()), set(PAGES))
         with Server(*MODELS) as server:

@@ -128,11 +128,14 @@ class Script:
             "Score": lambda request, context: inference_pb2.ScoreReply(num_scored=1, logprobs=[-1]),
             "ListModels": lambda request, context: inference_pb2.ListModelsReply(models=[{"name": "m"}]),
             "GetSession": lambda request, context: session_service_pb2.GetSessionReply(session=self.session),
+            "Append": lambda request, context: session_service_pb2.AppendReply(
+                progress={"position": 21, "sequence_hash": 5}, durability=self.durability
+            ),
         })  # fmt: skip
 
     def reset(self):
         self.fingerprint, self.end, self.gate, self.change = 0xFEDC, END, None, lambda pieces: pieces
-        self.generator = random.Random(7)
+        self.generator, self.durability = random.Random(7), None
         self.session = session_pb2.Session(session_id=SESSION, model="m", progress={"position": 20, "sequence_hash": 77}, seed=5)
 
     def detokenize(self, request, context):
@@ -173,7 +176,7 @@ class Script:
             if first and self.gate is not None:
                 self.gate.wait(PATIENCE)
             first = False
-        yield inference_pb2.GenerateReply(usage={"prompt_tokens": 3, "completion_tokens": sum(position.values())})
+        yield inference_pb2.GenerateReply(usage={"prompt_tokens": 3, "completion_tokens": sum(position.values())}, durability=self.durability)
 
 
 class ScriptedTest(LostTest):
@@ -309,6 +312,15 @@ class ScriptedTest(LostTest):
                 self.assertEqual(call.request.session.position, position)
                 given = call.request.session.sequence_hash if call.request.session.HasField("sequence_hash") else None
                 self.assertEqual((given, call.request.sampling.seed), (known, 5))
+
+    def test_the_durability_of_a_session_is_told(self):
+        path, body = f"/rivulet/v1/sessions/{SESSION}", {"model": "m", "prompt": "a"}
+        expected = self.script.durability = {"durable": False, "position": 20}
+        usage = {"stream_options": {"include_usage": True}}
+        *parts, (_, last), _ = self.stream(self.gateways[0], {**body, **usage}, f"{path}/generate")
+        whole, appended = (json.loads(self.ask(self.gateways[0], body, f"{path}/{call}")[1].read()) for call in ("generate", "append"))
+        self.assertEqual([last["session"]["durability"], whole["session"]["durability"], appended["durability"]], [expected] * 3)
+        self.assertTrue(all("durability" not in part["session"] for _, part in parts))
 
 
 class RealTest(LostTest):

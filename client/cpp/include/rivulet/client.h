@@ -178,7 +178,10 @@ class Client {
   // Sessions that outlive a request: rivulet/v1/session_service.proto says what each does. Generate
   // continues the one that request.session names. An Append that names the position, and calls
   // that change nothing or always the same, are tried again as ClientOptions::max_attempts says;
-  // OpenSession, ForkSession and RestoreSession are not: they could make two.
+  // OpenSession, ForkSession and RestoreSession are not: they could make two. Where replicas share
+  // a store of sessions, the last part of a reply and an AppendReply have `durability`. The caller
+  // keeps tokens that are not durable, and appends them again if they are lost ("Lost tokens" of
+  // client/README.md).
   absl::StatusOr<v1::OpenSessionReply> OpenSession(const v1::OpenSessionRequest& request,
                                                    const CallOptions& options = {}) const;
   absl::StatusOr<v1::AppendReply> Append(const v1::AppendRequest& request,

@@ -33,7 +33,7 @@ from rivulet.model_replies import (
     Architecture, ImageContent, Limits, Mixture, Model, ModelLoad, ModelSummary, ServerLoad, SpecialToken, TextContent, TokenContent,
 )  # fmt: skip
 from rivulet.replies import (
-    Finish, FinishReason, Generation, HealthStatus, Part, PartialGeneration, Sample, Score, SessionInfo, Text, Tokens, TopLogprobs, Usage,
+    Durability, Finish, FinishReason, Generation, HealthStatus, Part, PartialGeneration, Sample, Score, SessionInfo, Text, Tokens, TopLogprobs, Usage,
 )  # fmt: skip
 from rivulet.requests import (
     CallOptions, GenerateOptions, ImageOptions, Metadata, Priority, Prompt, PromptCache, SamplingOptions, SessionGenerateOptions,
@@ -45,7 +45,7 @@ __version__ = _version("rivulet-client")
 
 __all__ = [
     "Aborted", "AlreadyExists", "Architecture", "AsyncClient", "AsyncGenerateStream", "AsyncMultiplex", "AsyncSession",
-    "AsyncSessionStream", "CallOptions", "Cancelled", "Client", "Code", "DataLoss", "DeadlineExceeded", "FailedPrecondition", "Finish",
+    "AsyncSessionStream", "CallOptions", "Cancelled", "Client", "Code", "DataLoss", "DeadlineExceeded", "Durability", "FailedPrecondition", "Finish",
     "FinishReason", "GenerateOptions", "GenerateStream", "Generation", "HealthStatus", "ImageContent", "ImageOptions",
     "Internal", "InvalidArgument", "Limits", "Metadata", "Mixture", "Model", "ModelLoad", "ModelSummary", "Multiplex",
     "MultiplexPart", "NotFound", "OutOfRange", "Part", "PartialGeneration", "PermissionDenied", "Priority", "Prompt", "PromptCache", "ResourceExhausted", "RivuletError", "Sample", "SamplingOptions",

@@ -60,9 +60,12 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
         reader: Reader,
         asks: ModelQuestions[Awaitable[model_replies.Model], Awaitable[replies.Text]],
         prepare: Callable[[], Awaitable[None]] | None = None,
+        repair: Callable[[errors.RivuletError], Awaitable[bool]] | None = None,
     ) -> None:
-        """start: begins a call. prepare: runs before the first call, which is then made when the program iterates."""
+        """start: begins a call. prepare: runs before the first call, which is then made when the program iterates. repair: tells
+        whether a call that ended with this error may be made again at once."""
         self._start = start
+        self._repair = repair
         self._reader = reader
         self._asks = asks
         self._prepare = prepare
@@ -84,6 +87,11 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
         """Token counts and times of the reply; None before its end."""
         return self._reader.usage
 
+    @property
+    def durability(self) -> replies.Durability | None:
+        """Of a reply on a session, at its end; None before, and where the server shares no store of sessions."""
+        return self._reader.durability
+
     def _start_call(self) -> None:
         self._call = self._start(self._reader.request())
         self._messages = self._call.__aiter__()
@@ -101,7 +109,8 @@ class AsyncGenerateStream(StreamHints, AsyncIterator[replies.Part]):
                 if self._reader.has_ended(error):
                     raise StopAsyncIteration from None
                 try:
-                    wait = self._reader.wait(error)
+                    repaired = self._repair is not None and await self._repair(error)
+                    wait = 0.0 if repaired else self._reader.wait(error)
                 except errors.RivuletError:
                     self.close()
                     raise

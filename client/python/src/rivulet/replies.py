@@ -67,6 +67,18 @@ class Usage:
     cached_prompt_tokens: int = 0
 
 
+@dataclass(frozen=True)
+class Durability:
+    """Whether the store that the replicas share has what a request did to its session, so that it outlives the replica.
+
+    durable: if False, the store did not confirm it in time; the server goes on writing, and the Session keeps the tokens that are
+      missing. position: up to where the session's tokens are known to be in the store.
+    """
+
+    durable: bool
+    position: int
+
+
 @dataclass(frozen=True, eq=False)
 class TopLogprobs:
     """The most likely tokens at one position, most likely first: token_ids int32 [n], logprobs float32 [n] nats. texts:
@@ -111,11 +123,13 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """A complete reply: samples[i] is sample i. The same request with `seed` gives the same reply."""
+    """A complete reply: samples[i] is sample i. The same request with `seed` gives the same reply. durability: of a reply on a
+    session whose server shares a store of sessions with others; else None."""
 
     samples: tuple[Sample, ...]
     seed: int
     usage: Usage
+    durability: Durability | None = None
 
     @property
     def text(self) -> str:
@@ -179,6 +193,7 @@ class Score:
     outputs: float32 [positions, width], the raw outputs of the head that predict scored token output_positions[i]:
       vocab_size logits, or K logits, K means, K log-scales of a mixture; None unless requested.
     cached_tokens: for append(), how many tokens were not fed because a kept state included them (PromptCache).
+    durability: for append() where the server shares a store of sessions with others; else None.
     """
 
     nll_nats: float
@@ -186,6 +201,7 @@ class Score:
     logprobs: NDArray[np.float32] | None
     outputs: NDArray[np.float32] | None
     cached_tokens: int
+    durability: Durability | None
     proto: inference_pb2.ScoreReply | session_service_pb2.AppendReply = field(repr=False)
 
 
@@ -221,6 +237,12 @@ def usage(message: inference_pb2.Usage) -> Usage:
     )  # fmt: skip
 
 
+def durability(message: inference_pb2.GenerateReply | session_service_pb2.AppendReply) -> Durability | None:
+    if not message.HasField("durability"):
+        return None
+    return Durability(message.durability.durable, message.durability.position)
+
+
 def finish(message: inference_pb2.Finish) -> Finish:
     return Finish(FinishReason(message.reason), message.stop_string, optional(message, "stop_token_id"))
 
@@ -245,10 +267,11 @@ def part(
 
 def score(message: inference_pb2.ScoreReply | session_service_pb2.AppendReply, logprobs: bool, outputs: bool) -> Score:
     """Converts a reply; `logprobs` and `outputs` say what was requested."""
+    appended = message if isinstance(message, session_service_pb2.AppendReply) else session_service_pb2.AppendReply()
     return Score(
         message.nll_nats, message.num_scored, np.array(message.logprobs, np.float32) if logprobs else None,
         np.array([list(row.values) for row in message.outputs], np.float32) if outputs else None,
-        message.cached_tokens if isinstance(message, session_service_pb2.AppendReply) else 0, message,
+        appended.cached_tokens, durability(appended), message,
     )  # fmt: skip
 
 

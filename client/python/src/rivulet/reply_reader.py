@@ -10,7 +10,7 @@ import numpy as np
 
 from rivulet import model_replies, requests
 from rivulet.errors import Internal
-from rivulet.replies import Generation, Part, Sample, Text, Usage, part, usage
+from rivulet.replies import Durability, Generation, Part, Sample, Text, Usage, durability, part, usage
 from rivulet.reply_repeat import RepeatedReply
 from rivulet.token_bytes import MOST_ASKED, TokenBytes, learn
 from rivulet.v1 import inference_pb2
@@ -27,6 +27,7 @@ class Reader(RepeatedReply):
         self._known: dict[int, bytes] | None = None  # what tokens stand for, where they are not characters
         self.seed: int | None = None
         self.usage: Usage | None = None
+        self.durability: Durability | None = None
         # Whether read() must know the model, for the texts of the likeliest tokens.
         self.needs_content = request.logprobs.top_n > 0
 
@@ -72,6 +73,7 @@ class Reader(RepeatedReply):
             self.seed = message.seed
         if message.HasField("usage"):
             self.usage = usage(message.usage)
+            self.durability = durability(message)
         if not is_part:
             return None
         asked = self._request.logprobs
@@ -86,7 +88,8 @@ class Reader(RepeatedReply):
             if not 0 <= piece.sample_index < len(pieces):
                 raise Internal(f"the server sent a part of sample {piece.sample_index} of {len(pieces)}")
             pieces[piece.sample_index].append(piece)
-        return Generation(tuple(_sample(index, own) for index, own in enumerate(pieces)), self.seed, self.usage)
+        samples = tuple(_sample(index, own) for index, own in enumerate(pieces))
+        return Generation(samples, self.seed, self.usage, self.durability)
 
 
 def _sample(index: int, parts: list[Part]) -> Sample:

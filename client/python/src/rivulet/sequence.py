@@ -61,6 +61,10 @@ class Sequence:
         """Adds tokens that are not known."""
         self._hashes.extend(array("Q", [_UNKNOWN]) * max(count, 0))
 
+    def at(self, position: int) -> int | None:
+        """The hash of the first `position` tokens; None if it is not known."""
+        return (self._hashes[position] or None) if 0 <= position <= self.position else None
+
     def check(self, position: int, sequence_hash: int) -> None:
         """Compares the end with the server's hash, or takes that over if the hash is not known. Errors: DataLoss."""
         if position != self.position:

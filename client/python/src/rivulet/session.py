@@ -5,17 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rivulet import errors, replies, requests
+from rivulet import errors, replies, requests, session_messages
 from rivulet.calls import Calls
 from rivulet.streams import SessionStream, session_stream
 from rivulet.session_core import SessionCore
 from rivulet.token_bytes import Questions
-from rivulet.v1 import inference_pb2, session_service_pb2
+from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -39,6 +40,11 @@ class Session(SessionCore):
     (`sequence_hash`). It cannot check tokens that it never saw: those of given text, which the server tokenizes, and
     those from before session().
 
+    Where replicas share a store of sessions, the object keeps the tokens that the store did not have at the end of a reply or append()
+    (Durability). If their replica is lost and the session is found without them, the next call gives them again, with their marks, and
+    then takes effect. All tokens that are given again count as given: for penalties, and for `position` of generate(). They are not
+    given again if the session was cut within a text, or if another one has used it.
+
     A call on a session ends a reply of the session that still runs. Thread: one at a time; SessionStream.close() may be
     called from any thread. Only one object at a time should use a session. If another one has used it, calls raise
     FailedPrecondition (SESSION_HASH_MISMATCH); Client.session() continues from there.
@@ -61,6 +67,34 @@ class Session(SessionCore):
         self._end_reply()
         if self._ahead:
             self._rewind(self.position, None, options)
+
+    def _call(self, call: Callable[..., Any], request: Any, options: requests.CallOptions) -> Any:
+        """What call(request, options) returns. If the session has lost tokens, it is called again once they are given again."""
+        try:
+            return call(request, options)
+        except errors.RivuletError as error:
+            if self._give_again(error, self.position, options) is None:
+                raise
+        return call(request, options)
+
+    def _give_again(
+        self, error: errors.RivuletError, position: int | None, options: requests.CallOptions
+    ) -> session_pb2.SessionProgress | None:
+        """After a call that ended with `error`: gives the tokens up to the position that were not durable and are lost. None: there are
+        none."""
+        if position is None or not self._may_be_behind(error):
+            return None
+        reply = self._client._calls.reply
+        request = session_messages.get_request(self.id, self.model)
+        found: session_pb2.SessionProgress = (reply("get_session", request, options)).session.progress
+        missing = self._missing(found, position)
+        for append in missing:
+            self._continue(append, found)
+            found = (reply("append", append, options)).progress
+        if not missing:
+            return None
+        self._check_given_again(found, position)
+        return found
 
     def append(
         self,
@@ -95,7 +129,7 @@ class Session(SessionCore):
         special = (add_special_tokens, parse_special_tokens)
         request = self._append_request(content, score, output_positions, logprobs, mark, cache, priority, special)
         with self._changing():
-            reply = self._client._calls.reply("append", request, options)
+            reply = self._call(partial(self._client._calls.reply, "append"), request, options)
         return self._appended(request, reply)
 
     def generate(self, prompt: requests.Prompt = (), **options: Unpack[requests.SessionGenerateOptions]) -> SessionStream:
@@ -117,8 +151,14 @@ class Session(SessionCore):
             self._rewind(self.position, None, reader.call_options())
             self._ahead = True  # a reply starts
 
+        def repair(error: errors.RivuletError) -> bool:
+            found = self._give_again(error, reader.begin, reader.call_options())
+            if found is not None:
+                reader.given_again(found.sequence_hash)
+            return found is not None
+
         asks = self._client._asks(self.model, reader.call_options)
-        stream = session_stream(start, reader, asks, prepare if self._ahead else None)
+        stream = session_stream(start, reader, asks, prepare if self._ahead else None, repair)
         self._watch(stream)
         return stream
 
@@ -133,7 +173,8 @@ class Session(SessionCore):
         Errors: OutOfRange (POSITION_OUT_OF_RANGE), ResourceExhausted (SESSION_LIMIT, TENANT_SESSION_LIMIT, API_KEY_SESSION_LIMIT).
         """
         self._begin(options)
-        reply = self._client._calls.reply("fork_session", self._fork_request(count, seed, position), options)
+        fork = partial(self._client._calls.reply, "fork_session")
+        reply = self._call(fork, self._fork_request(count, seed, position), options)
         infos = [replies.session(message) for message in reply.sessions]
         return [Session(self._client, info, sequence=self._sequence.copy(info.position)) for info in infos]
 
@@ -148,7 +189,7 @@ class Session(SessionCore):
     def _rewind(self, position: int | None, mark: str | None, options: requests.CallOptions) -> None:
         request = self._rewind_request(position, mark)
         with self._changing():
-            reply = self._client._calls.reply("rewind_session", request, options)
+            reply = self._call(partial(self._client._calls.reply, "rewind_session"), request, options)
         self._rewound(reply)
 
     def snapshot(self, *, position: int | None = None, **options: Unpack[requests.CallOptions]) -> bytes:
@@ -158,7 +199,8 @@ class Session(SessionCore):
         request = self._snapshot_request(position)
         if self._ahead and request.position > self.position:
             self._rewind(self.position, None, options)
-        return self._client._calls.snapshot(request, options)
+        snapshot: bytes = self._call(self._client._calls.snapshot, request, options)
+        return snapshot
 
     def close(self, **options: Unpack[requests.CallOptions]) -> None:
         """Closes the session and ends the requests on it. Does nothing if it is closed."""

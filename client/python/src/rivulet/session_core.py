@@ -13,6 +13,7 @@ from rivulet import errors, replies, requests
 from rivulet.cookies import SessionCookies, given
 from rivulet.reply_reader import Reader
 from rivulet.sequence import Sequence
+from rivulet.session_pending import Pending, content, given as given_tokens
 from rivulet.v1 import inference_pb2, session_pb2, session_service_pb2
 
 
@@ -21,6 +22,10 @@ _UNCHANGED = (
     errors.InvalidArgument, errors.NotFound, errors.OutOfRange, errors.FailedPrecondition, errors.ResourceExhausted,
     errors.PermissionDenied, errors.Unauthenticated, errors.Aborted,
 )  # fmt: skip
+
+
+# How the server says that the session is shorter than this object knows it.
+_BEHIND = ("SESSION_HASH_MISMATCH", "POSITION_OUT_OF_RANGE", "MARK_NOT_FOUND")
 
 
 def _unchanged(error: errors.RivuletError) -> bool:
@@ -42,6 +47,7 @@ class SessionCore:
         self._idle_timeout = info.idle_timeout
         self._same_numerics = same_numerics
         self._sequence = sequence or Sequence().copy(info.position)
+        self._pending = Pending()
         self._stream: weakref.ref[Any] | None = None  # the latest reply
         self._ahead = False  # the server may hold tokens that this object never saw
         self._keep = False
@@ -106,6 +112,7 @@ class SessionCore:
         self._sequence.check(info.position, info.sequence_hash)
         self._hash = info.sequence_hash
         self._marks = dict(info.marks)
+        self._pending.clear()  # a call that opens or rewinds a session succeeds only if that is durable
 
     def _moved(self, progress: session_pb2.SessionProgress) -> None:
         self._sequence.check(progress.position, progress.sequence_hash)
@@ -158,7 +165,7 @@ class SessionCore:
     def _appended(
         self, request: session_service_pb2.AppendRequest, reply: session_service_pb2.AppendReply
     ) -> replies.Score:
-        begin, tokens = request.session.position, _given(request, "content")
+        begin, tokens = request.session.position, given_tokens(request, "content")
         sequence = self._sequence.copy(begin)
         if tokens is None:
             sequence.skip(reply.progress.position - begin)
@@ -168,6 +175,8 @@ class SessionCore:
         self._moved(reply.progress)
         if request.session.mark:
             self._marks[request.session.mark] = self.position
+        self._pending.add(begin, self.position, content(request, "content"))
+        self._pending.ended(self.position, request.session.mark, reply)
         return replies.score(reply, request.logprobs, len(request.output_positions) > 0)
 
     def _reader(self, prompt: requests.Prompt, options: requests.SessionGenerateOptions, attempts: int) -> SessionReader:
@@ -177,6 +186,26 @@ class SessionCore:
         if not request.sampling.HasField("seed"):
             request.sampling.seed = self._seed
         return SessionReader(self, request, options, attempts)
+
+    def _may_be_behind(self, error: errors.RivuletError) -> bool:
+        """Whether the session may have lost what was not durable."""
+        return error.reason in _BEHIND and bool(self._pending)
+
+    def _missing(self, found: session_pb2.SessionProgress, position: int) -> list[session_service_pb2.AppendRequest]:
+        """What brings a session that is found behind this object to the position; nothing if it holds other tokens."""
+        if self._sequence.at(found.position) != found.sequence_hash or self._sequence.at(position) is None:
+            return []
+        return self._pending.missing(found.position, position)
+
+    def _continue(self, request: session_service_pb2.AppendRequest, found: session_pb2.SessionProgress) -> None:
+        """Makes it a request that continues the session from where it is."""
+        request.model = self._model
+        request.session.session_id = self._id
+        request.session.position, request.session.sequence_hash = found.position, found.sequence_hash
+
+    def _check_given_again(self, found: session_pb2.SessionProgress, position: int) -> None:
+        """Errors: DataLoss."""
+        self._sequence.copy(position).check(found.position, found.sequence_hash)
 
     def _fork_request(
         self, count: int, seed: int | None, position: int | None
@@ -208,14 +237,6 @@ class SessionCore:
         self._settle(replies.session(reply.session))
 
 
-def _given(message: Any, oneof: str) -> list[int] | bytes | None:
-    """The tokens of a request; None for text, which the server tokenizes."""
-    kind = message.WhichOneof(oneof)
-    if kind == "text":
-        return [] if not message.text and not message.add_special_tokens else None
-    return bytes(message.image_values) if kind == "image_values" else list(message.tokens.ids)
-
-
 class SessionReader(Reader):
     """Reads the messages of a reply on a session, and checks the hash of each."""
 
@@ -226,6 +247,17 @@ class SessionReader(Reader):
         self.core = core
         self._goes_back = request.session.position < core.position
         self._answered = False  # this call
+        self._given_again = False
+
+    @property
+    def begin(self) -> int | None:
+        """The position that the session must hold for a call after a refused one; None if there was such a call."""
+        return None if self._given_again else self._request.session.position
+
+    def given_again(self, sequence_hash: int) -> None:
+        """The session, which had lost tokens, is again where this reply begins."""
+        self._given_again, self._goes_back = True, False
+        self._request.session.sequence_hash = sequence_hash
 
     @property
     def awaits_cookie(self) -> bool:
@@ -260,15 +292,16 @@ class SessionReader(Reader):
             mark = self._request.session.mark
             if mark:
                 core._marks[mark] = core.position
+            core._pending.ended(core.position, mark, message)
         return super().read(message)
 
     def _advance(self, message: inference_pb2.GenerateReply) -> None:
         core, progress, count, seen = self.core, message.session, len(message.tokens), len(self._received[0])
         if message.first_position != seen and count:
             raise errors.Internal(f"the server sent token {message.first_position} of the reply instead of {seen}")
-        before, position = core._sequence, core.position
-        if not self._begun:
-            start, prompt = self._request.session.position, _given(self._request, "prompt")
+        before, position, begins, start = core._sequence, core.position, not self._begun, self._request.session.position
+        if begins:
+            prompt = given_tokens(self._request, "prompt")
             core._sequence = core._sequence.copy(start)
             core._drop_marks(start)
             if prompt is None:
@@ -281,6 +314,11 @@ class SessionReader(Reader):
         except errors.DataLoss:
             core._sequence = before.copy(position)
             raise
+        generated = progress.position - count  # where they begin
+        if begins:
+            core._pending.cut(start)
+            core._pending.add(start, generated, content(self._request, "prompt"))
+        core._pending.extend(generated, message.tokens)
 
     def wait(self, error: errors.RivuletError) -> float:
         try:

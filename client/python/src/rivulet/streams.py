@@ -41,9 +41,11 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
         start: Callable[[inference_pb2.GenerateRequest], Any],
         reader: Reader,
         asks: ModelQuestions[model_replies.Model, replies.Text],
+        repair: Callable[[errors.RivuletError], bool] | None = None,
     ) -> None:
-        """start: begins a call."""
+        """start: begins a call. repair: tells whether a call that ended with this error may be made again at once."""
         self._start = start
+        self._repair = repair
         self._reader = reader
         self._asks = asks
         self._begun = False  # somebody iterates
@@ -62,6 +64,11 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
         """Token counts and times of the reply; None before its end."""
         return self._reader.usage
 
+    @property
+    def durability(self) -> replies.Durability | None:
+        """Of a reply on a session, at its end; None before, and where the server shares no store of sessions."""
+        return self._reader.durability
+
     def __next__(self) -> replies.Part:
         self._begun = True
         while True:
@@ -75,7 +82,8 @@ class GenerateStream(StreamHints, Iterator[replies.Part]):
                 if self._reader.has_ended(error):
                     raise StopIteration from None
                 try:
-                    wait = self._reader.wait(error)
+                    repaired = self._repair is not None and self._repair(error)
+                    wait = 0.0 if repaired else self._reader.wait(error)
                 except errors.RivuletError:
                     self.close()
                     raise
@@ -144,8 +152,9 @@ def session_stream(
     reader: SessionReader,
     asks: ModelQuestions[model_replies.Model, replies.Text],
     prepare: Callable[[], None] | None,
+    repair: Callable[[errors.RivuletError], bool],
 ) -> SessionStream:
     """prepare: runs before the first call."""
     if prepare is not None:
         prepare()
-    return SessionStream(start, reader, asks)
+    return SessionStream(start, reader, asks, repair)

@@ -286,10 +286,12 @@ TEST(ReplyResumeTest, NothingIsDeliveredTwice) {
   last.add_top_logprobs();
   last.mutable_session()->set_position(3);
   last.mutable_usage()->set_completion_tokens(3);
+  last.mutable_durability()->set_position(3);
   EXPECT_TRUE(reply.Take(&last));
-  v1::GenerateReply usage_alone;
-  usage_alone.mutable_usage()->set_completion_tokens(3);
-  EXPECT_EQ(last.SerializeAsString(), usage_alone.SerializeAsString());
+  v1::GenerateReply end_alone;
+  end_alone.mutable_usage()->set_completion_tokens(3);
+  end_alone.mutable_durability()->set_position(3);
+  EXPECT_EQ(last.SerializeAsString(), end_alone.SerializeAsString());
 }
 
 TEST(ReplyResumeTest, AReplyWhoseLastPartCameIsComplete) {

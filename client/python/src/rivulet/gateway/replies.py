@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Any, Protocol, Union
 
-from rivulet import AsyncGenerateStream, Finish, FinishReason, Generation, Part, Sample, Usage
+from rivulet import AsyncGenerateStream, Durability, Finish, FinishReason, Generation, Part, Sample, Usage
 from rivulet.errors import Internal
 from rivulet.gateway.calls import DONE, LEFT_OUT, event
 from rivulet.gateway.event_ids import Progress
@@ -31,6 +31,11 @@ def logprob(value: float) -> float:
 def ids_of(piece: Piece) -> set[int]:
     """Of all tokens that its log-probabilities name."""
     return {*piece.tokens.tolist(), *(id for entry in piece.top_logprobs or () for id in entry.token_ids.tolist())}
+
+
+def durability_of(durability: Durability | None) -> dict[str, Any]:
+    """What an answer says of it."""
+    return {} if durability is None else {"durability": {"durable": durability.durable, "position": durability.position}}
 
 
 def usage_of(usages: Iterable[Usage | None]) -> dict[str, Any]:
@@ -77,7 +82,7 @@ class Reply:
     samples: int
     progress: Progress
     include_usage: bool = False
-    session: dict[str, Any] | None = None  # of a reply on a session: its id, and its position so far
+    session: dict[str, Any] | None = None  # of a reply on a session: its id, its position so far, and its durability at the end
 
     def _object(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         session = {} if self.session is None else {"session": self.session}
@@ -90,9 +95,14 @@ class Reply:
             if self.session is not None and piece.proto.HasField("session"):
                 self.session["position"] = piece.proto.session.position
 
+    def _ended(self) -> None:
+        if self.session is not None:
+            self.session.update(durability_of(self.streams[0].durability))
+
     async def complete(self) -> dict[str, Any]:
         """The whole reply. Errors: those of the server."""
         generations = await _collected(self.streams)
+        self._ended()
         for generation in generations:
             for sample in generation.samples:
                 await self.form.prepare(sample)
@@ -120,6 +130,7 @@ class Reply:
             await parts.aclose()
         if self.include_usage and not self.progress.usage_sent:
             self.progress.usage_sent = True
+            self._ended()
             yield self._event([], usage_of(stream.usage for stream in self.streams))
         yield DONE
 

@@ -12,7 +12,7 @@ from rivulet.gateway.calls import Call, begun, checked
 from rivulet.gateway.completions import DEFAULT_MAX_TOKENS, CompletionForm, take_logprobs
 from rivulet.gateway.event_ids import Progress
 from rivulet.gateway.problems import invalid
-from rivulet.gateway.replies import Reply
+from rivulet.gateway.replies import Reply, durability_of
 
 _LAST_POSITION = 2**63 - 1
 _LAST_SEED = 2**64 - 1
@@ -61,8 +61,8 @@ async def append(call: Call) -> Any:
     model, given, mark = _model(call), own_prompt(body.take("prompt")), body.text("mark")
     body.end()
     session = await _session(call, model)
-    await session.append(given, mark=mark, cache=call.cache, **call.options)
-    return _entry(session)
+    done = await session.append(given, mark=mark, cache=call.cache, **call.options)
+    return _entry(session) | durability_of(done.durability)
 
 
 async def fork(call: Call) -> Any:

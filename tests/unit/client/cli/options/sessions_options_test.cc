@@ -41,12 +41,14 @@ TEST(SessionsOptionsTest, EveryActionIsRead) {
 TEST(SessionsOptionsTest, EveryOptionIsRead) {
   const auto append = ParsedWithTarget<SessionsOptions>(
       {"sessions", "append", "abc", "--tokens", "1,2", "--position", "7", "--mark", "m", "--score",
-       "--json", "--tenant", "t", "--cookie", "c", "--model-name", "n"});
+       "--json", "--tenant", "t", "--cookie", "c", "--model-name", "n", "--sequence-hash",
+       "00000000000000fF"});
   EXPECT_EQ(append.session.id, "abc");
   EXPECT_THAT(*append.tokens, ElementsAre(1, 2));
   EXPECT_THAT(append.session.position, Optional(7));
   EXPECT_EQ(append.session.mark, "m");
   EXPECT_EQ(append.session.cookie, "c");
+  EXPECT_THAT(append.session.sequence_hash, Optional(255));
   EXPECT_TRUE(append.score && append.json);
   EXPECT_EQ(append.target.tenant, "t");
   EXPECT_EQ(append.target.model_name, "n");
@@ -60,10 +62,12 @@ TEST(SessionsOptionsTest, EveryOptionIsRead) {
               Optional(256));
   EXPECT_EQ(ParsedWithTarget<SessionsOptions>({"sessions", "restore", "--input", "f"}).file, "f");
   const auto generate = ParsedWithTarget<GenerateOptions>(
-      {"generate", "--session", "abc", "--position", "0", "--mark", "m", "--tenant", "t"});
+      {"generate", "--session", "abc", "--position", "0", "--mark", "m", "--tenant", "t",
+       "--sequence-hash", "ffffffffffffffff"});
   EXPECT_EQ(generate.session.id, "abc");
   EXPECT_THAT(generate.session.position, Optional(0));
   EXPECT_EQ(generate.session.mark, "m");
+  EXPECT_THAT(generate.session.sequence_hash, Optional(UINT64_MAX));
   EXPECT_EQ(generate.target.tenant, "t");
 }
 
@@ -106,6 +110,10 @@ TEST(SessionsOptionsTest, BadFormIsRefusedWithTheOptionsName) {
       {"sessions open --idle-timeout 0 --target h:1", {"--idle-timeout"}},
       {"sessions append s --position -1 --target h:1", {"--position"}},
       {"sessions append s --mark \xff --target h:1", {"--mark"}},
+      {"sessions append s --sequence-hash 12 --target h:1", {"--sequence-hash", "12"}},
+      {"sessions append s --sequence-hash 0x12345678901234 --target h:1", {"--sequence-hash"}},
+      {"sessions rewind s --position 1 --sequence-hash 0000000000000000 --target h:1",
+       {"--sequence-hash"}},
       {"sessions append \xff --target h:1", {"SESSION"}},
       {"sessions append --target h:1", {"SESSION"}},
       {"sessions append s --values 256 --target h:1", {"--values"}},

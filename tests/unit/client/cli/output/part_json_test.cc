@@ -42,13 +42,15 @@ TEST(PartJsonTest, HoldsEveryField) {
             "\"first_token_seconds\":0,\"total_seconds\":0.5}}\n");
 }
 
-TEST(PartJsonTest, ASessionsPlaceIsTold) {
+TEST(PartJsonTest, ASessionsPlaceAndDurabilityAreTold) {
   v1::GenerateReply part;
   part.mutable_session()->set_position(12);
   part.mutable_session()->set_sequence_hash(0xabc);
+  part.mutable_durability()->set_position(9);
   EXPECT_EQ(PartJson(part),
             "{\"sample_index\":0,\"first_position\":0,\"tokens\":[],"
-            "\"session\":{\"position\":12,\"sequence_hash\":\"0000000000000abc\"}}\n");
+            "\"session\":{\"position\":12,\"sequence_hash\":\"0000000000000abc\"},"
+            "\"durability\":{\"durable\":false,\"position\":9}}\n");
 }
 
 }  // namespace
