@@ -95,7 +95,11 @@ std::string PartJson(const v1::GenerateReply& part) {
   if (part.has_durability()) {
     absl::StrAppend(&line,
                     ",\"durability\":{\"durable\":", part.durability().durable() ? "true" : "false",
-                    ",\"position\":", part.durability().position(), "}");
+                    ",\"position\":", part.durability().position());
+    if (const std::string& id = part.durability().other_numerics_id(); !id.empty()) {
+      absl::StrAppend(&line, ",\"other_numerics_id\":", Quoted(id));
+    }
+    line.append("}");
   }
   line.append("}\n");
   return line;

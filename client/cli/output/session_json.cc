@@ -58,13 +58,18 @@ std::string AppendJson(const v1::AppendReply& reply, bool scored) {
   if (reply.has_durability()) {
     json["durability"] = {{"durable", reply.durability().durable()},
                           {"position", reply.durability().position()}};
+    const std::string& id = reply.durability().other_numerics_id();
+    if (!id.empty()) json["durability"]["other_numerics_id"] = id;
   }
   return Line(json);
 }
 
 std::string DurabilitySummary(const v1::Durability& durability) {
-  if (durability.durable()) return "durable";
-  return absl::StrCat("not durable after position ", durability.position());
+  const std::string& id = durability.other_numerics_id();
+  return absl::StrCat(
+      durability.durable() ? std::string("durable")
+                           : absl::StrCat("not durable after position ", durability.position()),
+      id.empty() ? "" : absl::StrCat(", computed again: it was of numerics id ", id));
 }
 
 }  // namespace rivulet

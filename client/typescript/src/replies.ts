@@ -83,6 +83,11 @@ export interface Durability {
   durable: boolean;
   /** Up to where the session's tokens are known to be in the store. */
   position: number;
+  /**
+   * The replica took the session over from one with this numerics id, which is not its own, and
+   * computed it again.
+   */
+  otherNumericsId?: string;
 }
 
 /** One complete continuation: the joined parts of a sample. */
@@ -217,7 +222,10 @@ export function usage(message: UsageMessage): Usage {
 }
 
 export function durability(message: DurabilityMessage | undefined): Durability | undefined {
-  return message && { durable: message.durable, position: toNumber(message.position) };
+  if (message === undefined) return undefined;
+  const { durable, otherNumericsId } = message;
+  const told = { durable, position: toNumber(message.position) };
+  return otherNumericsId === '' ? told : { ...told, otherNumericsId };
 }
 
 export const broken = (text: string): RivuletError => new RivuletError(Code.INTERNAL, text);

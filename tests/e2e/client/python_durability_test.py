@@ -112,7 +112,7 @@ class DurabilityTests:
             asyncio.run(run())
 
     def test_the_durability_of_a_reply_and_of_an_append_is_told(self):
-        for durability in (NOT_DURABLE, {"durable": True, "position": 3}, None):
+        for durability in (NOT_DURABLE, {"durable": True, "position": 3, "other_numerics_id": "cpu"}, None):
             expected = rivulet.Durability(**durability) if durability else None
 
             async def run(server, session):

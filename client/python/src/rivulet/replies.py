@@ -72,11 +72,13 @@ class Durability:
     """Whether the store that the replicas share has what a request did to its session, so that it outlives the replica.
 
     durable: if False, the store did not confirm it in time; the server goes on writing, and the Session keeps the tokens that are
-      missing. position: up to where the session's tokens are known to be in the store.
+      missing. position: up to where the session's tokens are known to be in the store. other_numerics_id: not "": the
+      replica took the session over from one with this numerics id, which is not its own, and computed it again.
     """
 
     durable: bool
     position: int
+    other_numerics_id: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +242,8 @@ def usage(message: inference_pb2.Usage) -> Usage:
 def durability(message: inference_pb2.GenerateReply | session_service_pb2.AppendReply) -> Durability | None:
     if not message.HasField("durability"):
         return None
-    return Durability(message.durability.durable, message.durability.position)
+    durable = message.durability
+    return Durability(durable.durable, durable.position, durable.other_numerics_id)
 
 
 def finish(message: inference_pb2.Finish) -> Finish:

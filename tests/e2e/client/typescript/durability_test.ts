@@ -128,7 +128,7 @@ async function fill(session: Session): Promise<void> {
 }
 
 test('the durability of a reply and of an append is told', async () => {
-  for (const durability of [NOT_DURABLE, { durable: true, position: 3 }, undefined]) {
+  for (const durability of [NOT_DURABLE, { durable: true, position: 3, otherNumericsId: 'cpu' }, undefined]) {
     await withSession(durability, async (session) => {
       const stream = session.generate([1], { maxTokens: 1 });
       assert.equal(stream.durability, undefined);

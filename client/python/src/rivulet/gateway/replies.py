@@ -35,7 +35,12 @@ def ids_of(piece: Piece) -> set[int]:
 
 def durability_of(durability: Durability | None) -> dict[str, Any]:
     """What an answer says of it."""
-    return {} if durability is None else {"durability": {"durable": durability.durable, "position": durability.position}}
+    if durability is None:
+        return {}
+    told: dict[str, Any] = {"durable": durability.durable, "position": durability.position}
+    if durability.other_numerics_id:
+        told["other_numerics_id"] = durability.other_numerics_id
+    return {"durability": told}
 
 
 def usage_of(usages: Iterable[Usage | None]) -> dict[str, Any]:

@@ -47,10 +47,12 @@ TEST(PartJsonTest, ASessionsPlaceAndDurabilityAreTold) {
   part.mutable_session()->set_position(12);
   part.mutable_session()->set_sequence_hash(0xabc);
   part.mutable_durability()->set_position(9);
-  EXPECT_EQ(PartJson(part),
-            "{\"sample_index\":0,\"first_position\":0,\"tokens\":[],"
-            "\"session\":{\"position\":12,\"sequence_hash\":\"0000000000000abc\"},"
-            "\"durability\":{\"durable\":false,\"position\":9}}\n");
+  part.mutable_durability()->set_other_numerics_id("\"cpu");
+  EXPECT_EQ(
+      PartJson(part),
+      "{\"sample_index\":0,\"first_position\":0,\"tokens\":[],"
+      "\"session\":{\"position\":12,\"sequence_hash\":\"0000000000000abc\"},"
+      "\"durability\":{\"durable\":false,\"position\":9,\"other_numerics_id\":\"\\\"cpu\"}}\n");
 }
 
 }  // namespace
