@@ -24,7 +24,7 @@ class Scenario:
     store: type
     happens: Callable
     rounds: int = 2
-    long_rounds: int = 20
+    long_rounds: int = 10
     long_seconds: float = 0  # of each round
     options: Options = Options()
     loses: bool = False  # the store loses what it has confirmed
@@ -42,7 +42,7 @@ SCENARIOS = {
     "replicas stopped and continued": Scenario(
         Redis, scenarios.stop_replicas, rounds=1, long_rounds=4, long_seconds=30, options=Options(timeout=4)
     ),
-    "rolling restart": Scenario(Redis, scenarios.restart_replicas, rounds=1),
+    "rolling restart": Scenario(Redis, scenarios.restart_replicas, rounds=1, long_rounds=20),
     "another numerics id": Scenario(Redis, scenarios.change_numerics, rounds=1, options=Options(releases=BFLOAT16)),
     "Redis killed and restarted": Scenario(Redis, scenarios.restart_redis),
     "Redis paused": Scenario(Redis, scenarios.pause_redis, rounds=1, long_seconds=5),

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
 import random
 import time
@@ -33,6 +34,7 @@ class Release:
         replica.command = [str(self.folder / "rivulet-server"), *command[1:]]
 
 
+@functools.cache
 def scripts(count, releases=(Release(),)):
     """What `count` clients ask for, with the answers of a server of each release, without a store, which nothing disturbs."""
     with contextlib.ExitStack() as stack:
@@ -158,7 +160,8 @@ def kill_replicas(cluster, rounds):
         replica.kill()
         replica.start()
         cluster.await_up(replica)
-        cluster.await_turns(1)
+        turns = counts["turns"] + len(cluster.clients)
+        await_true("as many turns as there are clients", lambda: counts["turns"] >= turns)
         rounds -= counts["lost calls"] > before  # else its replies had just ended
     cluster.await_turns()
 
