@@ -2,6 +2,7 @@
 """Clients that know every token that they must receive, and count what becomes of their requests."""
 
 import collections
+import itertools
 import threading
 import time
 
@@ -14,31 +15,52 @@ PATIENCE = 120  # seconds that anything awaited may take
 
 
 class Script:
-    """What the client with this number asks for, and what it gets: of a session turn after turn, each of a prompt and a reply, and of
-    a request without a session. The last turn but one only feeds tokens; one reply is longer than what is written to the store at once."""
+    """What the client with this number asks for, and what it may get: of a session turn after turn, each of a prompt and a reply, and
+    of a request without a session. The last turn but one only feeds tokens; one reply is longer than what is written to the store at
+    once."""
 
     REPLIES = (50, 1500, 0, 300)  # tokens
 
-    def __init__(self, number, lone):
-        """lone: a client of a server that nothing disturbs and that has no store."""
+    def __init__(self, number, lones):
+        """lones: clients of servers that nothing disturbs and that have no store, one for each numerics id."""
         self.seed = number
         self.prompts = [[1 + (number + turn) % 30, 2, 3 + turn] for turn in range(len(self.REPLIES))]
-        self.replies, self.ends, self.tokens = [], [], []
-        with lone.open_session(seed=self.seed) as session:
-            for prompt, count in zip(self.prompts, self.REPLIES):
-                reply = tokens_of(session.generate(prompt, max_tokens=count)) if count else []
-                if not count:
-                    session.append(prompt)
-                self.replies.append(reply)
-                self.tokens += prompt + reply
-                self.ends.append(len(self.tokens))
-        self.alone = tokens_of(lone.generate(self.prompts[0], seed=self.seed, max_tokens=self.REPLIES[1]))
-        self.hashes = {end: fnv1a(self.tokens[:end]) for end in (0, *self.ends)}
+        self.ends = list(itertools.accumulate(len(prompt) + count for prompt, count in zip(self.prompts, self.REPLIES)))
+        courses = [Course()]
+        for prompt, count in zip(self.prompts, self.REPLIES):
+            courses = [Course(course, prompt, reply) for course in courses for reply in self.next_replies(lones, course, prompt, count)]
+        self.courses = courses
+        self.alone = distinct(tokens_of(lone.generate(self.prompts[0], seed=self.seed, max_tokens=self.REPLIES[1])) for lone in lones)
+
+    def next_replies(self, lones, course, prompt, count):
+        """What each server answers whose session was given all that the course has so far."""
+        if not count:
+            return [[]]
+        replies = []
+        for lone in lones:
+            with lone.open_session(seed=self.seed) as session:
+                session.append(course.tokens)
+                replies.append(tokens_of(session.generate(prompt, max_tokens=count)))
+        return distinct(replies)
+
+
+class Course:
+    """A way that a session may take, where the replies of its turns are drawn with one numerics id or another."""
+
+    def __init__(self, before=None, prompt=(), reply=()):
+        """A course, and one further turn."""
+        self.replies = [*before.replies, list(reply)] if before else []
+        self.tokens = [*before.tokens, *prompt, *reply] if before else []
+        self.hashes = {}
 
     def hash_at(self, position):
         if position not in self.hashes:
             self.hashes[position] = fnv1a(self.tokens[:position])
         return self.hashes[position]
+
+
+def distinct(replies):
+    return [list(reply) for reply in dict.fromkeys(map(tuple, replies))]
 
 
 def tokens_of(stream):
@@ -53,6 +75,7 @@ class Tally:
         self.counts = collections.Counter()
         self.errors = collections.Counter()  # that the library handed to its caller, by call and reason
         self.resumes = []  # seconds from the loss of a reply to what came next of it
+        self.first_tokens = {True: [], False: []}  # seconds until the first token of a reply on a session, by whether it was taken over
         self.faults = []  # what must not happen, in words
 
     def count(self, what, number=1):
@@ -72,10 +95,9 @@ class Tally:
             self.counts[what] += 1
             self.faults.append(f"{what}: {text}")
 
-    def resume_ms(self, part):
-        """The time that this part of the resumed replies did not exceed; None where none was resumed."""
-        ordered = sorted(self.resumes)
-        return 1000 * ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else None
+    def began(self, seconds, taken_over):
+        with self.lock:
+            self.first_tokens[taken_over].append(seconds)
 
 
 class Client:
@@ -144,23 +166,27 @@ class Client:
 
         reader.wait, reader.read = observed_wait, observed_read
 
-    def receive(self, stream, expected, what):
-        """Compares a reply with what it must be. Errors: those of the library."""
+    def receive(self, stream, replies, what):
+        """Returns a whole reply, which must be one of `replies`. Errors: those of the library."""
         self.tally.count("requests on sessions", isinstance(self, Conversation))
         self.observe_stream(stream)
         self.method = "generate"
-        got = 0
+        got, alike = [], replies
         with stream:
             for part in stream:
-                tokens = [int(token) for token in part.tokens]
-                if tokens != expected[got : got + len(tokens)]:
-                    self.tally.fault("tokens wrong", f"{self.name}, {what}, behind {got} tokens: {tokens[:8]}")
-                got += len(tokens)
+                begin = len(got)
+                got += [int(token) for token in part.tokens]
+                alike = [reply for reply in alike if reply[begin : len(got)] == got[begin:]]
+                if not alike:
+                    self.tally.fault("tokens wrong", f"{self.name}, {what}, behind {begin} tokens: {got[begin:][:8]}")
+                    alike = replies
         if isinstance(self, Conversation):
             self.durability = stream.durability
-        if got != len(expected):
-            self.tally.fault("tokens wrong", f"{self.name}, {what}: {got} tokens instead of {len(expected)}")
-        self.tally.count("tokens", got)
+        if len(got) != len(replies[0]):
+            self.tally.fault("tokens wrong", f"{self.name}, {what}: {len(got)} tokens instead of {len(replies[0])}")
+        self.tally.count("tokens", len(got))
+        self.tally.count("replies with other numerics", got != replies[0])
+        return got
 
     def failed(self, error):
         self.lost_at = self.lost_at or time.monotonic()
@@ -181,7 +207,7 @@ class Lone(Client):
         self.doing = "a request"
         script = self.script
         stream = self.library.generate(
-            script.prompts[0], seed=script.seed, max_tokens=len(script.alone), timeout=self.timeout
+            script.prompts[0], seed=script.seed, max_tokens=len(script.alone[0]), timeout=self.timeout
         )
         try:
             self.receive(stream, script.alone, "a request without a session")
@@ -193,13 +219,20 @@ class Lone(Client):
 
 
 class Conversation(Client):
-    """Sessions, one after another. The last turn of each is asked of whichever replica the balancer takes."""
+    """Sessions, one after another."""
 
     replying = False  # a reply on the session runs
 
+    def __init__(self, number, target, script, tally, timeout, leaves):
+        """leaves: turns that are asked of whichever replica the balancer takes."""
+        self.leaves = leaves
+        super().__init__(number, target, script, tally, timeout)
+
     def play(self):
         self.session, self.durable, self.is_behind = None, 0, False
-        for turn in range(len(self.script.replies)):
+        self.courses = self.script.courses  # that agree with what was received
+        self.place = ""  # cookie of the replica that answered the last turn
+        for turn in range(len(self.script.prompts)):
             self.doing = f"turn {turn}"
             tries = 0
             while not self.try_turn(turn, self.timeout * 2 ** min(tries, 3)):
@@ -217,18 +250,22 @@ class Conversation(Client):
     def try_turn(self, turn, timeout):
         """Whether the turn has ended well. If not, the session may be anywhere from the turn's start on, or behind what was durable."""
         start = self.start = self.script.ends[turn - 1] if turn else 0
-        prompt, reply = self.script.prompts[turn], self.script.replies[turn]
+        prompt, count = self.script.prompts[turn], self.script.REPLIES[turn]
         self.durability = None
         try:
             self.go_to(start, timeout)
-            if turn == len(self.script.replies) - 1:
+            if turn in self.leaves:
                 self.leave_replica(start, timeout)
-            if reply:
+            if count:
                 self.replying = True
-                stream = self.session.generate(prompt, max_tokens=len(reply), timeout=timeout)
-                self.receive(stream, reply, f"turn {turn}")
+                began = time.monotonic()
+                stream = self.session.generate(prompt, max_tokens=count, timeout=timeout)
+                self.observe_start(stream, began)
+                reply = self.receive(stream, distinct(course.replies[turn] for course in self.courses), f"turn {turn}")
+                self.courses = [course for course in self.courses if course.replies[turn] == reply] or self.courses
             else:
                 self.durability = self.session.append(prompt, timeout=timeout).durability
+            self.place = self.session.cookie
         except rivulet.RivuletError as error:
             self.failed(error)
             if isinstance(error, rivulet.NotFound) and self.session is not None:
@@ -239,6 +276,19 @@ class Conversation(Client):
             self.replying = False
         self.acknowledged(self.script.ends[turn])
         return True
+
+    def observe_start(self, stream, began):
+        """Notes when the first token comes, and whether another replica than that of the last turn sends it."""
+        read, place = stream._reader.read, self.place
+
+        def observed_read(message):
+            nonlocal place
+            if place and message.tokens:
+                self.tally.began(time.monotonic() - began, self.session.cookie != place)
+                place = ""  # the further messages
+            return read(message)
+
+        stream._reader.read = observed_read
 
     def acknowledged(self, end):
         """The server has confirmed all up to `end`, and said what of it is durable."""
@@ -259,12 +309,11 @@ class Conversation(Client):
             self.session, self.durable = self.library.open_session(seed=self.script.seed, timeout=timeout), 0
         elif self.is_behind:
             self.session = self.found(self.durable, cookie=self.session.cookie, timeout=timeout)
-            self.durable = min(self.durable, self.session.position)
         if self.session.position > start or self.session._ahead:
             self.durable = min(self.durable, start)
             self.session.rewind(position=start, timeout=timeout)
         elif self.session.position < start:
-            missing = self.script.tokens[self.session.position : start]
+            missing = self.courses[0].tokens[self.session.position : start]
             self.session.append(missing, timeout=timeout)
 
     def found(self, least, **options):
@@ -272,8 +321,9 @@ class Conversation(Client):
         found = self.library.session(self.session.id, **options)
         if found.position < least:
             self.tally.fault("durable and lost", f"{self.name}: at {found.position}, {least} were durable")
-        if found.sequence_hash != self.script.hash_at(found.position):
+        if found.sequence_hash not in {course.hash_at(found.position) for course in self.courses}:
             self.tally.fault("tokens wrong", f"{self.name}: the session has others at {found.position}")
+        self.durable = min(self.durable, found.position)
         return found
 
     def lost(self, error):
@@ -289,3 +339,4 @@ class Conversation(Client):
             return
         self.library._calls.cookies.forget(self.session.id)
         self.session = self.found(start, timeout=timeout)
+        self.go_to(start, timeout)  # where the store has lost some of it

@@ -11,12 +11,9 @@ class ClusterTest(unittest.TestCase):
     def setUpClass(cls):
         cls.scripts = cluster.scenarios.scripts(9)
 
-    def run_scenario(self, name):
-        tally = cluster.run(name, self.scripts).tally
-        wrong = tally.faults
-        if cluster.SCENARIOS[name].loses:
-            wrong = [fault for fault in wrong if not fault.startswith("durable and lost")]
-        self.assertEqual(wrong, [], dict(tally.errors))
+    def run_scenario(self, name, scripts=None):
+        tally = cluster.run(name, scripts or self.scripts).tally
+        self.assertEqual(cluster.wrong_faults(name, tally), [], dict(tally.errors))
         self.assertEqual(tally.counts["without durability"], 0)
         self.assertGreater(tally.counts["durable"], 0)
         return tally
@@ -42,12 +39,22 @@ class ClusterTest(unittest.TestCase):
         self.assertLessEqual(set(tally.errors), {"open_session: SESSION_STORE"})
         self.assertEqual(tally.counts["sessions lost"], 0)
 
+    def test_replicas_of_another_numerics_id(self):
+        name = "another numerics id"
+        tally = self.run_scenario(name, cluster.scenarios.scripts(9, cluster.SCENARIOS[name].options.releases))
+        self.assertGreater(tally.counts["replies with other numerics"], 0)
+        self.assertEqual(tally.counts["sessions lost"], 0)
+
     def test_redis_that_is_killed_and_started_again(self):
         tally = self.run_scenario("Redis killed and restarted")
         self.assertEqual(tally.counts["sessions lost"], 0)
 
     def test_redis_that_pauses(self):
         tally = self.run_scenario("Redis paused")
+        self.assertEqual(tally.counts["sessions lost"], 0)
+
+    def test_connections_to_redis_that_are_cut(self):
+        tally = self.run_scenario("port of Redis cut")
         self.assertEqual(tally.counts["sessions lost"], 0)
 
     def test_replicas_that_are_killed_with_what_redis_has_not_got(self):

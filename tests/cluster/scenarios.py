@@ -2,6 +2,9 @@
 """A service of replicas with clients, and what happens to it."""
 
 import contextlib
+import dataclasses
+import functools
+import pathlib
 import random
 import time
 
@@ -11,41 +14,75 @@ import rivulet
 import balancer  # behind rivulet: it makes modules of the same name from proto/ where there are none
 from balancer import Balancer, Replica, await_true
 from clients import PATIENCE, Conversation, Lone, Script, Tally
+from command import BIN_DIR
 from stores import CONTINUE, PAUSE
 
 balancer.LIMIT = PATIENCE
 REPLICAS = 3
 
 
-def scripts(count):
-    """What `count` clients ask for, with the answers of a server without a store, which nothing disturbs."""
-    with Replica() as replica, rivulet.Client(replica.target) as lone:
-        return [Script(number, lone) for number in range(count)]
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """What a replica runs."""
+
+    folder: pathlib.Path = BIN_DIR  # of the binary
+    flags: tuple[str, ...] = ()
+
+    def put_into(self, replica, *flags):
+        """Before the replica's next start."""
+        command = Replica(*flags, *self.flags, target=replica.target).command
+        replica.command = [str(self.folder / "rivulet-server"), *command[1:]]
+
+
+@functools.cache
+def scripts(count, releases=(Release(),)):
+    """What `count` clients ask for, with the answers of a server of each release, without a store, which nothing disturbs."""
+    with contextlib.ExitStack() as stack:
+        lones = []
+        for release in releases:
+            replica = Replica()
+            release.put_into(replica)
+            stack.enter_context(replica)
+            lones.append(stack.enter_context(rivulet.Client(replica.target)))
+        return [Script(number, lones) for number in range(count)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Of a cluster."""
+
+    releases: tuple[Release, ...] = (Release(),)  # replicas begin with the first one
+    seed: int = 0  # of the choice of replicas
+    timeout: float = PATIENCE  # of a client's call, in seconds
+    leaves: tuple[int, ...] = (len(Script.REPLIES) - 1,)  # turns of a session that go to whichever replica the balancer takes
 
 
 class Cluster:
     """Replicas that share `store`, a balancer, and one client for each script: two of three have sessions. For a `with` statement,
     whose end waits until every client has finished what it was doing."""
 
-    def __init__(self, store, scripts, seed=0, timeout=PATIENCE):
-        """timeout: seconds of a client's call."""
-        self.store, self.scripts, self.timeout = store, scripts, timeout
-        self.random = random.Random(seed)
+    def __init__(self, store, scripts, options):
+        self.store, self.scripts, self.options = store, scripts, options
+        self.random = random.Random(options.seed)
         self.tally = Tally()
+        # The balancer looks every second, so new calls come for so long after SIGTERM.
+        self.flags = ("--session-store", store.flag, "--drain-delay-seconds", "3")
 
     def __enter__(self):
         with contextlib.ExitStack() as stack:
-            # The balancer looks every second, so new calls come for so long after SIGTERM.
-            flags = ("--session-store", self.store.flag, "--drain-delay-seconds", "3")
-            self.replicas = [stack.enter_context(Replica(*flags)) for _ in range(REPLICAS)]
+            self.replicas = [Replica() for _ in range(REPLICAS)]
+            for replica in self.replicas:
+                self.options.releases[0].put_into(replica, *self.flags)
+                stack.enter_context(replica)
             self.balancer = stack.enter_context(Balancer(*(replica.target for replica in self.replicas)))
             self.before = self.store.figures()
-            self.clients = [
-                (Lone if number % 3 == 2 else Conversation)(number, self.balancer.target, script, self.tally, self.timeout)
-                for number, script in enumerate(self.scripts)
-            ]
+            self.clients = [self.client(number, script) for number, script in enumerate(self.scripts)]
             self.open = stack.pop_all()
         return self
+
+    def client(self, number, script):
+        given = (number, self.balancer.target, script, self.tally, self.options.timeout)
+        return Lone(*given) if number % 3 == 2 else Conversation(*given, self.options.leaves)
 
     def __exit__(self, *exception):
         with self.open:
@@ -81,8 +118,15 @@ class Cluster:
     def busy_replica(self):
         """One that runs replies now."""
         replica = self.random.choice(self.replicas)
-        await_true("the replica has work", lambda: replica.load().slots_used > 0)
+        self.await_busy(replica)
         return replica
+
+    def await_busy(self, replica):
+        await_true(f"{self.name(replica)} has work", lambda: replica.load().slots_used > 0)
+
+    def roll(self):
+        """What replaces the releases of the replicas, one after another, until they have the first one again."""
+        return [*self.options.releases[1:], self.options.releases[0]]
 
     def await_up(self, replica):
         name = self.name(replica)
@@ -96,9 +140,8 @@ class Cluster:
         return self.balancer.names[self.replicas.index(replica)]
 
     def figures(self):
-        """What the store did for one request on a session."""
-        after = self.store.figures()
-        return {name: (value - self.before[name]) / self.tally.counts["requests on sessions"] for name, value in after.items()}
+        """What the store has done."""
+        return {name: value - self.before[name] for name, value in self.store.figures().items()}
 
 
 def nothing(cluster, rounds):
@@ -117,8 +160,10 @@ def kill_replicas(cluster, rounds):
         replica.kill()
         replica.start()
         cluster.await_up(replica)
-        cluster.await_turns()
+        turns = counts["turns"] + len(cluster.clients)
+        await_true("as many turns as there are clients", lambda: counts["turns"] >= turns)
         rounds -= counts["lost calls"] > before  # else its replies had just ended
+    cluster.await_turns()
 
 
 def stop_replicas(cluster, rounds, seconds=0):
@@ -140,57 +185,83 @@ def stop_replicas(cluster, rounds, seconds=0):
 
 
 def restart_replicas(cluster, rounds):
-    """A new version: every replica ends with SIGTERM and starts again, one after another."""
+    """A new version: every replica ends with SIGTERM and starts again, one after another. Where there is another release, then back."""
     cluster.await_turns()
-    for _ in range(rounds):
+    for release in cluster.roll() * rounds:
         for replica in cluster.replicas:
             replica.terminate()
             _, log = replica.process.communicate(timeout=PATIENCE)
             assert replica.process.returncode == 0, f"{replica.process.returncode}: {log[-2000:]}"
+            release.put_into(replica, *cluster.flags)
             replica.start()
             cluster.await_up(replica)
         cluster.await_turns()
 
 
+def change_numerics(cluster, rounds):
+    """One replica after another is killed with work on it and starts with another numerics id, until all have it; then back. A reply
+    that is cut by the last of them cannot go on anywhere."""
+    errors = cluster.tally.errors
+    end = time.monotonic() + PATIENCE * rounds
+    cluster.await_turns()
+    while rounds > 0:
+        assert time.monotonic() < end, f"kills cut no reply that has begun; {cluster.tally.faults[:4]}"
+        before = errors["generate: RESUME_MISMATCH"]
+        for release in cluster.roll():
+            for replica in cluster.replicas:
+                cluster.await_busy(replica)
+                replica.kill()
+                release.put_into(replica, *cluster.flags)
+                replica.start()
+                cluster.await_up(replica)
+            cluster.await_turns()
+        rounds -= errors["generate: RESUME_MISMATCH"] > before
+
+
 def restart_redis(cluster, rounds):
     """Redis is killed, and started again once a reply has said that it is not durable."""
-    disturb_redis(cluster, rounds, lambda server: server.kill(), lambda server: server.start())
+    disturb_store(cluster, rounds, lambda store: store.server.kill(), lambda store: store.server.start())
 
 
 def pause_redis(cluster, rounds, seconds=0):
     """Redis stops answering for a while, at least until a reply has said that it is not durable."""
-    disturb_redis(cluster, rounds, lambda server: server.signal(PAUSE), lambda server: server.signal(CONTINUE), seconds)
+    disturb_store(cluster, rounds, lambda store: store.server.signal(PAUSE), lambda store: store.server.signal(CONTINUE), seconds)
 
 
-def disturb_redis(cluster, rounds, begin, end, seconds=0):
+def fill_disk(cluster, rounds):
+    """The store's disk is full, until a reply has said that it is not durable."""
+    disturb_store(cluster, rounds, lambda store: store.fill_disk(), lambda store: store.disk.free())
+
+
+def disturb_store(cluster, rounds, begin, end, seconds=0):
     counts = cluster.tally.counts
     conversations = [client for client in cluster.clients if isinstance(client, Conversation)]
     cluster.await_turns()
     for _ in range(rounds):
-        # Without Redis no session is opened: one must be in use.
+        # Without the store no session is opened: one must be in use.
         await_true("a reply on a session", lambda: any(client.replying for client in conversations))
         before, time_of_end = counts["not durable"], time.monotonic() + seconds
-        begin(cluster.store.server)
+        begin(cluster.store)
         try:
             await_true("a reply that is not durable", lambda: counts["not durable"] > before)
             while time.monotonic() < time_of_end:
                 time.sleep(0.1)
         finally:
-            end(cluster.store.server)
+            end(cluster.store)
         cluster.await_turns()
 
 
 def kill_while_redis_pauses(cluster, rounds):
     """A replica is killed that has what Redis has not got: clients give it again."""
 
-    def end(server):
+    def end(store):
         replica = cluster.random.choice(cluster.replicas)
         replica.kill()
-        server.signal(CONTINUE)
+        store.server.signal(CONTINUE)
         replica.start()
         cluster.await_up(replica)
 
-    disturb_redis(cluster, rounds, lambda server: server.signal(PAUSE), end)
+    disturb_store(cluster, rounds, lambda store: store.server.signal(PAUSE), end)
 
 
 def empty_redis(cluster, rounds):
@@ -199,6 +270,23 @@ def empty_redis(cluster, rounds):
     for _ in range(rounds):
         cluster.busy_replica()
         cluster.store.server.command("FLUSHALL")
+        cluster.await_turns(4)
+
+
+def restore_redis(cluster, rounds):
+    """Redis starts again with what it had some turns ago, and a replica is killed that has what was lost."""
+    cluster.await_turns()
+    server = cluster.store.server
+    for _ in range(rounds):
+        server.keep_data()
+        cluster.await_turns()
+        replica = cluster.busy_replica()
+        server.kill()
+        replica.kill()
+        server.put_data_back()
+        server.start()
+        replica.start()
+        cluster.await_up(replica)
         cluster.await_turns(4)
 
 

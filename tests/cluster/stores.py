@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores of sessions that replicas share: a Redis, a Redis with a replica and three Sentinels, a directory. Each is for a `with`
-statement; `flag` is the value of --session-store."""
+statement; `flag` is the value of --session-store, `server` what scenarios stop and kill, `disk` what fill_disk() fills, if there is one."""
 
+import errno
 import pathlib
 import re
 import shutil
@@ -33,6 +34,58 @@ class Directory:
         return {}
 
 
+class SmallDisk:
+    """A file system in memory, for a `with` statement. Errors: PermissionError, because only root may mount it."""
+
+    MIB = 512
+
+    def __enter__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={self.MIB}m", "tmpfs", self.folder.name]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            self.folder.cleanup()
+            raise PermissionError(done.stderr.strip())
+        self.path = pathlib.Path(self.folder.name, "store")
+        self.path.mkdir()
+        self.ballast = pathlib.Path(self.folder.name, "ballast")
+        return self
+
+    def fill(self):
+        try:
+            with self.ballast.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(1 << 16))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+
+    def free(self):
+        self.ballast.unlink()
+
+    def __exit__(self, *exception):
+        subprocess.run(["umount", self.folder.name], check=True)
+        self.folder.cleanup()
+
+
+class SmallDirectory:
+    """dir:PATH on a small disk. Errors: those of SmallDisk."""
+
+    def __enter__(self):
+        self.disk = SmallDisk().__enter__()
+        self.flag = f"dir:{self.disk.path}"
+        return self
+
+    def __exit__(self, *exception):
+        self.disk.__exit__(*exception)
+
+    def fill_disk(self):
+        self.disk.fill()
+
+    def figures(self):
+        return {}
+
+
 class Nothing(Directory):
     """No store: what the assertions must notice."""
 
@@ -50,12 +103,14 @@ class RedisProcess:
     """A redis-server, or with `sentinel` a Sentinel, with a folder of its own, which a restart keeps."""
 
     def __init__(self, *settings, sentinel=""):
+        """settings: lines of its configuration, which win over those here."""
         self.port = free_port()
         self.folder = tempfile.TemporaryDirectory()
         self.config = pathlib.Path(self.folder.name, "redis.conf")
         # "always": a write that was answered outlives the process.
-        lines = [sentinel] if sentinel else ["appendonly yes", "appendfsync always", 'save ""', *settings]
-        self.config.write_text("\n".join([f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder.name}", *lines]) + "\n")
+        lines = [sentinel] if sentinel else ["appendonly yes", "appendfsync always", 'save ""']
+        lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {self.folder.name}", *lines, *settings]
+        self.config.write_text("\n".join(lines) + "\n")
         self.flags = ["--sentinel"] if sentinel else []
 
     def start(self):
@@ -78,6 +133,16 @@ class RedisProcess:
 
     def info(self, section):
         return dict(line.split(":", 1) for line in self.command("INFO", section).splitlines() if ":" in line)
+
+    def keep_data(self):
+        """Copies what it has written so far."""
+        self.command("CONFIG", "SET", "auto-aof-rewrite-percentage", 0)  # no file vanishes meanwhile
+        shutil.copytree(f"{self.folder.name}/appendonlydir", f"{self.folder.name}/kept")
+
+    def put_data_back(self):
+        """Replaces what it has written by the copy. Before start()."""
+        shutil.rmtree(f"{self.folder.name}/appendonlydir")
+        pathlib.Path(self.folder.name, "kept").rename(f"{self.folder.name}/appendonlydir")
 
     def signal(self, number):
         self.process.send_signal(number)
@@ -110,23 +175,89 @@ class Redis:
     """One redis-server."""
 
     def __enter__(self):
-        self.server = RedisProcess()
+        self.server = RedisProcess(*self.settings())
         self.server.start()
         self.flag = f"redis://127.0.0.1:{self.server.port}"
         return self
+
+    def settings(self):
+        return ()
 
     def __exit__(self, *exception):
         self.server.stop()
 
     def figures(self):
-        """Commands and bytes since Redis started."""
-        calls = {name: int(re.match(r"calls=(\d+)", value)[1]) for name, value in self.server.info("commandstats").items()}
-        stats = self.server.info("stats")
-        return {
-            "commands": calls.get("cmdstat_eval", 0) + calls.get("cmdstat_mget", 0),  # else: what scripts call, and a new connection
-            "bytes in": int(stats["total_net_input_bytes"]),
-            "bytes out": int(stats["total_net_output_bytes"]),
-        }
+        return redis_figures(self.server)
+
+
+def redis_figures(server):
+    """Commands and bytes since Redis started."""
+    calls = {name: int(re.match(r"calls=(\d+)", value)[1]) for name, value in server.info("commandstats").items()}
+    stats = server.info("stats")
+    return {
+        "commands": calls.get("cmdstat_eval", 0) + calls.get("cmdstat_mget", 0),  # else: what scripts call, and a new connection
+        "bytes in": int(stats["total_net_input_bytes"]),
+        "bytes out": int(stats["total_net_output_bytes"]),
+    }
+
+
+class Link:
+    """A TCP proxy to the port `target` of loopback. Stopped, it forwards nothing while connections stay open, and forwards late what was
+    sent meanwhile. Killed, it cuts all connections."""
+
+    def __init__(self, target):
+        self.port, self.target = free_port(), target
+
+    def start(self):
+        program = str(pathlib.Path(__file__).with_name("link.py"))
+        self.process = subprocess.Popen([sys.executable, program, str(self.port), str(self.target)], stdout=subprocess.PIPE)
+        assert self.process.stdout.readline() == b"listening\n", "the proxy did not start"
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        self.process.kill()
+        self.process.communicate()
+
+
+class LinkedRedis(Redis):
+    """One redis-server behind a proxy, which is what scenarios stop and kill."""
+
+    def __enter__(self):
+        super().__enter__()
+        self.redis = self.server
+        self.server = Link(self.redis.port)
+        self.server.start()
+        self.flag = f"redis://127.0.0.1:{self.server.port}"
+        return self
+
+    def __exit__(self, *exception):
+        self.server.kill()
+        self.redis.stop()
+
+    def figures(self):
+        return redis_figures(self.redis)
+
+
+class SmallRedis(Redis):
+    """One redis-server whose file is on a small disk, with "everysec": with "always" Redis ends where the disk is full. Errors: those
+    of SmallDisk."""
+
+    def __enter__(self):
+        self.disk = SmallDisk().__enter__()
+        return super().__enter__()
+
+    def fill_disk(self):
+        self.disk.fill()
+        await_true("Redis refuses writes", lambda: self.server.info("persistence")["aof_last_write_status"] == "err")
+
+    def settings(self):
+        return (f"dir {self.disk.path}", "appendfsync everysec")
+
+    def __exit__(self, *exception):
+        super().__exit__(*exception)
+        self.disk.__exit__(*exception)
 
 
 class SentinelRedis:
