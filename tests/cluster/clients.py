@@ -309,7 +309,6 @@ class Conversation(Client):
             self.session, self.durable = self.library.open_session(seed=self.script.seed, timeout=timeout), 0
         elif self.is_behind:
             self.session = self.found(self.durable, cookie=self.session.cookie, timeout=timeout)
-            self.durable = min(self.durable, self.session.position)
         if self.session.position > start or self.session._ahead:
             self.durable = min(self.durable, start)
             self.session.rewind(position=start, timeout=timeout)
@@ -325,6 +324,7 @@ class Conversation(Client):
             self.tally.fault("durable and lost", f"{self.name}: at {found.position}, {least} were durable")
         if found.sequence_hash not in {course.hash_at(found.position) for course in self.courses}:
             self.tally.fault("tokens wrong", f"{self.name}: the session has others at {found.position}")
+        self.durable = min(self.durable, found.position)
         return found
 
     def lost(self, error):
@@ -340,3 +340,4 @@ class Conversation(Client):
             return
         self.library._calls.cookies.forget(self.session.id)
         self.session = self.found(start, timeout=timeout)
+        self.go_to(start, timeout)  # where the store has lost some of it
