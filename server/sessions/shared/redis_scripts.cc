@@ -176,6 +176,10 @@ absl::Status RedisError(const RedisReply& error) {
     return absl::ResourceExhaustedError(
         absl::StrCat("Redis is full, its maxmemory is too small for the sessions: ", said));
   }
+  if (error.IsError("MISCONF")) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("Redis cannot write to its disk, so it takes no writes: ", said));
+  }
   if (error.IsError("WRONGTYPE")) {
     return Damaged(absl::StrCat("has a key that others use: ", said));
   }
