@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 #include "absl/strings/str_cat.h"
@@ -169,6 +170,16 @@ TEST_F(RedisSessionStoreTest, AFullRedisWritesNothingAndCanBeRead) {
   EXPECT_EQ(ReadNow(*store_, SessionName(2))->kind, Kind::kMissing) << "and it gets its id";
   redis_->Command({"CONFIG", "SET", "maxmemory", "0"});
   EXPECT_TRUE(Written(WriteWithAll()).ok());
+}
+
+TEST_F(RedisSessionStoreTest, ADiskOnWhichRedisCannotWriteCountsAsFull) {
+  redis_->Command({"CONFIG", "SET", "save", "3600 1"});
+  std::filesystem::remove_all(redis_->directory().path());  // it runs in there
+  redis_->Command({"BGSAVE"});
+  Await([&] { return redis_->Info("rdb_last_bgsave_status") == "err"; });
+  const absl::Status full = Written(WriteWithAll());
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+  EXPECT_THAT(std::string(full.message()), HasSubstr("cannot write to its disk"));
 }
 
 TEST_F(RedisSessionStoreTest, KeysOfOthersAreDataLossAndNothingIsWritten) {
