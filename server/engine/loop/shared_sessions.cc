@@ -396,7 +396,8 @@ void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
   const absl::Status status = CheckRecord(*record, identity_, *session);
   if (!status.ok()) return Lose(session, status);
   if (copy->claiming == nullptr) {
-    ++totals_->lost;
+    const bool saved = std::min(copy->kept, copy->stored.position) == session->position();
+    if (!saved || session->active != nullptr) ++totals_->lost;
     return Lose(session, Moved());
   }
   copy->known = false;

@@ -336,6 +336,21 @@ TEST_F(PublishedStateTest, AStateThatIsGoneOrDamagedIsComputedAgain) {
   });
 }
 
+TEST_F(PublishedStateTest, AStateThatIsPublishedAfterATakeoverChangesNothing) {
+  archive_->holds = true;
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  EXPECT_EQ(FedFor(1, id, {3}), 9);
+  archive_->holds = false;
+  archive_->Deliver();
+  Until([&] { return engine(0)->GetLoad().client_sessions == 0; });
+  EXPECT_EQ(Totals(0).states_published, 1);
+  EXPECT_EQ(Totals(0).lost, 0) << "the store had all of it";
+  const uint64_t hash = hash_;
+  EXPECT_EQ(Get(0, id)->hash, hash);
+  EXPECT_EQ(hash, LoneHash());
+}
+
 TEST_F(PublishedStateTest, AnArchiveThatFailsCostsRecomputationAlone) {
   archive_->fails = true;
   const SessionId id = Open(0)->id;
@@ -379,6 +394,7 @@ TEST_F(PublishedStateTest, ADrainPublishesWhatThereWasNoRoomFor) {
     return engine(0)->GetLoad().unsaved == 0;
   });
   EXPECT_EQ(archive_->states.size(), 2u);
+  archive_->holds = false;
   EXPECT_EQ(FedFor(1, first, {5}), 2);
   EXPECT_EQ(FedFor(1, second, {5}), 2);
 }
