@@ -15,6 +15,7 @@
 #include "server/engine/loop/parked_room.h"
 #include "server/log.h"
 #include "server/sessions/shared/dir_session_store.h"
+#include "server/sessions/shared/encrypted_session_store.h"
 #include "server/sessions/shared/redis_session_store.h"
 #include "server/sessions/snapshot.h"
 
@@ -147,9 +148,7 @@ absl::StatusOr<std::shared_ptr<SessionStore>> OpenRedis(const ServerConfig& conf
   return std::shared_ptr<SessionStore>(std::move(store));
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfig& config) {
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenStoreInClear(const ServerConfig& config) {
   absl::string_view where = config.session_store;
   if (where == "none") return nullptr;
   if (absl::ConsumePrefix(&where, "dir:")) {
@@ -161,6 +160,15 @@ absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfi
                       absl::StrCat("session-store is ", Quoted(where),
                                    "; allowed: none, dir:PATH, redis://..., rediss://..., "
                                    "redis+sentinel://... and rediss+sentinel://..."));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(
+    const ServerConfig& config, std::shared_ptr<const Sealer> sealer) {
+  RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<SessionStore> store, OpenStoreInClear(config));
+  if (store == nullptr || sealer == nullptr) return store;
+  return MakeEncryptedSessionStore(std::move(store), std::move(sealer));
 }
 
 absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(const ServerConfig& config) {
