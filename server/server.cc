@@ -252,7 +252,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   RIVULET_ASSIGN_OR_RETURN(const std::shared_ptr<Sealer> sealer, server->WatchSealKeys(config));
   SharedStores stores;
   RIVULET_ASSIGN_OR_RETURN(stores.sessions, OpenSessionStore(config, sealer));
-  RIVULET_ASSIGN_OR_RETURN(stores.states, OpenStateArchive(config));
+  RIVULET_ASSIGN_OR_RETURN(stores.states, OpenStateArchive(config, sealer));
   ModelLoaderOptions loader;
   loader.repositories = config.model_repositories;
   loader.drain_timeout = absl::Seconds(config.drain_seconds);

@@ -37,9 +37,10 @@ absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(
     const ServerConfig& config, std::shared_ptr<const Sealer> sealer);
 
 // Where config.session_states says that states are published; null where no store is shared, and
-// for "none". Errors: INVALID_ARGUMENT naming the setting, those of OpenDirStateArchive and
-// OpenRedisStateArchive.
-absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(const ServerConfig& config);
+// for "none". `sealer`: as OpenSessionStore. Errors: INVALID_ARGUMENT naming the setting, those of
+// OpenDirStateArchive and OpenRedisStateArchive.
+absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(
+    const ServerConfig& config, std::shared_ptr<const Sealer> sealer);
 
 // Files in STATE-DIR/NAME; empty where config.state_dir is "". Errors: as OpenStateDirectory.
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name);
