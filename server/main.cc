@@ -61,7 +61,7 @@ int Fail(const absl::Status& status) {
 }
 
 // Waits for `duration`, or for a signal of `signals`, which it returns; 0 without one. On SIGHUP
-// the server reads its file of keys and opens that of its request log again; with neither it is
+// the server reads its files of keys and opens that of its request log again; with neither it is
 // logged and ignored, as a terminal sends it when it closes.
 int AwaitSignal(const sigset_t& signals, absl::Duration duration, Server* server) {
   constexpr absl::Duration kLookEvery = absl::Milliseconds(200);

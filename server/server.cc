@@ -23,6 +23,7 @@
 #include "model/model.h"
 #include "server/base/file_watch.h"
 #include "server/config/otlp_endpoint.h"
+#include "server/config/seal_key_file.h"
 #include "server/config/state_setup.h"
 #include "server/grpc/admin/admin_service.h"
 #include "server/grpc/connections/tls_files.h"
@@ -248,9 +249,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const ServerConfig& confi
   const auto warm = std::make_shared<const WarmFiles>(std::move(warm_files));
   // With a repository they may be of a model that is loaded later.
   if (config.model_repositories.empty()) RIVULET_RETURN_IF_ERROR(warm->CheckModels(models));
+  RIVULET_ASSIGN_OR_RETURN(const std::shared_ptr<Sealer> sealer, server->WatchSealKeys(config));
   SharedStores stores;
-  RIVULET_ASSIGN_OR_RETURN(stores.sessions, OpenSessionStore(config));
-  RIVULET_ASSIGN_OR_RETURN(stores.states, OpenStateArchive(config));
+  RIVULET_ASSIGN_OR_RETURN(stores.sessions, OpenSessionStore(config, sealer));
+  RIVULET_ASSIGN_OR_RETURN(stores.states, OpenStateArchive(config, sealer));
   ModelLoaderOptions loader;
   loader.repositories = config.model_repositories;
   loader.drain_timeout = absl::Seconds(config.drain_seconds);
@@ -323,6 +325,15 @@ void Server::WatchListener(const ServerConfig& config) {
       });
 }
 
+absl::StatusOr<std::shared_ptr<Sealer>> Server::WatchSealKeys(const ServerConfig& config) {
+  if (config.session_store_encryption_keys.empty()) return nullptr;
+  RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<SealKeyFile> file,
+                           SealKeyFile::Create(config.session_store_encryption_keys));
+  seal_key_watch_ = std::make_unique<FileWatch>("store-keys", FileWatch::kPeriod,
+                                                [file](bool asked) { file->Look(asked); });
+  return file->sealer();
+}
+
 absl::Status Server::OpenRequestLog(const ServerConfig& config) {
   if (config.request_log == "none") return absl::OkStatus();
   RequestLogOptions options;
@@ -370,9 +381,9 @@ absl::Status Server::ServeMetrics(const ServerConfig& config) {
 }
 
 bool Server::ReloadKeys() {
-  if (key_watch_ == nullptr) return false;
-  key_watch_->Ask();
-  return true;
+  if (key_watch_ != nullptr) key_watch_->Ask();
+  if (seal_key_watch_ != nullptr) seal_key_watch_->Ask();
+  return key_watch_ != nullptr || seal_key_watch_ != nullptr;
 }
 
 void Server::AnnounceDrain() { grpc_->StopServing(); }

@@ -26,6 +26,7 @@ class ListenerWatch;
 class MetricsServer;
 class ModelLoader;
 class RequestLog;
+class Sealer;
 class Tracer;
 
 // Thread: any; Drain (or its two parts) and the destructor once each, one after the other.
@@ -53,8 +54,8 @@ class Server {
   // and only a new process can serve.
   bool failed() const;
 
-  // Has the file of keys read again, changed or not, and returns at once. False where there is no
-  // such file.
+  // Has the files of keys (keys-file, session-store-encryption-keys) read again, changed or not,
+  // and returns at once. False where there is none.
   bool ReloadKeys();
   // Opens the file of the request log again, which may have been renamed. False where the log is
   // not a file.
@@ -75,6 +76,8 @@ class Server {
 
  private:
   Server() = default;
+  // Null without session-store-encryption-keys.
+  absl::StatusOr<std::shared_ptr<Sealer>> WatchSealKeys(const ServerConfig& config);
   absl::Status OpenRequestLog(const ServerConfig& config);
   absl::Status StartTracing(const ServerConfig& config);
   void WatchListener(const ServerConfig& config);
@@ -88,6 +91,7 @@ class Server {
   ServedModels models_;
   std::shared_ptr<KeyRing> keys_;
   std::unique_ptr<FileWatch> key_watch_;  // null as keys_
+  std::unique_ptr<FileWatch> seal_key_watch_;
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<HealthWatch> health_watch_;
   std::unique_ptr<ListenerWatch> listener_watch_;  // null without a socket

@@ -162,6 +162,9 @@ constexpr ErrorReason kReasons[] = {
      "The session is unknown, closed, expired, or another tenant's."},
     {"SESSION_RECORD_DAMAGED", kDataLoss, kCall,
      "What the shared store has of the session is not what was written."},
+    {"SESSION_RECORD_KEY", kFailedPrecondition, kCall,
+     "The server has not the key with which the session is encrypted in the shared store, or it is "
+     "not encrypted there and must be."},
     {"SESSION_RECORD_VERSION", kFailedPrecondition, kCall,
      "A newer server wrote the session into the shared store."},
     {"SESSION_STORE", kUnavailable, kCall,

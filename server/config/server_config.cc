@@ -258,6 +258,23 @@ absl::Status CheckTlsFiles(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
+// Settings of another kind of store than the one that is used.
+absl::Status CheckSessionStore(const ServerConfig& config) {
+  const bool redis = absl::StartsWith(config.session_store, "redis");
+  const ServerConfig defaults;
+  for (const Setting& setting : Settings()) {
+    if (!absl::StartsWith(setting.name, "session-store-")) continue;
+    const std::string& value = config.*std::get<std::string ServerConfig::*>(setting.member);
+    if (value == defaults.*std::get<std::string ServerConfig::*>(setting.member)) continue;
+    const bool of_any =
+        setting.member == SettingMember(&ServerConfig::session_store_encryption_keys);
+    if (redis || (of_any && config.session_store != "none")) continue;
+    return InvalidSetting(setting, Quoted(value),
+                          absl::StrCat("it needs a session-store", of_any ? "" : " in Redis"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateServerConfig(const ServerConfig& config) {
   if (config.models.empty() && config.model_repositories.empty()) {
     return InvalidField("CONFIG_INVALID", "model", "no model is given; --model DIR names one");
@@ -285,6 +302,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   }
   RIVULET_RETURN_IF_ERROR(CheckTlsFiles(config));
   RIVULET_RETURN_IF_ERROR(CheckOtlp(config));
+  RIVULET_RETURN_IF_ERROR(CheckSessionStore(config));
   if (!config.listen.empty()) RIVULET_RETURN_IF_ERROR(ParseHostPort(config.listen).status());
   if (!config.admin_listen.empty()) {
     RIVULET_RETURN_IF_ERROR(ParseHostPort(config.admin_listen, "admin-listen").status());

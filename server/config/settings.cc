@@ -47,6 +47,10 @@ std::vector<Setting> SessionStoreSettings() {
       {"session-store-key-prefix", "PREFIX",
        "Beginning of all keys in Redis: replicas with another prefix share nothing with these",
        &C::session_store_key_prefix},
+      {"session-store-encryption-keys", "FILE",
+       "Encrypt what the store holds with the keys in this file (docs/security.md). A changed file "
+       "is used within a second. Default: it holds sessions in clear",
+       &C::session_store_encryption_keys},
       {"session-states", "WHERE",
        "Where replicas publish states of their shared sessions, so that one which takes a session "
        "over need not feed all its tokens again: store (where the sessions are), none, or dir:PATH "

@@ -15,6 +15,8 @@
 #include "server/engine/loop/parked_room.h"
 #include "server/log.h"
 #include "server/sessions/shared/dir_session_store.h"
+#include "server/sessions/shared/encrypted_session_store.h"
+#include "server/sessions/shared/encrypted_state_archive.h"
 #include "server/sessions/shared/redis_session_store.h"
 #include "server/sessions/snapshot.h"
 
@@ -147,9 +149,7 @@ absl::StatusOr<std::shared_ptr<SessionStore>> OpenRedis(const ServerConfig& conf
   return std::shared_ptr<SessionStore>(std::move(store));
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfig& config) {
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenStoreInClear(const ServerConfig& config) {
   absl::string_view where = config.session_store;
   if (where == "none") return nullptr;
   if (absl::ConsumePrefix(&where, "dir:")) {
@@ -163,7 +163,7 @@ absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfi
                                    "redis+sentinel://... and rediss+sentinel://..."));
 }
 
-absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(const ServerConfig& config) {
+absl::StatusOr<std::shared_ptr<StateArchive>> OpenArchiveInClear(const ServerConfig& config) {
   absl::string_view where = config.session_states;
   const bool in_directory = absl::ConsumePrefix(&where, "dir:");
   if (!in_directory && where != "store" && where != "none") {
@@ -186,6 +186,22 @@ absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(const ServerConfi
   RIVULET_ASSIGN_OR_RETURN(const RedisOptions options, RedisOptionsOf(config));
   RIVULET_ASSIGN_OR_RETURN(auto archive, OpenRedisStateArchive(options, limits));
   return std::shared_ptr<StateArchive>(std::move(archive));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(
+    const ServerConfig& config, std::shared_ptr<const Sealer> sealer) {
+  RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<SessionStore> store, OpenStoreInClear(config));
+  if (store == nullptr || sealer == nullptr) return store;
+  return MakeEncryptedSessionStore(std::move(store), std::move(sealer));
+}
+
+absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(
+    const ServerConfig& config, std::shared_ptr<const Sealer> sealer) {
+  RIVULET_ASSIGN_OR_RETURN(std::shared_ptr<StateArchive> archive, OpenArchiveInClear(config));
+  if (archive == nullptr || sealer == nullptr) return archive;
+  return MakeEncryptedStateArchive(std::move(archive), std::move(sealer));
 }
 
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name) {

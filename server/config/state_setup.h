@@ -12,6 +12,7 @@
 #include "model/model.h"
 #include "server/config/server_config.h"
 #include "server/engine/engine.h"
+#include "server/sessions/shared/sealer.h"
 #include "server/sessions/shared/session_store.h"
 #include "server/sessions/shared/state_archive.h"
 #include "server/sessions/snapshot.h"
@@ -29,14 +30,17 @@ absl::Status CheckParkedMemory(const ServerConfig& config, const BackendLimits& 
 // least one state. Errors: INVALID_ARGUMENT naming the first that does not.
 absl::Status CheckKeptMemory(const ServerConfig& config, const BackendLimits& limits);
 
-// The store that config.session_store names; null for "none". Errors: INVALID_ARGUMENT naming the
-// setting, those of OpenDirSessionStore and OpenRedisSessionStore.
-absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(const ServerConfig& config);
+// The store that config.session_store names; null for "none". `sealer`: what it holds is encrypted;
+// null: it is not. Errors: INVALID_ARGUMENT naming the setting, those of OpenDirSessionStore and
+// OpenRedisSessionStore.
+absl::StatusOr<std::shared_ptr<SessionStore>> OpenSessionStore(
+    const ServerConfig& config, std::shared_ptr<const Sealer> sealer);
 
 // Where config.session_states says that states are published; null where no store is shared, and
-// for "none". Errors: INVALID_ARGUMENT naming the setting, those of OpenDirStateArchive and
-// OpenRedisStateArchive.
-absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(const ServerConfig& config);
+// for "none". `sealer`: as OpenSessionStore. Errors: INVALID_ARGUMENT naming the setting, those of
+// OpenDirStateArchive and OpenRedisStateArchive.
+absl::StatusOr<std::shared_ptr<StateArchive>> OpenStateArchive(
+    const ServerConfig& config, std::shared_ptr<const Sealer> sealer);
 
 // Files in STATE-DIR/NAME; empty where config.state_dir is "". Errors: as OpenStateDirectory.
 absl::StatusOr<DiskTier> OpenDiskTier(const ServerConfig& config, const std::string& model_name);

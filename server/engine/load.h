@@ -21,7 +21,8 @@ struct SharedTotals {
   int64_t writes = 0;       // of records, that the store confirmed
   int64_t rewritten = 0;    // the store had lost tokens of a session that are here
   int64_t not_durable = 0;  // requests that ended well before the store had what they changed
-  int64_t unavailable = 0, full = 0, damaged = 0;  // calls that failed: SessionStore's errors
+  // Calls that failed, by the errors of SessionStore and of an encrypted one.
+  int64_t unavailable = 0, full = 0, damaged = 0, unreadable = 0;
   // States: written, and their bytes; not written because too many were being written; not written
   // because of an error.
   int64_t states_published = 0, states_published_bytes = 0, states_skipped = 0, states_failed = 0;
@@ -34,6 +35,7 @@ struct SharedTotals {
     unavailable += absl::IsUnavailable(status) ? 1 : 0;
     full += absl::IsResourceExhausted(status) ? 1 : 0;
     damaged += absl::IsDataLoss(status) ? 1 : 0;
+    unreadable += absl::IsFailedPrecondition(status) ? 1 : 0;
   }
   void CountStateRead(const absl::Status& status) {
     ++(status.ok() ? states_read : states_missing);

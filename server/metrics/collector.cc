@@ -159,6 +159,7 @@ void AddShared(const SharedTotals& shared, absl::string_view model, Page* page) 
   page->Count(kErrors, {model, "UNAVAILABLE"}, shared.unavailable);
   page->Count(kErrors, {model, "RESOURCE_EXHAUSTED"}, shared.full);
   page->Count(kErrors, {model, "DATA_LOSS"}, shared.damaged);
+  page->Count(kErrors, {model, "FAILED_PRECONDITION"}, shared.unreadable);
   constexpr absl::string_view kStates = "rivulet_session_states_total";
   page->Count(kStates, {model, "published"}, shared.states_published);
   page->Count(kStates, {model, "skipped"}, shared.states_skipped);

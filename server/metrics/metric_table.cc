@@ -73,7 +73,8 @@ constexpr MetricInfo kMetrics[] = {
      "Requests that ended well, and were answered before the store had confirmed their changes."},
     {"rivulet_session_store_errors_total", kCounter, "model,code",
      "Calls of the store that failed: it did not answer (UNAVAILABLE), is full "
-     "(RESOURCE_EXHAUSTED), or has lost or changed what was written (DATA_LOSS)."},
+     "(RESOURCE_EXHAUSTED), has lost or changed what was written (DATA_LOSS), or holds what this "
+     "server has no key for (FAILED_PRECONDITION)."},
     {"rivulet_session_states_total", kCounter, "model,result",
      "States of sessions that this replica published for others (published), did not publish "
      "because too many were being written (skipped) or because of an error (failed); and of "

@@ -25,6 +25,7 @@ std::string NewStoreClaim() {
 }
 
 absl::Status StoreUnavailable(const absl::Status& cause) {
+  if (IsOfRecord(cause)) return cause;
   // The store's own message is for operators.
   if (absl::IsDataLoss(cause)) return DamagedRecord("the store reports lost data.");
   ErrorDetail detail;

@@ -23,7 +23,8 @@ struct SharedIdentity {
 
 // A claim that no other write has.
 std::string NewStoreClaim();
-// UNAVAILABLE (SESSION_STORE), or DATA_LOSS (SESSION_RECORD_DAMAGED), as `cause` says.
+// UNAVAILABLE (SESSION_STORE), or DATA_LOSS (SESSION_RECORD_DAMAGED), as `cause` says; what
+// IsOfRecord stays.
 absl::Status StoreUnavailable(const absl::Status& cause);
 
 // The sets that a session of `model` is in, without limits: that of the model, that of the tenant

@@ -319,6 +319,8 @@ void SharedSessions::TakeDue(Session* session) {
 
 void SharedSessions::OnWrite(Session* session, const Answer& answer) {
   SharedCopy* const copy = session->shared.get();
+  // Another replica has written the record, and this one cannot read it.
+  if (IsOfRecord(answer.status())) return Lose(session, answer.status());
   if (absl::IsDataLoss(answer.status()) && !copy->stored.chunks.empty()) {
     // It has lost chunks that the session has: they are written again.
     ++totals_->rewritten;
@@ -471,7 +473,9 @@ void SharedSessions::OnMissing(Session* session, const std::string& store_id) {
 
 void SharedSessions::OnUnavailable(Session* session, const absl::Status& status) {
   SharedCopy* const copy = session->shared.get();
-  if (copy->is_new || absl::IsDataLoss(status)) return Lose(session, StoreUnavailable(status));
+  if (copy->is_new || absl::IsDataLoss(status) || IsOfRecord(status)) {
+    return Lose(session, StoreUnavailable(status));
+  }
   if (copy->claiming != nullptr) {
     const bool usable = copy->known && IsAsExpected(*session, *copy->claiming);
     Claimed(session, usable ? absl::OkStatus() : StoreUnavailable(status));

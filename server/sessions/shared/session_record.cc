@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "server/sessions/sections.h"
+#include "server/sessions/shared/sealer.h"
 
 namespace rivulet {
 namespace {
@@ -19,6 +20,9 @@ constexpr uint8_t kClosed = 1, kAbandoned = 2, kRequest = 4;  // flags of a reco
 constexpr int64_t kMostChunkTokens = 65536;                   // at most 200 KiB
 
 absl::StatusOr<SectionReader> Open(absl::string_view bytes, uint32_t type) {
+  if (IsSealed(bytes)) {
+    return UnreadableRecord("it is encrypted, and this server has no file of keys for it.");
+  }
   SectionReader whole(bytes);
   const absl::StatusOr<absl::string_view> payload = whole.Section(type);
   if (!payload.ok() || !whole.at_end()) {
@@ -65,6 +69,19 @@ absl::Status DamagedRecord(absl::string_view what) {
   detail.field = "session_id";
   return MakeError(absl::StatusCode::kDataLoss,
                    absl::StrCat("The session in the shared store is damaged: ", what), detail);
+}
+
+absl::Status UnreadableRecord(absl::string_view what) {
+  ErrorDetail detail;
+  detail.reason = "SESSION_RECORD_KEY";
+  detail.field = "session_id";
+  return MakeError(absl::StatusCode::kFailedPrecondition,
+                   absl::StrCat("The session in the shared store cannot be read: ", what), detail);
+}
+
+bool IsOfRecord(const absl::Status& status) {
+  const std::string reason = GetErrorDetail(status).reason;
+  return reason == "SESSION_RECORD_DAMAGED" || reason == "SESSION_RECORD_KEY";
 }
 
 std::string EncodeRecord(const SessionRecord& record) {

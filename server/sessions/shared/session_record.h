@@ -60,18 +60,25 @@ void CoverTokens(const TokenHistory& history, absl::string_view tenant, std::vec
                  std::vector<StoreChunk>* written);
 
 std::string EncodeRecord(const SessionRecord& record);
-// Errors: DATA_LOSS (SESSION_RECORD_DAMAGED), FAILED_PRECONDITION (SESSION_RECORD_VERSION).
+// Errors: DATA_LOSS (SESSION_RECORD_DAMAGED), FAILED_PRECONDITION (SESSION_RECORD_VERSION;
+// SESSION_RECORD_KEY: the bytes are encrypted, and this server has no keys).
 absl::StatusOr<SessionRecord> DecodeRecord(absl::string_view bytes);
 
 // Tokens [begin, end) of `history` as a chunk's bytes. REQUIRES: they exist.
 std::string EncodeTokens(const TokenHistory& history, int64_t begin, int64_t end,
                          absl::string_view tenant);
 // Appends the first `use.tokens` tokens of a chunk to `history`. Errors: DATA_LOSS
-// (SESSION_RECORD_DAMAGED): it is missing, has fewer, or is of another tenant or position.
+// (SESSION_RECORD_DAMAGED): it is missing, has fewer, or is of another tenant or position; and
+// those of DecodeRecord.
 absl::Status AppendTokens(const ChunkUse& use, absl::string_view bytes, absl::string_view tenant,
                           TokenHistory* history);
 
-// The error of what a store holds and cannot be right. `what`: a whole sentence.
+// The errors of what a store holds: it cannot be right (DATA_LOSS, SESSION_RECORD_DAMAGED); this
+// server has not the key for it (FAILED_PRECONDITION, SESSION_RECORD_KEY). `what`: a whole
+// sentence.
 absl::Status DamagedRecord(absl::string_view what);
+absl::Status UnreadableRecord(absl::string_view what);
+// Whether `status` is one of these, and so of one session and not of the store as a whole.
+bool IsOfRecord(const absl::Status& status);
 
 }  // namespace rivulet

@@ -76,6 +76,7 @@ struct StoreAnswer {
 // is being destroyed: a write may or may not have happened, or may happen later),
 // RESOURCE_EXHAUSTED (the store is full: a write has not happened), DATA_LOSS (what it holds is not
 // what was written; or a chunk that a write keeps is not there, and the write has not happened).
+// encrypted_session_store.h adds one.
 class SessionStore {
  public:
   virtual ~SessionStore() = default;

@@ -226,6 +226,27 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
   }
 }
 
+TEST(ServerConfigTest, SettingsOfAStoreThatIsNotUsedAreRefused) {
+  const auto said = [](const char* store, const char* flag) {
+    return std::string(
+        Parse({"--model", "m", "--session-store", store, flag, "x"}).status().message());
+  };
+  for (const char* const name : {"password-file", "sentinel-user", "sentinel-password-file", "ca",
+                                 "cert", "key", "server-name", "key-prefix"}) {
+    const std::string setting = std::string("session-store-") + name, flag = "--" + setting;
+    for (const char* const store : {"none", "dir:sessions"}) {
+      EXPECT_EQ(said(store, flag.c_str()),
+                setting + " is \"x\"; it needs a session-store in Redis");
+    }
+    EXPECT_EQ(said("redis+sentinel://u@h/m", flag.c_str()), "");
+  }
+  constexpr char kKeys[] = "--session-store-encryption-keys";
+  EXPECT_EQ(said("none", kKeys),
+            "session-store-encryption-keys is \"x\"; it needs a session-store");
+  EXPECT_EQ(said("dir:sessions", kKeys), "");
+  EXPECT_EQ(said("redis://h", kKeys), "");
+}
+
 TEST(ServerConfigTest, AMissingFileIsNotFound) {
   const auto command = Parse({"--config", "/no/such/file.json"});
   EXPECT_EQ(command.status().code(), absl::StatusCode::kNotFound);

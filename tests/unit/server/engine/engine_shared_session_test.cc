@@ -8,7 +8,9 @@
 
 #include "model/base/error.h"
 #include "server/engine/engine_parts.h"
+#include "server/engine/loop/shared_records.h"
 #include "server/engine/session_calls.h"
+#include "server/sessions/shared/encrypted_session_store.h"
 #include "server/sessions/shared/session_record.h"
 #include "tests/support/fake_backend.h"
 #include "tests/support/memory_session_store.h"
@@ -20,18 +22,28 @@ namespace {
 
 class SharedSessionTest : public ::testing::Test {
  protected:
+  explicit SharedSessionTest(bool encrypts = false) : encrypts_(encrypts) {}
+
   struct Replica {
     std::shared_ptr<MemorySessionStore> store;
     std::unique_ptr<SteppedEngine> engine;
+    std::shared_ptr<Sealer> sealer = std::make_shared<Sealer>(KeysOf({"old"}));
     bool reaches_store = true;
   };
+
+  static SealKeys KeysOf(const std::vector<std::string>& ids) {
+    SealKeys keys{{}, std::string(32, 's')};
+    for (const std::string& id : ids) keys.keys.push_back({id, std::string(32, id[0])});
+    return keys;
+  }
 
   void SetUp() override {
     for (int i = 0; i < 2; ++i) {
       Replica& replica = replicas_.emplace_back();
       replica.store = std::make_shared<MemorySessionStore>(&server_);
       EngineOptions options = options_;
-      options.session_store = replica.store;
+      options.session_store = encrypts_ ? MakeEncryptedSessionStore(replica.store, replica.sealer)
+                                        : std::shared_ptr<SessionStore>(replica.store);
       FakeBackendOptions backend;
       backend.limits.numerics_id = numerics_[static_cast<size_t>(i)];
       replica.engine = CreateSteppedEngine(
@@ -100,6 +112,7 @@ class SharedSessionTest : public ::testing::Test {
   }
   static std::string Reason(const absl::Status& status) { return GetErrorDetail(status).reason; }
 
+  const bool encrypts_;
   const ModelConfig config_ = FakeConfig(50, /*with_bos=*/true);
   absl::Time now_ = absl::FromUnixSeconds(1000);
   EngineOptions options_;
@@ -414,6 +427,59 @@ TEST_F(OtherNumericsTest, TokensAreFedAgainAndTheReplySaysSoOnce) {
   EXPECT_EQ(Totals(1).states_missing, 0) << "states of another numerics id are not asked for";
   ASSERT_TRUE(Generate(1, id, 1, {}).ok());
   EXPECT_EQ(durable_->other_numerics_id, "");
+}
+
+struct EncryptedSessionTest : public SharedSessionTest {
+  EncryptedSessionTest() : SharedSessionTest(/*encrypts=*/true) {}
+  void Use(int replica, const std::vector<std::string>& ids) {
+    ASSERT_TRUE(replicas_[static_cast<size_t>(replica)].sealer->Use(KeysOf(ids)).ok());
+  }
+};
+
+TEST_F(EncryptedSessionTest, ASessionOutlivesTheKeyThatItWasOpenedWith) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  const auto moved = Generate(1, id, 5, {3});
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  for (const std::vector<std::string>& ids :
+       {std::vector<std::string>{"old", "new"}, std::vector<std::string>{"new", "old"}}) {
+    for (const int replica : {0, 1}) Use(replica, ids);
+  }
+  // It keeps the tokens as they were stored before.
+  const auto later = Generate(1, id, 1, {4});
+  ASSERT_TRUE(later.ok()) << later.status();
+  for (const int replica : {0, 1}) Use(replica, {"new"});
+  const auto back = Generate(0, id, 1, {}, later->hash);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->position, later->position + 1);
+}
+
+TEST_F(EncryptedSessionTest, AReplicaThatLacksTheKeyRefusesTheSession) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  Use(1, {"new"});
+  EXPECT_EQ(Reason(Get(1, id).status()), "SESSION_RECORD_KEY");
+  EXPECT_EQ(Reason(Generate(1, id, 5, {3}).status()), "SESSION_RECORD_KEY");
+  EXPECT_GT(engine(1)->GetLoad().shared.unreadable, 0);
+  ASSERT_TRUE(Generate(0, id, 5, {3}).ok()) << "the session is not harmed";
+  // It finds a record with another claim, and has a copy of its own.
+  Use(1, {"old"});
+  ASSERT_TRUE(Generate(1, id, 5, {4}).ok());
+  ASSERT_TRUE(Generate(0, id, 5, {5}).ok());
+  Use(1, {"new"});
+  EXPECT_EQ(Reason(Generate(1, id, 5, {6}).status()), "SESSION_RECORD_KEY");
+}
+
+// A store that has lost chunks gets them again; they would not help here.
+TEST_F(EncryptedSessionTest, AForgedClaimEndsTheRequestAndWritesNothing) {
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  MemoryStoreImage image = server_.Image();
+  image.records[id.ToString()].claim = NewStoreClaim();
+  server_.Restore(image);
+  EXPECT_EQ(Reason(Generate(0, id, 5, {3}).status()), "SESSION_RECORD_DAMAGED");
+  EXPECT_EQ(engine(0)->GetLoad().shared.rewritten, 0);
+  EXPECT_EQ(server_.Image().records[id.ToString()].claim, image.records[id.ToString()].claim);
 }
 
 }  // namespace

@@ -141,7 +141,8 @@ TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
                  .not_durable = 26,
                  .unavailable = 27,
                  .full = 28,
-                 .damaged = 29};
+                 .damaged = 29,
+                 .unreadable = 30};
   engine_->SetLoad(load);
   const auto metrics = Collect();
   const auto expect = [&metrics](const std::string& name, double value) {
@@ -181,6 +182,7 @@ TEST_F(CollectorTest, EveryNumberOfTheLoadIsInItsSeries) {
   expect("session_store_errors_total" + model + " code=UNAVAILABLE", 27);
   expect("session_store_errors_total" + model + " code=RESOURCE_EXHAUSTED", 28);
   expect("session_store_errors_total" + model + " code=DATA_LOSS", 29);
+  expect("session_store_errors_total" + model + " code=FAILED_PRECONDITION", 30);
 }
 
 TEST_F(CollectorTest, BucketsOfAHistogramAreCumulativeAndEndAtInfinity) {

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/sessions/shared/encrypted_state_archive.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace rivulet {
+namespace {
+
+class EncryptedStateArchive final : public StateArchive {
+ public:
+  EncryptedStateArchive(std::shared_ptr<StateArchive> archive, std::shared_ptr<const Sealer> sealer)
+      : sealer_(std::move(sealer)), archive_(std::move(archive)) {}
+
+  void Put(std::string name, std::function<std::string()> bytes, absl::Duration expiry,
+           PutDone done) override {
+    std::string stored = StoredName(name);
+    archive_->Put(
+        std::move(stored),
+        [sealer = sealer_, name = std::move(name), bytes = std::move(bytes)] {
+          return sealer->SealBySecret(bytes(), name);
+        },
+        expiry, std::move(done));
+  }
+
+  void Get(std::string name, GetDone done) override {
+    std::string stored = StoredName(name);
+    archive_->Get(std::move(stored), [sealer = sealer_, name = std::move(name),
+                                      done = std::move(done)](absl::StatusOr<std::string> bytes) {
+      if (bytes.ok() && !bytes->empty()) bytes = sealer->OpenBySecret(*bytes, name);
+      done(std::move(bytes));
+    });
+  }
+
+ private:
+  std::string StoredName(absl::string_view name) const {
+    return sealer_->Name(absl::StrCat("state/", name));
+  }
+
+  const std::shared_ptr<const Sealer> sealer_;
+  const std::shared_ptr<StateArchive> archive_;
+};
+
+}  // namespace
+
+std::unique_ptr<StateArchive> MakeEncryptedStateArchive(std::shared_ptr<StateArchive> archive,
+                                                        std::shared_ptr<const Sealer> sealer) {
+  return std::make_unique<EncryptedStateArchive>(std::move(archive), std::move(sealer));
+}
+
+}  // namespace rivulet
