@@ -171,6 +171,11 @@ absl::StatusOr<std::shared_ptr<StateArchive>> OpenArchiveInClear(const ServerCon
         "CONFIG_INVALID", "session-states",
         absl::StrCat("session-states is ", Quoted(where), "; allowed: store, none and dir:PATH"));
   }
+  if (in_directory && config.session_store == "none") {
+    return InvalidField("CONFIG_INVALID", "session-states",
+                        absl::StrCat("session-states is ", Quoted(config.session_states),
+                                     "; it needs a session-store"));
+  }
   if (config.session_store == "none" || where == "none") return nullptr;
   StateArchiveLimits limits;
   limits.max_bytes = int64_t{config.session_states_mib} << 20;

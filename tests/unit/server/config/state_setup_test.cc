@@ -6,6 +6,7 @@
 #include <sys/fsuid.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <string>
@@ -46,6 +47,26 @@ TEST(StateSetupTest, AStateDirectoryThatCannotBeMadeIsNamedWithTheReason) {
   config.state_dir = parent + "/absent/states";
   EXPECT_THAT(std::string(OpenDiskTier(config, "model").status().message()),
               HasSubstr(config.state_dir + " cannot be made: No such file or directory"));
+}
+
+TEST(StateSetupTest, PublishedStatesLieWhereTheSettingSays) {
+  const testing::TempDir directory;
+  ServerConfig config;
+  EXPECT_EQ(*OpenStateArchive(config, nullptr), nullptr) << "no store";
+  config.session_states = "dir:" + directory.path() + "/elsewhere";
+  EXPECT_THAT(std::string(OpenStateArchive(config, nullptr).status().message()),
+              HasSubstr("it needs a session-store"));
+  config.session_store = "dir:" + directory.path();
+  EXPECT_NE(*OpenStateArchive(config, nullptr), nullptr);
+  EXPECT_TRUE(std::filesystem::is_directory(directory.path() + "/elsewhere"));
+  config.session_states = "store";
+  EXPECT_NE(*OpenStateArchive(config, nullptr), nullptr);
+  EXPECT_TRUE(std::filesystem::is_directory(directory.path() + "/states"));
+  config.session_states = "none";
+  EXPECT_EQ(*OpenStateArchive(config, nullptr), nullptr);
+  config.session_states = "redis";
+  EXPECT_EQ(OpenStateArchive(config, nullptr).status().message(),
+            "session-states is \"redis\"; allowed: store, none and dir:PATH");
 }
 
 TEST(StateSetupTest, AStoreIsEncryptedWhereThereAreKeys) {
