@@ -15,15 +15,15 @@ namespace rivulet {
 
 class MemoryStateArchive final : public StateArchive {
  public:
-  void Put(std::string name, std::function<std::string()> bytes, absl::Duration /*expiry*/,
-           PutDone done) override {
-    auto put = [this, name = std::move(name), bytes = std::move(bytes), done = std::move(done)] {
+  void Put(std::function<ArchivedState()> state, absl::Duration /*expiry*/, PutDone done) override {
+    Do([this, state = std::move(state), done = std::move(done)] {
       if (fails) return done(absl::UnavailableError("told to fail"));
-      states.try_emplace(name, bytes());
+      ArchivedState made = state();
+      states.try_emplace(std::move(made.name), std::move(made.bytes));
       done(absl::OkStatus());
-    };
-    Do(std::move(put));
+    });
   }
+  void Drop(std::string name) override { states.erase(name); }
   void Get(std::string name, GetDone done) override {
     Do([this, name = std::move(name), done = std::move(done)] {
       if (fails) return done(absl::UnavailableError("told to fail"));

@@ -79,6 +79,7 @@ std::optional<int> Sharing::Save(const SessionTable& table, bool busy, absl::Tim
   });
   std::sort(worth.begin(), worth.end(),
             [](const Session* a, const Session* b) { return a->use > b->use; });
+  if (states.failing()) worth.clear();
   size_t next = 0;
   while (next < worth.size() && states.has_room()) states.Publish(worth[next++]);
   return states.under_way() + static_cast<int>(worth.size() - next) + CountUnwritten(table);
@@ -252,9 +253,6 @@ void Loop::TakeShared() {
   for (const SharedStates::Published& state : sharing_->states.Take()) {
     sharing_->sessions.NotePublished(state, now_);
   }
-  std::optional<int> unsaved;
-  if (arrivals_.draining) unsaved = sharing_->Save(sessions_, !requests_.empty(), now_);
-  if (unsaved) load_.unsaved = unsaved;
   for (const SharedLookups::Answered& answered : sharing_->lookups.Take()) {
     const auto found = requests_.find(answered.request);
     if (found == requests_.end()) continue;
@@ -290,6 +288,9 @@ void Loop::TakeShared() {
       event.status.ok() ? Begin(request) : EndRequest(request, event.status);
     }
   }
+  std::optional<int> unsaved;
+  if (arrivals_.draining) unsaved = sharing_->Save(sessions_, !requests_.empty(), now_);
+  if (unsaved) load_.unsaved = unsaved;
   // Without requests, no turn may come for long.
   if (unsaved || load_.shared != sharing_->totals) Publish();
 }

@@ -166,7 +166,7 @@ bool RequestQueue::Drain(absl::Time deadline) {
     NotifyLoop();
   }
   while (accepted_.places > 0 || handing_) ended_.Wait(&mutex_);
-  AwaitSaves();
+  if (!std::exchange(saves_awaited_, true)) AwaitSaves();
   // Not so where another drain of the same queue, with an earlier deadline, had the rest ended.
   return !arrivals_.end_all;
 }

@@ -124,6 +124,7 @@ class RequestQueue {
   absl::Time oldest_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // arrival, of what waits
   bool handing_ ABSL_GUARDED_BY(mutex_) = false;  // ends are noted and not yet handed over
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool saves_awaited_ ABSL_GUARDED_BY(mutex_) = false;  // or are being awaited
   absl::Status health_ ABSL_GUARDED_BY(mutex_);
   int64_t refused_ ABSL_GUARDED_BY(mutex_) = 0;
   EngineLoad load_ ABSL_GUARDED_BY(mutex_);                                 // the loop's last

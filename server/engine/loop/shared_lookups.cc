@@ -110,9 +110,10 @@ void SharedLookups::Look(Request* request) {
 
 void SharedLookups::OnRecord(Open* open, size_t index, const SessionId& id, const Answer& answer) {
   const bool one = open->request->lookup()->session.has_value();
-  if (!answer.ok()) return End(*open, StoreUnavailable(answer.status()));
-  absl::Status status = SessionTable::NotFound(id);
-  if (answer->kind == StoreAnswer::Kind::kDone) {
+  const bool unreadable = IsOfRecord(answer.status());
+  if (!answer.ok() && !unreadable) return End(*open, StoreUnavailable(answer.status()));
+  absl::Status status = unreadable ? answer.status() : SessionTable::NotFound(id);
+  if (answer.ok() && answer->kind == StoreAnswer::Kind::kDone) {
     const absl::StatusOr<SessionRecord> record = DecodeRecord(answer->found.bytes);
     status = record.ok() ? CheckExists(*record, identity_, open->request->account.tenant, id)
                          : record.status();
@@ -120,8 +121,8 @@ void SharedLookups::OnRecord(Open* open, size_t index, const SessionId& id, cons
       open->found[index] = InfoOf(id, *record, answer->found.lease > absl::ZeroDuration());
     }
   }
-  // One that a list names may have been closed meanwhile.
-  if (!status.ok() && (one || !absl::IsNotFound(status))) return End(*open, status);
+  // One that a list names may have been closed meanwhile, or nobody here can read it.
+  if (!status.ok() && one) return End(*open, status);
   if (--open->reads > 0) return;
   std::vector<SessionInfo> infos;
   for (std::optional<SessionInfo>& info : open->found) {

@@ -69,11 +69,18 @@ bool IsRepetition(const Request& request, const SessionRecord& record) {
 
 }  // namespace
 
+namespace {
+
+// How many of the session's tokens, as it is here, the store has.
+int64_t SafePosition(const SharedCopy& copy) { return std::min(copy.kept, copy.stored.position); }
+
+}  // namespace
+
 int CountUnwritten(const SessionTable& table) {
   int count = 0;
   table.ForEach([&](const Session* session) {
     const SharedCopy* const copy = session->shared.get();
-    if (copy == nullptr || session->active != nullptr || !copy->known) return;
+    if (copy == nullptr || !copy->known) return;
     count += copy->wants_write || copy->call == SharedCopy::Call::kWrite ? 1 : 0;
   });
   return count;
@@ -202,10 +209,11 @@ void SharedSessions::NotePublished(const SharedStates::Published& state, absl::T
   if (copy == nullptr || !copy->known || session->closed) return;
   NoteChanges(session);
   const int64_t seen = std::max<int64_t>(0, state.fed - (session->total() - session->position()));
+  if (state.fed == 0) copy->publishing = 0;  // the next end of a request tries it again
   const bool is_new = copy->published.empty() || copy->published.back() < state.fed;
   const bool fits =
       seen <= session->position() && session->history.HashAt(seen) == state.sequence_hash;
-  if (!is_new || !fits) return;
+  if (state.fed == 0 || !is_new || !fits) return;
   copy->published.push_back(state.fed);
   if (copy->published.size() > kMostPublished) copy->published.erase(copy->published.begin());
   copy->wants_write |= copy->claiming == nullptr;
@@ -225,7 +233,7 @@ std::vector<std::shared_ptr<HeldEnd>> SharedSessions::Abandon() {
         std::optional<Durability>& durable = (*end)->request->sharing.durable;
         if (!durable) durable.emplace();
         durable->durable = false;
-        durable->position = session->shared->stored.position;
+        durable->position = SafePosition(*session->shared);
         ends.push_back(*end);
       }
       end->reset();
@@ -444,6 +452,7 @@ void SharedSessions::OnChunks(Session* session, const Chunks& chunks) {
   session->key.key = copy->found.key;
   session->history.TakeUnchanged();
   copy->published = copy->found.states;
+  copy->publishing = 0;
   if (copy->found.numerics_id != identity_.numerics_id) {
     copy->published.clear();  // states of another numerics id
     copy->other_numerics_id = copy->found.numerics_id;
@@ -522,8 +531,7 @@ void SharedSessions::DecideEnd(std::shared_ptr<HeldEnd>* end, Session* session, 
   if (!durable && request->kind == RequestKind::kRewindSession && request->status.ok()) {
     request->status = StoreUnavailable(absl::UnavailableError("no answer in time"));
   }
-  if (session == held->session)
-    request->sharing.durable->position = session->shared->stored.position;
+  if (session == held->session) request->sharing.durable->position = SafePosition(*session->shared);
   if (--held->writes > 0) return;
   for (const SessionId& id : held->opened) {
     Session* const opened = request->status.ok() ? nullptr : table_->Get(id);

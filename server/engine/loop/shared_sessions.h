@@ -90,7 +90,7 @@ struct SharedCopy {
   absl::Time due = absl::InfiniteFuture();
 };
 
-// Sessions without a request that the store does not have as they are here.
+// Sessions that the store does not have as they are here.
 int CountUnwritten(const SessionTable& table);
 
 struct SharedOptions {

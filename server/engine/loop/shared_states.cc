@@ -2,7 +2,6 @@
 #include "server/engine/loop/shared_states.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 #include <string>
 
@@ -26,11 +25,6 @@ int64_t LastPublished(const Session& session) {
 // How many tokens of its history the state after `fed` tokens has seen.
 int64_t Seen(const Session& session, int64_t fed) {
   return std::max<int64_t>(0, fed - (session.total() - session.position()));
-}
-
-bool IsFinite(std::span<const float> values) {
-  return std::all_of(values.begin(), values.end(),
-                     [](float value) { return std::isfinite(value); });
 }
 
 }  // namespace
@@ -57,7 +51,8 @@ bool SharedStates::IsWorth(const Session& session) const {
 }
 
 bool SharedStates::IsWorth(const Session& session, const KeptCheckpoint& latest) const {
-  if (archive_ == nullptr || session.shared == nullptr) return false;
+  const SharedCopy* const copy = session.shared.get();
+  if (archive_ == nullptr || session.closed || copy == nullptr || !copy->known) return false;
   if (latest.state == nullptr || !latest.state->in_memory()) return false;
   const int64_t saved = latest.fed - LastPublished(session);
   if (options_.after_tokens) return saved >= *options_.after_tokens;
@@ -81,14 +76,17 @@ void SharedStates::Publish(Session* session) {
   ++under_way_;
   session->shared->publishing = latest.fed;
   const int64_t seen = Seen(*session, latest.fed);
-  const StateStamp stamp = SharedStateStamp(
-      model_, session->tenant, session->history.tokens().first(static_cast<size_t>(seen)));
-  const auto number = static_cast<uint64_t>(latest.fed);
-  const BlobPtr blob = store_->Use(latest.state.get());
+  const auto tokens = session->history.tokens().first(static_cast<size_t>(seen));
   const Published state{session->id, latest.fed, session->history.HashAt(seen)};
   archive_->Put(
-      SharedStateName(stamp, number, blob->values().size()),
-      [stamp, number, blob] { return EncodeStateFile(stamp, number, blob->values()); },
+      // With long sessions it takes milliseconds, so not here.
+      [model = model_, tenant = session->tenant,
+       tokens = std::vector<int32_t>(tokens.begin(), tokens.end()),
+       number = static_cast<uint64_t>(latest.fed), blob = store_->Use(latest.state.get())] {
+        const StateStamp stamp = SharedStateStamp(model, tenant, tokens);
+        return ArchivedState{SharedStateName(stamp, number, blob->values().size()),
+                             EncodeStateFile(stamp, number, blob->values())};
+      },
       // As long as the session's record; beyond the lease nothing happens to an idle session.
       session->idle_timeout,
       Posting<absl::Status>(mailbox_, [this, state, begun = clock_()](const absl::Status& status) {
@@ -98,53 +96,46 @@ void SharedStates::Publish(Session* session) {
 
 void SharedStates::OnPut(const Published& state, absl::Time begun, const absl::Status& status) {
   --under_way_;
-  if (!status.ok()) {
+  failing_ = !status.ok();
+  published_.push_back(state);
+  if (failing_) {
     ++totals_->states_failed;
+    published_.back().fed = 0;
     return;
   }
   ++totals_->states_published;
   totals_->states_published_bytes += state_bytes_;
   Add(static_cast<double>(state_bytes_), &written_bytes_);
   Add(absl::ToDoubleSeconds(clock_() - begun), &written_seconds_);
-  published_.push_back(state);
 }
 
 void SharedStates::Adopt(Session* session, const std::vector<int64_t>& fed) {
-  if (archive_ == nullptr || fed.empty()) return;
-  const auto history = session->history.tokens();
-  const auto tokens = std::make_shared<const std::vector<int32_t>>(history.begin(), history.end());
+  if (archive_ == nullptr) return;
   for (const int64_t count : fed) {
     if (count > session->total() || session->Keeps(count)) continue;
-    PublishedRead read = ReadOf(session->tenant, tokens, Seen(*session, count), count);
-    session->Keep({count, store_->KeepPublished(state_bytes_, std::move(read))});
+    const auto seen = static_cast<size_t>(Seen(*session, count));
+    const StateStamp stamp =
+        SharedStateStamp(model_, session->tenant, session->history.tokens().first(seen));
+    const size_t values = static_cast<size_t>(state_bytes_) / sizeof(float);
+    std::string name = SharedStateName(stamp, static_cast<uint64_t>(count), values);
+    session->Keep({count, store_->KeepPublished(state_bytes_, ReadOf(std::move(name), values))});
   }
 }
 
-PublishedRead SharedStates::ReadOf(const std::string& tenant,
-                                   std::shared_ptr<const std::vector<int32_t>> tokens, int64_t seen,
-                                   int64_t fed) {
+PublishedRead SharedStates::ReadOf(std::string name, size_t num_values) {
   using Values = absl::StatusOr<std::vector<float>>;
-  return [this, tenant, tokens = std::move(tokens), seen, fed,
-          count = static_cast<size_t>(state_bytes_) /
-                  sizeof(float)](const std::function<void(Values)>& done) {
-    const StateStamp stamp = SharedStateStamp(
-        model_, tenant, std::span<const int32_t>(*tokens).first(static_cast<size_t>(seen)));
-    const auto number = static_cast<uint64_t>(fed);
-    archive_->Get(SharedStateName(stamp, number, count),
-                  [stamp, number, count, done, mailbox = mailbox_,
-                   totals = totals_](const absl::StatusOr<std::string>& bytes) {
-                    Values values = absl::NotFoundError("it is not there");
-                    if (!bytes.ok()) values = bytes.status();
-                    if (bytes.ok() && !bytes->empty()) {
-                      values = DecodeStateFile(*bytes, stamp, number, count);
-                    }
-                    if (values.ok() && !IsFinite(*values)) {
-                      values = absl::DataLossError("a value of the state is not finite");
-                    }
-                    const absl::Status status = values.status();
-                    mailbox->Post([totals, status] { totals->CountStateRead(status); });
-                    done(std::move(values));
-                  });
+  return [archive = archive_, mailbox = mailbox_, totals = totals_, name = std::move(name),
+          num_values](const std::function<void(Values)>& done) {
+    archive->Get(name, [archive, mailbox, totals, name, num_values,
+                        done](const absl::StatusOr<std::string>& bytes) {
+      Values values = absl::NotFoundError("it is not there");
+      if (!bytes.ok()) values = bytes.status();
+      if (bytes.ok() && !bytes->empty()) values = DecodeSharedState(*bytes, name, num_values);
+      const absl::Status status = values.status();
+      if (absl::IsDataLoss(status)) archive->Drop(name);
+      mailbox->Post([totals, status] { totals->CountStateRead(status); });
+      done(std::move(values));
+    });
   };
 }
 

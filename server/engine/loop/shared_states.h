@@ -26,7 +26,7 @@
 namespace rivulet {
 
 // How many published states a record names: the last ones.
-inline constexpr size_t kMostPublished = 4;
+inline constexpr size_t kMostPublished = 2;
 
 // Thread: the loop.
 class SharedStates {
@@ -43,10 +43,10 @@ class SharedStates {
 
   // Publishes the session's latest state, if that is in memory and worth it.
   void Publish(Session* session);
-  // States that were published since the last call. The sessions may be gone or have changed.
+  // Publications that have ended since the last call. The sessions may be gone or have changed.
   struct Published {
     SessionId session;
-    int64_t fed = 0;             // KeptCheckpoint::fed
+    int64_t fed = 0;             // KeptCheckpoint::fed; 0: it failed
     uint64_t sequence_hash = 0;  // of the tokens that the state has seen
   };
   std::vector<Published> Take() { return std::exchange(published_, {}); }
@@ -54,6 +54,8 @@ class SharedStates {
   // Being published, and whether another one may be.
   int under_way() const { return under_way_; }
   bool has_room() const;
+  // The last one that ended has failed.
+  bool failing() const { return failing_; }
   // The session would be published if there were room.
   bool IsWorth(const Session& session) const;
 
@@ -64,9 +66,7 @@ class SharedStates {
  private:
   void OnPut(const Published& state, absl::Time begun, const absl::Status& status);
   bool IsWorth(const Session& session, const KeptCheckpoint& latest) const;
-  PublishedRead ReadOf(const std::string& tenant,
-                       std::shared_ptr<const std::vector<int32_t>> tokens, int64_t seen,
-                       int64_t fed);
+  PublishedRead ReadOf(std::string name, size_t num_values);
 
   const std::shared_ptr<StateArchive> archive_;
   const PublishOptions options_;
@@ -77,6 +77,7 @@ class SharedStates {
   const std::shared_ptr<LoopMailbox> mailbox_;
   SharedTotals* const totals_;
   int under_way_ = 0;
+  bool failing_ = false;
   std::vector<Published> published_;
   // Weighted sums: what happened lately counts most.
   double fed_ = 0, fed_seconds_ = 0;

@@ -23,8 +23,17 @@ namespace {
 using dir_store::Files;
 
 constexpr size_t kNameBytes = 64;  // of a SHA-256
+constexpr absl::string_view kHex = "0123456789abcdef";
 // What a process that ended has left behind is removed after so long.
 constexpr absl::Duration kUnfinished = absl::Minutes(10);
+
+// NAME, or NAME.HEX while it is written.
+bool IsOurs(absl::string_view file) {
+  const absl::string_view name = file.substr(0, kNameBytes), rest = file.substr(name.size());
+  return name.size() == kNameBytes && name.find_first_not_of(kHex) == absl::string_view::npos &&
+         (rest.empty() || (rest.size() > 1 && rest[0] == '.' &&
+                           rest.find_first_not_of(kHex, 1) == absl::string_view::npos));
+}
 
 // A file is modified when it expires: so its expiry needs no place of its own.
 bool SetExpiry(const std::string& path, absl::Time expires) {
@@ -49,18 +58,24 @@ class DirStateArchive final : public StateArchive {
         reader_(StartBackgroundThread()),
         writer_(StartBackgroundThread()) {}
 
-  void Put(std::string name, std::function<std::string()> bytes, absl::Duration expiry,
-           PutDone done) override {
+  void Put(std::function<ArchivedState()> state, absl::Duration expiry, PutDone done) override {
     auto ended = Ended(std::move(done));
     writer_->Run(Background::Kind::kWrite,
-                 [this, name = std::move(name), bytes = std::move(bytes), expiry,
-                  ended = std::move(ended)] { ended->End(Write(name, bytes, expiry)); });
+                 [this, state = std::move(state), expiry, ended = std::move(ended)] {
+                   ended->End(Write(state(), expiry));
+                 });
   }
 
   void Get(std::string name, GetDone done) override {
     auto ended = Ended(std::move(done));
     reader_->Run(Background::Kind::kRead, [this, name = std::move(name), ended = std::move(ended)] {
       ended->End(Read(name));
+    });
+  }
+
+  void Drop(std::string name) override {
+    writer_->Run(Background::Kind::kWrite, [this, name = std::move(name)] {
+      files_.Remove(absl::StrCat(directory_, "/", name));
     });
   }
 
@@ -85,15 +100,17 @@ class DirStateArchive final : public StateArchive {
     return std::make_shared<Once<Result>>(std::move(done));
   }
 
-  absl::Status Write(const std::string& name, const std::function<std::string()>& bytes,
-                     absl::Duration expiry) {
-    const std::string path = absl::StrCat(directory_, "/", name);
+  absl::Status Write(const ArchivedState& state, absl::Duration expiry) {
+    const std::string path = absl::StrCat(directory_, "/", state.name);
     const absl::Time expires = absl::Now() + absl::Milliseconds(StoreMilliseconds(expiry));
-    if (SetExpiry(path, expires)) return absl::OkStatus();  // it is there
-    const std::string all = bytes();
-    RIVULET_RETURN_IF_ERROR(MakeRoom(static_cast<int64_t>(all.size())));
+    struct stat there;
+    if (stat(path.c_str(), &there) == 0) {
+      if (absl::TimeFromTimespec(there.st_mtim) < expires) SetExpiry(path, expires);
+      return absl::OkStatus();
+    }
+    RIVULET_RETURN_IF_ERROR(MakeRoom(static_cast<int64_t>(state.bytes.size())));
     const std::string unfinished = absl::StrCat(path, ".", absl::Hex(RandomWord()));
-    RIVULET_RETURN_IF_ERROR(files_.WriteNew(unfinished, all));
+    RIVULET_RETURN_IF_ERROR(files_.WriteNew(unfinished, state.bytes));
     SetExpiry(unfinished, expires);
     const absl::Status renamed = files_.Rename(unfinished, path);
     if (!renamed.ok()) files_.Remove(unfinished);
@@ -117,6 +134,7 @@ class DirStateArchive final : public StateArchive {
     const absl::Time now = absl::Now();
     int64_t total = bytes, states = 1;
     for (const dir_store::ListedFile& file : listed) {
+      if (!IsOurs(file.name)) continue;
       KeptFile found;
       found.path = absl::StrCat(directory_, "/", file.name);
       found.whole = file.name.size() == kNameBytes;

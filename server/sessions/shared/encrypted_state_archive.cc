@@ -14,19 +14,18 @@ class EncryptedStateArchive final : public StateArchive {
   EncryptedStateArchive(std::shared_ptr<StateArchive> archive, std::shared_ptr<const Sealer> sealer)
       : sealer_(std::move(sealer)), archive_(std::move(archive)) {}
 
-  void Put(std::string name, std::function<std::string()> bytes, absl::Duration expiry,
-           PutDone done) override {
-    std::string stored = StoredName(name);
+  void Put(std::function<ArchivedState()> state, absl::Duration expiry, PutDone done) override {
     archive_->Put(
-        std::move(stored),
-        [sealer = sealer_, name = std::move(name), bytes = std::move(bytes)] {
-          return sealer->SealBySecret(bytes(), name);
+        [sealer = sealer_, state = std::move(state)] {
+          const ArchivedState open = state();
+          return ArchivedState{StoredName(*sealer, open.name),
+                               sealer->SealBySecret(open.bytes, open.name)};
         },
         expiry, std::move(done));
   }
 
   void Get(std::string name, GetDone done) override {
-    std::string stored = StoredName(name);
+    std::string stored = StoredName(*sealer_, name);
     archive_->Get(std::move(stored), [sealer = sealer_, name = std::move(name),
                                       done = std::move(done)](absl::StatusOr<std::string> bytes) {
       if (bytes.ok() && !bytes->empty()) bytes = sealer->OpenBySecret(*bytes, name);
@@ -34,9 +33,11 @@ class EncryptedStateArchive final : public StateArchive {
     });
   }
 
+  void Drop(std::string name) override { archive_->Drop(StoredName(*sealer_, name)); }
+
  private:
-  std::string StoredName(absl::string_view name) const {
-    return sealer_->Name(absl::StrCat("state/", name));
+  static std::string StoredName(const Sealer& sealer, absl::string_view name) {
+    return sealer.Name(absl::StrCat("state/", name));
   }
 
   const std::shared_ptr<const Sealer> sealer_;

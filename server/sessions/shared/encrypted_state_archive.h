@@ -3,8 +3,8 @@
 // sizes and expiries, and no more.
 //
 // A state is stored under Sealer::Name of its name, and sealed by its name as the secret. The name
-// is a hash of all that the state follows from, so who can guess it knows the state. It depends on
-// no key that a rotation takes out of the file, as do the chunks of an EncryptedSessionStore.
+// is a hash of all tokens that the state follows from: who can guess it has these tokens. As with
+// the chunks of an EncryptedSessionStore, a rotation of keys does not make states unreadable.
 #pragma once
 
 #include <memory>

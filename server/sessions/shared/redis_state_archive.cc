@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/random_word.h"
+#include "server/base/mutex.h"
 #include "server/sessions/shared/check_write.h"
 #include "server/sessions/shared/redis_connection.h"
 #include "server/sessions/shared/redis_scripts.h"
@@ -21,15 +26,16 @@ namespace {
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
 // KEYS: states, a state. ARGV: name, bytes, most bytes, most states, expiry in ms, number of
-// pieces, the first piece, beginning of all states' keys. Answers 1: all of it is there; 0: the
-// first piece is, and the others may follow.
+// pieces, the first piece, beginning of all states' keys, writer. Answers 1: all of it is there; 0:
+// the first piece is, and the others of this writer may follow.
 constexpr absl::string_view kPutScript = R"(#!lua
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local expiry = ARGV[5]
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
-local there = redis.call('HLEN', KEYS[2]) == ARGV[6] + 1
+local there = redis.call('HLEN', KEYS[2]) == ARGV[6] + 2
 if not there then
+  redis.call('UNLINK', KEYS[2])
   local total, states = tonumber(ARGV[2]), 1
   local members = redis.call('ZRANGE', KEYS[1], 0, -1)
   for _, member in ipairs(members) do
@@ -43,21 +49,38 @@ if not there then
     total = total - member:match('^%d+')
     states = states - 1
   end
-  redis.call('HSET', KEYS[2], 'pieces', ARGV[6], '0', ARGV[7])
+  redis.call('HSET', KEYS[2], 'pieces', ARGV[6], 'writer', ARGV[9], '0', ARGV[7])
 end
-redis.call('PEXPIRE', KEYS[2], expiry)
-redis.call('ZADD', KEYS[1], string.format('%.0f', now + expiry), ARGV[2] .. ' ' .. ARGV[1])
+local member = ARGV[2] .. ' ' .. ARGV[1]
+redis.call('PEXPIRE', KEYS[2], expiry, 'NX')
+redis.call('PEXPIRE', KEYS[2], expiry, 'GT')
+redis.call('ZADD', KEYS[1], 'GT', string.format('%.0f', now + expiry), member)
 redis.call('PEXPIRE', KEYS[1], expiry, 'NX')
 redis.call('PEXPIRE', KEYS[1], expiry, 'GT')
 return there and 1 or 0
 )";
 
-// KEYS: a state. ARGV: number and bytes of a piece. Answers 0: the state was dropped meanwhile.
+// KEYS: a state. ARGV: number and bytes of a piece, writer. Answers 0: the state was dropped, or
+// another replica writes it.
 constexpr absl::string_view kPieceScript = R"(#!lua
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+if redis.call('HGET', KEYS[1], 'writer') ~= ARGV[3] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 return 1
 )";
+
+// Redis is full: drops half of all states, those that expire first. KEYS: states. ARGV: beginning
+// of all states' keys.
+constexpr absl::string_view kShrinkScript = R"(#!lua flags=allow-oom
+local members = redis.call('ZRANGE', KEYS[1], 0, -1)
+for i = 1, math.ceil(#members / 2) do
+  redis.call('UNLINK', ARGV[1] .. members[i]:match(' (.*)$'))
+  redis.call('ZREM', KEYS[1], members[i])
+end
+return #members
+)";
+
+// At once, so that a piece does not wait for longer than the call-timeout behind others.
+constexpr int kMostTransfers = 4;
 
 absl::Status OtherForm() {
   return absl::UnavailableError("Redis gave an answer of another form about a state");
@@ -76,18 +99,19 @@ class RedisStateArchive final : public StateArchive {
   RedisStateArchive(const RedisOptions& options, const StateArchiveLimits& limits)
       : prefix_(options.key_prefix),
         limits_(limits),
-        connection_(options, RedisPermissions(prefix_, {"hset 1 a b", "hget 1 a", "hmget 1 a",
-                                                        "hlen 1", "unlink 1"})) {}
+        most_bytes_(limits.max_bytes),
+        connection_(Watched(options),
+                    RedisPermissions(
+                        prefix_, {"hset 1 a b", "hget 1 a", "hmget 1 a", "hlen 1", "unlink 1"})) {}
 
   absl::Status AwaitFirstAttempt() { return connection_.AwaitFirstAttempt(); }
 
-  void Put(std::string name, std::function<std::string()> bytes, absl::Duration expiry,
-           PutDone done) override {
+  void Put(std::function<ArchivedState()> state, absl::Duration expiry, PutDone done) override {
     auto put = std::make_shared<Putting>();
-    put->name = std::move(name);
     put->done = std::move(done);
-    connection_.Post([this, put, bytes = std::move(bytes), expiry] {
-      put->bytes = bytes();
+    put->writer = absl::StrCat(absl::Hex(RandomWord()));
+    Start([this, put, state = std::move(state), expiry] {
+      put->state = state();
       Begin(put, expiry);
     });
   }
@@ -96,22 +120,30 @@ class RedisStateArchive final : public StateArchive {
     auto get = std::make_shared<Getting>();
     get->key = KeyOf(name);
     get->done = std::move(done);
-    connection_.Call({"HMGET", get->key, "pieces", "0"},
-                     [this, get](absl::StatusOr<RedisReply> reply) {
-                       if (!reply.ok()) return get->done(reply.status());
-                       if (reply->kind == RedisReply::Kind::kError) {
-                         return get->done(RedisError(*reply));
-                       }
-                       if (reply->elements.size() != 2) return get->done(OtherForm());
-                       if (!absl::SimpleAtoi(reply->elements[0].text, &get->pieces))
-                         get->pieces = 0;
-                       Take(get, std::move(reply->elements[1]));
-                     });
+    Start([this, get] {
+      connection_.Call({"HMGET", get->key, "pieces", "0"},
+                       [this, get](absl::StatusOr<RedisReply> reply) {
+                         if (!reply.ok()) return End(get, reply.status());
+                         if (reply->kind == RedisReply::Kind::kError) {
+                           return End(get, RedisError(*reply));
+                         }
+                         if (reply->elements.size() != 2) return End(get, OtherForm());
+                         if (!absl::SimpleAtoi(reply->elements[0].text, &get->pieces)) {
+                           get->pieces = 0;
+                         }
+                         Take(get, std::move(reply->elements[1]));
+                       });
+    });
+  }
+
+  void Drop(std::string name) override {
+    connection_.Call({"UNLINK", KeyOf(name)}, [](const absl::StatusOr<RedisReply>&) {});
   }
 
  private:
   struct Putting {
-    std::string name, bytes;
+    ArchivedState state;
+    std::string writer;
     size_t sent = 0;
     PutDone done;
   };
@@ -121,25 +153,57 @@ class RedisStateArchive final : public StateArchive {
     GetDone done;
   };
 
+  RedisOptions Watched(RedisOptions options) {
+    options.on_connected = [this](const RedisFacts& facts) {
+      const auto half = static_cast<int64_t>(facts.max_memory / 2);
+      most_bytes_ = half > 0 ? std::min(half, limits_.max_bytes) : limits_.max_bytes;
+    };
+    options.on_disconnected = nullptr;  // the store of the sessions tells it
+    return options;
+  }
   std::string KeyOf(absl::string_view name) const { return absl::StrCat(prefix_, "t:", name); }
+  std::string StatesKey() const { return absl::StrCat(prefix_, "states"); }
+
+  // Calls `transfer` on the connection's thread, when few others are under way. Each ends with
+  // End().
+  void Start(std::function<void()> transfer) {
+    MutexLock lock(&mutex_);
+    if (under_way_ == kMostTransfers) return waiting_.push_back(std::move(transfer));
+    ++under_way_;
+    connection_.Post(std::move(transfer));
+  }
+  template <typename Transfer, typename Result>
+  void End(const std::shared_ptr<Transfer>& transfer, Result result) {
+    transfer->done(std::move(result));
+    MutexLock lock(&mutex_);
+    if (waiting_.empty()) {
+      --under_way_;
+      return;
+    }
+    connection_.Post(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
 
   void Begin(const std::shared_ptr<Putting>& put, absl::Duration expiry) {
-    const size_t size = put->bytes.size();
-    if (size > static_cast<size_t>(limits_.max_bytes)) {
-      return put->done(absl::ResourceExhaustedError(absl::StrCat(
-          "a state of ", size, " bytes; allowed for all together: ", limits_.max_bytes)));
+    const std::string& bytes = put->state.bytes;
+    const int64_t most = most_bytes_;
+    if (static_cast<int64_t>(bytes.size()) > most) {
+      return End(put,
+                 absl::ResourceExhaustedError(absl::StrCat(
+                     "a state of ", bytes.size(), " bytes; allowed for all together: ", most)));
     }
     RedisCommand command =
-        RedisEval(kPutScript, {absl::StrCat(prefix_, "states"), KeyOf(put->name)},
-                  {put->name, std::to_string(size), std::to_string(limits_.max_bytes),
+        RedisEval(kPutScript, {StatesKey(), KeyOf(put->state.name)},
+                  {put->state.name, std::to_string(bytes.size()), std::to_string(most),
                    std::to_string(limits_.max_states),
                    std::to_string(std::max<int64_t>(1, StoreMilliseconds(expiry))),
-                   std::to_string((size + kPieceBytes - 1) / kPieceBytes),
-                   put->bytes.substr(0, kPieceBytes), KeyOf("")});
-    put->sent = std::min(size, kPieceBytes);
+                   std::to_string((bytes.size() + kPieceBytes - 1) / kPieceBytes),
+                   bytes.substr(0, kPieceBytes), KeyOf(""), put->writer});
+    put->sent = std::min(bytes.size(), kPieceBytes);
     connection_.Call(std::move(command), [this, put](const absl::StatusOr<RedisReply>& reply) {
       const absl::StatusOr<int64_t> there = Integer(reply);
-      if (!there.ok() || *there == 1) return put->done(there.status());
+      if (!there.ok()) return Fail(put, there.status());
+      if (*there == 1) return End(put, absl::OkStatus());
       SendNext(put);
     });
   }
@@ -147,36 +211,51 @@ class RedisStateArchive final : public StateArchive {
   // One piece after another, so that each has the call-timeout for itself, and other users of Redis
   // get their turns.
   void SendNext(const std::shared_ptr<Putting>& put) {
-    if (put->sent == put->bytes.size()) return put->done(absl::OkStatus());
-    RedisCommand command = RedisEval(
-        kPieceScript, {KeyOf(put->name)},
-        {std::to_string(put->sent / kPieceBytes), put->bytes.substr(put->sent, kPieceBytes)});
-    put->sent = std::min(put->bytes.size(), put->sent + kPieceBytes);
+    const std::string& bytes = put->state.bytes;
+    if (put->sent == bytes.size()) return End(put, absl::OkStatus());
+    RedisCommand command = RedisEval(kPieceScript, {KeyOf(put->state.name)},
+                                     {std::to_string(put->sent / kPieceBytes),
+                                      bytes.substr(put->sent, kPieceBytes), put->writer});
+    put->sent = std::min(bytes.size(), put->sent + kPieceBytes);
     connection_.Call(std::move(command), [this, put](const absl::StatusOr<RedisReply>& reply) {
       const absl::StatusOr<int64_t> there = Integer(reply);
-      if (!there.ok()) return put->done(there.status());
+      if (!there.ok()) return Fail(put, there.status());
       if (*there == 0) {
-        return put->done(absl::ResourceExhaustedError("Redis had to drop the state again"));
+        return End(put, absl::ResourceExhaustedError("Redis had to drop the state again, or "
+                                                     "another replica writes it"));
       }
       SendNext(put);
     });
   }
 
+  void Fail(const std::shared_ptr<Putting>& put, const absl::Status& status) {
+    if (absl::IsResourceExhausted(status)) {
+      connection_.Call(RedisEval(kShrinkScript, {StatesKey()}, {KeyOf("")}),
+                       [](const absl::StatusOr<RedisReply>&) {});
+    }
+    End(put, status);
+  }
+
   void Take(const std::shared_ptr<Getting>& get, RedisReply piece) {
-    if (piece.kind == RedisReply::Kind::kError) return get->done(RedisError(piece));
-    if (piece.kind != RedisReply::Kind::kText || get->pieces <= 0) return get->done("");
+    using Result = absl::StatusOr<std::string>;
+    if (piece.kind == RedisReply::Kind::kError) return End(get, Result(RedisError(piece)));
+    if (piece.kind != RedisReply::Kind::kText || get->pieces <= 0) return End(get, Result(""));
     get->bytes += piece.text;
-    if (++get->taken == get->pieces) return get->done(std::move(get->bytes));
-    if (get->bytes.size() > static_cast<size_t>(limits_.max_bytes)) return get->done("");
+    if (++get->taken == get->pieces) return End(get, Result(std::move(get->bytes)));
+    if (static_cast<int64_t>(get->bytes.size()) > limits_.max_bytes) return End(get, Result(""));
     connection_.Call({"HGET", get->key, std::to_string(get->taken)},
                      [this, get](absl::StatusOr<RedisReply> reply) {
-                       if (!reply.ok()) return get->done(reply.status());
+                       if (!reply.ok()) return End(get, reply.status());
                        Take(get, *std::move(reply));
                      });
   }
 
   const std::string prefix_;
   const StateArchiveLimits limits_;
+  std::atomic<int64_t> most_bytes_;
+  Mutex mutex_;
+  int under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
   RedisConnection connection_;  // last: its thread uses the rest
 };
 

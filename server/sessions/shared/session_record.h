@@ -74,7 +74,7 @@ absl::Status AppendTokens(const ChunkUse& use, absl::string_view bytes, absl::st
                           TokenHistory* history);
 
 // The errors of what a store holds: it cannot be right (DATA_LOSS, SESSION_RECORD_DAMAGED); this
-// server has not the key for it (FAILED_PRECONDITION, SESSION_RECORD_KEY). `what`: a whole
+// server does not have the key for it (FAILED_PRECONDITION, SESSION_RECORD_KEY). `what`: a whole
 // sentence.
 absl::Status DamagedRecord(absl::string_view what);
 absl::Status UnreadableRecord(absl::string_view what);

@@ -26,6 +26,11 @@ struct StateArchiveLimits {
   int64_t max_states = 4096;
 };
 
+struct ArchivedState {
+  std::string name;  // 64 characters of [0-9a-f]
+  std::string bytes;
+};
+
 // Thread: any. Nothing here waits. Each `done` is called exactly once, on a thread of the archive,
 // and must not block. Errors, of both: UNAVAILABLE (not reachable, no answer in time, or the
 // archive is being destroyed), RESOURCE_EXHAUSTED (larger than the limit, or the disk or Redis is
@@ -34,30 +39,34 @@ class StateArchive {
  public:
   virtual ~StateArchive() = default;
 
-  // Keeps what `bytes` returns, which is called on the archive's thread, for at least `expiry`
-  // where there is room. `name`: 64 characters of [0-9a-f]. Nothing is written where there is a
-  // state of this name; it is kept longer.
+  // Keeps what `state` returns, which is called on the archive's thread, for at least `expiry`
+  // where there is room. Nothing is written where there is a state of this name; it expires no
+  // sooner than before.
   using PutDone = std::function<void(absl::Status)>;
-  virtual void Put(std::string name, std::function<std::string()> bytes, absl::Duration expiry,
-                   PutDone done) = 0;
+  virtual void Put(std::function<ArchivedState()> state, absl::Duration expiry, PutDone done) = 0;
 
   // Empty: there is no such state, or not all of it.
   using GetDone = std::function<void(absl::StatusOr<std::string>)>;
   virtual void Get(std::string name, GetDone done) = 0;
+
+  // Drops a state that is not what its name says, so that it can be put again. Tells no error.
+  virtual void Drop(std::string name) = 0;
 };
 
-// Files in `directory`, which is made where it is missing; its parent must exist. Replicas of
-// several machines may share it over a network: a file has its name only once it is whole. Errors:
+// Files in `directory`, which is made where it is missing; its parent must exist. Files that it has
+// not made itself are left alone and not counted. Replicas of several machines may share it over a
+// network: a file has its name only once it is whole. Errors:
 // INVALID_ARGUMENT (CONFIG_INVALID; it cannot be made or written, and why).
 absl::StatusOr<std::unique_ptr<StateArchive>> OpenDirStateArchive(const std::string& directory,
                                                                   const StateArchiveLimits& limits);
 
 // In the Redis that `options` names, over a connection of its own, so that claims of sessions do
-// not wait behind states. Keys, behind the prefix: "t:NAME" a hash with the pieces of a state, each
-// of 1 MiB at most; "states" a sorted set of "BYTES NAME" by the milliseconds since 1970 at which
-// they expire. The user needs, beside what a session store needs, +hset +hget +hmget +hlen
-// +unlink.
-// Errors: as OpenRedisSessionStore.
+// not wait behind states. All states take at most half of Redis' maxmemory, whatever `limits`
+// say, so that they leave room for sessions; they make room where it is full all the same. Keys,
+// behind the prefix: "t:NAME" a hash with the pieces of a state, each of 1 MiB at most; "states"
+// a sorted set of "BYTES NAME" by the milliseconds since 1970 at which they expire. The user
+// needs, beside what a session store needs, +hset +hget +hmget +hlen +unlink. Errors: as
+// OpenRedisSessionStore.
 absl::StatusOr<std::unique_ptr<StateArchive>> OpenRedisStateArchive(
     const RedisOptions& options, const StateArchiveLimits& limits);
 

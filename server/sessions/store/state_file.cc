@@ -4,6 +4,7 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "absl/status/status.h"
@@ -37,6 +38,29 @@ std::string Header(const StateStamp& stamp, uint64_t number, size_t num_values) 
   return header.Take();
 }
 
+std::string Sha256(absl::string_view bytes) {
+  unsigned char hash[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), hash);
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(hash), sizeof hash));
+}
+
+// All that is left to read.
+absl::StatusOr<std::vector<float>> ReadValues(SectionReader* reader, size_t num_values) {
+  std::vector<float> values(num_values);
+  const size_t size = num_values * sizeof(float);
+  for (size_t at = 0; at < size;) {
+    RIVULET_ASSIGN_OR_RETURN(const absl::string_view chunk, reader->Section(Section::kState));
+    if (chunk.size() != std::min(kChunkBytes, size - at)) {
+      return absl::DataLossError("its state has gaps");
+    }
+    std::memcpy(reinterpret_cast<char*>(values.data()) + at, chunk.data(), chunk.size());
+    at += chunk.size();
+  }
+  if (!reader->at_end()) return absl::DataLossError("bytes follow its end");
+  return values;
+}
+
 }  // namespace
 
 StateStamp MakeStateStamp(const Model& model, absl::string_view numerics_id) {
@@ -62,11 +86,7 @@ StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant,
 }
 
 std::string SharedStateName(const StateStamp& stamp, uint64_t number, size_t num_values) {
-  const std::string header = Header(stamp, number, num_values);
-  unsigned char hash[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(header.data()), header.size(), hash);
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(hash), sizeof hash));
+  return Sha256(Header(stamp, number, num_values));
 }
 
 size_t StateFileBytes(const StateStamp& stamp, size_t num_values) {
@@ -96,18 +116,22 @@ absl::StatusOr<std::vector<float>> DecodeStateFile(absl::string_view bytes, cons
   if (reader.Bytes(header.size()) != header) {
     return absl::DataLossError("it does not begin as this state's file does");
   }
-  std::vector<float> values(num_values);
-  const size_t size = num_values * sizeof(float);
-  for (size_t at = 0; at < size;) {
-    RIVULET_ASSIGN_OR_RETURN(const absl::string_view chunk, reader.Section(Section::kState));
-    if (chunk.size() != std::min(kChunkBytes, size - at)) {
-      return absl::DataLossError("its state has gaps");
-    }
-    std::memcpy(reinterpret_cast<char*>(values.data()) + at, chunk.data(), chunk.size());
-    at += chunk.size();
+  return ReadValues(&reader, num_values);
+}
+
+absl::StatusOr<std::vector<float>> DecodeSharedState(absl::string_view bytes,
+                                                     absl::string_view name, size_t num_values) {
+  SectionReader reader(bytes);
+  reader.Bytes(kMagic.size() + sizeof kVersion);
+  RIVULET_RETURN_IF_ERROR(reader.Section(Section::kMeta).status());
+  if (Sha256(reader.taken()) != name) {
+    return absl::DataLossError("it does not begin as the state of this name does");
   }
-  if (!reader.at_end()) return absl::DataLossError("bytes follow its end");
-  return values;
+  RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, ReadValues(&reader, num_values));
+  if (std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) {
+    return values;
+  }
+  return absl::DataLossError("a value of the state is not finite");
 }
 
 }  // namespace rivulet

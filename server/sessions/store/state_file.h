@@ -39,6 +39,11 @@ StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant,
 // lower-case hex, of all that its bytes hold before the values.
 std::string SharedStateName(const StateStamp& stamp, uint64_t number, size_t num_values);
 
+// The values of a shared state with this name. Errors: DATA_LOSS, unless the bytes are whole, what
+// they hold before the values has this name, and all values are finite.
+absl::StatusOr<std::vector<float>> DecodeSharedState(absl::string_view bytes,
+                                                     absl::string_view name, size_t num_values);
+
 // Bytes of every file of this stamp with so many values.
 size_t StateFileBytes(const StateStamp& stamp, size_t num_values);
 

@@ -78,7 +78,7 @@ class KeptState {
   BlobPtr blob_;
   uint64_t number_ = 0;  // of its file; 0: none
   int64_t file_bytes_ = 0;
-  PublishedRead published_;      // null: it is not, or was asked for
+  PublishedRead published_;      // null: it was asked for, or is no published state
   uint64_t published_read_ = 0;  // number of the read that is under way; 0: none
   bool writing_ = false, reading_ = false;
   bool in_memory_order_ = false, in_disk_order_ = false;

@@ -412,6 +412,26 @@ TEST_F(PublishedStateTest, ADrainPublishesWhatThereWasNoRoomFor) {
   EXPECT_EQ(FedFor(1, second, {5}), 2);
 }
 
+TEST_F(PublishedStateTest, ADrainWaitsForTheWriteOfTheLastRequest) {
+  const SessionId id = Open(0)->id;
+  replicas_[0].reaches_store = false;
+  GenerateSpec spec;
+  spec.tenant = "t";
+  spec.session = SessionRef{id, "t", std::nullopt, ""};
+  spec.session->hash = kEmptySequenceHash;
+  spec.prompt = {1};
+  spec.max_tokens = 3;
+  ReplyCollector& collector = collectors_.emplace_back();
+  ASSERT_TRUE(collector.Start(engine(0), spec).ok());
+  engine(0)->Drain(absl::InfiniteFuture());
+  Until([&] { return collector.reply().end().has_value(); });
+  EXPECT_FALSE(collector.reply().end()->durable->durable);
+  EXPECT_EQ(engine(0)->GetLoad().unsaved, 1);
+  replicas_[0].reaches_store = true;
+  Until([&] { return engine(0)->GetLoad().unsaved == 0; });
+  EXPECT_EQ(Get(1, id)->position, 4);
+}
+
 class OtherNumericsTest : public PublishedStateTest {
  protected:
   OtherNumericsTest() { numerics_ = {"fake", "fake2"}; }

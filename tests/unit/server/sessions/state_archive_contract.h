@@ -47,9 +47,8 @@ class StateArchiveContract : public ::testing::TestWithParam<ArchiveCase> {
 
   absl::Status Put(int number, std::string bytes, absl::Duration expiry = absl::Hours(1)) {
     std::promise<absl::Status> promise;
-    archive_->Put(
-        StateName(number), [bytes = std::move(bytes)] { return bytes; }, expiry,
-        [&](const absl::Status& status) { promise.set_value(Unshared(status)); });
+    archive_->Put([state = ArchivedState{StateName(number), std::move(bytes)}] { return state; },
+                  expiry, [&](const absl::Status& status) { promise.set_value(Unshared(status)); });
     return promise.get_future().get();
   }
   std::string Get(int number) {
@@ -109,6 +108,23 @@ TEST_P(StateArchiveContract, OneThatIsThereAndIsPutAgainExpiresLater) {
   EXPECT_EQ(Get(2), "");
 }
 
+TEST_P(StateArchiveContract, OneThatIsPutAgainForAShorterTimeStaysAsLong) {
+  Reopen({.max_states = 2});
+  ASSERT_TRUE(Put(1, "1", absl::Hours(3)).ok());
+  ASSERT_TRUE(Put(2, "2", absl::Hours(2)).ok());
+  ASSERT_TRUE(Put(1, "1", absl::Milliseconds(1)).ok());
+  ASSERT_TRUE(Put(3, "3", absl::Hours(4)).ok());
+  EXPECT_EQ(Get(1), "1");
+  EXPECT_EQ(Get(2), "");
+}
+
+TEST_P(StateArchiveContract, OneThatWasDroppedCanBePutAgain) {
+  ASSERT_TRUE(Put(1, "damaged").ok());
+  archive_->Drop(StateName(1));
+  ASSERT_TRUE(Put(1, "right").ok());
+  EXPECT_EQ(Get(1), "right");
+}
+
 TEST_P(StateArchiveContract, OneThatIsLargerThanAllMayBeIsRefused) {
   Reopen({.max_bytes = 10});
   ASSERT_TRUE(Put(1, "123456").ok());
@@ -126,9 +142,8 @@ TEST_P(StateArchiveContract, OneThatHasExpiredIsNotThere) {
 TEST_P(StateArchiveContract, EachCallEndsOnceWhereTheArchiveIsClosed) {
   std::atomic<int> ended = 0;
   for (int i = 0; i < 20; ++i) {
-    archive_->Put(
-        StateName(i), [] { return std::string(100, 'x'); }, absl::Hours(1),
-        [&](const absl::Status&) { ++ended; });
+    archive_->Put([state = ArchivedState{StateName(i), std::string(100, 'x')}] { return state; },
+                  absl::Hours(1), [&](const absl::Status&) { ++ended; });
     archive_->Get(StateName(i), [&](const absl::StatusOr<std::string>&) { ++ended; });
   }
   archive_ = nullptr;

@@ -25,6 +25,31 @@ INSTANTIATE_TEST_SUITE_P(Dir, StateArchiveContract,
                              }}),
                          NameOfArchive);
 
+TEST(DirStateArchiveTest, FilesOfOthersAreLeftAlone) {
+  const testing::TempDir directory;
+  const std::vector<std::string> names = {"keys", std::string(64, 'G'), std::string(64, 'a') + ".x",
+                                          std::string(64, 'a') + "."};
+  const auto year = std::filesystem::file_time_type::clock::now() - std::chrono::hours(24 * 365);
+  for (const std::string& name : names) {
+    std::ofstream(directory.File(name)) << std::string(1000, 'x');
+    std::filesystem::last_write_time(directory.File(name), year);
+  }
+  const auto archive = *OpenDirStateArchive(directory.path(), {.max_bytes = 10});
+  for (const char digit : {'1', '2'}) {
+    std::promise<absl::Status> put;
+    archive->Put(
+        [digit] {
+          return ArchivedState{std::string(64, digit), "12345678"};
+        },
+        absl::Hours(1), [&](const absl::Status& status) { put.set_value(status); });
+    EXPECT_TRUE(put.get_future().get().ok());
+  }
+  for (const std::string& name : names) {
+    EXPECT_TRUE(std::filesystem::exists(directory.File(name))) << name;
+  }
+  EXPECT_FALSE(std::filesystem::exists(directory.File(std::string(64, '1')))) << "it made room";
+}
+
 TEST(DirStateArchiveTest, ADirectoryThatCannotBeUsedIsRefused) {
   const testing::TempDir directory;
   const auto missing = OpenDirStateArchive(directory.path() + "/a/b", {});

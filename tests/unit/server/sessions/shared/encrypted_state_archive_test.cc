@@ -20,8 +20,8 @@ TEST(EncryptedStateArchiveTest, HoldsNothingReadableAndNoStateUnderAnotherName) 
   const std::string a(64, 'a'), b(64, 'b');
   const auto put = [&](const std::string& name, const std::string& bytes) {
     absl::Status status = absl::UnknownError("no answer");
-    archive->Put(
-        name, [bytes] { return bytes; }, absl::Hours(1), [&](absl::Status s) { status = s; });
+    archive->Put([state = ArchivedState{name, bytes}] { return state; }, absl::Hours(1),
+                 [&](absl::Status s) { status = s; });
     EXPECT_TRUE(status.ok()) << status;
   };
   const auto get = [&](const std::string& name) {

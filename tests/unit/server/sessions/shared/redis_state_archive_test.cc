@@ -36,9 +36,9 @@ class RedisStateArchiveTest : public RedisTest {
   }
   absl::Status Put(int number, const std::string& bytes) {
     std::promise<absl::Status> promise;
-    archive_->Put(
-        StateName(number), [bytes] { return bytes; }, absl::Hours(1),
-        [&](const absl::Status& status) { promise.set_value(Unshared(status)); });
+    archive_->Put([state = ArchivedState{StateName(number), bytes}] { return state; },
+                  absl::Hours(1),
+                  [&](const absl::Status& status) { promise.set_value(Unshared(status)); });
     return promise.get_future().get();
   }
   std::string Get(int number) {
@@ -62,7 +62,7 @@ TEST_F(RedisStateArchiveTest, AllKeysExpireAndPiecesAreSmall) {
     EXPECT_GT(redis_->Command({"PTTL", key.text}).integer, 0) << key.text;
   }
   EXPECT_THAT(keys, UnorderedElementsAre("rivulet:states", KeyOf(1)));
-  EXPECT_EQ(redis_->Command({"HLEN", KeyOf(1)}).integer, 4);
+  EXPECT_EQ(redis_->Command({"HLEN", KeyOf(1)}).integer, 5);
   EXPECT_EQ(redis_->Command({"HSTRLEN", KeyOf(1), "2"}).integer, 1);
 }
 
@@ -74,6 +74,38 @@ TEST_F(RedisStateArchiveTest, OneThatLacksAPieceIsNotThereAndCanBePutAgain) {
   EXPECT_THAT(Get(1), IsEmpty());
   ASSERT_TRUE(Put(1, bytes).ok());
   EXPECT_TRUE(Get(1) == bytes);
+}
+
+// Encrypted, each writer's bytes are others.
+TEST_F(RedisStateArchiveTest, PiecesOfTwoWritersAreNotMixed) {
+  const std::string mine(2 * kMib + 1, 'm'), others(2 * kMib + 1, 'o');
+  const auto second = *OpenRedisStateArchive(PatientOptions(redis_->port()), {});
+  for (int i = 0; i < 20; ++i) {
+    std::promise<void> ended;
+    second->Put([state = ArchivedState{StateName(i), others}] { return state; }, absl::Hours(1),
+                [&](const absl::Status&) { ended.set_value(); });
+    (void)Put(i, mine);
+    ended.get_future().wait();
+    const std::string kept = Get(i);
+    EXPECT_TRUE(kept == mine || kept == others || kept.empty()) << i;
+  }
+}
+
+TEST_F(RedisStateArchiveTest, StatesLeaveHalfOfRedisToSessions) {
+  redis_->Command({"CONFIG", "SET", "maxmemory", std::to_string(40 * kMib)});
+  archive_ = *OpenRedisStateArchive(PatientOptions(redis_->port()), {});
+  for (int i = 0; i < 40; ++i) EXPECT_TRUE(Put(i, std::string(kMib, 'x')).ok()) << i;
+  EXPECT_LE(redis_->Command({"ZCARD", "rivulet:states"}).integer, 20);
+  EXPECT_EQ(redis_->Command({"SET", "other", std::string(4 * kMib, 'x')}).text, "OK");
+}
+
+TEST_F(RedisStateArchiveTest, WhereRedisIsFullStatesMakeRoom) {
+  for (int i = 0; i < 8; ++i) ASSERT_TRUE(Put(i, std::string(kMib, 'x')).ok());
+  redis_->Command({"CONFIG", "SET", "maxmemory", redis_->Info("used_memory")});
+  const absl::Status full = Put(9, std::string(kMib, 'x'));
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+  Await([&] { return redis_->Command({"ZCARD", "rivulet:states"}).integer <= 4; });
+  EXPECT_TRUE(Put(9, std::string(kMib, 'x')).ok());
 }
 
 TEST_F(RedisStateArchiveTest, WhatOthersHavePutThereIsAnError) {
