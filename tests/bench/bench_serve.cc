@@ -6,11 +6,12 @@
 // Beside it the engine's own rate on as many threads: bench_engine.
 //
 //   bench_serve [--streams 64] [--seconds 5] [--threads 1] [--servers 1] [--lone 20] [--pin]
-//               [--server FLAG]...
+//               [--sessions] [--server FLAG]...
 // --threads 0: the server's default, a thread for each core. --servers: so many servers on the same
 // cores, each with its own `streams`; rates are sums over all, the rest is of the first. --pin: the
 // server's engine has one core and everything else the other (two cores: the client is bound to the
-// last). --server: a flag that the servers get too, such as --server=--metrics-listen=127.0.0.1:0;
+// last). --sessions: each stream has a session, from whose beginning each of its calls generates.
+// --server: a flag that the servers get too, such as --server=--metrics-listen=127.0.0.1:0;
 // pairs.py compares with and without.
 #include <grpcpp/grpcpp.h>
 #include <sched.h>
@@ -20,12 +21,15 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "rivulet/v1/inference.grpc.pb.h"
+#include "rivulet/v1/session_service.grpc.pb.h"
 #include "tests/bench/server_process.h"
 #include "tests/support/paths.h"
 
@@ -38,7 +42,7 @@ using v1::InferenceService;
 struct Options {
   int streams = 64, threads = 1, servers = 1, lone = 20;
   double seconds = 5;
-  bool pin = false;
+  bool pin = false, sessions = false;
   std::string weights = "auto";
   std::vector<std::string> server;
 };
@@ -52,8 +56,14 @@ struct Counters {
 // One Generate call after another, until told to stop.
 class Stream : public grpc::ClientReadReactor<v1::GenerateReply> {
  public:
-  static void Begin(InferenceService::Stub* stub, uint64_t seed, Counters* counters) {
-    auto* stream = new Stream(stub, seed, counters);  // deletes itself in OnDone
+  // `session`: its id; empty: none.
+  static void Begin(InferenceService::Stub* stub, const std::string& session, uint64_t seed,
+                    Counters* counters) {
+    auto* stream = new Stream(stub, session, seed, counters);  // deletes itself in OnDone
+    if (!session.empty()) {
+      stream->request_.mutable_session()->set_session_id(session);
+      stream->request_.mutable_session()->set_position(0);
+    }
     stream->request_.mutable_sampling()->set_seed(seed);
     stream->request_.mutable_tokens();
     stub->async()->Generate(&stream->context_, &stream->request_, stream);
@@ -73,15 +83,16 @@ class Stream : public grpc::ClientReadReactor<v1::GenerateReply> {
     }
     Counters* const counters = counters_;
     const bool last = counters->stop;
-    if (!last) Begin(stub_, seed_ + 1, counters);
+    if (!last) Begin(stub_, session_, seed_ + 1, counters);
     delete this;  // lets go of the channel before who waits may: the last must not be gRPC's
     if (last) --counters->open;
   }
 
  private:
-  Stream(InferenceService::Stub* stub, uint64_t seed, Counters* counters)
-      : stub_(stub), seed_(seed), counters_(counters) {}
+  Stream(InferenceService::Stub* stub, std::string session, uint64_t seed, Counters* counters)
+      : stub_(stub), session_(std::move(session)), seed_(seed), counters_(counters) {}
   InferenceService::Stub* stub_;
+  const std::string session_;
   uint64_t seed_;
   Counters* counters_;
   grpc::ClientContext context_;
@@ -110,6 +121,18 @@ std::vector<double> FirstTokenTimes(InferenceService::Stub* stub, int calls) {
   return times;
 }
 
+// A new session's id.
+std::string OpenSession(const std::string& target) {
+  const auto stub =
+      v1::SessionService::NewStub(grpc::CreateChannel(target, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  v1::OpenSessionReply reply;
+  const grpc::Status status = stub->OpenSession(&context, v1::OpenSessionRequest(), &reply);
+  if (status.ok()) return reply.session().session_id();
+  std::fprintf(stderr, "%s\n", status.error_message().c_str());
+  std::exit(1);
+}
+
 void PinToLastCore() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -127,6 +150,7 @@ int Main(int argc, char** argv) {
   app.add_option("--lone", options.lone);
   app.add_option("--weights", options.weights);
   app.add_flag("--pin", options.pin);
+  app.add_flag("--sessions", options.sessions);
   app.add_option("--server", options.server)->expected(1)->take_all();
   CLI11_PARSE(app, argc, argv);
 
@@ -150,9 +174,11 @@ int Main(int argc, char** argv) {
 
   Counters counters;
   counters.open = options.streams * options.servers;
-  for (const auto& stub : stubs) {
+  for (size_t server = 0; server < stubs.size(); ++server) {
     for (int i = 0; i < options.streams; ++i) {
-      Stream::Begin(stub.get(), uint64_t(i) << 32, &counters);
+      const std::string session =
+          options.sessions ? OpenSession(servers[server]->target()) : std::string();
+      Stream::Begin(stubs[server].get(), session, uint64_t(i) << 32, &counters);
     }
   }
   std::this_thread::sleep_for(std::chrono::seconds(1));
