@@ -122,7 +122,7 @@ class RedisStateArchive final : public StateArchive {
     get->done = std::move(done);
     Start([this, get] {
       connection_.Call({"HMGET", get->key, "pieces", "0"},
-                       [this, get](absl::StatusOr<RedisReply> reply) {
+                       [this, get](const absl::StatusOr<RedisReply>& reply) {
                          if (!reply.ok()) return End(get, reply.status());
                          if (reply->kind == RedisReply::Kind::kError) {
                            return End(get, RedisError(*reply));
@@ -131,7 +131,7 @@ class RedisStateArchive final : public StateArchive {
                          if (!absl::SimpleAtoi(reply->elements[0].text, &get->pieces)) {
                            get->pieces = 0;
                          }
-                         Take(get, std::move(reply->elements[1]));
+                         Take(get, reply->elements[1]);
                        });
     });
   }
@@ -236,7 +236,7 @@ class RedisStateArchive final : public StateArchive {
     End(put, status);
   }
 
-  void Take(const std::shared_ptr<Getting>& get, RedisReply piece) {
+  void Take(const std::shared_ptr<Getting>& get, const RedisReply& piece) {
     using Result = absl::StatusOr<std::string>;
     if (piece.kind == RedisReply::Kind::kError) return End(get, Result(RedisError(piece)));
     if (piece.kind != RedisReply::Kind::kText || get->pieces <= 0) return End(get, Result(""));
@@ -244,9 +244,9 @@ class RedisStateArchive final : public StateArchive {
     if (++get->taken == get->pieces) return End(get, Result(std::move(get->bytes)));
     if (static_cast<int64_t>(get->bytes.size()) > limits_.max_bytes) return End(get, Result(""));
     connection_.Call({"HGET", get->key, std::to_string(get->taken)},
-                     [this, get](absl::StatusOr<RedisReply> reply) {
+                     [this, get](const absl::StatusOr<RedisReply>& reply) {
                        if (!reply.ok()) return End(get, reply.status());
-                       Take(get, *std::move(reply));
+                       Take(get, *reply);
                      });
   }
 
