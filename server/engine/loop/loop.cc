@@ -51,6 +51,14 @@ void NoteDelivery(absl::Time now, Request::Times* times, EngineMeters* meters) {
   times->delivered = now;
 }
 
+// The error that ends a request which changes nothing. Without a claim it is of a copy that may be
+// old, and so says nothing of the session.
+absl::Status OfClaim(const Request& request, const absl::Status& status) {
+  const Session* const session = request.session;
+  const bool unclaimed = session != nullptr && session->shared != nullptr && !session->shared->held;
+  return status.ok() || !unclaimed ? status : StoreUnavailable(status);
+}
+
 // Hands a request over with its end: its places in the queue are free.
 void HandEnd(std::unique_ptr<Request> request, std::vector<RequestQueue::Ended>* ended,
              Emitter* emitter) {
@@ -312,12 +320,8 @@ void Loop::Begin(Request* request) {
     request->times.claim = now_;
     return sharing_->sessions.Claim(request, now_);  // then TakeShared calls this again
   }
-  absl::Status status = request->Begin(&sessions_, now_);
-  if (!status.ok() && sharing_ != nullptr && request->session != nullptr &&
-      !request->session->shared->held) {
-    status = StoreUnavailable(status);  // of a copy that may be old
-  }
-  if (!status.ok()) return EndRequest(request, status);
+  const absl::Status status = request->Begin(&sessions_, now_);
+  if (!status.ok()) return EndRequest(request, OfClaim(*request, status));
   FindState(request);
 }
 
@@ -336,7 +340,7 @@ void Loop::ContinueFrom(Request* request, FoundState found) {
       request->StartFrom({found.kept.fed, std::move(found.blob)}, &sessions_, now_);
   if (!status.ok() || request->num_slots == 0) {
     checkpoints_.CountUse(*request);
-    return EndRequest(request, status);
+    return EndRequest(request, OfClaim(*request, status));
   }
   request->life.Go(RequestLife::State::kWaitsForSlots);
   AddToAdmission(request, request->num_slots);
