@@ -217,6 +217,13 @@ TEST_F(SharedSessionTest, WithoutTheStoreACopyRunsThatIsWhatItsClientSays) {
     return RewindSession(engine(0), {id, "t", 1, ""}, absl::InfiniteFuture(), std::move(done));
   });
   EXPECT_EQ(Reason(rewound.status()), "SESSION_STORE");
+  // What another replica may have made of the session: this one cannot know.
+  ForkSpec fork;
+  fork.session = SessionRef{id, "t", 0, ""};
+  fork.session.hash = kEmptySequenceHash;
+  const auto forked = Await<std::vector<SessionInfo>>(
+      [&](SessionsDone done) { return ForkSession(engine(0), fork, std::move(done)); });
+  EXPECT_EQ(Reason(forked.status()), "SESSION_STORE");
   replicas_[0].reaches_store = true;
   // Nobody asks for it: what was not durable is written as soon as the store is back.
   Until([&] { return Get(1, id)->position == alone->position; });
