@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/weights/checkpoint_tensors.h"
 
-#include <openssl/sha.h>
 #include <sys/stat.h>
 
 #include <set>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
+#include "model/base/sha256.h"
 #include "model/base/strict_json.h"
 #include "model/weights/safetensors_header.h"
 
@@ -173,10 +172,7 @@ absl::StatusOr<std::string> CheckpointTensors::Sha256() const {
     digests += *digest;
   }
   if (!sharded_) return digests;
-  unsigned char hash[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(digests.data()), digests.size(), hash);
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(hash), sizeof hash));
+  return Sha256Hex(digests);
 }
 
 }  // namespace rivulet

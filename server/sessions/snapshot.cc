@@ -3,7 +3,6 @@
 
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
-#include <openssl/sha.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,9 +10,9 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/sha256.h"
 #include "model/base/utf8.h"
 #include "server/sessions/sections.h"
 #include "server/sessions/sequence_hash.h"
@@ -60,13 +59,6 @@ absl::StatusOr<absl::string_view> NextSection(SectionReader* reader, Section typ
 
 uint32_t VersionOf(const Snapshot& s) {
   return s.layout_sha256.empty() ? kLinearVersion : kVersion;
-}
-
-std::string Sha256Hex(absl::string_view text) {
-  unsigned char hash[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash);
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(hash), sizeof hash));
 }
 
 std::string EncodeMeta(const Snapshot& s) {

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/sessions/store/state_file.h"
 
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
 #include "model/base/random_word.h"
+#include "model/base/sha256.h"
 #include "server/sessions/sections.h"
 #include "server/sessions/snapshot.h"
 
@@ -36,13 +34,6 @@ std::string Header(const StateStamp& stamp, uint64_t number, size_t num_values) 
   header.Number(kVersion);
   header.AddSection(Section::kMeta, meta.bytes());
   return header.Take();
-}
-
-std::string Sha256(absl::string_view bytes) {
-  unsigned char hash[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), hash);
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(hash), sizeof hash));
 }
 
 // All that is left to read.
@@ -86,7 +77,7 @@ StateStamp SharedStateStamp(StateStamp model, absl::string_view tenant,
 }
 
 std::string SharedStateName(const StateStamp& stamp, uint64_t number, size_t num_values) {
-  return Sha256(Header(stamp, number, num_values));
+  return Sha256Hex(Header(stamp, number, num_values));
 }
 
 size_t StateFileBytes(const StateStamp& stamp, size_t num_values) {
@@ -124,7 +115,7 @@ absl::StatusOr<std::vector<float>> DecodeSharedState(absl::string_view bytes,
   SectionReader reader(bytes);
   reader.Bytes(kMagic.size() + sizeof kVersion);
   RIVULET_RETURN_IF_ERROR(reader.Section(Section::kMeta).status());
-  if (Sha256(reader.taken()) != name) {
+  if (Sha256Hex(reader.taken()) != name) {
     return absl::DataLossError("it does not begin as the state of this name does");
   }
   RIVULET_ASSIGN_OR_RETURN(std::vector<float> values, ReadValues(&reader, num_values));
