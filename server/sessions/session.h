@@ -8,6 +8,7 @@
 // store that keeps the states (state_store.h) may forget any of them.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -129,6 +130,8 @@ class Session {
   int64_t position() const { return history.size(); }
   // Tokens to feed for the whole history: the implied bos, where there is one, included.
   int64_t total() const { return bos_ + position(); }
+  // How many tokens of the history the state after `fed` tokens, the implied bos counted, has seen.
+  int64_t Seen(int64_t fed) const { return std::max<int64_t>(0, fed - bos_); }
 
   // The latest checkpoint with at most `most` fed tokens; the empty state where none is kept.
   KeptCheckpoint From(int64_t most) const;

@@ -83,7 +83,7 @@ std::optional<int> Sharing::Save(const SessionTable& table, bool busy, absl::Tim
   std::vector<Session*> worth;
   table.ForEach([&](Session* session) {
     const bool idle = session->active == nullptr && !session->closed;
-    if (idle && states.IsWorth(*session)) worth.push_back(session);
+    if (idle && states.WorthPublishing(*session).state != nullptr) worth.push_back(session);
   });
   std::sort(worth.begin(), worth.end(),
             [](const Session* a, const Session* b) { return a->use > b->use; });

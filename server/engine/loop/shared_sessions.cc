@@ -34,10 +34,13 @@ void NoteChanges(Session* session) {
   const int64_t unchanged = session->history.TakeUnchanged();
   copy->kept = std::min(copy->kept, unchanged);
   copy->sent_kept = std::min(copy->sent_kept, unchanged);
-  const int64_t most = unchanged + session->total() - session->position();
-  std::erase_if(copy->published, [most](int64_t fed) { return fed > most; });
-  if (copy->publishing > most) copy->publishing = 0;
+  const auto changed = [&](int64_t fed) { return session->Seen(fed) > unchanged; };
+  std::erase_if(copy->published, changed);
+  if (changed(copy->publishing)) copy->publishing = 0;
 }
+
+// How many of the session's tokens, as it is here, the store has.
+int64_t SafePosition(const SharedCopy& copy) { return std::min(copy.kept, copy.stored.position); }
 
 // `record` is what the store has, and the session has come from it or grown beyond it.
 void SetStored(Session* session, SessionRecord record, std::string claim) {
@@ -66,13 +69,6 @@ bool IsRepetition(const Request& request, const SessionRecord& record) {
   return request.session_ref->repeated && request.sharing.identity &&
          record.request == request.sharing.identity;
 }
-
-}  // namespace
-
-namespace {
-
-// How many of the session's tokens, as it is here, the store has.
-int64_t SafePosition(const SharedCopy& copy) { return std::min(copy.kept, copy.stored.position); }
 
 }  // namespace
 
@@ -207,13 +203,16 @@ void SharedSessions::NotePublished(const SharedStates::Published& state, absl::T
   Session* const session = table_->Get(state.session);
   SharedCopy* const copy = session == nullptr ? nullptr : session->shared.get();
   if (copy == nullptr || !copy->known || session->closed) return;
+  if (state.fed == 0) {
+    copy->publishing = 0;  // the next end of a request tries it again
+    return;
+  }
   NoteChanges(session);
-  const int64_t seen = std::max<int64_t>(0, state.fed - (session->total() - session->position()));
-  if (state.fed == 0) copy->publishing = 0;  // the next end of a request tries it again
   const bool is_new = copy->published.empty() || copy->published.back() < state.fed;
+  const int64_t seen = session->Seen(state.fed);
   const bool fits =
       seen <= session->position() && session->history.HashAt(seen) == state.sequence_hash;
-  if (state.fed == 0 || !is_new || !fits) return;
+  if (!is_new || !fits) return;
   copy->published.push_back(state.fed);
   if (copy->published.size() > kMostPublished) copy->published.erase(copy->published.begin());
   copy->wants_write |= copy->claiming == nullptr;
@@ -406,7 +405,7 @@ void SharedSessions::OnFound(Session* session, const StoreRecord& found) {
   const absl::Status status = CheckRecord(*record, identity_, *session);
   if (!status.ok()) return Lose(session, status);
   if (copy->claiming == nullptr) {
-    const bool saved = std::min(copy->kept, copy->stored.position) == session->position();
+    const bool saved = SafePosition(*copy) == session->position();
     if (!saved || session->active != nullptr) ++totals_->lost;
     return Lose(session, Moved());
   }

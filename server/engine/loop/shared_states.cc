@@ -15,18 +15,6 @@ constexpr double kLasting = 0.95;  // of a weighted sum, at each addition
 
 void Add(double value, double* sum) { *sum = *sum * kLasting + value; }
 
-// The last state of a session that was published or given to the archive, after so many fed tokens.
-int64_t LastPublished(const Session& session) {
-  const SharedCopy* const copy = session.shared.get();
-  if (copy == nullptr) return 0;
-  return std::max(copy->publishing, copy->published.empty() ? 0 : copy->published.back());
-}
-
-// How many tokens of its history the state after `fed` tokens has seen.
-int64_t Seen(const Session& session, int64_t fed) {
-  return std::max<int64_t>(0, fed - (session.total() - session.position()));
-}
-
 }  // namespace
 
 SharedStates::SharedStates(std::shared_ptr<StateArchive> archive, const PublishOptions& options,
@@ -46,20 +34,18 @@ void SharedStates::NoteRun(int64_t fed, absl::Duration time) {
   Add(absl::ToDoubleSeconds(time), &fed_seconds_);
 }
 
-bool SharedStates::IsWorth(const Session& session) const {
-  return IsWorth(session, session.From(session.total()));
-}
-
-bool SharedStates::IsWorth(const Session& session, const KeptCheckpoint& latest) const {
+KeptCheckpoint SharedStates::WorthPublishing(const Session& session) const {
   const SharedCopy* const copy = session.shared.get();
-  if (archive_ == nullptr || session.closed || copy == nullptr || !copy->known) return false;
-  if (latest.state == nullptr || !latest.state->in_memory()) return false;
-  const int64_t saved = latest.fed - LastPublished(session);
-  if (options_.after_tokens) return saved >= *options_.after_tokens;
-  if (saved <= 0 || fed_ <= 0) return false;
+  if (archive_ == nullptr || session.closed || copy == nullptr || !copy->known) return {};
+  KeptCheckpoint latest = session.From(session.total());
+  if (latest.state == nullptr || !latest.state->in_memory()) return {};
+  const int64_t last = copy->published.empty() ? 0 : copy->published.back();
+  const int64_t saved = latest.fed - std::max(copy->publishing, last);
+  if (options_.after_tokens) return saved >= *options_.after_tokens ? latest : KeptCheckpoint();
+  if (saved <= 0 || fed_ <= 0) return {};
   const double recomputing = static_cast<double>(saved) * fed_seconds_ / fed_;
   const double writing = static_cast<double>(state_bytes_) * written_seconds_ / written_bytes_;
-  return recomputing > 2 * writing;  // it is read, too
+  return recomputing > 2 * writing ? latest : KeptCheckpoint();  // it is read, too
 }
 
 bool SharedStates::has_room() const {
@@ -67,15 +53,15 @@ bool SharedStates::has_room() const {
 }
 
 void SharedStates::Publish(Session* session) {
-  const KeptCheckpoint latest = session->From(session->total());
-  if (!IsWorth(*session, latest)) return;
+  const KeptCheckpoint latest = WorthPublishing(*session);
+  if (latest.state == nullptr) return;
   if (!has_room()) {
     ++totals_->states_skipped;
     return;
   }
   ++under_way_;
   session->shared->publishing = latest.fed;
-  const int64_t seen = Seen(*session, latest.fed);
+  const int64_t seen = session->Seen(latest.fed);
   const auto tokens = session->history.tokens().first(static_cast<size_t>(seen));
   const Published state{session->id, latest.fed, session->history.HashAt(seen)};
   archive_->Put(
@@ -113,7 +99,7 @@ void SharedStates::Adopt(Session* session, const std::vector<int64_t>& fed) {
   if (archive_ == nullptr) return;
   for (const int64_t count : fed) {
     if (count > session->total() || session->Keeps(count)) continue;
-    const auto seen = static_cast<size_t>(Seen(*session, count));
+    const auto seen = static_cast<size_t>(session->Seen(count));
     const StateStamp stamp =
         SharedStateStamp(model_, session->tenant, session->history.tokens().first(seen));
     const size_t values = static_cast<size_t>(state_bytes_) / sizeof(float);

@@ -41,7 +41,7 @@ class SharedStates {
   // A run took this long and fed so many prompt tokens.
   void NoteRun(int64_t fed, absl::Duration time);
 
-  // Publishes the session's latest state, if that is in memory and worth it.
+  // Publishes the session's latest state, if that is WorthPublishing.
   void Publish(Session* session);
   // Publications that have ended since the last call. The sessions may be gone or have changed.
   struct Published {
@@ -50,14 +50,14 @@ class SharedStates {
     uint64_t sequence_hash = 0;  // of the tokens that the state has seen
   };
   std::vector<Published> Take() { return std::exchange(published_, {}); }
-  bool empty() const { return published_.empty(); }
   // Being published, and whether another one may be.
   int under_way() const { return under_way_; }
   bool has_room() const;
   // The last one that ended has failed.
   bool failing() const { return failing_; }
-  // The session would be published if there were room.
-  bool IsWorth(const Session& session) const;
+  // The session's latest state, if that is in memory and worth it, however much room there is; else
+  // none.
+  KeptCheckpoint WorthPublishing(const Session& session) const;
 
   // The session, which is what its record says now, may continue from the states after so many fed
   // tokens.
@@ -65,7 +65,6 @@ class SharedStates {
 
  private:
   void OnPut(const Published& state, absl::Time begun, const absl::Status& status);
-  bool IsWorth(const Session& session, const KeptCheckpoint& latest) const;
   PublishedRead ReadOf(std::string name, size_t num_values);
 
   const std::shared_ptr<StateArchive> archive_;
