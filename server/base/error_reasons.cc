@@ -164,8 +164,7 @@ constexpr ErrorReason kReasons[] = {
      "What the shared store has of the session is not what was written."},
     {"SESSION_RECORD_KEY", kFailedPrecondition, kCall,
      "The server does not have the key with which the session is encrypted in the shared store, or "
-     "it is "
-     "not encrypted there and must be."},
+     "it is not encrypted there and must be."},
     {"SESSION_RECORD_VERSION", kFailedPrecondition, kCall,
      "A newer server wrote the session into the shared store."},
     {"SESSION_STORE", kUnavailable, kCall,

@@ -179,12 +179,10 @@ absl::StatusOr<std::shared_ptr<StateArchive>> OpenArchiveInClear(const ServerCon
   if (config.session_store == "none" || where == "none") return nullptr;
   StateArchiveLimits limits;
   limits.max_bytes = int64_t{config.session_states_mib} << 20;
-  std::string directory(in_directory ? where : "");
   absl::string_view store = config.session_store;
-  if (!in_directory && absl::ConsumePrefix(&store, "dir:")) {
-    directory = absl::StrCat(store, "/states");
-  }
-  if (in_directory || !directory.empty()) {
+  if (in_directory || absl::ConsumePrefix(&store, "dir:")) {
+    const std::string directory =
+        in_directory ? std::string(where) : absl::StrCat(store, "/states");
     RIVULET_ASSIGN_OR_RETURN(auto archive, OpenDirStateArchive(directory, limits));
     return std::shared_ptr<StateArchive>(std::move(archive));
   }

@@ -36,10 +36,10 @@ bool IsOurs(absl::string_view file) {
 }
 
 // A file is modified when it expires: so its expiry needs no place of its own.
-bool SetExpiry(const std::string& path, absl::Time expires) {
+void SetExpiry(const std::string& path, absl::Time expires) {
   const timespec time = absl::ToTimespec(expires);
   const timespec times[] = {time, time};
-  return utimensat(AT_FDCWD, path.c_str(), times, 0) == 0;
+  utimensat(AT_FDCWD, path.c_str(), times, 0);  // one that stays as it is expires sooner
 }
 
 struct KeptFile {
@@ -74,9 +74,8 @@ class DirStateArchive final : public StateArchive {
   }
 
   void Drop(std::string name) override {
-    writer_->Run(Background::Kind::kWrite, [this, name = std::move(name)] {
-      files_.Remove(absl::StrCat(directory_, "/", name));
-    });
+    writer_->Run(Background::Kind::kWrite,
+                 [this, name = std::move(name)] { files_.Remove(PathOf(name)); });
   }
 
  private:
@@ -100,8 +99,10 @@ class DirStateArchive final : public StateArchive {
     return std::make_shared<Once<Result>>(std::move(done));
   }
 
+  std::string PathOf(absl::string_view file) const { return absl::StrCat(directory_, "/", file); }
+
   absl::Status Write(const ArchivedState& state, absl::Duration expiry) {
-    const std::string path = absl::StrCat(directory_, "/", state.name);
+    const std::string path = PathOf(state.name);
     const absl::Time expires = absl::Now() + absl::Milliseconds(StoreMilliseconds(expiry));
     struct stat there;
     if (stat(path.c_str(), &there) == 0) {
@@ -118,8 +119,7 @@ class DirStateArchive final : public StateArchive {
   }
 
   absl::StatusOr<std::string> Read(const std::string& name) {
-    RIVULET_ASSIGN_OR_RETURN(std::optional<std::string> bytes,
-                             files_.Read(AT_FDCWD, absl::StrCat(directory_, "/", name)));
+    RIVULET_ASSIGN_OR_RETURN(std::optional<std::string> bytes, files_.Read(AT_FDCWD, PathOf(name)));
     return std::move(bytes).value_or("");
   }
 
@@ -136,7 +136,7 @@ class DirStateArchive final : public StateArchive {
     for (const dir_store::ListedFile& file : listed) {
       if (!IsOurs(file.name)) continue;
       KeptFile found;
-      found.path = absl::StrCat(directory_, "/", file.name);
+      found.path = PathOf(file.name);
       found.whole = file.name.size() == kNameBytes;
       struct stat info;
       if (stat(found.path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;

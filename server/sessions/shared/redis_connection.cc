@@ -98,7 +98,8 @@ void RedisConnection::Add(Pending pending) {
 absl::Status RedisConnection::AwaitFirstAttempt() {
   MutexLock lock(&mutex_);
   while (!first_attempt_ended_) attempted_.Wait(&mutex_);
-  return std::move(first_attempt_);
+  const bool allowed = absl::IsUnavailable(first_attempt_) && !options_.must_be_reachable;
+  return allowed ? absl::OkStatus() : std::move(first_attempt_);
 }
 
 void RedisConnection::TellFirstAttempt(const absl::Status& status) {

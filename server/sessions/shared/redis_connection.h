@@ -47,8 +47,9 @@ class RedisConnection {
   // Calls `function` on the thread.
   void Post(std::function<void()> function);
 
-  // Waits for the first attempt to connect, and tells how it ended: OK, or as RedisDialer::Dial.
-  // To be called once.
+  // Waits for the first attempt to connect. OK: it connected, or Redis could not be reached, which
+  // is no error unless options.must_be_reachable. Errors: those of RedisDialer::Dial. To be called
+  // once.
   absl::Status AwaitFirstAttempt();
 
  private:

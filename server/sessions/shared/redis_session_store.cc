@@ -128,9 +128,7 @@ class RedisSessionStore final : public SessionStore {
 absl::StatusOr<std::unique_ptr<SessionStore>> OpenRedisSessionStore(const RedisOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckRedisOptions(options));
   auto store = std::make_unique<RedisSessionStore>(options);
-  const absl::Status attempt = store->AwaitFirstAttempt();
-  const bool refused = !attempt.ok() && !absl::IsUnavailable(attempt);
-  if (refused || (!attempt.ok() && options.must_be_reachable)) return attempt;
+  RIVULET_RETURN_IF_ERROR(store->AwaitFirstAttempt());
   return store;
 }
 

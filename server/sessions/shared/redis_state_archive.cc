@@ -265,9 +265,7 @@ absl::StatusOr<std::unique_ptr<StateArchive>> OpenRedisStateArchive(
     const RedisOptions& options, const StateArchiveLimits& limits) {
   RIVULET_RETURN_IF_ERROR(CheckRedisOptions(options));
   auto archive = std::make_unique<RedisStateArchive>(options, limits);
-  const absl::Status attempt = archive->AwaitFirstAttempt();
-  const bool refused = !attempt.ok() && !absl::IsUnavailable(attempt);
-  if (refused || (!attempt.ok() && options.must_be_reachable)) return attempt;
+  RIVULET_RETURN_IF_ERROR(archive->AwaitFirstAttempt());
   return archive;
 }
 

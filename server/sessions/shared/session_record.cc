@@ -19,6 +19,14 @@ constexpr uint32_t kRecordFormat = 1;                         // first in a payl
 constexpr uint8_t kClosed = 1, kAbandoned = 2, kRequest = 4;  // flags of a record
 constexpr int64_t kMostChunkTokens = 65536;                   // at most 200 KiB
 
+absl::Status RecordError(absl::StatusCode code, absl::string_view reason, absl::string_view verb,
+                         absl::string_view what) {
+  ErrorDetail detail;
+  detail.reason = std::string(reason);
+  detail.field = "session_id";
+  return MakeError(code, absl::StrCat("The session in the shared store ", verb, what), detail);
+}
+
 absl::StatusOr<SectionReader> Open(absl::string_view bytes, uint32_t type) {
   if (IsSealed(bytes)) {
     return UnreadableRecord("it is encrypted, and this server has no file of keys for it.");
@@ -31,13 +39,8 @@ absl::StatusOr<SectionReader> Open(absl::string_view bytes, uint32_t type) {
   SectionReader reader(*payload);
   const auto format = reader.Number<uint32_t>();
   if (format == kRecordFormat) return reader;
-  ErrorDetail detail;
-  detail.reason = "SESSION_RECORD_VERSION";
-  detail.field = "session_id";
-  return MakeError(absl::StatusCode::kFailedPrecondition,
-                   absl::StrCat("The session in the shared store has format ", format,
-                                "; this server reads ", kRecordFormat, "."),
-                   detail);
+  return RecordError(absl::StatusCode::kFailedPrecondition, "SESSION_RECORD_VERSION", "has ",
+                     absl::StrCat("format ", format, "; this server reads ", kRecordFormat, "."));
 }
 
 // Whether the parts of a record agree with each other.
@@ -64,19 +67,12 @@ bool IsConsistent(const SessionRecord& record) {
 }  // namespace
 
 absl::Status DamagedRecord(absl::string_view what) {
-  ErrorDetail detail;
-  detail.reason = "SESSION_RECORD_DAMAGED";
-  detail.field = "session_id";
-  return MakeError(absl::StatusCode::kDataLoss,
-                   absl::StrCat("The session in the shared store is damaged: ", what), detail);
+  return RecordError(absl::StatusCode::kDataLoss, "SESSION_RECORD_DAMAGED", "is damaged: ", what);
 }
 
 absl::Status UnreadableRecord(absl::string_view what) {
-  ErrorDetail detail;
-  detail.reason = "SESSION_RECORD_KEY";
-  detail.field = "session_id";
-  return MakeError(absl::StatusCode::kFailedPrecondition,
-                   absl::StrCat("The session in the shared store cannot be read: ", what), detail);
+  return RecordError(absl::StatusCode::kFailedPrecondition, "SESSION_RECORD_KEY",
+                     "cannot be read: ", what);
 }
 
 bool IsOfRecord(const absl::Status& status) {

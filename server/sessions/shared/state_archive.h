@@ -7,7 +7,6 @@
 // id and all tokens that were fed. Its bytes repeat all of these (store/state_file.h).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -32,7 +31,7 @@ struct ArchivedState {
 };
 
 // Thread: any. Nothing here waits. Each `done` is called exactly once, on a thread of the archive,
-// and must not block. Errors, of both: UNAVAILABLE (not reachable, no answer in time, or the
+// and must not block. Errors, of Put and Get: UNAVAILABLE (not reachable, no answer in time, or the
 // archive is being destroyed), RESOURCE_EXHAUSTED (larger than the limit, or the disk or Redis is
 // full).
 class StateArchive {
@@ -55,8 +54,8 @@ class StateArchive {
 
 // Files in `directory`, which is made where it is missing; its parent must exist. Files that it has
 // not made itself are left alone and not counted. Replicas of several machines may share it over a
-// network: a file has its name only once it is whole. Errors:
-// INVALID_ARGUMENT (CONFIG_INVALID; it cannot be made or written, and why).
+// network: a file has its name only once it is whole. Errors: INVALID_ARGUMENT (CONFIG_INVALID; it
+// cannot be made or written, and why).
 absl::StatusOr<std::unique_ptr<StateArchive>> OpenDirStateArchive(const std::string& directory,
                                                                   const StateArchiveLimits& limits);
 
