@@ -231,6 +231,25 @@ TEST_F(SharedSessionTest, WithoutTheStoreACopyRunsThatIsWhatItsClientSays) {
 }
 
 // What somebody else left in the store is checked before it is used.
+TEST_F(SharedSessionTest, AReplyThatGoesBackIsDurableUpToWhereItBeganAtMost) {
+  const SessionId id = Open(0)->id;
+  const auto before = Generate(0, id, 5, {1, 2});
+  ASSERT_TRUE(before.ok());
+  replicas_[0].reaches_store = false;
+  GenerateSpec spec;
+  spec.tenant = "t";
+  spec.session = SessionRef{id, "t", 2, ""};
+  spec.session->hash = before->hash;
+  spec.session_seed = true;
+  spec.max_tokens = 3;
+  ReplyCollector& collector = collectors_.emplace_back();
+  ASSERT_TRUE(collector.Start(engine(0), spec).ok());
+  Until([&] { return collector.reply().end().has_value(); });
+  ASSERT_TRUE(collector.reply().end()->durable.has_value());
+  EXPECT_FALSE(collector.reply().end()->durable->durable);
+  EXPECT_EQ(collector.reply().end()->durable->position, 2);
+}
+
 TEST_F(SharedSessionTest, ARecordThatCannotBeRightIsRefused) {
   const auto reason_after = [&](const auto& change) {
     const SessionId id = Open(0)->id;
@@ -378,6 +397,16 @@ TEST_F(PublishedStateTest, AnArchiveThatFailsCostsRecomputationAlone) {
   EXPECT_EQ(FedFor(1, id, {3}), 9);
   EXPECT_EQ(Totals(0).states_failed, 1);
   EXPECT_EQ(hash_, LoneHash());
+}
+
+TEST_F(PublishedStateTest, APublicationThatFailedIsTriedAgainAtTheNextEnd) {
+  archive_->fails = true;
+  const SessionId id = Open(0)->id;
+  ASSERT_TRUE(Generate(0, id, 5, {1, 2}).ok());
+  Until([&] { return Totals(0).states_failed == 1; });
+  archive_->fails = false;
+  ASSERT_TRUE(Generate(0, id, 1, {}).ok());
+  EXPECT_EQ(archive_->states.size(), 1u) << "although one token alone would not be worth it";
 }
 
 TEST_F(PublishedStateTest, AForkAndARewoundSessionContinueFromTheStateToo) {
