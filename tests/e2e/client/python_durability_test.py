@@ -2,6 +2,7 @@
 """What the Python client makes of the durability of a session: it is told, and what was not durable and is lost is given again."""
 
 import asyncio
+import threading
 import unittest
 
 import rivulet_wheel  # makes rivulet what is imported below
@@ -16,6 +17,14 @@ from rivulet.v1 import inference_pb2, session_service_pb2
 ID = "0123456789abcdef" * 2
 TEXT = [1, 2]  # the tokens of any text
 NOT_DURABLE = {"durable": False, "position": 1}
+
+
+def wait_for_client(context):
+    """Until it has left the call, which draws no further token."""
+    left = threading.Event()
+    if context.add_callback(left.set):
+        left.wait()
+    context.abort(grpc.StatusCode.CANCELLED, "")
 
 
 class Replica(ScriptedServer):
@@ -190,6 +199,7 @@ class DurabilityTests:
     def test_a_reply_that_was_left_is_given_again(self):
         async def run(server, session):
             await session.append([1, 2])
+            server.cut = wait_for_client
             async for _ in session.generate(max_tokens=3):
                 break
             server.lose(1)
@@ -199,6 +209,7 @@ class DurabilityTests:
         self.use(run)
 
         async def without_a_store(server, session):
+            server.cut = wait_for_client
             async for _ in session.generate([1], max_tokens=3):
                 break
             server.lose(1)
