@@ -52,9 +52,11 @@ std::vector<Setting> SessionStoreSettings() {
        "is used within a second. Default: it holds sessions in clear",
        &C::session_store_encryption_keys},
       {"session-states", "WHERE",
-       "Where replicas publish states of their shared sessions, so that one which takes a session "
-       "over need not feed all its tokens again: store (where the sessions are), none, or dir:PATH "
-       "(a directory that all replicas see)",
+       "Where replicas publish states of shared sessions, so that a replica that takes over a "
+       "session "
+       "does not feed all of its tokens again: store (where the sessions are), none, or dir:PATH "
+       "(a "
+       "directory that all replicas see)",
        &C::session_states},
       Number("session-states-mib",
              "Space for published states, of all replicas together; those that expire first make "

@@ -67,7 +67,7 @@ struct EngineLoad {
   int64_t cache_bytes = 0;                   // of cached prompts: states and tokens
   SharedTotals shared;                       // all 0 where no store is shared
   // In a drain, once the loop has seen it: states that are being or to be published, and sessions
-  // that the shared store has not got as they are.
+  // that the shared store does not have as they are.
   std::optional<int> unsaved;
   bool draining = false;
   absl::Status health;  // not OK: the backend is poisoned

@@ -77,7 +77,7 @@ export interface Usage {
  */
 export interface Durability {
   /**
-   * If false, the store did not confirm it in time. The server goes on writing, and the Session keeps
+   * If false, the store did not confirm it in time. The server continues to write it, and the Session keeps
    * the tokens that are missing.
    */
   durable: boolean;

@@ -20,7 +20,7 @@
 namespace rivulet {
 
 // Starts to connect, and waits for the first attempt to end. Redis that cannot be reached now is no
-// error unless options.must_be_reachable: the store goes on trying, with pauses of 50 ms to 2 s.
+// error unless options.must_be_reachable: the store keeps trying, with pauses of 50 ms to 2 s.
 // Errors: INVALID_ARGUMENT (CONFIG_INVALID; an option, a file), FAILED_PRECONDITION
 // (SESSION_STORE_REFUSED; version, cluster mode, password, rights, certificate), UNAVAILABLE
 // (must_be_reachable). Messages of these and of calls name addresses and settings: they are for

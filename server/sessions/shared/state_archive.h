@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// StateArchive: states that replicas share, so that one which takes a session over need not feed
-// all its tokens again. A cache: an archive may drop a state at any time, those first that expire
-// first, and what it returns is not trusted.
+// StateArchive: states that replicas share, so that a replica that takes over a session does not
+// feed all of its tokens again. It is a cache: it may drop a state at any time, those first that
+// expire first, and what it returns is not trusted.
 //
 // A state's name is the SHA-256 of what it follows from: tenant, weights, configuration, numerics
 // id and all tokens that were fed. Its bytes repeat all of these (store/state_file.h).

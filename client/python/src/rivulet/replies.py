@@ -71,7 +71,7 @@ class Usage:
 class Durability:
     """Whether the store that the replicas share has what a request did to its session, so that it outlives the replica.
 
-    durable: if False, the store did not confirm it in time; the server goes on writing, and the Session keeps the tokens that are
+    durable: if False, the store did not confirm it in time; the server continues to write it, and the Session keeps the tokens that are
       missing. position: up to where the session's tokens are known to be in the store. other_numerics_id: not "": the
       replica took the session over from one with this numerics id, which is not its own, and computed it again.
     """
