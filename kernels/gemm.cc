@@ -6,14 +6,17 @@
 #include <cstring>
 
 #include "kernels/half.h"
+#include "kernels/quantized.h"
 
 namespace rivulet::kernels {
 
 const char* CheckGemm(const GemmArgs& args) {
   if (args.w.panels == nullptr || args.bias == nullptr) return "weights and bias must be set";
   if (args.w.k < 1 || args.w.n < 1 || args.rows < 0) return "k, n >= 1 and rows >= 0";
-  if (args.rows > 0 && (args.x == nullptr || args.y == nullptr)) return "x and y must be set";
-  if (args.ldx < args.w.k) return "ldx >= k";
+  const bool quantized = IsQuantized(args.w.type);
+  const void* const x = quantized ? args.quantized_x : args.x;
+  if (args.rows > 0 && (x == nullptr || args.y == nullptr)) return "x and y must be set";
+  if (!quantized && args.ldx < args.w.k) return "ldx >= k";
   if (args.ldy < PaddedColumns(args.w.n)) return "ldy >= n rounded up to 32";
   if (args.epilogue == Epilogue::kResidual && args.residual == nullptr)
     return "residual must be set";
@@ -22,7 +25,15 @@ const char* CheckGemm(const GemmArgs& args) {
   return nullptr;
 }
 
+size_t PackedSize(WeightType type, int k, int n) {
+  if (IsQuantized(type)) {
+    return size_t(NumPanels(n)) * size_t(QuantizedGroups(k)) * QuantizedBlockBytes(type);
+  }
+  return WeightBytes(type) * size_t(k) * size_t(PaddedColumns(n));
+}
+
 bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin, void* panels) {
+  if (IsQuantized(type)) return PackQuantized(type, w, n, k, column_begin, panels);
   bool finite = true;
   for (int i = 0; i < n; ++i) {
     const int column = column_begin + i;
@@ -47,6 +58,9 @@ bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin
           static_cast<uint16_t*>(panels)[at] = half;
           break;
         }
+        case WeightType::kInt8:
+        case WeightType::kInt4:
+          break;  // above
       }
     }
   }
@@ -54,6 +68,7 @@ bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin
 }
 
 void UnpackColumn(const PackedMatrix& w, int column, float* out) {
+  if (IsQuantized(w.type)) return UnpackQuantized(w, column, out);
   const size_t base =
       size_t(column / kPanelColumns) * size_t(w.k) * kPanelColumns + size_t(column % kPanelColumns);
   for (size_t j = 0; j < size_t(w.k); ++j) {
@@ -68,6 +83,9 @@ void UnpackColumn(const PackedMatrix& w, int column, float* out) {
       case WeightType::kBF16:
         out[j] = Bf16ToF32(static_cast<const uint16_t*>(w.panels)[at]);
         break;
+      case WeightType::kInt8:
+      case WeightType::kInt4:
+        break;  // above
     }
   }
 }

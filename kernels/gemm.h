@@ -23,7 +23,12 @@ constexpr int NumPanels(int n) { return (n + kPanelColumns - 1) / kPanelColumns;
 // panel.
 constexpr int PaddedColumns(int n) { return NumPanels(n) * kPanelColumns; }
 
-enum class WeightType : uint8_t { kF32, kF16, kBF16 };
+enum class WeightType : uint8_t { kF32, kF16, kBF16, kInt8, kInt4 };
+// Weights in groups with scales, multiplied with rows of 8 bits: kernels/quantized.h.
+constexpr bool IsQuantized(WeightType type) {
+  return type == WeightType::kInt8 || type == WeightType::kInt4;
+}
+// REQUIRES: not quantized.
 constexpr size_t WeightBytes(WeightType type) { return type == WeightType::kF32 ? 4 : 2; }
 
 enum class Epilogue : uint8_t {
@@ -37,11 +42,9 @@ enum class Epilogue : uint8_t {
 struct PackedMatrix {
   WeightType type = WeightType::kF32;
   int k = 0, n = 0;
-  const void* panels = nullptr;  // [NumPanels(n)][k][32]
+  const void* panels = nullptr;  // [NumPanels(n)][k][32]; quantized: blocks
 };
-constexpr size_t PackedSize(WeightType type, int k, int n) {
-  return WeightBytes(type) * size_t(k) * size_t(PaddedColumns(n));
-}
+size_t PackedSize(WeightType type, int k, int n);
 
 // Packs rows of `w` [n, k] float32 into columns column_begin .. column_begin + n - 1 of a packed
 // matrix of any width; call it several times to put several matrices side by side. `panels` must be
@@ -55,8 +58,9 @@ void UnpackColumn(const PackedMatrix& w, int column, float* out);
 
 struct GemmArgs {
   PackedMatrix w;
-  const float* bias = nullptr;  // [PaddedColumns(n)], zero padded
-  const float* x = nullptr;     // [rows, ldx]
+  const float* bias = nullptr;        // [PaddedColumns(n)], zero padded
+  const float* x = nullptr;           // [rows, ldx]; of quantized weights unused
+  const void* quantized_x = nullptr;  // of quantized weights: [rows] of QuantizedRowLayout(k)
   float* y = nullptr;  // [rows, ldy], ldy >= PaddedColumns(n); padding columns are written too
   const float* residual = nullptr;  // [rows, ldy] for kResidual; may be y
   int rows = 0, ldx = 0, ldy = 0;

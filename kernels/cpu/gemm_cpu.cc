@@ -10,8 +10,9 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
-#include "kernels/cpu/vector_math-inl.h"
+#include "kernels/cpu/gemm_epilogue-inl.h"
 #include "kernels/gemm.h"
+#include "kernels/quantized.h"
 
 #if defined(__clang__)
 #define RIVULET_UNROLL _Pragma("clang loop unroll(full)")
@@ -68,28 +69,6 @@ HWY_INLINE Vec LoadWeights(const hwy::bfloat16_t* HWY_RESTRICT p) {
   return hn::PromoteTo(Tag(), hn::Load(hn::Rebind<hwy::bfloat16_t, Tag>(), p));
 }
 
-template <Epilogue kEpilogue>
-HWY_INLINE void StoreOutput(const GemmArgs& args, Vec v, size_t at) {
-  const Tag d;
-  if constexpr (kEpilogue == Epilogue::kRelu) v = hn::Max(v, hn::Zero(d));
-  if constexpr (kEpilogue == Epilogue::kGelu) v = Gelu(d, v);
-  if constexpr (kEpilogue == Epilogue::kResidual) v = hn::Add(v, hn::LoadU(d, args.residual + at));
-  hn::StoreU(v, d, args.y + at);
-}
-
-HWY_INLINE void Store(const GemmArgs& args, Vec v, size_t at) {
-  switch (args.epilogue) {
-    case Epilogue::kNone:
-      return StoreOutput<Epilogue::kNone>(args, v, at);
-    case Epilogue::kRelu:
-      return StoreOutput<Epilogue::kRelu>(args, v, at);
-    case Epilogue::kGelu:
-      return StoreOutput<Epilogue::kGelu>(args, v, at);
-    case Epilogue::kResidual:
-      return StoreOutput<Epilogue::kResidual>(args, v, at);
-  }
-}
-
 // Rows row .. row + kRows - 1, columns of vectors vec .. vec + kVecs - 1 (counted over the whole
 // matrix).
 template <int kRows, int kVecs, bool kPrefetch, class Weight>
@@ -137,7 +116,8 @@ HWY_NOINLINE void Tile(const GemmArgs& args, int row, int vec) {
   for (int i = 0; i < kRows; ++i) {
     RIVULET_UNROLL
     for (int j = 0; j < kVecs; ++j) {
-      Store(args, acc[i][j], size_t(row + i) * size_t(args.ldy) + size_t(vec + j) * kLanes);
+      StoreOutputs(d, args, acc[i][j],
+                   size_t(row + i) * size_t(args.ldy) + size_t(vec + j) * kLanes);
     }
   }
 }
@@ -198,6 +178,9 @@ void Gemm(const GemmArgs& args) {
       return Run<hwy::float16_t>(args);
     case WeightType::kBF16:
       return Run<hwy::bfloat16_t>(args);
+    case WeightType::kInt8:
+    case WeightType::kInt4:
+      return;  // QuantizedGemmCpu
   }
 }
 
@@ -209,7 +192,10 @@ namespace rivulet::kernels {
 
 HWY_EXPORT(Gemm);
 
-void GemmCpu(const GemmArgs& args) { HWY_DYNAMIC_DISPATCH(Gemm)(args); }
+void GemmCpu(const GemmArgs& args) {
+  if (IsQuantized(args.w.type)) return QuantizedGemmCpu(args);
+  HWY_DYNAMIC_DISPATCH(Gemm)(args);
+}
 
 }  // namespace rivulet::kernels
 #endif

@@ -1,36 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/gemm.h"
-#include "kernels/half.h"
 
 namespace rivulet::kernels {
-namespace {
-
-double Weight(const PackedMatrix& w, int k, int column) {
-  const size_t at = size_t(column / kPanelColumns) * size_t(w.k) * kPanelColumns +
-                    size_t(k) * kPanelColumns + size_t(column % kPanelColumns);
-  switch (w.type) {
-    case WeightType::kF32:
-      return double{static_cast<const float*>(w.panels)[at]};
-    case WeightType::kF16:
-      return double{F16ToF32(static_cast<const uint16_t*>(w.panels)[at])};
-    case WeightType::kBF16:
-      return double{Bf16ToF32(static_cast<const uint16_t*>(w.panels)[at])};
-  }
-  return 0;
-}
-
-}  // namespace
 
 void GemmRef(const GemmArgs& args) {
   const int column_end = std::min(args.panel_end * kPanelColumns, args.w.n);
-  for (int r = 0; r < args.rows; ++r) {
-    for (int c = args.panel_begin * kPanelColumns; c < column_end; ++c) {
+  std::vector<float> w(static_cast<size_t>(args.w.k));
+  for (int c = args.panel_begin * kPanelColumns; c < column_end; ++c) {
+    UnpackColumn(args.w, c, w.data());
+    for (int r = 0; r < args.rows; ++r) {
       double sum = double{args.bias[c]};
       for (int k = 0; k < args.w.k; ++k) {
-        sum += double{args.x[size_t(r) * size_t(args.ldx) + size_t(k)]} * Weight(args.w, k, c);
+        sum += double{args.x[size_t(r) * size_t(args.ldx) + size_t(k)]} * double{w[size_t(k)]};
       }
       const size_t at = size_t(r) * size_t(args.ldy) + size_t(c);
       switch (args.epilogue) {

@@ -58,7 +58,7 @@ class GuardedFloats {
 template <class F>
 void ForEachCpuTarget(const F& f) {
   int found = 0;
-  for (const char* target : {"AVX3", "AVX2", "NEON", "SCALAR", "EMU128"}) {
+  for (const char* target : {"AVX3_DL", "AVX3", "AVX2", "NEON", "SCALAR", "EMU128"}) {
     if (!kernels::SetCpuTargetForTest(target)) continue;
     ++found;
     f(std::string(target));

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a matrix product does to its finished outputs. Per-target include: see Highway's `-inl.h`
+// convention.
+#if defined(RIVULET_KERNELS_GEMM_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RIVULET_KERNELS_GEMM_EPILOGUE_INL_H_
+#undef RIVULET_KERNELS_GEMM_EPILOGUE_INL_H_
+#else
+#define RIVULET_KERNELS_GEMM_EPILOGUE_INL_H_
+#endif
+
+#include "hwy/highway.h"
+#include "kernels/cpu/vector_math-inl.h"
+#include "kernels/gemm.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace rivulet::kernels::HWY_NAMESPACE {
+
+template <Epilogue kEpilogue, class D>
+HWY_INLINE void StoreOutput(D d, const GemmArgs& args, hn::Vec<D> v, size_t at) {
+  if constexpr (kEpilogue == Epilogue::kRelu) v = hn::Max(v, hn::Zero(d));
+  if constexpr (kEpilogue == Epilogue::kGelu) v = Gelu(d, v);
+  if constexpr (kEpilogue == Epilogue::kResidual) v = hn::Add(v, hn::LoadU(d, args.residual + at));
+  hn::StoreU(v, d, args.y + at);
+}
+
+// y[at ..] = epilogue(v).
+template <class D>
+HWY_INLINE void StoreOutputs(D d, const GemmArgs& args, hn::Vec<D> v, size_t at) {
+  switch (args.epilogue) {
+    case Epilogue::kNone:
+      return StoreOutput<Epilogue::kNone>(d, args, v, at);
+    case Epilogue::kRelu:
+      return StoreOutput<Epilogue::kRelu>(d, args, v, at);
+    case Epilogue::kGelu:
+      return StoreOutput<Epilogue::kGelu>(d, args, v, at);
+    case Epilogue::kResidual:
+      return StoreOutput<Epilogue::kResidual>(d, args, v, at);
+  }
+}
+
+}  // namespace rivulet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with weights of 8 and 4 bits. A tile is kRows rows by a panel of 32 columns; for each
+// group of inputs the integers are summed in registers, a few vectors of columns at a time, then
+// scaled and added to the tile's float32 sums.
+//
+// Highway 1.0.3 lacks the instructions that multiply bytes, so those of x86 are named here:
+//   AVX3_DL  vpdpbusd: four products of an unsigned and a signed byte into 32 bits. Signed weights
+//            are raised by 128, and the sum starts with what that adds.
+//   AVX2, AVX3  int8: vpmaddwd of weights widened to 16 bits, once for all rows of the tile.
+//            int4: vpmaddubsw. A pair is at most 2 * 15 * 127, so eight of them fit into 16 bits.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/quantized_gemm_cpu.cc"
+#include "hwy/foreach_target.h"
+// (must stand before highway.h)
+#include <algorithm>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/cpu/gemm_epilogue-inl.h"
+#include "kernels/gemm.h"
+#include "kernels/quantized.h"
+
+#if defined(__clang__)
+#define RIVULET_UNROLL _Pragma("clang loop unroll(full)")
+#define RIVULET_NO_UNROLL _Pragma("clang loop unroll(disable)")
+#else
+#define RIVULET_UNROLL _Pragma("GCC unroll 16")
+#define RIVULET_NO_UNROLL _Pragma("GCC unroll 1")
+#endif
+
+#if HWY_TARGET == HWY_AVX3_DL
+// Highway chooses this target only where there is VNNI, but does not tell the compiler of it.
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
+#else
+HWY_BEFORE_NAMESPACE();
+#endif
+namespace rivulet::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+inline constexpr int kSumLanes = 16;
+inline constexpr int kTileRows = 6;
+#elif HWY_TARGET == HWY_AVX2
+inline constexpr int kSumLanes = 8;
+inline constexpr int kTileRows = 8;
+#else
+inline constexpr int kSumLanes = static_cast<int>(HWY_MIN(HWY_LANES(float), 4));
+inline constexpr int kTileRows = 4;
+#endif
+inline constexpr int kPanelVecs = kPanelColumns / kSumLanes;
+using SumTag = hn::CappedTag<float, kSumLanes>;
+using IntTag = hn::Rebind<int32_t, SumTag>;
+using FloatSums = hn::Vec<SumTag>;
+using IntSums = hn::Vec<IntTag>;
+inline constexpr size_t kWordBytes = kPanelColumns * 4;  // of a block: four inputs of a panel
+
+// Vectors of columns that are summed at once for `rows` rows.
+constexpr int VecsAtOnce(int rows) {
+#if HWY_TARGET == HWY_AVX2
+  return rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+  return 2;
+#else
+  return rows > 0 ? 1 : 0;
+#endif
+}
+
+// The rows of a tile, at one group.
+struct GroupRows {
+  const uint8_t* integers;  // of the first row
+  const uint8_t* pairs;
+  const uint8_t* scales;
+  size_t stride;
+
+  HWY_INLINE int32_t Word(int row, int i) const { return Load<int32_t>(integers, row, i); }
+  HWY_INLINE int32_t Pair(int row, int i) const { return Load<int32_t>(pairs, row, i); }
+  HWY_INLINE QuantizedScale Scale(int row) const { return Load<QuantizedScale>(scales, row, 0); }
+
+ private:
+  template <class T>
+  HWY_INLINE T Load(const uint8_t* from, int row, int i) const {
+    T value;
+    std::memcpy(&value, from + size_t(row) * stride + size_t(i) * sizeof(T), sizeof(T));
+    return value;
+  }
+};
+
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+using Raw = __m512i;
+HWY_INLINE Raw LoadRaw(const uint8_t* p) { return _mm512_load_si512(p); }
+HWY_INLINE Raw Broadcast(int32_t word) { return _mm512_set1_epi32(word); }
+HWY_INLINE Raw LowHalves(Raw v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+HWY_INLINE Raw HighHalves(Raw v) { return LowHalves(_mm512_srli_epi16(v, 4)); }
+HWY_INLINE Raw EvenBytes(Raw v) { return _mm512_srai_epi16(_mm512_slli_epi16(v, 8), 8); }
+HWY_INLINE Raw OddBytes(Raw v) { return _mm512_srai_epi16(v, 8); }
+HWY_INLINE Raw Add32(Raw a, Raw b) { return _mm512_add_epi32(a, b); }
+HWY_INLINE Raw Add16(Raw a, Raw b) { return _mm512_add_epi16(a, b); }
+HWY_INLINE Raw MultiplyPairs(Raw a, Raw b) { return _mm512_madd_epi16(a, b); }
+HWY_INLINE Raw MultiplyBytes(Raw a, Raw b) { return _mm512_maddubs_epi16(a, b); }
+HWY_INLINE Raw One16() { return _mm512_set1_epi16(1); }
+#elif HWY_TARGET == HWY_AVX2
+using Raw = __m256i;
+HWY_INLINE Raw LoadRaw(const uint8_t* p) {
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
+}
+HWY_INLINE Raw Broadcast(int32_t word) { return _mm256_set1_epi32(word); }
+HWY_INLINE Raw LowHalves(Raw v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+HWY_INLINE Raw HighHalves(Raw v) { return LowHalves(_mm256_srli_epi16(v, 4)); }
+HWY_INLINE Raw EvenBytes(Raw v) { return _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8); }
+HWY_INLINE Raw OddBytes(Raw v) { return _mm256_srai_epi16(v, 8); }
+HWY_INLINE Raw Add32(Raw a, Raw b) { return _mm256_add_epi32(a, b); }
+HWY_INLINE Raw Add16(Raw a, Raw b) { return _mm256_add_epi16(a, b); }
+HWY_INLINE Raw MultiplyPairs(Raw a, Raw b) { return _mm256_madd_epi16(a, b); }
+HWY_INLINE Raw MultiplyBytes(Raw a, Raw b) { return _mm256_maddubs_epi16(a, b); }
+HWY_INLINE Raw One16() { return _mm256_set1_epi16(1); }
+#endif
+
+// sum_k q p of a group for kRows rows and kVecs vectors of columns; `values`: of the first.
+struct Int8 {
+  static constexpr WeightType kType = WeightType::kInt8;
+  static constexpr size_t kValues = kInt8Values;
+
+  template <int kRows, int kVecs>
+  static HWY_INLINE void Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                             IntSums (&sums)[kRows][kVecs]);
+};
+struct Int4 {
+  static constexpr WeightType kType = WeightType::kInt4;
+  static constexpr size_t kValues = kInt4Values;
+
+  template <int kRows, int kVecs>
+  static HWY_INLINE void Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                             IntSums (&sums)[kRows][kVecs]);
+};
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+template <int kRows, int kVecs>
+HWY_INLINE void Int8::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                          IntSums (&sums)[kRows][kVecs]) {
+  RIVULET_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) sums[i][j].raw = Broadcast(x.Scale(i).unsigned_zero);
+  }
+  RIVULET_UNROLL
+  for (int word = 0; word < kQuantizedInputs / 4; ++word) {
+    Raw w[kVecs];
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      const Raw raw = LoadRaw(values + size_t(word) * kWordBytes + size_t(j) * sizeof(Raw));
+      w[j] = _mm512_xor_si512(raw, _mm512_set1_epi8(-128));
+    }
+    RIVULET_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const Raw p = Broadcast(x.Word(i, word));
+      RIVULET_UNROLL
+      for (int j = 0; j < kVecs; ++j) {
+        sums[i][j].raw = _mm512_dpbusd_epi32(sums[i][j].raw, w[j], p);
+      }
+    }
+  }
+}
+
+template <int kRows, int kVecs>
+HWY_INLINE void Int4::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                          IntSums (&sums)[kRows][kVecs]) {
+  RIVULET_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) sums[i][j] = hn::Zero(IntTag());
+  }
+  RIVULET_UNROLL
+  for (int word = 0; word < kQuantizedInputs / 8; ++word) {
+    Raw low[kVecs], high[kVecs];
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      const Raw raw = LoadRaw(values + size_t(word) * kWordBytes + size_t(j) * sizeof(Raw));
+      low[j] = LowHalves(raw);
+      high[j] = HighHalves(raw);
+    }
+    RIVULET_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const Raw p = Broadcast(x.Word(i, word)), behind = Broadcast(x.Word(i, word + 4));
+      RIVULET_UNROLL
+      for (int j = 0; j < kVecs; ++j) {
+        const Raw first = _mm512_dpbusd_epi32(sums[i][j].raw, low[j], p);
+        sums[i][j].raw = _mm512_dpbusd_epi32(first, high[j], behind);
+      }
+    }
+  }
+}
+
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+
+template <int kRows, int kVecs>
+HWY_INLINE void Int8::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                          IntSums (&sums)[kRows][kVecs]) {
+  RIVULET_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) sums[i][j] = hn::Zero(IntTag());
+  }
+  RIVULET_NO_UNROLL
+  for (int word = 0; word < kQuantizedInputs / 4; ++word) {
+    Raw even[kVecs], odd[kVecs];
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      const Raw raw = LoadRaw(values + size_t(word) * kWordBytes + size_t(j) * sizeof(Raw));
+      even[j] = EvenBytes(raw);
+      odd[j] = OddBytes(raw);
+    }
+    RIVULET_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const Raw p = Broadcast(x.Pair(i, 2 * word)), behind = Broadcast(x.Pair(i, 2 * word + 1));
+      RIVULET_UNROLL
+      for (int j = 0; j < kVecs; ++j) {
+        const Raw first = Add32(sums[i][j].raw, MultiplyPairs(even[j], p));
+        sums[i][j].raw = Add32(first, MultiplyPairs(odd[j], behind));
+      }
+    }
+  }
+}
+
+template <int kRows, int kVecs>
+HWY_INLINE void Int4::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                          IntSums (&sums)[kRows][kVecs]) {
+  RIVULET_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) sums[i][j] = hn::Zero(IntTag());
+  }
+  RIVULET_NO_UNROLL
+  for (int word = 0; word < kQuantizedInputs / 8; ++word) {
+    Raw low[kVecs], high[kVecs];
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      const Raw raw = LoadRaw(values + size_t(word) * kWordBytes + size_t(j) * sizeof(Raw));
+      low[j] = LowHalves(raw);
+      high[j] = HighHalves(raw);
+    }
+    RIVULET_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const Raw p = Broadcast(x.Word(i, word)), behind = Broadcast(x.Word(i, word + 4));
+      RIVULET_UNROLL
+      for (int j = 0; j < kVecs; ++j) {  // in 16 bits: eight pairs
+        const Raw first = Add16(sums[i][j].raw, MultiplyBytes(low[j], p));
+        sums[i][j].raw = Add16(first, MultiplyBytes(high[j], behind));
+      }
+    }
+  }
+  RIVULET_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) sums[i][j].raw = MultiplyPairs(sums[i][j].raw, One16());
+  }
+}
+
+#else
+
+// Of any target: the integers of a lane one after the other.
+template <int kRows, int kVecs, class Integer>
+HWY_INLINE void PlainSum(const GroupRows& x, IntSums (&sums)[kRows][kVecs],
+                         const Integer& integer) {
+  HWY_ALIGN int32_t lanes[kVecs * kSumLanes];
+  for (int row = 0; row < kRows; ++row) {
+    for (int lane = 0; lane < kVecs * kSumLanes; ++lane) {
+      int32_t sum = 0;
+      for (int i = 0; i < kQuantizedInputs; ++i) {
+        sum +=
+            integer(lane, i) * static_cast<int8_t>(x.integers[size_t(row) * x.stride + size_t(i)]);
+      }
+      lanes[lane] = sum;
+    }
+    for (int j = 0; j < kVecs; ++j) sums[row][j] = hn::Load(IntTag(), lanes + j * kSumLanes);
+  }
+}
+
+template <int kRows, int kVecs>
+HWY_INLINE void Int8::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                          IntSums (&sums)[kRows][kVecs]) {
+  PlainSum<kRows, kVecs>(x, sums, [values](int lane, int i) {
+    return static_cast<int8_t>(values[size_t(i / 4) * kWordBytes + size_t(lane * 4 + i % 4)]);
+  });
+}
+
+template <int kRows, int kVecs>
+HWY_INLINE void Int4::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                          IntSums (&sums)[kRows][kVecs]) {
+  PlainSum<kRows, kVecs>(x, sums, [values](int lane, int i) {
+    const uint8_t both = values[size_t(i % 16 / 4) * kWordBytes + size_t(lane * 4 + i % 4)];
+    return int{i < 16 ? uint8_t(both & 15) : uint8_t(both >> 4)};
+  });
+}
+
+#endif
+
+HWY_INLINE FloatSums LoadHalves(const uint8_t* p) {
+  const hn::Rebind<hwy::float16_t, SumTag> halves;
+  return hn::PromoteTo(SumTag(), hn::Load(halves, reinterpret_cast<const hwy::float16_t*>(p)));
+}
+
+// Adds a group to a tile's sums, vectors vec .. vec + kVecs - 1 of the panel.
+template <class Weight, int kRows, int kVecs>
+HWY_INLINE void AddGroup(const uint8_t* HWY_RESTRICT block, const GroupRows& x, int vec,
+                         FloatSums (&y)[kRows][kPanelVecs]) {
+  const SumTag d;
+  IntSums sums[kRows][kVecs];
+  Weight::template Sum<kRows, kVecs>(block + Weight::kValues + size_t(vec) * kSumLanes * 4, x,
+                                     sums);
+  RIVULET_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const size_t at = size_t(vec + j) * kSumLanes * 2;
+    const FloatSums s = LoadHalves(block + kBlockScales + at);
+    FloatSums m = s;
+    if constexpr (Weight::kType == WeightType::kInt4) m = LoadHalves(block + kInt4Minima + at);
+    RIVULET_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const QuantizedScale t = x.Scale(i);
+      FloatSums sum = y[i][vec + j];
+      sum = hn::MulAdd(hn::ConvertTo(d, sums[i][j]), hn::Mul(s, hn::Set(d, t.scale)), sum);
+      if constexpr (Weight::kType == WeightType::kInt4) {
+        sum = hn::MulAdd(m, hn::Set(d, t.offset), sum);
+      }
+      y[i][vec + j] = sum;
+    }
+  }
+}
+
+// Rows row .. row + kRows - 1 of a panel.
+template <class Weight, int kRows>
+HWY_NOINLINE void QuantizedTile(const GemmArgs& args, int row, int panel) {
+  const SumTag d;
+  const QuantizedRowLayout layout(args.w.k);
+  constexpr size_t kBlock = QuantizedBlockBytes(Weight::kType);
+  const uint8_t* HWY_RESTRICT block =
+      static_cast<const uint8_t*>(args.w.panels) + size_t(panel) * size_t(layout.groups) * kBlock;
+  const uint8_t* const first =
+      static_cast<const uint8_t*>(args.quantized_x) + size_t(row) * layout.bytes;
+  GroupRows x = {first, first + layout.pairs, first + layout.scales, layout.bytes};
+  FloatSums y[kRows][kPanelVecs];
+  RIVULET_UNROLL
+  for (int j = 0; j < kPanelVecs; ++j) {
+    const FloatSums bias = hn::LoadU(d, args.bias + panel * kPanelColumns + j * kSumLanes);
+    RIVULET_UNROLL
+    for (int i = 0; i < kRows; ++i) y[i][j] = bias;
+  }
+  constexpr int kVecs = VecsAtOnce(kRows);
+  for (int g = 0; g < layout.groups; ++g, block += kBlock) {
+    if constexpr (kVecs == kPanelVecs) {
+      AddGroup<Weight, kRows, kVecs>(block, x, 0, y);
+    } else {
+      RIVULET_NO_UNROLL
+      for (int vec = 0; vec < kPanelVecs; vec += kVecs) {
+        AddGroup<Weight, kRows, kVecs>(block, x, vec, y);
+      }
+    }
+    x.integers += kQuantizedInputs;
+    x.pairs += kQuantizedInputs * 2;
+    x.scales += sizeof(QuantizedScale);
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kPanelVecs; ++j) {
+      StoreOutputs(
+          d, args, y[i][j],
+          size_t(row + i) * size_t(args.ldy) + size_t(panel * kPanelColumns + j * kSumLanes));
+    }
+  }
+}
+
+template <class Weight, int kRows>
+HWY_INLINE void QuantizedRows(const GemmArgs& args, int rows, int row, int panel) {
+  if constexpr (kRows >= 1) {
+    if (rows == kRows) return QuantizedTile<Weight, kRows>(args, row, panel);
+    QuantizedRows<Weight, kRows - 1>(args, rows, row, panel);
+  }
+}
+
+template <class Weight>
+void RunQuantized(const GemmArgs& args) {
+  // Even blocks of rows: 8 are 4 + 4, not 6 + 2. All go through a panel while it is in the caches.
+  const int blocks = (args.rows + kTileRows - 1) / kTileRows;
+  for (int panel = args.panel_begin; panel < args.panel_end; ++panel) {
+    for (int block = 0; block < blocks; ++block) {
+      const int row = int(int64_t{args.rows} * block / blocks);
+      const int row_end = int(int64_t{args.rows} * (block + 1) / blocks);
+      QuantizedRows<Weight, kTileRows>(args, row_end - row, row, panel);
+    }
+  }
+}
+
+void QuantizedGemm(const GemmArgs& args) {
+  if (args.w.type == WeightType::kInt8) return RunQuantized<Int8>(args);
+  RunQuantized<Int4>(args);
+}
+
+}  // namespace rivulet::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace rivulet::kernels {
+
+HWY_EXPORT(QuantizedGemm);
+
+void QuantizedGemmCpu(const GemmArgs& args) { HWY_DYNAMIC_DISPATCH(QuantizedGemm)(args); }
+
+}  // namespace rivulet::kernels
+#endif

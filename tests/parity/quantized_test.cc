@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/quantized.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/half.h"
+#include "tests/support/kernel_arrays.h"
+
+namespace rivulet::kernels {
+namespace {
+
+using rivulet::testing::ForEachCpuTarget;
+using rivulet::testing::GuardedFloats;
+using rivulet::testing::RandomFloats;
+using rivulet::testing::SameBits;
+
+constexpr WeightType kTypes[] = {WeightType::kInt8, WeightType::kInt4};
+
+// A packed matrix and its bias. `w` [n, k].
+struct Matrix {
+  Matrix(WeightType type, int k, int n, const std::vector<float>& w)
+      : panels(PackedSize(type, k, n) / sizeof(float)),
+        bias(RandomFloats(size_t(PaddedColumns(n)), 2)) {
+    std::fill_n(panels.data(), PackedSize(type, k, n) / sizeof(float), 0.0f);
+    EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, panels.data()));
+    packed = {type, k, n, panels.data()};
+  }
+  GuardedFloats panels;
+  std::vector<float> bias;
+  PackedMatrix packed;
+};
+
+std::vector<float> Quantized(const std::vector<float>& x, int rows, int k,
+                             void (*quantize)(const QuantizeRowsArgs&) = QuantizeRowsRef) {
+  GuardedFloats y(size_t(rows) * QuantizedRowLayout(k).bytes / sizeof(float));
+  std::fill_n(y.data(), size_t(rows) * QuantizedRowLayout(k).bytes / sizeof(float), 0.0f);
+  quantize({x.data(), y.data(), rows, k, k});
+  EXPECT_TRUE(y.Intact());
+  return y.Copy();
+}
+
+GemmArgs Args(const Matrix& m, const void* x, int rows, float* y, Epilogue epilogue) {
+  GemmArgs args;
+  args.w = m.packed;
+  args.bias = m.bias.data();
+  args.quantized_x = x;
+  args.y = y;
+  args.residual = y;
+  args.rows = rows;
+  args.ldy = PaddedColumns(m.packed.n);
+  args.epilogue = epilogue;
+  args.panel_end = NumPanels(m.packed.n);
+  return args;
+}
+
+// Some targets round the product of a multiply-add: of those the sums are near, not equal.
+void ExpectOutputs(const std::vector<float>& y, const std::vector<float>& expected, int rows, int n,
+                   bool same, const std::string& where) {
+  const auto ld = size_t(PaddedColumns(n));
+  for (int r = 0; r < rows; ++r) {
+    for (int c = 0; c < n; ++c) {
+      const size_t at = size_t(r) * ld + size_t(c);
+      ASSERT_TRUE(!same || y[at] == expected[at]) << where << " at " << r << "," << c;
+      ASSERT_NEAR(y[at], expected[at], 1e-4 * (1 + std::fabs(expected[at]))) << where;
+    }
+  }
+}
+
+TEST(QuantizedRowsTest, EveryTargetRoundsAsTheReference) {
+  for (const int k : {1, 5, 32, 33, 100, 256}) {
+    std::vector<float> x = RandomFloats(size_t(9 * k), 1, -3, 3);
+    std::fill_n(x.begin(), k, 0.0f);                         // scale 0
+    for (int i = 0; i < k; ++i) x[size_t(k + i)] *= 1e-32f;  // below 2^-100: as zeros
+    for (int i = 0; i < k; ++i) x[size_t(2 * k + i)] = i % 2 == 0 ? 5.0f : -5.0f;    // extremes
+    for (int i = 0; i < k; ++i) x[size_t(3 * k + i)] = 0.5f * float(i % 255 - 127);  // ties
+    x[size_t(4 * k)] = std::numeric_limits<float>::infinity();
+    x[size_t(5 * k + k - 1)] = std::nanf("");
+    x[size_t(6 * k + k / 2)] = std::numeric_limits<float>::max();
+    const std::vector<float> expected = Quantized(x, 9, k);
+    ForEachCpuTarget([&](const std::string& target) {
+      ASSERT_TRUE(SameBits(Quantized(x, 9, k, QuantizeRowsCpu), expected)) << target << " k " << k;
+    });
+  }
+}
+
+TEST(QuantizedRowsTest, AGroupIsWithinHalfAStepAndMarksWhatIsNotFinite) {
+  constexpr int kK = 64;
+  std::vector<float> x = RandomFloats(2 * kK, 1, -3, 3);
+  x[kK + 40] = -std::numeric_limits<float>::infinity();
+  const std::vector<float> rows = Quantized(x, 2, kK);
+  const QuantizedRowLayout layout(kK);
+  const auto* row = reinterpret_cast<const uint8_t*>(rows.data());
+  QuantizedScale scales[2];
+  std::memcpy(scales, row + layout.scales, sizeof(scales));
+  for (int i = 0; i < kK; ++i) {
+    const float step = scales[i / 32].scale;
+    EXPECT_NEAR(x[size_t(i)], step * float(static_cast<int8_t>(row[i])), step * 0.501f);
+  }
+  std::memcpy(scales, row + layout.bytes + layout.scales, sizeof(scales));
+  EXPECT_TRUE(std::isfinite(scales[0].scale));
+  EXPECT_TRUE(std::isnan(scales[1].scale));
+  EXPECT_TRUE(std::isnan(scales[1].offset));
+}
+
+TEST(QuantizedGemmTest, EveryTargetRowCountAndPanelSplitHasTheBitsOfTheReference) {
+  for (const WeightType type : kTypes) {
+    for (const auto& [k, n] : {std::pair{1, 1}, {31, 33}, {32, 32}, {100, 77}, {256, 160}}) {
+      const Matrix m(type, k, n, RandomFloats(size_t(n) * size_t(k), 1, -0.2f, 0.3f));
+      constexpr int kMost = 29;
+      const std::vector<float> x = Quantized(RandomFloats(size_t(kMost * k), 3), kMost, k);
+      for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kRelu, Epilogue::kResidual}) {
+        std::vector<float> expected = RandomFloats(size_t(kMost * PaddedColumns(n)), 4);
+        const std::vector<float> before = expected;
+        QuantizedGemmRef(Args(m, x.data(), kMost, expected.data(), epilogue));
+        ForEachCpuTarget([&](const std::string& target) {
+          for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, kMost}) {
+            GuardedFloats y(size_t(rows * PaddedColumns(n)));
+            std::copy_n(before.begin(), size_t(rows * PaddedColumns(n)), y.data());
+            for (int panel = 0; panel < NumPanels(n); ++panel) {
+              GemmArgs args = Args(m, x.data(), rows, y.data(), epilogue);
+              args.panel_begin = panel;
+              args.panel_end = panel + 1;
+              ASSERT_EQ(CheckGemm(args), nullptr);
+              GemmCpu(args);
+            }
+            ASSERT_TRUE(y.Intact());
+            ExpectOutputs(y.Copy(), expected, rows, n, CpuTargetFuses(),
+                          target + " rows " + std::to_string(rows));
+          }
+        });
+      }
+    }
+  }
+}
+
+// Sums of products of the largest integers are where instructions that saturate would differ.
+TEST(QuantizedGemmTest, GroupsOfExtremesAreExact) {
+  constexpr int kK = 64, kN = 32, kRows = 4;
+  for (const WeightType type : kTypes) {
+    std::vector<float> w(kN * kK), values(kRows * kK);
+    for (int c = 0; c < kN; ++c) {
+      for (int i = 0; i < kK; ++i) {
+        const bool high = c < 8 || (c < 16 ? i % 2 == 0 : c < 24 ? i % 4 < 2 : i % 32 == 0);
+        w[size_t(c * kK + i)] = high ? 1.0f : -1.0f;
+      }
+    }
+    for (int r = 0; r < kRows; ++r) {
+      for (int i = 0; i < kK; ++i) {
+        values[size_t(r * kK + i)] = r == 0 || (r == 1 ? i % 2 == 0 : r == 2 && i % 4 < 2) ? 2 : -2;
+      }
+    }
+    const Matrix m(type, kK, kN, w);
+    const std::vector<float> x = Quantized(values, kRows, kK);
+    std::vector<float> expected(kRows * kN);
+    QuantizedGemmRef(Args(m, x.data(), kRows, expected.data(), Epilogue::kNone));
+    // 1 and -1 are rounded within 2^-10 of themselves, 2 and -2 exactly.
+    EXPECT_NEAR(expected[0], m.bias[0] + 2 * kK, 0.2);
+    ForEachCpuTarget([&](const std::string& target) {
+      std::vector<float> y(kRows * kN);
+      GemmCpu(Args(m, x.data(), kRows, y.data(), Epilogue::kNone));
+      ExpectOutputs(y, expected, kRows, kN, CpuTargetFuses(), target);
+    });
+  }
+}
+
+TEST(QuantizedGemmTest, ARowThatIsNotFiniteHasNoFiniteOutput) {
+  constexpr int kK = 40, kN = 33;
+  for (const WeightType type : kTypes) {
+    const Matrix m(type, kK, kN, RandomFloats(kN * kK, 1));
+    std::vector<float> values = RandomFloats(2 * kK, 3);
+    values[kK - 1] = std::numeric_limits<float>::infinity();
+    ForEachCpuTarget([&](const std::string& target) {
+      const std::vector<float> x = Quantized(values, 2, kK, QuantizeRowsCpu);
+      std::vector<float> y(2 * 64);
+      GemmCpu(Args(m, x.data(), 2, y.data(), Epilogue::kNone));
+      for (int c = 0; c < kN; ++c) {
+        EXPECT_TRUE(std::isnan(y[size_t(c)])) << target;
+        EXPECT_TRUE(std::isfinite(y[size_t(64 + c)])) << target;
+      }
+    });
+  }
+}
+
+TEST(QuantizedWeightsTest, EachIsWithinHalfAStepOfTheGiven) {
+  constexpr int kK = 100, kN = 40;
+  for (const float size : {1e-6f, 1e-3f, 1.0f, 1000.0f}) {
+    const std::vector<float> w = RandomFloats(kN * kK, 1, -size, 0.7f * size);
+    for (const WeightType type : kTypes) {
+      const Matrix m(type, kK, kN, w);
+      const float step = type == WeightType::kInt8 ? size / 127 : 1.7f * size / 15;
+      for (int c = 0; c < kN; ++c) {
+        std::vector<float> column(kK);
+        UnpackColumn(m.packed, c, column.data());
+        for (int i = 0; i < kK; ++i) {
+          // F16 has steps of 2^-24 below 2^-14, and 11 bits above.
+          EXPECT_NEAR(
+              column[size_t(i)], w[size_t(c * kK + i)],
+              0.51f * step + 1e-3f * size + 0x1p-24f * (type == WeightType::kInt8 ? 64 : 16));
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantizedWeightsTest, AProductIsNearThatOfTheGivenMatrix) {
+  constexpr int kK = 256, kN = 64, kRows = 3;
+  const std::vector<float> w = RandomFloats(kN * kK, 1), values = RandomFloats(kRows * kK, 2);
+  Matrix exact(WeightType::kF32, kK, kN, w);
+  std::vector<float> expected(kRows * kN);
+  GemmArgs args = Args(exact, nullptr, kRows, expected.data(), Epilogue::kNone);
+  args.x = values.data();
+  args.ldx = kK;
+  GemmRef(args);
+  for (const auto& [type, tolerance] :
+       {std::pair{WeightType::kInt8, 0.2}, {WeightType::kInt4, 2.0}}) {
+    const Matrix m(type, kK, kN, w);
+    const std::vector<float> x = Quantized(values, kRows, kK);
+    std::vector<float> y(kRows * kN);
+    GemmCpu(Args(m, x.data(), kRows, y.data(), Epilogue::kNone));
+    for (size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], expected[i], tolerance);
+  }
+}
+
+TEST(QuantizedWeightsTest, PackingSaysWhenAScaleDoesNotFitSixteenBits) {
+  std::vector<float> panels(PackedSize(WeightType::kInt8, 1, 1) / sizeof(float));
+  const float large = 70000.0f, largest = 9e6f;
+  EXPECT_TRUE(PackWeights(WeightType::kInt8, &large, 1, 1, 0, panels.data()));
+  EXPECT_FALSE(PackWeights(WeightType::kInt8, &largest, 1, 1, 0, panels.data()));
+  EXPECT_FALSE(PackWeights(WeightType::kInt4, &large, 1, 1, 0, panels.data()));
+}
+
+}  // namespace
+}  // namespace rivulet::kernels
