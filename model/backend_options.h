@@ -7,27 +7,10 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "model/weight_choice.h"
 
 namespace rivulet {
-
-// How matrix weights are kept in memory. Arithmetic is float32 in every case.
-enum class WeightPrecision : uint8_t {
-  kAuto,  // as in the file where every matrix is F16 (or every one BF16), which loses nothing; else
-          // kF32
-  kF32,
-  kF16,   // rounds F32 and BF16 files; a weight that is too large for F16 is an error
-  kBF16,  // rounds F32 and F16 files
-};
-
-// By its name on command lines: f32, f16, bf16; else kAuto.
-inline WeightPrecision WeightPrecisionOf(absl::string_view name) {
-  if (name == "f32") return WeightPrecision::kF32;
-  if (name == "f16") return WeightPrecision::kF16;
-  if (name == "bf16") return WeightPrecision::kBF16;
-  return WeightPrecision::kAuto;
-}
 
 struct CpuBackendOptions {
   // Behaviour.
@@ -35,7 +18,7 @@ struct CpuBackendOptions {
   // Memory that other backends of this process have reserved, whether they have used it yet or not.
   // It is not left for slots where their number is not given.
   int64_t reserved_bytes = 0;
-  WeightPrecision weights = WeightPrecision::kAuto;
+  WeightChoice weights = {};
   // Performance.
   int threads = 0;        // 0: UsableCores() of model/cpu/thread_team.h
   int max_rows = 256;     // rows of one run

@@ -74,7 +74,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpu(std::shared_ptr<const Model> 
   CpuBackendOptions options;
   options.num_slots = config.slots;
   options.reserved_bytes = reserved_bytes;
-  options.weights = WeightPrecisionOf(config.weights);
+  RIVULET_ASSIGN_OR_RETURN(options.weights, ParseWeightChoice(config.weights));
   options.threads = config.threads;
   return CreateCpuBackend(std::move(model), options);
 }

@@ -193,7 +193,7 @@ void CpuBackend::PlanStep(const Run& run, int step) {
   }
   records_.resize(size_t(num_records));
   const CpuWeightFacts& weights = network_->weights();
-  plan_.CutPieces(team_.size(), weights.multiply_adds, weights.type != kernels::WeightType::kF32);
+  plan_.CutPieces(team_.size(), weights.multiply_adds, weights.short_weights);
 }
 
 void CpuBackend::RunStep(const Run& run) {
@@ -294,12 +294,21 @@ absl::Status CheckOptions(const CpuBackendOptions& options) {
   return check("max_tokens", options.max_tokens, options.max_rows, 1 << 24);
 }
 
-std::string NumericsId(const CpuWeightFacts& weights) {
-  const char* type = weights.lossless                             ? "exact"
-                     : weights.type == kernels::WeightType::kBF16 ? "bf16"
-                                                                  : "f16";
-  // One more whenever a change of the code changes bits.
-  constexpr int kNumericsVersion = 1;
+// One more whenever a change of the code changes bits.
+constexpr int kNumericsVersion = 1;
+constexpr int kQuantizerVersion = 1;  // kernels/quantized.cc: the rounding of weights
+
+// "int8q1": with the version of what made the integers.
+std::string TypeName(WeightPrecision precision) {
+  const std::string name = WeightChoiceName(precision);
+  return precision < WeightPrecision::kInt8 ? name : absl::StrCat(name, "q", kQuantizerVersion);
+}
+
+std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& choice) {
+  std::string type = weights.lossless ? "exact" : TypeName(choice.layers);
+  if (!weights.lossless && choice.head_precision() != choice.layers) {
+    absl::StrAppend(&type, "-head", TypeName(choice.head_precision()));
+  }
   return absl::StrCat("cpu-f32-", type, kernels::CpuTargetFuses() ? "-fma-" : "-nofma-",
                       kNumericsVersion);
 }
@@ -351,7 +360,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
       1;  // a Submit costs nothing here, and a new request waits for no run to end
   limits.bytes_per_slot = slot_bytes;
   limits.weight_bytes = weight_bytes;
-  limits.numerics_id = NumericsId(network->weights());
+  limits.numerics_id = NumericsId(network->weights(), options.weights);
   limits.plan = "one step a run";
   const int threads = options.threads > 0 ? options.threads : UsableCores();
   return std::make_unique<CpuBackend>(std::move(model), std::move(network), std::move(slots),

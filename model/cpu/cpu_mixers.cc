@@ -209,7 +209,7 @@ void GateHead(const CpuPass& p, bool sigmoid, const float* gate, int ld_gate, fl
 
 void MixGated(const CpuPass& p, const CpuLayer& layer, int index) {
   const ModelConfig& c = p.config;
-  p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
+  p.InputProduct(layer, p.a.h);
   p.Wait();
   const BlockKind& kind = p.kind();
   if (kind.decay == DecayForm::kLowRank) {
@@ -247,7 +247,7 @@ void MixGated(const CpuPass& p, const CpuLayer& layer, int index) {
 void MixDelta(const CpuPass& p, const CpuLayer& layer, int index) {
   const ModelConfig& c = p.config;
   const bool low_rank = p.kind().low_rank_gate;
-  p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
+  p.InputProduct(layer, p.a.h);
   p.Wait();
   Convolve(p, layer, index, p.columns.q);
   if (low_rank) {
@@ -346,7 +346,7 @@ void MixMamba2Head(const CpuPass& p, const CpuLayer& layer, int index, const Cpu
 
 void MixMamba2(const CpuPass& p, const CpuLayer& layer, int index) {
   const ModelConfig& c = p.config;
-  p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld, p.rows);
+  p.InputProduct(layer, p.a.h);
   p.Wait();
   Convolve(p, layer, index, p.columns.v);
   p.Wait();

@@ -12,6 +12,7 @@
 #include "kernels/group_norm.h"
 #include "kernels/layer_norm.h"
 #include "kernels/linear_attention.h"
+#include "kernels/quantized.h"
 #include "kernels/rms_norm.h"
 #include "model/base/error.h"
 #include "model/cpu/cpu_pass.h"
@@ -121,7 +122,7 @@ void PreNormLayer(const CpuPass& p, const CpuLayer& layer, int index) {
 
 // Kind "linear": x = norm1(x + attention(x)); x = norm2(x + down(act(up(x)))).
 void PostNormLayer(CpuPass& p, const CpuLayer& layer, int index) {
-  p.Product(layer.in, p.x.data, p.x.ld, p.a.in.data, p.a.in.ld, p.rows);
+  p.InputProduct(layer, p.x);
   p.Wait();
   MixLinear(p, layer, index);
   p.Wait();
@@ -166,6 +167,34 @@ int OutputRows(std::span<const CpuSegment> piece) {
   for (const CpuSegment& s : piece)
     rows += s.all_outputs ? s.tokens.size() : (s.last_output ? 1 : 0);
   return int(rows);
+}
+
+void CpuPass::Product(const CpuMatrix& m, const float* input, int ld_input, float* y, int ldy,
+                      int count, kernels::Epilogue epilogue) const {
+  const IndexRange panels = ShareOf(kernels::NumPanels(m.packed.n), thread, threads);
+  kernels::GemmArgs args;
+  args.w = m.packed;
+  args.bias = m.bias.data();
+  args.x = input;
+  args.y = y;
+  args.residual = y;
+  args.rows = count;
+  args.ldx = ld_input;
+  args.ldy = ldy;
+  args.epilogue = epilogue;
+  args.panel_begin = panels.begin;
+  args.panel_end = panels.end;
+  if (kernels::IsQuantized(m.packed.type)) {
+    const size_t row = kernels::QuantizedRowLayout(m.packed.k).bytes;
+    auto* const all = static_cast<uint8_t*>(a.quantized[quantized++ % 2].data());
+    const IndexRange own = ShareOf(count, thread, threads);
+    kernels::QuantizeRowsCpu({input + size_t(own.begin) * size_t(ld_input),
+                              all + size_t(own.begin) * row, own.end - own.begin, ld_input,
+                              m.packed.k});
+    Wait();
+    args.quantized_x = all;
+  }
+  kernels::GemmCpu(args);
 }
 
 void CpuPass::KeepOutputRows() {
@@ -232,6 +261,10 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, 
     if (ld > 0) *array = {next, ld};
     next += size_t(rows) * size_t(ld);
   }
+  if (weights.facts.widest_quantized > 0) {
+    const kernels::QuantizedRowLayout row(weights.facts.widest_quantized);
+    for (AlignedBuffer& buffer : quantized) buffer = AlignedBuffer(size_t(rows) * row.bytes);
+  }
   for (int i = 0; encoder != nullptr && i < threads; ++i) {
     features.emplace_back(kernels::LinearAttentionScratch(c.key_features()) * sizeof(float));
   }
@@ -244,9 +277,9 @@ CpuNetwork::CpuNetwork(const ModelConfig& config, std::unique_ptr<const CpuWeigh
       weights_(std::move(weights)) {}
 
 absl::StatusOr<std::unique_ptr<const CpuNetwork>> CpuNetwork::Load(const Model& model,
-                                                                   WeightPrecision precision) {
+                                                                   const WeightChoice& choice) {
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<const CpuWeights> weights,
-                           CpuWeights::Load(model, precision));
+                           CpuWeights::Load(model, choice));
   return std::unique_ptr<const CpuNetwork>(new CpuNetwork(model.config(), std::move(weights)));
 }
 

@@ -70,6 +70,9 @@ class CpuActivations {
   Array rope;                           // cosines, then sines, of a row's position
   Array kept_x, kept_o, outputs;        // of the rows that have outputs
   std::vector<AlignedBuffer> features;  // kind "linear": per thread, linear attention's scratch
+  // Rows of 8 bits (kernels/quantized.h), input of products in turn. Two suffice: who fills one has
+  // passed the barrier of the product after its last.
+  AlignedBuffer quantized[2];
 
  private:
   AlignedBuffer memory_;
@@ -80,7 +83,7 @@ class CpuNetwork {
  public:
   // Reads and packs the weights; the network borrows model.config(). Errors: CpuWeights::Load's.
   static absl::StatusOr<std::unique_ptr<const CpuNetwork>> Load(const Model& model,
-                                                                WeightPrecision precision);
+                                                                const WeightChoice& choice);
 
   const CpuWeightFacts& weights() const { return weights_->facts; }
   // For pieces of at most `max_rows` token rows, worked on by at most `threads` threads.

@@ -37,29 +37,22 @@ struct CpuPass {
   // The rows in work: all token rows, and behind KeepOutputRows() those that have outputs.
   int rows;
   Array x, o;
+  mutable unsigned quantized = 0;  // products so far whose input was quantized
 
   const BlockKind& kind() const { return *config.block().kind; }  // of the family
   void Wait() const { barrier.Wait(); }
   IndexRange RowShare() const { return ShareOf(rows, thread, threads); }
 
   // This thread's panels of y = epilogue(input W + b), for `count` rows; ldy is a whole number of
-  // panels. kResidual adds to y.
+  // panels. kResidual adds to y. All threads call it, with the same arguments.
   void Product(const CpuMatrix& m, const float* input, int ld_input, float* y, int ldy, int count,
-               kernels::Epilogue epilogue = kernels::Epilogue::kNone) const {
-    const IndexRange panels = ShareOf(kernels::NumPanels(m.packed.n), thread, threads);
-    kernels::GemmArgs args;
-    args.w = m.packed;
-    args.bias = m.bias.data();
-    args.x = input;
-    args.y = y;
-    args.residual = y;
-    args.rows = count;
-    args.ldx = ld_input;
-    args.ldy = ldy;
-    args.epilogue = epilogue;
-    args.panel_begin = panels.begin;
-    args.panel_end = panels.end;
-    kernels::GemmCpu(args);
+               kernels::Epilogue epilogue = kernels::Epilogue::kNone) const;
+
+  // a.in = what the layer's input matrices make of `from`.
+  void InputProduct(const CpuLayer& layer, const Array& from) const {
+    Product(layer.in, from.data, from.ld, a.in.data, a.in.ld, rows);
+    if (layer.in_small.packed.panels == nullptr) return;
+    Product(layer.in_small, from.data, from.ld, a.in.data + columns.small, a.in.ld, rows);
   }
 
   // Drops the rows that have no outputs: after the last update of states only the others matter,

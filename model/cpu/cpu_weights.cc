@@ -72,37 +72,56 @@ absl::Status ReadDelta(TensorPacker* reader, const std::string& attn, CpuLayer* 
   RIVULET_RETURN_IF_ERROR(ReadScale(reader, attn + "A_log", c.key_dim, layer));
   RIVULET_RETURN_IF_ERROR(reader->Values(attn + "dt_bias", {c.keys()}, &layer->decay_bias));
   const int low = reader->RowsOf(attn + "f_proj.0.weight");
-  RIVULET_RETURN_IF_ERROR(
-      reader->Matrix({{attn + "f_proj.1.weight", c.keys()}}, std::max(low, 1), &layer->decay));
+  RIVULET_RETURN_IF_ERROR(reader->Matrix({{attn + "f_proj.1.weight", c.keys()}}, std::max(low, 1),
+                                         &layer->decay, {}, MatrixUse::kExact));
   std::vector<float> bias;
   RIVULET_RETURN_IF_ERROR(reader->Values(attn + "g_proj.1.bias", {c.values()}, &bias));
   const int low_gate = reader->RowsOf(attn + "g_proj.0.weight");
   return reader->Matrix({{attn + "g_proj.1.weight", c.values()}}, std::max(low_gate, 1),
-                        &layer->gate, bias);
+                        &layer->gate, bias, MatrixUse::kExact);
 }
 
-// Reads the projections of the normed row into one matrix, and says where each ended up.
+// Reads the projections of the normed row into one matrix, and says where each ended up. Where
+// matrices are quantized, those that stay exact are a matrix of their own.
 class InputMatrix {
  public:
   explicit InputMatrix(const TensorPacker& reader) : reader_(reader) {}
 
-  void Add(const std::string& name, int rows, int* column) {
+  // Parts in the order of their columns: first all others, then the exact ones.
+  void Add(const TensorRows& rows, int* column, MatrixUse use = MatrixUse::kLayer) {
+    if (use == MatrixUse::kExact && reader_.quantizes() && small_.empty()) {
+      n_ = begin_ = kernels::PaddedColumns(n_);
+    }
     *column = n_;
-    parts_.push_back({name, rows});
-    n_ += rows;
+    (begin_ == 0 ? parts_ : small_).push_back(rows);
+    n_ += rows.rows;
   }
   // As many rows as the tensor has.
-  void AddLow(const std::string& name, int* column) { Add(name, reader_.RowsOf(name), column); }
+  void AddLow(const std::string& name, int* column) {
+    Add({name, reader_.RowsOf(name)}, column, MatrixUse::kExact);
+  }
 
-  absl::Status Read(TensorPacker* reader, CpuMatrix* m, InputColumns* columns) {
+  // `bias`: of all parts, or empty.
+  absl::Status Read(TensorPacker* reader, CpuLayer* layer, InputColumns* columns,
+                    std::vector<float> bias = {}) {
     columns->n = n_;
-    return reader->Matrix(parts_, reader->config.hidden_size, m);
+    columns->small = begin_;
+    std::vector<float> small;
+    if (!bias.empty() && begin_ > 0) {
+      const int exact = n_ - begin_;
+      small.assign(bias.end() - exact, bias.end());
+      bias.resize(bias.size() - size_t(exact));
+    }
+    const int k = reader->config.hidden_size;
+    RIVULET_RETURN_IF_ERROR(reader->Matrix(parts_, k, &layer->in, bias));
+    if (small_.empty()) return absl::OkStatus();
+    return reader->Matrix(small_, k, &layer->in_small, small, MatrixUse::kExact);
   }
 
  private:
   const TensorPacker& reader_;
-  std::vector<TensorRows> parts_;
-  int n_ = 0;
+  std::vector<TensorRows> parts_, small_;
+  int n_ = 0, begin_ = 0;  // begin_: of small_; 0: there is none
 };
 
 const char* LowRankDecayName(const BlockKind& kind) {
@@ -115,22 +134,24 @@ absl::Status ReadFlaInputs(TensorPacker* reader, const std::string& attn, CpuLay
   const BlockKind& kind = reader->kind();
   const bool bound = kind.decay == DecayForm::kLowerBound;
   InputMatrix in(*reader);
-  in.Add(attn + "q_proj.weight", c.keys(), &columns->q);
-  in.Add(attn + (bound ? "f_proj.weight" : "k_proj.weight"), c.keys(), &columns->k);
-  in.Add(attn + (bound ? "i_proj.weight" : "v_proj.weight"), c.values(), &columns->v);
+  in.Add({attn + "q_proj.weight", c.keys()}, &columns->q);
+  if (!bound) in.Add({attn + "k_proj.weight", c.keys()}, &columns->k);
+  in.Add({attn + (bound ? "i_proj.weight" : "v_proj.weight"), c.values()}, &columns->v);
+  if (!kind.low_rank_gate && c.block().output_gate) {
+    in.Add({attn + "g_proj.weight", c.values()}, &columns->gate);
+  }
+  if (bound) in.Add({attn + "f_proj.weight", c.keys()}, &columns->k, MatrixUse::kExact);
   if (kind.decay == DecayForm::kLowRank) {
     in.AddLow(attn + LowRankDecayName(kind) + ".0.weight", &columns->low);
   }
-  if (kind.low_rank_gate) {
-    in.AddLow(attn + "g_proj.0.weight", &columns->low_gate);
-  } else if (c.block().output_gate) {
-    in.Add(attn + "g_proj.weight", c.values(), &columns->gate);
+  if (kind.low_rank_gate) in.AddLow(attn + "g_proj.0.weight", &columns->low_gate);
+  if (c.block().conv_width > 0) {
+    in.Add({attn + "b_proj.weight", c.num_heads}, &columns->beta, MatrixUse::kExact);
   }
-  if (c.block().conv_width > 0) in.Add(attn + "b_proj.weight", c.num_heads, &columns->beta);
   if (reader->kind().decay == DecayForm::kOfHead) {
-    in.Add(attn + "a_proj.weight", c.num_heads, &columns->dt);
+    in.Add({attn + "a_proj.weight", c.num_heads}, &columns->dt, MatrixUse::kExact);
   }
-  return in.Read(reader, &layer->in, columns);
+  return in.Read(reader, layer, columns);
 }
 
 // What a kind has beside its inputs and norms.
@@ -144,7 +165,7 @@ absl::Status ReadFlaMixer(TensorPacker* reader, const std::string& attn, CpuLaye
     layer->decay_scale.assign(size_t(c.keys()), 1 / c.block().gate_normalizer);
     const int low = reader->RowsOf(attn + "gk_proj.0.weight");
     return reader->Matrix({{attn + "gk_proj.1.weight", c.keys()}}, std::max(low, 1), &layer->decay,
-                          bias);
+                          bias, MatrixUse::kExact);
   }
   if (kind.decay == DecayForm::kFixed) {
     for (int h = 0; h < c.num_heads; ++h) {
@@ -183,14 +204,16 @@ absl::Status ReadMamba2Layer(TensorPacker* reader, int index, CpuLayer* layer,
   columns->v = c.values();  // x, then B, then C
   columns->k = 2 * c.values();
   columns->q = columns->k + c.block().num_groups * c.key_dim;
-  columns->dt = columns->q + c.block().num_groups * c.key_dim;
-  columns->n = columns->dt + c.num_heads;
+  const int others = columns->q + c.block().num_groups * c.key_dim, all = others + c.num_heads;
   std::vector<float> bias;
   if (c.block().projection_bias) {
-    RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "in_proj.bias", {columns->n}, &bias));
+    RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "in_proj.bias", {all}, &bias));
   }
-  RIVULET_RETURN_IF_ERROR(
-      reader->Matrix({{mixer + "in_proj.weight", columns->n}}, c.hidden_size, &layer->in, bias));
+  InputMatrix in(*reader);
+  int first = 0;
+  in.Add({mixer + "in_proj.weight", others, 0, all}, &first);
+  in.Add({mixer + "in_proj.weight", c.num_heads, others, all}, &columns->dt, MatrixUse::kExact);
+  RIVULET_RETURN_IF_ERROR(in.Read(reader, layer, columns, std::move(bias)));
   RIVULET_RETURN_IF_ERROR(
       ReadConv(reader, mixer + "conv1d.weight", c.block().conv_channels, 0, layer));
   if (c.block().conv_bias) {
@@ -218,8 +241,9 @@ absl::Status ReadLowRank(TensorPacker* reader, const std::string& name, bool wit
   if (with_bias) {
     RIVULET_RETURN_IF_ERROR(reader->Values(name + ".lora.2.bias", {hidden}, &bias));
   }
-  RIVULET_RETURN_IF_ERROR(reader->Matrix({{first, rank}}, hidden, &low->first));
-  return reader->Matrix({{second, hidden}}, rank, &low->second, bias);
+  RIVULET_RETURN_IF_ERROR(
+      reader->Matrix({{first, rank}}, hidden, &low->first, {}, MatrixUse::kExact));
+  return reader->Matrix({{second, hidden}}, rank, &low->second, bias, MatrixUse::kExact);
 }
 
 // x_r, x_w, x_k, x_v, x_a, x_g, or x_x with all of them in this order.
@@ -342,8 +366,8 @@ absl::Status ReadEnds(TensorPacker* reader, CpuWeights* weights) {
   const std::string table =
       mamba2 ? Spelled(*reader, "backbone.embeddings.weight", "backbone.embedding.weight")
              : "model.embeddings.weight";
-  RIVULET_RETURN_IF_ERROR(
-      reader->Matrix({{table, c.vocab_size}}, c.hidden_size, &weights->embedding));
+  RIVULET_RETURN_IF_ERROR(reader->Matrix({{table, c.vocab_size}}, c.hidden_size,
+                                         &weights->embedding, {}, MatrixUse::kEnd));
   if (reader->kind().mixer == Mixer::kRwkv7) {
     RIVULET_RETURN_IF_ERROR(ReadNorm(reader, "model.norm", &weights->final_norm));
   } else {
@@ -351,7 +375,8 @@ absl::Status ReadEnds(TensorPacker* reader, CpuWeights* weights) {
                                            {c.hidden_size}, &weights->final_norm.weight));
   }
   if (c.block().tied_head) return absl::OkStatus();
-  return reader->Matrix({{"lm_head.weight", c.vocab_size}}, c.hidden_size, &weights->head);
+  return reader->Matrix({{"lm_head.weight", c.vocab_size}}, c.hidden_size, &weights->head, {},
+                        MatrixUse::kEnd);
 }
 
 absl::Status ReadAll(TensorPacker* reader, CpuWeights* weights) {
@@ -368,15 +393,17 @@ absl::Status ReadAll(TensorPacker* reader, CpuWeights* weights) {
 // Adds up the matrices that a token row is multiplied with.
 void CountProducts(CpuWeights* weights) {
   CpuWeightFacts& facts = weights->facts;
-  bool first = true;
+  int64_t wide = 0;
   const auto add = [&](const CpuMatrix& m) {
     if (m.packed.panels == nullptr) return;
-    facts.multiply_adds += int64_t{m.packed.k} * m.packed.n;
-    if (std::exchange(first, false)) facts.type = m.packed.type;
-    if (facts.type != m.packed.type) facts.type = WeightType::kF32;
+    const int64_t count = int64_t{m.packed.k} * m.packed.n;
+    facts.multiply_adds += count;
+    if (m.packed.type == WeightType::kF32) wide += count;
   };
   for (const CpuLayer& l : weights->layers) {
-    for (const CpuMatrix* m : {&l.in, &l.decay, &l.gate, &l.out, &l.up, &l.down}) add(*m);
+    for (const CpuMatrix* m : {&l.in, &l.in_small, &l.decay, &l.gate, &l.out, &l.up, &l.down}) {
+      add(*m);
+    }
     if (l.rwkv7 == nullptr) continue;
     const Rwkv7Layer& r = *l.rwkv7;
     for (const CpuMatrix* m : {&r.r, &r.k, &r.v}) add(*m);
@@ -386,6 +413,7 @@ void CountProducts(CpuWeights* weights) {
     }
   }
   add(weights->Head());
+  facts.short_weights = 2 * wide < facts.multiply_adds;
 }
 
 }  // namespace
@@ -397,17 +425,17 @@ const std::string& CpuMatrix::TensorOf(int n) const {
 }
 
 absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Load(const Model& model,
-                                                             WeightPrecision precision) {
+                                                             const WeightChoice& choice) {
   auto weights = std::make_unique<CpuWeights>();
-  TensorPacker reader(model.tensors(), model.config(), precision, &weights->facts);
+  TensorPacker reader(model.tensors(), model.config(), choice, &weights->facts);
   RIVULET_RETURN_IF_ERROR(ReadAll(&reader, weights.get()));
   CountProducts(weights.get());
   return weights;
 }
 
-absl::StatusOr<size_t> CpuWeights::Measure(const Model& model, WeightPrecision precision) {
+absl::StatusOr<size_t> CpuWeights::Measure(const Model& model, const WeightChoice& choice) {
   CpuWeights weights;
-  TensorPacker reader(model.tensors(), model.config(), precision, &weights.facts,
+  TensorPacker reader(model.tensors(), model.config(), choice, &weights.facts,
                       TensorPacker::Mode::kMeasure);
   RIVULET_RETURN_IF_ERROR(ReadAll(&reader, &weights));
   return weights.facts.bytes;

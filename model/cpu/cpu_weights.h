@@ -36,9 +36,10 @@ struct CpuMatrix {
 struct CpuWeightFacts {
   size_t bytes = 0;
   int64_t multiply_adds = 0;  // of all matrix products, for one token row
-  // Of the matrices; kF32 where they differ.
-  kernels::WeightType type = kernels::WeightType::kF32;
-  bool lossless = true;  // the matrices equal the file's
+  // Most of the products have weights of at most 16 bits.
+  bool short_weights = false;
+  bool lossless = true;      // the matrices equal the file's
+  int widest_quantized = 0;  // most inputs of a matrix of 8 or 4 bits; 0: there is none
 };
 
 // Of root mean squares where `bias` is empty, else a layer norm; none where both are.
@@ -53,6 +54,7 @@ struct InputColumns {
   int low = -1;            // first half of the decay's low-rank product
   int low_gate = -1;       // first half of the gate's
   int beta = -1, dt = -1;  // one a head; dt: what the decay is made of
+  int small = 0;           // where in_small begins
   int n = 0;
   int low_rank = 0;  // RWKV-7: columns for the first halves of all low-rank products of a layer
 };
@@ -75,6 +77,8 @@ struct Rwkv7Layer {
 struct CpuLayer {
   CpuNorm norm1, norm2;                // norm2: none where there is no feed-forward
   CpuMatrix in;                        // hidden -> InputColumns
+  CpuMatrix in_small;                  // ... those that stay exact beside a quantized `in`; first
+                                       // column: InputColumns::small
   CpuMatrix decay;                     // second half of the decay's low-rank product
   CpuMatrix gate;                      // ... and of the gate's
   CpuMatrix out;                       // values -> hidden
@@ -117,13 +121,13 @@ struct CpuWeights {
 
   // Reads and packs. Every tensor of the checkpoint must be used, and have the shape that the
   // configuration asks for. Errors: DATA_LOSS (file; a tensor that is missing, misshapen or not
-  // expected, named), INVALID_ARGUMENT (a weight too large for `precision`, named),
+  // expected, named), INVALID_ARGUMENT (a weight too large for its type, named),
   // RESOURCE_EXHAUSTED (memory).
   static absl::StatusOr<std::unique_ptr<CpuWeights>> Load(const Model& model,
-                                                          WeightPrecision precision);
+                                                          const WeightChoice& choice);
   // What Load would keep, in bytes, and its errors for tensors that are missing, misshapen or not
   // expected. No weight is read.
-  static absl::StatusOr<size_t> Measure(const Model& model, WeightPrecision precision);
+  static absl::StatusOr<size_t> Measure(const Model& model, const WeightChoice& choice);
 };
 
 }  // namespace rivulet

@@ -21,7 +21,7 @@ constexpr size_t kMaxPositionTableFloats = size_t{16} << 20;
 
 // y = x W^T + b; a part is NAME.weight and NAME.bias.
 absl::Status ReadAffine(TensorPacker* reader, const std::vector<TensorRows>& parts, int k,
-                        CpuMatrix* m) {
+                        CpuMatrix* m, MatrixUse use = MatrixUse::kLayer) {
   std::vector<TensorRows> weights;
   std::vector<float> bias;
   for (const TensorRows& part : parts) {
@@ -30,7 +30,7 @@ absl::Status ReadAffine(TensorPacker* reader, const std::vector<TensorRows>& par
     bias.insert(bias.end(), one.begin(), one.end());
     weights.push_back({part.name + ".weight", part.rows});
   }
-  return reader->Matrix(weights, k, m, bias);
+  return reader->Matrix(weights, k, m, bias, use);
 }
 
 absl::Status ReadLayerNorm(TensorPacker* reader, const std::string& name, CpuNorm* norm) {
@@ -80,10 +80,14 @@ absl::Status ReadAttention(TensorPacker* reader, const std::string& attention, C
   std::vector<TensorRows> inputs = {{attention + "query_projection", c.keys()},
                                     {attention + "key_projection", c.keys()},
                                     {attention + "value_projection", c.values()}};
-  if (c.encoder().gate == Gate::kRfa) {
-    inputs.push_back({attention + "gate_projection", c.num_heads});
-  }
+  const TensorRows gate = {attention + "gate_projection", c.num_heads};
+  const bool gated = c.encoder().gate == Gate::kRfa;
+  if (gated && !reader->quantizes()) inputs.push_back(gate);
   RIVULET_RETURN_IF_ERROR(ReadAffine(reader, inputs, c.hidden_size, &layer->in));
+  if (gated && reader->quantizes()) {
+    RIVULET_RETURN_IF_ERROR(
+        ReadAffine(reader, {gate}, c.hidden_size, &layer->in_small, MatrixUse::kExact));
+  }
   RIVULET_RETURN_IF_ERROR(ReadOmega(reader, attention, &layer->omega));
   return ReadAffine(reader, {{attention + "out_projection", c.hidden_size}}, c.values(),
                     &layer->out);
@@ -113,6 +117,7 @@ absl::Status ReadEncoderWeights(TensorPacker* reader, CpuWeights* weights) {
   columns.v = 2 * c.keys();
   columns.n = columns.v + c.values();
   if (c.encoder().gate == Gate::kRfa) {
+    if (reader->quantizes()) columns.n = columns.small = kernels::PaddedColumns(columns.n);
     columns.gate = columns.n;
     columns.n += c.num_heads;
   }
@@ -123,7 +128,8 @@ absl::Status ReadEncoderWeights(TensorPacker* reader, CpuWeights* weights) {
   if (c.encoder().final_norm) {
     RIVULET_RETURN_IF_ERROR(ReadLayerNorm(reader, "transformer.norm", &weights->final_norm));
   }
-  return ReadAffine(reader, {{"predictor", c.output_size()}}, c.hidden_size, &weights->head);
+  return ReadAffine(reader, {{"predictor", c.output_size()}}, c.hidden_size, &weights->head,
+                    MatrixUse::kEnd);
 }
 
 int64_t PositionTableRows(const ModelConfig& config) {

@@ -39,12 +39,30 @@ WeightType TypeOf(DType dtype) {
   return WeightType::kF32;
 }
 
+// REQUIRES: not kAuto.
+WeightType TypeOf(WeightPrecision precision) {
+  switch (precision) {
+    case WeightPrecision::kF16:
+      return WeightType::kF16;
+    case WeightPrecision::kBF16:
+      return WeightType::kBF16;
+    case WeightPrecision::kInt8:
+      return WeightType::kInt8;
+    case WeightPrecision::kInt4:
+      return WeightType::kInt4;
+    case WeightPrecision::kAuto:
+    case WeightPrecision::kF32:
+      break;
+  }
+  return WeightType::kF32;
+}
+
 }  // namespace
 
 absl::Status WeightTooLarge(absl::string_view tensor) {
   return InvalidField(
       "WEIGHT_TOO_LARGE", "weights",
-      absl::StrCat("a value of tensor ", tensor, " is too large for 16-bit weights"));
+      absl::StrCat("a value of tensor ", tensor, " is too large for the type of weights"));
 }
 
 int TensorPacker::RowsOf(const std::string& name) const {
@@ -64,23 +82,25 @@ absl::Status TensorPacker::Values(const std::string& name, const Shape& shape,
 }
 
 absl::Status TensorPacker::Matrix(const std::vector<TensorRows>& parts, int k, CpuMatrix* m,
-                                  const std::vector<float>& bias) {
+                                  const std::vector<float>& bias, MatrixUse use) {
   std::vector<std::pair<TensorRows, int>> placed;
   int n = 0;
   for (const TensorRows& part : parts) {
     placed.emplace_back(part, n);
     n += part.rows;
   }
-  return PlacedMatrix(placed, k, n, m, bias);
+  return PlacedMatrix(placed, k, n, m, bias, use);
 }
 
 absl::Status TensorPacker::PlacedMatrix(const std::vector<std::pair<TensorRows, int>>& parts, int k,
-                                        int n, CpuMatrix* m, const std::vector<float>& bias) {
+                                        int n, CpuMatrix* m, const std::vector<float>& bias,
+                                        MatrixUse use) {
   for (const auto& [part, column] : parts) {
-    RIVULET_RETURN_IF_ERROR(Check(part.name, {part.rows, k}));
+    RIVULET_RETURN_IF_ERROR(Check(part.name, {part.of == 0 ? part.rows : part.of, k}));
     m->tensors.emplace_back(part.name, column);
   }
-  const WeightType type = Choose(parts);
+  const WeightType type = Choose(parts, use);
+  if (kernels::IsQuantized(type)) facts_->widest_quantized = std::max(facts_->widest_quantized, k);
   m->bias = bias;
   m->bias.resize(size_t(kernels::PaddedColumns(n)));
   const size_t bytes = kernels::PackedSize(type, k, n);
@@ -121,17 +141,19 @@ absl::Status TensorPacker::Check(const std::string& name, const Shape& shape) {
                                       "; the configuration needs ", ShapeText(shape)));
 }
 
-WeightType TensorPacker::Choose(const std::vector<std::pair<TensorRows, int>>& parts) {
+// As the file has it where all parts agree, unless told otherwise.
+WeightType TensorPacker::Choose(const std::vector<std::pair<TensorRows, int>>& parts,
+                                MatrixUse use) {
   const auto type_of = [this](const std::pair<TensorRows, int>& part) {
     return TypeOf(tensors_.Find(part.first.name)->dtype);
   };
   const WeightType first = type_of(parts.front());
   const bool same = std::all_of(parts.begin(), parts.end(),
                                 [&](const auto& part) { return type_of(part) == first; });
-  WeightType type = same ? first : WeightType::kF32;
-  if (precision_ == WeightPrecision::kF32) type = WeightType::kF32;
-  if (precision_ == WeightPrecision::kF16) type = WeightType::kF16;
-  if (precision_ == WeightPrecision::kBF16) type = WeightType::kBF16;
+  const WeightType own = same ? first : WeightType::kF32;
+  WeightPrecision precision = use == MatrixUse::kEnd ? choice_.head_precision() : choice_.layers;
+  if (use == MatrixUse::kExact && quantizes()) precision = WeightPrecision::kAuto;
+  const WeightType type = precision == WeightPrecision::kAuto ? own : TypeOf(precision);
   if (type != WeightType::kF32 && !(same && type == first)) facts_->lossless = false;
   return type;
 }
@@ -143,7 +165,7 @@ absl::Status TensorPacker::Pack(const TensorRows& part, int column, CpuMatrix* m
   for (int first = 0; first < part.rows; first += piece) {
     const int count = std::min(piece, part.rows - first);
     const std::span<float> values(rows.data(), size_t(count) * k);
-    RIVULET_RETURN_IF_ERROR(tensors_.ReadFrom(part.name, size_t(first) * k, values));
+    RIVULET_RETURN_IF_ERROR(tensors_.ReadFrom(part.name, size_t(part.first + first) * k, values));
     if (!kernels::PackWeights(m->packed.type, rows.data(), count, m->packed.k, column + first,
                               m->panels.data())) {
       return WeightTooLarge(part.name);

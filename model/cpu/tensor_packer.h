@@ -22,10 +22,19 @@ namespace rivulet {
 // The error for a weight that 16 bits cannot hold.
 absl::Status WeightTooLarge(absl::string_view tensor);
 
-// A tensor [rows, k] that becomes rows of a matrix.
+// Rows of a tensor [of, k] that become rows of a matrix.
 struct TensorRows {
   std::string name;
   int rows = 0;
+  int first = 0;  // row of the tensor
+  int of = 0;     // rows of the tensor; 0: `rows`
+};
+
+// What a matrix is for: it decides the type in memory.
+enum class MatrixUse : uint8_t {
+  kLayer,
+  kExact,  // makes decays, gates of states or low-rank products: never of 8 or 4 bits
+  kEnd,    // embedding and head
 };
 
 // Errors of all calls: DATA_LOSS (a tensor that is missing, misshapen or damaged, named),
@@ -40,10 +49,12 @@ class TensorPacker {
 
   // `facts`: its bytes and `lossless` are kept up to date. All are borrowed.
   TensorPacker(const CheckpointTensors& tensors, const ModelConfig& model,
-               WeightPrecision precision, CpuWeightFacts* facts, Mode mode = Mode::kRead)
-      : config(model), tensors_(tensors), precision_(precision), facts_(facts), mode_(mode) {}
+               const WeightChoice& choice, CpuWeightFacts* facts, Mode mode = Mode::kRead)
+      : config(model), tensors_(tensors), choice_(choice), facts_(facts), mode_(mode) {}
 
   const BlockKind& kind() const { return *config.block().kind; }
+  // Whether matrices of layers have 8 or 4 bits.
+  bool quantizes() const { return choice_.layers >= WeightPrecision::kInt8; }
   bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
   // Rows that a matrix tensor has; 0 where there is none, or it has more than 2^24.
   int RowsOf(const std::string& name) const;
@@ -53,10 +64,11 @@ class TensorPacker {
 
   // y = x W^T + bias with the parts' rows one below the other. `bias`: of all rows, or empty.
   absl::Status Matrix(const std::vector<TensorRows>& parts, int k, CpuMatrix* m,
-                      const std::vector<float>& bias = {});
+                      const std::vector<float>& bias = {}, MatrixUse use = MatrixUse::kLayer);
   // The same with the first column of y given for each part; y has `n` columns.
   absl::Status PlacedMatrix(const std::vector<std::pair<TensorRows, int>>& parts, int k, int n,
-                            CpuMatrix* m, const std::vector<float>& bias = {});
+                            CpuMatrix* m, const std::vector<float>& bias = {},
+                            MatrixUse use = MatrixUse::kLayer);
 
   // `floats` more are kept that are in no tensor. Whether they are needed: not to measure.
   bool Keep(size_t floats);
@@ -68,12 +80,11 @@ class TensorPacker {
 
  private:
   absl::Status Check(const std::string& name, const Shape& shape);
-  // As the file has it where all parts agree, unless told otherwise.
-  kernels::WeightType Choose(const std::vector<std::pair<TensorRows, int>>& parts);
+  kernels::WeightType Choose(const std::vector<std::pair<TensorRows, int>>& parts, MatrixUse use);
   absl::Status Pack(const TensorRows& part, int column, CpuMatrix* m) const;
 
   const CheckpointTensors& tensors_;
-  const WeightPrecision precision_;
+  const WeightChoice choice_;
   CpuWeightFacts* const facts_;
   const Mode mode_;
   std::set<std::string, std::less<>> used_;

@@ -77,7 +77,8 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::st
   RIVULET_ASSIGN_OR_RETURN(const auto model, Model::Open(at.directory, at.name));
   const ModelConfig& config = model->config();
   ModelDescription description;
-  const auto weight_bytes = CpuWeights::Measure(*model, WeightPrecisionOf(weights));
+  RIVULET_ASSIGN_OR_RETURN(const WeightChoice types, ParseWeightChoice(weights));
+  const auto weight_bytes = CpuWeights::Measure(*model, types);
   if (!weight_bytes.ok()) {
     return Annotate(weight_bytes.status(), absl::Utf8SafeCHexEscape(model->directory()));
   }

@@ -18,6 +18,7 @@
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
 #include "model/model_name.h"
+#include "model/weight_choice.h"
 #include "server/config/otlp_endpoint.h"
 #include "server/config/settings.h"
 
@@ -275,6 +276,15 @@ absl::Status CheckSessionStore(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
+// Weights of 8 and 4 bits are for the CPU; CUDA would keep others without a word.
+absl::Status CheckWeights(const ServerConfig& config) {
+  RIVULET_ASSIGN_OR_RETURN(const WeightChoice choice, ParseWeightChoice(config.weights));
+  if (!choice.quantized() || config.backend != "cuda") return absl::OkStatus();
+  return InvalidField("CONFIG_INVALID", "weights",
+                      absl::StrCat("weights is ", Quoted(config.weights),
+                                   ", which the backend cuda does not have; allowed there: auto"));
+}
+
 absl::Status ValidateServerConfig(const ServerConfig& config) {
   if (config.models.empty() && config.model_repositories.empty()) {
     return InvalidField("CONFIG_INVALID", "model", "no model is given; --model DIR names one");
@@ -289,6 +299,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   for (const std::string& model : config.models) {
     RIVULET_RETURN_IF_ERROR(ParseModelPlace(model).status());
   }
+  RIVULET_RETURN_IF_ERROR(CheckWeights(config));
   // One message that may come, and as much for other tenants.
   if (config.restore_memory_mib < 2 * config.max_message_mib) {
     return InvalidField("CONFIG_INVALID", "restore-memory-mib",

@@ -28,7 +28,7 @@ struct ServerConfig {
   std::string precision = "default";  // of matrix products on CUDA: default, float32
   std::string plan = "auto";          // of steps on CUDA: auto, latency, throughput
   std::string products = "auto";      // matrix products on CUDA: auto, cublaslt, own
-  std::string weights = "auto";  // how the CPU backend keeps matrix weights: auto, f32, f16, bf16
+  std::string weights = "auto";  // how the CPU backend keeps matrices: ParseWeightChoice
   std::optional<int> slots;      // per model: sequences that hold a state; nullopt: auto
   int max_queue = 1024;          // per model: samples and scores that may wait for a slot
   int max_tenant_queue = 0;      // ... of one tenant, beside what is kept for others; 0 = no cap

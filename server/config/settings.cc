@@ -153,8 +153,10 @@ std::vector<Setting> ServingSettings() {
              "tokens are the same), cublaslt (it runs all of them: other bits, another numerics "
              "id) or own",
              &C::products, {"auto", "cublaslt", "own"}),
-      Choice("weights", "Matrix weights in memory on the CPU: auto, f32, f16 or bf16", &C::weights,
-             {"auto", "f32", "f16", "bf16"}),
+      {"weights", "TYPE[,head=TYPE]",
+       "Matrix weights in memory on the CPU: auto, f32, f16, bf16, int8 or int4; head: embedding "
+       "and head, of int4 otherwise int8",
+       &C::weights},
   };
 }
 

@@ -122,7 +122,7 @@ Choice ParseChoice(int* argc, char** argv, const std::function<bool(const char* 
 }
 
 std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const Model> model,
-                                    int num_slots, WeightPrecision weights, int threads) {
+                                    int num_slots, const WeightChoice& weights, int threads) {
   absl::StatusOr<std::unique_ptr<Backend>> backend = absl::UnknownError("");
   if (choice.cuda) {
     CudaBackendOptions options;

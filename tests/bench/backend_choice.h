@@ -39,7 +39,7 @@ const char* FlagValue(const char* argument, const char* flag);
 // `threads` concerns the CPU alone. Ends the program where the backend cannot be made; with exit
 // code 77 where it is absent.
 std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const Model> model,
-                                    int num_slots, WeightPrecision weights, int threads);
+                                    int num_slots, const WeightChoice& weights, int threads);
 
 // "cifar-10" (16 layers, hidden 256, 3072 positions), "110m" (12 layers, hidden 768, 12 heads x
 // 64), "rwkv7-0.4b" (24 layers, hidden 1024), "rwkv7-1.5b" (24 layers, hidden 2048) and

@@ -28,6 +28,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "kernels/gemm.h"
+#include "kernels/quantized.h"
 #include "model/cpu/cpu_weights.h"
 #include "model/cpu/thread_team.h"
 #include "tests/bench/backend_choice.h"
@@ -44,7 +45,8 @@ struct Figures {
   std::string model;  // empty: the CPU's list
   std::vector<int> rows = {1, 32}, sessions = {1};
   int prompt = 512;
-  int runs = 0;  // 0: by rows
+  WeightChoice weights;  // --weights=, on the CPU
+  int runs = 0;          // 0: by rows
   bool profile = false;
 };
 
@@ -62,11 +64,12 @@ struct Products {
   }
 };
 
-Products LoadProducts(const Model& model, WeightPrecision precision) {
+Products LoadProducts(const Model& model, const WeightChoice& precision) {
   Products products;
   products.weights = *CpuWeights::Load(model, precision);
   for (const CpuLayer& layer : products.weights->layers) {
     products.Add(layer.in);
+    products.Add(layer.in_small);
     if (const Rwkv7Layer* const own = layer.rwkv7.get()) {
       for (const CpuMatrix* m : {&own->r, &own->k, &own->v}) products.Add(*m);
       for (const LowRank* low : {&own->w, &own->a, &own->g, &own->v_mix}) {
@@ -97,13 +100,13 @@ class Subjects {
   }
 
   // `threads` concerns the CPU alone.
-  Backend* backend(const std::string& name, WeightPrecision precision, int threads) {
+  Backend* backend(const std::string& name, const WeightChoice& precision, int threads) {
     std::unique_ptr<Backend>& backend = backends_[{name, precision, threads}];
     if (backend == nullptr) backend = NewBackend(choice_, model(name), slots_, precision, threads);
     return backend.get();
   }
 
-  const Products& products(const std::string& name, WeightPrecision precision) {
+  const Products& products(const std::string& name, const WeightChoice& precision) {
     const auto [at, added] = products_.try_emplace({name, precision});
     if (added) at->second = LoadProducts(*model(name), precision);
     return at->second;
@@ -113,12 +116,12 @@ class Subjects {
   const Choice choice_;
   const int slots_;
   std::map<std::string, std::shared_ptr<const Model>> models_;
-  std::map<std::tuple<std::string, WeightPrecision, int>, std::unique_ptr<Backend>> backends_;
-  std::map<std::pair<std::string, WeightPrecision>, Products> products_;
+  std::map<std::tuple<std::string, WeightChoice, int>, std::unique_ptr<Backend>> backends_;
+  std::map<std::pair<std::string, WeightChoice>, Products> products_;
 };
 
 // The backend that a benchmark asks for. On the CPU the threads are its argument `threads_at`.
-Backend* BackendOf(Subjects* subjects, const std::string& name, WeightPrecision precision,
+Backend* BackendOf(Subjects* subjects, const std::string& name, const WeightChoice& precision,
                    const benchmark::State& state, size_t threads_at) {
   return subjects->backend(name, precision,
                            subjects->choice().cuda ? 0 : int(state.range(threads_at)));
@@ -127,10 +130,12 @@ Backend* BackendOf(Subjects* subjects, const std::string& name, WeightPrecision 
 // All matrix products of one step, columns split over the threads, a barrier after each. Counter
 // "bytes": of the matrices, each read once a step or more often.
 void BM_MatrixProducts(benchmark::State& state, Subjects* subjects, const std::string& name,
-                       WeightPrecision precision) {
+                       const WeightChoice& precision) {
   const int rows = int(state.range(0)), threads = int(state.range(1));
   const Products& products = subjects->products(name, precision);
   std::vector<float> x(size_t(rows) * products.widest, 0.5f), y(size_t(rows) * products.widest);
+  const AlignedBuffer quantized(size_t(rows) *
+                                kernels::QuantizedRowLayout(int(products.widest)).bytes);
   ThreadTeam team(threads);
   for (auto _ : state) {
     team.Run([&](int thread, SpinBarrier& barrier) {
@@ -146,6 +151,12 @@ void BM_MatrixProducts(benchmark::State& state, Subjects* subjects, const std::s
         const int panels = kernels::NumPanels(m->packed.n);
         args.panel_begin = panels * thread / barrier.threads();
         args.panel_end = panels * (thread + 1) / barrier.threads();
+        if (kernels::IsQuantized(args.w.type)) {
+          args.quantized_x = quantized.data();
+          kernels::QuantizeRowsCpu(
+              {x.data(), quantized.data(), thread == 0 ? rows : 0, args.ldx, args.w.k});
+          barrier.Wait();
+        }
         kernels::GemmCpu(args);
         barrier.Wait();
       }
@@ -278,7 +289,7 @@ void WarmUp(Generation* generation) {
 // prefers. Counters, of the median run: us a step; GB/s of weights and states, each state read and
 // written once a step; and, where the copy rate of the device is known, the share of it.
 void BM_Step(benchmark::State& state, Subjects* subjects, const std::string& name,
-             WeightPrecision precision) {
+             const WeightChoice& precision) {
   const int rows = int(state.range(0));
   Backend* const backend = BackendOf(subjects, name, precision, state, 1);
   const BackendLimits& limits = backend->limits();
@@ -305,7 +316,7 @@ void BM_Step(benchmark::State& state, Subjects* subjects, const std::string& nam
 
 // One step of `rows` sessions for a profiler, which sees nothing else.
 void BM_ProfiledStep(benchmark::State& state, Subjects* subjects, const std::string& name,
-                     WeightPrecision precision) {
+                     const WeightChoice& precision) {
   Backend* const backend = BackendOf(subjects, name, precision, state, 1);
   Generation generation(backend, subjects->model(name)->config(), int(state.range(0)), 1);
   WarmUp(&generation);
@@ -328,7 +339,7 @@ double FlopAToken(const ModelConfig& c) {
 // and as many as the backend takes. Counters: tok/s; on a GPU, of linear transformers, TFLOP/s of
 // matrix products and, where the rate of the device is known, the share of it.
 void BM_Prefill(benchmark::State& state, Subjects* subjects, const std::string& name, int length,
-                int chunk, WeightPrecision precision) {
+                int chunk, const WeightChoice& precision) {
   const Choice& choice = subjects->choice();
   const int sessions = choice.cuda ? int(state.range(0)) : 1;
   Backend* const backend = BackendOf(subjects, name, precision, state, 0);
@@ -364,9 +375,9 @@ void BM_Prefill(benchmark::State& state, Subjects* subjects, const std::string& 
 }
 
 // From the submission of a prompt of `length` tokens to the token drawn after it.
-void BM_FirstToken(benchmark::State& state, Subjects* subjects, const std::string& name,
-                   int length) {
-  Backend* const backend = BackendOf(subjects, name, WeightPrecision::kAuto, state, 0);
+void BM_FirstToken(benchmark::State& state, Subjects* subjects, const std::string& name, int length,
+                   const WeightChoice& precision) {
+  Backend* const backend = BackendOf(subjects, name, precision, state, 0);
   const std::vector<int32_t> tokens(size_t(length), 7);
   rivulet::Run run;
   run.rows.resize(1);
@@ -435,7 +446,7 @@ void RegisterModelOnCpu(Subjects* subjects, const Figures& figures) {
                        benchmark::RegisterBenchmark("BM_UpdateMemory", BM_UpdateMemory)}) {
     memory->UseRealTime()->Unit(benchmark::kMillisecond)->Arg(threads)->ArgName("threads");
   }
-  constexpr WeightPrecision kAuto = WeightPrecision::kAuto;
+  const WeightChoice kAuto = figures.weights;
   for (const int rows : figures.rows) {
     for (auto* b : {add("BM_MatrixProducts", BM_MatrixProducts, figures.model, kAuto),
                     add("BM_Step", BM_Step, figures.model, kAuto)}) {
@@ -445,7 +456,7 @@ void RegisterModelOnCpu(Subjects* subjects, const Figures& figures) {
   }
   if (figures.prompt == 0) return;
   auto* first = add(absl::StrCat("BM_FirstToken/", figures.prompt), BM_FirstToken, figures.model,
-                    figures.prompt);
+                    figures.prompt, kAuto);
   first->Arg(threads)->ArgName("threads")->Iterations(2);
 }
 
@@ -454,7 +465,7 @@ void RegisterModelOnCuda(Subjects* subjects, const Figures& figures) {
   const auto add = [&](const std::string& name, auto function, auto... args) {
     return Add(subjects, name, function, args...)->UseRealTime()->Unit(benchmark::kMicrosecond);
   };
-  constexpr WeightPrecision kAuto = WeightPrecision::kAuto;
+  const WeightChoice kAuto = figures.weights;
   for (const int rows : figures.rows) {
     auto* step = figures.profile ? add("BM_ProfiledStep", BM_ProfiledStep, figures.model, kAuto)
                                  : add("BM_Step", BM_Step, figures.model, kAuto);
@@ -485,6 +496,10 @@ bool Apply(const char* argument, Figures* figures) {
   using bench::FlagValue;
   if (const char* model = FlagValue(argument, "--model=")) {
     figures->model = model;
+  } else if (const char* weights = FlagValue(argument, "--weights=")) {
+    const absl::StatusOr<WeightChoice> choice = ParseWeightChoice(weights);
+    if (!choice.ok()) bench::Fail(std::string(choice.status().message()), 2);
+    figures->weights = *choice;
   } else if (const char* rows = FlagValue(argument, "--rows=")) {
     figures->rows = Counts("--rows=", rows);
   } else if (const char* sessions = FlagValue(argument, "--sessions=")) {

@@ -157,11 +157,17 @@ TEST_P(BackendBitsTest, PrefillEqualsStepping) {
   }
 }
 
-std::vector<std::string> BitsModels() {
+std::vector<TestedBackend> AllBackends() {
+  std::vector<TestedBackend> all = TestedBackends();
+  for (TestedBackend& rounded : RoundedBackends()) all.push_back(std::move(rounded));
+  return all;
+}
+
+std::vector<std::string> BitsModels(bool bundled) {
   std::vector<std::string> models = {"tests/conformance/models/tiny-favor",
                                      "tests/conformance/models/tiny-smoothed-random-fourier",
                                      "tests/conformance/models/tiny-image"};
-  if (!BundledModelsAreTooLarge()) {
+  if (bundled && !BundledModelsAreTooLarge()) {
     models.push_back("model/zoo/mnist-linear");
     models.push_back("model/zoo/shakespeare-rfa");
   }
@@ -169,8 +175,14 @@ std::vector<std::string> BitsModels() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, BackendBitsTest,
-                         ::testing::Combine(::testing::ValuesIn(BitsModels()),
+                         ::testing::Combine(::testing::ValuesIn(BitsModels(true)),
                                             ::testing::ValuesIn(TestedBackends())),
+                         [](const auto& param) {
+                           return TestName(std::get<0>(param.param), std::get<1>(param.param).name);
+                         });
+INSTANTIATE_TEST_SUITE_P(Rounded, BackendBitsTest,
+                         ::testing::Combine(::testing::ValuesIn(BitsModels(false)),
+                                            ::testing::ValuesIn(RoundedBackends())),
                          [](const auto& param) {
                            return TestName(std::get<0>(param.param), std::get<1>(param.param).name);
                          });
@@ -258,7 +270,7 @@ TEST_P(BackendBitsOddSizesTest, EveryFeatureMapAndGateHasTheSameBitsInEveryMakeO
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BackendBitsOddSizesTest, ::testing::ValuesIn(TestedBackends()),
+INSTANTIATE_TEST_SUITE_P(All, BackendBitsOddSizesTest, ::testing::ValuesIn(AllBackends()),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -61,6 +61,8 @@ std::vector<TestedBackend> TestedBackends() {
   return tested;
 }
 
+std::vector<TestedBackend> RoundedBackends() { return {}; }
+
 #ifdef RIVULET_CUDA_EMULATED
 bool StepsAreSlow() { return true; }
 // By hand, with minutes to spare: RIVULET_TESTS_LARGE=1 cuda_golden_emulated_test.

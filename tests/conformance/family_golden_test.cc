@@ -8,11 +8,13 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "model/cpu/cpu_backend.h"
 #include "model/model.h"
 #include "tests/support/golden.h"
@@ -34,8 +36,10 @@ std::vector<std::string> Directories() {
   return found;
 }
 
-std::unique_ptr<Backend> NewBackend(std::shared_ptr<const Model> model, int threads) {
+std::unique_ptr<Backend> NewBackend(std::shared_ptr<const Model> model, int threads,
+                                    const WeightChoice& weights = {}) {
   CpuBackendOptions options;
+  options.weights = weights;
   options.num_slots = 3;
   options.threads = threads;
   auto backend = CreateCpuBackend(std::move(model), options);
@@ -73,16 +77,47 @@ TEST_P(FamilyGoldenTest, OutputsAndLikelihoodMatchFloat64) {
   }
 }
 
+// The root of the mean square of the errors of a sequence's outputs, over that of the outputs.
+double OutputError(const BackendScore& score, const BackendScore& exact) {
+  double errors = 0, squares = 0;
+  for (size_t i = 0; i < exact.outputs.size(); ++i) {
+    for (size_t j = 0; j < exact.outputs[i].size(); ++j) {
+      const double error = double{score.outputs[i][j]} - double{exact.outputs[i][j]};
+      errors += error * error;
+      squares += double{exact.outputs[i][j]} * double{exact.outputs[i][j]};
+    }
+  }
+  return std::sqrt(errors / squares);
+}
+
+// Random weights have no structure that would hide errors, or make them worse.
+TEST_P(FamilyGoldenTest, WeightsOfFewBitsMoveTheOutputsALittle) {
+  const std::vector<int32_t>& tokens = golden_.sequences.back().tokens;
+  const BackendScore exact = Score(*NewBackend(model_, 1), tokens, 1024);
+  for (const auto& [weights, most] :
+       {std::pair{WeightPrecision::kInt8, 0.03}, {WeightPrecision::kInt4, 0.3}}) {
+    const auto backend = NewBackend(model_, 2, weights);
+    const double error = OutputError(Score(*backend, tokens, 1024), exact);
+    EXPECT_LT(error, most);
+    EXPECT_GT(error, 0);
+  }
+}
+
 TEST_P(FamilyGoldenTest, TheCutIntoRunsAndTheThreadsChangeNoBit) {
   const std::vector<int32_t>& tokens = golden_.sequences.back().tokens;
-  const auto alone = NewBackend(model_, 1);
-  const BackendScore whole = Score(*alone, tokens, 1024);
-  for (const int threads : {1, 3}) {
-    const auto backend = NewBackend(model_, threads);
-    for (const int chunk : {1, 2, 7, 1024}) {
-      const BackendScore score = Score(*backend, tokens, chunk);
-      EXPECT_EQ(score.outputs, whole.outputs) << threads << " threads, chunks of " << chunk;
-      EXPECT_EQ(score.state, whole.state) << threads << " threads, chunks of " << chunk;
+  for (const WeightPrecision weights :
+       {WeightPrecision::kAuto, WeightPrecision::kInt8, WeightPrecision::kInt4}) {
+    const auto alone = NewBackend(model_, 1, weights);
+    const BackendScore whole = Score(*alone, tokens, 1024);
+    for (const int threads : {1, 3}) {
+      const auto backend = NewBackend(model_, threads, weights);
+      for (const int chunk : {1, 2, 7, 1024}) {
+        const BackendScore score = Score(*backend, tokens, chunk);
+        const std::string where = absl::StrCat(backend->limits().numerics_id, ", ", threads,
+                                               " threads, chunks of ", chunk);
+        EXPECT_EQ(score.outputs, whole.outputs) << where;
+        EXPECT_EQ(score.state, whole.state) << where;
+      }
     }
   }
 }

@@ -26,6 +26,8 @@ struct TestedBackend {
 };
 
 std::vector<TestedBackend> TestedBackends();
+// The same with weights that are rounded: of these the bits alone are promised.
+std::vector<TestedBackend> RoundedBackends();
 
 // True where every step takes milliseconds (emulated, or under a sanitizer): sweeps shrink, and the
 // bundled models are left out where `BundledModelsAreTooLarge`.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
+#include <initializer_list>
 
 #include "kernels/cpu/cpu_target.h"
 #include "model/cpu/cpu_backend.h"
@@ -7,22 +8,37 @@
 
 namespace rivulet::testing {
 
+namespace {
+
 // Thread counts and vector widths: all have the same bits.
-std::vector<TestedBackend> TestedBackends() {
+TestedBackend WithWeights(const std::string& name, WeightPrecision weights,
+                          std::initializer_list<const char*> targets) {
   TestedBackend cpu;
-  cpu.name = "cpu";
-  for (const char* target : {"", "AVX2"}) {
+  cpu.name = name;
+  for (const char* target : targets) {
     if (!kernels::SetCpuTargetForTest(target)) continue;
     for (const int threads : {2, 1}) {
       if (RIVULET_SANITIZED && threads == 1) continue;
-      cpu.same_bits.push_back([target, threads](std::shared_ptr<const Model> model, int num_slots) {
+      cpu.same_bits.push_back([=](std::shared_ptr<const Model> model, int num_slots) {
         (void)kernels::SetCpuTargetForTest(target);
-        return CreateCpuBackend(std::move(model), {.num_slots = num_slots, .threads = threads});
+        return CreateCpuBackend(std::move(model),
+                                {.num_slots = num_slots, .weights = weights, .threads = threads});
       });
     }
   }
   (void)kernels::SetCpuTargetForTest("");
-  return {cpu};
+  return cpu;
+}
+
+}  // namespace
+
+std::vector<TestedBackend> TestedBackends() {
+  return {WithWeights("cpu", WeightPrecision::kAuto, {"", "AVX2"})};
+}
+
+std::vector<TestedBackend> RoundedBackends() {
+  return {WithWeights("int8", WeightPrecision::kInt8, {"", "AVX3", "AVX2"}),
+          WithWeights("int4", WeightPrecision::kInt4, {"", "AVX3", "AVX2"})};
 }
 
 bool StepsAreSlow() { return RIVULET_SANITIZED; }

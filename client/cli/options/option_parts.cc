@@ -147,8 +147,9 @@ void AddTarget(CLI::App* app, TargetOptions* target) {
       ->check(CLI::IsMember({"default", "float32"}))
       ->needs(local);
   app->add_option("--weights", target->weights,
-                  "CPU: type of the weights in memory, auto, f32, f16 or bf16")
-      ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}))
+                  "CPU: type of the weights in memory, auto, f32, f16, bf16, int8 or int4; "
+                  "int4,head=f16 gives embedding and head another")
+      ->type_name("TYPE[,head=TYPE]")
       ->needs(local);
   app->add_option("--device", target->device, "CUDA: number of the GPU")
       ->check(CLI::Range(0, 1023))

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// WeightChoice: in which types the matrices of a model are kept in memory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rivulet {
+
+// Of int8 and int4 (kernels/quantized.h) activations have 8 bits, too; of the others arithmetic is
+// float32.
+enum class WeightPrecision : uint8_t {
+  kAuto,  // as in the file where every matrix is F16 (or every one BF16), which loses nothing; else
+          // kF32
+  kF32,
+  kF16,   // rounds F32 and BF16 files; a weight that is too large for F16 is an error
+  kBF16,  // rounds F32 and F16 files
+  kInt8,
+  kInt4,
+};
+
+// int8 and int4 are for the large matrices. Decays, gates of states, the low-rank products that
+// make them, and everything of one dimension stay as with kAuto.
+struct WeightChoice {
+  WeightPrecision layers = WeightPrecision::kAuto;
+  // Of embedding and head; nullopt: as the layers, but kInt8 where these are kInt4.
+  std::optional<WeightPrecision> head;
+
+  WeightChoice() = default;
+  WeightChoice(WeightPrecision precision) : layers(precision) {}  // NOLINT: a choice for all
+  auto operator<=>(const WeightChoice&) const = default;
+
+  WeightPrecision head_precision() const {
+    return head.value_or(layers == WeightPrecision::kInt4 ? WeightPrecision::kInt8 : layers);
+  }
+  bool quantized() const {
+    return layers >= WeightPrecision::kInt8 || head_precision() >= WeightPrecision::kInt8;
+  }
+};
+
+// "auto", "f32", "f16", "bf16", "int8" or "int4", and ",head=" with one of them where embedding and
+// head have another type: "int4,head=f16". Errors: INVALID_ARGUMENT (CONFIG_INVALID, field
+// "weights").
+absl::StatusOr<WeightChoice> ParseWeightChoice(absl::string_view text);
+
+// What ParseWeightChoice reads.
+std::string WeightChoiceName(const WeightChoice& choice);
+
+}  // namespace rivulet
