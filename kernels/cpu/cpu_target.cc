@@ -31,7 +31,8 @@ bool SetCpuTargetForTest(const std::string& name) {
   for (int64_t rest = available; rest != 0 && !found; rest &= rest - 1) {
     const int64_t target = rest & -rest;
     if (name == hwy::TargetName(target)) {
-      hwy::SetSupportedTargetsForTest(target);
+      // And those below it: a kernel that is not compiled for the target takes the next.
+      hwy::SetSupportedTargetsForTest(available & ~(target - 1));
       found = true;
     }
   }

@@ -6,13 +6,15 @@
 
 namespace rivulet::kernels {
 
-// Name of the chosen target: "AVX3" (AVX-512), "AVX2", "NEON", "SCALAR", ...
+// Name of the chosen target: "AVX3_DL" (AVX-512 with VNNI), "AVX3" (AVX-512), "AVX2", "NEON",
+// "SCALAR", ...
 std::string CpuTargetName();
 
 // Whether the chosen target fuses multiply-adds. All targets that do give the same bits.
 bool CpuTargetFuses();
 
-// For tests: restricts the kernels to `name` ("AVX3", "AVX2" or "SCALAR"); "" lifts that. Returns
+// For tests: restricts the kernels to `name` ("AVX3_DL", "AVX3", "AVX2" or "SCALAR") and, where one is not
+// compiled for it, to the next below; "" lifts that. Returns
 // false where this machine or build lacks it. Thread: no kernel may be running.
 bool SetCpuTargetForTest(const std::string& name);
 

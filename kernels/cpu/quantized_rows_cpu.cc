@@ -4,8 +4,7 @@
 #include "hwy/foreach_target.h"
 // (must stand before highway.h)
 #include <algorithm>
-#include <cmath>
-#include <cstring>
+#include <bit>
 #include <limits>
 
 #include "hwy/highway.h"
@@ -15,63 +14,78 @@ HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// At least 4 lanes, but for HWY_SCALAR's one: the 32 inputs are whole vectors.
 using GroupTag = hn::CappedTag<float, 16>;
+using GroupInts = hn::Rebind<int32_t, GroupTag>;
 inline constexpr int kGroupLanes = static_cast<int>(HWY_MIN(HWY_LANES(float), 16));
 inline constexpr float kLeast = 0x1p-100f;  // below it 127 / x would not be finite
 
-// max |x|; NaN where a value is not finite.
+// max |x|; infinity or NaN where a value is not finite. Without a sign, bits of floats are in the
+// order of their values, NaN last.
 HWY_INLINE float Largest(const float* x) {
-  const GroupTag d;
-  auto largest = hn::Zero(d), poison = hn::Zero(d);  // 0 * x is NaN where x is not finite
+  const GroupInts di;
+  auto largest = hn::Zero(di);
   for (int i = 0; i < kQuantizedInputs; i += kGroupLanes) {
-    const auto v = hn::LoadU(d, x + i);
-    largest = hn::Max(largest, hn::Abs(v));
-    poison = hn::MulAdd(v, hn::Zero(d), poison);
+    const auto bits = hn::BitCast(di, hn::Abs(hn::LoadU(GroupTag(), x + i)));
+    largest = hn::Max(largest, bits);
   }
-  HWY_ALIGN float lanes[2][kGroupLanes];
-  hn::Store(largest, d, lanes[0]);
-  hn::Store(poison, d, lanes[1]);
-  float most = 0, sum = 0;
-  for (int i = 0; i < kGroupLanes; ++i) {
-    most = std::max(most, lanes[0][i]);
-    sum += lanes[1][i];
-  }
-  return most + sum;
+  const int32_t bits = hn::GetLane(hn::MaxOfLanes(di, largest));
+  return std::bit_cast<float>(bits);
 }
 
-// The integers p of a group, and their sum.
-HWY_INLINE int32_t Round(const float* x, float inverse, int32_t* p) {
-  const GroupTag d;
-  const hn::Rebind<int32_t, GroupTag> di;
-  int32_t sum = 0;
-  for (int i = 0; i < kQuantizedInputs; i += kGroupLanes) {
-    const auto v = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
-    hn::StoreU(v, di, p + i);
+// p0 p1 p2 p3 to p0 p2 p1 p3.
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void StorePairs(const int16_t* p, int16_t* pairs) {
+  for (int i = 0; i < kQuantizedInputs; i += 4) {
+    pairs[i] = p[i];
+    pairs[i + 1] = p[i + 2];
+    pairs[i + 2] = p[i + 1];
+    pairs[i + 3] = p[i + 3];
   }
-  for (int i = 0; i < kQuantizedInputs; ++i) sum += p[i];
-  return sum;
+}
+#else
+HWY_INLINE void StorePairs(const int16_t* p, int16_t* pairs) {
+  const hn::Full128<int16_t> d;
+  HWY_ALIGN constexpr uint8_t kOrder[16] = {0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15};
+  const auto order = hn::BitCast(d, hn::Load(hn::Full128<uint8_t>(), kOrder));
+  for (int i = 0; i < kQuantizedInputs; i += 8) {
+    hn::StoreU(hn::TableLookupBytes(hn::Load(d, p + i), order), d, pairs + i);
+  }
+}
+#endif
+
+// The integers p of a group; returns their sum.
+HWY_INLINE int32_t Round(const float* x, float inverse, int8_t* integers, int16_t* pairs) {
+  const GroupTag d;
+  const GroupInts di;
+  const hn::Rebind<int16_t, GroupTag> d16;
+  const hn::Rebind<int8_t, GroupTag> d8;
+  HWY_ALIGN int16_t wide[kQuantizedInputs];
+  auto sum = hn::Zero(di);
+  for (int i = 0; i < kQuantizedInputs; i += kGroupLanes) {
+    const auto p = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
+    sum = hn::Add(sum, p);
+    hn::Store(hn::DemoteTo(d16, p), d16, wide + i);
+    hn::StoreU(hn::DemoteTo(d8, p), d8, integers + i);
+  }
+  StorePairs(wide, pairs);
+  return hn::GetLane(hn::SumOfLanes(di, sum));
 }
 
 HWY_INLINE QuantizedScale RoundGroup(const float* x, int8_t* integers, int16_t* pairs) {
-  HWY_ALIGN int32_t p[kQuantizedInputs] = {};
-  QuantizedScale scale = {0, 0, 0};
+  QuantizedScale scale;
   const float largest = Largest(x);
-  int32_t sum = 0;
-  if (std::isnan(largest)) {
-    scale.scale = std::numeric_limits<float>::quiet_NaN();
-  } else if (largest >= kLeast) {
+  if (largest >= kLeast && largest <= std::numeric_limits<float>::max()) {
     scale.scale = largest / 127;
-    sum = Round(x, 127 / largest, p);
+    const int32_t sum = Round(x, 127 / largest, integers, pairs);
+    scale.offset = -(scale.scale * static_cast<float>(sum));
+    scale.unsigned_zero = -128 * sum;
+    return scale;
   }
-  for (int i = 0; i < kQuantizedInputs; ++i) integers[i] = static_cast<int8_t>(p[i]);
-  for (int i = 0; i < kQuantizedInputs; i += 4) {
-    pairs[i] = static_cast<int16_t>(p[i]);
-    pairs[i + 1] = static_cast<int16_t>(p[i + 2]);
-    pairs[i + 2] = static_cast<int16_t>(p[i + 1]);
-    pairs[i + 3] = static_cast<int16_t>(p[i + 3]);
-  }
-  scale.offset = -(scale.scale * static_cast<float>(sum));
-  scale.unsigned_zero = -128 * sum;
+  std::fill_n(integers, kQuantizedInputs, int8_t{0});
+  std::fill_n(pairs, kQuantizedInputs, int16_t{0});
+  if (!(largest < kLeast)) scale.scale = std::numeric_limits<float>::quiet_NaN();
+  scale.offset = -(scale.scale * 0.0f);
   return scale;
 }
 
