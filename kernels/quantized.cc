@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/half.h"
 
@@ -19,35 +20,58 @@ uint16_t RoundUpToF16(float value) {
   return F16ToF32(half) < value ? uint16_t(half + 1) : half;
 }
 
+// To the nearest integer, ties to even; |x| < 2^22. Unlike std::nearbyint it is no call, so the
+// loops below become vectors.
+float RoundToEven(float x) {
+  constexpr float kShift = 0x1.8p23f;
+  return (x + kShift) - kShift;
+}
+
+// The least and the greatest of a group of whole inputs, by lanes so that it becomes vectors.
+std::pair<float, float> Range(const float* w) {
+  constexpr int kLanes = 8;
+  float low[kLanes], high[kLanes];
+  std::copy_n(w, kLanes, low);
+  std::copy_n(w, kLanes, high);
+  for (int i = kLanes; i < kQuantizedInputs; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) {
+      low[j] = std::min(low[j], w[i + j]);
+      high[j] = std::max(high[j], w[i + j]);
+    }
+  }
+  return {*std::min_element(low, low + kLanes), *std::max_element(high, high + kLanes)};
+}
+
 // The integers of a group, and what they are multiplied with.
 struct Group {
   uint16_t scale = 0, minimum = 0;  // F16
-  int8_t q[kQuantizedInputs] = {};
+  uint8_t bits[kQuantizedInputs] = {};
 };
 
 // q = round(w / s).
-Group RoundToInt8(const float* w, int count) {
+Group RoundToInt8(const float* w) {
   Group group;
-  float largest = 0;
-  for (int i = 0; i < count; ++i) largest = std::max(largest, std::fabs(w[i]));
-  group.scale = RoundUpToF16(largest / 127);
+  const auto [low, high] = Range(w);
+  group.scale = RoundUpToF16(std::max(-low, high) / 127);
   const float inverse = group.scale == 0 ? 0 : 1 / F16ToF32(group.scale);
-  for (int i = 0; i < count; ++i) {
-    group.q[i] = int8_t(std::clamp(std::nearbyint(w[i] * inverse), -127.0f, 127.0f));
+  for (int i = 0; i < kQuantizedInputs; ++i) {
+    const float q = RoundToEven(std::clamp(w[i] * inverse, -127.0f, 127.0f));
+    group.bits[i] = static_cast<uint8_t>(static_cast<int>(q));
   }
   return group;
 }
 
 // q = round((w + m) / s), 0 .. 15.
-Group RoundToInt4(const float* w, int count) {
+Group RoundToInt4(const float* w) {
   Group group;
-  const auto [low, high] = std::minmax_element(w, w + count);
-  group.minimum = F32ToF16(-*low);
+  const auto [low, high] = Range(w);
+  group.minimum = F32ToF16(-low);
   const float minimum = F16ToF32(group.minimum);
-  group.scale = RoundUpToF16(std::max(*high + minimum, 0.0f) / 15);
+  group.scale = RoundUpToF16(std::max(high + minimum, 0.0f) / 15);
   const float inverse = group.scale == 0 ? 0 : 1 / F16ToF32(group.scale);
-  for (int i = 0; i < count; ++i) {
-    group.q[i] = int8_t(std::clamp(std::nearbyint((w[i] + minimum) * inverse), 0.0f, 15.0f));
+  for (int i = 0; i < kQuantizedInputs; ++i) {
+    const float q = RoundToEven(std::clamp((w[i] + minimum) * inverse, 0.0f, 15.0f));
+    group.bits[i] = static_cast<uint8_t>(static_cast<int>(q));
   }
   return group;
 }
@@ -71,15 +95,17 @@ size_t ValueAt(WeightType type, int column, int i) {
 void Store(WeightType type, const Group& group, int column, uint8_t* block) {
   const size_t lane = size_t(column % kPanelColumns);
   std::memcpy(block + kBlockScales + lane * 2, &group.scale, 2);
-  if (type == WeightType::kInt4) std::memcpy(block + kInt4Minima + lane * 2, &group.minimum, 2);
-  for (int i = 0; i < kQuantizedInputs; ++i) {
-    uint8_t* const at = block + ValueAt(type, column, i);
-    const auto bits = static_cast<uint8_t>(group.q[i]);
-    if (type == WeightType::kInt8) {
-      *at = bits;
-    } else {
-      *at = i < 16 ? uint8_t((*at & 0xF0u) | bits) : uint8_t((*at & 0x0Fu) | (bits << 4));
-    }
+  uint8_t bits[kQuantizedInputs];
+  std::copy_n(group.bits, kQuantizedInputs, bits);
+  size_t words = kQuantizedInputs / 4, values = kInt8Values;
+  if (type == WeightType::kInt4) {
+    std::memcpy(block + kInt4Minima + lane * 2, &group.minimum, 2);
+    for (int i = 0; i < 16; ++i) bits[i] = uint8_t(bits[i] | (bits[i + 16] << 4));
+    words = kQuantizedInputs / 8;
+    values = kInt4Values;
+  }
+  for (size_t word = 0; word < words; ++word) {
+    std::memcpy(block + values + (word * kPanelColumns + lane) * 4, bits + word * 4, 4);
   }
 }
 
@@ -97,9 +123,15 @@ bool PackQuantized(WeightType type, const float* w, int n, int k, int column_beg
     const float* const in = w + size_t(row) * size_t(k);
     const int column = column_begin + row;
     for (int g = 0; g < QuantizedGroups(k); ++g) {
-      const int first = g * kQuantizedInputs, count = std::min(k - first, kQuantizedInputs);
-      const Group group = type == WeightType::kInt8 ? RoundToInt8(in + first, count)
-                                                    : RoundToInt4(in + first, count);
+      const float* whole = in + g * kQuantizedInputs;
+      float filled[kQuantizedInputs];
+      const int left = k - g * kQuantizedInputs;
+      if (left < kQuantizedInputs) {  // with its last weight, which widens no range
+        std::copy_n(whole, left, filled);
+        std::fill_n(filled + left, kQuantizedInputs - left, whole[left - 1]);
+        whole = filled;
+      }
+      const Group group = type == WeightType::kInt8 ? RoundToInt8(whole) : RoundToInt4(whole);
       finite = finite && IsFinite(group.scale) && IsFinite(group.minimum);
       Store(type, group, column, static_cast<uint8_t*>(panels) + BlockAt(type, k, column, g));
     }

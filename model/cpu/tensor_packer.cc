@@ -2,21 +2,24 @@
 #include "model/cpu/tensor_packer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
-#include <span>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
+#include "model/base/thread.h"
+#include "model/cpu/thread_team.h"
 
 namespace rivulet {
 namespace {
 
 using kernels::WeightType;
 
-constexpr int64_t kMaxRows = int64_t{1} << 24;       // so that sums of them stay in range
-constexpr size_t kMaxPieceFloats = size_t{4} << 20;  // of a matrix that is being packed
+constexpr int64_t kMaxRows = int64_t{1} << 24;    // so that sums of them stay in range
+constexpr size_t kPieceFloats = size_t{1} << 18;  // of a matrix that is being packed
 
 absl::Status BadTensor(absl::string_view name, absl::string_view what) {
   return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("tensor ", Quoted(name), ": ", what),
@@ -158,19 +161,40 @@ WeightType TensorPacker::Choose(const std::vector<std::pair<TensorRows, int>>& p
   return type;
 }
 
-absl::Status TensorPacker::Pack(const TensorRows& part, int column, CpuMatrix* m) const {
+absl::Status TensorPacker::PackRows(const TensorRows& part, int begin, int end, int column,
+                                    CpuMatrix* m) const {
   const auto k = size_t(m->packed.k);
-  const int piece = int(std::clamp<size_t>(kMaxPieceFloats / k, 1, size_t(part.rows)));
-  std::vector<float> rows(size_t(piece) * k);
-  for (int first = 0; first < part.rows; first += piece) {
-    const int count = std::min(piece, part.rows - first);
-    const std::span<float> values(rows.data(), size_t(count) * k);
-    RIVULET_RETURN_IF_ERROR(tensors_.ReadFrom(part.name, size_t(part.first + first) * k, values));
-    if (!kernels::PackWeights(m->packed.type, rows.data(), count, m->packed.k, column + first,
-                              m->panels.data())) {
-      return WeightTooLarge(part.name);
-    }
+  std::vector<float> rows(size_t(end - begin) * k);
+  RIVULET_RETURN_IF_ERROR(tensors_.ReadFrom(part.name, size_t(part.first + begin) * k, rows));
+  if (kernels::PackWeights(m->packed.type, rows.data(), end - begin, m->packed.k, column + begin,
+                           m->panels.data())) {
+    return absl::OkStatus();
   }
+  return WeightTooLarge(part.name);
+}
+
+// Threads take the pieces in turn; no two write a byte of one column.
+absl::Status TensorPacker::Pack(const TensorRows& part, int column, CpuMatrix* m) const {
+  const int piece =
+      int(std::clamp<size_t>(kPieceFloats / size_t(m->packed.k), 1, size_t(part.rows)));
+  const int pieces = (part.rows + piece - 1) / piece;
+  std::atomic<int> next{0};
+  std::vector<absl::Status> ended(size_t(std::min(UsableCores(), pieces)));
+  const auto work = [&](absl::Status* status) {
+    for (int i = next++; i < pieces && status->ok(); i = next++) {
+      *status = PackRows(part, i * piece, std::min((i + 1) * piece, part.rows), column, m);
+    }
+  };
+  std::vector<std::thread> others;
+  for (size_t i = 1; i < ended.size(); ++i) {
+    others.emplace_back([&, i] {
+      NameThread("load-weights");
+      work(&ended[i]);
+    });
+  }
+  work(&ended[0]);
+  for (std::thread& thread : others) thread.join();
+  for (const absl::Status& status : ended) RIVULET_RETURN_IF_ERROR(status);
   return absl::OkStatus();
 }
 

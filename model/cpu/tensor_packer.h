@@ -82,6 +82,8 @@ class TensorPacker {
   absl::Status Check(const std::string& name, const Shape& shape);
   kernels::WeightType Choose(const std::vector<std::pair<TensorRows, int>>& parts, MatrixUse use);
   absl::Status Pack(const TensorRows& part, int column, CpuMatrix* m) const;
+  // Rows begin .. end - 1 of the part.
+  absl::Status PackRows(const TensorRows& part, int begin, int end, int column, CpuMatrix* m) const;
 
   const CheckpointTensors& tensors_;
   const WeightChoice choice_;
