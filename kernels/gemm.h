@@ -56,6 +56,12 @@ size_t PackedSize(WeightType type, int k, int n);
 // Column `column` of a packed matrix as float32, [k]: a row of the matrix as it was given.
 void UnpackColumn(const PackedMatrix& w, int column, float* out);
 
+// The inputs that are not 0 in every row, in ascending order. Borrowed.
+struct NonzeroInputs {
+  const int32_t* inputs = nullptr;  // [count]; null: all
+  int count = 0;
+};
+
 struct GemmArgs {
   PackedMatrix w;
   const float* bias = nullptr;        // [PaddedColumns(n)], zero padded
@@ -66,6 +72,7 @@ struct GemmArgs {
   int rows = 0, ldx = 0, ldy = 0;
   Epilogue epilogue = Epilogue::kNone;
   int panel_begin = 0, panel_end = 0;  // the panels to compute, 0 .. NumPanels(n)
+  NonzeroInputs nonzero;               // SparseGemmCpu alone
 };
 
 // Null if the arguments are valid, else the reason. Every implementation requires it.
@@ -74,5 +81,15 @@ void GemmRef(const GemmArgs& args);  // double accumulation; tests only
 // Thread: any; calls on disjoint panels or rows may run at once. Cost: 2 rows k n flop, one read of
 // the panels from memory; blocks of 6 to 12 rows read them again from the caches.
 void GemmCpu(const GemmArgs& args);
+
+// The same, but only the weights of `nonzero` are read; for few rows, where reading weights is the
+// limit. A product with 0 changes no sum that began with another value than -0, so the bits are
+// those of GemmCpu. REQUIRES: finite weights, not quantized; no bias is -0; at most kMostSparseRows.
+inline constexpr int kMostSparseRows = 4;
+void SparseGemmCpu(const GemmArgs& args);
+
+// Lists the inputs of x [rows, ldx] that are not 0 in every row; `inputs` has space for k + 1.
+// Returns their number.
+int FindNonzero(const float* x, int rows, int ldx, int k, int32_t* inputs);
 
 }  // namespace rivulet::kernels

@@ -22,6 +22,10 @@ namespace {
 
 using kernels::PaddedColumns;
 
+// The share of inputs that are not 0 up to which leaving out the others is faster: the hardware
+// reads two lines at a time, and whole rows faster than parts (deploy/BENCHMARKS.md).
+constexpr double kSparseShare = 0.6;
+
 // y = norm(x) of this thread's rows.
 void Norm(const CpuPass& p, const CpuNorm& norm, const CpuPass::Array& x, const CpuPass::Array& y) {
   const IndexRange range = p.RowShare();
@@ -112,11 +116,12 @@ void PreNormLayer(const CpuPass& p, const CpuLayer& layer, int index) {
   p.Wait();
   if (p.kind().mixer == Mixer::kRwkv7) {
     FeedRwkv7(p, layer, index);
+    p.AddFfn(layer);
   } else {
     FeedSwiglu(p, layer);
+    p.Product(layer.down, p.a.ffn.data, p.a.ffn.ld, p.x.data, p.x.ld, p.rows,
+              kernels::Epilogue::kResidual);
   }
-  p.Product(layer.down, p.a.ffn.data, p.a.ffn.ld, p.x.data, p.x.ld, p.rows,
-            kernels::Epilogue::kResidual);
   p.Wait();
 }
 
@@ -169,8 +174,9 @@ int OutputRows(std::span<const CpuSegment> piece) {
   return int(rows);
 }
 
-void CpuPass::Product(const CpuMatrix& m, const float* input, int ld_input, float* y, int ldy,
-                      int count, kernels::Epilogue epilogue) const {
+kernels::GemmArgs CpuPass::ProductArgs(const CpuMatrix& m, const float* input, int ld_input,
+                                       float* y, int ldy, int count,
+                                       kernels::Epilogue epilogue) const {
   const IndexRange panels = ShareOf(kernels::NumPanels(m.packed.n), thread, threads);
   kernels::GemmArgs args;
   args.w = m.packed;
@@ -184,6 +190,28 @@ void CpuPass::Product(const CpuMatrix& m, const float* input, int ld_input, floa
   args.epilogue = epilogue;
   args.panel_begin = panels.begin;
   args.panel_end = panels.end;
+  return args;
+}
+
+void CpuPass::AddFfn(const CpuLayer& layer) const {
+  using kernels::Epilogue;
+  const kernels::PackedMatrix& w = layer.down.packed;
+  if (rows <= kernels::kMostSparseRows && !kernels::IsQuantized(w.type)) {
+    std::vector<int32_t>& inputs = a.nonzero[size_t(thread)];
+    const int count = kernels::FindNonzero(a.ffn.data, rows, a.ffn.ld, w.k, inputs.data());
+    if (double(count) <= kSparseShare * double(w.k)) {
+      kernels::GemmArgs args =
+          ProductArgs(layer.down, a.ffn.data, a.ffn.ld, x.data, x.ld, rows, Epilogue::kResidual);
+      args.nonzero = {inputs.data(), count};
+      return kernels::SparseGemmCpu(args);
+    }
+  }
+  Product(layer.down, a.ffn.data, a.ffn.ld, x.data, x.ld, rows, Epilogue::kResidual);
+}
+
+void CpuPass::Product(const CpuMatrix& m, const float* input, int ld_input, float* y, int ldy,
+                      int count, kernels::Epilogue epilogue) const {
+  kernels::GemmArgs args = ProductArgs(m, input, ld_input, y, ldy, count, epilogue);
   if (kernels::IsQuantized(m.packed.type)) {
     const size_t row = kernels::QuantizedRowLayout(m.packed.k).bytes;
     auto* const all = static_cast<uint8_t*>(a.quantized[quantized++ % 2].data());
@@ -261,6 +289,7 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, 
     if (ld > 0) *array = {next, ld};
     next += size_t(rows) * size_t(ld);
   }
+  if (rwkv7) nonzero.assign(size_t(threads), std::vector<int32_t>(size_t(c.ffn_size) + 1));
   if (weights.facts.widest_quantized > 0) {
     const kernels::QuantizedRowLayout row(weights.facts.widest_quantized);
     for (AlignedBuffer& buffer : quantized) buffer = AlignedBuffer(size_t(rows) * row.bytes);

@@ -70,6 +70,7 @@ class CpuActivations {
   Array rope;                           // cosines, then sines, of a row's position
   Array kept_x, kept_o, outputs;        // of the rows that have outputs
   std::vector<AlignedBuffer> features;  // kind "linear": per thread, linear attention's scratch
+  std::vector<std::vector<int32_t>> nonzero;  // RWKV-7: per thread, inputs that are not 0
   // Rows of 8 bits (kernels/quantized.h), input of products in turn. Two suffice: who fills one has
   // passed the barrier of the product after its last.
   AlignedBuffer quantized[2];

@@ -43,10 +43,17 @@ struct CpuPass {
   void Wait() const { barrier.Wait(); }
   IndexRange RowShare() const { return ShareOf(rows, thread, threads); }
 
+  // What a product of this thread is given, but for quantized rows.
+  kernels::GemmArgs ProductArgs(const CpuMatrix& m, const float* input, int ld_input, float* y,
+                                int ldy, int count, kernels::Epilogue epilogue) const;
   // This thread's panels of y = epilogue(input W + b), for `count` rows; ldy is a whole number of
   // panels. kResidual adds to y. All threads call it, with the same arguments.
   void Product(const CpuMatrix& m, const float* input, int ld_input, float* y, int ldy, int count,
                kernels::Epilogue epilogue = kernels::Epilogue::kNone) const;
+
+  // x += the second product of RWKV-7's feed-forward, whose input is mostly 0. Few rows, which
+  // are at the rate of memory, read only the weights of the others.
+  void AddFfn(const CpuLayer& layer) const;
 
   // a.in = what the layer's input matrices make of `from`.
   void InputProduct(const CpuLayer& layer, const Array& from) const {

@@ -157,6 +157,9 @@ absl::StatusOr<bool> WriteShape(const std::string& name, const std::string& dire
     written = testing::WriteRandomModel(directory, config, 1, DType::kF16);
   } else if (name == "rwkv7-0.4b") {
     written = WriteRwkv7(directory, {.hidden = 1024, .layers = 24});
+  } else if (name == "rwkv7-0.4b-zeros80" || name == "rwkv7-0.4b-zeros95") {
+    const double zeros = name.ends_with("80") ? 0.8 : 0.95;
+    written = WriteRwkv7(directory, {.hidden = 1024, .layers = 24, .zeros = zeros});
   } else if (name == "rwkv7-1.5b") {
     written = WriteRwkv7(
         directory,

@@ -42,7 +42,8 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
                                     int num_slots, const WeightChoice& weights, int threads);
 
 // "cifar-10" (16 layers, hidden 256, 3072 positions), "110m" (12 layers, hidden 768, 12 heads x
-// 64), "rwkv7-0.4b" (24 layers, hidden 1024), "rwkv7-1.5b" (24 layers, hidden 2048) and
+// 64), "rwkv7-0.4b" (24 layers, hidden 1024; half of the inputs of ffn.value are 0, with "-zeros80"
+// or "-zeros95" behind the name 80 or 95 %), "rwkv7-1.5b" (24 layers, hidden 2048) and
 // "mamba2-130m" (24 layers, hidden 768) have random weights in F16. Any other name is a
 // directory: one of --models, such as "mnist-linear" and "shakespeare-rfa", or a path. Ends the
 // program where it is no model.

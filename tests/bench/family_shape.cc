@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/bench/family_shape.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -19,7 +21,8 @@ namespace {
 struct Tensor {
   std::string name;
   std::vector<int64_t> shape;
-  float low, high;  // of its values
+  float low, high;       // of its values
+  double zero_rows = 0;  // share of rows that are 0
 
   size_t count() const {
     size_t values = 1;
@@ -33,10 +36,10 @@ class Tensors {
   // [out, in] with sums of the size of its inputs.
   void Matrix(const std::string& name, int out, int in) {
     const float most = std::sqrt(3.0f / float(in));
-    list.push_back({name + ".weight", {out, in}, -most, most});
+    list.push_back({name + ".weight", {out, in}, -most, most, 0});
   }
   void Vector(const std::string& name, std::vector<int64_t> shape, float low, float high) {
-    list.push_back({name, std::move(shape), low, high});
+    list.push_back({name, std::move(shape), low, high, 0});
   }
   void Norm(const std::string& name, int n) {
     Vector(name + ".weight", {n}, 0.9f, 1.1f);
@@ -73,6 +76,7 @@ void AddRwkv7Layer(const Rwkv7Shape& shape, int index, Tensors* tensors) {
   tensors->Norm(attn + "g_norm", n);
   tensors->Vector(prefix + "ffn.x_k", {n}, 0, 1);
   tensors->Matrix(prefix + "ffn.key", 4 * n, n);
+  tensors->list.back().zero_rows = 2 * shape.zeros - 1;
   tensors->Matrix(prefix + "ffn.value", n, 4 * n);
 }
 
@@ -157,6 +161,13 @@ class Values {
       for (int part = 0; part < 4 && i < values->size(); ++part, bits >>= 16) {
         (*values)[i++] = table[bits & 0xFFFF];
       }
+    }
+    if (tensor.zero_rows <= 0) return;
+    const size_t rows = size_t(tensor.shape[0]), row = values->size() / rows;
+    for (size_t r = 0; r < rows; ++r) {
+      // Of the golden ratio: spread evenly, without a period.
+      if (std::fmod(double(r) * 0.6180339887498949, 1.0) >= tensor.zero_rows) continue;
+      std::fill_n(values->begin() + std::ptrdiff_t(r * row), row, uint16_t{0});
     }
   }
 

@@ -11,6 +11,9 @@ namespace rivulet::bench {
 struct Rwkv7Shape {
   int hidden = 0, layers = 0, vocab = 65536;
   int decay = 64, rate = 64, value = 32, gate = 128;  // ranks of the low-rank products
+  // Of the inputs of ffn.value, at least 0.5: a ReLU of random numbers leaves half, the rest are
+  // rows of zeros in ffn.key.
+  double zeros = 0.5;
 };
 
 // Heads of 64 columns, one group, a convolution of 4 tokens, the head tied to the embedding.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/gemm.h"
 
-#include <map>
+#include <algorithm>
 
 #include "tests/support/kernel_arrays.h"
 
@@ -107,6 +107,39 @@ TEST(GemmTest, ARowHasTheSameBitsAtEveryRowCountPlacePanelSplitAndVectorWidth) {
         }
       }
     });
+  }
+}
+
+TEST(GemmTest, LeavingOutInputsThatAreZeroChangesNoBit) {
+  constexpr int kK = 100, kN = 70;
+  for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16}) {
+    Matrix m(type, kK, kN);
+    std::fill(m.bias.begin(), m.bias.end(), 0.0f);
+    for (const int rows : {1, 2, 3, kMostSparseRows}) {
+      for (const int every : {1, 2, 5, 100, 1000}) {  // 1000: all are 0
+        std::vector<float> x(size_t(rows * kK));
+        for (size_t i = 0; i < x.size(); ++i) {
+          const float value = 0.1f * float(i % 7) - 0.3f;
+          x[i] = i % size_t(every) == size_t(every / 2) ? value : i % 2 == 0 ? 0.0f : -0.0f;
+        }
+        std::vector<int32_t> inputs(kK + 1);
+        const int count = FindNonzero(x.data(), rows, kK, kK, inputs.data());
+        for (int i = 0; i < kK; ++i) {
+          bool zero = true;
+          for (int r = 0; r < rows; ++r) zero = zero && x[size_t(r * kK + i)] == 0;
+          EXPECT_NE(std::count(inputs.begin(), inputs.begin() + count, i) == 1, zero);
+        }
+        ForEachCpuTarget([&](const std::string& target) {
+          std::vector<float> y = RandomFloats(size_t(rows * PaddedColumns(kN)), 9);
+          std::vector<float> expected = y;
+          GemmCpu(Args(m, x, rows, expected.data(), Epilogue::kResidual));
+          GemmArgs args = Args(m, x, rows, y.data(), Epilogue::kResidual);
+          args.nonzero = {inputs.data(), count};
+          SparseGemmCpu(args);
+          ASSERT_TRUE(SameBits(y, expected)) << target << " rows " << rows << " of " << every;
+        });
+      }
+    }
   }
 }
 
