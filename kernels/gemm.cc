@@ -27,7 +27,7 @@ const char* CheckGemm(const GemmArgs& args) {
 
 size_t PackedSize(WeightType type, int k, int n) {
   if (IsQuantized(type)) {
-    return size_t(NumPanels(n)) * size_t(QuantizedGroups(k)) * QuantizedBlockBytes(type);
+    return size_t(NumPanels(n)) * size_t(QuantizedGroups(k)) * FormatOf(type).bytes();
   }
   return WeightBytes(type) * size_t(k) * size_t(PaddedColumns(n));
 }
@@ -58,9 +58,8 @@ bool PackWeights(WeightType type, const float* w, int n, int k, int column_begin
           static_cast<uint16_t*>(panels)[at] = half;
           break;
         }
-        case WeightType::kInt8:
-        case WeightType::kInt4:
-          break;  // above
+        default:
+          break;  // quantized: above
       }
     }
   }
@@ -83,9 +82,8 @@ void UnpackColumn(const PackedMatrix& w, int column, float* out) {
       case WeightType::kBF16:
         out[j] = Bf16ToF32(static_cast<const uint16_t*>(w.panels)[at]);
         break;
-      case WeightType::kInt8:
-      case WeightType::kInt4:
-        break;  // above
+      default:
+        break;  // quantized: above
     }
   }
 }

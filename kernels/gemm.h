@@ -23,11 +23,10 @@ constexpr int NumPanels(int n) { return (n + kPanelColumns - 1) / kPanelColumns;
 // panel.
 constexpr int PaddedColumns(int n) { return NumPanels(n) * kPanelColumns; }
 
-enum class WeightType : uint8_t { kF32, kF16, kBF16, kInt8, kInt4 };
-// Weights in groups with scales, multiplied with rows of 8 bits: kernels/quantized.h.
-constexpr bool IsQuantized(WeightType type) {
-  return type == WeightType::kInt8 || type == WeightType::kInt4;
-}
+// From kInt8 on: integers in groups with scales, multiplied with rows of 8 bits
+// (kernels/quantized.h).
+enum class WeightType : uint8_t { kF32, kF16, kBF16, kInt8, kInt4, kQ4K, kQ5K, kQ6K };
+constexpr bool IsQuantized(WeightType type) { return type >= WeightType::kInt8; }
 // REQUIRES: not quantized.
 constexpr size_t WeightBytes(WeightType type) { return type == WeightType::kF32 ? 4 : 2; }
 

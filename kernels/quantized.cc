@@ -42,86 +42,109 @@ std::pair<float, float> Range(const float* w) {
   return {*std::min_element(low, low + kLanes), *std::max_element(high, high + kLanes)};
 }
 
-// The integers of a group, and what they are multiplied with.
-struct Group {
-  uint16_t scale = 0, minimum = 0;  // F16
-  uint8_t bits[kQuantizedInputs] = {};
-};
-
-// q = round(w / s).
-Group RoundToInt8(const float* w) {
-  Group group;
-  const auto [low, high] = Range(w);
-  group.scale = RoundUpToF16(std::max(-low, high) / 127);
-  const float inverse = group.scale == 0 ? 0 : 1 / F16ToF32(group.scale);
-  for (int i = 0; i < kQuantizedInputs; ++i) {
-    const float q = RoundToEven(std::clamp(w[i] * inverse, -127.0f, 127.0f));
-    group.bits[i] = static_cast<uint8_t>(static_cast<int>(q));
-  }
-  return group;
-}
-
-// q = round((w + m) / s), 0 .. 15.
-Group RoundToInt4(const float* w) {
-  Group group;
-  const auto [low, high] = Range(w);
-  group.minimum = F32ToF16(-low);
-  const float minimum = F16ToF32(group.minimum);
-  group.scale = RoundUpToF16(std::max(high + minimum, 0.0f) / 15);
-  const float inverse = group.scale == 0 ? 0 : 1 / F16ToF32(group.scale);
-  for (int i = 0; i < kQuantizedInputs; ++i) {
-    const float q = RoundToEven(std::clamp((w[i] + minimum) * inverse, 0.0f, 15.0f));
-    group.bits[i] = static_cast<uint8_t>(static_cast<int>(q));
-  }
-  return group;
-}
-
 bool IsFinite(uint16_t half) { return (half & kInfinity) != kInfinity; }
 
-// Of group `g`, the block that has column `column`.
+void StoreScale(float value, int bytes, uint8_t* at) {
+  if (bytes == 4) {
+    std::memcpy(at, &value, 4);
+    return;
+  }
+  const uint16_t half = F32ToF16(value);
+  std::memcpy(at, &half, 2);
+}
+
+float LoadScale(int bytes, const uint8_t* at) {
+  if (bytes == 2) {
+    uint16_t half = 0;
+    std::memcpy(&half, at, 2);
+    return F16ToF32(half);
+  }
+  float value = 0;
+  std::memcpy(&value, at, 4);
+  return value;
+}
+
+// Of group `g`, the block that has column `column`, in bytes.
 size_t BlockAt(WeightType type, int k, int column, int g) {
   const size_t panel = size_t(column / kPanelColumns);
-  return (panel * size_t(QuantizedGroups(k)) + size_t(g)) * QuantizedBlockBytes(type);
+  return (panel * size_t(QuantizedGroups(k)) + size_t(g)) * FormatOf(type).bytes();
 }
 
-// Where the integer of input `i` of a group stands in a block, without its half.
-size_t ValueAt(WeightType type, int column, int i) {
-  const bool int4 = type == WeightType::kInt4;
-  const size_t word = size_t(i % (int4 ? 16 : 32) / 4);
-  return (int4 ? kInt4Values : kInt8Values) +
-         (word * kPanelColumns + size_t(column % kPanelColumns)) * 4 + size_t(i % 4);
-}
-
-void Store(WeightType type, const Group& group, int column, uint8_t* block) {
-  const size_t lane = size_t(column % kPanelColumns);
-  std::memcpy(block + kBlockScales + lane * 2, &group.scale, 2);
-  uint8_t bits[kQuantizedInputs];
-  std::copy_n(group.bits, kQuantizedInputs, bits);
-  size_t words = kQuantizedInputs / 4, values = kInt8Values;
-  if (type == WeightType::kInt4) {
-    std::memcpy(block + kInt4Minima + lane * 2, &group.minimum, 2);
-    for (int i = 0; i < 16; ++i) bits[i] = uint8_t(bits[i] | (bits[i + 16] << 4));
-    words = kQuantizedInputs / 8;
-    values = kInt4Values;
-  }
-  for (size_t word = 0; word < words; ++word) {
-    std::memcpy(block + values + (word * kPanelColumns + lane) * 4, bits + word * 4, 4);
-  }
-}
-
-float Load16(const uint8_t* at) {
-  uint16_t half = 0;
-  std::memcpy(&half, at, 2);
-  return F16ToF32(half);
+// Offsets of a column's scales in a block.
+size_t ScaleAt(const QuantizedFormat& format, int column, int half) {
+  return size_t((half * kPanelColumns + column % kPanelColumns) * format.scale_bytes);
 }
 
 }  // namespace
+
+bool RoundToGroup(WeightType type, const float* w, QuantizedGroup* group) {
+  const bool int4 = type == WeightType::kInt4;
+  const auto [low, high] = Range(w);
+  const uint16_t minimum = int4 ? F32ToF16(-low) : uint16_t{0};
+  const float raise = F16ToF32(minimum);
+  const float span = int4 ? std::max(high + raise, 0.0f) / 15 : std::max(-low, high) / 127;
+  const uint16_t scale = RoundUpToF16(span);
+  const float inverse = scale == 0 ? 0 : 1 / F16ToF32(scale);
+  const float least = int4 ? 0 : -127, most = int4 ? 15 : 127;
+  group->scale[0] = group->scale[1] = F16ToF32(scale);
+  group->minimum = raise;
+  for (int i = 0; i < kQuantizedInputs; ++i) {
+    const float q = RoundToEven(std::clamp((w[i] + raise) * inverse, least, most));
+    group->q[i] = static_cast<uint8_t>(static_cast<int>(q));
+  }
+  return IsFinite(scale) && IsFinite(minimum);
+}
+
+void PackGroup(WeightType type, const QuantizedGroup& group, int k, int column, int g,
+               void* panels) {
+  const QuantizedFormat format = FormatOf(type);
+  uint8_t* const block = static_cast<uint8_t*>(panels) + BlockAt(type, k, column, g);
+  for (int half = 0; half < format.halves; ++half) {
+    StoreScale(group.scale[half], format.scale_bytes, block + ScaleAt(format, column, half));
+  }
+  if (format.minimum) {
+    StoreScale(group.minimum, format.scale_bytes,
+               block + format.minima() + ScaleAt(format, column, 0));
+  }
+  uint8_t bytes[kQuantizedInputs];
+  std::copy_n(group.q, kQuantizedInputs, bytes);
+  if (format.bits == 4) {
+    for (int i = 0; i < 16; ++i) bytes[i] = uint8_t(bytes[i] | (bytes[i + 16] << 4));
+  }
+  uint8_t* const words = block + format.values() + size_t(column % kPanelColumns) * 4;
+  for (int word = 0; word < format.bits; ++word) {
+    std::memcpy(words + word * kPanelColumns * 4, bytes + word * 4, 4);
+  }
+}
+
+QuantizedGroup UnpackGroup(const PackedMatrix& w, int column, int g) {
+  const QuantizedFormat format = FormatOf(w.type);
+  const uint8_t* const block =
+      static_cast<const uint8_t*>(w.panels) + BlockAt(w.type, w.k, column, g);
+  QuantizedGroup group;
+  for (int half = 0; half < 2; ++half) {
+    group.scale[half] = LoadScale(
+        format.scale_bytes, block + ScaleAt(format, column, std::min(half, format.halves - 1)));
+  }
+  if (format.minimum) {
+    group.minimum =
+        LoadScale(format.scale_bytes, block + format.minima() + ScaleAt(format, column, 0));
+  }
+  const uint8_t* const words = block + format.values() + size_t(column % kPanelColumns) * 4;
+  for (int word = 0; word < format.bits; ++word) {
+    std::memcpy(group.q + word * 4, words + word * kPanelColumns * 4, 4);
+  }
+  for (int i = 0; format.bits == 4 && i < 16; ++i) {
+    group.q[i + 16] = group.q[i] >> 4;
+    group.q[i] &= 15;
+  }
+  return group;
+}
 
 bool PackQuantized(WeightType type, const float* w, int n, int k, int column_begin, void* panels) {
   bool finite = true;
   for (int row = 0; row < n; ++row) {
     const float* const in = w + size_t(row) * size_t(k);
-    const int column = column_begin + row;
     for (int g = 0; g < QuantizedGroups(k); ++g) {
       const float* whole = in + g * kQuantizedInputs;
       float filled[kQuantizedInputs];
@@ -131,27 +154,21 @@ bool PackQuantized(WeightType type, const float* w, int n, int k, int column_beg
         std::fill_n(filled + left, kQuantizedInputs - left, whole[left - 1]);
         whole = filled;
       }
-      const Group group = type == WeightType::kInt8 ? RoundToInt8(whole) : RoundToInt4(whole);
-      finite = finite && IsFinite(group.scale) && IsFinite(group.minimum);
-      Store(type, group, column, static_cast<uint8_t*>(panels) + BlockAt(type, k, column, g));
+      QuantizedGroup group;
+      finite = RoundToGroup(type, whole, &group) && finite;
+      PackGroup(type, group, k, column_begin + row, g, panels);
     }
   }
   return finite;
 }
 
 void UnpackQuantized(const PackedMatrix& w, int column, float* out) {
-  for (int i = 0; i < w.k; ++i) {
-    const int inner = i % kQuantizedInputs;
-    const uint8_t* const block =
-        static_cast<const uint8_t*>(w.panels) + BlockAt(w.type, w.k, column, i / kQuantizedInputs);
-    const size_t lane = size_t(column % kPanelColumns);
-    const float scale = Load16(block + kBlockScales + lane * 2);
-    const uint8_t bits = block[ValueAt(w.type, column, inner)];
-    if (w.type == WeightType::kInt8) {
-      out[i] = scale * float(static_cast<int8_t>(bits));
-    } else {
-      const float q = float(inner < 16 ? bits & 15 : bits >> 4);
-      out[i] = std::fma(scale, q, -Load16(block + kInt4Minima + lane * 2));
+  const bool is_signed = w.type == WeightType::kInt8 || w.type == WeightType::kQ6K;
+  for (int i = 0; i < w.k; i += kQuantizedInputs) {
+    const QuantizedGroup group = UnpackGroup(w, column, i / kQuantizedInputs);
+    for (int j = 0; j < std::min(w.k - i, kQuantizedInputs); ++j) {
+      const float q = is_signed ? float(static_cast<int8_t>(group.q[j])) : float(group.q[j]);
+      out[i + j] = std::fma(group.scale[j / 16], q, -group.minimum);
     }
   }
 }

@@ -178,8 +178,7 @@ void Gemm(const GemmArgs& args) {
       return Run<hwy::float16_t>(args);
     case WeightType::kBF16:
       return Run<hwy::bfloat16_t>(args);
-    case WeightType::kInt8:
-    case WeightType::kInt4:
+    default:
       return;  // QuantizedGemmCpu
   }
 }

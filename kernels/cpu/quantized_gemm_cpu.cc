@@ -6,8 +6,8 @@
 // Highway 1.0.3 lacks the instructions that multiply bytes, so those of x86 are named here:
 //   AVX3_DL  vpdpbusd: four products of an unsigned and a signed byte into 32 bits. Signed weights
 //            are raised by 128, and the sum starts with what that adds.
-//   AVX2, AVX3  int8: vpmaddwd of weights widened to 16 bits, once for all rows of the tile.
-//            int4: vpmaddubsw. A pair is at most 2 * 15 * 127, so eight of them fit into 16 bits.
+//   AVX2, AVX3  8 bits: vpmaddwd of weights widened to 16 bits, once for all rows of the tile.
+//            4 bits: vpmaddubsw. A pair is at most 2 * 15 * 127, so eight of them fit into 16 bits.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/quantized_gemm_cpu.cc"
 #include "hwy/foreach_target.h"
@@ -114,36 +114,23 @@ HWY_INLINE Raw MultiplyBytes(Raw a, Raw b) { return _mm256_maddubs_epi16(a, b); 
 HWY_INLINE Raw One16() { return _mm256_set1_epi16(1); }
 #endif
 
-// sum_k q p of a group for kRows rows and kVecs vectors of columns; `values`: of the first.
-struct Int8 {
-  static constexpr WeightType kType = WeightType::kInt8;
-  static constexpr size_t kValues = kInt8Values;
-
-  template <int kRows, int kVecs>
-  static HWY_INLINE void Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
-                             IntSums (&sums)[kRows][kVecs]);
-};
-struct Int4 {
-  static constexpr WeightType kType = WeightType::kInt4;
-  static constexpr size_t kValues = kInt4Values;
-
-  template <int kRows, int kVecs>
-  static HWY_INLINE void Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
-                             IntSums (&sums)[kRows][kVecs]);
-};
+// sum_k q p for kRows rows and kVecs vectors of columns: of words kFirst .. kEnd - 1 of integers of
+// 8 bits (of a group or one of its halves), or of a group of 4 bits. `values`: of the first column.
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-template <int kRows, int kVecs>
-HWY_INLINE void Int8::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
-                          IntSums (&sums)[kRows][kVecs]) {
+template <int kRows, int kVecs, int kFirst, int kEnd>
+HWY_INLINE void SumBytes(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                         IntSums (&sums)[kRows][kVecs]) {
   RIVULET_UNROLL
   for (int i = 0; i < kRows; ++i) {
+    const QuantizedScale t = x.Scale(i);
+    const int32_t raised = (kFirst < 4 ? t.raised[0] : 0) + (kEnd > 4 ? t.raised[1] : 0);
     RIVULET_UNROLL
-    for (int j = 0; j < kVecs; ++j) sums[i][j].raw = Broadcast(x.Scale(i).unsigned_zero);
+    for (int j = 0; j < kVecs; ++j) sums[i][j].raw = Broadcast(raised);
   }
   RIVULET_UNROLL
-  for (int word = 0; word < kQuantizedInputs / 4; ++word) {
+  for (int word = kFirst; word < kEnd; ++word) {
     Raw w[kVecs];
     RIVULET_UNROLL
     for (int j = 0; j < kVecs; ++j) {
@@ -162,8 +149,8 @@ HWY_INLINE void Int8::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x
 }
 
 template <int kRows, int kVecs>
-HWY_INLINE void Int4::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
-                          IntSums (&sums)[kRows][kVecs]) {
+HWY_INLINE void SumNibbles(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                           IntSums (&sums)[kRows][kVecs]) {
   RIVULET_UNROLL
   for (int i = 0; i < kRows; ++i) {
     RIVULET_UNROLL
@@ -192,16 +179,16 @@ HWY_INLINE void Int4::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x
 
 #elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 
-template <int kRows, int kVecs>
-HWY_INLINE void Int8::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
-                          IntSums (&sums)[kRows][kVecs]) {
+template <int kRows, int kVecs, int kFirst, int kEnd>
+HWY_INLINE void SumBytes(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                         IntSums (&sums)[kRows][kVecs]) {
   RIVULET_UNROLL
   for (int i = 0; i < kRows; ++i) {
     RIVULET_UNROLL
     for (int j = 0; j < kVecs; ++j) sums[i][j] = hn::Zero(IntTag());
   }
   RIVULET_NO_UNROLL
-  for (int word = 0; word < kQuantizedInputs / 4; ++word) {
+  for (int word = kFirst; word < kEnd; ++word) {
     Raw even[kVecs], odd[kVecs];
     RIVULET_UNROLL
     for (int j = 0; j < kVecs; ++j) {
@@ -222,8 +209,8 @@ HWY_INLINE void Int8::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x
 }
 
 template <int kRows, int kVecs>
-HWY_INLINE void Int4::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
-                          IntSums (&sums)[kRows][kVecs]) {
+HWY_INLINE void SumNibbles(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                           IntSums (&sums)[kRows][kVecs]) {
   RIVULET_UNROLL
   for (int i = 0; i < kRows; ++i) {
     RIVULET_UNROLL
@@ -259,13 +246,13 @@ HWY_INLINE void Int4::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x
 
 // Of any target: the integers of a lane one after the other.
 template <int kRows, int kVecs, class Integer>
-HWY_INLINE void PlainSum(const GroupRows& x, IntSums (&sums)[kRows][kVecs],
+HWY_INLINE void PlainSum(const GroupRows& x, int begin, int end, IntSums (&sums)[kRows][kVecs],
                          const Integer& integer) {
   HWY_ALIGN int32_t lanes[kVecs * kSumLanes];
   for (int row = 0; row < kRows; ++row) {
     for (int lane = 0; lane < kVecs * kSumLanes; ++lane) {
       int32_t sum = 0;
-      for (int i = 0; i < kQuantizedInputs; ++i) {
+      for (int i = begin; i < end; ++i) {
         sum +=
             integer(lane, i) * static_cast<int8_t>(x.integers[size_t(row) * x.stride + size_t(i)]);
       }
@@ -275,18 +262,18 @@ HWY_INLINE void PlainSum(const GroupRows& x, IntSums (&sums)[kRows][kVecs],
   }
 }
 
-template <int kRows, int kVecs>
-HWY_INLINE void Int8::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
-                          IntSums (&sums)[kRows][kVecs]) {
-  PlainSum<kRows, kVecs>(x, sums, [values](int lane, int i) {
+template <int kRows, int kVecs, int kFirst, int kEnd>
+HWY_INLINE void SumBytes(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                         IntSums (&sums)[kRows][kVecs]) {
+  PlainSum<kRows, kVecs>(x, kFirst * 4, kEnd * 4, sums, [values](int lane, int i) {
     return static_cast<int8_t>(values[size_t(i / 4) * kWordBytes + size_t(lane * 4 + i % 4)]);
   });
 }
 
 template <int kRows, int kVecs>
-HWY_INLINE void Int4::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
-                          IntSums (&sums)[kRows][kVecs]) {
-  PlainSum<kRows, kVecs>(x, sums, [values](int lane, int i) {
+HWY_INLINE void SumNibbles(const uint8_t* HWY_RESTRICT values, const GroupRows& x,
+                           IntSums (&sums)[kRows][kVecs]) {
+  PlainSum<kRows, kVecs>(x, 0, kQuantizedInputs, sums, [values](int lane, int i) {
     const uint8_t both = values[size_t(i % 16 / 4) * kWordBytes + size_t(lane * 4 + i % 4)];
     return int{i < 16 ? uint8_t(both & 15) : uint8_t(both >> 4)};
   });
@@ -294,44 +281,75 @@ HWY_INLINE void Int4::Sum(const uint8_t* HWY_RESTRICT values, const GroupRows& x
 
 #endif
 
-HWY_INLINE FloatSums LoadHalves(const uint8_t* p) {
-  const hn::Rebind<hwy::float16_t, SumTag> halves;
-  return hn::PromoteTo(SumTag(), hn::Load(halves, reinterpret_cast<const hwy::float16_t*>(p)));
+// Scales or minima of a vector of columns.
+template <WeightType kType>
+HWY_INLINE FloatSums LoadScales(const uint8_t* p, int vec) {
+  p += size_t(vec) * kSumLanes * size_t(FormatOf(kType).scale_bytes);
+  if constexpr (FormatOf(kType).scale_bytes == 4) {
+    return hn::Load(SumTag(), reinterpret_cast<const float*>(p));
+  } else {
+    const hn::Rebind<hwy::float16_t, SumTag> halves;
+    return hn::PromoteTo(SumTag(), hn::Load(halves, reinterpret_cast<const hwy::float16_t*>(p)));
+  }
+}
+
+// y += s t sum of the integers from word kFirst to kEnd - 1, vectors vec .. vec + kVecs - 1 of the
+// panel; kFirst > 0: the second half of a group.
+template <WeightType kType, int kRows, int kVecs, int kFirst, int kEnd>
+HWY_INLINE void AddSums(const uint8_t* HWY_RESTRICT block, const GroupRows& x, int vec,
+                        FloatSums (&y)[kRows][kPanelVecs]) {
+  constexpr QuantizedFormat kFormat = FormatOf(kType);
+  const SumTag d;
+  const uint8_t* const values = block + kFormat.values() + size_t(vec) * kSumLanes * 4;
+  IntSums sums[kRows][kVecs];
+  if constexpr (kFormat.bits == 8) {
+    SumBytes<kRows, kVecs, kFirst, kEnd>(values, x, sums);
+  } else {
+    SumNibbles<kRows, kVecs>(values, x, sums);
+  }
+  const uint8_t* const scales =
+      block + (kFirst > 0 ? size_t(kPanelColumns * kFormat.scale_bytes) : size_t{0});
+  RIVULET_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const FloatSums s = LoadScales<kType>(scales, vec + j);
+    RIVULET_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const FloatSums st = hn::Mul(s, hn::Set(d, x.Scale(i).scale));
+      y[i][vec + j] = hn::MulAdd(hn::ConvertTo(d, sums[i][j]), st, y[i][vec + j]);
+    }
+  }
 }
 
 // Adds a group to a tile's sums, vectors vec .. vec + kVecs - 1 of the panel.
-template <class Weight, int kRows, int kVecs>
+template <WeightType kType, int kRows, int kVecs>
 HWY_INLINE void AddGroup(const uint8_t* HWY_RESTRICT block, const GroupRows& x, int vec,
                          FloatSums (&y)[kRows][kPanelVecs]) {
-  const SumTag d;
-  IntSums sums[kRows][kVecs];
-  Weight::template Sum<kRows, kVecs>(block + Weight::kValues + size_t(vec) * kSumLanes * 4, x,
-                                     sums);
-  RIVULET_UNROLL
-  for (int j = 0; j < kVecs; ++j) {
-    const size_t at = size_t(vec + j) * kSumLanes * 2;
-    const FloatSums s = LoadHalves(block + kBlockScales + at);
-    FloatSums m = s;
-    if constexpr (Weight::kType == WeightType::kInt4) m = LoadHalves(block + kInt4Minima + at);
+  constexpr QuantizedFormat kFormat = FormatOf(kType);
+  constexpr int kWords = kQuantizedInputs / 4;
+  if constexpr (kFormat.halves == 2) {
+    AddSums<kType, kRows, kVecs, 0, kWords / 2>(block, x, vec, y);
+    AddSums<kType, kRows, kVecs, kWords / 2, kWords>(block, x, vec, y);
+  } else {
+    AddSums<kType, kRows, kVecs, 0, kWords>(block, x, vec, y);
+  }
+  if constexpr (kFormat.minimum) {
     RIVULET_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      const QuantizedScale t = x.Scale(i);
-      FloatSums sum = y[i][vec + j];
-      sum = hn::MulAdd(hn::ConvertTo(d, sums[i][j]), hn::Mul(s, hn::Set(d, t.scale)), sum);
-      if constexpr (Weight::kType == WeightType::kInt4) {
-        sum = hn::MulAdd(m, hn::Set(d, t.offset), sum);
+    for (int j = 0; j < kVecs; ++j) {
+      const FloatSums m = LoadScales<kType>(block + kFormat.minima(), vec + j);
+      RIVULET_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        y[i][vec + j] = hn::MulAdd(m, hn::Set(SumTag(), x.Scale(i).offset), y[i][vec + j]);
       }
-      y[i][vec + j] = sum;
     }
   }
 }
 
 // Rows row .. row + kRows - 1 of a panel.
-template <class Weight, int kRows>
+template <WeightType kType, int kRows>
 HWY_NOINLINE void QuantizedTile(const GemmArgs& args, int row, int panel) {
   const SumTag d;
   const QuantizedRowLayout layout(args.w.k);
-  constexpr size_t kBlock = QuantizedBlockBytes(Weight::kType);
+  constexpr size_t kBlock = FormatOf(kType).bytes();
   const uint8_t* HWY_RESTRICT block =
       static_cast<const uint8_t*>(args.w.panels) + size_t(panel) * size_t(layout.groups) * kBlock;
   const uint8_t* const first =
@@ -347,11 +365,11 @@ HWY_NOINLINE void QuantizedTile(const GemmArgs& args, int row, int panel) {
   constexpr int kVecs = VecsAtOnce(kRows);
   for (int g = 0; g < layout.groups; ++g, block += kBlock) {
     if constexpr (kVecs == kPanelVecs) {
-      AddGroup<Weight, kRows, kVecs>(block, x, 0, y);
+      AddGroup<kType, kRows, kVecs>(block, x, 0, y);
     } else {
       RIVULET_NO_UNROLL
       for (int vec = 0; vec < kPanelVecs; vec += kVecs) {
-        AddGroup<Weight, kRows, kVecs>(block, x, vec, y);
+        AddGroup<kType, kRows, kVecs>(block, x, vec, y);
       }
     }
     x.integers += kQuantizedInputs;
@@ -367,15 +385,15 @@ HWY_NOINLINE void QuantizedTile(const GemmArgs& args, int row, int panel) {
   }
 }
 
-template <class Weight, int kRows>
+template <WeightType kType, int kRows>
 HWY_INLINE void QuantizedRows(const GemmArgs& args, int rows, int row, int panel) {
   if constexpr (kRows >= 1) {
-    if (rows == kRows) return QuantizedTile<Weight, kRows>(args, row, panel);
-    QuantizedRows<Weight, kRows - 1>(args, rows, row, panel);
+    if (rows == kRows) return QuantizedTile<kType, kRows>(args, row, panel);
+    QuantizedRows<kType, kRows - 1>(args, rows, row, panel);
   }
 }
 
-template <class Weight>
+template <WeightType kType>
 void RunQuantized(const GemmArgs& args) {
   // Even blocks of rows: 8 are 4 + 4, not 6 + 2. All go through a panel while it is in the caches.
   const int blocks = (args.rows + kTileRows - 1) / kTileRows;
@@ -383,14 +401,26 @@ void RunQuantized(const GemmArgs& args) {
     for (int block = 0; block < blocks; ++block) {
       const int row = int(int64_t{args.rows} * block / blocks);
       const int row_end = int(int64_t{args.rows} * (block + 1) / blocks);
-      QuantizedRows<Weight, kTileRows>(args, row_end - row, row, panel);
+      QuantizedRows<kType, kTileRows>(args, row_end - row, row, panel);
     }
   }
 }
 
 void QuantizedGemm(const GemmArgs& args) {
-  if (args.w.type == WeightType::kInt8) return RunQuantized<Int8>(args);
-  RunQuantized<Int4>(args);
+  switch (args.w.type) {
+    case WeightType::kInt8:
+      return RunQuantized<WeightType::kInt8>(args);
+    case WeightType::kInt4:
+      return RunQuantized<WeightType::kInt4>(args);
+    case WeightType::kQ4K:
+      return RunQuantized<WeightType::kQ4K>(args);
+    case WeightType::kQ5K:
+      return RunQuantized<WeightType::kQ5K>(args);
+    case WeightType::kQ6K:
+      return RunQuantized<WeightType::kQ6K>(args);
+    default:
+      return;  // GemmCpu's
+  }
 }
 
 }  // namespace rivulet::kernels::HWY_NAMESPACE

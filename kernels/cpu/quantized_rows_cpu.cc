@@ -54,22 +54,25 @@ HWY_INLINE void StorePairs(const int16_t* p, int16_t* pairs) {
 }
 #endif
 
-// The integers p of a group; returns their sum.
-HWY_INLINE int32_t Round(const float* x, float inverse, int8_t* integers, int16_t* pairs) {
+// The integers p of a group, and the sums of its halves.
+HWY_INLINE void Round(const float* x, float inverse, int8_t* integers, int16_t* pairs,
+                      int32_t (&sums)[2]) {
   const GroupTag d;
   const GroupInts di;
   const hn::Rebind<int16_t, GroupTag> d16;
   const hn::Rebind<int8_t, GroupTag> d8;
   HWY_ALIGN int16_t wide[kQuantizedInputs];
-  auto sum = hn::Zero(di);
-  for (int i = 0; i < kQuantizedInputs; i += kGroupLanes) {
-    const auto p = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
-    sum = hn::Add(sum, p);
-    hn::Store(hn::DemoteTo(d16, p), d16, wide + i);
-    hn::StoreU(hn::DemoteTo(d8, p), d8, integers + i);
+  for (int half = 0; half < 2; ++half) {
+    auto sum = hn::Zero(di);
+    for (int i = half * 16; i < half * 16 + 16; i += kGroupLanes) {
+      const auto p = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
+      sum = hn::Add(sum, p);
+      hn::Store(hn::DemoteTo(d16, p), d16, wide + i);
+      hn::StoreU(hn::DemoteTo(d8, p), d8, integers + i);
+    }
+    sums[half] = hn::GetLane(hn::SumOfLanes(di, sum));
   }
   StorePairs(wide, pairs);
-  return hn::GetLane(hn::SumOfLanes(di, sum));
 }
 
 HWY_INLINE QuantizedScale RoundGroup(const float* x, int8_t* integers, int16_t* pairs) {
@@ -77,9 +80,10 @@ HWY_INLINE QuantizedScale RoundGroup(const float* x, int8_t* integers, int16_t* 
   const float largest = Largest(x);
   if (largest >= kLeast && largest <= std::numeric_limits<float>::max()) {
     scale.scale = largest / 127;
-    const int32_t sum = Round(x, 127 / largest, integers, pairs);
-    scale.offset = -(scale.scale * static_cast<float>(sum));
-    scale.unsigned_zero = -128 * sum;
+    int32_t sums[2];
+    Round(x, 127 / largest, integers, pairs, sums);
+    scale.offset = -(scale.scale * static_cast<float>(sums[0] + sums[1]));
+    for (int half = 0; half < 2; ++half) scale.raised[half] = -128 * sums[half];
     return scale;
   }
   std::fill_n(integers, kQuantizedInputs, int8_t{0});

@@ -93,8 +93,7 @@ void SparseGemm(const GemmArgs& args) {
       return SparseRows<kMostSparseRows, hwy::float16_t>(args);
     case WeightType::kBF16:
       return SparseRows<kMostSparseRows, hwy::bfloat16_t>(args);
-    case WeightType::kInt8:
-    case WeightType::kInt4:
+    default:
       return;  // CheckGemm
   }
 }

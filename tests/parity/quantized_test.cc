@@ -15,7 +15,34 @@ using rivulet::testing::GuardedFloats;
 using rivulet::testing::RandomFloats;
 using rivulet::testing::SameBits;
 
-constexpr WeightType kTypes[] = {WeightType::kInt8, WeightType::kInt4};
+constexpr WeightType kTypes[] = {WeightType::kInt8, WeightType::kInt4, WeightType::kQ4K,
+                                 WeightType::kQ5K, WeightType::kQ6K};
+constexpr WeightType kRounded[] = {WeightType::kInt8, WeightType::kInt4};
+
+// Groups of a type that is not made by rounding: the integers and scales of the nearest one that
+// is, moved to where the type's own values are.
+void PackOther(WeightType type, const float* w, int n, int k, void* panels) {
+  const bool int4 = type == WeightType::kQ4K;
+  std::vector<float> nearest(PackedSize(WeightType::kInt4, k, n) / sizeof(float));
+  ASSERT_TRUE(PackWeights(WeightType::kInt4, w, n, k, 0, nearest.data()));
+  for (int c = 0; c < n; ++c) {
+    for (int g = 0; g < QuantizedGroups(k); ++g) {
+      QuantizedGroup group = UnpackGroup({WeightType::kInt4, k, n, nearest.data()}, c, g);
+      if (!int4) {
+        for (uint8_t& q : group.q) q = uint8_t(q * 2);  // up to 30
+        group.scale[0] *= 0.501f;
+      }
+      if (type == WeightType::kQ6K) {  // around 0, and another scale in the second half
+        for (uint8_t& q : group.q) q = uint8_t(q - 16);
+        group.scale[1] = 1.01f * group.scale[0];
+        group.minimum = 0;
+      } else {
+        group.scale[1] = group.scale[0];
+      }
+      PackGroup(type, group, k, c, g, panels);
+    }
+  }
+}
 
 // A packed matrix and its bias. `w` [n, k].
 struct Matrix {
@@ -23,7 +50,11 @@ struct Matrix {
       : panels(PackedSize(type, k, n) / sizeof(float)),
         bias(RandomFloats(size_t(PaddedColumns(n)), 2)) {
     std::fill_n(panels.data(), PackedSize(type, k, n) / sizeof(float), 0.0f);
-    EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, panels.data()));
+    if (type == WeightType::kInt8 || type == WeightType::kInt4 || type == WeightType::kF32) {
+      EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, panels.data()));
+    } else {
+      PackOther(type, w.data(), n, k, panels.data());
+    }
     packed = {type, k, n, panels.data()};
   }
   GuardedFloats panels;
@@ -155,7 +186,9 @@ TEST(QuantizedGemmTest, GroupsOfExtremesAreExact) {
     std::vector<float> expected(kRows * kN);
     QuantizedGemmRef(Args(m, x.data(), kRows, expected.data(), Epilogue::kNone));
     // 1 and -1 are rounded within 2^-10 of themselves, 2 and -2 exactly.
-    EXPECT_NEAR(expected[0], m.bias[0] + 2 * kK, 0.2);
+    if (type == WeightType::kInt8 || type == WeightType::kInt4) {
+      EXPECT_NEAR(expected[0], m.bias[0] + 2 * kK, 0.2);
+    }
     ForEachCpuTarget([&](const std::string& target) {
       std::vector<float> y(kRows * kN);
       GemmCpu(Args(m, x.data(), kRows, y.data(), Epilogue::kNone));
@@ -186,7 +219,7 @@ TEST(QuantizedWeightsTest, EachIsWithinHalfAStepOfTheGiven) {
   constexpr int kK = 100, kN = 40;
   for (const float size : {1e-6f, 1e-3f, 1.0f, 1000.0f}) {
     const std::vector<float> w = RandomFloats(kN * kK, 1, -size, 0.7f * size);
-    for (const WeightType type : kTypes) {
+    for (const WeightType type : kRounded) {
       const Matrix m(type, kK, kN, w);
       const float step = type == WeightType::kInt8 ? size / 127 : 1.7f * size / 15;
       for (int c = 0; c < kN; ++c) {
@@ -199,6 +232,33 @@ TEST(QuantizedWeightsTest, EachIsWithinHalfAStepOfTheGiven) {
               0.51f * step + 1e-3f * size + 0x1p-24f * (type == WeightType::kInt8 ? 64 : 16));
         }
       }
+    }
+  }
+}
+
+TEST(QuantizedWeightsTest, AGroupIsUnpackedAsItWasPacked) {
+  constexpr int kK = 64, kN = 40;
+  for (const WeightType type : kTypes) {
+    const QuantizedFormat format = FormatOf(type);
+    std::vector<float> panels(PackedSize(type, kK, kN) / sizeof(float));
+    QuantizedGroup group;
+    group.scale[0] = 0.5f;
+    group.scale[1] = format.halves == 2 ? 0.3f : 0.5f;
+    group.minimum = format.minimum ? 1.25f : 0;
+    for (int i = 0; i < kQuantizedInputs; ++i) {
+      group.q[i] = uint8_t(format.bits == 4 ? i % 16 : type == WeightType::kQ5K ? i : i - 16);
+    }
+    PackGroup(type, group, kK, 37, 1, panels.data());
+    const PackedMatrix w = {type, kK, kN, panels.data()};
+    const QuantizedGroup other = UnpackGroup(w, 37, 1);
+    EXPECT_EQ(std::memcmp(&group, &other, sizeof(group)), 0) << int(type);
+    std::vector<float> column(kK);
+    UnpackColumn(w, 37, column.data());
+    for (int i = 0; i < kQuantizedInputs; ++i) {
+      EXPECT_EQ(column[size_t(i)], 0);
+      const bool is_signed = type == WeightType::kInt8 || type == WeightType::kQ6K;
+      const float q = is_signed ? float(static_cast<int8_t>(group.q[i])) : float(group.q[i]);
+      EXPECT_EQ(column[size_t(32 + i)], std::fma(group.scale[i / 16], q, -group.minimum));
     }
   }
 }
