@@ -32,14 +32,13 @@ std::string ShapeText(const TensorPacker::Shape& shape) {
 
 WeightType TypeOf(DType dtype) {
   switch (dtype) {
-    case DType::kF32:
-      return WeightType::kF32;
     case DType::kF16:
       return WeightType::kF16;
     case DType::kBF16:
       return WeightType::kBF16;
+    default:  // blocks are decoded
+      return WeightType::kF32;
   }
-  return WeightType::kF32;
 }
 
 // REQUIRES: not kAuto.

@@ -76,7 +76,7 @@ absl::Status CheckpointTensors::Add(absl::StatusOr<std::unique_ptr<WeightsFile>>
                                     const std::string& name) {
   if (!file.ok()) return Annotate(file.status(), absl::StrCat(shown_, "/", name));
   for (const auto& [tensor, entry] : (*file)->tensors()) {
-    if (!by_tensor_.emplace(tensor, file->get()).second) {
+    if (!by_tensor_.emplace(tensor, Tensor{file->get(), tensor, entry}).second) {
       return Annotate(
           CorruptWeights(absl::StrCat("tensor ", Quoted(tensor), " is in another shard too")),
           absl::StrCat(shown_, "/", name));
@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<const CheckpointTensors>> CheckpointTensors::Open
   for (const auto& [tensor, file] : *map) {
     const auto found = checkpoint->by_tensor_.find(tensor);
     const WeightsFile* const shard = checkpoint->files_.at(file).get();
-    if (found == checkpoint->by_tensor_.end() || found->second != shard) {
+    if (found == checkpoint->by_tensor_.end() || found->second.file != shard) {
       return Annotate(
           CorruptWeights(absl::StrCat("tensor ", Quoted(tensor), " is not in ", Quoted(file))),
           index_shown);
@@ -133,10 +133,27 @@ absl::StatusOr<std::unique_ptr<const CheckpointTensors>> CheckpointTensors::Open
   return std::unique_ptr<const CheckpointTensors>(std::move(checkpoint));
 }
 
+std::unique_ptr<const CheckpointTensors> CheckpointTensors::OfGguf(
+    GgufFiles files, const std::map<std::string, Presented>& tensors) {
+  auto checkpoint = std::unique_ptr<CheckpointTensors>(new CheckpointTensors);
+  checkpoint->sharded_ = files.size() > 1;
+  for (const auto& [name, as] : tensors) {
+    for (const auto& [file_name, file] : files) {
+      const auto found = file->tensors().find(as.name);
+      if (found == file->tensors().end()) continue;
+      Tensor tensor = {file.get(), as.name, found->second};
+      tensor.entry.shape = as.shape;
+      checkpoint->by_tensor_.emplace(name, std::move(tensor));
+    }
+  }
+  for (auto& [name, file] : files) checkpoint->files_.emplace(name, std::move(file));
+  return checkpoint;
+}
+
 const TensorEntry* CheckpointTensors::Find(absl::string_view name) const {
   const auto found = by_tensor_.find(name);
   if (found == by_tensor_.end()) return nullptr;
-  return &found->second->tensors().find(name)->second;
+  return &found->second.entry;
 }
 
 std::vector<std::string> CheckpointTensors::names() const {
@@ -156,19 +173,28 @@ int64_t CheckpointTensors::num_parameters() const {
 }
 
 absl::Status CheckpointTensors::Read(absl::string_view name, std::span<float> out) const {
-  return by_tensor_.find(name)->second->Read(name, out);
+  return ReadFrom(name, 0, out);
 }
 
 absl::Status CheckpointTensors::ReadFrom(absl::string_view name, size_t first,
                                          std::span<float> out) const {
-  return by_tensor_.find(name)->second->ReadFrom(name, first, out);
+  const Tensor& tensor = by_tensor_.find(name)->second;
+  return tensor.file->ReadFrom(tensor.name, first, out);
+}
+
+absl::Status CheckpointTensors::ReadBlocks(absl::string_view name, size_t first,
+                                           std::span<char> out) const {
+  const Tensor& tensor = by_tensor_.find(name)->second;
+  return tensor.file->ReadBlocks(tensor.name, first, out);
 }
 
 absl::StatusOr<std::string> CheckpointTensors::Sha256() const {
   std::string digests;
   for (const auto& [name, file] : files_) {
     auto digest = file->Sha256();
-    if (!digest.ok()) return Annotate(digest.status(), absl::StrCat(shown_, "/", name));
+    if (!digest.ok()) {
+      return Annotate(digest.status(), shown_.empty() ? name : absl::StrCat(shown_, "/", name));
+    }
     digests += *digest;
   }
   if (!sharded_) return digests;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CheckpointTensors: the tensors of a directory as save_pretrained writes it, in one
-// model.safetensors or in the shards that model.safetensors.index.json lists.
+// model.safetensors or in the shards that model.safetensors.index.json lists; or those of a GGUF
+// file or its parts, under the names that such a directory has.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -32,6 +34,17 @@ class CheckpointTensors {
   static absl::StatusOr<std::unique_ptr<const CheckpointTensors>> OpenOwn(
       const std::string& directory, const std::string& shown, std::span<const TensorSpec> expected);
 
+  // The tensors of GGUF files, each with its path for messages, in the order of their parts.
+  // `tensors`: what each is called and how it is shaped here. A tensor of the files that none of
+  // them stands for is left out. REQUIRES: the files have them.
+  struct Presented {
+    std::string name;            // as the files have it
+    std::vector<int64_t> shape;  // with as many elements, in the same order
+  };
+  using GgufFiles = std::vector<std::pair<std::string, std::unique_ptr<WeightsFile>>>;
+  static std::unique_ptr<const CheckpointTensors> OfGguf(
+      GgufFiles files, const std::map<std::string, Presented>& tensors);
+
   // Null where there is no such tensor. Valid while this is.
   const TensorEntry* Find(absl::string_view name) const;
   std::vector<std::string> names() const;
@@ -43,19 +56,29 @@ class CheckpointTensors {
   // The same for out.size() elements, from element `first` on. REQUIRES: the tensor has them.
   absl::Status ReadFrom(absl::string_view name, size_t first, std::span<float> out) const;
 
+  // The bytes of a tensor as they lie in its file, out.size() bytes from its block `first` on (the
+  // blocks of its dtype, dtype.h), for those who keep blocks without decoding them. REQUIRES: the
+  // tensor has them. Errors: as WeightsFile::Read.
+  absl::Status ReadBlocks(absl::string_view name, size_t first, std::span<char> out) const;
+
   // Reads everything once and checks every weight. Returns the SHA-256 of the file, or, of shards,
   // the SHA-256 of their hex digests in the order of the file names; lower-case hex. Errors: as
   // WeightsFile::Sha256.
   absl::StatusOr<std::string> Sha256() const;
 
  private:
+  struct Tensor {
+    const WeightsFile* file;
+    std::string name;  // in the file
+    TensorEntry entry;
+  };
   CheckpointTensors() = default;
   absl::Status Add(absl::StatusOr<std::unique_ptr<WeightsFile>> file, const std::string& name);
 
-  std::string shown_;
+  std::string shown_;  // the directory; "" where the files' names are paths
   bool sharded_ = false;
   std::map<std::string, std::unique_ptr<WeightsFile>> files_;  // by file name
-  std::map<std::string, const WeightsFile*, std::less<>> by_tensor_;
+  std::map<std::string, Tensor, std::less<>> by_tensor_;
 };
 
 }  // namespace rivulet

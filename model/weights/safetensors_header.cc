@@ -94,7 +94,7 @@ absl::Status ParseOffsets(absl::string_view name, const JsonValue& value, uint64
 
 // That the offsets span what dtype and shape say.
 absl::Status CheckSize(absl::string_view name, const TensorEntry& entry) {
-  uint64_t bytes = SizeOf(entry.dtype);
+  uint64_t bytes = LayoutOf(entry.dtype).bytes;
   for (const int64_t extent : entry.shape) {
     const auto product = CheckedMul(bytes, static_cast<uint64_t>(extent));
     if (!product) {

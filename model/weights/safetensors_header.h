@@ -13,11 +13,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/config.h"
+#include "model/weights/dtype.h"
 
 namespace rivulet {
-
-enum class DType : uint8_t { kF32, kF16, kBF16 };
-constexpr size_t SizeOf(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 

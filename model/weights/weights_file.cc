@@ -6,23 +6,19 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/half.h"
 #include "model/base/error.h"
 #include "model/base/file.h"
 #include "model/base/strict_json.h"
 
 namespace rivulet {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "safetensors files are little-endian");
 
 constexpr uint64_t kLengthBytes = 8;  // the header's length, before the header
 constexpr size_t kPieceBytes = size_t{1} << 20;
@@ -31,61 +27,46 @@ int64_t MtimeNs(const struct stat& info) {
   return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
 }
 
-template <typename T>
-T Load(const char* bytes, size_t index) {
-  T value;
-  std::memcpy(&value, bytes + index * sizeof(T), sizeof(T));
-  return value;
+// OK, or an error that names the first of `blocks` blocks with a weight that is not finite.
+// `first_block` is the number of the piece's first.
+absl::Status CheckFinite(absl::string_view name, DType dtype, const char* bytes, size_t blocks,
+                         uint64_t first_block) {
+  const std::optional<size_t> bad = FindNonFinite(dtype, bytes, blocks);
+  if (!bad) return absl::OkStatus();
+  const DTypeLayout& layout = LayoutOf(dtype);
+  const uint64_t index = (first_block + *bad) * layout.weights;
+  if (layout.weights > 1) {
+    return CorruptWeights(absl::StrCat("tensor ", Quoted(name), ": a scale of the block at index ",
+                                       index, " is not finite"));
+  }
+  float value = 0;
+  DecodeBlocks(dtype, bytes + *bad * layout.bytes, 1, &value);
+  return CorruptWeights(absl::StrCat("tensor ", Quoted(name), ": the weight at index ", index,
+                                     " is ", value, "; allowed: finite numbers"));
 }
 
-// Decodes `count` weights at `bytes`; out[i] for i < count.
-void Decode(DType dtype, const char* bytes, size_t count, float* out) {
-  switch (dtype) {
-    case DType::kF32:
-      std::memcpy(out, bytes, count * sizeof(float));
-      return;
-    case DType::kF16:
-      for (size_t i = 0; i < count; ++i) out[i] = kernels::F16ToF32(Load<uint16_t>(bytes, i));
-      return;
-    case DType::kBF16:
-      for (size_t i = 0; i < count; ++i) out[i] = kernels::Bf16ToF32(Load<uint16_t>(bytes, i));
-      return;
+// Decodes the `count` blocks at `bytes`, which are blocks `block` onwards of a tensor, to where
+// they lie in `out`, which holds the tensor's weights from `first` on and may begin or end within a
+// block.
+void DecodeOverlap(DType dtype, const char* bytes, size_t block, size_t count, size_t first,
+                   std::span<float> out) {
+  const DTypeLayout& layout = LayoutOf(dtype);
+  const size_t end = first + out.size();
+  for (size_t i = 0; i < count;) {
+    const size_t begin = (block + i) * layout.weights;
+    const char* const at = bytes + i * layout.bytes;
+    if (begin >= first && begin + layout.weights <= end) {
+      const size_t whole = std::min(count - i, (end - begin) / layout.weights);
+      DecodeBlocks(dtype, at, whole, out.data() + (begin - first));
+      i += whole;
+      continue;
+    }
+    float weights[kMaxBlockWeights];
+    DecodeBlocks(dtype, at, 1, weights);
+    const size_t from = std::max(begin, first), to = std::min(begin + layout.weights, end);
+    std::copy(weights + (from - begin), weights + (to - begin), out.data() + (from - first));
+    ++i;
   }
-}
-
-// Whether any of the weights is not finite: whether any exponent is all ones.
-template <typename T, T kExponent>
-bool AnyNonFinite(const char* bytes, size_t count) {
-  bool found = false;
-  for (size_t i = 0; i < count; ++i) found |= (Load<T>(bytes, i) & kExponent) == kExponent;
-  return found;
-}
-
-// OK, or an error that names the first weight that is not finite. `first_index` is that of the
-// piece's first weight.
-absl::Status CheckFinite(absl::string_view name, DType dtype, const char* bytes, size_t count,
-                         uint64_t first_index) {
-  bool bad = false;
-  switch (dtype) {
-    case DType::kF32:
-      bad = AnyNonFinite<uint32_t, 0x7F800000u>(bytes, count);
-      break;
-    case DType::kF16:
-      bad = AnyNonFinite<uint16_t, 0x7C00u>(bytes, count);
-      break;
-    case DType::kBF16:
-      bad = AnyNonFinite<uint16_t, 0x7F80u>(bytes, count);
-      break;
-  }
-  for (size_t i = 0; bad && i < count; ++i) {
-    float value = 0;
-    Decode(dtype, bytes + i * SizeOf(dtype), 1, &value);
-    if (std::isfinite(value)) continue;
-    return CorruptWeights(absl::StrCat("tensor ", Quoted(name), ": the weight at index ",
-                                       first_index + i, " is ", value,
-                                       "; allowed: finite numbers"));
-  }
-  return absl::OkStatus();
 }
 
 struct FreeDigest {
@@ -135,6 +116,16 @@ absl::StatusOr<std::unique_ptr<WeightsFile>> WeightsFile::OpenAny(const std::str
   return file;
 }
 
+absl::StatusOr<std::unique_ptr<WeightsFile>> WeightsFile::OpenGguf(const std::string& path,
+                                                                   GgufMetadata* metadata) {
+  RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<WeightsFile> file, OpenOnly(path));
+  RIVULET_ASSIGN_OR_RETURN(GgufHeader header, file->ReadGgufHeader());
+  file->data_begin_ = header.data_begin;
+  file->entries_ = std::move(header.tensors);
+  *metadata = std::move(header.metadata);
+  return file;
+}
+
 WeightsFile::~WeightsFile() {
   if (fd_ >= 0) close(fd_);
 }
@@ -163,6 +154,18 @@ absl::StatusOr<std::string> WeightsFile::ReadHeader() const {
   std::string header(static_cast<size_t>(length), '\0');
   RIVULET_RETURN_IF_ERROR(ReadBytes(kLengthBytes, header));
   return header;
+}
+
+absl::StatusOr<GgufHeader> WeightsFile::ReadGgufHeader() const {
+  std::string bytes;
+  // Where the header ends, only reading it tells.
+  for (uint64_t size = kPieceBytes;; size *= 2) {
+    const size_t had = bytes.size();
+    bytes.resize(static_cast<size_t>(std::min(size, size_)));
+    RIVULET_RETURN_IF_ERROR(ReadBytes(had, std::span<char>(bytes).subspan(had)));
+    RIVULET_ASSIGN_OR_RETURN(std::optional<GgufHeader> header, ParseGgufHeader(bytes, size_));
+    if (header) return *std::move(header);
+  }
 }
 
 absl::Status WeightsFile::ReadBytes(uint64_t offset, std::span<char> out) const {
@@ -198,28 +201,36 @@ absl::StatusOr<std::string> WeightsFile::Sha256() const {
     hashed = hashed && EVP_DigestUpdate(digest.get(), piece.data(), bytes) == 1;
     return status;
   };
-  for (uint64_t offset = 0; offset < data_begin_;) {
-    const size_t bytes = std::min<uint64_t>(kPieceBytes, data_begin_ - offset);
-    RIVULET_RETURN_IF_ERROR(read(offset, bytes));
-    offset += bytes;
-  }
-  // The tensors fill the rest of the file without a gap, so reading them in the order of their
-  // offsets reads it all.
+  // What is no tensor: the header, and the padding of GGUF.
+  uint64_t at = 0;
+  const auto read_up_to = [&](uint64_t end) -> absl::Status {
+    while (at < end) {
+      const size_t bytes = std::min<uint64_t>(kPieceBytes, end - at);
+      RIVULET_RETURN_IF_ERROR(read(at, bytes));
+      at += bytes;
+    }
+    return absl::OkStatus();
+  };
   std::vector<TensorEntries::const_pointer> order;
   for (const auto& named : entries_) order.push_back(&named);
   std::sort(order.begin(), order.end(),
             [](const auto* a, const auto* b) { return a->second.begin < b->second.begin; });
   for (const auto* named : order) {
     const TensorEntry& entry = named->second;
+    const DTypeLayout& layout = LayoutOf(entry.dtype);
+    const size_t piece_bytes = kPieceBytes / layout.bytes * layout.bytes;
+    RIVULET_RETURN_IF_ERROR(read_up_to(data_begin_ + entry.begin));
     for (uint64_t offset = entry.begin; offset < entry.end;) {
-      const size_t bytes = std::min<uint64_t>(kPieceBytes, entry.end - offset);
-      const size_t item = SizeOf(entry.dtype);
-      RIVULET_RETURN_IF_ERROR(read(data_begin_ + offset, bytes));
-      RIVULET_RETURN_IF_ERROR(CheckFinite(named->first, entry.dtype, piece.data(), bytes / item,
-                                          (offset - entry.begin) / item));
+      const size_t bytes = std::min<uint64_t>(piece_bytes, entry.end - offset);
+      RIVULET_RETURN_IF_ERROR(read(at, bytes));
+      RIVULET_RETURN_IF_ERROR(CheckFinite(named->first, entry.dtype, piece.data(),
+                                          bytes / layout.bytes,
+                                          (offset - entry.begin) / layout.bytes));
       offset += bytes;
+      at += bytes;
     }
   }
+  RIVULET_RETURN_IF_ERROR(read_up_to(size_));
   unsigned char hash[EVP_MAX_MD_SIZE];
   unsigned int hash_bytes = 0;
   hashed = hashed && EVP_DigestFinal_ex(digest.get(), hash, &hash_bytes) == 1;
@@ -229,18 +240,26 @@ absl::StatusOr<std::string> WeightsFile::Sha256() const {
 
 DType WeightsFile::dtype(absl::string_view name) const { return entries_.find(name)->second.dtype; }
 
+absl::Status WeightsFile::ReadBlocks(absl::string_view name, size_t first,
+                                     std::span<char> out) const {
+  const TensorEntry& entry = entries_.find(name)->second;
+  const size_t bytes = LayoutOf(entry.dtype).bytes;
+  RIVULET_RETURN_IF_ERROR(ReadBytes(data_begin_ + entry.begin + first * bytes, out));
+  return CheckFinite(name, entry.dtype, out.data(), out.size() / bytes, first);
+}
+
 absl::Status WeightsFile::ReadFrom(absl::string_view name, size_t first,
                                    std::span<float> out) const {
   const TensorEntry& entry = entries_.find(name)->second;
-  const size_t item = SizeOf(entry.dtype);
-  std::vector<char> piece(std::min(kPieceBytes, out.size() * item));
-  for (size_t done = 0; done < out.size();) {
-    const size_t count = std::min(piece.size() / item, out.size() - done);
-    RIVULET_RETURN_IF_ERROR(ReadBytes(data_begin_ + entry.begin + (first + done) * item,
-                                      std::span<char>(piece.data(), count * item)));
-    RIVULET_RETURN_IF_ERROR(CheckFinite(name, entry.dtype, piece.data(), count, first + done));
-    Decode(entry.dtype, piece.data(), count, out.data() + done);
-    done += count;
+  const DTypeLayout& layout = LayoutOf(entry.dtype);
+  size_t block = first / layout.weights;
+  const size_t end = (first + out.size() + layout.weights - 1) / layout.weights;
+  std::vector<char> piece(std::min(kPieceBytes / layout.bytes, end - block) * layout.bytes);
+  while (block < end) {
+    const size_t count = std::min(piece.size() / layout.bytes, end - block);
+    RIVULET_RETURN_IF_ERROR(ReadBlocks(name, block, std::span(piece).first(count * layout.bytes)));
+    DecodeOverlap(entry.dtype, piece.data(), block, count, first, out);
+    block += count;
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// WeightsFile: a checked safetensors file. Opening reads and checks the header only; weights are
-// read in pieces of at most 1 MiB, straight into the caller's memory.
+// WeightsFile: a checked safetensors or GGUF file. Opening reads and checks the header only;
+// weights are read in pieces of at most 1 MiB, straight into the caller's memory.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/config.h"
+#include "model/weights/gguf_header.h"
 #include "model/weights/safetensors_header.h"
 
 namespace rivulet {
@@ -28,6 +29,10 @@ class WeightsFile {
                                                            std::span<const TensorSpec> expected);
   // The same for a file that may hold any tensors.
   static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenAny(const std::string& path);
+  // A GGUF file, which may hold any tensors; its metadata is put into *metadata. Errors: those of
+  // ParseGgufHeader, and NOT_FOUND.
+  static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenGguf(const std::string& path,
+                                                               GgufMetadata* metadata);
   // The names of the tensors in the header of any safetensors file, checked for nothing else.
   // Errors: NOT_FOUND, DATA_LOSS, INVALID_ARGUMENT (no JSON).
   static absl::StatusOr<std::vector<std::string>> TensorNames(const std::string& path);
@@ -47,7 +52,7 @@ class WeightsFile {
   // The dtype `name` has in the file. REQUIRES: `name` is one of tensors().
   DType dtype(absl::string_view name) const;
 
-  // Decodes a tensor to float32 (exact for every dtype), row-major. REQUIRES: `name` is one of
+  // Decodes a tensor to float32 (as dtype.h says), row-major. REQUIRES: `name` is one of
   // tensors() and out.size() is its element count. Errors: DATA_LOSS for a non-finite weight
   // (names tensor and index) or a file that changed since Open.
   absl::Status Read(absl::string_view name, std::span<float> out) const {
@@ -55,13 +60,17 @@ class WeightsFile {
   }
   // The same for out.size() elements, from element `first` on. REQUIRES: the tensor has them.
   absl::Status ReadFrom(absl::string_view name, size_t first, std::span<float> out) const;
+  // The bytes of a tensor as they lie in the file, from its block `first` on: out.size() bytes,
+  // whole blocks. REQUIRES: the tensor has them. Errors: as Read.
+  absl::Status ReadBlocks(absl::string_view name, size_t first, std::span<char> out) const;
 
  private:
   WeightsFile() = default;
   // Opens the file; nothing is read.
   static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenOnly(const std::string& path);
-  // The header's text. Errors name the rule.
+  // The header's text, of safetensors. Errors name the rule.
   absl::StatusOr<std::string> ReadHeader() const;
+  absl::StatusOr<GgufHeader> ReadGgufHeader() const;
   // Reads exactly out.size() bytes from `offset` and makes sure that the file is still the one that
   // was opened.
   absl::Status ReadBytes(uint64_t offset, std::span<char> out) const;

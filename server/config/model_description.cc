@@ -19,18 +19,6 @@
 namespace rivulet {
 namespace {
 
-const char* DTypeName(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "F32";
-    case DType::kF16:
-      return "F16";
-    case DType::kBF16:
-      return "BF16";
-  }
-  return "";
-}
-
 std::string ContentName(const ContentConfig& content) {
   switch (content.type) {
     case ContentType::kImage:
@@ -60,7 +48,7 @@ std::string TypesOf(const CheckpointTensors& tensors) {
   std::map<std::string, int64_t> bytes_by_type;
   for (const std::string& name : tensors.names()) {
     const TensorEntry& tensor = *tensors.Find(name);
-    bytes_by_type[DTypeName(tensor.dtype)] += static_cast<int64_t>(tensor.end - tensor.begin);
+    bytes_by_type[LayoutOf(tensor.dtype).name] += static_cast<int64_t>(tensor.end - tensor.begin);
   }
   std::vector<std::pair<int64_t, std::string>> types;
   types.reserve(bytes_by_type.size());

@@ -18,6 +18,7 @@ LITERAL = re.compile(r'"([A-Z][A-Z0-9]*_[A-Z0-9_]+|CANCELLED|DRAINING|SHUTDOWN|U
 # Names of status codes, which are the reasons of errors without one, and a macro of NVIDIA's.
 NOT_REASONS = {"INVALID_ARGUMENT", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED",
                "FAILED_PRECONDITION", "OUT_OF_RANGE", "DATA_LOSS", "NOT_SERVING", "OTEL_SERVICE_NAME"}
+TENSOR_TYPE = re.compile(r"T?I?Q\d_\w+")  # of GGUF: Q4_K, IQ2_XXS
 
 
 def table(text):
@@ -32,7 +33,7 @@ def literals(texts):
     found = {}
     for name, text in texts.items():
         for reason in LITERAL.findall(re.sub(r"//.*", "", text)):
-            if reason not in NOT_REASONS:
+            if reason not in NOT_REASONS and not TENSOR_TYPE.fullmatch(reason):
                 found.setdefault(reason, name)
     return found
 
@@ -57,7 +58,7 @@ class ErrorReasonsTest(unittest.TestCase):
         self.assertEqual(len(self.rows), TABLE.read_text(encoding="utf-8").count('    {"'))
 
     def test_every_reason_of_the_code_is_in_the_table_and_none_is_unused(self):
-        self.assertEqual(literals({"a.cc": 'f("A_B"); // "C_D"\ng("NOT_FOUND", "DRAINING");'}), {"A_B": "a.cc", "DRAINING": "a.cc"})
+        self.assertEqual(literals({"a.cc": 'f("A_B"); // "C_D"\ng("NOT_FOUND", "DRAINING", "Q4_K");'}), {"A_B": "a.cc", "DRAINING": "a.cc"})
         texts = {relative(p): t for p, t in TEXTS.items() if p.suffix in (".h", ".cc") and p != TABLE
                  and relative(p).startswith(("server/", "model/"))}
         used, listed = literals(texts), {row[0] for row in self.rows}

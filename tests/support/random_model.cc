@@ -29,18 +29,6 @@ void AppendRaw(T value, std::string* out) {
   out->append(bytes, sizeof(T));
 }
 
-const char* NameOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "F32";
-    case DType::kF16:
-      return "F16";
-    case DType::kBF16:
-      return "BF16";
-  }
-  return "";
-}
-
 std::string JsonString(absl::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -164,9 +152,9 @@ RawTensor MakeTensor(std::string name, std::vector<int64_t> shape, DType dtype,
                      std::span<const float> values) {
   RawTensor tensor;
   tensor.name = std::move(name);
-  tensor.dtype = NameOf(dtype);
+  tensor.dtype = LayoutOf(dtype).name;
   tensor.shape = std::move(shape);
-  tensor.bytes.reserve(values.size() * SizeOf(dtype));
+  tensor.bytes.reserve(values.size() * LayoutOf(dtype).bytes);
   for (const float value : values) {
     if (dtype == DType::kF32) AppendRaw(value, &tensor.bytes);
     if (dtype == DType::kF16) AppendRaw(kernels::F32ToF16(value), &tensor.bytes);

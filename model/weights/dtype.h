@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the weights of a tensor lie in a file: as numbers, or in the blocks of GGUF, which hold small
+// integers and the scales they are multiplied with.
+// Tested by: tests/unit/model/weights/dtype_test.cc
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace rivulet {
+
+// Numbers are blocks of one weight.
+enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ5_0, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
+
+struct DTypeLayout {
+  const char* name;  // as safetensors and GGUF call it
+  size_t weights;    // in a block
+  size_t bytes;      // of a block
+};
+const DTypeLayout& LayoutOf(DType dtype);
+
+// No block is larger.
+inline constexpr size_t kMaxBlockWeights = 256, kMaxBlockBytes = 210;
+
+// Decodes `count` blocks at `bytes` to float32. Numbers are exact; of a block each weight is what
+// gguf's `dequantize` gives, bit for bit. out: [count * weights].
+void DecodeBlocks(DType dtype, const char* bytes, size_t count, float* out);
+
+// The index of the first of `count` blocks that holds a number or a scale that is not finite;
+// nullopt where all are finite. The weights of blocks with finite scales are finite.
+std::optional<size_t> FindNonFinite(DType dtype, const char* bytes, size_t count);
+
+}  // namespace rivulet

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The header of a GGUF file (versions 2 and 3): its metadata, and the table that says which tensor
+// lies where. The file is hostile until proved otherwise: each count, length, size and offset is
+// compared with what the file can hold before anything is made of it.
+// Tested by: tests/unit/model/weights/gguf_header_test.cc, tests/fuzz/fuzz_gguf.cc
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/weights/safetensors_header.h"
+
+namespace rivulet {
+
+// Arrays stay as the file has them until they are asked for: their elements were checked.
+class GgufValue {
+ public:
+  enum class Type : uint32_t {
+    kUint8,
+    kInt8,
+    kUint16,
+    kInt16,
+    kUint32,
+    kInt32,
+    kFloat32,
+    kBool,
+    kString,
+    kArray,
+    kUint64,
+    kInt64,
+    kFloat64
+  };
+
+  // nullopt where the value is of another type, or does not fit.
+  std::optional<int64_t> Integer() const;
+  std::optional<double> Number() const;  // of a float or an integer; finite
+  std::optional<bool> Bool() const;
+  std::optional<std::string> Text() const;
+  // Of an array of texts or of integers.
+  std::optional<std::vector<std::string>> Texts() const;
+  std::optional<std::vector<int64_t>> Integers() const;
+  // What it is, for messages: "the text \"abc\"", "the number 1.5", "an array of 3 values".
+  std::string Describe() const;
+
+ private:
+  friend class GgufParser;
+  bool IsInteger() const;
+
+  Type type_ = Type::kUint8;
+  Type element_ = Type::kUint8;  // of an array
+  uint64_t count_ = 1;           // of an array's elements
+  std::string bytes_;            // as in the file; of a text without its length
+};
+
+using GgufMetadata = std::map<std::string, GgufValue, std::less<>>;
+
+struct GgufHeader {
+  GgufMetadata metadata;
+  TensorEntries tensors;    // shapes row-major, so in the reverse order of the file
+  uint64_t data_begin = 0;  // where the data starts, in bytes from the beginning of the file
+};
+
+// Parses the header at the beginning of a file of `file_size` bytes, of which `bytes` are the
+// first. nullopt: the header does not end in `bytes`; parse again with more of the file. The
+// tensors fill the data in the order of their offsets; between them, and behind the last, are fewer
+// bytes than the alignment. Takes memory in proportion to the header. Errors: DATA_LOSS
+// (CORRUPT_WEIGHTS) naming the key, the tensor or the rule; a type of tensor that is not read is
+// UNSUPPORTED_MODEL (INVALID_ARGUMENT), by name.
+absl::StatusOr<std::optional<GgufHeader>> ParseGgufHeader(absl::string_view bytes,
+                                                          uint64_t file_size);
+
+}  // namespace rivulet

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks decoded as gguf's `dequantize` decodes them, bit for bit.
+#include "model/weights/dtype.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "model/base/sha256.h"
+
+namespace rivulet {
+namespace {
+
+constexpr size_t kBlocks = 64;
+
+struct BlockCase {
+  DType dtype;
+  std::vector<size_t> scales;  // where in a block the F16 scales are
+  const char* sha256;          // of the weights as float32
+};
+
+// tests/conformance/make_gguf.py --blocks prints the hashes: of what gguf 0.19.0 makes of the same
+// bytes.
+const std::vector<BlockCase>& BlockCases() {
+  static const auto* const cases = new std::vector<BlockCase>{
+      {DType::kQ4_0, {0}, "b898027311482795e3b3ec86f2c507c723e26e0dc6928abbb93065dd56d30a4c"},
+      {DType::kQ5_0, {0}, "b6f81b395603fa9598b52515cd365058012c42a9adccd49c54ae55285d5a5cf0"},
+      {DType::kQ8_0, {0}, "5cd30fbd5c5638425ca4d93fd54f9940b1f1c1e4c3f60f285f19c4f37e27f8c1"},
+      {DType::kQ4_K, {0, 2}, "31ef4ef4b1ba3983278064e1b2b10cd22f1184a565833a7ae9d517bda9e1c07b"},
+      {DType::kQ5_K, {0, 2}, "c47acdcad141e20b68ebf360b6910a81e17d548b15ce4561e3c662858a4bb39e"},
+      {DType::kQ6_K, {208}, "d9b070473ff7851ad3a30bc804f3424c2cb8fcabd2960a0ae058772ae6cda1a6"},
+  };
+  return *cases;
+}
+
+// Bytes of a small generator, with scales below 2.
+std::string RandomBlocks(const BlockCase& c) {
+  const size_t size = LayoutOf(c.dtype).bytes;
+  std::string bytes(kBlocks * size, '\0');
+  uint32_t state = 1;
+  for (char& byte : bytes) {
+    state = state * 1664525 + 1013904223;
+    byte = static_cast<char>(state >> 24);
+  }
+  for (size_t block = 0; block < kBlocks; ++block) {
+    for (const size_t at : c.scales) bytes[block * size + at + 1] &= char(0xBF);
+  }
+  return bytes;
+}
+
+TEST(DTypeTest, BlocksAreDecodedAsGgufDecodesThem) {
+  for (const BlockCase& c : BlockCases()) {
+    SCOPED_TRACE(LayoutOf(c.dtype).name);
+    const std::string bytes = RandomBlocks(c);
+    std::vector<float> weights(kBlocks * LayoutOf(c.dtype).weights);
+    DecodeBlocks(c.dtype, bytes.data(), kBlocks, weights.data());
+    EXPECT_EQ(
+        Sha256Hex({reinterpret_cast<const char*>(weights.data()), weights.size() * sizeof(float)}),
+        c.sha256);
+    EXPECT_TRUE(
+        std::all_of(weights.begin(), weights.end(), [](float w) { return std::isfinite(w); }));
+  }
+}
+
+TEST(DTypeTest, AScaleThatIsNotFiniteIsFoundInItsBlock) {
+  for (const BlockCase& c : BlockCases()) {
+    const size_t size = LayoutOf(c.dtype).bytes;
+    std::string bytes = RandomBlocks(c);
+    EXPECT_EQ(FindNonFinite(c.dtype, bytes.data(), kBlocks), std::nullopt);
+    for (const size_t at : c.scales) {
+      for (const char* wrong : {"\x00\x7C", "\x01\xFC"}) {  // infinity, no number
+        std::string damaged = bytes;
+        damaged.replace(5 * size + at, 2, wrong, 2);
+        damaged.replace(9 * size + at, 2, wrong, 2);
+        EXPECT_EQ(FindNonFinite(c.dtype, damaged.data(), kBlocks), 5u) << LayoutOf(c.dtype).name;
+      }
+    }
+  }
+}
+
+TEST(DTypeTest, NumbersAreBlocksOfOne) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    EXPECT_EQ(LayoutOf(dtype).weights, 1u);
+  }
+  const uint16_t halves[] = {0x3C00, 0x7C00};
+  float one = 0;
+  DecodeBlocks(DType::kF16, reinterpret_cast<const char*>(halves), 1, &one);
+  EXPECT_EQ(one, 1.0f);
+  EXPECT_EQ(FindNonFinite(DType::kF16, reinterpret_cast<const char*>(halves), 2), 1u);
+}
+
+}  // namespace
+}  // namespace rivulet
