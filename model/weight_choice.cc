@@ -21,6 +21,17 @@ std::optional<WeightPrecision> PrecisionOf(absl::string_view name) {
 
 }  // namespace
 
+WeightChoice ResolveHead(const WeightChoice& choice, const ModelConfig& config) {
+  WeightChoice resolved = choice;
+  if (choice.head.has_value()) return resolved;
+  resolved.head = choice.layers;
+  if (choice.layers == WeightPrecision::kInt4) resolved.head = WeightPrecision::kInt8;
+  if (choice.quantized() && config.output.type == OutputType::kMixtureOfLogistics) {
+    resolved.head = WeightPrecision::kAuto;
+  }
+  return resolved;
+}
+
 absl::StatusOr<WeightChoice> ParseWeightChoice(absl::string_view text) {
   const size_t comma = text.find(',');
   const std::optional<WeightPrecision> layers = PrecisionOf(text.substr(0, comma));

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "model/config.h"
 
 namespace rivulet {
 
@@ -27,20 +28,21 @@ enum class WeightPrecision : uint8_t {
 // make them, and everything of one dimension stay as with kAuto.
 struct WeightChoice {
   WeightPrecision layers = WeightPrecision::kAuto;
-  // Of embedding and head; nullopt: as the layers, but kInt8 where these are kInt4.
+  // Of embedding and head. nullopt: as the layers, but kInt8 where these are kInt4, and kAuto where
+  // they are of few bits and the head is a mixture of logistics, which is small and sensitive.
   std::optional<WeightPrecision> head;
 
   WeightChoice() = default;
   WeightChoice(WeightPrecision precision) : layers(precision) {}  // NOLINT: a choice for all
   auto operator<=>(const WeightChoice&) const = default;
 
-  WeightPrecision head_precision() const {
-    return head.value_or(layers == WeightPrecision::kInt4 ? WeightPrecision::kInt8 : layers);
-  }
   bool quantized() const {
-    return layers >= WeightPrecision::kInt8 || head_precision() >= WeightPrecision::kInt8;
+    return layers >= WeightPrecision::kInt8 || head.value_or(layers) >= WeightPrecision::kInt8;
   }
 };
+
+// `choice` with the head that it has for a model.
+WeightChoice ResolveHead(const WeightChoice& choice, const ModelConfig& config);
 
 // "auto", "f32", "f16", "bf16", "int8" or "int4", and ",head=" with one of them where embedding and
 // head have another type: "int4,head=f16". Errors: INVALID_ARGUMENT (CONFIG_INVALID, field

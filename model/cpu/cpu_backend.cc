@@ -300,15 +300,20 @@ constexpr int kQuantizerVersion = 1;  // kernels/quantized.cc: the rounding of w
 
 // "int8q1": with the version of what made the integers.
 std::string TypeName(WeightPrecision precision) {
+  if (precision == WeightPrecision::kAuto) return "exact";
   const std::string name = WeightChoiceName(precision);
   return precision < WeightPrecision::kInt8 ? name : absl::StrCat(name, "q", kQuantizerVersion);
 }
 
-std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& choice) {
+std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& asked,
+                       const ModelConfig& config) {
+  const WeightChoice choice = ResolveHead(asked, config);
   std::string type = weights.lossless ? "exact" : TypeName(choice.layers);
-  if (!weights.lossless && choice.head_precision() != choice.layers) {
-    absl::StrAppend(&type, "-head", TypeName(choice.head_precision()));
+  if (!weights.lossless && choice.head != choice.layers) {
+    absl::StrAppend(&type, "-head", TypeName(*choice.head));
   }
+  // Blocks of the file, multiplied with activations of 8 bits.
+  if (weights.widest_quantized > 0 && !choice.quantized()) absl::StrAppend(&type, "-a8");
   return absl::StrCat("cpu-f32-", type, kernels::CpuTargetFuses() ? "-fma-" : "-nofma-",
                       kNumericsVersion);
 }
@@ -360,7 +365,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
       1;  // a Submit costs nothing here, and a new request waits for no run to end
   limits.bytes_per_slot = slot_bytes;
   limits.weight_bytes = weight_bytes;
-  limits.numerics_id = NumericsId(network->weights(), options.weights);
+  limits.numerics_id = NumericsId(network->weights(), options.weights, model->config());
   limits.plan = "one step a run";
   const int threads = options.threads > 0 ? options.threads : UsableCores();
   return std::make_unique<CpuBackend>(std::move(model), std::move(network), std::move(slots),

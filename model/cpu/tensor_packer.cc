@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/quantized.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
 #include "model/base/thread.h"
@@ -30,15 +31,11 @@ std::string ShapeText(const TensorPacker::Shape& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
+// What keeps a file's weights as they are.
 WeightType TypeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return WeightType::kF16;
-    case DType::kBF16:
-      return WeightType::kBF16;
-    default:  // blocks are decoded
-      return WeightType::kF32;
-  }
+  if (dtype == DType::kF16) return WeightType::kF16;
+  if (dtype == DType::kBF16) return WeightType::kBF16;
+  return PackedTypeOf(dtype).value_or(WeightType::kF32);
 }
 
 // REQUIRES: not kAuto.
@@ -152,8 +149,9 @@ WeightType TensorPacker::Choose(const std::vector<std::pair<TensorRows, int>>& p
   const WeightType first = type_of(parts.front());
   const bool same = std::all_of(parts.begin(), parts.end(),
                                 [&](const auto& part) { return type_of(part) == first; });
-  const WeightType own = same ? first : WeightType::kF32;
-  WeightPrecision precision = use == MatrixUse::kEnd ? choice_.head_precision() : choice_.layers;
+  WeightType own = same ? first : WeightType::kF32;
+  if (use == MatrixUse::kExact && kernels::IsQuantized(own)) own = WeightType::kF32;
+  WeightPrecision precision = use == MatrixUse::kEnd ? *choice_.head : choice_.layers;
   if (use == MatrixUse::kExact && quantizes()) precision = WeightPrecision::kAuto;
   const WeightType type = precision == WeightPrecision::kAuto ? own : TypeOf(precision);
   if (type != WeightType::kF32 && !(same && type == first)) facts_->lossless = false;
@@ -162,6 +160,10 @@ WeightType TensorPacker::Choose(const std::vector<std::pair<TensorRows, int>>& p
 
 absl::Status TensorPacker::PackRows(const TensorRows& part, int begin, int end, int column,
                                     CpuMatrix* m) const {
+  if (kernels::IsQuantized(m->packed.type) &&
+      TypeOf(tensors_.Find(part.name)->dtype) == m->packed.type) {
+    return PackBlocks(part, begin, end, column, m);
+  }
   const auto k = size_t(m->packed.k);
   std::vector<float> rows(size_t(end - begin) * k);
   RIVULET_RETURN_IF_ERROR(tensors_.ReadFrom(part.name, size_t(part.first + begin) * k, rows));
@@ -170,6 +172,24 @@ absl::Status TensorPacker::PackRows(const TensorRows& part, int begin, int end, 
     return absl::OkStatus();
   }
   return WeightTooLarge(part.name);
+}
+
+absl::Status TensorPacker::PackBlocks(const TensorRows& part, int begin, int end, int column,
+                                      CpuMatrix* m) const {
+  const DType dtype = tensors_.Find(part.name)->dtype;
+  const DTypeLayout& layout = LayoutOf(dtype);
+  const size_t row_blocks = size_t(m->packed.k) / layout.weights;
+  const int groups = int(layout.weights) / kernels::kQuantizedInputs;
+  std::vector<char> blocks(size_t(end - begin) * row_blocks * layout.bytes);
+  RIVULET_RETURN_IF_ERROR(
+      tensors_.ReadBlocks(part.name, size_t(part.first + begin) * row_blocks, blocks));
+  const char* block = blocks.data();
+  for (int row = begin; row < end; ++row) {
+    for (int i = 0; i < int(row_blocks); ++i, block += layout.bytes) {
+      PackBlock(dtype, block, m->packed.k, column + row, i * groups, m->panels.data());
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Threads take the pieces in turn; no two write a byte of one column.

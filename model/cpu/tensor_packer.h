@@ -50,7 +50,7 @@ class TensorPacker {
   // `facts`: its bytes and `lossless` are kept up to date. All are borrowed.
   TensorPacker(const CheckpointTensors& tensors, const ModelConfig& model,
                const WeightChoice& choice, CpuWeightFacts* facts, Mode mode = Mode::kRead)
-      : config(model), tensors_(tensors), choice_(choice), facts_(facts), mode_(mode) {}
+      : config(model), tensors_(tensors), choice_(ResolveHead(choice, model)), facts_(facts), mode_(mode) {}
 
   const BlockKind& kind() const { return *config.block().kind; }
   // Whether matrices of layers have 8 or 4 bits.
@@ -82,8 +82,11 @@ class TensorPacker {
   absl::Status Check(const std::string& name, const Shape& shape);
   kernels::WeightType Choose(const std::vector<std::pair<TensorRows, int>>& parts, MatrixUse use);
   absl::Status Pack(const TensorRows& part, int column, CpuMatrix* m) const;
-  // Rows begin .. end - 1 of the part.
+  // Rows begin .. end - 1 of the part: rounded, or the file's own blocks.
   absl::Status PackRows(const TensorRows& part, int begin, int end, int column, CpuMatrix* m) const;
+
+  absl::Status PackBlocks(const TensorRows& part, int begin, int end, int column,
+                          CpuMatrix* m) const;
 
   const CheckpointTensors& tensors_;
   const WeightChoice choice_;

@@ -14,8 +14,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the files are little-endian");
 
 constexpr DTypeLayout kLayouts[] = {
-    {"F32", 1, 4},    {"F16", 1, 2},      {"BF16", 1, 2},     {"Q4_0", 32, 18},   {"Q5_0", 32, 22},
-    {"Q8_0", 32, 34}, {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210},
+    {"F32", 1, 4},    {"F16", 1, 2},    {"BF16", 1, 2},     {"Q4_0", 32, 18},   {"Q4_1", 32, 20},
+    {"Q5_0", 32, 22}, {"Q8_0", 32, 34}, {"Q4_K", 256, 144}, {"Q5_K", 256, 176}, {"Q6_K", 256, 210},
 };
 
 template <typename T>
@@ -28,40 +28,51 @@ T Load(const char* bytes, size_t index = 0) {
 float Half(const char* bytes) { return kernels::F16ToF32(Load<uint16_t>(bytes)); }
 uint8_t Byte(const char* bytes, size_t index) { return static_cast<uint8_t>(bytes[index]); }
 
-// Q4_0: d (F16), 16 bytes: the low halves are weights 0 to 15, the high halves 16 to 31.
-void DecodeQ4_0(const char* block, float* out) {
-  const float d = Half(block);
+using kernels::QuantizedGroup;
+
+void SetScale(QuantizedGroup* group, float scale) { group->scale[0] = group->scale[1] = scale; }
+
+// 16 bytes: the low halves are integers 0 to 15, the high halves 16 to 31. Plus `from`.
+void SetHalves(QuantizedGroup* group, const char* bytes, int from) {
   for (size_t i = 0; i < 16; ++i) {
-    const int q = Byte(block + 2, i);
-    out[i] = d * static_cast<float>((q & 15) - 8);
-    out[i + 16] = d * static_cast<float>((q >> 4) - 8);
+    const int q = Byte(bytes, i);
+    group->q[i] = static_cast<uint8_t>((q & 15) + from);
+    group->q[i + 16] = static_cast<uint8_t>((q >> 4) + from);
   }
 }
 
+// Q4_0: d (F16), 16 bytes.
+void GroupsOfQ4_0(const char* block, QuantizedGroup* group) {
+  SetScale(group, Half(block));
+  SetHalves(group, block + 2, -8);
+}
+
+// Q4_1: d, m (F16), 16 bytes; m is added.
+void GroupsOfQ4_1(const char* block, QuantizedGroup* group) {
+  SetScale(group, Half(block));
+  group->minimum = -Half(block + 2);
+  SetHalves(group, block + 4, 0);
+}
+
 // Q5_0: d (F16), 32 fifth bits, then as Q4_0.
-void DecodeQ5_0(const char* block, float* out) {
-  const float d = Half(block);
+void GroupsOfQ5_0(const char* block, QuantizedGroup* group) {
+  SetScale(group, Half(block));
+  SetHalves(group, block + 6, -16);
   const auto high = Load<uint32_t>(block + 2);
-  for (size_t i = 0; i < 16; ++i) {
-    const int q = Byte(block + 6, i);
-    const int low_bit = static_cast<int>(high >> i & 1), high_bit = int(high >> (i + 16) & 1);
-    out[i] = d * static_cast<float>(((q & 15) | low_bit << 4) - 16);
-    out[i + 16] = d * static_cast<float>(((q >> 4) | high_bit << 4) - 16);
+  for (size_t i = 0; i < 32; ++i) {
+    group->q[i] = static_cast<uint8_t>(group->q[i] + (high >> i & 1) * 16);
   }
 }
 
 // Q8_0: d (F16), 32 signed bytes.
-void DecodeQ8_0(const char* block, float* out) {
-  const float d = Half(block);
-  for (size_t i = 0; i < 32; ++i) out[i] = d * static_cast<float>(Load<int8_t>(block + 2, i));
+void GroupsOfQ8_0(const char* block, QuantizedGroup* group) {
+  SetScale(group, Half(block));
+  std::memcpy(group->q, block + 2, 32);
 }
 
 // The scale and the minimum of group `j` of 32 weights of Q4_K and Q5_K: 6 bits each, packed into
 // 12 bytes. Those of groups 4 to 7 have their upper 2 bits in the bytes of groups 0 to 3.
-struct GroupScale {
-  float scale, minimum;
-};
-GroupScale ScaleOf(const char* block, size_t j) {
+void SetKScale(const char* block, size_t j, QuantizedGroup* group) {
   const char* packed = block + 4;
   int scale = 0, minimum = 0;
   if (j < 4) {
@@ -71,31 +82,33 @@ GroupScale ScaleOf(const char* block, size_t j) {
     scale = (Byte(packed, j + 4) & 15) | (Byte(packed, j - 4) >> 6) << 4;
     minimum = (Byte(packed, j + 4) >> 4) | (Byte(packed, j) >> 6) << 4;
   }
-  return {Half(block) * static_cast<float>(scale), Half(block + 2) * static_cast<float>(minimum)};
+  SetScale(group, Half(block) * static_cast<float>(scale));
+  group->minimum = Half(block + 2) * static_cast<float>(minimum);
 }
 
-// Q4_K: d, dmin (F16), 12 bytes of scales, 128 bytes. Each 32 bytes are two groups: the low
-// halves, then the high ones.
-void DecodeQ4_K(const char* block, float* out) {
+// Each 32 bytes are two groups: the low halves, then the high ones.
+void SetKHalves(const char* quants, size_t j, QuantizedGroup* group) {
+  for (size_t i = 0; i < 32; ++i) {
+    const uint8_t q = Byte(quants + 32 * (j / 2), i);
+    group->q[i] = j % 2 == 0 ? q & 15 : q >> 4;
+  }
+}
+
+// Q4_K: d, dmin (F16), 12 bytes of scales, 128 bytes.
+void GroupsOfQ4_K(const char* block, QuantizedGroup* groups) {
   for (size_t j = 0; j < 8; ++j) {
-    const GroupScale group = ScaleOf(block, j);
-    const char* quants = block + 16 + 32 * (j / 2);
-    for (size_t i = 0; i < 32; ++i) {
-      const int q = j % 2 == 0 ? Byte(quants, i) & 15 : Byte(quants, i) >> 4;
-      out[32 * j + i] = group.scale * static_cast<float>(q) - group.minimum;
-    }
+    SetKScale(block, j, &groups[j]);
+    SetKHalves(block + 16, j, &groups[j]);
   }
 }
 
 // Q5_K: as Q4_K with 32 bytes before the quants, whose bit j is the fifth bit of group j.
-void DecodeQ5_K(const char* block, float* out) {
+void GroupsOfQ5_K(const char* block, QuantizedGroup* groups) {
   for (size_t j = 0; j < 8; ++j) {
-    const GroupScale group = ScaleOf(block, j);
-    const char* quants = block + 48 + 32 * (j / 2);
+    SetKScale(block, j, &groups[j]);
+    SetKHalves(block + 48, j, &groups[j]);
     for (size_t i = 0; i < 32; ++i) {
-      const int low = j % 2 == 0 ? Byte(quants, i) & 15 : Byte(quants, i) >> 4;
-      const int q = low | (Byte(block + 16, i) >> j & 1) << 4;
-      out[32 * j + i] = group.scale * static_cast<float>(q) - group.minimum;
+      groups[j].q[i] = static_cast<uint8_t>(groups[j].q[i] | (Byte(block + 16, i) >> j & 1) << 4);
     }
   }
 }
@@ -103,21 +116,32 @@ void DecodeQ5_K(const char* block, float* out) {
 // Q6_K: 128 bytes of low halves, 64 bytes of upper 2 bits, 16 signed scales, d (F16). Of each half
 // of 128 weights, weight 32 g + i has its low bits in byte 32 (g % 2) + i, in the high half for
 // g >= 2, and its upper bits in byte i at bit 2 g. A scale serves 16 weights.
-void DecodeQ6_K(const char* block, float* out) {
+void GroupsOfQ6_K(const char* block, QuantizedGroup* groups) {
   const float d = Half(block + 208);
-  for (size_t n = 0; n < 256; ++n) {
-    const size_t half = n / 128, g = n % 128 / 32, i = n % 32;
-    const int low = Byte(block, 64 * half + 32 * (g % 2) + i) >> (g / 2 * 4) & 15;
-    const int high = Byte(block + 128, 32 * half + i) >> (2 * g) & 3;
-    const float scale = d * static_cast<float>(Load<int8_t>(block + 192, n / 16));
-    out[n] = scale * static_cast<float>((low | high << 4) - 32);
+  for (size_t j = 0; j < 8; ++j) {
+    const size_t half = j / 4, g = j % 4;
+    for (size_t i = 0; i < 32; ++i) {
+      const int low = Byte(block, 64 * half + 32 * (g % 2) + i) >> (g / 2 * 4) & 15;
+      const int high = Byte(block + 128, 32 * half + i) >> (2 * g) & 3;
+      groups[j].q[i] = static_cast<uint8_t>((low | high << 4) - 32);
+    }
+    for (size_t k = 0; k < 2; ++k) {
+      groups[j].scale[k] = d * static_cast<float>(Load<int8_t>(block + 192, 2 * j + k));
+    }
   }
 }
 
-template <void (*kDecode)(const char*, float*)>
-void DecodeAll(DType dtype, const char* bytes, size_t count, float* out) {
+void DecodeGroups(DType dtype, const char* bytes, size_t count, float* out) {
   const DTypeLayout& layout = LayoutOf(dtype);
-  for (size_t i = 0; i < count; ++i) kDecode(bytes + i * layout.bytes, out + i * layout.weights);
+  QuantizedGroup groups[kMaxBlockWeights / kernels::kQuantizedInputs];
+  for (size_t block = 0; block < count; ++block) {
+    GroupsOf(dtype, bytes + block * layout.bytes, groups);
+    for (size_t i = 0; i < layout.weights; ++i) {
+      const QuantizedGroup& group = groups[i / 32];
+      const auto q = static_cast<float>(static_cast<int8_t>(group.q[i % 32]));
+      out[block * layout.weights + i] = group.scale[i % 32 / 16] * q - group.minimum;
+    }
+  }
 }
 
 // Whether any exponent of `count` numbers, `stride` bytes apart, is all ones.
@@ -145,6 +169,7 @@ bool IsFinite(DType dtype, const char* bytes, size_t count) {
     case DType::kQ5_0:
     case DType::kQ8_0:
       return halves(0);
+    case DType::kQ4_1:
     case DType::kQ4_K:
     case DType::kQ5_K:
       return halves(0) && halves(2);
@@ -169,18 +194,60 @@ void DecodeBlocks(DType dtype, const char* bytes, size_t count, float* out) {
     case DType::kBF16:
       for (size_t i = 0; i < count; ++i) out[i] = kernels::Bf16ToF32(Load<uint16_t>(bytes, i));
       return;
-    case DType::kQ4_0:
-      return DecodeAll<DecodeQ4_0>(dtype, bytes, count, out);
-    case DType::kQ5_0:
-      return DecodeAll<DecodeQ5_0>(dtype, bytes, count, out);
+    default:
+      return DecodeGroups(dtype, bytes, count, out);
+  }
+}
+
+std::optional<kernels::WeightType> PackedTypeOf(DType dtype) {
+  switch (dtype) {
     case DType::kQ8_0:
-      return DecodeAll<DecodeQ8_0>(dtype, bytes, count, out);
+    case DType::kQ5_0:
+      return kernels::WeightType::kInt8;
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+      return kernels::WeightType::kInt4;
     case DType::kQ4_K:
-      return DecodeAll<DecodeQ4_K>(dtype, bytes, count, out);
+      return kernels::WeightType::kQ4K;
     case DType::kQ5_K:
-      return DecodeAll<DecodeQ5_K>(dtype, bytes, count, out);
+      return kernels::WeightType::kQ5K;
     case DType::kQ6_K:
-      return DecodeAll<DecodeQ6_K>(dtype, bytes, count, out);
+      return kernels::WeightType::kQ6K;
+    default:
+      return std::nullopt;
+  }
+}
+
+void GroupsOf(DType dtype, const char* block, kernels::QuantizedGroup* groups) {
+  switch (dtype) {
+    case DType::kQ4_0:
+      return GroupsOfQ4_0(block, groups);
+    case DType::kQ4_1:
+      return GroupsOfQ4_1(block, groups);
+    case DType::kQ5_0:
+      return GroupsOfQ5_0(block, groups);
+    case DType::kQ8_0:
+      return GroupsOfQ8_0(block, groups);
+    case DType::kQ4_K:
+      return GroupsOfQ4_K(block, groups);
+    case DType::kQ5_K:
+      return GroupsOfQ5_K(block, groups);
+    case DType::kQ6_K:
+      return GroupsOfQ6_K(block, groups);
+    default:
+      return;
+  }
+}
+
+void PackBlock(DType dtype, const char* block, int k, int column, int first_group, void* panels) {
+  QuantizedGroup groups[kMaxBlockWeights / kernels::kQuantizedInputs];
+  GroupsOf(dtype, block, groups);
+  for (int i = 0; i < int(LayoutOf(dtype).weights / kernels::kQuantizedInputs); ++i) {
+    if (dtype == DType::kQ4_0) {  // s (q - 8) = s q - 8 s, exactly
+      groups[i].minimum = 8 * groups[i].scale[0];
+      for (uint8_t& q : groups[i].q) q = static_cast<uint8_t>(q + 8);
+    }
+    kernels::PackGroup(*PackedTypeOf(dtype), groups[i], k, column, first_group + i, panels);
   }
 }
 

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <optional>
 
+#include "kernels/quantized.h"
+
 namespace rivulet {
 
 // Numbers are blocks of one weight.
-enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ5_0, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
+enum class DType : uint8_t { kF32, kF16, kBF16, kQ4_0, kQ4_1, kQ5_0, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
 
 struct DTypeLayout {
   const char* name;  // as safetensors and GGUF call it
@@ -26,6 +28,15 @@ inline constexpr size_t kMaxBlockWeights = 256, kMaxBlockBytes = 210;
 // Decodes `count` blocks at `bytes` to float32. Numbers are exact; of a block each weight is what
 // gguf's `dequantize` gives, bit for bit. out: [count * weights].
 void DecodeBlocks(DType dtype, const char* bytes, size_t count, float* out);
+
+// The groups of a block of integers: each weight is s q - m, rounded twice. q: int8_t.
+// groups: [weights / 32].
+void GroupsOf(DType dtype, const char* block, kernels::QuantizedGroup* groups);
+
+// How blocks are kept in memory without being rounded again; nullopt: numbers.
+std::optional<kernels::WeightType> PackedTypeOf(DType dtype);
+// Packs a block of such a type as groups from `first_group` on of a column of PackedTypeOf(dtype).
+void PackBlock(DType dtype, const char* block, int k, int column, int first_group, void* panels);
 
 // The index of the first of `count` blocks that holds a number or a scale that is not finite;
 // nullopt where all are finite. The weights of blocks with finite scales are finite.
