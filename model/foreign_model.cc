@@ -78,9 +78,7 @@ std::optional<FileKind> KindOfFile(const std::string& path) {
     return FileKind{"a pointer of Git LFS", "\"git lfs pull\" fetches what it stands for"};
   }
   if (absl::StartsWith(bytes, "GGUF")) {
-    return FileKind{"a GGUF file, which is not read",
-                    absl::StrCat("take the checkpoint that it was made from: ", kSavePretrained,
-                                 ", and ", kConvert)};
+    return FileKind{"a GGUF file", "--model takes the file itself, of several parts the first"};
   }
   if (IsOfTorch(path, bytes)) {
     return FileKind{"a PyTorch checkpoint, which is not read, as it can hold code",

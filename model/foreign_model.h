@@ -9,9 +9,9 @@
 
 namespace rivulet {
 
-// The error for a `path` that is no directory. FOREIGN_CHECKPOINT: a file of another program
-// (PyTorch, GGUF, safetensors, a pointer of Git LFS); else NOT_FOUND. `shown`: the path, for
-// messages.
+// The error for a `path` that is neither a directory nor a GGUF file. FOREIGN_CHECKPOINT: a file of
+// another program (PyTorch, safetensors, a pointer of Git LFS); else NOT_FOUND. `shown`: the path,
+// for messages.
 absl::Status RefuseFile(const std::string& path, const std::string& shown);
 
 // `directory` could not be loaded because of `status`. Returns FOREIGN_CHECKPOINT where its

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,8 @@
 #include "model/base/strict_json.h"
 #include "model/block_settings.h"
 #include "model/foreign_model.h"
+#include "model/gguf_model.h"
+#include "model/gguf_text.h"
 #include "model/model_name.h"
 #include "model/text/char_tokenizer.h"
 
@@ -95,6 +98,17 @@ absl::StatusOr<ModelConfig> ParseAnyConfig(const std::string& text, const std::s
   return config;
 }
 
+// `text`: what gguf_model.h makes of the file `path`.
+absl::StatusOr<ModelConfig> ParseGgufConfig(const std::string& text, const std::string& path,
+                                            std::string* name_source) {
+  RIVULET_ASSIGN_OR_RETURN(const JsonValue json, ParseSettings(text));
+  RIVULET_ASSIGN_OR_RETURN(ModelConfig config, ParseBlockConfig(json));
+  const std::filesystem::path file(path);
+  config.name = ChooseModelName((file.parent_path() / GgufStem(path)).string(), json).name;
+  *name_source = "the GGUF file";
+  return config;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Model>> Model::Load(const std::string& directory,
@@ -111,8 +125,10 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::OpenAs(const std::string& di
                                                            absl::string_view name, bool hash) {
   // A path may hold control characters, and a message is one line.
   const std::string shown = absl::Utf8SafeCHexEscape(directory);
-  RIVULET_RETURN_IF_ERROR(CheckDirectory(directory, shown));
-  absl::StatusOr<std::shared_ptr<Model>> model = LoadFrom(directory, shown, hash);
+  const bool gguf = IsGgufFile(directory);
+  if (!gguf) RIVULET_RETURN_IF_ERROR(CheckDirectory(directory, shown));
+  absl::StatusOr<std::shared_ptr<Model>> model =
+      gguf ? LoadGguf(directory, shown, hash) : LoadFrom(directory, shown, hash);
   if (model.ok()) {
     if (!name.empty()) {
       (*model)->config_.name = std::string(name);
@@ -120,7 +136,7 @@ absl::StatusOr<std::shared_ptr<const Model>> Model::OpenAs(const std::string& di
     }
     return std::shared_ptr<const Model>(*std::move(model));
   }
-  return ExplainDirectory(directory, shown, model.status());
+  return gguf ? model.status() : ExplainDirectory(directory, shown, model.status());
 }
 
 absl::StatusOr<std::shared_ptr<Model>> Model::LoadFrom(const std::string& directory,
@@ -147,6 +163,29 @@ absl::StatusOr<std::shared_ptr<Model>> Model::LoadFrom(const std::string& direct
   return model;
 }
 
+absl::StatusOr<std::shared_ptr<Model>> Model::LoadGguf(const std::string& path,
+                                                       const std::string& shown, bool hash) {
+  auto model = std::shared_ptr<Model>(new Model);
+  model->directory_ = path;
+  RIVULET_ASSIGN_OR_RETURN(GgufModel gguf, OpenGgufModel(path));
+  auto config = ParseGgufConfig(gguf.config, path, &model->name_source_);
+  if (!config.ok()) return Annotate(config.status(), shown);
+  auto text = ReadGgufText(gguf.metadata);
+  if (!text.ok()) return Annotate(text.status(), shown);
+  model->config_ = *std::move(config);
+  model->config_text_ = std::move(gguf.config);
+  model->tensors_ = std::move(gguf.tensors);
+  model->text_ = std::move(text->text);
+  for (const int32_t id : text->ends) {
+    if (id < model->config_.vocab_size) AddEnd(id, &model->config_);
+  }
+  model->FinishText();
+  if (hash) {
+    RIVULET_ASSIGN_OR_RETURN(model->sha256_, model->tensors_->Sha256());
+  }
+  return model;
+}
+
 absl::Status Model::OpenWeights(const std::string& shown) {
   if (config_.content.type == ContentType::kText) {
     RIVULET_ASSIGN_OR_RETURN(text_.tokenizer, CreateCharTokenizer(config_.content.alphabet));
@@ -160,14 +199,17 @@ absl::Status Model::OpenWeights(const std::string& shown) {
 
 absl::Status Model::OpenCheckpoint(const std::string& shown) {
   RIVULET_ASSIGN_OR_RETURN(text_, LoadModelText(directory_, shown));
-  if (text_.tokenizer != nullptr) {
-    config_.content.type = ContentType::kText;
-  } else {
+  if (text_.tokenizer == nullptr) {
     text_.why_none = ": its directory has neither tokenizer.json nor rwkv_vocab_v20230424.txt";
   }
-  if (text_.tokenizer_kind == "world") AddEnd(kWorldEnd, &config_);
+  FinishText();
   RIVULET_ASSIGN_OR_RETURN(tensors_, CheckpointTensors::Open(directory_, shown));
   return absl::OkStatus();
+}
+
+void Model::FinishText() {
+  if (text_.tokenizer != nullptr) config_.content.type = ContentType::kText;
+  if (text_.tokenizer_kind == "world") AddEnd(kWorldEnd, &config_);
 }
 
 }  // namespace rivulet

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Model: a loaded model directory. Whatever is wrong with its files is a Status.
+// Model: a loaded model directory or GGUF file. Whatever is wrong with its files is a Status.
 #pragma once
 
 #include <memory>
@@ -24,6 +24,9 @@ class Model {
   // INVALID_ARGUMENT (config, tokenizer; FOREIGN_CHECKPOINT: a file, tensors or a config.json of
   // another program), DATA_LOSS (weights). The weights are decoded later, by the backend.
   //
+  // `directory` may be a GGUF file, or the first of its parts (gguf_model.h), which gives the model
+  // its name as a directory does; its settings, tensors and tokenizer are then all from there.
+  //
   // `name` replaces the name that the directory gives (IsModelName); "": that name stays.
   static absl::StatusOr<std::shared_ptr<const Model>> Load(const std::string& directory,
                                                            absl::string_view name = "");
@@ -36,7 +39,10 @@ class Model {
   const std::string& own_name() const { return own_name_; }
   // What config().name was taken from, for logs.
   const std::string& name_source() const { return name_source_; }
-  const std::string& config_text() const { return config_text_; }  // config.json as it stands there
+  const std::string& config_text() const {
+    return config_text_;
+  }  // config.json as it stands there,
+     // or as a GGUF file means it
   const CheckpointTensors& tensors() const { return *tensors_; }
   const std::string& weights_sha256() const { return sha256_; }  // lower-case hex
   const std::string& directory() const { return directory_; }    // for logs; never sent to clients
@@ -51,8 +57,12 @@ class Model {
   // `shown`: the directory, for messages.
   static absl::StatusOr<std::shared_ptr<Model>> LoadFrom(const std::string& directory,
                                                          const std::string& shown, bool hash);
+  static absl::StatusOr<std::shared_ptr<Model>> LoadGguf(const std::string& path,
+                                                         const std::string& shown, bool hash);
   absl::Status OpenWeights(const std::string& shown);
   absl::Status OpenCheckpoint(const std::string& shown);
+  // What the tokenizer means for the configuration.
+  void FinishText();
 
   std::string directory_;
   std::string own_name_, name_source_;

@@ -13,9 +13,25 @@
 namespace rivulet {
 namespace {
 
-// The last component of a path (of a Hugging Face cache, models--OWNER--NAME/snapshots/HASH, the
-// repository's), lower case, other characters as '-', at most 64; "" where nothing is left.
-std::string LastName(absl::string_view path) {
+// Names of places where any model may be: mounts of containers, and commits.
+bool SaysNothing(const std::string& name) {
+  constexpr absl::string_view kPlaces[] = {"checkpoint", "checkpoints", "data",
+                                           "model",      "models",      "weights"};
+  constexpr size_t kCommit = 40;
+  const bool is_commit =
+      name.size() == kCommit && name.find_first_not_of("0123456789abcdef") == name.npos;
+  return name.empty() || is_commit ||
+         std::find(std::begin(kPlaces), std::end(kPlaces), name) != std::end(kPlaces);
+}
+
+std::string NameIn(const JsonValue& config, absl::string_view field) {
+  const JsonValue* value = config.Find(field);
+  return value != nullptr && value->kind == JsonValue::Kind::kString ? NameOfPath(value->text) : "";
+}
+
+}  // namespace
+
+std::string NameOfPath(absl::string_view path) {
   std::vector<absl::string_view> parts = absl::StrSplit(path, '/', absl::SkipEmpty());
   if (parts.size() >= 3 && parts[parts.size() - 2] == "snapshots" &&
       absl::StartsWith(parts[parts.size() - 3], "models--")) {
@@ -32,29 +48,11 @@ std::string LastName(absl::string_view path) {
   return name.substr(0, 64);
 }
 
-// Names of places where any model may be: mounts of containers, and commits.
-bool SaysNothing(const std::string& name) {
-  constexpr absl::string_view kPlaces[] = {"checkpoint", "checkpoints", "data",
-                                           "model",      "models",      "weights"};
-  constexpr size_t kCommit = 40;
-  const bool is_commit =
-      name.size() == kCommit && name.find_first_not_of("0123456789abcdef") == name.npos;
-  return name.empty() || is_commit ||
-         std::find(std::begin(kPlaces), std::end(kPlaces), name) != std::end(kPlaces);
-}
-
-std::string NameIn(const JsonValue& config, absl::string_view field) {
-  const JsonValue* value = config.Find(field);
-  return value != nullptr && value->kind == JsonValue::Kind::kString ? LastName(value->text) : "";
-}
-
-}  // namespace
-
 ModelNameChoice ChooseModelName(const std::string& directory, const JsonValue& config) {
   // "." and ".." have a name, too.
   std::error_code unknown;
   const std::filesystem::path whole = std::filesystem::absolute(directory, unknown);
-  std::string name = LastName(unknown ? directory : whole.lexically_normal().string());
+  std::string name = NameOfPath(unknown ? directory : whole.lexically_normal().string());
   if (!SaysNothing(name)) return {std::move(name), "the directory"};
   name = NameIn(config, "_name_or_path");
   if (!SaysNothing(name)) return {std::move(name), "_name_or_path of config.json"};

@@ -21,6 +21,10 @@ inline bool IsModelName(absl::string_view name) {
          });
 }
 
+// The last component of `path` as a name: in lower case, '-' for other characters, at most 64 of
+// them; in a cache of Hugging Face the name of the repository; "" where nothing is left.
+std::string NameOfPath(absl::string_view path);
+
 struct ModelNameChoice {
   std::string name;
   std::string source;  // where it is from, for logs

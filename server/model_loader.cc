@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
+#include "model/gguf_model.h"
 #include "server/health/health_watch.h"
 #include "server/log.h"
 
@@ -139,6 +140,8 @@ absl::StatusOr<std::string> ModelLoader::DirectoryOf(const std::string& name) co
     const std::filesystem::path directory = std::filesystem::path(repository) / name;
     std::error_code ignored;
     if (std::filesystem::is_directory(directory, ignored)) return directory.string();
+    std::string file = FindGgufFile(repository, name);
+    if (!file.empty()) return file;
   }
   return AboutModel(
       absl::StatusCode::kNotFound, "MODEL_NOT_IN_REPOSITORY",

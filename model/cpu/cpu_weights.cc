@@ -48,6 +48,19 @@ absl::Status ReadScale(TensorPacker* reader, const std::string& name, int repeat
   return absl::OkStatus();
 }
 
+// A GGUF file has -exp(A_log): so exp(A_log) is rounded once.
+absl::Status ReadNegativeScale(TensorPacker* reader, const std::string& name, CpuLayer* layer) {
+  RIVULET_RETURN_IF_ERROR(reader->Values(name, {reader->config.num_heads}, &layer->decay_scale));
+  for (float& a : layer->decay_scale) {
+    if (a > 0) {
+      return CorruptWeights(
+          absl::StrCat("tensor ", name, " holds ", a, "; allowed: numbers up to 0"));
+    }
+    a = -a;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadSwiglu(TensorPacker* reader, const std::string& prefix, CpuLayer* layer) {
   const ModelConfig& c = reader->config;
   const int padded = kernels::PaddedColumns(c.ffn_size);
@@ -220,7 +233,9 @@ absl::Status ReadMamba2Layer(TensorPacker* reader, int index, CpuLayer* layer,
     RIVULET_RETURN_IF_ERROR(
         reader->Values(mixer + "conv1d.bias", {c.block().conv_channels}, &layer->conv_bias));
   }
-  RIVULET_RETURN_IF_ERROR(ReadScale(reader, mixer + "A_log", 1, layer));
+  RIVULET_RETURN_IF_ERROR(reader->Has(mixer + "minus_exp_A_log")
+                              ? ReadNegativeScale(reader, mixer + "minus_exp_A_log", layer)
+                              : ReadScale(reader, mixer + "A_log", 1, layer));
   RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "dt_bias", {c.num_heads}, &layer->decay_bias));
   RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "D", {c.num_heads}, &layer->skip));
   RIVULET_RETURN_IF_ERROR(reader->Values(mixer + "norm.weight", {c.values()}, &layer->out_norm));

@@ -56,6 +56,15 @@ WeightType TypeOf(WeightPrecision precision) {
   return WeightType::kF32;
 }
 
+// Whether matrices of layers are kept as integers: rounded, or as the file has them.
+bool Quantizes(const CheckpointTensors& tensors, const WeightChoice& choice) {
+  if (choice.layers != WeightPrecision::kAuto) return choice.layers >= WeightPrecision::kInt8;
+  const std::vector<std::string> names = tensors.names();
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return PackedTypeOf(tensors.Find(name)->dtype).has_value();
+  });
+}
+
 }  // namespace
 
 absl::Status WeightTooLarge(absl::string_view tensor) {
@@ -63,6 +72,15 @@ absl::Status WeightTooLarge(absl::string_view tensor) {
       "WEIGHT_TOO_LARGE", "weights",
       absl::StrCat("a value of tensor ", tensor, " is too large for the type of weights"));
 }
+
+TensorPacker::TensorPacker(const CheckpointTensors& tensors, const ModelConfig& model,
+                           const WeightChoice& choice, CpuWeightFacts* facts, Mode mode)
+    : config(model),
+      tensors_(tensors),
+      choice_(ResolveHead(choice, model)),
+      facts_(facts),
+      mode_(mode),
+      quantizes_(Quantizes(tensors, choice)) {}
 
 int TensorPacker::RowsOf(const std::string& name) const {
   const TensorEntry* entry = tensors_.Find(name);

@@ -49,12 +49,11 @@ class TensorPacker {
 
   // `facts`: its bytes and `lossless` are kept up to date. All are borrowed.
   TensorPacker(const CheckpointTensors& tensors, const ModelConfig& model,
-               const WeightChoice& choice, CpuWeightFacts* facts, Mode mode = Mode::kRead)
-      : config(model), tensors_(tensors), choice_(ResolveHead(choice, model)), facts_(facts), mode_(mode) {}
+               const WeightChoice& choice, CpuWeightFacts* facts, Mode mode = Mode::kRead);
 
   const BlockKind& kind() const { return *config.block().kind; }
   // Whether matrices of layers have 8 or 4 bits.
-  bool quantizes() const { return choice_.layers >= WeightPrecision::kInt8; }
+  bool quantizes() const { return quantizes_; }
   bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
   // Rows that a matrix tensor has; 0 where there is none, or it has more than 2^24.
   int RowsOf(const std::string& name) const;
@@ -92,6 +91,7 @@ class TensorPacker {
   const WeightChoice choice_;
   CpuWeightFacts* const facts_;
   const Mode mode_;
+  const bool quantizes_;
   std::set<std::string, std::less<>> used_;
 };
 

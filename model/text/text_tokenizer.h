@@ -18,6 +18,8 @@
 
 namespace rivulet {
 
+struct JsonValue;
+
 constexpr size_t kMaxTokenizerBytes = size_t{64} << 20;  // of a tokenizer's file
 constexpr size_t kMaxTextBytes = size_t{64} << 20;       // of one text
 
@@ -77,5 +79,8 @@ absl::Status CheckText(absl::string_view text);
 // INVALID_JSON, INVALID_TOKENIZER (the file contradicts itself) and UNSUPPORTED_TOKENIZER (asks for
 // what is not done); the field is the member's path.
 absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(absl::string_view json);
+// The same for the file's value, already parsed. REQUIRES: what ParseStrictJson promises: texts are
+// UTF-8, and no object has a key twice.
+absl::StatusOr<std::unique_ptr<TextTokenizer>> CreateJsonTokenizer(const JsonValue& root);
 
 }  // namespace rivulet

@@ -185,6 +185,10 @@ absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseTokenizerJson(absl::string_v
                                      kMaxTokenizerBytes));
   }
   RIVULET_ASSIGN_OR_RETURN(const JsonValue root, ParseStrictJson(json, kLimits));
+  return CreateJsonTokenizer(root);
+}
+
+absl::StatusOr<std::unique_ptr<TextTokenizer>> CreateJsonTokenizer(const JsonValue& root) {
   RIVULET_ASSIGN_OR_RETURN(
       JsonReader fields,
       JsonReader::Of(kTokenizerRules, root, "",

@@ -61,6 +61,23 @@ bool TakeEscape(bool is_bytes, absl::string_view* text, std::string* out) {
   return true;
 }
 
+// The bytes of what stands between the quotes of a Python literal, or nothing where it is none.
+// `quote`: the character that may not stand there.
+std::optional<std::string> Unescaped(absl::string_view text, bool is_bytes, char quote) {
+  std::string bytes;
+  while (!text.empty()) {
+    const char c = text.front();
+    text.remove_prefix(1);
+    if (c == quote || (is_bytes && static_cast<uint8_t>(c) >= 0x80)) return std::nullopt;
+    if (c != '\\') {
+      bytes.push_back(c);
+    } else if (!TakeEscape(is_bytes, &text, &bytes)) {
+      return std::nullopt;
+    }
+  }
+  return bytes;
+}
+
 // The bytes of a Python literal, or nothing where it is none.
 std::optional<std::string> BytesOfLiteral(absl::string_view literal) {
   const bool is_bytes = absl::ConsumePrefix(&literal, "b");
@@ -68,20 +85,7 @@ std::optional<std::string> BytesOfLiteral(absl::string_view literal) {
       (literal.front() != '\'' && literal.front() != '"')) {
     return std::nullopt;
   }
-  const char quote = literal.front();
-  literal = literal.substr(1, literal.size() - 2);
-  std::string bytes;
-  while (!literal.empty()) {
-    const char c = literal.front();
-    literal.remove_prefix(1);
-    if (c == quote || (is_bytes && static_cast<uint8_t>(c) >= 0x80)) return std::nullopt;
-    if (c != '\\') {
-      bytes.push_back(c);
-    } else if (!TakeEscape(is_bytes, &literal, &bytes)) {
-      return std::nullopt;
-    }
-  }
-  return bytes;
+  return Unescaped(literal.substr(1, literal.size() - 2), is_bytes, literal.front());
 }
 
 bool IsTail(absl::string_view text, size_t at) {
@@ -90,8 +94,11 @@ bool IsTail(absl::string_view text, size_t at) {
 
 class WorldTokenizer : public TextTokenizer {
  public:
-  // `line`: the number of the line, from 1.
+  // `number`: of the line, from 1.
   absl::Status AddLine(absl::string_view line, size_t number);
+  // `bad` makes the error.
+  template <typename Bad>
+  absl::Status AddToken(int32_t id, const std::string& bytes, const Bad& bad);
   absl::Status CheckComplete() const;
 
   absl::StatusOr<TextTokens> Encode(absl::string_view text, const EncodeOptions& options,
@@ -130,13 +137,18 @@ absl::Status WorldTokenizer::AddLine(absl::string_view line, size_t number) {
     return bad(absl::StrCat("has a token of ", bytes->size(), " bytes and the length ", length,
                             "; allowed: the same, from 1 to ", kMaxTokenBytes));
   }
+  return AddToken(id, *bytes, bad);
+}
+
+template <typename Bad>
+absl::Status WorldTokenizer::AddToken(int32_t id, const std::string& bytes, const Bad& bad) {
   const auto at = static_cast<size_t>(id);
   if (bytes_.size() <= at) bytes_.resize(at + 1);
   if (!bytes_[at].empty()) return bad(absl::StrCat("has the id ", id, " a second time"));
-  if (!trie_.Insert(*bytes, id)) {
-    return bad(absl::StrCat("has the token ", Quoted(*bytes), " a second time"));
+  if (!trie_.Insert(bytes, id)) {
+    return bad(absl::StrCat("has the token ", Quoted(bytes), " a second time"));
   }
-  bytes_[at] = *bytes;
+  bytes_[at] = bytes;
   return absl::OkStatus();
 }
 
@@ -185,6 +197,32 @@ absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseWorldVocabulary(absl::string
     absl::ConsumeSuffix(&line, "\r");
     RIVULET_RETURN_IF_ERROR(tokenizer->AddLine(line, number));
     file.remove_prefix(std::min(end + 1, file.size()));
+  }
+  RIVULET_RETURN_IF_ERROR(tokenizer->CheckComplete());
+  return tokenizer;
+}
+
+absl::StatusOr<std::unique_ptr<TextTokenizer>> CreateWorldTokenizer(
+    const std::vector<std::string>& escaped) {
+  auto tokenizer = std::make_unique<WorldTokenizer>();
+  if (escaped.size() > static_cast<size_t>(kMaxVocabularyIds)) {
+    return InvalidField("INVALID_TOKENIZER", "vocabulary",
+                        absl::StrCat("the vocabulary has ", escaped.size(),
+                                     " tokens; allowed: at most ", kMaxVocabularyIds));
+  }
+  for (size_t id = 1; id < escaped.size(); ++id) {
+    if (escaped[id].empty()) continue;
+    const auto bad = [&](absl::string_view what) {
+      return InvalidField("INVALID_TOKENIZER", "vocabulary",
+                          absl::StrCat("token ", id, " of the vocabulary ", what));
+    };
+    const auto bytes = Unescaped(escaped[id], /*is_bytes=*/true, '\0');
+    if (!bytes.has_value() || bytes->empty() || bytes->size() > kMaxTokenBytes) {
+      return bad(absl::StrCat("is ", Quoted(escaped[id]),
+                              "; allowed: the escaped bytes of a Python literal, 1 to ",
+                              kMaxTokenBytes));
+    }
+    RIVULET_RETURN_IF_ERROR(tokenizer->AddToken(static_cast<int32_t>(id), *bytes, bad));
   }
   RIVULET_RETURN_IF_ERROR(tokenizer->CheckComplete());
   return tokenizer;

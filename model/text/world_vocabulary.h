@@ -10,6 +10,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -23,5 +25,11 @@ namespace rivulet {
 // tokens of more than 256 bytes, a single byte that no token is (such a text could not be
 // expressed).
 absl::StatusOr<std::unique_ptr<TextTokenizer>> ParseWorldVocabulary(absl::string_view file);
+
+// The same from the tokens by id, as GGUF files have them: each what stands in a Python literal of
+// bytes (b'...') between its quotes; "" for an id without a token, and id 0 is not looked at.
+// Errors: INVALID_ARGUMENT, reason INVALID_TOKENIZER, naming the token.
+absl::StatusOr<std::unique_ptr<TextTokenizer>> CreateWorldTokenizer(
+    const std::vector<std::string>& escaped);
 
 }  // namespace rivulet

@@ -144,7 +144,8 @@ std::optional<int64_t> IntegerAt(Type type, absl::string_view bytes, uint64_t in
 // into the bytes that are here, sets `short_`, and the caller comes again.
 class GgufParser {
  public:
-  GgufParser(absl::string_view bytes, uint64_t file_size) : bytes_(bytes), file_size_(file_size) {}
+  GgufParser(absl::string_view bytes, uint64_t file_size, GgufMetadataCheck check)
+      : bytes_(bytes), file_size_(file_size), check_(check) {}
 
   absl::StatusOr<std::optional<GgufHeader>> Parse() {
     const absl::Status status = ParseAll();
@@ -201,6 +202,7 @@ class GgufParser {
 
   const absl::string_view bytes_;
   const uint64_t file_size_;
+  const GgufMetadataCheck check_;
   uint64_t at_ = 0;
   bool short_ = false;
   GgufHeader header_;
@@ -395,7 +397,7 @@ absl::Status GgufParser::CheckLayout(uint64_t alignment) {
   const auto aligned = [alignment](uint64_t at) {
     return (at + alignment - 1) / alignment * alignment;
   };
-  header_.data_begin = aligned(at_);
+  header_.data_begin = header_.tensors.empty() ? at_ : aligned(at_);
   if (header_.data_begin > file_size_) {
     return CorruptWeights(absl::StrCat("the data begins at byte ", header_.data_begin,
                                        ", behind the end of the file at ", file_size_));
@@ -431,6 +433,7 @@ absl::Status GgufParser::ParseAll() {
   uint64_t tensors = 0, keys = 0, alignment = 0;
   RIVULET_RETURN_IF_ERROR(ParseBeginning(&tensors, &keys));
   for (uint64_t i = 0; i < keys; ++i) RIVULET_RETURN_IF_ERROR(ParseKey(i));
+  RIVULET_RETURN_IF_ERROR(check_(header_.metadata));
   RIVULET_RETURN_IF_ERROR(ParseAlignment(&alignment));
   for (uint64_t i = 0; i < tensors; ++i) RIVULET_RETURN_IF_ERROR(ParseTensor(i, alignment));
   return CheckLayout(alignment);
@@ -504,8 +507,9 @@ std::string GgufValue::Describe() const {
 }
 
 absl::StatusOr<std::optional<GgufHeader>> ParseGgufHeader(absl::string_view bytes,
-                                                          uint64_t file_size) {
-  return GgufParser(bytes, file_size).Parse();
+                                                          uint64_t file_size,
+                                                          GgufMetadataCheck check) {
+  return GgufParser(bytes, file_size, check).Parse();
 }
 
 }  // namespace rivulet

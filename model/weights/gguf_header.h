@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "model/weights/safetensors_header.h"
@@ -65,6 +67,9 @@ struct GgufHeader {
   uint64_t data_begin = 0;  // where the data starts, in bytes from the beginning of the file
 };
 
+// Looks at the metadata before the tensors are looked at. What it returns ends the parse.
+using GgufMetadataCheck = absl::FunctionRef<absl::Status(const GgufMetadata&)>;
+
 // Parses the header at the beginning of a file of `file_size` bytes, of which `bytes` are the
 // first. nullopt: the header does not end in `bytes`; parse again with more of the file. The
 // tensors fill the data in the order of their offsets; between them, and behind the last, are fewer
@@ -72,6 +77,7 @@ struct GgufHeader {
 // (CORRUPT_WEIGHTS) naming the key, the tensor or the rule; a type of tensor that is not read is
 // UNSUPPORTED_MODEL (INVALID_ARGUMENT), by name.
 absl::StatusOr<std::optional<GgufHeader>> ParseGgufHeader(absl::string_view bytes,
-                                                          uint64_t file_size);
+                                                          uint64_t file_size,
+                                                          GgufMetadataCheck check);
 
 }  // namespace rivulet

@@ -117,9 +117,10 @@ absl::StatusOr<std::unique_ptr<WeightsFile>> WeightsFile::OpenAny(const std::str
 }
 
 absl::StatusOr<std::unique_ptr<WeightsFile>> WeightsFile::OpenGguf(const std::string& path,
+                                                                   GgufMetadataCheck check,
                                                                    GgufMetadata* metadata) {
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<WeightsFile> file, OpenOnly(path));
-  RIVULET_ASSIGN_OR_RETURN(GgufHeader header, file->ReadGgufHeader());
+  RIVULET_ASSIGN_OR_RETURN(GgufHeader header, file->ReadGgufHeader(check));
   file->data_begin_ = header.data_begin;
   file->entries_ = std::move(header.tensors);
   *metadata = std::move(header.metadata);
@@ -156,14 +157,15 @@ absl::StatusOr<std::string> WeightsFile::ReadHeader() const {
   return header;
 }
 
-absl::StatusOr<GgufHeader> WeightsFile::ReadGgufHeader() const {
+absl::StatusOr<GgufHeader> WeightsFile::ReadGgufHeader(GgufMetadataCheck check) const {
   std::string bytes;
   // Where the header ends, only reading it tells.
   for (uint64_t size = kPieceBytes;; size *= 2) {
     const size_t had = bytes.size();
     bytes.resize(static_cast<size_t>(std::min(size, size_)));
     RIVULET_RETURN_IF_ERROR(ReadBytes(had, std::span<char>(bytes).subspan(had)));
-    RIVULET_ASSIGN_OR_RETURN(std::optional<GgufHeader> header, ParseGgufHeader(bytes, size_));
+    RIVULET_ASSIGN_OR_RETURN(std::optional<GgufHeader> header,
+                             ParseGgufHeader(bytes, size_, check));
     if (header) return *std::move(header);
   }
 }

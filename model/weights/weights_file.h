@@ -32,6 +32,7 @@ class WeightsFile {
   // A GGUF file, which may hold any tensors; its metadata is put into *metadata. Errors: those of
   // ParseGgufHeader, and NOT_FOUND.
   static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenGguf(const std::string& path,
+                                                               GgufMetadataCheck check,
                                                                GgufMetadata* metadata);
   // The names of the tensors in the header of any safetensors file, checked for nothing else.
   // Errors: NOT_FOUND, DATA_LOSS, INVALID_ARGUMENT (no JSON).
@@ -70,7 +71,7 @@ class WeightsFile {
   static absl::StatusOr<std::unique_ptr<WeightsFile>> OpenOnly(const std::string& path);
   // The header's text, of safetensors. Errors name the rule.
   absl::StatusOr<std::string> ReadHeader() const;
-  absl::StatusOr<GgufHeader> ReadGgufHeader() const;
+  absl::StatusOr<GgufHeader> ReadGgufHeader(GgufMetadataCheck check) const;
   // Reads exactly out.size() bytes from `offset` and makes sure that the file is still the one that
   // was opened.
   absl::Status ReadBytes(uint64_t offset, std::span<char> out) const;

@@ -122,7 +122,7 @@ std::vector<Setting> ServingSettings() {
   using C = ServerConfig;
   return {
       {"model", "[NAME=]DIR",
-       "Model directory, and a name for the model if it is to have another than its directory "
+       "Model directory or GGUF file, and a name for the model if it is to have another than that "
        "gives it; repeat the flag for several models",
        &C::models},
       {"listen", "HOST:PORT", "Address to listen on; port 0 takes a free one", &C::listen},
@@ -135,7 +135,8 @@ std::vector<Setting> ServingSettings() {
        "only Prometheus reach it. Default: not served",
        &C::metrics_listen},
       {"model-repository", "DIR",
-       "Directory of model directories: DIR/NAME may be loaded by its NAME; repeatable",
+       "Directory of model directories and GGUF files: DIR/NAME or DIR/NAME.gguf may be loaded by "
+       "its NAME; repeatable",
        &C::model_repositories},
       Choice("backend", "auto (cuda where there is one, else cpu), cpu or cuda", &C::backend,
              {"auto", "cpu", "cuda"}),

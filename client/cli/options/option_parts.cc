@@ -133,9 +133,9 @@ void AddPriority(CLI::App* app, std::string* priority) {
 
 void AddTarget(CLI::App* app, TargetOptions* target) {
   CLI::Option* const remote = AddRemote(app, target);
-  CLI::Option* const local =
-      app->add_option("--model", target->model_dir,
-                      "Model directory, served in this process; NAME=DIR names the model");
+  CLI::Option* const local = app->add_option(
+      "--model", target->model_dir,
+      "Model directory or GGUF file, served in this process; NAME=DIR names the model");
   app->add_option("--model-name", target->model_name,
                   "Name of the model; needed if the server serves several")
       ->needs(remote);

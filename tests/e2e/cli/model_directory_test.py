@@ -80,13 +80,19 @@ class DescriptionTest(DirectoryTest):
         self.fails(rivulet("models", "--model", self.folder / "absent"), 2, "absent")
 
 
+def gguf_of(architecture):
+    """A GGUF file without tensors."""
+    key, value = b"general.architecture", architecture.encode()
+    return b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, len(key)) + key + struct.pack("<IQ", 8, len(value)) + value
+
+
 class ForeignTest(DirectoryTest):
     COMMANDS = (("models",), ("generate", "--tokens", "1"), ("score", "--input", "-"), ("tokenize", "--text", "a"), ("bench",))
 
     def test_every_command_says_what_a_file_of_another_program_is(self):
         for name, content, what, remedy in (
             ("world.pth", b"PK\3\4" + bytes(22) + b"\x10\0\0\0archive/data.pkl", "a PyTorch checkpoint", "rivulet-convert"),
-            ("model.gguf", b"GGUF\3\0\0\0", "a GGUF file", "save_pretrained(DIR)"),
+            ("model.gguf", gguf_of("llama"), "a GGUF file", "rwkv7, mamba2"),
             ("model.safetensors", struct.pack("<Q", 2) + b"{}", "a safetensors file", "the directory that holds it"),
         ):
             file = self.folder / name

@@ -10,7 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
+#include "model/base/strict_json.h"
 #include "model/model.h"
+#include "tests/support/gguf_builder.h"
 #include "tests/support/random_model.h"
 
 namespace rivulet {
@@ -61,7 +63,6 @@ std::vector<FileCase> FileCases() {
       {"RWKV-x070-World-0.1B.pth", kZip, torch},
       {"model.pt", kPickle, torch},
       {"without-a-suffix", kZip, torch},
-      {"RWKV7-Q4_K_M.gguf", kGguf, {"a GGUF file", "rivulet-convert", "save_pretrained"}},
       {"weights.safetensors",
        Safetensors("some.weight"),
        {"a safetensors file", "the directory that holds it", "config.json"}},
@@ -94,6 +95,26 @@ TEST(ForeignModelTest, ADirectoryWithoutConfigJsonSaysWhatItsFilesAre) {
     said.push_back("config.json");
     said.emplace_back(test.name);
     ExpectForeign(dir.path(), said);
+  }
+}
+
+TEST(ForeignModelTest, ADirectoryOfGgufFilesSaysThatTheFileIsTaken) {
+  const TempDir dir;
+  ASSERT_TRUE(WriteFile(dir.File("RWKV7-Q4_K_M.gguf"), kGguf).ok());
+  ExpectForeign(dir.path(), {"config.json", "\"RWKV7-Q4_K_M.gguf\" is a GGUF file",
+                             "--model takes the file itself"});
+}
+
+TEST(ForeignModelTest, AGgufFileOfAnotherArchitectureIsNamed) {
+  const TempDir dir;
+  testing::GgufFile file;
+  // Of a type that is not read: the architecture is what matters.
+  file.tensors = {{"t", {1}, 11, "x"}};
+  for (const char* name : {"llama", "mamba", "rwkv6", "arwkv7", "a\nb"}) {
+    file.Set("general.architecture", testing::RawString(name));
+    ASSERT_TRUE(WriteFile(dir.File("m.gguf"), file.Bytes()).ok());
+    ExpectForeign(dir.File("m.gguf"), {absl::StrCat("the architecture ", Quoted(name)),
+                                       "served from GGUF: rwkv7, mamba2"});
   }
 }
 

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "model/base/error.h"
@@ -144,6 +145,25 @@ TEST_F(ModelLoaderTest, AModelWithoutANameGetsTheNameAskedFor) {
     EXPECT_EQ(summary->name(), name);
     EXPECT_EQ(engine_->model().config().name, name);
   }
+}
+
+TEST_F(ModelLoaderTest, AGgufFileInARepositoryIsLoadedByTheNameItGives) {
+  const std::string gguf = SourcePath("tests/conformance/gguf/");
+  std::filesystem::create_directories(folder_);
+  for (const char* part : {"-00003-of-00003", "-00001-of-00003", "-00002-of-00003"}) {
+    std::filesystem::copy_file(absl::StrCat(gguf, "rwkv7-parts/model", part, ".gguf"),
+                               folder_ / absl::StrCat("RWKV7 Small", part, ".gguf"));
+  }
+  std::filesystem::copy_file(gguf + "mamba2-f32/model.gguf", folder_ / "one.gguf");
+  Build({{}, {folder_.string()}, absl::Hours(1)});
+  for (const std::string name : {"rwkv7-small", "one"}) {
+    const auto summary = loader_->Load(name);
+    ASSERT_TRUE(summary.ok()) << summary.status();
+    EXPECT_EQ(summary->name(), name);
+    EXPECT_EQ(engine_->model().config().name, name);
+  }
+  EXPECT_EQ(Reason(loader_->Load("rwkv7-small-00002-of-00003").status()),
+            "MODEL_NOT_IN_REPOSITORY");
 }
 
 TEST_F(ModelLoaderTest, ALoadThatFailsChangesNothing) {

@@ -70,7 +70,8 @@ class GgufHeaderTest : public ::testing::Test {
   absl::StatusOr<std::unique_ptr<WeightsFile>> Open(const std::string& bytes) {
     const std::string path = directory_.File("m.gguf");
     EXPECT_TRUE(WriteFile(path, bytes).ok());
-    return WeightsFile::OpenGguf(path, &metadata_);
+    return WeightsFile::OpenGguf(
+        path, [](const GgufMetadata&) { return absl::OkStatus(); }, &metadata_);
   }
 
   TempDir directory_;
@@ -189,13 +190,13 @@ TEST_F(GgufHeaderTest, AWeightOrScaleThatIsNotFiniteIsNamed) {
   }
 }
 
-struct Bad {
+struct BadGguf {
   std::function<void(GgufFile*)> change;
   std::string said;  // a part of the message
 };
 
 // What no file may be, as changes of a good one.
-std::vector<Bad> BadFiles() {
+std::vector<BadGguf> BadFiles() {
   const auto key = [](const std::string& value) {
     return [value](GgufFile* f) { f->Set("x.eps", value); };
   };
@@ -300,7 +301,7 @@ void ExpectOneClearError(const absl::Status& status, const std::string& said) {
 }
 
 TEST_F(GgufHeaderTest, NamesWhatIsWrongWithAFile) {
-  const std::vector<Bad> cases = BadFiles();
+  const std::vector<BadGguf> cases = BadFiles();
   EXPECT_GE(cases.size(), 60u);
   for (size_t i = 0; i < cases.size(); ++i) {
     GgufFile file = Good();
