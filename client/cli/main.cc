@@ -61,6 +61,9 @@ struct Runner {
   absl::StatusOr<std::string> operator()(const LoadOptions& options) const {
     return RunLoad(options);
   }
+  absl::StatusOr<std::string> operator()(const QuantizeOptions& options) const {
+    return RunQuantize(options);
+  }
   absl::StatusOr<std::string> operator()(const KeysOptions& options) const {
     return RunKeys(options);
   }

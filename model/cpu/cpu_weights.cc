@@ -456,4 +456,13 @@ absl::StatusOr<size_t> CpuWeights::Measure(const Model& model, const WeightChoic
   return weights.facts.bytes;
 }
 
+absl::StatusOr<std::vector<PackedRows>> CpuWeights::Plan(const Model& model,
+                                                         const WeightChoice& choice) {
+  CpuWeights weights;
+  TensorPacker reader(model.tensors(), model.config(), choice, &weights.facts,
+                      TensorPacker::Mode::kMeasure);
+  RIVULET_RETURN_IF_ERROR(ReadAll(&reader, &weights));
+  return reader.packed();
+}
+
 }  // namespace rivulet

@@ -96,6 +96,8 @@ struct CpuLayer {
   std::unique_ptr<Rwkv7Layer> rwkv7;  // null for the others
 };
 
+struct PackedRows;  // model/cpu/tensor_packer.h
+
 // Immutable once loaded; any thread.
 struct CpuWeights {
   InputColumns columns;
@@ -128,6 +130,9 @@ struct CpuWeights {
   // What Load would keep, in bytes, and its errors for tensors that are missing, misshapen or not
   // expected. No weight is read.
   static absl::StatusOr<size_t> Measure(const Model& model, const WeightChoice& choice);
+  // The types that Load would choose, for all rows of matrices. Errors: as Measure.
+  static absl::StatusOr<std::vector<PackedRows>> Plan(const Model& model,
+                                                      const WeightChoice& choice);
 };
 
 }  // namespace rivulet

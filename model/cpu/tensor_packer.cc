@@ -82,6 +82,10 @@ TensorPacker::TensorPacker(const CheckpointTensors& tensors, const ModelConfig& 
       mode_(mode),
       quantizes_(Quantizes(tensors, choice)) {}
 
+std::string RowsName(const TensorRows& rows) {
+  return absl::StrCat(rows.name, ".rows_", rows.first);
+}
+
 int TensorPacker::RowsOf(const std::string& name) const {
   const TensorEntry* entry = tensors_.Find(name);
   if (entry == nullptr || entry->shape.size() != 2 || entry->shape[0] > kMaxRows) return 0;
@@ -109,14 +113,23 @@ absl::Status TensorPacker::Matrix(const std::vector<TensorRows>& parts, int k, C
   return PlacedMatrix(placed, k, n, m, bias, use);
 }
 
-absl::Status TensorPacker::PlacedMatrix(const std::vector<std::pair<TensorRows, int>>& parts, int k,
+TensorRows TensorPacker::Place(const TensorRows& part) const {
+  const std::string own = RowsName(part);
+  return part.of == 0 || Has(part.name) || !Has(own) ? part : TensorRows{own, part.rows};
+}
+
+absl::Status TensorPacker::PlacedMatrix(const std::vector<std::pair<TensorRows, int>>& given, int k,
                                         int n, CpuMatrix* m, const std::vector<float>& bias,
                                         MatrixUse use) {
-  for (const auto& [part, column] : parts) {
-    RIVULET_RETURN_IF_ERROR(Check(part.name, {part.of == 0 ? part.rows : part.of, k}));
-    m->tensors.emplace_back(part.name, column);
+  std::vector<std::pair<TensorRows, int>> parts;
+  for (const auto& [part, column] : given) {
+    parts.emplace_back(Place(part), column);
+    const TensorRows& rows = parts.back().first;
+    RIVULET_RETURN_IF_ERROR(Check(rows.name, {rows.of == 0 ? rows.rows : rows.of, k}));
+    m->tensors.emplace_back(rows.name, column);
   }
   const WeightType type = Choose(parts, use);
+  for (const auto& [part, column] : parts) packed_.push_back({part, type});
   if (kernels::IsQuantized(type)) facts_->widest_quantized = std::max(facts_->widest_quantized, k);
   m->bias = bias;
   m->bias.resize(size_t(kernels::PaddedColumns(n)));

@@ -30,6 +30,15 @@ struct TensorRows {
   int of = 0;     // rows of the tensor; 0: `rows`
 };
 
+// What some rows of a tensor are called where they are a tensor of their own.
+std::string RowsName(const TensorRows& rows);
+
+// Rows of a matrix and their type in memory.
+struct PackedRows {
+  TensorRows rows;
+  kernels::WeightType type;
+};
+
 // What a matrix is for: it decides the type in memory.
 enum class MatrixUse : uint8_t {
   kLayer,
@@ -75,10 +84,16 @@ class TensorPacker {
   // An error for the first tensor that nothing has asked for. Call last.
   absl::Status CheckNoOthers() const;
 
+  // The rows of all matrices so far, in the order of their reading.
+  const std::vector<PackedRows>& packed() const { return packed_; }
+
   const ModelConfig& config;
 
  private:
   absl::Status Check(const std::string& name, const Shape& shape);
+  // Rows of a tensor of which only a part is kept as integers may be a tensor of their own:
+  // NAME.rows_FIRST.
+  TensorRows Place(const TensorRows& part) const;
   kernels::WeightType Choose(const std::vector<std::pair<TensorRows, int>>& parts, MatrixUse use);
   absl::Status Pack(const TensorRows& part, int column, CpuMatrix* m) const;
   // Rows begin .. end - 1 of the part: rounded, or the file's own blocks.
@@ -93,6 +108,7 @@ class TensorPacker {
   const Mode mode_;
   const bool quantizes_;
   std::set<std::string, std::less<>> used_;
+  std::vector<PackedRows> packed_;
 };
 
 }  // namespace rivulet

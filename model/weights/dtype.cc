@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 
+#include "absl/strings/match.h"
 #include "kernels/half.h"
 
 namespace rivulet {
@@ -182,6 +183,18 @@ bool IsFinite(DType dtype, const char* bytes, size_t count) {
 }  // namespace
 
 const DTypeLayout& LayoutOf(DType dtype) { return kLayouts[static_cast<size_t>(dtype)]; }
+
+std::string BlockSuffix(DType dtype) {
+  if (dtype == DType::kQ8_0) return ".q8_0";
+  return dtype == DType::kQ4_1 ? ".q4_1" : "";
+}
+
+std::optional<DType> BlockTypeOf(absl::string_view name) {
+  for (const DType dtype : {DType::kQ8_0, DType::kQ4_1}) {
+    if (absl::EndsWith(name, BlockSuffix(dtype))) return dtype;
+  }
+  return std::nullopt;
+}
 
 void DecodeBlocks(DType dtype, const char* bytes, size_t count, float* out) {
   switch (dtype) {

@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
+#include "absl/strings/string_view.h"
 #include "kernels/quantized.h"
 
 namespace rivulet {
@@ -24,6 +26,12 @@ const DTypeLayout& LayoutOf(DType dtype);
 
 // No block is larger.
 inline constexpr size_t kMaxBlockWeights = 256, kMaxBlockBytes = 210;
+
+// safetensors has no type for blocks of integers: a tensor of them is called NAME.q8_0 or NAME.q4_1
+// there, has the type U8 and the shape [rows, groups, bytes of a block].
+std::string BlockSuffix(DType dtype);  // ".q8_0"; "" for other types
+// The type whose suffix ends `name`.
+std::optional<DType> BlockTypeOf(absl::string_view name);
 
 // Decodes `count` blocks at `bytes` to float32. Numbers are exact; of a block each weight is what
 // gguf's `dequantize` gives, bit for bit. out: [count * weights].

@@ -92,9 +92,26 @@ absl::Status ParseOffsets(absl::string_view name, const JsonValue& value, uint64
   return absl::OkStatus();
 }
 
+// Of a tensor of blocks, stored as bytes: its own type, and the shape of its weights.
+absl::Status SetBlocks(absl::string_view name, DType dtype, const JsonValue& stored,
+                       TensorEntry* entry) {
+  const DTypeLayout& layout = LayoutOf(dtype);
+  const bool bytes = stored.kind == JsonValue::Kind::kString && stored.text == "U8";
+  if (!bytes || entry->shape.size() != 3 || entry->shape[2] != int64_t(layout.bytes) ||
+      entry->shape[1] > INT64_MAX / int64_t(layout.weights)) {
+    return BadEntry(name, absl::StrCat("dtype is ", Describe(stored), " and shape ",
+                                       ShapeText(entry->shape), "; a tensor of this name needs ",
+                                       "\"U8\" and [rows, groups, ", layout.bytes, "]"));
+  }
+  entry->dtype = dtype;
+  entry->shape = {entry->shape[0], entry->shape[1] * int64_t(layout.weights)};
+  return absl::OkStatus();
+}
+
 // That the offsets span what dtype and shape say.
 absl::Status CheckSize(absl::string_view name, const TensorEntry& entry) {
-  uint64_t bytes = LayoutOf(entry.dtype).bytes;
+  const DTypeLayout& layout = LayoutOf(entry.dtype);
+  uint64_t bytes = layout.bytes;
   for (const int64_t extent : entry.shape) {
     const auto product = CheckedMul(bytes, static_cast<uint64_t>(extent));
     if (!product) {
@@ -103,6 +120,7 @@ absl::Status CheckSize(absl::string_view name, const TensorEntry& entry) {
     }
     bytes = *product;
   }
+  bytes /= layout.weights;
   if (bytes == 0) {
     return BadEntry(name, absl::StrCat("shape ", ShapeText(entry.shape), " holds no weight"));
   }
@@ -130,8 +148,12 @@ absl::StatusOr<TensorEntry> ParseEntry(absl::string_view name, const JsonValue& 
   if (shape == nullptr) return BadEntry(name, "shape is missing");
   if (offsets == nullptr) return BadEntry(name, "data_offsets is missing");
   TensorEntry entry;
-  RIVULET_ASSIGN_OR_RETURN(entry.dtype, ParseDType(name, *dtype));
   RIVULET_RETURN_IF_ERROR(ParseShape(name, *shape, &entry));
+  if (const std::optional<DType> block = BlockTypeOf(name)) {
+    RIVULET_RETURN_IF_ERROR(SetBlocks(name, *block, *dtype, &entry));
+  } else {
+    RIVULET_ASSIGN_OR_RETURN(entry.dtype, ParseDType(name, *dtype));
+  }
   RIVULET_RETURN_IF_ERROR(ParseOffsets(name, *offsets, data_bytes, &entry));
   RIVULET_RETURN_IF_ERROR(CheckSize(name, entry));
   return entry;
@@ -189,11 +211,15 @@ absl::StatusOr<TensorEntries> Parse(absl::string_view header, uint64_t data_byte
       return BadEntry(name, absl::StrCat("its name has ", name.size(), " bytes; allowed: at most ",
                                          kMaxNameBytes));
     }
-    RIVULET_RETURN_IF_ERROR(check_name(name));
+    std::string tensor = name;
+    if (const std::optional<DType> block = BlockTypeOf(name)) {
+      tensor.resize(name.size() - BlockSuffix(*block).size());
+    }
+    RIVULET_RETURN_IF_ERROR(check_name(tensor));
     RIVULET_ASSIGN_OR_RETURN(TensorEntry entry, ParseEntry(name, value, data_bytes));
-    RIVULET_RETURN_IF_ERROR(check(name, entry));
-    entries.emplace(name, std::move(entry));
-    return absl::OkStatus();
+    RIVULET_RETURN_IF_ERROR(check(tensor, entry));
+    if (entries.emplace(tensor, std::move(entry)).second) return absl::OkStatus();
+    return BadEntry(name, absl::StrCat("the file has ", Quoted(tensor), " in another type, too"));
   };
   const absl::Status parsed = ParseStrictJsonMembers(header, JsonLimits{}, on_member);
   if (absl::IsInvalidArgument(parsed)) {

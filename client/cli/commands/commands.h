@@ -21,6 +21,7 @@ absl::StatusOr<std::string> RunModels(const ModelsOptions& options);
 absl::StatusOr<std::string> RunSessions(const SessionsOptions& options);
 absl::StatusOr<std::string> RunHealth(const HealthOptions& options);
 absl::StatusOr<std::string> RunKeys(const KeysOptions& options);
+absl::StatusOr<std::string> RunQuantize(const QuantizeOptions& options);
 absl::StatusOr<std::string> RunLoad(const LoadOptions& options);
 
 // Part of RunGenerate: how it calls Client::Generate, with a deadline that counts from now.

@@ -146,7 +146,7 @@ class Scoring {
     totals_.num_scored += last.num_scored();
     ++totals_.results;
     progress_.Erase();  // stdout may be the same terminal
-    return WriteOut(*line);
+    return options_.summary_only ? absl::OkStatus() : WriteOut(*line);
   }
 
   // `status` with the place in the input.

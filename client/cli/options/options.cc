@@ -181,6 +181,18 @@ void AddLoad(CLI::App* app, LoadOptions* options) {
                 "Print each model, and then the server, as a line of JSON");
 }
 
+void AddQuantize(CLI::App* app, QuantizeOptions* options) {
+  app->add_option("DIR", options->model_dir, "Model directory")->required();
+  app->add_option("OUT", options->out, "New directory for the smaller model")->required();
+  app->add_option("--weights", options->weights,
+                  "int8 or int4; int4,head=f16 gives embedding and head another type")
+      ->type_name("TYPE[,head=TYPE]")
+      ->required();
+  app->add_option("--check", options->check,
+                  "Text file: also print how likely each of the two models finds it")
+      ->check(PathGiven());
+}
+
 absl::Status FinishModels(const RawValues& raw, ModelsOptions* options) {
   if (absl::Status status = CheckUtf8("NAME", options->name); !status.ok()) return status;
   if (raw.drain.has_value()) {
@@ -235,6 +247,7 @@ struct CommandLine {
     AddModels(on_models, &models, &raw);
     AddLoad(load.parser, &load.options);
     AddKeys(keys.parser, &keys.options);
+    AddQuantize(quantize.parser, &quantize.options);
     AddSessions(on_sessions, &sessions, &raw);
     AddTarget(on_health, &health.target);
     on_health->add_option("--deadline", raw.deadline, "Maximum time to wait in seconds; default 5");
@@ -267,6 +280,8 @@ struct CommandLine {
     } else if (load.parser->parsed()) {
       status = CheckTarget(&load.options.target);
       if (status.ok()) return load.options;
+    } else if (quantize.parser->parsed()) {
+      return quantize.options;
     } else if (keys.parser->parsed()) {
       status = FinishKeys(keys.options);
       if (status.ok()) return keys.options;
@@ -303,6 +318,8 @@ struct CommandLine {
       "load", "Print the current slots, queues, sessions and connections of a server")};
   Subcommand<KeysOptions> keys{
       app.add_subcommand("keys", "Make, list and revoke the API keys in a server's --keys-file")};
+  Subcommand<QuantizeOptions> quantize{
+      app.add_subcommand("quantize", "Write a model directory again with weights of 8 or 4 bits")};
   CLI::App* const on_health =
       app.add_subcommand("health", "Check health; the exit code is 0 if the server is serving");
 };

@@ -105,7 +105,8 @@ struct ScoreOptions {
   std::optional<double> tail;    // last fraction of `text`
   std::vector<int64_t> outputs;
   std::optional<int64_t> window;
-  std::string priority;  // as in GenerateOptions
+  std::string priority;       // as in GenerateOptions
+  bool summary_only = false;  // of RunQuantize: no line for each item
 };
 
 struct TokenizeOptions {
@@ -199,6 +200,12 @@ struct LoadOptions {
   bool json = false;
 };
 
+struct QuantizeOptions {
+  std::string model_dir, out;
+  std::string weights;  // model/weight_choice.h
+  std::string check;    // a text file; empty: none
+};
+
 enum class KeysAction : uint8_t { kNew, kList, kRevoke };
 
 struct KeysOptions {
@@ -220,7 +227,7 @@ struct ShowText {
 
 using Command = std::variant<ShowText, GenerateOptions, ScoreOptions, TokenizeOptions,
                              DetokenizeOptions, BenchOptions, ModelsOptions, SessionsOptions,
-                             HealthOptions, LoadOptions, KeysOptions>;
+                             HealthOptions, LoadOptions, KeysOptions, QuantizeOptions>;
 
 // `args` without the program's name; environment.h says what the environment adds. Errors:
 // INVALID_ARGUMENT, one line that names the option.

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// `rivulet quantize`.
+#include "model/quantize.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "client/cli/commands/commands.h"
+#include "client/cli/output/exit_code.h"
+#include "client/cli/output/progress.h"
+#include "client/cli/output/text.h"
+#include "model/base/error.h"
+
+namespace rivulet {
+namespace {
+
+// How likely the model of a directory finds the text: a line for the summary.
+absl::StatusOr<std::string> Loss(const std::string& directory, const std::string& text) {
+  ScoreOptions score;
+  score.target.model_dir = directory;
+  score.target.backend = "cpu";
+  score.text = text;
+  score.summary_only = true;
+  RIVULET_ASSIGN_OR_RETURN(const std::string summary, RunScore(score));
+  return absl::StrCat(directory, ": ", summary);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> RunQuantize(const QuantizeOptions& options) {
+  RIVULET_ASSIGN_OR_RETURN(const WeightChoice choice, ParseWeightChoice(options.weights));
+  const absl::Time start = absl::Now();
+  QuantizedDirectory made;
+  {
+    Progress progress(0, "bytes");
+    RIVULET_ASSIGN_OR_RETURN(
+        made, QuantizeDirectory(options.model_dir, options.out, choice,
+                                [&](int64_t done, int64_t) { progress.Update(done); }));
+  }
+  std::string summary = absl::StrCat(
+      options.out, ": ", Mebibytes(made.bytes_after), " of weights, ",
+      absl::StrFormat("%.0f", 100.0 * double(made.bytes_after) / double(made.bytes_before)),
+      " % of ", Mebibytes(made.bytes_before), "; ", made.rounded, " tensors rounded to ",
+      WeightChoiceName(choice), ", ", made.kept, " kept, ",
+      absl::StrFormat("%.1f s", absl::ToDoubleSeconds(absl::Now() - start)));
+  if (options.check.empty()) return summary;
+  for (const std::string& directory : {options.model_dir, options.out}) {
+    RIVULET_ASSIGN_OR_RETURN(const std::string loss, Loss(directory, options.check));
+    absl::StrAppend(&summary, "\n", loss);
+  }
+  return summary;
+}
+
+}  // namespace rivulet

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/quantize.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/half.h"
+#include "kernels/quantized.h"
+#include "model/base/error.h"
+#include "model/base/strict_json.h"
+#include "model/cpu/cpu_weights.h"
+#include "model/cpu/tensor_packer.h"
+#include "model/model.h"
+
+namespace rivulet {
+namespace {
+
+namespace fs = std::filesystem;
+using kernels::WeightType;
+
+constexpr char kWeightsName[] = "model.safetensors";
+
+absl::Status CannotWrite(const fs::path& path, absl::string_view why) {
+  return absl::UnavailableError(absl::StrCat(Quoted(path.string()), " cannot be written: ", why));
+}
+
+// A tensor of the new file: rows of one of the old.
+struct Output {
+  TensorRows rows;
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;  // as the file has it
+  size_t bytes = 0;
+  bool rounded = false;
+};
+
+size_t Count(const std::vector<int64_t>& shape) {
+  size_t count = 1;
+  for (const int64_t extent : shape) count *= size_t(extent);
+  return count;
+}
+
+// The type of a file for one of memory; the file's own where that loses nothing.
+DType FileType(WeightType type, const TensorEntry& entry) {
+  switch (type) {
+    case WeightType::kInt8:
+      return DType::kQ8_0;
+    case WeightType::kInt4:
+      return DType::kQ4_1;
+    case WeightType::kF16:
+      return DType::kF16;
+    case WeightType::kBF16:
+      return DType::kBF16;
+    default:
+      return entry.dtype;
+  }
+}
+
+Output OutputOf(const TensorRows& rows, const TensorEntry& entry, WeightType type) {
+  Output output;
+  output.rows = rows;
+  output.name = rows.of == 0 ? rows.name : RowsName(rows);
+  output.dtype = FileType(type, entry);
+  output.shape = entry.shape;
+  const int64_t k = entry.shape.back();
+  if (rows.of != 0) output.shape[0] = rows.rows;
+  const DTypeLayout& layout = LayoutOf(output.dtype);
+  if (layout.weights > 1 && k % int64_t(layout.weights) != 0) output.dtype = entry.dtype;
+  output.rounded = output.dtype != entry.dtype;
+  output.bytes =
+      Count(output.shape) / LayoutOf(output.dtype).weights * LayoutOf(output.dtype).bytes;
+  output.name += BlockSuffix(output.dtype);
+  if (LayoutOf(output.dtype).weights > 1) {
+    output.shape = {int64_t(Count(output.shape)) / k, k / int64_t(layout.weights),
+                    int64_t(layout.bytes)};
+  }
+  return output;
+}
+
+// All tensors of the new file. A tensor of which one part is rounded and another not becomes two.
+absl::StatusOr<std::vector<Output>> Plan(const Model& model, const WeightChoice& choice) {
+  RIVULET_ASSIGN_OR_RETURN(std::vector<PackedRows> packed, CpuWeights::Plan(model, choice));
+  std::stable_sort(packed.begin(), packed.end(), [](const PackedRows& a, const PackedRows& b) {
+    return a.rows.name < b.rows.name;
+  });
+  std::vector<Output> outputs;
+  for (const std::string& name : model.tensors().names()) {
+    const TensorEntry& entry = *model.tensors().Find(name);
+    const auto begin = std::find_if(packed.begin(), packed.end(),
+                                    [&](const PackedRows& p) { return p.rows.name == name; });
+    if (begin == packed.end()) {  // of no matrix
+      outputs.push_back(OutputOf({name, 0}, entry, WeightType::kF32));
+      continue;
+    }
+    for (auto part = begin; part != packed.end() && part->rows.name == name; ++part) {
+      outputs.push_back(OutputOf(part->rows, entry, part->type));
+    }
+  }
+  return outputs;
+}
+
+std::string Header(const std::vector<Output>& outputs, const Model& model,
+                   const WeightChoice& choice) {
+  nlohmann::ordered_json header;
+  header["__metadata__"] = {{"format", "pt"},
+                            {"rivulet.weights", WeightChoiceName(choice)},
+                            {"rivulet.source_sha256", model.weights_sha256()}};
+  size_t at = 0;
+  for (const Output& output : outputs) {
+    const DTypeLayout& layout = LayoutOf(output.dtype);
+    header[output.name] = {{"dtype", layout.weights > 1 ? "U8" : layout.name},
+                           {"shape", output.shape},
+                           {"data_offsets", {at, at + output.bytes}}};
+    at += output.bytes;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
+
+// A block of 32 weights as Q8_0 or Q4_1 has it (dtype.h); false where its scale is infinite.
+bool AppendBlock(DType dtype, const float* w, std::string* bytes) {
+  kernels::QuantizedGroup group;
+  const bool int4 = dtype == DType::kQ4_1;
+  const bool fits = kernels::RoundToGroup(int4 ? WeightType::kInt4 : WeightType::kInt8, w, &group);
+  const auto append_half = [&](float value) {
+    const uint16_t half = kernels::F32ToF16(value);
+    bytes->append(reinterpret_cast<const char*>(&half), sizeof(half));
+  };
+  append_half(group.scale[0]);
+  if (int4) append_half(-group.minimum);
+  for (size_t i = 0; i < (int4 ? 16u : 32u); ++i) {
+    bytes->push_back(static_cast<char>(int4 ? group.q[i] | group.q[i + 16] << 4 : group.q[i]));
+  }
+  return fits;
+}
+
+absl::StatusOr<std::string> Rounded(const Model& model, const Output& output, size_t first,
+                                    size_t count) {
+  std::vector<float> weights(count);
+  RIVULET_RETURN_IF_ERROR(model.tensors().ReadFrom(output.rows.name, first, weights));
+  std::string bytes;
+  bytes.reserve(output.bytes);
+  bool fits = true;
+  if (LayoutOf(output.dtype).weights > 1) {
+    for (size_t i = 0; i < count; i += 32) {
+      fits = AppendBlock(output.dtype, &weights[i], &bytes) && fits;
+    }
+  } else {
+    for (const float weight : weights) {
+      const bool f16 = output.dtype == DType::kF16;
+      const uint16_t half = f16 ? kernels::F32ToF16(weight) : kernels::F32ToBf16(weight);
+      fits = fits && (half & (f16 ? 0x7C00u : 0x7F80u)) != (f16 ? 0x7C00u : 0x7F80u);
+      bytes.append(reinterpret_cast<const char*>(&half), sizeof(half));
+    }
+  }
+  if (!fits) return WeightTooLarge(output.rows.name);
+  return bytes;
+}
+
+absl::StatusOr<std::string> BytesOf(const Model& model, const Output& output) {
+  const TensorEntry& entry = *model.tensors().Find(output.rows.name);
+  const DTypeLayout& layout = LayoutOf(entry.dtype);
+  const size_t row = Count(entry.shape) / size_t(entry.shape.empty() ? 1 : entry.shape[0]);
+  const size_t first = size_t(output.rows.first) * row;
+  const size_t count = output.rows.of == 0 ? Count(entry.shape) : size_t(output.rows.rows) * row;
+  if (output.rounded) return Rounded(model, output, first, count);
+  std::string bytes(count / layout.weights * layout.bytes, '\0');
+  RIVULET_RETURN_IF_ERROR(
+      model.tensors().ReadBlocks(output.rows.name, first / layout.weights, bytes));
+  return bytes;
+}
+
+// Everything but weights: configuration, tokenizer, templates.
+absl::Status CopyOthers(const fs::path& from, const fs::path& out) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(from, error)) {
+    const std::string name = entry.path().filename().string();
+    const bool weights = absl::EndsWith(name, ".safetensors") ||
+                         absl::EndsWith(name, ".safetensors.index.json") ||
+                         absl::EndsWith(name, ".bin") || absl::EndsWith(name, ".gguf");
+    const bool answers = name == "golden.json";  // of the weights as they were
+    if (weights || answers || !entry.is_regular_file(error)) continue;
+    fs::copy_file(entry.path(), out / name, error);
+    if (error) return CannotWrite(out / name, error.message());
+  }
+  return error ? CannotWrite(out, error.message()) : absl::OkStatus();
+}
+
+absl::Status CheckPlaces(const std::string& from, const fs::path& out, const WeightChoice& choice) {
+  std::error_code error;
+  if (!choice.quantized()) {
+    return InvalidField("CONFIG_INVALID", "weights",
+                        absl::StrCat("weights is ", Quoted(WeightChoiceName(choice)),
+                                     "; allowed here: int8 or int4"));
+  }
+  if (!fs::is_directory(from, error)) {
+    return InvalidField("CONFIG_INVALID", "model",
+                        absl::StrCat(Quoted(from), " is no model directory"));
+  }
+  if (fs::exists(out, error) && !fs::is_empty(out, error)) {
+    return InvalidField("CONFIG_INVALID", "out",
+                        absl::StrCat(Quoted(out.string()), " exists and is not empty"));
+  }
+  fs::create_directories(out, error);
+  return error ? CannotWrite(out, error.message()) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<QuantizedDirectory> QuantizeDirectory(
+    const std::string& from, const std::string& out, const WeightChoice& choice,
+    absl::FunctionRef<void(int64_t done, int64_t all)> progress) {
+  RIVULET_RETURN_IF_ERROR(CheckPlaces(from, out, choice));
+  RIVULET_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, Model::Load(from));
+  RIVULET_ASSIGN_OR_RETURN(const std::vector<Output> outputs, Plan(*model, choice));
+  RIVULET_RETURN_IF_ERROR(CopyOthers(from, out));
+  QuantizedDirectory made;
+  for (const std::string& name : model->tensors().names()) {
+    const TensorEntry& entry = *model->tensors().Find(name);
+    made.bytes_before += int64_t(entry.end - entry.begin);
+  }
+  const fs::path part = fs::path(out) / absl::StrCat(kWeightsName, ".part");
+  std::ofstream file(part, std::ios::binary);
+  const std::string header = Header(outputs, *model, choice);
+  const uint64_t length = header.size();
+  file.write(reinterpret_cast<const char*>(&length), sizeof(length));
+  file.write(header.data(), std::streamsize(header.size()));
+  int64_t all = 0;
+  for (const Output& output : outputs) all += int64_t(output.bytes);
+  for (const Output& output : outputs) {
+    RIVULET_ASSIGN_OR_RETURN(const std::string bytes, BytesOf(*model, output));
+    file.write(bytes.data(), std::streamsize(bytes.size()));
+    if (!file.good()) return CannotWrite(part, std::strerror(errno));
+    made.bytes_after += int64_t(bytes.size());
+    ++(output.rounded ? made.rounded : made.kept);
+    progress(made.bytes_after, all);
+  }
+  file.close();
+  if (!file.good()) return CannotWrite(part, std::strerror(errno));
+  std::error_code error;
+  fs::rename(part, fs::path(out) / kWeightsName, error);
+  if (error) return CannotWrite(out, error.message());
+  return made;
+}
+
+}  // namespace rivulet
