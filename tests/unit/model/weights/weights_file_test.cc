@@ -122,6 +122,46 @@ TEST(WeightsFileTest, NamesTheBrokenRuleOfTheHeader) {
   });
 }
 
+TEST(WeightsFileTest, ReadsBlocksOfIntegersAndNamesWhatIsWrongWithThem) {
+  const std::vector<TensorSpec> specs = {{"q", {2, 64}}};
+  const TempDir dir;
+  const auto open = [&](const std::string& entries, size_t bytes) {
+    const std::string path = dir.File("weights");
+    EXPECT_TRUE(WriteFile(path, WriteSafetensors("{" + entries + "}", Zeros(bytes))).ok());
+    return WeightsFile::Open(path, specs);
+  };
+  const auto q4 = open(R"("q.q4_1":{"dtype":"U8","shape":[2,2,20],"data_offsets":[0,80]})", 80);
+  ASSERT_TRUE(q4.ok()) << q4.status();
+  EXPECT_EQ((*q4)->dtype("q"), DType::kQ4_1);
+  std::vector<float> values(128, 1);
+  EXPECT_TRUE((*q4)->Read("q", values).ok());
+  EXPECT_EQ(values, std::vector<float>(128, 0));
+  struct {
+    const char* entries;
+    size_t bytes;
+    const char* said;
+  } const cases[] = {
+      {R"("q.q8_0":{"dtype":"F16","shape":[2,2,34],"data_offsets":[0,272]})", 272, "needs \"U8\""},
+      {R"("q.q8_0":{"dtype":"U8","shape":[2,68],"data_offsets":[0,136]})", 136,
+       "[rows, groups, 34]"},
+      {R"("q.q8_0":{"dtype":"U8","shape":[2,2,33],"data_offsets":[0,132]})", 132, "groups, 34]"},
+      {R"("q.q8_0":{"dtype":"U8","shape":[2,9223372036854775807,34],"data_offsets":[0,136]})", 136,
+       "[rows, groups, 34]"},
+      {R"("q.q8_0":{"dtype":"U8","shape":[2,3,34],"data_offsets":[0,204]})", 204, "needs [2, 64]"},
+      {R"("q.q8_0":{"dtype":"U8","shape":[2,2,34],"data_offsets":[0,132]})", 132, "need 136"},
+      {R"("q":{"dtype":"U8","shape":[2,64],"data_offsets":[0,128]})", 128, "dtype is \"U8\""},
+      {R"("q.q8_0":{"dtype":"U8","shape":[2,2,34],"data_offsets":[0,136]},)"
+       R"("q.q4_1":{"dtype":"U8","shape":[2,2,20],"data_offsets":[136,216]})",
+       216, "another type"},
+      {R"("r.q8_0":{"dtype":"U8","shape":[2,2,34],"data_offsets":[0,136]})", 136, "no such tensor"},
+  };
+  for (const auto& c : cases) {
+    const absl::Status status = open(c.entries, c.bytes).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << c.entries;
+    EXPECT_TRUE(absl::StrContains(status.message(), c.said)) << status;
+  }
+}
+
 TEST(WeightsFileTest, NamesTheTensorWhoseEntryIsMalformed) {
   const std::string f32 = "\"F32\"", shape = "[2,3]", at = "[0,24]";
   const auto with_a = [](const std::string& a, size_t data_bytes = 32) {
