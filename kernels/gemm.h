@@ -8,7 +8,7 @@
 // has one accumulator that starts at the bias and takes k in ascending order with fused
 // multiply-adds, so a row's bits depend on nothing but its x and the weights: not on the number of
 // rows, the row's place, the threads (they split panels), or the vector width. 16-bit weights are
-// widened in registers; the arithmetic is float32. Measured beside other libraries in
+// widened as they are used; the arithmetic is float32. Measured beside other libraries in
 // deploy/BENCHMARKS.md. Tested by: tests/parity/gemm_test.cc
 #pragma once
 
@@ -78,7 +78,8 @@ struct GemmArgs {
 const char* CheckGemm(const GemmArgs& args);
 void GemmRef(const GemmArgs& args);  // double accumulation; tests only
 // Thread: any; calls on disjoint panels or rows may run at once. Cost: 2 rows k n flop, one read of
-// the panels from memory; blocks of 6 to 12 rows read them again from the caches.
+// the panels from memory; blocks of 6 to 12 rows read them again from the caches. Stack: 24 to 49
+// KiB.
 void GemmCpu(const GemmArgs& args);
 
 // The same, but only the weights of `nonzero` are read; for few rows, where reading weights is the

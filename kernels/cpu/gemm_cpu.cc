@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The packed product with Highway. A tile is kRows rows by kVecs vectors of columns held in
 // registers for the whole of k. Few rows take several panels at once, which hides the latency of
-// the multiply-adds; many rows go in blocks that read a panel while it is in the first caches.
+// the multiply-adds; many rows go in blocks that read a panel while it is in the first caches. For
+// these, 16-bit weights are widened once for all blocks: the units that widen are those that
+// multiply.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/gemm_cpu.cc"
 #include "hwy/foreach_target.h"
@@ -148,6 +150,179 @@ HWY_INLINE void TileRows(const GemmArgs& args, int rows, int row, int vec, int v
   }
 }
 
+// Several blocks of rows and 16-bit weights: some columns of some k are a part, which all blocks
+// pass before the next one. The first block widens it; the others find it widened in the first
+// cache. The sums wait in memory from part to part.
+template <int kVecs>
+struct PartBuffers {
+  static constexpr int kColumns = kVecs * kLanes;
+  static constexpr int kDepth = 4096 / kColumns;  // k of a part: 16 KiB of weights
+  static constexpr int kBlocks = 22;              // blocks at once: 128 rows
+  alignas(kCacheLine) float weights[kDepth * kColumns];
+  alignas(kCacheLine) float sums[kBlocks * kMaxRows * kColumns];
+};
+
+// Vectors of columns from vec on, k_begin .. k_end - 1.
+struct Part {
+  int vec, k_begin, k_end;
+};
+
+// Lines of the next part that a tile requests from `begin` on, in each of its panels: `lines` for
+// each kStep of k.
+struct Ahead {
+  const char* begin;
+  int lines;
+};
+inline constexpr int kStep = 16;
+
+template <class Weight>
+HWY_INLINE const Weight* WeightsAt(const PackedMatrix& w, int vec, int k) {
+  return static_cast<const Weight*>(w.panels) +
+         (size_t(vec / kVecsPerPanel) * size_t(w.k) + size_t(k)) * kPanelColumns +
+         size_t(vec % kVecsPerPanel) * kLanes;
+}
+
+// One k of a tile.
+template <int kRows, int kVecs>
+HWY_INLINE void MultiplyAdd(const float* HWY_RESTRICT x, size_t ldx, const Vec (&b)[kVecs],
+                            Vec (&acc)[kRows][kVecs]) {
+  RIVULET_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    const Vec a = hn::Set(Tag(), x[size_t(i) * ldx]);
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) acc[i][j] = hn::MulAdd(a, b[j], acc[i][j]);
+  }
+}
+
+// Adds the part's products to the sums. kFirst: widens the part.
+template <int kRows, int kVecs, bool kFirst, class Weight>
+HWY_INLINE void AddPart(const GemmArgs& args, const Part& part, int row, const Ahead& ahead,
+                        float* HWY_RESTRICT weights, Vec (&acc)[kRows][kVecs]) {
+  const Weight* from[kVecs];
+  RIVULET_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    from[j] = WeightsAt<Weight>(args.w, part.vec + j, part.k_begin);
+  }
+  const size_t ldx = size_t(args.ldx);
+  const float* HWY_RESTRICT x = args.x + size_t(row) * ldx + size_t(part.k_begin);
+  const auto next_k = [&]() HWY_ATTR {
+    Vec b[kVecs];
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      if constexpr (kFirst) {
+        b[j] = LoadWeights(from[j]);
+        hn::Store(b[j], Tag(), weights + j * kLanes);
+        from[j] += kPanelColumns;
+      } else {
+        b[j] = hn::Load(Tag(), weights + j * kLanes);
+      }
+    }
+    weights += kVecs * kLanes;
+    MultiplyAdd<kRows, kVecs>(x, ldx, b, acc);
+    ++x;
+  };
+  constexpr int kPanels = HWY_MAX(1, kVecs / kVecsPerPanel);
+  const size_t panel_bytes = sizeof(Weight) * kPanelColumns * size_t(args.w.k);
+  const char* line = ahead.begin;
+  int left = part.k_end - part.k_begin;
+  for (; left >= kStep; left -= kStep) {
+    for (int i = 0; i < ahead.lines; ++i, line += kCacheLine) {
+      RIVULET_UNROLL
+      for (int panel = 0; panel < kPanels; ++panel) {
+        hwy::Prefetch(line + size_t(panel) * panel_bytes);
+      }
+    }
+    RIVULET_UNROLL
+    for (int i = 0; i < kStep; ++i) next_k();
+  }
+  for (; left > 0; --left) next_k();
+}
+
+template <int kRows, int kVecs, bool kFirst, class Weight>
+HWY_NOINLINE void PartTile(const GemmArgs& args, const Part& part, int row, const Ahead& ahead,
+                           float* HWY_RESTRICT weights, float* HWY_RESTRICT sums) {
+  const Tag d;
+  Vec acc[kRows][kVecs];
+  RIVULET_UNROLL
+  for (int j = 0; j < kVecs; ++j) {
+    const Vec bias = hn::LoadU(d, args.bias + size_t(part.vec + j) * kLanes);
+    RIVULET_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      acc[i][j] = part.k_begin == 0 ? bias : hn::Load(d, sums + (i * kVecs + j) * kLanes);
+    }
+  }
+  AddPart<kRows, kVecs, kFirst, Weight>(args, part, row, ahead, weights, acc);
+  RIVULET_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    RIVULET_UNROLL
+    for (int j = 0; j < kVecs; ++j) {
+      if (part.k_end < args.w.k) {
+        hn::Store(acc[i][j], d, sums + (i * kVecs + j) * kLanes);
+      } else {
+        Store(args, acc[i][j], size_t(row + i) * size_t(args.ldy) + size_t(part.vec + j) * kLanes);
+      }
+    }
+  }
+}
+
+template <int kRows, int kVecs, bool kFirst, class Weight>
+HWY_INLINE void PartRows(const GemmArgs& args, const Part& part, int rows, int row,
+                         const Ahead& ahead, float* weights, float* sums) {
+  if constexpr (2 * kRows >= kMaxRows) {  // blocks are even
+    if (rows == kRows) {
+      PartTile<kRows, kVecs, kFirst, Weight>(args, part, row, ahead, weights, sums);
+    } else {
+      PartRows<kRows - 1, kVecs, kFirst, Weight>(args, part, rows, row, ahead, weights, sums);
+    }
+  }
+}
+
+// Blocks block_begin .. block_end - 1 of `blocks`. They share the lines of the next part evenly:
+// many requests at once would delay the loads.
+template <int kVecs, class Weight>
+HWY_INLINE void RunPart(const GemmArgs& args, const Part& part, int blocks, int block_begin,
+                        int block_end, PartBuffers<kVecs>* buffers) {
+  using Buffers = PartBuffers<kVecs>;
+  constexpr int kSteps = Buffers::kDepth / kStep;
+  // A line is one k of a panel.
+  static_assert(sizeof(Weight) * kPanelColumns == kCacheLine);
+  const int steps = kSteps * (block_end - block_begin);
+  const int lines = (Buffers::kDepth + steps - 1) / steps;
+  const auto row_of = [&](int block) { return int(int64_t{args.rows} * block / blocks); };
+  for (int block = block_begin; block < block_end; ++block) {
+    const int row = row_of(block), rows = row_of(block + 1) - row;
+    const int line = part.k_end + (block - block_begin) * lines * kSteps;
+    const Ahead ahead = {reinterpret_cast<const char*>(WeightsAt<Weight>(args.w, part.vec, line)),
+                         lines};
+    float* const sums = buffers->sums + (row - row_of(block_begin)) * Buffers::kColumns;
+    if (block == block_begin) {
+      PartRows<kMaxRows, kVecs, true, Weight>(args, part, rows, row, ahead, buffers->weights, sums);
+    } else {
+      PartRows<kMaxRows, kVecs, false, Weight>(args, part, rows, row, ahead, buffers->weights,
+                                               sums);
+    }
+  }
+}
+
+template <int kVecs, class Weight>
+void RunParts(const GemmArgs& args, int blocks, int vec, int vec_end) {
+  PartBuffers<kVecs> buffers;
+  constexpr int kBlocks = buffers.kBlocks, kDepth = buffers.kDepth;
+  const int groups = (blocks + kBlocks - 1) / kBlocks;
+  for (; vec + kVecs <= vec_end; vec += kVecs) {
+    for (int group = 0; group < groups; ++group) {
+      const int begin = blocks * group / groups, end = blocks * (group + 1) / groups;
+      for (int k = 0; k < args.w.k; k += kDepth) {
+        const Part part = {vec, k, std::min(k + kDepth, args.w.k)};
+        RunPart<kVecs, Weight>(args, part, blocks, begin, end, &buffers);
+      }
+    }
+  }
+  if constexpr (kVecs > kVecsPerPanel) {
+    if (vec < vec_end) RunParts<kVecs / 2, Weight>(args, blocks, vec, vec_end);
+  }
+}
+
 template <class Weight>
 void Run(const GemmArgs& args) {
   constexpr int kRows = RowsPerBlock<Weight>();
@@ -158,7 +333,10 @@ void Run(const GemmArgs& args) {
   const int vec_end = args.panel_end * kVecsPerPanel;
   // One block: all columns in one sweep, in as wide tiles as fit.
   if (blocks == 1) return TileRows<kRows, false, Weight>(args, args.rows, 0, vec_begin, vec_end);
-  // Several: all rows go through some panels before the next ones.
+  // Several: all rows go through some columns before the next ones.
+  if constexpr (sizeof(Weight) < sizeof(float)) {
+    return RunParts<VecsFor(kRows), Weight>(args, blocks, vec_begin, vec_end);
+  }
   constexpr int kVecsAtOnce = HWY_MAX(kVecsPerPanel, VecsFor(kRows));
   for (int vec = vec_begin; vec < vec_end; vec += kVecsAtOnce) {
     for (int block = 0; block < blocks; ++block) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps and prefill of a backend (--backend=cpu|cuda, backend_choice.h). On the CPU beside the
 // limits that they are measured against: the model's matrix products alone, with the same kernel
-// and threads, and memory that is read, or read and written, by as many threads.
+// and threads, multiply-adds in registers, and memory that is read, or read and written, by as many
+// threads.
 //
 // Flags of its own, with --model:
 //   --model=NAME|DIR  this model alone (LoadModel of backend_choice.h)
@@ -9,6 +10,7 @@
 //   --prompt=N        tokens of its prompt, 0: none; by default 512
 //   --sessions=1      CUDA: that each get the prompt
 //   --runs=N          measured runs; by default 200, with more than 64 rows 40; 10 of a prompt
+//   --target=AVX2     CPU: the kernels on that instruction set (SetCpuTargetForTest)
 //   --profile         CUDA: one run of one step for each of --rows, which alone a profiler sees
 #include <benchmark/benchmark.h>
 
@@ -17,6 +19,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <tuple>
@@ -27,11 +30,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "kernels/cpu/cpu_target.h"
 #include "kernels/gemm.h"
 #include "kernels/quantized.h"
 #include "model/cpu/cpu_weights.h"
 #include "model/cpu/thread_team.h"
 #include "tests/bench/backend_choice.h"
+#include "tests/bench/multiply_add_peak.h"
 #include "tests/bench/profiler.h"
 
 namespace rivulet {
@@ -54,12 +59,13 @@ struct Figures {
 struct Products {
   std::unique_ptr<const CpuWeights> weights;
   std::vector<const CpuMatrix*> matrices;
-  size_t bytes = 0, widest = 0;  // widest: in values, of an input or output row
+  size_t bytes = 0, values = 0, widest = 0;  // widest: in values, of an input or output row
 
   void Add(const CpuMatrix& m) {
     if (m.packed.panels == nullptr) return;
     matrices.push_back(&m);
     bytes += kernels::PackedSize(m.packed.type, m.packed.k, m.packed.n);
+    values += size_t(m.packed.k) * size_t(kernels::PaddedColumns(m.packed.n));
     widest = std::max({widest, size_t(m.packed.k), size_t(kernels::PaddedColumns(m.packed.n))});
   }
 };
@@ -165,6 +171,22 @@ void BM_MatrixProducts(benchmark::State& state, Subjects* subjects, const std::s
   state.counters["tok/s"] =
       benchmark::Counter(double(state.iterations() * rows), benchmark::Counter::kIsRate);
   state.counters["bytes"] = double(products.bytes);
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(2e-9 * double(state.iterations() * rows) * double(products.values),
+                         benchmark::Counter::kIsRate);
+}
+
+// The limit of products of many rows: threads that only multiply and add, in registers.
+void BM_MultiplyAddPeak(benchmark::State& state) {
+  ThreadTeam team{int(state.range(0))};
+  std::vector<int64_t> flop(size_t(state.range(0)));
+  for (auto _ : state) {
+    team.Run([&](int thread, SpinBarrier&) {
+      flop[size_t(thread)] += bench::MultiplyAddInRegisters(1'000'000);
+    });
+  }
+  const double sum = double(std::accumulate(flop.begin(), flop.end(), int64_t{0}));
+  state.counters["GFLOP/s"] = benchmark::Counter(1e-9 * sum, benchmark::Counter::kIsRate);
 }
 
 // Every thread's use(part of 1 GiB, thread) in each iteration; `passes` over memory is one use.
@@ -310,6 +332,7 @@ void BM_Step(benchmark::State& state, Subjects* subjects, const std::string& nam
   state.counters["us/step"] = step * 1e6;
   state.counters["GB/s"] = bytes / step / 1e9;
   state.counters["state_bytes"] = double(limits.bytes_per_slot);
+  state.counters["weight_bytes"] = double(limits.weight_bytes);
   const double copy_rate = subjects->choice().copy_gb_per_s;
   if (copy_rate > 0) state.counters["share"] = bytes / step / 1e9 / copy_rate;
 }
@@ -442,9 +465,10 @@ void RegisterModelOnCpu(Subjects* subjects, const Figures& figures) {
     return Add(subjects, name, function, args...)->UseRealTime()->Unit(benchmark::kMillisecond);
   };
   const int threads = UsableCores();
-  for (auto* memory : {benchmark::RegisterBenchmark("BM_ReadMemory", BM_ReadMemory),
-                       benchmark::RegisterBenchmark("BM_UpdateMemory", BM_UpdateMemory)}) {
-    memory->UseRealTime()->Unit(benchmark::kMillisecond)->Arg(threads)->ArgName("threads");
+  for (auto* limit : {benchmark::RegisterBenchmark("BM_MultiplyAddPeak", BM_MultiplyAddPeak),
+                      benchmark::RegisterBenchmark("BM_ReadMemory", BM_ReadMemory),
+                      benchmark::RegisterBenchmark("BM_UpdateMemory", BM_UpdateMemory)}) {
+    limit->UseRealTime()->Unit(benchmark::kMillisecond)->Arg(threads)->ArgName("threads");
   }
   const WeightChoice kAuto = figures.weights;
   for (const int rows : figures.rows) {
@@ -509,6 +533,10 @@ bool Apply(const char* argument, Figures* figures) {
   } else if (const char* prompt = FlagValue(argument, "--prompt=")) {
     if (!absl::SimpleAtoi(prompt, &figures->prompt) || figures->prompt < 0) {
       bench::Fail(absl::StrCat("--prompt=", prompt, " is no number of tokens"), 2);
+    }
+  } else if (const char* target = FlagValue(argument, "--target=")) {
+    if (!kernels::SetCpuTargetForTest(target)) {
+      bench::Fail(absl::StrCat("--target=", target, ": this machine or build lacks it"), 2);
     }
   } else if (absl::string_view(argument) == "--profile") {
     figures->profile = true;

@@ -6,18 +6,22 @@ The peer is llama.cpp from the source distribution of the PyPI package llama-cpp
     pip download --no-binary :all: --no-deps llama-cpp-python && tar xzf llama_cpp_python-*.tar.gz
     cmake -S llama_cpp_python-*/vendor/llama.cpp -B BUILD -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON \\
         -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_BUILD_SERVER=OFF
-    ninja -C BUILD llama-batched-bench
-Then, with an interpreter that has torch, transformers, safetensors and numpy (llama.cpp's converter needs them):
+    ninja -C BUILD llama-batched-bench llama-quantize
+Without AVX-512, for --target AVX2: -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_AVX512=OFF.
+Then, with an interpreter that has torch, transformers, safetensors, gguf and numpy (llama.cpp's converter needs them):
     peer_llama.py --source llama_cpp_python-*/vendor/llama.cpp --peer BUILD/bin/llama-batched-bench \\
-        --bench build/release/bin/bench_step --work DIR [--models rwkv7-0.4b,mamba2-130m] [--rounds 5] [--json FILE]
+        --bench build/release/bin/bench_step --work DIR [--models rwkv7-0.4b,mamba2-130m] [--types f16,q8_0,q4_k_m,q4_0] \\
+        [--own f16,int8,int4] [--target AVX2] [--rounds 5] [--json FILE]
     peer_llama.py --work DIR --models rwkv7-1.5b --make-only
 
-DIR gets a directory and a GGUF file a model (2.5 GB in all; the 1.5B alone 3 GB) and keeps them for the next run. Weights are
-random, in F16; the converter writes the matrices in F16 too. Each round runs, for every model in turn, the peer and then our
-bench_step, with as many threads as there are cores. The peer decodes without drawing a token; our step draws one for each row.
+DIR gets a directory and a GGUF file of each type a model (2.5 GB with F16 alone; the 1.5B alone 3 GB) and keeps them for the next
+run. Weights are random, in F16; the converter writes the matrices in F16 too, and llama-quantize makes the other types of that
+file. Each round runs, for every model in turn, every type of the peer and then our bench_step with every type of ours, with as
+many threads as there are cores. The peer decodes without drawing a token; our step draws one for each row.
 
-Printed: medians of the rounds, and of the ratios of each round. "limit" of one stream: the rate at which the cores read memory
-over what a token reads (matrices once, its state read and written); of 32 streams: the model's matrix products alone.
+Printed: medians of the rounds, smallest to largest, and medians of the ratios of each round. MB: the peer's file, our weights in
+memory. "limit" of one stream: the rate at which the cores read memory over what a token reads (matrices once, its state read and
+written); of 32 streams: the model's matrix products alone, and these and then the states.
 """
 import argparse
 import json
@@ -87,10 +91,18 @@ def make_directory(directory, config):
     part.rename(directory / "model.safetensors")
 
 
-def convert(args, directory, gguf):
+def gguf_of(args, name, kind):
+    return args.work / (f"{name}.gguf" if kind == "f16" else f"{name}.{kind}.gguf")
+
+
+def convert(args, name, kind):
+    gguf = gguf_of(args, name, kind)
     part = gguf.with_suffix(".part")
-    command = [sys.executable, args.source.resolve() / "convert_hf_to_gguf.py", directory, "--outtype", "f16", "--outfile", part]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    if kind == "f16":
+        command = [sys.executable, args.source.resolve() / "convert_hf_to_gguf.py", args.work / name, "--outtype", "f16", "--outfile", part]
+    else:
+        command = [args.peer.with_name("llama-quantize"), gguf_of(args, name, "f16"), part, kind]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | {"HF_HUB_OFFLINE": "1"})
     part.rename(gguf)
 
 
@@ -115,49 +127,66 @@ def peer_run(args, gguf, streams, prompt, tokens):
     return row["t_pp"], row["speed_tg"]
 
 
-def measure_peer(args, gguf):
+def measure_peer(args, name, kind):
+    gguf = gguf_of(args, name, kind)
     first, one = peer_run(args, gguf, 1, PROMPT, 64)
     _, many = peer_run(args, gguf, STREAMS, 4, 16)
-    return {"one": one, "many": many, "first": first}
+    return {"bytes": gguf.stat().st_size, "one": one, "many": many, "prompt": PROMPT / first}
 
 
-def measure_own(args, directory):
-    command = [args.bench, f"--model={directory}", "--benchmark_format=json", "--benchmark_min_time=1"]
+def measure_own(args, name, kind):
+    command = [args.bench, f"--model={args.work / name}", "--benchmark_format=json", "--benchmark_min_time=1"]
+    command += [] if kind == "f16" else [f"--weights={kind}"]
+    command += [f"--target={args.target}"] if args.target else []
     results = json.loads(output_of(command)[0])["benchmarks"]
     rows = {re.sub("(/iterations:[0-9]+)?/real_time$", "", row["name"]): row for row in results}
 
     def of(name, rows_at_once):
         return rows[f"{name}/rows:{rows_at_once}/threads:{args.threads}"]
 
-    step = of("BM_Step", 1)
+    step, products = of("BM_Step", 1), of("BM_MatrixProducts", STREAMS)
     memory, update = (rows[f"BM_{what}Memory/threads:{args.threads}"]["GB/s"] for what in ("Read", "Update"))
-    read = of("BM_MatrixProducts", 1)["bytes"] + 2 * step["state_bytes"]
-    products = of("BM_MatrixProducts", STREAMS)["tok/s"]
-    return {"one": step["tok/s"], "many": of("BM_Step", STREAMS)["tok/s"],
-            "first": rows[f"BM_FirstToken/{PROMPT}/threads:{args.threads}"]["real_time"] / 1e3, "memory": memory,
-            "update": update, "limit_one": memory * 1e9 / read, "limit_many": products,
-            "limit_both": 1 / (1 / products + 2 * step["state_bytes"] / (update * 1e9)),
+    read = products["bytes"] + 2 * step["state_bytes"]
+    peak = rows[f"BM_MultiplyAddPeak/threads:{args.threads}"]["GFLOP/s"]
+    return {"bytes": step["weight_bytes"], "one": step["tok/s"], "many": of("BM_Step", STREAMS)["tok/s"],
+            "prompt": PROMPT / (rows[f"BM_FirstToken/{PROMPT}/threads:{args.threads}"]["real_time"] / 1e3), "memory": memory,
+            "update": update, "peak": peak, "products_rate": products["GFLOP/s"], "limit_one": memory * 1e9 / read,
+            "limit_many": products["tok/s"],
+            "limit_both": 1 / (1 / products["tok/s"] + 2 * step["state_bytes"] / (update * 1e9)),
             "products_one": of("BM_MatrixProducts", 1)["tok/s"]}
 
 
-def report(name, rounds):
-    def middle(function):
-        return statistics.median(function(own, peer) for own, peer in rounds)
+COLUMNS = {"one": "1 stream, tok/s", "many": f"{STREAMS} streams, tok/s", "prompt": f"prompt of {PROMPT}, tok/s"}
 
-    print(f"{name}: medians of {len(rounds)} rounds; memory: {middle(lambda own, _: own['memory']):.1f} GB/s read, "
-          f"{middle(lambda own, _: own['update']):.1f} GB/s read and written in place")
-    for key, title, limit in (("one", "1 stream, tokens/s", "limit_one"), ("many", f"{STREAMS} streams, tokens/s", "limit_many")):
-        ratios = [own[key] / peer[key] for own, peer in rounds]
-        print(f"  {title}: {middle(lambda own, _: own[key]):.1f}, llama.cpp {middle(lambda _, peer: peer[key]):.1f}, "
-              f"ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
-              f"limit {middle(lambda own, _: own[limit]):.1f}, share {100 * middle(lambda own, _: own[key] / own[limit]):.0f} %")
-    print(f"  {STREAMS} streams, products and then states: limit {middle(lambda own, _: own['limit_both']):.1f}, "
-          f"share {100 * middle(lambda own, _: own['many'] / own['limit_both']):.0f} %")
-    print(f"  1 stream, matrix products alone: {middle(lambda own, _: own['products_one']):.1f}")
-    ratios = [peer["first"] / own["first"] for own, peer in rounds]
-    print(f"  first token of {PROMPT}, s: {middle(lambda own, _: own['first']):.2f}, llama.cpp "
-          f"{middle(lambda _, peer: peer['first']):.2f}, ratio {statistics.median(ratios):.2f} "
-          f"({min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+
+def spread(values, digits):
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def report(name, rounds):
+    """One table: every type of both sides, then the ratios of ours to theirs."""
+    own, peer = ({kind: [each[side][kind] for each in rounds] for kind in rounds[0][side]} for side in ("own", "peer"))
+    print(f"\n{name}: medians of {len(rounds)} rounds (smallest to largest)\n\n| | MB | {' | '.join(COLUMNS.values())} |\n"
+          f"|{' --- |' * (2 + len(COLUMNS))}")
+    for side, kinds in (("Rivulet", own), ("llama.cpp", peer)):
+        for kind, figures in kinds.items():
+            cells = [spread([each[key] for each in figures], 1) for key in COLUMNS]
+            print(f"| {side} {kind} | {figures[0]['bytes'] / 1e6:.0f} | {' | '.join(cells)} |")
+    for ours, figures in own.items():
+        for theirs, others in peer.items():
+            cells = [spread([mine[key] / other[key] for mine, other in zip(figures, others)], 2) for key in COLUMNS]
+            print(f"| {ours} / {theirs} | {figures[0]['bytes'] / others[0]['bytes']:.2f} | {' | '.join(cells)} |")
+    print()
+    for kind, figures in own.items():
+        def middle(function):
+            return statistics.median(function(each) for each in figures)
+
+        print(f"limits of {kind}: memory {middle(lambda f: f['memory']):.1f} GB/s read, {middle(lambda f: f['update']):.1f} GB/s "
+              f"updated; multiply-adds {middle(lambda f: f['peak']):.0f} GFLOP/s, products of {STREAMS} rows "
+              f"{100 * middle(lambda f: f['products_rate'] / f['peak']):.0f} % of them; 1 stream "
+              f"{100 * middle(lambda f: f['one'] / f['limit_one']):.0f} % of memory's limit, products alone "
+              f"{middle(lambda f: f['products_one']):.1f} tok/s; {STREAMS} streams {100 * middle(lambda f: f['many'] / f['limit_many']):.0f} % "
+              f"of the products, {100 * middle(lambda f: f['many'] / f['limit_both']):.0f} % of products and then states", flush=True)
 
 
 def main():
@@ -165,7 +194,10 @@ def main():
     parser.add_argument("--work", type=pathlib.Path, required=True, help="where the models are made")
     parser.add_argument("--models", default="rwkv7-0.4b,mamba2-130m", help=", ".join(MODELS))
     parser.add_argument("--source", type=pathlib.Path, help="llama.cpp's sources, with convert_hf_to_gguf.py")
-    parser.add_argument("--peer", type=pathlib.Path, help="its llama-batched-bench")
+    parser.add_argument("--peer", type=pathlib.Path, help="its llama-batched-bench, beside its llama-quantize")
+    parser.add_argument("--types", default="f16", help="the peer's: f16, and what llama-quantize knows, such as q8_0, q4_k_m, q4_0")
+    parser.add_argument("--own", default="f16", help="our types: f16, and what bench_step --weights= knows")
+    parser.add_argument("--target", help="our instruction set, such as AVX2; by default the best")
     parser.add_argument("--bench", type=pathlib.Path, default=ROOT / "build/release/bin/bench_step")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=pathlib.Path, help="gets every figure of every round")
@@ -178,17 +210,19 @@ def main():
     if not args.make_only and (args.source is None or args.peer is None):
         parser.error("--source and --peer are needed, unless --make-only")
     args.threads = len(os.sched_getaffinity(0))
+    types, own = args.types.split(","), args.own.split(",")
     for name in names:
         if not (args.work / name / "model.safetensors").exists():
             make_directory(args.work / name, MODELS[name])
-        if not args.make_only and not (args.work / f"{name}.gguf").exists():
-            convert(args, args.work / name, args.work / f"{name}.gguf")
+        for kind in [] if args.make_only else dict.fromkeys(["f16", *types]):  # F16 first: the others are made of it
+            if not gguf_of(args, name, kind).exists():
+                convert(args, name, kind)
     rounds = {name: [] for name in names}
     for i in range(0 if args.make_only else args.rounds):
         for name in names:
-            peer = measure_peer(args, args.work / f"{name}.gguf")
-            rounds[name].append((measure_own(args, args.work / name), peer))
-            print(f"round {i + 1}, {name}: own, llama.cpp:", json.dumps(rounds[name][-1]), file=sys.stderr)
+            rounds[name].append({"peer": {kind: measure_peer(args, name, kind) for kind in types},
+                                 "own": {kind: measure_own(args, name, kind) for kind in own}})
+            print(f"round {i + 1}, {name}:", json.dumps(rounds[name][-1]), file=sys.stderr)
     for name in names:
         if rounds[name]:
             report(name, rounds[name])

@@ -46,8 +46,14 @@ GemmArgs Args(const Matrix& m, const std::vector<float>& x, int rows, float* y, 
 
 TEST(GemmTest, EveryShapeTypeAndEpilogueMatchesTheReference) {
   ForEachCpuTarget([](const std::string& target) {
-    for (const auto& [k, n] :
-         {std::pair{1, 1}, {7, 31}, {16, 32}, {33, 65}, {100, 77}, {256, 160}, {45, 256}}) {
+    for (const auto& [k, n] : {std::pair{1, 1},
+                               {7, 31},
+                               {16, 32},
+                               {33, 65},
+                               {100, 77},
+                               {256, 160},
+                               {45, 256},
+                               {301, 65}}) {
       for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16}) {
         const Matrix m(type, k, n);
         for (const Epilogue epilogue :
@@ -80,7 +86,7 @@ TEST(GemmTest, EveryShapeTypeAndEpilogueMatchesTheReference) {
 }
 
 TEST(GemmTest, ARowHasTheSameBitsAtEveryRowCountPlacePanelSplitAndVectorWidth) {
-  constexpr int kK = 100, kN = 160, kRows = 256;
+  constexpr int kK = 300, kN = 160, kRows = 256;  // several parts of k, groups of blocks
   const std::vector<float> x = RandomFloats(size_t(kRows) * kK, 5);
   for (const WeightType type : {WeightType::kF32, WeightType::kF16, WeightType::kBF16}) {
     const Matrix m(type, kK, kN);
