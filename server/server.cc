@@ -102,7 +102,10 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
   ChosenBackend chosen;
   if (config.backend != "cpu") {
     auto cuda = CreateCuda(model, config);
-    if (cuda.ok()) return ChosenBackend{"cuda", *std::move(cuda)};
+    if (cuda.ok()) {
+      RIVULET_RETURN_IF_ERROR(CheckWeights(config, "cuda"));
+      return ChosenBackend{"cuda", *std::move(cuda)};
+    }
     // Only a device that is not there leads to the CPU; a device that cannot hold the model is an
     // error.
     const bool absent = absl::IsUnimplemented(cuda.status()) || absl::IsUnavailable(cuda.status());

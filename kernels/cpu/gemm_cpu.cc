@@ -259,7 +259,8 @@ HWY_NOINLINE void PartTile(const GemmArgs& args, const Part& part, int row, cons
       if (part.k_end < args.w.k) {
         hn::Store(acc[i][j], d, sums + (i * kVecs + j) * kLanes);
       } else {
-        Store(args, acc[i][j], size_t(row + i) * size_t(args.ldy) + size_t(part.vec + j) * kLanes);
+        StoreOutputs(d, args, acc[i][j],
+                     size_t(row + i) * size_t(args.ldy) + size_t(part.vec + j) * kLanes);
       }
     }
   }

@@ -465,4 +465,8 @@ absl::StatusOr<std::vector<PackedRows>> CpuWeights::Plan(const Model& model,
   return reader.packed();
 }
 
+WeightPrecision NumbersOnly(const Model& model) {
+  return HasBlocks(model.tensors()) ? WeightPrecision::kF32 : WeightPrecision::kAuto;
+}
+
 }  // namespace rivulet

@@ -135,4 +135,8 @@ struct CpuWeights {
                                                       const WeightChoice& choice);
 };
 
+// The choice for a backend that multiplies numbers alone: as the file has them, and integers in
+// blocks decoded.
+WeightPrecision NumbersOnly(const Model& model);
+
 }  // namespace rivulet

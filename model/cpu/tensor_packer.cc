@@ -56,16 +56,14 @@ WeightType TypeOf(WeightPrecision precision) {
   return WeightType::kF32;
 }
 
-// Whether matrices of layers are kept as integers: rounded, or as the file has them.
-bool Quantizes(const CheckpointTensors& tensors, const WeightChoice& choice) {
-  if (choice.layers != WeightPrecision::kAuto) return choice.layers >= WeightPrecision::kInt8;
+}  // namespace
+
+bool HasBlocks(const CheckpointTensors& tensors) {
   const std::vector<std::string> names = tensors.names();
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
     return PackedTypeOf(tensors.Find(name)->dtype).has_value();
   });
 }
-
-}  // namespace
 
 absl::Status WeightTooLarge(absl::string_view tensor) {
   return InvalidField(
@@ -80,7 +78,8 @@ TensorPacker::TensorPacker(const CheckpointTensors& tensors, const ModelConfig& 
       choice_(ResolveHead(choice, model)),
       facts_(facts),
       mode_(mode),
-      quantizes_(Quantizes(tensors, choice)) {}
+      quantizes_(choice.layers >= WeightPrecision::kInt8 ||
+                 (choice.layers == WeightPrecision::kAuto && HasBlocks(tensors))) {}
 
 std::string RowsName(const TensorRows& rows) {
   return absl::StrCat(rows.name, ".rows_", rows.first);

@@ -39,6 +39,9 @@ struct PackedRows {
   kernels::WeightType type;
 };
 
+// Whether any tensor is blocks of integers.
+bool HasBlocks(const CheckpointTensors& tensors);
+
 // What a matrix is for: it decides the type in memory.
 enum class MatrixUse : uint8_t {
   kLayer,

@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& mo
                      {"MODEL_UNSUPPORTED", "backend", {}});
   }
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuWeights> host,
-                           CpuWeights::Load(model, WeightPrecision::kAuto));
+                           CpuWeights::Load(model, NumbersOnly(model)));
   return std::unique_ptr<CudaNetwork>(new CudaForward(model, std::move(host), options, shared));
 }
 

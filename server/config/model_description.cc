@@ -87,6 +87,12 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::st
   description.num_heads = config.num_heads;
   description.key_dim = config.key_dim;
   description.value_dim = config.value_dim;
+  for (const WeightPrecision precision : {WeightPrecision::kInt8, WeightPrecision::kInt4}) {
+    RIVULET_ASSIGN_OR_RETURN(const size_t bytes, CpuWeights::Measure(*model, precision));
+    const auto kept = static_cast<int64_t>(bytes);
+    description.choices.push_back(
+        {WeightChoiceName(precision), kept, SlotsThatFit(kept, description.state_bytes).num_slots});
+  }
   SlotChoice choice = SlotsThatFit(description.weight_bytes, description.state_bytes);
   description.slots = choice.num_slots;
   description.slots_choice = std::move(choice.words);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -22,6 +23,13 @@ struct ModelDescription {
   int64_t state_bytes = 0;   // of one sequence
   int num_layers = 0, hidden_size = 0, vocab_size = 0;
   int num_heads = 0, key_dim = 0, value_dim = 0;  // the dimensions: of a head
+  // What --weights could choose instead: weight_bytes and slots then.
+  struct Choice {
+    std::string weights;  // "int8"
+    int64_t weight_bytes = 0;
+    int slots = 0;
+  };
+  std::vector<Choice> choices;
   int slots = 0;  // that the CPU backend would make here and now with `--slots auto`; 0: none fit
   std::string slots_choice;  // why so many
 };

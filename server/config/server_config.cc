@@ -276,10 +276,9 @@ absl::Status CheckSessionStore(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
-// Weights of 8 and 4 bits are for the CPU; CUDA would keep others without a word.
-absl::Status CheckWeights(const ServerConfig& config) {
+absl::Status CheckWeights(const ServerConfig& config, absl::string_view backend) {
   RIVULET_ASSIGN_OR_RETURN(const WeightChoice choice, ParseWeightChoice(config.weights));
-  if (!choice.quantized() || config.backend != "cuda") return absl::OkStatus();
+  if (!choice.quantized() || backend != "cuda") return absl::OkStatus();
   return InvalidField("CONFIG_INVALID", "weights",
                       absl::StrCat("weights is ", Quoted(config.weights),
                                    ", which the backend cuda does not have; allowed there: auto"));
@@ -299,7 +298,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   for (const std::string& model : config.models) {
     RIVULET_RETURN_IF_ERROR(ParseModelPlace(model).status());
   }
-  RIVULET_RETURN_IF_ERROR(CheckWeights(config));
+  RIVULET_RETURN_IF_ERROR(CheckWeights(config, config.backend));
   // One message that may come, and as much for other tenants.
   if (config.restore_memory_mib < 2 * config.max_message_mib) {
     return InvalidField("CONFIG_INVALID", "restore-memory-mib",

@@ -28,10 +28,10 @@ struct ServerConfig {
   std::string precision = "default";  // of matrix products on CUDA: default, float32
   std::string plan = "auto";          // of steps on CUDA: auto, latency, throughput
   std::string products = "auto";      // matrix products on CUDA: auto, cublaslt, own
-  std::string weights = "auto";  // how the CPU backend keeps matrices: ParseWeightChoice
-  std::optional<int> slots;      // per model: sequences that hold a state; nullopt: auto
-  int max_queue = 1024;          // per model: samples and scores that may wait for a slot
-  int max_tenant_queue = 0;      // ... of one tenant, beside what is kept for others; 0 = no cap
+  std::string weights = "auto";       // how the CPU backend keeps matrices: ParseWeightChoice
+  std::optional<int> slots;           // per model: sequences that hold a state; nullopt: auto
+  int max_queue = 1024;               // per model: samples and scores that may wait for a slot
+  int max_tenant_queue = 0;  // ... of one tenant, beside what is kept for others; 0 = no cap
   int max_request_tokens = 1 << 26;  // that one request may generate, over all its samples
   int max_tenant_slots = 0;          // that one tenant holds at once; 0 = all
   int reader_timeout_seconds =
@@ -85,6 +85,9 @@ struct ServerConfig {
   int device = 0;               // of the CUDA backend, as CUDA counts them
   int threads = 0;              // of the CPU backend; 0 = the cores this process may use
 };
+
+// INVALID_ARGUMENT where `backend` ("cpu", "cuda" or "auto") is known not to have the weights.
+absl::Status CheckWeights(const ServerConfig& config, absl::string_view backend);
 
 // OK, or INVALID_ARGUMENT naming the setting, what it holds and what is allowed.
 absl::Status ValidateServerConfig(const ServerConfig& config);

@@ -169,6 +169,24 @@ TEST_P(CudaFamilyTest, AStateOfOneBackendContinuesOnTheOther) {
   }
 }
 
+TEST(CudaGgufTest, IntegersOfAFileAreDecoded) {
+  for (const char* name : {"mamba2-k", "rwkv7-q4_0"}) {
+    const std::string directory = SourcePath(std::string("tests/conformance/gguf/") + name);
+    const auto model = Loaded(directory + "/model.gguf");
+    ASSERT_NE(model, nullptr);
+    const TestedBackend tested = TestedBackends()[0];  // float32
+    const auto backend = tested.same_bits[0](model, 3);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    const Golden golden = ReadGolden(directory);
+    for (const GoldenSequence& sequence : golden.sequences) {
+      const BackendScore score =
+          ScoreThroughBackend(**backend, model->config(), 1, sequence.tokens,
+                              std::min(1024, (*backend)->limits().max_tokens));
+      EXPECT_LE(WorstOutputError(golden, sequence, score), 1e-4);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, CudaFamilyTest,
                          ::testing::Combine(::testing::ValuesIn(FamilyDirectories()),
                                             ::testing::ValuesIn(TestedBackends())),

@@ -36,6 +36,11 @@ std::string Json(const ModelDescription& d) {
                                  {"value_dim", d.value_dim},
                                  {"slots", d.slots},
                                  {"slots_choice", d.slots_choice}};
+  for (const ModelDescription::Choice& choice : d.choices) {
+    json["choices"].push_back({{"weights", choice.weights},
+                               {"weight_bytes", choice.weight_bytes},
+                               {"slots", choice.slots}});
+  }
   if (!d.tokenizer.empty()) {
     json["tokenizer"] = {{"kind", d.tokenizer}, {"size", d.tokenizer_size}};
   }
@@ -43,22 +48,28 @@ std::string Json(const ModelDescription& d) {
 }
 
 std::string Text(const ModelDescription& d) {
-  return Table({{"name", d.name},
-                {"kind", d.kind},
-                {"content", d.content},
-                {"tokenizer", d.tokenizer.empty()
-                                  ? "none"
-                                  : absl::StrCat(d.tokenizer, ", ", d.tokenizer_size, " tokens")},
-                {"parameters", Compact(static_cast<double>(d.num_parameters))},
-                {"types", d.dtypes},
-                {"weights", Bytes(d.weight_bytes)},
-                {"state of a sequence", Bytes(d.state_bytes)},
-                {"layers", absl::StrCat(d.num_layers)},
-                {"width", absl::StrCat(d.hidden_size)},
-                {"vocabulary", absl::StrCat(d.vocab_size)},
-                {"heads", absl::StrCat(d.num_heads, ", each of ", d.key_dim, " keys and ",
-                                       d.value_dim, " values")},
-                {"slots", absl::StrCat(d.slots, " (", d.slots_choice, ")")}});
+  std::vector<std::vector<std::string>> rows = {
+      {"name", d.name},
+      {"kind", d.kind},
+      {"content", d.content},
+      {"tokenizer",
+       d.tokenizer.empty() ? "none" : absl::StrCat(d.tokenizer, ", ", d.tokenizer_size, " tokens")},
+      {"parameters", Compact(static_cast<double>(d.num_parameters))},
+      {"types", d.dtypes},
+      {"weights", Bytes(d.weight_bytes)},
+      {"state of a sequence", Bytes(d.state_bytes)},
+      {"layers", absl::StrCat(d.num_layers)},
+      {"width", absl::StrCat(d.hidden_size)},
+      {"vocabulary", absl::StrCat(d.vocab_size)},
+      {"heads",
+       absl::StrCat(d.num_heads, ", each of ", d.key_dim, " keys and ", d.value_dim, " values")},
+      {"slots", absl::StrCat(d.slots, " (", d.slots_choice, ")")}};
+  for (const ModelDescription::Choice& choice : d.choices) {
+    rows.push_back(
+        {absl::StrCat("with --weights ", choice.weights),
+         absl::StrCat(Bytes(choice.weight_bytes), " of weights, ", choice.slots, " slots")});
+  }
+  return Table(rows);
 }
 
 }  // namespace
