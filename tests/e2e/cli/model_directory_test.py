@@ -3,6 +3,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 import struct
 import tempfile
@@ -28,6 +29,25 @@ class DirectoryTest(CommandTest):
         return line
 
 
+class QuantizeTest(DirectoryTest):
+    def test_a_quantized_directory_is_served_with_the_tokens_of_the_choice(self):
+        out, text = self.folder / "small", self.folder / "text"
+        text.write_text("What's in a name? That which we call a rose\n")
+        result = self.succeeds(rivulet("quantize", ZOO / "shakespeare-rfa", out, "--weights", "int4", "--check", text))
+        self.assertEqual(result.out, "")
+        self.assertRegex(result.err, r"small: 7\.\d MiB of weights, 34 % of 21\.\d MiB; 37 tensors rounded to int4")
+        losses = [float(loss) for loss in re.findall(r"([\d.]+) nats/token", result.err)]
+        self.assertEqual(len(losses), 2)
+        self.assertAlmostEqual(losses[0], losses[1], delta=0.05)
+        generated = {
+            place: self.succeeds(rivulet("generate", "--model", place, *args, "--prompt", "ROMEO:", "--seed", "1", "--max-tokens", "40")).out
+            for place, args in ((ZOO / "shakespeare-rfa", ("--weights", "int4")), (out, ()))}
+        self.assertEqual(len(set(generated.values())), 1, generated)
+        self.fails(rivulet("quantize", ZOO / "shakespeare-rfa", out, "--weights", "int4"), 2, "exists and is not empty")
+        self.fails(rivulet("quantize", ZOO / "shakespeare-rfa", self.folder / "x", "--weights", "f16"), 2, '"f16"', "int8 or int4")
+        self.fails(rivulet("quantize", self.folder / "nowhere", self.folder / "x", "--weights", "int8"), 2, "nowhere")
+
+
 class DescriptionTest(DirectoryTest):
     def test_every_kind_is_described_as_it_is_served(self):
         directories = [*sorted(FAMILY.iterdir()), ZOO / "mnist-linear", ZOO / "shakespeare-rfa"]
@@ -51,6 +71,15 @@ class DescriptionTest(DirectoryTest):
         self.assertEqual(kept["auto"]["weight_bytes"], kept["f32"]["weight_bytes"])
         self.assertLess(kept["f16"]["weight_bytes"], kept["f32"]["weight_bytes"])
         self.assertEqual(kept["f16"]["dtypes"], "F32", "of the file")
+
+    def test_what_int8_and_int4_would_take_is_said(self):
+        told = self.described(ZOO / "shakespeare-rfa")
+        for choice in told["choices"]:
+            kept = self.described(ZOO / "shakespeare-rfa", "--weights", choice["weights"])
+            self.assertEqual((choice["weight_bytes"], choice["slots"]), (kept["weight_bytes"], kept["slots"]))
+        self.assertEqual([choice["weights"] for choice in told["choices"]], ["int8", "int4"])
+        self.assertLess(told["choices"][1]["weight_bytes"], told["choices"][0]["weight_bytes"])
+        self.fails(rivulet("models", "--model", ZOO / "shakespeare-rfa", "--weights", "int2"), 2, '"int2"', "int8 or int4")
 
     def test_no_weight_is_read(self):
         copy = self.copy(FAMILY / "gla", "gla")

@@ -90,6 +90,11 @@ class LoadMemoryTest(unittest.TestCase):
             write_checkpoint(pathlib.Path(folder), "F32")
             self.check(folder, 300 << 20, "--weights", "bf16")
 
+    def test_weights_of_few_bits(self):
+        with tempfile.TemporaryDirectory() as folder:
+            write_checkpoint(pathlib.Path(folder), "F16")
+            self.check(folder, 140 << 20, "--weights", "int4")
+
 
 if __name__ == "__main__":
     unittest.main()
