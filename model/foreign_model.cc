@@ -192,10 +192,11 @@ absl::Status RefuseFile(const std::string& path, const std::string& shown) {
     return Foreign(shown, absl::StrCat("this is ", kind->what), kind->to_do);
   }
   const bool is_config = std::filesystem::path(path).filename() == "config.json";
-  return MakeError(absl::StatusCode::kNotFound,
-                   absl::StrCat(shown, ": no such model directory: it is not a directory",
-                                is_config ? "; --model takes the directory that holds it" : ""),
-                   {"NO_SUCH_FILE", "", {}});
+  return MakeError(
+      absl::StatusCode::kNotFound,
+      absl::StrCat(shown, ": no such model directory: it is not a directory, nor a GGUF file",
+                   is_config ? "; --model takes the directory that holds it" : ""),
+      {"NO_SUCH_FILE", "", {}});
 }
 
 absl::Status ExplainDirectory(const std::string& directory, const std::string& shown,

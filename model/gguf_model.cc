@@ -442,9 +442,8 @@ absl::StatusOr<std::string> ConfigOf(const Architecture& architecture, const Ggu
       name == metadata.end() ? "" : PlainName(name->second.Text().value_or("")));
 }
 
-absl::StatusOr<GgufModel> Assemble(std::vector<Part> parts) {
+absl::StatusOr<GgufModel> Assemble(std::vector<Part> parts, const TensorTable& tensors) {
   RIVULET_ASSIGN_OR_RETURN(const Architecture* architecture, ArchitectureOf(parts[0].metadata));
-  RIVULET_ASSIGN_OR_RETURN(const TensorTable tensors, TensorsOf(parts));
   GgufModel model;
   Sizes sizes;
   RIVULET_ASSIGN_OR_RETURN(model.config,
@@ -512,7 +511,8 @@ std::string GgufArchitectures() {
 
 absl::StatusOr<GgufModel> OpenGgufModel(const std::string& path) {
   RIVULET_ASSIGN_OR_RETURN(std::vector<Part> parts, OpenParts(path));
-  absl::StatusOr<GgufModel> model = Assemble(std::move(parts));
+  RIVULET_ASSIGN_OR_RETURN(const TensorTable tensors, TensorsOf(parts));
+  absl::StatusOr<GgufModel> model = Assemble(std::move(parts), tensors);
   if (model.ok()) return model;
   return Annotate(model.status(), absl::Utf8SafeCHexEscape(path));
 }

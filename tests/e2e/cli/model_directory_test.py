@@ -12,6 +12,7 @@ import unittest
 from command import CONFORMANCE, SOURCE_DIR, ZOO, CommandTest, Server, rivulet
 
 FAMILY = SOURCE_DIR / "tests/conformance/family"
+GGUF = SOURCE_DIR / "tests/conformance/gguf"
 
 
 class DirectoryTest(CommandTest):
@@ -132,6 +133,34 @@ class ForeignTest(DirectoryTest):
             with self.assertRaisesRegex(RuntimeError, f"this is {what}"):
                 with Server(file):
                     pass
+
+
+class GgufTest(DirectoryTest):
+    def test_a_file_stands_where_a_directory_may(self):
+        for name, kind, types in (
+            ("rwkv7-parts/model-00001-of-00003.gguf", "rwkv7", "Q5_0, F32, Q6_K, Q5_K, Q4_K, F16"), ("mamba2-bf16/model.gguf", "mamba2", "BF16, F32"),
+        ):  # fmt: skip
+            with self.subTest(name):
+                told = self.described(GGUF / name)
+                self.assertEqual((told["kind"], told["dtypes"], told["name"]), (kind, types, f"small-{kind}"))
+                self.assertEqual(told["slots"], self.described(GGUF / name, "--backend", "cpu")["limits"]["slots"])
+                request = ("--tokens", "1,2,3", "--max-tokens", "9", "--seed", "5", "--json")
+                alone = self.succeeds(rivulet("generate", "--model", GGUF / name, *request)).lines()
+                with Server(f"mine={GGUF / name}", args=("--admin-listen", "127.0.0.1:0")) as server:
+                    self.assertEqual(self.succeeds(rivulet("models", "--target", server.target, "--json")).lines()[0]["name"], "mine")
+                    served = self.succeeds(rivulet("generate", "--target", server.target, *request)).lines()
+                tokens = [sum((line.get("tokens", []) for line in lines), []) for lines in (alone, served)]
+                self.assertEqual(len(tokens[0]), 9)
+                self.assertEqual(tokens[0], tokens[1])
+
+    def test_a_damaged_file_is_refused_by_every_command(self):
+        data = bytearray((GGUF / "rwkv7-q8_0/model.gguf").read_bytes())
+        for name, content, mention in (("short", data[:-99], "of the data, of which the file has"), ("empty", b"", "not a directory, nor a GGUF file")):
+            file = self.folder / f"{name}.gguf"
+            file.write_bytes(content)
+            for command in ForeignTest.COMMANDS:
+                with self.subTest(name, command=command):
+                    self.fails(rivulet(*command, "--model", file), 2, str(file), mention)
 
 
 class NameTest(DirectoryTest):

@@ -182,7 +182,7 @@ TEST(ForeignModelTest, WhatIsNoModelOfAnybodyKeepsItsError) {
   for (const char* name : {"notes.txt", "pipe"}) {
     const absl::Status status = Model::Load(dir.File(name)).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("it is not a directory"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("not a directory, nor a GGUF file"));
   }
   std::filesystem::rename(dir.File("pipe"), dir.File("pipe.pth"));  // opening it would block
   EXPECT_THAT(std::string(Model::Load(dir.path()).status().message()),

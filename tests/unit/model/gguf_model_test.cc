@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -179,6 +180,25 @@ TEST_F(GgufModelTest, Mamba2IsReadAsACheckpoint) {
   ASSERT_TRUE(weights.ok()) << weights.status();
   // exp(A_log) itself, not exp(log(...)).
   EXPECT_THAT((*weights)->layers[0].decay_scale, ElementsAre(0.5f, 2.0f));
+}
+
+TEST_F(GgufModelTest, BlocksCanBeKeptAsTheyLieInTheFile) {
+  GgufFile file = Mamba2();
+  testing::GgufTensor& head = file.Tensor("output.weight");
+  const std::string block = std::string("\0\x3C", 2) + std::string(32, '\5');
+  head.type = 8;
+  head.extents = {32, 2};
+  head.bytes = block + std::string(2, '\0') + std::string(32, '\7');
+  const auto model = Model::Load(Write(file));
+  ASSERT_TRUE(model.ok()) << model.status();
+  const TensorEntry* const entry = (*model)->tensors().Find("lm_head.weight");
+  EXPECT_EQ(entry->dtype, DType::kQ8_0);
+  std::string first(34, ' '), second(34, ' ');
+  ASSERT_TRUE((*model)->tensors().ReadBlocks("lm_head.weight", 0, std::span(first)).ok());
+  ASSERT_TRUE((*model)->tensors().ReadBlocks("lm_head.weight", 1, std::span(second)).ok());
+  EXPECT_EQ(first, block);
+  EXPECT_EQ(second, head.bytes.substr(34));
+  EXPECT_EQ(entry->end - entry->begin, 68u);
 }
 
 TEST_F(GgufModelTest, WithoutAHeadTheEmbeddingIsTheHead) {
