@@ -84,7 +84,8 @@ void GemmCpu(const GemmArgs& args);
 
 // The same, but only the weights of `nonzero` are read; for few rows, where reading weights is the
 // limit. A product with 0 changes no sum that began with another value than -0, so the bits are
-// those of GemmCpu. REQUIRES: finite weights, not quantized; no bias is -0; at most kMostSparseRows.
+// those of GemmCpu. REQUIRES: finite weights, not quantized; no bias is -0; at most
+// kMostSparseRows.
 inline constexpr int kMostSparseRows = 4;
 void SparseGemmCpu(const GemmArgs& args);
 

@@ -13,9 +13,9 @@ std::string CpuTargetName();
 // Whether the chosen target fuses multiply-adds. All targets that do give the same bits.
 bool CpuTargetFuses();
 
-// For tests: restricts the kernels to `name` ("AVX3_DL", "AVX3", "AVX2" or "SCALAR") and, where one is not
-// compiled for it, to the next below; "" lifts that. Returns
-// false where this machine or build lacks it. Thread: no kernel may be running.
+// For tests: restricts the kernels to `name` ("AVX3_DL", "AVX3", "AVX2" or "SCALAR"), and those
+// that are not compiled for it to the next below; "" lifts that. Returns false where this machine
+// or build lacks it. Thread: no kernel may be running.
 bool SetCpuTargetForTest(const std::string& name);
 
 }  // namespace rivulet::kernels

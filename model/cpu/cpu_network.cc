@@ -197,12 +197,12 @@ void CpuPass::AddFfn(const CpuLayer& layer) const {
   using kernels::Epilogue;
   const kernels::PackedMatrix& w = layer.down.packed;
   if (rows <= kernels::kMostSparseRows && !kernels::IsQuantized(w.type)) {
-    std::vector<int32_t>& inputs = a.nonzero[size_t(thread)];
-    const int count = kernels::FindNonzero(a.ffn.data, rows, a.ffn.ld, w.k, inputs.data());
+    std::vector<int32_t>& list = a.scratch.nonzero[size_t(thread)];
+    const int count = kernels::FindNonzero(a.ffn.data, rows, a.ffn.ld, w.k, list.data());
     if (double(count) <= kSparseShare * double(w.k)) {
       kernels::GemmArgs args =
           ProductArgs(layer.down, a.ffn.data, a.ffn.ld, x.data, x.ld, rows, Epilogue::kResidual);
-      args.nonzero = {inputs.data(), count};
+      args.nonzero = {list.data(), count};
       return kernels::SparseGemmCpu(args);
     }
   }
@@ -214,7 +214,7 @@ void CpuPass::Product(const CpuMatrix& m, const float* input, int ld_input, floa
   kernels::GemmArgs args = ProductArgs(m, input, ld_input, y, ldy, count, epilogue);
   if (kernels::IsQuantized(m.packed.type)) {
     const size_t row = kernels::QuantizedRowLayout(m.packed.k).bytes;
-    auto* const all = static_cast<uint8_t*>(a.quantized[quantized++ % 2].data());
+    auto* const all = static_cast<uint8_t*>(a.scratch.quantized[quantized++ % 2].data());
     const IndexRange own = ShareOf(count, thread, threads);
     kernels::QuantizeRowsCpu({input + size_t(own.begin) * size_t(ld_input),
                               all + size_t(own.begin) * row, own.end - own.begin, ld_input,
@@ -289,13 +289,15 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, 
     if (ld > 0) *array = {next, ld};
     next += size_t(rows) * size_t(ld);
   }
-  if (rwkv7) nonzero.assign(size_t(threads), std::vector<int32_t>(size_t(c.ffn_size) + 1));
+  if (rwkv7) scratch.nonzero.assign(size_t(threads), std::vector<int32_t>(size_t(c.ffn_size) + 1));
   if (weights.facts.widest_quantized > 0) {
     const kernels::QuantizedRowLayout row(weights.facts.widest_quantized);
-    for (AlignedBuffer& buffer : quantized) buffer = AlignedBuffer(size_t(rows) * row.bytes);
+    for (AlignedBuffer& buffer : scratch.quantized)
+      buffer = AlignedBuffer(size_t(rows) * row.bytes);
   }
   for (int i = 0; encoder != nullptr && i < threads; ++i) {
-    features.emplace_back(kernels::LinearAttentionScratch(c.key_features()) * sizeof(float));
+    scratch.features.emplace_back(kernels::LinearAttentionScratch(c.key_features()) *
+                                  sizeof(float));
   }
 }
 

@@ -37,6 +37,15 @@ struct CpuSegment {
 int TokenRows(std::span<const CpuSegment> piece);
 int OutputRows(std::span<const CpuSegment> piece);
 
+// Arrays that are no rows of activations.
+struct CpuScratch {
+  // Rows of 8 bits (kernels/quantized.h), for products in turn. Two suffice: who fills one has
+  // passed the barrier of the product after its last.
+  AlignedBuffer quantized[2];
+  std::vector<std::vector<int32_t>> nonzero;  // RWKV-7: per thread, the inputs that are not 0
+  std::vector<AlignedBuffer> features;        // kind "linear": per thread, of linear attention
+};
+
 // Activations of one piece; one for Shared use, one per thread for Solo use. Arrays [rows, ld], ld
 // a whole number of panels so that products may store whole panels. An array that the kind does not
 // use has no memory.
@@ -54,26 +63,22 @@ class CpuActivations {
   // pass. Output rows are numbered over the piece in order of segments and tokens.
   const float* output(int i) const { return outputs.row(i); }
 
-  Array x, h;                           // the residual stream; the normed row
-  Array in;                             // InputColumns; RWKV-7: r | k | v, each padded
-  Array conv;                           // what the convolution made of them
-  Array decay;                          // w: [keys] or [heads]
-  Array rate;                           // RWKV-7: alpha; [keys]
-  Array gate;                           // of the output, where a product of its own makes it
-  Array low;                            // RWKV-7: first halves of the low-rank products
-  Array value;                          // Mamba-2: dt x; RWKV-7: what v mixes by
-  Array first;                          // RWKV-7: v of layer 0
-  Array removal;                        // RWKV-7: kk, and -kk alpha
-  Array o;                              // [values]
-  Array mix;                            // RWKV-7: six rows for each
-  Array ffn;                            // [gate | up]; RWKV-7 and kind "linear": [ffn]
-  Array rope;                           // cosines, then sines, of a row's position
-  Array kept_x, kept_o, outputs;        // of the rows that have outputs
-  std::vector<AlignedBuffer> features;  // kind "linear": per thread, linear attention's scratch
-  std::vector<std::vector<int32_t>> nonzero;  // RWKV-7: per thread, inputs that are not 0
-  // Rows of 8 bits (kernels/quantized.h), input of products in turn. Two suffice: who fills one has
-  // passed the barrier of the product after its last.
-  AlignedBuffer quantized[2];
+  Array x, h;                     // the residual stream; the normed row
+  Array in;                       // InputColumns; RWKV-7: r | k | v, each padded
+  Array conv;                     // what the convolution made of them
+  Array decay;                    // w: [keys] or [heads]
+  Array rate;                     // RWKV-7: alpha; [keys]
+  Array gate;                     // of the output, where a product of its own makes it
+  Array low;                      // RWKV-7: first halves of the low-rank products
+  Array value;                    // Mamba-2: dt x; RWKV-7: what v mixes by
+  Array first;                    // RWKV-7: v of layer 0
+  Array removal;                  // RWKV-7: kk, and -kk alpha
+  Array o;                        // [values]
+  Array mix;                      // RWKV-7: six rows for each
+  Array ffn;                      // [gate | up]; RWKV-7 and kind "linear": [ffn]
+  Array rope;                     // cosines, then sines, of a row's position
+  Array kept_x, kept_o, outputs;  // of the rows that have outputs
+  CpuScratch scratch;
 
  private:
   AlignedBuffer memory_;

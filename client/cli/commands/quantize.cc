@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rivulet quantize`.
-#include "model/quantize.h"
-
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +10,7 @@
 #include "client/cli/output/progress.h"
 #include "client/cli/output/text.h"
 #include "model/base/error.h"
+#include "server/config/model_quantizer.h"
 
 namespace rivulet {
 namespace {
@@ -30,20 +29,19 @@ absl::StatusOr<std::string> Loss(const std::string& directory, const std::string
 }  // namespace
 
 absl::StatusOr<std::string> RunQuantize(const QuantizeOptions& options) {
-  RIVULET_ASSIGN_OR_RETURN(const WeightChoice choice, ParseWeightChoice(options.weights));
   const absl::Time start = absl::Now();
   QuantizedDirectory made;
   {
     Progress progress(0, "bytes");
-    RIVULET_ASSIGN_OR_RETURN(
-        made, QuantizeDirectory(options.model_dir, options.out, choice,
-                                [&](int64_t done, int64_t) { progress.Update(done); }));
+    RIVULET_ASSIGN_OR_RETURN(made,
+                             QuantizeModel(options.model_dir, options.out, options.weights,
+                                           [&](int64_t done, int64_t) { progress.Update(done); }));
   }
   std::string summary = absl::StrCat(
       options.out, ": ", Mebibytes(made.bytes_after), " of weights, ",
       absl::StrFormat("%.0f", 100.0 * double(made.bytes_after) / double(made.bytes_before)),
       " % of ", Mebibytes(made.bytes_before), "; ", made.rounded, " tensors rounded to ",
-      WeightChoiceName(choice), ", ", made.kept, " kept, ",
+      options.weights, ", ", made.kept, " kept, ",
       absl::StrFormat("%.1f s", absl::ToDoubleSeconds(absl::Now() - start)));
   if (options.check.empty()) return summary;
   for (const std::string& directory : {options.model_dir, options.out}) {

@@ -241,8 +241,8 @@ struct CommandLine {
     app.require_subcommand(1);
     AddGenerate(on_generate, &generate, &raw);
     AddScore(on_score, &score, &raw);
-    AddTokenize(on_tokenize, &tokenize);
-    AddDetokenize(on_detokenize, &detokenize, &raw);
+    AddTokenize(tokenize.parser, &tokenize.options);
+    AddDetokenize(detokenize.parser, &detokenize.options, &raw);
     AddBench(on_bench, &bench, &raw);
     AddModels(on_models, &models, &raw);
     AddLoad(load.parser, &load.options);
@@ -262,12 +262,12 @@ struct CommandLine {
     } else if (on_score->parsed()) {
       status = FinishScore(&score, raw);
       if (status.ok()) return score;
-    } else if (on_tokenize->parsed()) {
-      status = FinishTokenize(&tokenize);
-      if (status.ok()) return tokenize;
-    } else if (on_detokenize->parsed()) {
-      status = FinishDetokenize(raw, &detokenize);
-      if (status.ok()) return detokenize;
+    } else if (tokenize.parser->parsed()) {
+      status = FinishTokenize(&tokenize.options);
+      if (status.ok()) return tokenize.options;
+    } else if (detokenize.parser->parsed()) {
+      status = FinishDetokenize(raw, &detokenize.options);
+      if (status.ok()) return detokenize.options;
     } else if (on_bench->parsed()) {
       status = FinishBench(raw, &bench);
       if (status.ok()) return bench;
@@ -297,8 +297,6 @@ struct CommandLine {
       "rivulet"};
   GenerateOptions generate;
   ScoreOptions score;
-  TokenizeOptions tokenize;
-  DetokenizeOptions detokenize;
   BenchOptions bench;
   ModelsOptions models;
   SessionsOptions sessions;
@@ -306,8 +304,10 @@ struct CommandLine {
   RawValues raw;
   CLI::App* const on_generate = app.add_subcommand("generate", "Generate text, tokens or images");
   CLI::App* const on_score = app.add_subcommand("score", "Print how likely given tokens are");
-  CLI::App* const on_tokenize = app.add_subcommand("tokenize", "Print the token ids of a text");
-  CLI::App* const on_detokenize = app.add_subcommand("detokenize", "Print the text of token ids");
+  Subcommand<TokenizeOptions> tokenize{
+      app.add_subcommand("tokenize", "Print the token ids of a text")};
+  Subcommand<DetokenizeOptions> detokenize{
+      app.add_subcommand("detokenize", "Print the text of token ids")};
   CLI::App* const on_bench =
       app.add_subcommand("bench", "Send requests to a server and measure latency and rate");
   CLI::App* const on_models =

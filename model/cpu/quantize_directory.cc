@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/quantize.h"
+#include "model/cpu/quantize_directory.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `rivulet quantize` does.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "model/cpu/quantize_directory.h"
+
+namespace rivulet {
+
+// QuantizeDirectory with `weights` as the setting of that name. Errors: of that, and of
+// ParseWeightChoice.
+absl::StatusOr<QuantizedDirectory> QuantizeModel(
+    const std::string& from, const std::string& out, absl::string_view weights,
+    absl::FunctionRef<void(int64_t done, int64_t all)> progress);
+
+}  // namespace rivulet
