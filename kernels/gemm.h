@@ -83,13 +83,13 @@ void GemmRef(const GemmArgs& args);  // double accumulation; tests only
 void GemmCpu(const GemmArgs& args);
 
 // The same, but only the weights of `nonzero` are read; for few rows, where reading weights is the
-// limit. A product with 0 changes no sum that began with another value than -0, so the bits are
+// limit. A product with 0 changes no sum but -0, which products reach only by underflow: the bits are
 // those of GemmCpu. REQUIRES: finite weights, not quantized; no bias is -0; at most
 // kMostSparseRows.
 inline constexpr int kMostSparseRows = 4;
 void SparseGemmCpu(const GemmArgs& args);
 
-// Lists the inputs of x [rows, ldx] that are not 0 in every row; `inputs` has space for k + 1.
+// Lists the inputs of x [rows, ldx] that are not 0 in every row; `inputs` has space for k.
 // Returns their number.
 int FindNonzero(const float* x, int rows, int ldx, int k, int32_t* inputs);
 

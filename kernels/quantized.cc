@@ -88,11 +88,12 @@ bool RoundToGroup(WeightType type, const float* w, QuantizedGroup* group) {
   const float least = int4 ? 0 : -127, most = int4 ? 15 : 127;
   group->scale[0] = group->scale[1] = F16ToF32(scale);
   group->minimum = raise;
+  if (!IsFinite(scale) || !IsFinite(minimum)) return false;
   for (int i = 0; i < kQuantizedInputs; ++i) {
     const float q = RoundToEven(std::clamp((w[i] + raise) * inverse, least, most));
     group->q[i] = static_cast<uint8_t>(static_cast<int>(q));
   }
-  return IsFinite(scale) && IsFinite(minimum);
+  return true;
 }
 
 void PackGroup(WeightType type, const QuantizedGroup& group, int k, int column, int g,

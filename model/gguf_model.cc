@@ -99,7 +99,7 @@ class GgufSettings {
   absl::Status About(absl::string_view reason, absl::string_view key,
                      absl::string_view what) const {
     const std::string name = absl::StrCat(architecture_, ".", key);
-    return InvalidField(reason, name, absl::StrCat(Escaped(name), " ", what));
+    return InvalidField(reason, Escaped(name), absl::StrCat(Escaped(name), " ", what));
   }
 
   const GgufMetadata& metadata_;
@@ -370,6 +370,9 @@ absl::StatusOr<std::vector<Part>> OpenParts(const std::string& path) {
     return BadParts(parts[0],
                     absl::StrCat("split.count is ", count, "; allowed: 1 to ", kMaxParts));
   }
+  if (number < 0 || number >= count) {
+    return BadParts(parts[0], absl::StrCat("split.no is ", number, "; allowed: 0 to ", count - 1));
+  }
   absl::string_view stem = path;
   if (number != 0 || !absl::ConsumeSuffix(&stem, PartSuffix(1, count))) {
     return Annotate(InvalidField("INVALID_CONFIG", "model",
@@ -387,7 +390,11 @@ absl::StatusOr<std::vector<Part>> OpenParts(const std::string& path) {
       return BadParts(part, absl::StrCat("split.no and split.count do not say part ", i + 1, " of ",
                                          count, " (they count from 0)"));
     }
+    if (SplitKey(part, "tensors.count", tensors) != tensors) {
+      return BadParts(part, "split.tensors.count differs from that of the first part");
+    }
     found += part.file->tensors().size();
+    part.metadata.clear();  // the first part's counts
     parts.push_back(std::move(part));
   }
   if (tensors >= 0 && static_cast<size_t>(tensors) != found) {
@@ -481,7 +488,8 @@ std::string GgufStem(absl::string_view path) {
   if (!absl::EndsWith(stem, kSuffix)) return stem;
   stem.resize(stem.size() - (sizeof(kSuffix) - 1));
   constexpr size_t kPart = 15;  // -00001-of-00002
-  if (stem.size() > kPart && absl::StrContains(stem.substr(stem.size() - kPart), "-of-")) {
+  if (stem.size() > kPart && stem[stem.size() - kPart] == '-' &&
+      stem.substr(stem.size() - kPart + 6, 4) == "-of-") {
     int64_t number = 0, count = 0;
     const absl::string_view part = absl::string_view(stem).substr(stem.size() - kPart);
     if (absl::SimpleAtoi(part.substr(1, 5), &number) && absl::SimpleAtoi(part.substr(10), &count)) {

@@ -144,7 +144,9 @@ absl::Status TextReader::ReadText(const char* key, std::optional<std::string>* o
 absl::Status TextReader::ReadTokens() {
   const GgufValue* const tokens = Find(kTokens);
   auto texts = tokens == nullptr ? std::nullopt : tokens->Texts();
-  if (!texts) return Invalid(kTokens, tokens == nullptr ? "is missing" : "is no array of texts");
+  if (!texts)
+    return Invalid(kTokens,
+                   tokens == nullptr ? "is missing" : "is no array of at most 2000000 texts");
   tokens_ = *std::move(texts);
   const GgufValue* const types = Find(kTypes);
   if (types == nullptr) {
@@ -262,7 +264,9 @@ absl::Status TextReader::CreateBpe(absl::string_view pre) {
   }
   const GgufValue* const held = Find(kMerges);
   const auto merges = held == nullptr ? std::nullopt : held->Texts();
-  if (!merges) return Invalid(kMerges, held == nullptr ? "is missing" : "is no array of texts");
+  if (!merges)
+    return Invalid(kMerges,
+                   held == nullptr ? "is missing" : "is no array of at most 2000000 texts");
   std::vector<JsonValue> list;
   list.reserve(merges->size());
   for (const std::string& merge : *merges) list.push_back(Text(merge));

@@ -39,10 +39,8 @@ class Model {
   const std::string& own_name() const { return own_name_; }
   // What config().name was taken from, for logs.
   const std::string& name_source() const { return name_source_; }
-  const std::string& config_text() const {
-    return config_text_;
-  }  // config.json as it stands there,
-     // or as a GGUF file means it
+  // config.json as it stands there, or what a GGUF file says in its place.
+  const std::string& config_text() const { return config_text_; }
   const CheckpointTensors& tensors() const { return *tensors_; }
   const std::string& weights_sha256() const { return sha256_; }  // lower-case hex
   const std::string& directory() const { return directory_; }    // for logs; never sent to clients

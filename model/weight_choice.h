@@ -15,8 +15,7 @@ namespace rivulet {
 // Of int8 and int4 (kernels/quantized.h) activations have 8 bits, too; of the others arithmetic is
 // float32.
 enum class WeightPrecision : uint8_t {
-  kAuto,  // as in the file where every matrix is F16 (or every one BF16), which loses nothing; else
-          // kF32
+  kAuto,  // as in the file, which loses nothing; kF32 where tensors that make one matrix differ
   kF32,
   kF16,   // rounds F32 and BF16 files; a weight that is too large for F16 is an error
   kBF16,  // rounds F32 and F16 files
@@ -28,8 +27,8 @@ enum class WeightPrecision : uint8_t {
 // make them, and everything of one dimension stay as with kAuto.
 struct WeightChoice {
   WeightPrecision layers = WeightPrecision::kAuto;
-  // Of embedding and head. nullopt: as the layers, but kInt8 where these are kInt4, and kAuto where
-  // they are of few bits and the head is a mixture of logistics, which is small and sensitive.
+  // Of embedding and head. nullopt: as the layers, with two exceptions. Beside kInt4 they are kInt8.
+  // Beside kInt8 and kInt4 a mixture of logistics is kAuto: it is small and sensitive.
   std::optional<WeightPrecision> head;
 
   WeightChoice() = default;

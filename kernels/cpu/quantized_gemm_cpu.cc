@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/gemm_epilogue-inl.h"
 #include "kernels/gemm.h"
@@ -52,6 +53,7 @@ using IntTag = hn::Rebind<int32_t, SumTag>;
 using FloatSums = hn::Vec<SumTag>;
 using IntSums = hn::Vec<IntTag>;
 inline constexpr size_t kWordBytes = kPanelColumns * 4;  // of a block: four inputs of a panel
+inline constexpr size_t kAhead = 4;                      // blocks that are requested early
 
 // Vectors of columns that are summed at once for `rows` rows.
 constexpr int VecsAtOnce(int rows) {
@@ -364,6 +366,10 @@ HWY_NOINLINE void QuantizedTile(const GemmArgs& args, int row, int panel) {
   }
   constexpr int kVecs = VecsAtOnce(kRows);
   for (int g = 0; g < layout.groups; ++g, block += kBlock) {
+    // One stream of memory a thread is too few for the hardware to use all that memory can do.
+    for (size_t line = 0; row == 0 && line < kBlock; line += 64) {
+      hwy::Prefetch(block + kAhead * kBlock + line);
+    }
     if constexpr (kVecs == kPanelVecs) {
       AddGroup<kType, kRows, kVecs>(block, x, 0, y);
     } else {

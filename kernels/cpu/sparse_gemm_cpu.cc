@@ -25,7 +25,8 @@ using SparseTag = hn::CappedTag<float, 16>;
 using SparseVec = hn::Vec<SparseTag>;
 inline constexpr int kSparseLanes = static_cast<int>(HWY_MIN(HWY_LANES(float), 16));
 inline constexpr int kSparseVecs = kPanelColumns / kSparseLanes;
-inline constexpr int kAhead = 16;  // inputs: the hardware does not foresee which lines are read
+// Inputs whose weights are requested before they are used: the hardware cannot guess which.
+inline constexpr int kAhead = 16;
 
 HWY_INLINE SparseVec Widen(const float* HWY_RESTRICT p) { return hn::Load(SparseTag(), p); }
 HWY_INLINE SparseVec Widen(const hwy::float16_t* HWY_RESTRICT p) {
@@ -94,7 +95,7 @@ void SparseGemm(const GemmArgs& args) {
     case WeightType::kBF16:
       return SparseRows<kMostSparseRows, hwy::bfloat16_t>(args);
     default:
-      return;  // CheckGemm
+      return;  // not allowed
   }
 }
 

@@ -308,12 +308,14 @@ std::string TypeName(WeightPrecision precision) {
 std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& asked,
                        const ModelConfig& config) {
   const WeightChoice choice = ResolveHead(asked, config);
-  std::string type = weights.lossless ? "exact" : TypeName(choice.layers);
-  if (!weights.lossless && choice.head != choice.layers) {
+  // Where numbers lose nothing, their type changes no bit. Blocks of integers that are kept are
+  // multiplied with activations of 8 bits, decoded ones are not: each choice is another id.
+  const bool named = !weights.lossless || weights.blocks;
+  std::string type = named ? TypeName(choice.layers) : "exact";
+  if (named && choice.head != choice.layers) {
     absl::StrAppend(&type, "-head", TypeName(*choice.head));
   }
-  // Blocks of the file, multiplied with activations of 8 bits.
-  if (weights.widest_quantized > 0 && !choice.quantized()) absl::StrAppend(&type, "-a8");
+  if (weights.blocks && weights.widest_quantized > 0) absl::StrAppend(&type, "-a8");
   return absl::StrCat("cpu-f32-", type, kernels::CpuTargetFuses() ? "-fma-" : "-nofma-",
                       kNumericsVersion);
 }

@@ -289,7 +289,7 @@ CpuActivations::CpuActivations(const ModelConfig& c, const CpuWeights& weights, 
     if (ld > 0) *array = {next, ld};
     next += size_t(rows) * size_t(ld);
   }
-  if (rwkv7) scratch.nonzero.assign(size_t(threads), std::vector<int32_t>(size_t(c.ffn_size) + 1));
+  if (rwkv7) scratch.nonzero.assign(size_t(threads), std::vector<int32_t>(size_t(c.ffn_size)));
   if (weights.facts.widest_quantized > 0) {
     const kernels::QuantizedRowLayout row(weights.facts.widest_quantized);
     for (AlignedBuffer& buffer : scratch.quantized)

@@ -39,8 +39,8 @@ int OutputRows(std::span<const CpuSegment> piece);
 
 // Arrays that are no rows of activations.
 struct CpuScratch {
-  // Rows of 8 bits (kernels/quantized.h), for products in turn. Two suffice: who fills one has
-  // passed the barrier of the product after its last.
+  // Rows of 8 bits (kernels/quantized.h), for products in turn. Two suffice: a thread fills one
+  // only after the barrier of the product that used the other.
   AlignedBuffer quantized[2];
   std::vector<std::vector<int32_t>> nonzero;  // RWKV-7: per thread, the inputs that are not 0
   std::vector<AlignedBuffer> features;        // kind "linear": per thread, of linear attention

@@ -51,8 +51,8 @@ struct CpuPass {
   void Product(const CpuMatrix& m, const float* input, int ld_input, float* y, int ldy, int count,
                kernels::Epilogue epilogue = kernels::Epilogue::kNone) const;
 
-  // x += the second product of RWKV-7's feed-forward, whose input is mostly 0. Few rows, which
-  // are at the rate of memory, read only the weights of the others.
+  // x += the second product of RWKV-7's feed-forward, whose inputs are mostly 0. With few rows,
+  // where reading weights is the limit, only the weights of the other inputs are read.
   void AddFfn(const CpuLayer& layer) const;
 
   // a.in = what the layer's input matrices make of `from`.

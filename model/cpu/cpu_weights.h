@@ -39,6 +39,7 @@ struct CpuWeightFacts {
   // Most of the products have weights of at most 16 bits.
   bool short_weights = false;
   bool lossless = true;      // the matrices equal the file's
+  bool blocks = false;       // the file has tensors of blocks of integers
   int widest_quantized = 0;  // most inputs of a matrix of 8 or 4 bits; 0: there is none
 };
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cpu/quantize_directory.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -70,7 +74,7 @@ Output OutputOf(const TensorRows& rows, const TensorEntry& entry, WeightType typ
   output.name = rows.of == 0 ? rows.name : RowsName(rows);
   output.dtype = FileType(type, entry);
   output.shape = entry.shape;
-  const int64_t k = entry.shape.back();
+  const int64_t k = entry.shape.empty() ? 1 : entry.shape.back();
   if (rows.of != 0) output.shape[0] = rows.rows;
   const DTypeLayout& layout = LayoutOf(output.dtype);
   if (layout.weights > 1 && k % int64_t(layout.weights) != 0) output.dtype = entry.dtype;
@@ -179,20 +183,28 @@ absl::StatusOr<std::string> BytesOf(const Model& model, const Output& output) {
   return bytes;
 }
 
+bool IsWeights(const std::string& name) {
+  for (const char* ending : {".safetensors", ".safetensors.index.json", ".bin", ".gguf", ".pth",
+                             ".pt", ".onnx", ".h5"}) {
+    if (absl::EndsWith(name, ending)) return true;
+  }
+  return name == "golden.json";  // answers of the weights as they were
+}
+
 // Everything but weights: configuration, tokenizer, templates.
 absl::Status CopyOthers(const fs::path& from, const fs::path& out) {
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(from, error)) {
-    const std::string name = entry.path().filename().string();
-    const bool weights = absl::EndsWith(name, ".safetensors") ||
-                         absl::EndsWith(name, ".safetensors.index.json") ||
-                         absl::EndsWith(name, ".bin") || absl::EndsWith(name, ".gguf");
-    const bool answers = name == "golden.json";  // of the weights as they were
-    if (weights || answers || !entry.is_regular_file(error)) continue;
-    fs::copy_file(entry.path(), out / name, error);
+  std::error_code listed;
+  fs::directory_iterator entry(from, listed);
+  for (; !listed && entry != fs::directory_iterator(); entry.increment(listed)) {
+    const std::string name = entry->path().filename().string();
+    std::error_code error;
+    if (IsWeights(name) || !entry->is_regular_file(error)) continue;
+    fs::copy_file(entry->path(), out / name, error);
     if (error) return CannotWrite(out / name, error.message());
   }
-  return error ? CannotWrite(out, error.message()) : absl::OkStatus();
+  if (!listed) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat(Quoted(from.string()), " cannot be listed: ", listed.message()));
 }
 
 absl::Status CheckPlaces(const std::string& from, const fs::path& out, const WeightChoice& choice) {
@@ -210,8 +222,62 @@ absl::Status CheckPlaces(const std::string& from, const fs::path& out, const Wei
     return InvalidField("CONFIG_INVALID", "out",
                         absl::StrCat(Quoted(out.string()), " exists and is not empty"));
   }
+  return absl::OkStatus();
+}
+
+// What was written is on the disk when this returns.
+absl::Status Sync(const fs::path& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool synced = fd >= 0 && fsync(fd) == 0;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  return synced ? absl::OkStatus() : CannotWrite(path, std::strerror(error));
+}
+
+absl::StatusOr<QuantizedDirectory> WriteWeights(
+    const Model& model, const std::vector<Output>& outputs, const WeightChoice& choice,
+    const fs::path& path, absl::FunctionRef<void(int64_t done, int64_t all)> progress) {
+  QuantizedDirectory made;
+  for (const std::string& name : model.tensors().names()) {
+    const TensorEntry& entry = *model.tensors().Find(name);
+    made.bytes_before += int64_t(entry.end - entry.begin);
+  }
+  int64_t all = 0;
+  for (const Output& output : outputs) all += int64_t(output.bytes);
+  std::ofstream file(path, std::ios::binary);
+  const std::string header = Header(outputs, model, choice);
+  const uint64_t length = header.size();
+  file.write(reinterpret_cast<const char*>(&length), sizeof(length));
+  file.write(header.data(), std::streamsize(header.size()));
+  for (const Output& output : outputs) {
+    RIVULET_ASSIGN_OR_RETURN(const std::string bytes, BytesOf(model, output));
+    file.write(bytes.data(), std::streamsize(bytes.size()));
+    if (!file.good()) return CannotWrite(path, std::strerror(errno));
+    made.bytes_after += int64_t(bytes.size());
+    ++(output.rounded ? made.rounded : made.kept);
+    progress(made.bytes_after, all);
+  }
+  file.close();
+  if (!file.good()) return CannotWrite(path, std::strerror(errno));
+  RIVULET_RETURN_IF_ERROR(Sync(path));
+  return made;
+}
+
+absl::StatusOr<QuantizedDirectory> WriteDirectory(
+    const Model& model, const fs::path& from, const fs::path& out, const WeightChoice& choice,
+    absl::FunctionRef<void(int64_t done, int64_t all)> progress) {
+  RIVULET_ASSIGN_OR_RETURN(const std::vector<Output> outputs, Plan(model, choice));
+  std::error_code error;
   fs::create_directories(out, error);
-  return error ? CannotWrite(out, error.message()) : absl::OkStatus();
+  if (error) return CannotWrite(out, error.message());
+  RIVULET_RETURN_IF_ERROR(CopyOthers(from, out));
+  const fs::path part = out / absl::StrCat(kWeightsName, ".part");
+  RIVULET_ASSIGN_OR_RETURN(const QuantizedDirectory made,
+                           WriteWeights(model, outputs, choice, part, progress));
+  fs::rename(part, out / kWeightsName, error);
+  if (error) return CannotWrite(out, error.message());
+  RIVULET_RETURN_IF_ERROR(Sync(out));
+  return made;
 }
 
 }  // namespace
@@ -221,34 +287,21 @@ absl::StatusOr<QuantizedDirectory> QuantizeDirectory(
     absl::FunctionRef<void(int64_t done, int64_t all)> progress) {
   RIVULET_RETURN_IF_ERROR(CheckPlaces(from, out, choice));
   RIVULET_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, Model::Load(from));
-  RIVULET_ASSIGN_OR_RETURN(const std::vector<Output> outputs, Plan(*model, choice));
-  RIVULET_RETURN_IF_ERROR(CopyOthers(from, out));
-  QuantizedDirectory made;
-  for (const std::string& name : model->tensors().names()) {
-    const TensorEntry& entry = *model->tensors().Find(name);
-    made.bytes_before += int64_t(entry.end - entry.begin);
+  if (HasBlocks(model->tensors())) {
+    return InvalidField("CONFIG_INVALID", "model",
+                        absl::StrCat(Quoted(from),
+                                     " holds weights of few bits already; give the "
+                                     "directory that they were made of"));
   }
-  const fs::path part = fs::path(out) / absl::StrCat(kWeightsName, ".part");
-  std::ofstream file(part, std::ios::binary);
-  const std::string header = Header(outputs, *model, choice);
-  const uint64_t length = header.size();
-  file.write(reinterpret_cast<const char*>(&length), sizeof(length));
-  file.write(header.data(), std::streamsize(header.size()));
-  int64_t all = 0;
-  for (const Output& output : outputs) all += int64_t(output.bytes);
-  for (const Output& output : outputs) {
-    RIVULET_ASSIGN_OR_RETURN(const std::string bytes, BytesOf(*model, output));
-    file.write(bytes.data(), std::streamsize(bytes.size()));
-    if (!file.good()) return CannotWrite(part, std::strerror(errno));
-    made.bytes_after += int64_t(bytes.size());
-    ++(output.rounded ? made.rounded : made.kept);
-    progress(made.bytes_after, all);
-  }
-  file.close();
-  if (!file.good()) return CannotWrite(part, std::strerror(errno));
+  auto made = WriteDirectory(*model, from, out, choice, progress);
+  if (made.ok()) return made;
+  // It was empty, or was not there.
   std::error_code error;
-  fs::rename(part, fs::path(out) / kWeightsName, error);
-  if (error) return CannotWrite(out, error.message());
+  fs::directory_iterator entry(out, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::error_code ignored;
+    fs::remove(entry->path(), ignored);
+  }
   return made;
 }
 

@@ -22,10 +22,10 @@ struct QuantizedDirectory {
 // copies the directory's other files. A matrix whose width is no multiple of 32 stays as it is.
 // The metadata of the weights names `choice` and the SHA-256 of what it was made of. `progress` is
 // told the bytes of weights written so far, and all. Takes the memory of one tensor and its rounded
-// copy. `out` has no weights until all of them are written.
+// copy. `out` has no weights until all of them are on the disk, and nothing after an error.
 //
 // Errors: those of Model::Load; INVALID_ARGUMENT (`choice` without int8 and int4; `from` is no
-// directory; `out` exists and is not empty; a weight that is too large, named); UNAVAILABLE (`out`
+// directory, or holds blocks of integers already; `out` exists and is not empty; a weight that is too large, named); UNAVAILABLE (`out`
 // cannot be written).
 absl::StatusOr<QuantizedDirectory> QuantizeDirectory(
     const std::string& from, const std::string& out, const WeightChoice& choice,

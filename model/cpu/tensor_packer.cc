@@ -21,6 +21,7 @@ using kernels::WeightType;
 
 constexpr int64_t kMaxRows = int64_t{1} << 24;    // so that sums of them stay in range
 constexpr size_t kPieceFloats = size_t{1} << 18;  // of a matrix that is being packed
+constexpr int kMostPackers = 16;                  // threads, each with a piece and its bytes
 
 absl::Status BadTensor(absl::string_view name, absl::string_view what) {
   return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("tensor ", Quoted(name), ": ", what),
@@ -79,7 +80,9 @@ TensorPacker::TensorPacker(const CheckpointTensors& tensors, const ModelConfig& 
       facts_(facts),
       mode_(mode),
       quantizes_(choice.layers >= WeightPrecision::kInt8 ||
-                 (choice.layers == WeightPrecision::kAuto && HasBlocks(tensors))) {}
+                 (choice.layers == WeightPrecision::kAuto && HasBlocks(tensors))) {
+  facts_->blocks = HasBlocks(tensors);
+}
 
 std::string RowsName(const TensorRows& rows) {
   return absl::StrCat(rows.name, ".rows_", rows.first);
@@ -165,7 +168,10 @@ absl::Status TensorPacker::Check(const std::string& name, const Shape& shape) {
     std::erase(s, 1);
     return s;
   };
-  if (squeezed(entry->shape) == squeezed(shape)) return absl::OkStatus();
+  // Rows of blocks are whole blocks, also where a dimension of 1 does not count.
+  const bool rows = !PackedTypeOf(entry->dtype).has_value() ||
+                    (!entry->shape.empty() && entry->shape.back() == shape.back());
+  if (rows && squeezed(entry->shape) == squeezed(shape)) return absl::OkStatus();
   return BadTensor(name, absl::StrCat("shape is ", ShapeText(entry->shape),
                                       "; the configuration needs ", ShapeText(shape)));
 }
@@ -216,7 +222,9 @@ absl::Status TensorPacker::PackBlocks(const TensorRows& part, int begin, int end
   const char* block = blocks.data();
   for (int row = begin; row < end; ++row) {
     for (int i = 0; i < int(row_blocks); ++i, block += layout.bytes) {
-      PackBlock(dtype, block, m->packed.k, column + row, i * groups, m->panels.data());
+      if (!PackBlock(dtype, block, m->packed.k, column + row, i * groups, m->panels.data())) {
+        return WeightTooLarge(part.name);
+      }
     }
   }
   return absl::OkStatus();
@@ -228,10 +236,12 @@ absl::Status TensorPacker::Pack(const TensorRows& part, int column, CpuMatrix* m
       int(std::clamp<size_t>(kPieceFloats / size_t(m->packed.k), 1, size_t(part.rows)));
   const int pieces = (part.rows + piece - 1) / piece;
   std::atomic<int> next{0};
-  std::vector<absl::Status> ended(size_t(std::min(UsableCores(), pieces)));
+  std::atomic<bool> failed{false};
+  std::vector<absl::Status> ended(size_t(std::min({UsableCores(), pieces, kMostPackers})));
   const auto work = [&](absl::Status* status) {
-    for (int i = next++; i < pieces && status->ok(); i = next++) {
+    for (int i = next++; i < pieces && !failed; i = next++) {
       *status = PackRows(part, i * piece, std::min((i + 1) * piece, part.rows), column, m);
+      if (!status->ok()) failed = true;
     }
   };
   std::vector<std::thread> others;

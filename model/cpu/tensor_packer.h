@@ -19,7 +19,7 @@
 
 namespace rivulet {
 
-// The error for a weight that 16 bits cannot hold.
+// The error for a weight that its type in memory, or its scale of 16 bits, cannot hold.
 absl::Status WeightTooLarge(absl::string_view tensor);
 
 // Rows of a tensor [of, k] that become rows of a matrix.

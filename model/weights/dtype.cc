@@ -4,6 +4,7 @@
 #include "model/weights/dtype.h"
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "absl/strings/match.h"
@@ -252,16 +253,18 @@ void GroupsOf(DType dtype, const char* block, kernels::QuantizedGroup* groups) {
   }
 }
 
-void PackBlock(DType dtype, const char* block, int k, int column, int first_group, void* panels) {
+bool PackBlock(DType dtype, const char* block, int k, int column, int first_group, void* panels) {
   QuantizedGroup groups[kMaxBlockWeights / kernels::kQuantizedInputs];
   GroupsOf(dtype, block, groups);
   for (int i = 0; i < int(LayoutOf(dtype).weights / kernels::kQuantizedInputs); ++i) {
-    if (dtype == DType::kQ4_0) {  // s (q - 8) = s q - 8 s, exactly
+    if (dtype == DType::kQ4_0) {  // s (q - 8) = s q - 8 s, exactly where 8 s is finite in F16
+      if (!(std::fabs(groups[i].scale[0]) < 8192)) return false;
       groups[i].minimum = 8 * groups[i].scale[0];
       for (uint8_t& q : groups[i].q) q = static_cast<uint8_t>(q + 8);
     }
     kernels::PackGroup(*PackedTypeOf(dtype), groups[i], k, column, first_group + i, panels);
   }
+  return true;
 }
 
 std::optional<size_t> FindNonFinite(DType dtype, const char* bytes, size_t count) {

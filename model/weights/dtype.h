@@ -44,7 +44,9 @@ void GroupsOf(DType dtype, const char* block, kernels::QuantizedGroup* groups);
 // How blocks are kept in memory without being rounded again; nullopt: numbers.
 std::optional<kernels::WeightType> PackedTypeOf(DType dtype);
 // Packs a block of such a type as groups from `first_group` on of a column of PackedTypeOf(dtype).
-void PackBlock(DType dtype, const char* block, int k, int column, int first_group, void* panels);
+// False where F16 cannot hold a minimum: of Q4_0 with a scale from 8192 on.
+[[nodiscard]] bool PackBlock(DType dtype, const char* block, int k, int column, int first_group,
+                             void* panels);
 
 // The index of the first of `count` blocks that holds a number or a scale that is not finite;
 // nullopt where all are finite. The weights of blocks with finite scales are finite.

@@ -473,7 +473,9 @@ std::optional<std::string> GgufValue::Text() const {
 }
 
 std::optional<std::vector<std::string>> GgufValue::Texts() const {
-  if (type_ != Type::kArray || element_ != Type::kString) return std::nullopt;
+  if (type_ != Type::kArray || element_ != Type::kString || count_ > kMaxValues) {
+    return std::nullopt;
+  }
   std::vector<std::string> texts;
   texts.reserve(count_);
   absl::string_view rest = bytes_;
@@ -486,7 +488,7 @@ std::optional<std::vector<std::string>> GgufValue::Texts() const {
 }
 
 std::optional<std::vector<int64_t>> GgufValue::Integers() const {
-  if (type_ != Type::kArray) return std::nullopt;
+  if (type_ != Type::kArray || count_ > kMaxValues) return std::nullopt;
   std::vector<int64_t> integers;
   for (uint64_t i = 0; i < count_; ++i) {
     const std::optional<int64_t> integer = IntegerAt(element_, bytes_, i);

@@ -281,7 +281,8 @@ absl::Status CheckWeights(const ServerConfig& config, absl::string_view backend)
   if (!choice.quantized() || backend != "cuda") return absl::OkStatus();
   return InvalidField("CONFIG_INVALID", "weights",
                       absl::StrCat("weights is ", Quoted(config.weights),
-                                   ", which the backend cuda does not have; allowed there: auto"));
+                                   ", which the backend cuda does not have; set backend to cpu or "
+                                   "weights to auto"));
 }
 
 absl::Status ValidateServerConfig(const ServerConfig& config) {

@@ -128,7 +128,7 @@ TEST(GemmTest, LeavingOutInputsThatAreZeroChangesNoBit) {
           const float value = 0.1f * float(i % 7) - 0.3f;
           x[i] = i % size_t(every) == size_t(every / 2) ? value : i % 2 == 0 ? 0.0f : -0.0f;
         }
-        std::vector<int32_t> inputs(kK + 1);
+        std::vector<int32_t> inputs(kK);
         const int count = FindNonzero(x.data(), rows, kK, kK, inputs.data());
         for (int i = 0; i < kK; ++i) {
           bool zero = true;

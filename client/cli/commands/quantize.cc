@@ -18,7 +18,7 @@ namespace {
 // How likely the model of a directory finds the text: a line for the summary.
 absl::StatusOr<std::string> Loss(const std::string& directory, const std::string& text) {
   ScoreOptions score;
-  score.target.model_dir = directory;
+  score.target.model_dir = absl::StrCat("model=", directory);
   score.target.backend = "cpu";
   score.text = text;
   score.summary_only = true;
@@ -29,6 +29,10 @@ absl::StatusOr<std::string> Loss(const std::string& directory, const std::string
 }  // namespace
 
 absl::StatusOr<std::string> RunQuantize(const QuantizeOptions& options) {
+  std::string loss;
+  if (!options.check.empty()) {  // before anything is written: the text may be no text
+    RIVULET_ASSIGN_OR_RETURN(loss, Loss(options.model_dir, options.check));
+  }
   const absl::Time start = absl::Now();
   QuantizedDirectory made;
   {
@@ -40,15 +44,12 @@ absl::StatusOr<std::string> RunQuantize(const QuantizeOptions& options) {
   std::string summary = absl::StrCat(
       options.out, ": ", Mebibytes(made.bytes_after), " of weights, ",
       absl::StrFormat("%.0f", 100.0 * double(made.bytes_after) / double(made.bytes_before)),
-      " % of ", Mebibytes(made.bytes_before), "; ", made.rounded, " tensors rounded to ",
-      options.weights, ", ", made.kept, " kept, ",
+      " % of ", Mebibytes(made.bytes_before), "; ", made.rounded,
+      " tensors rounded with --weights ", options.weights, ", ", made.kept, " kept, ",
       absl::StrFormat("%.1f s", absl::ToDoubleSeconds(absl::Now() - start)));
   if (options.check.empty()) return summary;
-  for (const std::string& directory : {options.model_dir, options.out}) {
-    RIVULET_ASSIGN_OR_RETURN(const std::string loss, Loss(directory, options.check));
-    absl::StrAppend(&summary, "\n", loss);
-  }
-  return summary;
+  RIVULET_ASSIGN_OR_RETURN(const std::string after, Loss(options.out, options.check));
+  return absl::StrCat(summary, "\n", loss, "\n", after);
 }
 
 }  // namespace rivulet

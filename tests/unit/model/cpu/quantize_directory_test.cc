@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "model/base/error.h"
@@ -123,7 +124,43 @@ TEST(QuantizeErrorsTest, AWeightThatIsTooLargeIsNamedAndLeavesNoWeights) {
       QuantizeDirectory(from.path(), out.path(), WeightPrecision::kInt8, kNoProgress).status();
   EXPECT_EQ(GetErrorDetail(status).reason, "WEIGHT_TOO_LARGE") << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("layers.0.linear1.weight"));
-  EXPECT_FALSE(std::filesystem::exists(out.File("model.safetensors")));
+  EXPECT_TRUE(std::filesystem::is_empty(out.path())) << "so that a second try finds it empty";
+}
+
+TEST(QuantizeErrorsTest, ADirectoryOfFewBitsIsNotRoundedAgainAndALinkToNothingIsLeftOut) {
+  const std::string original = SourcePath("tests/conformance/family/mamba2");
+  const TempDir from, out, again;
+  for (const char* name : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(original + "/" + name, from.File(name));
+  }
+  std::filesystem::create_symlink("nowhere", from.File("tokenizer.model"));
+  const auto made = QuantizeDirectory(from.path(), out.path(), WeightPrecision::kInt8, kNoProgress);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_FALSE(std::filesystem::exists(out.File("tokenizer.model")));
+  const absl::Status status =
+      QuantizeDirectory(out.path(), again.path(), WeightPrecision::kInt4, kNoProgress).status();
+  EXPECT_EQ(GetErrorDetail(status).field, "model") << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("few bits already"));
+}
+
+// Integers that are kept are multiplied with rounded activations, decoded ones are not.
+TEST(QuantizedNumericsTest, EachChoiceForADirectoryOfFewBitsHasAnIdOfItsOwn) {
+  const TempDir out;
+  ASSERT_TRUE(QuantizeDirectory(SourcePath("tests/conformance/family/mamba2"), out.path(),
+                                WeightPrecision::kInt8, kNoProgress)
+                  .ok());
+  const auto model = Model::Load(out.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  std::set<std::string> ids;
+  const char* const choices[] = {"auto", "f32",           "f16",           "int8",
+                                 "int4", "auto,head=f32", "f32,head=auto", "int8,head=f32"};
+  for (const char* choice : choices) {
+    const auto backend = CreateCpuBackend(
+        *model, {.num_slots = 1, .weights = *ParseWeightChoice(choice), .threads = 1});
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    EXPECT_TRUE(ids.insert((*backend)->limits().numerics_id).second)
+        << choice << ": " << (*backend)->limits().numerics_id;
+  }
 }
 
 }  // namespace

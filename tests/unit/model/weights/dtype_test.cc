@@ -92,5 +92,14 @@ TEST(DTypeTest, NumbersAreBlocksOfOne) {
   EXPECT_EQ(FindNonFinite(DType::kF16, reinterpret_cast<const char*>(halves), 2), 1u);
 }
 
+TEST(DTypeTest, AScaleWhoseMinimumDoesNotFitIsNotPacked) {
+  std::string block(LayoutOf(DType::kQ4_0).bytes, '\0');
+  std::vector<float> panels(kernels::PackedSize(kernels::WeightType::kInt4, 32, 1) / 4);
+  block[1] = 0x6F;  // 7168
+  EXPECT_TRUE(PackBlock(DType::kQ4_0, block.data(), 32, 0, 0, panels.data()));
+  block[1] = 0x70;  // 8192
+  EXPECT_FALSE(PackBlock(DType::kQ4_0, block.data(), 32, 0, 0, panels.data()));
+}
+
 }  // namespace
 }  // namespace rivulet

@@ -214,7 +214,8 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
       {{"--model", "m", "--weights", "int4,head=f8"}, "weights is \"int4,head=f8\"; allowed: "},
       {{"--model", "m", "--weights", "int4,"}, "weights is \"int4,\"; allowed: "},
       {{"--model", "m", "--weights", "int8", "--backend", "cuda"},
-       "weights is \"int8\", which the backend cuda does not have; allowed there: auto"},
+       "weights is \"int8\", which the backend cuda does not have; set backend to cpu or "
+       "weights to auto"},
       {{"--model", "m", "--listen", "localhost"}, "it needs a host and a port"},
       {{"--model", "m", "--listen", ""}, "it needs a host and a port"},
       {{"--model", "m", "--listen", "::1:80"}, "an IPv6 address needs brackets"},
