@@ -83,8 +83,8 @@ void GemmRef(const GemmArgs& args);  // double accumulation; tests only
 void GemmCpu(const GemmArgs& args);
 
 // The same, but only the weights of `nonzero` are read; for few rows, where reading weights is the
-// limit. A product with 0 changes no sum but -0, which products reach only by underflow: the bits are
-// those of GemmCpu. REQUIRES: finite weights, not quantized; no bias is -0; at most
+// limit. A product with 0 changes no sum but -0, which products reach only by underflow: the bits
+// are those of GemmCpu. REQUIRES: finite weights, not quantized; no bias is -0; at most
 // kMostSparseRows.
 inline constexpr int kMostSparseRows = 4;
 void SparseGemmCpu(const GemmArgs& args);

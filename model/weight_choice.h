@@ -27,8 +27,8 @@ enum class WeightPrecision : uint8_t {
 // make them, and everything of one dimension stay as with kAuto.
 struct WeightChoice {
   WeightPrecision layers = WeightPrecision::kAuto;
-  // Of embedding and head. nullopt: as the layers, with two exceptions. Beside kInt4 they are kInt8.
-  // Beside kInt8 and kInt4 a mixture of logistics is kAuto: it is small and sensitive.
+  // Of embedding and head. nullopt: as the layers, with two exceptions. Beside kInt4 they are
+  // kInt8. Beside kInt8 and kInt4 a mixture of logistics is kAuto: it is small and sensitive.
   std::optional<WeightPrecision> head;
 
   WeightChoice() = default;

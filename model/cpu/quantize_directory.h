@@ -25,8 +25,8 @@ struct QuantizedDirectory {
 // copy. `out` has no weights until all of them are on the disk, and nothing after an error.
 //
 // Errors: those of Model::Load; INVALID_ARGUMENT (`choice` without int8 and int4; `from` is no
-// directory, or holds blocks of integers already; `out` exists and is not empty; a weight that is too large, named); UNAVAILABLE (`out`
-// cannot be written).
+// directory, or holds blocks of integers already; `out` exists and is not empty; a weight that is
+// too large, named); UNAVAILABLE (`out` cannot be written).
 absl::StatusOr<QuantizedDirectory> QuantizeDirectory(
     const std::string& from, const std::string& out, const WeightChoice& choice,
     absl::FunctionRef<void(int64_t done, int64_t all)> progress);
