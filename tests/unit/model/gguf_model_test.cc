@@ -391,7 +391,11 @@ TEST_F(GgufPartsTest, PartsThatDoNotFitTogetherAreRefused) {
   expect(0, "CORRUPT_WEIGHTS", "split.count is -3; allowed: 1 to 1024");
   parts_[0].Set("split.count", RawU32(65535));
   expect(0, "CORRUPT_WEIGHTS", "split.count is 65535");
-  parts_[0].Set("split.tensors.count", RawU32(5));
+  parts_[0].Set("split.no", RawI32(-1));
+  expect(0, "CORRUPT_WEIGHTS", "split.no is -1; allowed: 0 to 2");
+  parts_[1].Set("split.tensors.count", RawU32(5));
+  expect(1, "CORRUPT_WEIGHTS", "split.tensors.count differs from that of the first part");
+  for (GgufFile& part : parts_) part.Set("split.tensors.count", RawU32(5));
   expect(0, "CORRUPT_WEIGHTS", "split.tensors.count is 5, but the parts hold");
   parts_[2].tensors.push_back(parts_[0].tensors[0]);
   for (GgufFile& part : parts_) part.Erase("split.tensors.count");
