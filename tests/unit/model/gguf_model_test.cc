@@ -148,7 +148,7 @@ TEST_F(GgufModelTest, Rwkv7IsReadAsACheckpoint) {
   ASSERT_TRUE(model.ok()) << model.status();
   const ModelConfig& config = (*model)->config();
   EXPECT_EQ(config.name, "small-q8_0");
-  EXPECT_EQ(config.kind(), "rwkv7");
+  EXPECT_STREQ(config.kind(), "rwkv7");
   EXPECT_EQ(config.vocab_size, 11);
   EXPECT_EQ(config.num_layers, 2);
   EXPECT_EQ(config.num_heads, 2);
