@@ -92,9 +92,9 @@ JsonValue Array(std::vector<JsonValue> items) {
 JsonValue Object(std::vector<std::pair<const char*, JsonValue>> members) {
   JsonValue value;
   value.kind = Kind::kObject;
-  for (auto& [key, item] : members) {
-    value.keys.emplace_back(key);
-    value.items.push_back(std::move(item));
+  for (auto& member : members) {
+    value.keys.emplace_back(member.first);
+    value.items.push_back(std::move(member.second));
   }
   return value;
 }

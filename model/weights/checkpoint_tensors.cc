@@ -146,7 +146,7 @@ std::unique_ptr<const CheckpointTensors> CheckpointTensors::OfGguf(
       checkpoint->by_tensor_.emplace(name, std::move(tensor));
     }
   }
-  for (auto& [name, file] : files) checkpoint->files_.emplace(name, std::move(file));
+  for (auto& file : files) checkpoint->files_.emplace(file.first, std::move(file.second));
   return checkpoint;
 }
 
