@@ -78,7 +78,7 @@ struct GemmArgs {
 const char* CheckGemm(const GemmArgs& args);
 void GemmRef(const GemmArgs& args);  // double accumulation; tests only
 // Thread: any; calls on disjoint panels or rows may run at once. Cost: 2 rows k n flop, one read of
-// the panels from memory; blocks of 6 to 12 rows read them again from the caches. Stack: 24 to 49
+// the panels from memory; blocks of 6 to 12 rows read them again from the caches. Stack: at most 82
 // KiB.
 void GemmCpu(const GemmArgs& args);
 

@@ -164,11 +164,10 @@ bool PackQuantized(WeightType type, const float* w, int n, int k, int column_beg
 }
 
 void UnpackQuantized(const PackedMatrix& w, int column, float* out) {
-  const bool is_signed = w.type == WeightType::kInt8 || w.type == WeightType::kQ6K;
   for (int i = 0; i < w.k; i += kQuantizedInputs) {
     const QuantizedGroup group = UnpackGroup(w, column, i / kQuantizedInputs);
     for (int j = 0; j < std::min(w.k - i, kQuantizedInputs); ++j) {
-      const float q = is_signed ? float(static_cast<int8_t>(group.q[j])) : float(group.q[j]);
+      const auto q = float(static_cast<int8_t>(group.q[j]));  // those of no sign are below 32
       out[i + j] = std::fma(group.scale[j / 16], q, -group.minimum);
     }
   }

@@ -107,7 +107,7 @@ void QuantizedGemmRef(const GemmArgs& args);  // the same bits, plainly; tests o
 struct QuantizedGroup {
   float scale[2] = {0, 0};           // s of inputs 0 .. 15 and 16 .. 31
   float minimum = 0;                 // m
-  uint8_t q[kQuantizedInputs] = {};  // as bytes; int8_t where negative
+  uint8_t q[kQuantizedInputs] = {};  // int8_t, as bytes
 };
 // Writes group `g` of a column. REQUIRES: the values fit the type, exactly (s and m where F16).
 void PackGroup(WeightType type, const QuantizedGroup& group, int k, int column, int g,

@@ -16,12 +16,6 @@
 #include "kernels/gemm.h"
 #include "kernels/quantized.h"
 
-#if defined(__clang__)
-#define RIVULET_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define RIVULET_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {
 

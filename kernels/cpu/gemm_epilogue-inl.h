@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a matrix product does to its finished outputs. Per-target include: see Highway's `-inl.h`
-// convention.
+// What matrix products share: how loops over tiles are unrolled, and what happens to finished
+// outputs. Per-target include: see Highway's `-inl.h` convention.
 #if defined(RIVULET_KERNELS_GEMM_EPILOGUE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RIVULET_KERNELS_GEMM_EPILOGUE_INL_H_
 #undef RIVULET_KERNELS_GEMM_EPILOGUE_INL_H_
@@ -11,6 +11,16 @@
 #include "hwy/highway.h"
 #include "kernels/cpu/vector_math-inl.h"
 #include "kernels/gemm.h"
+
+#ifndef RIVULET_UNROLL
+#if defined(__clang__)
+#define RIVULET_UNROLL _Pragma("clang loop unroll(full)")
+#define RIVULET_NO_UNROLL _Pragma("clang loop unroll(disable)")
+#else
+#define RIVULET_UNROLL _Pragma("GCC unroll 16")
+#define RIVULET_NO_UNROLL _Pragma("GCC unroll 1")
+#endif
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {

@@ -12,12 +12,6 @@
 #include "kernels/cpu/gemm_epilogue-inl.h"
 #include "kernels/gemm.h"
 
-#if defined(__clang__)
-#define RIVULET_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define RIVULET_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 HWY_BEFORE_NAMESPACE();
 namespace rivulet::kernels::HWY_NAMESPACE {
 
