@@ -300,10 +300,11 @@ def files_of(name):
     return files
 
 
-def write(folder):
-    for name in DIRECTORIES:
+def write(folder, names=DIRECTORIES, files=files_of):
+    """Writes files(name), bytes by file name, into a directory for each name. Returns the exit code 0."""
+    for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
-        for file, data in files_of(name).items():
+        for file, data in files(name).items():
             (folder / name / file).write_bytes(data)
     return 0
 
@@ -314,11 +315,11 @@ def same_golden(data, expected):
     return rest[0] == rest[1] and difference(one["sequences"], other["sequences"]) <= LIMIT
 
 
-def check(folder):
-    """Prints a line for each file that is not as it would be written; bytes, except for the numbers of golden.json."""
+def check(folder, names=DIRECTORIES, files=files_of, program="make_family.py"):
+    """Prints a line for each file that is not as `program` would write it; bytes, except for the numbers of golden.json."""
     wrong = []
-    for name in DIRECTORIES:
-        expected = files_of(name)
+    for name in names:
+        expected = files(name)
         found = {path.name for path in (folder / name).glob("*")}
         wrong += [f"{name}/{file}: unexpected" for file in sorted(found - set(expected))]
         for file, data in expected.items():
@@ -328,8 +329,8 @@ def check(folder):
             existing = (folder / name / file).read_bytes()
             if existing != data and not (file == "golden.json" and same_golden(existing, data)):
                 wrong.append(f"{name}/{file}: differs")
-    wrong += [f"{path.name}: unexpected" for path in sorted(folder.glob("*")) if path.name not in DIRECTORIES]
-    print("\n".join(wrong or [f"{len(DIRECTORIES)} directories as written by make_family.py"]))
+    wrong += [f"{path.name}: unexpected" for path in sorted(folder.glob("*")) if path.name not in names]
+    print("\n".join(wrong or [f"{len(names)} directories as written by {program}"]))
     return 1 if wrong else 0
 
 

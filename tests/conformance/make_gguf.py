@@ -26,7 +26,8 @@ except (ImportError, AttributeError):
     sys.exit(77)
 import numpy as np
 
-from make_family import LENGTHS, MAMBA2, RWKV7, all_shapes, draw, golden_json, same_golden
+import make_family
+from make_family import LENGTHS, MAMBA2, RWKV7, all_shapes, draw, golden_json
 
 LARGEST = 120_000  # bytes of a directory
 F32, Type = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType
@@ -241,28 +242,6 @@ def files_of(name):
     return files
 
 
-def write(folder):
-    for name in DIRECTORIES:
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for file, data in files_of(name).items():
-            (folder / name / file).write_bytes(data)
-    return 0
-
-
-def check(folder):
-    """Prints a line for each file that is not as it would be written; bytes, except for the numbers of golden.json."""
-    wrong = [f"{path.name}: unexpected" for path in sorted(folder.glob("*")) if path.name not in DIRECTORIES]
-    for name in DIRECTORIES:
-        expected = files_of(name)
-        found = {path.name: path.read_bytes() for path in (folder / name).glob("*")}
-        for file in sorted(set(expected) | set(found)):
-            same = file in expected and file in found and (
-                expected[file] == found[file] or (file == "golden.json" and same_golden(found[file], expected[file])))
-            wrong += [] if same else [f"{name}/{file}: differs"]
-    print("\n".join(wrong or [f"{len(DIRECTORIES)} directories as written by make_gguf.py"]))
-    return 1 if wrong else 0
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     mode = parser.add_mutually_exclusive_group()
@@ -275,7 +254,9 @@ def main():
         return 0
     if options.folder is None:
         parser.error("DIR is missing")
-    return (check if options.check else write)(options.folder)
+    if options.check:
+        return make_family.check(options.folder, DIRECTORIES, files_of, "make_gguf.py")
+    return make_family.write(options.folder, DIRECTORIES, files_of)
 
 
 if __name__ == "__main__":
