@@ -18,6 +18,7 @@
 #include "model/cpu/cpu_network.h"
 #include "model/cpu/cpu_sampling.h"
 #include "model/cpu/cpu_step_plan.h"
+#include "model/cpu/tensor_packer.h"
 #include "model/cpu/thread_team.h"
 #include "model/slot_choice.h"
 
@@ -306,16 +307,17 @@ std::string TypeName(WeightPrecision precision) {
 }
 
 std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& asked,
-                       const ModelConfig& config) {
-  const WeightChoice choice = ResolveHead(asked, config);
+                       const Model& model) {
+  const WeightChoice choice = ResolveHead(asked, model.config());
+  const bool blocks = HasBlocks(model.tensors());
   // Where numbers lose nothing, their type changes no bit. Blocks of integers that are kept are
   // multiplied with activations of 8 bits, decoded ones are not: each choice is another id.
-  const bool named = !weights.lossless || weights.blocks;
+  const bool named = !weights.lossless || blocks;
   std::string type = named ? TypeName(choice.layers) : "exact";
   if (named && choice.head != choice.layers) {
     absl::StrAppend(&type, "-head", TypeName(*choice.head));
   }
-  if (weights.blocks && weights.widest_quantized > 0) absl::StrAppend(&type, "-a8");
+  if (blocks && weights.widest_quantized > 0) absl::StrAppend(&type, "-a8");
   return absl::StrCat("cpu-f32-", type, kernels::CpuTargetFuses() ? "-fma-" : "-nofma-",
                       kNumericsVersion);
 }
@@ -367,7 +369,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(std::shared_ptr<const 
       1;  // a Submit costs nothing here, and a new request waits for no run to end
   limits.bytes_per_slot = slot_bytes;
   limits.weight_bytes = weight_bytes;
-  limits.numerics_id = NumericsId(network->weights(), options.weights, model->config());
+  limits.numerics_id = NumericsId(network->weights(), options.weights, *model);
   limits.plan = "one step a run";
   const int threads = options.threads > 0 ? options.threads : UsableCores();
   return std::make_unique<CpuBackend>(std::move(model), std::move(network), std::move(slots),

@@ -448,21 +448,12 @@ absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Load(const Model& model,
   return weights;
 }
 
-absl::StatusOr<size_t> CpuWeights::Measure(const Model& model, const WeightChoice& choice) {
+absl::StatusOr<WeightPlan> CpuWeights::Plan(const Model& model, const WeightChoice& choice) {
   CpuWeights weights;
   TensorPacker reader(model.tensors(), model.config(), choice, &weights.facts,
                       TensorPacker::Mode::kMeasure);
   RIVULET_RETURN_IF_ERROR(ReadAll(&reader, &weights));
-  return weights.facts.bytes;
-}
-
-absl::StatusOr<std::vector<PackedRows>> CpuWeights::Plan(const Model& model,
-                                                         const WeightChoice& choice) {
-  CpuWeights weights;
-  TensorPacker reader(model.tensors(), model.config(), choice, &weights.facts,
-                      TensorPacker::Mode::kMeasure);
-  RIVULET_RETURN_IF_ERROR(ReadAll(&reader, &weights));
-  return reader.packed();
+  return WeightPlan{weights.facts.bytes, reader.packed()};
 }
 
 WeightPrecision NumbersOnly(const Model& model) {

@@ -97,7 +97,25 @@ struct CpuLayer {
   std::unique_ptr<Rwkv7Layer> rwkv7;  // null for the others
 };
 
-struct PackedRows;  // model/cpu/tensor_packer.h
+// Rows of a tensor [of, k] that become rows of a matrix.
+struct TensorRows {
+  std::string name;
+  int rows = 0;
+  int first = 0;  // row of the tensor
+  int of = 0;     // rows of the tensor; 0: `rows`
+};
+
+// ... and their type in memory.
+struct PackedRows {
+  TensorRows rows;
+  kernels::WeightType type;
+};
+
+// What is kept of a model.
+struct WeightPlan {
+  size_t bytes = 0;
+  std::vector<PackedRows> matrices;  // in the order of their reading
+};
 
 // Immutable once loaded; any thread.
 struct CpuWeights {
@@ -128,12 +146,9 @@ struct CpuWeights {
   // RESOURCE_EXHAUSTED (memory).
   static absl::StatusOr<std::unique_ptr<CpuWeights>> Load(const Model& model,
                                                           const WeightChoice& choice);
-  // What Load would keep, in bytes, and its errors for tensors that are missing, misshapen or not
-  // expected. No weight is read.
-  static absl::StatusOr<size_t> Measure(const Model& model, const WeightChoice& choice);
-  // The types that Load would choose, for all rows of matrices. Errors: as Measure.
-  static absl::StatusOr<std::vector<PackedRows>> Plan(const Model& model,
-                                                      const WeightChoice& choice);
+  // What Load would keep, and its errors for tensors that are missing, misshapen or not expected.
+  // No weight is read.
+  static absl::StatusOr<WeightPlan> Plan(const Model& model, const WeightChoice& choice);
 };
 
 // The choice for a backend that multiplies numbers alone: as the file has them, and integers in

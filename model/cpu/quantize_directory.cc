@@ -11,6 +11,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -91,7 +92,8 @@ Output OutputOf(const TensorRows& rows, const TensorEntry& entry, WeightType typ
 
 // All tensors of the new file. A tensor of which one part is rounded and another not becomes two.
 absl::StatusOr<std::vector<Output>> Plan(const Model& model, const WeightChoice& choice) {
-  RIVULET_ASSIGN_OR_RETURN(std::vector<PackedRows> packed, CpuWeights::Plan(model, choice));
+  RIVULET_ASSIGN_OR_RETURN(WeightPlan plan, CpuWeights::Plan(model, choice));
+  std::vector<PackedRows>& packed = plan.matrices;
   std::stable_sort(packed.begin(), packed.end(), [](const PackedRows& a, const PackedRows& b) {
     return a.rows.name < b.rows.name;
   });
@@ -130,21 +132,20 @@ std::string Header(const std::vector<Output>& outputs, const Model& model,
   return text;
 }
 
-// A block of 32 weights as Q8_0 or Q4_1 has it (dtype.h); false where its scale is infinite.
-bool AppendBlock(DType dtype, const float* w, std::string* bytes) {
+void AppendHalf(uint16_t half, std::string* bytes) {
+  bytes->append(reinterpret_cast<const char*>(&half), sizeof(half));
+}
+
+// A block of 32 weights as Q8_0 or Q4_1 has it (dtype.h). Its scale or minimum may be infinite.
+void AppendBlock(DType dtype, const float* w, std::string* bytes) {
   kernels::QuantizedGroup group;
   const bool int4 = dtype == DType::kQ4_1;
-  const bool fits = kernels::RoundToGroup(int4 ? WeightType::kInt4 : WeightType::kInt8, w, &group);
-  const auto append_half = [&](float value) {
-    const uint16_t half = kernels::F32ToF16(value);
-    bytes->append(reinterpret_cast<const char*>(&half), sizeof(half));
-  };
-  append_half(group.scale[0]);
-  if (int4) append_half(-group.minimum);
+  std::ignore = kernels::RoundToGroup(int4 ? WeightType::kInt4 : WeightType::kInt8, w, &group);
+  AppendHalf(kernels::F32ToF16(group.scale[0]), bytes);
+  if (int4) AppendHalf(kernels::F32ToF16(-group.minimum), bytes);
   for (size_t i = 0; i < (int4 ? 16u : 32u); ++i) {
     bytes->push_back(static_cast<char>(int4 ? group.q[i] | group.q[i + 16] << 4 : group.q[i]));
   }
-  return fits;
 }
 
 absl::StatusOr<std::string> Rounded(const Model& model, const Output& output, size_t first,
@@ -153,20 +154,19 @@ absl::StatusOr<std::string> Rounded(const Model& model, const Output& output, si
   RIVULET_RETURN_IF_ERROR(model.tensors().ReadFrom(output.rows.name, first, weights));
   std::string bytes;
   bytes.reserve(output.bytes);
-  bool fits = true;
-  if (LayoutOf(output.dtype).weights > 1) {
-    for (size_t i = 0; i < count; i += 32) {
-      fits = AppendBlock(output.dtype, &weights[i], &bytes) && fits;
-    }
-  } else {
-    for (const float weight : weights) {
-      const bool f16 = output.dtype == DType::kF16;
-      const uint16_t half = f16 ? kernels::F32ToF16(weight) : kernels::F32ToBf16(weight);
-      fits = fits && (half & (f16 ? 0x7C00u : 0x7F80u)) != (f16 ? 0x7C00u : 0x7F80u);
-      bytes.append(reinterpret_cast<const char*>(&half), sizeof(half));
+  const DTypeLayout& layout = LayoutOf(output.dtype);
+  for (size_t i = 0; i < count; i += layout.weights) {
+    if (layout.weights > 1) {
+      AppendBlock(output.dtype, &weights[i], &bytes);
+    } else {
+      AppendHalf(output.dtype == DType::kF16 ? kernels::F32ToF16(weights[i])
+                                             : kernels::F32ToBf16(weights[i]),
+                 &bytes);
     }
   }
-  if (!fits) return WeightTooLarge(output.rows.name);
+  if (FindNonFinite(output.dtype, bytes.data(), count / layout.weights)) {
+    return WeightTooLarge(output.rows.name);
+  }
   return bytes;
 }
 

@@ -80,9 +80,7 @@ TensorPacker::TensorPacker(const CheckpointTensors& tensors, const ModelConfig& 
       facts_(facts),
       mode_(mode),
       quantizes_(choice.layers >= WeightPrecision::kInt8 ||
-                 (choice.layers == WeightPrecision::kAuto && HasBlocks(tensors))) {
-  facts_->blocks = HasBlocks(tensors);
-}
+                 (choice.layers == WeightPrecision::kAuto && HasBlocks(tensors))) {}
 
 std::string RowsName(const TensorRows& rows) {
   return absl::StrCat(rows.name, ".rows_", rows.first);

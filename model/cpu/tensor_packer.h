@@ -22,22 +22,8 @@ namespace rivulet {
 // The error for a weight that its type in memory, or its scale of 16 bits, cannot hold.
 absl::Status WeightTooLarge(absl::string_view tensor);
 
-// Rows of a tensor [of, k] that become rows of a matrix.
-struct TensorRows {
-  std::string name;
-  int rows = 0;
-  int first = 0;  // row of the tensor
-  int of = 0;     // rows of the tensor; 0: `rows`
-};
-
 // What some rows of a tensor are called where they are a tensor of their own.
 std::string RowsName(const TensorRows& rows);
-
-// Rows of a matrix and their type in memory.
-struct PackedRows {
-  TensorRows rows;
-  kernels::WeightType type;
-};
 
 // Whether any tensor is blocks of integers.
 bool HasBlocks(const CheckpointTensors& tensors);
@@ -101,7 +87,6 @@ class TensorPacker {
   absl::Status Pack(const TensorRows& part, int column, CpuMatrix* m) const;
   // Rows begin .. end - 1 of the part: rounded, or the file's own blocks.
   absl::Status PackRows(const TensorRows& part, int begin, int end, int column, CpuMatrix* m) const;
-
   absl::Status PackBlocks(const TensorRows& part, int begin, int end, int column,
                           CpuMatrix* m) const;
 

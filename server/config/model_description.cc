@@ -66,11 +66,11 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::st
   const ModelConfig& config = model->config();
   ModelDescription description;
   RIVULET_ASSIGN_OR_RETURN(const WeightChoice types, ParseWeightChoice(weights));
-  const auto weight_bytes = CpuWeights::Measure(*model, types);
-  if (!weight_bytes.ok()) {
-    return Annotate(weight_bytes.status(), absl::Utf8SafeCHexEscape(model->directory()));
+  const auto plan = CpuWeights::Plan(*model, types);
+  if (!plan.ok()) {
+    return Annotate(plan.status(), absl::Utf8SafeCHexEscape(model->directory()));
   }
-  description.weight_bytes = static_cast<int64_t>(*weight_bytes);
+  description.weight_bytes = static_cast<int64_t>(plan->bytes);
   description.name = config.name;
   description.kind = config.kind();
   description.content = ContentName(config.content);
@@ -88,8 +88,8 @@ absl::StatusOr<ModelDescription> DescribeModel(absl::string_view place, absl::st
   description.key_dim = config.key_dim;
   description.value_dim = config.value_dim;
   for (const WeightPrecision precision : {WeightPrecision::kInt8, WeightPrecision::kInt4}) {
-    RIVULET_ASSIGN_OR_RETURN(const size_t bytes, CpuWeights::Measure(*model, precision));
-    const auto kept = static_cast<int64_t>(bytes);
+    RIVULET_ASSIGN_OR_RETURN(const WeightPlan other, CpuWeights::Plan(*model, precision));
+    const auto kept = static_cast<int64_t>(other.bytes);
     description.choices.push_back(
         {WeightChoiceName(precision), kept, SlotsThatFit(kept, description.state_bytes).num_slots});
   }

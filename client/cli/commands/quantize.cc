@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `rivulet quantize`.
-#include <utility>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -34,13 +34,15 @@ absl::StatusOr<std::string> RunQuantize(const QuantizeOptions& options) {
     RIVULET_ASSIGN_OR_RETURN(loss, Loss(options.model_dir, options.check));
   }
   const absl::Time start = absl::Now();
-  QuantizedDirectory made;
-  {
-    Progress progress(0, "bytes");
-    RIVULET_ASSIGN_OR_RETURN(made,
-                             QuantizeModel(options.model_dir, options.out, options.weights,
-                                           [&](int64_t done, int64_t) { progress.Update(done); }));
-  }
+  std::optional<Progress> progress;
+  RIVULET_ASSIGN_OR_RETURN(const QuantizedDirectory made,
+                           QuantizeModel(options.model_dir, options.out, options.weights,
+                                         [&](int64_t done, int64_t all) {
+                                           if (!progress.has_value())
+                                             progress.emplace(all, "bytes");
+                                           progress->Update(done);
+                                         }));
+  progress.reset();
   std::string summary = absl::StrCat(
       options.out, ": ", Mebibytes(made.bytes_after), " of weights, ",
       absl::StrFormat("%.0f", 100.0 * double(made.bytes_after) / double(made.bytes_before)),
