@@ -51,6 +51,9 @@ struct CudaBackendOptions {
   // Behaviour.
   std::optional<int> num_slots = 1024;  // nullopt: AutoSlots of what is left of the device
   CudaPrecision precision = CudaPrecision::kDefault;
+  // kInt8, of layers or head, keeps integers, which become F16 as they are multiplied; kInt4 is
+  // refused. Of all others `precision` alone decides.
+  WeightChoice weights = {};
   CudaProductChoice products = CudaProductChoice::kAuto;
   std::string library = {};  // cuBLASLt: a file, or a name that the dynamic linker looks for;
                              // empty: libcublasLt.so.13

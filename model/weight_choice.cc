@@ -19,6 +19,14 @@ std::optional<WeightPrecision> PrecisionOf(absl::string_view name) {
   return std::nullopt;
 }
 
+constexpr int kQuantizerVersion = 1;  // kernels/quantized.cc: the rounding of weights
+
+std::string TypeNumerics(WeightPrecision precision) {
+  if (precision == WeightPrecision::kAuto) return "exact";
+  const char* const name = kNames[static_cast<size_t>(precision)];
+  return precision < WeightPrecision::kInt8 ? name : absl::StrCat(name, "q", kQuantizerVersion);
+}
+
 }  // namespace
 
 WeightChoice ResolveHead(const WeightChoice& choice, const ModelConfig& config) {
@@ -53,6 +61,25 @@ std::string WeightChoiceName(const WeightChoice& choice) {
   const char* const layers = kNames[static_cast<size_t>(choice.layers)];
   if (!choice.head.has_value()) return layers;
   return absl::StrCat(layers, ",head=", kNames[static_cast<size_t>(*choice.head)]);
+}
+
+std::string WeightNumerics(const WeightChoice& choice) {
+  std::string name = TypeNumerics(choice.layers);
+  if (choice.head != choice.layers) absl::StrAppend(&name, "-head", TypeNumerics(*choice.head));
+  return name;
+}
+
+absl::Status CheckCudaWeights(const WeightChoice& choice, bool float32) {
+  if (!choice.quantized()) return absl::OkStatus();
+  const bool int4 =
+      choice.layers == WeightPrecision::kInt4 || choice.head == WeightPrecision::kInt4;
+  if (!int4 && !float32) return absl::OkStatus();
+  return InvalidField(
+      "CONFIG_INVALID", "weights",
+      absl::StrCat("weights is ", Quoted(WeightChoiceName(choice)), ", which the backend cuda ",
+                   int4 ? "does not have; set backend to cpu, or weights to auto or int8"
+                        : "has with the default precision only; set precision to default, or "
+                          "weights to auto"));
 }
 
 }  // namespace rivulet

@@ -12,8 +12,8 @@
 
 namespace rivulet {
 
-// Of int8 and int4 (kernels/quantized.h) activations have 8 bits, too; of the others arithmetic is
-// float32.
+// On the CPU. Of int8 and int4 (kernels/quantized.h) activations have 8 bits, too; of the others
+// arithmetic is float32.
 enum class WeightPrecision : uint8_t {
   kAuto,  // as in the file, which loses nothing; kF32 where tensors that make one matrix differ
   kF32,
@@ -50,5 +50,13 @@ absl::StatusOr<WeightChoice> ParseWeightChoice(absl::string_view text);
 
 // What ParseWeightChoice reads.
 std::string WeightChoiceName(const WeightChoice& choice);
+
+// The choice in numerics ids, with the version of what makes the integers: "int8q1-headexact".
+// REQUIRES: choice.head has a value.
+std::string WeightNumerics(const WeightChoice& choice);
+
+// Whether the CUDA backend has it: INVALID_ARGUMENT (CONFIG_INVALID, field "weights") for kInt4,
+// and for kInt8 with products in float32.
+absl::Status CheckCudaWeights(const WeightChoice& choice, bool float32);
 
 }  // namespace rivulet

@@ -65,6 +65,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCuda(std::shared_ptr<const Model>
                      : config.products == "own"    ? CudaProductChoice::kOwn
                                                    : CudaProductChoice::kAuto;
   options.device = config.device;
+  RIVULET_ASSIGN_OR_RETURN(options.weights, ParseWeightChoice(config.weights));
   return CreateCudaBackend(std::move(model), options);
 }
 
@@ -102,10 +103,7 @@ absl::StatusOr<ChosenBackend> ChooseBackend(const std::shared_ptr<const Model>& 
   ChosenBackend chosen;
   if (config.backend != "cpu") {
     auto cuda = CreateCuda(model, config);
-    if (cuda.ok()) {
-      RIVULET_RETURN_IF_ERROR(CheckWeights(config, "cuda"));
-      return ChosenBackend{"cuda", *std::move(cuda)};
-    }
+    if (cuda.ok()) return ChosenBackend{"cuda", *std::move(cuda)};
     // Only a device that is not there leads to the CPU; a device that cannot hold the model is an
     // error.
     const bool absent = absl::IsUnimplemented(cuda.status()) || absl::IsUnavailable(cuda.status());

@@ -297,14 +297,6 @@ absl::Status CheckOptions(const CpuBackendOptions& options) {
 
 // One more whenever a change of the code changes bits.
 constexpr int kNumericsVersion = 1;
-constexpr int kQuantizerVersion = 1;  // kernels/quantized.cc: the rounding of weights
-
-// "int8q1": with the version of what made the integers.
-std::string TypeName(WeightPrecision precision) {
-  if (precision == WeightPrecision::kAuto) return "exact";
-  const std::string name = WeightChoiceName(precision);
-  return precision < WeightPrecision::kInt8 ? name : absl::StrCat(name, "q", kQuantizerVersion);
-}
 
 std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& asked,
                        const Model& model) {
@@ -312,11 +304,7 @@ std::string NumericsId(const CpuWeightFacts& weights, const WeightChoice& asked,
   const bool blocks = HasBlocks(model.tensors());
   // Where numbers lose nothing, their type changes no bit. Blocks of integers that are kept are
   // multiplied with activations of 8 bits, decoded ones are not: each choice is another id.
-  const bool named = !weights.lossless || blocks;
-  std::string type = named ? TypeName(choice.layers) : "exact";
-  if (named && choice.head != choice.layers) {
-    absl::StrAppend(&type, "-head", TypeName(*choice.head));
-  }
+  std::string type = !weights.lossless || blocks ? WeightNumerics(choice) : "exact";
   if (blocks && weights.widest_quantized > 0) absl::StrAppend(&type, "-a8");
   return absl::StrCat("cpu-f32-", type, kernels::CpuTargetFuses() ? "-fma-" : "-nofma-",
                       kNumericsVersion);

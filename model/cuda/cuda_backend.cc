@@ -369,6 +369,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(std::shared_ptr<const
                                                            const CudaBackendOptions& options) {
   RIVULET_RETURN_IF_ERROR(CheckCudaOptions(options));
   RIVULET_ASSIGN_OR_RETURN(CudaDevice device, CudaDevice::Open(options.device));
+  // After the device: without one these may be the CPU's.
+  RIVULET_RETURN_IF_ERROR(
+      CheckCudaWeights(options.weights, options.precision == CudaPrecision::kFloat32));
   device.overlap = device.overlap && options.overlap;
   device.graphs = options.graphs;
   const ModelConfig& config = model->config();

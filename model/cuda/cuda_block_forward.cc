@@ -108,7 +108,7 @@ bool CudaBlockPass::Wide(const CudaWeightMatrix& w) const {
   // With fewer columns rounding x costs as much as the product.
   constexpr int kLeastColumns = 64;
   const int least_rows = w.product ? CudaLeastRows(*w.product, many_rows) : many_rows;
-  return pass.rows >= least_rows && w.type == kernels::WeightType::kF16 &&
+  return pass.rows >= least_rows && w.type != kernels::WeightType::kF32 &&
          (w.product || w.n >= kLeastColumns) && w.k <= a.half.columns;
 }
 
@@ -190,7 +190,7 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaBlockForward::Create(
                      {"MODEL_UNSUPPORTED", "backend", {}});
   }
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuWeights> host,
-                           CpuWeights::Load(model, NumbersOnly(model)));
+                           CpuWeights::Load(model, CudaWeightChoice(model, options)));
   return std::unique_ptr<CudaNetwork>(
       new CudaBlockForward(model, std::move(host), options, shared));
 }

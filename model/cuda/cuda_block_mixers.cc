@@ -15,7 +15,10 @@ namespace {
 
 // The input product; `in` gets InputColumns.
 absl::Status Project(const CudaBlockPass& p, const CudaLayer& layer) {
-  return p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld);
+  RIVULET_RETURN_IF_ERROR(p.Product(layer.in, p.a.h.data, p.a.h.ld, p.a.in.data, p.a.in.ld));
+  if (layer.in_small.packed == nullptr) return absl::OkStatus();
+  return p.Product(layer.in_small, p.a.h.data, p.a.h.ld, p.a.in.data + p.weights.columns.small,
+                   p.a.in.ld);
 }
 
 absl::Status Convolve(const CudaBlockPass& p, const CudaLayer& layer, int index, int first) {

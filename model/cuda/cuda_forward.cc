@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<CudaNetwork>> CudaForward::Create(const Model& mo
                      {"MODEL_UNSUPPORTED", "backend", {}});
   }
   RIVULET_ASSIGN_OR_RETURN(std::unique_ptr<CpuWeights> host,
-                           CpuWeights::Load(model, NumbersOnly(model)));
+                           CpuWeights::Load(model, CudaWeightChoice(model, options)));
   return std::unique_ptr<CudaNetwork>(new CudaForward(model, std::move(host), options, shared));
 }
 
@@ -99,7 +99,7 @@ CudaProductPlaces CudaForward::Places(int max_tokens) const {
 }
 
 bool CudaForward::Wide(int rows) const {
-  return Many(rows) && weights_.layers[0].in.type == kernels::WeightType::kF16;
+  return Many(rows) && weights_.layers[0].in.type != kernels::WeightType::kF32;
 }
 
 absl::Status CudaForward::Embed(const CudaLaunch& launch, const CudaPass& pass) const {
@@ -151,6 +151,15 @@ absl::Status CudaForward::Queries(const CudaLaunch& launch, int index, int rows)
   CudaGemmArgs qkv = Product(w, fused ? s.y.data : s.x.data, s.x.ld, s.in.data, s.in.ld, rows);
   if (fused) AddNorm(*norm, config_.norm_eps, s.x.data, s.x.ld, &qkv);
   return Launch(launch, qkv);
+}
+
+// The gates of states, where integers have made the rest: of x, which is normalised by now.
+absl::Status CudaForward::Gates(const CudaLaunch& launch, int index, int rows) const {
+  const CudaScratch& s = scratch_;
+  const CudaMatrix& w = weights_.layers[size_t(index)].in_small;
+  if (w.packed == nullptr) return absl::OkStatus();
+  return Launch(launch,
+                Product(w, s.x.data, s.x.ld, s.in.data + weights_.columns.small, s.in.ld, rows));
 }
 
 // y = x + out(attention); in the last layer of the rows whose outputs are wanted alone.
@@ -257,6 +266,7 @@ absl::Status CudaForward::Layers(const CudaLaunch& launch, const CudaPass& pass)
   RIVULET_RETURN_IF_ERROR(Embed(launch, pass));
   for (int i = 0; i < config_.num_layers; ++i) {
     RIVULET_RETURN_IF_ERROR(Queries(launch, i, pass.rows));
+    RIVULET_RETURN_IF_ERROR(Gates(launch, i, pass.rows));
     RIVULET_RETURN_IF_ERROR(Attention(launch, pass, i));
     const int rows = i + 1 == config_.num_layers ? pass.num_outputs : pass.rows;
     if (rows == 0) return absl::OkStatus();

@@ -45,6 +45,7 @@ class CudaForward final : public CudaNetwork {
   bool Wide(int rows) const;
   absl::Status Embed(const kernels::CudaLaunch& launch, const CudaPass& pass) const;
   absl::Status Queries(const kernels::CudaLaunch& launch, int index, int rows) const;
+  absl::Status Gates(const kernels::CudaLaunch& launch, int index, int rows) const;
   absl::Status Attention(const kernels::CudaLaunch& launch, const CudaPass& pass, int index) const;
   absl::Status AttentionOut(const kernels::CudaLaunch& launch, const CudaPass& pass,
                             int index) const;

@@ -2,11 +2,12 @@
 #include "model/cuda/cuda_limits.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/latency/latency_cuda.h"
 #include "model/base/error.h"
-#include "model/cuda/cuda_weights.h"
+#include "model/cpu/cpu_weights.h"
 #include "model/slot_choice.h"
 
 namespace rivulet {
@@ -47,6 +48,10 @@ absl::Status CheckCudaBlockOptions(const ModelConfig& config, const CudaBackendO
           " with few rows or columns run on no library; allowed here: \"auto\" or \"own\""));
 }
 
+WeightChoice CudaWeightChoice(const Model& model, const CudaBackendOptions& options) {
+  return options.weights.quantized() ? options.weights : WeightChoice(NumbersOnly(model));
+}
+
 absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why) {
   return InvalidField("PLAN_UNSUPPORTED", "plan",
                       absl::StrCat("plan is \"", name, "\", but ", why,
@@ -65,9 +70,11 @@ BackendLimits CudaLimits(const ModelConfig& config, const CudaBackendOptions& op
   limits.preferred_steps = options.preferred_steps;
   limits.preferred_prefill_tokens = limits.max_tokens;
   limits.bytes_per_slot = config.bytes_per_slot();
-  limits.numerics_id =
-      absl::StrCat("cuda-", options.precision == CudaPrecision::kFloat32 ? "float32" : "default",
-                   "-graph-sm", device.sm, "-", numerics_version);
+  const std::string type = options.weights.quantized()
+                               ? WeightNumerics(ResolveHead(options.weights, config))
+                           : options.precision == CudaPrecision::kFloat32 ? "float32"
+                                                                          : "default";
+  limits.numerics_id = absl::StrCat("cuda-", type, "-graph-sm", device.sm, "-", numerics_version);
   return limits;
 }
 

@@ -8,6 +8,7 @@
 #include "model/backend_options.h"
 #include "model/config.h"
 #include "model/cuda/cuda_device.h"
+#include "model/model.h"
 
 namespace rivulet {
 
@@ -17,6 +18,8 @@ absl::Status CheckCudaOptions(const CudaBackendOptions& options);
 absl::Status CheckCudaBlockOptions(const ModelConfig& config, const CudaBackendOptions& options);
 // INVALID_ARGUMENT: plan `name`, which was asked for by name, cannot be, and why.
 absl::Status CudaPlanUnsupported(absl::string_view name, absl::string_view why);
+// In which types the host reads the weights.
+WeightChoice CudaWeightChoice(const Model& model, const CudaBackendOptions& options);
 // All but weight_bytes, plan and products; of slots the most where the options say no number.
 // REQUIRES: checked options.
 // `numerics_version`: CudaNetwork's.

@@ -24,24 +24,39 @@ struct ColumnRange {
   int first, count, to;
 };
 
-// Where the columns of CpuLayer::in go. A product reads the first halves of the low-rank
-// products, so these are aligned; q, k, v stay side by side.
-std::vector<ColumnRange> PlaceColumns(const InputColumns& host, InputColumns* device) {
+// Where the columns of CpuLayer::in and, `small`, of CpuLayer::in_small go.
+struct InputRanges {
+  std::vector<ColumnRange> in, small;
+};
+
+// A product reads the first halves of the low-rank products, so these are aligned; q, k, v stay side
+// by side. `in_columns`: of CpuLayer::in. `align_small`: in_small begins aligned, too, as a product of
+// many rows writes it.
+InputRanges PlaceColumns(const InputColumns& host, int in_columns, bool align_small,
+                         InputColumns* device) {
   *device = host;
-  std::vector<ColumnRange> ranges;
   std::vector<int*> parts;
   for (int* part : {&device->q, &device->k, &device->v, &device->gate, &device->low,
                     &device->low_gate, &device->beta, &device->dt}) {
     if (*part >= 0) parts.push_back(part);
   }
   std::sort(parts.begin(), parts.end(), [](const int* a, const int* b) { return *a < *b; });
+  InputRanges ranges;
   int to = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const int first = *parts[i], end = i + 1 < parts.size() ? *parts[i + 1] : host.n;
     constexpr int kAligned = 4;  // floats
+    const int first = *parts[i], next = i + 1 < parts.size() ? *parts[i + 1] : host.n;
+    const bool small = host.small > 0 && first >= host.small;
+    const int end = small ? next : std::min(next, in_columns);  // before in_small there is a gap
+    const bool begins_small = small && ranges.small.empty();
     const bool low = parts[i] == &device->low || parts[i] == &device->low_gate;
-    if (low) to = (to + kAligned - 1) / kAligned * kAligned;
-    ranges.push_back({first, end - first, to});
+    if (low || (begins_small && align_small)) to = (to + kAligned - 1) / kAligned * kAligned;
+    if (begins_small) device->small = to;
+    if (small) {
+      ranges.small.push_back({first - host.small, end - first, to - device->small});
+    } else {
+      ranges.in.push_back({first, end - first, to});
+    }
     *parts[i] = to;
     to += end - first;
   }
@@ -49,17 +64,15 @@ std::vector<ColumnRange> PlaceColumns(const InputColumns& host, InputColumns* de
   return ranges;
 }
 
-// Calls take(column on the device, its weights, its bias) for all columns of `ranges`, which says
-// whether they fit the type.
+// Calls take(column of m, column on the device) for all columns of `ranges`, which says whether its
+// weights fit the type.
 template <class Take>
 absl::Status ForEachColumn(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
                            const Take& take) {
-  std::vector<float> column(size_t(m.packed.k));
   for (const ColumnRange& range : ranges) {
     for (int i = 0; i < range.count; ++i) {
       const int from = range.first + i;
-      kernels::UnpackColumn(m.packed, from, column.data());
-      if (take(range.to + i, column.data(), m.bias[size_t(from)])) continue;
+      if (take(from, range.to + i)) continue;
       return Annotate(WeightTooLarge(m.TensorOf(from)), "precision \"default\"");
     }
   }
@@ -106,6 +119,11 @@ class CudaWeightsLoader {
   CudaWeights Take() { return std::move(weights_); }
 
  private:
+  // Logits in float32 stay what they are, and so do integers.
+  WeightType TypeOf(const CpuMatrix& m, bool head) const {
+    if (m.packed.type == WeightType::kInt8) return WeightType::kInt8;
+    return head && (encoder_ || m.packed.type == WeightType::kF32) ? WeightType::kF32 : type_;
+  }
   absl::StatusOr<void*> Upload(const void* from, size_t bytes) {
     bytes_ += bytes;
     if (queue_ == nullptr) return nullptr;
@@ -149,7 +167,7 @@ class CudaWeightsLoader {
   absl::Status LoadTables(const CpuWeights& host);
   absl::Status LoadEmbedding(const CpuMatrix& table);
   absl::Status LoadConstants(const CpuWeights& host);
-  absl::Status LoadLayer(CpuLayer& layer, const std::vector<ColumnRange>& columns);
+  absl::Status LoadLayer(CpuLayer& layer, const InputRanges& columns);
   absl::Status LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* device);
 
   const ModelConfig& config_;
@@ -164,10 +182,7 @@ class CudaWeightsLoader {
 absl::Status CudaWeightsLoader::Upload(CpuMatrix& m, const std::vector<ColumnRange>& ranges,
                                        CudaWeightMatrix* device) {
   if (m.packed.panels == nullptr) return absl::OkStatus();
-  // Logits in float32 stay what they are.
-  const bool keeps =
-      device->product == CudaProduct::kHead && (encoder_ || m.packed.type == WeightType::kF32);
-  device->type = keeps ? WeightType::kF32 : type_;
+  device->type = TypeOf(m, device->product == CudaProduct::kHead);
   device->k = m.packed.k;
   std::vector<float> bias(size_t(device->n));
   for (const ColumnRange& range : ranges) {
@@ -175,7 +190,8 @@ absl::Status CudaWeightsLoader::Upload(CpuMatrix& m, const std::vector<ColumnRan
   }
   RIVULET_RETURN_IF_ERROR(Upload(bias, &device->bias));
   if (forms_.packed) RIVULET_RETURN_IF_ERROR(UploadPacked(m, ranges, device));
-  const bool suits = encoder_ || (device->type == WeightType::kF16 && device->k % 8 == 0);
+  const bool suits = device->type != WeightType::kInt8 &&
+                     (encoder_ || (device->type == WeightType::kF16 && device->k % 8 == 0));
   if (forms_.rows && device->product.has_value() && suits) {
     RIVULET_RETURN_IF_ERROR(UploadRows(m, ranges, bias, device));
   }
@@ -189,8 +205,13 @@ absl::Status CudaWeightsLoader::UploadPacked(const CpuMatrix& m,
   const size_t bytes = kernels::CudaPackedSize(device->type, device->k, device->n);
   std::vector<char> packed(queue_ == nullptr ? 0 : bytes);
   if (queue_ != nullptr) {
-    RIVULET_RETURN_IF_ERROR(ForEachColumn(m, ranges, [&](int to, const float* column, float) {
-      return kernels::PackCudaMatrix(device->type, column, 1, device->k, to, packed.data());
+    std::vector<float> column(size_t(m.packed.k));
+    RIVULET_RETURN_IF_ERROR(ForEachColumn(m, ranges, [&](int from, int to) {
+      if (device->type == WeightType::kInt8) {
+        return kernels::PackCudaInt8(m.packed, from, to, packed.data());
+      }
+      kernels::UnpackColumn(m.packed, from, column.data());
+      return kernels::PackCudaMatrix(device->type, column.data(), 1, device->k, to, packed.data());
     }));
   }
   RIVULET_ASSIGN_OR_RETURN(device->packed, Upload(packed.data(), bytes));
@@ -207,9 +228,11 @@ absl::Status CudaWeightsLoader::UploadRows(const CpuMatrix& m,
   const CudaProduct product = *device->product;
   const size_t row_bytes = bytes / size_t(device->n);
   std::vector<char> rows(bytes);
-  RIVULET_RETURN_IF_ERROR(ForEachColumn(m, ranges, [&](int to, const float* column, float b) {
-    return kernels::PackProductRows(device->type, column, &b, 1, device->k,
-                                    rows.data() + size_t(to) * row_bytes);
+  std::vector<float> column(size_t(m.packed.k));
+  RIVULET_RETURN_IF_ERROR(ForEachColumn(m, ranges, [&](int from, int to) {
+    kernels::UnpackColumn(m.packed, from, column.data());
+    return kernels::PackProductRows(device->type, column.data(), &m.bias[size_t(from)], 1,
+                                    device->k, rows.data() + size_t(to) * row_bytes);
   }));
   device->index = int(weights_.library.of(product).size());
   return weights_.library.Add(product, *device, rows, bias, *queue_);
@@ -231,7 +254,8 @@ absl::Status CudaWeightsLoader::LoadTables(const CpuWeights& host) {
 // In pieces of rows, as a table may be large.
 absl::Status CudaWeightsLoader::LoadEmbedding(const CpuMatrix& table) {
   const auto hidden = size_t(config_.hidden_size), vocab = size_t(config_.vocab_size);
-  const WeightType type = table.packed.type;
+  const WeightType type =
+      kernels::IsQuantized(table.packed.type) ? WeightType::kF16 : table.packed.type;
   const size_t row_bytes = hidden * kernels::WeightBytes(type);
   bytes_ += vocab * row_bytes;
   if (queue_ == nullptr) return absl::OkStatus();
@@ -273,14 +297,16 @@ absl::Status CudaWeightsLoader::LoadRwkv7(Rwkv7Layer& layer, CudaRwkv7Layer* dev
   return Upload(layer.group_norm_bias, &device->group_norm_bias);
 }
 
-absl::Status CudaWeightsLoader::LoadLayer(CpuLayer& layer,
-                                          const std::vector<ColumnRange>& columns) {
+absl::Status CudaWeightsLoader::LoadLayer(CpuLayer& layer, const InputRanges& columns) {
   CudaLayer device;
   RIVULET_RETURN_IF_ERROR(Upload(layer.norm1, &device.norm1));
   RIVULET_RETURN_IF_ERROR(Upload(layer.norm2, &device.norm2));
   device.in.product = CudaProduct::kQkv;
-  device.in.n = weights_.columns.n;
-  RIVULET_RETURN_IF_ERROR(Upload(layer.in, columns, &device.in));
+  const bool split = !columns.small.empty();
+  device.in.n = split ? weights_.columns.small : weights_.columns.n;
+  device.in_small.n = weights_.columns.n - device.in.n;
+  RIVULET_RETURN_IF_ERROR(Upload(layer.in, columns.in, &device.in));
+  RIVULET_RETURN_IF_ERROR(Upload(layer.in_small, columns.small, &device.in_small));
   RIVULET_RETURN_IF_ERROR(Upload(layer.decay, &device.decay));
   RIVULET_RETURN_IF_ERROR(Upload(layer.gate, &device.gate));
   RIVULET_RETURN_IF_ERROR(Upload(layer.out, CudaProduct::kOut, &device.out));
@@ -321,7 +347,9 @@ absl::Status CudaWeightsLoader::Load(CpuWeights& host) {
   CpuMatrix& head = host.head.packed.panels == nullptr ? host.embedding : host.head;
   RIVULET_RETURN_IF_ERROR(Upload(head, CudaProduct::kHead, &weights_.head));
   if (queue_ != nullptr) host.embedding = CpuMatrix();
-  const std::vector<ColumnRange> columns = PlaceColumns(host.columns, &weights_.columns);
+  // The own format's attention reads a gate right behind the values.
+  const InputRanges columns = PlaceColumns(host.columns, host.layers[0].in.packed.n,
+                                           /*align_small=*/!encoder_, &weights_.columns);
   for (CpuLayer& layer : host.layers) RIVULET_RETURN_IF_ERROR(LoadLayer(layer, columns));
   RIVULET_RETURN_IF_ERROR(Upload(host.final_norm, &weights_.final_norm));
   return encoder_ ? absl::OkStatus() : LoadConstants(host);

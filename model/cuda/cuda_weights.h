@@ -48,7 +48,7 @@ struct CudaRwkv7Layer {
 // What the kind does not have is null, or a matrix without memory.
 struct CudaLayer {
   CudaNorm norm1, norm2;
-  CudaWeightMatrix in, decay, gate, out, up, down;
+  CudaWeightMatrix in, in_small, decay, gate, out, up, down;  // as in CpuLayer
   const float *conv = nullptr, *conv_bias = nullptr, *decay_scale = nullptr, *decay_bias = nullptr,
               *lower_bound = nullptr, *skip = nullptr, *out_norm = nullptr, *omega = nullptr;
   CudaRwkv7Layer rwkv7;
@@ -65,8 +65,8 @@ class CudaWeights {
                       const CudaWeightForms& forms);
 
   // Packs and uploads, in the order of `queue`. With the default precision the matrices of the
-  // layers become F16, and so does a head of the family that has 16 bits in the file; all vectors
-  // are float32. Each matrix of `host` is given back once it was uploaded. REQUIRES: forms.packed,
+  // layers become F16, and so does a head of the family that has 16 bits in the file; those of 8
+  // bits stay integers, an embedding of 8 bits becomes F16; all vectors are float32. Each matrix of `host` is given back once it was uploaded. REQUIRES: forms.packed,
   // of the family. Errors: INVALID_ARGUMENT (a weight, or with rows a bias, too large for fp16,
   // named), RESOURCE_EXHAUSTED, UNAVAILABLE.
   static absl::StatusOr<CudaWeights> Load(const ModelConfig& config,
@@ -75,7 +75,7 @@ class CudaWeights {
 
   // As CpuWeights has them, but the first halves of low-rank products begin 16-byte aligned.
   InputColumns columns;
-  // [vocab, hidden] of embedding_type, that of the file. Kind "linear": [vocab, embedding_columns]
+  // [vocab, hidden] of embedding_type, that of the host (F16 where that is 8 bits). Kind "linear": [vocab, embedding_columns]
   // of float32.
   const void* embedding = nullptr;
   kernels::WeightType embedding_type = kernels::WeightType::kF32;

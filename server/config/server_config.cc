@@ -188,6 +188,12 @@ struct Flags {
   }
 };
 
+absl::Status CheckWeights(const ServerConfig& config) {
+  RIVULET_ASSIGN_OR_RETURN(const WeightChoice choice, ParseWeightChoice(config.weights));
+  if (config.backend != "cuda") return absl::OkStatus();  // with auto it is not known yet
+  return CheckCudaWeights(choice, config.precision == "float32");
+}
+
 }  // namespace
 
 absl::StatusOr<ModelPlace> ParseModelPlace(absl::string_view text) {
@@ -276,15 +282,6 @@ absl::Status CheckSessionStore(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status CheckWeights(const ServerConfig& config, absl::string_view backend) {
-  RIVULET_ASSIGN_OR_RETURN(const WeightChoice choice, ParseWeightChoice(config.weights));
-  if (!choice.quantized() || backend != "cuda") return absl::OkStatus();
-  return InvalidField("CONFIG_INVALID", "weights",
-                      absl::StrCat("weights is ", Quoted(config.weights),
-                                   ", which the backend cuda does not have; set backend to cpu or "
-                                   "weights to auto"));
-}
-
 absl::Status ValidateServerConfig(const ServerConfig& config) {
   if (config.models.empty() && config.model_repositories.empty()) {
     return InvalidField("CONFIG_INVALID", "model", "no model is given; --model DIR names one");
@@ -299,7 +296,7 @@ absl::Status ValidateServerConfig(const ServerConfig& config) {
   for (const std::string& model : config.models) {
     RIVULET_RETURN_IF_ERROR(ParseModelPlace(model).status());
   }
-  RIVULET_RETURN_IF_ERROR(CheckWeights(config, config.backend));
+  RIVULET_RETURN_IF_ERROR(CheckWeights(config));
   // One message that may come, and as much for other tenants.
   if (config.restore_memory_mib < 2 * config.max_message_mib) {
     return InvalidField("CONFIG_INVALID", "restore-memory-mib",

@@ -86,9 +86,6 @@ struct ServerConfig {
   int threads = 0;              // of the CPU backend; 0 = the cores this process may use
 };
 
-// INVALID_ARGUMENT where `backend` ("cpu", "cuda" or "auto") is known not to have the weights.
-absl::Status CheckWeights(const ServerConfig& config, absl::string_view backend);
-
 // OK, or INVALID_ARGUMENT naming the setting, what it holds and what is allowed.
 absl::Status ValidateServerConfig(const ServerConfig& config);
 

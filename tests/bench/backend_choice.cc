@@ -129,6 +129,7 @@ std::unique_ptr<Backend> NewBackend(const Choice& choice, std::shared_ptr<const 
     options.num_slots = num_slots;
     options.max_rows = num_slots;  // every slot a row, however many
     options.precision = choice.precision;
+    options.weights = weights;
     options.device = choice.device;
     options.plan = choice.plan;
     options.products = choice.products;

@@ -50,7 +50,7 @@ struct Figures {
   std::string model;  // empty: the CPU's list
   std::vector<int> rows = {1, 32}, sessions = {1};
   int prompt = 512;
-  WeightChoice weights;  // --weights=, on the CPU
+  WeightChoice weights;  // --weights=
   int runs = 0;          // 0: by rows
   bool profile = false;
 };

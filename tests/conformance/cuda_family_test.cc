@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models of the family on the CUDA backend: against their float64 goldens (make_family.py), against
 // the CPU backend, whose states they share, and the bits that a sequence must keep in any company.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -169,6 +170,50 @@ TEST_P(CudaFamilyTest, AStateOfOneBackendContinuesOnTheOther) {
   }
 }
 
+// Weights of 8 bits: no further from float64 than on the CPU, which rounds activations to 8 bits,
+// too; the same bits however runs are cut. Kind "linear" with gates, too.
+class CudaInt8Test : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(CudaInt8Test, OutputsAreAsNearAsTheCpusAndTheCutChangesNoBit) {
+  const TestedBackend tested = RoundedBackends()[0];
+  const std::shared_ptr<const Model> model = Loaded(GetParam());
+  const Golden golden = ReadGolden(GetParam());
+  const GoldenSequence& sequence = golden.sequences.front();
+  const auto score = [&](Backend& backend, int chunk) {
+    return ScoreThroughBackend(backend, model->config(), 1, sequence.tokens,
+                               std::min(chunk, backend.limits().max_tokens));
+  };
+  auto cpu = CreateCpuBackend(model, {.num_slots = 3, .weights = WeightPrecision::kInt8});
+  ASSERT_TRUE(cpu.ok()) << cpu.status();
+  const double limit = WorstOutputError(golden, sequence, score(**cpu, 1024));
+  BackendScore first;
+  for (const BackendFactory& factory : tested.same_bits) {
+    const auto backend = factory(model, 3);
+    ASSERT_TRUE(backend.ok()) << backend.status();
+    EXPECT_THAT((*backend)->limits().numerics_id, ::testing::HasSubstr("cuda-int8q1"));
+    for (const int chunk : {1024, 7}) {
+      const BackendScore now = score(**backend, chunk);
+      if (first.outputs.empty()) first = now;
+      EXPECT_EQ(now.outputs, first.outputs) << "chunks of " << chunk;
+      EXPECT_EQ(now.state, first.state) << "chunks of " << chunk;
+    }
+  }
+  const double worst = WorstOutputError(golden, sequence, first);
+  std::printf("  worst output error %.2g, the CPU's %.2g\n", worst, limit);
+  EXPECT_LE(worst, 1.25 * limit + 1e-3);
+}
+
+std::vector<std::string> Int8Directories() {
+  std::vector<std::string> found = FamilyDirectories();
+  for (const char* name : {"tiny-elu-relu", "tiny-rfa", "tiny-image"}) {
+    found.push_back(SourcePath(std::string("tests/conformance/models/") + name));
+  }
+  return found;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaInt8Test, ::testing::ValuesIn(Int8Directories()),
+                         [](const auto& param) { return TestName(param.param, "int8"); });
+
 TEST(CudaGgufTest, IntegersOfAFileAreDecoded) {
   for (const char* name : {"mamba2-k", "rwkv7-q4_0"}) {
     const std::string directory = SourcePath(std::string("tests/conformance/gguf/") + name);
@@ -228,6 +273,9 @@ TEST(CudaFamilyOptionsTest, WhatTheseModelsDoNotHaveIsRefusedByName) {
   EXPECT_EQ(GetErrorDetail(CreateCudaBackend(model, options).status()).reason,
             "PRODUCTS_UNSUPPORTED");
   options.products = CudaProductChoice::kAuto;
+  options.weights = WeightPrecision::kInt4;
+  EXPECT_EQ(GetErrorDetail(CreateCudaBackend(model, options).status()).field, "weights");
+  options.weights = {};
   auto backend = CreateCudaBackend(model, options);
   ASSERT_TRUE(backend.ok()) << backend.status();
   EXPECT_EQ((*backend)->limits().plan, "graphs");

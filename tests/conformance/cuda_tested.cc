@@ -26,11 +26,12 @@ bool TurnedOff(absl::string_view what) {
 }
 
 BackendFactory Factory(CudaPrecision precision, int max_rows, int max_tokens, int head_rows,
-                       int many_rows, bool graphs = true) {
+                       int many_rows, bool graphs = true, WeightChoice weights = {}) {
   return [=](std::shared_ptr<const Model> model, int num_slots) {
     CudaBackendOptions options;
     options.num_slots = num_slots;
     options.precision = precision;
+    options.weights = weights;
     options.max_rows = max_rows;
     options.max_tokens = max_tokens;
     options.head_rows = head_rows;
@@ -61,7 +62,17 @@ std::vector<TestedBackend> TestedBackends() {
   return tested;
 }
 
-std::vector<TestedBackend> RoundedBackends() { return {}; }
+std::vector<TestedBackend> RoundedBackends() {
+  if (const int code = ExitCodeWithoutDevice(); code != 0) std::exit(code);
+  const auto int8 = [](int max_rows, int max_tokens, int head_rows, int many_rows) {
+    return Factory(CudaPrecision::kDefault, max_rows, max_tokens, head_rows, many_rows, true,
+                   WeightPrecision::kInt8);
+  };
+  TestedBackend tested;
+  tested.name = "int8";
+  tested.same_bits = {int8(0, kTokens, 0, 1 << 20), int8(kOtherRows, kOtherTokens, 5, 7)};
+  return {tested};
+}
 
 #ifdef RIVULET_CUDA_EMULATED
 bool StepsAreSlow() { return true; }

@@ -48,7 +48,7 @@ class EmulatedTest(rehearsal_test.Rehearsal):
     LIMITS = (
         "phases.SMOKE_LIMIT = phases.TEST_LIMIT = phases.SINGLE_LIMIT = 60; phases.LOAD_SECONDS = (0.2, 1); phases.RUNS = ('--runs=1',); "
         "phases.SMOKE = [one for one in phases.SMOKE if phases.Programs([pathlib.Path({programs!r})], None)[one[1]].is_file()]; "
-        "phases.FACTS = (('mnist-linear', (1, 8), 4), ('mamba2', (1, 4), 16)); phases.KERNEL_ROWS = (4,); "
+        "phases.FACTS = (('mnist-linear', (1, 8), 4), ('mamba2', (1, 4), 16)); phases.INT8_FACTS = (('mamba2', (2,), 16),); phases.KERNEL_ROWS = (4,); "
         "phases.SPEED = (('mnist-linear', (1, 8), 0),); phases.FAMILY_SPEED = (); phases.LIBRARY_ROWS = 8; phases.LATENCY_ROWS = 4; "
         "phases.STREAMS = (1, 4); run.ROOT = pathlib.Path({root!r})"
     )
@@ -88,14 +88,14 @@ class EmulatedTest(rehearsal_test.Rehearsal):
         self.assertEqual(set(self.outcomes("facts").values()), {"passed"})
         text = self.report()
         for row in (r"mnist-linear 8 \| [\d.,]+ \|  \| [\d.,]+ \|", r"mnist-linear prompt of 4 \| [\d.,]+ \|", r"mamba2 1 \| [\d.,]+ \|",
-                    r"mamba2 4 \| [\d.,]+ \|", r"mamba2 prompt of 16 \| [\d.,]+ \|  \| [\d.,]+ \|", r"auto ran `.*own kernels",
+                    r"mamba2 4 \| [\d.,]+ \|", r"mamba2 prompt of 16 \| [\d.,]+ \|  \| [\d.,]+ \|", r"mamba2 int8 2 \| [\d.,]+ \|", r"auto ran `.*own kernels",
                     r"Step of mamba2 4 rows", r"`CausalConv.*` \| \(1, 1, 1\) \| 2 \| 2.0 \|", r"`Embed` \| \(1, 1, 1\) \| 1 \|"):  # fmt: skip
             self.assertRegex(text, row)
 
     def test_facts_of_a_model_that_does_not_load_are_a_failure(self):
         weights = self.folder / "tree/model/zoo/mamba2/model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1])
-        self.LIMITS += "; phases.FACTS = phases.FACTS[1:]"
+        self.LIMITS += "; phases.FACTS = phases.FACTS[1:]; phases.INT8_FACTS = ()"
         self.run_phases("facts", code=1)
         self.assertEqual(self.outcomes("facts"), dict.fromkeys(["mamba2", "mamba2 auto", "kernels mamba2 4", "kernels mamba2 4 without graphs"], "failed"))
 

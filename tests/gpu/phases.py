@@ -55,6 +55,7 @@ SWITCHES = ("overlap", "graphs")  # of CudaBackendOptions
 SMOKE_LIMIT, TEST_LIMIT, SINGLE_LIMIT = 20, 60, 15  # seconds
 # Models: rows of a step, tokens of a prompt (0: none).
 FACTS = (("mnist-linear", (1, 64, 1024, 4096), 784), ("rwkv7-0.4b", (1, 32, 256, 1024), 4096), ("mamba2-130m", (1, 32, 256, 1024), 4096))
+INT8_FACTS = (("rwkv7-0.4b", (1, 32, 256), 4096),)  # with weights of 8 bits
 KERNEL_ROWS = (64, 1024)  # of the steps whose kernels the facts phase lists
 SPEED = (("mnist-linear", (1, 8, 16, 64, 1024, 4096), 784), ("shakespeare-rfa", (1, 64, 1024), 0), ("110m", (1, 16, 64), 784))
 FAMILY_SPEED = (("rwkv7-1.5b", (1, 16, 64, 256), 0),)  # which plan latency and cuBLASLt for all products do not take
@@ -207,6 +208,8 @@ def facts(results: Results, programs: Programs, folder: pathlib.Path) -> None:
     common = common_flags(programs, folder)
     for model, rows, prompt in FACTS:
         bench(results, programs, model, rows, prompt, common, "own")
+    for model, rows, prompt in INT8_FACTS:
+        bench(results, programs, model, rows, prompt, common, "own", weights="int8")
     for model, _, _ in (*FACTS[1:], FACTS[0]):  # the family first
         for rows in KERNEL_ROWS:
             kernels(results, programs, model, rows)
@@ -240,13 +243,15 @@ def speed(results: Results, programs: Programs, folder: pathlib.Path) -> None:
         bench(results, programs, model, rows, prompt, common, "own", "throughput")
 
 
-def bench(results: Results, programs: Programs, model: str, rows, prompt: int, common: list, products: str, plan: str = "auto") -> None:
+def bench(results: Results, programs: Programs, model: str, rows, prompt: int, common: list, products: str, plan: str = "auto",
+          weights: str = "auto") -> None:  # fmt: skip
     """Steps and prompts of one model, in one process, which makes and loads it once. What was measured before a hang or a crash is kept.
     Where cuBLASLt cannot be had, the peer is skipped."""
     if not rows and not prompt:
         return
-    name = " ".join([model, *([plan] if plan != "auto" else []), *([products] if products != "own" else [])])
-    flags = [*common, f"--model={model}", f"--plan={plan}", f"--products={products}", f"--rows={counts(rows) or 1}", f"--prompt={prompt}"]
+    said = model if weights == "auto" else f"{model} {weights}"
+    name = " ".join([said, *([plan] if plan != "auto" else []), *([products] if products != "own" else [])])
+    flags = [*common, f"--model={model}", f"--plan={plan}", f"--products={products}", f"--weights={weights}", f"--rows={counts(rows) or 1}", f"--prompt={prompt}"]
     command = [programs["bench_step"], *flags, *([] if rows else ["--benchmark_filter=BM_Prefill"])]
     outcome = results.attempt(command, BENCH_LIMIT)
     if products == "cublaslt" and outcome.bad and 'products is "cublaslt"' in outcome.output:
@@ -259,7 +264,7 @@ def bench(results: Results, programs: Programs, model: str, rows, prompt: int, c
         results.record(name, Outcome("failed", f"not all figures in: {outcome.output[-500:]}"))
     for one in measured:
         keep = ("us/step", "tok/s", "GB/s", "TFLOP/s", "share", "real_time", "time_unit", "label")
-        results.figure(one["name"], of=subject(model, one["name"], plan), products=products, **{key: one[key] for key in keep if key in one})
+        results.figure(one["name"], of=subject(said, one["name"], plan), products=products, **{key: one[key] for key in keep if key in one})
 
 
 def subject(model: str, benchmark: str, plan: str) -> str:

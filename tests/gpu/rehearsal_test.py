@@ -197,8 +197,10 @@ class RehearsalTest(Rehearsal):
         tables = [line["name"] for line in self.lines("facts") if "kernels" in line.get("figures", {})]
         self.assertEqual(set(tables), {f"kernels {model} {rows}" for model, _, _ in phases.FACTS for rows in (64, 1024)})
         # A process makes its model once: own kernels, what users get.
-        own = [call for call in self.calls() if "--model=rwkv7-0.4b" in call]
+        own = [call for call in self.calls() if "--model=rwkv7-0.4b" in call and "--weights=auto" in call]
         self.assertEqual(len(own), 2)
+        int8 = [call for call in self.calls() if "--weights=int8" in call]
+        self.assertEqual(len(int8), len(phases.INT8_FACTS))
         self.assertIn("--rows=1,32,256,1024 --prompt=4096", own[0])
 
     def test_the_facts_come_right_after_smoke(self):

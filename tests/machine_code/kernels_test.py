@@ -44,14 +44,14 @@ MOST_TEXT_KIB = {
     "Sample": 68,
     "StepSizes": 5,
     "TokenShift": 8,
-    "WideGemm": 32,
+    "WideGemm": 34,
     "ZeroSlots": 2,
 }
 # Instructions ahead of the wait for the predecessor that bring weights or states, by name: how they begin, and at least how
 # many there are. Those of WideGemm are in loops.
 EARLY_LOADS = {
     "Attention": ("LDG.E.128", 8),
-    "GemmF16": ("LDG.E.128", 8),
+    "GemmF16": (("LDG.E.128", "LDG.E.64"), 8),  # F16, integers
     "GemmF32": ("LDG.E.128", 8),
     "WideGemm": ("LDGSTS", 4),
 }

@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "kernels/half.h"
+#include "kernels/quantized.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/kernel_arrays.h"
 
@@ -18,26 +21,41 @@ using rivulet::testing::RandomFloats;
 using rivulet::testing::SameBits;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr WeightType kTypes[] = {WeightType::kF32, WeightType::kF16, WeightType::kInt8};
 int RoundUp4(int n) { return (n + 3) / 4 * 4; }
 
 // A random matrix, packed on the device, and what it is made of.
 struct Matrix {
   Matrix(WeightType weight_type, int keys, int columns)
+      : Matrix(weight_type, keys, columns,
+               RandomFloats(size_t(columns) * size_t(keys), 1, -0.3f, 0.3f)) {}
+  Matrix(WeightType weight_type, int keys, int columns, std::vector<float> weights)
       : type(weight_type),
         k(keys),
         n(columns),
-        w(RandomFloats(size_t(n) * size_t(k), 1, -0.3f, 0.3f)),
+        w(std::move(weights)),
         bias(RandomFloats(size_t(n), 2)),
         packed(Packed()),
         device_bias(bias) {}
   CudaMatrix device() const { return {type, k, n, packed.data(), device_bias.data()}; }
   double Weight(int column, int key) const {
     const float v = w[size_t(column) * size_t(k) + size_t(key)];
-    return double{type == WeightType::kF16 ? F16ToF32(F32ToF16(v)) : v};
+    return double{type == WeightType::kF32 ? v : F16ToF32(F32ToF16(v))};
   }
-  std::vector<uint8_t> Packed() const {
+  // Of kInt8: w becomes what the integers are.
+  std::vector<uint8_t> Packed() {
     std::vector<uint8_t> bytes(CudaPackedSize(type, k, n));
-    EXPECT_TRUE(PackCudaMatrix(type, w.data(), n, k, 0, bytes.data()));
+    if (type != WeightType::kInt8) {
+      EXPECT_TRUE(PackCudaMatrix(type, w.data(), n, k, 0, bytes.data()));
+      return bytes;
+    }
+    std::vector<float> panels(PackedSize(type, k, n) / sizeof(float));
+    EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, panels.data()));
+    const PackedMatrix integers = {type, k, n, panels.data()};
+    for (int i = 0; i < n; ++i) {
+      EXPECT_TRUE(PackCudaInt8(integers, i, i, bytes.data()));
+      UnpackColumn(integers, i, &w[size_t(i) * size_t(k)]);
+    }
     return bytes;
   }
 
@@ -79,7 +97,7 @@ double Expected(const Matrix& m, const Rows& a, int r, int c, Epilogue epilogue,
   double sum = double{m.bias[size_t(c)]};
   for (int k = 0; k < m.k; ++k) {
     const float x = a.at(r, k);
-    sum += double{m.type == WeightType::kF16 ? F16ToF32(F32ToF16(x)) : x} * m.Weight(c, k);
+    sum += double{m.type == WeightType::kF32 ? x : F16ToF32(F32ToF16(x))} * m.Weight(c, k);
   }
   switch (epilogue) {
     case Epilogue::kNone:
@@ -136,7 +154,7 @@ void CheckShape(WeightType type, int k, int n, int rows, int tile) {
 }
 
 TEST(CudaGemmTest, EveryShapeTypeTileAndEpilogueMatchesDouble) {
-  for (const WeightType type : {WeightType::kF32, WeightType::kF16}) {
+  for (const WeightType type : kTypes) {
     for (int tile = 0; tile < kCudaGemmTiles; ++tile) {
       CheckShape(type, 1, 1, 1, tile);
       CheckShape(type, 3, 5, 2, tile);
@@ -153,7 +171,7 @@ TEST(CudaGemmTest, EveryShapeTypeTileAndEpilogueMatchesDouble) {
 TEST(CudaGemmTest, ARowHasTheSameBitsAtEveryRowCountPlaceAndTile) {
   constexpr int kK = 300, kN = 72, kRows = 70;
   const TileGuard guard;
-  for (const WeightType type : {WeightType::kF32, WeightType::kF16}) {
+  for (const WeightType type : kTypes) {
     const Matrix m(type, kK, kN);
     const Rows a(kRows, kK, kK, 5);
     std::vector<float> reference;
@@ -248,9 +266,40 @@ TEST(CudaGemmTest, Float32ProductsHaveTheBitsOfTheCpu) {
   }
 }
 
+// Integers, extremes among them, are what F16 weights f16(q s) are.
+TEST(CudaGemmTest, Int8ProductsHaveTheBitsOfF16Weights) {
+  constexpr int kK = 333, kN = 45, kRows = 19;
+  std::vector<float> w = RandomFloats(size_t{kN} * kK, 1, -0.3f, 0.3f);
+  for (int i = 0; i < 4 * kK; ++i) w[size_t(i)] = i % 3 == 0 ? -3e-6f : 3e-6f;  // subnormal
+  const Matrix int8(WeightType::kInt8, kK, kN, w), f16(WeightType::kF16, kK, kN, int8.w);
+  const Rows a(kRows, kK, RoundUp4(kK), 6);
+  const DeviceArray<float> device_a(a.values);
+  const TileGuard guard;
+  for (int tile = 0; tile < kCudaGemmTiles; ++tile) {
+    SetCudaGemmTileForTest(tile);
+    const DeviceArray<float> out(size_t{kRows} * kN), expected(size_t{kRows} * kN);
+    ASSERT_EQ(GemmCuda({}, Args(int8, a, device_a, out, kN)), cudaSuccess);
+    ASSERT_EQ(GemmCuda({}, Args(f16, a, device_a, expected, kN)), cudaSuccess);
+    ASSERT_TRUE(SameBits(out.Copy(), expected.Copy())) << "tile " << tile;
+  }
+}
+
+TEST(CudaGemmTest, PackingSaysWhenAnIntegersWeightDoesNotFitSixteenBits) {
+  std::vector<uint8_t> packed(CudaPackedSize(WeightType::kInt8, 32, 1));
+  for (const float scale : {515.0f, 516.0f}) {  // 127 x 515 = 65405
+    std::vector<float> panels(PackedSize(WeightType::kInt8, 32, 1) / sizeof(float));
+    QuantizedGroup group;
+    group.scale[0] = group.scale[1] = scale;
+    group.q[5] = 127;
+    PackGroup(WeightType::kInt8, group, 32, 0, 0, panels.data());
+    const PackedMatrix integers = {WeightType::kInt8, 32, 1, panels.data()};
+    EXPECT_EQ(PackCudaInt8(integers, 0, 0, packed.data()), scale == 515.0f);
+  }
+}
+
 TEST(CudaGemmTest, NormAndGatherInsideTheProductGiveTheBitsOfSeparateKernels) {
   const TileGuard guard;
-  for (const WeightType type : {WeightType::kF32, WeightType::kF16}) {
+  for (const WeightType type : kTypes) {
     for (const auto& shape : {std::pair{45, 20}, {256, 72}, {301, 9}}) {
       const int k = shape.first, n = shape.second;
       const Matrix m(type, k, n);

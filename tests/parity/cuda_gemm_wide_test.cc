@@ -25,8 +25,9 @@ class WideTileGuard {
 
 // A product with all that both kinds of kernels need.
 struct Product {
-  Product(int keys, int columns, int row_count)
-      : k(keys),
+  Product(WeightType weight_type, int keys, int columns, int row_count)
+      : type(weight_type),
+        k(keys),
         n(columns),
         rows(row_count),
         lda(RoundUp8(k) + 8),
@@ -39,8 +40,16 @@ struct Product {
 
   std::vector<uint8_t> Packed() const {
     const std::vector<float> w = RandomFloats(size_t(n) * size_t(k), 1, -0.3f, 0.3f);
-    std::vector<uint8_t> bytes(CudaPackedSize(WeightType::kF16, k, n));
-    EXPECT_TRUE(PackCudaMatrix(WeightType::kF16, w.data(), n, k, 0, bytes.data()));
+    std::vector<uint8_t> bytes(CudaPackedSize(type, k, n));
+    if (type == WeightType::kF16) {
+      EXPECT_TRUE(PackCudaMatrix(type, w.data(), n, k, 0, bytes.data()));
+      return bytes;
+    }
+    std::vector<float> panels(PackedSize(type, k, n) / sizeof(float));
+    EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, panels.data()));
+    for (int i = 0; i < n; ++i) {
+      EXPECT_TRUE(PackCudaInt8({type, k, n, panels.data()}, i, i, bytes.data()));
+    }
     return bytes;
   }
   // NaN in the padding: it must not count.
@@ -64,7 +73,7 @@ struct Product {
     const int count = gather == nullptr ? rows : int(gather->size());
     const DeviceArray<float> out(size_t(count * ld_out));
     CudaGemmArgs args;
-    args.w = {WeightType::kF16, k, n, packed.data(), bias.data()};
+    args.w = {type, k, n, packed.data(), bias.data()};
     args.a = a.data();
     args.lda = lda;
     args.gather = gather == nullptr ? nullptr : gather->data();
@@ -80,7 +89,7 @@ struct Product {
 
   CudaWideGemmArgs Args(Epilogue epilogue, const DeviceArray<int32_t>* gather) const {
     CudaWideGemmArgs args;
-    args.w = {WeightType::kF16, k, n, packed.data(), bias.data()};
+    args.w = {type, k, n, packed.data(), bias.data()};
     args.a = half.data();
     args.lda = lda;
     args.gather = gather == nullptr ? nullptr : gather->data();
@@ -92,6 +101,7 @@ struct Product {
     return args;
   }
 
+  WeightType type;
   int k, n, rows, lda, ld_out;
   DeviceArray<uint8_t> packed;
   DeviceArray<float> bias, residual, a;
@@ -127,17 +137,19 @@ TEST(CudaWideGemmTest, EveryTileAndEpilogueHasTheBitsOfTheOtherKernels) {
   };
   for (const Size& size : {Size{1, 1, 1}, Size{7, 31, 5}, Size{40, 66, 65}, Size{64, 130, 3},
                            Size{96, 24, 130}, Size{257, 129, 20}}) {
-    const Product product(size.k, size.n, size.rows);
-    ForEachOrder([&](const CudaLaunch& launch) {
-      for (int tile = -1; tile < kCudaWideGemmTiles; ++tile) {
+    for (const WeightType type : {WeightType::kF16, WeightType::kInt8}) {
+      const Product product(type, size.k, size.n, size.rows);
+      ForEachOrder([&](const CudaLaunch& launch) {
+        for (int tile = -1; tile < kCudaWideGemmTiles; ++tile) {
+          SetCudaWideGemmTileForTest(tile);
+          ExpectBitsOfGemm(product, Epilogue::kResidual, nullptr, launch);
+        }
+      });
+      for (int tile = 0; tile < kCudaWideGemmTiles; ++tile) {
         SetCudaWideGemmTileForTest(tile);
-        ExpectBitsOfGemm(product, Epilogue::kResidual, nullptr, launch);
-      }
-    });
-    for (int tile = 0; tile < kCudaWideGemmTiles; ++tile) {
-      SetCudaWideGemmTileForTest(tile);
-      for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kRelu, Epilogue::kGelu}) {
-        ExpectBitsOfGemm(product, epilogue, nullptr, {});
+        for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kRelu, Epilogue::kGelu}) {
+          ExpectBitsOfGemm(product, epilogue, nullptr, {});
+        }
       }
     }
   }
@@ -145,15 +157,17 @@ TEST(CudaWideGemmTest, EveryTileAndEpilogueHasTheBitsOfTheOtherKernels) {
 
 TEST(CudaWideGemmTest, GatheredRowsHaveTheSameBits) {
   ASSERT_EQ(PrepareWideGemmCuda(), cudaSuccess);
-  const Product product(72, 40, 90);
   const DeviceArray<int32_t> gather(std::vector<int32_t>{89, 0, 7, 7, 21, 64, 63, 1});
-  ForEachOrder([&](const CudaLaunch& launch) {
-    ExpectBitsOfGemm(product, Epilogue::kResidual, &gather, launch);
-  });
+  for (const WeightType type : {WeightType::kF16, WeightType::kInt8}) {
+    const Product product(type, 72, 40, 90);
+    ForEachOrder([&](const CudaLaunch& launch) {
+      ExpectBitsOfGemm(product, Epilogue::kResidual, &gather, launch);
+    });
+  }
 }
 
 TEST(CudaWideGemmTest, CheckNamesWhatIsWrong) {
-  const Product product(16, 8, 2);
+  const Product product(WeightType::kF16, 16, 8, 2);
   const DeviceArray<float> out(size_t(2 * product.ld_out));
   CudaWideGemmArgs args = product.Args(Epilogue::kNone, nullptr);
   EXPECT_STREQ(CheckWideGemmCuda(args), "one of out and out_half is set");
@@ -171,7 +185,7 @@ TEST(CudaWideGemmTest, CheckNamesWhatIsWrong) {
   EXPECT_STREQ(CheckWideGemmCuda(args), "out is not residual");
   args.epilogue = Epilogue::kNone;
   args.w.type = WeightType::kF32;
-  EXPECT_STREQ(CheckWideGemmCuda(args), "weights are F16");
+  EXPECT_STREQ(CheckWideGemmCuda(args), "weights are F16 or int8");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CUDA kernels share: launches, waiting for the predecessor, warp sums, F16 products.
+// What the CUDA kernels share: launches, waiting for the predecessor, warp sums, F16 products and
+// the integers that become F16.
 // Included by .cu files only, which nvcc compiles for a GPU and, for tests without one, g++ for the
 // emulator (tests/support/cuda_emulator, RIVULET_CUDA_EMULATED).
 //
@@ -182,6 +183,31 @@ __device__ __forceinline__ float WidenF16(uint16_t bits) {
   return F16ToF32(bits);
 #else
   return 0;
+#endif
+}
+
+// Four integers of a weight matrix as F16: bytes of `raised` are q + 128, and halves i and i + 1 of
+// out[i / 2] become f16(q s), rounded to nearest even. `scales`: s in both halves.
+__device__ __forceinline__ void Int8ToHalves(uint32_t raised, uint32_t scales, uint32_t (&out)[2]) {
+#if defined(__CUDA_ARCH__)
+  // The half whose bits are 0x6400 + b is 1024 + b. So 1152 less is q, exactly.
+  constexpr uint32_t kThousand = 0x64646464u, kRaised = 0x64806480u;
+  out[0] = __byte_perm(raised, kThousand, 0x4140);
+  out[1] = __byte_perm(raised, kThousand, 0x4342);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    // .rn, so that the compiler makes no fused operation of the two.
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(out[i]), "r"(kRaised));
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out[i]) : "r"(out[i]), "r"(scales));
+  }
+#elif defined(RIVULET_CUDA_EMULATED)
+  const float scale = F16ToF32(static_cast<uint16_t>(scales));
+  const auto half = [&](int i) {
+    const int q = static_cast<int>(raised >> 8 * i & 0xFF) - 128;
+    return uint32_t{F32ToF16(static_cast<float>(q) * scale)};  // the product is exact in float32
+  };
+  out[0] = half(0) | half(1) << 16;
+  out[1] = half(2) | half(3) << 16;
 #endif
 }
 

@@ -3,15 +3,28 @@
 // gemm_f32_cuda.cu.
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "kernels/cuda/gemm/gemm_tile_cuda.h"
+#include "kernels/cuda/gemm/gemm_weights_cuda.h"
 #include "kernels/half.h"
+#include "kernels/quantized.h"
 
 namespace rivulet::kernels {
 namespace {
 
 int tile_for_test = -1;
+
+constexpr float kLargestF16 = 65504;
+
+// Where weight j of 32 of a column stands among those of its panel and step: j = 16 half + 8 high +
+// 2 t + low in lane (column % 8, t) at 4 half + 2 high + low.
+size_t FragmentAt(int column, int j) {
+  const int lane = column % 8 * 4 + j % 8 / 2;
+  return static_cast<size_t>(lane * 8 + j / 16 * 4 + j % 16 / 8 * 2 + j % 2);
+}
 
 bool Aligned(const float* p, int ld) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && ld % 4 == 0;
@@ -22,6 +35,9 @@ bool Aligned(const float* p, int ld) {
 size_t CudaPackedSize(WeightType type, int k, int n) {
   const auto blocks = [](int value, int of) { return static_cast<size_t>((value + of - 1) / of); };
   constexpr size_t kBlock = 512;  // bytes that a warp loads at once
+  if (type == WeightType::kInt8) {
+    return (blocks(n, 8) * Int8PanelBytes(k) + kBlock - 1) / kBlock * kBlock;
+  }
   return type == WeightType::kF32 ? blocks(n, 32) * blocks(k, 4) * kBlock
                                   : blocks(n, 8) * blocks(k, 32) * kBlock;
 }
@@ -40,19 +56,38 @@ bool PackCudaMatrix(WeightType type, const float* w, int n, int k, int column_be
       }
       const uint16_t half = F32ToF16(value);
       finite = finite && ((half & 0x7C00u) != 0x7C00u || !std::isfinite(value));
-      // j = 16 step + 8 high + 2 t + low stands in lane (column % 8, t) at 4 step + 2 high + low.
-      const int lane = column % 8 * 4 + j % 8 / 2;
-      const int at = j % 32 / 16 * 4 + j % 16 / 8 * 2 + j % 2;
-      const size_t block = At(column / 8, (k + 31) / 32, j / 32);
-      static_cast<uint16_t*>(
-          packed)[(block * 32 + static_cast<size_t>(lane)) * 8 + static_cast<size_t>(at)] = half;
+      const size_t block = At(column / 8, CudaSteps(k), j / 32);
+      static_cast<uint16_t*>(packed)[block * 256 + FragmentAt(column, j % 32)] = half;
+    }
+  }
+  return finite;
+}
+
+bool PackCudaInt8(const PackedMatrix& w, int from, int column, void* packed) {
+  auto* const panel =
+      static_cast<uint8_t*>(packed) + static_cast<size_t>(column / 8) * Int8PanelBytes(w.k);
+  const auto steps = static_cast<size_t>(CudaSteps(w.k));
+  bool finite = true;
+  for (size_t g = 0; g < steps; ++g) {
+    const QuantizedGroup group = UnpackGroup(w, from, static_cast<int>(g));
+    const uint16_t scale = F32ToF16(group.scale[0]);  // it is one
+    std::memcpy(panel + steps * kInt8Bytes + g * kInt8ScaleBytes +
+                    static_cast<size_t>(column % 8) * sizeof scale,
+                &scale, sizeof scale);
+    for (int j = 0; j < kQuantizedInputs; ++j) {
+      const int q = static_cast<int8_t>(group.q[j]);
+      finite = finite && std::abs(static_cast<float>(q) * group.scale[0]) <= kLargestF16;
+      panel[g * kInt8Bytes + FragmentAt(column, j)] = static_cast<uint8_t>(q + 128);
     }
   }
   return finite;
 }
 
 const char* CheckGemmCuda(const CudaGemmArgs& args) {
-  if (args.w.type == WeightType::kBF16) return "weights are float32 or F16";
+  const WeightType type = args.w.type;
+  if (type != WeightType::kF32 && type != WeightType::kF16 && type != WeightType::kInt8) {
+    return "weights are float32, F16 or int8";
+  }
   if (args.w.packed == nullptr || args.w.bias == nullptr) return "weights and bias must be set";
   if (args.w.k < 1 || args.w.n < 1 || args.rows < 0) return "k, n >= 1 and rows >= 0";
   if (args.a == nullptr || args.out == nullptr) return "a and out must be set";
@@ -84,7 +119,7 @@ cudaError_t PrepareGemmCuda() {
 cudaError_t GemmCuda(const CudaLaunch& launch, const CudaGemmArgs& args) {
   if (CheckGemmCuda(args) != nullptr) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
-  const bool f16 = args.w.type == WeightType::kF16;
+  const bool f16 = args.w.type != WeightType::kF32;  // on the tensor cores
   int tile = tile_for_test;
   // The largest tile that fills the machine and of whose rows at least half exist.
   for (int i = kCudaGemmTiles - 1; tile < 0; --i) {

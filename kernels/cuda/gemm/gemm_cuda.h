@@ -3,9 +3,10 @@
 //
 //   out[r][c] = epilogue( b[c] + sum_k norm(a[r])[k] W[c][k] )       a [rows, k]   W [n, k]
 //
-// a, b and out are float32. W is float32 (arithmetic: float32 fused multiply-adds) or F16 (a is
-// rounded to F16, products and sums are float32 in the tensor cores: mma.sync m16n8k16). norm,
-// where asked for, is the layer norm of layer_norm_cuda.h with the same bits.
+// a, b and out are float32. W is float32 (arithmetic: float32 fused multiply-adds), F16 (a is
+// rounded to F16, products and sums are float32 in the tensor cores: mma.sync m16n8k16), or kInt8
+// of quantized.h: W = f16(q s), expanded in registers, and then as F16, bit for bit. norm, where
+// asked for, is the layer norm of layer_norm_cuda.h with the same bits.
 //
 // Every output has one accumulator that starts at the bias and takes k in ascending order (F16: in
 // chunks of 16); k is never split. So a row's bits depend on its a and the weights alone, not on
@@ -16,9 +17,11 @@
 // 512:
 //   F16 [n / 8][k / 32][lane][8]: the two B fragments of column c = lane / 4, at
 //       k = 16 j + 2 (lane % 4) + {0, 1, 8, 9}, j = 0, 1
+//   Int8 [n / 8]: [k / 32][lane][8] bytes q + 128 in the order of F16, then scales s in F16
+//       [k / 32][8]
 //   F32 [n / 32][k / 4][lane][4]: column = lane, four consecutive k
-// both zero padded. Weights go from memory to registers; a, shared by the warps of a block, goes
-// through shared memory.
+// all padded with zeros. Weights go from memory to registers; a, shared by the warps of a block,
+// goes through shared memory.
 //
 // Cost: 2 rows k n flop; weights are read once for every 16 to 64 rows, a once for every 32 to 128
 // columns. Thread: any. Tested by: tests/parity/cuda_gemm_test.cc
@@ -32,18 +35,21 @@
 
 namespace rivulet::kernels {
 
-// Bytes of a packed matrix, a multiple of 512. `type`: kF32 or kF16.
+// Bytes of a packed matrix, a multiple of 512. `type`: kF32, kF16 or kInt8.
 size_t CudaPackedSize(WeightType type, int k, int n);
 
 // Packs rows of `w` [n, k] float32 (host) into columns column_begin .. column_begin + n - 1 of a
 // packed matrix of `packed_k` = k; call it several times to put several matrices side by side.
 // `packed` (host) must be zero at first. Rounds to nearest even; returns false if a finite weight
-// becomes infinite.
+// becomes infinite. `type`: kF32 or kF16.
 [[nodiscard]] bool PackCudaMatrix(WeightType type, const float* w, int n, int k, int column_begin,
                                   void* packed);
 
+// The same for one column, `from` of a kInt8 matrix `w`; false if a q s is too large for F16.
+[[nodiscard]] bool PackCudaInt8(const PackedMatrix& w, int from, int column, void* packed);
+
 struct CudaMatrix {
-  WeightType type = WeightType::kF32;  // kF32 or kF16
+  WeightType type = WeightType::kF32;  // kF32, kF16 or kInt8
   int k = 0, n = 0;
   const void* packed = nullptr;  // CudaPackedSize() bytes
   const float* bias = nullptr;   // [n]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //   out[r][c] = epilogue( b[c] + sum_k f16(norm(a[r])[k]) W[c][k] )      on the tensor cores
+// with W in F16, or f16(q s) of integers, expanded in registers.
 #include "kernels/cuda/gemm/gemm_tile_cuda.h"
+#include "kernels/cuda/gemm/gemm_weights_cuda.h"
 
 namespace rivulet::kernels {
 namespace {
@@ -19,23 +21,21 @@ struct F16Shape {
   static constexpr size_t kShared = kBuffers > kStaged ? kBuffers : kStaged;
 };
 
-// The warp's fragments of W for 32 k, the step-th of the matrix. By __ldcg: the compiler moves
-// loads by __ldg behind WaitForPredecessor().
-template <int kTiles>
-__device__ __forceinline__ void LoadF16Weights(const uint4* __restrict__ w, int step, int k_steps,
-                                               int tile, int tiles, uint4 (&b)[kTiles]) {
+// The warp's weights of 32 k, the step-th of the matrix.
+template <class Weights, int kTiles>
+__device__ __forceinline__ void LoadWeights(const CudaMatrix& w, int step, int tile,
+                                            typename Weights::Piece (&b)[kTiles]) {
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
-    b[j] = make_uint4(0, 0, 0, 0);
-    if (step < k_steps && tile + j < tiles) {
-      b[j] = __ldcg(w + At(tile + j, k_steps, step) * kWarpLanes + LaneIndex());
-    }
+    const bool exists = step < CudaSteps(w.k) && tile + j < CudaPanels(w.n);
+    b[j] = exists ? Weights::Load(w, tile + j, step) : Weights::Zero();
   }
 }
 
 // Multiplies 32 k: `a` is this lane's place in the rows in shared memory.
-template <int kTiles>
-__device__ __forceinline__ void MultiplyF16(const uint32_t* a, const uint4 (&b)[kTiles],
+template <class Weights, int kTiles>
+__device__ __forceinline__ void MultiplyF16(const uint32_t* a,
+                                            const typename Weights::Piece (&b)[kTiles],
                                             float (&sum)[kTiles][kTiles][4]) {
   constexpr int kStride = F16Shape<kTiles>::kStride / 2;  // words
 #pragma unroll
@@ -51,28 +51,27 @@ __device__ __forceinline__ void MultiplyF16(const uint32_t* a, const uint4 (&b)[
     }
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-      const uint32_t fb[2] = {half == 0 ? b[j].x : b[j].z, half == 0 ? b[j].y : b[j].w};
+      uint32_t fb[2];
+      Weights::Halves(b[j], half, fb);
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) MmaF16(sum[i][j], fa[i], fb);
     }
   }
 }
 
-template <int kTiles>
+template <int kTiles, class Weights>
 __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
   using Shape = F16Shape<kTiles>;
   using ALoader = Loader<Shape::kRows, Shape::kChunk>;
   const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n);
-  const int tile = at.first_column / 8 + WarpIndex() * kTiles, tiles = (p.w.n + 7) / 8;
-  const int k_steps = (p.w.k + 31) / 32;
-  const auto* w = static_cast<const uint4*>(p.w.packed);
+  const int tile = at.first_column / 8 + WarpIndex() * kTiles, k_steps = CudaSteps(p.w.k);
   auto* shared = static_cast<uint32_t*>(SharedMemory());
   constexpr int kBuffer = Shape::kRows * Shape::kStride / 2;  // words
   auto* statistics = reinterpret_cast<RowStatistics*>(shared + 2 * kBuffer);
 
-  uint4 b[Shape::kSteps][kTiles];
+  typename Weights::Piece b[Shape::kSteps][kTiles];
 #pragma unroll
-  for (int s = 0; s < Shape::kSteps; ++s) LoadF16Weights<kTiles>(w, s, k_steps, tile, tiles, b[s]);
+  for (int s = 0; s < Shape::kSteps; ++s) LoadWeights<Weights>(p.w, s, tile, b[s]);
   float sum[kTiles][kTiles][4];
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
@@ -108,9 +107,9 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
     for (int s = 0; s < Shape::kSteps; ++s) {
       const int step = k / 32 + s;
       if (step >= k_steps) break;
-      MultiplyF16<kTiles>(lane_a + 16 * s, b[s], sum);
+      MultiplyF16<Weights>(lane_a + 16 * s, b[s], sum);
       // The registers are free: what the next chunk needs comes while this one goes on.
-      LoadF16Weights<kTiles>(w, step + Shape::kSteps, k_steps, tile, tiles, b[s]);
+      LoadWeights<Weights>(p.w, step + Shape::kSteps, tile, b[s]);
     }
   }
 
@@ -125,6 +124,18 @@ __global__ void __launch_bounds__(kGemmThreads, 2) GemmF16(CudaGemmArgs p) {
   });
 }
 
+template <class Weights>
+cudaError_t Start(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {
+  switch (tile) {
+    case 0:
+      return StartGemm<F16Shape<1>>(GemmF16<1, Weights>, launch, args);
+    case 1:
+      return StartGemm<F16Shape<2>>(GemmF16<2, Weights>, launch, args);
+    default:
+      return StartGemm<F16Shape<4>>(GemmF16<4, Weights>, launch, args);
+  }
+}
+
 }  // namespace
 
 CudaTileSize GemmF16Tile(int tile) {
@@ -133,17 +144,14 @@ CudaTileSize GemmF16Tile(int tile) {
                      : CudaTileSize{F16Shape<4>::kRows, F16Shape<4>::kColumns};
 }
 
-cudaError_t PrepareGemmF16() { return PrepareKernels(GemmF16<1>, GemmF16<2>, GemmF16<4>); }
+cudaError_t PrepareGemmF16() {
+  return PrepareKernels(GemmF16<1, HalfWeights>, GemmF16<2, HalfWeights>, GemmF16<4, HalfWeights>,
+                        GemmF16<1, Int8Weights>, GemmF16<2, Int8Weights>, GemmF16<4, Int8Weights>);
+}
 
 cudaError_t StartGemmF16(int tile, const CudaLaunch& launch, const CudaGemmArgs& args) {
-  switch (tile) {
-    case 0:
-      return StartGemm<F16Shape<1>>(GemmF16<1>, launch, args);
-    case 1:
-      return StartGemm<F16Shape<2>>(GemmF16<2>, launch, args);
-    default:
-      return StartGemm<F16Shape<4>>(GemmF16<4>, launch, args);
-  }
+  return args.w.type == WeightType::kInt8 ? Start<Int8Weights>(tile, launch, args)
+                                          : Start<HalfWeights>(tile, launch, args);
 }
 
 }  // namespace rivulet::kernels

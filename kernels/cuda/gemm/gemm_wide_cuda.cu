@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//   out[r][c] = epilogue( b[c] + sum_k a[r][k] W[c][k] )      many rows, a and W in F16
+//   out[r][c] = epilogue( b[c] + sum_k a[r][k] W[c][k] )      many rows, a in F16, W in F16 or
+// f16(q s) of integers
 #include "kernels/cuda/common/async_copy_cuda.h"
 #include "kernels/cuda/gemm/gemm_tile_cuda.h"
+#include "kernels/cuda/gemm/gemm_weights_cuda.h"
 #include "kernels/cuda/gemm/gemm_wide_cuda.h"
 
 namespace rivulet::kernels {
@@ -10,8 +12,9 @@ namespace {
 int tile_for_test = -1;
 
 // kDown x kAcross warps, each of 16 kHigh rows x 8 kWide columns.
-template <int kD, int kA, int kH, int kW>
+template <int kD, int kA, int kH, int kW, class W = HalfWeights>
 struct WideShape {
+  using Weights = W;
   static constexpr int kAcross = kA, kHigh = kH, kWide = kW;
   static constexpr int kThreads = kD * kA * kWarpLanes;
   static constexpr int kRows = 16 * kD * kH, kColumns = 8 * kA * kW;
@@ -19,32 +22,50 @@ struct WideShape {
   static constexpr int kStages = 3;                   // chunks in shared memory
   static constexpr int kPieces = 8;                   // of 16 bytes, in a row of a chunk of a
   static constexpr int kPerRow = kThreads / kPieces;  // rows that the threads load at once
-  // Pieces of a chunk of a, then of W: [column / 8][k / 32][lane].
-  static constexpr int kAPieces = kRows * kPieces, kBPieces = kColumns / 8 * 2 * kWarpLanes;
-  static constexpr size_t kShared = size_t{kStages} * (kAPieces + kBPieces) * 16;
+  // Pieces of a chunk of a, then of W: [column / 8][k / 32][lane], and their scales, a piece for
+  // each [column / 8][k / 32].
+  static constexpr int kBlocks = kColumns / 8 * 2, kScales = W::kScaled ? kBlocks : 0;
+  static constexpr int kBlockPieces = kWarpLanes * static_cast<int>(sizeof(typename W::Lane)) / 16;
+  static constexpr int kAPieces = kRows * kPieces, kBPieces = kBlocks * kBlockPieces;
+  static constexpr int kStagePieces = kAPieces + kBPieces + kScales;
+  static constexpr size_t kShared = size_t{kStages} * kStagePieces * 16;
   static constexpr int kPairs = kH * 2 * kW;  // of neighbouring sums that a thread has
   static_assert(size_t{kPairs} * kThreads * sizeof(float2) <= kShared);
 };
-using SmallTile = WideShape<2, 2, 2, 4>;
-using MiddleTile = WideShape<2, 2, 4, 4>;
-using LargeTile = WideShape<2, 2, 4, 8>;
+template <class W>
+using SmallTile = WideShape<2, 2, 2, 4, W>;
+template <class W>
+using MiddleTile = WideShape<2, 2, 4, 4, W>;
+template <class W>
+using LargeTile = WideShape<2, 2, 4, 8, W>;
 
 // Brings a chunk of W, as it is packed; zeros beyond its columns. Unrolled in full, this loop and
 // the one of BringRows would keep an address for each copy in registers that the sums need.
 template <class Shape>
 __device__ __forceinline__ void BringWeights(const CudaWideGemmArgs& p, int first_column, int chunk,
                                              uint4* shared) {
-  const int k_steps = (p.w.k + 31) / 32, panels = (p.w.n + 7) / 8;
-  uint4* to =
-      shared + chunk % Shape::kStages * (Shape::kAPieces + Shape::kBPieces) + Shape::kAPieces;
-  const auto* w = static_cast<const uint4*>(p.w.packed);
+  using Weights = typename Shape::Weights;
+  uint4* to = shared + chunk % Shape::kStages * Shape::kStagePieces + Shape::kAPieces;
+  const auto bring = [&](uint4* piece, int block, const auto& from) {
+    const int panel = first_column / 8 + block / 2, step = 2 * chunk + block % 2;
+    const bool exists = panel < CudaPanels(p.w.n) && step < CudaSteps(p.w.k);
+    CopyAsyncPadded(piece, exists ? from(panel, step) : p.w.packed, exists ? 16 : 0);
+  };
 #pragma unroll 2
   for (int i = 0; i < Shape::kBPieces; i += Shape::kThreads) {
-    const int piece = i + static_cast<int>(threadIdx.x), block = piece / kWarpLanes;
-    const int panel = first_column / 8 + block / 2, step = 2 * chunk + block % 2;
-    const bool exists = panel < panels && step < k_steps;
-    const uint4* from = exists ? w + At(panel, k_steps, step) * kWarpLanes + piece % kWarpLanes : w;
-    CopyAsyncPadded(to + piece, from, exists ? 16 : 0);
+    const int piece = i + static_cast<int>(threadIdx.x);
+    bring(to + piece, piece / Shape::kBlockPieces, [&](int panel, int step) -> const void* {
+      return reinterpret_cast<const uint4*>(Weights::Block(p.w, panel, step)) +
+             piece % Shape::kBlockPieces;
+    });
+  }
+  if constexpr (Weights::kScaled) {
+    static_assert(Shape::kScales <= Shape::kThreads);
+    const int block = static_cast<int>(threadIdx.x);
+    if (block < Shape::kScales) {
+      bring(to + Shape::kBPieces + block, block,
+            [&](int panel, int step) -> const void* { return Weights::Scales(p.w, panel, step); });
+    }
   }
 }
 
@@ -53,7 +74,7 @@ __device__ __forceinline__ void BringWeights(const CudaWideGemmArgs& p, int firs
 template <class Shape, bool kGather>
 __device__ __forceinline__ void BringRows(const CudaWideGemmArgs& p, int first_row, int chunk,
                                           uint4* shared) {
-  uint4* to = shared + chunk % Shape::kStages * (Shape::kAPieces + Shape::kBPieces);
+  uint4* to = shared + chunk % Shape::kStages * Shape::kStagePieces;
   const int piece = static_cast<int>(threadIdx.x) % Shape::kPieces;
   const int k = chunk * Shape::kChunk + 8 * piece;
   const int left = 2 * (p.w.k - k), bytes = left < 0 ? 0 : left < 16 ? left : 16;
@@ -74,16 +95,20 @@ __device__ __forceinline__ void MultiplyChunk(const uint4* a, int steps,
   const int lane = LaneIndex();
   const int first_row = WarpIndex() / Shape::kAcross * Shape::kHigh * 16;
   const int first_panel = WarpIndex() % Shape::kAcross * Shape::kWide;
-  const uint4* w = a + Shape::kAPieces + first_panel * 2 * kWarpLanes + lane;
+  using Weights = typename Shape::Weights;
+  const auto* w = reinterpret_cast<const typename Weights::Lane*>(a + Shape::kAPieces);
+  const auto* scales = reinterpret_cast<const uint16_t*>(a + Shape::kAPieces + Shape::kBPieces);
   // Lane 8 i + j names row j of tile i: tiles 1 and 3 are eight rows further down, 2 and 3 eight k
   // on.
   const int row = first_row + lane % 16, high = lane / 16;
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
     if (step >= steps) break;
-    uint4 b[Shape::kWide];
+    typename Weights::Piece b[Shape::kWide];
 #pragma unroll
-    for (int j = 0; j < Shape::kWide; ++j) b[j] = w[(2 * j + step) * kWarpLanes];
+    for (int j = 0; j < Shape::kWide; ++j) {
+      b[j] = Weights::Take(w, scales, 2 * (first_panel + j) + step);
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t fa[Shape::kHigh][4];
@@ -94,7 +119,8 @@ __device__ __forceinline__ void MultiplyChunk(const uint4* a, int steps,
       }
 #pragma unroll
       for (int j = 0; j < Shape::kWide; ++j) {
-        const uint32_t fb[2] = {half == 0 ? b[j].x : b[j].z, half == 0 ? b[j].y : b[j].w};
+        uint32_t fb[2];
+        Weights::Halves(b[j], half, fb);
 #pragma unroll
         for (int i = 0; i < Shape::kHigh; ++i) MmaF16(sum[i][j], fa[i], fb);
       }
@@ -192,7 +218,7 @@ template <class Shape, bool kGather>
 __global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs p) {
   const Place at = BlockPlace<Shape::kRows, Shape::kColumns>(p.w.n);
   auto* shared = static_cast<uint4*>(SharedMemory());
-  const int k_steps = (p.w.k + 31) / 32, chunks = (k_steps + 1) / 2;
+  const int k_steps = CudaSteps(p.w.k), chunks = (k_steps + 1) / 2;
 #pragma unroll
   for (int s = 0; s < Shape::kStages - 1; ++s) {
     BringWeights<Shape>(p, at.first_column, s, shared);
@@ -226,8 +252,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 2) WideGemm(CudaWideGemmArgs 
       BringRows<Shape, kGather>(p, at.first_row, next, shared);
     }
     CommitCopies();  // empty at the end, so that the count holds
-    MultiplyChunk<Shape>(shared + chunk % Shape::kStages * (Shape::kAPieces + Shape::kBPieces),
-                         k_steps - 2 * chunk, sum);
+    MultiplyChunk<Shape>(shared + chunk % Shape::kStages * Shape::kStagePieces, k_steps - 2 * chunk,
+                         sum);
   }
   WaitForCopies<0>();
   __syncthreads();  // all have left the chunks: their place is free
@@ -262,12 +288,36 @@ cudaError_t Start(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
                       Shape::kShared, args);
 }
 
+template <class W>
+cudaError_t Prepare() {
+  return FirstError({PrepareLargeKernel(WideGemm<SmallTile<W>, true>, SmallTile<W>::kShared),
+                     PrepareLargeKernel(WideGemm<SmallTile<W>, false>, SmallTile<W>::kShared),
+                     PrepareLargeKernel(WideGemm<MiddleTile<W>, false>, MiddleTile<W>::kShared),
+                     PrepareLargeKernel(WideGemm<LargeTile<W>, false>, LargeTile<W>::kShared)});
+}
+
+template <class W>
+cudaError_t StartOf(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
+  if (args.gather != nullptr) return Start<SmallTile<W>, true>(launch, args);
+  // The largest tile of which there are enough: half of the machine has two to switch between.
+  const int64_t enough = int64_t{launch.multiprocessors} * 3 / 2;
+  const int tile = tile_for_test >= 0                      ? tile_for_test
+                   : Blocks<LargeTile<W>>(args) >= enough  ? 2
+                   : Blocks<MiddleTile<W>>(args) >= enough ? 1
+                                                           : 0;
+  return tile == 0   ? Start<SmallTile<W>>(launch, args)
+         : tile == 1 ? Start<MiddleTile<W>>(launch, args)
+                     : Start<LargeTile<W>>(launch, args);
+}
+
 bool Aligned(const void* p, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
 }  // namespace
 
 const char* CheckWideGemmCuda(const CudaWideGemmArgs& args) {
-  if (args.w.type != WeightType::kF16) return "weights are F16";
+  if (args.w.type != WeightType::kF16 && args.w.type != WeightType::kInt8) {
+    return "weights are F16 or int8";
+  }
   if (args.w.packed == nullptr || args.w.bias == nullptr) return "weights and bias must be set";
   if (args.w.k < 1 || args.w.n < 1 || args.rows < 0) return "k, n >= 1 and rows >= 0";
   if (args.a == nullptr) return "a must be set";
@@ -286,25 +336,14 @@ const char* CheckWideGemmCuda(const CudaWideGemmArgs& args) {
 }
 
 cudaError_t PrepareWideGemmCuda() {
-  return FirstError({PrepareLargeKernel(WideGemm<SmallTile, true>, SmallTile::kShared),
-                     PrepareLargeKernel(WideGemm<SmallTile, false>, SmallTile::kShared),
-                     PrepareLargeKernel(WideGemm<MiddleTile, false>, MiddleTile::kShared),
-                     PrepareLargeKernel(WideGemm<LargeTile, false>, LargeTile::kShared)});
+  return FirstError({Prepare<HalfWeights>(), Prepare<Int8Weights>()});
 }
 
 cudaError_t WideGemmCuda(const CudaLaunch& launch, const CudaWideGemmArgs& args) {
   if (CheckWideGemmCuda(args) != nullptr) return cudaErrorInvalidValue;
   if (args.rows == 0) return cudaSuccess;
-  if (args.gather != nullptr) return Start<SmallTile, true>(launch, args);
-  // The largest tile of which there are enough: half of the machine has two to switch between.
-  const int64_t enough = int64_t{launch.multiprocessors} * 3 / 2;
-  const int tile = tile_for_test >= 0                   ? tile_for_test
-                   : Blocks<LargeTile>(args) >= enough  ? 2
-                   : Blocks<MiddleTile>(args) >= enough ? 1
-                                                        : 0;
-  return tile == 0   ? Start<SmallTile>(launch, args)
-         : tile == 1 ? Start<MiddleTile>(launch, args)
-                     : Start<LargeTile>(launch, args);
+  return args.w.type == WeightType::kInt8 ? StartOf<Int8Weights>(launch, args)
+                                          : StartOf<HalfWeights>(launch, args);
 }
 
 void SetCudaWideGemmTileForTest(int tile) { tile_for_test = tile; }

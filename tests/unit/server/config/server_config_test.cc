@@ -213,9 +213,12 @@ TEST(ServerConfigTest, FlagErrorsAreOneLineThatNamesTheFlag) {
        "weights is \"int2\"; allowed: auto, f32, f16, bf16, int8 or int4, and"},
       {{"--model", "m", "--weights", "int4,head=f8"}, "weights is \"int4,head=f8\"; allowed: "},
       {{"--model", "m", "--weights", "int4,"}, "weights is \"int4,\"; allowed: "},
-      {{"--model", "m", "--weights", "int8", "--backend", "cuda"},
-       "weights is \"int8\", which the backend cuda does not have; set backend to cpu or "
-       "weights to auto"},
+      {{"--model", "m", "--weights", "int8,head=int4", "--backend", "cuda"},
+       "weights is \"int8,head=int4\", which the backend cuda does not have; set backend to cpu, "
+       "or weights to auto or int8"},
+      {{"--model", "m", "--weights", "int8", "--backend", "cuda", "--precision", "float32"},
+       "weights is \"int8\", which the backend cuda has with the default precision only; set "
+       "precision to default, or weights to auto"},
       {{"--model", "m", "--listen", "localhost"}, "it needs a host and a port"},
       {{"--model", "m", "--listen", ""}, "it needs a host and a port"},
       {{"--model", "m", "--listen", "::1:80"}, "an IPv6 address needs brackets"},

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the products on the tensor cores find their weights: what a lane loads of 8 columns and 32 k
+// (gemm_cuda.h has the packing), and the F16 operands that it makes of it. Included by
+// gemm_*_cuda.cu only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/common/device_cuda.h"
+#include "kernels/cuda/gemm/gemm_cuda.h"
+
+namespace rivulet::kernels {
+
+constexpr int CudaPanels(int n) { return (n + 7) / 8; }   // of 8 columns
+constexpr int CudaSteps(int k) { return (k + 31) / 32; }  // of 32 k
+
+// Of kInt8: what a panel and step have of integers, and of scales behind all steps of the panel.
+inline constexpr size_t kInt8Bytes = 256, kInt8ScaleBytes = 16;
+constexpr size_t Int8PanelBytes(int k) {
+  return static_cast<size_t>(CudaSteps(k)) * (kInt8Bytes + kInt8ScaleBytes);
+}
+
+// Loads are by __ldcg: the compiler moves those by __ldg behind WaitForPredecessor().
+struct HalfWeights {
+  using Lane = uint4;  // of a panel and step, in memory and in shared memory
+  static constexpr bool kScaled = false;
+  using Piece = Lane;  // in registers
+  // Where a panel and step begin, and their scales.
+  static __device__ __forceinline__ const Lane* Block(const CudaMatrix& w, int panel, int step) {
+    return static_cast<const Lane*>(w.packed) + At(panel, CudaSteps(w.k), step) * kWarpLanes;
+  }
+  static __device__ __forceinline__ Piece Load(const CudaMatrix& w, int panel, int step) {
+    return __ldcg(Block(w, panel, step) + LaneIndex());
+  }
+  // The lane's of a block in shared memory: of a panel and step, wherever the caller put it.
+  static __device__ __forceinline__ Piece Take(const Lane* w, const uint16_t*, int block) {
+    return w[block * kWarpLanes + LaneIndex()];
+  }
+  static __device__ __forceinline__ Piece Zero() { return make_uint4(0, 0, 0, 0); }
+  // The operand of mma.sync for k = 16 half .. 16 half + 15.
+  static __device__ __forceinline__ void Halves(const Piece& piece, int half, uint32_t (&b)[2]) {
+    b[0] = half == 0 ? piece.x : piece.z;
+    b[1] = half == 0 ? piece.y : piece.w;
+  }
+};
+
+struct Int8Weights {
+  using Lane = uint2;
+  static constexpr bool kScaled = true;
+  struct Piece {
+    uint2 q;
+    uint16_t scale;
+  };
+  static __device__ __forceinline__ const unsigned char* Panel(const CudaMatrix& w, int panel) {
+    return static_cast<const unsigned char*>(w.packed) +
+           static_cast<size_t>(panel) * Int8PanelBytes(w.k);
+  }
+  static __device__ __forceinline__ const Lane* Block(const CudaMatrix& w, int panel, int step) {
+    return reinterpret_cast<const Lane*>(Panel(w, panel)) + step * kWarpLanes;
+  }
+  static __device__ __forceinline__ const uint16_t* Scales(const CudaMatrix& w, int panel,
+                                                           int step) {
+    const auto* scales = Panel(w, panel) + static_cast<size_t>(CudaSteps(w.k)) * kInt8Bytes;
+    return reinterpret_cast<const uint16_t*>(scales) + step * 8;
+  }
+  static __device__ __forceinline__ Piece Load(const CudaMatrix& w, int panel, int step) {
+    return {__ldcg(Block(w, panel, step) + LaneIndex()),
+            __ldcg(Scales(w, panel, step) + LaneIndex() / 4)};
+  }
+  static __device__ __forceinline__ Piece Take(const Lane* w, const uint16_t* scales, int block) {
+    return {w[block * kWarpLanes + LaneIndex()], scales[block * 8 + LaneIndex() / 4]};
+  }
+  static __device__ __forceinline__ Piece Zero() { return {make_uint2(0, 0), 0}; }
+  static __device__ __forceinline__ void Halves(const Piece& piece, int half, uint32_t (&b)[2]) {
+    const uint32_t scale = piece.scale;
+    Int8ToHalves(half == 0 ? piece.q.x : piece.q.y, scale | scale << 16, b);
+  }
+};
+
+}  // namespace rivulet::kernels
