@@ -29,9 +29,9 @@ struct InputRanges {
   std::vector<ColumnRange> in, small;
 };
 
-// A product reads the first halves of the low-rank products, so these are aligned; q, k, v stay side
-// by side. `in_columns`: of CpuLayer::in. `align_small`: in_small begins aligned, too, as a product of
-// many rows writes it.
+// A product reads the first halves of the low-rank products, so these are aligned; q, k, v stay
+// side by side. `in_columns`: of CpuLayer::in. `align_small`: in_small begins aligned, too, as a
+// product of many rows writes it.
 InputRanges PlaceColumns(const InputColumns& host, int in_columns, bool align_small,
                          InputColumns* device) {
   *device = host;

@@ -66,17 +66,18 @@ class CudaWeights {
 
   // Packs and uploads, in the order of `queue`. With the default precision the matrices of the
   // layers become F16, and so does a head of the family that has 16 bits in the file; those of 8
-  // bits stay integers, an embedding of 8 bits becomes F16; all vectors are float32. Each matrix of `host` is given back once it was uploaded. REQUIRES: forms.packed,
-  // of the family. Errors: INVALID_ARGUMENT (a weight, or with rows a bias, too large for fp16,
-  // named), RESOURCE_EXHAUSTED, UNAVAILABLE.
+  // bits stay integers, an embedding of 8 bits becomes F16; all vectors are float32. Each matrix of
+  // `host` is given back once it was uploaded. REQUIRES: forms.packed, of the family. Errors:
+  // INVALID_ARGUMENT (a weight, or with rows a bias, too large for fp16, named),
+  // RESOURCE_EXHAUSTED, UNAVAILABLE.
   static absl::StatusOr<CudaWeights> Load(const ModelConfig& config,
                                           std::unique_ptr<CpuWeights> host, CudaPrecision precision,
                                           const CudaWeightForms& forms, CudaQueue& queue);
 
   // As CpuWeights has them, but the first halves of low-rank products begin 16-byte aligned.
   InputColumns columns;
-  // [vocab, hidden] of embedding_type, that of the host (F16 where that is 8 bits). Kind "linear": [vocab, embedding_columns]
-  // of float32.
+  // [vocab, hidden] of embedding_type, that of the host (F16 where that is 8 bits). Kind "linear":
+  // [vocab, embedding_columns] of float32.
   const void* embedding = nullptr;
   kernels::WeightType embedding_type = kernels::WeightType::kF32;
   const float* positions = nullptr;  // [position_rows, embedding_columns]; null: there are none
