@@ -4,7 +4,6 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
 namespace rivulet::kernels {
@@ -27,20 +26,15 @@ inline float F16ToF32(uint16_t h) {
   return sign ? -subnormal : subnormal;
 }
 
-// Overflows to infinity, as IEEE does.
+// Overflows to infinity, as IEEE does. Without branches, so that loops become vectors.
 inline uint16_t F32ToF16(float f) {
-  const uint32_t u = std::bit_cast<uint32_t>(f);
-  const uint32_t sign = (u >> 16) & 0x8000u;
-  const float magnitude = std::fabs(f);
-  if (!(magnitude < 65520.0f)) {
-    return static_cast<uint16_t>(sign | (std::isnan(f) ? 0x7E00u : 0x7C00u));
-  }
-  if (magnitude < 0x1p-14f) {  // subnormal: the spacing is 2^-24
-    return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(magnitude * 0x1p24f)));
-  }
-  const uint32_t m = std::bit_cast<uint32_t>(magnitude);
-  const uint32_t rounded = m + 0xFFFu + ((m >> 13) & 1u);
-  return static_cast<uint16_t>(sign | ((rounded - (112u << 23)) >> 13));
+  const uint32_t u = std::bit_cast<uint32_t>(f), sign = (u >> 16) & 0x8000u, m = u & 0x7FFFFFFFu;
+  const uint32_t normal = (m + 0xFFFu + ((m >> 13) & 1u) - (112u << 23)) >> 13;
+  // Below 2^-14 the spacing is 2^-24, as that of float32 from 0.5 on: the sum rounds.
+  const uint32_t subnormal = std::bit_cast<uint32_t>(std::bit_cast<float>(m) + 0.5f) - 0x3F000000u;
+  const uint32_t finite = m < (113u << 23) ? subnormal : normal;
+  const uint32_t infinite = m > 0x7F800000u ? 0x7E00u : 0x7C00u;
+  return static_cast<uint16_t>(sign | (m < 0x477FF000u ? finite : infinite));
 }
 
 }  // namespace rivulet::kernels

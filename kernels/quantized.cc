@@ -163,13 +163,18 @@ bool PackQuantized(WeightType type, const float* w, int n, int k, int column_beg
   return finite;
 }
 
+void UnpackWeights(const QuantizedGroup& group, float (&out)[kQuantizedInputs]) {
+  for (int j = 0; j < kQuantizedInputs; ++j) {
+    const auto q = float(static_cast<int8_t>(group.q[j]));  // those of no sign are below 32
+    out[j] = std::fma(group.scale[j / 16], q, -group.minimum);
+  }
+}
+
 void UnpackQuantized(const PackedMatrix& w, int column, float* out) {
   for (int i = 0; i < w.k; i += kQuantizedInputs) {
-    const QuantizedGroup group = UnpackGroup(w, column, i / kQuantizedInputs);
-    for (int j = 0; j < std::min(w.k - i, kQuantizedInputs); ++j) {
-      const auto q = float(static_cast<int8_t>(group.q[j]));  // those of no sign are below 32
-      out[i + j] = std::fma(group.scale[j / 16], q, -group.minimum);
-    }
+    float group[kQuantizedInputs];
+    UnpackWeights(UnpackGroup(w, column, i / kQuantizedInputs), group);
+    std::copy_n(group, std::min(w.k - i, kQuantizedInputs), out + i);
   }
 }
 

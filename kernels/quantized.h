@@ -113,6 +113,8 @@ struct QuantizedGroup {
 void PackGroup(WeightType type, const QuantizedGroup& group, int k, int column, int g,
                void* panels);
 QuantizedGroup UnpackGroup(const PackedMatrix& w, int column, int g);
+// W of a group, as float32.
+void UnpackWeights(const QuantizedGroup& group, float (&out)[kQuantizedInputs]);
 
 // The nearest group of kInt8 or kInt4 to 32 weights: s is max|w| / 127, or the range / 15, rounded
 // up to F16. False where that is infinite.

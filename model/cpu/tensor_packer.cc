@@ -2,17 +2,14 @@
 #include "model/cpu/tensor_packer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/quantized.h"
 #include "model/base/error.h"
 #include "model/base/strict_json.h"
-#include "model/base/thread.h"
-#include "model/cpu/thread_team.h"
+#include "model/cpu/load_pieces.h"
 
 namespace rivulet {
 namespace {
@@ -21,7 +18,6 @@ using kernels::WeightType;
 
 constexpr int64_t kMaxRows = int64_t{1} << 24;    // so that sums of them stay in range
 constexpr size_t kPieceFloats = size_t{1} << 18;  // of a matrix that is being packed
-constexpr int kMostPackers = 16;                  // threads, each with a piece and its bytes
 
 absl::Status BadTensor(absl::string_view name, absl::string_view what) {
   return MakeError(absl::StatusCode::kDataLoss, absl::StrCat("tensor ", Quoted(name), ": ", what),
@@ -228,31 +224,13 @@ absl::Status TensorPacker::PackBlocks(const TensorRows& part, int begin, int end
   return absl::OkStatus();
 }
 
-// Threads take the pieces in turn; no two write a byte of one column.
+// No two pieces write a byte of one column.
 absl::Status TensorPacker::Pack(const TensorRows& part, int column, CpuMatrix* m) const {
   const int piece =
       int(std::clamp<size_t>(kPieceFloats / size_t(m->packed.k), 1, size_t(part.rows)));
-  const int pieces = (part.rows + piece - 1) / piece;
-  std::atomic<int> next{0};
-  std::atomic<bool> failed{false};
-  std::vector<absl::Status> ended(size_t(std::min({UsableCores(), pieces, kMostPackers})));
-  const auto work = [&](absl::Status* status) {
-    for (int i = next++; i < pieces && !failed; i = next++) {
-      *status = PackRows(part, i * piece, std::min((i + 1) * piece, part.rows), column, m);
-      if (!status->ok()) failed = true;
-    }
-  };
-  std::vector<std::thread> others;
-  for (size_t i = 1; i < ended.size(); ++i) {
-    others.emplace_back([&, i] {
-      NameThread("load-weights");
-      work(&ended[i]);
-    });
-  }
-  work(&ended[0]);
-  for (std::thread& thread : others) thread.join();
-  for (const absl::Status& status : ended) RIVULET_RETURN_IF_ERROR(status);
-  return absl::OkStatus();
+  return ForEachLoadPiece((part.rows + piece - 1) / piece, [&](int i) {
+    return PackRows(part, i * piece, std::min((i + 1) * piece, part.rows), column, m);
+  });
 }
 
 }  // namespace rivulet

@@ -12,6 +12,7 @@
 #include "kernels/mixer_rows.h"
 #include "model/base/error.h"
 #include "model/cpu/encoder_weights.h"
+#include "model/cpu/load_pieces.h"
 #include "model/cpu/tensor_packer.h"
 
 namespace rivulet {
@@ -64,17 +65,22 @@ InputRanges PlaceColumns(const InputColumns& host, int in_columns, bool align_sm
   return ranges;
 }
 
-// Calls take(column of m, column on the device) for all columns of `ranges`, which says whether its
-// weights fit the type.
+// Calls take(first column of m, how many, where they go on the device) for all columns of `ranges`,
+// on all cores, a few at a time. It says whether their weights fit the type; an error names the
+// tensor of the first that does not.
 template <class Take>
-absl::Status ForEachColumn(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
-                           const Take& take) {
+absl::Status ForEachPiece(const CpuMatrix& m, const std::vector<ColumnRange>& ranges,
+                          const Take& take) {
+  constexpr int kColumns = 32;
   for (const ColumnRange& range : ranges) {
-    for (int i = 0; i < range.count; ++i) {
-      const int from = range.first + i;
-      if (take(from, range.to + i)) continue;
-      return Annotate(WeightTooLarge(m.TensorOf(from)), "precision \"default\"");
-    }
+    RIVULET_RETURN_IF_ERROR(
+        ForEachLoadPiece((range.count + kColumns - 1) / kColumns, [&](int piece) {
+          const int begin = piece * kColumns, end = std::min(begin + kColumns, range.count);
+          if (take(range.first + begin, end - begin, range.to + begin)) return absl::OkStatus();
+          int bad = begin;
+          while (take(range.first + bad, 1, range.to + bad)) ++bad;
+          return Annotate(WeightTooLarge(m.TensorOf(range.first + bad)), "precision \"default\"");
+        }));
   }
   return absl::OkStatus();
 }
@@ -205,13 +211,8 @@ absl::Status CudaWeightsLoader::UploadPacked(const CpuMatrix& m,
   const size_t bytes = kernels::CudaPackedSize(device->type, device->k, device->n);
   std::vector<char> packed(queue_ == nullptr ? 0 : bytes);
   if (queue_ != nullptr) {
-    std::vector<float> column(size_t(m.packed.k));
-    RIVULET_RETURN_IF_ERROR(ForEachColumn(m, ranges, [&](int from, int to) {
-      if (device->type == WeightType::kInt8) {
-        return kernels::PackCudaInt8(m.packed, from, to, packed.data());
-      }
-      kernels::UnpackColumn(m.packed, from, column.data());
-      return kernels::PackCudaMatrix(device->type, column.data(), 1, device->k, to, packed.data());
+    RIVULET_RETURN_IF_ERROR(ForEachPiece(m, ranges, [&](int from, int count, int to) {
+      return kernels::PackForCuda(device->type, m.packed, from, count, to, packed.data());
     }));
   }
   RIVULET_ASSIGN_OR_RETURN(device->packed, Upload(packed.data(), bytes));
@@ -228,11 +229,16 @@ absl::Status CudaWeightsLoader::UploadRows(const CpuMatrix& m,
   const CudaProduct product = *device->product;
   const size_t row_bytes = bytes / size_t(device->n);
   std::vector<char> rows(bytes);
-  std::vector<float> column(size_t(m.packed.k));
-  RIVULET_RETURN_IF_ERROR(ForEachColumn(m, ranges, [&](int from, int to) {
-    kernels::UnpackColumn(m.packed, from, column.data());
-    return kernels::PackProductRows(device->type, column.data(), &m.bias[size_t(from)], 1,
-                                    device->k, rows.data() + size_t(to) * row_bytes);
+  RIVULET_RETURN_IF_ERROR(ForEachPiece(m, ranges, [&](int from, int count, int to) {
+    std::vector<float> column(size_t(m.packed.k));
+    bool fits = true;
+    for (int i = 0; i < count; ++i) {
+      kernels::UnpackColumn(m.packed, from + i, column.data());
+      fits = kernels::PackProductRows(device->type, column.data(), &m.bias[size_t(from + i)], 1,
+                                      device->k, rows.data() + size_t(to + i) * row_bytes) &&
+             fits;
+    }
+    return fits;
   }));
   device->index = int(weights_.library.of(product).size());
   return weights_.library.Add(product, *device, rows, bias, *queue_);
@@ -251,7 +257,7 @@ absl::Status CudaWeightsLoader::LoadTables(const CpuWeights& host) {
   return Upload(late, &weights_.frequencies);
 }
 
-// In pieces of rows, as a table may be large.
+// In pieces, as a table may be large; the rows of one by all cores.
 absl::Status CudaWeightsLoader::LoadEmbedding(const CpuMatrix& table) {
   const auto hidden = size_t(config_.hidden_size), vocab = size_t(config_.vocab_size);
   const WeightType type =
@@ -261,15 +267,19 @@ absl::Status CudaWeightsLoader::LoadEmbedding(const CpuMatrix& table) {
   if (queue_ == nullptr) return absl::OkStatus();
   RIVULET_ASSIGN_OR_RETURN(CudaMemory memory, CudaMemory::OnDevice(vocab * row_bytes));
   auto* const device = static_cast<char*>(memory.data());
-  constexpr size_t kPiece = 256;
-  std::vector<float> row(hidden);
-  std::vector<char> rows(kPiece * row_bytes);
+  constexpr size_t kPiece = 4096, kShare = 64;  // rows: of a copy, of a thread
+  std::vector<char> rows(std::min(kPiece, vocab) * row_bytes);
   for (size_t first = 0; first < vocab; first += kPiece) {
     const size_t count = std::min(kPiece, vocab - first);
-    for (size_t i = 0; i < count; ++i) {
-      kernels::UnpackColumn(table.packed, int(first + i), row.data());
-      Narrow(type, row, &rows[i * row_bytes]);
-    }
+    RIVULET_RETURN_IF_ERROR(ForEachLoadPiece(int((count + kShare - 1) / kShare), [&](int share) {
+      std::vector<float> row(hidden);
+      const size_t begin = size_t(share) * kShare;
+      for (size_t i = begin; i < std::min(begin + kShare, count); ++i) {
+        kernels::UnpackColumn(table.packed, int(first + i), row.data());
+        Narrow(type, row, &rows[i * row_bytes]);
+      }
+      return absl::OkStatus();
+    }));
     RIVULET_RETURN_IF_ERROR(
         queue_->CopyIn(device + first * row_bytes, rows.data(), count * row_bytes));
   }

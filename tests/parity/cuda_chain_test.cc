@@ -7,6 +7,7 @@
 #include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "tests/support/cuda_arrays.h"
 #include "tests/support/cuda_attention_case.h"
+#include "tests/support/cuda_matrix.h"
 #include "tests/support/kernel_arrays.h"
 
 namespace rivulet::kernels {
@@ -30,11 +31,9 @@ struct Matrix {
       : packed(Packed(n, seed)), bias(RandomFloats(size_t(n), seed + 1, -0.1f, 0.1f)) {
     matrix = {WeightType::kF16, kHidden, n, packed.data(), bias.data()};
   }
-  static std::vector<unsigned char> Packed(int n, uint32_t seed) {
-    std::vector<unsigned char> to(CudaPackedSize(WeightType::kF16, kHidden, n));
-    const std::vector<float> w = RandomFloats(size_t(n) * kHidden, seed, -0.1f, 0.1f);
-    EXPECT_TRUE(PackCudaMatrix(WeightType::kF16, w.data(), n, kHidden, 0, to.data()));
-    return to;
+  static std::vector<uint8_t> Packed(int n, uint32_t seed) {
+    std::vector<float> w = RandomFloats(size_t(n) * kHidden, seed, -0.1f, 0.1f);
+    return testing::PackedForCuda(WeightType::kF16, kHidden, n, w);
   }
   DeviceArray<unsigned char> packed;
   DeviceArray<float> bias;

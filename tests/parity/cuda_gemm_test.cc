@@ -8,8 +8,8 @@
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "kernels/cuda/rows/layer_norm_cuda.h"
 #include "kernels/half.h"
-#include "kernels/quantized.h"
 #include "tests/support/cuda_arrays.h"
+#include "tests/support/cuda_matrix.h"
 #include "tests/support/kernel_arrays.h"
 
 namespace rivulet::kernels {
@@ -35,30 +35,13 @@ struct Matrix {
         n(columns),
         w(std::move(weights)),
         bias(RandomFloats(size_t(n), 2)),
-        packed(Packed()),
+        packed(testing::PackedForCuda(type, k, n, w)),
         device_bias(bias) {}
   CudaMatrix device() const { return {type, k, n, packed.data(), device_bias.data()}; }
   double Weight(int column, int key) const {
     const float v = w[size_t(column) * size_t(k) + size_t(key)];
     return double{type == WeightType::kF32 ? v : F16ToF32(F32ToF16(v))};
   }
-  // Of kInt8: w becomes what the integers are.
-  std::vector<uint8_t> Packed() {
-    std::vector<uint8_t> bytes(CudaPackedSize(type, k, n));
-    if (type != WeightType::kInt8) {
-      EXPECT_TRUE(PackCudaMatrix(type, w.data(), n, k, 0, bytes.data()));
-      return bytes;
-    }
-    std::vector<float> panels(PackedSize(type, k, n) / sizeof(float));
-    EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, panels.data()));
-    const PackedMatrix integers = {type, k, n, panels.data()};
-    for (int i = 0; i < n; ++i) {
-      EXPECT_TRUE(PackCudaInt8(integers, i, i, bytes.data()));
-      UnpackColumn(integers, i, &w[size_t(i) * size_t(k)]);
-    }
-    return bytes;
-  }
-
   WeightType type;
   int k, n;
   std::vector<float> w, bias;
@@ -284,19 +267,6 @@ TEST(CudaGemmTest, Int8ProductsHaveTheBitsOfF16Weights) {
   }
 }
 
-TEST(CudaGemmTest, PackingSaysWhenAnIntegersWeightDoesNotFitSixteenBits) {
-  std::vector<uint8_t> packed(CudaPackedSize(WeightType::kInt8, 32, 1));
-  for (const float scale : {515.0f, 516.0f}) {  // 127 x 515 = 65405
-    std::vector<float> panels(PackedSize(WeightType::kInt8, 32, 1) / sizeof(float));
-    QuantizedGroup group;
-    group.scale[0] = group.scale[1] = scale;
-    group.q[5] = 127;
-    PackGroup(WeightType::kInt8, group, 32, 0, 0, panels.data());
-    const PackedMatrix integers = {WeightType::kInt8, 32, 1, panels.data()};
-    EXPECT_EQ(PackCudaInt8(integers, 0, 0, packed.data()), scale == 515.0f);
-  }
-}
-
 TEST(CudaGemmTest, NormAndGatherInsideTheProductGiveTheBitsOfSeparateKernels) {
   const TileGuard guard;
   for (const WeightType type : kTypes) {
@@ -363,25 +333,6 @@ TEST(CudaGemmTest, NormAndGatherInsideTheProductGiveTheBitsOfSeparateKernels) {
       });
     }
   }
-}
-
-TEST(CudaGemmTest, SeveralMatricesSideBySideEqualOne) {
-  constexpr int kK = 20;
-  const std::vector<float> w = RandomFloats(size_t(50) * kK, 7);
-  for (const WeightType type : {WeightType::kF32, WeightType::kF16}) {
-    std::vector<uint8_t> whole(CudaPackedSize(type, kK, 50)), parts(whole.size());
-    ASSERT_TRUE(PackCudaMatrix(type, w.data(), 50, kK, 0, whole.data()));
-    ASSERT_TRUE(PackCudaMatrix(type, w.data(), 17, kK, 0, parts.data()));
-    ASSERT_TRUE(PackCudaMatrix(type, w.data() + 17 * kK, 33, kK, 17, parts.data()));
-    EXPECT_EQ(whole, parts);
-  }
-}
-
-TEST(CudaGemmTest, PackingSaysWhenAWeightDoesNotFitSixteenBits) {
-  std::vector<uint8_t> packed(CudaPackedSize(WeightType::kF16, 1, 1));
-  const float large = 70000.0f;
-  EXPECT_FALSE(PackCudaMatrix(WeightType::kF16, &large, 1, 1, 0, packed.data()));
-  EXPECT_TRUE(PackCudaMatrix(WeightType::kF32, &large, 1, 1, 0, packed.data()));
 }
 
 TEST(CudaGemmTest, CheckNamesWhatIsWrong) {

@@ -6,6 +6,7 @@
 #include "kernels/cuda/gemm/gemm_wide_cuda.h"
 #include "kernels/half.h"
 #include "tests/support/cuda_arrays.h"
+#include "tests/support/cuda_matrix.h"
 #include "tests/support/kernel_arrays.h"
 
 namespace rivulet::kernels {
@@ -39,18 +40,8 @@ struct Product {
         half(Halves()) {}
 
   std::vector<uint8_t> Packed() const {
-    const std::vector<float> w = RandomFloats(size_t(n) * size_t(k), 1, -0.3f, 0.3f);
-    std::vector<uint8_t> bytes(CudaPackedSize(type, k, n));
-    if (type == WeightType::kF16) {
-      EXPECT_TRUE(PackCudaMatrix(type, w.data(), n, k, 0, bytes.data()));
-      return bytes;
-    }
-    std::vector<float> panels(PackedSize(type, k, n) / sizeof(float));
-    EXPECT_TRUE(PackWeights(type, w.data(), n, k, 0, panels.data()));
-    for (int i = 0; i < n; ++i) {
-      EXPECT_TRUE(PackCudaInt8({type, k, n, panels.data()}, i, i, bytes.data()));
-    }
-    return bytes;
+    std::vector<float> w = RandomFloats(size_t(n) * size_t(k), 1, -0.3f, 0.3f);
+    return testing::PackedForCuda(type, k, n, w);
   }
   // NaN in the padding: it must not count.
   std::vector<float> Rows() const {

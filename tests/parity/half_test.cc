@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace rivulet::kernels {
 namespace {
 
@@ -12,6 +14,16 @@ TEST(HalfTest, EveryF16AndBf16SurvivesTheRoundTrip) {
     EXPECT_TRUE(std::isnan(f) || F32ToF16(f) == h) << h;
     const float b = Bf16ToF32(static_cast<uint16_t>(h));
     EXPECT_TRUE(std::isnan(b) || F32ToBf16(b) == h) << h;
+  }
+}
+
+TEST(HalfTest, BetweenTwoF16TheNearerIsTakenAndTheEvenOneInTheMiddle) {
+  for (uint32_t h = 0; h < 0x7BFF; ++h) {
+    const float low = F16ToF32(static_cast<uint16_t>(h)), high = F16ToF32(uint16_t(h + 1));
+    const float middle = (low + high) / 2;  // exact
+    EXPECT_EQ(F32ToF16(middle), h + (h & 1));
+    EXPECT_EQ(F32ToF16(std::nextafter(middle, low)), h);
+    EXPECT_EQ(F32ToF16(std::nextafter(-middle, -high)), 0x8000u + h + 1);
   }
 }
 

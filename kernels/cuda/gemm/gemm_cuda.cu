@@ -1,87 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packing, checks and the choice of a tile for the products of gemm_f16_cuda.cu and
+// Checks and the choice of a tile for the products of gemm_f16_cuda.cu and
 // gemm_f32_cuda.cu.
-#include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 
 #include "kernels/cuda/gemm/gemm_cuda.h"
 #include "kernels/cuda/gemm/gemm_tile_cuda.h"
-#include "kernels/cuda/gemm/gemm_weights_cuda.h"
-#include "kernels/half.h"
-#include "kernels/quantized.h"
 
 namespace rivulet::kernels {
 namespace {
 
 int tile_for_test = -1;
 
-constexpr float kLargestF16 = 65504;
-
-// Where weight j of 32 of a column stands among those of its panel and step: j = 16 half + 8 high +
-// 2 t + low in lane (column % 8, t) at 4 half + 2 high + low.
-size_t FragmentAt(int column, int j) {
-  const int lane = column % 8 * 4 + j % 8 / 2;
-  return static_cast<size_t>(lane * 8 + j / 16 * 4 + j % 16 / 8 * 2 + j % 2);
-}
-
 bool Aligned(const float* p, int ld) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0 && ld % 4 == 0;
 }
 
 }  // namespace
-
-size_t CudaPackedSize(WeightType type, int k, int n) {
-  const auto blocks = [](int value, int of) { return static_cast<size_t>((value + of - 1) / of); };
-  constexpr size_t kBlock = 512;  // bytes that a warp loads at once
-  if (type == WeightType::kInt8) {
-    return (blocks(n, 8) * Int8PanelBytes(k) + kBlock - 1) / kBlock * kBlock;
-  }
-  return type == WeightType::kF32 ? blocks(n, 32) * blocks(k, 4) * kBlock
-                                  : blocks(n, 8) * blocks(k, 32) * kBlock;
-}
-
-bool PackCudaMatrix(WeightType type, const float* w, int n, int k, int column_begin, void* packed) {
-  bool finite = true;
-  for (int i = 0; i < n; ++i) {
-    const int column = column_begin + i;
-    for (int j = 0; j < k; ++j) {
-      const float value = w[At(i, k, j)];
-      if (type == WeightType::kF32) {
-        const size_t block = At(column / 32, (k + 3) / 4, j / 4);
-        static_cast<float*>(packed)[(block * 32 + static_cast<size_t>(column % 32)) * 4 +
-                                    static_cast<size_t>(j % 4)] = value;
-        continue;
-      }
-      const uint16_t half = F32ToF16(value);
-      finite = finite && ((half & 0x7C00u) != 0x7C00u || !std::isfinite(value));
-      const size_t block = At(column / 8, CudaSteps(k), j / 32);
-      static_cast<uint16_t*>(packed)[block * 256 + FragmentAt(column, j % 32)] = half;
-    }
-  }
-  return finite;
-}
-
-bool PackCudaInt8(const PackedMatrix& w, int from, int column, void* packed) {
-  auto* const panel =
-      static_cast<uint8_t*>(packed) + static_cast<size_t>(column / 8) * Int8PanelBytes(w.k);
-  const auto steps = static_cast<size_t>(CudaSteps(w.k));
-  bool finite = true;
-  for (size_t g = 0; g < steps; ++g) {
-    const QuantizedGroup group = UnpackGroup(w, from, static_cast<int>(g));
-    const uint16_t scale = F32ToF16(group.scale[0]);  // it is one
-    std::memcpy(panel + steps * kInt8Bytes + g * kInt8ScaleBytes +
-                    static_cast<size_t>(column % 8) * sizeof scale,
-                &scale, sizeof scale);
-    for (int j = 0; j < kQuantizedInputs; ++j) {
-      const int q = static_cast<int8_t>(group.q[j]);
-      finite = finite && std::abs(static_cast<float>(q) * group.scale[0]) <= kLargestF16;
-      panel[g * kInt8Bytes + FragmentAt(column, j)] = static_cast<uint8_t>(q + 128);
-    }
-  }
-  return finite;
-}
 
 const char* CheckGemmCuda(const CudaGemmArgs& args) {
   const WeightType type = args.w.type;

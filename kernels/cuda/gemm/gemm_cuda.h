@@ -13,15 +13,8 @@
 // the number of rows, the row's place, or the tile shape, which is chosen for the machine's size.
 // With float32 weights, no norm and no GELU they are the bits of GemmCpu.
 //
-// Packing puts what one lane needs into 16 consecutive bytes and what a warp loads at once into
-// 512:
-//   F16 [n / 8][k / 32][lane][8]: the two B fragments of column c = lane / 4, at
-//       k = 16 j + 2 (lane % 4) + {0, 1, 8, 9}, j = 0, 1
-//   Int8 [n / 8]: [k / 32][lane][8] bytes q + 128 in the order of F16, then scales s in F16
-//       [k / 32][8]
-//   F32 [n / 32][k / 4][lane][4]: column = lane, four consecutive k
-// all padded with zeros. Weights go from memory to registers; a, shared by the warps of a block,
-// goes through shared memory.
+// Weights lie as cuda_packing.h says. They go from memory to registers; a, shared by the warps of a
+// block, goes through shared memory.
 //
 // Cost: 2 rows k n flop; weights are read once for every 16 to 64 rows, a once for every 32 to 128
 // columns. Thread: any. Tested by: tests/parity/cuda_gemm_test.cc
@@ -31,22 +24,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/launch_cuda.h"
+#include "kernels/cuda_packing.h"
 #include "kernels/gemm.h"
 
 namespace rivulet::kernels {
-
-// Bytes of a packed matrix, a multiple of 512. `type`: kF32, kF16 or kInt8.
-size_t CudaPackedSize(WeightType type, int k, int n);
-
-// Packs rows of `w` [n, k] float32 (host) into columns column_begin .. column_begin + n - 1 of a
-// packed matrix of `packed_k` = k; call it several times to put several matrices side by side.
-// `packed` (host) must be zero at first. Rounds to nearest even; returns false if a finite weight
-// becomes infinite. `type`: kF32 or kF16.
-[[nodiscard]] bool PackCudaMatrix(WeightType type, const float* w, int n, int k, int column_begin,
-                                  void* packed);
-
-// The same for one column, `from` of a kInt8 matrix `w`; false if a q s is too large for F16.
-[[nodiscard]] bool PackCudaInt8(const PackedMatrix& w, int from, int column, void* packed);
 
 struct CudaMatrix {
   WeightType type = WeightType::kF32;  // kF32, kF16 or kInt8

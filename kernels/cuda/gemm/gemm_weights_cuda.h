@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the products on the tensor cores find their weights: what a lane loads of 8 columns and 32 k
-// (gemm_cuda.h has the packing), and the F16 operands that it makes of it. Included by
+// (cuda_packing.h), and the F16 operands that it makes of it. Included by
 // gemm_*_cuda.cu only.
 #pragma once
 
@@ -11,15 +11,6 @@
 #include "kernels/cuda/gemm/gemm_cuda.h"
 
 namespace rivulet::kernels {
-
-constexpr int CudaPanels(int n) { return (n + 7) / 8; }   // of 8 columns
-constexpr int CudaSteps(int k) { return (k + 31) / 32; }  // of 32 k
-
-// Of kInt8: what a panel and step have of integers, and of scales behind all steps of the panel.
-inline constexpr size_t kInt8Bytes = 256, kInt8ScaleBytes = 16;
-constexpr size_t Int8PanelBytes(int k) {
-  return static_cast<size_t>(CudaSteps(k)) * (kInt8Bytes + kInt8ScaleBytes);
-}
 
 // Loads are by __ldcg: the compiler moves those by __ldg behind WaitForPredecessor().
 struct HalfWeights {
