@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "kernels/cuda/rows/embed_cuda.h"
 #include "kernels/embed.h"
 #include "kernels/half.h"

@@ -2,6 +2,7 @@
 #include "kernels/quantized.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/half.h"
