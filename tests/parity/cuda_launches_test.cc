@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many blocks the kernels take at the sizes of real models: what the emulator counts, and no
+// device tells.
+#include <vector>
+
+#include "kernels/cuda/gemm/gemm_cuda.h"
+#include "kernels/cuda/gemm/gemm_wide_cuda.h"
+#include "tests/support/cuda_arrays.h"
+
+namespace rivulet::kernels {
+namespace {
+
+using rivulet::testing::DeviceArray;
+
+constexpr int kMultiprocessors = 132;  // of an H100 and an H200
+
+// Blocks of one launch: `start` gets a launch on a machine of so many multiprocessors.
+template <class F>
+int64_t BlocksOf(const F& start, int multiprocessors = kMultiprocessors) {
+  CudaLaunch launch;
+  launch.multiprocessors = multiprocessors;
+  const int64_t before = cuda_emulator::Count().blocks;
+  EXPECT_EQ(start(launch), cudaSuccess);
+  RIVULET_EXPECT_CUDA(cudaDeviceSynchronize());
+  return cuda_emulator::Count().blocks - before;
+}
+
+// Zeros for a product of `rows` rows and `n` columns with 32 k.
+struct Zeros {
+  Zeros(int rows_of, int n_of)
+      : rows(rows_of),
+        n(n_of),
+        packed(std::vector<uint8_t>(CudaPackedSize(WeightType::kF16, kK, n))),
+        bias(std::vector<float>(size_t(n))),
+        a(std::vector<float>(size_t(rows) * kK)),
+        out(size_t(rows) * size_t(n)) {}
+  CudaMatrix matrix() const { return {WeightType::kF16, kK, n, packed.data(), bias.data()}; }
+  static constexpr int kK = 32;
+  int rows, n;
+  DeviceArray<uint8_t> packed;
+  DeviceArray<float> bias, a, out;
+};
+
+int64_t GemmBlocks(int rows, int n) {
+  const Zeros zeros(rows, n);
+  CudaGemmArgs args;
+  args.w = zeros.matrix();
+  args.a = zeros.a.data();
+  args.out = zeros.out.data();
+  args.rows = rows;
+  args.lda = Zeros::kK;
+  args.ld_out = n;
+  return BlocksOf([&](const CudaLaunch& launch) { return GemmCuda(launch, args); });
+}
+
+// 128 blocks on 132 multiprocessors are enough for a tile: half of it would read the weights twice.
+TEST(CudaLaunchesTest, ATileMayMissATenthOfTheMachine) {
+  EXPECT_EQ(GemmBlocks(256, 1024), 128) << "tiles of 32 x 64";
+  EXPECT_EQ(GemmBlocks(256, 896), 16 * 28) << "112 blocks of 32 x 64 are too few";
+}
+
+TEST(CudaLaunchesTest, AWideTileMayMissATenthOfTheMachineToo) {
+  ASSERT_EQ(PrepareWideGemmCuda(), cudaSuccess);
+  const int rows = 256;
+  for (const auto& [n, blocks] : {std::pair{896, 14}, {768, 24}}) {
+    const Zeros zeros(rows, n);
+    CudaWideGemmArgs args;
+    args.w = zeros.matrix();
+    args.a = reinterpret_cast<const uint16_t*>(zeros.a.data());
+    args.lda = Zeros::kK;
+    args.rows = rows;
+    args.out = zeros.out.data();
+    args.ld_out = n;
+    const auto start = [&](const CudaLaunch& launch) { return WideGemmCuda(launch, args); };
+    // Fifteen tiles would fill ten multiprocessors; tiles have 128 rows and 128 or 64 columns.
+    EXPECT_EQ(BlocksOf(start, 10), blocks) << n;
+  }
+}
+
+}  // namespace
+}  // namespace rivulet::kernels
